@@ -1,0 +1,30 @@
+PYTHON ?= python3
+VENV   := .venv
+PY     := $(VENV)/bin/python
+STAMP  := $(VENV)/.installed
+
+.PHONY: setup demo test lint bench clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $(STAMP)
+
+demo: setup
+	$(PY) -m dgnet demo --out out
+
+lint: setup
+	$(PY) -m ruff check src tests benchmarks examples
+	$(PY) -m mypy
+
+test: lint
+	$(PY) -m pytest
+
+bench: setup
+	$(PY) -m dgnet bench solver --json out/bench/solver.json
+	$(PY) -m dgnet bench rollout --json out/bench/rollout.json
+
+clean:
+	rm -rf out .pytest_cache .mypy_cache .ruff_cache

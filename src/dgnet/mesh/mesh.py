@@ -1,0 +1,466 @@
+"""A simplicial mesh is two arrays and some names.
+
+Triangles in 2D, tetrahedra in 3D. Everything a discretisation needs from geometry is computed here, once, vectorised:
+cell volumes, the constant gradients of the P1 basis, oriented boundary facets, edges and dual (control) volumes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import combinations
+from math import factorial
+
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+from scipy.spatial import Delaunay, QhullError
+
+from dgnet.errors import InputError
+
+ALL = "boundary"
+"""Reserved boundary name: every boundary facet, named or not."""
+
+_DEGENERATE = 1e-12  # cell volume below this times (longest edge)^d counts as zero
+
+
+@dataclass(frozen=True, eq=False)
+class Mesh:
+    """Points [N, d], cells [K, d+1] (oriented at construction) and named boundaries (name -> facets [F, d]).
+
+    Facets may be given in any order and orientation; they are stored with outward normals. Bad input raises
+    `InputError` naming the node, cell or boundary. `regions` names sets of cells (index arrays).
+    """
+
+    points: np.ndarray
+    cells: np.ndarray
+    boundaries: Mapping[str, np.ndarray] = field(default_factory=dict)
+    regions: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        points, cells = _checked_arrays(self.points, self.cells)
+        points.setflags(write=False)
+        object.__setattr__(self, "points", points)
+        object.__setattr__(self, "cells", _oriented(points, cells))
+        self.cells.setflags(write=False)
+        _check_connectivity(points, self.cells)
+        object.__setattr__(self, "boundaries", self._named_facets(self.boundaries))
+        regions = {}
+        for name, index in dict(self.regions).items():
+            index = np.unique(np.asarray(index, dtype=np.int64))
+            if index.size and (index[0] < 0 or index[-1] >= len(self.cells)):
+                raise InputError(f"region '{name}' names cell {index[-1]}, but the mesh has {len(self.cells)} cells")
+            regions[name] = index
+        object.__setattr__(self, "regions", regions)
+
+    # ------------------------------------------------------------------ construction
+
+    @classmethod
+    def delaunay(cls, points: np.ndarray, boundaries: Mapping[str, np.ndarray] | None = None) -> Mesh:
+        """Delaunay triangulation of scattered points, as the paper builds its graphs (Section 3.3).
+
+        Flat slivers on the hull (collinear or coplanar points) are dropped.
+        """
+        points = np.asarray(points, dtype=float)
+        if points.ndim != 2 or points.shape[1] not in (2, 3):
+            raise InputError(f"points must have shape [N, 2] or [N, 3], got {list(points.shape)}")
+        bad = np.flatnonzero(~np.isfinite(points).all(axis=1))
+        if bad.size:
+            raise InputError(f"node {bad[0]} has a coordinate that is not a finite number")
+        try:
+            cells = Delaunay(points).simplices.astype(np.int64)
+        except QhullError as error:
+            raise InputError(f"the {len(points)} points span no {points.shape[1]}D region to triangulate") from error
+        keep = np.abs(_signed_volumes(points, cells)) > 1e-9 * _longest_edge(points, cells) ** points.shape[1]
+        return cls(points, cells[keep], boundaries or {})
+
+    # ------------------------------------------------------------------ sizes
+
+    @property
+    def dim(self) -> int:
+        return self.points.shape[1]
+
+    @property
+    def n_nodes(self) -> int:
+        return len(self.points)
+
+    @property
+    def n_cells(self) -> int:
+        return len(self.cells)
+
+    def __repr__(self) -> str:
+        kind = "triangles" if self.dim == 2 else "tetrahedra"
+        return f"Mesh({self.n_nodes} nodes, {self.n_cells} {kind}, boundaries: {', '.join(self.boundaries) or 'none named'})"
+
+    # ------------------------------------------------------------------ cells
+
+    @cached_property
+    def volumes(self) -> np.ndarray:
+        """Cell areas or volumes [K], all positive."""
+        return _signed_volumes(self.points, self.cells)
+
+    @cached_property
+    def gradients(self) -> np.ndarray:
+        """Constant gradients of the P1 basis on each cell [K, d+1, d]."""
+        x = self.points[self.cells]
+        jacobian = x[:, 1:] - x[:, :1]  # rows are edge vectors; grad(lambda_i) . edge_j = delta_ij
+        inner = np.swapaxes(np.linalg.inv(jacobian), 1, 2)
+        return np.concatenate([-inner.sum(axis=1, keepdims=True), inner], axis=1)
+
+    @cached_property
+    def centroids(self) -> np.ndarray:
+        return self.points[self.cells].mean(axis=1)
+
+    @cached_property
+    def edges(self) -> np.ndarray:
+        """Undirected edges [E, 2], i < j, sorted."""
+        pairs = np.concatenate([self.cells[:, list(p)] for p in combinations(range(self.dim + 1), 2)])
+        return np.unique(np.sort(pairs, axis=1), axis=0)
+
+    @cached_property
+    def edge_lengths(self) -> np.ndarray:
+        return np.linalg.norm(self.points[self.edges[:, 1]] - self.points[self.edges[:, 0]], axis=1)
+
+    @property
+    def spacing(self) -> float:
+        """Typical node spacing h: the mean edge length."""
+        return float(self.edge_lengths.mean())
+
+    @cached_property
+    def quality(self) -> np.ndarray:
+        """d * (inradius / circumradius) per cell [K]: 1 for the regular simplex, towards 0 for a sliver."""
+        facet_measure = np.linalg.norm(self.gradients, axis=2) * self.volumes[:, None] * self.dim
+        inradius = self.dim * self.volumes / facet_measure.sum(axis=1)
+        radius = np.linalg.norm(self.points[self.cells[:, 0]] - circumcentres(self.points[self.cells]), axis=1)
+        return self.dim * inradius / radius
+
+    # ------------------------------------------------------------------ boundary
+
+    @cached_property
+    def boundary_facets(self) -> np.ndarray:
+        """Every facet with one cell only [F, d], oriented outwards."""
+        return self._facets_and_owners[0]
+
+    @cached_property
+    def facet_cells(self) -> np.ndarray:
+        """The one cell behind each boundary facet [F]."""
+        return self._facets_and_owners[1]
+
+    @cached_property
+    def _facets_and_owners(self) -> tuple[np.ndarray, np.ndarray]:
+        d = self.dim
+        # facet k of a positively oriented simplex leaves out vertex k; this ordering makes its normal point outwards
+        corners = [[1, 2], [2, 0], [0, 1]] if d == 2 else [[1, 2, 3], [0, 3, 2], [0, 1, 3], [0, 2, 1]]
+        facets = np.concatenate([self.cells[:, c] for c in corners])
+        owner = np.tile(np.arange(self.n_cells), d + 1)
+        key = np.sort(facets, axis=1)
+        _, first, count = np.unique(key, axis=0, return_index=True, return_counts=True)
+        if (count > 2).any():
+            nodes = key[first[np.argmax(count > 2)]]
+            raise InputError(f"more than two cells share the facet of nodes {nodes.tolist()}")
+        outer = np.sort(first[count == 1])
+        return facets[outer], owner[outer]
+
+    def facets(self, name: str) -> np.ndarray:
+        """Facets [F, d] of the named boundary, outward; `boundary` is all of them."""
+        return self.boundary_facets[self.facet_index(name)]
+
+    def facet_index(self, name: str) -> np.ndarray:
+        """Rows of `boundary_facets` that carry the name."""
+        if name == ALL:
+            return np.arange(len(self.boundary_facets))
+        if name not in self.boundaries:
+            known = ", ".join([*self.boundaries, ALL])
+            raise InputError(f"the mesh has no boundary '{name}' (it has: {known})")
+        return self._match_facets(self.boundaries[name], name)
+
+    def nodes_on(self, name: str) -> np.ndarray:
+        """Sorted node indices on the named boundary."""
+        return np.unique(self.facets(name))
+
+    def facet_geometry(self, name: str = ALL) -> tuple[np.ndarray, np.ndarray]:
+        """Measures [F] and outward unit normals [F, d] of the facets of a boundary."""
+        return facet_geometry(self.points, self.facets(name))
+
+    @cached_property
+    def on_boundary(self) -> np.ndarray:
+        """True for nodes on the boundary [N]: the paper's node type C_i."""
+        mask = np.zeros(self.n_nodes, dtype=bool)
+        mask[self.boundary_facets.ravel()] = True
+        return mask
+
+    # ------------------------------------------------------------------ dual volumes
+
+    def dual_volumes(self, kind: str = "barycentric") -> np.ndarray:
+        """Control volumes |Omega_i| [N]; they sum to the volume of the mesh.
+
+        `barycentric`: each cell gives an equal share to its corners; the row sums of the P1 mass matrix.
+        `mixed`: Voronoi shares where the circumcentre lies inside the cell. Obtuse triangles give half of their area to
+        the obtuse corner and a quarter to each other one (Meyer et al. 2003); other tetrahedra fall back to equal shares.
+        """
+        d = self.dim
+        share = np.full((self.n_cells, d + 1), 1.0 / (d + 1)) * self.volumes[:, None]
+        if kind == "mixed":
+            share = _mixed_shares_2d(self) if d == 2 else _mixed_shares_3d(self, share)
+        elif kind != "barycentric":
+            raise InputError(f"unknown dual volumes '{kind}' (known: barycentric, mixed)")
+        return np.bincount(self.cells.ravel(), share.ravel(), minlength=self.n_nodes)
+
+    @cached_property
+    def cotangent_weights(self) -> np.ndarray:
+        """Weights w_ij of the Laplacian per edge [E], in the order of `edges`.
+
+        2D: (cot alpha + cot beta) / 2 over the angles opposite the edge (paper, Section 3.4.1).
+        3D: sum over tetrahedra of |opposite edge| * cot(dihedral angle at it) / 6.
+        """
+        x = self.points[self.cells]
+        corners = range(self.dim + 1)
+        pairs, weights = [], []
+        for i, j in combinations(corners, 2):
+            rest = [k for k in corners if k not in (i, j)]
+            if self.dim == 2:
+                a, b = x[:, i] - x[:, rest[0]], x[:, j] - x[:, rest[0]]
+                cross = a[:, 0] * b[:, 1] - a[:, 1] * b[:, 0]
+                weights.append(0.5 * (a * b).sum(1) / np.abs(cross))
+            else:
+                axis = x[:, rest[1]] - x[:, rest[0]]
+                length = np.linalg.norm(axis, axis=1)
+                na = np.cross(axis, x[:, i] - x[:, rest[0]])
+                nb = np.cross(axis, x[:, j] - x[:, rest[0]])
+                sine = np.linalg.norm(np.cross(na, nb), axis=1)
+                weights.append(length * (na * nb).sum(1) / sine / 6)
+            pairs.append(np.sort(self.cells[:, [i, j]], axis=1))
+        keys = np.concatenate(pairs) @ np.array([self.n_nodes, 1])
+        index = np.searchsorted(self.edges @ np.array([self.n_nodes, 1]), keys)
+        return np.bincount(index, np.concatenate(weights), minlength=len(self.edges))
+
+    # ------------------------------------------------------------------ refinement and location
+
+    def refined(self, times: int = 1) -> Mesh:
+        """Regular refinement (4 triangles or 8 tetrahedra per cell). The old nodes stay the first N nodes."""
+        mesh = self
+        for _ in range(times):
+            mesh = _refine_once(mesh)
+        return mesh
+
+    # ------------------------------------------------------------------ helpers
+
+    def _match_facets(self, facets: np.ndarray, name: str) -> np.ndarray:
+        key = _facet_keys(np.sort(self.boundary_facets, axis=1), self.n_nodes)
+        want = _facet_keys(np.sort(facets, axis=1), self.n_nodes)
+        order = np.argsort(key)
+        if len(key) == 0:
+            raise InputError(f"boundary '{name}' names facets, but the mesh has no boundary")
+        place = np.minimum(np.searchsorted(key[order], want), len(key) - 1)
+        hit = order[place]
+        wrong = np.flatnonzero(key[hit] != want)
+        if wrong.size:
+            raise InputError(f"boundary '{name}' lists nodes {facets[wrong[0]].tolist()}, which are no boundary facet of the mesh")
+        return hit
+
+    def _named_facets(self, boundaries: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        named = {}
+        for name, facets in dict(boundaries).items():
+            if name == ALL:
+                raise InputError(f"the boundary name '{ALL}' is reserved for all boundary facets")
+            facets = np.asarray(facets)
+            if facets.ndim != 2 or facets.shape[1] != self.dim or not np.issubdtype(facets.dtype, np.integer):
+                raise InputError(f"boundary '{name}' must be an integer array [F, {self.dim}], got shape {list(facets.shape)}")
+            if facets.size and (facets.min() < 0 or facets.max() >= self.n_nodes):
+                raise InputError(f"boundary '{name}' names node {int(facets.max())}, but the mesh has {self.n_nodes} nodes")
+            index = np.unique(self._match_facets(facets.astype(np.int64), name)) if len(facets) else np.empty(0, int)
+            named[name] = self.boundary_facets[index]
+        return named
+
+
+def facet_geometry(points: np.ndarray, facets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Measures [F] and unit normals [F, d] of oriented facets."""
+    x = points[facets]
+    if points.shape[1] == 2:
+        tangent = x[:, 1] - x[:, 0]
+        normal = np.stack([tangent[:, 1], -tangent[:, 0]], axis=1)
+        measure = np.linalg.norm(normal, axis=1)
+    else:
+        normal = np.cross(x[:, 1] - x[:, 0], x[:, 2] - x[:, 0])
+        measure = 0.5 * np.linalg.norm(normal, axis=1)
+    return measure, normal / np.linalg.norm(normal, axis=1, keepdims=True)
+
+
+def circumcentres(x: np.ndarray) -> np.ndarray:
+    """Circumcentres [K, d] of simplices with corners x [K, d+1, d]."""
+    edge = x[:, 1:] - x[:, :1]
+    half = 0.5 * (edge**2).sum(axis=2)
+    return x[:, 0] + np.linalg.solve(edge, half[:, :, None])[:, :, 0]
+
+
+def _signed_volumes(points: np.ndarray, cells: np.ndarray) -> np.ndarray:
+    x = points[cells]
+    return np.linalg.det(x[:, 1:] - x[:, :1]) / factorial(points.shape[1])
+
+
+def _longest_edge(points: np.ndarray, cells: np.ndarray) -> np.ndarray:
+    x = points[cells]
+    pairs = combinations(range(x.shape[1]), 2)
+    return np.max([np.linalg.norm(x[:, i] - x[:, j], axis=1) for i, j in pairs], axis=0)
+
+
+def _checked_arrays(points: np.ndarray, cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    points = np.array(points, dtype=np.float64)
+    cells = np.array(cells)
+    if points.ndim != 2 or points.shape[1] not in (2, 3):
+        raise InputError(f"points must have shape [N, 2] or [N, 3], got {list(points.shape)}")
+    dim = points.shape[1]
+    if cells.ndim != 2 or cells.shape[1] != dim + 1 or not len(cells):
+        raise InputError(f"cells of a {dim}D mesh must have shape [K, {dim + 1}] with K > 0, got {list(cells.shape)}")
+    if not np.issubdtype(cells.dtype, np.integer):
+        raise InputError(f"cells must be integers, got {cells.dtype}")
+    cells = cells.astype(np.int64)
+    bad = np.flatnonzero(~np.isfinite(points).all(axis=1))
+    if bad.size:
+        raise InputError(f"node {bad[0]} has a coordinate that is not a finite number")
+    if cells.min() < 0 or cells.max() >= len(points):
+        k = int(np.flatnonzero((cells < 0).any(1) | (cells >= len(points)).any(1))[0])
+        raise InputError(f"cell {k} names nodes {cells[k].tolist()}, but the mesh has {len(points)} nodes")
+    used = np.zeros(len(points), dtype=bool)
+    used[cells.ravel()] = True
+    if not used.all():
+        raise InputError(f"node {int(np.argmin(used))} belongs to no cell")
+    order = np.lexsort(points.T)
+    same = np.flatnonzero((np.diff(points[order], axis=0) == 0).all(axis=1))
+    if same.size:
+        i, j = sorted((int(order[same[0]]), int(order[same[0] + 1])))
+        raise InputError(f"nodes {i} and {j} are at the same point")
+    return points, cells
+
+
+def _oriented(points: np.ndarray, cells: np.ndarray) -> np.ndarray:
+    """Cells reordered so that every volume is positive; degenerate cells are an error."""
+    ordered = np.sort(cells, axis=1)
+    repeated = np.flatnonzero((np.diff(ordered, axis=1) == 0).any(axis=1))
+    if repeated.size:
+        raise InputError(f"cell {repeated[0]} names a node twice: {cells[repeated[0]].tolist()}")
+    _, first, count = np.unique(ordered, axis=0, return_index=True, return_counts=True)
+    if (count > 1).any():
+        k = first[np.argmax(count > 1)]
+        raise InputError(f"cell {k} (nodes {cells[k].tolist()}) occurs more than once")
+    volumes = _signed_volumes(points, cells)
+    flat = np.flatnonzero(np.abs(volumes) <= _DEGENERATE * _longest_edge(points, cells) ** points.shape[1])
+    if flat.size:
+        raise InputError(f"cell {flat[0]} (nodes {cells[flat[0]].tolist()}) is degenerate: its volume is {volumes[flat[0]]:.3g}")
+    flip = volumes < 0
+    cells = cells.copy()
+    cells[np.ix_(flip, [0, 1])] = cells[np.ix_(flip, [1, 0])]
+    return cells
+
+
+def _check_connectivity(points: np.ndarray, cells: np.ndarray) -> None:
+    n = len(points)
+    row, col = np.repeat(cells[:, 0], cells.shape[1] - 1), cells[:, 1:].ravel()
+    parts, label = connected_components(coo_array((np.ones(len(row)), (row, col)), shape=(n, n)), directed=False)
+    if parts > 1:
+        stray = int(np.flatnonzero(label != label[0])[0])
+        raise InputError(f"the mesh falls into {parts} disconnected parts: node {stray} cannot be reached from node 0")
+    _check_overlap(points, cells)
+
+
+def _check_overlap(points: np.ndarray, cells: np.ndarray) -> None:
+    """A facet shared by two cells on the same side means that one of them is folded over the other (inverted)."""
+    d = points.shape[1]
+    facets = np.concatenate([np.delete(cells, k, axis=1) for k in range(d + 1)])
+    apex = np.concatenate([cells[:, k] for k in range(d + 1)])
+    owner = np.tile(np.arange(len(cells)), d + 1)
+    key = np.sort(facets, axis=1)
+    order = np.lexsort(key.T[::-1])
+    pair = np.flatnonzero((key[order][1:] == key[order][:-1]).all(axis=1))
+    a, b = order[pair], order[pair + 1]
+    base = points[key[a]]
+    side_a = np.linalg.det(np.concatenate([base[:, 1:], points[apex[a]][:, None]], axis=1) - base[:, :1])
+    side_b = np.linalg.det(np.concatenate([base[:, 1:], points[apex[b]][:, None]], axis=1) - base[:, :1])
+    folded = np.flatnonzero(side_a * side_b > 0)
+    if folded.size:
+        i, j = int(owner[a[folded[0]]]), int(owner[b[folded[0]]])
+        raise InputError(f"cell {j} is inverted: it overlaps cell {i} across their shared facet")
+
+
+def _facet_keys(sorted_facets: np.ndarray, n: int) -> np.ndarray:
+    """One sortable integer per facet. n**3 stays below 2**63 for two million nodes."""
+    weights = np.array([n ** (sorted_facets.shape[1] - 1 - k) for k in range(sorted_facets.shape[1])], dtype=np.int64)
+    return sorted_facets @ weights
+
+
+def _mixed_shares_2d(mesh: Mesh) -> np.ndarray:
+    x = mesh.points[mesh.cells]
+    to_next, to_prev = np.roll(x, -1, axis=1) - x, np.roll(x, 1, axis=1) - x
+    cosine = (to_next * to_prev).sum(axis=2)  # sign of the cosine of each corner's angle
+    cot = cosine / (2 * mesh.volumes[:, None])
+    # Voronoi share of corner i: (|e_ij|^2 cot(angle at k) + |e_ik|^2 cot(angle at j)) / 8
+    voronoi = ((to_next**2).sum(2) * np.roll(cot, -2, axis=1) + (to_prev**2).sum(2) * np.roll(cot, -1, axis=1)) / 8
+    obtuse = (cosine < 0).any(axis=1)[:, None]
+    return np.where(obtuse, np.where(cosine < 0, 0.5, 0.25) * mesh.volumes[:, None], voronoi)
+
+
+def _mixed_shares_3d(mesh: Mesh, fallback: np.ndarray) -> np.ndarray:
+    x = mesh.points[mesh.cells]
+    centre = circumcentres(x)
+    share = np.zeros_like(fallback)
+    for i in range(4):
+        for j in (k for k in range(4) if k != i):
+            for k in (m for m in range(4) if m not in (i, j)):
+                face = circumcentre_in_plane(x[:, i], x[:, j], x[:, k])
+                last = next(m for m in range(4) if m not in (i, j, k))
+                mid = 0.5 * (x[:, i] + x[:, j])
+                corner = np.stack([mid - x[:, i], face - x[:, i], centre - x[:, i]], axis=1)
+                ref = np.stack([x[:, j] - x[:, i], x[:, k] - x[:, i], x[:, last] - x[:, i]], axis=1)
+                share[:, i] += np.linalg.det(corner) * np.sign(np.linalg.det(ref)) / 6
+    inside = (share > 0).all(axis=1)[:, None]
+    return np.where(inside, share, fallback)
+
+
+def circumcentre_in_plane(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """Circumcentres of triangles in space [K, 3]."""
+    u, v = b - a, c - a
+    w = np.cross(u, v)
+    top = np.cross((u**2).sum(1)[:, None] * v - (v**2).sum(1)[:, None] * u, w)
+    return a - top / (2 * (w**2).sum(1)[:, None])
+
+
+def _refine_once(mesh: Mesh) -> Mesh:
+    n, d = mesh.n_nodes, mesh.dim
+    key = mesh.edges @ np.array([n, 1])
+
+    def middle(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return n + np.searchsorted(key, np.minimum(a, b) * n + np.maximum(a, b))
+
+    points = np.concatenate([mesh.points, mesh.points[mesh.edges].mean(axis=1)])
+    c = mesh.cells.T
+    if d == 2:
+        m01, m12, m20 = middle(c[0], c[1]), middle(c[1], c[2]), middle(c[2], c[0])
+        children = [(c[0], m01, m20), (m01, c[1], m12), (m20, m12, c[2]), (m01, m12, m20)]
+    else:
+        m01, m02, m03 = middle(c[0], c[1]), middle(c[0], c[2]), middle(c[0], c[3])
+        m12, m13, m23 = middle(c[1], c[2]), middle(c[1], c[3]), middle(c[2], c[3])
+        corner = [(c[0], m01, m02, m03), (m01, c[1], m12, m13), (m02, m12, c[2], m23), (m03, m13, m23, c[3])]
+        # the inner octahedron is cut along its shortest diagonal, which keeps the children well shaped
+        diagonals = [((m01, m23), (m02, m12, m13, m03)), ((m02, m13), (m01, m12, m23, m03)), ((m03, m12), (m01, m02, m23, m13))]
+        length = np.stack([np.linalg.norm(points[p] - points[q], axis=1) for (p, q), _ in diagonals])
+        best = length.argmin(axis=0)
+        inner = []
+        for r in range(4):
+            quad = [np.choose(best, [np.asarray(v) for v in options]) for options in zip(
+                *[(p, q, ring[r], ring[(r + 1) % 4]) for (p, q), ring in diagonals])]
+            inner.append(tuple(quad))
+        children = corner + inner
+    cells = np.stack([np.stack(child, axis=1) for child in children], axis=1).reshape(-1, d + 1)
+    regions = {name: (index[:, None] * 2**d + np.arange(2**d)).ravel() for name, index in mesh.regions.items()}
+    boundaries = {}
+    for name, facets in mesh.boundaries.items():
+        f = facets.T
+        if d == 2:
+            m = middle(f[0], f[1])
+            parts = [(f[0], m), (m, f[1])]
+        else:
+            p, q, r = middle(f[0], f[1]), middle(f[1], f[2]), middle(f[2], f[0])
+            parts = [(f[0], p, r), (p, f[1], q), (r, q, f[2]), (p, q, r)]
+        boundaries[name] = np.stack([np.stack(part, axis=1) for part in parts], axis=1).reshape(-1, d)
+    return Mesh(points, cells, boundaries, regions)
