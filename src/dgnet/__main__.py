@@ -1,0 +1,3 @@
+from dgnet.cli import main
+
+main()
