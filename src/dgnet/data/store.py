@@ -1,0 +1,342 @@
+"""Data sets on disk: HDF5, described in docs/data-format.md.
+
+A file appears under its name only when it is whole. Numbers are stored in single precision: rounding (6e-8 relative)
+lies three orders below the error of any solver judged on them, and paper-size sets are gigabytes. No time stamps and a
+fixed file-format version, so that equal data give equal bytes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import h5py
+import numpy as np
+import torch
+
+from dgnet.data.trajectory import SPLITS, Batch, Trajectory, collate
+from dgnet.errors import InputError
+from dgnet.mesh import Mesh
+
+FORMAT = "dgnet-trajectories"
+VERSION = 1
+_LIBVER = ("earliest", "v110")
+_CHUNK = 1 << 20  # bytes of a chunk: a few steps of all nodes, what a training window reads
+_TIMED = {"state": 1, "source": 1, "source_average": 0, "velocity": 1}  # rows beyond the number of steps
+
+Scalar = str | int | float
+
+
+@dataclass(frozen=True, eq=False)
+class Header:
+    """What all trajectories of a file share."""
+
+    mesh: Mesh
+    fields: tuple[str, ...]
+    dt: float
+    steps: int
+    offset: tuple[float, ...] = ()  # per field: subtracted before a relative error (an ambient temperature)
+    provenance: Mapping[str, Scalar] = field(default_factory=dict)
+    velocity: np.ndarray | None = None  # [R, N, d], a record in steps of dt that trajectories take stretches of
+
+
+# ---------------------------------------------------------------------- writing
+
+
+def write_dataset(path: Path, header: Header, trajectories: Iterable[Trajectory]) -> None:
+    """Write a whole data set; `path` appears when it is complete."""
+    with _atomic(path) as file:
+        group = _write_header(file, header)
+        for number, trajectory in enumerate(trajectories):
+            _write_trajectory(group.create_group(f"{number:05d}"), trajectory)
+
+
+def write_part(path: Path, trajectory: Trajectory) -> None:
+    """Write one finished trajectory on its own, to be assembled later."""
+    with _atomic(path) as file:
+        _write_trajectory(file.create_group("trajectory"), trajectory)
+
+
+def assemble(path: Path, header: Header, parts: Sequence[Path]) -> None:
+    """Join parts into a data set, in the order given. The parts stay."""
+    with _atomic(path) as file:
+        group = _write_header(file, header)
+        for number, part in enumerate(parts):
+            with _opened(part) as source:
+                source.copy("trajectory", group, name=f"{number:05d}")
+
+
+class _atomic:
+    """An HDF5 file under a temporary name beside `path`, renamed when the block ends well and removed when not."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(path)
+        self.part = self.path.with_name(self.path.name + ".part")
+
+    def __enter__(self) -> h5py.File:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.file = h5py.File(self.part, "w", libver=_LIBVER)
+        return self.file
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        try:
+            self.file.close()
+            if kind is None:
+                os.replace(self.part, self.path)
+        finally:
+            self.part.unlink(missing_ok=True)
+
+
+def _write_header(file: h5py.File, header: Header) -> h5py.Group:
+    file.attrs["format"] = FORMAT
+    file.attrs["version"] = VERSION
+    file.attrs["fields"] = list(header.fields)
+    file.attrs["dt"] = header.dt
+    file.attrs["steps"] = header.steps
+    file.attrs["offset"] = np.array(header.offset or (0.0,) * len(header.fields), dtype=np.float64)
+    origin = file.create_group("provenance")
+    for name, value in sorted(header.provenance.items()):
+        origin.attrs[name] = value
+    mesh = file.create_group("mesh")
+    _put(mesh, "points", header.mesh.points)
+    _put(mesh, "cells", header.mesh.cells)
+    for kind in ("boundaries", "regions"):
+        group = mesh.create_group(kind)
+        for name, rows in getattr(header.mesh, kind).items():
+            _put(group, name, rows)
+    if header.velocity is not None:
+        _put_chunked(file, "velocity", header.velocity)
+    return file.create_group("trajectories")
+
+
+def _write_trajectory(group: h5py.Group, trajectory: Trajectory) -> None:
+    group.attrs["seed"] = np.uint64(trajectory.seed)
+    group.attrs["split"] = trajectory.split
+    group.attrs["index"] = trajectory.index
+    group.attrs["labels"] = ",".join(trajectory.labels)
+    if trajectory.velocity_start is not None:
+        group.attrs["velocity_start"] = trajectory.velocity_start
+    _put(group, "time", np.asarray(trajectory.time, dtype=np.float64))
+    for name in _TIMED:
+        value = getattr(trajectory, name)
+        if value is not None:
+            _put_chunked(group, name, value)
+
+
+def _put(group: h5py.Group, name: str, value: np.ndarray) -> None:
+    group.create_dataset(name, data=value, track_times=False)
+
+
+def _put_chunked(group: h5py.Group, name: str, value: np.ndarray) -> None:
+    """Store [T, N, F] in chunks of whole time rows; rows that are all zero (a source that is off) take no space."""
+    rows = max(1, min(len(value), _CHUNK // max(1, value[0].size * 4)))
+    data = group.create_dataset(name, shape=value.shape, dtype="f4", chunks=(rows, *value.shape[1:]), track_times=False,
+                                fillvalue=0.0)
+    for start in range(0, len(value), rows):
+        block = np.asarray(value[start:start + rows], dtype=np.float32)
+        if block.any():
+            data[start:start + rows] = block
+
+
+# ---------------------------------------------------------------------- reading
+
+
+class Dataset:
+    """A data set opened for reading; arrays stay on disk until asked for.
+
+    Opening checks everything but the numbers themselves; every read checks that those are finite. Use it in a `with`.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self._file = _opened(self.path)
+        try:
+            self._check()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> Dataset:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    # ------------------------------------------------------------------ what the file says
+
+    @cached_property
+    def mesh(self) -> Mesh:
+        group = self._file["mesh"]
+        named = {kind: {name: rows[()] for name, rows in group[kind].items()} if kind in group else {}
+                 for kind in ("boundaries", "regions")}
+        return Mesh(group["points"][()], group["cells"][()], named["boundaries"], named["regions"])
+
+    @cached_property
+    def provenance(self) -> dict[str, Scalar]:
+        found = self._file["provenance"].attrs if "provenance" in self._file else {}
+        return {name: value.item() if isinstance(value, np.generic) else value for name, value in found.items()}
+
+    @cached_property
+    def _keys(self) -> list[str]:
+        return sorted(self._file["trajectories"])
+
+    @cached_property
+    def splits(self) -> tuple[str, ...]:
+        """The split of every trajectory."""
+        return tuple(str(self._group(i).attrs["split"]) for i in range(len(self)))
+
+    def of(self, split: str) -> list[int]:
+        """Numbers of the trajectories of a split."""
+        if split not in SPLITS:
+            raise InputError(f"unknown split '{split}' (known: {', '.join(SPLITS)})")
+        return [i for i, name in enumerate(self.splits) if name == split]
+
+    def labels(self, number: int) -> tuple[str, ...]:
+        text = str(self._group(number).attrs.get("labels", ""))
+        return tuple(text.split(",")) if text else ()
+
+    @property
+    def has_source(self) -> bool:
+        return "source_average" in self._group(0)
+
+    @property
+    def has_velocity(self) -> bool:
+        return "velocity" in self._group(0) or "velocity_start" in self._group(0).attrs
+
+    # ------------------------------------------------------------------ what is in it
+
+    def read(self, number: int, start: int = 0, steps: int | None = None,
+             only: Sequence[str] | None = None) -> Trajectory:
+        """Trajectory `number` from stored time `start` over `steps` steps (to its end by default).
+
+        `only` names what to read besides state and time (source, source_average, velocity); all of it by default.
+        """
+        steps = self.steps - start if steps is None else steps
+        if start < 0 or steps < 1 or start + steps > self.steps:
+            raise InputError(f"a window of {steps} steps from {start} does not fit the {self.steps} steps "
+                             f"of {self.path.name}")
+        group = self._group(number)
+        wanted = set(_TIMED) if only is None else {"state", *only}
+        found: dict[str, Any] = {}
+        for name, extra in _TIMED.items():
+            if name in wanted and name in group:
+                found[name] = self._finite(group[name][start:start + steps + extra], number, name, start)
+        if "velocity" in wanted and "velocity_start" in group.attrs and "velocity" not in found:
+            first = int(group.attrs["velocity_start"]) + start
+            found["velocity"] = self._finite(self._file["velocity"][first:first + steps + 1], number, "velocity", start)
+        attrs = group.attrs
+        return Trajectory(**found, time=group["time"][start:start + steps + 1], seed=int(attrs["seed"]),
+                          split=str(attrs["split"]), index=int(attrs.get("index", number)), labels=self.labels(number))
+
+    def batch(self, numbers: Sequence[int], start: int | Sequence[int] = 0, steps: int | None = None,
+              device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32,
+              only: Sequence[str] | None = None) -> Batch:
+        """Pieces of several trajectories as tensors [B, T, N, F]; `start` may differ between them."""
+        starts = [start] * len(numbers) if isinstance(start, int) else list(start)
+        if len(starts) != len(numbers):
+            raise InputError(f"{len(starts)} starts were given for {len(numbers)} trajectories")
+        return collate([self.read(n, s, steps, only) for n, s in zip(numbers, starts)], device, dtype)
+
+    def check_numbers(self) -> None:
+        """Read everything once; raises at the first number that is not finite."""
+        for number in range(len(self)):
+            self.read(number)
+
+    # ------------------------------------------------------------------ checks
+
+    def _group(self, number: int) -> h5py.Group:
+        if not 0 <= number < len(self._keys):
+            raise InputError(f"{self.path.name} has {len(self._keys)} trajectories, there is no number {number}")
+        return self._file["trajectories"][self._keys[number]]
+
+    def _finite(self, value: np.ndarray, number: int, name: str, start: int) -> np.ndarray:
+        if not np.isfinite(value).all():
+            row, node = np.argwhere(~np.isfinite(value))[0][:2]
+            raise InputError(f"{self.path.name}: {name} of trajectory {number} is not a finite number at "
+                             f"step {start + row}, node {node}")
+        return value
+
+    def _check(self) -> None:
+        file, name = self._file, self.path.name
+        if file.attrs.get("format") != FORMAT:
+            raise InputError(f"{name} is an HDF5 file, but not a dgnet data set (its attribute 'format' is not "
+                             f"'{FORMAT}')")
+        version = file.attrs.get("version")
+        if version != VERSION:
+            raise InputError(f"{name} has data format version {version}, this program reads version {VERSION}")
+        for key in ("fields", "dt", "steps"):
+            if key not in file.attrs:
+                raise InputError(f"{name} lacks the attribute '{key}'")
+        self.fields = tuple(str(f) for f in file.attrs["fields"])
+        self.dt, self.steps = float(file.attrs["dt"]), int(file.attrs["steps"])
+        self.offset = tuple(float(v) for v in file.attrs.get("offset", np.zeros(len(self.fields))))
+        for key in ("mesh/points", "mesh/cells", "trajectories"):
+            if key not in file:
+                raise InputError(f"{name} lacks '{key}'")
+        points = file["mesh/points"].shape
+        if len(points) != 2 or points[1] not in (2, 3):
+            raise InputError(f"{name}: mesh/points has shape {list(points)}, expected [N, 2] or [N, 3]")
+        if not self._keys:
+            raise InputError(f"{name} holds no trajectory")
+        record = self._check_record(points)
+        for number in range(len(self)):
+            self._check_trajectory(number, points, record)
+
+    def _check_record(self, points: tuple[int, ...]) -> int:
+        if "velocity" not in self._file:
+            return 0
+        shape = self._file["velocity"].shape
+        if len(shape) != 3 or shape[1:] != points:
+            raise InputError(f"{self.path.name}: velocity has shape {list(shape)}, expected "
+                             f"[rows, {points[0]}, {points[1]}]")
+        return int(shape[0])
+
+    def _check_trajectory(self, number: int, points: tuple[int, ...], record: int) -> None:
+        group, where = self._group(number), f"{self.path.name}: trajectory {number}"
+        for key in ("state", "time"):
+            if key not in group:
+                raise InputError(f"{where} lacks '{key}'")
+        for key in ("seed", "split"):
+            if key not in group.attrs:
+                raise InputError(f"{where} lacks the attribute '{key}'")
+        if group.attrs["split"] not in SPLITS:
+            raise InputError(f"{where} belongs to the unknown split '{group.attrs['split']}'")
+        if ("source" in group) != ("source_average" in group):
+            raise InputError(f"{where} has only one of 'source' and 'source_average'")
+        shapes = {name: (self.steps + extra, points[0], points[1] if name == "velocity" else len(self.fields))
+                  for name, extra in _TIMED.items()}
+        shapes["time"] = (self.steps + 1,)  # type: ignore[assignment]
+        for key, shape in shapes.items():
+            if key in group and group[key].shape != shape:
+                raise InputError(f"{where}: {key} has shape {list(group[key].shape)}, expected {list(shape)}")
+        first = group.attrs.get("velocity_start")
+        if first is not None and not 0 <= first <= record - self.steps - 1:
+            raise InputError(f"{where} takes its velocity from row {first}, but the file's record has {record} rows")
+
+
+def _opened(path: Path) -> h5py.File:
+    """The file, or one sentence about why it cannot be read."""
+    if not path.exists():
+        raise InputError(f"there is no file {path}")
+    if path.is_dir():
+        raise InputError(f"{path} is a folder, not a data set")
+    if not h5py.is_hdf5(path):
+        raise InputError(f"{path.name} is not an HDF5 file")
+    try:
+        return h5py.File(path, "r")
+    except OSError as error:
+        if "truncated" in str(error):
+            raise InputError(f"{path.name} is truncated: its end is missing; generate or copy it again") from error
+        raise InputError(f"{path.name} is damaged and cannot be opened") from error
