@@ -1,0 +1,7 @@
+"""The discrete Green solver: G = (M + dt/2 K)^-1 M applied by the fastest backend, with its exact adjoint."""
+
+from dgnet.green.backends import NAMES as BACKENDS
+from dgnet.green.bounds import Bounds, bounds_of
+from dgnet.green.solver import GreenSolver, StepOperator, fold, product, unfold
+
+__all__ = ["BACKENDS", "Bounds", "GreenSolver", "StepOperator", "bounds_of", "fold", "product", "unfold"]

@@ -1,0 +1,6 @@
+"""Models: one protocol, one rollout; the classical solver, DGNet and the baselines."""
+
+from dgnet.models.base import Model, rollout
+from dgnet.models.classical import Classical
+
+__all__ = ["Classical", "Model", "rollout"]

@@ -1,0 +1,19 @@
+"""Operators on the one sparse type: stiffness, mass, Green-Gauss gradient, advection, boundary terms."""
+
+from dgnet.operators.assembly import (
+    Geometry,
+    advection,
+    boundary_flux,
+    facet_load,
+    facet_mass,
+    gradient,
+    lumped,
+    mass,
+    mass_range,
+    nodal_velocity,
+    stiffness,
+)
+from dgnet.operators.sparse import EdgeMatrix, Pattern
+
+__all__ = ["EdgeMatrix", "Geometry", "Pattern", "advection", "boundary_flux", "facet_load", "facet_mass", "gradient",
+           "lumped", "mass", "mass_range", "nodal_velocity", "stiffness"]

@@ -1,0 +1,9 @@
+"""Problems: the PDE, its boundary conditions and sources, and their discretisation on a mesh."""
+
+from dgnet.problems.conditions import Condition, Dirichlet, Neumann, Periodic, Robin
+from dgnet.problems.discretisation import CONSISTENT, LUMPED, Discretisation
+from dgnet.problems.pde import PDE
+from dgnet.problems.sources import FunctionSource, Source, panels_for, sample, step_average
+
+__all__ = ["CONSISTENT", "LUMPED", "PDE", "Condition", "Dirichlet", "Discretisation", "FunctionSource", "Neumann",
+           "Periodic", "Robin", "Source", "panels_for", "sample", "step_average"]

@@ -1,0 +1,335 @@
+"""Ways to apply G = A^-1, behind one pair of verbs: prepare a matrix, then solve with it or with its transpose.
+
+    lu         SciPy SuperLU in float64, factor once (the paper's way); on CUDA the solve runs on the host
+    cholesky   cholespy (extra `cholesky`), for symmetric positive definite matrices on the CPU
+    iterative  Chebyshev with a proven fixed count; CG or BiCGStab with an adaptive one where that would take too many
+    dense      the explicit inverse, for few nodes
+
+A is a batch of G matrices on one pattern, b is [G, n, R]. Every solve checks its residual; one that misses is an error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import torch
+from scipy.sparse.linalg import SuperLU, splu
+
+from dgnet.errors import InputError, SolveError
+from dgnet.green.bounds import Bounds
+from dgnet.operators import EdgeMatrix, Pattern, kernels
+from dgnet.operators.sparse import csr, outer_on_pattern
+
+Tensor = torch.Tensor
+
+NAMES = ("lu", "cholesky", "iterative", "dense")
+TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}
+_SLACK = 20.0  # a verified residual may exceed the tolerance by rounding, not by more than this
+_MAX_FIXED = 80  # beyond this many proven iterations an adaptive Krylov method is cheaper
+_DENSE_LIMIT = {"cpu": 4_000, "cuda": 20_000}
+
+
+class Prepared(Protocol):
+    """A matrix made ready. `label` says what was chosen, for tables."""
+
+    label: str
+    capturable: bool
+
+    def solve(self, b: Tensor, transposed: bool = False) -> Tensor: ...
+
+
+class _Solve(torch.autograd.Function):
+    """x = A^-1 b with the exact adjoint: A^T lambda = dl/dx, dl/db = lambda, dl/dA_ij = -lambda_i x_j on the pattern."""
+
+    @staticmethod
+    def forward(ctx, prepared: Prepared, pattern: Pattern, values: Tensor, b: Tensor) -> Tensor:  # type: ignore[override]
+        x = prepared.solve(b)
+        ctx.prepared, ctx.pattern = prepared, pattern
+        ctx.save_for_backward(x)
+        return x
+
+    @staticmethod
+    def backward(ctx, g: Tensor):  # type: ignore[override]
+        (x,) = ctx.saved_tensors
+        adjoint = ctx.prepared.solve(g.contiguous(), transposed=True)
+        grad_values = -outer_on_pattern(ctx.pattern, adjoint, x) if ctx.needs_input_grad[2] else None
+        return None, None, grad_values, adjoint
+
+
+def apply(prepared: Prepared, A: EdgeMatrix, b: Tensor) -> Tensor:
+    """Differentiable solve: A with values [G, nnz] prepared by `prepare`, b [G, n, R]."""
+    return _Solve.apply(prepared, A.pattern, A.values, b.contiguous())
+
+
+def prepare(A: EdgeMatrix, backend: str, bounds: Bounds | None = None, symmetric: bool = False,
+            tolerance: float | None = None, monitor: Monitor | None = None) -> Prepared:
+    """Make A (values [G, nnz]) ready for solves. `bounds` are needed by the fixed iteration only."""
+    tol = tolerance or TOLERANCE[A.values.dtype]
+    if backend == "lu":
+        return LU(A, symmetric)
+    if backend == "cholesky":
+        return Cholesky(A, symmetric)
+    if backend == "dense":
+        return Dense(A)
+    if backend == "iterative":
+        monitor = monitor or Monitor()
+        if bounds is not None and bounds.iterations(tol) <= _MAX_FIXED:
+            return Chebyshev(A, bounds, tol, monitor)
+        return Krylov(A, symmetric, tol)
+    raise InputError(f"unknown backend '{backend}' (known: auto, {', '.join(NAMES)})")
+
+
+# ---------------------------------------------------------------------- direct
+
+
+class LU:
+    """SuperLU on the host, one factorisation of the block-diagonal batch."""
+
+    capturable = False
+
+    def __init__(self, A: EdgeMatrix, symmetric: bool) -> None:
+        matrix = A.to_scipy().astype(np.float64).tocsc()
+        options = dict(SymmetricMode=True) if symmetric else {}
+        try:
+            self.factor: SuperLU = splu(matrix, permc_spec="MMD_AT_PLUS_A", options=options,
+                                        **({"diag_pivot_thresh": 0.0} if symmetric else {}))
+        except RuntimeError as error:
+            raise SolveError(f"the system matrix cannot be factorised: {error}") from error
+        self.label = "lu"
+
+    def solve(self, b: Tensor, transposed: bool = False) -> Tensor:
+        right = b.detach().reshape(-1, b.shape[-1]).cpu().double().numpy()
+        x = self.factor.solve(right, trans="T" if transposed else "N")
+        if not np.isfinite(x).all():
+            raise SolveError("the direct solve gave values that are not finite")
+        return torch.from_numpy(np.ascontiguousarray(x)).to(b.device, b.dtype).view(b.shape)
+
+
+class Cholesky:
+    """cholespy's sparse Cholesky factorisation on the CPU, double precision."""
+
+    capturable = False
+    label = "cholesky"
+
+    def __init__(self, A: EdgeMatrix, symmetric: bool) -> None:
+        try:
+            from cholespy import CholeskySolverD, MatrixType
+        except ImportError as error:
+            raise InputError("the backend 'cholesky' needs an extra: pip install 'dgnet[cholesky]'") from error
+        if not symmetric:
+            raise InputError("the backend 'cholesky' needs a symmetric matrix; use lu or iterative with advection")
+        coo = A.to_scipy().tocoo()
+        self.factor = CholeskySolverD(coo.shape[0], coo.row.astype(np.int32), coo.col.astype(np.int32),
+                                      coo.data.astype(np.float64), MatrixType.COO)
+
+    def solve(self, b: Tensor, transposed: bool = False) -> Tensor:
+        right = np.ascontiguousarray(b.detach().reshape(-1, b.shape[-1]).cpu().double().numpy())
+        x = np.zeros_like(right)
+        width = 128  # the library's limit on simultaneous right-hand sides
+        for start in range(0, right.shape[1], width):
+            part = np.ascontiguousarray(right[:, start:start + width])
+            out = np.zeros_like(part)
+            self.factor.solve(part, out)
+            x[:, start:start + width] = out
+        return torch.from_numpy(x).to(b.device, b.dtype).view(b.shape)
+
+
+class Dense:
+    """The explicit inverse [G, n, n]. The only place where an n x n array exists."""
+
+    capturable = True
+    label = "dense"
+
+    def __init__(self, A: EdgeMatrix) -> None:
+        n, device = A.pattern.n, A.values.device
+        limit = _DENSE_LIMIT[device.type]
+        if n > limit:
+            raise InputError(f"the dense backend takes at most {limit} nodes on this device, the problem has {n}")
+        values = A.values.detach()
+        full = values.new_zeros((values.shape[0], n, n), dtype=torch.float64)
+        full[:, A.pattern.row.long(), A.pattern.col.long()] = values.double()
+        self.inverse = torch.linalg.inv(full).to(values.dtype)
+
+    def solve(self, b: Tensor, transposed: bool = False) -> Tensor:
+        return (self.inverse.mT if transposed else self.inverse) @ b
+
+
+# ---------------------------------------------------------------------- iterative
+
+
+@dataclass
+class Monitor:
+    """The worst residual seen, kept on the device so that checking does not stall it."""
+
+    deferred: bool = False
+    worst: dict[torch.device, Tensor] = field(default_factory=dict)
+
+    def record(self, value: Tensor, limit: float) -> None:
+        excess = value / limit
+        held = self.worst.get(value.device)
+        if held is None:
+            self.worst[value.device] = excess.clone()
+        else:
+            torch.maximum(held, excess, out=held)
+        if not self.deferred and not (value.is_cuda and torch.cuda.is_current_stream_capturing()):
+            self.check()
+
+    def check(self) -> None:
+        for excess in self.worst.values():
+            worst = float(excess)
+            excess.zero_()
+            if not worst <= 1.0:  # NaN must not pass
+                raise SolveError(f"the iterative solve missed its tolerance: residual {worst:.2g} times the allowed one")
+
+
+class Chebyshev:
+    """A fixed number of iterations, proven enough by `Bounds`; no inner products, so it runs inside a CUDA graph."""
+
+    capturable = True
+
+    def __init__(self, A: EdgeMatrix, bounds: Bounds, tolerance: float, monitor: Monitor) -> None:
+        self.pattern, self.values = A.pattern, A.values.detach()
+        self.monitor, self.limit = monitor, _SLACK * tolerance
+        self.coefficients = bounds.coefficients(bounds.iterations(tolerance))
+        self.inverse_diagonal = 1 / self.values.index_select(-1, self.pattern.diagonal)
+        self.label = f"chebyshev({len(self.coefficients)})"
+        self.fused = kernels.AVAILABLE and self.values.is_cuda
+        self._layouts: dict[bool, Tensor] = {}
+
+    def _layout(self, transposed: bool) -> Tensor:
+        """The matrix (or its transpose) as the device likes it: ELL values for the fused kernels, CSR otherwise."""
+        if transposed not in self._layouts:
+            v = self.values.index_select(-1, self.pattern.transpose) if transposed else self.values
+            self._layouts[transposed] = self.pattern.to_ell(v) if self.fused else csr(self.pattern, v)
+        return self._layouts[transposed]
+
+    def solve(self, b: Tensor, transposed: bool = False) -> Tensor:
+        A = self._layout(transposed)
+        if self.fused:
+            columns = self.pattern.ell[0]
+            x = kernels.iterate(columns, A, self.inverse_diagonal, b, self.coefficients)
+            self.monitor.record(kernels.residual(columns, A, self.inverse_diagonal, b, x), self.limit)
+            return x
+        shape = b.shape
+        single = shape[-1] == 1
+        b = b.reshape(-1) if single else b.reshape(-1, shape[-1])
+        w = self.inverse_diagonal.reshape(-1) if single else self.inverse_diagonal.reshape(-1, 1)
+        x, r = torch.zeros_like(b), b
+        p = torch.empty_like(b)
+        for k, (alpha, beta) in enumerate(self.coefficients):
+            if k:
+                p.mul_(beta).addcmul_(r, w.expand_as(r))
+            else:
+                torch.mul(r, w, out=p)
+            x.add_(p, alpha=alpha)
+            r = torch.addmv(b, A, x, alpha=-1) if single else torch.addmm(b, A, x, alpha=-1)
+        size = (b * b * w).sum(0).clamp(min=1e-300)
+        self.monitor.record(((r * r * w).sum(0) / size).max().sqrt(), self.limit)
+        return x.view(shape)
+
+
+class Krylov:
+    """Jacobi-preconditioned CG (symmetric) or BiCGStab, each column to the tolerance, restarted on its true residual.
+
+    float32 stalls where the matrix is stiff; then the correction equation is solved again with the residual taken in
+    float64 (iterative refinement), which restores the tolerance.
+    """
+
+    capturable = False
+
+    def __init__(self, A: EdgeMatrix, symmetric: bool, tolerance: float, max_iterations: int = 5000) -> None:
+        self.pattern, self.values, self.symmetric = A.pattern, A.values.detach(), symmetric
+        self.tolerance, self.max_iterations = tolerance, max_iterations
+        self.label = "cg" if symmetric else "bicgstab"
+        self.last_count = 0
+        self._matrices: dict[tuple[bool, torch.dtype], Tensor] = {}
+
+    def _matrix(self, transposed: bool, dtype: torch.dtype) -> Tensor:
+        key = (transposed, dtype)
+        if key not in self._matrices:
+            v = self.values.index_select(-1, self.pattern.transpose) if transposed else self.values
+            self._matrices[key] = csr(self.pattern, v.to(dtype))
+        return self._matrices[key]
+
+    def solve(self, b: Tensor, transposed: bool = False) -> Tensor:
+        transposed = transposed and not self.symmetric
+        A = self._matrix(transposed, b.dtype)
+        A64 = self._matrix(transposed, torch.float64)
+        right = b.reshape(-1, b.shape[-1])
+        diagonal = self.values.index_select(-1, self.pattern.diagonal).reshape(-1, 1)
+        weight = 1 / diagonal
+        method = _conjugate_gradients if self.symmetric else _bicgstab
+        x64 = torch.zeros_like(right, dtype=torch.float64)
+        wide = right.double()
+        scale = (wide * wide * weight).sum(0).sqrt().clamp(min=1e-300)
+        residual, self.last_count = wide, 0
+        for _ in range(6):
+            part, count = method(A, (residual / scale).to(b.dtype), weight, self.tolerance, self.max_iterations)
+            self.last_count += count
+            x64 += part.double() * scale
+            residual = wide - A64 @ x64
+            reached = float(((residual * residual * weight).sum(0).sqrt() / scale).max())
+            if reached <= self.tolerance:
+                return x64.to(b.dtype).view(b.shape)
+            if not reached < 1e6:
+                break
+        if reached <= _SLACK * self.tolerance:
+            return x64.to(b.dtype).view(b.shape)
+        raise SolveError(f"{self.label} stopped at a relative residual of {reached:.2g}, asked for {self.tolerance:.2g}")
+
+
+def _conjugate_gradients(A: Tensor, b: Tensor, weight: Tensor, tolerance: float, limit: int) -> tuple[Tensor, int]:
+    """Batched over columns; columns that are done keep their solution."""
+    weight = weight.to(b.dtype)
+    x, r = torch.zeros_like(b), b.clone()
+    z = r * weight
+    p, rz = z.clone(), (r * z).sum(0)
+    goal = tolerance**2 * 0.25
+    every = 1 if not b.is_cuda else 8
+    for k in range(1, limit + 1):
+        Ap = A @ p
+        alpha = rz / (p * Ap).sum(0).clamp(min=1e-30)
+        x.addcmul_(p, alpha.expand_as(p))
+        r.addcmul_(Ap, -alpha.expand_as(p))
+        z = r * weight
+        new = (r * z).sum(0)
+        if k % every == 0 and (not bool((new > goal).any()) or not bool(torch.isfinite(new).all())):
+            break
+        p = torch.addcmul(z, p, (new / rz.clamp(min=1e-38)).expand_as(p))
+        rz = new
+    return x, k
+
+
+def _bicgstab(A: Tensor, b: Tensor, weight: Tensor, tolerance: float, limit: int) -> tuple[Tensor, int]:
+    weight = weight.to(b.dtype)
+    x, r = torch.zeros_like(b), b.clone()
+    shadow = r.clone()
+    rho = alpha = omega = b.new_ones(b.shape[1])
+    v = p = torch.zeros_like(b)
+    goal = tolerance**2 * 0.25
+
+    def safe(a: Tensor) -> Tensor:
+        return torch.where(a.abs() < 1e-30, torch.full_like(a, 1e-30), a)
+
+    done = torch.zeros(b.shape[1], dtype=torch.bool, device=b.device)
+    for k in range(1, limit + 1):
+        new = (shadow * r).sum(0)
+        beta = (new / safe(rho)) * (alpha / safe(omega))
+        p = r + beta * (p - omega * v)
+        hat = weight * p
+        v = A @ hat
+        alpha = torch.where(done, 0.0, new / safe((shadow * v).sum(0)))
+        s = r - alpha * v
+        s_hat = weight * s
+        t = A @ s_hat
+        omega = torch.where(done, 0.0, (t * s).sum(0) / safe((t * t).sum(0)))
+        x = x + alpha * hat + omega * s_hat
+        r = s - omega * t
+        rho = new
+        size = (r * r * weight).sum(0)
+        done = done | (size <= goal)
+        if bool(done.all()) or not bool(torch.isfinite(size).all()):
+            break
+    return x, k

@@ -1,0 +1,240 @@
+"""The discrete Green solver: one step of the theta scheme, with everything inside one linear system.
+
+    (M + theta dt K1) u+ = (M - (1 - theta) dt K0) u + dt (M f + g)            theta = 1/2: Crank-Nicolson, order 2
+
+(paper, Eq. 5-6, with G = (M + dt/2 K)^-1 M.) f is the average of the source over the step, g that of the boundary loads.
+A known reaction enters by predictor-corrector: u* with r(u), then u+ with (r(u) + r(u*)) / 2, order 2. Dirichlet rows sit
+inside the system: their columns go to the right-hand side, so the matrix stays symmetric, and their value is that of the
+new time level.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from dgnet.errors import InputError, SolveError
+from dgnet.green.auto import choose
+from dgnet.green.backends import NAMES, TOLERANCE, Monitor, Prepared, apply, prepare
+from dgnet.green.bounds import Bounds, bounds_of
+from dgnet.operators import EdgeMatrix
+from dgnet.problems import Discretisation
+
+Tensor = torch.Tensor
+
+
+def fold(u: Tensor, b: int, f: int) -> Tensor:
+    """[B, n, F] -> [G, n, R] for matrices [b, f, nnz]: what shares a matrix becomes columns of one product."""
+    batch, n, fields = u.shape
+    if b == 1 and f == 1:
+        return u.transpose(0, 1).reshape(1, n, batch * fields)
+    if b == 1:
+        return u.permute(2, 1, 0).contiguous()
+    if f == 1:
+        return u.contiguous()
+    return u.transpose(1, 2).reshape(batch * fields, n, 1)
+
+
+def unfold(x: Tensor, b: int, f: int, batch: int, fields: int) -> Tensor:
+    """The inverse of `fold`."""
+    n = x.shape[1]
+    if b == 1 and f == 1:
+        return x.view(n, batch, fields).transpose(0, 1)
+    if b == 1:
+        return x.permute(2, 1, 0)
+    if f == 1:
+        return x
+    return x.view(batch, fields, n).transpose(1, 2)
+
+
+def product(A: EdgeMatrix, u: Tensor) -> Tensor:
+    """A u for a matrix with values [b, f, nnz] and a state [B, n, F]."""
+    b, f = A.values.shape[:2]
+    flat = EdgeMatrix(A.pattern, A.values.reshape(b * f, -1)) if b * f > 1 else A
+    return unfold(flat @ fold(u, b, f) if b * f > 1 else A @ fold(u, b, f), b, f, u.shape[0], u.shape[2])
+
+
+@dataclass(frozen=True, eq=False)
+class Elimination:
+    """Dirichlet rows inside the system: `fixed` is a mask [f, n]."""
+
+    fixed: Tensor
+
+    def matrix(self, A: EdgeMatrix) -> EdgeMatrix:
+        """A with unit rows and columns at fixed degrees of freedom."""
+        p = A.pattern
+        free = (~self.fixed).to(A.values.dtype)
+        kept = A.values * (free.index_select(-1, p.row) * free.index_select(-1, p.col))
+        unit = torch.zeros_like(kept).index_copy(-1, p.diagonal, (1 - free).expand(*kept.shape[:-1], -1).contiguous())
+        return EdgeMatrix(p, kept + unit)
+
+    def right(self, A: EdgeMatrix, b: Tensor, w: Tensor) -> Tensor:
+        """Right-hand side [B, n, F] for boundary values w [n, F] (or [B, n, F])."""
+        fixed = self.fixed.T
+        w = w.expand_as(b)
+        return torch.where(fixed, w, b - product(A, torch.where(fixed, w, torch.zeros_like(w))))
+
+
+class StepOperator:
+    """One assembled step: right-hand side, elimination and the prepared inverse of A = M + theta dt K1."""
+
+    def __init__(self, M: EdgeMatrix, K0: EdgeMatrix, K1: EdgeMatrix, dt: float, theta: float = 0.5,
+                 fixed: Tensor | None = None, *, backend: str = "auto", symmetric: bool, mass_low: float = 0.0,
+                 rest: EdgeMatrix | None = None, tolerance: float | None = None, solves: int = 1000,
+                 monitor: Monitor | None = None, bounds: Bounds | None = None, columns: int = 1) -> None:
+        self.M, self.dt, self.theta = M, dt, theta
+        full = _aligned(M + K1 * (theta * dt))
+        self.B = _aligned(M + K0 * (-(1 - theta) * dt))
+        self.elimination = None if fixed is None else Elimination(fixed)
+        self.full = full
+        self.A = full if self.elimination is None else self.elimination.matrix(full)
+        self.groups = self.A.values.shape[:2]
+        self.flat = EdgeMatrix(self.A.pattern, self.A.values.reshape(-1, self.A.pattern.nnz))
+        self.symmetric, self.monitor = symmetric, monitor or Monitor()
+        self.tolerance = tolerance or TOLERANCE[self.A.values.dtype]
+        self._mass_low = mass_low
+        self._rest = None if rest is None else rest * (theta * dt)
+        self.bounds = bounds or replace(self.measure_bounds(), tight=not symmetric)
+        self.backend = backend if backend != "auto" else choose(
+            self.A.pattern.n, self.A.pattern.nnz, self.groups[0] * self.groups[1], columns, self.A.values.device.type,
+            self.A.values.dtype, self.bounds.iterations(self.tolerance), solves, symmetric)
+        self.prepared: Prepared = prepare(self.flat, self.backend, self.bounds, symmetric, self.tolerance, self.monitor)
+
+    def measure_bounds(self) -> Bounds:
+        e = self.elimination
+        M = self.M if e is None else e.matrix(self.M)
+        rest = self._rest
+        if rest is not None and e is not None:
+            rest = e.matrix(rest) - e.matrix(rest * 0.0)
+        return bounds_of(self.A, M, self._mass_low, rest, self.symmetric)
+
+    def right_hand_side(self, u: Tensor, force: Tensor | None) -> Tensor:
+        """B u + dt * force, force [B, n, F] already integrated (M f + g)."""
+        right = product(self.B, u)
+        return right if force is None else right + self.dt * force
+
+    def solve(self, right: Tensor, w: Tensor | None = None) -> Tensor:
+        """A^-1 right with boundary values w: [B, n, F] -> [B, n, F]."""
+        if self.elimination is not None:
+            assert w is not None
+            right = self.elimination.right(self.full, right, w)
+        b, f = self.groups
+        x = self._apply(fold(right, b, f))
+        return unfold(x, b, f, right.shape[0], right.shape[2])
+
+    def _apply(self, right: Tensor) -> Tensor:
+        try:
+            return apply(self.prepared, self.flat, right)
+        except SolveError:
+            if self.backend != "iterative" or not self.bounds.tight:
+                raise
+            # the count was not proven, or its bounds came from another time level: prove it for this very matrix
+            self.bounds = self.measure_bounds()
+            self.prepared = prepare(self.flat, self.backend, self.bounds, self.symmetric, self.tolerance, self.monitor)
+            return apply(self.prepared, self.flat, right)
+
+
+def _aligned(A: EdgeMatrix) -> EdgeMatrix:
+    return EdgeMatrix(A.pattern, A.values.contiguous())
+
+
+class GreenSolver:
+    """Time stepping of a `Discretisation`. `backend` is auto, lu, cholesky, iterative or dense (see `backends`).
+
+    `damped_start`: that many first steps are each replaced by two backward Euler half steps (Rannacher), which use the
+    same matrix and remove the ringing of Crank-Nicolson on rough initial data without losing second order.
+    """
+
+    def __init__(self, problem: Discretisation, backend: str = "auto", theta: float = 0.5, tolerance: float | None = None,
+                 damped_start: int = 0, solves: int = 1000, columns: int = 1) -> None:
+        if backend != "auto" and backend not in NAMES:
+            raise InputError(f"unknown backend '{backend}' (known: auto, {', '.join(NAMES)})")
+        if not 0.5 <= theta <= 1.0:
+            raise InputError(f"theta must lie in [0.5, 1] (Crank-Nicolson to backward Euler), got {theta}")
+        self.problem, self.backend, self.theta = problem, backend, theta
+        self.tolerance, self.damped_start = tolerance, damped_start
+        self.solves, self.columns = solves, columns
+        self.monitor = Monitor()
+        self._cache: tuple[tuple, StepOperator] | None = None
+        self._bounds: Bounds | None = None
+        self._age = 0
+
+    # ------------------------------------------------------------------ operators
+
+    @property
+    def symmetric(self) -> bool:
+        return self.problem.pde.velocity is None
+
+    def operator(self, t: float = 0.0, theta: float | None = None, dt: float | None = None) -> StepOperator:
+        """The step from t to t + dt. Kept while nothing it was built from has changed."""
+        p = self.problem
+        theta = self.theta if theta is None else theta
+        dt = p.dt if dt is None else dt
+        K0, M = p.stiffness(t), p.mass
+        key = (t if p.time_dependent else None, theta, dt, id(K0), K0.values._version, torch.is_grad_enabled())
+        if self._cache is not None and self._cache[0] == key:
+            return self._cache[1]
+        K1 = p.stiffness(t + dt) if p.time_dependent else K0
+        bounds = self._bounds if p.time_dependent and self._age % 50 else None
+        step = StepOperator(M, K0, K1, dt, theta, p.fixed, backend=self.backend, symmetric=self.symmetric,
+                            mass_low=p.mass_bounds[0], rest=p.advection(t + dt),
+                            tolerance=self.tolerance, solves=1 if p.time_dependent else self.solves,
+                            monitor=self.monitor, bounds=bounds, columns=self.columns)
+        if p.time_dependent:
+            wide = step.bounds if self._bounds is None else step.bounds.union(self._bounds)
+            self._bounds, self._age = replace(wide, tight=True), self._age + 1
+        self._cache = (key, step)
+        return step
+
+    # ------------------------------------------------------------------ stepping
+
+    def step(self, u: Tensor, f: Tensor | None = None, t: float = 0.0, damped: bool = False) -> Tensor:
+        """u at t [B, N, F] and the step-averaged source f [B, N, F] -> u at t + dt [B, N, F]. Leading axis optional."""
+        p = self.problem
+        p.check_state(u)
+        if f is not None:
+            p.check_state(f, "the source")
+        if u.dim() == 2:
+            return self.step(u[None], None if f is None else f.reshape(-1, *f.shape[-2:]), t, damped)[0]
+        u = p.restrict(u)
+        f = None if f is None else p.restrict(f)
+        if damped:
+            half = 0.5 * p.dt
+            middle = self._advance(u, f, t, theta=1.0, dt=half)
+            return p.expand(self._advance(middle, f, t + half, theta=1.0, dt=half))
+        return p.expand(self._advance(u, f, t, self.theta, p.dt))
+
+    def _advance(self, u: Tensor, f: Tensor | None, t: float, theta: float, dt: float) -> Tensor:
+        p = self.problem
+        op = self.operator(t, theta, dt)
+        w = p.fixed_values(t + dt)
+        right = op.right_hand_side(u, self._force(f, t, theta, dt))
+        reaction = p.pde.reaction
+        if reaction is None:
+            return op.solve(right, w)
+        r0 = reaction(u)
+        guess = op.solve(right + dt * product(p.mass, r0), w)
+        return op.solve(right + dt * product(p.mass, torch.lerp(r0, reaction(guess), theta)), w)
+
+    def _force(self, f: Tensor | None, t: float, theta: float, dt: float) -> Tensor | None:
+        p = self.problem
+        force = None if f is None else product(p.mass, f)
+        g1 = p.load(t + dt)
+        if g1 is not None:
+            g0 = p.load(t)
+            assert g0 is not None
+            load = g1 if g0 is g1 else torch.lerp(g0, g1, theta)
+            force = load[None] if force is None else force + load
+        return force
+
+    def impulse(self, node: int, field: int = 0, t: float = 0.0) -> Tensor:
+        """A column of G = (M + theta dt K)^-1 M as a field [N, F]: the response to a unit impulse at a node."""
+        p = self.problem
+        if not 0 <= node < p.mesh.n_nodes:
+            raise InputError(f"node {node} does not exist: the mesh has {p.mesh.n_nodes} nodes")
+        e = torch.zeros(1, p.n, p.n_fields, dtype=p.dtype, device=p.geometry.device)
+        e[0, int(p.geometry.dof[node]), field] = 1.0
+        w = None if p.fixed is None else torch.zeros(p.n, p.n_fields, dtype=p.dtype, device=p.geometry.device)
+        return p.expand(self.operator(t).solve(product(p.mass, e), w))[0]
+

@@ -1,0 +1,117 @@
+"""What every model is: prepare a problem once, then step. One `rollout` holds the only time loop.
+
+DGNet, the classical solver and every baseline follow the same protocol, so that they run through the same tables and
+timings. Axes are [batch, time, node, field] everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+from dgnet.errors import InputError
+from dgnet.problems import Discretisation
+
+Tensor = torch.Tensor
+
+
+class Model(Protocol):
+    """`prepare` returns whatever `step` needs for this problem (its state); both are differentiable where that matters."""
+
+    name: str
+
+    def prepare(self, problem: Discretisation, batch: int = 1, steps: int = 1000) -> Any:
+        """Make a problem ready. `batch` trajectories and `steps` steps are hints for choosing a backend."""
+        ...
+
+    def step(self, state: Any, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
+        """Step k: u [B, N, F] at time t and the step-averaged source [B, N, F] -> u at t + dt."""
+        ...
+
+    def capturable(self, state: Any) -> bool:
+        """The step is the same sequence of device operations every time, so a CUDA graph may replay it."""
+        ...
+
+    def finish(self, state: Any) -> None:
+        """Raise if a deferred check failed."""
+        ...
+
+
+def rollout(model: Model, problem: Discretisation, u0: Tensor, source: Tensor | None = None, steps: int | None = None, *,
+            t0: float = 0.0, capture: bool = True, sink: Callable[[int, Tensor], None] | None = None,
+            progress: Callable[[int], None] | None = None) -> Tensor:
+    """States [B, steps+1, N, F] from u0 [B, N, F] and step-averaged sources [B, steps, N, F].
+
+    On CUDA a step is captured once and replayed. With a `sink`, each state is handed over as it is made (step index, state)
+    and only the last one is returned, [B, 1, N, F]: memory does not grow with the number of steps.
+    """
+    problem.check_state(u0, "the initial state")
+    if u0.dim() != 3:
+        raise InputError(f"the initial state must be [batch, node, field], got {list(u0.shape)}")
+    if source is not None:
+        problem.check_state(source, "the source")
+        if source.dim() != 4 or source.shape[0] not in (1, u0.shape[0]):
+            raise InputError(f"the source must be [batch, step, node, field], got {list(source.shape)}")
+        source = source.expand(u0.shape[0], -1, -1, -1)
+    steps = (source.shape[1] if source is not None else 0) if steps is None else steps
+    if steps < 1 or source is not None and source.shape[1] < steps:
+        raise InputError(f"a rollout of {steps} steps needs as many step-averaged sources, got "
+                         f"{'none' if source is None else source.shape[1]}")
+
+    state = model.prepare(problem, u0.shape[0], steps)
+    out = None if sink else u0.new_empty((u0.shape[0], steps + 1, *u0.shape[1:]))
+    if out is not None:
+        out[:, 0] = u0
+    u = u0
+
+    def keep(k: int, value: Tensor) -> None:
+        if out is not None:
+            out[:, k] = value
+        elif sink is not None:
+            sink(k, value)
+        if progress is not None:
+            progress(k)
+
+    start = 0
+    replay = capture and u0.is_cuda and not torch.is_grad_enabled() and steps > 8
+    warm = 3 if replay else steps
+    for k in range(warm):  # the first steps run eagerly: they compile, fill caches and may differ (damped start)
+        u = model.step(state, u, None if source is None else source[:, k], t0 + k * problem.dt, k)
+        keep(k + 1, u)
+    start = warm
+    if replay and model.capturable(state):
+        step = _Captured(model, state, u, None if source is None else source[:, start], start)
+        for k in range(start, steps):
+            u = step(u if k == start else None, None if source is None else source[:, k])
+            keep(k + 1, u)
+    else:
+        for k in range(start, steps):
+            u = model.step(state, u, None if source is None else source[:, k], t0 + k * problem.dt, k)
+            keep(k + 1, u)
+    model.finish(state)
+    return u[:, None] if out is None else out
+
+
+class _Captured:
+    """One step as a CUDA graph with fixed buffers."""
+
+    def __init__(self, model: Model, state: Any, u: Tensor, f: Tensor | None, k: int) -> None:
+        self.u, self.f = u.clone(), None if f is None else f.clone()
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            model.step(state, self.u, self.f, 0.0, k)
+        torch.cuda.current_stream().wait_stream(side)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.u.copy_(model.step(state, self.u, self.f, 0.0, k))
+
+    def __call__(self, u: Tensor | None, f: Tensor | None) -> Tensor:
+        if u is not None:
+            self.u.copy_(u)
+        if self.f is not None and f is not None:
+            self.f.copy_(f)
+        self.graph.replay()
+        return self.u

@@ -1,0 +1,45 @@
+"""The classical solver on the same mesh: what every learned model has to beat."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from dgnet.green import GreenSolver
+from dgnet.problems import CONSISTENT, LUMPED, Discretisation
+
+Tensor = torch.Tensor
+
+
+@dataclass(frozen=True)
+class Classical:
+    """Crank-Nicolson finite elements without a learned weight. `consistent` = 1: Galerkin mass; 0: lumped, the paper's L_physics."""
+
+    consistent: float = CONSISTENT
+    backend: str = "auto"
+    damped_start: int = 0
+    theta: float = 0.5
+    tolerance: float | None = None
+
+    @property
+    def name(self) -> str:
+        kinds = {CONSISTENT: "consistent", LUMPED: "lumped"}
+        return f"classical ({kinds.get(self.consistent, f'{self.consistent:g} consistent')})"
+
+    def prepare(self, problem: Discretisation, batch: int = 1, steps: int = 1000) -> GreenSolver:
+        problem = problem if problem.consistent == self.consistent else replace(problem, consistent=self.consistent)
+        solver = GreenSolver(problem, self.backend, self.theta, self.tolerance, self.damped_start, solves=steps,
+                             columns=batch)
+        solver.monitor.deferred = problem.geometry.device.type == "cuda"
+        return solver
+
+    def step(self, state: GreenSolver, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
+        return state.step(u, source, t, damped=k < self.damped_start)
+
+    def capturable(self, state: GreenSolver) -> bool:
+        p = state.problem
+        return not (p.time_dependent or p.data_changes) and state.operator().prepared.capturable
+
+    def finish(self, state: GreenSolver) -> None:
+        state.monitor.check()

@@ -1,0 +1,222 @@
+"""The physics on a mesh as sparse matrices: stiffness, mass, gradient, advection, boundary terms.
+
+All of them are P1 finite elements on simplices, written once for triangles and tetrahedra, vectorised over cells and
+differentiable in their coefficients. With basis functions phi_i, cell volume V and constant gradients g_i = grad(phi_i):
+
+    stiffness   K_ij = sum_cells V g_i . D g_j                       (2D: the cotangent weights of the paper, Section 3.4.1)
+    mass        M_ij = integral of phi_i phi_j, or its row sums on the diagonal (lumped)
+    advection   C_ij = integral of phi_i v . grad(phi_j)
+    gradient    (grad u)_i = average of the cell gradients around node i, weighted by volume
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from dgnet.errors import InputError
+from dgnet.mesh import Mesh, facet_geometry
+from dgnet.operators.sparse import EdgeMatrix, Pattern
+
+Tensor = torch.Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Geometry:
+    """A mesh as tensors on a device, with the degrees of freedom its nodes stand for.
+
+    `dof[i]` is the degree of freedom of node i: itself, unless periodic boundaries identify nodes.
+    """
+
+    mesh: Mesh
+    device: torch.device
+    dtype: torch.dtype
+    dof: np.ndarray
+
+    @classmethod
+    def of(cls, mesh: Mesh, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float64,
+           dof: np.ndarray | None = None) -> Geometry:
+        return cls(mesh, torch.device(device), dtype, np.arange(mesh.n_nodes) if dof is None else dof)
+
+    def tensor(self, array) -> Tensor:
+        return torch.as_tensor(array, dtype=self.dtype, device=self.device)
+
+    @property
+    def n(self) -> int:
+        return int(self.dof.max()) + 1
+
+    @property
+    def dim(self) -> int:
+        return self.mesh.dim
+
+    @cached_property
+    def pattern(self) -> Pattern:
+        return Pattern.from_cells(self.dof[self.mesh.cells], self.n, self.device)
+
+    @cached_property
+    def cells(self) -> Tensor:
+        """Corner nodes (not degrees of freedom) of each cell [K, d+1]."""
+        return torch.as_tensor(self.mesh.cells, device=self.device)
+
+    @cached_property
+    def volumes(self) -> Tensor:
+        return self.tensor(self.mesh.volumes)
+
+    @cached_property
+    def gradients(self) -> Tensor:
+        return self.tensor(self.mesh.gradients)
+
+    @cached_property
+    def points(self) -> Tensor:
+        return self.tensor(self.mesh.points)
+
+
+def stiffness(geometry: Geometry, diffusion: float | Tensor | np.ndarray = 1.0) -> EdgeMatrix:
+    """K_ij = integral of grad(phi_i) . D grad(phi_j): symmetric, positive semidefinite, constants in its kernel.
+
+    D is a number, one per cell [K], a symmetric tensor [d, d] or one per cell [K, d, d]; it must not be negative.
+    """
+    g, v = geometry.gradients, geometry.volumes
+    D = torch.as_tensor(diffusion, dtype=geometry.dtype, device=geometry.device)
+    d, cells = geometry.dim, geometry.mesh.n_cells
+    if D.dim() <= 1:
+        if D.dim() == 1 and len(D) != cells:
+            raise InputError(f"diffusivity per cell needs {cells} values, got {len(D)}")
+        if bool((D.detach() < 0).any()) or not bool(torch.isfinite(D.detach()).all()):
+            where = "" if D.dim() == 0 else f" in cell {int((~(D.detach() >= 0)).nonzero()[0])}"
+            raise InputError(f"the diffusivity must be finite and not negative, got {float(D.detach().min()):.4g}{where}")
+        local = torch.einsum("k,kid,kjd->kij", v * D, g, g)
+    else:
+        if D.shape not in ((d, d), (cells, d, d)):
+            raise InputError(f"a diffusivity tensor must be [{d}, {d}] or [{cells}, {d}, {d}], got {list(D.shape)}")
+        lowest = torch.linalg.eigvalsh(0.5 * (D + D.mT).detach())[..., 0]
+        if not bool((lowest >= -1e-12 * D.detach().abs().amax()).all()):
+            raise InputError(f"the diffusivity tensor must be positive semidefinite, its lowest eigenvalue is {float(lowest.min()):.4g}")
+        local = torch.einsum("k,kid,kde,kje->kij", v, g, D.expand(cells, d, d), g)
+    return EdgeMatrix.from_cells(geometry.pattern, local)
+
+
+def mass(geometry: Geometry, consistent: float = 1.0, weight: Tensor | None = None) -> EdgeMatrix:
+    """M = (1 - c) lumped + c consistent, c in [0, 1]: c = 1 is Galerkin, c = 0 the paper's control volumes.
+
+    `weight` [N] (nodal) or [K] (per cell) multiplies the integrand through its cell averages. Row sums do not depend on c.
+    """
+    if not 0 <= consistent <= 1:
+        raise InputError(f"the consistent share of the mass must lie in [0, 1], got {consistent}")
+    d = geometry.dim
+    scale = geometry.volumes
+    if weight is not None:
+        per_cell = weight if weight.shape[-1] == len(scale) else weight[geometry.cells].mean(-1)
+        scale = scale * per_cell
+    eye = torch.eye(d + 1, dtype=geometry.dtype, device=geometry.device)
+    galerkin = (1 + eye) / ((d + 1) * (d + 2))
+    local = consistent * galerkin + (1 - consistent) * eye / (d + 1)
+    return EdgeMatrix.from_cells(geometry.pattern, scale[:, None, None] * local)
+
+
+def mass_range(dim: int, consistent: float) -> tuple[float, float]:
+    """Bounds of the eigenvalues of diag(M)^-1 M, exact per cell and so valid on every mesh (Wathen 1987)."""
+    diagonal = consistent * 2 / (dim + 2) + (1 - consistent)
+    low = consistent / (dim + 2) + (1 - consistent)
+    return low / diagonal, 1 / diagonal
+
+
+def lumped(geometry: Geometry, kind: str = "barycentric") -> EdgeMatrix:
+    """Diagonal mass from dual volumes (`barycentric` or `mixed` Voronoi)."""
+    volume = np.bincount(geometry.dof, geometry.mesh.dual_volumes(kind), minlength=geometry.n)
+    return EdgeMatrix.from_diagonal(geometry.pattern, geometry.tensor(volume))
+
+
+def gradient(geometry: Geometry) -> EdgeMatrix:
+    """Green-Gauss gradient at the nodes: d matrices, values [d, nnz], exact on linear fields at every node.
+
+    Integrating the P1 interpolant over the boundary of the barycentric dual cell, domain boundary faces included, gives
+    the volume-weighted mean of the cell gradients (the paper's face sum m_ij l_ij / 2|Omega_i|, closed at the boundary).
+    """
+    d = geometry.dim
+    share = geometry.volumes[:, None] / (d + 1)
+    local = (share[:, :, None] * geometry.gradients)[:, None].expand(-1, d + 1, -1, -1)  # [K, i, j, d]
+    summed = EdgeMatrix.from_cells(geometry.pattern, local.permute(3, 0, 1, 2).contiguous())
+    volume = EdgeMatrix.from_cells(geometry.pattern, torch.diag_embed(share.expand(-1, d + 1))).diagonal
+    return summed.scale_rows(1 / volume)
+
+
+def nodal_velocity(geometry: Geometry, velocity) -> Tensor:
+    """Velocity as a nodal field [..., N, d] from a constant [d] or a nodal field."""
+    v = torch.as_tensor(velocity, dtype=geometry.dtype, device=geometry.device)
+    n, d = geometry.mesh.n_nodes, geometry.dim
+    if v.shape == (d,):
+        return v.expand(n, d)
+    if v.dim() < 2 or v.shape[-2:] != (n, d):
+        raise InputError(f"the velocity must be [{d}] or [{n}, {d}], got {list(v.shape)}")
+    if not bool(torch.isfinite(v.detach()).all()):
+        bad = int((~torch.isfinite(v.detach())).nonzero()[0][-2])
+        raise InputError(f"the velocity at node {bad} is not a finite number")
+    return v
+
+
+def advection(geometry: Geometry, velocity, form: str = "galerkin") -> EdgeMatrix:
+    """C u ~ integral of phi_i v . grad(u), for v constant [d] or nodal [..., N, d]. Constants are in its kernel, except `skew`.
+
+    galerkin   second order, P1 velocity integrated exactly
+    skew       (C - C^T)/2 + half the flux through the boundary: for divergence-free v the same operator, but without
+               inner flux it never produces energy: u^T C u = half the outflow of u^2
+    upwind     first order, on the faces of the dual cells with the upstream value: no over- or undershoots
+    """
+    v = nodal_velocity(geometry, velocity)
+    d, g = geometry.dim, geometry.gradients
+    at = v[..., geometry.cells, :]  # [..., K, d+1, d]
+    if form == "upwind":
+        return _upwind(geometry, at)
+    moment = (at.sum(-2, keepdim=True) + at) * (geometry.volumes / ((d + 1) * (d + 2)))[:, None, None]
+    C = EdgeMatrix.from_cells(geometry.pattern, torch.einsum("...kid,kjd->...kij", moment, g))
+    if form == "galerkin":
+        return C
+    if form == "skew":
+        return (C - C.mT) * 0.5 + boundary_flux(geometry, v) * 0.5
+    raise InputError(f"unknown advection form '{form}' (known: galerkin, skew, upwind)")
+
+
+def _upwind(geometry: Geometry, at: Tensor) -> EdgeMatrix:
+    """Flux through the dual face between i and j inside each cell, S_ij = V/(d+1) (g_j - g_i), carried by the upstream node.
+
+    The convective form v . grad(u) = sum_j F_ij (u_face - u_i) / |Omega_i| keeps constants in the kernel.
+    """
+    d, g = geometry.dim, geometry.gradients
+    face = (g[:, None] - g[:, :, None]) * (geometry.volumes / (d + 1))[:, None, None, None]  # [K, i, j, d], from i to j
+    mean = 0.5 * (at[..., :, None, :] + at[..., None, :, :])
+    incoming = -torch.clamp((mean * face).sum(-1), max=0.0)  # [..., K, i, j] flow into i from j
+    local = torch.diag_embed(incoming.sum(-1)) - incoming
+    return EdgeMatrix.from_cells(geometry.pattern, local)
+
+
+def boundary_flux(geometry: Geometry, velocity: Tensor) -> EdgeMatrix:
+    """integral over the boundary of (v . n) phi_i phi_j, v nodal [..., N, d]."""
+    mesh = geometry.mesh
+    measure, normal = mesh.facet_geometry()
+    facets = torch.as_tensor(mesh.boundary_facets, device=geometry.device)
+    vn = torch.einsum("...fid,fd->...f", velocity[..., facets, :], geometry.tensor(normal)) / geometry.dim
+    return facet_mass(geometry, mesh.boundary_facets, vn)
+
+
+def facet_mass(geometry: Geometry, facets: np.ndarray, weight: Tensor | float = 1.0) -> EdgeMatrix:
+    """integral over facets of w phi_i phi_j, w a number or one per facet [..., F]; periodic facets vanish by summation."""
+    measure, _ = facet_geometry(geometry.mesh.points, facets)
+    d = geometry.dim
+    eye = torch.eye(d, dtype=geometry.dtype, device=geometry.device)
+    local = (1 + eye) / (d * (d + 1)) * (geometry.tensor(measure) * weight)[..., None, None]
+    return EdgeMatrix.from_facets(geometry.pattern, geometry.dof[facets], local)
+
+
+def facet_load(geometry: Geometry, facets: np.ndarray, nodal: Tensor) -> Tensor:
+    """integral over facets of q phi_i for q given at the facets' corners [F, d] (or a number): [n]."""
+    measure, _ = facet_geometry(geometry.mesh.points, facets)
+    d = geometry.dim
+    q = torch.as_tensor(nodal, dtype=geometry.dtype, device=geometry.device).expand(len(facets), d)
+    load = (q.sum(-1, keepdim=True) + q) * (geometry.tensor(measure) / (d * (d + 1)))[:, None]
+    index = torch.as_tensor(geometry.dof[facets], device=geometry.device)
+    return torch.zeros(geometry.n, dtype=geometry.dtype, device=geometry.device).index_add(0, index.ravel(), load.ravel())
+

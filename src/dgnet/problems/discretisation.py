@@ -1,0 +1,310 @@
+"""A problem on a mesh: matrices, loads and fixed values, ready for time stepping.
+
+    M du/dt = -K(t) u + M (f + r(u)) + g(t),      u = w(t) on Dirichlet nodes
+
+M mass, K diffusion + advection + decay + convective boundaries, g boundary loads. With M lumped, L = -M^-1 K is the
+paper's L_physics (Section 3.4.1). Matrices have values [b, f, nnz]: b is 1 or the batch (each trajectory its own velocity),
+f is 1 or the number of fields (each field its own coefficients).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import isfinite
+
+import numpy as np
+import torch
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+from scipy.spatial import cKDTree
+
+from dgnet.errors import InputError
+from dgnet.mesh import Mesh
+from dgnet.operators import EdgeMatrix, Geometry, advection, facet_load, facet_mass, mass, mass_range, stiffness
+from dgnet.problems.conditions import Condition, Dirichlet, Neumann, Periodic, Robin, Value
+from dgnet.problems.pde import PDE
+
+Tensor = torch.Tensor
+
+LUMPED, CONSISTENT = 0.0, 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class Discretisation:
+    """Mesh + PDE + conditions + dt. `consistent` is the consistent share of the mass matrix (1 Galerkin, 0 lumped).
+
+    `advection_form` is one of galerkin, skew, upwind. States and sources are [batch, node, field] at the mesh's nodes;
+    `restrict` and `expand` map them to the degrees of freedom, which differ only where boundaries are periodic.
+    """
+
+    mesh: Mesh
+    pde: PDE
+    conditions: Sequence[Condition]
+    dt: float
+    consistent: float = CONSISTENT
+    advection_form: str = "galerkin"
+    dtype: torch.dtype = torch.float64
+    device: torch.device | str = "cpu"
+
+    def __post_init__(self) -> None:
+        if not (isfinite(self.dt) and self.dt > 0):
+            raise InputError(f"the time step must be positive, got {self.dt}")
+        fields = self.pde.fields
+        for c in self.conditions:
+            names = [c.boundary, c.partner] if isinstance(c, Periodic) else [c.boundary]
+            for name in names:
+                self.mesh.facet_index(name)  # raises for an unknown name
+            if not isinstance(c, Periodic) and c.field is not None and c.field not in fields:
+                raise InputError(f"a condition on '{c.boundary}' names field '{c.field}', but the fields are {list(fields)}")
+            if isinstance(c, Robin) and not callable(c.coefficient) and c.coefficient < 0:
+                raise InputError(f"the convective coefficient on '{c.boundary}' must not be negative, got {c.coefficient}")
+        _ = self.stiffness_fixed  # validates the coefficients now, not in the middle of a rollout
+        if not callable(self.pde.velocity):
+            _ = self.advection()
+
+    # ------------------------------------------------------------------ degrees of freedom
+
+    @property
+    def n_fields(self) -> int:
+        return len(self.pde.fields)
+
+    @cached_property
+    def geometry(self) -> Geometry:
+        return Geometry.of(self.mesh, self.device, self.dtype, _identified(self.mesh, self.conditions))
+
+    @property
+    def n(self) -> int:
+        """Degrees of freedom per field."""
+        return self.geometry.n
+
+    @cached_property
+    def _periodic(self) -> bool:
+        return self.n != self.mesh.n_nodes
+
+    @cached_property
+    def _dof(self) -> Tensor:
+        return torch.as_tensor(self.geometry.dof, device=self.geometry.device)
+
+    @cached_property
+    def _owner(self) -> Tensor:
+        """One node for each degree of freedom."""
+        _, first = np.unique(self.geometry.dof, return_index=True)
+        return torch.as_tensor(first, device=self.geometry.device)
+
+    def restrict(self, u: Tensor) -> Tensor:
+        """[..., N, F] at nodes -> [..., n, F] at degrees of freedom."""
+        return u.index_select(-2, self._owner) if self._periodic else u
+
+    def expand(self, u: Tensor) -> Tensor:
+        """[..., n, F] at degrees of freedom -> [..., N, F] at nodes."""
+        return u.index_select(-2, self._dof) if self._periodic else u
+
+    # ------------------------------------------------------------------ matrices
+
+    @cached_property
+    def mass(self) -> EdgeMatrix:
+        """M, values [1, 1, nnz], shared by all fields."""
+        m = mass(self.geometry, self.consistent)
+        return EdgeMatrix(m.pattern, m.values[None, None])
+
+    @property
+    def mass_bounds(self) -> tuple[float, float]:
+        """Proven bounds of the eigenvalues of diag(M)^-1 M."""
+        return mass_range(self.mesh.dim, self.consistent)
+
+    @cached_property
+    def time_dependent(self) -> bool:
+        """K changes in time: the velocity, or a convective coefficient, is a function of time."""
+        return callable(self.pde.velocity) or any(isinstance(c, Robin) and callable(c.coefficient) for c in self.conditions)
+
+    @cached_property
+    def stiffness_fixed(self) -> EdgeMatrix:
+        """Diffusion and decay: the part of K that never changes, positive semidefinite. Values [1, f, nnz]."""
+        g, pde = self.geometry, self.pde
+        shared = pde.shared("diffusion") and pde.shared("decay")
+        parts = []
+        for diffusion, decay in list(zip(pde.per_field("diffusion"), pde.per_field("decay")))[: 1 if shared else None]:
+            K = stiffness(g, diffusion)
+            k = torch.as_tensor(decay, dtype=g.dtype, device=g.device)
+            if k.dim() not in (0, 1) or (k.dim() == 1 and len(k) != self.mesh.n_nodes):
+                raise InputError(f"decay must be a number or one per node [{self.mesh.n_nodes}], got shape {list(k.shape)}")
+            if k.dim() == 0:
+                K = K + mass(g, self.consistent) * k
+            else:
+                K = K + mass(g, self.consistent, weight=k)
+            parts.append(K.values)
+        return EdgeMatrix(g.pattern, torch.stack(parts)[None])
+
+    def advection(self, t: float = 0.0) -> EdgeMatrix | None:
+        """The velocity's part of K(t), values [b, 1, nnz]; None without a velocity."""
+        if self.pde.velocity is None:
+            return None
+        if not callable(self.pde.velocity):
+            return self._advection_constant
+        return self._advection_by(self.pde.velocity(t))
+
+    @cached_property
+    def _advection_constant(self) -> EdgeMatrix:
+        return self._advection_by(self.pde.velocity)
+
+    def _advection_by(self, velocity) -> EdgeMatrix:
+        C = advection(self.geometry, velocity, self.advection_form)
+        return EdgeMatrix(C.pattern, C.values.reshape(-1, 1, C.pattern.nnz))
+
+    def stiffness(self, t: float = 0.0) -> EdgeMatrix:
+        """K(t), values [b, f, nnz]: diffusion, decay, advection and convective boundaries."""
+        return self._stiffness(t) if self.time_dependent else self._stiffness_constant
+
+    @cached_property
+    def _stiffness_constant(self) -> EdgeMatrix:
+        return self._stiffness(0.0)
+
+    def _stiffness(self, t: float) -> EdgeMatrix:
+        K, C = self._with_convection(self.stiffness_fixed, t), self.advection(t)
+        return K if C is None else K + C
+
+    def _with_convection(self, K: EdgeMatrix, t: float) -> EdgeMatrix:
+        """Add the convective (Robin) boundaries: integral of h phi_i phi_j."""
+        for c in self.conditions:
+            if isinstance(c, Robin):
+                facets = self.mesh.facets(c.boundary)
+                h = self._on_facets(c.coefficient, facets, t).mean(-1)
+                if bool((h.detach() < 0).any()):
+                    raise InputError(f"the convective coefficient on '{c.boundary}' must not be negative, got {float(h.min()):.4g}")
+                extra = facet_mass(self.geometry, facets, h).values
+                K = EdgeMatrix(K.pattern, K.values + extra * self._field_mask(c.field)[:, None])
+        return K
+
+    # ------------------------------------------------------------------ boundary data
+
+    def load(self, t: float) -> Tensor | None:
+        """g(t) [n, F]: Neumann fluxes and convective exchange with the ambient; None when there is none."""
+        if self._fixed_load is not None:
+            return self._fixed_load
+        return self._load(t)
+
+    @cached_property
+    def _fixed_load(self) -> Tensor | None:
+        changing = [c for c in self.conditions if isinstance(c, Neumann) and callable(c.flux)
+                    or isinstance(c, Robin) and (callable(c.ambient) or callable(c.coefficient))]
+        return None if changing else self._load(0.0)
+
+    def _load(self, t: float) -> Tensor | None:
+        total: Tensor | None = None
+        for c in self.conditions:
+            if isinstance(c, Neumann):
+                facets = self.mesh.facets(c.boundary)
+                flux = self._on_facets(c.flux, facets, t)
+            elif isinstance(c, Robin):
+                facets = self.mesh.facets(c.boundary)
+                h = self._on_facets(c.coefficient, facets, t).mean(-1, keepdim=True)
+                flux = h * self._on_facets(c.ambient, facets, t)
+            else:
+                continue
+            part = facet_load(self.geometry, facets, flux)[:, None] * self._field_mask(c.field)
+            total = part if total is None else total + part
+        return total
+
+    @cached_property
+    def fixed(self) -> Tensor | None:
+        """Dirichlet degrees of freedom as a mask [f, n] with f = 1 or F; None when there are none."""
+        rules = [c for c in self.conditions if isinstance(c, Dirichlet)]
+        if not rules:
+            return None
+        mask = torch.zeros(self.n_fields, self.n, dtype=torch.bool, device=self.geometry.device)
+        for c in rules:
+            dofs = self._dof[torch.as_tensor(self.mesh.nodes_on(c.boundary), device=self.geometry.device)]
+            rows = slice(None) if c.field is None else self.pde.fields.index(c.field)
+            mask[rows, dofs] = True  # type: ignore[index]
+        return mask[:1] if bool((mask == mask[:1]).all()) else mask
+
+    def fixed_values(self, t: float) -> Tensor | None:
+        """w(t) [n, F] at the Dirichlet degrees of freedom, zero elsewhere. Where two boundaries meet, the later one wins."""
+        if self.fixed is None:
+            return None
+        if self._fixed_constant is not None:
+            return self._fixed_constant
+        return self._fixed_at(t)
+
+    @cached_property
+    def _fixed_constant(self) -> Tensor | None:
+        changing = any(isinstance(c, Dirichlet) and callable(c.value) for c in self.conditions)
+        return None if changing else self._fixed_at(0.0)
+
+    def _fixed_at(self, t: float) -> Tensor:
+        w = torch.zeros(self.n, self.n_fields, dtype=self.dtype, device=self.geometry.device)
+        for c in self.conditions:
+            if isinstance(c, Dirichlet):
+                nodes = torch.as_tensor(self.mesh.nodes_on(c.boundary), device=self.geometry.device)
+                value = self._value(c.value, nodes, t)
+                cols = range(self.n_fields) if c.field is None else [self.pde.fields.index(c.field)]
+                for k in cols:
+                    w = w.index_put((self._dof[nodes], torch.tensor(k, device=w.device)), value)
+        return w
+
+    @property
+    def data_changes(self) -> bool:
+        """Boundary data (loads or Dirichlet values) are functions of time."""
+        return self._fixed_load is None and self._load(0.0) is not None or (
+            self.fixed is not None and self._fixed_constant is None)
+
+    @cached_property
+    def _x64(self) -> Tensor:
+        return torch.as_tensor(self.mesh.points, device=self.geometry.device)
+
+    def _value(self, value: Value, nodes: Tensor, t: float) -> Tensor:
+        if callable(value):
+            out = torch.as_tensor(value(self._x64[nodes], t), device=self.geometry.device)
+            if out.shape != nodes.shape:
+                raise InputError(f"a boundary value must return one number per point [{len(nodes)}], got {list(out.shape)}")
+            return out.to(self.dtype)
+        return torch.as_tensor(value, dtype=self.dtype, device=self.geometry.device).expand(len(nodes))
+
+    def _on_facets(self, value: Value, facets: np.ndarray, t: float) -> Tensor:
+        nodes = torch.as_tensor(facets, device=self.geometry.device)
+        return self._value(value, nodes.ravel(), t).reshape(nodes.shape)
+
+    def _field_mask(self, name: str | None) -> Tensor:
+        if name is None:
+            return torch.ones(1, dtype=self.dtype, device=self.geometry.device)
+        hot = [float(f == name) for f in self.pde.fields]
+        return torch.tensor(hot, dtype=self.dtype, device=self.geometry.device)
+
+    # ------------------------------------------------------------------ checks and numbers to know
+
+    def check_state(self, u: Tensor, what: str = "the state") -> None:
+        want = (self.mesh.n_nodes, self.n_fields)
+        if u.dim() < 2 or tuple(u.shape[-2:]) != want:
+            raise InputError(f"{what} must end in [{want[0]} nodes, {want[1]} fields], got {list(u.shape)}")
+
+    @property
+    def stiffness_number(self) -> float:
+        """Largest dt/2 * K_ii / M_ii: how far from the identity a step is (about 4 dt D / 2h^2 in 2D)."""
+        K, M = self.stiffness_fixed.diagonal.detach(), mass(self.geometry, LUMPED).diagonal
+        return float((0.5 * self.dt * K / M).max())
+
+
+def _identified(mesh: Mesh, conditions: Sequence[Condition]) -> np.ndarray:
+    """Degree of freedom of each node: periodic partners share one (corners through every pair they belong to)."""
+    pairs = [np.empty((2, 0), dtype=np.int64)]
+    for c in conditions:
+        if not isinstance(c, Periodic):
+            continue
+        a, b = mesh.nodes_on(c.boundary), mesh.nodes_on(c.partner)
+        if len(a) != len(b):
+            raise InputError(f"periodic boundaries '{c.boundary}' and '{c.partner}' have {len(a)} and {len(b)} nodes")
+        shift = mesh.points[b].mean(0) - mesh.points[a].mean(0)
+        gap, partner = cKDTree(mesh.points[b]).query(mesh.points[a] + shift)
+        if gap.max() > 1e-6 * mesh.spacing or len(set(partner)) != len(partner):
+            worst = int(a[np.argmax(gap)])
+            raise InputError(f"periodic boundaries '{c.boundary}' and '{c.partner}' do not match: node {worst} has no partner")
+        pairs.append(np.stack([a, b[partner]]))
+    i, j = np.concatenate(pairs, axis=1)
+    if not len(i):
+        return np.arange(mesh.n_nodes)
+    links = coo_array((np.ones(len(i)), (i, j)), shape=(mesh.n_nodes, mesh.n_nodes))
+    label = connected_components(links, directed=False)[1]
+    _, first = np.unique(label, return_index=True)  # number the parts by their first node, so that plain nodes keep order
+    return np.argsort(np.argsort(first))[label]
