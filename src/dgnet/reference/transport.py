@@ -56,7 +56,7 @@ class Flow(Protocol):
 def solve(mesh: Mesh, pde: PDE, conditions: Sequence[Condition], initial: Initial, *, dt: float, steps: int,
           refine: int = 0, substeps: int = 1, degree: int = 1, source: Source | None = None, flow: Flow | None = None,
           phases: Tensor | Sequence[float] | None = None, device: str | torch.device = "cpu",
-          dtype: torch.dtype = torch.float64, progress: Callable[[int], None] | None = None, order: int = 2,
+          dtype: torch.dtype = torch.float64, progress: Callable[[int], None] | None = None, order: int = 3,
           panels: int = 1, gauss: int = 3, tolerance: float = 1e-10) -> Tensor:
     """The states at times 0, dt, ..., steps*dt at the nodes of the coarse mesh: [B, steps+1, N, F], on the CPU.
 
@@ -79,7 +79,7 @@ def solve(mesh: Mesh, pde: PDE, conditions: Sequence[Condition], initial: Initia
 def march(mesh: Mesh, pde: PDE, conditions: Sequence[Condition], initial: Initial, *, dt: float, steps: int,
           refine: int = 0, substeps: int = 1, degree: int = 1, source: Source | None = None, flow: Flow | None = None,
           phases: Tensor | Sequence[float] | None = None, device: str | torch.device = "cpu",
-          dtype: torch.dtype = torch.float64, progress: Callable[[int], None] | None = None, order: int = 2,
+          dtype: torch.dtype = torch.float64, progress: Callable[[int], None] | None = None, order: int = 3,
           panels: int = 1, gauss: int = 3, tolerance: float = 1e-10) -> Iterator[Tensor]:
     """As `solve`, one state [B, N, F] at a time, starting with t = 0, on the device."""
     if dt <= 0 or steps < 0 or substeps < 1:
