@@ -62,7 +62,7 @@ RECIPES = {
     "gear-plate": Recipe(gear_plate, 6072, 0.018),
     "gear-plate-small": Recipe(gear_plate, 480, 0.06715),
     "cylinder": Recipe(cylinder, 2275, 0.345546),
-    "cylinder-small": Recipe(cylinder, 450, 0.836),
+    "cylinder-small": Recipe(cylinder, 450, 0.824),
     "sediments": Recipe(sediments, 5758, 0.214112),
     "sediments-small": Recipe(sediments, 450, 0.839368),
     "obstacles": Recipe(obstacles, 8841, 0.184538),

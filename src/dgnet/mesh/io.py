@@ -15,6 +15,7 @@ import os
 import tempfile
 import warnings
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ def save(mesh: Mesh, path: str | os.PathLike[str], point_data: Mapping[str, np.n
             raise InputError(f"point data '{name}' must be numbers [{mesh.n_nodes}] or [{mesh.n_nodes}, k], got {values.dtype} "
                              f"{list(values.shape)}")
     if suffix == ".npz":
-        arrays = {"points": mesh.points, "cells": mesh.cells.astype(np.int32)}
+        arrays: dict[str, Any] = {"points": mesh.points, "cells": mesh.cells.astype(np.int32)}
         arrays |= {f"boundary:{name}": facets.astype(np.int32) for name, facets in mesh.boundaries.items()}
         arrays |= {f"region:{name}": index.astype(np.int32) for name, index in mesh.regions.items()}
         arrays |= {f"data:{name}": values for name, values in data.items()}
@@ -119,7 +120,7 @@ def _read_npz(path: Path) -> Mesh:
         with np.load(path, allow_pickle=False) as archive:
             arrays = {key: archive[key] for key in archive.files if not key.startswith("data:")}
     except (OSError, ValueError, EOFError, KeyError, AttributeError, zipfile.BadZipFile, NotImplementedError,
-            RuntimeError, TypeError, _zlib_error()) as error:
+            RuntimeError, TypeError, zlib.error) as error:
         raise InputError("the file is truncated or not a mesh in .npz format") from error
     if not {"points", "cells"} <= set(arrays):
         raise InputError("the file holds no arrays 'points' and 'cells', so it is not a mesh in .npz format")
@@ -130,11 +131,6 @@ def _read_npz(path: Path) -> Mesh:
         return {key.removeprefix(kind): value for key, value in arrays.items() if key.startswith(kind)}
 
     return Mesh(arrays["points"], arrays["cells"], named("boundary:"), named("region:"))
-
-
-def _zlib_error() -> type[Exception]:
-    import zlib
-    return zlib.error
 
 
 # ---------------------------------------------------------------------- meshio, reading

@@ -45,13 +45,17 @@ class Mesh:
         object.__setattr__(self, "cells", _oriented(points, cells))
         self.cells.setflags(write=False)
         _check_connectivity(points, self.cells)
+        _ = self._facets_and_owners  # fails here, not later, where more than two cells share a facet
         object.__setattr__(self, "boundaries", self._named_facets(self.boundaries))
         regions = {}
         for name, index in dict(self.regions).items():
-            index = np.unique(np.asarray(index, dtype=np.int64))
-            if index.size and (index[0] < 0 or index[-1] >= len(self.cells)):
-                raise InputError(f"region '{name}' names cell {index[-1]}, but the mesh has {len(self.cells)} cells")
-            regions[name] = index
+            index = np.asarray(index)
+            if index.ndim != 1 or (index.size and not np.issubdtype(index.dtype, np.integer)):
+                raise InputError(f"region '{name}' must be an integer array [R] of cells, got {index.dtype} {list(index.shape)}")
+            outside = index[(index < 0) | (index >= len(self.cells))]
+            if outside.size:
+                raise InputError(f"region '{name}' names cell {outside[0]}, but the mesh has {len(self.cells)} cells")
+            regions[name] = np.unique(index.astype(np.int64))
         object.__setattr__(self, "regions", regions)
 
     # ------------------------------------------------------------------ construction
@@ -116,7 +120,8 @@ class Mesh:
     def edges(self) -> np.ndarray:
         """Undirected edges [E, 2], i < j, sorted."""
         pairs = np.concatenate([self.cells[:, list(p)] for p in combinations(range(self.dim + 1), 2)])
-        return np.unique(np.sort(pairs, axis=1), axis=0)
+        keys = np.unique(_facet_keys(np.sort(pairs, axis=1), self.n_nodes))
+        return np.stack([keys // self.n_nodes, keys % self.n_nodes], axis=1)
 
     @cached_property
     def edge_lengths(self) -> np.ndarray:
@@ -155,7 +160,7 @@ class Mesh:
         facets = np.concatenate([self.cells[:, c] for c in corners])
         owner = np.tile(np.arange(self.n_cells), d + 1)
         key = np.sort(facets, axis=1)
-        _, first, count = np.unique(key, axis=0, return_index=True, return_counts=True)
+        _, first, count = np.unique(_facet_keys(key, self.n_nodes), return_index=True, return_counts=True)
         if (count > 2).any():
             nodes = key[first[np.argmax(count > 2)]]
             raise InputError(f"more than two cells share the facet of nodes {nodes.tolist()}")
@@ -266,9 +271,10 @@ class Mesh:
                 raise InputError(f"the boundary name '{ALL}' is reserved for all boundary facets")
             facets = np.asarray(facets)
             if facets.ndim != 2 or facets.shape[1] != self.dim or not np.issubdtype(facets.dtype, np.integer):
-                raise InputError(f"boundary '{name}' must be an integer array [F, {self.dim}], got shape {list(facets.shape)}")
-            if facets.size and (facets.min() < 0 or facets.max() >= self.n_nodes):
-                raise InputError(f"boundary '{name}' names node {int(facets.max())}, but the mesh has {self.n_nodes} nodes")
+                raise InputError(f"boundary '{name}' must be an integer array [F, {self.dim}], got {facets.dtype} {list(facets.shape)}")
+            outside = facets[(facets < 0) | (facets >= self.n_nodes)]
+            if outside.size:
+                raise InputError(f"boundary '{name}' names node {outside[0]}, but the mesh has {self.n_nodes} nodes")
             index = np.unique(self._match_facets(facets.astype(np.int64), name)) if len(facets) else np.empty(0, int)
             named[name] = self.boundary_facets[index]
         return named
@@ -306,8 +312,10 @@ def _longest_edge(points: np.ndarray, cells: np.ndarray) -> np.ndarray:
 
 
 def _checked_arrays(points: np.ndarray, cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    points = np.array(points, dtype=np.float64)
-    cells = np.array(cells)
+    try:
+        points, cells = np.array(points, dtype=np.float64), np.array(cells)
+    except (TypeError, ValueError) as error:
+        raise InputError("points and cells must be rectangular arrays of numbers") from error
     if points.ndim != 2 or points.shape[1] not in (2, 3):
         raise InputError(f"points must have shape [N, 2] or [N, 3], got {list(points.shape)}")
     dim = points.shape[1]
@@ -350,14 +358,15 @@ def _oriented(points: np.ndarray, cells: np.ndarray) -> np.ndarray:
         raise InputError(f"cell {flat[0]} (nodes {cells[flat[0]].tolist()}) is degenerate: its volume is {volumes[flat[0]]:.3g}")
     flip = volumes < 0
     cells = cells.copy()
-    cells[np.ix_(flip, [0, 1])] = cells[np.ix_(flip, [1, 0])]
+    cells[flip, :2] = cells[flip, 1::-1]
     return cells
 
 
 def _check_connectivity(points: np.ndarray, cells: np.ndarray) -> None:
     n = len(points)
     row, col = np.repeat(cells[:, 0], cells.shape[1] - 1), cells[:, 1:].ravel()
-    parts, label = connected_components(coo_array((np.ones(len(row)), (row, col)), shape=(n, n)), directed=False)
+    graph = coo_array((np.ones(len(row)), (row, col)), shape=(n, n)).tocsr()
+    parts, label = connected_components(graph, directed=False)
     if parts > 1:
         stray = int(np.flatnonzero(label != label[0])[0])
         raise InputError(f"the mesh falls into {parts} disconnected parts: node {stray} cannot be reached from node 0")
@@ -371,22 +380,27 @@ def _check_overlap(points: np.ndarray, cells: np.ndarray) -> None:
     apex = np.concatenate([cells[:, k] for k in range(d + 1)])
     owner = np.tile(np.arange(len(cells)), d + 1)
     key = np.sort(facets, axis=1)
-    order = np.lexsort(key.T[::-1])
-    pair = np.flatnonzero((key[order][1:] == key[order][:-1]).all(axis=1))
+    number = _facet_keys(key, len(points))
+    order = np.argsort(number, kind="stable")
+    pair = np.flatnonzero(np.diff(number[order]) == 0)
     a, b = order[pair], order[pair + 1]
     base = points[key[a]]
     side_a = np.linalg.det(np.concatenate([base[:, 1:], points[apex[a]][:, None]], axis=1) - base[:, :1])
     side_b = np.linalg.det(np.concatenate([base[:, 1:], points[apex[b]][:, None]], axis=1) - base[:, :1])
-    folded = np.flatnonzero(side_a * side_b > 0)
+    folded = np.flatnonzero(np.sign(side_a) == np.sign(side_b))
     if folded.size:
         i, j = int(owner[a[folded[0]]]), int(owner[b[folded[0]]])
         raise InputError(f"cell {j} is inverted: it overlaps cell {i} across their shared facet")
 
 
 def _facet_keys(sorted_facets: np.ndarray, n: int) -> np.ndarray:
-    """One sortable integer per facet. n**3 stays below 2**63 for two million nodes."""
-    weights = np.array([n ** (sorted_facets.shape[1] - 1 - k) for k in range(sorted_facets.shape[1])], dtype=np.int64)
-    return sorted_facets @ weights
+    """One sortable integer per facet."""
+    if n ** sorted_facets.shape[1] >= 2**63:
+        raise InputError(f"the mesh has {n} nodes; in 3D at most two million are possible")
+    key = sorted_facets[:, 0].astype(np.int64)
+    for k in range(1, sorted_facets.shape[1]):
+        key = key * n + sorted_facets[:, k]
+    return key
 
 
 def _mixed_shares_2d(mesh: Mesh) -> np.ndarray:
@@ -413,7 +427,7 @@ def _mixed_shares_3d(mesh: Mesh, fallback: np.ndarray) -> np.ndarray:
                 corner = np.stack([mid - x[:, i], face - x[:, i], centre - x[:, i]], axis=1)
                 ref = np.stack([x[:, j] - x[:, i], x[:, k] - x[:, i], x[:, last] - x[:, i]], axis=1)
                 share[:, i] += np.linalg.det(corner) * np.sign(np.linalg.det(ref)) / 6
-    inside = (share > 0).all(axis=1)[:, None]
+    inside = share.min(axis=1)[:, None] > 0
     return np.where(inside, share, fallback)
 
 
@@ -458,9 +472,9 @@ def _refine_once(mesh: Mesh) -> Mesh:
         f = facets.T
         if d == 2:
             m = middle(f[0], f[1])
-            parts = [(f[0], m), (m, f[1])]
+            parts: list[tuple[np.ndarray, ...]] = [(f[0], m), (m, f[1])]
         else:
-            p, q, r = middle(f[0], f[1]), middle(f[1], f[2]), middle(f[2], f[0])
-            parts = [(f[0], p, r), (p, f[1], q), (r, q, f[2]), (p, q, r)]
+            ab, bc, ca = middle(f[0], f[1]), middle(f[1], f[2]), middle(f[2], f[0])
+            parts = [(f[0], ab, ca), (ab, f[1], bc), (ca, bc, f[2]), (ab, bc, ca)]
         boundaries[name] = np.stack([np.stack(part, axis=1) for part in parts], axis=1).reshape(-1, d)
     return Mesh(points, cells, boundaries, regions)
