@@ -1,0 +1,65 @@
+"""The scenarios of the paper: `get(name, size)` and `names()`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from difflib import get_close_matches
+
+from dgnet.errors import InputError
+from dgnet.scenarios import (
+    allen_cahn,
+    cylinder,
+    fisher_kpp,
+    fitzhugh_nagumo,
+    laser_heat,
+    laser_heat_3d,
+    light_reaction,
+    obstacles,
+    phase_transition,
+    sediments,
+    wavy_channel,
+)
+from dgnet.scenarios.scenario import (
+    SIZES,
+    TRUTHS,
+    Draw,
+    Figure,
+    Flow,
+    Parameter,
+    Sample,
+    Scale,
+    Scenario,
+    Truth,
+)
+
+_SCENARIOS: dict[str, Callable[[str], Scenario]] = {
+    "allen-cahn": allen_cahn.scenario,
+    "fisher-kpp": fisher_kpp.scenario,
+    "fitzhugh-nagumo": fitzhugh_nagumo.scenario,
+    "cylinder": cylinder.scenario,
+    "sediments": sediments.scenario,
+    "obstacles": obstacles.scenario,
+    "laser-heat": laser_heat.scenario,
+    "laser-heat-3d": laser_heat_3d.scenario,
+    "wavy-channel": wavy_channel.scenario,
+    "light-reaction": light_reaction.scenario,
+    "phase-transition": phase_transition.scenario,
+}
+
+
+def names() -> list[str]:
+    return list(_SCENARIOS)
+
+
+def get(name: str, size: str = "paper") -> Scenario:
+    if name not in _SCENARIOS:
+        near = get_close_matches(name, _SCENARIOS, n=1)
+        hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(_SCENARIOS)}"
+        raise InputError(f"there is no scenario '{name}' ({hint})")
+    if size not in SIZES:
+        raise InputError(f"there is no size '{size}' (known: {', '.join(SIZES)})")
+    return _SCENARIOS[name](size)
+
+
+__all__ = ["SIZES", "TRUTHS", "Draw", "Figure", "Flow", "Parameter", "Sample", "Scale", "Scenario", "Truth", "get",
+           "names"]

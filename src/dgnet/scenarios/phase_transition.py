@@ -1,0 +1,6 @@
+"""Placeholder."""
+from dgnet.scenarios.scenario import Scenario
+
+
+def scenario(size: str) -> Scenario:
+    raise NotImplementedError
