@@ -314,7 +314,7 @@ def _bicgstab(A: Tensor, b: Tensor, weight: Tensor, tolerance: float, limit: int
         return torch.where(a.abs() < 1e-30, torch.full_like(a, 1e-30), a)
 
     done = torch.zeros(b.shape[1], dtype=torch.bool, device=b.device)
-    for k in range(1, limit + 1):
+    for k in range(1, limit + 1):  # noqa: B007 (returned)
         new = (shadow * r).sum(0)
         beta = (new / safe(rho)) * (alpha / safe(omega))
         p = r + beta * (p - omega * v)

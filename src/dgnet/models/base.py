@@ -56,7 +56,7 @@ def rollout(model: Model, problem: Discretisation, u0: Tensor, source: Tensor | 
             raise InputError(f"the source must be [batch, step, node, field], got {list(source.shape)}")
         source = source.expand(u0.shape[0], -1, -1, -1)
     steps = (source.shape[1] if source is not None else 0) if steps is None else steps
-    if steps < 1 or source is not None and source.shape[1] < steps:
+    if steps < 1 or (source is not None and source.shape[1] < steps):
         raise InputError(f"a rollout of {steps} steps needs as many step-averaged sources, got "
                          f"{'none' if source is None else source.shape[1]}")
 

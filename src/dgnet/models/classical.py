@@ -14,7 +14,7 @@ Tensor = torch.Tensor
 
 @dataclass(frozen=True)
 class Classical:
-    """Crank-Nicolson finite elements without a learned weight. `consistent` = 1: Galerkin mass; 0: lumped, the paper's L_physics."""
+    """Crank-Nicolson finite elements without a learned weight. `consistent` 1: Galerkin mass; 0: lumped, the paper's L_physics."""
 
     consistent: float = CONSISTENT
     backend: str = "auto"

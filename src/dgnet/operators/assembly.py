@@ -42,7 +42,8 @@ class Geometry:
         return cls(mesh, torch.device(device), dtype, np.arange(mesh.n_nodes) if dof is None else dof)
 
     def tensor(self, array) -> Tensor:
-        return torch.as_tensor(array, dtype=self.dtype, device=self.device)
+        """A copy on the device: mesh arrays are read-only."""
+        return torch.tensor(array, dtype=self.dtype, device=self.device)
 
     @property
     def n(self) -> int:
@@ -59,7 +60,7 @@ class Geometry:
     @cached_property
     def cells(self) -> Tensor:
         """Corner nodes (not degrees of freedom) of each cell [K, d+1]."""
-        return torch.as_tensor(self.mesh.cells, device=self.device)
+        return torch.tensor(self.mesh.cells, device=self.device)
 
     @cached_property
     def volumes(self) -> Tensor:
@@ -74,7 +75,7 @@ class Geometry:
         return self.tensor(self.mesh.points)
 
 
-def stiffness(geometry: Geometry, diffusion: float | Tensor | np.ndarray = 1.0) -> EdgeMatrix:
+def stiffness(geometry: Geometry, diffusion=1.0) -> EdgeMatrix:
     """K_ij = integral of grad(phi_i) . D grad(phi_j): symmetric, positive semidefinite, constants in its kernel.
 
     D is a number, one per cell [K], a symmetric tensor [d, d] or one per cell [K, d, d]; it must not be negative.
@@ -94,7 +95,7 @@ def stiffness(geometry: Geometry, diffusion: float | Tensor | np.ndarray = 1.0) 
             raise InputError(f"a diffusivity tensor must be [{d}, {d}] or [{cells}, {d}, {d}], got {list(D.shape)}")
         lowest = torch.linalg.eigvalsh(0.5 * (D + D.mT).detach())[..., 0]
         if not bool((lowest >= -1e-12 * D.detach().abs().amax()).all()):
-            raise InputError(f"the diffusivity tensor must be positive semidefinite, its lowest eigenvalue is {float(lowest.min()):.4g}")
+            raise InputError(f"a diffusivity tensor must be positive semidefinite, its lowest eigenvalue is {float(lowest.min()):.3g}")
         local = torch.einsum("k,kid,kde,kje->kij", v, g, D.expand(cells, d, d), g)
     return EdgeMatrix.from_cells(geometry.pattern, local)
 
@@ -196,7 +197,7 @@ def _upwind(geometry: Geometry, at: Tensor) -> EdgeMatrix:
 def boundary_flux(geometry: Geometry, velocity: Tensor) -> EdgeMatrix:
     """integral over the boundary of (v . n) phi_i phi_j, v nodal [..., N, d]."""
     mesh = geometry.mesh
-    measure, normal = mesh.facet_geometry()
+    _measure, normal = mesh.facet_geometry()
     facets = torch.as_tensor(mesh.boundary_facets, device=geometry.device)
     vn = torch.einsum("...fid,fd->...f", velocity[..., facets, :], geometry.tensor(normal)) / geometry.dim
     return facet_mass(geometry, mesh.boundary_facets, vn)

@@ -187,8 +187,8 @@ class Discretisation:
 
     @cached_property
     def _fixed_load(self) -> Tensor | None:
-        changing = [c for c in self.conditions if isinstance(c, Neumann) and callable(c.flux)
-                    or isinstance(c, Robin) and (callable(c.ambient) or callable(c.coefficient))]
+        changing = [c for c in self.conditions if (isinstance(c, Neumann) and callable(c.flux))
+                    or (isinstance(c, Robin) and (callable(c.ambient) or callable(c.coefficient)))]
         return None if changing else self._load(0.0)
 
     def _load(self, t: float) -> Tensor | None:
@@ -247,12 +247,12 @@ class Discretisation:
     @property
     def data_changes(self) -> bool:
         """Boundary data (loads or Dirichlet values) are functions of time."""
-        return self._fixed_load is None and self._load(0.0) is not None or (
+        return (self._fixed_load is None and self._load(0.0) is not None) or (
             self.fixed is not None and self._fixed_constant is None)
 
     @cached_property
     def _x64(self) -> Tensor:
-        return torch.as_tensor(self.mesh.points, device=self.geometry.device)
+        return torch.tensor(self.mesh.points, device=self.geometry.device)
 
     def _value(self, value: Value, nodes: Tensor, t: float) -> Tensor:
         if callable(value):
