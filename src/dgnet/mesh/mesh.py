@@ -201,8 +201,8 @@ class Mesh:
         """Control volumes |Omega_i| [N]; they sum to the volume of the mesh.
 
         `barycentric`: each cell gives an equal share to its corners; the row sums of the P1 mass matrix.
-        `mixed`: Voronoi shares where the circumcentre lies inside the cell. Obtuse triangles give half of their area to
-        the obtuse corner and a quarter to each other one (Meyer et al. 2003); other tetrahedra fall back to equal shares.
+        `mixed`: Voronoi shares where they are all positive. Obtuse triangles give half of their area to the obtuse corner
+        and a quarter to each other one (Meyer et al. 2003); tetrahedra with a negative share fall back to equal ones.
         """
         d = self.dim
         share = np.full((self.n_cells, d + 1), 1.0 / (d + 1)) * self.volumes[:, None]
@@ -271,7 +271,8 @@ class Mesh:
                 raise InputError(f"the boundary name '{ALL}' is reserved for all boundary facets")
             facets = np.asarray(facets)
             if facets.ndim != 2 or facets.shape[1] != self.dim or not np.issubdtype(facets.dtype, np.integer):
-                raise InputError(f"boundary '{name}' must be an integer array [F, {self.dim}], got {facets.dtype} {list(facets.shape)}")
+                got = f"{facets.dtype} {list(facets.shape)}"
+                raise InputError(f"boundary '{name}' must be an integer array [F, {self.dim}], got {got}")
             outside = facets[(facets < 0) | (facets >= self.n_nodes)]
             if outside.size:
                 raise InputError(f"boundary '{name}' names node {outside[0]}, but the mesh has {self.n_nodes} nodes")
@@ -427,8 +428,8 @@ def _mixed_shares_3d(mesh: Mesh, fallback: np.ndarray) -> np.ndarray:
                 corner = np.stack([mid - x[:, i], face - x[:, i], centre - x[:, i]], axis=1)
                 ref = np.stack([x[:, j] - x[:, i], x[:, k] - x[:, i], x[:, last] - x[:, i]], axis=1)
                 share[:, i] += np.linalg.det(corner) * np.sign(np.linalg.det(ref)) / 6
-    inside = share.min(axis=1)[:, None] > 0
-    return np.where(inside, share, fallback)
+    positive = (share.min(axis=1) > 1e-6 * mesh.volumes)[:, None]
+    return np.where(positive, share, fallback)
 
 
 def circumcentre_in_plane(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
@@ -436,7 +437,7 @@ def circumcentre_in_plane(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.nda
     u, v = b - a, c - a
     w = np.cross(u, v)
     top = np.cross((u**2).sum(1)[:, None] * v - (v**2).sum(1)[:, None] * u, w)
-    return a - top / (2 * (w**2).sum(1)[:, None])
+    return a + top / (2 * (w**2).sum(1)[:, None])
 
 
 def _refine_once(mesh: Mesh) -> Mesh:
