@@ -99,7 +99,7 @@ class Space:
     def advection(self, velocity: np.ndarray) -> csr_matrix:
         """int phi_i v . grad phi_j [M, M]; v nodal [M, d]."""
         basis = skfem.Basis(self.skmesh, self.element, intorder=3 * self.degree - 1)
-        v = np.stack([basis.interpolate(velocity[self.number, a]).value for a in range(self.dim)])
+        v = np.stack([basis.interpolate(velocity[self.number, a]) for a in range(self.dim)])
         form = skfem.BilinearForm(lambda u, w, p: dot(p["v"], grad(u)) * w)
         return self._matrix(form.assemble(basis, v=DiscreteField(v)))
 
@@ -168,8 +168,8 @@ class Space:
 
         slopes = [np.asarray(b.grad)[..., :points] for b in local]
         gradient = vstack([stack([g[a] for g in slopes]) for a in range(self.dim)], format="csr")
-        value = stack([np.ones((1, 1)) if self.degree == 1 else np.asarray(b.value) for b in local])
-        test = stack([volume if self.degree == 1 else np.asarray(b.value) * volume for b in local]).T.tocsr()
+        value = stack([np.ones((1, 1)) if self.degree == 1 else np.asarray(b) for b in local])
+        test = stack([volume if self.degree == 1 else np.asarray(b) * volume for b in local]).T.tocsr()
         return gradient, test, value
 
 

@@ -118,6 +118,8 @@ def _integrate(system: _System, u: Tensor, steps: int, substeps: int, order: int
             if solvers is None:
                 solvers = system.solvers(a[0], h, tolerance)
                 del starter
+                if system.transport is not None:
+                    _probe(system, order, solvers)
             nodal = sum_up([(-a[j + 1], past[j][0]) for j in range(order)]
                            + [(h * e[j], past[j][1].reaction) for j in range(order)]
                            + [(h * float(s[j]), past[j][1].source) for j in range(order)])
@@ -131,6 +133,30 @@ def _integrate(system: _System, u: Tensor, steps: int, substeps: int, order: int
             yield stored(u)
             if progress is not None:
                 progress((n + 1) // substeps)
+
+
+def _probe(system: _System, order: int, solvers: list[SPDSolver], steps: int = 60) -> None:
+    """Raise when noise grows under diffusion and advection alone: a step beyond the stability limit of the explicit
+    terms fills the truth with nonsense long before it overflows. The limit is about dt |v| / h < 0.3 without diffusion."""
+    a, e, h = _BDF[order], _EXTRAPOLATE[order], system.h
+    noise = torch.randn((system.n_fields, system.space.size, 1), generator=torch.Generator().manual_seed(0))
+    u = noise.to(system.device, system.dtype).repeat(1, 1, system.batch)
+    for f in range(system.n_fields):
+        u[f, torch.as_tensor(system.fixed[f], device=system.device)] = 0
+    past: list[tuple[Tensor, Tensor]] = []
+    sizes = []
+    for n in range(steps):
+        moved = system.transport(u, n * h) if system.transport is not None else torch.zeros_like(u)
+        past = [(u, moved), *past[:order - 1]] if past else [(u, moved)] * order
+        nodal = sum_up([(-a[j + 1], past[j][0]) for j in range(order)])
+        explicit = sum_up([(-h * e[j], past[j][1]) for j in range(order)])
+        guess = sum_up([(e[j], past[j][0]) for j in range(order)])
+        assert nodal is not None and guess is not None
+        u = system.implicit(nodal, explicit, h, 0.0, guess, solvers, homogeneous=True)
+        sizes.append(float(u.norm()))
+    if not sizes[-1] < 3 * max(sizes[steps // 3], 1e-300):
+        raise SolveError(f"the substep {h:.3g} is too long for the velocity on this mesh "
+                         f"(noise grew {sizes[-1] / sizes[steps // 3]:.1e} times): use more substeps")
 
 
 def sum_up(terms: Sequence[tuple[float, Tensor | None]]) -> Tensor | None:
@@ -272,18 +298,19 @@ class _System:
         return _Rates(r, c, self.source(t) if self.source is not None and source else None)
 
     def implicit(self, nodal: Tensor, moved: Tensor | None, step: float, t: float, guess: Tensor,
-                 solvers: list[SPDSolver]) -> Tensor:
+                 solvers: list[SPDSolver], homogeneous: bool = False) -> Tensor:
         """Solve A u = M nodal + moved + step g(t) with u(t) given on Dirichlet nodes; all [F, M, B]."""
         result = torch.empty_like(guess)
         for f in range(self.n_fields):
             b = self.mass @ nodal[f]
             if moved is not None:
                 b += moved[f]
-            load = self.load(f, t)
+            load = None if homogeneous else self.load(f, t)
             if load is not None:
                 b.add_(load, alpha=step)
             x = guess[f]
-            self._set_dirichlet(x, f, t)
+            if not homogeneous:
+                self._set_dirichlet(x, f, t)
             result[f] = solvers[f](b, x)
         return result
 
