@@ -6,8 +6,11 @@ import json
 import os
 import sys
 import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -23,20 +26,236 @@ console = Console()
 errors = Console(stderr=True)
 
 
-def write_json(path: Path | None, result: Any) -> None:
-    """Write results for machines; the file appears under its name only when it is whole."""
-    if path is None:
-        return
+def write_text(path: Path, text: str) -> None:
+    """The file appears under its name only when it is whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".part", delete=False) as part:
-        json.dump(result, part, indent=1)
+        part.write(text)
     os.replace(part.name, path)
+
+
+def write_json(path: Path | None, result: Any) -> None:
+    """Write results for machines."""
+    if path is not None:
+        write_text(path, json.dumps(result, indent=1))
 
 
 @app.command()
 def version() -> None:
     """Print the version."""
     console.print(__version__)
+
+
+# ---------------------------------------------------------------------- data sets
+
+
+@contextmanager
+def reporting() -> Iterator[Callable[[str, int, int], None]]:
+    """A progress bar per task name: report(what, done, total)."""
+    from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f}%"), TimeElapsedColumn(),
+               TimeRemainingColumn())
+    with Progress(*columns, console=errors, transient=True) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def report(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bars.add_task(what, total=total)
+            bars.update(tasks[what], completed=done, total=total)
+
+        yield report
+
+
+Size = Annotated[str, typer.Option(help="small or paper")]
+Truth = Annotated[str, typer.Option(help="same-mesh or converged")]
+Device = Annotated[str, typer.Option(help="cpu or cuda")]
+Json = Annotated[Path | None, typer.Option("--json", help="Write the result for machines to this file.")]
+
+
+def checked_device(name: str) -> str:
+    import torch
+
+    try:
+        kind = torch.device(name).type
+    except RuntimeError:
+        kind = ""
+    if kind not in ("cpu", "cuda"):
+        raise InputError(f"unknown device '{name}' (known: cpu, cuda)")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise InputError("this machine has no usable CUDA device")
+    return name
+
+
+@app.command()
+def scenarios(json_path: Json = None) -> None:
+    """List the scenarios of the paper."""
+    from rich.table import Table
+
+    from dgnet.scenarios import get, names
+
+    table = Table("name", "title", "nodes", "steps", "step", "train/test", "DGNet RNE (paper)", box=None)
+    rows = []
+    for name in names():
+        row: dict[str, Any] = {"name": name, "sizes": {}}
+        for size in ("small", "paper"):
+            s = get(name, size)
+            row["title"] = s.title
+            row["fields"] = list(s.pde.fields)
+            row["paper"] = {model: {"mse": f.mse, "rne": f.rne} for model, f in s.paper.items()}
+            row["sizes"][size] = {"nodes": s.mesh.n_nodes, "dt": s.dt, "steps": s.steps, "train": s.train, "test": s.test}
+        figure = row["paper"].get("DGNet")
+        table.add_row(name, s.title, f"{s.mesh.n_nodes:,}", str(s.steps), f"{s.dt:g}", f"{s.train}/{s.test}",
+                      "" if figure is None else f"{figure['rne']:g}")
+        rows.append(row)
+    console.print(table)
+    write_json(json_path, rows)
+
+
+@app.command()
+def generate(name: str, out: Annotated[Path, typer.Option(help="Folder for the data set.")], size: Size = "small",
+             truth: Truth = "converged",
+             trajectories: Annotated[int | None, typer.Option(help="At most so many of each split.")] = None,
+             seed: int = 0, device: Device = "cpu",
+             scale: Annotated[tuple[float, float, float], typer.Option(
+                 help="Factors on size, power and number of the sources.")] = (1.0, 1.0, 1.0),
+             overwrite: bool = False, json_path: Json = None) -> None:
+    """Write the data set of a scenario: OUT/NAME-SIZE-TRUTH.h5. Interrupted, the same command goes on."""
+    from dgnet.scenarios import get
+    from dgnet.scenarios.generate import generate as run
+
+    chosen = get(name, size)
+    if scale != (1.0, 1.0, 1.0):
+        chosen = chosen.scaled(*scale)
+    start = time.perf_counter()
+    with reporting() as report:
+        path = run(chosen, out, truth=truth, trajectories=trajectories, seed=seed, device=checked_device(device),
+                   overwrite=overwrite, report=report)
+    seconds, megabytes = time.perf_counter() - start, path.stat().st_size / 1e6
+    console.print(f"{path} ({megabytes:.1f} MB, {seconds:.1f} s)", highlight=False, soft_wrap=True)
+    write_json(json_path, {"path": str(path), "seconds": seconds, "megabytes": megabytes})
+
+
+@app.command()
+def show(file: Path, out: Annotated[Path, typer.Option(help="Folder for the pictures.")], trajectory: int = 0,
+         snapshots: int = 5, frames: int = 40, gif: bool = True) -> None:
+    """Draw snapshots (PNG) and an animation (GIF) of one trajectory of a data set."""
+    from dgnet.evaluation.show import show as draw
+
+    with reporting() as report:
+        written = draw(file, out, trajectory=trajectory, snapshots=snapshots, frames=frames, gif=gif, progress=report)
+    for path in written:
+        console.print(str(path), highlight=False, soft_wrap=True)
+
+
+@app.command()
+def certify(name: str, size: Size = "small", truth: Truth = "converged", trajectories: int = 2, seed: int = 0,
+            device: Device = "cpu",
+            record: Annotated[Path | None, typer.Option(help="JSON file of all certificates to update.")] = None,
+            json_path: Json = None) -> None:
+    """Distance of truth from truth on half the spacing and step, beside the error of the classical solver."""
+    from dgnet.evaluation.certify import certify as run
+    from dgnet.evaluation.certify import update_record
+    from dgnet.scenarios import get
+
+    with reporting() as report:
+        result = run(get(name, size), truth=truth, trajectories=trajectories, seed=seed, device=checked_device(device),
+                     report=report)
+    r, s = result.settings.refine, result.settings.substeps
+    console.print(f"{name} ({size}, {truth}): truth at (r, s) = ({r}, {s}), degree {result.settings.degree}, "
+                  f"{result.trajectories} trajectories", highlight=False)
+    console.print(f"  distance to ({r + 1}, {2 * s}): {result.distance:.3e} (last time {result.distance_final:.3e})",
+                  highlight=False)
+    for kind, error in result.classical.items():
+        console.print(f"  classical, {kind} mass: {error:.3e} ({error / result.distance:.0f} times the distance)",
+                      highlight=False)
+    write_json(json_path, result.as_dict())
+    if record is not None:
+        update_record(record, result)
+
+
+@app.command()
+def cards(out: Annotated[Path, typer.Option(help="Folder of the cards.")] = Path("docs/scenarios"),
+          certificates: Annotated[Path, typer.Option(help="JSON written by certify --record.")] = Path(
+              "docs/results/certificates.json"),
+          data: Annotated[Path | None, typer.Option(help="Folder of paper-size data sets for the snapshots.")] = None,
+          only: Annotated[str | None, typer.Option(help="One scenario.")] = None) -> None:
+    """Write the scenario cards with their pictures."""
+    from dgnet.evaluation.cards import write_cards
+    from dgnet.scenarios import names
+
+    with reporting() as report:
+        for path in write_cards(out, certificates, data, [only] if only else names(), report):
+            console.print(str(path), highlight=False, soft_wrap=True)
+
+
+@bench.command("generate")
+def bench_generate(out: Annotated[Path, typer.Option(help="Folder for the data sets.")], size: Size = "small",
+                   truth: Truth = "converged", device: Device = "cpu",
+                   only: Annotated[list[str] | None, typer.Option(help="Only these scenarios.")] = None,
+                   keep: Annotated[bool, typer.Option(help="Keep the data sets.")] = False, json_path: Json = None) -> None:
+    """Time the generation of every data set, flow included."""
+    import shutil
+    from dataclasses import asdict
+
+    from dgnet.scenarios import names
+    from dgnet.scenarios.generate import timed
+
+    results = []
+    for name in only or names():
+        folder = out / f"{name}-{size}-{truth}"
+        shutil.rmtree(folder, ignore_errors=True)
+        with reporting() as report:
+            results.append(timed(name, size, truth, folder, checked_device(device), report))
+        if not keep:
+            shutil.rmtree(folder)
+        console.print(f"{name:18s} {results[-1].seconds:8.1f} s {results[-1].megabytes:10.1f} MB", highlight=False)
+        write_json(json_path, [asdict(r) for r in results])
+    console.print(f"{'all':18s} {sum(r.seconds for r in results):8.1f} s", highlight=False)
+
+
+# ---------------------------------------------------------------------- solver benchmarks
+
+
+@bench.command("solver")
+def bench_solver(device: Device = "cpu", sizes: Annotated[list[str] | None, typer.Option(help="Only these sizes, such as '2D 10k'.")] = None,
+                 stiffness: Annotated[list[float] | None, typer.Option(help="Only these stiffness numbers dt D / 2h^2.")] = None,
+                 json_path: Json = None) -> None:
+    """Every backend and auto against sparse LU: SciPy's on the CPU, CuPy's on the GPU."""
+    from dgnet.evaluation.bench import report, solver
+
+    def line(row: dict[str, Any]) -> None:
+        if "apply_s" in row:
+            console.print(f"{row['size']:8s} stiffness {row['stiffness']:<6g} columns {row['columns']:<3d} {row['backend']:12s} "
+                          f"{row['label']:16s} set-up {1e3 * row['setup_s']:10.3f} ms  apply {1e3 * row['apply_s']:9.4f} ms  "
+                          f"residual {row['residual']:.1e}", highlight=False)
+
+    checked_device(device)
+    result = solver.run(device, sizes, tuple(stiffness or solver.STIFFNESS), report=line)
+    if device == "cpu":
+        result["changing"] = solver.changing(device)
+    write_json(json_path, result)
+    console.print(report.solver_markdown(result | {"rows": []}), highlight=False)
+
+
+@bench.command("rollout")
+def bench_rollout(device: Device = "cpu", mesh: str = "gear-plate", json_path: Json = None) -> None:
+    """Classical trajectories per second, beside the same loop with a cached sparse LU."""
+    from dgnet.evaluation.bench import report, rollout
+
+    result = rollout.run(checked_device(device), mesh)
+    write_json(json_path, result)
+    console.print(report.rollout_markdown(result), highlight=False)
+
+
+@bench.command("report")
+def bench_report(results: Annotated[list[Path], typer.Argument(help="JSON files of bench solver and bench rollout.")],
+                 out: Annotated[Path, typer.Option(help="Markdown file to write.")] = Path("docs/results/solver.md")) -> None:
+    """Write the tables of docs/results/solver.md."""
+    from dgnet.evaluation.bench import report
+
+    write_text(out, report.markdown(results))
+    console.print(f"wrote {out}")
 
 
 def main() -> None:

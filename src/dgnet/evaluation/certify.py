@@ -6,9 +6,12 @@ The certificate of a data set is the distance, at the coarse nodes, between trut
 
 from __future__ import annotations
 
+import json
+import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -87,3 +90,13 @@ def classical_error(scenario: Scenario, sample: Sample, truth: Tensor, flow: Flo
             states = rollout(model, problem, start, moved, scenario.steps)
         errors[name] = rne(states.cpu(), truth, scenario.offsets)
     return errors
+
+
+def update_record(path: Path, certificate: Certificate) -> None:
+    """Put a certificate into the JSON file that the scenario cards are written from, keyed by name, size and truth."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    record = json.loads(path.read_text()) if path.exists() else {}
+    record[f"{certificate.scenario}/{certificate.size}/{certificate.truth}"] = certificate.as_dict()
+    partial = path.with_name(path.name + ".part")
+    partial.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
+    os.replace(partial, path)

@@ -1,7 +1,7 @@
 """Data sets from scenarios: truth in batches, written trajectory by trajectory, resumed after an interruption.
 
-Every finished trajectory is a whole file in NAME.parts/; when all are there they are joined under the final name. Batches are cut
-at fixed places, so that an interrupted and resumed run computes, and writes, exactly what an undisturbed one does.
+Every finished trajectory is a whole file in NAME.parts/; when all are there they are joined under the final name.
+Batches are cut at fixed places, so that an interrupted and resumed run writes exactly what an undisturbed one does.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from dgnet.errors import InputError
 from dgnet.problems.sources import Source, step_average
 from dgnet.reference.flow import FlowRecord, simulate
 from dgnet.reference.transport import solve
+from dgnet.scenarios import get
 from dgnet.scenarios.scenario import Draw, Sample, Scale, Scenario, Truth
 
 Tensor = torch.Tensor
@@ -217,6 +219,13 @@ class Timing:
     scenario: str
     size: str
     truth: str
+    device: str
     seconds: float
     megabytes: float
-    device: str
+
+
+def timed(name: str, size: str, truth: str, folder: Path, device: str = "cpu", report: Report | None = None) -> Timing:
+    """Generate a data set of the scenario `name` in an empty folder, flow included, and say how long it took."""
+    start = perf_counter()
+    path = generate(get(name, size), folder, truth=truth, device=device, report=report)
+    return Timing(name, size, truth, device, perf_counter() - start, path.stat().st_size / 1e6)

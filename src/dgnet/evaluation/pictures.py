@@ -1,0 +1,188 @@
+"""Pictures of fields on meshes with matplotlib alone: strips of snapshots, animations, meshes."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.collections import LineCollection
+from matplotlib.colors import LightSource, Normalize
+from matplotlib.figure import Figure
+from mpl_toolkits.mplot3d.art3d import Poly3DCollection
+from PIL import Image
+
+from dgnet.errors import InputError
+from dgnet.mesh import Mesh
+
+STYLE: dict[Any, Any] = {"font.size": 8, "axes.titlesize": 8, "figure.facecolor": "white", "font.family": "DejaVu Sans"}
+COLOURS = 96
+"""Palette of a written PNG: small files, no visible bands in the maps used here."""
+
+
+def strip(path: Path, mesh: Mesh, frames: np.ndarray, titles: Sequence[str], label: str = "",
+          limits: tuple[float, float] | None = None, cmap: str | None = None) -> None:
+    """One row of snapshots, frames [K, N], with one colour bar."""
+    frames = np.asarray(frames, dtype=float)
+    if frames.ndim != 2 or frames.shape[1] != mesh.n_nodes:
+        raise InputError(f"frames have shape {list(frames.shape)}, expected [K, {mesh.n_nodes}]")
+    norm, colours = _scale(frames, limits, cmap)
+    with plt.rc_context(STYLE):
+        width, height = _panel(mesh)
+        figure = Figure(figsize=(len(frames) * width + 0.8, height + 0.3))
+        axes = [_axes(figure, (1, len(frames), k + 1), mesh) for k in range(len(frames))]
+        for axis, frame, title in zip(axes, frames, titles):
+            _field(axis, mesh, frame, norm, colours)
+            axis.set_title(title)
+        figure.subplots_adjust(left=0.01, right=1 - 0.75 / figure.get_figwidth(), bottom=0.02, top=0.88, wspace=0.05)
+        _bar(figure, norm, colours, label)
+        _save(figure, path)
+
+
+def animation(path: Path, mesh: Mesh, frames: np.ndarray, titles: Sequence[str], label: str = "",
+              limits: tuple[float, float] | None = None, cmap: str | None = None, milliseconds: int = 80,
+              progress: Callable[[int], None] | None = None) -> None:
+    """A GIF of frames [K, N] on one colour scale."""
+    frames = np.asarray(frames, dtype=float)
+    norm, colours = _scale(frames, limits, cmap)
+    images = []
+    with plt.rc_context(STYLE):
+        width, height = _panel(mesh)
+        for k, (frame, title) in enumerate(zip(frames, titles)):
+            figure = Figure(figsize=(1.6 * width + 0.9, 1.6 * height + 0.35))
+            axis = _axes(figure, (1, 1, 1), mesh)
+            _field(axis, mesh, frame, norm, colours)
+            axis.set_title(title)
+            figure.subplots_adjust(left=0.02, right=1 - 0.8 / figure.get_figwidth(), bottom=0.03, top=0.9)
+            _bar(figure, norm, colours, label)
+            images.append(_quantised(figure, 100))
+            if progress is not None:
+                progress(k + 1)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".part")
+    images[0].save(partial, format="GIF", save_all=True, append_images=images[1:], duration=milliseconds, loop=0,
+                   optimize=True)
+    os.replace(partial, path)
+
+
+def mesh_picture(path: Path, mesh: Mesh) -> None:
+    """The mesh itself, boundaries in colour."""
+    with plt.rc_context(STYLE):
+        width, height = _panel(mesh, 4.5)
+        figure = Figure(figsize=(width, height + 0.3))
+        axis = _axes(figure, (1, 1, 1), mesh)
+        if mesh.dim == 2:
+            lines = mesh.points[mesh.edges]
+            axis.add_collection(LineCollection(list(lines), colors="#8899aa", linewidths=0.25))
+            for k, (name, facets) in enumerate(mesh.boundaries.items()):
+                axis.add_collection(LineCollection(list(mesh.points[facets]), colors=f"C{k}", linewidths=1.4, label=name))
+            if mesh.boundaries:
+                axis.legend(loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=len(mesh.boundaries), frameon=False)
+            _frame(axis, mesh)
+        else:
+            faces = Poly3DCollection(list(mesh.points[mesh.boundary_facets]), edgecolors="#334455", linewidths=0.15)
+            faces.set_facecolor(_lit(mesh, np.tile([[0.75, 0.82, 0.9, 1.0]], (len(mesh.boundary_facets), 1))))
+            axis.add_collection3d(faces)
+            _frame(axis, mesh)
+        figure.subplots_adjust(left=0.01, right=0.99, bottom=0.1 if mesh.dim == 2 else 0.0, top=1.0)
+        _save(figure, path, 110)
+
+
+# ---------------------------------------------------------------------- pieces
+
+
+def _panel(mesh: Mesh, width: float | None = None) -> tuple[float, float]:
+    extent = np.ptp(mesh.points, axis=0)
+    aspect = extent[1] / extent[0] if mesh.dim == 2 else 0.85
+    w = width if width is not None else (2.0 if aspect > 0.6 else 2.8)
+    return w, w * aspect
+
+
+def _axes(figure: Figure, place: tuple[int, int, int], mesh: Mesh) -> Any:
+    axis = figure.add_subplot(*place, projection="3d" if mesh.dim == 3 else None)
+    axis.set_axis_off()
+    return axis
+
+
+def _frame(axis: Any, mesh: Mesh) -> None:
+    low, high = mesh.points.min(axis=0), mesh.points.max(axis=0)
+    pad = 0.01 * (high - low)
+    axis.set_xlim(low[0] - pad[0], high[0] + pad[0])
+    axis.set_ylim(low[1] - pad[1], high[1] + pad[1])
+    if mesh.dim == 2:
+        axis.set_aspect("equal")
+    else:
+        axis.set_zlim(low[2], high[2])
+        axis.set_box_aspect(high - low, zoom=1.25)
+        axis.view_init(elev=28, azim=-52)
+
+
+def _field(axis: Any, mesh: Mesh, values: np.ndarray, norm: Normalize, colours: matplotlib.colors.Colormap) -> None:
+    if mesh.dim == 2:
+        axis.tripcolor(*mesh.points.T, mesh.cells, values, shading="gouraud", norm=norm, cmap=colours, rasterized=True)
+        axis.add_collection(LineCollection(list(mesh.points[mesh.boundary_facets]), colors="black", linewidths=0.5))
+    else:  # the surface, each triangle cut in four so that colours vary smoothly on it
+        corners, shade = _quartered(mesh.points[mesh.boundary_facets], values[mesh.boundary_facets])
+        faces = Poly3DCollection(list(corners), linewidths=0)
+        faces.set_facecolor(_lit(mesh, colours(norm(shade)), 4))
+        axis.add_collection3d(faces)
+    _frame(axis, mesh)
+
+
+def _quartered(x: np.ndarray, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Triangles [F, 3, 3] with corner values [F, 3] -> four each, with their mean values [4F]."""
+    a, b, c = x[:, 0], x[:, 1], x[:, 2]
+    p, q, r = (a + b) / 2, (b + c) / 2, (c + a) / 2
+    corners = np.stack([np.stack(t, axis=1) for t in ((a, p, r), (p, b, q), (r, q, c), (p, q, r))], axis=1)
+    weight = np.array([[4, 1, 1], [1, 4, 1], [1, 1, 4], [2, 2, 2]]) / 6
+    return corners.reshape(-1, 3, 3), (u @ weight.T).reshape(-1)
+
+
+def _lit(mesh: Mesh, rgba: np.ndarray, copies: int = 1) -> np.ndarray:
+    """Darken faces that turn away from a lamp up and left."""
+    normal = mesh.facet_geometry()[1]
+    light = LightSource(azdeg=300, altdeg=50).direction
+    bright = np.repeat(0.72 + 0.28 * np.clip(normal @ light, -0.3, 1), copies)[:, None]
+    return np.column_stack([np.clip(rgba[:, :3] * bright, 0, 1), np.ones(len(rgba))])
+
+
+def _scale(frames: np.ndarray, limits: tuple[float, float] | None,
+           cmap: str | None) -> tuple[Normalize, matplotlib.colors.Colormap]:
+    """One scale for all frames: symmetric and two-coloured where values have both signs, else a heat map."""
+    low, high = limits or (float(frames.min()), float(frames.max()))
+    both = low < 0 < high and -low > 0.25 * high and high > -0.25 * low
+    if limits is None and both:
+        high = max(-low, high)
+        low = -high
+    if high <= low:
+        high = low + 1.0
+    return Normalize(low, high), matplotlib.colormaps[cmap or ("RdBu_r" if both else "inferno")]
+
+
+def _bar(figure: Figure, norm: Normalize, colours: matplotlib.colors.Colormap, label: str) -> None:
+    width = figure.get_figwidth()
+    axis = figure.add_axes((1 - 0.68 / width, 0.12, 0.09 / width, 0.7))
+    figure.colorbar(matplotlib.cm.ScalarMappable(norm, colours), cax=axis, label=label)
+    axis.tick_params(labelsize=7)
+
+
+def _quantised(figure: Figure, dpi: int) -> Image.Image:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, dpi=dpi, format="png")
+    image = Image.open(buffer).convert("RGB")
+    return image.quantize(COLOURS, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+
+
+def _save(figure: Figure, path: Path, dpi: int = 100) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".part")
+    _quantised(figure, dpi).save(partial, format="PNG", optimize=True)
+    os.replace(partial, path)
