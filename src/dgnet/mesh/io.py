@@ -1,7 +1,7 @@
 """Meshes on disk: `.npz` natively, `.msh`, `.vtu` and `.xdmf` through meshio.
 
 What survives a round trip: points, cells and their order, boundary and region names in every format. `.msh` holds them as
-gmsh physical groups (ASCII, format 2.2), `.vtu` and `.xdmf` as 0/1 cell data `boundary:NAME` on extra facet cells and
+gmsh physical groups (binary, format 2.2), `.vtu` and `.xdmf` as 0/1 cell data `boundary:NAME` on extra facet cells and
 `region:NAME` on cells. Files of other programs: physical groups of `.msh` become boundaries and regions (unnamed ones
 `physical-TAG`), groups of inner facets are left out, nodes that no cell uses are dropped; other programs' `.vtu` and
 `.xdmf` have no names. A mesh whose third coordinate is constant comes back as 2D.
@@ -90,8 +90,11 @@ def _replace(path: Path, write: Callable[[str], Any]) -> None:
         os.umask(mask)
         os.chmod(temporary, 0o666 & ~mask)  # mkstemp's 0600 would hide the file from others
         os.replace(temporary, path)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from error
+    except InputError:
+        raise
+    except (Exception, SystemExit) as error:
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise InputError(f"cannot write {path}: {reason.splitlines()[0]}") from error
     finally:
         Path(temporary).unlink(missing_ok=True)
 
@@ -202,8 +205,10 @@ def _on_boundary(mesh: Mesh, facets: np.ndarray, valid: np.ndarray) -> np.ndarra
 # ---------------------------------------------------------------------- meshio, writing
 
 
-def _in_space(points: np.ndarray) -> np.ndarray:
-    return np.pad(points, ((0, 0), (0, 3 - points.shape[1])))
+def _in_space(vectors: np.ndarray) -> np.ndarray:
+    """2D points and vectors with a zero third component, as gmsh and ParaView expect them."""
+    values = np.asarray(vectors, dtype=np.float64)
+    return np.pad(values, ((0, 0), (0, 1))) if values.ndim == 2 and values.shape[1] == 2 else values
 
 
 def _write_msh(mesh: Mesh, path: str, data: Mapping[str, np.ndarray]) -> None:
@@ -227,9 +232,14 @@ def _write_msh(mesh: Mesh, path: str, data: Mapping[str, np.ndarray]) -> None:
         fields[name] = np.array([tag, mesh.dim])
     blocks.append((_SIMPLEX[mesh.dim], mesh.cells))
     physical.append(tags)
-    whole = meshio.Mesh(_in_space(mesh.points), blocks, point_data={k: v.astype(float) for k, v in data.items()},
-                        field_data=fields, cell_data={"gmsh:physical": physical, "gmsh:geometrical": physical})
-    meshio.write(path, whole, file_format="gmsh22", binary=False)
+    fields_on_nodes = {name: _in_space(values) for name, values in data.items()}
+    for name, values in fields_on_nodes.items():
+        if values.ndim == 2 and values.shape[1] not in (1, 3, 9):
+            raise InputError(f"a .msh file cannot hold point data '{name}' of {values.shape[1]} components, only scalars, vectors "
+                             f"and tensors")
+    whole = meshio.Mesh(_in_space(mesh.points), blocks, point_data=fields_on_nodes, field_data=fields,
+                        cell_data={"gmsh:physical": physical, "gmsh:geometrical": physical})
+    meshio.write(path, whole, file_format="gmsh22", binary=True)
 
 
 def _gmsh_name(name: str) -> None:
@@ -253,4 +263,4 @@ def _flagged(mesh: Mesh, data: Mapping[str, np.ndarray]) -> Any:
     none = np.empty(0, dtype=np.int64)
     cell_data = {f"boundary:{name}": flags(none, index.get(name, none)) for name in mesh.boundaries}
     cell_data |= {f"region:{name}": flags(cells, none) for name, cells in mesh.regions.items()}
-    return meshio.Mesh(_in_space(mesh.points), blocks, point_data=dict(data), cell_data=cell_data)
+    return meshio.Mesh(_in_space(mesh.points), blocks, point_data={k: _in_space(v) for k, v in data.items()}, cell_data=cell_data)
