@@ -24,8 +24,8 @@ from dgnet.errors import InputError
 from dgnet.mesh import Mesh
 
 STYLE: dict[Any, Any] = {"font.size": 8, "axes.titlesize": 8, "figure.facecolor": "white", "font.family": "DejaVu Sans"}
-COLOURS = 96
-"""Palette of a written PNG: small files, no visible bands in the maps used here."""
+COLOURS = 256
+"""Palette of a written picture: small files, no visible bands in the maps used here."""
 
 
 def strip(path: Path, mesh: Mesh, frames: np.ndarray, titles: Sequence[str], label: str = "",
@@ -121,7 +121,7 @@ def _frame(axis: Any, mesh: Mesh) -> None:
         axis.set_aspect("equal")
     else:
         axis.set_zlim(low[2], high[2])
-        axis.set_box_aspect(high - low, zoom=1.25)
+        axis.set_box_aspect(high - low, zoom=1.1)
         axis.view_init(elev=28, azim=-52)
 
 
@@ -131,8 +131,10 @@ def _field(axis: Any, mesh: Mesh, values: np.ndarray, norm: Normalize, colours: 
         axis.add_collection(LineCollection(list(mesh.points[mesh.boundary_facets]), colors="black", linewidths=0.5))
     else:  # the surface, each triangle cut in four so that colours vary smoothly on it
         corners, shade = _quartered(mesh.points[mesh.boundary_facets], values[mesh.boundary_facets])
-        faces = Poly3DCollection(list(corners), linewidths=0)
-        faces.set_facecolor(_lit(mesh, colours(norm(shade)), 4))
+        faces = Poly3DCollection(list(corners), linewidths=0.3)
+        rgba = _lit(mesh, colours(norm(shade)), 4)
+        faces.set_facecolor(rgba)
+        faces.set_edgecolor(rgba)  # hides the seams between triangles
         axis.add_collection3d(faces)
     _frame(axis, mesh)
 
@@ -178,7 +180,7 @@ def _quantised(figure: Figure, dpi: int) -> Image.Image:
     buffer = io.BytesIO()
     figure.savefig(buffer, dpi=dpi, format="png")
     image = Image.open(buffer).convert("RGB")
-    return image.quantize(COLOURS, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+    return image.quantize(COLOURS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
 
 
 def _save(figure: Figure, path: Path, dpi: int = 100) -> None:

@@ -1,0 +1,43 @@
+"""The order of the folders: each imports only those before it, and the truth shares no code with what it judges."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1] / "src" / "dgnet"
+ORDER = ["errors", "mesh", "operators", "problems", "green", "data", "reference", "scenarios", "models", "training",
+         "evaluation", "cli"]
+FORBIDDEN = {"models": {"reference"}, "training": {"reference"}, "reference": {"operators", "green", "models"}}
+
+
+def imported(path: Path) -> set[str]:
+    """Parts of dgnet that a file imports, wherever in the file; relative imports count as their own folder's."""
+    tree = ast.parse(path.read_text())
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    parts = {name.split(".")[1] for name in found if name.startswith("dgnet.")}
+    return parts & set(ORDER)
+
+
+def files() -> list[Path]:
+    return sorted(p for p in ROOT.rglob("*.py") if p.parent != ROOT or p.stem in ORDER)
+
+
+@pytest.mark.parametrize("path", files(), ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_point_upwards(path: Path) -> None:
+    own = path.relative_to(ROOT).parts[0].removesuffix(".py")
+    assert own in ORDER, f"the folder {own} has no place in the order"
+    for other in imported(path):
+        assert ORDER.index(other) <= ORDER.index(own), f"{own} imports {other}, which comes after it"
+        assert other not in FORBIDDEN.get(own, set()), f"{own} must not import {other}"
+
+
+def test_the_check_sees_violations(tmp_path: Path) -> None:
+    file = tmp_path / "x.py"
+    file.write_text("def f():\n    from dgnet.models import rollout\n    import dgnet.reference.flow\n    from dgnet import green\n")
+    assert imported(file) == {"models", "reference", "green"}
