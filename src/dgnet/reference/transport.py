@@ -208,7 +208,7 @@ class _System:
         self.n_fields = len(pde.fields)
         self.mass_matrix = space.mass()
         self.mass = to_torch(self.mass_matrix, device, dtype)
-        self.source = None if source is None else _Averages(source, self.points, h, panels, gauss, self.n_fields)
+        self.source = None if source is None else Averages(source, self.points, h, panels, gauss, self.n_fields)
         self.phases = None if phases is None else torch.as_tensor(phases, dtype=torch.float64)
         self.batch = max(self.source.batch if self.source else 1, 1 if self.phases is None else len(self.phases))
         self.stiffness = [self._stiffness(d, k) for d, k in zip(pde.per_field("diffusion"), pde.per_field("decay"))]
@@ -249,7 +249,7 @@ class _System:
                 matrix, value = self.space.boundary_mass(c.boundary), c.flux
             else:
                 weight = np.zeros(self.space.size)
-                weight[nodes] = _fixed_in_time(c.coefficient, points, end, c.boundary)
+                weight[nodes] = fixed_in_time(c.coefficient, points, end, c.boundary)
                 matrix, value = self.space.boundary_mass(c.boundary, weight), c.ambient
                 for f in fields:
                     self.stiffness[f] = self.stiffness[f] + matrix
@@ -334,7 +334,7 @@ class _System:
         """g(t) of field f: [M, 1] or [M, B]."""
         moving = [load for load in self.loads if load.field == f and callable(load.value)]
         if f not in self._constant:
-            fixed = [load.matrix @ _evaluate(load.value, load.points, 0.0)
+            fixed = [load.matrix @ boundary_values(load.value, load.points, 0.0)
                      for load in self.loads if load.field == f and not callable(load.value)]
             total = sum_up([(1.0, v) for v in fixed])
             self._constant[f] = torch.zeros_like(self.points[:, :1]) if total is None else total
@@ -342,16 +342,16 @@ class _System:
             return self._constant[f] if any(load.field == f for load in self.loads) else None
         total = self._constant[f]
         for load in moving:
-            total = total + load.matrix @ _evaluate(load.value, load.points, t)
+            total = total + load.matrix @ boundary_values(load.value, load.points, t)
         return total
 
     def _set_dirichlet(self, u: Tensor, f: int, t: float) -> None:
         for c in self.dirichlet:
             if c.field == f:
-                u[c.nodes] = _evaluate(c.value, c.points, t)
+                u[c.nodes] = boundary_values(c.value, c.points, t)
 
 
-class _Averages:
+class Averages:
     """Averages of a source over one substep [F, M, B], in pieces of bounded memory."""
 
     def __init__(self, source: Source, points: Tensor, h: float, panels: int, gauss: int, n_fields: int) -> None:
@@ -459,7 +459,7 @@ def _equal(a: csr_matrix, b: csr_matrix) -> bool:
     return a is b or (a != b).nnz == 0
 
 
-def _evaluate(value: Value, points: Tensor, t: float) -> Tensor:
+def boundary_values(value: Value, points: Tensor, t: float) -> Tensor:
     """A boundary value at points [n, d] as [n, 1], or [n, B] when it returns one row per trajectory [B, n]."""
     if not callable(value):
         return torch.full_like(points[:, :1], float(value))
@@ -467,9 +467,9 @@ def _evaluate(value: Value, points: Tensor, t: float) -> Tensor:
     return result.T.contiguous() if result.ndim == 2 else result.expand(len(points))[:, None]
 
 
-def _fixed_in_time(value: Value, points: Tensor, end: float, name: str) -> np.ndarray:
-    first = _evaluate(value, points, 0.0)
-    if not all(torch.equal(first, _evaluate(value, points, t)) for t in (0.37 * end, end)) or first.shape[1] > 1:
+def fixed_in_time(value: Value, points: Tensor, end: float, name: str) -> np.ndarray:
+    first = boundary_values(value, points, 0.0)
+    if not all(torch.equal(first, boundary_values(value, points, t)) for t in (0.37 * end, end)) or first.shape[1] > 1:
         raise InputError(f"the Robin coefficient on '{name}' must not depend on time or trajectory")
     return first[:, 0].cpu().numpy()
 

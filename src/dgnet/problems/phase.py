@@ -1,0 +1,85 @@
+"""Phase change, declared: rho c_eff(T) dT/dt = div(k(T) grad T) + Q (paper, Appendix on failure modes).
+
+The enthalpy per volume H(T) holds the sensible and the latent heat, dH/dT = rho c_eff(T). The liquid fraction is a
+logistic function of temperature, S = 1 / (1 + exp(-4 (T - T_c) / width)), so that H and the Kirchhoff transform
+theta(T) = int k dT have closed forms, smooth and increasing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import torch
+from torch.nn.functional import softplus
+
+from dgnet.errors import InputError
+
+Tensor = torch.Tensor
+
+
+@dataclass(frozen=True)
+class PhaseChange:
+    """Densities in kg/m^3, capacities in J/(kg K), conductivities in W/(m K), latent heat in J/kg, temperatures in K.
+
+    `width` is the range of temperatures over which three quarters of the material melt.
+    """
+
+    temperature: float
+    width: float
+    latent_heat: float
+    density: float = 1.0
+    capacity_solid: float = 1.0
+    capacity_liquid: float = 1.0
+    conductivity_solid: float = 1.0
+    conductivity_liquid: float = 1.0
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if f.name != "temperature" and not (value > 0 or (f.name == "latent_heat" and value == 0)):
+                raise InputError(f"{f.name.replace('_', ' ')} of a phase change must be positive, got {value}")
+
+    def fraction(self, t: Tensor) -> Tensor:
+        """Liquid fraction S(T)."""
+        return torch.sigmoid(4 * (t - self.temperature) / self.width)
+
+    def _molten(self, t: Tensor) -> Tensor:
+        """int of S from -infinity to T."""
+        return 0.25 * self.width * softplus(4 * (t - self.temperature) / self.width, threshold=40.0)
+
+    def enthalpy(self, t: Tensor) -> Tensor:
+        """H(T) per volume; zero for the solid extrapolated to T_c."""
+        sensible = self.capacity_solid * (t - self.temperature)
+        sensible = sensible + (self.capacity_liquid - self.capacity_solid) * self._molten(t)
+        return self.density * (sensible + self.latent_heat * self.fraction(t))
+
+    def capacity(self, t: Tensor) -> Tensor:
+        """dH/dT = rho c_eff(T), per volume."""
+        s = self.fraction(t)
+        c = self.capacity_solid + (self.capacity_liquid - self.capacity_solid) * s
+        return self.density * (c + self.latent_heat * 4 / self.width * s * (1 - s))
+
+    def conductivity(self, t: Tensor) -> Tensor:
+        """k(T)."""
+        return self.conductivity_solid + (self.conductivity_liquid - self.conductivity_solid) * self.fraction(t)
+
+    def kirchhoff(self, t: Tensor) -> Tensor:
+        """theta(T) = int of k from T_c: grad theta = k grad T."""
+        change = self.conductivity_liquid - self.conductivity_solid
+        return self.conductivity_solid * (t - self.temperature) + change * self._molten(t)
+
+    def temperature_of(self, enthalpy: Tensor, iterations: int = 80) -> Tensor:
+        """T with H(T) = enthalpy: Newton's method, kept inside a shrinking bracket."""
+        e = enthalpy / self.density
+        capacities = self.capacity_solid, self.capacity_liquid
+        slack = abs(capacities[1] - capacities[0]) * self.width
+        low = torch.minimum(*((e - self.latent_heat - slack) / c for c in capacities)) + self.temperature
+        high = torch.maximum(*((e + slack) / c for c in capacities)) + self.temperature
+        t = 0.5 * (low + high)
+        for _ in range(iterations):
+            error = self.enthalpy(t) - enthalpy
+            low, high = torch.where(error < 0, t, low), torch.where(error < 0, high, t)
+            newton = t - error / self.capacity(t)
+            room = 1e-10 * self.width  # a root at the bracket's end is rounded to either side of it
+            t = torch.where((newton > low - room) & (newton < high + room), newton, 0.5 * (low + high))
+        return t
