@@ -20,7 +20,8 @@ from math import ceil, inf, log, sqrt
 
 import torch
 
-from dgnet.operators import EdgeMatrix
+from dgnet.operators import EdgeMatrix, Pattern
+from dgnet.operators.sparse import csr
 
 Tensor = torch.Tensor
 
@@ -112,31 +113,33 @@ def bounds_of(A: EdgeMatrix, M: EdgeMatrix | None = None, mass_low: float = 0.0,
 
     def parts(v: Tensor) -> tuple[Tensor, Tensor]:
         scaled = v.detach().double() * weight
+        if symmetric:
+            return scaled, scaled
         mirrored = scaled.index_select(-1, pattern.transpose)
         return 0.5 * (scaled + mirrored), 0.5 * (scaled - mirrored)
 
     sym, skew = parts(values)
-    imag = 0.0 if symmetric else float(_norm_bound(A, skew))
-    spread = float(_norm_bound(A, sym.index_fill(-1, pattern.diagonal, 0.0)))
+    imag = 0.0 if symmetric else float(_norm_bound(pattern, skew))
+    spread = float(_norm_bound(pattern, sym.index_fill(-1, pattern.diagonal, 0.0)))
     low = 1.0 - spread
     if M is not None and mass_low > 0:
         share = float((M.values.detach().double().index_select(-1, pattern.diagonal) / diagonal).min())
-        unsigned = 0.0 if symmetric or rest is None else float(_norm_bound(A, parts(rest.values)[0]))
+        unsigned = 0.0 if symmetric or rest is None else float(_norm_bound(pattern, parts(rest.values)[0]))
         low = max(low, mass_low * share - unsigned)
     return Bounds(low, 1.0 + spread, imag)
 
 
-def _norm_bound(A: EdgeMatrix, entries: Tensor) -> Tensor:
-    """Upper bound of the 2-norm of a (skew-)symmetric matrix: its largest absolute row sum, sharpened once.
+def _norm_bound(pattern: Pattern, entries: Tensor) -> Tensor:
+    """Upper bound of the 2-norm of a (skew-)symmetric matrix: its largest absolute row sum, sharpened.
 
-    For non-negative weights w, ||X|| <= max_i (|X| w)_i / w_i for symmetric |X| (Perron-Frobenius); w after two products is
+    For positive weights w, ||X|| <= max_i (|X| w)_i / w_i for symmetric |X| (Perron-Frobenius); w after some products is
     close to the Perron vector.
     """
-    size = entries.abs()
-    w = size.new_ones((*size.shape[:-1], A.pattern.n))
-    best = A.row_reduce(size).amax()
+    size = csr(pattern, entries.abs().reshape(-1, pattern.nnz))
+    w = torch.ones(size.shape[0], dtype=entries.dtype, device=entries.device)
+    best = torch.full((), inf, dtype=entries.dtype, device=entries.device)
     for _ in range(3):
-        new = A.row_reduce(size * w.index_select(-1, A.pattern.col))
+        new = torch.mv(size, w)
         best = torch.minimum(best, (new / w).amax())
-        w = new + 1e-3 * new.amax(-1, keepdim=True) + 1e-300
+        w = new + 1e-3 * new.amax() + 1e-300
     return best

@@ -256,12 +256,8 @@ class EdgeMatrix:
         return self.values.index_select(-1, self.pattern.diagonal)
 
     def row_sums(self) -> Tensor:
-        return self.row_reduce(self.values)
-
-    def row_reduce(self, entries: Tensor) -> Tensor:
-        """Sum entries [..., nnz] over each row: [..., n]."""
-        out = entries.new_zeros((*entries.shape[:-1], self.pattern.n))
-        return out.index_add(-1, self.pattern.row.long(), entries)
+        ones = self.values.new_ones((*self.values.shape[:-1], self.pattern.n, 1))
+        return (self @ ones)[..., 0]
 
     def is_symmetric(self, tolerance: float = 1e-6) -> bool:
         difference = (self.values - self.mT.values).abs().max()
