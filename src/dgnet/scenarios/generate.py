@@ -25,6 +25,7 @@ from dgnet.data.store import Scalar
 from dgnet.errors import InputError
 from dgnet.problems.sources import Source, step_average
 from dgnet.reference.flow import FlowRecord, simulate
+from dgnet.reference.phase import solve as solve_phase
 from dgnet.reference.transport import solve
 from dgnet.scenarios import get
 from dgnet.scenarios.scenario import Draw, Sample, Scale, Scenario, Truth
@@ -74,6 +75,10 @@ def truth_states(scenario: Scenario, sample: Sample, settings: Truth, flow: Flow
                  progress: Callable[[int], None] | None = None) -> Tensor:
     """The reference solution of a batch at the coarse nodes [B, T+1, N, F], float64 on the CPU."""
     panels = max(1, -(-scenario.panels // settings.substeps))
+    if scenario.phase_change is not None:
+        return solve_phase(scenario.mesh, scenario.phase_change, scenario.conditions, sample.initial, dt=scenario.dt,
+                           steps=scenario.steps, refine=settings.refine, substeps=settings.substeps, source=sample.source,
+                           device=device, progress=progress, panels=panels)
     given: Any = flow
     return solve(scenario.mesh, scenario.pde, scenario.conditions, sample.initial, dt=scenario.dt, steps=scenario.steps,
                  refine=settings.refine, substeps=settings.substeps, degree=settings.degree, source=sample.source,

@@ -6,7 +6,6 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -16,10 +15,8 @@ from dgnet.mesh import Mesh
 from dgnet.problems.conditions import Condition
 from dgnet.problems.discretisation import CONSISTENT, Discretisation
 from dgnet.problems.pde import PDE
+from dgnet.problems.phase import PhaseChange
 from dgnet.problems.sources import Source
-
-if TYPE_CHECKING:
-    from dgnet.problems.phase import PhaseChange
 
 SIZES = ("small", "paper")
 TRUTHS = ("same-mesh", "converged")
