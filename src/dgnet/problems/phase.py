@@ -80,6 +80,7 @@ class PhaseChange:
             error = self.enthalpy(t) - enthalpy
             low, high = torch.where(error < 0, t, low), torch.where(error < 0, high, t)
             newton = t - error / self.capacity(t)
-            room = 1e-10 * self.width  # a root at the bracket's end is rounded to either side of it
-            t = torch.where((newton > low - room) & (newton < high + room), newton, 0.5 * (low + high))
+            # strictly inside, or Newton may cycle between the ends; but a converged one may sit on an end
+            inside = ((newton > low) & (newton < high)) | ((newton - t).abs() < 1e-8 * self.width)
+            t = torch.where(inside, newton, 0.5 * (low + high))
         return t

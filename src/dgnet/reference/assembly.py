@@ -189,8 +189,8 @@ def to_torch(matrix: csr_matrix, device: torch.device, dtype: torch.dtype) -> Te
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # torch calls its CSR tensors a beta, once per process
         return torch.sparse_csr_tensor(
-            torch.as_tensor(matrix.indptr, dtype=index), torch.as_tensor(matrix.indices, dtype=index),
-            torch.as_tensor(matrix.data, dtype=dtype), size=matrix.shape, device=device, check_invariants=False)
+            torch.tensor(matrix.indptr, dtype=index, device=device), torch.tensor(matrix.indices, dtype=index, device=device),
+            torch.tensor(matrix.data, dtype=dtype, device=device), size=matrix.shape, check_invariants=False)
 
 
 class Advection:
