@@ -298,12 +298,14 @@ class ChannelFlow:
     across it: a(t) rises over `ramp`, and b(t) is one pulse of height `perturbation` over `pulse` that breaks the symmetry
     (it carries no net flux), after which the inflow is steady. They default to one and two times inlet width / U.
     Every boundary but inlet and outlet is a wall. `initial` [n_p2, 2] starts from a given velocity instead of rest.
+    `tolerance` is the factor by which `schur` reduces the error of the extrapolated velocity in each step, and the relative
+    residual at which `check` gives up; what is left in smooth flow is many orders below it.
     """
 
     def __init__(self, mesh: Mesh, *, mean_velocity: float, viscosity: float, dt: float, inlet: str = "inlet",
                  outlet: str = "outlet", ramp: float | None = None, perturbation: float = 0.3, pulse: float | None = None,
                  initial: np.ndarray | None = None, start: float = 0.0, device: str | torch.device = "cpu", method: str = "auto",
-                 tolerance: float = 1e-8, graph: bool = True) -> None:
+                 tolerance: float = 1e-6, graph: bool = True) -> None:
         for name, number in (("mean_velocity", mean_velocity), ("viscosity", viscosity), ("dt", dt), ("tolerance", tolerance)):
             if not (np.isfinite(number) and number > 0):
                 raise InputError(f"{name} must be a positive number, got {number}")
@@ -423,9 +425,13 @@ class ChannelFlow:
             for _ in range(3):
                 self._step()
         torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self._step()
+        graph: Any = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph):
+                self._step()
+        except RuntimeError as error:  # a library that cannot be captured costs speed, not correctness
+            warnings.warn(f"the flow step could not be captured as a CUDA graph: {error}", stacklevel=3)
+            graph = None
         for x, old in zip((self.u, self.n_u, self.p, self.clock), state):
             x.copy_(old)
         return graph
@@ -451,7 +457,7 @@ class ChannelFlow:
         both = torch.stack([momentum, flux.norm() / size]).tolist()
         if not np.isfinite(both).all() or float(self.u[0].abs().max()) > 1e6 * float(self.modes.abs().max()):
             raise SolveError(f"the flow blew up before t = {self.time:.6g}; take a time step below {self.dt:g}")
-        if max(both) > 1e3 * self.tolerance:
+        if max(both) > self.tolerance:
             raise SolveError(f"the flow solve at t = {self.time:.6g} missed its tolerance: residuals {both[0]:.1e} (momentum), "
                              f"{both[1]:.1e} (divergence)")
         return both[0], both[1]
