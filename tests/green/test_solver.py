@@ -328,21 +328,3 @@ def test_rollout_streams_the_same_states():
     torch.testing.assert_close(torch.stack([seen[k] for k in range(1, 13)], 1), whole[:, 1:])
     torch.testing.assert_close(last[:, 0], whole[:, -1])
 
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_cuda_equals_cpu_captured_or_not():
-    states = {}
-    for device in ("cpu", "cuda"):
-        p = Discretisation(MESH, PDE(fields=("a", "b"), diffusion={"a": 0.1, "b": 0.3}, velocity=[0.2, 0.1],
-                                     reaction=lambda u: u - u**3), [Dirichlet("left", 0.2)], 0.05, device=device)
-        g = torch.Generator().manual_seed(0)
-        u0 = torch.randn(3, MESH.n_nodes, 2, dtype=torch.float64, generator=g).to(device)
-        f = torch.randn(3, 20, MESH.n_nodes, 2, dtype=torch.float64, generator=g).to(device)
-        with torch.no_grad():
-            for backend in BACKENDS:
-                for capture in (True, False):
-                    states[device, backend, capture] = rollout(Classical(backend=backend), p, u0, f, capture=capture).cpu()
-    reference = states["cpu", "lu", False]
-    for key, state in states.items():
-        assert float((state - reference).norm() / reference.norm()) < 1e-9, key
