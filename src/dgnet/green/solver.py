@@ -10,6 +10,7 @@ new time level.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -139,6 +140,26 @@ def _aligned(A: EdgeMatrix) -> EdgeMatrix:
     return EdgeMatrix(A.pattern, A.values.contiguous())
 
 
+@dataclass(frozen=True, eq=False)
+class Operators:
+    """What a step is made of. The classical ones come from a `Discretisation`; a learned model puts in its own."""
+
+    mass: EdgeMatrix  # [b, f, nnz], symmetric positive definite
+    source: EdgeMatrix  # turns f into a load: the mass, unless it is learned
+    stiffness: Callable[[float], EdgeMatrix]  # K(t)
+    rest: Callable[[float], EdgeMatrix | None]  # the part of K(t) that need not be positive semidefinite
+    load: Callable[[float], Tensor | None]
+    reaction: Callable[[Tensor], Tensor] | None
+    mass_low: float  # proven lower bound of diag(M)^-1 M
+    symmetric: bool
+    time_dependent: bool
+
+    @classmethod
+    def classical(cls, p: Discretisation) -> Operators:
+        return cls(p.mass, p.mass, p.stiffness, p.advection, p.load, p.pde.reaction, p.mass_bounds[0],
+                   p.pde.velocity is None, p.time_dependent)
+
+
 class GreenSolver:
     """Time stepping of a `Discretisation`. `backend` is auto, lu, cholesky, iterative or dense (see `backends`).
 
@@ -147,7 +168,7 @@ class GreenSolver:
     """
 
     def __init__(self, problem: Discretisation, backend: str = "auto", theta: float = 0.5, tolerance: float | None = None,
-                 damped_start: int = 0, solves: int = 1000, columns: int = 1) -> None:
+                 damped_start: int = 0, solves: int = 1000, columns: int = 1, operators: Operators | None = None) -> None:
         if backend != "auto" and backend not in NAMES:
             raise InputError(f"unknown backend '{backend}' (known: auto, {', '.join(NAMES)})")
         if not 0.5 <= theta <= 1.0:
@@ -155,36 +176,35 @@ class GreenSolver:
         self.problem, self.backend, self.theta = problem, backend, theta
         self.tolerance, self.damped_start = tolerance, damped_start
         self.solves, self.columns = solves, columns
+        self.operators = operators or Operators.classical(problem)
         self.monitor = Monitor()
-        self._cache: tuple[tuple, StepOperator] | None = None
+        self._cache: tuple[tuple, EdgeMatrix, StepOperator] | None = None
         self._bounds: Bounds | None = None
-        self._age = 0
+        self._age = self._version = 0
 
     # ------------------------------------------------------------------ operators
 
-    @property
-    def symmetric(self) -> bool:
-        return self.problem.pde.velocity is None
-
     def operator(self, t: float = 0.0, theta: float | None = None, dt: float | None = None) -> StepOperator:
         """The step from t to t + dt. Kept while nothing it was built from has changed."""
-        p = self.problem
+        p, ops = self.problem, self.operators
         theta = self.theta if theta is None else theta
         dt = p.dt if dt is None else dt
-        K0, M = p.stiffness(t), p.mass
-        key = (t if p.time_dependent else None, theta, dt, id(K0), K0.values._version, torch.is_grad_enabled())
+        key = (t if ops.time_dependent else None, theta, dt, torch.is_grad_enabled())
         if self._cache is not None and self._cache[0] == key:
-            return self._cache[1]
-        K1 = p.stiffness(t + dt) if p.time_dependent else K0
-        bounds = self._bounds if p.time_dependent and self._age % 50 else None
-        step = StepOperator(M, K0, K1, dt, theta, p.fixed, backend=self.backend, symmetric=self.symmetric,
-                            mass_low=p.mass_bounds[0], rest=p.advection(t + dt),
-                            tolerance=self.tolerance, solves=1 if p.time_dependent else self.solves,
-                            monitor=self.monitor, bounds=bounds, columns=self.columns)
-        if p.time_dependent:
+            kept = self._cache[1]
+            if ops.time_dependent or (kept is ops.stiffness(t) and kept.values._version == self._version):
+                return self._cache[2]
+        K0 = ops.stiffness(t)
+        K1 = ops.stiffness(t + dt) if ops.time_dependent else K0
+        bounds = self._bounds if ops.time_dependent and self._age % 50 else None
+        step = StepOperator(ops.mass, K0, K1, dt, theta, p.fixed, backend=self.backend, symmetric=ops.symmetric,
+                            mass_low=ops.mass_low, rest=ops.rest(t + dt), tolerance=self.tolerance,
+                            solves=1 if ops.time_dependent else self.solves, monitor=self.monitor, bounds=bounds,
+                            columns=self.columns)
+        if ops.time_dependent:
             wide = step.bounds if self._bounds is None else step.bounds.union(self._bounds)
             self._bounds, self._age = replace(wide, tight=True), self._age + 1
-        self._cache = (key, step)
+        self._cache, self._version = (key, K0, step), K0.values._version
         return step
 
     # ------------------------------------------------------------------ stepping
@@ -206,23 +226,22 @@ class GreenSolver:
         return p.expand(self._advance(u, f, t, self.theta, p.dt))
 
     def _advance(self, u: Tensor, f: Tensor | None, t: float, theta: float, dt: float) -> Tensor:
-        p = self.problem
+        ops = self.operators
         op = self.operator(t, theta, dt)
-        w = p.fixed_values(t + dt)
+        w = self.problem.fixed_values(t + dt)
         right = op.right_hand_side(u, self._force(f, t, theta, dt))
-        reaction = p.pde.reaction
-        if reaction is None:
+        if ops.reaction is None:
             return op.solve(right, w)
-        r0 = reaction(u)
-        guess = op.solve(right + dt * product(p.mass, r0), w)
-        return op.solve(right + dt * product(p.mass, torch.lerp(r0, reaction(guess), theta)), w)
+        r0 = ops.reaction(u)
+        guess = op.solve(right + dt * product(ops.mass, r0), w)
+        return op.solve(right + dt * product(ops.mass, torch.lerp(r0, ops.reaction(guess), theta)), w)
 
     def _force(self, f: Tensor | None, t: float, theta: float, dt: float) -> Tensor | None:
-        p = self.problem
-        force = None if f is None else product(p.mass, f)
-        g1 = p.load(t + dt)
+        ops = self.operators
+        force = None if f is None else product(ops.source, f)
+        g1 = ops.load(t + dt)
         if g1 is not None:
-            g0 = p.load(t)
+            g0 = ops.load(t)
             assert g0 is not None
             load = g1 if g0 is g1 else torch.lerp(g0, g1, theta)
             force = load[None] if force is None else force + load
@@ -236,5 +255,5 @@ class GreenSolver:
         e = torch.zeros(1, p.n, p.n_fields, dtype=p.dtype, device=p.geometry.device)
         e[0, int(p.geometry.dof[node]), field] = 1.0
         w = None if p.fixed is None else torch.zeros(p.n, p.n_fields, dtype=p.dtype, device=p.geometry.device)
-        return p.expand(self.operator(t).solve(product(p.mass, e), w))[0]
+        return p.expand(self.operator(t).solve(product(self.operators.mass, e), w))[0]
 

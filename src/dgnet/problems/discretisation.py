@@ -10,7 +10,7 @@ f is 1 or the number of fields (each field its own coefficients).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import isfinite
 
@@ -24,7 +24,7 @@ from dgnet.errors import InputError
 from dgnet.mesh import Mesh
 from dgnet.operators import EdgeMatrix, Geometry, advection, facet_load, facet_mass, mass, mass_range, stiffness
 from dgnet.problems.conditions import Condition, Dirichlet, Neumann, Periodic, Robin, Value
-from dgnet.problems.pde import PDE
+from dgnet.problems.pde import PDE, Velocity
 
 Tensor = torch.Tensor
 
@@ -60,7 +60,7 @@ class Discretisation:
                 raise InputError(f"a condition on '{c.boundary}' names field '{c.field}', but the fields are {list(fields)}")
             if isinstance(c, Robin) and not callable(c.coefficient) and c.coefficient < 0:
                 raise InputError(f"the convective coefficient on '{c.boundary}' must not be negative, got {c.coefficient}")
-        _ = self.stiffness_fixed  # validates the coefficients now, not in the middle of a rollout
+        _ = self.diffusion_part, self.decay_part  # validates the coefficients now, not in the middle of a rollout
         if not callable(self.pde.velocity):
             _ = self.advection()
 
@@ -120,22 +120,26 @@ class Discretisation:
         return callable(self.pde.velocity) or any(isinstance(c, Robin) and callable(c.coefficient) for c in self.conditions)
 
     @cached_property
-    def stiffness_fixed(self) -> EdgeMatrix:
-        """Diffusion and decay: the part of K that never changes, positive semidefinite. Values [1, f, nnz]."""
-        g, pde = self.geometry, self.pde
-        shared = pde.shared("diffusion") and pde.shared("decay")
+    def diffusion_part(self) -> EdgeMatrix:
+        """Stiffness of the diffusion, positive semidefinite. Values [1, f, nnz]."""
+        values = self.pde.per_field("diffusion")[: 1 if self.pde.shared("diffusion") else None]
+        return self._stacked([stiffness(self.geometry, D) for D in values])
+
+    @cached_property
+    def decay_part(self) -> EdgeMatrix:
+        """The decay times the mass, positive semidefinite where the decay is not negative. Values [1, f, nnz]."""
         parts = []
-        for diffusion, decay in list(zip(pde.per_field("diffusion"), pde.per_field("decay")))[: 1 if shared else None]:
-            K = stiffness(g, diffusion)
-            k = torch.as_tensor(decay, dtype=g.dtype, device=g.device)
+        for decay in self.pde.per_field("decay")[: 1 if self.pde.shared("decay") else None]:
+            k = torch.as_tensor(decay, dtype=self.dtype, device=self.geometry.device)
             if k.dim() not in (0, 1) or (k.dim() == 1 and len(k) != self.mesh.n_nodes):
                 raise InputError(f"decay must be a number or one per node [{self.mesh.n_nodes}], got shape {list(k.shape)}")
-            if k.dim() == 0:
-                K = K + mass(g, self.consistent) * k
-            else:
-                K = K + mass(g, self.consistent, weight=k)
-            parts.append(K.values)
-        return EdgeMatrix(g.pattern, torch.stack(parts)[None])
+            plain = k.dim() == 0
+            m = mass(self.geometry, self.consistent, weight=None if plain else k)
+            parts.append(m * k if plain else m)
+        return self._stacked(parts)
+
+    def _stacked(self, parts: list[EdgeMatrix]) -> EdgeMatrix:
+        return EdgeMatrix(self.geometry.pattern, torch.stack([p.values for p in parts])[None])
 
     def advection(self, t: float = 0.0) -> EdgeMatrix | None:
         """The velocity's part of K(t), values [b, 1, nnz]; None without a velocity."""
@@ -162,49 +166,58 @@ class Discretisation:
         return self._stiffness(0.0)
 
     def _stiffness(self, t: float) -> EdgeMatrix:
-        K, C = self._with_convection(self.stiffness_fixed, t), self.advection(t)
-        return K if C is None else K + C
+        K = self.diffusion_part + self.decay_part
+        for extra in (self.convection_part(t), self.advection(t)):
+            K = K if extra is None else K + extra
+        return K
 
-    def _with_convection(self, K: EdgeMatrix, t: float) -> EdgeMatrix:
-        """Add the convective (Robin) boundaries: integral of h phi_i phi_j."""
+    def convection_part(self, t: float = 0.0) -> EdgeMatrix | None:
+        """The convective (Robin) boundaries: integral of h phi_i phi_j. Values [1, f, nnz]; None when there are none."""
+        total: EdgeMatrix | None = None
         for c in self.conditions:
             if isinstance(c, Robin):
                 facets = self.mesh.facets(c.boundary)
                 h = self._on_facets(c.coefficient, facets, t).mean(-1)
                 if bool((h.detach() < 0).any()):
                     raise InputError(f"the convective coefficient on '{c.boundary}' must not be negative, got {float(h.min()):.4g}")
-                extra = facet_mass(self.geometry, facets, h).values
-                K = EdgeMatrix(K.pattern, K.values + extra * self._field_mask(c.field)[:, None])
-        return K
+                extra = facet_mass(self.geometry, facets, h)
+                extra = EdgeMatrix(extra.pattern, (extra.values * self._field_mask(c.field)[:, None])[None])
+                total = extra if total is None else total + extra
+        return total
 
     # ------------------------------------------------------------------ boundary data
 
     def load(self, t: float) -> Tensor | None:
         """g(t) [n, F]: Neumann fluxes and convective exchange with the ambient; None when there is none."""
-        if self._fixed_load is not None:
-            return self._fixed_load
-        return self._load(t)
+        parts = [g for g in (self.flux_load(t), self.convection_load(t)) if g is not None]
+        return None if not parts else parts[0] if len(parts) == 1 else parts[0] + parts[1]
 
-    @cached_property
-    def _fixed_load(self) -> Tensor | None:
-        changing = [c for c in self.conditions if (isinstance(c, Neumann) and callable(c.flux))
-                    or (isinstance(c, Robin) and (callable(c.ambient) or callable(c.coefficient)))]
-        return None if changing else self._load(0.0)
+    def flux_load(self, t: float) -> Tensor | None:
+        """The part of g from Neumann conditions."""
+        rules = [c for c in self.conditions if isinstance(c, Neumann)]
+        return self._load("flux", rules, t, any(callable(c.flux) for c in rules))
 
-    def _load(self, t: float) -> Tensor | None:
+    def convection_load(self, t: float) -> Tensor | None:
+        """The part of g from convective (Robin) conditions."""
+        rules = [c for c in self.conditions if isinstance(c, Robin)]
+        return self._load("convection", rules, t, any(callable(c.ambient) or callable(c.coefficient) for c in rules))
+
+    def _load(self, name: str, rules: Sequence[Neumann | Robin], t: float, changing: bool) -> Tensor | None:
+        kept: dict[str, Tensor] = self.__dict__.setdefault("_loads", {})
+        if name in kept:
+            return kept[name]
         total: Tensor | None = None
-        for c in self.conditions:
+        for c in rules:
+            facets = self.mesh.facets(c.boundary)
             if isinstance(c, Neumann):
-                facets = self.mesh.facets(c.boundary)
                 flux = self._on_facets(c.flux, facets, t)
-            elif isinstance(c, Robin):
-                facets = self.mesh.facets(c.boundary)
+            else:
                 h = self._on_facets(c.coefficient, facets, t).mean(-1, keepdim=True)
                 flux = h * self._on_facets(c.ambient, facets, t)
-            else:
-                continue
             part = facet_load(self.geometry, facets, flux)[:, None] * self._field_mask(c.field)
             total = part if total is None else total + part
+        if total is not None and not changing:
+            kept[name] = total
         return total
 
     @cached_property
@@ -247,8 +260,9 @@ class Discretisation:
     @property
     def data_changes(self) -> bool:
         """Boundary data (loads or Dirichlet values) are functions of time."""
-        return (self._fixed_load is None and self._load(0.0) is not None) or (
-            self.fixed is not None and self._fixed_constant is None)
+        return any(callable(value) for c in self.conditions for value in (
+            (c.value,) if isinstance(c, Dirichlet) else (c.flux,) if isinstance(c, Neumann)
+            else (c.ambient,) if isinstance(c, Robin) else ()))
 
     @cached_property
     def _x64(self) -> Tensor:
@@ -272,6 +286,14 @@ class Discretisation:
         hot = [float(f == name) for f in self.pde.fields]
         return torch.tensor(hot, dtype=self.dtype, device=self.geometry.device)
 
+    def given(self, velocity: Velocity) -> Discretisation:
+        """The same problem with another velocity; everything that does not depend on it is shared."""
+        other = object.__new__(Discretisation)
+        stale = {"_stiffness_constant", "_advection_constant", "time_dependent"}
+        other.__dict__.update({k: v for k, v in self.__dict__.items() if k not in stale})
+        other.__dict__["pde"] = replace(self.pde, velocity=velocity)
+        return other
+
     # ------------------------------------------------------------------ checks and numbers to know
 
     def check_state(self, u: Tensor, what: str = "the state") -> None:
@@ -282,7 +304,7 @@ class Discretisation:
     @property
     def stiffness_number(self) -> float:
         """Largest dt/2 * K_ii / M_ii: how far from the identity a step is (about 4 dt D / 2h^2 in 2D)."""
-        K, M = self.stiffness_fixed.diagonal.detach(), mass(self.geometry, LUMPED).diagonal
+        K, M = self.diffusion_part.diagonal.detach(), mass(self.geometry, LUMPED).diagonal
         return float((0.5 * self.dt * K / M).max())
 
 
