@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
@@ -28,7 +28,7 @@ class Classical:
         return f"classical ({kinds.get(self.consistent, f'{self.consistent:g} consistent')})"
 
     def prepare(self, problem: Discretisation, batch: int = 1, steps: int = 1000) -> GreenSolver:
-        problem = problem if problem.consistent == self.consistent else replace(problem, consistent=self.consistent)
+        problem = problem.recast(self.consistent, problem.advection_form)
         solver = GreenSolver(problem, self.backend, self.theta, self.tolerance, self.damped_start, solves=steps,
                              columns=batch)
         solver.monitor.deferred = problem.geometry.device.type == "cuda"

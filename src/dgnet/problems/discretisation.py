@@ -288,10 +288,19 @@ class Discretisation:
 
     def given(self, velocity: Velocity) -> Discretisation:
         """The same problem with another velocity; everything that does not depend on it is shared."""
+        return self._derived({"_advection_constant", "time_dependent"}, pde=replace(self.pde, velocity=velocity))
+
+    def recast(self, consistent: float, advection_form: str) -> Discretisation:
+        """The same problem in another discretisation, on the same geometry."""
+        if (consistent, advection_form) == (self.consistent, self.advection_form):
+            return self
+        return self._derived({"mass", "decay_part", "_advection_constant"}, consistent=consistent, advection_form=advection_form)
+
+    def _derived(self, stale: set[str], **changes: object) -> Discretisation:
         other = object.__new__(Discretisation)
-        stale = {"_stiffness_constant", "_advection_constant", "time_dependent"}
-        other.__dict__.update({k: v for k, v in self.__dict__.items() if k not in stale})
-        other.__dict__["pde"] = replace(self.pde, velocity=velocity)
+        _ = self.geometry  # shared
+        other.__dict__.update({k: v for k, v in self.__dict__.items() if k not in stale | {"_stiffness_constant"}})
+        other.__dict__.update(changes)
         return other
 
     # ------------------------------------------------------------------ checks and numbers to know

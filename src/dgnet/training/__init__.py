@@ -1,0 +1,6 @@
+"""Training: recipes, the loop, checkpoints."""
+
+from dgnet.training.fit import Corpus, Progress, evaluate_rne, fit, load_checkpoint, split
+from dgnet.training.recipe import Recipe, Stage, paper_recipe
+
+__all__ = ["Corpus", "Progress", "Recipe", "Stage", "evaluate_rne", "fit", "load_checkpoint", "paper_recipe", "split"]

@@ -1,0 +1,444 @@
+"""DGNet: a Green solver whose operator is partly learned (paper, Section 3).
+
+    L = L_physics + L_neural                                            hybrid operator        (Eq. 7)
+    u+ = G [ (I + dt/2 L) u + dt f ],   G = (I - dt/2 L)^-1             discrete Green update  (Eq. 6)
+    u+ <- u+ + small bounded residual network                           (Section 3.5)
+
+In finite-element form, with mass M and stiffness K, L = -M^-1 K and the update is (M + dt/2 K) u+ = (M - dt/2 K) u + dt P f.
+Two decoders turn a graph network on the mesh geometry into L_neural:
+
+`edge`, the paper's: one bounded number per directed edge, zero row sums, scaled by the local physical operator.
+
+`structured`, ours: what may be learned is chosen so that no weights can make it unstable.
+    M    symmetric, lumped minus a graph Laplacian whose weights keep every cell's mass positive definite;
+         row sums, and with them constants and the total mass, never change
+    K    each cell's diffusivity times exp(symmetric tensor): stays positive semidefinite
+    P    the source's own stencil, same form as M
+    C    advection as given, plus learned streamline diffusion >= 0
+   Then f = 0 implies |u+|_M <= |u|_M for any weights (advection in skew form).
+
+Every learned part starts at zero: untrained, DGNet is the classical solver on the same mesh, to rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from dgnet.errors import InputError
+from dgnet.green import GreenSolver, Operators, product
+from dgnet.models.gnn import MLP, GeometryNet, MeshGraph, StateNet
+from dgnet.operators import EdgeMatrix, Geometry, mass, nodal_velocity
+from dgnet.problems import Discretisation
+
+Tensor = torch.Tensor
+
+DECODERS = ("structured", "edge", "none")
+REACTIONS = ("known", "learned", "none")
+CALIBRATED = ("diffusion", "decay", "convection")
+_RANGE_DOWN = 1.5  # the mass factor of an edge may fall by this much below its classical value
+
+
+@dataclass(frozen=True)
+class DGNetConfig:
+    """Every learned part by name; each can be switched off."""
+
+    decoder: str = "structured"
+    network: bool = True  # the geometry network feeds the decoder
+    free: bool = False  # plus one free number per edge and cell: for one fixed mesh
+    learn_mass: bool = True
+    learn_source: bool = True
+    learn_diffusion: bool = True
+    learn_streamline: bool = False
+    learn_start: bool = False  # filter of the initial state, for data whose start the mesh cannot resolve
+    residual: bool = False
+    reaction: str = "known"
+    odd_reaction: bool = False  # r(-u) = -r(u), a symmetry known beforehand
+    calibrate: tuple[str, ...] = ()
+    physics: bool = True  # off: the paper's variant A
+    green: bool = True  # off: the paper's variant D, a network that only sees what the operator gives
+    consistent: float = 1.0
+    advection_form: str = "galerkin"
+    edge_limit: float = 0.3  # |L_neural| against the local physical operator, `edge` decoder
+    hidden: int = 64
+    layers: int = 3
+    residual_hidden: int = 64
+    residual_layers: int = 3
+    reaction_hidden: int = 64
+
+    def __post_init__(self) -> None:
+        for value, known, what in ((self.decoder, DECODERS, "decoder"), (self.reaction, REACTIONS, "reaction")):
+            if value not in known:
+                raise InputError(f"unknown {what} '{value}' (known: {', '.join(known)})")
+        strange = set(self.calibrate) - set(CALIBRATED)
+        if strange:
+            raise InputError(f"cannot calibrate '{min(strange)}' (known: {', '.join(CALIBRATED)})")
+
+    @property
+    def structured(self) -> bool:
+        return self.decoder == "structured"
+
+
+PAPER = DGNetConfig(decoder="edge", residual=True, consistent=0.0, learn_mass=False, learn_source=False, learn_diffusion=False)
+VARIANTS = {
+    "A": replace(PAPER, physics=False),  # without L_physics
+    "B": replace(PAPER, decoder="none"),  # without L_neural
+    "C": replace(PAPER, residual=False),  # without the residual network
+    "D": replace(PAPER, green=False, decoder="none"),  # without the Green solver
+}
+
+
+def soft_limit(z: Tensor, down: float, up: float) -> Tensor:
+    """Smooth, monotone, slope 1 at 0, values in (-down, up)."""
+    return torch.where(z > 0, up * torch.tanh(z / up), down * torch.tanh(z / down))
+
+
+class DGNet(nn.Module):
+    """The model. Weights are for one kind of problem (dimension, fields) and, with `free`, for one mesh."""
+
+    def __init__(self, config: DGNetConfig, problem: Discretisation) -> None:
+        super().__init__()
+        c = self.config = config
+        d, F = problem.mesh.dim, problem.n_fields
+        self.dim, self.fields = d, F
+        self.symmetric_size = d * (d + 1) // 2
+        if config.network and config.decoder != "none":
+            self.geometry_net = GeometryNet(d, c.hidden, c.layers)
+            if c.decoder == "edge":
+                self.decode_edge = MLP([2 * c.hidden, c.hidden, F], zero=True)
+            else:
+                self.decode_pair = MLP([3 * c.hidden, c.hidden, 3], zero=True)  # mass, source, start
+                self.decode_cell = MLP([c.hidden, c.hidden, self.symmetric_size + 1], zero=True)  # diffusion, streamline
+        if c.free and c.structured:
+            self.free_pair = nn.Parameter(torch.zeros(len(problem.mesh.edges), 3))
+            self.free_cell = nn.Parameter(torch.zeros(problem.mesh.n_cells, self.symmetric_size + 1))
+        elif c.free:
+            self.free_edge = nn.Parameter(torch.zeros(2 * len(problem.mesh.edges), F))
+        if c.calibrate:
+            self.calibration = nn.ParameterDict({name: nn.Parameter(torch.zeros(())) for name in c.calibrate})
+        if c.reaction == "learned":
+            self.reaction_net = MLP([F, c.reaction_hidden, c.reaction_hidden, F], zero=True)
+        if c.residual or not c.green:
+            extra = 0 if c.green else F
+            self.residual_net = StateNet(d, 2 * F + extra, F, c.residual_hidden, c.residual_layers)
+        for name in ("mean", "std", "source_std", "rate"):  # statistics of the training data, per field
+            self.register_buffer(name, torch.zeros(F) if name == "mean" else torch.ones(F))
+
+    mean: Tensor
+    std: Tensor
+    source_std: Tensor
+    rate: Tensor
+
+    @property
+    def name(self) -> str:
+        return "dgnet"
+
+    def fit_statistics(self, state: Tensor, source: Tensor | None, dt: float) -> None:
+        """Scales of the training data: states [B, T+1, N, F], step-averaged sources [B, T, N, F]."""
+        self.mean.copy_(state.mean((0, 1, 2)))
+        self.std.copy_(state.std((0, 1, 2)).clamp(min=1e-12))
+        if source is not None:
+            self.source_std.copy_(source.std((0, 1, 2)).clamp(min=1e-12))
+        self.rate.copy_(((state[:, 1:] - state[:, :-1]) / dt).std((0, 1, 2)).clamp(min=1e-12))
+
+    # ------------------------------------------------------------------ Model protocol
+
+    def prepare(self, problem: Discretisation, batch: int = 1, steps: int = 1000) -> State:
+        """Decode the operators for this mesh; with gradients on, they are part of the graph."""
+        problem = problem.recast(self.config.consistent, self.config.advection_form)
+        cache = problem.geometry.__dict__.setdefault("_dgnet", {})
+        if "graph" not in cache:
+            cache["graph"] = MeshGraph.of(problem.geometry)
+        graph: MeshGraph = cache["graph"]
+        operators, start = self.hybrid(problem, graph)
+        backend = "iterative" if problem.geometry.device.type == "cuda" else "auto"
+        solver = GreenSolver(problem, backend, solves=steps, columns=batch, operators=operators)
+        solver.monitor.deferred = problem.geometry.device.type == "cuda"
+        return State(solver, graph, start)
+
+    def step(self, state: State, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
+        if k == 0 and state.start is not None:
+            u = u + state.start(u)
+        if not self.config.green:
+            return self.without_green(state, u, source, t)
+        new = state.solver.step(u, source, t)
+        if self.config.residual:
+            new = new + state.solver.problem.dt * self.rate * torch.tanh(self.residual_net(self.inputs(new, source), state.graph))
+        return new if state.solver.problem.fixed is None else impose(state.solver.problem, new, t)
+
+    def capturable(self, state: State) -> bool:
+        p = state.solver.problem
+        if not self.config.green:
+            return not (p.time_dependent or p.data_changes)
+        return not (p.time_dependent or p.data_changes) and state.solver.operator().prepared.capturable
+
+    def finish(self, state: State) -> None:
+        state.solver.monitor.check()
+
+    def inputs(self, u: Tensor, source: Tensor | None) -> Tensor:
+        """[B, N, 2F]: what a network sees of a step, normalised."""
+        f = torch.zeros_like(u) if source is None else source / self.source_std
+        return torch.cat([(u - self.mean) / self.std, f], -1)
+
+    # ------------------------------------------------------------------ hybrid operator
+
+    def hybrid(self, p: Discretisation, graph: MeshGraph) -> tuple[Operators, Callable[[Tensor], Tensor] | None]:
+        """M, K, P and the reaction: L_physics with what was learned; and the filter of the initial state."""
+        c = self.config
+        M = P = p.mass
+        diffusion, mass_low = p.diffusion_part, p.mass_bounds[0]
+        extra: EdgeMatrix | None = None  # L_neural of the `edge` decoder, as a part of K
+        streamline: Tensor | None = None
+        start = None
+        if c.structured:
+            pair, cell = self.decoded(graph, p)
+            if c.learn_mass:
+                M, mass_low = learned_mass(p, soft_limit(pair[:, 0], _RANGE_DOWN, mass_headroom(p)))
+            if c.learn_source:
+                P = pair_correction(p, p.mass, soft_limit(pair[:, 1], 3.0, 3.0))
+            if c.learn_start:
+                start = start_filter(p, graph, soft_limit(pair[:, 2], 0.5, 0.5))
+            if c.learn_diffusion:
+                diffusion = learned_diffusion(p, cell[:, :-1])
+            if c.learn_streamline and p.pde.velocity is not None:
+                streamline = cell[:, -1].clamp(min=0.0)  # clamp passes the gradient at 0, so it can leave zero
+        elif c.decoder == "edge":
+            extra = self.neural_operator(graph, p)
+
+        K = diffusion * self.factor("diffusion") + p.decay_part * self.factor("decay")
+        convection = p.convection_part()
+        if convection is not None:
+            K = K + convection * self.factor("convection")
+        if not c.physics:
+            K = K * 0.0
+        if extra is not None:
+            K = K + extra
+
+        def rest(t: float) -> EdgeMatrix | None:
+            advection = p.advection(t) if c.physics else None
+            return extra if advection is None else advection if extra is None else advection + extra
+
+        def stiffness(t: float) -> EdgeMatrix:
+            velocity = p.advection(t) if c.physics else None
+            total = K if velocity is None else K + velocity
+            return total if streamline is None else total + streamline_diffusion(p, streamline, t)
+
+        fixed_K = None if p.time_dependent else stiffness(0.0)
+
+        def load(t: float) -> Tensor | None:
+            flux, exchange = p.flux_load(t), p.convection_load(t)
+            if exchange is None:
+                return flux
+            exchange = exchange * self.factor("convection")
+            return exchange if flux is None else flux + exchange
+
+        constant_load = None if p.data_changes else load(0.0)
+        ops = Operators(
+            mass=M, source=P, stiffness=stiffness if fixed_K is None else lambda t: fixed_K, rest=rest,
+            load=load if p.data_changes else lambda t: constant_load, reaction=self.reaction(p), mass_low=mass_low,
+            symmetric=(p.pde.velocity is None or not c.physics) and extra is None, time_dependent=p.time_dependent)
+        return ops, start
+
+    def decoded(self, graph: MeshGraph, p: Discretisation) -> tuple[Tensor, Tensor]:
+        """Raw outputs per undirected edge [E, 3] and per cell [K, s+1]."""
+        g = p.geometry
+        pair = torch.zeros(len(graph.pairs), 3, dtype=g.dtype, device=g.device)
+        cell = torch.zeros(len(graph.cells), self.symmetric_size + 1, dtype=g.dtype, device=g.device)
+        if self.config.network:
+            h, e = self.geometry_net(graph)
+            i, j = graph.to[graph.pairs[:, 0]], graph.frm[graph.pairs[:, 0]]
+            both = e[graph.pairs].sum(1)  # e is read in both directions: the result does not depend on the order of i, j
+            pair = pair + self.decode_pair(torch.cat([h[i] + h[j], (h[i] - h[j]).abs(), both], -1))
+            cell = cell + self.decode_cell(h[graph.cells].mean(1))
+        if self.config.free:
+            pair, cell = pair + self.free_pair, cell + self.free_cell
+        return pair, cell
+
+    def neural_operator(self, graph: MeshGraph, p: Discretisation) -> EdgeMatrix:
+        """The paper's L_neural (Eq. 9) as a stiffness: -M L_neural, values [1, F, nnz], zero row sums.
+
+        [L_neural]_ij = limit * |L_physics,ii| / degree_i * tanh(Decoder([h_i, h_j])).
+        """
+        pattern = p.geometry.pattern
+        z = torch.zeros(len(graph.to), self.fields, dtype=p.dtype, device=p.geometry.device)
+        if self.config.network:
+            h, _ = self.geometry_net(graph)
+            z = z + self.decode_edge(torch.cat([h[graph.to], h[graph.frm]], -1))
+        if self.config.free:
+            z = z + self.free_edge
+        size = (p.diffusion_part.diagonal + p.decay_part.diagonal)[0].abs()
+        if p.pde.velocity is not None:
+            C = p.advection(0.0)
+            assert C is not None
+            size = size + C.values.detach().abs().amax(0)[..., pattern.diagonal]
+        if not self.config.physics:  # no local operator to lean on: the identity's scale in one step
+            size = p.mass.diagonal[0] / p.dt
+        degree = torch.zeros(pattern.n, dtype=p.dtype, device=p.geometry.device).index_add(
+            0, graph.to, torch.ones(len(graph.to), dtype=p.dtype, device=p.geometry.device))
+        entries = -self.config.edge_limit * torch.tanh(z).T * (size / degree)[..., graph.to].expand(self.fields, -1)
+        slots = directed_slots(p, graph)
+        values = torch.zeros(self.fields, pattern.nnz, dtype=p.dtype, device=p.geometry.device)
+        values = values.index_add(1, slots, entries).index_add(1, pattern.diagonal[graph.to], -entries)
+        return EdgeMatrix(pattern, values[None])
+
+    def reaction(self, p: Discretisation) -> Callable[[Tensor], Tensor] | None:
+        """r(u): given, learned node by node (bounded growth is left to the data), or none."""
+        if self.config.reaction == "known":
+            return p.pde.reaction
+        if self.config.reaction == "none":
+            return None
+
+        def learned(u: Tensor) -> Tensor:
+            if self.config.odd_reaction:
+                v = u / self.std
+                return self.rate * 0.5 * (self.reaction_net(v) - self.reaction_net(-v))
+            return self.rate * self.reaction_net((u - self.mean) / self.std)
+
+        return learned
+
+    def factor(self, name: str) -> Tensor | float:
+        """exp of the calibrated number: positive, 1 at birth."""
+        return self.calibration[name].exp() if name in self.config.calibrate else 1.0
+
+    # ------------------------------------------------------------------ variant D
+
+    def without_green(self, state: State, u: Tensor, source: Tensor | None, t: float) -> Tensor:
+        """The paper's ablation: an end-to-end network that is shown L_physics u, but does not solve with it."""
+        p = state.solver.problem
+        Lu = -product(p.stiffness(t), p.restrict(u)) / p.mass.row_sums()[0].T
+        x = torch.cat([self.inputs(u, source), p.expand(Lu) / self.rate], -1)
+        new = u + p.dt * self.rate * self.residual_net(x, state.graph)
+        return new if p.fixed is None else impose(p, new, t)
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """A problem made ready: the hybrid solver, the mesh graph, the filter of the initial state."""
+
+    solver: GreenSolver
+    graph: MeshGraph
+    start: Callable[[Tensor], Tensor] | None
+
+
+def impose(p: Discretisation, u: Tensor, t: float) -> Tensor:
+    """Dirichlet values hold exactly after a correction, too."""
+    w = p.fixed_values(t + p.dt)
+    assert p.fixed is not None and w is not None
+    return p.expand(torch.where(p.fixed.T, w, p.restrict(u)))
+
+
+# ---------------------------------------------------------------------- structured parts
+
+
+class Pairs(NamedTuple):
+    """Undirected edges seen from the matrices."""
+
+    of_cell: Tensor  # [K, (d+1)d/2] edge of each pair of corners
+    weight: Tensor  # [E] consistent mass of each edge: sum over its cells of V / ((d+1)(d+2))
+    upper: Tensor  # [E] slots of (i, j)
+    lower: Tensor  # [E] slots of (j, i)
+    first: Tensor  # [E] slots of (i, i)
+    second: Tensor  # [E] slots of (j, j)
+
+
+def cell_pairs(g: Geometry) -> Pairs:
+    cache = g.__dict__.setdefault("_pairs", {})
+    if "pairs" not in cache:
+        n, d = g.mesh.n_nodes, g.dim
+        key = torch.as_tensor(g.mesh.edges[:, 0] * n + g.mesh.edges[:, 1], device=g.device)
+        ends = [(a, b) for a in range(d + 1) for b in range(a + 1, d + 1)]
+        low = torch.stack([torch.minimum(g.cells[:, a], g.cells[:, b]) for a, b in ends], 1)
+        high = torch.stack([torch.maximum(g.cells[:, a], g.cells[:, b]) for a, b in ends], 1)
+        edge = torch.searchsorted(key, low * n + high)
+        share = g.volumes / ((d + 1) * (d + 2))
+        weight = torch.zeros(len(g.mesh.edges), dtype=g.dtype, device=g.device).index_add(
+            0, edge.ravel(), share[:, None].expand_as(edge).reshape(-1))
+        i, j = (torch.as_tensor(g.dof[g.mesh.edges[:, k]], device=g.device) for k in (0, 1))
+        cache["pairs"] = Pairs(edge, weight, g.pattern.slots(i, j), g.pattern.slots(j, i), g.pattern.diagonal[i],
+                               g.pattern.diagonal[j])
+    return cache["pairs"]
+
+
+def directed_slots(p: Discretisation, graph: MeshGraph) -> Tensor:
+    dof = torch.as_tensor(p.geometry.dof, device=p.geometry.device)
+    return p.geometry.pattern.slots(dof[graph.to], dof[graph.frm])
+
+
+def pair_correction(p: Discretisation, base: EdgeMatrix, delta: Tensor) -> EdgeMatrix:
+    """base - graph Laplacian: entry (i, j) grows by delta_ij times the consistent mass of the edge, rows keep their sums."""
+    e = cell_pairs(p.geometry)
+    c = (e.weight * delta)[None, None]
+    values = base.values.index_add(-1, torch.cat([e.upper, e.lower, e.first, e.second]), torch.cat([c, c, -c, -c], -1))
+    return EdgeMatrix(base.pattern, values)
+
+
+def mass_headroom(p: Discretisation) -> float:
+    """How far an edge's factor may rise: a cell's mass stays positive definite below (d+2)/(d+1); 5% are kept back."""
+    d = p.mesh.dim
+    return 0.95 * (d + 2) / (d + 1) - p.consistent
+
+
+def learned_mass(p: Discretisation, delta: Tensor) -> tuple[EdgeMatrix, float]:
+    """M with edge factors consistent + delta, and a proven lower bound of diag(M)^-1 M.
+
+    In units of the share V/((d+1)(d+2)) a cell has lumped mass d+2 and off-diagonals phi_ij = consistent + delta_ij; its graph
+    Laplacian is at most (d+1) max(phi), so the cell's lowest eigenvalue is at least d + 2 - (d+1) max(phi) > 0.
+    """
+    d = p.mesh.dim
+    edge = cell_pairs(p.geometry).of_cell
+    with torch.no_grad():
+        phi = (p.consistent + delta)[edge]  # [K, pairs]
+        ends = [(a, b) for a in range(d + 1) for b in range(a + 1, d + 1)]
+        low = (d + 2) - (d + 1) * phi.amax(1).clamp(min=0)
+        diagonal = torch.stack([(d + 2) - phi[:, [k for k, e in enumerate(ends) if a in e]].sum(1) for a in range(d + 1)], 1)
+        bound = float((low / diagonal.amax(1)).min())
+    return pair_correction(p, p.mass, delta), min(bound, 1.0)
+
+
+def learned_diffusion(p: Discretisation, raw: Tensor) -> EdgeMatrix:
+    """Cell diffusivities times exp(S), S symmetric from raw [K, s] with entries in (-1/2, 1/2): positive semidefinite."""
+    g, d = p.geometry, p.mesh.dim
+    rows, cols = torch.triu_indices(d, d, device=g.device)
+    S = torch.zeros(len(raw), d, d, dtype=g.dtype, device=g.device)
+    bounded = soft_limit(raw, 0.5, 0.5)
+    S = S.index_put((torch.arange(len(raw), device=g.device)[:, None], rows, cols), bounded)
+    S = S + S.mT - torch.diag_embed(torch.diagonal(S, dim1=-2, dim2=-1))
+    eye = torch.eye(d, dtype=g.dtype, device=g.device)
+    half = eye + S / 4 + S @ S / 32  # (I + S/4 + S^2/32)^2 = exp(S/2) to third order, and always positive semidefinite
+    root = half @ half  # symmetric, commutes with S
+    parts = []
+    for D in p.pde.per_field("diffusion")[: 1 if p.pde.shared("diffusion") else None]:
+        D = torch.as_tensor(D, dtype=g.dtype, device=g.device)
+        tensor = D.reshape(-1, 1, 1) * eye if D.dim() <= 1 else D.expand(len(raw), d, d)
+        local = torch.einsum("k,kid,kde,kje->kij", g.volumes, g.gradients, root @ tensor @ root, g.gradients)
+        parts.append(EdgeMatrix.from_cells(g.pattern, local).values)
+    return EdgeMatrix(g.pattern, torch.stack(parts)[None])
+
+
+def streamline_diffusion(p: Discretisation, strength: Tensor, t: float) -> EdgeMatrix:
+    """sum over cells of V tau (v . grad phi_i)(v . grad phi_j), tau = strength h / 2|v|, strength [K] >= 0. Values [b, 1, nnz]."""
+    g = p.geometry
+    velocity = p.pde.velocity(t) if callable(p.pde.velocity) else p.pde.velocity
+    v = nodal_velocity(g, velocity)[..., g.cells, :].mean(-2)  # [..., K, d]
+    speed = v.norm(dim=-1)
+    h = g.volumes ** (1 / g.dim)
+    along = torch.einsum("...kd,kid->...ki", v, g.gradients)
+    scale = g.volumes * strength * h / (2 * speed + 1e-12 * speed.detach().amax())
+    values = EdgeMatrix.from_cells(g.pattern, scale[..., None, None] * along[..., :, None] * along[..., None, :]).values
+    return EdgeMatrix(g.pattern, values.reshape(-1, 1, g.pattern.nnz))
+
+
+def start_filter(p: Discretisation, graph: MeshGraph, delta: Tensor) -> Callable[[Tensor], Tensor]:
+    """u -> M_lumped^-1 (graph Laplacian) u: what is added to the initial state once. Keeps constants and the total."""
+    zero = EdgeMatrix(p.mass.pattern, torch.zeros_like(p.mass.values))
+    F = pair_correction(p, zero, delta)
+    volume = mass(p.geometry, 0.0).diagonal[:, None]
+
+    def change(u: Tensor) -> Tensor:
+        return p.expand(product(F, p.restrict(u)) / volume)
+
+    return change

@@ -1,0 +1,295 @@
+"""Training: windows -> loss -> Adam, judged by rollouts of held-out training trajectories.
+
+Batches and noise are drawn from (seed, iteration) alone, so a run that was killed goes on exactly as if nothing had happened,
+and several processes (torchrun) see slices of the same batches. Test trajectories are not read here.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import distributed as dist
+from torch import nn
+
+from dgnet.data import Dataset, hold_out
+from dgnet.errors import InputError, SolveError
+from dgnet.models.base import rollout
+from dgnet.problems import Discretisation
+from dgnet.scenarios.scenario import given_velocity
+from dgnet.training.recipe import Recipe, Stage
+
+Tensor = torch.Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Corpus:
+    """Trajectories on the device: state [B, T+1, N, F], step-averaged source [B, T, N, F], given velocity [B, T+1, N, d]."""
+
+    state: Tensor
+    source: Tensor | None
+    velocity: Tensor | None
+    dt: float
+    offset: tuple[float, ...]
+
+    @classmethod
+    def read(cls, dataset: Dataset, numbers: Sequence[int], device: str, dtype: torch.dtype = torch.float32) -> Corpus:
+        b = dataset.batch(list(numbers), device=device, dtype=dtype, only=("source_average", "velocity"))
+        return cls(b.state, b.source_average, b.velocity, dataset.dt, dataset.offset)
+
+    @property
+    def steps(self) -> int:
+        return self.state.shape[1] - 1
+
+    def __len__(self) -> int:
+        return self.state.shape[0]
+
+    def part(self, rows: Sequence[int]) -> Corpus:
+        index = torch.as_tensor(list(rows), device=self.state.device)
+        return Corpus(self.state[index], None if self.source is None else self.source[index],
+                      None if self.velocity is None else self.velocity[index], self.dt, self.offset)
+
+    def windows(self, rows: Tensor, starts: Tensor, length: int) -> Corpus:
+        """Pieces of `length` steps, one per (row, start)."""
+        at = starts[:, None] + torch.arange(length + 1, device=starts.device)
+        rows = rows[:, None]
+        return Corpus(self.state[rows, at], None if self.source is None else self.source[rows, at[:, :-1]],
+                      None if self.velocity is None else self.velocity[rows, at], self.dt, self.offset)
+
+    def problem(self, base: Discretisation) -> Discretisation:
+        """The problem with this batch's own flow."""
+        return base if self.velocity is None else base.given(given_velocity(self.velocity, self.dt))
+
+
+def evaluate_rne(model, base: Discretisation, data: Corpus, steps: int | None = None) -> float:
+    """Relative error of free rollouts, measured from the offset, over all trajectories and steps."""
+    steps = steps or data.steps
+    with torch.no_grad():
+        source = None if data.source is None else data.source[:, :steps]
+        predicted = rollout(model, data.problem(base), data.state[:, 0], source, steps)
+        true = data.state[:, : steps + 1]
+        shift = true.new_tensor(data.offset or [0.0])
+        value = (predicted - true).double().norm() / (true - shift).double().norm()
+    return float(value) if math.isfinite(float(value)) else math.inf
+
+
+@dataclass
+class Progress:
+    """What a run has reached; stored with every checkpoint."""
+
+    iteration: int = 0
+    best: float = math.inf
+    best_iteration: int = 0
+    classical: float = math.inf
+    seconds: float = 0.0
+    history: list[dict[str, float]] = field(default_factory=list)
+
+
+Report = Callable[[Progress, int], None]
+
+
+def fit(model: nn.Module, base: Discretisation, train: Corpus, valid: Corpus, recipe: Recipe, *, seed: int = 0,
+        budget: float | None = None, folder: Path | None = None, report: Report | None = None, resume: bool = True) -> Progress:
+    """Train in place; the model ends with the weights of the best validation rollout, the untrained ones included.
+
+    `budget` seconds of wall clock (all runs together) end the training early, with the learning rate cooled down in time:
+    the schedule follows whichever of iterations and time is further on.
+    """
+    parameters = _groups(model, recipe)
+    optimiser = torch.optim.Adam(parameters)
+    progress = Progress()
+    best = {k: v.clone() for k, v in model.state_dict().items()}
+    last = None if folder is None else folder / "last.pt"
+    if last is not None and resume and last.exists():
+        best, progress = _restore(last, model, optimiser)
+    else:
+        fit_statistics = getattr(model, "fit_statistics", None)
+        if fit_statistics is not None:
+            fit_statistics(train.state, train.source, train.dt)
+        best = {k: v.clone() for k, v in model.state_dict().items()}
+    scale = _scale(train)
+    ends = np.cumsum([s.iterations for s in recipe.stages])
+    begin = time.perf_counter() - progress.seconds
+
+    def validate(loss: float) -> None:
+        nonlocal best
+        try:
+            value = evaluate_rne(model, base, valid, recipe.validate_steps)
+        except SolveError:
+            value = math.inf
+        if value < progress.best:
+            progress.best, progress.best_iteration = value, progress.iteration
+            best = {k: v.clone() for k, v in model.state_dict().items()}
+        progress.seconds = time.perf_counter() - begin
+        progress.history.append({"iteration": progress.iteration, "loss": loss, "validation": value, "best": progress.best,
+                                 "seconds": progress.seconds})
+        if last is not None and _rank() == 0:
+            _store(last, model, optimiser, best, progress)
+
+    if not progress.history:
+        validate(math.nan)
+        progress.classical = progress.best
+    total = 0.0
+    count = 0
+    while progress.iteration < recipe.iterations:
+        stage_number = int(np.searchsorted(ends, progress.iteration, side="right"))
+        stage = recipe.stages[stage_number]
+        start = int(ends[stage_number]) - stage.iterations
+        done = (progress.iteration - start) / stage.iterations
+        elapsed = time.perf_counter() - begin
+        if budget is not None:
+            if elapsed >= budget:
+                break
+            share = stage.iterations / recipe.iterations
+            before = start / recipe.iterations
+            done = max(done, min(1.0, (elapsed / budget - before) / share))
+            if done >= 1.0 and progress.iteration + 1 < recipe.iterations:  # this stage's time is over
+                progress.iteration = int(ends[stage_number])
+                validate(total / max(1, count))
+                continue
+        _set_rates(optimiser, stage, done, progress.iteration - start)
+        value = _iterate(model, base, train, stage, optimiser, scale, seed, progress.iteration, recipe.clip)
+        total, count = total + value, count + 1
+        progress.iteration += 1
+        progress.seconds = time.perf_counter() - begin
+        if progress.iteration % recipe.validate_every == 0 or progress.iteration == recipe.iterations or (
+                progress.iteration == ends[stage_number]):
+            validate(total / count)
+            total, count = 0.0, 0
+        if report is not None:
+            report(progress, recipe.iterations)
+    model.load_state_dict(best)
+    return progress
+
+
+def _iterate(model, base: Discretisation, train: Corpus, stage: Stage, optimiser, scale: Tensor, seed: int, iteration: int,
+             clip: float) -> float:
+    """One optimiser step; returns the loss."""
+    rng = np.random.default_rng([seed, iteration])
+    push = int(rng.integers(0, stage.pushforward + 1)) if stage.pushforward else 0
+    length = min(stage.length, train.steps - push)
+    top = max(1, train.steps - length - push + 1)
+    rows = rng.integers(0, len(train), stage.batch)
+    starts = rng.integers(min(stage.first, top - 1), top, stage.batch)
+    starts = np.where(rng.random(stage.batch) < stage.from_start, 0, starts)
+    generator = torch.Generator(device=train.state.device).manual_seed(int(rng.integers(2**62)))
+    noise = torch.randn((stage.batch, *train.state.shape[2:]), generator=generator, device=train.state.device,
+                        dtype=train.state.dtype) if stage.noise else None
+    mine = slice(_rank(), None, _world())
+    device = train.state.device
+    data = train.windows(torch.as_tensor(rows[mine], device=device), torch.as_tensor(starts[mine], device=device), length + push)
+    optimiser.zero_grad(set_to_none=True)
+    state = model.prepare(data.problem(base), len(data), length + push)
+    u = data.state[:, 0]
+    if noise is not None:
+        u = u + stage.noise * scale * noise[mine]
+    # learned filters of the initial state act at step 0 of a trajectory only
+    first = torch.as_tensor(starts[mine] == 0, device=device)[:, None, None]
+    loss = torch.zeros((), device=device, dtype=u.dtype)
+    counted = 0
+    for k in range(length + push):
+        source = None if data.source is None else data.source[:, k]
+        if k < push:
+            with torch.no_grad():
+                u = _step(model, state, u, source, k, data.dt, first)
+            continue
+        u = _step(model, state, u, source, k, data.dt, first)
+        at = k - push
+        if at >= stage.skip and (stage.loss == "all" or at in (0, length - 1)):
+            loss = loss + (((u - data.state[:, k + 1]) / scale) ** 2).mean()
+            counted += 1
+    loss = loss / max(1, counted)
+    loss.backward()
+    model.finish(state)
+    parameters = [p for group in optimiser.param_groups for p in group["params"] if p.grad is not None]
+    if _world() > 1:
+        for p in parameters:
+            dist.all_reduce(p.grad)
+            p.grad /= _world()
+    norm = nn.utils.clip_grad_norm_(parameters, clip) if clip else torch.zeros(())
+    if not bool(torch.isfinite(norm)):
+        raise SolveError(f"the gradient at iteration {iteration} is not finite")
+    optimiser.step()
+    return float(loss.detach())
+
+
+def _step(model, state: Any, u: Tensor, source: Tensor | None, k: int, dt: float, first: Tensor) -> Tensor:
+    if k == 0 and getattr(state, "start", None) is not None:
+        u = torch.where(first, u + state.start(u), u)
+    return model.step(state, u, source, k * dt, k + 1)
+
+
+def _scale(train: Corpus) -> Tensor:
+    """Per field: the spread of the states around their offset."""
+    shift = train.state.new_tensor(train.offset or [0.0])
+    return (train.state - shift).square().mean((0, 1, 2)).sqrt().clamp(min=1e-12)
+
+
+def _groups(model: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:
+    free = [p for n, p in model.named_parameters() if n.startswith(("free_", "calibration"))]
+    rest = [p for n, p in model.named_parameters() if not n.startswith(("free_", "calibration"))]
+    named = {id(p): n for n, p in model.named_parameters()}
+    return [{"params": group, "factor": factor, "names": [named[id(p)] for p in group]}
+            for group, factor in ((rest, 1.0), (free, recipe.free_lr)) if group]
+
+
+def _set_rates(optimiser: torch.optim.Optimizer, stage: Stage, done: float, iteration: int) -> None:
+    if stage.decay == "cosine":
+        rate = 0.5 * (1 + math.cos(math.pi * min(1.0, done))) * 0.98 + 0.02
+    else:
+        rate = stage.decay_rate ** (iteration // max(1, stage.decay_every))
+    for group in optimiser.param_groups:
+        group["lr"] = stage.lr * rate * group["factor"]
+        for name, p in zip(group["names"], group["params"]):
+            p.requires_grad_(not stage.only or name.startswith(stage.only))
+
+
+# ---------------------------------------------------------------------- processes and checkpoints
+
+
+def _rank() -> int:
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+
+
+def _world() -> int:
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def _store(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer, best: dict[str, Tensor], progress: Progress) -> None:
+    """Weights and numbers only: nothing in a checkpoint can run code."""
+    part = path.with_suffix(".part")
+    torch.save({"model": model.state_dict(), "best": best, "optimiser": optimiser.state_dict(),
+                "progress": {k: v for k, v in vars(progress).items()}}, part)
+    os.replace(part, path)
+
+
+def load_checkpoint(path: Path, device: str = "cpu") -> dict[str, Any]:
+    """A checkpoint's contents; anything but tensors and plain numbers is refused."""
+    try:
+        return torch.load(path, map_location=device, weights_only=True)
+    except FileNotFoundError as error:
+        raise InputError(f"there is no checkpoint {path}") from error
+    except Exception as error:
+        raise InputError(f"{path} is not a checkpoint of weights: it is damaged, or holds something that could run code") from error
+
+
+def _restore(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -> tuple[dict[str, Tensor], Progress]:
+    data = load_checkpoint(path, str(next(iter(model.state_dict().values())).device))
+    model.load_state_dict(data["model"])
+    optimiser.load_state_dict(data["optimiser"])
+    return data["best"], Progress(**data["progress"])
+
+
+def split(dataset: Dataset, recipe: Recipe, seed: int = 0, limit: int | None = None) -> tuple[list[int], list[int]]:
+    """Numbers of the trajectories to train on and to validate with; with a single one, it serves for both."""
+    numbers = dataset.of("train")[:limit]
+    if len(numbers) < 2:
+        return numbers, numbers
+    return hold_out(numbers, min(recipe.hold_out, len(numbers) - 1), np.random.default_rng(seed))

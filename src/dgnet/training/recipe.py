@@ -1,0 +1,92 @@
+"""How a model is trained: stages of windows, as plain data.
+
+`paper` is the paper's own (Section 3.5, Table of Appendix C): short sub-sequences, noise on the first state, pushforward, loss
+on the first and last prediction, Adam with step decay. `staged` is ours: short windows away from rough starts, then long
+ones, loss on every step; validation rollouts pick the weights, and the untrained model is one of the candidates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from dgnet.errors import InputError
+
+
+@dataclass(frozen=True)
+class Stage:
+    """`iterations` of Adam on random windows of `length` steps that start at step `first` or later."""
+
+    iterations: int
+    length: int
+    batch: int = 16
+    lr: float = 1e-3
+    first: int = 0
+    from_start: float = 0.0  # share of windows that begin at step 0, whatever `first` says
+    skip: int = 0  # steps of a window before the loss counts
+    loss: str = "all"  # all | ends
+    noise: float = 0.0  # on the first state, in standard deviations
+    pushforward: int = 0  # up to this many steps without gradient before the window
+    decay: str = "cosine"  # cosine | step
+    decay_every: int = 0
+    decay_rate: float = 0.1
+    only: tuple[str, ...] = ()  # names of parts to train; all of them when empty
+
+    def __post_init__(self) -> None:
+        if self.loss not in ("all", "ends"):
+            raise InputError(f"unknown loss '{self.loss}' (known: all, ends)")
+        if self.decay not in ("cosine", "step"):
+            raise InputError(f"unknown learning-rate decay '{self.decay}' (known: cosine, step)")
+        if min(self.iterations, self.length, self.batch) < 1:
+            raise InputError("a stage needs positive iterations, length and batch")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    name: str
+    stages: tuple[Stage, ...]
+    validate_every: int = 50
+    validate_steps: int | None = None
+    hold_out: int = 2
+    free_lr: float = 10.0  # factor on the learning rate of free per-edge numbers and calibrated coefficients
+    clip: float = 1.0
+
+    @property
+    def iterations(self) -> int:
+        return sum(s.iterations for s in self.stages)
+
+    def scaled(self, factor: float) -> Recipe:
+        """The same recipe with more or fewer iterations."""
+        return replace(self, stages=tuple(replace(s, iterations=max(1, round(s.iterations * factor))) for s in self.stages))
+
+
+@dataclass(frozen=True)
+class PaperSettings:
+    """A row of the paper's hyperparameter table."""
+
+    batch: int
+    lr: float
+    epochs: int
+    decay_step: int
+    decay_rate: float
+    length: int
+
+
+PAPER = {
+    "allen-cahn": PaperSettings(36, 1e-3, 600, 200, 0.1, 20),
+    "fisher-kpp": PaperSettings(24, 5e-4, 300, 60, 0.1, 10),
+    "fitzhugh-nagumo": PaperSettings(10, 1e-3, 400, 100, 0.1, 10),
+    "cylinder": PaperSettings(6, 5e-4, 300, 100, 0.2, 6),
+    "sediments": PaperSettings(6, 5e-4, 300, 100, 0.2, 6),
+    "obstacles": PaperSettings(6, 5e-4, 300, 100, 0.2, 6),
+    "laser-heat": PaperSettings(8, 5e-4, 400, 200, 0.1, 8),
+}
+
+
+def paper_recipe(name: str, trajectories: int, steps: int, noise: float = 0.01) -> Recipe:
+    """The paper's recipe; scenarios that its table leaves out take the row of the nearest relative."""
+    row = PAPER.get(name, PAPER["cylinder"] if name == "wavy-channel" else PAPER["laser-heat"])
+    length = min(row.length - 1, steps)  # a sub-sequence of Q states is Q - 1 steps
+    per_epoch = max(1, trajectories * (steps // length) // row.batch)
+    stage = Stage(row.epochs * per_epoch, length, row.batch, row.lr, loss="ends", noise=noise, pushforward=1, decay="step",
+                  decay_every=row.decay_step * per_epoch, decay_rate=row.decay_rate)
+    return Recipe("paper", (stage,), validate_every=max(20, per_epoch))
