@@ -39,5 +39,6 @@ def test_imports_point_upwards(path: Path) -> None:
 
 def test_the_check_sees_violations(tmp_path: Path) -> None:
     file = tmp_path / "x.py"
-    file.write_text("def f():\n    from dgnet.models import rollout\n    import dgnet.reference.flow\n    from dgnet import green\n")
+    lines = ["def f():", "    from dgnet.models import rollout", "    import dgnet.reference.flow", "    from dgnet import green"]
+    file.write_text("\n".join(lines))
     assert imported(file) == {"models", "reference", "green"}

@@ -50,13 +50,16 @@ class Certificate:
 
 
 def certify(scenario: Scenario, *, truth: str = "converged", trajectories: int = 2, seed: int = 0, device: str = "cpu",
-            report: Callable[[str, int, int], None] | None = None) -> Certificate:
-    """Solve the first training trajectories twice, the second time on half the spacing and step."""
+            flows: Path | None = None, report: Callable[[str, int, int], None] | None = None) -> Certificate:
+    """Solve the first training trajectories twice, the second time on half the spacing and step.
+
+    `flows` is a folder (that of a data set) where the flow of a channel is looked for and kept.
+    """
     begin = time.perf_counter()
     draws = [d for d in scenario.draws(trajectories, seed) if d.split == "train"]
     sample = scenario.sample(draws)
     settings = scenario.truth(truth)
-    flow = flow_record(scenario, None, device, report)
+    flow = flow_record(scenario, flows, device, report)
     states = []
     for name, level in ((f"truth {settings.refine}, {settings.substeps}", settings), ("finer", settings.finer)):
         def tell(step: int, name: str = name) -> None:
