@@ -13,7 +13,7 @@ Two decoders turn a graph network on the mesh geometry into L_neural:
     M    symmetric, lumped minus a graph Laplacian whose weights keep every cell's mass positive definite;
          row sums, and with them constants and the total mass, never change
     K    each cell's diffusivity times exp(symmetric tensor): stays positive semidefinite
-    P    the source's own stencil, same form as M
+    P    the source's own stencil, directed; its row sums stay, so a uniform source is exact
     C    advection as given, plus learned streamline diffusion >= 0
    Then f = 0 implies |u+|_M <= |u|_M for any weights (advection in skew form).
 
@@ -111,10 +111,12 @@ class DGNet(nn.Module):
             if c.decoder == "edge":
                 self.decode_edge = MLP([2 * c.hidden, c.hidden, F], zero=True)
             else:
-                self.decode_pair = MLP([3 * c.hidden, c.hidden, 3], zero=True)  # mass, source, start
+                self.decode_pair = MLP([3 * c.hidden, c.hidden, 2], zero=True)  # mass, start
+                self.decode_source = MLP([3 * c.hidden, c.hidden, 1], zero=True)
                 self.decode_cell = MLP([c.hidden, c.hidden, self.symmetric_size + 1], zero=True)  # diffusion, streamline
         if c.free and c.structured:
-            self.free_pair = nn.Parameter(torch.zeros(len(problem.mesh.edges), 3))
+            self.free_pair = nn.Parameter(torch.zeros(len(problem.mesh.edges), 2))
+            self.free_source = nn.Parameter(torch.zeros(2 * len(problem.mesh.edges)))
             self.free_cell = nn.Parameter(torch.zeros(problem.mesh.n_cells, self.symmetric_size + 1))
         elif c.free:
             self.free_edge = nn.Parameter(torch.zeros(2 * len(problem.mesh.edges), F))
@@ -195,13 +197,13 @@ class DGNet(nn.Module):
         streamline: Tensor | None = None
         start = None
         if c.structured:
-            pair, cell = self.decoded(graph, p)
+            pair, directed, cell = self.decoded(graph, p)
             if c.learn_mass:
                 M, mass_low = learned_mass(p, soft_limit(pair[:, 0], _RANGE_DOWN, mass_headroom(p)))
             if c.learn_source:
-                P = pair_correction(p, p.mass, soft_limit(pair[:, 1], 3.0, 3.0))
+                P = source_stencil(p, graph, soft_limit(directed, 3.0, 3.0))
             if c.learn_start:
-                start = start_filter(p, graph, soft_limit(pair[:, 2], 0.5, 0.5))
+                start = start_filter(p, graph, soft_limit(pair[:, 1], 0.5, 0.5))
             if c.learn_diffusion:
                 diffusion = learned_diffusion(p, cell[:, :-1])
             if c.learn_streamline and p.pde.velocity is not None:
@@ -243,20 +245,22 @@ class DGNet(nn.Module):
             symmetric=(p.pde.velocity is None or not c.physics) and extra is None, time_dependent=p.time_dependent)
         return ops, start
 
-    def decoded(self, graph: MeshGraph, p: Discretisation) -> tuple[Tensor, Tensor]:
-        """Raw outputs per undirected edge [E, 3] and per cell [K, s+1]."""
+    def decoded(self, graph: MeshGraph, p: Discretisation) -> tuple[Tensor, Tensor, Tensor]:
+        """Raw outputs per undirected edge [E, 2], per directed edge [2E] and per cell [K, s+1]."""
         g = p.geometry
-        pair = torch.zeros(len(graph.pairs), 3, dtype=g.dtype, device=g.device)
+        pair = torch.zeros(len(graph.pairs), 2, dtype=g.dtype, device=g.device)
+        directed = torch.zeros(len(graph.to), dtype=g.dtype, device=g.device)
         cell = torch.zeros(len(graph.cells), self.symmetric_size + 1, dtype=g.dtype, device=g.device)
         if self.config.network:
             h, e = self.geometry_net(graph)
             i, j = graph.to[graph.pairs[:, 0]], graph.frm[graph.pairs[:, 0]]
             both = e[graph.pairs].sum(1)  # e is read in both directions: the result does not depend on the order of i, j
             pair = pair + self.decode_pair(torch.cat([h[i] + h[j], (h[i] - h[j]).abs(), both], -1))
+            directed = directed + self.decode_source(torch.cat([h[graph.to], h[graph.frm], e], -1))[:, 0]
             cell = cell + self.decode_cell(h[graph.cells].mean(1))
         if self.config.free:
-            pair, cell = pair + self.free_pair, cell + self.free_cell
-        return pair, cell
+            pair, directed, cell = pair + self.free_pair, directed + self.free_source, cell + self.free_cell
+        return pair, directed, cell
 
     def neural_operator(self, graph: MeshGraph, p: Discretisation) -> EdgeMatrix:
         """The paper's L_neural (Eq. 9) as a stiffness: -M L_neural, values [1, F, nnz], zero row sums.
@@ -374,6 +378,14 @@ def pair_correction(p: Discretisation, base: EdgeMatrix, delta: Tensor) -> EdgeM
     c = (e.weight * delta)[None, None]
     values = base.values.index_add(-1, torch.cat([e.upper, e.lower, e.first, e.second]), torch.cat([c, c, -c, -c], -1))
     return EdgeMatrix(base.pattern, values)
+
+
+def source_stencil(p: Discretisation, graph: MeshGraph, delta: Tensor) -> EdgeMatrix:
+    """M plus delta_ij times the consistent mass of the edge at (i, j), taken from (i, i): how node i gathers the source."""
+    e = cell_pairs(p.geometry)
+    c = (torch.cat([e.weight, e.weight]) * delta)[None, None]
+    values = p.mass.values.index_add(-1, torch.cat([e.upper, e.lower, e.first, e.second]), torch.cat([c, -c], -1))
+    return EdgeMatrix(p.mass.pattern, values)
 
 
 def mass_headroom(p: Discretisation) -> float:
