@@ -93,7 +93,7 @@ def mesh_picture(path: Path, mesh: Mesh) -> None:
             axis.add_collection3d(faces)
             _frame(axis, mesh)
         figure.subplots_adjust(left=0.01, right=0.99, bottom=0.1 if mesh.dim == 2 else 0.0, top=1.0)
-        _save(figure, path, 110)
+        _save(figure, path, 110, colours=24)
 
 
 # ---------------------------------------------------------------------- pieces
@@ -176,15 +176,15 @@ def _bar(figure: Figure, norm: Normalize, colours: matplotlib.colors.Colormap, l
     axis.tick_params(labelsize=7)
 
 
-def _quantised(figure: Figure, dpi: int) -> Image.Image:
+def _quantised(figure: Figure, dpi: int, colours: int = COLOURS) -> Image.Image:
     buffer = io.BytesIO()
     figure.savefig(buffer, dpi=dpi, format="png")
     image = Image.open(buffer).convert("RGB")
-    return image.quantize(COLOURS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    return image.quantize(colours, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
 
 
-def _save(figure: Figure, path: Path, dpi: int = 100) -> None:
+def _save(figure: Figure, path: Path, dpi: int = 100, colours: int = COLOURS) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".part")
-    _quantised(figure, dpi).save(partial, format="PNG", optimize=True)
+    _quantised(figure, dpi, colours).save(partial, format="PNG", optimize=True)
     os.replace(partial, path)
