@@ -90,11 +90,11 @@ def checked_device(name: str) -> str:
 @app.command()
 def scenarios(json_path: Json = None) -> None:
     """List the scenarios of the paper."""
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from dgnet.scenarios import get, names
 
-    table = Table("name", "title", "nodes", "steps", "step", "train/test", "DGNet RNE (paper)", box=None)
+    table = Table(Column("name", no_wrap=True), "title", "nodes", "steps", "step", "train/test", "DGNet RNE (paper)", box=None)
     rows = []
     for name in names():
         row: dict[str, Any] = {"name": name, "sizes": {}}
@@ -151,6 +151,7 @@ def show(file: Path, out: Annotated[Path, typer.Option(help="Folder for the pict
 @app.command()
 def certify(name: str, size: Size = "small", truth: Truth = "converged", trajectories: int = 2, seed: int = 0,
             device: Device = "cpu",
+            flows: Annotated[Path | None, typer.Option(help="Folder that keeps the flows of channels.")] = None,
             record: Annotated[Path | None, typer.Option(help="JSON file of all certificates to update.")] = None,
             json_path: Json = None) -> None:
     """Distance of truth from truth on half the spacing and step, beside the error of the classical solver."""
@@ -160,7 +161,7 @@ def certify(name: str, size: Size = "small", truth: Truth = "converged", traject
 
     with reporting() as report:
         result = run(get(name, size), truth=truth, trajectories=trajectories, seed=seed, device=checked_device(device),
-                     report=report)
+                     flows=flows, report=report)
     r, s = result.settings.refine, result.settings.substeps
     console.print(f"{name} ({size}, {truth}): truth at (r, s) = ({r}, {s}), degree {result.settings.degree}, "
                   f"{result.trajectories} trajectories", highlight=False)
