@@ -44,7 +44,7 @@ def test_paper_size_is_the_papers(name: str) -> None:
     s = get(name, "paper")
     nodes, dt, steps, train, test = PAPER[name]
     assert (s.dt, s.steps, s.train, s.test) == (dt, steps, train, test)
-    assert s.mesh.n_nodes == pytest.approx(nodes, rel=0.45 if name == "wavy-channel" else 0.15)
+    assert s.mesh.n_nodes == pytest.approx(nodes, rel=0.02)
     assert set(s.truths) == set(TRUTHS) and s.truth("same-mesh").refine == 0
     assert s.paper.get("DGNet") is not None or name == "phase-transition"
     assert {p.origin for p in s.parameters} <= {"paper", "script", "ours"}
