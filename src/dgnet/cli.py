@@ -215,6 +215,30 @@ def bench_generate(out: Annotated[Path, typer.Option(help="Folder for the data s
     console.print(f"{'all':18s} {sum(r.seconds for r in results):8.1f} s", highlight=False)
 
 
+@app.command()
+def demo(out: Annotated[Path, typer.Option(help="Folder for the pictures and demo.json.")] = Path("out"), seed: int = 0,
+         device: Device = "cpu", json_path: Json = None) -> None:
+    """Ten moving lasers on a steel plate with the classical solver: a picture, an animation, a few figures."""
+    from dataclasses import asdict
+
+    from rich.table import Table
+
+    from dgnet.evaluation.demo import demo as run
+
+    checked_device(device)
+    with reporting() as report:
+        result, written = run(out, seed=seed, device=device, report=report)
+    table = Table(box=None, show_header=False)
+    for name, value in (("nodes", f"{result.nodes:,}"), ("steps", f"{result.steps} of {result.dt:g} s"),
+                        ("backend", result.backend), ("steps/s", f"{result.steps_per_second:,.0f}"),
+                        ("peak temperature", f"{result.peak:.1f} {result.unit} at t = {result.peak_time:g} s")):
+        table.add_row(name, value)
+    console.print(table)
+    for path in written:
+        console.print(str(path), highlight=False, soft_wrap=True)
+    write_json(json_path, asdict(result))
+
+
 # ---------------------------------------------------------------------- solver benchmarks
 
 

@@ -1,0 +1,49 @@
+"""The examples and the README's listing run, and their numbers are those they claim."""
+
+import re
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+ROOT = Path(__file__).parents[1]
+
+
+def example(name: str) -> dict[str, Any]:
+    return runpy.run_path(str(ROOT / "examples" / f"{name}.py"))
+
+
+def test_every_example_is_tested() -> None:
+    assert sorted(p.stem for p in (ROOT / "examples").glob("*.py")) == ["green_function", "heat_on_a_plate"]
+
+
+def test_heat_on_a_plate() -> None:
+    main = example("heat_on_a_plate")["main"]
+    coarse, fine = main(20), main(40)
+    assert fine < 5e-4
+    assert coarse / fine > 3  # second order: a factor of four where the mesh were regular
+
+
+def test_green_function(tmp_path: Path) -> None:
+    found = example("green_function")["main"](tmp_path / "green.png")
+    assert all(abs(heat) < 1e-12 for heat, _ in found)
+    radii = [radius for _, radius in found]
+    assert radii == sorted(radii)
+    assert radii[0] < 0.15  # of a plate 1.4 m wide
+    with Image.open(tmp_path / "green.png") as picture:
+        assert picture.width > 500
+
+
+def test_readme_listing(capsys: pytest.CaptureFixture[str]) -> None:
+    (listing,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    assert len(listing.strip().splitlines()) <= 16
+    names: dict[str, Any] = {}
+    exec(compile(listing, "README.md", "exec"), names)
+    assert tuple(names["states"].shape) == (1, 17, 6072, 1)
+    problem, states, heating = names["problem"], names["states"], names["heating"]
+    total = problem.mass.row_sums()[0, 0]
+    gained, given = float((states[0, -1, :, 0] - 298.15) @ total), 0.5 * float((heating[0, :, :, 0] @ total).sum())
+    assert gained == pytest.approx(given, rel=1e-2) and gained < given  # what is missing left through the edges
+    assert f"{float(states.max()):.1f} K" in capsys.readouterr().out
