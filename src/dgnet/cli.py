@@ -151,6 +151,7 @@ def show(file: Path, out: Annotated[Path, typer.Option(help="Folder for the pict
 @app.command()
 def certify(name: str, size: Size = "small", truth: Truth = "converged", trajectories: int = 2, seed: int = 0,
             device: Device = "cpu",
+            steps: Annotated[int | None, typer.Option(help="Only the first steps of each trajectory.")] = None,
             flows: Annotated[Path | None, typer.Option(help="Folder that keeps the flows of channels.")] = None,
             record: Annotated[Path | None, typer.Option(help="JSON file of all certificates to update.")] = None,
             json_path: Json = None) -> None:
@@ -161,10 +162,10 @@ def certify(name: str, size: Size = "small", truth: Truth = "converged", traject
 
     with reporting() as report:
         result = run(get(name, size), truth=truth, trajectories=trajectories, seed=seed, device=checked_device(device),
-                     flows=flows, report=report)
+                     flows=flows, steps=steps, report=report)
     r, s = result.settings.refine, result.settings.substeps
     console.print(f"{name} ({size}, {truth}): truth at (r, s) = ({r}, {s}), degree {result.settings.degree}, "
-                  f"{result.trajectories} trajectories", highlight=False)
+                  f"{result.trajectories} trajectories of {result.steps} steps", highlight=False)
     console.print(f"  distance to ({r + 1}, {2 * s}): {result.distance:.3e} (last time {result.distance_final:.3e})",
                   highlight=False)
     for kind, error in result.classical.items():

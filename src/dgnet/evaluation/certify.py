@@ -10,7 +10,7 @@ import json
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ class Certificate:
     truth: str
     settings: Truth
     trajectories: int
+    steps: int
     distance: float
     distance_final: float
     classical: dict[str, float]
@@ -50,16 +51,19 @@ class Certificate:
 
 
 def certify(scenario: Scenario, *, truth: str = "converged", trajectories: int = 2, seed: int = 0, device: str = "cpu",
-            flows: Path | None = None, report: Callable[[str, int, int], None] | None = None) -> Certificate:
+            flows: Path | None = None, steps: int | None = None,
+            report: Callable[[str, int, int], None] | None = None) -> Certificate:
     """Solve the first training trajectories twice, the second time on half the spacing and step.
 
-    `flows` is a folder (that of a data set) where the flow of a channel is looked for and kept.
+    `flows` is a folder (that of a data set) where the flow of a channel is looked for and kept; `steps` cuts the
+    trajectories short.
     """
     begin = time.perf_counter()
     draws = [d for d in scenario.draws(trajectories, seed) if d.split == "train"]
     sample = scenario.sample(draws)
     settings = scenario.truth(truth)
     flow = flow_record(scenario, flows, device, report)
+    scenario = replace(scenario, steps=min(steps or scenario.steps, scenario.steps))
     states = []
     for name, level in ((f"truth {settings.refine}, {settings.substeps}", settings), ("finer", settings.finer)):
         def tell(step: int, name: str = name) -> None:
@@ -69,7 +73,8 @@ def certify(scenario: Scenario, *, truth: str = "converged", trajectories: int =
         states.append(truth_states(scenario, sample, level, flow, device, tell))
     coarse, fine = states
     offset = scenario.offsets
-    return Certificate(scenario.name, scenario.size, truth, settings, len(draws), rne(coarse, fine, offset),
+    return Certificate(scenario.name, scenario.size, truth, settings, len(draws), scenario.steps,
+                       rne(coarse, fine, offset),
                        rne(coarse[:, -1:], fine[:, -1:], offset),
                        classical_error(scenario, sample, coarse, flow, device), time.perf_counter() - begin)
 

@@ -20,7 +20,8 @@ Tensor = torch.Tensor
 class Model(Protocol):
     """`prepare` returns whatever `step` needs for this problem (its state); both are differentiable where that matters."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     def prepare(self, problem: Discretisation, batch: int = 1, steps: int = 1000) -> Any:
         """Make a problem ready. `batch` trajectories and `steps` steps are hints for choosing a backend."""

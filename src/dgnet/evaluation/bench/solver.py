@@ -35,15 +35,17 @@ _CUPY_LIMIT = {2: 110_000, 3: 20_000}
 _DENSE_LIMIT = {"cpu": 1_500, "cuda": 20_000}
 
 
-def system(cells: tuple[int, ...], stiff: float, dtype: torch.dtype, device: str) -> tuple[EdgeMatrix, EdgeMatrix]:
-    """(A, M) with values [1, nnz] on the device; assembled in float64 on the host."""
-    mesh = box(cells, perturb=0.2)
-    g = Geometry.of(mesh)
-    M, K = mass(g, 0.0), stiffness(g)
-    dt = 2 * stiff * float(np.mean([1 / c for c in cells])) ** 2
+def matrices(cells: tuple[int, ...], device: str) -> tuple[EdgeMatrix, EdgeMatrix, float]:
+    """(M, K, h) in float64, values [1, nnz]; assembled on the host."""
+    g = Geometry.of(box(cells, perturb=0.2))
+    M, K = mass(g, 0.0).values[None].to(device), stiffness(g).values[None].to(device)
     pattern = g.pattern.to(device)
-    A = (M + K * (0.5 * dt)).values.to(device, dtype)[None]
-    return EdgeMatrix(pattern, A), EdgeMatrix(pattern, M.values.to(device, dtype)[None])
+    return EdgeMatrix(pattern, M), EdgeMatrix(pattern, K), float(np.mean([1 / c for c in cells]))
+
+
+def system(M: EdgeMatrix, K: EdgeMatrix, h: float, stiff: float, dtype: torch.dtype) -> tuple[EdgeMatrix, EdgeMatrix]:
+    """(A, M) with A = M + dt/2 K, where dt = 2 stiff h^2."""
+    return (M + K * (stiff * h**2)).to(dtype), M.to(dtype)
 
 
 def run(device: str = "cpu", sizes: list[str] | None = None, stiff: tuple[float, ...] = STIFFNESS,
@@ -54,14 +56,14 @@ def run(device: str = "cpu", sizes: list[str] | None = None, stiff: tuple[float,
         raise InputError(f"unknown size '{min(unknown)}' (known: {', '.join(SIZES)})")
     rows = []
     for name in sizes or SIZES:
+        mass_matrix, K, h = matrices(SIZES[name], device)
         for s in stiff:
-            A, M = system(SIZES[name], s, torch.float32, device)
+            A, M = system(mass_matrix, K, h, s, torch.float32)
             for r in columns:
                 case = {"size": name, "nodes": A.pattern.n, "stiffness": s, "columns": r}
                 for row in _case(A, M, r, device, len(SIZES[name])):
                     rows.append(case | row)
                     report(rows[-1])
-            del A, M
     return {"benchmark": "solver", "version": __version__, "hardware": hardware(device), "device": device,
             "dtype": "float32", "applications": APPLICATIONS, "rows": rows, "auto": _auto(rows)}
 
@@ -169,7 +171,7 @@ def _auto(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def changing(device: str = "cpu", every: int = 10, size: str = "2D 10k", stiff: float = 0.02) -> dict[str, Any]:
     """The operator changes every few solves, as in training: seconds per `every` solves, beside SciPy's splu."""
-    A, M = system(SIZES[size], stiff, torch.float32, device)
+    A, M = system(*matrices(SIZES[size], device), stiff, torch.float32)
     b = torch.randn(1, A.pattern.n, 1, generator=torch.Generator().manual_seed(0)).to(device)
     right = b[0].double().cpu().numpy()
     count = bounds_of(A, M, 1.0, symmetric=True).iterations(TOLERANCE[torch.float32])
