@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import torch
 
-from dgnet.errors import InputError
+from dgnet.errors import InputError, SolveError
 from dgnet.problems import Discretisation
 
 Tensor = torch.Tensor
@@ -23,8 +23,11 @@ class Model(Protocol):
     @property
     def name(self) -> str: ...
 
-    def prepare(self, problem: Discretisation, batch: int = 1, steps: int = 1000) -> Any:
-        """Make a problem ready. `batch` trajectories and `steps` steps are hints for choosing a backend."""
+    def prepare(self, problem: Discretisation, batch: int = 1, steps: int = 1000, careful: bool = False) -> Any:
+        """Make a problem ready. `batch` trajectories and `steps` steps are hints for choosing a backend.
+
+        `careful` checks every solve at once and falls back where one misses, instead of checking all of them at the end.
+        """
         ...
 
     def step(self, state: Any, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
@@ -61,7 +64,17 @@ def rollout(model: Model, problem: Discretisation, u0: Tensor, source: Tensor | 
         raise InputError(f"a rollout of {steps} steps needs as many step-averaged sources, got "
                          f"{'none' if source is None else source.shape[1]}")
 
-    state = model.prepare(problem, u0.shape[0], steps)
+    try:
+        return _march(model, problem, u0, source, steps, t0, capture, sink, progress, careful=False)
+    except SolveError:
+        if sink is not None:  # what was handed over cannot be taken back
+            raise
+        return _march(model, problem, u0, source, steps, t0, False, sink, progress, careful=True)
+
+
+def _march(model: Model, problem: Discretisation, u0: Tensor, source: Tensor | None, steps: int, t0: float, capture: bool,
+           sink: Callable[[int, Tensor], None] | None, progress: Callable[[int], None] | None, careful: bool) -> Tensor:
+    state = model.prepare(problem, u0.shape[0], steps, careful)
     out = None if sink else u0.new_empty((u0.shape[0], steps + 1, *u0.shape[1:]))
     if out is not None:
         out[:, 0] = u0
@@ -75,10 +88,10 @@ def rollout(model: Model, problem: Discretisation, u0: Tensor, source: Tensor | 
         if progress is not None:
             progress(k)
 
-    start = 0
     replay = capture and u0.is_cuda and not torch.is_grad_enabled() and steps > 8
-    warm = 3 if replay else steps
-    for k in range(warm):  # the first steps run eagerly: they compile, fill caches and may differ (damped start)
+    # the first steps run eagerly: they compile, fill caches and may differ (damped start)
+    warm = min(steps, max(3, getattr(model, "damped_start", 0) + 1)) if replay else steps
+    for k in range(warm):
         u = model.step(state, u, None if source is None else source[:, k], t0 + k * problem.dt, k)
         keep(k + 1, u)
     start = warm

@@ -27,11 +27,11 @@ class Classical:
         kinds = {CONSISTENT: "consistent", LUMPED: "lumped"}
         return f"classical ({kinds.get(self.consistent, f'{self.consistent:g} consistent')})"
 
-    def prepare(self, problem: Discretisation, batch: int = 1, steps: int = 1000) -> GreenSolver:
+    def prepare(self, problem: Discretisation, batch: int = 1, steps: int = 1000, careful: bool = False) -> GreenSolver:
         problem = problem.recast(self.consistent, problem.advection_form)
         solver = GreenSolver(problem, self.backend, self.theta, self.tolerance, self.damped_start, solves=steps,
                              columns=batch)
-        solver.monitor.deferred = problem.geometry.device.type == "cuda"
+        solver.monitor.deferred = problem.geometry.device.type == "cuda" and not careful
         return solver
 
     def step(self, state: GreenSolver, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:

@@ -149,7 +149,7 @@ class DGNet(nn.Module):
 
     # ------------------------------------------------------------------ Model protocol
 
-    def prepare(self, problem: Discretisation, batch: int = 1, steps: int = 1000) -> State:
+    def prepare(self, problem: Discretisation, batch: int = 1, steps: int = 1000, careful: bool = False) -> State:
         """Decode the operators for this mesh; with gradients on, they are part of the graph."""
         problem = problem.recast(self.config.consistent, self.config.advection_form)
         cache = problem.geometry.__dict__.setdefault("_dgnet", {})
@@ -159,7 +159,7 @@ class DGNet(nn.Module):
         operators, start = self.hybrid(problem, graph)
         backend = "iterative" if problem.geometry.device.type == "cuda" else "auto"
         solver = GreenSolver(problem, backend, solves=steps, columns=batch, operators=operators)
-        solver.monitor.deferred = problem.geometry.device.type == "cuda"
+        solver.monitor.deferred = problem.geometry.device.type == "cuda" and not careful
         return State(solver, graph, start)
 
     def step(self, state: State, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:

@@ -7,6 +7,7 @@ solves are differentiable in the values and in the vectors, and no N x N array i
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,6 +20,8 @@ from dgnet.mesh import Mesh
 from dgnet.operators import kernels
 
 Tensor = torch.Tensor
+
+warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")  # what is used of it has not moved in years
 
 
 @dataclass(frozen=True, eq=False)

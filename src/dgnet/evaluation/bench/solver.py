@@ -6,6 +6,7 @@ applications with set-up included. What is not run says why.
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -92,7 +93,10 @@ def _measure(backend: str, A: EdgeMatrix, M: EdgeMatrix, bounds: Bounds, b: torc
 
     base = resident()
     if device == "cuda":
+        gc.collect()
         torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        base = torch.cuda.memory_allocated() - sum(t.numel() * t.element_size() for t in _held(A, M, b))
         torch.cuda.reset_peak_memory_stats()
     try:
         begin = time.perf_counter()
@@ -105,10 +109,16 @@ def _measure(backend: str, A: EdgeMatrix, M: EdgeMatrix, bounds: Bounds, b: torc
         graph = captured(lambda: prepared.solve(b)) if device == "cuda" and prepared.capturable else None
     except SolveError as error:
         return {"backend": backend, "not_run": str(error)}
-    memory = torch.cuda.max_memory_allocated() if device == "cuda" else max(0, resident() - base)
+    memory = (torch.cuda.max_memory_allocated() if device == "cuda" else resident()) - base
     best = apply if graph is None else min(apply, graph)
     return {"backend": backend, "label": prepared.label, "setup_s": set_up, "apply_s": best, "eager_s": apply, "graph_s": graph,
-            "total_s": set_up + APPLICATIONS * best, "memory_bytes": memory, "residual": _residual(A, b, x)}
+            "total_s": set_up + APPLICATIONS * best, "memory_bytes": max(0, memory), "residual": _residual(A, b, x)}
+
+
+def _held(A: EdgeMatrix, M: EdgeMatrix, b: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors of the problem itself: matrices, pattern, right-hand sides. They count as memory of every backend."""
+    p = A.pattern
+    return [A.values, M.values, b, p.crow, p.col, p.row, p.diagonal, p.transpose]
 
 
 def _residual(A: EdgeMatrix, b: torch.Tensor, x: torch.Tensor) -> float:
