@@ -244,7 +244,8 @@ def demo(out: Annotated[Path, typer.Option(help="Folder for the pictures and dem
 
 
 @bench.command("solver")
-def bench_solver(device: Device = "cpu", sizes: Annotated[list[str] | None, typer.Option(help="Only these sizes, such as '2D 10k'.")] = None,
+def bench_solver(device: Device = "cpu",
+                 sizes: Annotated[list[str] | None, typer.Option(help="Only these sizes, such as '2D 10k'.")] = None,
                  stiffness: Annotated[list[float] | None, typer.Option(help="Only these stiffness numbers dt D / 2h^2.")] = None,
                  json_path: Json = None) -> None:
     """Every backend and auto against sparse LU: SciPy's on the CPU, CuPy's on the GPU."""
@@ -272,6 +273,34 @@ def bench_rollout(device: Device = "cpu", mesh: str = "gear-plate", json_path: J
     result = rollout.run(checked_device(device), mesh)
     write_json(json_path, result)
     console.print(report.rollout_markdown(result), highlight=False)
+
+
+@bench.command("dfg")
+def bench_dfg(case: Annotated[str | None, typer.Option(help="2D-1 or 2D-2 (both by default)")] = None,
+              refine: Annotated[int, typer.Option(help="Refinements of the shipped mesh.")] = 0,
+              dt: Annotated[float | None, typer.Option(help="Time step (0.85 of the step limit by default).")] = None,
+              ladder: Annotated[bool, typer.Option("--ladder", help="Instead: 2D-2 on ever finer meshes (needs gmsh).")] = False,
+              page: Annotated[Path | None, typer.Option("--report", help="Markdown page to update, with its JSON beside it.")] = None,
+              device: Device = "cpu", json_path: Json = None) -> None:
+    """Flow around a cylinder, drag and lift beside the intervals of Schäfer and Turek."""
+    from dgnet.evaluation.bench import flow
+
+    checked_device(device)
+    results: list[dict[str, Any]] = []
+    with reporting() as progress:
+        if ladder:
+            results.append(flow.ladder(device=device, progress=progress, done=lambda row: errors.print(
+                "\n".join(flow.lines(row)), highlight=False)))
+        else:
+            for name in [case] if case else ["2D-1", "2D-2"]:
+                results.append(flow.run(name, refine=refine, dt=dt, device=device, progress=progress))
+                console.print("\n".join(flow.lines(results[-1])), highlight=False, soft_wrap=True)
+    write_json(json_path, results)
+    if page is not None:
+        record = flow.read(page.with_suffix(".json")) | {flow.key(r): r for r in results}
+        write_json(page.with_suffix(".json"), record)
+        write_text(page, flow.markdown(record))
+        console.print(f"wrote {page}")
 
 
 @bench.command("report")

@@ -44,14 +44,16 @@ def test_fused_kernels_equal_the_plain_iteration(columns, groups, dtype):
     out = {}
     for device in ("cpu", "cuda"):
         A = EdgeMatrix(g.pattern.to(device), values.to(device, dtype))
-        prepared = prepare(A, "iterative", bounds_of(A, EdgeMatrix(A.pattern, mass(g).values.to(device, dtype)[None]), 0.5, symmetric=True), True)
+        M = EdgeMatrix(A.pattern, mass(g).values.to(device, dtype)[None])
+        prepared = prepare(A, "iterative", bounds_of(A, M, 0.5, symmetric=True), True)
         assert prepared.label.startswith("chebyshev")
         out[device] = prepared.solve(b.to(device)).cpu()
         out[device + "T"] = prepared.solve(b.to(device), transposed=True).cpu()
         x = A @ b.to(device)
         out[device + "@"] = x.cpu()
     for what in ("", "T", "@"):
-        torch.testing.assert_close(out["cuda" + what], out["cpu" + what], rtol=1e-4 if dtype == torch.float32 else 1e-10, atol=1e-4 if dtype == torch.float32 else 1e-10)
+        near = 1e-4 if dtype == torch.float32 else 1e-10
+        torch.testing.assert_close(out["cuda" + what], out["cpu" + what], rtol=near, atol=near)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

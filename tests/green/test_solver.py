@@ -242,7 +242,8 @@ def test_gradcheck_through_three_steps(backend):
     mesh = box((2, 2), perturb=0.2, seed=1)
 
     def three(u, f, D, v):
-        p = Discretisation(mesh, PDE(diffusion=D, velocity=v, reaction=lambda s: s - s**3), [Dirichlet("left", 0.3), Robin("right", 1.0, 0.1)], 0.1)
+        conditions = [Dirichlet("left", 0.3), Robin("right", 1.0, 0.1)]
+        p = Discretisation(mesh, PDE(diffusion=D, velocity=v, reaction=lambda s: s - s**3), conditions, 0.1)
         solver = GreenSolver(p, backend, tolerance=1e-14)
         for k in range(3):
             u = solver.step(u, f[k], 0.1 * k)

@@ -95,7 +95,8 @@ def stiffness(geometry: Geometry, diffusion=1.0) -> EdgeMatrix:
             raise InputError(f"a diffusivity tensor must be [{d}, {d}] or [{cells}, {d}, {d}], got {list(D.shape)}")
         lowest = torch.linalg.eigvalsh(0.5 * (D + D.mT).detach())[..., 0]
         if not bool((lowest >= -1e-12 * D.detach().abs().amax()).all()):
-            raise InputError(f"a diffusivity tensor must be positive semidefinite, its lowest eigenvalue is {float(lowest.min()):.3g}")
+            raise InputError("a diffusivity tensor must be positive semidefinite, its lowest eigenvalue is "
+                             f"{float(lowest.min()):.3g}")
         local = torch.einsum("k,kid,kde,kje->kij", v, g, D.expand(cells, d, d), g)
     return EdgeMatrix.from_cells(geometry.pattern, local)
 

@@ -73,8 +73,8 @@ def channel(name: str, title: str, size: str, geometry: str, reynolds: float, fl
     velocity = reynolds * VISCOSITY / DIAMETER
     dt, steps, train, test = (0.25, 48, 4, 2) if small else (0.05, 2000, 15, 5)
     viscosity = 4 * VISCOSITY if small else VISCOSITY  # thinner wakes than its coarse mesh carries would be noise
-    flow = Flow(velocity, viscosity, dt=0.025 if small else flow_dt, spin_up=20.0 if small else 120.0,
-                phases=10.0 if small else 60.0)
+    flow = Flow(velocity, viscosity, dt=0.025 if small else flow_dt, spin_up=20.0 if small else 100.0,
+                phases=10.0 if small else 25.0)
     if small:  # the coarse mesh sees wider spots only, and the run is shorter
         injection = Injection(3, injection.x, injection.y, (0.8, 1.1), (3.0, 5.0), injection.rate)
     return Scenario(

@@ -12,4 +12,4 @@ SPOTS = Injection(8, (1.8, 12.0), (1.6, 6.8), (0.45, 0.75), (5.0, 12.0), (0.2, 0
 def scenario(size: str) -> Scenario:
     return channel("obstacles", "Contaminant among complex obstacles", size,
                    "Channel [0,24]×[0,8] with two tilted ellipses; each wall has an airfoil-shaped bump and a groove.",
-                   240, 0.005, SPOTS, PAPER, Truth(refine=2, substeps=12, order=3))
+                   240, 0.05 / 12, SPOTS, PAPER, Truth(refine=2, substeps=12, order=3))

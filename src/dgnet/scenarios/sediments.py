@@ -11,4 +11,4 @@ SPOTS = Injection(8, (1.8, 12.0), (2.4, 5.6), (0.45, 0.75), (5.0, 12.0), (0.2, 0
 def scenario(size: str) -> Scenario:
     return channel("sediments", "Contaminant over sediments", size,
                    "Channel [0,24]×[0,8] with three smooth, lopsided deposits: two on the bed, one on the roof.",
-                   240, 0.00625, SPOTS, PAPER, Truth(refine=2, substeps=10, order=3))
+                   240, 0.005, SPOTS, PAPER, Truth(refine=2, substeps=10, order=3))

@@ -11,4 +11,4 @@ SPOTS = Injection(8, (1.8, 12.0), (1.6, 6.4), (0.45, 0.75), (5.0, 12.0), (0.2, 0
 def scenario(size: str) -> Scenario:
     return channel("wavy-channel", "Contaminant in a wavy channel", size,
                    "Channel of length 24 and height 8 between walls that swing together as 0.6 sin(2πx/6), "
-                   "cylinder of radius 1 at (6,4).", 300, 0.005, SPOTS, PAPER, Truth(refine=2, substeps=12, order=3))
+                   "cylinder of radius 1 at (6,4).", 300, 0.05 / 12, SPOTS, PAPER, Truth(refine=2, substeps=12, order=3))

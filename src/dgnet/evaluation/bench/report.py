@@ -69,7 +69,8 @@ def memory_slopes(data: dict[str, Any]) -> dict[str, float]:
 
 
 def rollout_markdown(data: dict[str, Any]) -> str:
-    lines = [f"## Rollout on {data['hardware']}", "", f"Classical trajectories on `{data['mesh']}` ({data['nodes']:,} nodes), float32.", "",
+    lines = [f"## Rollout on {data['hardware']}", "",
+             f"Classical trajectories on `{data['mesh']}` ({data['nodes']:,} nodes), float32.", "",
              "| model | backend | trajectories | steps/s | trajectory-steps/s |", "|---|---|---|---|---|"]
     for r in data["rows"]:
         if "not_run" in r:
@@ -81,7 +82,8 @@ def rollout_markdown(data: dict[str, Any]) -> str:
 
 
 def markdown(paths: list[Path]) -> str:
-    parts = ["# Solver benchmarks", "", "Written by `dgnet bench report` from the JSON of `dgnet bench solver` and `dgnet bench rollout`.",
+    parts = ["# Solver benchmarks", "",
+             "Written by `dgnet bench report` from the JSON of `dgnet bench solver` and `dgnet bench rollout`.",
              "Times on shared CPUs are to be read as ratios within one table."]
     for path in paths:
         data = load(path)

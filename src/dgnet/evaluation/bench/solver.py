@@ -200,4 +200,5 @@ def changing(device: str = "cpu", every: int = 10, size: str = "2D 10k", stiff: 
             factor.solve(right)
 
     mine, theirs = timed(ours, device), timed(rival, "cpu")
-    return {"size": size, "stiffness": stiff, "every": every, "choice": choice, "ours_s": mine, "splu_s": theirs, "ratio": theirs / mine}
+    return {"size": size, "stiffness": stiff, "every": every, "choice": choice, "ours_s": mine, "splu_s": theirs,
+            "ratio": theirs / mine}
