@@ -240,6 +240,66 @@ def demo(out: Annotated[Path, typer.Option(help="Folder for the pictures and dem
     write_json(json_path, asdict(result))
 
 
+# ---------------------------------------------------------------------- training and evaluation
+
+
+@app.command()
+def train(name: str, out: Annotated[Path, typer.Option(help="Folder of the run.")], size: Size = "small", truth: Truth = "converged",
+          recipe: Annotated[str, typer.Option(help="staged (ours) or paper")] = "staged",
+          data: Annotated[Path | None, typer.Option(help="Folder of data sets; missing ones are generated there.")] = None,
+          budget: Annotated[float | None, typer.Option(help="Minutes of training.")] = None,
+          trajectories: Annotated[int | None, typer.Option(help="Use only this many training trajectories.")] = None,
+          seed: int = 0, device: Device = "cpu", json_path: Json = None) -> None:
+    """Train DGNet on a scenario. Interrupted, the same command goes on."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from dgnet.scenarios import get
+    from dgnet.scenarios.generate import generate as make
+    from dgnet.training import run as runs
+
+    if recipe not in ("staged", "paper"):
+        raise InputError(f"unknown recipe '{recipe}' (known: staged, paper)")
+    scenario = get(name, size)
+    checked_device(device)
+    with reporting() as report:
+        path = make(scenario, data or out / "data", truth=truth, seed=0, device=device, report=report)
+    columns = (TextColumn("train"), BarColumn(), TextColumn("{task.fields[note]}"), TimeRemainingColumn())
+    with Progress(*columns, console=errors, transient=True) as bars:
+        task = bars.add_task("train", total=None, note="")
+
+        def tell(progress: Any, total: int) -> None:
+            last = progress.history[-1] if progress.history else {"loss": float("nan"), "validation": float("nan")}
+            share = progress.iteration / total
+            if budget:
+                share = max(share, progress.seconds / (60 * budget))
+            note = (f"iteration {progress.iteration}  loss {last['loss']:.2e}  validation {last['validation']:.2e}  "
+                    f"best {progress.best:.2e}  classical {progress.classical:.2e}")
+            bars.update(task, total=1.0, completed=min(1.0, share), note=note)
+
+        _, progress = runs.train(scenario, truth, path, out, recipe=recipe, seed=seed, device=device,
+                                 budget=None if budget is None else 60 * budget, trajectories=trajectories, report=tell)
+    verdict = "below" if progress.best < progress.classical else "NOT below"
+    console.print(f"{name} ({size}, {truth}): validation error {progress.best:.3e} after {progress.best_iteration} iterations, "
+                  f"{verdict} the classical solver's {progress.classical:.3e}; {progress.seconds:.0f} s", highlight=False)
+    write_json(json_path, {"validation": progress.best, "classical": progress.classical, "iterations": progress.iteration,
+                           "best_iteration": progress.best_iteration, "seconds": progress.seconds, "history": progress.history})
+
+
+@app.command()
+def evaluate(run: Path, data: Annotated[Path | None, typer.Option(help="Data set; the run's own by default.")] = None,
+             split: Annotated[str, typer.Option(help="test or train")] = "test", device: Device = "cpu",
+             json_path: Json = None) -> None:
+    """Score a run on its test trajectories, beside the classical solvers on the same mesh."""
+    from dgnet.evaluation import evaluate as scoring
+    from dgnet.training.run import Run
+
+    opened = Run.open(run, checked_device(device))
+    result, _, _ = scoring.evaluate(opened, data or Path(opened.settings.data), device, split)
+    write_json(json_path, result)
+    write_json(run / f"{split}.json", result)
+    console.print(scoring.table(result), highlight=False)
+
+
 # ---------------------------------------------------------------------- solver benchmarks
 
 
@@ -280,7 +340,7 @@ def bench_dfg(case: Annotated[str | None, typer.Option(help="2D-1 or 2D-2 (both 
               refine: Annotated[int, typer.Option(help="Refinements of the shipped mesh.")] = 0,
               dt: Annotated[float | None, typer.Option(help="Time step (0.85 of the step limit by default).")] = None,
               ladder: Annotated[bool, typer.Option("--ladder", help="Instead: 2D-2 on ever finer meshes (needs gmsh).")] = False,
-              page: Annotated[Path | None, typer.Option("--report", help="Markdown page to update, with its JSON beside it.")] = None,
+              page: Annotated[Path | None, typer.Option("--report", help="Page to update, with its JSON beside it.")] = None,
               device: Device = "cpu", json_path: Json = None) -> None:
     """Flow around a cylinder, drag and lift beside the intervals of Schäfer and Turek."""
     from dgnet.evaluation.bench import flow

@@ -1,0 +1,82 @@
+"""Test trajectories, once: DGNet beside the classical solvers on the same mesh and step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dgnet import __version__
+from dgnet.data import Dataset
+from dgnet.errors import InputError
+from dgnet.evaluation.metrics import rne_over_time, score
+from dgnet.models import Classical, rollout
+from dgnet.problems import CONSISTENT, LUMPED
+from dgnet.training.fit import Corpus
+from dgnet.training.run import Run, base_problem
+
+Tensor = torch.Tensor
+_BATCH_BYTES = 6e9
+
+
+def predictions(models: dict[str, Any], run: Run, data: Corpus, device: str) -> dict[str, Tensor]:
+    """States [B, T+1, N, F] of each model from the first states of the trajectories, in batches that fit."""
+    base = base_problem(run.scenario, device)
+    per = max(1, int(_BATCH_BYTES // (data.state[0].numel() * 4 * 3)))
+    out: dict[str, Tensor] = {}
+    for name, model in models.items():
+        parts = []
+        for at in range(0, len(data), per):
+            piece = data.part(range(at, min(at + per, len(data))))
+            with torch.no_grad():
+                parts.append(rollout(model, piece.problem(base), piece.state[:, 0], piece.source, piece.steps).cpu())
+        out[name] = torch.cat(parts)
+    return out
+
+
+def evaluate(run: Run, path: Path, device: str = "cpu", split: str = "test", limit: int | None = None,
+             ) -> tuple[dict[str, Any], dict[str, Tensor], Corpus]:
+    """(scores for JSON, predicted states, truth) of a split of a data set."""
+    with Dataset(path) as dataset:
+        kind = dataset.provenance.get("truth")
+        if kind != run.settings.truth:
+            raise InputError(f"{path} holds {kind} truth, the run was trained on {run.settings.truth}")
+        numbers: Sequence[int] = dataset.of(split)[:limit]
+        if not numbers:
+            raise InputError(f"{path} has no {split} trajectory")
+        data = Corpus.read(dataset, numbers, device)
+    models: dict[str, Any] = {"dgnet": run.model, "classical_consistent": Classical(CONSISTENT),
+                              "classical_lumped": Classical(LUMPED)}
+    states = predictions(models, run, data, device)
+    truth = data.state.cpu()
+    offset = run.scenario.offsets
+    rows = {name: asdict(score(s, truth, offset, run.scenario.pde.fields)) for name, s in states.items()}
+    best = min(rows["classical_consistent"]["fluctuation"], rows["classical_lumped"]["fluctuation"])
+    paper = run.scenario.paper.get("DGNet")
+    result = {
+        "scenario": run.settings.scenario, "size": run.settings.size, "truth": run.settings.truth, "split": split,
+        "trajectories": len(numbers), "version": __version__, "scores": rows, "paper": None if paper is None else asdict(paper),
+        "gain": rows["dgnet"]["fluctuation"] / best, "parameters": sum(p.numel() for p in run.model.parameters()),
+        "over_time": {name: rne_over_time(s, truth, offset)[:: max(1, truth.shape[1] // 50)].tolist()
+                      for name, s in states.items()},
+    }
+    return result, states, data
+
+
+def table(result: dict[str, Any]) -> str:
+    """The scores as a Markdown table, best in bold, the paper's figure beside them."""
+    head = (f"{result['scenario']} ({result['size']}), {result['truth']} truth, "
+            f"{result['trajectories']} {result['split']} trajectories")
+    lines = [head, "", "| model | MSE | RNE | RNE from offset | RNE, last step |", "|---|---|---|---|---|"]
+    rows = result["scores"]
+    best = min(rows, key=lambda name: rows[name]["fluctuation"])
+    labels = {"dgnet": "DGNet", "classical_consistent": "classical, consistent mass", "classical_lumped": "classical, lumped mass"}
+    for name, s in rows.items():
+        label = f"**{labels.get(name, name)}**" if name == best else labels.get(name, name)
+        lines.append(f"| {label} | {s['mse']:.3g} | {s['rne']:.3g} | {s['fluctuation']:.3g} | {s['rne_final']:.3g} |")
+    if result["paper"]:
+        lines.append(f"| DGNet, paper (its own data) | {result['paper']['mse']:.3g} | {result['paper']['rne']:.3g} | – | – |")
+    return "\n".join(lines)
