@@ -252,7 +252,7 @@ class Chebyshev:
                 torch.mul(r, w, out=p)
             x.add_(p, alpha=alpha)
             r = torch.addmv(b, A, x, alpha=-1) if single else torch.addmm(b, A, x, alpha=-1)
-        size = (b * b * w).sum(0).clamp(min=1e-300)
+        size = (b * b * w).sum(0).clamp(min=torch.finfo(b.dtype).tiny)
         self.monitor.record(((r * r * w).sum(0) / size).max().sqrt(), self.limit)
         return x.view(shape)
 
