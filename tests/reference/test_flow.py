@@ -10,10 +10,11 @@ from skfem.models.general import divergence
 from skfem.models.poisson import laplace, mass
 
 from dgnet.errors import InputError, SolveError
+from dgnet.evaluation.bench import flow as bench
 from dgnet.mesh.box import box
 from dgnet.mesh.mesh import Mesh
 from dgnet.reference import flow as flow_module
-from dgnet.reference.flow import ChannelFlow, FlowRecord, TaylorHood, dfg, p2_points, period, simulate
+from dgnet.reference.flow import ChannelFlow, FlowRecord, TaylorHood, cylinder_flow, dfg, p2_points, p2_values, period, simulate
 
 
 def named(mesh: Mesh) -> Mesh:
@@ -225,8 +226,74 @@ def coarse_cylinder() -> Mesh:
 
 
 def test_dfg_cylinder_at_re_20():
-    """Coarse and shortened: drag and pressure settle long before the lift does. The wide band is the polygon's doing."""
-    result = dfg("2D-1", mesh=coarse_cylinder(), spin_up=4.0, dt=0.005)["quantities"]
+    """Coarse and shortened: drag and pressure settle long before the lift does."""
+    result = dfg("2D-1", mesh=coarse_cylinder(), longest=4.0, dt=0.005)["quantities"]
     assert result["drag"]["ours"] == pytest.approx(5.58, rel=0.02)
     assert result["pressure drop"]["ours"] == pytest.approx(0.1174, rel=0.02)
     assert abs(result["lift"]["ours"]) < 0.05
+
+
+def test_the_cylinder_has_the_area_of_the_circle():
+    mesh = coarse_cylinder()
+    for equal_area, want in ((True, np.pi * 0.05**2), (False, 12 * 0.05**2 * np.sin(2 * np.pi / 24))):
+        moved = flow_module._rounded(mesh.refined(1), (0.2, 0.2), 0.05, equal_area)
+        if not equal_area:
+            assert np.linalg.norm(moved.points[moved.nodes_on("obstacle")] - 0.2, axis=1) == pytest.approx(0.05)
+            moved = flow_module._rounded(mesh, (0.2, 0.2), 0.05, False)
+        assert 2.2 * 0.41 - moved.volumes.sum() == pytest.approx(want, rel=1e-9)
+
+
+def test_a_p2_field_is_read_anywhere():
+    mesh, other = channel(8, 5), channel(11, 7)
+
+    def field(x: np.ndarray) -> np.ndarray:
+        return np.stack([1 + x[:, 0] - x[:, 1] ** 2, x[:, 0] * x[:, 1] - 2 * x[:, 0] ** 2], axis=1)
+
+    got = p2_values(mesh, field(p2_points(mesh)), p2_points(other))
+    assert abs(got - field(p2_points(other))).max() < 1e-12
+
+
+def test_dissection_orders_all_unknowns_with_less_fill():
+    flow = ChannelFlow(blocked(10), mean_velocity=1.0, viscosity=0.01, dt=0.005)
+    order = flow.solve.order
+    assert np.array_equal(np.sort(order), np.arange(2 * len(flow.free) + flow.mesh.n_nodes))
+    a, b = (flow_module.csr_array((m.values(), m.col_indices(), m.crow_indices()), shape=m.shape) for m in (flow.a, flow.b))
+    coupled = flow_module.block_array([[flow_module.kron(a, flow_module.eye_array(2)), b.T], [b, None]], format="csc")
+    plain = flow_module.splu(coupled)
+    assert flow.solve.lu.L.nnz + flow.solve.lu.U.nnz < 0.8 * (plain.L.nnz + plain.U.nnz)
+
+
+def test_a_flow_begins_on_another_mesh():
+    mesh = coarse_cylinder()
+    flow, result = cylinder_flow("2D-1", mesh, longest=2.0, dt=0.005)
+    assert not result["settled"] and result["around"] == 24
+    _, again = cylinder_flow("2D-1", mesh.refined(1), begin=flow, longest=0.5, dt=0.0025)
+    assert again["nodes"] > 3 * result["nodes"]
+    assert again["quantities"]["drag"]["ours"] == pytest.approx(result["quantities"]["drag"]["ours"], rel=0.02)
+
+
+def test_the_page_shows_ours_beside_the_published_figures():
+    def row(near: float, error: float) -> dict:
+        ours = {"drag max": 3.22 + error, "lift max": 0.98 - error, "Strouhal": 0.3 + 0 * error}
+        published = flow_module.DFG["2D-2"]
+        quantities = {k: {"ours": v, "published": published[k], "inside": k != "lift max"} for k, v in ours.items()}
+        return {"case": "2D-2", "mesh": "m", "size": 4 * near, "near": near, "nodes": 1000, "cells": 1800, "around": 90, "dt": 1e-4,
+                "settled": True, "quantities": quantities, "also": {"lift min": -1.02 + error, "lift amplitude": 1.0 - error}}
+
+    rows = [row(h, 100 * h**2) for h in (0.008, 0.004, 0.002)]
+    limit = bench.limits(rows)
+    assert limit["lift max"]["value"] == pytest.approx(0.98) and limit["lift max"]["order"] == pytest.approx(2)
+    assert limit["Strouhal"]["value"] == pytest.approx(0.3) and limit["Strouhal"]["order"] is None
+    assert "OUTSIDE" in "\n".join(bench.lines(rows[-1]))
+    study = {"benchmark": "dfg ladder", "rows": rows, "variants": [{**rows[1], "rounded": False}], "limit": limit}
+    single = {"benchmark": "dfg", **rows[-1]}
+    text = bench.markdown({bench.key(r): r for r in (single, study)})
+    assert "tends to 0.9800, outside the published 0.99 – 1.01" in text and "nodes on the circle" in text
+    assert "| Strouhal | 0.30000 | 0.295 – 0.305 | inside |" in text
+
+
+def test_a_foreign_record_is_an_error(tmp_path):
+    (tmp_path / "flow.json").write_text("[1, 2")
+    with pytest.raises(InputError, match="no record"):
+        bench.read(tmp_path / "flow.json")
+    assert bench.read(tmp_path / "none.json") == {}

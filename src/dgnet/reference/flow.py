@@ -735,19 +735,20 @@ def dfg(case: str, *, mesh: Mesh | None = None, refine: int = 0, dt: float | Non
 
 
 def cylinder_flow(case: str, mesh: Mesh, *, dt: float | None = None, begin: ChannelFlow | None = None,
-                  longest: float | None = None, tolerance: float = 1e-4, device: str | torch.device = "cpu", method: str = "auto",
+                  longest: float | None = None, tolerance: float = 1e-4, rounded: bool = True,
+                  device: str | torch.device = "cpu", method: str = "auto",
                   progress: Callable[[str, int, int], None] | None = None) -> tuple[ChannelFlow, dict[str, Any]]:
     """The developed flow of a DFG case on one mesh, and its figures beside the published ones.
 
     Channel [0, 2.2] x [0, 0.41], cylinder of diameter D = 0.1 at (0.2, 0.2), nu = 1e-3, mean inflow U = 0.2 (2D-1) or 1 (2D-2),
     coefficients 2 F / (U^2 D). It marches, from rest or from the state of `begin` on another mesh, until the force is steady
     (2D-1) or until the extremes of drag and lift repeat to within `tolerance` over three periods (2D-2), and no farther than
-    `longest` (10; `settled` in the result says which). `dt` defaults to the smaller of 0.85 of the step limit and a cautious guess of it where the
-    flow starts from rest.
+    `longest` (10; `settled` in the result says which). `dt` defaults to 0.85 of the step limit, or to a cautious guess of
+    that where the flow starts from rest. `rounded` gives the cylinder's polygon the area of the circle.
     """
     steady, diameter = case == "2D-1", 0.1
     speed = 0.2 if steady else 1.0
-    mesh = _rounded(mesh, (0.2, 0.2), diameter / 2)
+    mesh = _rounded(mesh, (0.2, 0.2), diameter / 2, rounded)
     longest = 10.0 if longest is None else longest
     common: dict[str, Any] = {"mean_velocity": speed, "viscosity": 1e-3, "device": device, "method": method}
     if begin is not None:
@@ -787,8 +788,8 @@ def cylinder_flow(case: str, mesh: Mesh, *, dt: float | None = None, begin: Chan
         # lift swings about a small negative mean, so its largest value and its amplitude differ by two per cent
         also = {"lift min": low, "lift amplitude": (high - low) / 2, "drag min": drag_low}
     around = len(mesh.nodes_on("obstacle"))
-    return flow, {"case": case, "nodes": mesh.n_nodes, "cells": mesh.n_cells, "around": around, "dt": dt, "time": flow.time,
-                  "settled": settled, "also": {name: float(value) for name, value in also.items()},
+    return flow, {"case": case, "nodes": mesh.n_nodes, "cells": mesh.n_cells, "around": around, "rounded": rounded, "dt": dt,
+                  "time": flow.time, "settled": settled, "also": {name: float(value) for name, value in also.items()},
                   "quantities": {name: {"ours": float(ours[name]), "published": [low, high],
                                         "inside": bool(low <= ours[name] <= high)} for name, (low, high) in DFG[case].items()}}
 
@@ -817,15 +818,16 @@ def _peak(signal: np.ndarray) -> float:
     return float(top - (right - left) ** 2 / (8 * bend)) if bend < 0 else float(signal.max())
 
 
-def _rounded(mesh: Mesh, centre: tuple[float, float], radius: float) -> Mesh:
-    """The nodes of the obstacle moved out so far that their polygon has the area of the circle.
+def _rounded(mesh: Mesh, centre: tuple[float, float], radius: float, equal_area: bool = True) -> Mesh:
+    """The nodes of the obstacle moved onto the circle, or a little out of it, so that their polygon has the circle's area.
 
-    On the circle itself they would make a thinner cylinder, by about the square of their spacing.
+    On the circle itself they make a cylinder that is thinner by about the square of their spacing.
     """
     nodes = mesh.nodes_on("obstacle")
     away = mesh.points[nodes] - centre
     angle = np.sort(np.arctan2(away[:, 1], away[:, 0]))
     area = 0.5 * np.sin(np.diff(np.append(angle, angle[0] + 2 * np.pi))).sum()
+    scale = radius * (sqrt(np.pi / area) if equal_area else 1.0)
     points = mesh.points.copy()
-    points[nodes] = centre + radius * sqrt(np.pi / area) * away / np.linalg.norm(away, axis=1, keepdims=True)
+    points[nodes] = centre + scale * away / np.linalg.norm(away, axis=1, keepdims=True)
     return Mesh(points, mesh.cells, mesh.boundaries)
