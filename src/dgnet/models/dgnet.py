@@ -170,7 +170,7 @@ class DGNet(nn.Module):
         new = state.solver.step(u, source, t)
         if self.config.residual:
             new = new + state.solver.problem.dt * self.rate * torch.tanh(self.residual_net(self.inputs(new, source), state.graph))
-        return new if state.solver.problem.fixed is None else impose(state.solver.problem, new, t)
+        return impose(state.solver.problem, new, t)
 
     def capturable(self, state: State) -> bool:
         p = state.solver.problem
@@ -193,7 +193,7 @@ class DGNet(nn.Module):
         c = self.config
         M = P = p.mass
         diffusion, mass_low = p.diffusion_part, p.mass_bounds[0]
-        extra: EdgeMatrix | None = None  # L_neural of the `edge` decoder, as a part of K
+        extra: Callable[[float], EdgeMatrix] | None = None  # L_neural of the `edge` decoder, as a part of K
         streamline: Tensor | None = None
         start = None
         if c.structured:
@@ -212,36 +212,38 @@ class DGNet(nn.Module):
             extra = self.neural_operator(graph, p)
 
         K = diffusion * self.factor("diffusion") + p.decay_part * self.factor("decay")
-        convection = p.convection_part()
-        if convection is not None:
-            K = K + convection * self.factor("convection")
         if not c.physics:
             K = K * 0.0
-        if extra is not None:
-            K = K + extra
 
         def rest(t: float) -> EdgeMatrix | None:
             advection = p.advection(t) if c.physics else None
-            return extra if advection is None else advection if extra is None else advection + extra
+            if extra is None:
+                return advection
+            return extra(t) if advection is None else advection + extra(t)
 
         def stiffness(t: float) -> EdgeMatrix:
-            velocity = p.advection(t) if c.physics else None
-            total = K if velocity is None else K + velocity
+            total, unsigned = K, rest(t)
+            convection = p.convection_part(t) if c.physics else None
+            if convection is not None:
+                total = total + convection * self.factor("convection")
+            if unsigned is not None:
+                total = total + unsigned
             return total if streamline is None else total + streamline_diffusion(p, streamline, t)
 
         fixed_K = None if p.time_dependent else stiffness(0.0)
 
         def load(t: float) -> Tensor | None:
-            flux, exchange = p.flux_load(t), p.convection_load(t)
+            flux, exchange = p.flux_load(t), p.convection_load(t) if c.physics else None
             if exchange is None:
                 return flux
             exchange = exchange * self.factor("convection")
             return exchange if flux is None else flux + exchange
 
-        constant_load = None if p.data_changes else load(0.0)
+        load_changes = p.data_changes or p.time_dependent  # a convective coefficient in time is in both
+        constant_load = None if load_changes else load(0.0)
         ops = Operators(
             mass=M, source=P, stiffness=stiffness if fixed_K is None else lambda t: fixed_K, rest=rest,
-            load=load if p.data_changes else lambda t: constant_load, reaction=self.reaction(p), mass_low=mass_low,
+            load=load if load_changes else lambda t: constant_load, reaction=self.reaction(p), mass_low=mass_low,
             symmetric=(p.pde.velocity is None or not c.physics) and extra is None, time_dependent=p.time_dependent)
         return ops, start
 
@@ -262,32 +264,39 @@ class DGNet(nn.Module):
             pair, directed, cell = pair + self.free_pair, directed + self.free_source, cell + self.free_cell
         return pair, directed, cell
 
-    def neural_operator(self, graph: MeshGraph, p: Discretisation) -> EdgeMatrix:
-        """The paper's L_neural (Eq. 9) as a stiffness: -M L_neural, values [1, F, nnz], zero row sums.
+    def neural_operator(self, graph: MeshGraph, p: Discretisation) -> Callable[[float], EdgeMatrix]:
+        """The paper's L_neural (Eq. 9) as a stiffness: -M L_neural, values [b, F, nnz], zero row sums.
 
-        [L_neural]_ij = limit * |L_physics,ii| / degree_i * tanh(Decoder([h_i, h_j])).
+        [L_neural]_ij = limit * size_i / degree_i * tanh(Decoder([h_i, h_j])), size_i that of row i of L_physics: its diagonal,
+        and for advection half its absolute row sum (its diagonal vanishes inside). With a flow that changes, size follows it.
         """
-        pattern = p.geometry.pattern
-        z = torch.zeros(len(graph.to), self.fields, dtype=p.dtype, device=p.geometry.device)
+        pattern, device = p.geometry.pattern, p.geometry.device
+        dof = torch.as_tensor(p.geometry.dof, device=device)
+        to, slots = dof[graph.to], directed_slots(p, graph)
+        z = torch.zeros(len(to), self.fields, dtype=p.dtype, device=device)
         if self.config.network:
             h, _ = self.geometry_net(graph)
             z = z + self.decode_edge(torch.cat([h[graph.to], h[graph.frm]], -1))
         if self.config.free:
             z = z + self.free_edge
-        size = (p.diffusion_part.diagonal + p.decay_part.diagonal)[0].abs()
-        if p.pde.velocity is not None:
-            C = p.advection(0.0)
-            assert C is not None
-            size = size + C.values.detach().abs().amax(0)[..., pattern.diagonal]
+        degree = torch.zeros(pattern.n, dtype=p.dtype, device=device).index_add(0, to, torch.ones_like(z[:, 0]))
+        share = -self.config.edge_limit * torch.tanh(z).T / degree[to]  # [F, 2E]
+        still = (p.diffusion_part.diagonal + p.decay_part.diagonal).abs()
         if not self.config.physics:  # no local operator to lean on: the identity's scale in one step
-            size = p.mass.diagonal[0] / p.dt
-        degree = torch.zeros(pattern.n, dtype=p.dtype, device=p.geometry.device).index_add(
-            0, graph.to, torch.ones(len(graph.to), dtype=p.dtype, device=p.geometry.device))
-        entries = -self.config.edge_limit * torch.tanh(z).T * (size / degree)[..., graph.to].expand(self.fields, -1)
-        slots = directed_slots(p, graph)
-        values = torch.zeros(self.fields, pattern.nnz, dtype=p.dtype, device=p.geometry.device)
-        values = values.index_add(1, slots, entries).index_add(1, pattern.diagonal[graph.to], -entries)
-        return EdgeMatrix(pattern, values[None])
+            still = p.mass.diagonal / p.dt
+
+        def at(t: float) -> EdgeMatrix:
+            size, advection = still, p.advection(t) if self.config.physics else None
+            if advection is not None:
+                size = size + 0.5 * EdgeMatrix(pattern, advection.values.detach().abs()).row_sums()
+            entries = share * size[..., to]  # [b, F, 2E]
+            values = torch.zeros(*entries.shape[:2], pattern.nnz, dtype=p.dtype, device=device)
+            return EdgeMatrix(pattern, values.index_add(-1, slots, entries).index_add(-1, pattern.diagonal[to], -entries))
+
+        if p.time_dependent:
+            return at
+        fixed = at(0.0)
+        return lambda t: fixed
 
     def reaction(self, p: Discretisation) -> Callable[[Tensor], Tensor] | None:
         """r(u): given, learned node by node (bounded growth is left to the data), or none."""
@@ -316,7 +325,7 @@ class DGNet(nn.Module):
         Lu = -product(p.stiffness(t), p.restrict(u)) / p.mass.row_sums()[0].T
         x = torch.cat([self.inputs(u, source), p.expand(Lu) / self.rate], -1)
         new = u + p.dt * self.rate * self.residual_net(x, state.graph)
-        return new if p.fixed is None else impose(p, new, t)
+        return impose(p, new, t)
 
 
 @dataclass(frozen=True, eq=False)
@@ -329,10 +338,11 @@ class State:
 
 
 def impose(p: Discretisation, u: Tensor, t: float) -> Tensor:
-    """Dirichlet values hold exactly after a correction, too."""
-    w = p.fixed_values(t + p.dt)
-    assert p.fixed is not None and w is not None
-    return p.expand(torch.where(p.fixed.T, w, p.restrict(u)))
+    """Dirichlet values hold exactly after a correction, too, and nodes that periodic boundaries identify stay one."""
+    u, w = p.restrict(u), p.fixed_values(t + p.dt)
+    if p.fixed is not None and w is not None:
+        u = torch.where(p.fixed.T, w, u)
+    return p.expand(u)
 
 
 # ---------------------------------------------------------------------- structured parts
@@ -438,8 +448,9 @@ def streamline_diffusion(p: Discretisation, strength: Tensor, t: float) -> EdgeM
     v = nodal_velocity(g, velocity)[..., g.cells, :].mean(-2)  # [..., K, d]
     speed = v.norm(dim=-1)
     h = g.volumes ** (1 / g.dim)
-    along = torch.einsum("...kd,kid->...ki", v, g.gradients)
-    scale = g.volumes * strength * h / (2 * speed + 1e-12 * speed.detach().amax())
+    way = v / speed.clamp(min=torch.finfo(g.dtype).tiny)[..., None]  # zero where the flow rests
+    along = torch.einsum("...kd,kid->...ki", way, g.gradients)
+    scale = g.volumes * strength * h * speed / 2
     values = EdgeMatrix.from_cells(g.pattern, scale[..., None, None] * along[..., :, None] * along[..., None, :]).values
     return EdgeMatrix(g.pattern, values.reshape(-1, 1, g.pattern.nnz))
 
