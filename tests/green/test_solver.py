@@ -99,7 +99,7 @@ def test_an_eigenmode_decays_by_the_crank_nicolson_factor(mesh, consistent):
 
 
 def problem(seed: int, dtype: torch.dtype, spatial: bool, velocity: bool, fields: int, dirichlet: bool, share: float):
-    mesh = shuffled(box((4, 3, 3) if spatial else (7, 6), perturb=0.2, seed=seed), seed)
+    mesh = shuffled(box((4, 3, 3) if spatial else (7, 6), perturb=0.15, seed=seed), seed)
     names = ("a", "b")[:fields]
     conditions = [Robin("right", 0.7, 0.3), Neumann("top", 0.2)]
     if dirichlet:
@@ -166,9 +166,9 @@ def test_fold_and_unfold_are_inverse():
 
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 999), stiff=st.sampled_from([0.01, 0.3, 5.0, 100.0]), share=st.sampled_from([0.0, 1.0]),
-       velocity=st.booleans(), perturb=st.sampled_from([0.0, 0.3]))
+       velocity=st.booleans(), perturb=st.sampled_from([0.0, 0.24]))
 def test_bounds_hold_and_the_proven_count_is_enough(seed, stiff, share, velocity, perturb):
-    """Obtuse meshes included: perturb 0.3 gives negative cotangent weights."""
+    """Obtuse meshes included: perturb 0.24 gives negative cotangent weights."""
     mesh = box((8, 7), perturb=perturb, seed=seed)
     v = np.random.default_rng(seed).normal(size=(mesh.n_nodes, 2)) * 2 if velocity else None
     p = Discretisation(mesh, PDE(diffusion=1.0, velocity=v), [], stiff * mesh.spacing**2, consistent=share)

@@ -1,5 +1,6 @@
 """Every scheme states its order; here it is fitted, on manufactured solutions, in float64."""
 
+from itertools import pairwise
 from math import exp, pi
 
 import numpy as np
@@ -101,7 +102,8 @@ SIZES = {2: (6, 10, 16), 3: (6, 9, 14)}
 @pytest.mark.parametrize("dim", [2, 3])
 @pytest.mark.parametrize("conditions", [dirichlet, neumann, robin])
 def test_second_order_in_space_for_diffusion(dim, perturb, conditions):
-    errors = [run(m, 20, 0.2, conditions=present(conditions, m)) for m in (box((n,) * dim, perturb=perturb, seed=n) for n in SIZES[dim])]
+    meshes = [box((n,) * dim, perturb=perturb, seed=n) for n in SIZES[dim]]
+    errors = [run(m, 20, 0.2, conditions=present(conditions, m)) for m in meshes]
     assert order(SIZES[dim], errors) > 1.75
 
 
@@ -158,7 +160,7 @@ def final_states(problem_at, u0, T, counts, source=None, **model) -> list[Tensor
 
 def self_order(states, counts) -> float:
     """Order from successive differences of a doubling sequence: |u_n - u_2n| falls by 2^order."""
-    gaps = [float((a - b).norm()) for a, b in zip(states, states[1:])]
+    gaps = [float((a - b).norm()) for a, b in pairwise(states)]
     return float(np.polyfit(np.log([1 / c for c in counts[:-1]]), np.log(gaps), 1)[0])
 
 
@@ -172,7 +174,8 @@ def smooth(x):
 
 def test_second_order_in_time_with_moving_dirichlet_data():
     def at(dt):
-        return Discretisation(MESH, PDE(diffusion=0.1), [Dirichlet("left", lambda x, t: torch.sin(5 * torch.as_tensor(t)) * x[:, 1])], dt)
+        moving = Dirichlet("left", lambda x, t: torch.sin(5 * torch.as_tensor(t)) * x[:, 1])
+        return Discretisation(MESH, PDE(diffusion=0.1), [moving], dt)
     states = final_states(at, lambda x: 0 * smooth(x), 1.0, COUNTS)
     assert self_order(states, COUNTS) > 1.85
 
