@@ -1,0 +1,95 @@
+"""Every model by name: its configuration, how it is built, and how its paper trains it.
+
+A configuration is a plain table (as in TOML). Its key `setting` chooses where to start: `comparable` (the default: a size like
+DGNet's) or `published` (the size of the method's own paper; for dgnet the paper's preset); other keys change single values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
+from types import ModuleType
+from typing import Any
+
+from torch import nn
+
+from dgnet.errors import InputError
+from dgnet.models.base import Model
+from dgnet.models.baselines import amg, beno, deeponet, mgn, mp_pde, phympgn, singer, transolver
+from dgnet.models.classical import Classical
+from dgnet.models.dgnet import PAPER, DGNet, DGNetConfig
+from dgnet.problems import Discretisation
+
+SETTINGS = ("comparable", "published")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """`recipe`: lr, lr_end, weight_decay, noise, pushforward, window, loss, clip as the method's paper has them."""
+
+    title: str
+    config: type
+    make: Callable[[Any, Discretisation], Model]
+    settings: Mapping[str, Any]
+    recipe: Mapping[str, float | int | str]
+    published: int | None = None  # parameters, where the method's paper (or its code) has a figure
+
+
+def _baseline(module: ModuleType, title: str, config: Any, make: Any, published: int | None = None) -> Entry:
+    settings = {"comparable": config.comparable(), "published": config.published()}
+    return Entry(title, config, make, settings, module.RECIPE, published)
+
+
+MODELS: dict[str, Entry] = {
+    "deeponet": _baseline(deeponet, "DeepONet", deeponet.DeepONetConfig, deeponet.DeepONet),
+    "mgn": _baseline(mgn, "MGN", mgn.MGNConfig, mgn.MGN, 2_300_000),
+    "mp-pde": _baseline(mp_pde, "MP-PDE", mp_pde.MPPDEConfig, mp_pde.MPPDE, 630_000),
+    "beno": _baseline(beno, "BENO", beno.BENOConfig, beno.BENO, 8_700_000),
+    "phympgn": _baseline(phympgn, "PhyMPGN", phympgn.PhyMPGNConfig, phympgn.PhyMPGN, 950_000),
+    "transolver": _baseline(transolver, "Transolver", transolver.TransolverConfig, transolver.Transolver, 710_000),
+    "amg": _baseline(amg, "AMG", amg.AMGConfig, amg.AMG, 3_500_000),
+    "singer": _baseline(singer, "SINGER-style", singer.SingerConfig, singer.Singer),
+    "dgnet": Entry("DGNet", DGNetConfig, DGNet, {"comparable": DGNetConfig(), "published": PAPER}, {}),
+    "classical": Entry("classical", Classical, lambda config, problem: config,
+                       {"comparable": Classical(), "published": Classical()}, {}),
+}
+
+
+def entry(name: str) -> Entry:
+    if name not in MODELS:
+        near = get_close_matches(name, MODELS, 1)
+        hint = f"; did you mean '{near[0]}'?" if near else f" (known: {', '.join(MODELS)})"
+        raise InputError(f"there is no model '{name}'{hint}")
+    return MODELS[name]
+
+
+def config_class(name: str) -> type:
+    return entry(name).config
+
+
+def configure(name: str, config: Mapping[str, Any] | None = None) -> Any:
+    """The frozen configuration of a table (see the module)."""
+    model, values = entry(name), dict(config or {})
+    setting = values.pop("setting", "comparable")
+    if setting not in SETTINGS:
+        raise InputError(f"unknown setting '{setting}' of {name} (known: {', '.join(SETTINGS)})")
+    known = {f.name for f in fields(model.config)}
+    for key, value in values.items():
+        if key not in known:
+            near = get_close_matches(key, known, 1)
+            raise InputError(f"{name} has no setting '{key}'" + (f"; did you mean '{near[0]}'?" if near else ""))
+        if isinstance(value, list):
+            values[key] = tuple(value)
+    return replace(model.settings[setting], **values)
+
+
+def build(name: str, config: Mapping[str, Any] | None, problem: Discretisation) -> Any:
+    """The model with fresh weights (draw them under `torch.manual_seed`), on the problem's device in its precision."""
+    model = entry(name).make(configure(name, config), problem)
+    return model.to(device=problem.geometry.device, dtype=problem.dtype) if isinstance(model, nn.Module) else model
+
+
+def parameter_count(model: Any) -> int:
+    """Trainable numbers; 0 for the classical solver."""
+    return sum(p.numel() for p in model.parameters()) if isinstance(model, nn.Module) else 0
