@@ -30,9 +30,10 @@ import torch
 from torch import nn
 
 from dgnet.errors import InputError
-from dgnet.green import GreenSolver, Operators, product
+from dgnet.green import GreenSolver, Operators, bounds_of, fold, product, unfold
+from dgnet.green.backends import apply, prepare
 from dgnet.models.gnn import MLP, GeometryNet, MeshGraph, StateNet
-from dgnet.operators import EdgeMatrix, Geometry, mass, nodal_velocity
+from dgnet.operators import EdgeMatrix, Geometry, nodal_velocity
 from dgnet.problems import Discretisation
 
 Tensor = torch.Tensor
@@ -203,7 +204,7 @@ class DGNet(nn.Module):
             if c.learn_source:
                 P = source_stencil(p, graph, soft_limit(directed, 3.0, 3.0))
             if c.learn_start:
-                start = start_filter(p, graph, soft_limit(pair[:, 1], 0.5, 0.5))
+                start = start_filter(p, M, mass_low, soft_limit(pair[:, 1], 0.5, 0.5))
             if c.learn_diffusion:
                 diffusion = learned_diffusion(p, cell[:, :-1])
             if c.learn_streamline and p.pde.velocity is not None:
@@ -455,13 +456,20 @@ def streamline_diffusion(p: Discretisation, strength: Tensor, t: float) -> EdgeM
     return EdgeMatrix(g.pattern, values.reshape(-1, 1, g.pattern.nnz))
 
 
-def start_filter(p: Discretisation, graph: MeshGraph, delta: Tensor) -> Callable[[Tensor], Tensor]:
-    """u -> M_lumped^-1 (graph Laplacian) u: what is added to the initial state once. Keeps constants and the total."""
-    zero = EdgeMatrix(p.mass.pattern, torch.zeros_like(p.mass.values))
-    F = pair_correction(p, zero, delta)
-    volume = mass(p.geometry, 0.0).diagonal[:, None]
+def start_filter(p: Discretisation, M: EdgeMatrix, mass_low: float, delta: Tensor) -> Callable[[Tensor], Tensor]:
+    """What is added to the initial state, once: u0 is replaced by M_theta^-1 (M + graph Laplacian) u0.
+
+    A learned mass reads nodal values in its own way. Projecting the start keeps its moments, phi^T M u0, which decide how a
+    rough start evolves; a learned Laplacian (zero at birth, like the whole) does what is left. Keeps constants and the total.
+    """
+    F = pair_correction(p, p.mass, delta)
+    flat = EdgeMatrix(M.pattern, M.values[0])
+    backend = "iterative" if p.geometry.device.type == "cuda" else "lu"
+    solver = prepare(flat, backend, bounds_of(flat, flat, mass_low, symmetric=True), symmetric=True)
 
     def change(u: Tensor) -> Tensor:
-        return p.expand(product(F, p.restrict(u)) / volume)
+        inner = p.restrict(u)
+        rest = fold(product(F, inner) - product(M, inner), 1, 1)
+        return p.expand(unfold(apply(solver, flat, rest), 1, 1, u.shape[0], u.shape[2]))
 
     return change
