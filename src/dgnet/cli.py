@@ -67,6 +67,30 @@ def reporting() -> Iterator[Callable[[str, int, int], None]]:
         yield report
 
 
+@contextmanager
+def narrating(budget: float) -> Iterator[tuple[Callable[[str, int, int], None], Callable[[Any, int], None]]]:
+    """Progress bars as in `reporting`, and one for training: loss, validation error, the classical one beside it, time left."""
+    from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(24), TextColumn("{task.percentage:3.0f}%"), TimeRemainingColumn(),
+               TextColumn("{task.fields[note]}"))
+    with Progress(*columns, console=errors, transient=True) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def update(what: str, done: float, total: float, note: str = "") -> None:
+            if what not in tasks:
+                tasks[what] = bars.add_task(what, total=total, note=note)
+            bars.update(tasks[what], completed=done, total=total, note=note)
+
+        def tell(progress: Any, total: int) -> None:
+            last = progress.history[-1] if progress.history else {"loss": float("nan"), "validation": float("nan")}
+            share = min(1.0, max(progress.iteration / total, progress.seconds / budget))
+            update("training", share, 1.0, f"loss {last['loss']:.1e}  validation {last['validation']:.2e}  "
+                                           f"(classical {progress.classical:.2e})")
+
+        yield update, tell
+
+
 Size = Annotated[str, typer.Option(help="small or paper")]
 Truth = Annotated[str, typer.Option(help="same-mesh or converged")]
 Device = Annotated[str, typer.Option(help="cpu or cuda")]
@@ -200,6 +224,7 @@ def bench_generate(out: Annotated[Path, typer.Option(help="Folder for the data s
     import shutil
     from dataclasses import asdict
 
+    from dgnet.evaluation.bench.timing import hardware
     from dgnet.scenarios import names
     from dgnet.scenarios.generate import timed
 
@@ -212,39 +237,49 @@ def bench_generate(out: Annotated[Path, typer.Option(help="Folder for the data s
         if not keep:
             shutil.rmtree(folder)
         console.print(f"{name:18s} {results[-1].seconds:8.1f} s {results[-1].megabytes:10.1f} MB", highlight=False)
-        write_json(json_path, [asdict(r) for r in results])
+        write_json(json_path, [asdict(r) | {"hardware": hardware(device)} for r in results])
     console.print(f"{'all':18s} {sum(r.seconds for r in results):8.1f} s", highlight=False)
 
 
 @app.command()
 def demo(out: Annotated[Path, typer.Option(help="Folder for the pictures and demo.json.")] = Path("out"), seed: int = 0,
          device: Device = "cpu", json_path: Json = None) -> None:
-    """Ten moving lasers on a steel plate with the classical solver: a picture, an animation, a few figures."""
-    from dataclasses import asdict
-
+    """Lasers on a steel plate: the classical solver's show, then DGNet from data to test in about three minutes."""
     from rich.table import Table
 
-    from dgnet.evaluation.demo import demo as run
+    from dgnet.evaluation import demo as acts
 
     checked_device(device)
-    with reporting() as report:
-        result, written = run(out, seed=seed, device=device, report=report)
-    table = Table(box=None, show_header=False)
-    for name, value in (("nodes", f"{result.nodes:,}"), ("steps", f"{result.steps} of {result.dt:g} s"),
-                        ("backend", result.backend), ("steps/s", f"{result.steps_per_second:,.0f}"),
-                        ("peak temperature", f"{result.peak:.1f} {result.unit} at t = {result.peak_time:g} s")):
-        table.add_row(name, value)
+    begin = time.perf_counter()
+    with narrating(acts.BUDGET) as (report, tell):
+        record, written = acts.demo(out, seed=seed, device=device, report=report, tell=tell)
+    first, seconds = record["show"], record["seconds"]
+    console.print(f"The show: {first['nodes']:,} nodes, {first['steps']} steps of {first['dt']:g} s, {first['steps_per_second']:,.0f} "
+                  f"steps/s ({first['backend']}), peak {first['peak']:.1f} {first['unit']} at t = {first['peak_time']:g} s\n",
+                  highlight=False)
+    rows, sentences = acts.table(record)
+    table = Table("model", "RNE", "of the better classical", box=None)
+    for row in rows:
+        table.add_row(*row)
     console.print(table)
+    for sentence in sentences:
+        console.print(sentence, highlight=False)
+    again = f" ({' and '.join(record['reused'])} of an earlier demo used again)" if record["reused"] else ""
+    console.print(f"Data {seconds['generate']:.0f} s, training {seconds['train']:.0f} s, test {seconds['evaluate']:.1f} s, of which a "
+                  f"rollout of all test trajectories {1e3 * seconds['rollout_dgnet']:.0f} ms with DGNet and "
+                  f"{1e3 * seconds['rollout_classical']:.0f} ms classical; {time.perf_counter() - begin:.0f} s in all{again}.\n",
+                  highlight=False)
     for path in written:
         console.print(str(path), highlight=False, soft_wrap=True)
-    write_json(json_path, asdict(result))
+    write_json(json_path, record)
 
 
 # ---------------------------------------------------------------------- training and evaluation
 
 
 @app.command()
-def train(name: str, out: Annotated[Path, typer.Option(help="Folder of the run.")], size: Size = "small", truth: Truth = "converged",
+def train(name: str, out: Annotated[Path, typer.Option(help="Folder of the run.")], size: Size = "small",
+          truth: Truth = "converged",
           recipe: Annotated[str, typer.Option(help="staged (ours) or paper")] = "staged",
           data: Annotated[Path | None, typer.Option(help="Folder of data sets; missing ones are generated there.")] = None,
           budget: Annotated[float | None, typer.Option(help="Minutes of training.")] = None,
@@ -288,16 +323,45 @@ def train(name: str, out: Annotated[Path, typer.Option(help="Folder of the run."
 @app.command()
 def evaluate(run: Path, data: Annotated[Path | None, typer.Option(help="Data set; the run's own by default.")] = None,
              split: Annotated[str, typer.Option(help="test or train")] = "test", device: Device = "cpu",
-             json_path: Json = None) -> None:
+             figures: Annotated[bool, typer.Option(help="Draw figures into RUN/figures.")] = True, json_path: Json = None) -> None:
     """Score a run on its test trajectories, beside the classical solvers on the same mesh."""
     from dgnet.evaluation import evaluate as scoring
     from dgnet.training.run import Run
 
     opened = Run.open(run, checked_device(device))
-    result, _, _ = scoring.evaluate(opened, data or Path(opened.settings.data), device, split)
+    result, states, truth = scoring.evaluate(opened, data or Path(opened.settings.data), device, split)
     write_json(json_path, result)
     write_json(run / f"{split}.json", result)
     console.print(scoring.table(result), highlight=False)
+    if figures:
+        folder = run / "figures" if split == "test" else run / f"figures-{split}"
+        with reporting() as report:
+            written = scoring.draw(opened, result, states, truth, folder, report)
+        console.print()
+        for path in written:
+            console.print(str(path), highlight=False, soft_wrap=True)
+
+
+@app.command()
+def rollout(run: Path,
+            source: Annotated[Path | None, typer.Option(help="CSV table of moving spots: t, x, y[, z], radius, power[, spot].")] = None,
+            trajectory: Annotated[int | None, typer.Option(help="Stored trajectory: its start, its flow and, without --source, its "
+                                                           "source.")] = None,
+            initial: Annotated[Path | None, typer.Option(help="Start as .npy, [nodes] or [nodes, fields].")] = None,
+            data: Annotated[Path | None, typer.Option(help="Data set of --trajectory; the run's own by default.")] = None,
+            steps: Annotated[int | None, typer.Option(help="Steps; those of the scenario or trajectory by default.")] = None,
+            out: Annotated[Path | None, typer.Option(help="HDF5 file for the states; written as they are made.")] = None,
+            vtk: Annotated[Path | None, typer.Option(help="FILE.pvd for ParaView, with a folder of .vtu beside it.")] = None,
+            every: Annotated[int, typer.Option(help="A .vtu every so many steps.")] = 1,
+            device: Device = "cpu", json_path: Json = None) -> None:
+    """Roll out a trained run for a new source and start, streaming the states to disk."""
+    from dgnet.evaluation import rollouts
+
+    with reporting() as report:
+        result = rollouts.roll_out(run, source=source, trajectory=trajectory, initial=initial, data=data, steps=steps, out=out,
+                                   vtk=vtk, every=every, device=checked_device(device), report=report)
+    console.print(rollouts.summary(result), highlight=False, soft_wrap=True)
+    write_json(json_path, result)
 
 
 # ---------------------------------------------------------------------- solver benchmarks

@@ -62,16 +62,17 @@ def card(paper: Scenario, small: Scenario, measured: Mapping[str, Any], shown: s
               "Relative distance, over the rollout at the coarse nodes, between truth at (r, s) and at (r+1, 2s), and "
               "the error of Crank–Nicolson without learning on the same mesh and step"
               + (f", all measured from {paper.offsets[0]:g}." if any(paper.offsets) else "."), "",
-              "| size | truth | (r, s) | distance | classical, lumped | classical, consistent | best classical / distance |",
-              "|---|---|---|---|---|---|---|"]
+              "| size | truth | (r, s) | measured over | distance | classical, lumped | classical, consistent "
+              "| best classical / distance |", "|---|---|---|---|---|---|---|---|"]
     for size, scenario in zip(SIZES, (small, paper)):
         t = scenario.truth("converged")
         found = measured.get(f"{paper.name}/{size}/converged")
-        values = [NOT_RUN] * 4
+        values = [NOT_RUN] * 5
         if found is not None:
             t_r, t_s = found["settings"]["refine"], found["settings"]["substeps"]
             classical = [_number(found["classical"].get(kind)) for kind in ("lumped", "consistent")]
-            values = [_number(found["distance"]), *classical, NOT_RUN if found["ratio"] is None else f"{found['ratio']:.0f}×"]
+            span = f"{found['trajectories']} × {found.get('steps') or scenario.steps} steps"
+            values = [span, _number(found["distance"]), *classical, NOT_RUN if found["ratio"] is None else f"{found['ratio']:.0f}×"]
         else:
             t_r, t_s = t.refine, t.substeps
         lines.append(f"| {size} | converged | ({t_r}, {t_s}) | " + " | ".join(values) + " |")

@@ -9,14 +9,17 @@ from typing import Any
 import numpy as np
 
 from dgnet.errors import InputError
+from dgnet.scenarios import names
 
 
 def load(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(path.read_text())
-        assert data["benchmark"] in ("solver", "rollout")
+        if isinstance(data, list):  # bench generate writes a row per data set as it goes
+            data = {"benchmark": "generate", "rows": data}
+        assert data["benchmark"] in ("solver", "rollout", "generate")
     except (OSError, ValueError, KeyError, AssertionError, TypeError) as error:
-        raise InputError(f"{path} is no result of 'dgnet bench solver' or 'dgnet bench rollout'") from error
+        raise InputError(f"{path} is no result of 'dgnet bench solver', 'rollout' or 'generate'") from error
     return data
 
 
@@ -47,6 +50,9 @@ def solver_markdown(data: dict[str, Any]) -> str:
         lines += ["", f"`auto` against the best backend of the same run, {len(auto)} cases: worst ratio {worst['ratio']:.2f} "
                       f"({worst['size']}, stiffness {worst['stiffness']:g}, {worst['columns']} columns: took {worst['choice']}, "
                       f"best {worst['best']}); {sum(a['ratio'] > 1.2 for a in auto)} cases above 1.2."]
+    if data.get("memory") != "own":
+        lines += ["", "Memory is the peak of the process, with what earlier cases of the run still held."]
+        return "\n".join(lines)
     slopes = memory_slopes(data)
     lines += ["", *(f"Memory of the iteration grows as nodes^{s:.2f} ({what})." for what, s in slopes.items())]
     if "changing" in data:
@@ -81,11 +87,25 @@ def rollout_markdown(data: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def generate_markdown(data: dict[str, Any], known: list[str]) -> str:
+    rows = {r["scenario"]: r for r in data["rows"]}
+    first = data["rows"][0]
+    lines = [f"## Data sets on {first.get('hardware', first['device'])}", "",
+             f"`{first['size']}` size, `{first['truth']}` truth; flow, sources and writing included.", "",
+             "| scenario | seconds | MB |", "|---|---|---|"]
+    for name in known:
+        r = rows.get(name)
+        lines.append(f"| {name} | not run | |" if r is None else f"| {name} | {r['seconds']:.1f} | {r['megabytes']:,.0f} |")
+    lines.append(f"| measured so far | {sum(r['seconds'] for r in rows.values()):.0f} | |")
+    return "\n".join(lines)
+
+
 def markdown(paths: list[Path]) -> str:
-    parts = ["# Solver benchmarks", "",
-             "Written by `dgnet bench report` from the JSON of `dgnet bench solver` and `dgnet bench rollout`.",
+    parts = ["# Benchmarks", "",
+             "Written by `dgnet bench report` from the JSON of `dgnet bench solver`, `rollout` and `generate`.",
              "Times on shared CPUs are to be read as ratios within one table."]
     for path in paths:
         data = load(path)
-        parts += ["", solver_markdown(data) if data["benchmark"] == "solver" else rollout_markdown(data)]
+        write = {"solver": solver_markdown, "rollout": rollout_markdown, "generate": lambda d: generate_markdown(d, names())}
+        parts += ["", write[data["benchmark"]](data)]
     return "\n".join(parts) + "\n"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,10 @@ from scipy.sparse.linalg import splu
 
 from dgnet import __version__
 from dgnet.errors import InputError, SolveError
-from dgnet.evaluation.bench.timing import captured, hardware, resident, timed
+from dgnet.evaluation.bench.timing import captured, hardware, resident, sync, timed
 from dgnet.green.auto import choose
-from dgnet.green.backends import TOLERANCE, prepare
-from dgnet.green.bounds import Bounds, bounds_of
+from dgnet.green.backends import LU, TOLERANCE, prepare
+from dgnet.green.bounds import bounds_of
 from dgnet.mesh import box
 from dgnet.operators import EdgeMatrix, Geometry, mass, stiffness
 
@@ -60,65 +60,78 @@ def run(device: str = "cpu", sizes: list[str] | None = None, stiff: tuple[float,
         mass_matrix, K, h = matrices(SIZES[name], device)
         for s in stiff:
             A, M = system(mass_matrix, K, h, s, torch.float32)
-            for r in columns:
-                case = {"size": name, "nodes": A.pattern.n, "stiffness": s, "columns": r}
-                for row in _case(A, M, r, device, len(SIZES[name])):
-                    rows.append(case | row)
-                    report(rows[-1])
+            for row in _case(A, M, columns, device, len(SIZES[name])):
+                rows.append({"size": name, "nodes": A.pattern.n, "stiffness": s} | row)
+                report(rows[-1])
     return {"benchmark": "solver", "version": __version__, "hardware": hardware(device), "device": device,
-            "dtype": "float32", "applications": APPLICATIONS, "rows": rows, "auto": _auto(rows)}
+            "dtype": "float32", "memory": "own", "applications": APPLICATIONS, "rows": rows, "auto": _auto(rows)}
 
 
-def _case(A: EdgeMatrix, M: EdgeMatrix, columns: int, device: str, dim: int) -> Iterator[dict[str, Any]]:
+def _case(A: EdgeMatrix, M: EdgeMatrix, columns: tuple[int, ...], device: str, dim: int) -> Iterator[dict[str, Any]]:
+    """One matrix: every backend and the rival, set up once, applied to each number of columns."""
     n = A.pattern.n
     generator = torch.Generator().manual_seed(0)
-    b = torch.randn(1, n, columns, generator=generator).to(device)
-    bounds = bounds_of(A, M, 1.0, symmetric=True)
+    right = {r: torch.randn(1, n, r, generator=generator).to(device) for r in columns}
+    count = bounds_of(A, M, 1.0, symmetric=True).iterations(TOLERANCE[A.values.dtype])
     for backend in ("iterative", "lu", "dense"):
         limit = {"iterative": 10**9, "lu": _LU_LIMIT[dim], "dense": _DENSE_LIMIT[device]}[backend]
         if n > limit or (device == "cuda" and backend == "lu"):
             reason = "on the host only" if device == "cuda" and backend == "lu" else f"limited to {limit} nodes"
-            yield {"backend": backend, "not_run": reason}
-            continue
-        yield _measure(backend, A, M, bounds, b, device)
-    yield _rival_cupy(A, b, dim) if device == "cuda" else _rival_scipy(A, b, dim)
-    count = bounds.iterations(TOLERANCE[A.values.dtype])
-    yield {"backend": "auto", "choice": choose(n, A.pattern.nnz, 1, columns, device, A.values.dtype, count, APPLICATIONS, True)}
+            rows: Iterable[dict[str, Any]] = [{"backend": backend, "columns": r, "not_run": reason} for r in columns]
+        else:
+            rows = _measure(backend, A, M, right, device)
+        yield from rows
+    if device == "cuda":
+        yield from _rival_cupy(A, right, dim)
+    for r in columns:
+        choice = choose(n, A.pattern.nnz, 1, r, device, A.values.dtype, count, APPLICATIONS, True)
+        yield {"backend": "auto", "columns": r, "choice": choice}
 
 
-def _measure(backend: str, A: EdgeMatrix, M: EdgeMatrix, bounds: Bounds, b: torch.Tensor, device: str) -> dict[str, Any]:
+def _measure(backend: str, A: EdgeMatrix, M: EdgeMatrix, right: dict[int, torch.Tensor], device: str) -> Iterator[dict[str, Any]]:
     def setup():
         # bounds are part of the set-up of an iteration: they are proven anew for each matrix
-        return prepare(A, backend, bounds_of(A, M, 1.0, symmetric=True) if backend == "iterative" else bounds, True)
+        return prepare(A, backend, bounds_of(A, M, 1.0, symmetric=True) if backend == "iterative" else None, True)
 
+    gc.collect()
     base = resident()
     if device == "cuda":
-        gc.collect()
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
-        base = torch.cuda.memory_allocated() - sum(t.numel() * t.element_size() for t in _held(A, M, b))
+        base = torch.cuda.memory_allocated() - sum(t.numel() * t.element_size() for t in _held(A, M, *right.values()))
         torch.cuda.reset_peak_memory_stats()
-    try:
-        begin = time.perf_counter()
-        prepared = setup()
-        prepared.solve(b)
-        first = time.perf_counter() - begin
-        set_up = timed(setup, device, repeats=3, budget=0.5) if first < 5 else first
-        x = prepared.solve(b)
-        apply = timed(lambda: prepared.solve(b), device)
-        graph = captured(lambda: prepared.solve(b)) if device == "cuda" and prepared.capturable else None
-    except SolveError as error:
-        return {"backend": backend, "not_run": str(error)}
-    memory = (torch.cuda.max_memory_allocated() if device == "cuda" else resident()) - base
-    best = apply if graph is None else min(apply, graph)
-    return {"backend": backend, "label": prepared.label, "setup_s": set_up, "apply_s": best, "eager_s": apply, "graph_s": graph,
-            "total_s": set_up + APPLICATIONS * best, "memory_bytes": max(0, memory), "residual": _residual(A, b, x)}
+    begin = time.perf_counter()
+    prepared = setup()
+    sync(device)
+    set_up = time.perf_counter() - begin
+    if set_up < 1.0:
+        set_up = timed(setup, device, repeats=5, budget=0.5)
+    for r, b in right.items():
+        try:
+            x = prepared.solve(b)
+            apply = timed(lambda b=b: prepared.solve(b), device, budget=1.0)  # type: ignore[misc]
+            graph = captured(lambda b=b: prepared.solve(b)) if device == "cuda" and prepared.capturable else None  # type: ignore[misc]
+        except SolveError as error:
+            yield {"backend": backend, "columns": r, "not_run": str(error)}
+            continue
+        memory = (torch.cuda.max_memory_allocated() if device == "cuda" else resident()) - base
+        best = apply if graph is None else min(apply, graph)
+        yield {"backend": backend, "columns": r, "label": prepared.label, "setup_s": set_up, "apply_s": best, "eager_s": apply,
+               "graph_s": graph, "total_s": set_up + APPLICATIONS * best, "memory_bytes": max(0, memory),
+               "residual": _residual(A, b, x)}
+        if isinstance(prepared, LU):  # SciPy's splu as a user calls it: the same factors, without our conversions
+            wide = b[0].double().cpu().numpy()
+            factor = prepared.factor
+            plain = timed(lambda wide=wide: factor.solve(wide), "cpu", budget=1.0)  # type: ignore[misc]
+            yield {"backend": "scipy splu", "columns": r, "label": "splu", "setup_s": set_up, "apply_s": plain,
+                   "total_s": set_up + APPLICATIONS * plain, "memory_bytes": (factor.L.nnz + factor.U.nnz) * 12,
+                   "residual": _residual(A, b, torch.from_numpy(factor.solve(wide))[None])}
 
 
-def _held(A: EdgeMatrix, M: EdgeMatrix, b: torch.Tensor) -> list[torch.Tensor]:
+def _held(A: EdgeMatrix, M: EdgeMatrix, *right: torch.Tensor) -> list[torch.Tensor]:
     """The tensors of the problem itself: matrices, pattern, right-hand sides. They count as memory of every backend."""
     p = A.pattern
-    return [A.values, M.values, b, p.crow, p.col, p.row, p.diagonal, p.transpose]
+    return [A.values, M.values, *right, p.crow, p.col, p.row, p.diagonal, p.transpose]
 
 
 def _residual(A: EdgeMatrix, b: torch.Tensor, x: torch.Tensor) -> float:
@@ -128,39 +141,28 @@ def _residual(A: EdgeMatrix, b: torch.Tensor, x: torch.Tensor) -> float:
     return float((rest.norm(dim=1) / b.double().norm(dim=1)).max())
 
 
-def _rival_scipy(A: EdgeMatrix, b: torch.Tensor, dim: int) -> dict[str, Any]:
-    """SciPy's splu as a user calls it, with the ordering and mode that suit these matrices best."""
-    if A.pattern.n > _LU_LIMIT[dim]:
-        return {"backend": "scipy splu", "not_run": f"limited to {_LU_LIMIT[dim]} nodes"}
-    matrix, right = A.to_scipy().astype(np.float64).tocsc(), b[0].double().numpy()
-    begin = time.perf_counter()
-    factor = splu(matrix, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True})
-    set_up = time.perf_counter() - begin
-    apply = timed(lambda: factor.solve(right), "cpu")
-    x = torch.from_numpy(factor.solve(right))[None]
-    return {"backend": "scipy splu", "label": "splu", "setup_s": set_up, "apply_s": apply, "total_s": set_up + APPLICATIONS * apply,
-            "memory_bytes": (factor.L.nnz + factor.U.nnz) * 12, "residual": _residual(A, b, x)}
-
-
-def _rival_cupy(A: EdgeMatrix, b: torch.Tensor, dim: int) -> dict[str, Any]:
+def _rival_cupy(A: EdgeMatrix, right: dict[int, torch.Tensor], dim: int) -> Iterator[dict[str, Any]]:
     """CuPy's splu: the paper's way on the GPU (factorised on the host, triangular solves on the device)."""
-    if A.pattern.n > _CUPY_LIMIT[dim]:
-        return {"backend": "cupy splu", "not_run": f"limited to {_CUPY_LIMIT[dim]} nodes"}
+    reason = f"limited to {_CUPY_LIMIT[dim]} nodes" if A.pattern.n > _CUPY_LIMIT[dim] else None
     try:
         import cupy
         from cupyx.scipy.sparse import csc_matrix
         from cupyx.scipy.sparse.linalg import splu as gpu_splu
     except ImportError:
-        return {"backend": "cupy splu", "not_run": "CuPy is not installed"}
+        reason = "CuPy is not installed"
+    if reason:
+        yield from ({"backend": "cupy splu", "columns": r, "not_run": reason} for r in right)
+        return
     matrix = csc_matrix(A.to_scipy().astype(np.float32).tocsc())
-    right = cupy.from_dlpack(b[0].contiguous())
     begin = time.perf_counter()
     factor = gpu_splu(matrix)
     set_up = time.perf_counter() - begin
-    apply = timed(lambda: factor.solve(right), "cuda", repeats=5)
-    x = torch.from_dlpack(factor.solve(right))[None]
-    return {"backend": "cupy splu", "label": "splu", "setup_s": set_up, "apply_s": apply, "total_s": set_up + APPLICATIONS * apply,
-            "residual": _residual(A, b, x)}
+    for r, b in right.items():
+        vector = cupy.from_dlpack(b[0].contiguous())
+        apply = timed(lambda v=vector: factor.solve(v), "cuda", repeats=5)  # type: ignore[misc]
+        x = torch.from_dlpack(factor.solve(vector))[None]
+        yield {"backend": "cupy splu", "columns": r, "label": "splu", "setup_s": set_up, "apply_s": apply,
+               "total_s": set_up + APPLICATIONS * apply, "residual": _residual(A, b, x)}
 
 
 def _auto(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
