@@ -23,7 +23,8 @@ from dgnet.training import Corpus, Progress, Recipe, Stage, evaluate_rne, fit, l
 
 Tensor = torch.Tensor
 STEPS = 10
-CONFIG = DGNetConfig(free=True, learn_start=True, reaction="learned", calibrate=("diffusion",), hidden=12, layers=1, reaction_hidden=12)
+CONFIG = DGNetConfig(free=True, learn_start=True, reaction="learned", calibrate=("diffusion",), hidden=12, layers=1,
+                     reaction_hidden=12)
 RECIPE = Recipe("test", (Stage(6, 2, batch=4, lr=3e-3, first=1, noise=0.02, pushforward=1, only=("reaction_net",)),
                          Stage(8, 4, batch=4, lr=3e-3, from_start=0.5)), validate_every=4)
 

@@ -1,0 +1,619 @@
+"""Theory as checks (paper, Appendix on the neural correction): what was learned, as an operator, beside what it corrects.
+
+    L_physics = -M^-1 K            classical mass and stiffness
+    L         = -M'^-1 K'          learned ones;   L_neural = L - L_physics
+
+Spectra and the line Re = 0; numerical range and logarithmic norm mu (Definition 2); gamma = |L_neural| against eta = -mu(L_physics)
+(Theorem 2); the norm of a step |(M + dt/2 K)^-1 (M - dt/2 K)|; how large L_neural is; and consistency (Theorem 1): how much of
+the error that one classical step makes on true states the learned step removes.
+
+Energies are those of the mass: |u|_M^2 = u.Mu, in which mu_M(L) = -lambda_min of (K + K^T)/2 against M. The paper's mu_2 takes
+the plain inner product, in which even pure diffusion on an irregular mesh need not dissipate; both are given. Dirichlet nodes are
+left out: the operators act on what is free. All of it runs in double precision on the CPU, whatever the model was trained in.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib import colormaps
+from matplotlib import pyplot as plt
+from matplotlib.cm import ScalarMappable
+from matplotlib.collections import LineCollection
+from matplotlib.colors import LogNorm, Normalize, TwoSlopeNorm
+from matplotlib.figure import Figure
+from mpl_toolkits.mplot3d.art3d import Line3DCollection
+from scipy import linalg
+from scipy.sparse import csc_array, csr_array
+from scipy.sparse.csgraph import reverse_cuthill_mckee
+from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigs, eigsh, splu
+
+from dgnet.errors import InputError
+from dgnet.evaluation import pictures
+from dgnet.green import GreenSolver
+from dgnet.models.dgnet import DGNet, cell_pairs
+from dgnet.operators import EdgeMatrix
+from dgnet.problems import Discretisation
+
+Tensor = torch.Tensor
+
+DENSE = {True: 2500, False: 1600}  # degrees of freedom up to which all eigenvalues are computed: symmetric, or not
+ROUNDING = 1e-9  # what counts as zero, relative to the largest eigenvalue
+BLUE, ORANGE, RED = "#2f6db3", "#e8862e", "#c0282d"
+
+
+# ---------------------------------------------------------------------- one operator
+
+
+@dataclass(frozen=True, eq=False)
+class Pencil:
+    """L = -M^-1 K on the free degrees of freedom of one field. M is symmetric positive definite."""
+
+    M: csc_array
+    K: csc_array
+    dense_limit: int | None = None
+
+    @property
+    def n(self) -> int:
+        return self.M.shape[0]
+
+    @property
+    def symmetric(self) -> bool:
+        return abs(self.K - self.K.T).max() <= 1e-12 * max(abs(self.K).max(), 1e-300)
+
+    @property
+    def small(self) -> bool:
+        return self.n <= (DENSE[self.symmetric] if self.dense_limit is None else self.dense_limit)
+
+    def factor(self) -> Callable[[np.ndarray], np.ndarray]:
+        if "solve" not in self.__dict__:
+            self.__dict__["solve"] = splu(self.M).solve
+        return self.__dict__["solve"]
+
+    def apply(self, x: np.ndarray) -> np.ndarray:
+        """L x."""
+        return -self.factor()(np.ascontiguousarray(self.K @ x))
+
+    def adjoint(self, x: np.ndarray) -> np.ndarray:
+        """L^T x."""
+        return -(self.K.T @ self.factor()(np.ascontiguousarray(x)))
+
+    def dense(self) -> np.ndarray:
+        return self.apply(np.eye(self.n))
+
+    def spectrum(self, count: int = 40) -> tuple[np.ndarray, bool]:
+        """Eigenvalues of L, and whether these are all: otherwise those at both ends and beside the imaginary axis."""
+        if self.small:
+            if self.symmetric:
+                half = 0.5 * (self.K + self.K.T)
+                return -linalg.eigh(half.toarray(), self.M.toarray(), eigvals_only=True).astype(complex), True
+            return linalg.eigvals(self.dense()), True
+        count = min(count, self.n - 2)
+        if self.symmetric:
+            low = _sparse_eigsh(self.K, self.M, count, sigma=self._shift(), which="LM")
+            high = _sparse_eigsh(self.K, self.M, count // 2, which="LA")
+            return -np.concatenate([low, high]).astype(complex), False
+        identity = LinearOperator((self.n, self.n), matvec=self.apply, dtype=float)
+        found = [self._arnoldi(identity, count // 2, lambda z: z)]
+        size = float(np.abs(found[0]).max()) if len(found[0]) else float(np.max(abs(self.K).sum(axis=1) / self.M.diagonal()))
+        # to the right: Cayley's transform, which sends Re = 0 to the unit circle, so that the rightmost are the largest
+        for h in (1 / size, 3 / size, 10 / size):
+            lu, B = splu((self.M + h * self.K).tocsc()), self.M - h * self.K
+            op = LinearOperator((self.n, self.n), matvec=lambda x, lu=lu, B=B: lu.solve(B @ x), dtype=float)
+            found.append(self._arnoldi(op, count // 2, partial(_cayley_inverse, h)))
+        if not sum(len(f) for f in found):
+            raise InputError("no eigenvalue converged")
+        return np.concatenate(found), False
+
+    def _arnoldi(self, op: LinearOperator, count: int, back: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+        """Largest eigenvalues of a function of L, mapped back. Each is checked: SciPy 1.17's Arnoldi can return wrong ones."""
+        start = np.random.default_rng(0).normal(size=self.n)
+        try:
+            values, vectors = eigs(op, count, which="LM", ncv=min(self.n - 1, 5 * count), maxiter=300, tol=1e-9, v0=start)
+        except ArpackNoConvergence as error:
+            values, vectors = error.eigenvalues, error.eigenvectors
+        found = back(values)
+        wrong = np.linalg.norm(self.K @ vectors + (self.M @ vectors) * found, axis=0)
+        right = np.linalg.norm(self.K @ vectors, axis=0) + np.linalg.norm((self.M @ vectors) * found, axis=0)
+        return found[wrong <= 1e-5 * right]
+
+    def _shift(self) -> float:
+        """Just below the spectrum of a positive semidefinite K: makes K - shift M regular."""
+        return -1e-6 * float(np.max(self.K.diagonal() / self.M.diagonal())) - 1e-300
+
+    def reach(self, angle: float = 0.0) -> tuple[float, np.ndarray]:
+        """Largest Re(e^{i angle} w) over the numerical range of L in the M inner product, and where it is reached.
+
+        <x, L x>_M = -x* K x: a Hermitian pencil, sparse like the mesh.
+        """
+        turn = np.exp(1j * angle)
+        H = (-0.5 * (turn * self.K + np.conj(turn) * self.K.T)).tocsc()
+        H = H.real if angle % np.pi == 0.0 else H
+        if self.n <= 800:
+            value, vector = linalg.eigh(H.toarray(), self.M.toarray(), subset_by_index=(self.n - 1, self.n - 1))
+            return float(value[0]), vector[:, 0]
+        size = float(np.max(abs(self.K).sum(axis=1) / self.M.diagonal())) + 1e-300
+        start = np.random.default_rng(0).normal(size=self.n)
+        # the top is crowded for diffusion: find it roughly (shifted, as convergence is relative), then invert a little above
+        guess = float(eigsh(H + size * self.M, 1, self.M, which="LA", tol=1e-4, v0=start, return_eigenvectors=False)[0]) - size
+        value, vector = eigsh(H, 1, self.M, sigma=guess + 5e-4 * size, which="LM", v0=start)
+        return float(value[0]), vector[:, 0]
+
+    def numerical_range(self, angles: int = 24) -> np.ndarray:
+        """Points on the boundary of the numerical range (M inner product), counter-clockwise; convex."""
+        if self.symmetric:
+            return np.array([-self.reach(np.pi)[0], self.reach(0.0)[0]], dtype=complex)
+        points = []
+        for angle in -np.linspace(0, np.pi, angles // 2 + 1):
+            x = self.reach(angle)[1]
+            points.append(-(x.conj() @ (self.K @ x)) / (x.conj() @ (self.M @ x)))
+        upper = np.array(points)
+        return np.concatenate([upper, upper[-2:0:-1].conj()])
+
+    def euclidean_mu(self) -> float:
+        """mu_2(L) = lambda_max((L + L^T) / 2), the paper's."""
+        if self.small:
+            L = self.dense()
+            return float(linalg.eigh(0.5 * (L + L.T), eigvals_only=True, subset_by_index=(self.n - 1, self.n - 1))[0])
+        shape, start = (self.n, self.n), np.random.default_rng(0).normal(size=self.n)
+        op = LinearOperator(shape, matvec=lambda x: 0.5 * (self.apply(x) + self.adjoint(x)), dtype=float)
+        size = 1.1 * abs(float(eigsh(op, 1, which="LM", tol=1e-2, v0=start, return_eigenvectors=False)[0]))
+        shifted = LinearOperator(shape, matvec=lambda x: op.matvec(x) + size * x, dtype=float)
+        return float(eigsh(shifted, 1, which="LA", tol=1e-7, v0=start, return_eigenvectors=False)[0]) - size
+
+    def step_norm(self, dt: float) -> float:
+        """|(M + dt/2 K)^-1 (M - dt/2 K)| in the energy of the mass.
+
+        For symmetric K that is the largest |1 - z| / |1 + z| with z = dt/2 times an eigenvalue: one at an end of the spectrum.
+        """
+        if self.symmetric:
+            z = -0.5 * dt * np.array([self.reach(0.0)[0], -self.reach(np.pi)[0]])
+            if z[0] > -1:
+                return float(np.abs((1 - z) / (1 + z)).max())
+        A, B = (self.M + 0.5 * dt * self.K).tocsc(), (self.M - 0.5 * dt * self.K).tocsc()
+        if self.small:
+            S = splu(A).solve(B.toarray())
+            root = linalg.cholesky(self.M.toarray(), lower=True)  # |S|_M = |R^T S R^-T|_2
+            return float(linalg.norm(root.T @ linalg.solve_triangular(root, S.T, lower=True).T, 2))
+        lu, solve = splu(A), self.factor()
+        # S^T M S against M
+        op = LinearOperator((self.n, self.n), dtype=float, matvec=lambda x: B.T @ lu.solve(self.M @ lu.solve(B @ x), "T"))
+        return float(np.sqrt(_top(op, self.M, solve)))
+
+
+def _cayley_inverse(h: float, z: np.ndarray) -> np.ndarray:
+    return (z - 1) / (h * (z + 1))
+
+
+def _top(op: LinearOperator, M: csc_array, solve: Callable[[np.ndarray], np.ndarray]) -> float:
+    """Largest eigenvalue of a positive semidefinite operator against M; roughly where it is crowded."""
+    inverse = LinearOperator(M.shape, matvec=solve, dtype=float)
+    start = np.random.default_rng(0).normal(size=M.shape[0])
+    for tolerance in (1e-10, 1e-4):
+        try:
+            return float(eigsh(op, 1, M, which="LA", Minv=inverse, v0=start, ncv=60, tol=tolerance, maxiter=300,
+                               return_eigenvectors=False)[0])
+        except ArpackNoConvergence:
+            continue
+    raise InputError("the norm of an operator did not converge")
+
+
+def _sparse_eigsh(K: csc_array, M: csc_array, count: int, **how: Any) -> np.ndarray:
+    try:
+        return eigsh(K, count, M, return_eigenvectors=False, v0=np.ones(K.shape[0]), **how)
+    except ArpackNoConvergence as error:
+        return error.eigenvalues
+
+
+def difference_norm(a: Pencil, b: Pencil) -> float:
+    """gamma = |L_b - L_a| in the energy of a's mass."""
+    if a.small and b.small:
+        root = linalg.cholesky(a.M.toarray(), lower=True)
+        N = b.dense() - a.dense()
+        return float(linalg.norm(root.T @ linalg.solve_triangular(root, N.T, lower=True).T, 2))
+
+    def square(x: np.ndarray) -> np.ndarray:
+        y = a.M @ (b.apply(x) - a.apply(x))
+        return b.adjoint(y) - a.adjoint(y)
+
+    if not np.abs(square(np.random.default_rng(0).normal(size=a.n))).max() > 0:
+        return 0.0
+    return float(np.sqrt(_top(LinearOperator((a.n, a.n), matvec=square, dtype=float), a.M, a.factor())))
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of two operators and of what lies between them."""
+
+    frobenius: tuple[float, float]  # L_physics, L_neural
+    largest: tuple[float, float]
+    rows: np.ndarray  # [n, 2] Euclidean norm of each row
+
+
+def sizes(a: Pencil, b: Pencil, probes: int = 200) -> Sizes:
+    """|L_physics| and |L_neural|: entry by entry, or for large meshes by random signs (rows and Frobenius) and 100 columns."""
+    if a.small and b.small:
+        L = a.dense()
+        N = b.dense() - L
+        largest = float(np.abs(L).max()), float(np.abs(N).max())
+        rows = np.stack([np.linalg.norm(L, axis=1), np.linalg.norm(N, axis=1)], 1)
+    else:
+        rng = np.random.default_rng(0)
+        z = rng.choice([-1.0, 1.0], (a.n, probes))
+        L = a.apply(z)
+        N = b.apply(z) - L
+        rows = np.stack([np.sqrt((L**2).mean(1)), np.sqrt((N**2).mean(1))], 1)
+        few = min(100, a.n)
+        columns = np.zeros((a.n, few))
+        columns[rng.choice(a.n, few, replace=False), np.arange(few)] = 1.0
+        L = a.apply(columns)
+        largest = float(np.abs(L).max()), float(np.abs(b.apply(columns) - L).max())
+    both = np.linalg.norm(rows, axis=0)
+    return Sizes((float(both[0]), float(both[1])), largest, rows)
+
+
+# ---------------------------------------------------------------------- the study
+
+
+@dataclass(frozen=True, eq=False)
+class FieldStudy:
+    """The two operators of one field, and what was found about them."""
+
+    name: str
+    free: np.ndarray  # degrees of freedom
+    physics: Pencil
+    learned: Pencil
+    spectra: dict[str, np.ndarray]
+    complete: bool
+    ranges: dict[str, np.ndarray]
+    sizes: Sizes
+    numbers: dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Consistency:
+    """One-step errors per time, in units of u per time: true states against a step from the true state before."""
+
+    steps: np.ndarray
+    classical: np.ndarray  # [steps] norms
+    learned: np.ndarray
+    maps: np.ndarray  # [2, N] root mean squares over trajectories, steps and fields: classical, learned
+    numbers: dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """Everything `analyse` finds; `numbers()` for JSON, `draw(folder)` for people."""
+
+    problem: Discretisation
+    fields: list[FieldStudy]
+    consistency: Consistency | None
+    mass_factor: np.ndarray | None  # [E] where the mass is learned
+    edge_change: np.ndarray  # [E] change of the stiffness in units of its diagonal
+    numbers_: dict[str, Any] = field(default_factory=dict)
+
+    def numbers(self) -> dict[str, Any]:
+        out: dict[str, Any] = {**self.numbers_, "fields": {f.name: f.numbers for f in self.fields}}
+        out["stable"] = all(f.numbers["learned"]["stable"] for f in self.fields)
+        if self.consistency is not None:
+            out["consistency"] = self.consistency.numbers
+        return out
+
+    def draw(self, folder: Path) -> list[Path]:
+        """Spectra, matrices, learned numbers on the mesh, truncation errors: PNG files in `folder`."""
+        paths = [folder / "spectrum.png", folder / "matrices.png", folder / "edges.png"]
+        draw_spectra(paths[0], self.fields)
+        draw_matrices(paths[1], self.fields[0])
+        draw_edges(paths[2], self)
+        if self.consistency is not None:
+            paths += [folder / "truncation.png", folder / "consistency.png"]
+            draw_truncation(paths[3], self.problem, self.consistency)
+            draw_consistency(paths[4], self.consistency, self.problem.dt)
+        return paths
+
+
+def analyse(model: DGNet, problem: Discretisation, truth_states: Tensor | None = None, source: Tensor | None = None, *,
+            t: float = 0.0, steps: int = 40, dense: int | None = None, folder: Path | None = None) -> dict[str, Any]:
+    """Plain numbers about a DGNet on a problem; pictures as well where a `folder` is given. See `study`."""
+    found = study(model, problem, truth_states, source, t=t, steps=steps, dense=dense)
+    numbers = found.numbers()
+    if folder is not None:
+        numbers["figures"] = [p.name for p in found.draw(folder)]
+    return numbers
+
+
+def study(model: DGNet, problem: Discretisation, truth_states: Tensor | None = None, source: Tensor | None = None, *,
+          t: float = 0.0, steps: int = 40, dense: int | None = None) -> Study:
+    """Operators at time `t` (first trajectory, where flows differ), and consistency on true states [B, T+1, N, F].
+
+    `source` [B, T, N, F] is the step-averaged one that goes with the states, whose first time is 0. At most `steps` steps of them
+    are used, evenly spread. `dense` overrides the size up to which all eigenvalues are computed.
+    """
+    p = doubled(problem).recast(model.config.consistent, model.config.advection_form)
+    twin = copy.deepcopy(model).to("cpu", torch.float64).eval()
+    if not model.config.green:
+        raise InputError("variant D has no operator to analyse: it does not solve")
+    with torch.no_grad():
+        ops = twin.prepare(p).solver.operators
+        mass, stiffness = p.mass, p.stiffness(t)
+        learned_mass, learned_stiffness = ops.mass, ops.stiffness(t)
+        shared = max(m.values.shape[1] for m in (mass, stiffness, learned_mass, learned_stiffness)) == 1
+        names = ["all"] if shared and p.n_fields > 1 and (p.fixed is None or len(p.fixed) == 1) else list(p.pde.fields)
+        fields = []
+        for number, name in enumerate(names):
+            fixed = np.zeros(p.n, dtype=bool) if p.fixed is None else p.fixed[min(number, len(p.fixed) - 1)].numpy()
+            free = np.flatnonzero(~fixed)
+            physics, learned = (Pencil(_piece(M, number, free), _piece(K, number, free), dense)
+                                for M, K in ((mass, stiffness), (learned_mass, learned_stiffness)))
+            fields.append(_field_study(name, free, physics, learned, p.dt))
+        consistency = None if truth_states is None else _consistency(twin, p, truth_states, source, steps)
+        pairs = cell_pairs(p.geometry)
+        learns = model.config.structured and model.config.learn_mass
+        factor = (learned_mass.values[0, 0, pairs.upper] / pairs.weight).numpy() if learns else None
+        change = (learned_stiffness.values - stiffness.values)[0, 0]
+        change = 0.5 * (change[pairs.upper] + change[pairs.lower])
+        diagonal = stiffness.values[0, 0].abs()
+        local = (diagonal[pairs.first] * diagonal[pairs.second]).sqrt().clamp(min=1e-300)
+    about = {"nodes": p.mesh.n_nodes, "degrees_of_freedom": p.n, "dt": p.dt, "time": t, "decoder": model.config.decoder,
+             "consistent": p.consistent, "complete_spectrum": all(f.complete for f in fields),
+             "mass_factor": None if factor is None else _spread(factor)}
+    return Study(p, fields, consistency, factor, (change / local).numpy(), about)
+
+
+def doubled(p: Discretisation) -> Discretisation:
+    """The same problem in double precision on the CPU."""
+    return Discretisation(p.mesh, p.pde, p.conditions, p.dt, p.consistent, p.advection_form, torch.float64, "cpu")
+
+
+def _piece(A: EdgeMatrix, number: int, free: np.ndarray) -> csc_array:
+    """The matrix of one field (and the first trajectory) on free degrees of freedom."""
+    values = A.values[0, min(number, A.values.shape[1] - 1)]
+    whole: csr_array = EdgeMatrix(A.pattern, values).to_scipy()
+    return csc_array(whole[free][:, free])
+
+
+def _field_study(name: str, free: np.ndarray, physics: Pencil, learned: Pencil, dt: float) -> FieldStudy:
+    pencils = {"physics": physics, "learned": learned}
+    spectra, ranges = {}, {}
+    numbers: dict[str, Any] = {}
+    complete = True
+    for key, pencil in pencils.items():
+        spectra[key], whole = pencil.spectrum()
+        complete &= whole
+        ranges[key] = pencil.numerical_range()
+        largest = float(np.abs(spectra[key]).max())
+        right, mu, norm = float(spectra[key].real.max()), pencil.reach(0.0)[0], pencil.step_norm(dt)
+        # The paper bounds the step by (1 + h mu) / (1 - h mu), h = dt/2. For mu < 0 that does not hold: |1 + hz| / |1 - hz|
+        # tends to 1 for stiff z, far left or far up, so that over Re z <= mu its supremum is 1 (von Neumann).
+        bound = (1 + 0.5 * dt * mu) / (1 - 0.5 * dt * mu) if dt * mu < 2 else None
+        numbers[key] = {
+            "rightmost": right, "leftmost": float(spectra[key].real.min()), "highest": float(np.abs(spectra[key].imag).max()),
+            "symmetric": bool(pencil.symmetric), "log_norm_mass": mu, "log_norm_euclidean": pencil.euclidean_mu(),
+            "step_norm_mass": norm, "step_norm_bound": None if bound is None else max(1.0, bound), "step_norm_bound_paper": bound,
+            "stable": bool(right <= ROUNDING * largest), "dissipative": bool(mu <= ROUNDING * largest),
+            "contractive": bool(norm <= 1 + 1e-8)}
+        n = numbers[key]  # a part of the spectrum can show that an operator is unstable; that it is not takes all of it, or mu
+        n["proven"] = bool(whole or n["dissipative"] or not n["stable"])
+    size = sizes(physics, learned)
+    scale = float(np.abs(spectra["physics"]).max())
+    gamma, eta = difference_norm(physics, learned), -numbers["physics"]["log_norm_mass"]
+    ratio = size.rows[:, 1] / np.maximum(size.rows[:, 0], 1e-300)
+    numbers["theorem2"] = {"gamma": gamma, "eta": eta, "applies": bool(gamma < eta and eta > ROUNDING * scale),
+                           "bound": gamma - eta, "log_norm_learned": numbers["learned"]["log_norm_mass"]}
+    numbers["size"] = {
+        "frobenius_physics": size.frobenius[0], "frobenius_neural": size.frobenius[1],
+        "frobenius_ratio": size.frobenius[1] / max(size.frobenius[0], 1e-300),
+        "largest_physics": size.largest[0], "largest_neural": size.largest[1],
+        "largest_ratio": size.largest[1] / max(size.largest[0], 1e-300), "per_node": _spread(ratio)}
+    return FieldStudy(name, free, physics, learned, spectra, complete, ranges, size, numbers)
+
+
+def _spread(x: np.ndarray) -> dict[str, float]:
+    return {"min": float(x.min()), "mean": float(x.mean()), "max": float(x.max())}
+
+
+def _consistency(model: DGNet, p: Discretisation, truth: Tensor, source: Tensor | None, count: int) -> Consistency:
+    """Theorem 1 on data: e = (u(t + dt) - step(u(t))) / dt for the classical and the learned step, from true states."""
+    p.check_state(truth, "the true states")
+    truth = truth.to("cpu", torch.float64)
+    f = None if source is None else source.to("cpu", torch.float64)
+    total = truth.shape[1] - 1
+    chosen = np.unique(np.linspace(0, total - 1, min(count, total)).round().astype(int))
+    # what the model is not told, the classical step it is compared with is not told either
+    known = p if model.config.reaction == "known" else _without_reaction(p)
+    classical = GreenSolver(known, columns=len(truth))
+    state = model.prepare(p, len(truth), len(chosen))
+    errors: dict[str, list[Tensor]] = {"classical": [], "operator": [], "learned": []}
+    for k in chosen:
+        u, after, at = truth[:, k], truth[:, k + 1], float(k) * p.dt
+        drive = None if f is None else f[:, k]
+        for key, new in (("classical", classical.step(u, drive, at)), ("operator", state.solver.step(u, drive, at)),
+                         ("learned", model.step(state, u, drive, at, 1))):
+            errors[key].append((after - new) / p.dt)
+    e = {key: torch.stack(value, 1) for key, value in errors.items()}  # [B, steps, N, F]
+    norm = {key: float(value.norm()) for key, value in e.items()}
+    removed = e["classical"] - e["learned"]
+    cosine = float((removed * e["classical"]).sum() / (removed.norm() * e["classical"].norm()).clamp(min=1e-300))
+    over = {key: value.square().sum((0, 2, 3)).sqrt().numpy() for key, value in e.items()}
+    maps = np.stack([(e[key].square().mean((0, 1, 3))).sqrt().numpy() for key in ("classical", "learned")])
+    rate = float(((truth[:, 1:] - truth[:, :-1])[:, chosen] / p.dt).norm())
+    small = max(norm["classical"], 1e-300)
+    each = {name: float(e["learned"][..., i].norm() / e["classical"][..., i].norm().clamp(min=1e-300))
+            for i, name in enumerate(p.pde.fields)}
+    numbers = {"steps": len(chosen), "trajectories": len(truth), "reaction": model.config.reaction,
+               "classical": norm["classical"] / max(rate, 1e-300), "learned": norm["learned"] / max(rate, 1e-300),
+               "ratio": norm["learned"] / small, "ratio_operator": norm["operator"] / small,
+               "removed": 1 - norm["learned"] / small, "cosine": cosine, "ratio_per_field": each,
+               "ratio_by_step": (over["learned"] / np.maximum(over["classical"], 1e-300)).tolist()}
+    return Consistency(chosen, over["classical"], over["learned"], maps, numbers)
+
+
+def _without_reaction(p: Discretisation) -> Discretisation:
+    return Discretisation(p.mesh, replace(p.pde, reaction=None), p.conditions, p.dt, p.consistent, p.advection_form)
+
+
+# ---------------------------------------------------------------------- pictures
+
+
+def draw_spectra(path: Path, fields: list[FieldStudy]) -> None:
+    """Eigenvalues of L_physics and L with the line of stability, and both numerical ranges."""
+    with plt.rc_context(pictures.STYLE):
+        figure = Figure(figsize=(6.4, 2.9 * len(fields)), layout="constrained")
+        for row, f in enumerate(fields):
+            axis = figure.add_subplot(len(fields), 1, row + 1)
+            n = f.numbers
+            (_draw_real_spectrum if f.physics.symmetric and f.learned.symmetric else _draw_complex_spectrum)(axis, f)
+            verdict = "stable" if n["learned"]["stable"] else "UNSTABLE"
+            name = "" if f.name in ("u", "all") else f"{f.name}: "
+            axis.set_title(f"{name}{verdict}, max Re λ(L) = {n['learned']['rightmost']:.3g}, "
+                           f"μ$_M$ = {n['learned']['log_norm_mass']:.3g}, |step|$_M$ = {n['learned']['step_norm_mass']:.6g}")
+            axis.legend(loc="best", frameon=False)
+        pictures._save(figure, path, 150)
+
+
+def _draw_real_spectrum(axis: Any, f: FieldStudy) -> None:
+    """Symmetric operators have real eigenvalues: in order, on a scale that shows the small and the large ones."""
+    edge = max(float(np.abs(f.spectra["physics"]).max()), 1e-300)
+    for key, colour, label, shift in (("physics", BLUE, r"$L_{physics}$", 0.0), ("learned", ORANGE, "$L$ (learned)", 0.0)):
+        values = np.sort(f.spectra[key].real)[::-1]
+        axis.plot(values, np.arange(len(values)) + shift, "o" if key == "physics" else ".", ms=5 if key == "physics" else 3.5,
+                  color=colour, mec="none", alpha=0.55 if key == "physics" else 1.0, label=label)
+    axis.axvline(0.0, color=RED, ls="--", lw=1.2, label="Re λ = 0")
+    axis.set_xscale("symlog", linthresh=1e-4 * edge, linscale=0.6)
+    axis.set_xlim(-1.5 * edge, max(3e-4 * edge, 1.5 * max(float(v.real.max()) for v in f.spectra.values())))
+    axis.set_xlabel("λ")
+    axis.set_ylabel("number" if f.complete else "number (part of the spectrum)")
+
+
+def _draw_complex_spectrum(axis: Any, f: FieldStudy) -> None:
+    for key, colour, label in (("physics", BLUE, r"$L_{physics}$"), ("learned", ORANGE, "$L$ (learned)")):
+        values, hull = f.spectra[key], f.ranges[key]
+        loop = np.append(hull, hull[0])
+        axis.fill(loop.real, loop.imag, color=colour, alpha=0.08, lw=0)
+        axis.plot(loop.real, loop.imag, color=colour, lw=0.8, alpha=0.8)
+        axis.plot(values.real, values.imag, "o" if key == "physics" else ".", ms=5 if key == "physics" else 3.5, color=colour,
+                  mec="none", alpha=0.55 if key == "physics" else 1.0, label=label)
+    axis.plot([], [], color="grey", lw=0.8, label="numerical range (M)")
+    axis.axvline(0.0, color=RED, ls="--", lw=1.2, label="Re λ = 0")
+    axis.set_xlabel("Re λ")
+    axis.set_ylabel("Im λ" if f.complete else "Im λ (part of the spectrum)")
+
+
+def draw_matrices(path: Path, f: FieldStudy, window: int = 60) -> None:
+    """|L_physics|, |L_neural| and |L| in reverse Cuthill-McKee order: all of it, and a window in its middle."""
+    order = reverse_cuthill_mckee(csr_array(f.physics.K + f.physics.M), symmetric_mode=True)
+    n, small = f.physics.n, f.physics.small and f.learned.small
+    middle = order[max(0, n // 2 - window // 2):][:window]
+    columns = np.eye(n) if small else np.zeros((n, len(middle)))
+    if not small:
+        columns[middle, np.arange(len(middle))] = 1.0
+    L, total = f.physics.apply(columns), f.learned.apply(columns)
+    parts = (L, total - L, total)
+    titles = (r"$|L_{physics}|$", r"$|L_{neural}|$", r"$|L|$")
+    top = max(float(np.abs(L).max()), 1e-300)
+    norm, colours = LogNorm(1e-5 * top, top), colormaps["magma"]
+    with plt.rc_context(pictures.STYLE):
+        rows = 2 if small else 1
+        figure = Figure(figsize=(7.4, 2.45 * rows), layout="constrained")
+        axes = []
+        for k, (part, title) in enumerate(zip(parts, titles)):
+            size = np.abs(part)
+            views = [_binned(size[np.ix_(order, order)], 500), size[np.ix_(middle, middle)]] if small else [size[middle]]
+            for row, view in enumerate(views):
+                axis = figure.add_subplot(rows, 3, row * 3 + k + 1)
+                axis.imshow(np.maximum(view, 1e-6 * top), norm=norm, cmap=colours, interpolation="nearest")
+                axis.set_xticks([])
+                axis.set_yticks([])
+                if row == 0:
+                    share = f.numbers["size"]["frobenius_ratio"]
+                    axis.set_title(title + (f"   {share:.2g} of $|L_{{physics}}|_F$" if k == 1 else ""))
+                if k == 0:
+                    axis.set_ylabel("all nodes" if small and row == 0 else f"{len(middle)} of them")
+                axes.append(axis)
+        figure.colorbar(ScalarMappable(norm, colours), ax=axes, shrink=0.8, extend="min")
+        pictures._save(figure, path, 150)
+
+
+def _binned(a: np.ndarray, most: int) -> np.ndarray:
+    """At most `most` pixels a side, each the largest entry of its block."""
+    step = -(-len(a) // most)
+    if step == 1:
+        return a
+    starts = np.arange(0, len(a), step)
+    return np.maximum.reduceat(np.maximum.reduceat(a, starts, axis=0), starts, axis=1)
+
+
+def draw_edges(path: Path, found: Study) -> None:
+    """The learned mass factor of each edge, and the change of the stiffness, on the mesh (in 3D: on its surface)."""
+    panels = []
+    if found.mass_factor is not None:
+        panels.append((found.mass_factor, found.problem.consistent, "mass factor of the edge (classical: "
+                       f"{found.problem.consistent:g})"))
+    panels.append((found.edge_change, 0.0, "change of the stiffness, in units of its diagonal"))
+    mesh = found.problem.mesh
+    shown = np.ones(len(mesh.edges), dtype=bool)
+    if mesh.dim == 3:
+        sides = np.concatenate([mesh.boundary_facets[:, [a, b]] for a in range(3) for b in range(a)])
+        key = np.array([mesh.n_nodes, 1])
+        shown = np.isin(mesh.edges @ key, np.sort(sides, axis=1) @ key)
+    lines = mesh.points[mesh.edges[shown]]
+    with plt.rc_context(pictures.STYLE):
+        width, height = pictures._panel(mesh, 4.2)
+        tall = height < 0.5 * width
+        shape = (len(panels), 1) if tall else (1, len(panels))
+        figure = Figure(figsize=((width + 0.9) * shape[1], (height + 0.45) * shape[0]), layout="constrained")
+        for k, (values, middle, title) in enumerate(panels):
+            axis = pictures._axes(figure, (*shape, k + 1), mesh)
+            reach = max(float(np.abs(values - middle).max()), 1e-12)
+            norm, colours = TwoSlopeNorm(middle, middle - reach, middle + reach), colormaps["coolwarm"]
+            many = 0.5 if len(lines) > 4000 else 1.4
+            collection = (LineCollection if mesh.dim == 2 else Line3DCollection)(
+                list(lines), colors=colours(norm(values[shown])), linewidths=many)
+            (axis.add_collection if mesh.dim == 2 else axis.add_collection3d)(collection)
+            pictures._frame(axis, mesh)
+            axis.set_title(title)
+            figure.colorbar(ScalarMappable(norm, colours), ax=axis, shrink=0.8)
+        pictures._save(figure, path, 150)
+
+
+def draw_truncation(path: Path, p: Discretisation, c: Consistency) -> None:
+    """Maps of the one-step error before and after learning, on one logarithmic scale."""
+    low, high = np.quantile(c.maps, 0.02), float(c.maps.max())
+    high = max(high, 1e-300)
+    low = max(low, 1e-4 * high)
+    shown = np.log10(np.maximum(c.maps, low))
+    norm, colours = Normalize(np.log10(low), np.log10(high) + 1e-9), colormaps["inferno"]
+    with plt.rc_context(pictures.STYLE):
+        width, height = pictures._panel(p.mesh, 3.4)
+        shape = (2, 1) if height < 0.5 * width else (1, 2)
+        figure = Figure(figsize=(width * shape[1] + 0.9, (height + 0.4) * shape[0]), layout="constrained")
+        axes = []
+        titles = ("classical step", f"learned step: {c.numbers['ratio']:.2g} of it")
+        for k, title in enumerate(titles):
+            axis = pictures._axes(figure, (*shape, k + 1), p.mesh)
+            pictures._field(axis, p.mesh, shown[k], norm, colours)
+            axis.set_title(title)
+            axes.append(axis)
+        figure.colorbar(ScalarMappable(norm, colours), ax=axes, shrink=0.8, label="log$_{10}$ of the one-step error per time")
+        pictures._save(figure, path, 150)
+
+
+def draw_consistency(path: Path, c: Consistency, dt: float) -> None:
+    """The one-step error over time, before and after."""
+    with plt.rc_context(pictures.STYLE):
+        figure = Figure(figsize=(5.2, 2.6), layout="constrained")
+        axis = figure.add_subplot()
+        for values, colour, label in ((c.classical, BLUE, "classical"), (c.learned, ORANGE, "learned")):
+            axis.semilogy(c.steps * dt, np.maximum(values, 1e-300), ".-", color=colour, lw=1, ms=4, label=label)
+        axis.set_xlabel("time")
+        axis.set_ylabel("one-step error per time")
+        axis.set_title(f"{100 * c.numbers['removed']:.0f}% of the one-step error removed")
+        axis.legend(frameon=False)
+        pictures._save(figure, path, 150)
