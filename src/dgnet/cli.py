@@ -364,6 +364,26 @@ def rollout(run: Path,
     write_json(json_path, result)
 
 
+@app.command()
+def study(out: Annotated[Path, typer.Option(help="Folder of the study; finished cells are skipped.")], size: Size = "small",
+          truth: Truth = "converged", only: Annotated[list[str] | None, typer.Option(help="Only these scenarios.")] = None,
+          budget: Annotated[float | None, typer.Option(help="Minutes of training per scenario.")] = None,
+          recipe: Annotated[str, typer.Option(help="staged or paper")] = "staged",
+          trajectories: Annotated[int | None, typer.Option(help="Use only this many training trajectories.")] = None,
+          seed: int = 0, device: Device = "cpu",
+          report: Annotated[Path | None, typer.Option(help="Write the table of all finished cells here.")] = None) -> None:
+    """Train and score DGNet on many scenarios; the table is written from the finished cells."""
+    from dgnet.evaluation import study as studies
+    from dgnet.scenarios import names
+
+    checked_device(device)
+    for name in only or names():
+        studies.cell(name, size, truth, out, seed=seed, budget=None if budget is None else 60 * budget, device=device,
+                     trajectories=trajectories, recipe=recipe, say=lambda text: console.print(text, highlight=False, soft_wrap=True))
+        if report is not None:
+            write_text(report, studies.markdown(studies.cells(out)))
+
+
 # ---------------------------------------------------------------------- solver benchmarks
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -109,8 +110,8 @@ def _measure(backend: str, A: EdgeMatrix, M: EdgeMatrix, right: dict[int, torch.
     for r, b in right.items():
         try:
             x = prepared.solve(b)
-            apply = timed(lambda b=b: prepared.solve(b), device, budget=1.0)  # type: ignore[misc]
-            graph = captured(lambda b=b: prepared.solve(b)) if device == "cuda" and prepared.capturable else None  # type: ignore[misc]
+            apply = timed(partial(prepared.solve, b), device, budget=1.0)
+            graph = captured(partial(prepared.solve, b)) if device == "cuda" and prepared.capturable else None
         except SolveError as error:
             yield {"backend": backend, "columns": r, "not_run": str(error)}
             continue
@@ -122,7 +123,7 @@ def _measure(backend: str, A: EdgeMatrix, M: EdgeMatrix, right: dict[int, torch.
         if isinstance(prepared, LU):  # SciPy's splu as a user calls it: the same factors, without our conversions
             wide = b[0].double().cpu().numpy()
             factor = prepared.factor
-            plain = timed(lambda wide=wide: factor.solve(wide), "cpu", budget=1.0)  # type: ignore[misc]
+            plain = timed(partial(factor.solve, wide), "cpu", budget=1.0)
             yield {"backend": "scipy splu", "columns": r, "label": "splu", "setup_s": set_up, "apply_s": plain,
                    "total_s": set_up + APPLICATIONS * plain, "memory_bytes": (factor.L.nnz + factor.U.nnz) * 12,
                    "residual": _residual(A, b, torch.from_numpy(factor.solve(wide))[None])}
@@ -159,7 +160,7 @@ def _rival_cupy(A: EdgeMatrix, right: dict[int, torch.Tensor], dim: int) -> Iter
     set_up = time.perf_counter() - begin
     for r, b in right.items():
         vector = cupy.from_dlpack(b[0].contiguous())
-        apply = timed(lambda v=vector: factor.solve(v), "cuda", repeats=5)  # type: ignore[misc]
+        apply = timed(partial(factor.solve, vector), "cuda", repeats=5)
         x = torch.from_dlpack(factor.solve(vector))[None]
         yield {"backend": "cupy splu", "columns": r, "label": "splu", "setup_s": set_up, "apply_s": apply,
                "total_s": set_up + APPLICATIONS * apply, "residual": _residual(A, b, x)}
