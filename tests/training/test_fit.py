@@ -83,7 +83,6 @@ def test_killed_and_resumed_is_unbroken_bit_for_bit(after: int, tmp_path: Path) 
         assert resumed.classical == unbroken.classical
 
 
-@pytest.mark.xfail(strict=True, reason="fit() notes the untrained error after the first checkpoint is written, not before")
 def test_the_first_checkpoint_knows_the_untrained_error(tmp_path: Path) -> None:
     def kill(progress: Progress, _: int) -> None:
         raise Killed

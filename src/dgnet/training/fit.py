@@ -124,6 +124,8 @@ def fit(model: nn.Module, base: Discretisation, train: Corpus, valid: Corpus, re
             value = evaluate_rne(model, base, valid, recipe.validate_steps)
         except SolveError:
             value = math.inf
+        if not progress.history:  # untrained, DGNet is the classical solver
+            progress.classical = value
         if value < progress.best:
             progress.best, progress.best_iteration = value, progress.iteration
             best = {k: v.clone() for k, v in model.state_dict().items()}
@@ -135,7 +137,6 @@ def fit(model: nn.Module, base: Discretisation, train: Corpus, valid: Corpus, re
 
     if not progress.history:
         validate(math.nan)
-        progress.classical = progress.best
     total = 0.0
     count = 0
     while progress.iteration < recipe.iterations:
@@ -143,7 +144,7 @@ def fit(model: nn.Module, base: Discretisation, train: Corpus, valid: Corpus, re
         stage = recipe.stages[stage_number]
         start = int(ends[stage_number]) - stage.iterations
         done = (progress.iteration - start) / stage.iterations
-        elapsed = time.perf_counter() - begin
+        elapsed = _agreed(time.perf_counter() - begin)
         if budget is not None:
             if elapsed >= budget:
                 break
@@ -165,8 +166,19 @@ def fit(model: nn.Module, base: Discretisation, train: Corpus, valid: Corpus, re
             total, count = 0.0, 0
         if report is not None:
             report(progress, recipe.iterations)
+    for parameter in model.parameters():
+        parameter.requires_grad_(True)
     model.load_state_dict(best)
     return progress
+
+
+def _agreed(value: float) -> float:
+    """The first process's value, for all: clocks differ, and what they decide must not."""
+    if _world() == 1:
+        return value
+    shared = torch.tensor([value], dtype=torch.float64)
+    dist.broadcast(shared, 0)
+    return float(shared)
 
 
 def _iterate(model, base: Discretisation, train: Corpus, stage: Stage, optimiser, scale: Tensor, seed: int, iteration: int,
@@ -206,6 +218,8 @@ def _iterate(model, base: Discretisation, train: Corpus, stage: Stage, optimiser
             loss = loss + (((u - data.state[:, k + 1]) / scale) ** 2).mean()
             counted += 1
     loss = loss / max(1, counted)
+    if _world() > 1:  # every window counts the same, however many of them a process has
+        loss = loss * (len(data) * _world() / stage.batch) if len(data) else loss * 0.0
     loss.backward()
     model.finish(state)
     parameters = [p for group in optimiser.param_groups for p in group["params"] if p.grad is not None]
