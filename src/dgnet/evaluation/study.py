@@ -26,10 +26,11 @@ Say = Callable[[str], None]
 
 
 def cell(name: str, size: str, truth: str, out: Path, *, seed: int = 0, budget: float | None = None, device: str = "cpu",
-         trajectories: int | None = None, recipe: str = "staged", keep_data: bool = True, say: Say = print) -> dict[str, Any]:
+         trajectories: int | None = None, recipe: str = "staged", unknown_reaction: bool = False,
+         keep_data: bool = True, say: Say = print) -> dict[str, Any]:
     """Generate, train, evaluate; returns what cell.json holds. `budget` is seconds of training."""
     few, other = f"-{trajectories}" if trajectories else "", "" if recipe == "staged" else f"-{recipe}"
-    tag = f"{name}-{size}-{truth}-{seed}{few}{other}"
+    tag = f"{name}-{size}-{truth}-{seed}{few}{other}" + ("-unknown" if unknown_reaction else "")
     folder = out / tag
     record = folder / "cell.json"
     if record.exists():
@@ -40,10 +41,11 @@ def cell(name: str, size: str, truth: str, out: Path, *, seed: int = 0, budget: 
     data = generate(scenario, out / "data", truth=truth, device=device)
     made = time.perf_counter() - begin
     run, progress = train(scenario, truth, data, folder, seed=seed, device=device, budget=budget, trajectories=trajectories,
-                          recipe=recipe)
+                          recipe=recipe, unknown_reaction=unknown_reaction)
     begin = time.perf_counter()
     result, _, _ = evaluate(run, data, device)
-    result |= {"seed": seed, "recipe": recipe, "training_trajectories": trajectories or scenario.train,
+    result |= {"seed": seed, "recipe": recipe, "unknown_reaction": unknown_reaction,
+               "training_trajectories": trajectories or scenario.train,
                "hardware": hardware(device),
                "seconds": {"generate": made, "train": progress.seconds, "evaluate": time.perf_counter() - begin},
                "iterations": progress.iteration, "best_iteration": progress.best_iteration, "validation": progress.best,
@@ -68,9 +70,10 @@ def markdown(found: Sequence[dict[str, Any]]) -> str:
     """The results page: one table per size and truth, the classical rows beside DGNet, what was not run said so."""
     lines = ["# DGNet beside the classical solvers", "",
              "Written by `dgnet study --report` from finished cells. RNE over the whole rollout of the test trajectories,",
-             "measured from the offset of the field (T − T_amb for temperatures). *gain* is DGNet against the better classical solver on the",
-             "same mesh and step; below 1 means that learning helped. The reaction, the coefficients and the sources are known",
-             "to the model; what is learned is the mass, the source stencil and the cell diffusivities."]
+             "measured from the offset of the field (T − T_amb for temperatures). *gain* is DGNet against the better classical",
+             "solver on the same mesh and step; below 1 means that learning helped. Unless the row says otherwise, the reaction,",
+             "the coefficients and the sources are known to the model; what is learned is the mass, the source stencil, the cell",
+             "diffusivities and, with a flow, streamline diffusion."]
     for size, truth in sorted({(c["size"], c["truth"]) for c in found}):
         rows: dict[str, list[dict[str, Any]]] = {}
         for c in found:
@@ -87,6 +90,7 @@ def markdown(found: Sequence[dict[str, Any]]) -> str:
                 s = c["scores"]
                 few = c["training_trajectories"] < get(name, size).train
                 label = name + (f", {c['training_trajectories']} training trajectories" if few else "")
+                label += ", reaction unknown to DGNet" if c.get("unknown_reaction") else ""
                 paper = "–" if not c["paper"] else f"{c['paper']['rne']:.4f}"
                 lines.append(f"| {label} | {s['dgnet']['fluctuation']:.3g} | {s['classical_consistent']['fluctuation']:.3g} "
                              f"| {s['classical_lumped']['fluctuation']:.3g} | {c['gain']:.2f} | {paper} | {s['dgnet']['rne']:.3g} "

@@ -14,8 +14,13 @@ SOURCES = ("laser-heat", "laser-heat-3d", "light-reaction", "phase-transition")
 _OPERATOR = DGNetConfig(free=True, hidden=32, layers=2)
 
 
-def model_config(name: str, recipe: str = "staged") -> DGNetConfig:
-    """The parts that are learned. `paper` is the paper's model; `staged` the structured one with free numbers per edge."""
+def model_config(name: str, recipe: str = "staged", unknown_reaction: bool = False) -> DGNetConfig:
+    """The parts that are learned. `paper` is the paper's model; `staged` the structured one with free numbers per edge.
+
+    With an unknown reaction a node-wise network takes its place; that of Allen-Cahn is known to be odd.
+    """
+    if unknown_reaction:
+        return replace(model_config(name, recipe), reaction="learned", odd_reaction=name == "allen-cahn")
     if recipe == "paper":
         return PAPER_MODEL
     if name == "allen-cahn":
@@ -27,8 +32,12 @@ def model_config(name: str, recipe: str = "staged") -> DGNetConfig:
     return _OPERATOR
 
 
-def recipe_for(name: str, recipe: str, trajectories: int, steps: int) -> Recipe:
-    """Stages for one scenario; windows never exceed its steps."""
+def recipe_for(name: str, recipe: str, trajectories: int, steps: int, unknown_reaction: bool = False) -> Recipe:
+    """Stages for one scenario; windows never exceed its steps. An unknown reaction is fitted first, by itself."""
+    if unknown_reaction:
+        plan = recipe_for(name, recipe, trajectories, steps)
+        first = (Stage(600, 2, 32, 5e-3, only=("reaction_net",)), Stage(300, min(10, steps), 16, 2e-3, only=("reaction_net",)))
+        return replace(plan, stages=first + plan.stages)
     if recipe == "paper":
         return paper_recipe(name, trajectories, steps)
     stages: tuple[Stage, ...]

@@ -43,6 +43,7 @@ class Settings:
     recipe: str = "staged"
     seed: int = 0
     trajectories: int = 0  # training trajectories used; 0 means all
+    unknown_reaction: bool = False
     version: str = __version__
 
 
@@ -86,18 +87,20 @@ def base_problem(scenario: Scenario, device: str, dtype: torch.dtype = torch.flo
 
 def train(scenario: Scenario, truth: str, data: Path, folder: Path, *, recipe: str = "staged", seed: int = 0,
           device: str = "cpu", budget: float | None = None, trajectories: int | None = None, config: DGNetConfig | None = None,
-          factor: float = 1.0, report: Callable[[Progress, int], None] | None = None) -> tuple[Run, Progress]:
+          factor: float = 1.0, unknown_reaction: bool = False,
+          report: Callable[[Progress, int], None] | None = None) -> tuple[Run, Progress]:
     """Train DGNet on a data set; a run that was interrupted goes on. `factor` scales the number of iterations."""
     folder.mkdir(parents=True, exist_ok=True)
-    config = config or model_config(scenario.name, recipe)
-    settings = Settings(scenario.name, scenario.size, truth, str(data), "dgnet", recipe, seed, trajectories or 0)
+    config = config or model_config(scenario.name, recipe, unknown_reaction)
+    settings = Settings(scenario.name, scenario.size, truth, str(data), "dgnet", recipe, seed, trajectories or 0,
+                        unknown_reaction)
     text = to_toml({"run": settings, "model": config})
     path = folder / "run.toml"
     if path.exists() and path.read_text() != text:
         raise InputError(f"{folder} holds another run; choose another folder or remove it")
     with Dataset(data) as dataset:
         count = len(dataset.of("train")[:trajectories])
-        plan = recipe_for(scenario.name, recipe, count, dataset.steps).scaled(factor)
+        plan = recipe_for(scenario.name, recipe, count, dataset.steps, unknown_reaction).scaled(factor)
         numbers, held = split(dataset, plan, seed, trajectories)
         training, validation = Corpus.read(dataset, numbers, device), Corpus.read(dataset, held, device)
     _write(path, text)
