@@ -176,7 +176,7 @@ def _agreed(value: float) -> float:
     """The first process's value, for all: clocks differ, and what they decide must not."""
     if _world() == 1:
         return value
-    shared = torch.tensor([value], dtype=torch.float64)
+    shared = torch.tensor([value], dtype=torch.float64, device="cuda" if dist.get_backend() == "nccl" else "cpu")
     dist.broadcast(shared, 0)
     return float(shared)
 
@@ -266,6 +266,20 @@ def _set_rates(optimiser: torch.optim.Optimizer, stage: Stage, done: float, iter
 
 
 # ---------------------------------------------------------------------- processes and checkpoints
+
+
+def join_processes(device: str) -> bool:
+    """Under torchrun, join the group of processes; True for the one that writes files."""
+    if "WORLD_SIZE" in os.environ and int(os.environ["WORLD_SIZE"]) > 1 and not dist.is_initialized():
+        if device.startswith("cuda"):
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        dist.init_process_group("nccl" if device.startswith("cuda") else "gloo")
+    return _rank() == 0
+
+
+def wait_for_all() -> None:
+    if _world() > 1:
+        dist.barrier()
 
 
 def _rank() -> int:

@@ -25,7 +25,7 @@ from dgnet.models.dgnet import DGNet, DGNetConfig
 from dgnet.problems import Discretisation
 from dgnet.scenarios import get
 from dgnet.scenarios.scenario import Scenario
-from dgnet.training.fit import Corpus, Progress, fit, load_checkpoint, split
+from dgnet.training.fit import Corpus, Progress, fit, join_processes, load_checkpoint, split, wait_for_all
 from dgnet.training.presets import model_config, recipe_for
 
 Tensor = torch.Tensor
@@ -103,15 +103,19 @@ def train(scenario: Scenario, truth: str, data: Path, folder: Path, *, recipe: s
         plan = recipe_for(scenario.name, recipe, count, dataset.steps, unknown_reaction).scaled(factor)
         numbers, held = split(dataset, plan, seed, trajectories)
         training, validation = Corpus.read(dataset, numbers, device), Corpus.read(dataset, held, device)
-    _write(path, text)
+    writes = join_processes(device)
+    if writes:
+        _write(path, text)
     base = base_problem(scenario, device)
     torch.manual_seed(seed)
     model = DGNet(config, base).to(device)
     progress = fit(model, base, training, validation, plan, seed=seed, budget=budget, folder=folder, report=report)
-    weights = folder / "weights.part"
-    torch.save(model.state_dict(), weights)
-    os.replace(weights, folder / "weights.pt")
-    write_history(folder, progress)
+    if writes:
+        weights = folder / "weights.part"
+        torch.save(model.state_dict(), weights)
+        os.replace(weights, folder / "weights.pt")
+        write_history(folder, progress)
+    wait_for_all()
     return Run(folder, settings, scenario, model), progress
 
 
