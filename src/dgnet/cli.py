@@ -254,21 +254,21 @@ def demo(out: Annotated[Path, typer.Option(help="Folder for the pictures and dem
     with narrating(acts.BUDGET) as (report, tell):
         record, written = acts.demo(out, seed=seed, device=device, report=report, tell=tell)
     first, seconds = record["show"], record["seconds"]
-    console.print(f"The show: {first['nodes']:,} nodes, {first['steps']} steps of {first['dt']:g} s, {first['steps_per_second']:,.0f} "
-                  f"steps/s ({first['backend']}), peak {first['peak']:.1f} {first['unit']} at t = {first['peak_time']:g} s\n",
-                  highlight=False)
+    console.print(f"Classical show: {first['nodes']:,} nodes, {first['steps']} steps of {first['dt']:g} s at "
+                  f"{first['steps_per_second']:,.0f} steps/s ({first['backend']}), peak {first['peak']:.1f} {first['unit']} at "
+                  f"t = {first['peak_time']:g} s\n", highlight=False, soft_wrap=True)
     rows, sentences = acts.table(record)
     table = Table("model", "RNE", "of the better classical", box=None)
     for row in rows:
         table.add_row(*row)
     console.print(table)
     for sentence in sentences:
-        console.print(sentence, highlight=False)
+        console.print(sentence, highlight=False, soft_wrap=True)
     again = f" ({' and '.join(record['reused'])} of an earlier demo used again)" if record["reused"] else ""
-    console.print(f"Data {seconds['generate']:.0f} s, training {seconds['train']:.0f} s, test {seconds['evaluate']:.1f} s, of which a "
-                  f"rollout of all test trajectories {1e3 * seconds['rollout_dgnet']:.0f} ms with DGNet and "
+    console.print(f"Data {seconds['generate']:.0f} s, training {seconds['train']:.0f} s, test {seconds['evaluate']:.1f} s; one "
+                  f"rollout of all test trajectories {1e3 * seconds['rollout_dgnet']:.0f} ms with DGNet, "
                   f"{1e3 * seconds['rollout_classical']:.0f} ms classical; {time.perf_counter() - begin:.0f} s in all{again}.\n",
-                  highlight=False)
+                  highlight=False, soft_wrap=True)
     for path in written:
         console.print(str(path), highlight=False, soft_wrap=True)
     write_json(json_path, record)
@@ -344,7 +344,7 @@ def evaluate(run: Path, data: Annotated[Path | None, typer.Option(help="Data set
 
 @app.command()
 def rollout(run: Path,
-            source: Annotated[Path | None, typer.Option(help="CSV table of moving spots: t, x, y[, z], radius, power[, spot].")] = None,
+            source: Annotated[Path | None, typer.Option(help="CSV of moving spots: t, x, y[, z], radius, power[, spot].")] = None,
             trajectory: Annotated[int | None, typer.Option(help="Stored trajectory: its start, its flow and, without --source, its "
                                                            "source.")] = None,
             initial: Annotated[Path | None, typer.Option(help="Start as .npy, [nodes] or [nodes, fields].")] = None,

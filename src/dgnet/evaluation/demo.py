@@ -1,50 +1,75 @@
-"""The demo: lasers run over a steel plate with holes, and the classical solver follows the heat.
+"""The demo: lasers run over a steel plate with holes, and a model that trained for a minute follows the heat.
 
-One unseen trajectory of the scenario laser-heat on the mesh of the paper. The parts stand alone, so that a demo of a
-trained model can reuse them: `trajectory` draws the sources, `simulate` runs a model, `Stage` draws states with the spots.
+First the show: one unseen trajectory of the scenario laser-heat on the mesh of the paper with the classical solver. Then the main
+job on the small mesh: data, training, and test trajectories whose lasers move in ways that training never saw, DGNet beside
+the classical solvers. Run again, finished data and a finished training are used as they are; an interrupted one goes on.
 """
 
 from __future__ import annotations
 
 import json
-import os
+import shutil
 import time
+import tomllib
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-import numpy as np
 import torch
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.collections import LineCollection
-from matplotlib.colors import PowerNorm, to_rgb
-from matplotlib.figure import Figure
-from matplotlib.tri import Triangulation
-from PIL import Image
 
-from dgnet.evaluation.pictures import STYLE
-from dgnet.mesh import Mesh
+from dgnet import __version__
+from dgnet.data import Dataset
+from dgnet.evaluation.evaluate import evaluate, few_threads, predictions, rivals
+from dgnet.evaluation.figures import whole
+from dgnet.evaluation.show_run import Duel, Report, Stage
 from dgnet.models import Classical, rollout
 from dgnet.problems import step_average
 from dgnet.scenarios import Scenario, get
+from dgnet.scenarios.generate import generate
 from dgnet.scenarios.spots import Spots
+from dgnet.training.fit import Progress
+from dgnet.training.presets import model_config
+from dgnet.training.run import Run, train
 
 Tensor = torch.Tensor
 
-Report = Callable[[str, int, int], None]
-"""Told what is being done, how much of it is done, and how much there is."""
+Tell = Callable[[Progress, int], None]
+"""Told how far training is, and how many iterations there are at most."""
 
+SCENARIO, TRUTH, RECIPE = "laser-heat", "converged", "staged"
+BUDGET = 75.0  # seconds of training
 SNAPSHOTS = (3.0, 10.0, 30.0, 60.0)
-LASER = "#7df9ff"
+DUEL_SNAPSHOTS = (2.0, 5.0, 10.0, 20.0)
 _CHUNK = 4  # steps whose sources are averaged at once: memory, and a progress bar that moves
+_REPEATS = 3  # rollouts that are timed; the fastest counts
+
+
+def _silent(what: str, done: int, total: int) -> None:
+    pass
+
+
+def demo(out: Path, *, seed: int = 0, device: str = "cpu", size: str = "paper", frames: int = 61, budget: float = BUDGET,
+         factor: float = 1.0, report: Report = _silent, tell: Tell | None = None) -> tuple[dict[str, Any], list[Path]]:
+    """Everything: the record of OUT/demo.json and the files written.
+
+    `size` is that of the show, `frames` bounds both animations; `budget` (seconds) and `factor` (on iterations) bound training.
+    """
+    first, written = show(out, size=size, seed=seed, device=device, frames=frames, report=report)
+    record, files = learn(out, seed=seed, device=device, frames=frames, budget=budget, factor=factor, report=report, tell=tell)
+    record["show"] = asdict(first)
+    path = out / "demo.json"
+    whole(path, lambda part: part.write_text(json.dumps(record, indent=1) + "\n"))
+    return record, [*written, *files, path]
+
+
+# ---------------------------------------------------------------------- the show
 
 
 @dataclass(frozen=True)
-class Run:
-    """What the demo prints and writes to demo.json. `seconds` is the rollout, set-up of the solver included."""
+class Show:
+    """Figures of the classical solver's show. `seconds` is the rollout, set-up of the solver included."""
 
     scenario: str
     nodes: int
@@ -61,22 +86,22 @@ class Run:
     unit: str = "K"
 
 
-def demo(out: Path, *, size: str = "paper", seed: int = 0, device: str = "cpu", frames: int = 61,
-         report: Report = lambda what, done, total: None) -> tuple[Run, list[Path]]:
-    """Run and draw everything: OUT/laser.png, OUT/laser.gif, OUT/demo.json. Returns the figures and the files."""
-    scenario = get("laser-heat", size)
-    initial, source, spots = trajectory(scenario, seed, device, report)
-    run, states = simulate(scenario, initial, source, device, report)
+def show(out: Path, *, size: str = "paper", seed: int = 0, device: str = "cpu", frames: int = 61,
+         report: Report = _silent) -> tuple[Show, list[Path]]:
+    """The classical solver on an unseen trajectory: OUT/laser.png and OUT/laser.gif."""
+    scenario = get(SCENARIO, size)
+    with few_threads(scenario.mesh.n_nodes, device):
+        initial, source, spots = trajectory(scenario, seed, device, report)
+        run, states = simulate(scenario, initial, source, device, report)
     stage = Stage(scenario.mesh, spots, states[0, :, :, 0].cpu().numpy(), scenario.dt)
-    png, gif, record = out / "laser.png", out / "laser.gif", out / "demo.json"
+    png, gif = out / "laser.png", out / "laser.gif"
     stage.strip(png, [t for t in SNAPSHOTS if t <= scenario.horizon])
     stage.animation(gif, frames, report)
-    _whole(record, lambda part: part.write_text(json.dumps(asdict(run), indent=1) + "\n"))
-    return run, [png, gif, record]
+    return run, [png, gif]
 
 
 def trajectory(scenario: Scenario, seed: int, device: str = "cpu",
-               report: Report = lambda what, done, total: None) -> tuple[Tensor, Tensor, Spots]:
+               report: Report = _silent) -> tuple[Tensor, Tensor, Spots]:
     """Initial state [1, N, 1], step-averaged source [1, T, N, 1] and the spots of the first test trajectory."""
     sample = scenario.sample([draw for draw in scenario.draws(1, seed) if draw.split == "test"])
     assert isinstance(sample.source, Spots) and isinstance(sample.initial, Tensor)
@@ -90,7 +115,7 @@ def trajectory(scenario: Scenario, seed: int, device: str = "cpu",
 
 
 def simulate(scenario: Scenario, initial: Tensor, source: Tensor, device: str = "cpu",
-             report: Report = lambda what, done, total: None) -> tuple[Run, Tensor]:
+             report: Report = _silent) -> tuple[Show, Tensor]:
     """Crank-Nicolson with the consistent mass over the whole trajectory: figures and states [1, T+1, N, 1]."""
     problem, steps = scenario.problem(device=device), source.shape[1]
     model: Any = Classical()
@@ -105,128 +130,133 @@ def simulate(scenario: Scenario, initial: Tensor, source: Tensor, device: str = 
     flat = states[0, :, :, 0]
     step, node = divmod(int(flat.argmax()), flat.shape[1])
     mesh = scenario.mesh
-    run = Run(scenario.name, mesh.n_nodes, mesh.n_cells, steps, scenario.dt, device, backend, seconds, steps / seconds,
-              float(flat[step, node]), step * scenario.dt, tuple(float(v) for v in mesh.points[node]))
+    run = Show(scenario.name, mesh.n_nodes, mesh.n_cells, steps, scenario.dt, device, backend, seconds, steps / seconds,
+               float(flat[step, node]), step * scenario.dt, tuple(float(v) for v in mesh.points[node]))
     return run, states
 
 
-# ---------------------------------------------------------------------- drawing
+# ---------------------------------------------------------------------- the main job
 
 
-class Stage:
-    """A temperature field [T+1, N] with the lasers above it: where each is, and its way over the last second."""
+def learn(out: Path, *, seed: int = 0, device: str = "cpu", frames: int = 61, budget: float = BUDGET, factor: float = 1.0,
+          report: Report = _silent, tell: Tell | None = None) -> tuple[dict[str, Any], list[Path]]:
+    """Data, training, test: the record without the show, and OUT/demo.png and OUT/demo.gif.
 
-    def __init__(self, mesh: Mesh, spots: Spots, states: np.ndarray, dt: float) -> None:
-        self.mesh, self.states, self.dt = mesh, states, dt
-        self.paths, self.radius = spots.paths.to("cpu"), spots.radius.cpu().numpy()
-        self.triangles = Triangulation(mesh.points[:, 0], mesh.points[:, 1], mesh.cells)
-        self.inside = self.triangles.get_trifinder()
-        # the eye wants contrast: the first faint trails are lifted, a few nodes at the very peak may saturate
-        self.norm = PowerNorm(0.65, float(states.min()), float(np.quantile(states[-1], 0.999)))
-        self.low, self.high = mesh.points.min(axis=0), mesh.points.max(axis=0)
+    The data set is always that of seed 0 made on the CPU, in OUT/data; `seed` is that of training, in OUT/demo-run.
+    """
+    scenario = get(SCENARIO, "small")
+    folder = out / "demo-run"
+    spent, reused = Spent(folder / "seconds.json"), []
+    begin = time.perf_counter()
+    data = out / "data" / f"{SCENARIO}-small-{TRUTH}.h5"
+    there = data.exists()
+    with few_threads(scenario.mesh.n_nodes):
+        data = generate(scenario, out / "data", truth=TRUTH, report=report)
+    generated = spent.read("generate") if there else time.perf_counter() - begin
+    reused += ["data"] if there else []
 
-    def strip(self, path: Path, times: list[float]) -> None:
-        """One row of snapshots with one colour bar."""
-        with matplotlib.rc_context({**STYLE, "font.size": 11, "axes.titlesize": 12}):
-            figure, axes, bar = self._figure(len(times), 3.3)
-            for axis, t in zip(axes, times):
-                self._heat(axis, self.states[round(t / self.dt)])
-                self._lasers(axis, t)
-                axis.set_title(f"t = {t:g} s", pad=2)
-            self._bar(figure, bar)
-            _whole(path, lambda part: figure.savefig(part, format="png", dpi=150))
+    run = finished(folder, data, seed, budget, device)
+    if run is None:
+        spent.write({"generate": generated})
+        with few_threads(scenario.mesh.n_nodes, device):
+            run, progress = train(scenario, TRUTH, data, folder, recipe=RECIPE, seed=seed, device=device, budget=budget,
+                                  factor=factor, report=tell)
+        spent.write({"generate": generated, "train": progress.seconds, "budget": budget, "iterations": progress.iteration,
+                     "validation": progress.best, "validation_classical": progress.classical})
+    else:
+        reused.append("training")
 
-    def animation(self, path: Path, frames: int, report: Report) -> None:
-        """A GIF with one palette for all frames."""
-        rows = sorted({round(k) for k in np.linspace(0, len(self.states) - 1, frames)})
-        images: list[Image.Image] = []
-        with matplotlib.rc_context({**STYLE, "font.size": 10, "axes.titlesize": 11}):
-            figure, (axis,), bar = self._figure(1, 4.8)
-            canvas = FigureCanvasAgg(figure)
-            self._bar(figure, bar)
-            heat = self._heat(axis, self.states[-1])
-            moving: list[Any] = []
-            palette = _palette()
-            for k in rows:
-                for artist in moving:
-                    artist.remove()
-                heat.set_array(self.states[k])
-                moving = self._lasers(axis, k * self.dt)
-                axis.set_title(f"ten lasers on a steel plate, t = {k * self.dt:4.1f} s", pad=3)
-                canvas.draw()
-                frame = Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3])
-                images.append(frame.quantize(palette=palette, dither=Image.Dither.NONE))
-                report("animation", len(images), len(rows))
-        pause = [110] * (len(images) - 1) + [1500]
-        _whole(path, lambda part: images[0].save(part, format="GIF", save_all=True, append_images=images[1:],
-                                                 duration=pause, loop=0, optimize=False))
+    begin = time.perf_counter()
+    result, states, test = evaluate(run, data, device)
+    spans: dict[str, list[float]] = {name: [s] for name, s in result["seconds"].items()}
+    for _ in range(_REPEATS - 1):  # the first pass pays for what is loaded on first use
+        again: dict[str, float] = {}
+        predictions({"dgnet": run.model, **rivals()}, run, test, device, again)
+        for name, s in again.items():
+            spans[name].append(s)
+    evaluated = time.perf_counter() - begin
 
-    # ------------------------------------------------------------------ pieces
-
-    def _figure(self, panels: int, width: float) -> tuple[Figure, list[Any], Any]:
-        extent = self.high - self.low
-        height = width * extent[1] / extent[0]
-        full, top, right = panels * width, 0.3, 0.95
-        figure = Figure(figsize=(full + right, height + top))
-        axes = []
-        for k in range(panels):
-            axis = figure.add_axes((k * width / (full + right), 0.0, width / (full + right), height / (height + top)))
-            pad = 0.015 * extent
-            axis.set(xlim=(self.low[0] - pad[0], self.high[0] + pad[0]), ylim=(self.low[1] - pad[1], self.high[1] + pad[1]))
-            axis.set_aspect("equal")
-            axis.set_axis_off()
-            axes.append(axis)
-        bar = figure.add_axes(((full + 0.15) / (full + right), 0.12, 0.12 / (full + right), 0.7))
-        return figure, axes, bar
-
-    def _heat(self, axis: Any, values: np.ndarray) -> Any:
-        heat = axis.tripcolor(self.triangles, values, shading="gouraud", norm=self.norm, cmap="inferno")
-        outline = self.mesh.points[self.mesh.boundary_facets]
-        axis.add_collection(LineCollection(list(outline), colors="#333333", linewidths=1.2, capstyle="round"))
-        return heat
-
-    def _lasers(self, axis: Any, t: float, tail: int = 40) -> list[Any]:
-        """Each laser that is on and over the plate: a ring of its radius, and a comet's tail over the last second."""
-        if t <= 0:
-            return []
-        times = torch.linspace(max(0.0, t - 1.0), t, tail + 1, dtype=torch.float64)
-        where = self.paths.position(times).numpy()  # [S, tail + 1, 2]
-        power = self.paths.power(times).numpy()
-        over = np.asarray(self.inside(*where.reshape(-1, 2).T)).reshape(power.shape) >= 0
-        on = (power > 0.02) & over
-        segments = np.stack([where[:, :-1], where[:, 1:]], axis=2)
-        shown = on[:, :-1] & on[:, 1:]
-        fade = np.broadcast_to(np.linspace(0.03, 0.9, tail), shown.shape) * power[:, 1:]
-        colours = np.concatenate([np.tile(to_rgb(LASER), (int(shown.sum()), 1)), fade[shown][:, None]], axis=1)
-        artists = [axis.add_collection(LineCollection(list(segments[shown]), colors=list(colours), linewidths=2.0))]
-        angle = np.linspace(0, 2 * np.pi, 40)
-        circle = np.stack([np.cos(angle), np.sin(angle)], axis=1)
-        now = on[:, -1]
-        rings = where[now, -1][:, None] + self.radius[now][:, None, None] * circle
-        artists.append(axis.add_collection(LineCollection(list(rings), colors=LASER, linewidths=1.0, alpha=0.9)))
-        artists.append(axis.scatter(*where[now, -1].T, s=14, color="white", edgecolors=LASER, linewidths=0.8, zorder=3))
-        return artists
-
-    def _bar(self, figure: Figure, axis: Any) -> None:
-        figure.colorbar(matplotlib.cm.ScalarMappable(self.norm, "inferno"), cax=axis, label="temperature in K",
-                        extend="max", extendfrac=0.04)
+    rne = {name: row["fluctuation"] for name, row in result["scores"].items()}
+    rival = min((n for n in rne if n != "dgnet"), key=lambda n: rne[n])
+    sample, ways = scenario.sample([d for d in scenario.draws() if d.split == "test"][:1]), kinds(data)
+    spots, new = sample.source, [kind for kind in sample.labels[0] if kind not in ways["train"]]
+    assert isinstance(spots, Spots)
+    duel = Duel(scenario.mesh, spots, test.state[0, :, :, 0].cpu().numpy(), states["dgnet"][0, :, :, 0].numpy(),
+                states[rival][0, :, :, 0].numpy(), scenario.dt, scenario.offsets[0])
+    png, gif = out / "demo.png", out / "demo.gif"
+    duel.picture(png, [t for t in DUEL_SNAPSHOTS if t <= scenario.horizon],
+                 f"{len(new)} of {len(sample.labels[0])} lasers move in ways never seen in training")
+    duel.animation(gif, min(frames, scenario.steps + 1), report)
+    return {
+        "rne": rne, "wins": rne["dgnet"] < rne[rival], "gain": rne["dgnet"] / rne[rival],
+        "seconds": {"generate": generated, "train": spent.read("train"), "evaluate": evaluated,
+                    "rollout_dgnet": min(spans["dgnet"]), "rollout_classical": min(spans[rival])},
+        "training": {"iterations": int(spent.read("iterations")), "validation": spent.read("validation"),
+                     "validation_classical": spent.read("validation_classical"), "parameters": result["parameters"]},
+        "scenario": SCENARIO, "size": "small", "truth": TRUTH, "seed": seed, "device": device, "nodes": scenario.mesh.n_nodes,
+        "steps": scenario.steps, "dt": scenario.dt, "trajectories": result["trajectories"], "kinds": ways, "reused": reused,
+    }, [png, gif]
 
 
-def _palette() -> Image.Image:
-    """256 colours for every frame: the heat map, the lasers over it, and greys for text."""
-    heat = (255 * matplotlib.colormaps["inferno"](np.linspace(0, 1, 96))[:, :3]).astype(np.uint8)
-    laser = 255 * np.array(to_rgb(LASER))
-    mixed = [(1 - a) * heat[::3] + a * laser for a in (0.2, 0.4, 0.65, 0.9)]
-    grey = np.repeat(np.linspace(0, 255, 30)[:, None], 3, axis=1)
-    colours = np.concatenate([heat, *mixed, grey, np.zeros((1, 3))])[:256].astype(np.uint8)
-    image = Image.new("P", (1, 1))
-    image.putpalette(colours.ravel().tolist())
-    return image
+def finished(folder: Path, data: Path, seed: int, budget: float, device: str) -> Run | None:
+    """The run of an earlier demo with the same settings; one of other settings is removed, an unfinished one stays to go on."""
+    wanted = {"scenario": SCENARIO, "size": "small", "truth": TRUTH, "data": str(data), "recipe": RECIPE, "seed": seed,
+              "trajectories": 0, "version": __version__}
+    config = model_config(SCENARIO, RECIPE)
+    model = {f.name: getattr(config, f.name) for f in fields(config)}
+    try:
+        text = tomllib.loads((folder / "run.toml").read_text())
+    except FileNotFoundError:
+        return None
+    except tomllib.TOMLDecodeError:
+        text = {}
+    found = {k: tuple(v) if isinstance(v, list) else v for k, v in text.get("model", {}).items()}
+    if found != model or any(text.get("run", {}).get(k) != v for k, v in wanted.items()):
+        shutil.rmtree(folder)
+        return None
+    spent = Spent(folder / "seconds.json")
+    if spent.read("budget") != budget or not (folder / "weights.pt").exists():
+        return None
+    return Run.open(folder, device)
 
 
-def _whole(path: Path, write: Callable[[Path], Any]) -> None:
-    """The file appears under its name only when it is whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".part")
-    write(partial)
-    os.replace(partial, path)
+@dataclass(frozen=True)
+class Spent:
+    """What finished stages took, kept beside the run for demos that use it again."""
+
+    path: Path
+
+    def read(self, name: str) -> float:
+        """Zero where nothing is known."""
+        try:
+            return float(json.loads(self.path.read_text()).get(name, 0.0))
+        except (FileNotFoundError, ValueError):
+            return 0.0
+
+    def write(self, values: dict[str, float]) -> None:
+        whole(self.path, lambda part: part.write_text(json.dumps(values, indent=1) + "\n"))
+
+
+def kinds(path: Path) -> dict[str, list[str]]:
+    """Kinds of laser paths in each split of a data set."""
+    with Dataset(path) as data:
+        return {split: sorted({label for i in data.of(split) for label in data.labels(i)}) for split in ("train", "test")}
+
+
+def table(record: dict[str, Any]) -> tuple[list[tuple[str, str, str]], list[str]]:
+    """Rows (model, RNE, against the better classical solver) and the sentences below them."""
+    rne, seconds = record["rne"], record["seconds"]
+    best = min(rne["classical_consistent"], rne["classical_lumped"])
+    names = {"dgnet": f"DGNet, trained {seconds['train']:.0f} s", "classical_consistent": "classical, consistent mass",
+             "classical_lumped": "classical, lumped mass"}
+    rows = [(names[name], f"{value:.5f}", f"{value / best:.2f}") for name, value in rne.items()]
+    new = sorted(set(record["kinds"]["test"]) - set(record["kinds"]["train"]))
+    shared = sorted(set(record["kinds"]["test"]) & set(record["kinds"]["train"]))
+    verdict = (f"DGNet makes {record['gain']:.2f} of the error of the better classical solver on the same mesh and step."
+               if record["wins"] else
+               f"DGNet does NOT win here: its error is {record['gain']:.2f} times that of the better classical solver.")
+    return rows, [
+        f"RNE from the ambient temperature on {record['trajectories']} test trajectories of {record['steps']} steps, "
+        f"{record['nodes']} nodes, {record['truth']} truth.",
+        f"Their lasers follow {' and '.join(new)} paths, kinds that never occur in training"
+        + (f" ({' and '.join(shared)} paths occur in both)." if shared else "."), verdict]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,8 @@ import torch
 from dgnet import __version__
 from dgnet.data import Dataset
 from dgnet.errors import InputError
+from dgnet.evaluation import figures
+from dgnet.evaluation.figures import LABELS
 from dgnet.evaluation.metrics import rne_over_time, score
 from dgnet.models import Classical, rollout
 from dgnet.problems import CONSISTENT, LUMPED
@@ -20,20 +24,46 @@ from dgnet.training.run import Run, base_problem
 
 Tensor = torch.Tensor
 _BATCH_BYTES = 6e9
+_SMALL = 10_000  # nodes
 
 
-def predictions(models: dict[str, Any], run: Run, data: Corpus, device: str) -> dict[str, Tensor]:
-    """States [B, T+1, N, F] of each model from the first states of the trajectories, in batches that fit."""
+@contextmanager
+def few_threads(nodes: int, device: str = "cpu") -> Iterator[None]:
+    """One thread for small meshes: on busy cores, threads that wait for each other make a step of these 10 to 30 times slower."""
+    before = torch.get_num_threads()
+    small = nodes < _SMALL and torch.device(device).type == "cpu"
+    if small:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        if small:
+            torch.set_num_threads(before)
+
+
+def rivals() -> dict[str, Any]:
+    """The classical solvers that every table holds."""
+    return {"classical_consistent": Classical(CONSISTENT), "classical_lumped": Classical(LUMPED)}
+
+
+def predictions(models: dict[str, Any], run: Run, data: Corpus, device: str,
+                seconds: dict[str, float] | None = None) -> dict[str, Tensor]:
+    """States [B, T+1, N, F] of each model from the first states of the trajectories, in batches that fit.
+
+    `seconds` takes the time that each model spent on all of them, set-up of its solver included.
+    """
     base = base_problem(run.scenario, device)
     per = max(1, int(_BATCH_BYTES // (data.state[0].numel() * 4 * 3)))
     out: dict[str, Tensor] = {}
     for name, model in models.items():
-        parts = []
+        parts, begin = [], time.perf_counter()
         for at in range(0, len(data), per):
             piece = data.part(range(at, min(at + per, len(data))))
-            with torch.no_grad():
+            with torch.no_grad(), few_threads(run.scenario.mesh.n_nodes, device):
                 parts.append(rollout(model, piece.problem(base), piece.state[:, 0], piece.source, piece.steps).cpu())
         out[name] = torch.cat(parts)
+        if seconds is not None:
+            seconds[name] = time.perf_counter() - begin
     return out
 
 
@@ -48,9 +78,8 @@ def evaluate(run: Run, path: Path, device: str = "cpu", split: str = "test", lim
         if not numbers:
             raise InputError(f"{path} has no {split} trajectory")
         data = Corpus.read(dataset, numbers, device)
-    models: dict[str, Any] = {"dgnet": run.model, "classical_consistent": Classical(CONSISTENT),
-                              "classical_lumped": Classical(LUMPED)}
-    states = predictions(models, run, data, device)
+    seconds: dict[str, float] = {}
+    states = predictions({"dgnet": run.model, **rivals()}, run, data, device, seconds)
     truth = data.state.cpu()
     offset = run.scenario.offsets
     rows = {name: asdict(score(s, truth, offset, run.scenario.pde.fields)) for name, s in states.items()}
@@ -58,12 +87,20 @@ def evaluate(run: Run, path: Path, device: str = "cpu", split: str = "test", lim
     paper = run.scenario.paper.get("DGNet")
     result = {
         "scenario": run.settings.scenario, "size": run.settings.size, "truth": run.settings.truth, "split": split,
-        "trajectories": len(numbers), "version": __version__, "scores": rows, "paper": None if paper is None else asdict(paper),
+        "trajectories": len(numbers), "version": __version__, "scores": rows, "seconds": seconds,
+        "paper": None if paper is None else asdict(paper),
         "gain": rows["dgnet"]["fluctuation"] / best, "parameters": sum(p.numel() for p in run.model.parameters()),
         "over_time": {name: rne_over_time(s, truth, offset)[:: max(1, truth.shape[1] // 50)].tolist()
                       for name, s in states.items()},
     }
     return result, states, data
+
+
+def draw(run: Run, result: dict[str, Any], states: dict[str, Tensor], data: Corpus, folder: Path,
+         report: Callable[[str, int, int], None] | None = None) -> list[Path]:
+    """The figures of an evaluation in a folder: error in time, best and worst trajectory, error map."""
+    s = run.scenario
+    return figures.write(result, states, data.state.cpu(), s.mesh, s.dt, s.pde.fields, s.offsets, folder, report)
 
 
 def table(result: dict[str, Any]) -> str:
@@ -73,9 +110,8 @@ def table(result: dict[str, Any]) -> str:
     lines = [head, "", "| model | MSE | RNE | RNE from offset | RNE, last step |", "|---|---|---|---|---|"]
     rows = result["scores"]
     best = min(rows, key=lambda name: rows[name]["fluctuation"])
-    labels = {"dgnet": "DGNet", "classical_consistent": "classical, consistent mass", "classical_lumped": "classical, lumped mass"}
     for name, s in rows.items():
-        label = f"**{labels.get(name, name)}**" if name == best else labels.get(name, name)
+        label = f"**{LABELS.get(name, name)}**" if name == best else LABELS.get(name, name)
         lines.append(f"| {label} | {s['mse']:.3g} | {s['rne']:.3g} | {s['fluctuation']:.3g} | {s['rne_final']:.3g} |")
     if result["paper"]:
         lines.append(f"| DGNet, paper (its own data) | {result['paper']['mse']:.3g} | {result['paper']['rne']:.3g} | – | – |")
