@@ -91,7 +91,7 @@ def markdown(found: Sequence[dict[str, Any]]) -> str:
                 few = c["training_trajectories"] < get(name, size).train
                 label = name + (f", {c['training_trajectories']} training trajectories" if few else "")
                 label += ", reaction unknown to DGNet" if c.get("unknown_reaction") else ""
-                paper = "–" if not c["paper"] else f"{c['paper']['rne']:.4f}"
+                paper = f"{c['paper']['rne']:.4f}" if c["paper"] and size == "paper" else "–"
                 lines.append(f"| {label} | {s['dgnet']['fluctuation']:.3g} | {s['classical_consistent']['fluctuation']:.3g} "
                              f"| {s['classical_lumped']['fluctuation']:.3g} | {c['gain']:.2f} | {paper} | {s['dgnet']['rne']:.3g} "
                              f"| {c['seconds']['train']:.0f} s, {c['iterations']} iterations | {c['hardware']} |")
