@@ -16,7 +16,7 @@ demo: setup
 	$(PY) -m dgnet demo --out out
 
 lint: setup
-	$(PY) -m ruff check src tests benchmarks examples
+	$(PY) -m ruff check src tests examples
 	$(PY) -m mypy
 
 test: lint

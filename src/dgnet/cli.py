@@ -284,6 +284,7 @@ def train(name: str, out: Annotated[Path, typer.Option(help="Folder of the run."
           data: Annotated[Path | None, typer.Option(help="Folder of data sets; missing ones are generated there.")] = None,
           budget: Annotated[float | None, typer.Option(help="Minutes of training.")] = None,
           trajectories: Annotated[int | None, typer.Option(help="Use only this many training trajectories.")] = None,
+          unknown_reaction: Annotated[bool, typer.Option(help="Learn the reaction instead of being told.")] = False,
           seed: int = 0, device: Device = "cpu", json_path: Json = None) -> None:
     """Train DGNet on a scenario. Interrupted, the same command goes on."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -291,13 +292,17 @@ def train(name: str, out: Annotated[Path, typer.Option(help="Folder of the run."
     from dgnet.scenarios import get
     from dgnet.scenarios.generate import generate as make
     from dgnet.training import run as runs
+    from dgnet.training.fit import join_processes, wait_for_all
 
     if recipe not in ("staged", "paper"):
         raise InputError(f"unknown recipe '{recipe}' (known: staged, paper)")
     scenario = get(name, size)
     checked_device(device)
-    with reporting() as report:
-        path = make(scenario, data or out / "data", truth=truth, seed=0, device=device, report=report)
+    if join_processes(device):  # under torchrun one process makes the data, the others wait for it
+        with reporting() as report:
+            path = make(scenario, data or out / "data", truth=truth, seed=0, device=device, report=report)
+    wait_for_all()
+    path = make(scenario, data or out / "data", truth=truth, seed=0, device=device)
     columns = (TextColumn("train"), BarColumn(), TextColumn("{task.fields[note]}"), TimeRemainingColumn())
     with Progress(*columns, console=errors, transient=True) as bars:
         task = bars.add_task("train", total=None, note="")
@@ -312,7 +317,8 @@ def train(name: str, out: Annotated[Path, typer.Option(help="Folder of the run."
             bars.update(task, total=1.0, completed=min(1.0, share), note=note)
 
         _, progress = runs.train(scenario, truth, path, out, recipe=recipe, seed=seed, device=device,
-                                 budget=None if budget is None else 60 * budget, trajectories=trajectories, report=tell)
+                                 budget=None if budget is None else 60 * budget, trajectories=trajectories,
+                                 unknown_reaction=unknown_reaction, report=tell)
     verdict = "below" if progress.best < progress.classical else "NOT below"
     console.print(f"{name} ({size}, {truth}): validation error {progress.best:.3e} after {progress.best_iteration} iterations, "
                   f"{verdict} the classical solver's {progress.classical:.3e}; {progress.seconds:.0f} s", highlight=False)
@@ -365,11 +371,31 @@ def rollout(run: Path,
 
 
 @app.command()
+def analyse(run: Path, data: Annotated[Path | None, typer.Option(help="Data set; the run's own by default.")] = None,
+            out: Annotated[Path | None, typer.Option(help="Folder for the pictures; RUN/analysis by default.")] = None,
+            device: Device = "cpu", json_path: Json = None) -> None:
+    """Spectrum, stability, step norm, size and consistency of what was learned, with pictures."""
+    from dgnet.data import Dataset
+    from dgnet.evaluation.analyse import analyse as study_operator
+    from dgnet.training.fit import Corpus
+    from dgnet.training.run import Run, base_problem
+
+    opened = Run.open(run, checked_device(device))
+    with Dataset(data or opened.settings.data) as dataset:
+        corpus = Corpus.read(dataset, dataset.of("train")[:1], device)
+    problem = corpus.problem(base_problem(opened.scenario, device))
+    result = study_operator(opened.model, problem, corpus.state, corpus.source, folder=out or run / "analysis")
+    write_json(json_path or run / "analysis.json", result)
+    console.print_json(json.dumps({k: v for k, v in result.items() if not isinstance(v, list)}))
+
+
+@app.command()
 def study(out: Annotated[Path, typer.Option(help="Folder of the study; finished cells are skipped.")], size: Size = "small",
           truth: Truth = "converged", only: Annotated[list[str] | None, typer.Option(help="Only these scenarios.")] = None,
           budget: Annotated[float | None, typer.Option(help="Minutes of training per scenario.")] = None,
           recipe: Annotated[str, typer.Option(help="staged or paper")] = "staged",
           trajectories: Annotated[int | None, typer.Option(help="Use only this many training trajectories.")] = None,
+          unknown_reaction: Annotated[bool, typer.Option(help="Learn the reaction instead of being told.")] = False,
           seed: int = 0, device: Device = "cpu",
           report: Annotated[Path | None, typer.Option(help="Write the table of all finished cells here.")] = None) -> None:
     """Train and score DGNet on many scenarios; the table is written from the finished cells."""
@@ -379,7 +405,8 @@ def study(out: Annotated[Path, typer.Option(help="Folder of the study; finished 
     checked_device(device)
     for name in only or names():
         studies.cell(name, size, truth, out, seed=seed, budget=None if budget is None else 60 * budget, device=device,
-                     trajectories=trajectories, recipe=recipe, say=lambda text: console.print(text, highlight=False, soft_wrap=True))
+                     trajectories=trajectories, recipe=recipe, unknown_reaction=unknown_reaction,
+                     say=lambda text: console.print(text, highlight=False, soft_wrap=True))
         if report is not None:
             write_text(report, studies.markdown(studies.cells(out)))
 

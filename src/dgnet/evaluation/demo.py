@@ -21,10 +21,10 @@ import torch
 
 from dgnet import __version__
 from dgnet.data import Dataset
-from dgnet.evaluation.evaluate import evaluate, few_threads, predictions, rivals
+from dgnet.evaluation.evaluate import evaluate, predictions, rivals
 from dgnet.evaluation.figures import whole
 from dgnet.evaluation.show_run import Duel, Report, Stage
-from dgnet.models import Classical, rollout
+from dgnet.models import Classical, few_threads, rollout
 from dgnet.problems import step_average
 from dgnet.scenarios import Scenario, get
 from dgnet.scenarios.generate import generate

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,28 +16,13 @@ from dgnet.errors import InputError
 from dgnet.evaluation import figures
 from dgnet.evaluation.figures import LABELS
 from dgnet.evaluation.metrics import rne_over_time, score
-from dgnet.models import Classical, rollout
+from dgnet.models import Classical, few_threads, rollout
 from dgnet.problems import CONSISTENT, LUMPED
 from dgnet.training.fit import Corpus
 from dgnet.training.run import Run, base_problem
 
 Tensor = torch.Tensor
 _BATCH_BYTES = 6e9
-_SMALL = 10_000  # nodes
-
-
-@contextmanager
-def few_threads(nodes: int, device: str = "cpu") -> Iterator[None]:
-    """One thread for small meshes: on busy cores, threads that wait for each other make a step of these 10 to 30 times slower."""
-    before = torch.get_num_threads()
-    small = nodes < _SMALL and torch.device(device).type == "cpu"
-    if small:
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        if small:
-            torch.set_num_threads(before)
 
 
 def rivals() -> dict[str, Any]:

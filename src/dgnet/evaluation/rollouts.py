@@ -28,11 +28,10 @@ from dgnet import __version__
 from dgnet.data import Dataset, Header
 from dgnet.data.store import _CHUNK, _atomic, _put, _write_header
 from dgnet.errors import InputError, SolveError
-from dgnet.evaluation.evaluate import few_threads
 from dgnet.evaluation.figures import whole
 from dgnet.mesh import Mesh
 from dgnet.mesh.io import save
-from dgnet.models import rollout
+from dgnet.models import few_threads, rollout
 from dgnet.scenarios.scenario import Scenario, given_velocity
 from dgnet.training.run import Run, base_problem
 

@@ -154,6 +154,7 @@ def fit(model: nn.Module, base: Discretisation, train: Corpus, valid: Corpus, re
             if done >= 1.0 and progress.iteration + 1 < recipe.iterations:  # this stage's time is over
                 progress.iteration = int(ends[stage_number])
                 validate(total / max(1, count))
+                total, count = 0.0, 0
                 continue
         _set_rates(optimiser, stage, done, progress.iteration - start)
         value = _iterate(model, base, train, stage, optimiser, scale, seed, progress.iteration, recipe.clip)
@@ -166,6 +167,8 @@ def fit(model: nn.Module, base: Discretisation, train: Corpus, valid: Corpus, re
             total, count = 0.0, 0
         if report is not None:
             report(progress, recipe.iterations)
+    if count:  # time ran out between two validations: the last weights are a candidate, too
+        validate(total / count)
     for parameter in model.parameters():
         parameter.requires_grad_(True)
     model.load_state_dict(best)

@@ -21,6 +21,7 @@ import torch
 from dgnet import __version__
 from dgnet.data import Dataset
 from dgnet.errors import InputError
+from dgnet.models.base import few_threads
 from dgnet.models.dgnet import DGNet, DGNetConfig
 from dgnet.problems import Discretisation
 from dgnet.scenarios import get
@@ -109,7 +110,8 @@ def train(scenario: Scenario, truth: str, data: Path, folder: Path, *, recipe: s
     base = base_problem(scenario, device)
     torch.manual_seed(seed)
     model = DGNet(config, base).to(device)
-    progress = fit(model, base, training, validation, plan, seed=seed, budget=budget, folder=folder, report=report)
+    with few_threads(scenario.mesh.n_nodes, device):
+        progress = fit(model, base, training, validation, plan, seed=seed, budget=budget, folder=folder, report=report)
     if writes:
         weights = folder / "weights.part"
         torch.save(model.state_dict(), weights)
