@@ -709,7 +709,10 @@ DFG = {
     "2D-1": {"drag": (5.57, 5.59), "lift": (0.0104, 0.0110), "pressure drop": (0.1172, 0.1176)},
     "2D-2": {"drag max": (3.22, 3.24), "lift max": (0.99, 1.01), "Strouhal": (0.295, 0.305)},
 }
-"""Published intervals of the cylinder benchmarks (Schäfer and Turek 1996): steady at Re 20, periodic at Re 100."""
+"""Published intervals of the cylinder benchmarks (Schäfer and Turek 1996): steady at Re 20, periodic at Re 100.
+
+The signed maximum of the lift in 2D-2 converges to 0.987, just below its interval; see docs/results/flow.md.
+"""
 
 
 def dfg(case: str, *, mesh: Mesh | None = None, refine: int = 0, dt: float | None = None, longest: float | None = None,
@@ -743,13 +746,13 @@ def cylinder_flow(case: str, mesh: Mesh, *, dt: float | None = None, begin: Chan
     Channel [0, 2.2] x [0, 0.41], cylinder of diameter D = 0.1 at (0.2, 0.2), nu = 1e-3, mean inflow U = 0.2 (2D-1) or 1 (2D-2),
     coefficients 2 F / (U^2 D). It marches, from rest or from the state of `begin` on another mesh, until the force is steady
     (2D-1) or until the extremes of drag and lift repeat to within `tolerance` over three periods (2D-2), and no farther than
-    `longest` (10; `settled` in the result says which). `dt` defaults to 0.85 of the step limit, or to a cautious guess of
+    `longest` (20 and 10; `settled` in the result says which). `dt` defaults to 0.85 of the step limit, or to a cautious guess of
     that where the flow starts from rest. `rounded` gives the cylinder's polygon the area of the circle.
     """
     steady, diameter = case == "2D-1", 0.1
     speed = 0.2 if steady else 1.0
     mesh = _rounded(mesh, (0.2, 0.2), diameter / 2, rounded)
-    longest = 10.0 if longest is None else longest
+    longest = (20.0 if steady else 10.0) if longest is None else longest
     common: dict[str, Any] = {"mean_velocity": speed, "viscosity": 1e-3, "device": device, "method": method}
     if begin is not None:
         common |= {"initial": p2_values(begin.mesh, begin.velocity, p2_points(mesh)), "ramp": 0.0, "perturbation": 0.0}
@@ -769,8 +772,8 @@ def cylinder_flow(case: str, mesh: Mesh, *, dt: float | None = None, begin: Chan
         if progress and len(samples) % 10 == 0:
             progress(f"{case}, {mesh.n_nodes:,} nodes", round(1000 * flow.time / longest), 1000)
         if steady:
-            back = round(0.5 / (every * dt))
-            settled = flow.time > wait and len(samples) > back and float(np.ptp(samples[-back:], axis=0).max()) < 0.02 * tolerance
+            back = round(1 / (every * dt))
+            settled = flow.time > wait and len(samples) > back and float(np.ptp(samples[-back:], axis=0).max()) < 0.1 * tolerance
         elif len(samples) > 2 and samples[-3][1] < samples[-2][1] >= samples[-1][1] and samples[-2][1] > 0.3:
             crests.append(_extremes(np.array(samples[-round(0.36 / (every * dt)):])))
             settled = len(crests) > 3 and float(np.ptp(crests[-3:], axis=0).max()) < tolerance
