@@ -141,7 +141,7 @@ def markdown(record: dict[str, Any]) -> str:
                 + ("" if inside else "A finer mesh or a smaller step does not change that: the interval is that of the "
                    "computations of 1996, and this figure is reported as outside. ")
                 + f"Lift swings about {(lift + limit['lift min']['value']) / 2:.4f}, as the cylinder stands below the middle of "
-                f"the channel; half of its swing, {swing:.4f}, is {'inside' if low <= swing <= high else 'outside'} the interval, its "
-                f"largest magnitude, {-limit['lift min']['value']:.4f}, "
+                f"the channel; half of its swing, {swing:.4f}, is {'inside' if low <= swing <= high else 'outside'} the interval, "
+                f"its largest magnitude, {-limit['lift min']['value']:.4f}, "
                 f"{'inside' if low <= -limit['lift min']['value'] <= high else 'outside'}."]
     return "\n".join(out).rstrip() + "\n"
