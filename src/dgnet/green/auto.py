@@ -17,9 +17,10 @@ def choose(n: int, nnz: int, groups: int, columns: int, device: str, dtype: torc
     if device == "cuda":
         return _choose_cuda(n, nnz, groups, columns, iterations, solves)
     spatial = nnz / n > 10  # tetrahedra have about 15 neighbours, triangles 7 with the diagonal
-    krylov = min(iterations, 40 + int(iterations**0.5) * 8) if iterations < 10**8 else 200
-    count = iterations if iterations <= 80 else 2 * krylov
-    iterate = 15.0 + 0.02 * nnz * groups + solves * count * _product_cost(n * groups, nnz * groups, columns)
+    # where the fixed count is too long, conjugate gradients take fewer but dearer steps: about as much work
+    count = min(iterations, 1000)
+    bounds = 250.0 + 0.01 * nnz * groups
+    iterate = bounds + solves * (60.0 + count * _iteration_cost(n * groups, nnz * groups, columns))
     factor, solve = _direct_cost(n, spatial, columns)
     return "iterative" if iterate <= groups * (factor + solves * solve) else "lu"
 
@@ -35,13 +36,15 @@ def _choose_cuda(n: int, nnz: int, groups: int, columns: int, iterations: int, s
     return "dense" if dense_setup + solves * dense < 700.0 + solves * each else "iterative"
 
 
-def _product_cost(n: int, nnz: int, columns: int) -> float:
-    """One iteration on the CPU: launch, matrix traffic, vector traffic."""
-    return 12.0 + 3.0e-4 * nnz + 2.2e-3 * n * columns
+def _iteration_cost(n: int, nnz: int, columns: int) -> float:
+    """One iteration on the CPU: calls, matrix traffic, and vectors that may fall out of the cache."""
+    entries = n * columns
+    vectors = 0.0 if columns == 1 else 5e-4 * entries * (1 + min(2.0, entries / 1.5e6))
+    return 13.0 + 3.2e-4 * nnz + vectors
 
 
 def _direct_cost(n: int, spatial: bool, columns: int) -> tuple[float, float]:
-    """To factor and to solve with SuperLU."""
+    """To factor and to solve with SuperLU; fill grows much faster in space than in the plane."""
     if spatial:
-        return 1.6e5 * (n / 6e3) ** 2.4, 2.2e3 * (n / 6e3) ** 1.75 * (1 + 0.55 * (columns - 1))
-    return 3.7e4 * (n / 1e4) ** 1.65, 6.0e2 * (n / 1e4) ** 1.58 * (1 + 0.75 * (columns - 1))
+        return 7.1e4 * (n / 5832) ** 2.23, 30.0 + 1.25e3 * (n / 5832) ** 1.72 * (1 + 0.45 * (columns - 1))
+    return 1.45e4 * (n / 1e4) ** 1.3, 30.0 + 3.8e2 * (n / 1e4) ** 1.3 * (1 + 0.75 * (columns - 1))

@@ -104,11 +104,12 @@ class LU:
         self.label = "lu"
 
     def solve(self, b: Tensor, transposed: bool = False) -> Tensor:
-        right = b.detach().reshape(-1, b.shape[-1]).cpu().double().numpy()
-        x = self.factor.solve(right, trans="T" if transposed else "N")
+        host = b.detach().reshape(-1, b.shape[-1]).cpu().numpy()
+        # conversions stay in NumPy: torch's threads and those of the factorisation's BLAS get in each other's way
+        x = self.factor.solve(host.astype(np.float64), trans="T" if transposed else "N")
         if not np.isfinite(x).all():
             raise SolveError("the direct solve gave values that are not finite")
-        return torch.from_numpy(np.ascontiguousarray(x)).to(b.device, b.dtype).view(b.shape)
+        return torch.from_numpy(np.ascontiguousarray(x, dtype=host.dtype)).to(b.device).view(b.shape)
 
 
 class Cholesky:
