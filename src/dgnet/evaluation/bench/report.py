@@ -44,6 +44,8 @@ def solver_markdown(data: dict[str, Any]) -> str:
             memory = "–" if r.get("memory_bytes") is None else f"{r['memory_bytes'] / 1e6:.3g}"
             lines.append(head + f"| {name} | {_ms(r['setup_s'])} | {_ms(r['apply_s'])} | {_ms(r['total_s'])} | {memory} "
                                 f"| {r['residual']:.1e} |")
+    if "note" in data:
+        lines += ["", data["note"]]
     auto = data["auto"]
     if auto:
         worst = max(auto, key=lambda a: a["ratio"])
