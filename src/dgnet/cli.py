@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,9 +28,9 @@ errors = Console(stderr=True)
 def write_text(path: Path, text: str) -> None:
     """The file appears under its name only when it is whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".part", delete=False) as part:
-        part.write(text)
-    os.replace(part.name, path)
+    part = path.with_name(path.name + ".part")
+    part.write_text(text)
+    os.replace(part, path)
 
 
 def write_json(path: Path | None, result: Any) -> None:
@@ -324,6 +323,24 @@ def train(name: str, out: Annotated[Path, typer.Option(help="Folder of the run."
                   f"{verdict} the classical solver's {progress.classical:.3e}; {progress.seconds:.0f} s", highlight=False)
     write_json(json_path, {"validation": progress.best, "classical": progress.classical, "iterations": progress.iteration,
                            "best_iteration": progress.best_iteration, "seconds": progress.seconds, "history": progress.history})
+
+
+@app.command()
+def models(json_path: Json = None) -> None:
+    """List the models with their numbers of parameters (two dimensions, one field)."""
+    from rich.table import Table
+
+    from dgnet.mesh import perturbed_square
+    from dgnet.models.registry import MODELS, build, parameter_count
+    from dgnet.problems import PDE, Discretisation
+
+    problem = Discretisation(perturbed_square(12), PDE(diffusion=0.1), [], 0.01)
+    rows = [{"name": name, "parameters": parameter_count(build(name, None, problem))} for name in MODELS]
+    table = Table("model", "parameters", box=None)
+    for row in rows:
+        table.add_row(str(row["name"]), f"{row['parameters']:,}")
+    console.print(table)
+    write_json(json_path, rows)
 
 
 @app.command()

@@ -1,0 +1,15 @@
+import json
+
+import pytest
+
+from dgnet import cli
+
+
+def test_models_are_listed_with_their_parameters(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["dgnet", "models", "--json", str(tmp_path / "models.json")])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert not stop.value.code
+    rows = {r["name"]: r["parameters"] for r in json.loads((tmp_path / "models.json").read_text())}
+    assert set(rows) == {"deeponet", "mgn", "mp-pde", "beno", "phympgn", "transolver", "amg", "singer", "dgnet", "classical"}
+    assert rows["classical"] == 0 and all(n > 50_000 for name, n in rows.items() if name != "classical")
