@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1] / "src" / "dgnet"
-ORDER = ["errors", "mesh", "operators", "problems", "green", "data", "reference", "scenarios", "models", "training",
-         "evaluation", "cli"]
+ORDER = ["errors", "mesh", "operators", "problems", "green", "data", "reference", "scenarios", "models",
+         "projects", "training", "evaluation", "cli"]
 FORBIDDEN = {"models": {"reference"}, "training": {"reference"}, "reference": {"operators", "green", "models"}}
 
 

@@ -63,17 +63,18 @@ def evaluate(run: Run, path: Path, device: str = "cpu", split: str = "test", lim
             raise InputError(f"{path} has no {split} trajectory")
         data = Corpus.read(dataset, numbers, device)
     seconds: dict[str, float] = {}
-    states = predictions({"dgnet": run.model, **rivals()}, run, data, device, seconds)
+    own = run.settings.model
+    states = predictions({own: run.model, **rivals()}, run, data, device, seconds)
     truth = data.state.cpu()
     offset = run.scenario.offsets
     rows = {name: asdict(score(s, truth, offset, run.scenario.pde.fields)) for name, s in states.items()}
     best = min(rows["classical_consistent"]["fluctuation"], rows["classical_lumped"]["fluctuation"])
     paper = run.scenario.paper.get("DGNet")
     result = {
-        "scenario": run.settings.scenario, "size": run.settings.size, "truth": run.settings.truth, "split": split,
+        "scenario": run.settings.scenario, "size": run.settings.size, "truth": run.settings.truth, "split": split, "model": own,
         "trajectories": len(numbers), "version": __version__, "scores": rows, "seconds": seconds,
         "paper": None if paper is None else asdict(paper),
-        "gain": rows["dgnet"]["fluctuation"] / best, "parameters": sum(p.numel() for p in run.model.parameters()),
+        "gain": rows[own]["fluctuation"] / best, "parameters": sum(p.numel() for p in run.model.parameters()),
         "over_time": {name: rne_over_time(s, truth, offset)[:: max(1, truth.shape[1] // 50)].tolist()
                       for name, s in states.items()},
     }

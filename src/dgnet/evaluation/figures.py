@@ -21,10 +21,12 @@ from dgnet.evaluation.metrics import rne, rne_over_time
 from dgnet.evaluation.pictures import STYLE, _axes, _field, _panel
 from dgnet.evaluation.show import robust_limits
 from dgnet.mesh import Mesh
+from dgnet.models.registry import MODELS
 
 Tensor = torch.Tensor
 
-LABELS = {"dgnet": "DGNet", "classical_consistent": "classical, consistent mass", "classical_lumped": "classical, lumped mass"}
+LABELS = {name: e.title for name, e in MODELS.items()} | {
+    "classical_consistent": "classical, consistent mass", "classical_lumped": "classical, lumped mass"}
 COLOURS = {"dgnet": "#d1495b", "classical_consistent": "#1f6f8b", "classical_lumped": "#8a9ba8"}
 ERROR_MAP = "Reds"
 _LABEL, _TITLE, _BAR = 0.32, 0.3, 0.85  # inches left, above and right of the panels
@@ -123,9 +125,9 @@ def whole(path: Path, write: Callable[[Path], Any]) -> None:
 def write(result: dict[str, Any], states: dict[str, Tensor], truth: Tensor, mesh: Mesh, dt: float, fields: Sequence[str],
           offset: Sequence[float], folder: Path, report: Callable[[str, int, int], None] | None = None) -> list[Path]:
     """All figures of an evaluation: states and truth [B, T+1, N, F]. Returns the files."""
-    scores = result["scores"]
+    scores, mine = result["scores"], result.get("model", "dgnet")
     rival = min((name for name in states if name.startswith("classical")), key=lambda name: scores[name]["fluctuation"])
-    each = [rne(states["dgnet"][b:b + 1], truth[b:b + 1], offset) for b in range(len(truth))]
+    each = [rne(states[mine][b:b + 1], truth[b:b + 1], offset) for b in range(len(truth))]
     chosen = {"best": int(np.argmin(each))}
     if len(each) > 1:
         chosen["worst"] = int(np.argmax(each))
@@ -144,10 +146,10 @@ def write(result: dict[str, Any], states: dict[str, Tensor], truth: Tensor, mesh
         tail = f"-{name}" if len(fields) > 1 else ""
         for word, b in chosen.items():
             own = {m: rne(s[b:b + 1], truth[b:b + 1], offset) for m, s in states.items()}
-            heading = (f"{head}: {word} of {len(each)} {result['split']} trajectories, RNE {own['dgnet']:.2g} "
+            heading = (f"{head}: {word} of {len(each)} {result['split']} trajectories, RNE {own[mine]:.2g} "
                        f"(classical {own[rival]:.2g})")
-            trajectory(path := folder / f"{word}{tail}.png", mesh, truth[b, :, :, f].numpy(), states["dgnet"][b, :, :, f].numpy(),
-                       states[rival][b, :, :, f].numpy(), dt, name, heading)
+            trajectory(path := folder / f"{word}{tail}.png", mesh, truth[b, :, :, f].numpy(), states[mine][b, :, :, f].numpy(),
+                       states[rival][b, :, :, f].numpy(), dt, name, heading, LABELS[mine])
             done(path)
         error_map(path := folder / f"error-map{tail}.png", mesh, {m: s[..., f] for m, s in states.items()}, truth[..., f],
                   f"{head}: RMS error in {name} over time and trajectories")
@@ -175,15 +177,15 @@ def error_in_time(path: Path, states: dict[str, Tensor], truth: Tensor, dt: floa
 
 
 def trajectory(path: Path, mesh: Mesh, truth: np.ndarray, ours: np.ndarray, rival: np.ndarray, dt: float, name: str,
-               heading: str, columns: int = 4) -> None:
-    """Truth, DGNet and both errors of one trajectory [T+1, N] at a few times."""
+               heading: str, label: str = "DGNet", columns: int = 4) -> None:
+    """Truth, prediction and both errors of one trajectory [T+1, N] at a few times."""
     rows = sorted({max(1, round(k)) for k in np.linspace(0, len(truth) - 1, columns + 1)[1:]})
     shown = truth[rows]
     low, high = robust_limits(truth) or (float(truth.min()), float(truth.min()) + 1.0)
     errors = np.abs(ours[rows] - shown), np.abs(rival[rows] - shown)
     colours = "RdBu_r" if low < 0 < high and abs(low + high) < 1e-6 * (high - low) else "inferno"
-    bands = [Band([("truth", shown), ("DGNet", ours[rows])], Normalize(low, high), colours, name),
-             Band([("|error|, DGNet", errors[0]), ("|error|, classical", errors[1])], error_norm(*errors), ERROR_MAP,
+    bands = [Band([("truth", shown), (label, ours[rows])], Normalize(low, high), colours, name),
+             Band([(f"|error|, {label}", errors[0]), ("|error|, classical", errors[1])], error_norm(*errors), ERROR_MAP,
                   f"|error in {name}|", "max")]
     grid(path, mesh, bands, [f"t = {k * dt:.3g}" for k in rows], heading)
 

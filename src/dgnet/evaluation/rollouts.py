@@ -355,7 +355,8 @@ def roll_out(folder: Path, *, source: Path | None = None, trajectory: int | None
         compared = stored if table is None and initial is None else None
 
         origin: dict[str, str | int | float] = {
-            "package": "dgnet", "package_version": __version__, "scenario": scenario.name, "size": scenario.size, "model": "dgnet",
+            "package": "dgnet", "package_version": __version__, "scenario": scenario.name, "size": scenario.size,
+            "model": run.settings.model,
             "run": str(folder), "truth": "prediction", "source": str(source or ("none" if drive is None else "stored")),
             "trajectory": -1 if trajectory is None else trajectory, "device": torch.device(device).type}
         header = Header(mesh, fields, scenario.dt, steps, scenario.offsets, origin)

@@ -140,8 +140,8 @@ class DGNet(nn.Module):
     def name(self) -> str:
         return "dgnet"
 
-    def fit_statistics(self, state: Tensor, source: Tensor | None, dt: float) -> None:
-        """Scales of the training data: states [B, T+1, N, F], step-averaged sources [B, T, N, F]."""
+    def fit_statistics(self, state: Tensor, source: Tensor | None, dt: float, velocity: Tensor | None = None) -> None:
+        """Scales of the training data: states [B, T+1, N, F], step-averaged sources [B, T, N, F]; velocities are not needed."""
         self.mean.copy_(state.mean((0, 1, 2)))
         self.std.copy_(state.std((0, 1, 2)).clamp(min=1e-12))
         if source is not None:

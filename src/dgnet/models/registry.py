@@ -15,7 +15,6 @@ from typing import Any
 from torch import nn
 
 from dgnet.errors import InputError
-from dgnet.models.base import Model
 from dgnet.models.baselines import amg, beno, deeponet, mgn, mp_pde, phympgn, singer, transolver
 from dgnet.models.classical import Classical
 from dgnet.models.dgnet import PAPER, DGNet, DGNetConfig
@@ -30,7 +29,7 @@ class Entry:
 
     title: str
     config: type
-    make: Callable[[Any, Discretisation], Model]
+    make: Callable[[Any, Discretisation], Any]
     settings: Mapping[str, Any]
     recipe: Mapping[str, float | int | str]
     published: int | None = None  # parameters, where the method's paper (or its code) has a figure

@@ -22,6 +22,7 @@ from torch import nn
 from dgnet.data import Dataset, hold_out
 from dgnet.errors import InputError, SolveError
 from dgnet.models.base import rollout
+from dgnet.models.classical import Classical
 from dgnet.problems import Discretisation
 from dgnet.scenarios.scenario import given_velocity
 from dgnet.training.recipe import Recipe, Stage
@@ -103,7 +104,9 @@ def fit(model: nn.Module, base: Discretisation, train: Corpus, valid: Corpus, re
     the schedule follows whichever of iterations and time is further on.
     """
     parameters = _groups(model, recipe)
-    optimiser = torch.optim.Adam(parameters)
+    optimiser: torch.optim.Optimizer = torch.optim.Adam(parameters)
+    if recipe.weight_decay:
+        optimiser = torch.optim.AdamW(parameters, weight_decay=recipe.weight_decay)
     progress = Progress()
     best = {k: v.clone() for k, v in model.state_dict().items()}
     last = None if folder is None else folder / "last.pt"
@@ -112,24 +115,28 @@ def fit(model: nn.Module, base: Discretisation, train: Corpus, valid: Corpus, re
     else:
         fit_statistics = getattr(model, "fit_statistics", None)
         if fit_statistics is not None:
-            fit_statistics(train.state, train.source, train.dt)
+            fit_statistics(train.state, train.source, train.dt, train.velocity)
         best = {k: v.clone() for k, v in model.state_dict().items()}
     scale = _scale(train)
     ends = np.cumsum([s.iterations for s in recipe.stages])
     begin = time.perf_counter() - progress.seconds
+    spent = 0.0  # seconds of the last validation
 
     def validate(loss: float) -> None:
-        nonlocal best
+        nonlocal best, spent
+        started = time.perf_counter()
         try:
             value = evaluate_rne(model, base, valid, recipe.validate_steps)
         except SolveError:
             value = math.inf
-        if not progress.history:  # untrained, DGNet is the classical solver
-            progress.classical = value
+        if not progress.history:
+            mass = getattr(getattr(model, "config", None), "consistent", 1.0)
+            progress.classical = evaluate_rne(Classical(mass), base, valid, recipe.validate_steps)
         if value < progress.best:
             progress.best, progress.best_iteration = value, progress.iteration
             best = {k: v.clone() for k, v in model.state_dict().items()}
         progress.seconds = time.perf_counter() - begin
+        spent = time.perf_counter() - started
         progress.history.append({"iteration": progress.iteration, "loss": loss, "validation": value, "best": progress.best,
                                  "seconds": progress.seconds})
         if last is not None and _rank() == 0:
@@ -161,8 +168,10 @@ def fit(model: nn.Module, base: Discretisation, train: Corpus, valid: Corpus, re
         total, count = total + value, count + 1
         progress.iteration += 1
         progress.seconds = time.perf_counter() - begin
-        if progress.iteration % recipe.validate_every == 0 or progress.iteration == recipe.iterations or (
-                progress.iteration == ends[stage_number]):
+        due = progress.iteration % recipe.validate_every == 0
+        if due and budget is not None:  # against the clock, judging takes at most a fifth of the time
+            due = _agreed(progress.seconds - progress.history[-1]["seconds"]) > 4 * _agreed(spent)
+        if due or progress.iteration == recipe.iterations or progress.iteration == ends[stage_number]:
             validate(total / count)
             total, count = 0.0, 0
         if report is not None:
@@ -218,7 +227,7 @@ def _iterate(model, base: Discretisation, train: Corpus, stage: Stage, optimiser
         u = _step(model, state, u, source, k, data.dt, first)
         at = k - push
         if at >= stage.skip and (stage.loss == "all" or at in (0, length - 1)):
-            loss = loss + (((u - data.state[:, k + 1]) / scale) ** 2).mean()
+            loss = loss + _misfit(u, data.state[:, k + 1], scale, data.offset if stage.relative else None)
             counted += 1
     loss = loss / max(1, counted)
     if _world() > 1:  # every window counts the same, however many of them a process has
@@ -243,6 +252,14 @@ def _step(model, state: Any, u: Tensor, source: Tensor | None, k: int, dt: float
     return model.step(state, u, source, k * dt, k + 1)
 
 
+def _misfit(u: Tensor, true: Tensor, scale: Tensor, offset: Sequence[float] | None) -> Tensor:
+    """Mean squared error in units of the data's spread; given an offset, the mean relative L2 error of the states [B, N, F]."""
+    if offset is not None:
+        size = ((true - true.new_tensor(list(offset) or [0.0])) / scale).flatten(1).norm(dim=1).clamp(min=1e-12)
+        return (((u - true) / scale).flatten(1).norm(dim=1) / size).mean()
+    return (((u - true) / scale) ** 2).mean()
+
+
 def _scale(train: Corpus) -> Tensor:
     """Per field: the spread of the states around their offset."""
     shift = train.state.new_tensor(train.offset or [0.0])
@@ -259,7 +276,7 @@ def _groups(model: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:
 
 def _set_rates(optimiser: torch.optim.Optimizer, stage: Stage, done: float, iteration: int) -> None:
     if stage.decay == "cosine":
-        rate = 0.5 * (1 + math.cos(math.pi * min(1.0, done))) * 0.98 + 0.02
+        rate = 0.5 * (1 + math.cos(math.pi * min(1.0, done))) * (1 - stage.end) + stage.end
     else:
         rate = stage.decay_rate ** (iteration // max(1, stage.decay_every))
     for group in optimiser.param_groups:

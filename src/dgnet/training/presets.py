@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from dgnet.models.dgnet import PAPER as PAPER_MODEL
 from dgnet.models.dgnet import DGNetConfig
+from dgnet.models.registry import entry
 from dgnet.training.recipe import Recipe, Stage, paper_recipe
 
 CHANNELS = ("cylinder", "sediments", "obstacles", "wavy-channel")
@@ -61,3 +62,16 @@ def recipe_for(name: str, recipe: str, trajectories: int, steps: int, unknown_re
     hold_out = max(1, min(3, trajectories // 5))
     return Recipe("staged", fitted, validate_every=every, validate_steps=None if part is None else min(part, steps),
                   hold_out=hold_out)
+
+
+def baseline_recipe(model: str, name: str, trajectories: int, steps: int, nodes: int) -> Recipe:
+    """A baseline as its own paper trains it (registry), for as many epochs as the paper's table gives the scenario."""
+    hints = entry(model).recipe
+    length = min(int(hints["window"]), steps)
+    batch = max(2, min(16, int(16 * 12_000 / max(nodes * length, 1))))  # one step of a training iteration fits any GPU
+    epochs = paper_recipe(name, trajectories, steps).stages[0].iterations
+    lr = float(hints["lr"])
+    stage = Stage(epochs, length, batch, lr, loss=str(hints["loss"]), relative=bool(hints.get("relative", False)),
+                  noise=float(hints["noise"]), pushforward=int(hints["pushforward"]), end=float(hints["lr_end"]) / lr)
+    return Recipe(model, (stage,), validate_every=max(50, epochs // 20), hold_out=max(1, min(3, trajectories // 5)),
+                  clip=float(hints["clip"]), weight_decay=float(hints["weight_decay"]))

@@ -24,11 +24,13 @@ class Stage:
     from_start: float = 0.0  # share of windows that begin at step 0, whatever `first` says
     skip: int = 0  # steps of a window before the loss counts
     loss: str = "all"  # all | ends
+    relative: bool = False  # error of every state against its own size (relative L2) instead of the data's spread
     noise: float = 0.0  # on the first state, in standard deviations
     pushforward: int = 0  # up to this many steps without gradient before the window
     decay: str = "cosine"  # cosine | step
     decay_every: int = 0
     decay_rate: float = 0.1
+    end: float = 0.02  # of the learning rate, left when the cosine is over
     only: tuple[str, ...] = ()  # names of parts to train; all of them when empty
 
     def __post_init__(self) -> None:
@@ -49,6 +51,7 @@ class Recipe:
     hold_out: int = 2
     free_lr: float = 10.0  # factor on the learning rate of free per-edge numbers and calibrated coefficients
     clip: float = 1.0
+    weight_decay: float = 0.0  # above 0: AdamW
 
     @property
     def iterations(self) -> int:

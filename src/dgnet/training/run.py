@@ -22,12 +22,13 @@ from dgnet import __version__
 from dgnet.data import Dataset
 from dgnet.errors import InputError
 from dgnet.models.base import few_threads
-from dgnet.models.dgnet import DGNet, DGNetConfig
+from dgnet.models.registry import configure, entry
 from dgnet.problems import Discretisation
 from dgnet.scenarios import get
 from dgnet.scenarios.scenario import Scenario
 from dgnet.training.fit import Corpus, Progress, fit, join_processes, load_checkpoint, split, wait_for_all
-from dgnet.training.presets import model_config, recipe_for
+from dgnet.training.presets import baseline_recipe, model_config, recipe_for
+from dgnet.training.recipe import Recipe
 
 Tensor = torch.Tensor
 
@@ -45,6 +46,7 @@ class Settings:
     seed: int = 0
     trajectories: int = 0  # training trajectories used; 0 means all
     unknown_reaction: bool = False
+    project: str = ""  # folder of the user's problem file; empty for a scenario of the paper
     version: str = __version__
 
 
@@ -55,7 +57,7 @@ class Run:
     folder: Path
     settings: Settings
     scenario: Scenario
-    model: DGNet
+    model: Any
 
     @classmethod
     def open(cls, folder: Path, device: str = "cpu") -> Run:
@@ -67,15 +69,25 @@ class Run:
         except tomllib.TOMLDecodeError as error:
             raise InputError(f"{path} is damaged: {error}") from error
         settings = read_dataclass(Settings, text.get("run", {}), f"{path} [run]")
-        config = read_dataclass(DGNetConfig, text.get("model", {}), f"{path} [model]")
-        scenario = get(settings.scenario, settings.size)
-        model = DGNet(config, base_problem(scenario, device)).to(device)
+        described = entry(settings.model)
+        config = read_dataclass(described.config, text.get("model", {}), f"{path} [model]")
+        scenario = scenario_of(settings)
+        model = described.make(config, base_problem(scenario, device)).to(device)
         state = load_checkpoint(folder / "weights.pt", device)
         try:
             model.load_state_dict(state)
         except RuntimeError as error:
             raise InputError(f"{folder / 'weights.pt'} does not fit the model that run.toml describes") from error
         return cls(folder, settings, scenario, model)
+
+
+def scenario_of(settings: Settings) -> Scenario:
+    """The experiment of a run: one of the paper's, or the user's own."""
+    if settings.project:
+        from dgnet.projects import load
+
+        return load(Path(settings.project)).scenario
+    return get(settings.scenario, settings.size)
 
 
 def base_problem(scenario: Scenario, device: str, dtype: torch.dtype = torch.float32) -> Discretisation:
@@ -86,22 +98,32 @@ def base_problem(scenario: Scenario, device: str, dtype: torch.dtype = torch.flo
     return scenario.problem(velocity, device=device, dtype=dtype)
 
 
-def train(scenario: Scenario, truth: str, data: Path, folder: Path, *, recipe: str = "staged", seed: int = 0,
-          device: str = "cpu", budget: float | None = None, trajectories: int | None = None, config: DGNetConfig | None = None,
-          factor: float = 1.0, unknown_reaction: bool = False,
+def train(scenario: Scenario, truth: str, data: Path, folder: Path, *, model: str = "dgnet", recipe: str = "staged", seed: int = 0,
+          device: str = "cpu", budget: float | None = None, trajectories: int | None = None, config: Any = None,
+          plan: Recipe | None = None, factor: float = 1.0, unknown_reaction: bool = False, project: Path | None = None,
           report: Callable[[Progress, int], None] | None = None) -> tuple[Run, Progress]:
-    """Train DGNet on a data set; a run that was interrupted goes on. `factor` scales the number of iterations."""
+    """Train a model on a data set; a run that was interrupted goes on. `factor` scales the number of iterations.
+
+    `config` and `plan` take the place of the presets: what is learned, and how.
+    """
+    if model == "classical":
+        raise InputError("the classical solver has nothing to train; it stands beside every evaluation")
     folder.mkdir(parents=True, exist_ok=True)
-    config = config or model_config(scenario.name, recipe, unknown_reaction)
-    settings = Settings(scenario.name, scenario.size, truth, str(data), "dgnet", recipe, seed, trajectories or 0,
-                        unknown_reaction)
+    if config is None:
+        config = model_config(scenario.name, recipe, unknown_reaction) if model == "dgnet" else configure(model)
+    settings = Settings(scenario.name, scenario.size, truth, str(data), model, recipe if model == "dgnet" else model, seed,
+                        trajectories or 0, unknown_reaction, "" if project is None else str(project))
     text = to_toml({"run": settings, "model": config})
     path = folder / "run.toml"
     if path.exists() and path.read_text() != text:
         raise InputError(f"{folder} holds another run; choose another folder or remove it")
     with Dataset(data) as dataset:
         count = len(dataset.of("train")[:trajectories])
-        plan = recipe_for(scenario.name, recipe, count, dataset.steps, unknown_reaction).scaled(factor)
+        if plan is None and model == "dgnet":
+            plan = recipe_for(scenario.name, recipe, count, dataset.steps, unknown_reaction)
+        elif plan is None:
+            plan = baseline_recipe(model, scenario.name, count, dataset.steps, scenario.mesh.n_nodes)
+        plan = plan.scaled(factor)
         numbers, held = split(dataset, plan, seed, trajectories)
         training, validation = Corpus.read(dataset, numbers, device), Corpus.read(dataset, held, device)
     writes = join_processes(device)
@@ -109,16 +131,16 @@ def train(scenario: Scenario, truth: str, data: Path, folder: Path, *, recipe: s
         _write(path, text)
     base = base_problem(scenario, device)
     torch.manual_seed(seed)
-    model = DGNet(config, base).to(device)
+    network = entry(model).make(config, base).to(device)
     with few_threads(scenario.mesh.n_nodes, device):
-        progress = fit(model, base, training, validation, plan, seed=seed, budget=budget, folder=folder, report=report)
+        progress = fit(network, base, training, validation, plan, seed=seed, budget=budget, folder=folder, report=report)
     if writes:
         weights = folder / "weights.part"
-        torch.save(model.state_dict(), weights)
+        torch.save(network.state_dict(), weights)
         os.replace(weights, folder / "weights.pt")
         write_history(folder, progress)
     wait_for_all()
-    return Run(folder, settings, scenario, model), progress
+    return Run(folder, settings, scenario, network), progress
 
 
 def write_history(folder: Path, progress: Progress) -> None:

@@ -26,7 +26,8 @@ from dgnet.problems import Discretisation
 
 Tensor = torch.Tensor
 
-RECIPE = {"lr": 1e-3, "lr_end": 1e-5, "weight_decay": 1e-5, "noise": 0.0, "pushforward": 0, "window": 1, "loss": "all", "clip": 1.0}
+RECIPE = {"lr": 1e-3, "lr_end": 1e-5, "weight_decay": 1e-5, "noise": 0.0, "pushforward": 0, "window": 1, "loss": "all",
+          "relative": 1, "clip": 1.0}
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,8 @@ from dgnet.problems import Discretisation
 
 Tensor = torch.Tensor
 
-RECIPE = {"lr": 1e-3, "lr_end": 0.0, "weight_decay": 1e-5, "noise": 0.0, "pushforward": 0, "window": 1, "loss": "all", "clip": 0.1}
+RECIPE = {"lr": 1e-3, "lr_end": 0.0, "weight_decay": 1e-5, "noise": 0.0, "pushforward": 0, "window": 1, "loss": "all",
+          "relative": 1, "clip": 0.1}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,21 @@
+"""The command line. Each command is a thin shell around one function of the library."""
+
+from __future__ import annotations
+
+import sys
+
+from dgnet.cli import data, learn, measure  # noqa: F401  (each adds its commands)
+from dgnet.cli.shell import app, errors
+from dgnet.errors import InputError, SolveError
+
+
+def main() -> None:
+    try:
+        app(standalone_mode=True)
+    except (InputError, SolveError) as error:
+        errors.print(f"dgnet: {error}", style="red", highlight=False, soft_wrap=True)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""Commands about data sets: what there is, how it is made, how far it can be trusted."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dgnet.cli.shell import Device, Json, Size, Truth, app, bench, checked_device, console, reporting, write_json
+
+
+@app.command()
+def scenarios(json_path: Json = None) -> None:
+    """List the scenarios of the paper."""
+    from rich.table import Column, Table
+
+    from dgnet.scenarios import get, names
+
+    table = Table(Column("name", no_wrap=True), "title", "nodes", "steps", "step", "train/test", "DGNet RNE (paper)", box=None)
+    rows = []
+    for name in names():
+        row: dict[str, Any] = {"name": name, "sizes": {}}
+        for size in ("small", "paper"):
+            s = get(name, size)
+            row["title"] = s.title
+            row["fields"] = list(s.pde.fields)
+            row["paper"] = {model: {"mse": f.mse, "rne": f.rne} for model, f in s.paper.items()}
+            row["sizes"][size] = {"nodes": s.mesh.n_nodes, "dt": s.dt, "steps": s.steps, "train": s.train, "test": s.test}
+        figure = row["paper"].get("DGNet")
+        table.add_row(name, s.title, f"{s.mesh.n_nodes:,}", str(s.steps), f"{s.dt:g}", f"{s.train}/{s.test}",
+                      "" if figure is None else f"{figure['rne']:g}")
+        rows.append(row)
+    console.print(table)
+    write_json(json_path, rows)
+
+
+@app.command()
+def generate(name: str, out: Annotated[Path, typer.Option(help="Folder for the data set.")], size: Size = "small",
+             truth: Truth = "converged",
+             trajectories: Annotated[int | None, typer.Option(help="At most so many of each split.")] = None,
+             seed: int = 0, device: Device = "cpu",
+             scale: Annotated[tuple[float, float, float], typer.Option(
+                 help="Factors on size, power and number of the sources.")] = (1.0, 1.0, 1.0),
+             overwrite: bool = False, json_path: Json = None) -> None:
+    """Write the data set of a scenario: OUT/NAME-SIZE-TRUTH.h5. Interrupted, the same command goes on."""
+    from dgnet.scenarios import get
+    from dgnet.scenarios.generate import generate as run
+
+    chosen = get(name, size)
+    if scale != (1.0, 1.0, 1.0):
+        chosen = chosen.scaled(*scale)
+    start = time.perf_counter()
+    with reporting() as report:
+        path = run(chosen, out, truth=truth, trajectories=trajectories, seed=seed, device=checked_device(device),
+                   overwrite=overwrite, report=report)
+    seconds, megabytes = time.perf_counter() - start, path.stat().st_size / 1e6
+    console.print(f"{path} ({megabytes:.1f} MB, {seconds:.1f} s)", highlight=False, soft_wrap=True)
+    write_json(json_path, {"path": str(path), "seconds": seconds, "megabytes": megabytes})
+
+
+@app.command()
+def show(file: Path, out: Annotated[Path, typer.Option(help="Folder for the pictures.")], trajectory: int = 0,
+         snapshots: int = 5, frames: int = 40, gif: bool = True) -> None:
+    """Draw snapshots (PNG) and an animation (GIF) of one trajectory of a data set."""
+    from dgnet.evaluation.show import show as draw
+
+    with reporting() as report:
+        written = draw(file, out, trajectory=trajectory, snapshots=snapshots, frames=frames, gif=gif, progress=report)
+    for path in written:
+        console.print(str(path), highlight=False, soft_wrap=True)
+
+
+@app.command()
+def certify(name: str, size: Size = "small", truth: Truth = "converged", trajectories: int = 2, seed: int = 0,
+            device: Device = "cpu",
+            steps: Annotated[int | None, typer.Option(help="Only the first steps of each trajectory.")] = None,
+            flows: Annotated[Path | None, typer.Option(help="Folder that keeps the flows of channels.")] = None,
+            record: Annotated[Path | None, typer.Option(help="JSON file of all certificates to update.")] = None,
+            json_path: Json = None) -> None:
+    """Distance of truth from truth on half the spacing and step, beside the error of the classical solver."""
+    from dgnet.evaluation.certify import certify as run
+    from dgnet.evaluation.certify import update_record
+    from dgnet.scenarios import get
+
+    with reporting() as report:
+        result = run(get(name, size), truth=truth, trajectories=trajectories, seed=seed, device=checked_device(device),
+                     flows=flows, steps=steps, report=report)
+    r, s = result.settings.refine, result.settings.substeps
+    console.print(f"{name} ({size}, {truth}): truth at (r, s) = ({r}, {s}), degree {result.settings.degree}, "
+                  f"{result.trajectories} trajectories of {result.steps} steps", highlight=False)
+    console.print(f"  distance to ({r + 1}, {2 * s}): {result.distance:.3e} (last time {result.distance_final:.3e})",
+                  highlight=False)
+    for kind, error in result.classical.items():
+        console.print(f"  classical, {kind} mass: {error:.3e} ({error / result.distance:.0f} times the distance)",
+                      highlight=False)
+    write_json(json_path, result.as_dict())
+    if record is not None:
+        update_record(record, result)
+
+
+@app.command()
+def cards(out: Annotated[Path, typer.Option(help="Folder of the cards.")] = Path("docs/scenarios"),
+          certificates: Annotated[Path, typer.Option(help="JSON written by certify --record.")] = Path(
+              "docs/results/certificates.json"),
+          data: Annotated[Path | None, typer.Option(help="Folder of paper-size data sets for the snapshots.")] = None,
+          only: Annotated[str | None, typer.Option(help="One scenario.")] = None) -> None:
+    """Write the scenario cards with their pictures."""
+    from dgnet.evaluation.cards import write_cards
+    from dgnet.scenarios import names
+
+    with reporting() as report:
+        for path in write_cards(out, certificates, data, [only] if only else names(), report):
+            console.print(str(path), highlight=False, soft_wrap=True)
+
+
+@bench.command("generate")
+def bench_generate(out: Annotated[Path, typer.Option(help="Folder for the data sets.")], size: Size = "small",
+                   truth: Truth = "converged", device: Device = "cpu",
+                   only: Annotated[list[str] | None, typer.Option(help="Only these scenarios.")] = None,
+                   keep: Annotated[bool, typer.Option(help="Keep the data sets.")] = False, json_path: Json = None) -> None:
+    """Time the generation of every data set, flow included."""
+    import shutil
+    from dataclasses import asdict
+
+    from dgnet.evaluation.bench.timing import hardware
+    from dgnet.scenarios import names
+    from dgnet.scenarios.generate import timed
+
+    results = []
+    for name in only or names():
+        folder = out / f"{name}-{size}-{truth}"
+        shutil.rmtree(folder, ignore_errors=True)
+        with reporting() as report:
+            results.append(timed(name, size, truth, folder, checked_device(device), report))
+        if not keep:
+            shutil.rmtree(folder)
+        console.print(f"{name:18s} {results[-1].seconds:8.1f} s {results[-1].megabytes:10.1f} MB", highlight=False)
+        write_json(json_path, [asdict(r) | {"hardware": hardware(device)} for r in results])
+    console.print(f"{'all':18s} {sum(r.seconds for r in results):8.1f} s", highlight=False)

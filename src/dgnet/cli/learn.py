@@ -1,0 +1,217 @@
+"""Commands about models: train, judge, use."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dgnet.cli.shell import (
+    Device,
+    Json,
+    Size,
+    Truth,
+    app,
+    checked_device,
+    console,
+    errors,
+    narrating,
+    reporting,
+    write_json,
+    write_text,
+)
+from dgnet.errors import InputError
+
+
+@app.command()
+def demo(out: Annotated[Path, typer.Option(help="Folder for the pictures and demo.json.")] = Path("out"), seed: int = 0,
+         device: Device = "cpu", json_path: Json = None) -> None:
+    """Lasers on a steel plate: the classical solver's show, then DGNet from data to test in about three minutes."""
+    from rich.table import Table
+
+    from dgnet.evaluation import demo as acts
+
+    checked_device(device)
+    begin = time.perf_counter()
+    with narrating(acts.BUDGET) as (report, tell):
+        record, written = acts.demo(out, seed=seed, device=device, report=report, tell=tell)
+    first, seconds = record["show"], record["seconds"]
+    console.print(f"Classical show: {first['nodes']:,} nodes, {first['steps']} steps of {first['dt']:g} s at "
+                  f"{first['steps_per_second']:,.0f} steps/s ({first['backend']}), peak {first['peak']:.1f} {first['unit']} at "
+                  f"t = {first['peak_time']:g} s\n", highlight=False, soft_wrap=True)
+    rows, sentences = acts.table(record)
+    table = Table("model", "RNE", "of the better classical", box=None)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+    for sentence in sentences:
+        console.print(sentence, highlight=False, soft_wrap=True)
+    again = f" ({' and '.join(record['reused'])} of an earlier demo used again)" if record["reused"] else ""
+    console.print(f"Data {seconds['generate']:.0f} s, training {seconds['train']:.0f} s, test {seconds['evaluate']:.1f} s; one "
+                  f"rollout of all test trajectories {1e3 * seconds['rollout_dgnet']:.0f} ms with DGNet, "
+                  f"{1e3 * seconds['rollout_classical']:.0f} ms classical; {time.perf_counter() - begin:.0f} s in all{again}.\n",
+                  highlight=False, soft_wrap=True)
+    for path in written:
+        console.print(str(path), highlight=False, soft_wrap=True)
+    write_json(json_path, record)
+
+
+# ---------------------------------------------------------------------- training and evaluation
+
+
+@app.command()
+def train(name: str, out: Annotated[Path, typer.Option(help="Folder of the run.")], size: Size = "small",
+          truth: Truth = "converged",
+          recipe: Annotated[str, typer.Option(help="staged (ours) or paper")] = "staged",
+          data: Annotated[Path | None, typer.Option(help="Folder of data sets; missing ones are generated there.")] = None,
+          budget: Annotated[float | None, typer.Option(help="Minutes of training.")] = None,
+          trajectories: Annotated[int | None, typer.Option(help="Use only this many training trajectories.")] = None,
+          unknown_reaction: Annotated[bool, typer.Option(help="Learn the reaction instead of being told.")] = False,
+          model: Annotated[str, typer.Option(help="Any of `dgnet models`.")] = "dgnet",
+          seed: int = 0, device: Device = "cpu", json_path: Json = None) -> None:
+    """Train a model on a scenario. Interrupted, the same command goes on."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from dgnet.models.registry import entry
+    from dgnet.scenarios import get
+    from dgnet.scenarios.generate import generate as make
+    from dgnet.training import run as runs
+    from dgnet.training.fit import join_processes, wait_for_all
+
+    if recipe not in ("staged", "paper"):
+        raise InputError(f"unknown recipe '{recipe}' (known: staged, paper)")
+    entry(model)
+    scenario = get(name, size)
+    checked_device(device)
+    if join_processes(device):  # under torchrun one process makes the data, the others wait for it
+        with reporting() as report:
+            path = make(scenario, data or out / "data", truth=truth, seed=0, device=device, report=report)
+    wait_for_all()
+    path = make(scenario, data or out / "data", truth=truth, seed=0, device=device)
+    columns = (TextColumn("train"), BarColumn(), TextColumn("{task.fields[note]}"), TimeRemainingColumn())
+    with Progress(*columns, console=errors, transient=True) as bars:
+        task = bars.add_task("train", total=None, note="")
+
+        def tell(progress: Any, total: int) -> None:
+            last = progress.history[-1] if progress.history else {"loss": float("nan"), "validation": float("nan")}
+            share = progress.iteration / total
+            if budget:
+                share = max(share, progress.seconds / (60 * budget))
+            note = (f"iteration {progress.iteration}  loss {last['loss']:.2e}  validation {last['validation']:.2e}  "
+                    f"best {progress.best:.2e}  classical {progress.classical:.2e}")
+            bars.update(task, total=1.0, completed=min(1.0, share), note=note)
+
+        _, progress = runs.train(scenario, truth, path, out, model=model, recipe=recipe, seed=seed, device=device,
+                                 budget=None if budget is None else 60 * budget, trajectories=trajectories,
+                                 unknown_reaction=unknown_reaction, report=tell)
+    verdict = "below" if progress.best < progress.classical else "NOT below"
+    console.print(f"{name} ({size}, {truth}): validation error {progress.best:.3e} after {progress.best_iteration} iterations, "
+                  f"{verdict} the classical solver's {progress.classical:.3e}; {progress.seconds:.0f} s", highlight=False)
+    write_json(json_path, {"validation": progress.best, "classical": progress.classical, "iterations": progress.iteration,
+                           "best_iteration": progress.best_iteration, "seconds": progress.seconds, "history": progress.history})
+
+
+@app.command()
+def models(json_path: Json = None) -> None:
+    """List the models with their numbers of parameters (two dimensions, one field)."""
+    from rich.table import Table
+
+    from dgnet.mesh import perturbed_square
+    from dgnet.models.registry import MODELS, build, parameter_count
+    from dgnet.problems import PDE, Discretisation
+
+    problem = Discretisation(perturbed_square(12), PDE(diffusion=0.1), [], 0.01)
+    rows = [{"name": name, "parameters": parameter_count(build(name, None, problem))} for name in MODELS]
+    table = Table("model", "parameters", box=None)
+    for row in rows:
+        table.add_row(str(row["name"]), f"{row['parameters']:,}")
+    console.print(table)
+    write_json(json_path, rows)
+
+
+@app.command()
+def evaluate(run: Path, data: Annotated[Path | None, typer.Option(help="Data set; the run's own by default.")] = None,
+             split: Annotated[str, typer.Option(help="test or train")] = "test", device: Device = "cpu",
+             figures: Annotated[bool, typer.Option(help="Draw figures into RUN/figures.")] = True, json_path: Json = None) -> None:
+    """Score a run on its test trajectories, beside the classical solvers on the same mesh."""
+    from dgnet.evaluation import evaluate as scoring
+    from dgnet.training.run import Run
+
+    opened = Run.open(run, checked_device(device))
+    result, states, truth = scoring.evaluate(opened, data or Path(opened.settings.data), device, split)
+    write_json(json_path, result)
+    write_json(run / f"{split}.json", result)
+    console.print(scoring.table(result), highlight=False)
+    if figures:
+        folder = run / "figures" if split == "test" else run / f"figures-{split}"
+        with reporting() as report:
+            written = scoring.draw(opened, result, states, truth, folder, report)
+        console.print()
+        for path in written:
+            console.print(str(path), highlight=False, soft_wrap=True)
+
+
+@app.command()
+def rollout(run: Path,
+            source: Annotated[Path | None, typer.Option(help="CSV of moving spots: t, x, y[, z], radius, power[, spot].")] = None,
+            trajectory: Annotated[int | None, typer.Option(help="Stored trajectory: its start, its flow and, without --source, its "
+                                                           "source.")] = None,
+            initial: Annotated[Path | None, typer.Option(help="Start as .npy, [nodes] or [nodes, fields].")] = None,
+            data: Annotated[Path | None, typer.Option(help="Data set of --trajectory; the run's own by default.")] = None,
+            steps: Annotated[int | None, typer.Option(help="Steps; those of the scenario or trajectory by default.")] = None,
+            out: Annotated[Path | None, typer.Option(help="HDF5 file for the states; written as they are made.")] = None,
+            vtk: Annotated[Path | None, typer.Option(help="FILE.pvd for ParaView, with a folder of .vtu beside it.")] = None,
+            every: Annotated[int, typer.Option(help="A .vtu every so many steps.")] = 1,
+            device: Device = "cpu", json_path: Json = None) -> None:
+    """Roll out a trained run for a new source and start, streaming the states to disk."""
+    from dgnet.evaluation import rollouts
+
+    with reporting() as report:
+        result = rollouts.roll_out(run, source=source, trajectory=trajectory, initial=initial, data=data, steps=steps, out=out,
+                                   vtk=vtk, every=every, device=checked_device(device), report=report)
+    console.print(rollouts.summary(result), highlight=False, soft_wrap=True)
+    write_json(json_path, result)
+
+
+@app.command()
+def analyse(run: Path, data: Annotated[Path | None, typer.Option(help="Data set; the run's own by default.")] = None,
+            out: Annotated[Path | None, typer.Option(help="Folder for the pictures; RUN/analysis by default.")] = None,
+            device: Device = "cpu", json_path: Json = None) -> None:
+    """Spectrum, stability, step norm, size and consistency of what was learned, with pictures."""
+    from dgnet.data import Dataset
+    from dgnet.evaluation.analyse import analyse as study_operator
+    from dgnet.training.fit import Corpus
+    from dgnet.training.run import Run, base_problem
+
+    opened = Run.open(run, checked_device(device))
+    with Dataset(data or opened.settings.data) as dataset:
+        corpus = Corpus.read(dataset, dataset.of("train")[:1], device)
+    problem = corpus.problem(base_problem(opened.scenario, device))
+    result = study_operator(opened.model, problem, corpus.state, corpus.source, folder=out or run / "analysis")
+    write_json(json_path or run / "analysis.json", result)
+    console.print_json(json.dumps({k: v for k, v in result.items() if not isinstance(v, list)}))
+
+
+@app.command()
+def study(out: Annotated[Path, typer.Option(help="Folder of the study; finished cells are skipped.")], size: Size = "small",
+          truth: Truth = "converged", only: Annotated[list[str] | None, typer.Option(help="Only these scenarios.")] = None,
+          budget: Annotated[float | None, typer.Option(help="Minutes of training per scenario.")] = None,
+          recipe: Annotated[str, typer.Option(help="staged or paper")] = "staged",
+          trajectories: Annotated[int | None, typer.Option(help="Use only this many training trajectories.")] = None,
+          unknown_reaction: Annotated[bool, typer.Option(help="Learn the reaction instead of being told.")] = False,
+          seed: int = 0, device: Device = "cpu",
+          report: Annotated[Path | None, typer.Option(help="Write the table of all finished cells here.")] = None) -> None:
+    """Train and score DGNet on many scenarios; the table is written from the finished cells."""
+    from dgnet.evaluation import study as studies
+    from dgnet.scenarios import names
+
+    checked_device(device)
+    for name in only or names():
+        studies.cell(name, size, truth, out, seed=seed, budget=None if budget is None else 60 * budget, device=device,
+                     trajectories=trajectories, recipe=recipe, unknown_reaction=unknown_reaction,
+                     say=lambda text: console.print(text, highlight=False, soft_wrap=True))
+        if report is not None:
+            write_text(report, studies.markdown(studies.cells(out)))
