@@ -26,14 +26,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import nn
 
 from dgnet.errors import InputError
 from dgnet.green import GreenSolver, Operators, bounds_of, fold, product, unfold
 from dgnet.green.backends import apply, prepare
+from dgnet.mesh import Mesh
 from dgnet.models.gnn import MLP, GeometryNet, MeshGraph, StateNet
-from dgnet.operators import EdgeMatrix, Geometry, nodal_velocity
+from dgnet.operators import EdgeMatrix, Geometry, mass, nodal_velocity
 from dgnet.problems import Discretisation
 
 Tensor = torch.Tensor
@@ -60,6 +62,7 @@ class DGNetConfig:
     reaction: str = "known"
     odd_reaction: bool = False  # r(-u) = -r(u), a symmetry known beforehand
     calibrate: tuple[str, ...] = ()
+    regions: bool = False  # calibrate diffusion and decay in each of the mesh's regions by itself
     physics: bool = True  # off: the paper's variant A
     green: bool = True  # off: the paper's variant D, a network that only sees what the operator gives
     consistent: float = 1.0
@@ -75,6 +78,8 @@ class DGNetConfig:
         for value, known, what in ((self.decoder, DECODERS, "decoder"), (self.reaction, REACTIONS, "reaction")):
             if value not in known:
                 raise InputError(f"unknown {what} '{value}' (known: {', '.join(known)})")
+        if self.regions and not {"diffusion", "decay"} & set(self.calibrate):
+            raise InputError("regions = true needs diffusion or decay among the calibrated coefficients")
         strange = set(self.calibrate) - set(CALIBRATED)
         if strange:
             raise InputError(f"cannot calibrate '{min(strange)}' (known: {', '.join(CALIBRATED)})")
@@ -121,8 +126,11 @@ class DGNet(nn.Module):
             self.free_cell = nn.Parameter(torch.zeros(problem.mesh.n_cells, self.symmetric_size + 1))
         elif c.free:
             self.free_edge = nn.Parameter(torch.zeros(2 * len(problem.mesh.edges), F))
+        self.field_names = problem.pde.fields
+        self.region_names = regions_of(problem.mesh)[0] if c.regions else ()
         if c.calibrate:
-            self.calibration = nn.ParameterDict({name: nn.Parameter(torch.zeros(())) for name in c.calibrate})
+            self.calibration = nn.ParameterDict({
+                name: nn.Parameter(torch.zeros(self.own_fields(name, problem) + self.own_regions(name))) for name in c.calibrate})
         if c.reaction == "learned":
             self.reaction_net = MLP([F, c.reaction_hidden, c.reaction_hidden, F], zero=True)
         if c.residual or not c.green:
@@ -206,13 +214,16 @@ class DGNet(nn.Module):
             if c.learn_start:
                 start = start_filter(p, M, mass_low, soft_limit(pair[:, 1], 0.5, 0.5))
             if c.learn_diffusion:
-                diffusion = learned_diffusion(p, cell[:, :-1])
+                diffusion = learned_diffusion(p, cell[:, :-1], self.in_cells("diffusion", p))
             if c.learn_streamline and p.pde.velocity is not None:
                 streamline = cell[:, -1].clamp(min=0.0)  # clamp passes the gradient at 0, so it can leave zero
         elif c.decoder == "edge":
             extra = self.neural_operator(graph, p)
+        if diffusion is p.diffusion_part:
+            diffusion = regional_diffusion(p, self.in_cells("diffusion", p))
+        decay = regional_decay(p, self.in_cells("decay", p))
 
-        K = diffusion * self.factor("diffusion") + p.decay_part * self.factor("decay")
+        K = diffusion * self.factor("diffusion") + decay * self.factor("decay")
         if not c.physics:
             K = K * 0.0
 
@@ -314,9 +325,47 @@ class DGNet(nn.Module):
 
         return learned
 
+    # ------------------------------------------------------------------ calibrated coefficients
+
+    def own_fields(self, name: str, p: Discretisation) -> tuple[int, ...]:
+        """Fields with a coefficient of their own have a factor of their own."""
+        return () if name == "convection" or p.pde.shared(name) else (self.fields,)
+
+    def own_regions(self, name: str) -> tuple[int, ...]:
+        """Convection is a matter of boundaries, not of regions."""
+        return (len(self.region_names),) if self.region_names and name in self.config.calibrate and name != "convection" else ()
+
     def factor(self, name: str) -> Tensor | float:
-        """exp of the calibrated number: positive, 1 at birth."""
-        return self.calibration[name].exp() if name in self.config.calibrate else 1.0
+        """exp of the calibrated number: positive, 1 at birth; [f, 1] where fields differ. What regions have is in `in_cells`."""
+        if name not in self.config.calibrate or self.own_regions(name):
+            return 1.0
+        value = self.calibration[name].exp()
+        return value[:, None] if value.dim() else value
+
+    def in_cells(self, name: str, p: Discretisation) -> Tensor | None:
+        """The factors of the regions, cell by cell: [K], or [F, K] where fields differ."""
+        if not self.own_regions(name):
+            return None
+        names, region = regions_of(p.mesh)
+        strange = [n for n in names if n not in self.region_names]
+        if strange:
+            raise InputError(f"the model knows no region '{strange[0]}' (it was made for: {', '.join(self.region_names)})")
+        place = torch.tensor([self.region_names.index(n) for n in names], device=p.geometry.device)
+        return self.calibration[name].exp()[..., place[torch.as_tensor(region, device=p.geometry.device)]]
+
+    def coefficients(self) -> dict[str, float]:
+        """What was learned about the physics: by how much each calibrated coefficient differs from the one that was given.
+
+        `diffusion`, or `diffusion of u`, `diffusion in steel`, `diffusion of u in steel` where fields or regions differ.
+        """
+        found: dict[str, float] = {}
+        for name in self.config.calibrate:
+            value = self.calibration[name].detach().exp().double().cpu()
+            regions = [f" in {r}" for r in self.region_names] if self.own_regions(name) else [""]
+            fields = [f" of {f}" for f in self.field_names] if value.numel() > len(regions) else [""]
+            labels = [f"{name}{f}{r}" for f in fields for r in regions]
+            found |= dict(zip(labels, value.flatten().tolist()))
+        return found
 
     # ------------------------------------------------------------------ variant D
 
@@ -422,8 +471,11 @@ def learned_mass(p: Discretisation, delta: Tensor) -> tuple[EdgeMatrix, float]:
     return pair_correction(p, p.mass, delta), min(bound, 1.0)
 
 
-def learned_diffusion(p: Discretisation, raw: Tensor) -> EdgeMatrix:
-    """Cell diffusivities times exp(S), S symmetric from raw [K, s] with entries in (-1/2, 1/2): positive semidefinite."""
+def learned_diffusion(p: Discretisation, raw: Tensor, factor: Tensor | None = None) -> EdgeMatrix:
+    """Cell diffusivities times exp(S), S symmetric from raw [K, s] with entries in (-1/2, 1/2): positive semidefinite.
+
+    `factor` > 0, [K] or [F, K], multiplies the diffusivity of each cell (calibrated regions).
+    """
     g, d = p.geometry, p.mesh.dim
     rows, cols = torch.triu_indices(d, d, device=g.device)
     S = torch.zeros(len(raw), d, d, dtype=g.dtype, device=g.device)
@@ -433,12 +485,53 @@ def learned_diffusion(p: Discretisation, raw: Tensor) -> EdgeMatrix:
     eye = torch.eye(d, dtype=g.dtype, device=g.device)
     half = eye + S / 4 + S @ S / 32  # (I + S/4 + S^2/32)^2 = exp(S/2) to third order, and always positive semidefinite
     root = half @ half  # symmetric, commutes with S
-    parts = []
+    parts: list[Tensor] = []
     for D in p.pde.per_field("diffusion")[: 1 if p.pde.shared("diffusion") else None]:
         D = torch.as_tensor(D, dtype=g.dtype, device=g.device)
         tensor = D.reshape(-1, 1, 1) * eye if D.dim() <= 1 else D.expand(len(raw), d, d)
         local = torch.einsum("k,kid,kde,kje->kij", g.volumes, g.gradients, root @ tensor @ root, g.gradients)
+        if factor is not None:
+            local = local * (factor if factor.dim() == 1 else factor[len(parts)])[:, None, None]
         parts.append(EdgeMatrix.from_cells(g.pattern, local).values)
+    return EdgeMatrix(g.pattern, torch.stack(parts)[None])
+
+
+def regions_of(mesh: Mesh) -> tuple[tuple[str, ...], np.ndarray]:
+    """Names in alphabetical order and the region of each cell [K]; cells outside of all of them form the region `rest`."""
+    names, index = sorted(mesh.regions), np.full(mesh.n_cells, -1)
+    if not names:
+        raise InputError("coefficients are calibrated per region, but the mesh names no regions")
+    for k, name in enumerate(names):
+        cells = mesh.regions[name]
+        twice = cells[index[cells] >= 0]
+        if twice.size:
+            raise InputError(f"cell {twice[0]} is in the regions '{names[index[twice[0]]]}' and '{name}'; calibration needs one")
+        index[cells] = k
+    if (index < 0).any():
+        if "rest" in names:
+            raise InputError("the mesh has a region 'rest' and cells outside of all regions, which would have the same name")
+        names, index = [*names, "rest"], np.where(index < 0, len(names), index)
+    return tuple(names), index
+
+
+def regional_diffusion(p: Discretisation, factor: Tensor | None) -> EdgeMatrix:
+    """The classical stiffness with each cell's diffusivity times factor [K] or [F, K]. Values [1, f, nnz]."""
+    if factor is None:
+        return p.diffusion_part
+    g, d = p.geometry, p.mesh.dim
+    return learned_diffusion(p, torch.zeros(p.mesh.n_cells, d * (d + 1) // 2, dtype=g.dtype, device=g.device), factor)
+
+
+def regional_decay(p: Discretisation, factor: Tensor | None) -> EdgeMatrix:
+    """The decay times the mass with each cell's share times factor [K] or [F, K]. Values [1, f, nnz]."""
+    if factor is None:
+        return p.decay_part
+    g = p.geometry
+    parts: list[Tensor] = []
+    for decay in p.pde.per_field("decay")[: 1 if p.pde.shared("decay") else None]:
+        k = torch.as_tensor(decay, dtype=g.dtype, device=g.device)
+        local = k if k.dim() == 0 else k[g.cells].mean(-1)
+        parts.append(mass(g, p.consistent, local * (factor if factor.dim() == 1 else factor[len(parts)])).values)
     return EdgeMatrix(g.pattern, torch.stack(parts)[None])
 
 
