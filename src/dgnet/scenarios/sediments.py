@@ -5,7 +5,7 @@ from dgnet.scenarios.scenario import Figure, Scenario, Truth
 
 PAPER = {"DGNet": Figure(4.60e-4, 0.0282), "DeepONet": Figure(3.61e-2, 0.4759), "MGN": Figure(5.94e-3, 0.6103),
          "MP-PDE": Figure(7.10e-3, 0.6673), "BENO": Figure(1.07e-1, 0.8180), "PhyMPGN": Figure(2.00e-1, 1.1186)}
-SPOTS = Injection(8, (1.8, 12.0), (2.4, 5.6), (0.45, 0.75), (5.0, 12.0), (0.2, 0.5))
+SPOTS = Injection(8, (1.8, 12.0), (2.4, 5.6), (0.9, 1.3), (5.0, 12.0), (0.2, 0.5))
 
 
 def scenario(size: str) -> Scenario:

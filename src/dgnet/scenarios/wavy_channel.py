@@ -5,7 +5,7 @@ from dgnet.scenarios.scenario import Figure, Scenario, Truth
 
 PAPER = {"DGNet": Figure(6.29e-4, 0.0385), "DeepONet": Figure(2.38e-1, 0.8539), "MGN": Figure(3.59e-3, 0.3591),
          "MP-PDE": Figure(7.94e-3, 0.4729), "BENO": Figure(2.30e-2, 0.6292), "PhyMPGN": Figure(7.95e-2, 1.1838)}
-SPOTS = Injection(8, (1.8, 12.0), (1.6, 6.4), (0.45, 0.75), (5.0, 12.0), (0.2, 0.5))
+SPOTS = Injection(8, (1.8, 12.0), (1.6, 6.4), (0.9, 1.3), (5.0, 12.0), (0.2, 0.5))
 
 
 def scenario(size: str) -> Scenario:

@@ -90,8 +90,11 @@ class Progress:
     best_iteration: int = 0
     classical: float = math.inf
     seconds: float = 0.0
+    setbacks: int = 0  # windows that blew up: the best weights were taken again, and the rate halved
     history: list[dict[str, float]] = field(default_factory=list)
 
+
+_SETBACKS = 5
 
 Report = Callable[[Progress, int], None]
 
@@ -163,8 +166,16 @@ def fit(model: nn.Module, base: Discretisation, train: Corpus, valid: Corpus, re
                 validate(total / max(1, count))
                 total, count = 0.0, 0
                 continue
-        _set_rates(optimiser, stage, done, progress.iteration - start)
-        value = _iterate(model, base, train, stage, optimiser, scale, seed, progress.iteration, recipe.clip)
+        _set_rates(optimiser, stage, done, progress.iteration - start, 0.5**progress.setbacks)
+        try:
+            value = _iterate(model, base, train, stage, optimiser, scale, seed, progress.iteration, recipe.clip)
+        except SolveError:
+            progress.setbacks += 1
+            if progress.setbacks > _SETBACKS:
+                raise
+            model.load_state_dict(best)
+            optimiser.state.clear()
+            value = math.nan
         total, count = total + value, count + 1
         progress.iteration += 1
         progress.seconds = time.perf_counter() - begin
@@ -274,13 +285,13 @@ def _groups(model: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:
             for group, factor in ((rest, 1.0), (free, recipe.free_lr)) if group]
 
 
-def _set_rates(optimiser: torch.optim.Optimizer, stage: Stage, done: float, iteration: int) -> None:
+def _set_rates(optimiser: torch.optim.Optimizer, stage: Stage, done: float, iteration: int, factor: float = 1.0) -> None:
     if stage.decay == "cosine":
         rate = 0.5 * (1 + math.cos(math.pi * min(1.0, done))) * (1 - stage.end) + stage.end
     else:
         rate = stage.decay_rate ** (iteration // max(1, stage.decay_every))
     for group in optimiser.param_groups:
-        group["lr"] = stage.lr * rate * group["factor"]
+        group["lr"] = stage.lr * rate * group["factor"] * factor
         for name, p in zip(group["names"], group["params"]):
             p.requires_grad_(not stage.only or name.startswith(stage.only))
 
