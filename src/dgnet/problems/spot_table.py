@@ -1,0 +1,159 @@
+"""A table of moving Gaussian spots (CSV) as a source, and how CSV tables are read."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from dgnet.errors import InputError
+
+Tensor = torch.Tensor
+
+_ENTRIES = 1 << 21  # of one evaluation of all spots
+_PANELS = 10_000  # most pieces of one stretch of a path
+
+
+@dataclass(frozen=True, eq=False)
+class SpotTable:
+    """f(x, t) = sum of P(t) exp(-|x - p(t)|^2 / (2 r(t)^2)) from a table: p, r and P linear between rows, off outside them.
+
+    P is the source's own peak, in the unit of the equation with du/dt alone on its left (heat: W/m^3 over rho c_p, so K/s).
+    """
+
+    names: tuple[str, ...]
+    times: tuple[np.ndarray, ...]  # [R] of each spot, increasing
+    values: tuple[np.ndarray, ...]  # [R, d + 2]: position, radius, power
+
+    @classmethod
+    def read(cls, path: Path, dim: int) -> SpotTable:
+        """From CSV with columns t, x, y[, z], radius, power and, for several spots, spot."""
+        axes = ["x", "y", "z"][:dim]
+        columns = ["t", *axes, "radius", "power"]
+        spots: dict[str, list[tuple[int, list[float]]]] = {}
+        for line, row in read_table(path, columns, ["spot"]):
+            numbers = [number_in(row[name], path, line, name) for name in columns]
+            if numbers[-2] <= 0:
+                raise InputError(f"{path}, line {line}: a radius must be positive, got {row['radius']}")
+            name, rows = row.get("spot", ""), spots.setdefault(row.get("spot", ""), [])
+            if rows and numbers[0] <= rows[-1][1][0]:
+                raise InputError(f"{path}, line {line}: the times of {_spot(name)} must increase, got {row['t']} after "
+                                 f"{rows[-1][1][0]:g}")
+            rows.append((line, numbers))
+        if not spots:
+            raise InputError(f"{path} has no rows below its header")
+        for name, rows in spots.items():
+            if len(rows) < 2:
+                raise InputError(f"{path}, line {rows[0][0]}: {_spot(name)} has one row, but a path needs two")
+        tables = [np.array([numbers for _, numbers in rows]) for rows in spots.values()]
+        return cls(tuple(spots), tuple(t[:, 0] for t in tables), tuple(t[:, 1:] for t in tables))
+
+    def at(self, times: np.ndarray) -> np.ndarray:
+        """Position, radius and power of every spot at times [T]: [S, T, d + 2]; the power is zero where a spot is off."""
+        found = np.empty((len(self.times), len(times), self.values[0].shape[1]))
+        for spot, (knots, values) in zip(found, zip(self.times, self.values)):
+            for column in range(values.shape[1]):
+                spot[:, column] = np.interp(times, knots, values[:, column])
+            spot[(times < knots[0]) | (times > knots[-1]), -1] = 0.0
+        return found
+
+    def __call__(self, x: Tensor, t: Tensor) -> Tensor:
+        """[1, T, N, 1], the protocol of sources."""
+        found = torch.from_numpy(self.at(t.cpu().numpy().astype(np.float64))).to(device=x.device, dtype=x.dtype)
+        total = x.new_zeros(len(t), len(x))
+        for spot in found:
+            power = spot[:, -1]
+            if bool((power != 0).any()):
+                square = (x[None] - spot[:, None, :-2]).square().sum(-1)
+                total += power[:, None] * torch.exp(square / (-2 * spot[:, None, -2] ** 2))
+        return total[None, :, :, None]
+
+    def average(self, x: Tensor, start: int, stop: int, dt: float) -> Tensor:
+        """(1/dt) integral of f over each step start .. stop-1: [1, n, N, 1].
+
+        Gauss-Legendre between all rows of the table (where f has kinks and jumps), in pieces that no spot crosses by more than
+        its radius.
+        """
+        steps = dt * np.arange(start, stop + 1)
+        knots = np.concatenate(self.times)
+        edges = np.unique(np.concatenate([steps, knots[(knots > steps[0]) & (knots < steps[-1])]]))
+        pieces = self._pieces(edges)
+        left = np.repeat(edges[:-1], pieces) + np.concatenate([np.arange(n) for n in pieces]) * np.repeat(
+            np.diff(edges) / pieces, pieces)
+        width = np.repeat(np.diff(edges) / pieces, pieces)
+        nodes, weights = np.polynomial.legendre.leggauss(4)
+        when = (left[:, None] + 0.5 * width[:, None] * (1 + nodes)).ravel()
+        share = (0.5 * width[:, None] * weights / dt).ravel()
+        step = np.clip(np.searchsorted(steps, when, side="right") - 1, 0, stop - start - 1)
+        total = x.new_zeros(stop - start, len(x))
+        size = max(1, _ENTRIES // len(x))
+        for at in range(0, len(when), size):
+            part = slice(at, at + size)
+            value = self(x, torch.from_numpy(when[part]))[0, :, :, 0]
+            total.index_add_(0, torch.from_numpy(step[part]).to(x.device), value * x.new_tensor(share[part])[:, None])
+        return total[None, :, :, None]
+
+    def _pieces(self, edges: np.ndarray) -> np.ndarray:
+        """How often each interval between edges is cut: once per radius that a spot travels in it."""
+        ends, middle = self.at(edges), self.at(0.5 * (edges[1:] + edges[:-1]))
+        way = np.linalg.norm(np.diff(ends[:, :, :-2], axis=1), axis=2)
+        radius = np.minimum(ends[:, 1:, -2], ends[:, :-1, -2])
+        crossed = np.where(middle[:, :, -1] != 0, way / radius, 0.0)
+        if crossed.max() > _PANELS:
+            spot, k = np.unravel_index(int(crossed.argmax()), crossed.shape)
+            raise InputError(f"{_spot(self.names[spot])} travels {crossed.max():.0f} of its radii between t = {edges[k]:g} and "
+                             f"{edges[k + 1]:g}; give it a larger radius or rows that switch it off on the way")
+        return np.maximum(1, np.ceil(crossed.max(axis=0))).astype(np.int64)
+
+
+def read_table(path: Path, required: list[str], optional: list[str]) -> Iterator[tuple[int, dict[str, str]]]:
+    """Rows of a CSV file with their line numbers; the header is checked."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError as error:
+        raise InputError(f"there is no file {path}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read as text") from error
+    reader = csv.reader(text.splitlines())
+    try:
+        lines = [(reader.line_num, cells) for cells in reader]
+    except csv.Error as error:
+        raise InputError(f"{path}, line {reader.line_num}: {error}") from error
+    if not lines:
+        raise InputError(f"{path} is empty")
+    header = [name.strip().lower() for name in lines[0][1]]
+    known = [*required, *optional]
+    for name in header:
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            raise InputError(f"{path}: unknown column '{name}'" + (f", did you mean '{near[0]}'?" if near else
+                                                                   f" (known: {', '.join(known)})"))
+    for name in known:
+        if header.count(name) > 1 or (name in required and name not in header):
+            raise InputError(f"{path} {'lacks the' if name not in header else 'has twice the'} column '{name}'")
+    for line, cells in lines[1:]:
+        if not any(cell.strip() for cell in cells):
+            continue
+        if len(cells) != len(header):
+            raise InputError(f"{path}, line {line}: {len(cells)} cells under {len(header)} columns")
+        yield line, {name: cell.strip() for name, cell in zip(header, cells)}
+
+
+def number_in(text: str, path: Path, line: int, column: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise InputError(f"{path}, line {line}: '{text}' in column '{column}' is not a finite number")
+    return value
+
+
+def _spot(name: str) -> str:
+    return f"spot '{name}'" if name else "the spot"
