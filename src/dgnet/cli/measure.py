@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from dgnet.cli.shell import Device, Json, bench, checked_device, console, errors, reporting, write_json, write_text
+from dgnet.cli.shell import Device, Json, Size, bench, checked_device, console, errors, reporting, write_json, write_text
+from dgnet.errors import InputError
 
 
 @bench.command("solver")
@@ -40,6 +41,57 @@ def bench_rollout(device: Device = "cpu", mesh: str = "gear-plate", json_path: J
     result = rollout.run(checked_device(device), mesh)
     write_json(json_path, result)
     console.print(report.rollout_markdown(result), highlight=False)
+
+
+@bench.command("model")
+def bench_model(scenario: Annotated[str, typer.Option(help="Any of `dgnet scenarios`.")] = "laser-heat", size: Size = "paper",
+                run: Annotated[Path | None, typer.Option(help="Use the weights of this training run (and its scenario).")] = None,
+                steps: Annotated[int | None, typer.Option(help="Steps of a rollout.")] = None,
+                seed: int = 0, device: Device = "cpu", json_path: Json = None) -> None:
+    """DGNet with its networks: rollouts of 1 and 16 trajectories beside the classical solvers, and a training iteration."""
+    from dgnet.evaluation.bench import model
+
+    checked_device(device)
+    if steps is not None and steps < 1:
+        raise InputError(f"the number of steps must be positive, got {steps}")
+    with reporting() as progress:
+        result = model.run(scenario, size, device, run, seed, steps, report=progress)
+    write_json(json_path, result)
+    console.print(model.markdown(result), highlight=False, soft_wrap=True)
+
+
+@bench.command("throughput")
+def bench_throughput(scenario: Annotated[str, typer.Option(help="Any of `dgnet scenarios`.")] = "laser-heat", size: Size = "paper",
+                     models: Annotated[list[str] | None, typer.Option(help="Only these of `dgnet models`.")] = None,
+                     trajectories: Annotated[int, typer.Option(help="Trajectories at once.")] = 1,
+                     setting: Annotated[str, typer.Option(help="Size of the baselines: comparable or published.")] = "comparable",
+                     steps: Annotated[int | None, typer.Option(help="Steps of a rollout.")] = None,
+                     seed: int = 0, device: Device = "cpu", json_path: Json = None) -> None:
+    """Every model in one run: preparation, time per step, memory."""
+    from dgnet.evaluation.bench import model
+
+    checked_device(device)
+    if min(trajectories, 1 if steps is None else steps) < 1:
+        raise InputError("the numbers of trajectories and steps must be positive")
+    with reporting() as progress:
+        result = model.throughput(models, scenario, size, device, steps, trajectories, setting, seed, report=progress)
+    write_json(json_path, result)
+    console.print(model.markdown(result), highlight=False, soft_wrap=True)
+
+
+@bench.command("scaling")
+def bench_scaling(nodes: Annotated[list[int] | None, typer.Option(help="Numbers of nodes, roughly.")] = None,
+                  seed: int = 0, device: Device = "cpu", json_path: Json = None) -> None:
+    """Time per step and memory against nodes, DGNet and the classical solvers."""
+    from dgnet.evaluation.bench import model
+
+    checked_device(device)
+    if nodes and min(nodes) < 9:
+        raise InputError(f"a mesh needs at least 9 nodes here, got {min(nodes)}")
+    with reporting() as progress:
+        result = model.scaling(device, nodes, seed=seed, report=progress)
+    write_json(json_path, result)
+    console.print(model.markdown(result), highlight=False, soft_wrap=True)
 
 
 @bench.command("dfg")

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 
 import torch
@@ -67,3 +70,34 @@ def resident() -> int:
     """Bytes of memory this process holds now."""
     with open("/proc/self/statm") as f:
         return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass
+class Peak:
+    """The most memory held at once during a block, beyond what was held before it; None where it cannot be known."""
+
+    bytes: int | None = None
+
+
+@contextmanager
+def peak(device: str) -> Iterator[Peak]:
+    """On CUDA what torch allocated, on the CPU the resident size of the process (Linux)."""
+    result = Peak()
+    before: int | None
+    if torch.device(device).type == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        yield result
+        torch.cuda.synchronize()
+        result.bytes = torch.cuda.max_memory_allocated() - before
+        return
+    try:
+        Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+        before = resident()
+    except OSError:
+        before = None
+    yield result
+    if before is not None:
+        status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":" in line)
+        result.bytes = max(0, 1024 * int(status["VmHWM"].split()[0]) - before)
