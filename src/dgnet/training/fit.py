@@ -25,6 +25,7 @@ from dgnet.models.base import rollout
 from dgnet.models.classical import Classical
 from dgnet.problems import Discretisation
 from dgnet.scenarios.scenario import given_velocity
+from dgnet.training.calibrate import gauss_newton
 from dgnet.training.recipe import Recipe, Stage
 
 Tensor = torch.Tensor
@@ -158,6 +159,7 @@ def fit(model: nn.Module, base: Discretisation, train: Corpus, valid: Corpus, re
         if budget is not None:
             if elapsed >= budget:
                 break
+        if budget is not None and stage.method == "adam":  # few, decisive steps of Gauss-Newton are not cut short
             share = stage.iterations / recipe.iterations
             before = start / recipe.iterations
             done = max(done, min(1.0, (elapsed / budget - before) / share))
@@ -207,6 +209,8 @@ def _agreed(value: float) -> float:
 def _iterate(model, base: Discretisation, train: Corpus, stage: Stage, optimiser, scale: Tensor, seed: int, iteration: int,
              clip: float) -> float:
     """One optimiser step; returns the loss."""
+    if stage.method == "gauss-newton":
+        return gauss_newton(model, base, train, stage, scale)
     rng = np.random.default_rng([seed, iteration])
     push = int(rng.integers(0, stage.pushforward + 1)) if stage.pushforward else 0
     length = min(stage.length, train.steps - push)
