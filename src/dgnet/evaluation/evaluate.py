@@ -67,7 +67,7 @@ def evaluate(run: Run, path: Path, device: str = "cpu", split: str = "test", lim
     states = predictions({own: run.model, **rivals()}, run, data, device, seconds)
     truth = data.state.cpu()
     offset = run.scenario.offsets
-    rows = {name: asdict(score(s, truth, offset, run.scenario.pde.fields)) for name, s in states.items()}
+    rows = {name: asdict(score(s, truth, offset, run.scenario.pde.fields, run.scenario.dt)) for name, s in states.items()}
     best = min(rows["classical_consistent"]["fluctuation"], rows["classical_lumped"]["fluctuation"])
     paper = run.scenario.paper.get("DGNet")
     result = {

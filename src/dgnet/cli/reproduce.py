@@ -1,0 +1,101 @@
+"""Commands about the paper's evidence: reproduce, score, report."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dgnet.cli.shell import Device, Json, Size, Truth, app, checked_device, console, narrating, write_json
+from dgnet.errors import InputError
+
+
+def _listed(values: list[str] | None) -> tuple[str, ...]:
+    """Names given one by one, or several at once with commas or spaces."""
+    return tuple(name for value in values or () for name in value.replace(",", " ").split())
+
+
+@app.command()
+def reproduce(target: Annotated[str, typer.Argument(help="table-main, table-recent, table-3d, table-wavy, table-light, "
+                                                    "table-robustness, ablation, throughput, scaling, tradeoff, spectrum, "
+                                                    "operator, fields, failure, data-efficiency, all; the name of one cell; or "
+                                                    "merge.")],
+              sources: Annotated[list[Path] | None, typer.Argument(help="With merge: the folders to take cells from.")] = None,
+              out: Annotated[Path, typer.Option(help="Folder of the study; finished cells are skipped.")] = Path("out/reproduce"),
+              data: Annotated[Path | None, typer.Option(help="Folder of data sets, made when missing; OUT/data if none.")] = None,
+              scenarios: Annotated[list[str] | None, typer.Option(help="Only these scenarios (several: a,b,c).")] = None,
+              models: Annotated[list[str] | None, typer.Option(help="Only these models (several: a,b,c); dgnet-paper is the "
+                                                               "paper's preset, mgn-published a model's own size.")] = None,
+              size: Size = "small", truth: Truth = "converged",
+              seeds: Annotated[int, typer.Option(help="Seeds 0 .. K-1.")] = 1,
+              budget: Annotated[float | None, typer.Option(help="Minutes of training per cell.")] = None,
+              trajectories: Annotated[int | None, typer.Option(help="Use only this many training trajectories.")] = None,
+              unknown_reaction: Annotated[bool, typer.Option(help="DGNet learns the reaction instead of being told.")] = False,
+              sharing: Annotated[int, typer.Option(help="How many processes share the device; recorded in the cells.")] = 1,
+              stop_after: Annotated[float | None, typer.Option(help="Start no cell that would end later than so many minutes "
+                                                               "from now.")] = None,
+              few: Annotated[int, typer.Option(help="Trial: data sets of so many trajectories per split.")] = 0,
+              factor: Annotated[float, typer.Option(help="Trial: this share of each recipe's iterations.")] = 1.0,
+              plan: Annotated[bool, typer.Option("--plan", help="Run nothing; say what is missing and how long it takes.")] = False,
+              keep_last: Annotated[bool, typer.Option(help="Keep the checkpoint to resume from, of finished cells.")] = False,
+              device: Device = "cpu", json_path: Json = None) -> None:
+    """Regenerate a table or figure of the paper, cell by cell.
+
+    Killed, the same command goes on; started several times, the processes share the cells. `dgnet report` writes the pages.
+    """
+    from dgnet.evaluation.reproduce import engine
+    from dgnet.evaluation.reproduce.targets import Choice, cells
+
+    if target == "merge":
+        if not sources:
+            raise InputError("merge needs the folders to take cells from")
+        copied = engine.merge(sources, out)
+        console.print(f"{len(copied)} cells copied to {out}", highlight=False, soft_wrap=True)
+        write_json(json_path, copied)
+        return
+    if sources:
+        raise InputError(f"'{sources[0]}' makes no sense after '{target}'; folders are named with merge only")
+    if budget is not None and budget <= 0:
+        raise InputError(f"the budget must be positive, got {budget:g} minutes")
+    wanted = cells(target, Choice(_listed(scenarios), _listed(models), size, truth, seeds, trajectories or 0, unknown_reaction, few,
+                                  factor))
+    seconds = None if budget is None else 60 * budget
+    where = data or out / "data"
+    if plan:
+        items = engine.plan(wanted, engine.Options(where, out, device, seconds, sharing))
+        _print_plan(items)
+        write_json(json_path, [{"tag": i.cell.tag, "state": i.state, "seconds": i.seconds, "command": i.command, "note": i.note}
+                               for i in items])
+        return
+    checked_device(device)
+    with narrating(seconds or 1e9) as (report, tell):
+        options = engine.Options(where, out, device, seconds, sharing, keep_last,
+                                 None if stop_after is None else 60 * stop_after, report, tell,
+                                 lambda text: console.print(text, highlight=False, soft_wrap=True))
+        summary = engine.run(wanted, options)
+    console.print(f"{len(summary.ran)} cells run, {len(summary.finished_before)} finished before, {len(summary.failed)} failed, "
+                  f"{len(summary.left)} left to other processes, {len(summary.postponed)} postponed", highlight=False, soft_wrap=True)
+    for tag, reason in summary.failed.items():
+        console.print(f"failed: {tag}: {reason}", highlight=False, soft_wrap=True)
+    write_json(json_path, asdict(summary))
+    if summary.failed:
+        raise typer.Exit(1)
+
+
+def _print_plan(items: list[Any]) -> None:
+    missing = [i for i in items if i.state != "finished"]
+    for item in missing:
+        note = f"  ({item.state}: {item.note})" if item.note else ""
+        console.print(f"{_clock(item.seconds):>8}  {item.command}{note}", highlight=False, soft_wrap=True)
+    total = sum(i.seconds for i in missing)
+    console.print(f"{len(items) - len(missing)} of {len(items)} cells finished; {len(missing)} missing, about {_clock(total)} for "
+                  "one process", highlight=False, soft_wrap=True)
+
+
+def _clock(seconds: float) -> str:
+    minutes = seconds / 60
+    if minutes < 1.5:
+        return f"{seconds:.0f} s"
+    return f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h"

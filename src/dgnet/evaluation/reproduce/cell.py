@@ -1,0 +1,164 @@
+"""What a cell is: one experiment, named by everything that decides its result.
+
+    TAG = KIND_SCENARIO_SIZE_TRUTH_METHOD_sSEED[_nTRAJECTORIES][_xSIZE-POWER-COUNT][_unknown][_dFEW][_fFACTOR]
+
+A method is a model with its configuration and recipe under one name. A tag can be read back (`Cell.parse`), so it is also what the
+command line takes to run one cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from dgnet.errors import InputError
+from dgnet.models.dgnet import VARIANTS
+from dgnet.models.registry import MODELS, configure
+from dgnet.scenarios import SIZES, TRUTHS, get, names
+from dgnet.scenarios.scenario import Scale, Scenario
+
+KINDS = {
+    "classical": "the classical solvers on the test trajectories",
+    "train": "a model trained and scored on the test trajectories",
+    "robust": "a trained model scored where sources are scaled",
+    "operator": "spectrum, matrices and action of the operator of a trained DGNet",
+    "throughput": "time and memory of a rollout",
+    "scaling": "time and memory against nodes",
+    "tradeoff": "error against cost, beside the reference solver",
+}
+TRAINED = ("train", "robust", "operator", "tradeoff")  # kinds about one trained model
+BASELINES = tuple(name for name in MODELS if name not in ("dgnet", "classical"))
+
+
+@dataclass(frozen=True)
+class Method:
+    """A model as a row of a table. `config` None: the scenario's preset; `published` is its name in the paper's tables."""
+
+    title: str
+    model: str
+    recipe: str = "staged"
+    config: Any = None
+    published: str = ""
+
+
+_VARIANTS = {"A": "without L_physics", "B": "without L_neural", "C": "without the residual network", "D": "without Green"}
+
+
+def _methods() -> Mapping[str, Method]:
+    found = {"classical": Method("classical", "classical")}
+    for name in BASELINES:
+        known = "SINGER" if name == "singer" else MODELS[name].title
+        found[name] = Method(MODELS[name].title, name, published=known)
+        found[f"{name}-published"] = Method(f"{MODELS[name].title}, published size", name,
+                                            config=configure(name, {"setting": "published"}), published=known)
+    found["dgnet-paper"] = Method("DGNet, the paper's preset", "dgnet", "paper", published="DGNet")
+    for letter, config in VARIANTS.items():
+        found[f"dgnet-paper-{letter}"] = Method(f"{letter}: {_VARIANTS.get(letter, letter)}", "dgnet", "paper", config)
+    found["dgnet"] = Method("DGNet, ours", "dgnet", published="DGNet")
+    return found
+
+
+METHODS = _methods()
+
+
+def method(name: str) -> Method:
+    if name not in METHODS:
+        near = get_close_matches(name, METHODS, 1)
+        hint = f"; did you mean '{near[0]}'?" if near else f" (known: {', '.join(METHODS)})"
+        raise InputError(f"there is no model '{name}'{hint}")
+    return METHODS[name]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One experiment. `trajectories` 0 means all; `few` and `factor` are for trials (data sets and recipes cut short)."""
+
+    kind: str
+    scenario: str
+    size: str = "small"
+    truth: str = "converged"
+    method: str = "classical"
+    seed: int = 0
+    trajectories: int = 0
+    scale: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    unknown_reaction: bool = False
+    few: int = 0
+    factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        for value, known, what in ((self.kind, KINDS, "kind of cell"), (self.size, SIZES, "size"),
+                                   (self.truth, TRUTHS, "kind of truth")):
+            if value not in known:
+                raise InputError(f"unknown {what} '{value}' (known: {', '.join(known)})")
+        if self.scenario not in names():
+            get(self.scenario, self.size)
+        method(self.method)
+        if min(self.seed, self.trajectories, self.few) < 0 or self.factor <= 0 or len(self.scale) != 3 or min(self.scale) <= 0:
+            raise InputError(f"a number of the cell {self.tag} is negative")
+
+    @property
+    def tag(self) -> str:
+        parts = [self.kind, self.scenario, self.size, self.truth, self.method, f"s{self.seed}"]
+        parts += [f"n{self.trajectories}"] if self.trajectories else []
+        parts += ["x" + "-".join(f"{v:g}" for v in self.scale)] if self.scaled else []
+        parts += ["unknown"] if self.unknown_reaction else []
+        parts += [f"d{self.few}"] if self.few else []
+        parts += [f"f{self.factor:g}"] if self.factor != 1.0 else []
+        return "_".join(parts)
+
+    @classmethod
+    def parse(cls, tag: str) -> Cell:
+        parts = tag.split("_")
+        try:
+            kind, scenario, size, truth, name, seed = parts[:6]
+            found: dict[str, Any] = {"seed": int(seed.removeprefix("s"))}
+            for part in parts[6:]:
+                if part == "unknown":
+                    found["unknown_reaction"] = True
+                elif part.startswith("x"):
+                    found["scale"] = tuple(float(v) for v in part[1:].split("-"))
+                else:
+                    key, read = {"n": ("trajectories", int), "d": ("few", int), "f": ("factor", float)}[part[0]]
+                    found[key] = read(part[1:])
+        except (ValueError, KeyError, IndexError) as error:
+            raise InputError(f"'{tag}' is not the name of a cell") from error
+        return cls(kind, scenario, size, truth, name, **found)
+
+    @property
+    def scaled(self) -> bool:
+        return self.scale != (1.0, 1.0, 1.0)
+
+    def definition(self) -> Scenario:
+        """The scenario with this cell's sources."""
+        scenario = get(self.scenario, self.size)
+        return scenario.scaled(*self.scale) if self.scaled else scenario
+
+    @property
+    def scaling(self) -> Scale:
+        return Scale(*self.scale)
+
+    @property
+    def needs(self) -> tuple[Cell, ...]:
+        """Cells that must be finished before this one."""
+        if self.kind == "classical":
+            return ()
+        rival = replace(self, kind="classical", method="classical", seed=0, trajectories=0, unknown_reaction=False, factor=1.0)
+        if self.kind == "train":
+            return (rival,)
+        if self.kind == "robust":
+            return rival, self.trained
+        return (self.trained,) if self.kind in TRAINED else ()
+
+    @property
+    def trained(self) -> Cell:
+        """The cell whose weights this one uses."""
+        return replace(self, kind="train", scale=(1.0, 1.0, 1.0))
+
+    def folder(self, out: Path) -> Path:
+        return out / "cells" / self.tag
+
+    def finished(self, out: Path) -> bool:
+        return (self.folder(out) / "cell.json").exists()
