@@ -15,6 +15,7 @@ from dgnet import cli
 from dgnet.data import Dataset
 from dgnet.errors import InputError, SolveError
 from dgnet.evaluation import rollouts as module
+from dgnet.evaluation import series
 from dgnet.evaluation.metrics import rne
 from dgnet.evaluation.rollouts import SpotTable, roll_out
 from dgnet.models import rollout
@@ -163,7 +164,7 @@ def test_streamed_in_blocks_equals_whole(drive: str, folder: Path, tmp_path: Pat
     whole, states = collected(folder, **options, out=tmp_path / "whole.h5")
     monkeypatch.setattr(module, "_WHOLE", 0)
     monkeypatch.setattr(module, "_BLOCK", 7 * 4 * states.shape[1])  # seven steps at a time
-    monkeypatch.setattr(module, "_CHUNK", 3 * 4 * states.shape[1])  # three states a chunk
+    monkeypatch.setattr(series, "_CHUNK", 3 * 4 * states.shape[1])  # three states a chunk
     held: list[int] = []
     monkeypatch.setattr(module.StoredDrive if drive == "stored" else module.TableDrive, "rows",
                         _counting(module.StoredDrive if drive == "stored" else module.TableDrive, held))

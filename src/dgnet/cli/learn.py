@@ -164,14 +164,19 @@ def rollout(run: Path,
             steps: Annotated[int | None, typer.Option(help="Steps; those of the scenario or trajectory by default.")] = None,
             out: Annotated[Path | None, typer.Option(help="HDF5 file for the states; written as they are made.")] = None,
             vtk: Annotated[Path | None, typer.Option(help="FILE.pvd for ParaView, with a folder of .vtu beside it.")] = None,
-            every: Annotated[int, typer.Option(help="A .vtu every so many steps.")] = 1,
+            xdmf: Annotated[Path | None, typer.Option(help="FILE.xdmf for ParaView, one time series with its HDF5 beside it.")] = None,
+            gif: Annotated[Path | None, typer.Option(help="Animation, FILE.gif.")] = None,
+            mp4: Annotated[Path | None, typer.Option(help="Animation, FILE.mp4; needs the program ffmpeg.")] = None,
+            png: Annotated[Path | None, typer.Option(help="Snapshots, FILE.png.")] = None,
+            every: Annotated[int, typer.Option(help="Files get one state every so many steps.")] = 1,
             device: Device = "cpu", json_path: Json = None) -> None:
-    """Roll out a trained run for a new source and start, streaming the states to disk."""
+    """Roll out a trained run for a new source and start, streaming the states to disk. Interrupted, the same command goes on."""
     from dgnet.evaluation import rollouts
 
     with reporting() as report:
         result = rollouts.roll_out(run, source=source, trajectory=trajectory, initial=initial, data=data, steps=steps, out=out,
-                                   vtk=vtk, every=every, device=checked_device(device), report=report)
+                                   vtk=vtk, xdmf=xdmf, gif=gif, mp4=mp4, png=png, every=every, device=checked_device(device),
+                                   report=report)
     console.print(rollouts.summary(result), highlight=False, soft_wrap=True)
     write_json(json_path, result)
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Sequence
+import shutil
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from subprocess import CalledProcessError
 from typing import Any
 
 import matplotlib
@@ -14,6 +16,8 @@ matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.animation import FFMpegWriter
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import LineCollection
 from matplotlib.colors import LightSource, Normalize
 from matplotlib.figure import Figure
@@ -73,6 +77,96 @@ def animation(path: Path, mesh: Mesh, frames: np.ndarray, titles: Sequence[str],
     os.replace(partial, path)
 
 
+class Film:
+    """A figure with one panel per field [N, F] whose colours change from frame to frame; written as GIF or MP4."""
+
+    def __init__(self, mesh: Mesh, fields: Sequence[str], scales: Sequence[tuple[Normalize, str]], dpi: int = 110) -> None:
+        self.mesh, self.scales, self.dpi = mesh, [(norm, matplotlib.colormaps[name]) for norm, name in scales], dpi
+        width, height = _panel(mesh, 4.4)
+        bar, top = 1.0, 0.38
+        columns = min(len(fields), 2 if height < 1.5 * width else 3)
+        rows = -(-len(fields) // columns)
+        # encoders want even numbers of pixels
+        size = [2 * round(inches * dpi / 2) / dpi for inches in (columns * (width + bar), rows * (height + top) + 0.1)]
+        self.axes, self.artists = [], []
+        with plt.rc_context({**STYLE, "font.size": 9, "axes.titlesize": 10}):
+            self.figure = Figure(figsize=(size[0], size[1]))
+            FigureCanvasAgg(self.figure)
+            for f, (name, (norm, colours)) in enumerate(zip(fields, self.scales)):
+                row, column = divmod(f, columns)
+                left, bottom = column * (width + bar) + 0.05, size[1] - (row + 1) * (height + top)
+                axis = _axes(self.figure, (rows, columns, f + 1), mesh)
+                axis.set_position((left / size[0], bottom / size[1], (width - 0.1) / size[0], height / size[1]))
+                self.artists.append(_field(axis, mesh, np.zeros(mesh.n_nodes), norm, colours))
+                beside = self.figure.add_axes(((left + width - 0.02) / size[0], (bottom + 0.12 * height) / size[1],
+                                               0.12 / size[0], 0.76 * height / size[1]))
+                self.figure.colorbar(matplotlib.cm.ScalarMappable(norm, colours), cax=beside, label=name)
+                self.axes.append(axis)
+
+    def show(self, u: np.ndarray, title: str) -> None:
+        for f, (artist, (norm, colours)) in enumerate(zip(self.artists, self.scales)):
+            if self.mesh.dim == 2:
+                artist.set_array(np.asarray(u[:, f], dtype=float))
+            else:
+                facets = self.mesh.boundary_facets
+                rgba = _lit(self.mesh, colours(norm(_quartered(self.mesh.points[facets], u[:, f][facets])[1])), 4)
+                artist.set_facecolor(rgba)
+                artist.set_edgecolor(rgba)
+        self.axes[0].set_title(title, pad=3)
+
+    def gif(self, path: Path, shots: Iterable[tuple[np.ndarray, str]], progress: Callable[[int], None] | None = None,
+            milliseconds: int = 80) -> None:
+        images: list[Image.Image] = []
+        for u, title in shots:
+            self.show(u, title)
+            self.figure.set_dpi(self.dpi)
+            canvas: Any = self.figure.canvas
+            canvas.draw()
+            frame = Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3])
+            images.append(frame.quantize(COLOURS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE))
+            if progress is not None:
+                progress(len(images))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(path.name + ".part")
+        pause = [milliseconds] * (len(images) - 1) + [1500]
+        images[0].save(partial, format="GIF", save_all=True, append_images=images[1:], duration=pause, loop=0, optimize=False)
+        os.replace(partial, path)
+
+    def mp4(self, path: Path, shots: Iterable[tuple[np.ndarray, str]], progress: Callable[[int], None] | None = None,
+            rate: int = 15) -> None:
+        """Through the program ffmpeg; its container follows from the suffix, so that the partial file ends in .mp4, too."""
+        needs_ffmpeg()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f".{path.stem}.part.mp4")
+        writer = FFMpegWriter(fps=rate, bitrate=3000)
+        done = 0
+        try:
+            with writer.saving(self.figure, str(partial), self.dpi):
+                for u, title in shots:
+                    self.show(u, title)
+                    writer.grab_frame()
+                    done += 1
+                    if progress is not None:
+                        progress(done)
+            os.replace(partial, path)
+        except (CalledProcessError, BrokenPipeError, FileNotFoundError) as error:
+            raise InputError(f"ffmpeg could not write {path}") from error
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+def needs_ffmpeg() -> None:
+    if shutil.which("ffmpeg") is None:
+        raise InputError("an MP4 needs the program ffmpeg, which is not on the PATH; install it or write a GIF")
+
+
+def scale_of(frames: np.ndarray) -> tuple[Normalize, str]:
+    """One colour scale for frames [K, N]: symmetric and two-coloured where values have both signs, a few extreme nodes left out."""
+    low, high = (float(v) for v in np.quantile(frames, [0.0005, 0.9995]))
+    norm, colours = _scale(np.array([low, high]), None, None)
+    return norm, colours.name
+
+
 def mesh_picture(path: Path, mesh: Mesh) -> None:
     """The mesh itself, boundaries in colour."""
     with plt.rc_context(STYLE):
@@ -125,9 +219,10 @@ def _frame(axis: Any, mesh: Mesh) -> None:
         axis.view_init(elev=28, azim=-52)
 
 
-def _field(axis: Any, mesh: Mesh, values: np.ndarray, norm: Normalize, colours: matplotlib.colors.Colormap) -> None:
+def _field(axis: Any, mesh: Mesh, values: np.ndarray, norm: Normalize, colours: matplotlib.colors.Colormap) -> Any:
+    """Draws a field and returns what carries its colours."""
     if mesh.dim == 2:
-        axis.tripcolor(*mesh.points.T, mesh.cells, values, shading="gouraud", norm=norm, cmap=colours, rasterized=True)
+        faces = axis.tripcolor(*mesh.points.T, mesh.cells, values, shading="gouraud", norm=norm, cmap=colours, rasterized=True)
         axis.add_collection(LineCollection(list(mesh.points[mesh.boundary_facets]), colors="black", linewidths=0.5))
     else:  # the surface, each triangle cut in four so that colours vary smoothly on it
         corners, shade = _quartered(mesh.points[mesh.boundary_facets], values[mesh.boundary_facets])
@@ -137,6 +232,7 @@ def _field(axis: Any, mesh: Mesh, values: np.ndarray, norm: Normalize, colours: 
         faces.set_edgecolor(rgba)  # hides the seams between triangles
         axis.add_collection3d(faces)
     _frame(axis, mesh)
+    return faces
 
 
 def _quartered(x: np.ndarray, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

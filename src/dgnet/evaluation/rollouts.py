@@ -1,34 +1,33 @@
 """`dgnet rollout`: a trained run for a source and a start of one's own, its states streamed to disk.
 
 Sources come as a table of moving Gaussian spots (CSV) or from a stored trajectory. Neither the states nor long sources are held in
-memory: states go to HDF5 (docs/data-format.md, one trajectory) and to ParaView files as they are made, and a source that would
-not fit is averaged block by block.
+memory: states go to HDF5 (docs/data-format.md, one trajectory) as they are made, a source is averaged block by block, and files for
+other programs are written from what is on disk. A rollout that was killed goes on where its last checkpoint is (`Store`).
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
-import os
-import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol
-from xml.sax.saxutils import quoteattr
 
-import h5py
 import numpy as np
 import torch
 
 from dgnet import __version__
 from dgnet.data import Dataset, Header
-from dgnet.data.store import _CHUNK, _atomic, _put, _write_header
 from dgnet.errors import InputError, SolveError
-from dgnet.evaluation.figures import whole
-from dgnet.mesh import Mesh
-from dgnet.mesh.io import save
+from dgnet.evaluation import series
+from dgnet.evaluation.pictures import needs_ffmpeg
+from dgnet.evaluation.series import Store, written
+from dgnet.evaluation.trust import Guard, sentence, training_range
+from dgnet.green import GreenSolver
+from dgnet.green.bounds import Bounds
 from dgnet.models import few_threads, rollout
 from dgnet.problems.spot_table import SpotTable
 from dgnet.scenarios.scenario import Scenario, given_velocity
@@ -39,6 +38,7 @@ Report = Callable[[str, int, int], None]
 
 _WHOLE = 1 << 28  # bytes of a source that is handed over in one piece, so that a step can be captured on CUDA
 _BLOCK = 1 << 24  # bytes of a source that are averaged or read at once otherwise
+GIF_FRAMES, MP4_FRAMES, SNAPSHOTS = 60, 240, 5  # at most
 
 
 # ---------------------------------------------------------------------- sources
@@ -78,122 +78,126 @@ class StoredDrive:
 
 
 class Driven:
-    """A model that fetches its source block by block instead of being handed one; steps come in order."""
+    """A model that fetches its source block by block, and may begin in the middle of a rollout: at step `first` of `steps`.
 
-    def __init__(self, model: Any, drive: Drive, steps: int, block: int, like: Tensor) -> None:
-        self.model, self.drive, self.steps, self.block, self.like = model, drive, steps, block, like
-        self.first, self.held = 0, like.new_empty(1, 0, *like.shape[1:])
+    Blocks lie at fixed places and the backend is chosen for the whole rollout, so that one that goes on after an interruption does
+    the same arithmetic as one that was never interrupted. `seen` is told of every block.
+    """
+
+    def __init__(self, model: Any, drive: Drive | None, first: int, steps: int, block: int, like: Tensor, dt: float,
+                 seen: Callable[[int, np.ndarray], None] | None = None, bounds: np.ndarray | None = None) -> None:
+        self.model, self.drive, self.first, self.steps, self.block, self.like = model, drive, first, steps, block, like
+        self.dt, self.seen, self.bounds = dt, seen, bounds
+        self.start, self.held = 0, like.new_empty(1, 0, *like.shape[1:])
+        self.prepared: Any = None
 
     @property
     def name(self) -> str:
         return str(self.model.name)
 
+    @property
+    def damped_start(self) -> int:
+        return max(0, int(getattr(self.model, "damped_start", 0)) - self.first)
+
     def prepare(self, problem: Any, batch: int = 1, steps: int = 1000, careful: bool = False) -> Any:
-        return self.model.prepare(problem, batch, steps, careful)
+        self.prepared = self.model.prepare(problem, batch, self.steps, careful)
+        solver = _solver_of(self.prepared)
+        if self.bounds is not None and len(self.bounds) and solver is not None:
+            low, high, imag, tight, age = self.bounds.tolist()
+            solver._bounds, solver._age = Bounds(low, high, imag, bool(tight)), int(age)
+        return self.prepared
 
     def step(self, state: Any, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
-        if not self.first <= k < self.first + self.held.shape[1]:
-            self.first = k
-            self.held = self.drive.rows(k, min(k + self.block, self.steps)).to(self.like)
-        return self.model.step(state, u, self.held[:, k - self.first], t, k)
+        k += self.first
+        if self.drive is not None and source is None:
+            if not self.start <= k < self.start + self.held.shape[1]:
+                self.start = k - k % self.block
+                self.held = self.fetch(self.start)
+            source = self.held[:, k - self.start]
+        return self.model.step(state, u, source, k * self.dt, k)
+
+    def fetch(self, start: int) -> Tensor:
+        assert self.drive is not None
+        rows = self.drive.rows(start, min(start + self.block, self.steps))
+        if self.seen is not None:
+            self.seen(start, rows[0].cpu().numpy())
+        return rows.to(self.like)
+
+    def memory(self) -> np.ndarray:
+        """Bounds that the solver widens from step to step where operators change in time; empty where they do not."""
+        solver = _solver_of(self.prepared)
+        b = None if solver is None else solver._bounds
+        return np.empty(0) if b is None else np.array([b.low, b.high, b.imag, float(b.tight), float(solver._age)])
 
     def capturable(self, state: Any) -> bool:
-        return False  # the source changes behind a captured graph's back
+        # a source that is fetched changes behind a captured graph's back
+        return self.drive is None and bool(self.model.capturable(state))
 
     def finish(self, state: Any) -> None:
         self.model.finish(state)
 
 
-# ---------------------------------------------------------------------- where states go
+def _solver_of(state: Any) -> Any:
+    solver = getattr(state, "solver", state)
+    return solver if isinstance(solver, GreenSolver) else None
+
+
+# ---------------------------------------------------------------------- the command
 
 
 Sink = Callable[[int, np.ndarray], None]
 """Takes step k and its state [N, F]."""
 
 
-@contextmanager
-def recording(path: Path, header: Header, label: str) -> Iterator[Sink]:
-    """An HDF5 data set of one trajectory, filled row by row in chunks; it appears when it is whole."""
-    shape = (header.steps + 1, header.mesh.n_nodes, len(header.fields))
-    rows = max(1, min(shape[0], _CHUNK // (4 * shape[1] * shape[2])))
-    held = np.empty((rows, *shape[1:]), dtype=np.float32)
-    with _written(path), _atomic(path) as file:
-        group = _write_header(file, header).create_group("00000")
-        group.attrs.update({"seed": np.uint64(0), "split": "test", "index": 0, "labels": label})
-        _put(group, "time", header.dt * np.arange(shape[0], dtype=np.float64))
-        state: h5py.Dataset = group.create_dataset("state", shape=shape, dtype="f4", chunks=held.shape, track_times=False)
+@dataclass(frozen=True)
+class Outputs:
+    """Files to write; every one is optional."""
 
-        def add(k: int, u: np.ndarray) -> None:
-            held[k % rows] = u
-            if k % rows == rows - 1 or k == header.steps:
-                state[k - k % rows:k + 1] = held[:k % rows + 1]
+    out: Path | None = None
+    vtk: Path | None = None
+    xdmf: Path | None = None
+    gif: Path | None = None
+    mp4: Path | None = None
+    png: Path | None = None
 
-        yield add
+    def named(self) -> dict[str, Path]:
+        return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
 
-
-@contextmanager
-def paraview(path: Path, mesh: Mesh, fields: tuple[str, ...], dt: float, steps: int, every: int) -> Iterator[Sink]:
-    """NAME.pvd and a folder NAME-vtu of NAME-000000.vtu ..., every so many steps and the last one."""
-    folder, part = path.with_name(f"{path.stem}-vtu"), path.with_name(f"{path.stem}-vtu.part")
-    entries: list[str] = []
-    with _written(path):
-        shutil.rmtree(part, ignore_errors=True)
-        part.mkdir(parents=True)
-        try:
-            def add(k: int, u: np.ndarray) -> None:
-                if k % every == 0 or k == steps:
-                    name = f"{path.stem}-{k:06d}.vtu"
-                    save(mesh, part / name, {field: u[:, f] for f, field in enumerate(fields)})
-                    entries.append(f'  <DataSet timestep="{k * dt:.17g}" file={quoteattr(f"{folder.name}/{name}")}/>')
-
-            yield add
-            for old in folder.glob(f"{path.stem}-*.vtu"):
-                old.unlink()
-            folder.mkdir(exist_ok=True)
-            for file in part.iterdir():
-                os.replace(file, folder / file.name)
-            lines = ['<?xml version="1.0"?>', '<VTKFile type="Collection" version="0.1">', " <Collection>", *entries,
-                     " </Collection>", "</VTKFile>", ""]
-            whole(path, lambda partial: partial.write_text("\n".join(lines)))
-        finally:
-            shutil.rmtree(part, ignore_errors=True)
-
-
-@contextmanager
-def _written(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from error
-
-
-# ---------------------------------------------------------------------- the command
+    def check(self) -> None:
+        suffixes = {"out": (".h5", ".hdf5"), "vtk": (".pvd",)}
+        for name, path in self.named().items():
+            allowed = suffixes.get(name, (f".{name}",))
+            if path.suffix.lower() not in allowed:
+                raise InputError(f"{path} must end in {allowed[0]}")
+        if self.vtk is not None:
+            _needs_meshio()
+        if self.mp4 is not None:
+            needs_ffmpeg()
 
 
 def roll_out(folder: Path, *, source: Path | None = None, trajectory: int | None = None, initial: Path | None = None,
-             data: Path | None = None, steps: int | None = None, out: Path | None = None, vtk: Path | None = None, every: int = 1,
+             data: Path | None = None, steps: int | None = None, out: Path | None = None, vtk: Path | None = None,
+             xdmf: Path | None = None, gif: Path | None = None, mp4: Path | None = None, png: Path | None = None, every: int = 1,
              device: str = "cpu", report: Report | None = None, sink: Sink | None = None) -> dict[str, Any]:
     """Roll out a run; returns figures for a person and for JSON.
 
     `trajectory` (its number in the data file) gives start, flow and source; `source` and `initial` replace what they name. Without
-    a start, every field begins at the scenario's offset (an ambient temperature, or zero). `sink` also gets every state.
+    a start, every field begins at the scenario's offset (an ambient temperature, or zero). Files get every `every`-th state; all
+    but HDF5, whose times are even, also the last one. Killed, the same call goes on. `sink` also gets every state that is made.
     """
     if source is None and trajectory is None and initial is None:
         raise InputError("a rollout needs --source, --trajectory or --initial")
-    for path, suffixes in ((out, (".h5", ".hdf5")), (vtk, (".pvd",))):
-        if path is not None and path.suffix.lower() not in suffixes:
-            raise InputError(f"{path} must end in {suffixes[0]}")
+    files = Outputs(out, vtk, xdmf, gif, mp4, png)
     if every < 1 or (steps is not None and steps < 1):
         raise InputError("the number of steps must be positive")
-    if vtk is not None:
-        _needs_meshio()
+    files.check()
     run = Run.open(folder, device)
     used = data or Path(run.settings.data)
     if out is not None and out.resolve() == used.resolve():
         raise InputError(f"{out} is the data set of the run; choose another name for --out")
-    scenario, mesh, fields = run.scenario, run.scenario.mesh, run.scenario.pde.fields
-    if source is not None and len(fields) != 1:
-        raise InputError(f"a table of spots drives one field, '{scenario.name}' has {len(fields)}")
+    scenario, mesh, names = run.scenario, run.scenario.mesh, run.scenario.pde.fields
+    if source is not None and len(names) != 1:
+        raise InputError(f"a table of spots drives one field, '{scenario.name}' has {len(names)}")
     table = None if source is None else SpotTable.read(source, mesh.dim)
     with ExitStack() as stack:
         stored = None
@@ -203,6 +207,8 @@ def roll_out(folder: Path, *, source: Path | None = None, trajectory: int | None
         elif scenario.flow is not None:
             raise InputError(f"'{scenario.name}' needs a flow: name the trajectory that has it with --trajectory")
         steps = _steps(scenario, stored, trajectory, table, steps)
+        if out is not None and every > steps:
+            raise InputError(f"--every {every} leaves nothing to store of {steps} steps")
         problem, u0 = base_problem(scenario, device), _start(scenario, stored, trajectory, initial).to(device)
         if stored is not None and trajectory is not None and stored.has_velocity:
             rows = stored.read(trajectory, 0, steps, only=("velocity",)).velocity
@@ -214,36 +220,116 @@ def roll_out(folder: Path, *, source: Path | None = None, trajectory: int | None
         elif stored is not None and trajectory is not None and stored.has_source:
             drive = StoredDrive(stored, trajectory)
         compared = stored if table is None and initial is None else None
+        known = training_range(run)
+        watch = Watch(scenario, compared, trajectory or 0, steps, None if known is None else Guard(known, mesh, scenario.dt))
 
-        origin: dict[str, str | int | float] = {
-            "package": "dgnet", "package_version": __version__, "scenario": scenario.name, "size": scenario.size,
-            "model": run.settings.model,
-            "run": str(folder), "truth": "prediction", "source": str(source or ("none" if drive is None else "stored")),
-            "trajectory": -1 if trajectory is None else trajectory, "device": torch.device(device).type}
-        header = Header(mesh, fields, scenario.dt, steps, scenario.offsets, origin)
-        watch = Watch(scenario, compared, trajectory or 0, steps)
-        sinks: list[Sink] = [watch.add, *([] if sink is None else [sink])]
-        if out is not None:
-            sinks.append(stack.enter_context(recording(out, header, "prediction")))
-        if vtk is not None:
-            sinks.append(stack.enter_context(paraview(vtk, mesh, fields, scenario.dt, steps, every)))
-
-        def take(k: int, u: Tensor) -> None:
-            value = u[0].detach().cpu().numpy()
-            for each in sinks:
-                each(k, value)
-            if report is not None:
-                report("rollout", k, steps)
+        store: Store | None = None
+        if files.named():
+            origin: dict[str, str | int | float] = {
+                "package": "dgnet", "package_version": __version__, "scenario": scenario.name, "size": scenario.size,
+                "model": run.settings.model,
+                "run": str(folder), "truth": "prediction", "source": str(source or ("none" if drive is None else "stored")),
+                "trajectory": -1 if trajectory is None else trajectory, "device": torch.device(device).type, "every": every}
+            header = Header(mesh, names, every * scenario.dt, steps // every, scenario.offsets, origin)
+            request = {"steps": steps, "every": every, "trajectory": trajectory, "device": device, "version": __version__,
+                       "files": [_digest(p) for p in (folder / "run.toml", folder / "weights.pt", source, initial)],
+                       "data": None if stored is None else [str(used.resolve()), used.stat().st_size, used.stat().st_mtime_ns]}
+            first = next(iter(files.named().values()))
+            place = out if out is not None else first.with_name(f"{first.name}.states")
+            with written(place):
+                store = Store(place, header, "prediction", every, request)
 
         begin = time.perf_counter()
-        take(0, u0)
-        _march(run, problem, u0, drive, steps, take)
-        seconds = time.perf_counter() - begin
+        try:
+            resumed, last = _run(run, problem, u0, drive, steps, watch, store, sink, report)
+            seconds = time.perf_counter() - begin
+            if store is not None:
+                _write_files(files, store, run, (steps, last), report)
+        except Exception:
+            if store is not None:
+                store.discard()
+            raise
+    findings = [] if watch.guard is None else watch.guard.findings()
     return {"scenario": scenario.name, "size": scenario.size, "nodes": mesh.n_nodes, "steps": steps, "dt": scenario.dt,
-            "device": device, "seconds": seconds, "steps_per_second": steps / seconds,
-            "range": {name: [float(low), float(high)] for name, low, high in zip(fields, watch.low, watch.high)},
+            "device": device, "seconds": seconds, "steps_per_second": (steps - resumed) / seconds, "resumed_from": resumed,
+            "every": every, "range": {name: [float(low), float(high)] for name, low, high in zip(names, watch.low, watch.high)},
             "rne": watch.rne, "spots": None if table is None else len(table.names),
-            "out": None if out is None else str(out), "vtk": None if vtk is None else str(vtk)}
+            "training_range": None if known is None else known.as_dict(), "left_range": None if known is None else findings,
+            "warning": sentence(findings), **{f.name: None for f in fields(Outputs)},
+            **{name: str(path) for name, path in files.named().items()}}
+
+
+def _run(run: Run, problem: Any, u0: Tensor, drive: Drive | None, steps: int, watch: Watch, store: Store | None, sink: Sink | None,
+         report: Report | None) -> tuple[int, np.ndarray]:
+    """March to the end, from where an earlier attempt stopped; returns that step and the last state [N, F]."""
+    left = None if store is None else store.resumed
+    first = 0 if left is None else int(left["step"])
+    if left is not None:
+        watch.restore(left)
+        u0 = torch.from_numpy(left["state"])[None].to(u0)
+    last = u0[0].cpu().numpy()
+    block = max(1, _BLOCK // (4 * u0.numel()))
+    bounds = None if left is None else left["bounds"]
+    model = Driven(run.model, drive, first, steps, block, u0, run.scenario.dt, watch.source, bounds)
+    stride = max(1, steps // 500)
+
+    def take(k: int, u: Tensor) -> None:
+        nonlocal last
+        k += first
+        last = u[0].detach().cpu().numpy()
+        watch.add(k, last)
+        if sink is not None:
+            sink(k, last)
+        if store is not None:
+            store.add(k, last)
+            if store.due() or k == steps:
+                store.checkpoint(k, last, watch.memory() | {"bounds": model.memory()})
+        if report is not None and (k % stride == 0 or k == steps):
+            report("rollout", k, steps)
+
+    if left is None:
+        take(0, u0)
+    if first < steps:
+        with torch.no_grad(), few_threads(u0.shape[1], str(u0.device)):
+            source = None
+            if drive is not None and u0.is_cuda and 4 * u0.numel() * steps <= _WHOLE:  # in one piece, so that steps can be captured
+                begin = first - first % block
+                source = torch.cat([model.fetch(k) for k in range(begin, steps, block)], dim=1)[:, first - begin:]
+                model.drive = None
+            rollout(model, problem, u0, source, steps - first, sink=take)
+    return first, np.array(last)
+
+
+def _write_files(files: Outputs, store: Store, run: Run, last: tuple[int, np.ndarray], report: Report | None) -> None:
+    """What other programs read, from the states on disk; then the store takes its name, or goes."""
+    store.close()
+    mesh, names, dt = run.scenario.mesh, run.scenario.pde.fields, run.scenario.dt
+    count = store.shape[0] + (last[0] % store.every > 0)
+
+    def told(what: str) -> Iterator[tuple[int, np.ndarray]]:
+        for done, frame in enumerate(store.frames(last), 1):
+            yield frame
+            if report is not None:
+                report(what, done, count)
+
+    if files.vtk is not None:
+        series.paraview(files.vtk, mesh, names, dt, told("vtu files"))
+    if files.xdmf is not None:
+        series.xdmf(files.xdmf, mesh, names, dt, told("xdmf"))
+    for path, most in ((files.gif, GIF_FRAMES), (files.mp4, MP4_FRAMES)):
+        if path is not None:
+            series.movie(path, mesh, names, dt, list(store.frames(last, most)), _telling(report, path.name))
+    if files.png is not None:
+        heading = f"{run.scenario.title}: rollout of {run.settings.model}"
+        series.snapshots(files.png, mesh, names, dt, list(store.frames(last, SNAPSHOTS)), heading)
+    if files.out is not None:
+        store.publish()
+    else:
+        store.discard()
+
+
+def _telling(report: Report | None, what: str) -> Callable[[int, int], None] | None:
+    return None if report is None else lambda done, total: report(what, done, total)
 
 
 def summary(result: dict[str, Any]) -> str:
@@ -252,13 +338,18 @@ def summary(result: dict[str, Any]) -> str:
     lines += [f"  {name} from {low:.6g} to {high:.6g}" for name, (low, high) in result["range"].items()]
     if result["rne"] is not None:
         lines.append(f"  RNE from the offset against the stored trajectory: {result['rne']:.3g}")
-    return "\n".join([*lines, *(result[kind] for kind in ("out", "vtk") if result[kind] is not None)])
+    if result["warning"] is not None:
+        lines.append(f"  {result['warning']}")
+    elif result["left_range"] is None:
+        lines.append("  The range of the training data is not known: the run's data set is gone.")
+    return "\n".join([*lines, *(result[f.name] for f in fields(Outputs) if result[f.name] is not None)])
 
 
 class Watch:
-    """Range of every field, a check that numbers stay finite, and the error against a stored trajectory."""
+    """Range of every field beside that of the training data, a check that numbers stay finite, the error against a stored truth."""
 
-    def __init__(self, scenario: Scenario, stored: Dataset | None, number: int, steps: int) -> None:
+    def __init__(self, scenario: Scenario, stored: Dataset | None, number: int, steps: int, guard: Guard | None = None) -> None:
+        self.guard, self.stride = guard, max(1, steps // 200)  # gradients are looked at 200 times
         width = len(scenario.pde.fields)
         self.low, self.high = np.full(width, math.inf), np.full(width, -math.inf)
         self.offset, self.stored, self.number, self.steps = np.array(scenario.offsets), stored, number, steps
@@ -269,7 +360,12 @@ class Watch:
     def add(self, k: int, u: np.ndarray) -> None:
         if not np.isfinite(u).all():
             raise SolveError(f"the rollout is no longer finite at step {k}")
-        self.low, self.high = np.minimum(self.low, u.min(axis=0)), np.maximum(self.high, u.max(axis=0))
+        low, high = u.min(axis=0), u.max(axis=0)
+        self.low, self.high = np.minimum(self.low, low), np.maximum(self.high, high)
+        if self.guard is not None:
+            self.guard.states(k, low[None], high[None])
+            if k % self.stride == 0 or k == self.steps:
+                self.guard.gradients(k, u[None])
         if self.stored is None or k > self.stored.steps:
             return
         if not self.first <= k < self.first + len(self.held):
@@ -279,6 +375,21 @@ class Watch:
         self.error += float(np.square(u - true).sum())
         self.size += float(np.square(true - self.offset).sum())
 
+    def source(self, first: int, rows: np.ndarray) -> None:
+        if self.guard is not None:
+            self.guard.sources(first, rows)
+
+    def memory(self) -> dict[str, np.ndarray]:
+        """What a rollout that goes on needs to know of its beginning."""
+        return {"low": self.low, "high": self.high, "sums": np.array([self.error, self.size]),
+                "guard": np.empty(0) if self.guard is None else self.guard.memory}
+
+    def restore(self, left: dict[str, np.ndarray]) -> None:
+        self.low, self.high = left["low"], left["high"]
+        self.error, self.size = (float(v) for v in left["sums"])
+        if self.guard is not None and left["guard"].shape == self.guard.memory.shape:
+            self.guard.memory = left["guard"]
+
     @property
     def rne(self) -> float | None:
         if self.stored is None or self.steps > self.stored.steps:
@@ -286,18 +397,8 @@ class Watch:
         return math.sqrt(self.error / self.size) if self.size > 0 else None
 
 
-def _march(run: Run, problem: Any, u0: Tensor, drive: Drive | None, steps: int, take: Callable[[int, Tensor], None]) -> None:
-    with torch.no_grad(), few_threads(u0.shape[1], str(u0.device)):
-        if drive is None:
-            rollout(run.model, problem, u0, None, steps, sink=take)
-            return
-        one = 4 * u0.numel()
-        block = max(1, _BLOCK // one)
-        if one * steps <= _WHOLE:
-            parts = [drive.rows(k, min(k + block, steps)).to(u0) for k in range(0, steps, block)]
-            rollout(run.model, problem, u0, torch.cat(parts, dim=1), steps, sink=take)
-        else:
-            rollout(Driven(run.model, drive, steps, block, u0), problem, u0, None, steps, sink=take)
+def _digest(path: Path | None) -> str | None:
+    return None if path is None else hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _steps(scenario: Scenario, stored: Dataset | None, trajectory: int | None, table: SpotTable | None, steps: int | None) -> int:
