@@ -11,6 +11,7 @@ new time level.
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, replace
 
 import torch
@@ -181,11 +182,14 @@ class GreenSolver:
         self._cache: tuple[tuple, EdgeMatrix, StepOperator] | None = None
         self._bounds: Bounds | None = None
         self._age = self._version = 0
+        self._severed: StepOperator | None = None
 
     # ------------------------------------------------------------------ operators
 
     def operator(self, t: float = 0.0, theta: float | None = None, dt: float | None = None) -> StepOperator:
         """The step from t to t + dt. Kept while nothing it was built from has changed."""
+        if self._severed is not None:
+            return self._severed
         p, ops = self.problem, self.operators
         theta = self.theta if theta is None else theta
         dt = p.dt if dt is None else dt
@@ -206,6 +210,37 @@ class GreenSolver:
             self._bounds, self._age = replace(wide, tight=True), self._age + 1
         self._cache, self._version = (key, K0, step), K0.values._version
         return step
+
+    def severed(self) -> tuple[GreenSolver, list[tuple[Tensor, Tensor]]] | None:
+        """The same step with its matrices as leaves of their own, and the pairs (matrix values, leaf) that need gradients.
+
+        What a long window differentiates again and again is the step; how the matrices came about is differentiated once.
+        None where they change with time.
+        """
+        p, ops, op = self.problem, self.operators, self.operator()
+        if ops.time_dependent or p.data_changes:
+            return None
+        pairs: list[tuple[Tensor, Tensor]] = []
+
+        def leaf(x: Tensor) -> Tensor:
+            if not x.requires_grad:
+                return x
+            pairs.append((x, x.detach().requires_grad_()))
+            return pairs[-1][1]
+
+        def cut(A: EdgeMatrix) -> EdgeMatrix:
+            return EdgeMatrix(A.pattern, leaf(A.values))
+
+        own, step = copy(self), copy(op)
+        step.B, step.flat = cut(op.B), cut(op.flat)
+        if op.elimination is not None:
+            step.full = cut(op.full)
+        load = ops.load(0.0)
+        load = None if load is None else leaf(load)
+        own.operators = replace(ops, mass=cut(ops.mass) if ops.reaction is not None else ops.mass, source=cut(ops.source),
+                                load=lambda t: load)
+        own._severed = step
+        return own, pairs
 
     # ------------------------------------------------------------------ stepping
 

@@ -138,7 +138,12 @@ class DGNet(nn.Module):
             self.residual_net = StateNet(d, 2 * F + extra, F, c.residual_hidden, c.residual_layers)
         for name in ("mean", "std", "source_std", "rate"):  # statistics of the training data, per field
             self.register_buffer(name, torch.zeros(F) if name == "mean" else torch.ones(F))
+        self.register_buffer("low", torch.full((F,), -torch.inf))  # where the reaction is believed, see `reaction`
+        self.register_buffer("high", torch.full((F,), torch.inf))
+        self.register_load_state_dict_pre_hook(_without_range)
 
+    low: Tensor
+    high: Tensor
     mean: Tensor
     std: Tensor
     source_std: Tensor
@@ -155,6 +160,10 @@ class DGNet(nn.Module):
         if source is not None:
             self.source_std.copy_(source.std((0, 1, 2)).clamp(min=1e-12))
         self.rate.copy_(((state[:, 1:] - state[:, :-1]) / dt).std((0, 1, 2)).clamp(min=1e-12))
+        low, high = state.amin((0, 1, 2)), state.amax((0, 1, 2))
+        span = (high - low).clamp(min=1e-12)
+        self.low.copy_(low - span)
+        self.high.copy_(high + span)
 
     # ------------------------------------------------------------------ Model protocol
 
@@ -189,6 +198,11 @@ class DGNet(nn.Module):
 
     def finish(self, state: State) -> None:
         state.solver.monitor.check()
+
+    def severed(self, state: State) -> tuple[State, list[tuple[Tensor, Tensor]]] | None:
+        """The same state with operators as leaves, and (tensor, leaf) pairs; None where operators change with time."""
+        found = state.solver.severed() if self.config.green else None
+        return None if found is None else (State(found[0], state.graph, state.start), found[1])
 
     def inputs(self, u: Tensor, source: Tensor | None) -> Tensor:
         """[B, N, 2F]: what a network sees of a step, normalised."""
@@ -311,12 +325,24 @@ class DGNet(nn.Module):
         return lambda t: fixed
 
     def reaction(self, p: Discretisation) -> Callable[[Tensor], Tensor] | None:
-        """r(u): given, learned node by node (bounded growth is left to the data), or none."""
-        if self.config.reaction == "known":
-            return p.pde.reaction
-        if self.config.reaction == "none":
-            return None
+        """r(u): given, learned node by node, or none.
 
+        It is believed within thrice the range of the training data. Outside, r stays what it is at the end of that range, and
+        what sticks out decays within a step: r(u) = r(w) - (u - w) / dt, w = u clipped. So r(u) + u/dt is bounded, and with it
+        a rollout, also where the equation itself has no bound (logistic growth below zero) or a network extrapolates.
+        """
+        if self.config.reaction == "none" or (self.config.reaction == "known" and p.pde.reaction is None):
+            return None
+        believed = p.pde.reaction if self.config.reaction == "known" else self.learned_reaction()
+        assert believed is not None
+
+        def guarded(u: Tensor) -> Tensor:
+            inside = torch.clamp(u, self.low, self.high)
+            return believed(inside) - (u - inside) / p.dt
+
+        return guarded
+
+    def learned_reaction(self) -> Callable[[Tensor], Tensor]:
         def learned(u: Tensor) -> Tensor:
             if self.config.odd_reaction:
                 v = u / self.std
@@ -376,6 +402,12 @@ class DGNet(nn.Module):
         x = torch.cat([self.inputs(u, source), p.expand(Lu) / self.rate], -1)
         new = u + p.dt * self.rate * self.residual_net(x, state.graph)
         return impose(p, new, t)
+
+
+def _without_range(model: nn.Module, state: dict[str, Tensor], prefix: str, *_: object) -> None:
+    """Weights saved before there was a range believe the reaction everywhere."""
+    for name in ("low", "high"):
+        state.setdefault(prefix + name, getattr(model, name))
 
 
 @dataclass(frozen=True, eq=False)

@@ -152,6 +152,8 @@ def csr(pattern: Pattern, values: Tensor) -> Tensor:
 def raw_product(pattern: Pattern, values: Tensor, x: Tensor) -> Tensor:
     """A x without autograd: values [G, nnz], x [G, n, R] -> [G, n, R]."""
     groups, n, columns = x.shape
+    if x.is_cuda and kernels.AVAILABLE:  # also because the library's products cannot be relied on inside a CUDA graph
+        return kernels.multiply(pattern.ell[0], pattern.to_ell(values), x)
     matrix = csr(pattern, values)
     if columns == 1:
         return torch.mv(matrix, x.reshape(groups * n)).view(groups, n, 1)

@@ -25,6 +25,7 @@ from dgnet.models.base import rollout
 from dgnet.models.classical import Classical
 from dgnet.problems import Discretisation
 from dgnet.scenarios.scenario import given_velocity
+from dgnet.training import replay
 from dgnet.training.calibrate import gauss_newton
 from dgnet.training.recipe import Recipe, Stage
 
@@ -231,23 +232,33 @@ def _iterate(model, base: Discretisation, train: Corpus, stage: Stage, optimiser
         u = u + stage.noise * scale * noise[mine]
     # learned filters of the initial state act at step 0 of a trajectory only
     first = torch.as_tensor(starts[mine] == 0, device=device)[:, None, None]
-    loss = torch.zeros((), device=device, dtype=u.dtype)
-    counted = 0
-    for k in range(length + push):
-        source = None if data.source is None else data.source[:, k]
-        if k < push:
-            with torch.no_grad():
-                u = _step(model, state, u, source, k, data.dt, first)
-            continue
-        u = _step(model, state, u, source, k, data.dt, first)
-        at = k - push
-        if at >= stage.skip and (stage.loss == "all" or at in (0, length - 1)):
-            loss = loss + _misfit(u, data.state[:, k + 1], scale, data.offset if stage.relative else None)
-            counted += 1
-    loss = loss / max(1, counted)
-    if _world() > 1:  # every window counts the same, however many of them a process has
-        loss = loss * (len(data) * _world() / stage.batch) if len(data) else loss * 0.0
-    loss.backward()
+    if getattr(state, "start", None) is not None:
+        u = torch.where(first, u + state.start(u), u)
+    with torch.no_grad():
+        for k in range(push):
+            u = model.step(state, u, None if data.source is None else data.source[:, k], k * data.dt, k + 1)
+    # every window counts the same, however many of them a process has
+    share = len(data) * _world() / stage.batch
+    counted = [k for k in range(length) if k >= stage.skip and (stage.loss == "all" or k in (0, length - 1))]
+    offset = data.offset if stage.relative else None
+
+    def misfit(u: Tensor, at: list[int]) -> Tensor:
+        """Of states u [B, T, N, F] at these steps of the window."""
+        true = data.state[:, push + 1:][:, at]
+        return share * _misfit(u, true, scale, offset) if len(data) else u.sum() * 0.0
+
+    if replay.applies(model, state, length, device):
+        source = None if data.source is None else data.source[:, push:]
+        loss = replay.gradients(model, state, u, source, length,
+                                lambda states: misfit(states[1:][counted].transpose(0, 1), counted), push + 1)
+    else:
+        states = []
+        for k in range(length):
+            at = push + k
+            u = model.step(state, u, None if data.source is None else data.source[:, at], at * data.dt, at + 1)
+            states.append(u)
+        loss = misfit(torch.stack([states[k] for k in counted], 1), counted)
+        loss.backward()
     model.finish(state)
     parameters = [p for group in optimiser.param_groups for p in group["params"] if p.grad is not None]
     if _world() > 1:
@@ -261,17 +272,11 @@ def _iterate(model, base: Discretisation, train: Corpus, stage: Stage, optimiser
     return float(loss.detach())
 
 
-def _step(model, state: Any, u: Tensor, source: Tensor | None, k: int, dt: float, first: Tensor) -> Tensor:
-    if k == 0 and getattr(state, "start", None) is not None:
-        u = torch.where(first, u + state.start(u), u)
-    return model.step(state, u, source, k * dt, k + 1)
-
-
 def _misfit(u: Tensor, true: Tensor, scale: Tensor, offset: Sequence[float] | None) -> Tensor:
-    """Mean squared error in units of the data's spread; given an offset, the mean relative L2 error of the states [B, N, F]."""
+    """Mean squared error in units of the data's spread; given an offset, the mean relative L2 error of the states [..., N, F]."""
     if offset is not None:
-        size = ((true - true.new_tensor(list(offset) or [0.0])) / scale).flatten(1).norm(dim=1).clamp(min=1e-12)
-        return (((u - true) / scale).flatten(1).norm(dim=1) / size).mean()
+        size = ((true - true.new_tensor(list(offset) or [0.0])) / scale).flatten(-2).norm(dim=-1).clamp(min=1e-12)
+        return (((u - true) / scale).flatten(-2).norm(dim=-1) / size).mean()
     return (((u - true) / scale) ** 2).mean()
 
 

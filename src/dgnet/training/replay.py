@@ -1,0 +1,114 @@
+"""Long windows: one step captured and replayed, forwards and backwards.
+
+A window of hundreds of small steps spends its time on launching kernels. Here the step is recorded once per iteration as a
+CUDA graph, and once more together with its adjoint; states are kept, everything else is computed again on the way back:
+
+    lambda_T = dl/du_T,     lambda_k = dl/du_k + (du_{k+1}/du_k)^T lambda_{k+1},     dl/dA = sum_k (du_{k+1}/dA)^T lambda_{k+1}
+
+A are the step's matrices, cut off from how they were decoded: that part of the gradient is taken once, at the end. Without a
+GPU the same code runs step by step, which is how it is tested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+Tensor = torch.Tensor
+
+LONG = 24  # steps from which recording pays
+
+
+def applies(model: Any, state: Any, length: int, device: torch.device) -> bool:
+    return device.type == "cuda" and length >= LONG and hasattr(model, "severed") and bool(model.capturable(state))
+
+
+def gradients(model: Any, state: Any, u: Tensor, source: Tensor | None, steps: int,
+              loss: Callable[[Tensor], Tensor], first: int = 1) -> Tensor:
+    """Loss of the states [steps+1, B, N, F] that follow u, its gradients added to the weights. `first` numbers the first step.
+
+    u may carry gradients of its own. source: [B, steps, N, F].
+    """
+    found = model.severed(state)
+    assert found is not None
+    cut, pairs = found
+    leaves = [leaf for _, leaf in pairs]
+    stepwise = ("residual_net", "reaction_net")  # weights that act in every step
+    weights = [p for n, p in model.named_parameters() if n.startswith(stepwise) and p.requires_grad]
+    wanted = leaves + weights
+
+    def force(k: int) -> Tensor | None:
+        return None if source is None else source[:, k]
+
+    # forwards
+    states = u.new_empty((steps + 1, *u.shape))
+    states[0] = u.detach()
+    with torch.no_grad():
+        ahead = Recorded(lambda x, f: (model.step(cut, x, f, 0.0, first),), u.detach(), force(0))
+        for k in range(steps):
+            states[k + 1] = ahead(states[k], force(k))[0]
+
+    # the loss and how it depends on every state by itself
+    states.requires_grad_()
+    value = loss(states)
+    (direct,) = torch.autograd.grad(value, states)
+    states = states.detach()
+
+    # backwards
+    total = [torch.zeros_like(w) for w in wanted]
+
+    def adjoint(x: Tensor, f: Tensor | None, above: Tensor) -> tuple[Tensor, ...]:
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            found = torch.autograd.grad(model.step(cut, x, f, 0.0, first), [x, *wanted], above, allow_unused=True)
+        for held, g in zip(total, found[1:]):
+            if g is not None:
+                held.add_(g)
+        return (found[0],)
+
+    back = Recorded(adjoint, states[steps - 1], force(steps - 1), direct[steps])
+    for held in total:  # recording ran it
+        held.zero_()
+    above = direct[steps].clone()
+    for k in reversed(range(steps)):
+        above = direct[k] + back(states[k], force(k), above)[0]
+
+    ends = [(x, g) for (x, _), g in zip(pairs, total)]
+    if u.requires_grad:
+        ends.append((u, above))
+    for w, g in zip(weights, total[len(leaves):]):
+        w.grad = g if w.grad is None else w.grad + g
+    if ends:
+        torch.autograd.backward([x for x, _ in ends], [g for _, g in ends])
+    return value.detach()
+
+
+class Recorded:
+    """A function of tensors (None allowed) as a CUDA graph with buffers of its own; elsewhere just the function."""
+
+    def __init__(self, function: Callable[..., tuple[Tensor, ...]], *examples: Tensor | None) -> None:
+        self.function = function
+        self.graph: torch.cuda.CUDAGraph | None = None
+        if examples[0] is None or not examples[0].is_cuda:
+            return
+        self.inputs = [None if x is None else x.detach().clone() for x in examples]
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            function(*self.inputs)
+        torch.cuda.current_stream().wait_stream(side)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.outputs = function(*self.inputs)
+
+    def __call__(self, *inputs: Tensor | None) -> tuple[Tensor, ...]:
+        """The outputs; on CUDA they are overwritten by the next call."""
+        if self.graph is None:
+            return self.function(*inputs)
+        for held, x in zip(self.inputs, inputs):
+            if held is not None and x is not None:
+                held.copy_(x)
+        self.graph.replay()
+        return self.outputs

@@ -1,0 +1,79 @@
+"""A long window replayed step by step has the gradient of the plain loop."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from dgnet.mesh import perturbed_square
+from dgnet.models.dgnet import PAPER, DGNet, DGNetConfig
+from dgnet.problems import PDE, Dirichlet, Discretisation, Robin
+from dgnet.training import replay
+from dgnet.training.fit import Corpus, _groups, _iterate, _scale
+from dgnet.training.recipe import Recipe, Stage
+
+STRUCTURED = DGNetConfig(hidden=8, layers=1, free=True, learn_start=True)
+CASES = {
+    "structured": (STRUCTURED, PDE(diffusion=0.05, reaction=lambda u: u - u**3), [Robin("right", 0.5, 0.2)]),
+    "calibrated": (replace(STRUCTURED, calibrate=("diffusion", "convection")), PDE(diffusion=0.05), [Robin("right", 0.5, 0.2)]),
+    "dirichlet": (replace(STRUCTURED, learn_start=False), PDE(diffusion=0.05), [Dirichlet("left", 0.3)]),
+    "learned reaction": (replace(STRUCTURED, reaction="learned", reaction_hidden=8), PDE(diffusion=0.05), []),
+    "residual": (replace(PAPER, hidden=8, layers=1, residual_hidden=8, residual_layers=1),
+                 PDE(diffusion=0.05, velocity=(0.3, 0.1)), []),
+}
+
+
+def setting(name: str) -> tuple[DGNet, Discretisation, Corpus, Stage]:
+    config, pde, conditions = CASES[name]
+    base = Discretisation(perturbed_square(6), pde, conditions, 0.05, dtype=torch.float64)
+    torch.manual_seed(0)
+    model = DGNet(config, base).double()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(0.1 * torch.randn_like(p))
+    rng = np.random.default_rng(0)
+    state = torch.from_numpy(rng.normal(size=(2, 13, base.mesh.n_nodes, 1)))
+    source = torch.from_numpy(rng.normal(size=(2, 12, base.mesh.n_nodes, 1)))
+    stage = Stage(1, 8, batch=3, from_start=0.5, skip=2, pushforward=2)
+    return model, base, Corpus(state, source, None, 0.05, (0.0,)), stage
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_same_loss_and_gradient(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, base, data, stage = setting(name)
+    found = []
+    for replayed in (False, True):
+        m = copy.deepcopy(model)
+        monkeypatch.setattr(replay, "applies", lambda *_, now=replayed: now)
+        optimiser = torch.optim.SGD(_groups(m, Recipe("x", (stage,))), lr=0.0)
+        loss = _iterate(m, base, data, stage, optimiser, _scale(data), 0, 3, 0.0)
+        found.append((loss, {n: p.grad for n, p in m.named_parameters()}))
+    (loss, plain), (loss_again, again) = found
+    assert loss_again == pytest.approx(loss, rel=1e-10)
+    assert any(g is not None and bool((g != 0).any()) for g in plain.values())
+    for key, g in plain.items():
+        if g is None:
+            assert again[key] is None or not again[key].any()
+        else:
+            torch.testing.assert_close(again[key], g, rtol=1e-7, atol=1e-12 + 1e-9 * float(g.abs().max()))
+
+
+def test_a_flow_that_changes_is_not_replayed() -> None:
+    mesh = perturbed_square(4)
+
+    def flow(t: float) -> torch.Tensor:
+        return torch.full((mesh.n_nodes, 2), t, dtype=torch.float64)
+
+    base = Discretisation(mesh, PDE(diffusion=0.05, velocity=flow), [], 0.05)
+    model = DGNet(DGNetConfig(hidden=8, layers=1), base).double()
+    assert model.severed(model.prepare(base, 1, 4)) is None
+
+
+def test_short_windows_and_processors_take_the_plain_loop() -> None:
+    model, base, _, _ = setting("structured")
+    state = model.prepare(base, 2, 8)
+    assert not replay.applies(model, state, 100, torch.device("cpu"))
