@@ -76,7 +76,8 @@ def reproduce(target: Annotated[str, typer.Argument(help="table-main, table-rece
                                  lambda text: console.print(text, highlight=False, soft_wrap=True))
         summary = engine.run(wanted, options)
     console.print(f"{len(summary.ran)} cells run, {len(summary.finished_before)} finished before, {len(summary.failed)} failed, "
-                  f"{len(summary.left)} left to other processes, {len(summary.postponed)} postponed", highlight=False, soft_wrap=True)
+                  f"{len(summary.left)} left to other processes, {len(summary.postponed)} postponed", highlight=False,
+                  soft_wrap=True)
     for tag, reason in summary.failed.items():
         console.print(f"failed: {tag}: {reason}", highlight=False, soft_wrap=True)
     write_json(json_path, asdict(summary))

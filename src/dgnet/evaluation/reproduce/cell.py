@@ -30,6 +30,8 @@ KINDS = {
     "tradeoff": "error against cost, beside the reference solver",
 }
 TRAINED = ("train", "robust", "operator", "tradeoff")  # kinds about one trained model
+CLOCKED = ("throughput", "scaling", "tradeoff")  # kinds that need the device for themselves
+SQUARES = "squares"  # in place of a scenario: meshes of any size
 BASELINES = tuple(name for name in MODELS if name not in ("dgnet", "classical"))
 
 
@@ -48,7 +50,7 @@ _VARIANTS = {"A": "without L_physics", "B": "without L_neural", "C": "without th
 
 
 def _methods() -> Mapping[str, Method]:
-    found = {"classical": Method("classical", "classical")}
+    found = {"classical": Method("classical", "classical"), "every": Method("every model", "")}
     for name in BASELINES:
         known = "SINGER" if name == "singer" else MODELS[name].title
         found[name] = Method(MODELS[name].title, name, published=known)
@@ -93,7 +95,7 @@ class Cell:
                                    (self.truth, TRUTHS, "kind of truth")):
             if value not in known:
                 raise InputError(f"unknown {what} '{value}' (known: {', '.join(known)})")
-        if self.scenario not in names():
+        if self.scenario not in names() and (self.kind, self.scenario) != ("scaling", SQUARES):
             get(self.scenario, self.size)
         method(self.method)
         if min(self.seed, self.trajectories, self.few) < 0 or self.factor <= 0 or len(self.scale) != 3 or min(self.scale) <= 0:
@@ -143,14 +145,14 @@ class Cell:
     @property
     def needs(self) -> tuple[Cell, ...]:
         """Cells that must be finished before this one."""
-        if self.kind == "classical":
+        if self.kind not in TRAINED:
             return ()
         rival = replace(self, kind="classical", method="classical", seed=0, trajectories=0, unknown_reaction=False, factor=1.0)
         if self.kind == "train":
             return (rival,)
         if self.kind == "robust":
             return rival, self.trained
-        return (self.trained,) if self.kind in TRAINED else ()
+        return (self.trained,)
 
     @property
     def trained(self) -> Cell:

@@ -31,7 +31,7 @@ from dgnet.data import Dataset
 from dgnet.errors import InputError
 from dgnet.evaluation.bench.timing import hardware
 from dgnet.evaluation.evaluate import rivals
-from dgnet.evaluation.reproduce.cell import Cell, method
+from dgnet.evaluation.reproduce.cell import CLOCKED, Cell, method
 from dgnet.evaluation.reproduce.claim import Claim, holder
 from dgnet.evaluation.reproduce.judge import Judged, judge, plain
 from dgnet.models.registry import parameter_count
@@ -73,7 +73,7 @@ class Summary:
     finished_before: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     left: dict[str, str] = field(default_factory=dict)  # to other processes: cell -> who
-    postponed: list[str] = field(default_factory=list)  # by stop_after
+    postponed: list[str] = field(default_factory=list)  # by stop_after, or because their clocks need the device alone
 
 
 class Busy(Exception):
@@ -106,7 +106,8 @@ def run(cells: Iterable[Cell], options: Options) -> Summary:
             if not all(n.finished(options.out) for n in cell.needs):
                 waiting = True
                 continue
-            if options.stop_after is not None and not _fits(cell, options, time.perf_counter() - begin):
+            late = options.stop_after is not None and not _fits(cell, options, time.perf_counter() - begin)
+            if late or (cell.kind in CLOCKED and options.sharing > 1):  # clocks need the device for themselves
                 summary.postponed.append(cell.tag)
                 todo.remove(cell)
                 continue
@@ -474,6 +475,8 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def _has_data(cell: Cell, options: Options) -> bool:
+    if cell.method == "every":
+        return True  # it needs none
     folder = options.data if not cell.few else options.data / f"few-{cell.few}"
     return (folder / f"{file_stem(cell.definition(), cell.truth)}.h5").exists()
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
 from dgnet.errors import InputError
-from dgnet.evaluation.reproduce.cell import METHODS, Cell, method
+from dgnet.evaluation.reproduce.cell import CLOCKED, METHODS, SQUARES, Cell, method
 from dgnet.scenarios import get
 
 FIVE = ("deeponet", "mgn", "mp-pde", "beno", "phympgn")
@@ -41,9 +41,8 @@ TARGETS = {t.name: t for t in (
            "robust"),
     Target("ablation", "What each part is worth", "Section 4.4, Appendix D", ABLATED,
            ("dgnet-paper-A", "dgnet-paper-B", "dgnet-paper-C", "dgnet-paper-D", "dgnet-paper")),
-    Target("throughput", "Time and memory of a rollout", "Appendix D, throughput", SEVEN, (*FIVE, "transolver", "amg", "singer",
-                                                                                        *OURS), "throughput"),
-    Target("scaling", "Time and memory against nodes", "Appendix D, scalability", ("laser-heat",), OURS, "scaling"),
+    Target("throughput", "Time and memory of a rollout", "Appendix D, throughput", SEVEN, ("every",), "throughput"),
+    Target("scaling", "Time and memory against nodes", "Appendix D, scalability", (SQUARES,), ("every",), "scaling"),
     Target("tradeoff", "Error against cost", "Appendix D, speed and accuracy", PICTURED, ("dgnet",), "tradeoff"),
     Target("spectrum", "Eigenvalues of L_physics and L", "Appendix D, spectra", PICTURED, OURS, "operator"),
     Target("operator", "The learned operator", "Appendix D, learned operator", PICTURED, OURS, "operator"),
@@ -101,12 +100,13 @@ def cells(name: str, choice: Choice) -> list[Cell]:
 
 def methods_of(target: Target, choice: Choice) -> list[str]:
     """Methods of a target, or those asked for by name; an ablation holds nothing but its variants."""
-    if not choice.methods:
+    if not choice.methods or target.methods == ("every",):
         return list(target.methods)
     variants = TARGETS["ablation"].methods
     if target.name == "ablation":
         return [m for m in target.methods if m in choice.methods]
-    return [m for m in METHODS if m in choice.methods and m != "classical" and (m == "dgnet-paper" or m not in variants)]
+    barred = {"classical", "every", *variants} - {"dgnet-paper"}
+    return [m for m in METHODS if m in choice.methods and m not in barred]
 
 
 def scenarios_of(target: Target, choice: Choice, alone: bool) -> list[str]:
@@ -121,6 +121,9 @@ def scenarios_of(target: Target, choice: Choice, alone: bool) -> list[str]:
 def _cells(target: Target, choice: Choice, seed: int, alone: bool) -> list[Cell]:
     out: list[Cell] = []
     for scenario in scenarios_of(target, choice, alone):
+        if target.methods == ("every",):  # speed depends neither on the truth nor on what was learned
+            out += [Cell(target.kind, scenario, choice.size, method="every", few=choice.few)] if seed == 0 else []
+            continue
         base = Cell("classical", scenario, choice.size, choice.truth, few=choice.few)
         out.append(base)
         for name in methods_of(target, choice):
@@ -141,6 +144,6 @@ def _variants(target: Target, own: Cell) -> list[Cell]:
         return [replace(own, trajectories=0 if n == top else n) for n in sorted({min(n, top) for n in COUNTS})]
     if target.kind == "operator" and not own.method.startswith("dgnet"):
         return []  # only DGNet has an operator to show
-    if target.kind in ("throughput", "scaling"):  # speed does not depend on what was learned
-        return [replace(own, seed=0, trajectories=0, unknown_reaction=False, factor=1.0)] if own.seed == 0 else []
+    if target.kind in CLOCKED and own.seed > 0:
+        return []
     return [own]
