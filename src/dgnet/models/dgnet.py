@@ -178,7 +178,8 @@ class DGNet(nn.Module):
         backend = "iterative" if problem.geometry.device.type == "cuda" else "auto"
         solver = GreenSolver(problem, backend, solves=steps, columns=batch, operators=operators)
         solver.monitor.deferred = problem.geometry.device.type == "cuda" and not careful
-        return State(solver, graph, start)
+        net = getattr(self, "residual_net", None)
+        return State(solver, graph, start, None if net is None or torch.is_grad_enabled() else net.edge_parts(graph))
 
     def step(self, state: State, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
         if k == 0 and state.start is not None:
@@ -187,7 +188,8 @@ class DGNet(nn.Module):
             return self.without_green(state, u, source, t)
         new = state.solver.step(u, source, t)
         if self.config.residual:
-            new = new + state.solver.problem.dt * self.rate * torch.tanh(self.residual_net(self.inputs(new, source), state.graph))
+            change = torch.tanh(self.residual_net(self.inputs(new, source), state.graph, state.parts))
+            new = new + state.solver.problem.dt * self.rate * change
         return impose(state.solver.problem, new, t)
 
     def capturable(self, state: State) -> bool:
@@ -400,7 +402,7 @@ class DGNet(nn.Module):
         p = state.solver.problem
         Lu = -product(p.stiffness(t), p.restrict(u)) / p.mass.row_sums()[0].T
         x = torch.cat([self.inputs(u, source), p.expand(Lu) / self.rate], -1)
-        new = u + p.dt * self.rate * self.residual_net(x, state.graph)
+        new = u + p.dt * self.rate * self.residual_net(x, state.graph, state.parts)
         return impose(p, new, t)
 
 
@@ -417,6 +419,7 @@ class State:
     solver: GreenSolver
     graph: MeshGraph
     start: Callable[[Tensor], Tensor] | None
+    parts: list[Tensor] | None = None  # of the residual network: what depends on the mesh alone, where no gradient is asked for
 
 
 def impose(p: Discretisation, u: Tensor, t: float) -> Tensor:

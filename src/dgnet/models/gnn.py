@@ -7,11 +7,13 @@ parts are MLPs; all decoders start at zero, so that an untrained model is the cl
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
 import torch
 from torch import nn
+from torch.nn import functional
 
 from dgnet.mesh import Mesh
 from dgnet.operators import Geometry
@@ -51,6 +53,10 @@ class MeshGraph:
     frm: Tensor  # [2E] node that sends
     pairs: Tensor  # [E, 2] directed edges (both ways) of each undirected one
     cells: Tensor  # [K, d+1]
+
+    @cached_property
+    def incoming(self) -> Incoming:
+        return Incoming.of(self.to, self.frm, len(self.node), self.node.dtype)
 
     @classmethod
     def of(cls, geometry: Geometry) -> MeshGraph:
@@ -96,10 +102,79 @@ def turn_share(mesh: Mesh) -> np.ndarray:
     return np.bincount(mesh.cells.ravel(), share.ravel(), minlength=mesh.n_nodes)
 
 
-class Processor(nn.Module):
-    """M layers h_i <- h_i + Update(h_i, sum_j Message(h_i, h_j, e_ij)), for h [..., N, H] (batched) and e [2E, H].
+@dataclass(frozen=True, eq=False)
+class Incoming:
+    """Directed edges sorted by receiver, so that sums at nodes are sums over runs: no atomics, the same result every time."""
 
-    The first linear layer of Message is split by its inputs, so that products with H columns run over nodes, not edges.
+    order: Tensor  # [2E] place of each sorted edge in the graph's own order
+    to: Tensor  # [2E]
+    frm: Tensor  # [2E]
+    ends: Tensor  # [N + 1] edges of node i are ends[i] .. ends[i + 1]
+    reverse: Tensor  # [2E] the same edge the other way round
+    degree: Tensor  # [N]
+
+    @classmethod
+    def of(cls, to: Tensor, frm: Tensor, n: int, dtype: torch.dtype) -> Incoming:
+        order = torch.argsort(to * n + frm)
+        to, frm = to[order], frm[order]
+        reverse = torch.searchsorted(to * n + frm, frm * n + to)
+        degree = torch.bincount(to, minlength=n)
+        ends = torch.cat([degree.new_zeros(1), degree.cumsum(0)])
+        return cls(order, to, frm, ends, reverse, degree.to(dtype))
+
+    @cached_property
+    def _matrix(self) -> Tensor:
+        """[N, 2E] ones, for sums on the CPU."""
+        count = len(self.to)
+        return torch.sparse_csr_tensor(self.ends.int(), torch.arange(count, dtype=torch.int32, device=self.to.device),
+                                       self.degree.new_ones(count), size=(len(self.degree), count), check_invariants=False)
+
+    def total(self, m: Tensor) -> Tensor:
+        """Sums of [2E, W] at the receivers [N, W]."""
+        if m.is_cuda or m.dtype != self.degree.dtype:
+            return torch.segment_reduce(m, "sum", offsets=self.ends, axis=0, unsafe=True)
+        return torch.mm(self._matrix, m)
+
+
+class _Gather(torch.autograd.Function):
+    """sum over incoming edges (i, j) of silu(a_i + b_j + c_ij): a, b [N, B, H], c [2E, H] sorted -> [N, B, H].
+
+    Nothing of the size of the edges is kept for the way back: it is computed again.
+    """
+
+    @staticmethod
+    def forward(ctx, a: Tensor, b: Tensor, c: Tensor, edges: Incoming) -> Tensor:  # type: ignore[override]
+        ctx.edges = edges
+        ctx.save_for_backward(a, b, c)
+        return _Gather.value(a, b, c, edges)
+
+    @staticmethod
+    def value(a: Tensor, b: Tensor, c: Tensor, edges: Incoming) -> Tensor:
+        return edges.total(functional.silu(_Gather.inner(a, b, c, edges), inplace=True).flatten(1)).view(a.shape)
+
+    @staticmethod
+    def inner(a: Tensor, b: Tensor, c: Tensor, edges: Incoming) -> Tensor:
+        z = a.index_select(0, edges.to)
+        z += b.index_select(0, edges.frm)
+        return z.add_(c[:, None])
+
+    @staticmethod
+    def backward(ctx, g: Tensor):  # type: ignore[override]
+        a, b, c = ctx.saved_tensors
+        edges: Incoming = ctx.edges
+        z = _Gather.inner(a, b, c, edges)
+        s = torch.sigmoid(z)
+        z.mul_(1 - s).add_(1).mul_(s).mul_(g.to(z.dtype).index_select(0, edges.to))  # silu'(z) = s (1 + z (1 - s))
+        flat = z.flatten(1)
+        grad_b = edges.total(flat.index_select(0, edges.reverse)).view(b.shape)
+        return edges.total(flat).view(a.shape), grad_b, z.sum(1) if ctx.needs_input_grad[2] else None, None
+
+
+class Processor(nn.Module):
+    """M layers h_i <- h_i + Update(h_i, sum_j Message(h_i, h_j, e_ij)), for h [N, B, H] (batched) and e [2E, H].
+
+    The first linear layer of Message is split by its inputs, and its last one acts on the sum: products with H columns run
+    over nodes, not edges. What edges contribute does not depend on h and can be computed beforehand (`edge_parts`).
     """
 
     def __init__(self, hidden: int, layers: int) -> None:
@@ -110,14 +185,21 @@ class Processor(nn.Module):
         self.message = nn.ModuleList(nn.Sequential(nn.SiLU(), nn.Linear(hidden, hidden)) for _ in range(layers))
         self.update = nn.ModuleList(MLP([2 * hidden, hidden, hidden], norm=True) for _ in range(layers))
 
-    def forward(self, h: Tensor, e: Tensor, graph: MeshGraph) -> Tensor:
-        degree = torch.zeros(h.shape[-2], dtype=h.dtype, device=h.device).index_add(
-            0, graph.to, torch.ones(len(graph.to), dtype=h.dtype, device=h.device))
-        scale = (1 / degree.sqrt())[:, None]  # keeps the sum's size the same at nodes of any degree
-        for receive, send, edge, message, update in zip(self.receive, self.send, self.edge, self.message, self.update):
-            m = message(receive(h).index_select(-2, graph.to) + send(h).index_select(-2, graph.frm) + edge(e))
-            total = torch.zeros_like(h).index_add(-2, graph.to, m.to(h.dtype)) * scale
-            h = h + update(torch.cat([h, total], -1))
+    def edge_parts(self, e: Tensor, graph: MeshGraph) -> list[Tensor]:
+        """[2E, H] per layer, sorted by receiver."""
+        e = e.index_select(0, graph.incoming.order)
+        return [edge(e) for edge in self.edge]
+
+    def forward(self, h: Tensor, parts: list[Tensor], graph: MeshGraph) -> Tensor:
+        edges = graph.incoming
+        gather = _Gather.apply if torch.is_grad_enabled() else _Gather.value
+        scale = (1 / edges.degree.sqrt())[:, None, None]  # keeps the sum's size the same at nodes of any degree
+        for receive, send, part, message, update in zip(self.receive, self.send, parts, self.message, self.update):
+            total = gather(receive(h), send(h), part, edges)
+            outer = message.get_submodule("1")
+            assert isinstance(outer, nn.Linear)
+            total = functional.linear(total * scale, outer.weight) + outer.bias * (scale * edges.degree[:, None, None])
+            h = h + update(torch.cat([h, total.to(h.dtype)], -1))
         return h
 
 
@@ -132,7 +214,7 @@ class GeometryNet(nn.Module):
 
     def forward(self, graph: MeshGraph) -> tuple[Tensor, Tensor]:
         e = self.edge(graph.edge)
-        return self.process(self.node(graph.node), e, graph), e
+        return self.process(self.node(graph.node)[:, None], self.process.edge_parts(e, graph), graph)[:, 0], e
 
 
 class StateNet(nn.Module):
@@ -145,6 +227,11 @@ class StateNet(nn.Module):
         self.process = Processor(hidden, layers)
         self.decode = MLP([hidden, hidden, outputs], zero=True)
 
-    def forward(self, x: Tensor, graph: MeshGraph) -> Tensor:
+    def edge_parts(self, graph: MeshGraph) -> list[Tensor]:
+        """What depends on the mesh alone: once per rollout is enough."""
+        return self.process.edge_parts(self.edge(graph.edge), graph)
+
+    def forward(self, x: Tensor, graph: MeshGraph, parts: list[Tensor] | None = None) -> Tensor:
         place = graph.node[:, -3::2].expand(*x.shape[:-1], 2)  # boundary flag and turn share: no absolute position
-        return self.decode(self.process(self.node(torch.cat([x, place], -1)), self.edge(graph.edge), graph))
+        h = self.node(torch.cat([x, place], -1).transpose(0, 1))
+        return self.decode(self.process(h, self.edge_parts(graph) if parts is None else parts, graph)).transpose(0, 1)
