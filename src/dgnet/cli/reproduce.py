@@ -100,3 +100,18 @@ def _clock(seconds: float) -> str:
     if minutes < 1.5:
         return f"{seconds:.0f} s"
     return f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
+
+
+@app.command()
+def report(folders: Annotated[list[Path], typer.Argument(help="Folders of studies.")],
+           out: Annotated[Path, typer.Option(help="HTML file to write, self-contained.")] = Path("out/report.html"),
+           markdown: Annotated[Path | None, typer.Option(help="Also a Markdown page with pictures: FILE.md, or a folder.")] = None,
+           ) -> None:
+    """Tables and pictures of finished cells, the paper's figures beside ours."""
+    from dgnet.cli.shell import reporting
+    from dgnet.evaluation.reproduce import report as pages
+
+    with reporting() as progress:
+        written = pages.write(folders, out, markdown, progress)
+    for path in written:
+        console.print(f"wrote {path}", highlight=False, soft_wrap=True)
