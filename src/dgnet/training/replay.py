@@ -96,12 +96,16 @@ class Recorded:
         self.inputs = [None if x is None else x.detach().clone() for x in examples]
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
+        # not `torch.cuda.graph`: it collects garbage and empties the allocator, which costs more than a window
         with torch.cuda.stream(side):
             function(*self.inputs)
+            self.graph = torch.cuda.CUDAGraph()
+            self.graph.capture_begin()
+            try:
+                self.outputs = function(*self.inputs)
+            finally:
+                self.graph.capture_end()
         torch.cuda.current_stream().wait_stream(side)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self.outputs = function(*self.inputs)
 
     def __call__(self, *inputs: Tensor | None) -> tuple[Tensor, ...]:
         """The outputs; on CUDA they are overwritten by the next call."""
