@@ -115,3 +115,26 @@ def report(folders: Annotated[list[Path], typer.Argument(help="Folders of studie
         written = pages.write(folders, out, markdown, progress)
     for path in written:
         console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def score(predictions: Annotated[Path, typer.Argument(help="Predicted states: a dgnet data set, or HDF5 with 'state'.")],
+          truth: Annotated[Path, typer.Argument(help="The true ones: a dgnet data set.")],
+          split: Annotated[str | None, typer.Option(help="Only this split, test or train.")] = None,
+          trajectory: Annotated[int | None, typer.Option(help="Number in the truth of a single predicted trajectory.")] = None,
+          json_path: Json = None) -> None:
+    """Score anyone's predictions: MSE, RNE over the rollout, of the fluctuation and of the last step, and how long it holds."""
+    from dgnet.evaluation.reproduce.scoring import score_files
+    from dgnet.evaluation.reproduce.shelf import number
+
+    result = score_files(predictions, truth, split, trajectory)
+    found = result["score"]
+    until = "never" if found["until"] is None else f"{number(found['until'])} ({100 * found['until_share']:.0f}% of the horizon)"
+    rows = [("MSE", found["mse"]), ("log10 MSE", found["log10_mse"]), ("RNE over the rollout", found["rne"]),
+            ("RNE of the fluctuation", found["fluctuation"]), ("RNE of the last step", found["rne_final"]),
+            *((f"RNE of the fluctuation of {name}", value) for name, value in found["fields"].items() if len(result["fields"]) > 1)]
+    console.print(f"{result['trajectories']} trajectories, {result['steps']} steps, {result['nodes']:,} nodes", highlight=False)
+    for name, value in rows:
+        console.print(f"{name:32s} {'not finite' if value is None else number(value)}", highlight=False)
+    console.print(f"{'RNE passes 0.1 at time':32s} {until}", highlight=False)
+    write_json(json_path, result)

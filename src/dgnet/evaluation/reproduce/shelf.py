@@ -60,7 +60,8 @@ class Value:
             return "diverged"
         if self.seeds == 1:
             return number(self.mean)
-        return f"{number(self.mean)} ± {number(float(f'{self.spread:.1g}'))}"
+        spread = f"{self.spread:.1g}" if 1e-3 <= self.spread < 10 else number(float(f"{self.spread:.1g}")).replace(".00", "")
+        return f"{number(self.mean)} ± {spread}"
 
 
 def number(value: float) -> str:
