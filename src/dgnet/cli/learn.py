@@ -72,7 +72,7 @@ def train(name: str, out: Annotated[Path, typer.Option(help="Folder of the run."
           unknown_reaction: Annotated[bool, typer.Option(help="Learn the reaction instead of being told.")] = False,
           model: Annotated[str, typer.Option(help="Any of `dgnet models`.")] = "dgnet",
           seed: int = 0, device: Device = "cpu", json_path: Json = None) -> None:
-    """Train a model on a scenario. Interrupted, the same command goes on."""
+    """Train a model on a scenario of the paper, or on your own problem: a folder with problem.toml. Interrupted, it goes on."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     from dgnet.models.registry import entry
@@ -84,8 +84,14 @@ def train(name: str, out: Annotated[Path, typer.Option(help="Folder of the run."
     if recipe not in ("staged", "paper"):
         raise InputError(f"unknown recipe '{recipe}' (known: staged, paper)")
     entry(model)
-    scenario = get(name, size)
     checked_device(device)
+    if Path(name).is_dir():
+        from dgnet.cli.projects import train_own
+
+        train_own(Path(name), out, model=model, seed=seed, device=device, minutes=budget, trajectories=trajectories,
+                  json_path=json_path)
+        return
+    scenario = get(name, size)
     if join_processes(device):  # under torchrun one process makes the data, the others wait for it
         with reporting() as report:
             path = make(scenario, data or out / "data", truth=truth, seed=0, device=device, report=report)

@@ -178,8 +178,8 @@ class Outputs:
 def roll_out(folder: Path, *, source: Path | None = None, trajectory: int | None = None, initial: Path | None = None,
              data: Path | None = None, steps: int | None = None, out: Path | None = None, vtk: Path | None = None,
              xdmf: Path | None = None, gif: Path | None = None, mp4: Path | None = None, png: Path | None = None, every: int = 1,
-             device: str = "cpu", report: Report | None = None, sink: Sink | None = None) -> dict[str, Any]:
-    """Roll out a run; returns figures for a person and for JSON.
+             device: str = "cpu", report: Report | None = None, sink: Sink | None = None, run: Run | None = None) -> dict[str, Any]:
+    """Roll out a run; returns figures for a person and for JSON. `run` is that of the folder where it is already open.
 
     `trajectory` (its number in the data file) gives start, flow and source; `source` and `initial` replace what they name. Without
     a start, every field begins at the scenario's offset (an ambient temperature, or zero). Files get every `every`-th state; all
@@ -191,7 +191,7 @@ def roll_out(folder: Path, *, source: Path | None = None, trajectory: int | None
     if every < 1 or (steps is not None and steps < 1):
         raise InputError("the number of steps must be positive")
     files.check()
-    run = Run.open(folder, device)
+    run = run or Run.open(folder, device)
     used = data or Path(run.settings.data)
     if out is not None and out.resolve() == used.resolve():
         raise InputError(f"{out} is the data set of the run; choose another name for --out")

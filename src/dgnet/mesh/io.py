@@ -1,4 +1,4 @@
-"""Meshes on disk: `.npz` natively, `.msh`, `.vtu` and `.xdmf` through meshio.
+"""Meshes on disk: `.npz` natively, `.msh`, `.vtu` and `.xdmf` through meshio; read are all formats that meshio knows.
 
 What survives a round trip: points, cells and their order, boundary and region names in every format. `.msh` holds them as
 gmsh physical groups (binary, format 2.2), `.vtu` and `.xdmf` as 0/1 cell data `boundary:NAME` on extra facet cells and
@@ -34,9 +34,12 @@ _IGNORED = ("vertex", "line")  # blocks that may stand beside the cells
 def load(path: str | os.PathLike[str]) -> Mesh:
     """Read a mesh; the format follows from the suffix. Anything unreadable raises `InputError` naming the file."""
     path = Path(path)
-    suffix = _suffix(path)
+    suffix = path.suffix.lower()
     if not path.is_file():
         raise InputError(f"there is no mesh file {path}")
+    if suffix != ".npz" and suffix not in _meshio().extension_to_filetypes:
+        raise InputError(f"{path}: meshes are read from .npz and from what meshio knows (.msh, .vtu, .xdmf, .vtk, .med, .inp, "
+                         f"...), not '{path.suffix}'")
     try:
         return _read_npz(path) if suffix == ".npz" else _read_meshio(path, suffix)
     except InputError as error:
@@ -143,7 +146,7 @@ def _read_meshio(path: Path, suffix: str) -> Mesh:
     meshio = _meshio()
     try:
         with _quiet():
-            raw = meshio.read(path, file_format=_MESHIO[suffix])
+            raw = meshio.read(path, file_format=_MESHIO.get(suffix))  # other formats: meshio's own guess
     except (Exception, SystemExit) as error:  # meshio leaves by sys.exit, and its parsers fail in many ways
         raise InputError(f"the file is truncated or not a mesh in {suffix} format") from error
     kinds = [block.type for block in raw.cells]

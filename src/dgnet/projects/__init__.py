@@ -1,21 +1,6 @@
-"""A user's own problem: a folder with problem.toml, a mesh, data, and optionally physics.py."""
+"""Users' own problems: a folder with problem.toml, a mesh, data, and optionally physics.py; or the same made in Python."""
 
-from __future__ import annotations
+from dgnet.projects.project import IMPORTED, SIZE, TRUTH, Project, load, project, trajectory
+from dgnet.projects.toml import FILE, Training
 
-from dataclasses import dataclass
-from pathlib import Path
-
-from dgnet.errors import InputError
-from dgnet.scenarios.scenario import Scenario
-
-
-@dataclass(frozen=True, eq=False)
-class Project:
-    """What problem.toml describes."""
-
-    folder: Path
-    scenario: Scenario
-
-
-def load(folder: Path) -> Project:
-    raise InputError(f"{folder} has no problem.toml")
+__all__ = ["FILE", "IMPORTED", "SIZE", "TRUTH", "Project", "Training", "load", "project", "trajectory"]

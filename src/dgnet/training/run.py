@@ -60,7 +60,8 @@ class Run:
     model: Any
 
     @classmethod
-    def open(cls, folder: Path, device: str = "cpu") -> Run:
+    def open(cls, folder: Path, device: str = "cpu", scenario: Scenario | None = None) -> Run:
+        """`scenario` takes the place of the one that run.toml names: for problems made in Python."""
         path = folder / "run.toml"
         try:
             text = tomllib.loads(path.read_text())
@@ -71,7 +72,7 @@ class Run:
         settings = read_dataclass(Settings, text.get("run", {}), f"{path} [run]")
         described = entry(settings.model)
         config = read_dataclass(described.config, text.get("model", {}), f"{path} [model]")
-        scenario = scenario_of(settings)
+        scenario = scenario or scenario_of(settings)
         model = described.make(config, base_problem(scenario, device)).to(device)
         state = load_checkpoint(folder / "weights.pt", device)
         try:
@@ -87,6 +88,8 @@ def scenario_of(settings: Settings) -> Scenario:
         from dgnet.projects import load
 
         return load(Path(settings.project)).scenario
+    if settings.size == "own":
+        raise InputError(f"'{settings.scenario}' was made in Python: open its run with Run.open(folder, scenario=project.scenario)")
     return get(settings.scenario, settings.size)
 
 

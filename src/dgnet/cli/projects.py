@@ -1,0 +1,97 @@
+"""Commands about users' own problems: new, check, import; and training on them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dgnet.cli.shell import Device, Json, app, checked_device, console, narrating, reporting, write_json
+from dgnet.errors import InputError
+
+_MARKS = {"ok": "[green]ok[/]  ", "note": "[yellow]note[/]", "warn": "[red]warn[/]"}
+
+
+@app.command()
+def new(folder: Annotated[Path, typer.Argument(help="Folder to make.")], seed: int = 0) -> None:
+    """Write a small problem of your own to start from: problem.toml, a mesh and data. It checks, trains and rolls out as it is."""
+    from dgnet.projects.template import write
+
+    if seed < 0:
+        raise InputError(f"a seed must not be negative, got {seed}")
+    with reporting() as report:
+        written = write(folder, seed, report)
+    for path in written:
+        console.print(str(path), highlight=False, soft_wrap=True, markup=False)
+    console.print(f"Next: dgnet check {folder}, then dgnet train {folder} --out RUN", highlight=False, soft_wrap=True, markup=False)
+
+
+@app.command()
+def check(folder: Annotated[Path, typer.Argument(help="Folder with problem.toml.")], device: Device = "cpu",
+          json_path: Json = None) -> None:
+    """Say what dgnet understands of a problem: mesh, equation, data, numbers to know, and the classical solver's error."""
+    from rich.markup import escape
+
+    from dgnet.projects import check as checks
+    from dgnet.projects import load
+
+    checked_device(device)
+    with reporting() as report:
+        project = load(folder, report)
+        items = checks.check(project, device, report)
+    console.print(f"{project.scenario.title} ({folder})", highlight=False, soft_wrap=True, markup=False)
+    width = max(len(i.name) for i in items)
+    for item in items:
+        console.print(f"{_MARKS[item.verdict]}  {escape(item.name):<{width}}  {escape(item.text)}", highlight=False, soft_wrap=True)
+    write_json(json_path, checks.as_dict(project, items))
+
+
+@app.command("import")
+def import_(folder: Annotated[Path, typer.Argument(help="Folder with problem.toml.")], json_path: Json = None) -> None:
+    """Read the data of a problem anew into its imported.h5. Other commands do this by themselves when data have changed."""
+    from dgnet.projects import load
+
+    with reporting() as report:
+        project = load(folder, report, force=True)
+    for note in project.notes:
+        cost = f", interpolation error about {note.interpolation:.2g}" if note.interpolation else ""
+        cost += f", in time {note.resampling:.2g}" if note.resampling else ""
+        cost += f", {note.outside} nodes outside" if note.outside else ""
+        console.print(f"{note.split:<5}  {note.label}: {note.how}{cost}, source: {note.source}", highlight=False, soft_wrap=True,
+                      markup=False)
+    console.print(str(project.data), highlight=False, soft_wrap=True, markup=False)
+    write_json(json_path, {"data": str(project.data), "trajectories": [vars(n) for n in project.notes]})
+
+
+def train_own(folder: Path, out: Path, *, model: str, seed: int, device: str, minutes: float | None, trajectories: int | None,
+              json_path: Path | None) -> None:
+    """`dgnet train FOLDER`."""
+    from dgnet.projects import load
+    from dgnet.training.fit import join_processes, wait_for_all
+    from dgnet.training.own import train_project
+
+    if trajectories is not None and trajectories < 1:
+        raise InputError(f"the number of trajectories must be positive, got {trajectories}")
+    if minutes is not None and not minutes > 0:
+        raise InputError(f"--budget must be positive, got {minutes:g}")
+    if join_processes(device):  # under torchrun one process imports the data, the others wait for it
+        with reporting() as report:
+            load(folder, report)
+    wait_for_all()
+    project = load(folder)
+    with narrating(60 * (minutes or project.training.minutes)) as (_, tell):
+        run, progress = train_project(project, out, model=model, seed=seed, device=device, minutes=minutes,
+                                      trajectories=trajectories, report=tell)
+    verdict = "below" if progress.best < progress.classical else "NOT below"
+    console.print(f"{project.scenario.name} ({folder}): validation error {progress.best:.3e} after {progress.best_iteration} "
+                  f"iterations, {verdict} the classical solver's {progress.classical:.3e}; {progress.seconds:.0f} s",
+                  highlight=False, soft_wrap=True, markup=False)
+    found: dict[str, Any] = {}
+    if project.calibrate and model == "dgnet":
+        found = run.model.coefficients()
+        for name, factor in found.items():
+            console.print(f"  {name}: {factor:.4g} times what problem.toml says", highlight=False, soft_wrap=True, markup=False)
+    write_json(json_path, {"validation": progress.best, "classical": progress.classical, "iterations": progress.iteration,
+                           "best_iteration": progress.best_iteration, "seconds": progress.seconds, "history": progress.history,
+                           "coefficients": found})

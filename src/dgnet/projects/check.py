@@ -1,0 +1,373 @@
+"""`dgnet check`: what dgnet understands of a project, and what is to be expected of it, before any training.
+
+Every item has a verdict: `ok`, `note` (worth knowing) or `warn` (probably not what you want), a sentence, and its numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from dgnet.data import Dataset, state_scaling
+from dgnet.errors import SolveError
+from dgnet.green import GreenSolver
+from dgnet.mesh import Mesh
+from dgnet.models import Classical, few_threads, rollout
+from dgnet.problems import CONSISTENT, LUMPED, Discretisation, Robin
+from dgnet.projects.project import Project
+from dgnet.projects.units import DIFFUSIVITY, RATE, SPEED, Units
+from dgnet.scenarios.scenario import given_velocity
+
+Tensor = torch.Tensor
+Report = Callable[[str, int, int], None]
+
+MOST = 8  # trajectories of each split that the classical solver is tried on
+
+
+@dataclass(frozen=True)
+class Item:
+    name: str
+    verdict: str  # ok | note | warn
+    text: str
+    numbers: dict[str, Any] = field(default_factory=dict)
+
+
+def check(project: Project, device: str = "cpu", report: Report | None = None) -> list[Item]:
+    """All items, in the order in which a problem is read: mesh, equation, data, solver."""
+    s = project.scenario
+    with Dataset(project.data) as data, few_threads(s.mesh.n_nodes, device):
+        data.check_numbers()
+        velocity = _velocity(project, data)
+        problem = s.problem(None if s.flow is None else velocity[None])
+        found = [*mesh_items(s.mesh), equation_item(project), boundary_item(project), *data_items(project, data),
+                 *number_items(problem, velocity), *source_items(project, data)]
+        found += fixed_items(problem, data)
+        found += solver_items(project, data, device, report)
+    return found
+
+
+def as_dict(project: Project, items: list[Item]) -> dict[str, Any]:
+    return {"problem": project.scenario.name, "verdict": verdict(items), "items": [asdict(i) for i in items]}
+
+
+def verdict(items: list[Item]) -> str:
+    return "warn" if any(i.verdict == "warn" for i in items) else "ok"
+
+
+# ---------------------------------------------------------------------- mesh
+
+
+def smallest_angles(mesh: Mesh) -> np.ndarray:
+    """Smallest angle of every cell [K] in degrees: between edges in 2D, between faces in 3D."""
+    g = mesh.gradients / np.linalg.norm(mesh.gradients, axis=2, keepdims=True)  # inward normals of the facets
+    i, j = np.triu_indices(mesh.dim + 1, 1)
+    return np.degrees(np.arccos(np.clip(-(g[:, i] * g[:, j]).sum(-1), -1, 1)).min(axis=1))
+
+
+def mesh_items(mesh: Mesh) -> list[Item]:
+    kind = "triangles" if mesh.dim == 2 else "tetrahedra"
+    lengths = mesh.edge_lengths
+    size = Item("mesh", "ok", f"{mesh.n_nodes:,} nodes, {mesh.n_cells:,} {kind}, spacing {mesh.spacing:.3g} "
+                f"({lengths.min():.3g} to {lengths.max():.3g})" + (f", regions {', '.join(mesh.regions)}" if mesh.regions else ""),
+                {"nodes": mesh.n_nodes, "cells": mesh.n_cells, "dim": mesh.dim, "spacing": mesh.spacing,
+                 "boundaries": {k: len(v) for k, v in mesh.boundaries.items()},
+                 "regions": {k: len(v) for k, v in mesh.regions.items()}})
+    angle, ratio = float(smallest_angles(mesh).min()), float(mesh.quality.min())
+    poor = int((mesh.quality < 0.2).sum())
+    text = (f"smallest angle {angle:.0f} degrees, radius ratio at worst {ratio:.2f}, in the middle {np.median(mesh.quality):.2f} "
+            f"(1 is regular)")
+    if ratio < 0.02:
+        text, grade = text + f"; cell {int(mesh.quality.argmin())} is nearly flat and spoils accuracy and conditioning", "warn"
+    else:
+        grade = "note" if poor else "ok"
+        text += f"; {poor} slim cells" if poor else ""
+    return [size, Item("cells", grade, text, {"smallest_angle": angle, "radius_ratio": ratio, "slim": poor})]
+
+
+# ---------------------------------------------------------------------- equation and conditions
+
+
+def equation_item(project: Project) -> Item:
+    s, known = project.scenario, []
+    units = Units() if project.file is None else project.file.units
+    for name, dimension in (("diffusion", DIFFUSIVITY), ("decay", RATE)):
+        for value in _each(project, name):
+            known.append((f"{name}{value[0]} {value[1]} {units.name(dimension)}").strip())
+    if s.flow is not None:
+        known.append("velocity with the data")
+    elif s.pde.velocity is not None:
+        steady = not callable(s.pde.velocity)
+        known.append(f"velocity {'steady' if steady else 'changing in time'} {units.name(SPEED)}".strip())
+    if s.pde.reaction is not None:
+        known.append("reaction known")
+    learned = [f"{c} calibrated{' in each region' if project.per_region and c != 'convection' else ''}" for c in project.calibrate]
+    if project.unknown_reaction:
+        learned.append("reaction unknown, learned")
+    text = f"{s.equation} for {', '.join(s.pde.fields)}; " + "; ".join(known + learned)
+    idle = [c for c in project.calibrate if not _present(project, c)]
+    if idle:
+        return Item("equation", "warn", text + f"; {idle[0]} is zero everywhere, so there is nothing to calibrate",
+                    {"equation": s.equation, "calibrate": list(project.calibrate), "idle": idle})
+    return Item("equation", "ok", text, {"equation": s.equation, "calibrate": list(project.calibrate),
+                                         "per_region": project.per_region, "unknown_reaction": project.unknown_reaction})
+
+
+def _each(project: Project, name: str) -> list[tuple[str, str]]:
+    """(of which field, value in words) of a coefficient that is not zero."""
+    pde, found = project.scenario.pde, []
+    for f, value in zip(pde.fields, pde.per_field(name)):
+        v = np.asarray(value)
+        if v.any():
+            text = f"{float(v):.4g}" if v.ndim == 0 else f"{v.min():.4g} to {v.max():.4g}"
+            found.append(("" if pde.shared(name) else f" of {f}", text))
+    return found[:1] if pde.shared(name) else found
+
+
+def _present(project: Project, name: str) -> bool:
+    if name == "convection":
+        return any(isinstance(c, Robin) and (callable(c.coefficient) or c.coefficient > 0) for c in project.scenario.conditions)
+    return bool(_each(project, name))
+
+
+def boundary_item(project: Project) -> Item:
+    s = project.scenario
+    named = [(type(c).__name__.lower(), c.boundary) for c in s.conditions]
+    touched = np.zeros(len(s.mesh.boundary_facets), dtype=bool)
+    for c in s.conditions:
+        for name in (c.boundary, getattr(c, "partner", None)):
+            if name is not None:
+                touched[s.mesh.facet_index(name)] = True
+    closed = [n for n, f in s.mesh.boundaries.items() if len(f) and not touched[s.mesh.facet_index(n)].any()]
+    text = ", ".join(f"{kind} on {name}" for kind, name in named) or "no conditions"
+    text += f"; nothing passes through {', '.join(closed)}" if closed else ""
+    share = 1 - float(touched.mean())
+    text += f" ({share:.0%} of the boundary facets are closed)" if 0 < share < 1 else ""
+    return Item("boundary", "ok" if named else "note", text, {"conditions": [list(n) for n in named], "closed_share": share})
+
+
+# ---------------------------------------------------------------------- data
+
+
+def data_items(project: Project, data: Dataset) -> list[Item]:
+    s = project.scenario
+    text = (f"{s.train} trajectories for training, {s.test} for test, {data.steps} steps of {s.dt:g}"
+            + (", with a source" if data.has_source else "") + (", with a velocity" if data.has_velocity else ""))
+    grade = "ok"
+    if not s.test:
+        text, grade = text + "; without a test trajectory nothing can be judged: give one split = \"test\"", "warn"
+    elif s.train < 3:
+        text, grade = text + "; with so few, one serves for training and choosing alike", "note"
+    found = [Item("data", grade, text, {"train": s.train, "test": s.test, "steps": data.steps, "dt": s.dt,
+                                        "source": data.has_source, "velocity": data.has_velocity})]
+    moved = [n for n in project.notes if n.interpolation or n.outside or n.resampling]
+    if moved:
+        worst, late = max(n.interpolation for n in moved), max(n.resampling for n in moved)
+        outside = max(n.outside for n in moved)
+        text = f"{len(moved)} of {len(project.notes)} trajectories {moved[0].how}: error about {worst:.2g} of the data"
+        text += f", in time {late:.2g}" if late else ""
+        text += f"; {outside} nodes lie outside of what is given" if outside else ""
+        found.append(Item("interpolation", "warn" if max(worst, late) > 0.05 else "note", text, {
+            "error": worst, "error_in_time": late, "outside": outside, "trajectories": {n.label: n.interpolation for n in moved}}))
+    scaling = state_scaling(data)
+    for f, name in enumerate(s.pde.fields):
+        mean, std, offset = scaling.mean[f], scaling.std[f], s.offsets[f]
+        far = abs(mean - offset) > 20 * std
+        text = f"{name} has mean {mean:.4g} and spread {std:.3g}, offset {offset:.4g}"
+        if far:
+            text += f"; relative errors are measured from the offset and will look small: is it meant to be about {mean:.4g}?"
+        found.append(Item(f"field {name}", "warn" if far else "ok", text, {"mean": mean, "std": std, "offset": offset}))
+    return found
+
+
+def fixed_items(problem: Discretisation, data: Dataset) -> list[Item]:
+    """Do the data have the values that Dirichlet conditions fix?"""
+    if problem.fixed is None:
+        return []
+    state = torch.from_numpy(data.read(0, only=()).state).to(torch.float64)
+    mask = problem.fixed.expand(problem.n_fields, -1).T
+    worst = 0.0
+    for k in sorted({0, 1, data.steps // 2, data.steps} - ({0} if data.steps > 1 else set())):
+        wanted = problem.fixed_values(k * data.dt)
+        assert wanted is not None
+        worst = max(worst, float((problem.restrict(state[k]) - wanted)[mask].abs().max()))
+    spread = float(state.std())
+    share = worst / spread if spread > 0 else 0.0
+    text = f"data differ from the fixed boundary values by at most {worst:.3g}, {share:.2g} of their spread"
+    return [Item("fixed values", "warn" if share > 0.05 else "ok", text, {"difference": worst, "relative": share})]
+
+
+# ---------------------------------------------------------------------- numbers to know
+
+
+def _velocity(project: Project, data: Dataset) -> Tensor:
+    """Velocities [T, N, d] of the problem at a few times; zeros without one."""
+    s = project.scenario
+    if s.flow is not None:
+        found = data.read(0, only=("velocity",)).velocity
+        assert found is not None
+        return torch.from_numpy(found).to(torch.float64)
+    v = s.pde.velocity
+    if v is None:
+        return torch.zeros(1, s.mesh.n_nodes, s.mesh.dim, dtype=torch.float64)
+    rows = [v(float(t)) for t in torch.linspace(0, s.horizon, 9)] if callable(v) else [v]
+    full = [torch.as_tensor(r, dtype=torch.float64) for r in rows]
+    return torch.stack([r.expand(s.mesh.n_nodes, s.mesh.dim) for r in full])
+
+
+def _diffusivities(problem: Discretisation) -> np.ndarray:
+    """Scalar diffusivity [F, K]: of a tensor, its mean eigenvalue."""
+    rows = []
+    for value in problem.pde.per_field("diffusion"):
+        v = np.asarray(value, dtype=float)
+        v = np.trace(v, axis1=-2, axis2=-1) / problem.mesh.dim if v.ndim >= 2 else v
+        rows.append(np.broadcast_to(v, problem.mesh.n_cells))
+    return np.stack(rows)
+
+
+def number_items(problem: Discretisation, velocity: Tensor) -> list[Item]:
+    """Fourier number D dt / h^2, cell Peclet number |v| h / (2 D), Courant number |v| dt / h, with h the mean edge of a cell."""
+    mesh, dt = problem.mesh, problem.dt
+    x = mesh.points[mesh.cells]
+    i, j = np.triu_indices(mesh.dim + 1, 1)
+    h = np.linalg.norm(x[:, i] - x[:, j], axis=2).mean(axis=1)
+    D = _diffusivities(problem)
+    fourier = D * dt / h**2
+    stiff = problem.stiffness_number
+    middle, most = float(np.median(fourier)), float(fourier.max())
+    text = f"Fourier number D dt/h² {middle:.3g} (at most {most:.3g}), stiffness {stiff:.3g}"
+    grade = "ok"
+    if middle > 10:
+        text, grade = text + "; a step smooths over many cells, so details between steps are gone: a smaller dt sees more", "note"
+    elif 0 < most < 1e-4:
+        text, grade = text + "; diffusion hardly acts within a step: check the units of diffusion, dt and mesh", "warn"
+    found = [Item("diffusion", grade, text, {"fourier": middle, "fourier_max": most, "stiffness": stiff})]
+    speed = velocity.norm(dim=-1).amax(0).numpy()[mesh.cells].mean(axis=1)
+    if speed.any():
+        with np.errstate(divide="ignore"):
+            peclet = np.where(speed > 0, speed * h / (2 * D.max(axis=0)), 0.0)
+        courant = float((speed * dt / h).max())
+        top = float(peclet.max())
+        text = f"cell Péclet number |v| h/2D {np.median(peclet):.3g} (at most {top:.3g}), Courant number {courant:.3g}"
+        grade = "ok"
+        if courant > 3:
+            text, grade = text + "; the flow crosses several cells in a step: a smaller dt is more accurate", "warn"
+        elif top > 2:
+            text, grade = text + "; the classical solver rings at fronts (streamline diffusion will be learned)", "note"
+        found.append(Item("advection", grade, text, {"peclet": float(np.median(peclet)), "peclet_max": top, "courant": courant}))
+    solver = GreenSolver(problem, solves=1000)
+    backend = solver.operator().backend
+    found.append(Item("solver", "ok", f"auto takes the backend '{backend}'" + (
+        "; operators change in time" if problem.time_dependent else ", one matrix for all steps"),
+        {"backend": backend, "time_dependent": problem.time_dependent}))
+    return found
+
+
+# ---------------------------------------------------------------------- source
+
+
+def source_items(project: Project, data: Dataset) -> list[Item]:
+    """Does dt resolve the source? The trapezoid of its samples against its true average over each step."""
+    if not data.has_source:
+        return []
+    gap = size = jump = 0.0
+    for number in data.of("train")[:MOST]:
+        t = data.read(number, only=("source", "source_average"))
+        assert t.source is not None and t.source_average is not None
+        f, mean = t.source.astype(np.float64), t.source_average.astype(np.float64)
+        gap += float(np.square(0.5 * (f[1:] + f[:-1]) - mean).sum())
+        jump += float(np.square(f[1:] - f[:-1]).sum())
+        size += float(np.square(mean).sum())
+    if size == 0:
+        return [Item("source", "note", "the source is zero throughout", {"trapezoid": 0.0})]
+    miss, change = float(np.sqrt(gap / size)), float(np.sqrt(jump / size))
+    kinds = {n.source for n in project.notes} - {"none"}
+    travel = max((n.travel for n in project.notes), default=0.0)
+    narrow = min((n.narrow for n in project.notes if n.narrow), default=0.0)
+    numbers = {"trapezoid": miss, "change_per_step": change, "kinds": sorted(kinds), "radii_per_step": travel,
+               "radius_over_spacing": narrow}
+    if kinds == {"samples"}:  # the average is the trapezoid: all that can be told is how much changes between samples
+        text = f"known by its samples only, which change by {change:.2g} of its size from step to step"
+        grade = "warn" if change > 0.7 else "note" if change > 0.3 else "ok"
+        text += "; what happens in between is lost: take a smaller dt, a function or a table of spots" if grade == "warn" else ""
+        return [Item("source", grade, text, numbers)]
+    text = f"its samples alone would miss {miss:.2g} of it; its average over each step is used"
+    text += f"; the fastest spot moves {travel:.2g} of its radii in a step" if travel else ""
+    items = [Item("source", "note" if miss > 0.05 else "ok", text, numbers)]
+    if narrow:
+        text = f"the smallest spot has a radius of {narrow:.2g} spacings"
+        text += "; it falls between the nodes: a finer mesh is needed to see it" if narrow < 0.5 else ""
+        items.append(Item("spots", "warn" if narrow < 0.5 else "ok", text, {"radius_over_spacing": narrow}))
+    return items
+
+
+# ---------------------------------------------------------------------- the classical solver
+
+
+def solver_items(project: Project, data: Dataset, device: str, report: Report | None) -> list[Item]:
+    """Free rollouts of the classical solver against the data, and the share of a step that it explains."""
+    s = project.scenario
+    rows: dict[str, dict[str, float]] = {}
+    splits = [(split, data.of(split)[:MOST]) for split in ("train", "test") if data.of(split)]
+    shift = torch.tensor(s.offsets, dtype=torch.float64, device=device)
+    done, total = 0, 2 * len(splits)
+    explained = float("nan")
+    for split, numbers in splits:
+        batch = data.batch(numbers, device=device, dtype=torch.float64, only=("source_average", "velocity"))
+        problem = s.problem(None if s.flow is None else batch.velocity, device=device)
+        if batch.velocity is not None:
+            problem = problem.given(given_velocity(batch.velocity, s.dt))
+        rows[split] = {}
+        for name, kind in (("consistent", CONSISTENT), ("lumped", LUMPED)):
+            with torch.no_grad():
+                rows[split][name] = _error(Classical(kind), problem, batch, shift)
+                if name == "consistent" and split == "train":
+                    explained = _explained(problem, batch)
+            done += 1
+            if report is not None:
+                report("classical solver", done, total)
+    shown = "; ".join(f"{split} {e['consistent']:.3g} (consistent mass), {e['lumped']:.3g} (lumped)" for split, e in rows.items())
+    worst = max(e["consistent"] for e in rows.values())
+    text, grade = f"error of free rollouts from the offset, {shown}", "ok"
+    if not np.isfinite(worst):
+        text, grade = text + "; it blows up: check the signs and units of the equation, or a smaller dt", "warn"
+    elif worst > 0.5:
+        missing = project.unknown_reaction or project.calibrate
+        grade = "note" if missing else "warn"
+        text += "; what is unknown matters" if missing else "; the equation, its units or the source do not fit the data"
+    found = [Item("classical", grade, text, {"errors": rows})]
+    if np.isfinite(explained):
+        low = explained < 0.5 and not (project.unknown_reaction or project.calibrate)
+        text = f"the equation explains {explained:.1%} of what changes in a step"
+        found.append(Item("step", "warn" if low else "ok", text + (
+            "; coefficients, dt or source are probably wrong" if low else ""), {"explained": explained}))
+    return found
+
+
+def _error(model: Classical, problem: Discretisation, batch: Any, shift: Tensor) -> float:
+    try:
+        states = rollout(model, problem, batch.state[:, 0], batch.source_average, batch.steps)
+    except SolveError:
+        return float("inf")
+    size = float((batch.state - shift).norm())
+    value = float((states - batch.state).norm()) / size if size > 0 else float("inf")
+    return value if np.isfinite(value) else float("inf")
+
+
+def _explained(problem: Discretisation, batch: Any, most: int = 20) -> float:
+    """1 - |u(k+1) - step(u(k))| / |u(k+1) - u(k)| over single steps spread over the data."""
+    gap = change = 0.0
+    state = Classical(CONSISTENT).prepare(problem, len(batch), 1)
+    for k in np.unique(np.linspace(0, batch.steps - 1, most).astype(int)):
+        u, after = batch.state[:, k], batch.state[:, k + 1]
+        source = None if batch.source_average is None else batch.source_average[:, k]
+        try:
+            guess = state.step(u, source, float(k) * problem.dt)
+        except SolveError:
+            return float("nan")
+        gap += float((guess - after).square().sum())
+        change += float((after - u).square().sum())
+    return 1 - float(np.sqrt(gap / change)) if change > 0 else 1.0

@@ -1,0 +1,128 @@
+"""The functions of a project's physics.py. The file is run only where a problem file names one of its functions."""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from collections.abc import Callable
+from difflib import get_close_matches
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+
+from dgnet.errors import InputError
+
+Tensor = torch.Tensor
+FILE = "physics.py"
+
+
+class Physics:
+    """physics.py of one folder, run at the first use and never from anywhere else."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / FILE
+        self._module: ModuleType | None = None
+
+    def function(self, name: str, where: str) -> Callable[..., Any]:
+        """The function as it stands in the file."""
+        module = self._run(where)
+        found = getattr(module, name, None)
+        if not callable(found):
+            known = [k for k, v in vars(module).items() if inspect.isfunction(v) and v.__module__ == module.__name__]
+            near = get_close_matches(name, known, 1)
+            hint = f"did you mean '{near[0]}'?" if near else f"it has: {', '.join(known) or 'none'}"
+            raise InputError(f"{where} names the function '{name}', which {self.path} does not have ({hint})")
+        return found
+
+    def _run(self, where: str) -> ModuleType:
+        if self._module is not None:
+            return self._module
+        if not self.path.is_file():
+            raise InputError(f"{where} names a function, but there is no {self.path}")
+        if self.path.resolve().parent != self.path.parent.resolve():
+            raise InputError(f"{self.path} points outside of its folder, so it is not run")
+        module = ModuleType("physics")
+        module.__file__ = str(self.path)
+        try:
+            exec(compile(self.path.read_text(encoding="utf-8"), str(self.path), "exec"), module.__dict__)
+        except SyntaxError as error:
+            raise InputError(f"{self.path}, line {error.lineno}: {error.msg}") from error
+        except (Exception, SystemExit) as error:
+            raise InputError(self._said(error, "running it")) from error
+        self._module = module
+        return module
+
+    def _said(self, error: BaseException, doing: str) -> str:
+        lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(self.path)]
+        at = f", line {lines[-1]}" if lines else ""
+        text = (str(error).splitlines() or [""])[0].rstrip(".")
+        return f"{self.path}{at}: {doing} failed with {type(error).__name__}" + (f": {text}" if text else "")
+
+    # ------------------------------------------------------------------ kinds of functions
+
+    def of_space_time(self, name: str, where: str, *, trailing: tuple[int, ...] = ()) -> Callable[[Tensor, float], Tensor]:
+        """f(x [n, d], t) -> [n, *trailing], checked at every call."""
+        function = self.function(name, where)
+
+        def call(x: Tensor, t: float) -> Tensor:
+            return self._checked(function, name, (x, t), (len(x), *trailing))
+
+        return call
+
+    def of_space(self, name: str, where: str, x: Tensor, shapes: tuple[tuple[int, ...], ...]) -> Tensor:
+        """f(x [n, d]) at given points, in one of the shapes."""
+        return self._checked(self.function(name, where), name, (x,), *shapes)
+
+    def mask(self, name: str, where: str, x: np.ndarray) -> np.ndarray:
+        """f(x [n, d]) -> true or false [n]."""
+        value = self._called(self.function(name, where), name, (torch.from_numpy(x),))
+        try:
+            found = np.asarray(value)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise InputError(f"{self.path}: {name}() must return true or false for every point") from error
+        if found.shape != (len(x),) or found.dtype != bool:
+            raise InputError(f"{self.path}: {name}() must return true or false for every point [{len(x)}], got "
+                             f"{found.dtype} {list(found.shape)}")
+        return found
+
+    def reaction(self, name: str, where: str, fields: int) -> Callable[[Tensor], Tensor]:
+        """r(u [..., F]) -> [..., F]; tried once, then used as it is."""
+        function = self.function(name, where)
+        trial = torch.linspace(-1.0, 1.0, 6 * fields).reshape(2, 3, fields)
+        value = self._called(function, name, (trial,))
+        if not isinstance(value, Tensor) or value.shape != trial.shape:
+            got = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise InputError(f"{self.path}: {name}() must return a tensor of the shape [..., {fields}] it is given, got {got} "
+                             f"for {list(trial.shape)}")
+        return function
+
+    def takes_time(self, name: str, where: str) -> bool:
+        """Whether a function has a second argument."""
+        try:
+            return len(inspect.signature(self.function(name, where)).parameters) > 1
+        except (TypeError, ValueError):
+            return False
+
+    def _called(self, function: Callable[..., Any], name: str, arguments: tuple[Any, ...]) -> Any:
+        try:
+            return function(*arguments)
+        except InputError:
+            raise
+        except Exception as error:
+            raise InputError(self._said(error, f"{name}()")) from error
+
+    def _checked(self, function: Callable[..., Any], name: str, arguments: tuple[Any, ...], *shapes: tuple[int, ...]) -> Tensor:
+        value = self._called(function, name, arguments)
+        try:
+            found = torch.as_tensor(value)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise InputError(f"{self.path}: {name}() must return numbers, got {type(value).__name__}") from error
+        if tuple(found.shape) not in shapes:
+            wanted = " or ".join(str(list(s)) for s in shapes)
+            raise InputError(f"{self.path}: {name}() must return {wanted} numbers, got {list(found.shape)}")
+        if not bool(torch.isfinite(found).all()):
+            raise InputError(f"{self.path}: {name}() returned a number that is not finite")
+        return found.to(arguments[0].device)

@@ -1,0 +1,444 @@
+"""A project: a problem file with its mesh, physics and data, as the scenario that everything else works with."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, NoReturn
+from xml.etree import ElementTree
+
+import numpy as np
+import torch
+
+from dgnet import __version__
+from dgnet.data import Dataset, Header, Trajectory, write_dataset
+from dgnet.errors import InputError
+from dgnet.mesh import ALL, Mesh
+from dgnet.models.dgnet import DGNetConfig
+from dgnet.models.registry import MODELS, configure
+from dgnet.problems.conditions import Condition, Dirichlet, Neumann, Periodic, Robin, Value
+from dgnet.problems.discretisation import Discretisation
+from dgnet.problems.pde import PDE
+from dgnet.problems.sources import Source, step_average
+from dgnet.problems.spot_table import SpotTable
+from dgnet.projects.importers import Frame, Note, collected, matches, notes_from, notes_text
+from dgnet.projects.physics import Physics
+from dgnet.projects.shapes import build
+from dgnet.projects.toml import ELSEWHERE, ArrayFile, BoundarySpec, Function, ProblemFile, SeriesSpec, Term, Training, read
+from dgnet.scenarios.scenario import Flow, Sample, Scenario
+
+Tensor = torch.Tensor
+Report = Callable[[str, int, int], None]
+
+IMPORTED = "imported.h5"
+"""What the data files became: made by the first command that needs it, and again whenever they change."""
+
+TRUTH = "given"
+SIZE = "own"
+_LAYOUT = 1  # of what the import writes; raise it to import everything anew
+
+
+@dataclass(frozen=True, eq=False)
+class Project:
+    """A user's own problem. `scenario` and `data` are what training, evaluation and rollouts work with."""
+
+    scenario: Scenario
+    data: Path
+    folder: Path | None = None  # None: made in Python
+    file: ProblemFile | None = None
+    calibrate: tuple[str, ...] = ()
+    per_region: bool = False
+    unknown_reaction: bool = False
+    model: Mapping[str, Any] = field(default_factory=dict)
+    training: Training = field(default_factory=Training)
+    notes: tuple[Note, ...] = ()
+
+    def config(self, name: str = "dgnet") -> Any:
+        """The configuration of a model: what the problem asks for, then the changes of [model] or [model.NAME]."""
+        where = "the model's settings" if self.file is None else f"{self.file.path}: model"
+        if name != "dgnet":
+            return _configured(name, self.model.get(name, {}), configure(name), f"{where}.{name}")
+        with Dataset(self.data) as data:
+            driven = data.has_source
+        moving = self.scenario.flow is not None or self.scenario.pde.velocity is not None
+        base = DGNetConfig(free=True, hidden=32, layers=2, learn_source=driven, learn_streamline=moving,
+                           reaction="learned" if self.unknown_reaction else "known", calibrate=self.calibrate,
+                           regions=self.per_region)
+        own = {key: value for key, value in self.model.items() if key not in MODELS}
+        return _configured(name, own | self.model.get("dgnet", {}), base, where)
+
+
+def load(folder: Path, report: Report | None = None, force: bool = False) -> Project:
+    """The project of a folder. Data that are new or have changed are imported (`force`: in any case)."""
+    file = read(Path(folder))
+    physics = Physics(file.folder)
+    request = _request(file)
+    kept = None if force else _kept(file, request)
+    mesh = _mesh_of(file, physics, kept)
+    pde, conditions = _equation(file, mesh, physics), _conditions(file, mesh, physics)
+    _validated(file, mesh, pde, conditions)
+    path = file.folder / IMPORTED
+    if kept is None:
+        _import(file, mesh, physics, request, path, report)
+    with Dataset(path) as data:
+        steps, counts = data.steps, {split: len(data.of(split)) for split in ("train", "test")}
+        notes = notes_from(str(data.provenance["notes"]))
+    scenario = _scenario(file.name, file.title, mesh, pde, conditions, file.dt, steps, counts, file.offset,
+                         file.pde.velocity == "data")
+    project = Project(scenario, path, file.folder, file, file.pde.calibrate, file.pde.per_region, file.pde.reaction == "unknown",
+                      file.model, file.training, notes)
+    for name in ("dgnet", *(m for m in file.model if m in MODELS)):
+        project.config(name)  # says now what is wrong with [model]
+    return project
+
+
+def project(name: str, mesh: Mesh, pde: PDE, conditions: Sequence[Condition], dt: float, trajectories: Sequence[Trajectory],
+            data: Path, *, offset: Sequence[float] = (), calibrate: Sequence[str] = (), per_region: bool = False,
+            unknown_reaction: bool = False, model: Mapping[str, Any] | None = None, training: Training | None = None) -> Project:
+    """A project without a problem file: everything is given in Python, and the trajectories are written to `data`."""
+    if not trajectories or all(t.split != "train" for t in trajectories):
+        raise InputError("a project needs at least one trajectory for training")
+    steps = {t.steps for t in trajectories}
+    if len(steps) > 1:
+        raise InputError(f"all trajectories of a project have the same number of steps, got {sorted(steps)}")
+    flow = trajectories[0].velocity is not None
+    shift = tuple(offset) or (0.0,) * len(pde.fields)
+    for t in trajectories:
+        if t.state.shape[1:] != (mesh.n_nodes, len(pde.fields)):
+            raise InputError(f"a trajectory's states are [time, {mesh.n_nodes}, {len(pde.fields)}], got {list(t.state.shape)}")
+    header = Header(mesh, pde.fields, dt, steps.pop(), shift, {"truth": TRUTH, "scenario": name, "size": SIZE,
+                                                               "package": "dgnet", "package_version": __version__})
+    write_dataset(data, header, trajectories)
+    counts = {split: sum(t.split == split for t in trajectories) for split in ("train", "test")}
+    scenario = _scenario(name, name, mesh, pde, tuple(conditions), dt, header.steps, counts, shift, flow)
+    return Project(scenario, data, None, None, tuple(calibrate), per_region, unknown_reaction, dict(model or {}),
+                   training or Training())
+
+
+def trajectory(state: np.ndarray, mesh: Mesh, dt: float, source: Source | SpotTable | np.ndarray | None = None,
+               split: str = "train", panels: int = 8) -> Trajectory:
+    """States [T+1, N] or [T+1, N, F] and what drove them: a table of spots, a function f(x, t), samples [T+1, N, F], or nothing."""
+    value = np.asarray(state, dtype=np.float32)
+    value = value[..., None] if value.ndim == 2 else value
+    time = dt * np.arange(len(value))
+    if source is None:
+        return Trajectory(value, time, split=split)
+    if isinstance(source, np.ndarray):
+        samples = source[..., None] if source.ndim == 2 else source
+        average = 0.5 * (samples[1:] + samples[:-1])
+    else:
+        x, times = torch.tensor(mesh.points), torch.tensor(time)
+        samples = source(x, times)[0].numpy()
+        average = (source.average(x, 0, len(time) - 1, dt) if isinstance(source, SpotTable)
+                   else step_average(source, x, times[:-1], dt, panels))[0].numpy()
+    return Trajectory(value, time, samples.astype(np.float32), average.astype(np.float32), split=split)
+
+
+def _scenario(name: str, title: str, mesh: Mesh, pde: PDE, conditions: tuple[Condition, ...], dt: float, steps: int,
+              counts: Mapping[str, int], offset: tuple[float, ...], flow: bool) -> Scenario:
+    def nothing_to_sample(scenario: Scenario, draws: Any) -> NoReturn:
+        raise InputError(f"'{name}' is a problem of your own: its trajectories come from its data and cannot be generated")
+
+    sampler: Callable[..., Sample] = nothing_to_sample
+    return Scenario(name, title, SIZE, equation(pde, flow), repr(mesh), lambda: mesh, pde, conditions, dt, steps, counts["train"],
+                    counts["test"], sampler, {}, {}, (), offset, flow=Flow(0.0, 0.0, dt, 0.0, 0.0) if flow else None)
+
+
+def equation(pde: PDE, flow: bool = False) -> str:
+    """The equation in words of symbols, with the terms that there are."""
+    def there(name: str) -> bool:
+        return any(not np.isscalar(v) or v != 0 for v in pde.per_field(name))
+
+    terms = ["div(D grad u)"] * there("diffusion") + ["- v . grad u"] * (flow or pde.velocity is not None)
+    terms += ["- k u"] * there("decay") + ["+ r(u)"] * (pde.reaction is not None) + ["+ f"]
+    return ("du/dt = " + " ".join(terms)).replace("= + ", "= ")
+
+
+# ---------------------------------------------------------------------- mesh, equation, conditions
+
+
+def _mesh_of(file: ProblemFile, physics: Physics, kept: Path | None) -> Mesh:
+    if kept is not None and file.mesh.shape:  # making a shape takes longer than reading it back
+        with Dataset(kept) as data:
+            return data.mesh
+    return build(file.mesh, file.folder, physics, str(file.path))
+
+
+def _equation(file: ProblemFile, mesh: Mesh, physics: Physics) -> PDE:
+    spec, where = file.pde, f"{file.path}: pde"
+    velocity: Any = None
+    if isinstance(spec.velocity, tuple):
+        if len(spec.velocity) != mesh.dim:
+            raise InputError(f"{where}.velocity has {len(spec.velocity)} components, but the mesh is {mesh.dim}D")
+        velocity = list(spec.velocity)
+    elif isinstance(spec.velocity, Function):
+        velocity = _velocity(spec.velocity.name, f"{where}.velocity", mesh, physics)
+    reaction = None
+    if isinstance(spec.reaction, Function):
+        reaction = physics.reaction(spec.reaction.name, f"{where}.reaction", len(file.fields))
+    diffusion = _coefficient(spec.diffusion, "diffusion", file, mesh, physics)
+    return PDE(file.fields, diffusion, velocity, _coefficient(spec.decay, "decay", file, mesh, physics), reaction)
+
+
+def _velocity(name: str, where: str, mesh: Mesh, physics: Physics) -> Any:
+    """A steady flow where the function has one argument, else one that changes in time."""
+    x = torch.tensor(mesh.points)
+    if not physics.takes_time(name, where):
+        return physics.of_space(name, where, x, ((mesh.n_nodes, mesh.dim),)).to(torch.float64)
+    function = physics.of_space_time(name, where, trailing=(mesh.dim,))
+    function(x, 0.0)
+    return lambda t: function(x, t)
+
+
+def _coefficient(term: Term, name: str, file: ProblemFile, mesh: Mesh, physics: Physics) -> Any:
+    where = f"{file.path}: pde.{name}"
+    if isinstance(term, Mapping) and set(term) & set(file.fields):
+        for key in [*term, *file.fields]:
+            if key not in file.fields or key not in term:
+                raise InputError(f"{where} needs one value for each of the fields {', '.join(file.fields)}; '{key}' "
+                                 f"{'is none of them' if key not in file.fields else 'is missing'}")
+        return {f: _values(term[f], name, f"{where}.{f}", file, mesh, physics) for f in file.fields}
+    return _values(term, name, where, file, mesh, physics)
+
+
+def _values(term: Term, name: str, where: str, file: ProblemFile, mesh: Mesh, physics: Physics) -> Any:
+    d, K, N = mesh.dim, mesh.n_cells, mesh.n_nodes
+    shapes: tuple[tuple[int, ...], ...] = ((K,), (K, d, d)) if name == "diffusion" else ((N,),)
+    if isinstance(term, Function):
+        x = torch.tensor(mesh.centroids if name == "diffusion" else mesh.points)
+        return physics.of_space(term.name, where, x, shapes).to(torch.float64).numpy()
+    if isinstance(term, ArrayFile):
+        return _array(file.folder / term.path, shapes)
+    if isinstance(term, Mapping):
+        return _by_region(term, name, where, mesh)
+    if isinstance(term, tuple):
+        if len(term) != d:
+            raise InputError(f"{where} is a {len(term)} x {len(term)} tensor, but the mesh is {d}D")
+        return np.array(term)
+    if term < 0 and name == "diffusion":
+        raise InputError(f"{where} must not be negative, got {term:g}")
+    return term
+
+
+def _by_region(term: Mapping[str, Any], name: str, where: str, mesh: Mesh) -> np.ndarray:
+    """One value per cell [K] (diffusion), averaged to the nodes [N] where the term needs that (decay)."""
+    from difflib import get_close_matches
+
+    value = np.full(mesh.n_cells, np.nan)
+    owner = np.full(mesh.n_cells, "", dtype=object)
+    for region, number in term.items():
+        if region != ELSEWHERE and region not in mesh.regions:
+            known = [*mesh.regions, ELSEWHERE]
+            near = get_close_matches(region, known, 1)
+            hint = f"did you mean '{near[0]}'?" if near else f"the mesh has the regions: {', '.join(mesh.regions) or 'none'}"
+            raise InputError(f"{where}: there is no region or field '{region}' ({hint})")
+        if not isinstance(number, float):
+            raise InputError(f"{where}.{region} must be a number")
+        if number < 0 and name == "diffusion":
+            raise InputError(f"{where}.{region} must not be negative, got {number:g}")
+        if region == ELSEWHERE:
+            continue
+        cells = mesh.regions[region]
+        twice = cells[~np.isnan(value[cells])]
+        if len(twice):
+            raise InputError(f"{where}: cell {twice[0]} is in the regions '{owner[twice[0]]}' and '{region}'")
+        value[cells], owner[cells] = number, region
+    left = np.flatnonzero(np.isnan(value))
+    if len(left):
+        if ELSEWHERE not in term:
+            raise InputError(f"{where}: cell {left[0]} is in none of its regions; give '{ELSEWHERE}' a value, too")
+        value[left] = term[ELSEWHERE]
+    if name == "diffusion":
+        return value
+    share = np.repeat((mesh.volumes / (mesh.dim + 1))[:, None], mesh.dim + 1, axis=1)
+    total = np.bincount(mesh.cells.ravel(), (share * value[:, None]).ravel(), minlength=mesh.n_nodes)
+    return total / np.bincount(mesh.cells.ravel(), share.ravel(), minlength=mesh.n_nodes)
+
+
+def _array(path: Path, shapes: tuple[tuple[int, ...], ...]) -> np.ndarray:
+    try:
+        value = np.load(path, allow_pickle=False)
+    except FileNotFoundError as error:
+        raise InputError(f"there is no file {path}") from error
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError(f"{path} is not an array of numbers (.npy)") from error
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiu" or value.shape not in shapes:
+        got = f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else "an archive"
+        raise InputError(f"{path} must hold numbers {' or '.join(str(list(s)) for s in shapes)}, got {got}")
+    if not np.isfinite(value).all():
+        raise InputError(f"{path} is not finite at index {np.argwhere(~np.isfinite(value))[0].tolist()}")
+    return value.astype(np.float64)
+
+
+def _conditions(file: ProblemFile, mesh: Mesh, physics: Physics) -> tuple[Condition, ...]:
+    found: list[Condition] = []
+    for k, spec in enumerate(file.boundaries, start=1):
+        where = f"{file.path}: boundary[{k}]"
+        for key, name in (("name", spec.name), ("partner", spec.partner)):
+            if name and name != ALL and name not in mesh.boundaries:
+                raise InputError(f"{where}.{key}: the mesh has no boundary '{name}' (it has: {', '.join([*mesh.boundaries, ALL])})")
+        found.append(_condition(spec, where, physics))
+    return tuple(found)
+
+
+def _condition(spec: BoundarySpec, where: str, physics: Physics) -> Condition:
+    def value(given: float | Function, key: str) -> Value:
+        return physics.of_space_time(given.name, f"{where}.{key}") if isinstance(given, Function) else given
+
+    if spec.kind == "dirichlet":
+        return Dirichlet(spec.name, value(spec.value, "value"), spec.field)
+    if spec.kind == "neumann":
+        return Neumann(spec.name, value(spec.value, "flux"), spec.field)
+    if spec.kind == "robin":
+        return Robin(spec.name, value(spec.coefficient, "coefficient"), value(spec.value, "ambient"), spec.field)
+    return Periodic(spec.name, spec.partner)
+
+
+def _validated(file: ProblemFile, mesh: Mesh, pde: PDE, conditions: tuple[Condition, ...]) -> None:
+    """Build the discretised problem once, so that what is wrong is said with the file's name."""
+    try:
+        problem = Discretisation(mesh, pde, conditions, file.dt)
+        for t in (0.0, file.dt):
+            problem.load(t)
+            problem.fixed_values(t)
+            problem.convection_part(t)
+        if file.pde.per_region:
+            from dgnet.models.dgnet import regions_of
+
+            regions_of(mesh)
+    except InputError as error:
+        raise error if str(file.folder) in str(error) else InputError(f"{file.path}: {error}") from error
+
+
+# ---------------------------------------------------------------------- settings of models
+
+
+def _configured(name: str, changes: Any, base: Any, where: str) -> Any:
+    from difflib import get_close_matches
+
+    if not isinstance(changes, Mapping):
+        raise InputError(f"{where} must be a table")
+    known = {f.name: getattr(base, f.name) for f in fields(base)}
+    values = {}
+    for key, value in changes.items():
+        if key not in known:
+            near = get_close_matches(key, known, 1)
+            raise InputError(f"{where}.{key} is not a setting of {name}" + (f"; did you mean '{near[0]}'?" if near else
+                                                                           f" (known: {', '.join(known)})"))
+        values[key] = _typed(value, known[key], f"{where}.{key}")
+    try:
+        return replace(base, **values)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
+
+
+def _typed(value: Any, like: Any, where: str) -> Any:
+    """The value, if it is of the kind that the setting has."""
+    if isinstance(like, tuple):
+        if isinstance(value, list):
+            return tuple(value)
+    elif isinstance(like, bool) or isinstance(value, bool):
+        if isinstance(like, bool) and isinstance(value, bool):
+            return value
+    elif isinstance(like, float) and isinstance(value, int | float) and np.isfinite(value):
+        return float(value)
+    elif isinstance(like, int) and isinstance(value, int) and 0 < value < 100_000:
+        return value
+    elif isinstance(like, str) and isinstance(value, str):
+        return value
+    raise InputError(f"{where} must be like {like!r}, got {value!r}")
+
+
+# ---------------------------------------------------------------------- import, and when it is needed
+
+
+def _request(file: ProblemFile) -> str:
+    """What decides how files are read; not what they hold."""
+    parts = (_LAYOUT, file.name, file.fields, file.offset, file.dt, file.mesh, file.data, file.pde.velocity == "data")
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def _entries(file: ProblemFile) -> list[tuple[str, Path, SeriesSpec]]:
+    return [(f"{file.path}: data[{k}]", path, each) for k, spec in enumerate(file.data, start=1)
+            for path, each in matches(spec, file.folder, f"{file.path}: data[{k}].file")]
+
+
+def _inputs(file: ProblemFile, entries: Sequence[tuple[str, Path, SeriesSpec]]) -> list[Path]:
+    """Every file that the import reads."""
+    found = [file.folder / file.mesh.file] if file.mesh.file else []
+    named = any(s.function for s in (*file.mesh.boundaries.values(), *file.mesh.regions.values()))
+    for _, path, spec in entries:
+        found += [file.folder / name for name in (spec.source.table, spec.sensors) if name]
+        named = named or bool(spec.source.function)
+        if path.suffix == ".vtu" and "*" in spec.file:
+            found += sorted(file.folder.glob(spec.file))
+            continue
+        found.append(path)
+        if path.suffix == ".pvd":
+            try:
+                found += [path.parent / e.get("file", "") for e in ElementTree.parse(path).getroot().iter("DataSet")]
+            except (ElementTree.ParseError, OSError):
+                pass  # said when it is read
+        if path.suffix == ".xdmf":
+            found.append(path.with_suffix(".h5"))
+    if named:
+        found.append(file.folder / "physics.py")
+    return [p for p in dict.fromkeys(found) if p.is_file()]
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    stat = path.stat()
+    return stat.st_size, stat.st_mtime_ns
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def _kept(file: ProblemFile, request: str) -> Path | None:
+    """The imported data, if they are what the files would give again. Without the files, what was imported is used."""
+    path = file.folder / IMPORTED
+    if not path.exists():
+        return None
+    try:
+        with Dataset(path) as data:
+            if data.provenance.get("request") != request:
+                return None
+            stored = json.loads(str(data.provenance["inputs"]))
+    except (InputError, KeyError, ValueError, OSError, TypeError):
+        return None
+    try:
+        now = {os.path.relpath(p, file.folder): p for p in _inputs(file, _entries(file))}
+    except InputError:
+        now = {}
+    if set(now) - set(stored):
+        return None
+    for name, place in now.items():
+        size, when, digest = stored[name]
+        if _stamp(place) != (size, when) and _digest(place) != digest:
+            return None
+    return path
+
+
+def _import(file: ProblemFile, mesh: Mesh, physics: Physics, request: str, path: Path, report: Report | None) -> None:
+    entries = _entries(file)
+    for where, given, _ in entries:
+        if given.resolve() == path.resolve():
+            raise InputError(f"{where}: {IMPORTED} is what dgnet writes itself; give your file another name")
+    frame = Frame(file.folder, mesh, file.fields, file.offset, file.dt, file.pde.velocity == "data")
+    trajectories, notes = collected(entries, frame, physics, report)
+    if all(t.split != "train" for t in trajectories):
+        raise InputError(f"{file.path}: data has no trajectory for training (split = \"train\")")
+    inputs = {os.path.relpath(p, file.folder): [*_stamp(p), _digest(p)] for p in _inputs(file, entries)}
+    origin: dict[str, str | int | float] = {
+        "truth": TRUTH, "scenario": file.name, "size": SIZE, "package": "dgnet", "package_version": __version__,
+        "request": request, "inputs": json.dumps(inputs), "notes": notes_text(notes)}
+    try:
+        write_dataset(path, Header(mesh, file.fields, file.dt, trajectories[0].steps, file.offset, origin), trajectories)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror or error}") from error

@@ -1,0 +1,213 @@
+"""`dgnet new`: a small complete project to be edited. An L-shaped aluminium plate with a hole, heated by a moving spot.
+
+The data are made by the independent reference solver on a finer mesh with smaller steps, so that the classical solver on the
+project's own mesh is visibly worse than what can be learned.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from dgnet.errors import InputError
+from dgnet.mesh import ALL, Mesh, save
+from dgnet.models import few_threads
+from dgnet.problems.conditions import Robin
+from dgnet.problems.pde import PDE
+from dgnet.problems.spot_table import SpotTable
+from dgnet.projects.shapes import plate
+from dgnet.projects.toml import FILE
+from dgnet.reference.transport import solve
+
+DIFFUSIVITY, EXCHANGE, AMBIENT = 9.7e-5, 2.0e-5, 293.15
+DT, STEPS = 0.25, 60
+TRAIN, TEST = 10, 2
+RADIUS, SPEED, POWER = 0.014, 0.05, 60.0
+CORNERS = np.array([(0, 0), (0.3, 0), (0.3, 0.08), (0.1, 0.08), (0.1, 0.2), (0, 0.2)], dtype=float)
+HOLE = ((0.05, 0.15), 0.02)
+SIDES = ["bottom", "right", "inner", "inner", "top", "left"]
+SPACING = 0.012
+CHUNK = 4  # trajectories that the reference solver does at once
+
+PROBLEM = """\
+# A problem of your own: what is known about it, what is to be learned, and the simulations to learn from.
+#   dgnet check .             what dgnet understands, and how good the classical solver is
+#   dgnet train . --out RUN   learn a surrogate;   dgnet evaluate RUN   judge it on the test trajectories
+#   dgnet rollout RUN --source spots.csv --vtk out.pvd     use it for a source it never saw
+# Numbers are in the units below; "14 mm2/s" converts. All keys: docs/problem-files.md.
+
+[problem]
+name = "plate"
+title = "Moving heat spot on an L-shaped aluminium plate"
+fields = ["T"]
+dt = 0.25                      # s, the step of the data and of the surrogate
+offset = { T = 293.15 }        # ambient: what relative errors are measured from, and where a rollout starts
+
+[units]
+length = "m"
+time = "s"
+T = "K"
+
+[mesh]
+file = "plate.msh"             # any mesh of triangles or tetrahedra that meshio reads; names come from its physical groups
+# or a shape:
+# shape = "l-shape"            # rectangle, box, disc, l-shape, polygon
+# size = [0.3, 0.2]
+# arms = [0.08, 0.1]
+# spacing = 0.012
+# holes = [{ centre = [0.05, 0.15], radius = 0.02 }]
+# names for parts that have none yet:
+# boundaries.foot = { y = 0.0 }
+# regions.weld = { x = [0.09, 0.11] }
+
+# dT/dt = div(D grad T) - v . grad T - k T + r(T) + f; what is not given is not there
+[pde]
+diffusion = "97 mm2/s"         # a number, a tensor [[..], [..]], { function = "NAME" }, or one value per region: see below
+# velocity = [0.0, 0.0]        # or "data", or { function = "NAME" }
+# decay = 0.0                  # 1/s
+# reaction = "unknown"         # learned from the data; or { function = "NAME" } in physics.py
+# calibrate = ["diffusion"]    # known only roughly: fitted to the data (diffusion, decay, convection)
+# per_region = true            # one factor for each region of the mesh instead of one for all
+# [pde.diffusion]              # one value per region
+# weld = "60 mm2/s"
+# elsewhere = "97 mm2/s"
+
+# What no [[boundary]] names lets nothing through. "boundary" is all of it; this mesh has bottom, right, inner, top, left, hole-1.
+[[boundary]]
+name = "boundary"
+kind = "robin"                 # -D dT/dn = coefficient (T - ambient); or dirichlet, neumann, periodic
+coefficient = "0.02 mm/s"      # heat transfer coefficient over density times heat capacity
+ambient = 293.15
+
+# Simulations or measurements: .npz, .h5, .pvd, .xdmf, .vtu, .csv of sensors. `*` in source is what it is in file.
+[[data]]
+file = "runs/train-*.npz"
+split = "train"
+source = "runs/train-*.csv"    # moving spots; or { function = "NAME" }, "file" (samples in the data), "none"
+
+[[data]]
+file = "runs/test-*.npz"       # never used in training; at least one makes the judgement honest
+split = "test"
+source = "runs/test-*.csv"
+
+[training]
+minutes = 0.75                 # on one CPU core; larger meshes need more
+
+# [model]                      # settings of DGNet, for those who know them
+# hidden = 32
+"""
+
+PHYSICS = '''\
+"""Functions that problem.toml may name: { function = "NAME" }. Points x are torch tensors [n, d], t is a number.
+
+This file is run only where problem.toml names one of its functions. Nothing here is used by the example as it stands.
+"""
+
+import torch
+
+
+def reaction(u):
+    """r(u) for states [..., fields]: pde.reaction = { function = "reaction" }."""
+    return -0.01 * (u - 293.15)
+
+
+def conductivity(x):
+    """Diffusivity at the middle of every cell: pde.diffusion = { function = "conductivity" }."""
+    return 9.7e-5 * (1.0 + 0.2 * (x[:, 0] > 0.1))
+
+
+def room(x, t):
+    """Ambient temperature: [[boundary]] ambient = { function = "room" }."""
+    return torch.full((len(x),), 293.15 + 0.1 * t, dtype=x.dtype)
+
+
+def lamp(x, t):
+    """A source, in K/s: [[data]] source = { function = "lamp" }."""
+    return 5.0 * torch.exp(-((x[:, 0] - 0.05 - 0.02 * t) ** 2 + (x[:, 1] - 0.04) ** 2) / 0.03**2)
+'''
+
+
+class Several:
+    """Tables of spots of several trajectories as one source [B, T, N, 1]."""
+
+    def __init__(self, tables: list[SpotTable]) -> None:
+        self.tables = tables
+
+    def __call__(self, x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        return torch.cat([table(x, t) for table in self.tables])
+
+
+def write(folder: Path, seed: int = 0, report: Callable[[str, int, int], None] | None = None) -> list[Path]:
+    """The example in a new folder, which appears when it is complete."""
+    folder = Path(folder)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(f"{folder} exists and is not empty; choose another name")
+    part = folder.with_name(folder.name + ".part")
+    shutil.rmtree(part, ignore_errors=True)
+    try:
+        (part / "runs").mkdir(parents=True)
+        mesh = plate(CORNERS, [HOLE], SPACING, SIDES)
+        save(mesh, part / "plate.msh")
+        rng = np.random.default_rng(seed)
+        names = [f"train-{k + 1}" for k in range(TRAIN)] + [f"test-{k + 1}" for k in range(TEST)]
+        paths = [part / "runs" / f"{name}.csv" for name in names]
+        for name, path in zip(names, paths):
+            path.write_text(spots(mesh, rng, smooth=name.startswith("test")))
+        (part / "spots.csv").write_text(spots(mesh, rng, smooth=True))
+        with few_threads(mesh.n_nodes):
+            states = simulated(mesh, [SpotTable.read(p, 2) for p in paths], report)
+        for name, state in zip(names, states):
+            np.savez_compressed(part / "runs" / f"{name}.npz", state=state[..., 0].astype(np.float32),
+                                time=DT * np.arange(STEPS + 1), points=mesh.points)
+        (part / FILE).write_text(PROBLEM)
+        (part / "physics.py").write_text(PHYSICS)
+        if folder.exists():
+            folder.rmdir()
+        os.replace(part, folder)
+    except OSError as error:
+        raise InputError(f"cannot write {folder}: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return [folder / FILE, folder / "physics.py", folder / "plate.msh", folder / "runs", folder / "spots.csv"]
+
+
+def spots(mesh: Mesh, rng: np.random.Generator, smooth: bool, count: int = 2) -> str:
+    """Paths over the plate as CSV: straight from place to place in training, on curves at test."""
+    lines = ["t,x,y,radius,power,spot"]
+    horizon = DT * STEPS
+    for spot in range(count):
+        knots = [mesh.points[rng.integers(mesh.n_nodes)]]
+        while len(knots) < 2 or np.linalg.norm(np.diff(knots, axis=0), axis=1).sum() < SPEED * horizon:
+            knots.append(mesh.points[rng.integers(mesh.n_nodes)])
+        at = np.concatenate([[0.0], np.linalg.norm(np.diff(knots, axis=0), axis=1).cumsum()]) / SPEED
+        keep = np.concatenate([[True], np.diff(at) > 1e-9])
+        at, way = at[keep], np.array(knots)[keep]
+        when = np.linspace(0, horizon, STEPS + 1) if smooth else np.unique(np.concatenate([at[at < horizon], [horizon]]))
+        where = np.stack([np.interp(when, at, way[:, k]) for k in range(2)], axis=1)
+        if smooth:  # a running mean turns the corners into curves
+            where = np.stack([np.convolve(np.pad(where[:, k], 4, mode="edge"), np.ones(9) / 9, "valid") for k in range(2)], axis=1)
+        power = POWER * rng.uniform(0.7, 1.3)
+        lines += [f"{t:.6g},{x:.6g},{y:.6g},{RADIUS},{power:.4g},{spot + 1}" for t, (x, y) in zip(when, where)]
+    return "\n".join(lines) + "\n"
+
+
+def simulated(mesh: Mesh, tables: list[SpotTable], report: Callable[[str, int, int], None] | None = None) -> np.ndarray:
+    """States [B, T+1, N, 1] of the reference solver: quadratic elements on half the spacing, a quarter of the step."""
+    pde, conditions = PDE(("T",), diffusion=DIFFUSIVITY), [Robin(ALL, EXCHANGE, AMBIENT)]
+    done = []
+    for at in range(0, len(tables), CHUNK):
+        part = tables[at:at + CHUNK]
+
+        def tell(step: int, at: int = at, size: int = len(part)) -> None:
+            if report is not None:
+                report("simulations", at * STEPS + size * step, len(tables) * STEPS)
+
+        start = torch.full((len(part), mesh.n_nodes, 1), AMBIENT, dtype=torch.float64)
+        done.append(solve(mesh, pde, conditions, start, dt=DT, steps=STEPS, refine=1, substeps=4, degree=2, source=Several(part),
+                          progress=tell).numpy())
+    return np.concatenate(done)

@@ -1,0 +1,503 @@
+"""problem.toml -> frozen dataclasses. Nothing is built here; values, functions and files are only named.
+
+Every error is one sentence with the file and the key; an unknown key fails with the nearest known one.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from dgnet.errors import InputError
+from dgnet.projects.units import DIFFUSIVITY, FIELD, FLUX, LENGTH, PURE, RATE, SPEED, TIME, Dimension, Units
+
+FILE = "problem.toml"
+SPLITS = ("train", "test")
+KINDS = ("dirichlet", "neumann", "robin", "periodic")
+ELSEWHERE = "elsewhere"
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function of physics.py."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class ArrayFile:
+    """Numbers in a .npy file."""
+
+    path: str
+
+
+Tensor = tuple[tuple[float, ...], ...]
+Term = float | Tensor | Function | ArrayFile | Mapping[str, Any]
+"""A coefficient: a number, a tensor, a function, an array, or one of these per field or region."""
+
+Number = float | Function
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A part of the mesh: everything between limits along axes, or where a function of x is true."""
+
+    limits: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    function: str = ""
+
+
+@dataclass(frozen=True)
+class MeshSpec:
+    """One of: a file, the name of a shipped mesh, or a shape with its measures."""
+
+    file: str = ""
+    shipped: str = ""
+    shape: str = ""
+    measures: Mapping[str, Any] = field(default_factory=dict)
+    boundaries: Mapping[str, Selection] = field(default_factory=dict)
+    regions: Mapping[str, Selection] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PDESpec:
+    diffusion: Term = 0.0
+    velocity: str | tuple[float, ...] | Function | None = None  # "data": comes with every trajectory
+    decay: Term = 0.0
+    reaction: str | Function = "none"  # none | unknown | a function
+    calibrate: tuple[str, ...] = ()
+    per_region: bool = False
+
+
+@dataclass(frozen=True)
+class BoundarySpec:
+    name: str
+    kind: str
+    field: str | None = None
+    value: Number = 0.0  # dirichlet; the flux of neumann; the ambient of robin
+    coefficient: Number = 0.0
+    partner: str = ""
+
+
+@dataclass(frozen=True)
+class SourceSpec:
+    """Where a trajectory's source comes from: samples in its file, a function, or a table of moving spots."""
+
+    kind: str = "file"  # file | none | function | spots
+    function: str = ""
+    table: str = ""
+    field: str = ""
+
+
+@dataclass(frozen=True)
+class SeriesSpec:
+    """One entry of [[data]]: a file, or a pattern that stands for several."""
+
+    file: str
+    split: str = ""  # empty: as the file says, else train
+    source: SourceSpec = field(default_factory=SourceSpec)
+    sensors: str = ""  # positions, for tables of sensor values that name the sensor only
+    begin: float | None = None  # stored time that becomes t = 0
+    resample: bool = False  # interpolate linearly between the stored times
+
+
+@dataclass(frozen=True)
+class Training:
+    """Changes of the recipe; zero and empty mean: as the recipe has it."""
+
+    minutes: float = 5.0
+    windows: tuple[int, ...] = ()  # lengths of the stages' windows
+    iterations: tuple[int, ...] = ()
+    learning_rate: float = 0.0
+    batch: int = 0
+    hold_out: int = 0  # training trajectories kept for validation
+    noise: float = 0.0
+
+
+@dataclass(frozen=True)
+class ProblemFile:
+    path: Path
+    name: str
+    title: str
+    fields: tuple[str, ...]
+    units: Units
+    offset: tuple[float, ...]
+    dt: float
+    mesh: MeshSpec
+    pde: PDESpec
+    boundaries: tuple[BoundarySpec, ...]
+    data: tuple[SeriesSpec, ...]
+    model: Mapping[str, Any]
+    training: Training
+
+    @property
+    def folder(self) -> Path:
+        return self.path.parent
+
+
+# ---------------------------------------------------------------------- tables that know what they were asked
+
+
+class Table:
+    """A TOML table with its place in the file. What nobody asked for is an unknown key."""
+
+    def __init__(self, values: Mapping[str, Any], path: Path, place: str = "") -> None:
+        self.values, self.path, self.place = dict(values), path, place
+        self.asked: list[str] = []
+
+    def where(self, key: str) -> str:
+        return f"{self.path}: {self.place + '.' if self.place else ''}{key}"
+
+    def wrong(self, key: str, expected: str) -> InputError:
+        return InputError(f"{self.where(key)} must be {expected}, got {_short(self.values[key])}")
+
+    def has(self, key: str) -> bool:
+        self.asked.append(key)
+        return key in self.values
+
+    def need(self, key: str) -> Any:
+        if not self.has(key):
+            near = get_close_matches(key, [k for k in self.values if k not in self.asked], 1)
+            raise InputError(f"{self.where(key)} is missing" + (f"; is '{near[0]}' meant to be it?" if near else ""))
+        return self.values[key]
+
+    def text(self, key: str, default: str | None = None, choices: Sequence[str] = ()) -> str:
+        if default is not None and not self.has(key):
+            return default
+        value = self.need(key)
+        if not isinstance(value, str) or not value.strip():
+            raise self.wrong(key, "a text that is not empty")
+        if choices and value not in choices:
+            near = get_close_matches(value, choices, 1)
+            hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(choices)}"
+            raise InputError(f"{self.where(key)} is '{value}', which is not known ({hint})")
+        return value
+
+    def flag(self, key: str, default: bool = False) -> bool:
+        if not self.has(key):
+            return default
+        if not isinstance(self.values[key], bool):
+            raise self.wrong(key, "true or false")
+        return self.values[key]
+
+    def count(self, key: str, default: int) -> int:
+        if not self.has(key):
+            return default
+        value = self.values[key]
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise self.wrong(key, "a positive whole number")
+        return value
+
+    def counts(self, key: str) -> tuple[int, ...]:
+        if not self.has(key):
+            return ()
+        value = self.values[key]
+        if not isinstance(value, list) or not value or any(not isinstance(v, int) or isinstance(v, bool) or v < 1 for v in value):
+            raise self.wrong(key, "a list of positive whole numbers")
+        return tuple(value)
+
+    def number(self, key: str, default: float | None = None, dimension: Dimension = PURE, units: Units | None = None,
+               of: str = "", positive: bool = False) -> float:
+        if default is not None and not self.has(key):
+            return default
+        value = self.quantity(self.need(key), key, dimension, units, of)
+        if positive and value <= 0:
+            raise self.wrong(key, "positive")
+        return value
+
+    def quantity(self, value: Any, key: str, dimension: Dimension, units: Units | None, of: str = "") -> float:
+        if isinstance(value, str) and units is not None:
+            try:
+                return units.convert(value, dimension, of)
+            except ValueError as error:
+                raise InputError(f"{self.where(key)}: {error}") from error
+        if isinstance(value, bool) or not isinstance(value, int | float) or not _finite(value):
+            raise InputError(f"{self.where(key)} must be a finite number, got {_short(value)}")
+        return float(value)
+
+    def texts(self, key: str, default: tuple[str, ...] | None = None, choices: Sequence[str] = ()) -> tuple[str, ...]:
+        if default is not None and not self.has(key):
+            return default
+        value = self.need(key)
+        if not isinstance(value, list) or any(not isinstance(v, str) or not v.strip() for v in value):
+            raise self.wrong(key, "a list of texts")
+        for v in value:
+            if choices and v not in choices:
+                raise InputError(f"{self.where(key)} names '{v}', which is not known (known: {', '.join(choices)})")
+        return tuple(value)
+
+    def table(self, key: str, required: bool = False) -> Table:
+        if required:
+            self.need(key)
+        value = self.values[key] if self.has(key) else {}
+        if not isinstance(value, dict):
+            raise self.wrong(key, "a table")
+        return Table(value, self.path, f"{self.place}.{key}" if self.place else key)
+
+    def tables(self, key: str) -> list[Table]:
+        value = self.values[key] if self.has(key) else []
+        if not isinstance(value, list) or any(not isinstance(v, dict) for v in value):
+            raise self.wrong(key, f"a list of tables ([[{key}]])")
+        return [Table(v, self.path, f"{key}[{k}]") for k, v in enumerate(value, start=1)]
+
+    def close(self) -> None:
+        for key in self.values:
+            if key not in self.asked:
+                near = get_close_matches(key, self.asked, 1)
+                known = ", ".join(dict.fromkeys(self.asked))
+                raise InputError(f"{self.where(key)} is not a known key" + (f"; did you mean '{near[0]}'?" if near else
+                                                                            f" (known: {known})"))
+
+
+def _short(value: Any) -> str:
+    text = repr(value).replace("\n", " ")
+    return text if len(text) < 60 else text[:57] + "..."
+
+
+def _finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer beyond all floats
+        return False
+
+
+# ---------------------------------------------------------------------- the file
+
+
+def read(folder: Path) -> ProblemFile:
+    """The problem file of a folder."""
+    path = folder / FILE
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise InputError(f"there is no {path}; `dgnet new {folder}` writes an example") from error
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{path} is not valid TOML: {_sentence(error)}") from error
+    except (OSError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise InputError(f"{path} cannot be read as text: {_sentence(error)}") from error
+    return parse(values, path)
+
+
+def parse(values: Mapping[str, Any], path: Path) -> ProblemFile:
+    top = Table(values, path)
+    head = top.table("problem", required=True)
+    fields = head.texts("fields")
+    if not fields or len(set(fields)) != len(fields):
+        raise InputError(f"{head.where('fields')} must be distinct names, got {list(fields)}")
+    units = _units(top.table("units"), fields)
+    dt = head.number("dt", None, TIME, units, positive=True)
+    name = head.text("name", path.parent.resolve().name or "own")
+    if any(c in name for c in "/\\\n\"'"):
+        raise head.wrong("name", "a plain name")
+    title, offset = head.text("title", name), _offset(head, fields, units)
+    head.close()
+    mesh, pde = _mesh(top.table("mesh", required=True), units), _pde(top.table("pde", required=True), fields, units)
+    boundaries = tuple(_boundary(t, fields, units) for t in top.tables("boundary"))
+    top.need("data")
+    data = tuple(_series(t, fields, units) for t in top.tables("data"))
+    if not data:
+        raise InputError(f"{top.where('data')} lists no data")
+    model = top.table("model")
+    training = _training(top.table("training"))
+    top.close()
+    return ProblemFile(path, name, title, fields, units, offset, dt, mesh, pde, boundaries, data, model.values, training)
+
+
+def _units(t: Table, fields: Sequence[str]) -> Units:
+    length, time = t.text("length", ""), t.text("time", "")
+    own = {f: t.text(f) for f in fields if t.has(f)}
+    t.close()
+    try:
+        return Units(length, time, own)
+    except InputError as error:
+        raise InputError(f"{t.path}: units: {error}") from error
+
+
+def _offset(t: Table, fields: Sequence[str], units: Units) -> tuple[float, ...]:
+    """One number for all fields, or a table with one per field."""
+    if not t.has("offset"):
+        return (0.0,) * len(fields)
+    if isinstance(t.values["offset"], dict):
+        inner = t.table("offset")
+        found = tuple(inner.number(f, 0.0, FIELD, units, f) for f in fields)
+        inner.close()
+        return found
+    return tuple(t.number("offset", None, FIELD, units, f) for f in fields)
+
+
+def _mesh(t: Table, units: Units) -> MeshSpec:
+    given = [key for key in ("file", "shipped", "shape") if t.has(key)]
+    if len(given) != 1:
+        raise InputError(f"{t.path}: mesh needs one of file, shape and shipped, got {' and '.join(given) or 'none of them'}")
+    file, shipped, shape = t.text("file", ""), t.text("shipped", ""), t.text("shape", "")
+    boundaries = _selections(t.table("boundaries"), units)
+    regions = _selections(t.table("regions"), units)
+    measures = {}
+    if shape:  # which measures there are is the shape's own business
+        measures = {key: _measure(t, key, units) for key in t.values if key not in ("shape", "boundaries", "regions")}
+    else:
+        t.close()
+    return MeshSpec(file, shipped, shape, measures, boundaries, regions)
+
+
+def _measure(t: Table, key: str, units: Units) -> Any:
+    def of(value: Any) -> Any:
+        if isinstance(value, list):
+            return tuple(of(v) for v in value)
+        if isinstance(value, dict):
+            return {k: of(v) for k, v in value.items()}
+        return value if isinstance(value, bool) else t.quantity(value, key, LENGTH, units)
+
+    return of(t.values[key])
+
+
+def _selections(t: Table, units: Units) -> dict[str, Selection]:
+    found = {}
+    for name in t.values:
+        inner = t.table(name)
+        if inner.has("function"):
+            found[name] = Selection(function=inner.text("function"))
+        else:
+            limits = {axis: _limits(inner, axis, units) for axis in ("x", "y", "z") if inner.has(axis)}
+            if not limits and not inner.values:
+                raise InputError(f"{t.where(name)} selects nothing: give x, y or z, or a function")
+            found[name] = Selection(limits)
+        inner.close()
+    return found
+
+
+def _limits(t: Table, axis: str, units: Units) -> tuple[float, float]:
+    value = t.values[axis]
+    if isinstance(value, list):
+        if len(value) != 2:
+            raise t.wrong(axis, "one number or [lower, upper]")
+        low, high = (t.quantity(v, axis, LENGTH, units) for v in value)
+        if low > high:
+            raise t.wrong(axis, "[lower, upper] in this order")
+        return low, high
+    at = t.quantity(value, axis, LENGTH, units)
+    return at, at
+
+
+def _pde(t: Table, fields: Sequence[str], units: Units) -> PDESpec:
+    diffusion = _term(t, "diffusion", DIFFUSIVITY, units, "cells")
+    decay = _term(t, "decay", RATE, units, "nodes")
+    velocity: str | tuple[float, ...] | Function | None = None
+    if t.has("velocity"):
+        value = t.values["velocity"]
+        if value == "data":
+            velocity = "data"
+        elif isinstance(value, dict):
+            velocity = _function(t.table("velocity"))
+        elif isinstance(value, list) and len(value) in (2, 3):
+            velocity = tuple(t.quantity(v, "velocity", SPEED, units) for v in value)
+        else:
+            raise t.wrong("velocity", '[vx, vy], [vx, vy, vz], "data" or { function = "NAME" }')
+    reaction: str | Function = "none"
+    if t.has("reaction"):
+        if isinstance(t.values["reaction"], dict):
+            reaction = _function(t.table("reaction"))
+        else:
+            reaction = t.text("reaction", choices=("none", "unknown"))
+    calibrate = t.texts("calibrate", (), ("diffusion", "decay", "convection"))
+    spec = PDESpec(diffusion, velocity, decay, reaction, tuple(dict.fromkeys(calibrate)), t.flag("per_region"))
+    t.close()
+    if spec.per_region and not {"diffusion", "decay"} & set(calibrate):
+        raise InputError(f"{t.where('per_region')} needs diffusion or decay in pde.calibrate")
+    return spec
+
+
+def _term(t: Table, key: str, dimension: Dimension, units: Units, array: str) -> Term:
+    if not t.has(key):
+        return 0.0
+    value = t.values[key]
+    if isinstance(value, dict):
+        inner = t.table(key)
+        if inner.has("function"):
+            return _function(inner)
+        if inner.has(array):
+            file = inner.text(array)
+            inner.close()
+            return ArrayFile(file)
+        if not value:
+            raise InputError(f"{t.where(key)} is an empty table")
+        return {name: _term(inner, name, dimension, units, array) for name in value}
+    if isinstance(value, list):
+        if key != "decay" and all(isinstance(row, list) and len(row) == len(value) for row in value) and len(value) in (2, 3):
+            return tuple(tuple(t.quantity(v, key, dimension, units) for v in row) for row in value)
+        raise t.wrong(key, "a number, a square tensor, or a table")
+    return t.quantity(value, key, dimension, units)
+
+
+def _function(t: Table) -> Function:
+    name = t.text("function")
+    t.close()
+    return Function(name)
+
+
+def _boundary(t: Table, fields: Sequence[str], units: Units) -> BoundarySpec:
+    name, kind = t.text("name"), t.text("kind", choices=KINDS)
+    field = t.text("field", choices=fields) if kind != "periodic" and t.has("field") else None
+    of = field or fields[0]
+
+    def number(key: str, dimension: Dimension, default: float | None = None) -> Number:
+        if t.has(key) and isinstance(t.values[key], dict):
+            return _function(t.table(key))
+        return t.number(key, default, dimension, units, of)
+
+    spec = {
+        "dirichlet": lambda: BoundarySpec(name, kind, field, number("value", FIELD)),
+        "neumann": lambda: BoundarySpec(name, kind, field, number("flux", FLUX)),
+        "robin": lambda: BoundarySpec(name, kind, field, number("ambient", FIELD), number("coefficient", SPEED)),
+        "periodic": lambda: BoundarySpec(name, kind, partner=t.text("partner")),
+    }[kind]()
+    t.close()
+    if isinstance(spec.coefficient, float) and spec.coefficient < 0:
+        raise t.wrong("coefficient", "zero or positive")
+    return spec
+
+
+def _series(t: Table, fields: Sequence[str], units: Units) -> SeriesSpec:
+    source = SourceSpec()
+    if t.has("source"):
+        value = t.values["source"]
+        if isinstance(value, dict):
+            source = _source(t.table("source"), fields)
+        else:
+            text = t.text("source")
+            source = SourceSpec(text) if text in ("file", "none") else SourceSpec("spots", table=text)
+    begin = t.number("begin", None, TIME, units) if t.has("begin") else None
+    spec = SeriesSpec(t.text("file"), t.text("split", "", SPLITS), source, t.text("sensors", ""), begin, t.flag("resample"))
+    t.close()
+    return spec
+
+
+def _source(t: Table, fields: Sequence[str]) -> SourceSpec:
+    given = [key for key in ("function", "spots") if t.has(key)]
+    if len(given) != 1:
+        raise InputError(f"{t.path}: {t.place} needs one of function and spots")
+    spec = SourceSpec(given[0], t.text("function", ""), t.text("spots", ""), t.text("field", "") if t.has("field") else "")
+    t.close()
+    if spec.field and spec.field not in fields:
+        raise InputError(f"{t.where('field')} is '{spec.field}', but the fields are {list(fields)}")
+    return spec
+
+
+def _training(t: Table) -> Training:
+    plain: dict[str, Callable[[str], Any]] = {
+        "minutes": lambda k: t.number(k, Training.minutes, positive=True), "windows": t.counts, "iterations": t.counts,
+        "learning_rate": lambda k: t.number(k, 0.0), "batch": lambda k: t.count(k, 0), "hold_out": lambda k: t.count(k, 0),
+        "noise": lambda k: t.number(k, 0.0)}
+    found = Training(**{key: take(key) for key, take in plain.items()})
+    t.close()
+    if min(found.learning_rate, found.noise) < 0:
+        raise InputError(f"{t.path}: training.{'noise' if found.noise < 0 else 'learning_rate'} must not be negative")
+    return found
+
+
+def _sentence(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -1,0 +1,175 @@
+"""From other points to the nodes of a mesh: linear interpolation as one sparse matrix, and an estimate of what it costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.sparse import csr_array
+from scipy.spatial import Delaunay, QhullError, cKDTree
+
+from dgnet.errors import InputError
+from dgnet.mesh import Mesh
+
+_SAME = 1e-3  # of the spacing: nodes nearer than this are the same (files often hold single precision)
+_SINGLE = 64  # up to so many points, each is left out by itself
+_FOLDS = 8  # otherwise groups of them
+_OUTSIDE = 1e-8
+
+
+@dataclass(frozen=True, eq=False)
+class Transfer:
+    """u at the nodes = matrix @ v at the given points. `how` says in words what is done."""
+
+    matrix: csr_array | None  # [N, M]; None: the points are the nodes, in this order
+    order: np.ndarray | None  # [N] the given point that is node i, where nothing is interpolated
+    how: str
+    outside: int = 0  # nodes that lie outside of what is given
+
+    @property
+    def exact(self) -> bool:
+        return self.matrix is None
+
+    def __call__(self, values: np.ndarray) -> np.ndarray:
+        """[T, M, ...] -> [T, N, ...]."""
+        if self.matrix is None:
+            return values if self.order is None else values[:, self.order]
+        moved = np.moveaxis(values, 1, 0)
+        flat = self.matrix @ moved.reshape(len(moved), -1)
+        return np.moveaxis(flat.reshape(-1, *moved.shape[1:]), 0, 1)
+
+
+IDENTITY = Transfer(None, None, "given at the nodes")
+
+
+def transfer(mesh: Mesh, points: np.ndarray, cells: np.ndarray | None, where: str) -> Transfer:
+    """To the nodes of `mesh` from values at `points` [M, d], with P1 elements where `cells` are known."""
+    if points.ndim != 2 or points.shape[1] < mesh.dim:
+        raise InputError(f"{where}: points have shape {list(points.shape)}, expected [M, {mesh.dim}]")
+    if not np.isfinite(points).all():
+        raise InputError(f"{where}: point {int(np.argwhere(~np.isfinite(points))[0][0])} is not finite")
+    if points.shape[1] > mesh.dim:
+        if np.ptp(points[:, mesh.dim:]) > 1e-9 * np.ptp(points):
+            raise InputError(f"{where}: points lie in space, but the mesh is flat")
+        points = points[:, :mesh.dim]
+    points = np.asarray(points, dtype=np.float64)
+    order = same_nodes(mesh, points)
+    if order is not None:
+        return Transfer(None, None if np.array_equal(order, np.arange(len(order))) else order, "given at the nodes")
+    if cells is not None:
+        matrix, outside = from_cells(points, _proper(points, cells, where), mesh.points)
+        return Transfer(matrix, None, f"interpolated linearly from another mesh ({len(points)} nodes)", outside)
+    matrix, outside = from_cloud(points, mesh.points)
+    return Transfer(matrix, None, f"interpolated linearly between {len(points)} points", outside)
+
+
+def same_nodes(mesh: Mesh, points: np.ndarray) -> np.ndarray | None:
+    """For every node the given point at its place, if the points are the nodes in any order."""
+    if points.shape != mesh.points.shape:
+        return None
+    gap, order = cKDTree(points).query(mesh.points)
+    return order if gap.max() < _SAME * mesh.spacing and len(np.unique(order)) == len(order) else None
+
+
+def _proper(points: np.ndarray, cells: np.ndarray, where: str) -> np.ndarray:
+    cells = np.asarray(cells)
+    width = points.shape[1] + 1
+    if cells.ndim != 2 or cells.shape[1] != width or not len(cells) or cells.dtype.kind not in "iu":
+        raise InputError(f"{where}: cells have shape {list(cells.shape)}, expected whole numbers [K, {width}]")
+    if cells.min() < 0 or cells.max() >= len(points):
+        raise InputError(f"{where}: a cell names point {int(cells.max())}, but there are {len(points)}")
+    corner = points[cells]
+    size = np.abs(np.linalg.det(corner[:, 1:] - corner[:, :1]))
+    keep = size > 1e-14 * size.max()
+    if not keep.any() or not np.isfinite(size).all():
+        raise InputError(f"{where}: all of its cells are degenerate")
+    return cells[keep].astype(np.int64)
+
+
+def from_cells(points: np.ndarray, cells: np.ndarray, targets: np.ndarray, block: int = 20_000) -> tuple[csr_array, int]:
+    """P1 interpolation [targets, points]; outside, the values at the edge of the nearest cell. And how many are outside."""
+    corner = points[cells]
+    inverse = np.linalg.inv(corner[:, 1:] - corner[:, :1])  # lambda_1.. = (x - x_0) inverse
+    tree = cKDTree(corner.mean(axis=1))
+    best = np.zeros(len(targets), dtype=np.int64)
+    weight = np.full((len(targets), cells.shape[1]), -np.inf)
+    todo = np.arange(len(targets))
+    for count in (8, 64, 400):
+        count = min(count, len(cells))
+        for at in range(0, len(todo), max(1, block * 8 // count)):
+            rows = todo[at:at + max(1, block * 8 // count)]
+            near = tree.query(targets[rows], count)[1].reshape(len(rows), count)
+            inner = np.einsum("rkd,rkde->rke", targets[rows][:, None] - corner[near, 0], inverse[near])
+            found = np.concatenate([1 - inner.sum(-1, keepdims=True), inner], axis=-1)
+            choice = found.min(-1).argmax(1)
+            best[rows], weight[rows] = near[np.arange(len(rows)), choice], found[np.arange(len(rows)), choice]
+        todo = todo[weight[todo].min(axis=1) < -_OUTSIDE]
+        if not len(todo) or count == len(cells):
+            break
+    inside = weight.clip(min=0.0)
+    inside /= inside.sum(axis=1, keepdims=True)
+    return _sparse(cells[best], inside, len(points)), len(todo)
+
+
+def from_cloud(points: np.ndarray, targets: np.ndarray) -> tuple[csr_array, int]:
+    """Linear between scattered points (Delaunay), the nearest one outside of their hull. And how many are outside."""
+    nearest = cKDTree(points).query(targets)[1]
+    width = points.shape[1] + 1
+    corners = np.repeat(nearest[:, None], width, axis=1)
+    weight = np.zeros((len(targets), width))
+    weight[:, 0] = 1.0
+    outside = np.ones(len(targets), dtype=bool)
+    try:
+        hull = Delaunay(points) if len(points) >= width else None
+    except QhullError:  # all on one line or plane
+        hull = None
+    if hull is not None:
+        cell = hull.find_simplex(targets, tol=1e-10)
+        outside = cell < 0
+        affine = hull.transform[cell[~outside]]
+        inner = np.einsum("tde,te->td", affine[:, :-1], targets[~outside] - affine[:, -1])
+        found = np.concatenate([inner, 1 - inner.sum(axis=1, keepdims=True)], axis=1)
+        flat = ~np.isfinite(found).all(axis=1)  # a degenerate cell of the hull
+        found[flat] = np.eye(1, width)
+        corners[~outside] = np.where(flat[:, None], corners[~outside], hull.simplices[cell[~outside]])
+        weight[~outside] = found
+    return _sparse(corners, weight, len(points)), int(outside.sum())
+
+
+def _sparse(columns: np.ndarray, weights: np.ndarray, width: int) -> csr_array:
+    rows = np.repeat(np.arange(len(columns)), columns.shape[1])
+    return csr_array((weights.ravel(), (rows, columns.ravel())), shape=(len(columns), width))
+
+
+# ---------------------------------------------------------------------- what it costs
+
+
+def error_of(way: Transfer, mesh: Mesh, points: np.ndarray, cells: np.ndarray | None, values: np.ndarray,
+             offset: np.ndarray) -> float:
+    """Relative error of the interpolation of values [T, M, F], estimated from these values alone.
+
+    From another mesh: to the nodes and back again, against what was given. From scattered points: each of them (or every
+    eighth) left out and interpolated from the others, which is pessimistic.
+    """
+    if way.exact:
+        return 0.0
+    size = float(np.linalg.norm(values - offset))
+    if size == 0:
+        return 0.0
+    points = points[:, :mesh.dim]
+    if cells is not None and way.matrix is not None:
+        back, _ = from_cells(mesh.points, mesh.cells, points)
+        again = Transfer(back, None, "")(way(values))
+        return float(np.linalg.norm(again - values)) / size
+    folds = len(points) if len(points) <= _SINGLE else _FOLDS
+    order = np.random.default_rng(0).permutation(len(points))
+    miss = 0.0
+    for k in range(folds):
+        out = order[k::folds]
+        rest = np.setdiff1d(order, out)
+        if not len(rest):
+            return 1.0
+        matrix, _ = from_cloud(points[rest], points[out])
+        guess = Transfer(matrix, None, "")(values[:, rest])
+        miss += float(np.square(guess - values[:, out]).sum())
+    return float(np.sqrt(miss)) / size
