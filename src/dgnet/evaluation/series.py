@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import time
+import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -78,7 +79,7 @@ class Store:
             with np.load(self.note, allow_pickle=False) as archive:
                 found = {name: archive[name] for name in archive.files}
             same = str(found.pop("request")) == self.request and self.part.exists() and h5py.is_hdf5(self.part)
-        except (OSError, ValueError, EOFError, KeyError):
+        except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile):
             return None
         return found if same else None
 
@@ -156,7 +157,8 @@ def paraview(path: Path, mesh: Mesh, fields: Sequence[str], dt: float, frames: I
         try:
             for k, u in frames:
                 name = f"{path.stem}-{k:06d}.vtu"
-                save(mesh, part / name, {field: u[:, f] for f, field in enumerate(fields)})
+                # meshio writes names as they are, so that what XML forbids has to be escaped before
+                save(mesh, part / name, {escape(field, {'"': "&quot;"}): u[:, f] for f, field in enumerate(fields)})
                 entries.append(f'  <DataSet timestep="{k * dt:.17g}" file={quoteattr(f"{folder.name}/{name}")}/>')
             for old in folder.glob(f"{path.stem}-*.vtu"):
                 old.unlink()
