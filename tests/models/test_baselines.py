@@ -274,7 +274,8 @@ def test_registry() -> None:
     for name, entry in MODELS.items():
         assert config_class(name) is entry.config and set(entry.settings) == set(SETTINGS)
         assert isinstance(entry.settings["published"], entry.config)
-        assert entry.recipe.keys() <= {"lr", "lr_end", "weight_decay", "noise", "pushforward", "window", "loss", "clip"}
+        assert entry.recipe.keys() <= {"lr", "lr_end", "weight_decay", "noise", "pushforward", "window", "loss", "clip",
+                                       "relative"}
         with pytest.raises(FrozenInstanceError):
             entry.settings["comparable"].anything = 1
     assert parameter_count(build("classical", None, p)) == 0 and build("classical", {"consistent": 0.0}, p).consistent == 0.0

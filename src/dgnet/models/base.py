@@ -6,14 +6,15 @@ timings. Axes are [batch, time, node, field] everywhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 
 from dgnet.errors import InputError, SolveError
-from dgnet.problems import Discretisation
+from dgnet.problems import Discretisation, HeldFlow
 
 Tensor = torch.Tensor
 
@@ -36,7 +37,10 @@ def few_threads(nodes: int, device: str = "cpu") -> Iterator[None]:
 
 
 class Model(Protocol):
-    """`prepare` returns whatever `step` needs for this problem (its state); both are differentiable where that matters."""
+    """`prepare` returns whatever `step` needs for this problem (its state); both are differentiable where that matters.
+
+    A model may have `freeze(state, times) -> bool`: where only a given flow changes, make the step capturable at these times.
+    """
 
     @property
     def name(self) -> str: ...
@@ -62,11 +66,12 @@ class Model(Protocol):
 
 
 def rollout(model: Model, problem: Discretisation, u0: Tensor, source: Tensor | None = None, steps: int | None = None, *,
-            t0: float = 0.0, capture: bool = True, sink: Callable[[int, Tensor], None] | None = None,
+            t0: float = 0.0, capture: bool | Literal["always"] = True, sink: Callable[[int, Tensor], None] | None = None,
             progress: Callable[[int], None] | None = None) -> Tensor:
     """States [B, steps+1, N, F] from u0 [B, N, F] and step-averaged sources [B, steps, N, F].
 
-    On CUDA a step is captured once and replayed. With a `sink`, each state is handed over as it is made (step index, state)
+    On CUDA a step is captured once and replayed, also with a given flow; `capture="always"` runs the step that would be captured
+    on the CPU, too. With a `sink`, each state is handed over as it is made (step index, state)
     and only the last one is returned, [B, 1, N, F]: memory does not grow with the number of steps.
     """
     problem.check_state(u0, "the initial state")
@@ -90,8 +95,14 @@ def rollout(model: Model, problem: Discretisation, u0: Tensor, source: Tensor | 
         return _march(model, problem, u0, source, steps, t0, False, sink, progress, careful=True)
 
 
-def _march(model: Model, problem: Discretisation, u0: Tensor, source: Tensor | None, steps: int, t0: float, capture: bool,
+def _march(model: Model, problem: Discretisation, u0: Tensor, source: Tensor | None, steps: int, t0: float,
+           capture: bool | Literal["always"],
            sink: Callable[[int, Tensor], None] | None, progress: Callable[[int], None] | None, careful: bool) -> Tensor:
+    replay = bool(capture) and (u0.is_cuda or capture == "always") and not torch.is_grad_enabled() and steps > 8
+    flow = None
+    if replay and problem.only_flow_changes and callable(problem.pde.velocity):
+        flow = HeldFlow(problem.pde.velocity, problem.dt)
+        problem = problem.given(flow)
     state = model.prepare(problem, u0.shape[0], steps, careful)
     out = None if sink else u0.new_empty((u0.shape[0], steps + 1, *u0.shape[1:]))
     if out is not None:
@@ -106,44 +117,80 @@ def _march(model: Model, problem: Discretisation, u0: Tensor, source: Tensor | N
         if progress is not None:
             progress(k)
 
-    replay = capture and u0.is_cuda and not torch.is_grad_enabled() and steps > 8
     # the first steps run eagerly: they compile, fill caches and may differ (damped start)
     warm = min(steps, max(3, getattr(model, "damped_start", 0) + 1)) if replay else steps
     for k in range(warm):
         u = model.step(state, u, None if source is None else source[:, k], t0 + k * problem.dt, k)
         keep(k + 1, u)
-    start = warm
-    if replay and model.capturable(state):
-        step = _Captured(model, state, u, None if source is None else source[:, start], start)
-        for k in range(start, steps):
-            u = step(u if k == start else None, None if source is None else source[:, k])
-            keep(k + 1, u)
-    else:
-        for k in range(start, steps):
-            u = model.step(state, u, None if source is None else source[:, k], t0 + k * problem.dt, k)
-            keep(k + 1, u)
+    step = None
+    if replay:
+        times = [t0 + k * problem.dt for k in range(warm, steps)]
+        step = _captured(model, state, u, None if source is None else source[:, warm], times, warm, flow)
+    for k in range(warm, steps):
+        f = None if source is None else source[:, k]
+        t = t0 + k * problem.dt
+        u = model.step(state, u, f, t, k) if step is None else step(u if k == warm else None, f, t)
+        keep(k + 1, u)
     model.finish(state)
     return u[:, None] if out is None else out
 
 
-class _Captured:
-    """One step as a CUDA graph with fixed buffers."""
+def _captured(model: Model, state: Any, u: Tensor, f: Tensor | None, times: Sequence[float], k: int,
+              flow: HeldFlow | None) -> _Captured | None:
+    """The step at these times as one recording; None where it has to be launched operation by operation."""
+    if flow is None:
+        return _Captured(model, state, u, f, 0.0, k, None) if model.capturable(state) else None
+    freeze = getattr(model, "freeze", None)
+    if freeze is None or not freeze(state, times):
+        return None
+    try:
+        return _Captured(model, state, u, f, times[0], k, flow)
+    except RuntimeError as error:
+        flow.release()
+        warnings.warn(f"the step with a given flow could not be captured and is launched piece by piece: {error}",
+                      RuntimeWarning, stacklevel=4)
+        return None
 
-    def __init__(self, model: Model, state: Any, u: Tensor, f: Tensor | None, k: int) -> None:
-        self.u, self.f = u.clone(), None if f is None else f.clone()
+
+class _Captured:
+    """One step as a CUDA graph with fixed buffers; without CUDA the same step on the same buffers, called again each time."""
+
+    def __init__(self, model: Model, state: Any, u: Tensor, f: Tensor | None, t: float, k: int, flow: HeldFlow | None) -> None:
+        self.u, self.f, self.flow = u.clone(), None if f is None else f.clone(), flow
+        self.graph: torch.cuda.CUDAGraph | None = None
+        if flow is not None:
+            flow.show(t)
+
+        def step() -> Tensor:
+            return model.step(state, self.u, self.f, 0.0, k)
+
+        self.step = step
+        if not u.is_cuda:
+            return
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            model.step(state, self.u, self.f, 0.0, k)
+            step()
+            if flow is not None:  # an operation that waits for the host would spoil the capture: better to know before
+                torch.cuda.set_sync_debug_mode("error")
+                try:
+                    step()
+                finally:
+                    torch.cuda.set_sync_debug_mode("default")
         torch.cuda.current_stream().wait_stream(side)
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
-            self.u.copy_(model.step(state, self.u, self.f, 0.0, k))
+            self.u.copy_(step())
 
-    def __call__(self, u: Tensor | None, f: Tensor | None) -> Tensor:
+    def __call__(self, u: Tensor | None, f: Tensor | None, t: float) -> Tensor:
         if u is not None:
             self.u.copy_(u)
         if self.f is not None and f is not None:
             self.f.copy_(f)
-        self.graph.replay()
+        if self.flow is not None:
+            self.flow.show(t)
+        if self.graph is None:
+            self.u.copy_(self.step())
+        else:
+            self.graph.replay()
         return self.u

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -40,6 +41,9 @@ class Classical:
     def capturable(self, state: GreenSolver) -> bool:
         p = state.problem
         return not (p.time_dependent or p.data_changes) and state.operator().prepared.capturable
+
+    def freeze(self, state: GreenSolver, times: Sequence[float]) -> bool:
+        return state.freeze(times)
 
     def finish(self, state: GreenSolver) -> None:
         state.monitor.check()

@@ -22,7 +22,7 @@ Every learned part starts at zero: untrained, DGNet is the classical solver on t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -43,6 +43,7 @@ Tensor = torch.Tensor
 DECODERS = ("structured", "edge", "none")
 REACTIONS = ("known", "learned", "none")
 CALIBRATED = ("diffusion", "decay", "convection")
+_DENSE = 3000  # nodes up to which a long rollout on CUDA uses the explicit inverse
 _RANGE_DOWN = 1.5  # the mass factor of an edge may fall by this much below its classical value
 
 
@@ -175,7 +176,10 @@ class DGNet(nn.Module):
             cache["graph"] = MeshGraph.of(problem.geometry)
         graph: MeshGraph = cache["graph"]
         operators, start = self.hybrid(problem, graph)
-        backend = "iterative" if problem.geometry.device.type == "cuda" else "auto"
+        backend = "auto"
+        if problem.geometry.device.type == "cuda":  # for few nodes one dense product is quicker than a dozen small kernels
+            few = problem.n <= _DENSE and steps >= 100 and not problem.time_dependent
+            backend = "dense" if few else "iterative"
         solver = GreenSolver(problem, backend, solves=steps, columns=batch, operators=operators)
         solver.monitor.deferred = problem.geometry.device.type == "cuda" and not careful
         net = getattr(self, "residual_net", None)
@@ -197,6 +201,9 @@ class DGNet(nn.Module):
         if not self.config.green:
             return not (p.time_dependent or p.data_changes)
         return not (p.time_dependent or p.data_changes) and state.solver.operator().prepared.capturable
+
+    def freeze(self, state: State, times: Sequence[float]) -> bool:
+        return state.solver.freeze(times) if self.config.green else True
 
     def finish(self, state: State) -> None:
         state.solver.monitor.check()

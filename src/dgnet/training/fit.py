@@ -161,8 +161,7 @@ def fit(model: nn.Module, base: Discretisation, train: Corpus, valid: Corpus, re
             if elapsed >= budget:
                 break
         if budget is not None and stage.method == "adam":  # few, decisive steps of Gauss-Newton are not cut short
-            share = stage.iterations / recipe.iterations
-            before = start / recipe.iterations
+            before, share = recipe.share(stage_number)
             done = max(done, min(1.0, (elapsed / budget - before) / share))
             if done >= 1.0 and progress.iteration + 1 < recipe.iterations:  # this stage's time is over
                 progress.iteration = int(ends[stage_number])

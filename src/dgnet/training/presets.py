@@ -15,17 +15,19 @@ SOURCES = ("laser-heat", "laser-heat-3d", "light-reaction", "phase-transition")
 _OPERATOR = DGNetConfig(free=True, hidden=32, layers=2)
 
 
-def model_config(name: str, recipe: str = "staged", unknown_reaction: bool = False) -> DGNetConfig:
+def model_config(name: str, recipe: str = "staged", unknown_reaction: bool = False, size: str = "small") -> DGNetConfig:
     """The parts that are learned. `paper` is the paper's model; `staged` the structured one with free numbers per edge.
 
     With an unknown reaction a node-wise network takes its place; that of Allen-Cahn is known to be odd.
     """
     if unknown_reaction:
-        return replace(model_config(name, recipe), reaction="learned", odd_reaction=name == "allen-cahn")
+        return replace(model_config(name, recipe, size=size), reaction="learned", odd_reaction=name == "allen-cahn")
     if recipe == "paper":
         return PAPER_MODEL
     if name == "allen-cahn":
         return replace(_OPERATOR, learn_source=False, learn_start=True, free=False)  # free numbers overfit its few interfaces
+    if name == "fisher-kpp" and size == "paper":
+        return replace(_OPERATOR, learn_source=False, learn_start=True, learn_streamline=True, free=False)
     if name in ("fisher-kpp", "fitzhugh-nagumo"):
         return replace(_OPERATOR, learn_source=False, learn_streamline=name == "fisher-kpp")
     if name in CHANNELS:
@@ -33,35 +35,40 @@ def model_config(name: str, recipe: str = "staged", unknown_reaction: bool = Fal
     return _OPERATOR
 
 
-def recipe_for(name: str, recipe: str, trajectories: int, steps: int, unknown_reaction: bool = False) -> Recipe:
+# errors of the first instants of Allen-Cahn grow with the instability: only long windows from the start see what matters
+_SMALL = {
+    "allen-cahn": (Stage(80, 300, 4, 8e-4, from_start=1.0, skip=60), Stage(80, 600, 8, 4e-4, from_start=1.0, skip=80)),
+    "fitzhugh-nagumo": (Stage(300, 10, 8, 3e-3), Stage(200, 60, 4, 2e-3), Stage(60, 200, 4, 1e-3, from_start=0.5)),
+    "fisher-kpp": (Stage(300, 10, 16, 3e-3), Stage(200, 60, 8, 2e-3), Stage(60, 300, 4, 1e-3, from_start=0.5)),
+    "channel": (Stage(200, 8, 8, 3e-3), Stage(150, 30, 8, 2e-3)),
+    "heat": (Stage(400, 8, 16, 3e-3), Stage(400, 40, 8, 2e-3, from_start=0.25)),
+}
+_PAPER = _SMALL | {
+    "allen-cahn": (Stage(100, 300, 8, 1e-3, from_start=1.0, skip=60), Stage(250, 1000, 8, 5e-4, from_start=1.0, skip=80)),
+    "fitzhugh-nagumo": (Stage(200, 10, 8, 3e-3), Stage(200, 60, 4, 2e-3), Stage(150, 200, 4, 1e-3, from_start=0.5)),
+    "fisher-kpp": (Stage(150, 200, 8, 2e-3, from_start=0.5), Stage(150, 600, 4, 1e-3, from_start=1.0)),
+    "channel": (Stage(150, 8, 8, 3e-3), Stage(150, 40, 8, 2e-3), Stage(60, 120, 4, 1e-3)),
+}
+_VALIDATE_EVERY = {"allen-cahn": 10, "channel": 100}
+_VALIDATE_STEPS = {"fitzhugh-nagumo": 600, "channel": 600}
+
+
+def recipe_for(name: str, recipe: str, trajectories: int, steps: int, unknown_reaction: bool = False,
+               size: str = "small") -> Recipe:
     """Stages for one scenario; windows never exceed its steps. An unknown reaction is fitted first, by itself."""
     if unknown_reaction:
-        plan = recipe_for(name, recipe, trajectories, steps)
+        plan = recipe_for(name, recipe, trajectories, steps, size=size)
         first = (Stage(600, 2, 32, 5e-3, only=("reaction_net",)), Stage(300, min(10, steps), 16, 2e-3, only=("reaction_net",)))
         return replace(plan, stages=first + plan.stages)
     if recipe == "paper":
         return paper_recipe(name, trajectories, steps)
-    stages: tuple[Stage, ...]
-    every, part = 50, None
-    if name == "allen-cahn":
-        # errors of the first instants grow with the instability: only long windows from the start see what matters
-        stages = (Stage(80, 300, 4, 8e-4, from_start=1.0, skip=60), Stage(80, 600, 8, 4e-4, from_start=1.0, skip=80))
-        every = 10
-    elif name == "fitzhugh-nagumo":
-        stages = (Stage(300, 10, 8, 3e-3), Stage(200, 60, 4, 2e-3), Stage(60, 200, 4, 1e-3, from_start=0.5))
-        every, part = 50, 600
-    elif name == "fisher-kpp":
-        stages = (Stage(300, 10, 16, 3e-3), Stage(200, 60, 8, 2e-3), Stage(60, 300, 4, 1e-3, from_start=0.5))
-    elif name in CHANNELS:
-        stages = (Stage(200, 8, 8, 3e-3), Stage(150, 30, 8, 2e-3))
-        every, part = 100, 600
-    else:
-        stages = (Stage(400, 8, 16, 3e-3), Stage(400, 40, 8, 2e-3, from_start=0.25))
+    table = _PAPER if size == "paper" else _SMALL
+    kind = "channel" if name in CHANNELS else name if name in table else "heat"
     fitted = tuple(replace(s, length=min(s.length, steps), first=min(s.first, max(0, steps - s.length)),
-                           skip=min(s.skip, max(0, min(s.length, steps) - 1))) for s in stages)
-    hold_out = max(1, min(3, trajectories // 5))
-    return Recipe("staged", fitted, validate_every=every, validate_steps=None if part is None else min(part, steps),
-                  hold_out=hold_out)
+                           skip=min(s.skip, max(0, min(s.length, steps) - 1))) for s in table[kind])
+    part = _VALIDATE_STEPS.get(kind)
+    return Recipe("staged", fitted, validate_every=_VALIDATE_EVERY.get(kind, 50),
+                  validate_steps=None if part is None else min(part, steps), hold_out=max(1, min(3, trajectories // 5)))
 
 
 def baseline_recipe(model: str, name: str, trajectories: int, steps: int, nodes: int) -> Recipe:

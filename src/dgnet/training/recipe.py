@@ -60,6 +60,11 @@ class Recipe:
     def iterations(self) -> int:
         return sum(s.iterations for s in self.stages)
 
+    def share(self, stage: int) -> tuple[float, float]:
+        """(before, own): parts of the whole effort, in steps and what an iteration costs besides them."""
+        cost = [s.iterations * (s.length + 60) for s in self.stages]
+        return sum(cost[:stage]) / sum(cost), cost[stage] / sum(cost)
+
     def scaled(self, factor: float) -> Recipe:
         """The same recipe with more or fewer iterations."""
         return replace(self, stages=tuple(replace(s, iterations=max(1, round(s.iterations * factor))) for s in self.stages))

@@ -113,7 +113,7 @@ def train(scenario: Scenario, truth: str, data: Path, folder: Path, *, model: st
         raise InputError("the classical solver has nothing to train; it stands beside every evaluation")
     folder.mkdir(parents=True, exist_ok=True)
     if config is None:
-        config = model_config(scenario.name, recipe, unknown_reaction) if model == "dgnet" else configure(model)
+        config = model_config(scenario.name, recipe, unknown_reaction, scenario.size) if model == "dgnet" else configure(model)
     settings = Settings(scenario.name, scenario.size, truth, str(data), model, recipe if model == "dgnet" else model, seed,
                         trajectories or 0, unknown_reaction, "" if project is None else str(project))
     text = to_toml({"run": settings, "model": config})
@@ -123,7 +123,7 @@ def train(scenario: Scenario, truth: str, data: Path, folder: Path, *, model: st
     with Dataset(data) as dataset:
         count = len(dataset.of("train")[:trajectories])
         if plan is None and model == "dgnet":
-            plan = recipe_for(scenario.name, recipe, count, dataset.steps, unknown_reaction)
+            plan = recipe_for(scenario.name, recipe, count, dataset.steps, unknown_reaction, scenario.size)
         elif plan is None:
             plan = baseline_recipe(model, scenario.name, count, dataset.steps, scenario.mesh.n_nodes)
         plan = plan.scaled(factor)

@@ -254,7 +254,7 @@ def recipe(cell: Cell, scenario: Scenario, path: Path) -> tuple[Any, Any, int]:
     with Dataset(path) as dataset:
         count, steps = len(dataset.of("train")[:cell.trajectories or None]), dataset.steps
     if how.model == "dgnet":
-        plan = recipe_for(scenario.name, how.recipe, count, steps, cell.unknown_reaction)
+        plan = recipe_for(scenario.name, how.recipe, count, steps, cell.unknown_reaction, scenario.size)
     else:
         plan = baseline_recipe(how.model, scenario.name, count, steps, scenario.mesh.n_nodes)
     return plan.scaled(cell.factor), how.config, count
