@@ -10,7 +10,7 @@ new time level.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 
@@ -21,9 +21,11 @@ from dgnet.green.auto import choose
 from dgnet.green.backends import NAMES, TOLERANCE, Monitor, Prepared, apply, prepare
 from dgnet.green.bounds import Bounds, bounds_of
 from dgnet.operators import EdgeMatrix
-from dgnet.problems import Discretisation
+from dgnet.problems import Discretisation, HeldFlow
 
 Tensor = torch.Tensor
+
+_FROZEN_ENTRIES = {"cpu": 1 << 20, "cuda": 1 << 24}  # of matrices whose bounds are measured at once
 
 
 def fold(u: Tensor, b: int, f: int) -> Tensor:
@@ -71,9 +73,11 @@ class Elimination:
         unit = torch.zeros_like(kept).index_copy(-1, p.diagonal, (1 - free).expand(*kept.shape[:-1], -1).contiguous())
         return EdgeMatrix(p, kept + unit)
 
-    def right(self, A: EdgeMatrix, b: Tensor, w: Tensor) -> Tensor:
-        """Right-hand side [B, n, F] for boundary values w [n, F] (or [B, n, F])."""
+    def right(self, A: EdgeMatrix, b: Tensor, w: Tensor | None) -> Tensor:
+        """Right-hand side [B, n, F] for boundary values w [n, F] (or [B, n, F]); None is zero."""
         fixed = self.fixed.T
+        if w is None:
+            return b.masked_fill(fixed, 0.0)
         w = w.expand_as(b)
         return torch.where(fixed, w, b - product(A, torch.where(fixed, w, torch.zeros_like(w))))
 
@@ -83,8 +87,8 @@ class StepOperator:
 
     def __init__(self, M: EdgeMatrix, K0: EdgeMatrix, K1: EdgeMatrix, dt: float, theta: float = 0.5,
                  fixed: Tensor | None = None, *, backend: str = "auto", symmetric: bool, mass_low: float = 0.0,
-                 rest: EdgeMatrix | None = None, tolerance: float | None = None, solves: int = 1000,
-                 monitor: Monitor | None = None, bounds: Bounds | None = None, columns: int = 1) -> None:
+                 rest: EdgeMatrix | Callable[[], EdgeMatrix | None] | None = None, tolerance: float | None = None,
+                 solves: int = 1000, monitor: Monitor | None = None, bounds: Bounds | None = None, columns: int = 1) -> None:
         self.M, self.dt, self.theta = M, dt, theta
         full = _aligned(M + K1 * (theta * dt))
         self.B = _aligned(M + K0 * (-(1 - theta) * dt))
@@ -96,7 +100,7 @@ class StepOperator:
         self.symmetric, self.monitor = symmetric, monitor or Monitor()
         self.tolerance = tolerance or TOLERANCE[self.A.values.dtype]
         self._mass_low = mass_low
-        self._rest = None if rest is None else rest * (theta * dt)
+        self._rest = rest
         self.bounds = bounds or replace(self.measure_bounds(), tight=not symmetric)
         self.backend = backend if backend != "auto" else choose(
             self.A.pattern.n, self.A.pattern.nnz, self.groups[0] * self.groups[1], columns, self.A.values.device.type,
@@ -106,7 +110,8 @@ class StepOperator:
     def measure_bounds(self) -> Bounds:
         e = self.elimination
         M = self.M if e is None else e.matrix(self.M)
-        rest = self._rest
+        rest = self._rest() if callable(self._rest) else self._rest
+        rest = None if rest is None else rest * (self.theta * self.dt)
         if rest is not None and e is not None:
             rest = e.matrix(rest) - e.matrix(rest * 0.0)
         return bounds_of(self.A, M, self._mass_low, rest, self.symmetric)
@@ -117,9 +122,8 @@ class StepOperator:
         return right if force is None else right + self.dt * force
 
     def solve(self, right: Tensor, w: Tensor | None = None) -> Tensor:
-        """A^-1 right with boundary values w: [B, n, F] -> [B, n, F]."""
+        """A^-1 right with boundary values w (zero when None): [B, n, F] -> [B, n, F]."""
         if self.elimination is not None:
-            assert w is not None
             right = self.elimination.right(self.full, right, w)
         b, f = self.groups
         x = self._apply(fold(right, b, f))
@@ -183,6 +187,8 @@ class GreenSolver:
         self._bounds: Bounds | None = None
         self._age = self._version = 0
         self._severed: StepOperator | None = None
+        self._frozen: Bounds | None = None
+        self._ahead: tuple[float, bool, EdgeMatrix] | None = None
 
     # ------------------------------------------------------------------ operators
 
@@ -193,16 +199,22 @@ class GreenSolver:
         p, ops = self.problem, self.operators
         theta = self.theta if theta is None else theta
         dt = p.dt if dt is None else dt
+        if self._frozen is not None:
+            return StepOperator(ops.mass, ops.stiffness(t), ops.stiffness(t + dt), dt, theta, p.fixed, backend="iterative",
+                                symmetric=ops.symmetric, mass_low=ops.mass_low, rest=lambda: ops.rest(t + dt),
+                                tolerance=self.tolerance, monitor=self.monitor, bounds=self._frozen)
         key = (t if ops.time_dependent else None, theta, dt, torch.is_grad_enabled())
         if self._cache is not None and self._cache[0] == key:
             kept = self._cache[1]
             if ops.time_dependent or (kept is ops.stiffness(t) and kept.values._version == self._version):
                 return self._cache[2]
-        K0 = ops.stiffness(t)
+        K0 = self._stiffness(t, dt)
         K1 = ops.stiffness(t + dt) if ops.time_dependent else K0
+        if ops.time_dependent:
+            self._ahead = t + dt, torch.is_grad_enabled(), K1
         bounds = self._bounds if ops.time_dependent and self._age % 50 else None
         step = StepOperator(ops.mass, K0, K1, dt, theta, p.fixed, backend=self.backend, symmetric=ops.symmetric,
-                            mass_low=ops.mass_low, rest=ops.rest(t + dt), tolerance=self.tolerance,
+                            mass_low=ops.mass_low, rest=lambda: ops.rest(t + dt), tolerance=self.tolerance,
                             solves=1 if ops.time_dependent else self.solves, monitor=self.monitor, bounds=bounds,
                             columns=self.columns)
         if ops.time_dependent:
@@ -210,6 +222,43 @@ class GreenSolver:
             self._bounds, self._age = replace(wide, tight=True), self._age + 1
         self._cache, self._version = (key, K0, step), K0.values._version
         return step
+
+    def _stiffness(self, t: float, dt: float) -> EdgeMatrix:
+        """K(t); the end of the last step is the start of this one."""
+        if self._ahead is not None:
+            time, tracked, K = self._ahead
+            if abs(time - t) < 1e-9 * dt and tracked == torch.is_grad_enabled():
+                return K
+        return self.operators.stiffness(t)
+
+    def freeze(self, times: Sequence[float]) -> bool:
+        """Make steps the same sequence of operations at all these times, for a problem in which only a `HeldFlow` changes.
+
+        The number of iterations follows from the worst bounds over all steps, measured for many flows at once; residuals are
+        still recorded, and `monitor.check` tells at the end. False, and nothing changed, if no fixed number will do.
+        """
+        p, ops, flow = self.problem, self.operators, self.problem.pde.velocity
+        if not isinstance(flow, HeldFlow) or not times:
+            return False
+        one = flow(times[0] + p.dt)
+        matrices = (one.shape[0] if one.dim() == 3 else 1) * p.geometry.pattern.nnz
+        chunk = max(1, _FROZEN_ENTRIES[p.geometry.device.type] // matrices)
+        worst: Bounds | None = None
+        try:
+            for first in range(0, len(times), chunk):
+                flow.spread([t + p.dt for t in times[first:first + chunk]])  # A has the flow at the end of the step
+                K = ops.stiffness(0.0)
+                found = StepOperator(ops.mass, K, K, p.dt, self.theta, p.fixed, backend="iterative", symmetric=ops.symmetric,
+                                     mass_low=ops.mass_low, rest=ops.rest(0.0), tolerance=self.tolerance).bounds
+                worst = found if worst is None else worst.union(found)
+        finally:
+            flow.release()
+        self._frozen = worst
+        if not self.operator(times[0]).prepared.capturable:
+            self._frozen = None
+            return False
+        self.monitor.deferred = True
+        return True
 
     def severed(self) -> tuple[GreenSolver, list[tuple[Tensor, Tensor]]] | None:
         """The same step with its matrices as leaves of their own, and the pairs (matrix values, leaf) that need gradients.
@@ -263,7 +312,7 @@ class GreenSolver:
     def _advance(self, u: Tensor, f: Tensor | None, t: float, theta: float, dt: float) -> Tensor:
         ops = self.operators
         op = self.operator(t, theta, dt)
-        w = self.problem.fixed_values(t + dt)
+        w = None if self.problem.fixed_at_zero else self.problem.fixed_values(t + dt)
         right = op.right_hand_side(u, self._force(f, t, theta, dt))
         if ops.reaction is None:
             return op.solve(right, w)

@@ -2,8 +2,9 @@
 
 from dgnet.problems.conditions import Condition, Dirichlet, Neumann, Periodic, Robin
 from dgnet.problems.discretisation import CONSISTENT, LUMPED, Discretisation
+from dgnet.problems.flow import HeldFlow
 from dgnet.problems.pde import PDE
 from dgnet.problems.sources import FunctionSource, Source, panels_for, sample, step_average
 
-__all__ = ["CONSISTENT", "LUMPED", "PDE", "Condition", "Dirichlet", "Discretisation", "FunctionSource", "Neumann",
-           "Periodic", "Robin", "Source", "panels_for", "sample", "step_average"]
+__all__ = ["CONSISTENT", "LUMPED", "PDE", "Condition", "Dirichlet", "Discretisation", "FunctionSource", "HeldFlow",
+           "Neumann", "Periodic", "Robin", "Source", "panels_for", "sample", "step_average"]

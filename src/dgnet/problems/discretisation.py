@@ -173,6 +173,8 @@ class Discretisation:
 
     def convection_part(self, t: float = 0.0) -> EdgeMatrix | None:
         """The convective (Robin) boundaries: integral of h phi_i phi_j. Values [1, f, nnz]; None when there are none."""
+        if "_convection" in self.__dict__:
+            return self.__dict__["_convection"]
         total: EdgeMatrix | None = None
         for c in self.conditions:
             if isinstance(c, Robin):
@@ -183,6 +185,9 @@ class Discretisation:
                 extra = facet_mass(self.geometry, facets, h)
                 extra = EdgeMatrix(extra.pattern, (extra.values * self._field_mask(c.field)[:, None])[None])
                 total = extra if total is None else total + extra
+        constant = not any(isinstance(c, Robin) and callable(c.coefficient) for c in self.conditions)
+        if constant and (total is None or not total.values.requires_grad):
+            self.__dict__["_convection"] = total
         return total
 
     # ------------------------------------------------------------------ boundary data
@@ -256,6 +261,17 @@ class Discretisation:
                 for k in cols:
                     w = w.index_put((self._dof[nodes], torch.tensor(k, device=w.device)), value)
         return w
+
+    @property
+    def only_flow_changes(self) -> bool:
+        """The velocity is a function of time, and nothing else is."""
+        robin = any(isinstance(c, Robin) and callable(c.coefficient) for c in self.conditions)
+        return callable(self.pde.velocity) and not robin and not self.data_changes
+
+    @cached_property
+    def fixed_at_zero(self) -> bool:
+        """Every Dirichlet value is zero at all times."""
+        return self.fixed is not None and self._fixed_constant is not None and not bool(self._fixed_constant.any())
 
     @property
     def data_changes(self) -> bool:
