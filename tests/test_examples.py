@@ -16,7 +16,8 @@ def example(name: str) -> dict[str, Any]:
 
 
 def test_every_example_is_tested() -> None:
-    assert sorted(p.stem for p in (ROOT / "examples").glob("*.py")) == ["green_function", "heat_on_a_plate"]
+    assert sorted(p.stem for p in (ROOT / "examples").glob("*.py")) == [
+        "green_function", "heat_on_a_plate", "learned_reaction", "new_source_3d", "unknown_diffusivity"]
 
 
 def test_heat_on_a_plate() -> None:
@@ -34,6 +35,28 @@ def test_green_function(tmp_path: Path) -> None:
     assert radii[0] < 0.15  # of a plate 1.4 m wide
     with Image.open(tmp_path / "green.png") as picture:
         assert picture.width > 500
+
+
+def test_unknown_diffusivity() -> None:
+    module = example("unknown_diffusivity")
+    for noise, tolerance in ((0.0, 0.01), (0.01, 0.05)):
+        found, error = module["main"](noise)
+        assert found == pytest.approx(module["TRUE"], rel=tolerance)
+        assert 0 < error < 1e-3
+
+
+def test_new_source_3d() -> None:
+    errors = example("new_source_3d")["main"]()
+    for found in errors.values():
+        assert found["dgnet"] < 0.5 * min(found["classical, consistent"], found["classical, lumped"])
+    assert errors["coil, never seen"]["dgnet"] < 0.015
+
+
+def test_learned_reaction() -> None:
+    errors = example("learned_reaction")["main"]()
+    assert errors["learned reaction"] < 0.1 * errors["diffusion only"]
+    assert errors["learned reaction"] < 4 * errors["true reaction"]
+    assert errors["curve"] < 0.15
 
 
 def test_readme_listing(capsys: pytest.CaptureFixture[str]) -> None:
