@@ -13,7 +13,7 @@ def main() -> None:
     try:
         app(standalone_mode=True)
     except (InputError, SolveError) as error:
-        errors.print(f"dgnet: {error}", style="red", highlight=False, soft_wrap=True)
+        errors.print(f"dgnet: {error}", style="red", highlight=False, soft_wrap=True, markup=False)
         sys.exit(2)
 
 

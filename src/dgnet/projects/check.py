@@ -175,7 +175,7 @@ def data_items(project: Project, data: Dataset) -> list[Item]:
     scaling = state_scaling(data)
     for f, name in enumerate(s.pde.fields):
         mean, std, offset = scaling.mean[f], scaling.std[f], s.offsets[f]
-        far = abs(mean - offset) > 20 * std
+        far = abs(mean - offset) > 5 * std
         text = f"{name} has mean {mean:.4g} and spread {std:.3g}, offset {offset:.4g}"
         if far:
             text += f"; relative errors are measured from the offset and will look small: is it meant to be about {mean:.4g}?"

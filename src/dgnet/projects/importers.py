@@ -130,7 +130,10 @@ def read_series(path: Path, spec: SeriesSpec, frame: Frame) -> Iterator[Found]:
     try:
         yield from READERS[suffix](path, spec, frame)
     except InputError as error:
-        raise error if str(path) in str(error) else InputError(f"{path}: {error}") from error
+        text = str(error)
+        if str(path) in text:
+            raise
+        raise InputError(f"{path}{text[len(path.name):]}" if text.startswith(path.name) else f"{path}: {text}") from error
     except _BROKEN as error:
         raise InputError(f"{path} is damaged or not what its name says ({type(error).__name__})") from error
 
@@ -399,9 +402,8 @@ READERS: dict[str, Callable[[Path, SeriesSpec, Frame], Iterator[Found]]] = {
 # ---------------------------------------------------------------------- onto the nodes and steps of the problem
 
 
-def settled(found: Found, spec: SeriesSpec, frame: Frame) -> tuple[Found, Note]:
+def settled(found: Found, spec: SeriesSpec, frame: Frame, where: str) -> tuple[Found, Note]:
     """The same trajectory at the nodes, in steps of dt from t = 0."""
-    where = f"{frame.folder / spec.file} ({found.label})" if found.label not in spec.file else str(frame.folder / spec.file)
     found, resampling = _in_steps(found, spec, frame.dt, where)
     if len(found.state) < 2:
         raise InputError(f"{where}: a trajectory needs at least two stored times")
@@ -521,10 +523,14 @@ def driven(found: Found, note: Note, source: SourceSpec, frame: Frame, physics: 
     if source.kind == "spots":
         if column is None:
             raise InputError(f"{where}: a table of spots drives one field: source = {{ spots = \"...\", field = \"NAME\" }}")
-        table = SpotTable.read(frame.folder / source.table, frame.mesh.dim)
+        try:
+            table = SpotTable.read(frame.folder / source.table, frame.mesh.dim)
+            steps_of = table.average(x, 0, steps, frame.dt)
+        except InputError as error:
+            raise InputError(f"{where}.source: {error}") from error
         samples, average = np.zeros((steps + 1, len(x), width)), np.zeros((steps, len(x), width))
         samples[..., column] = table(x, times)[0, :, :, 0].numpy()
-        average[..., column] = table.average(x, 0, steps, frame.dt)[0, :, :, 0].numpy()
+        average[..., column] = steps_of[0, :, :, 0].numpy()
         travel, radius = spot_motion(table, steps, frame.dt)
         note = replace(note, source="spots", travel=travel, narrow=radius / frame.mesh.spacing)
     else:
@@ -570,7 +576,7 @@ def collected(entries: Sequence[tuple[str, Path, SeriesSpec]], frame: Frame, phy
     found: list[tuple[Found, Note]] = []
     for k, (where, path, spec) in enumerate(entries):
         for raw in read_series(path, spec, frame):
-            here, note = settled(raw, spec, frame)
+            here, note = settled(raw, spec, frame, str(path.parent / raw.label))
             found.append(driven(here, note, spec.source, frame, physics, where))
         if report is not None:
             report("import", k + 1, len(entries))

@@ -78,7 +78,7 @@ class Physics:
 
     def mask(self, name: str, where: str, x: np.ndarray) -> np.ndarray:
         """f(x [n, d]) -> true or false [n]."""
-        value = self._called(self.function(name, where), name, (torch.from_numpy(x),))
+        value = self._called(self.function(name, where), name, (torch.tensor(x),))
         try:
             found = np.asarray(value)
         except (TypeError, ValueError, RuntimeError) as error:

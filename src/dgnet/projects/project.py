@@ -60,16 +60,13 @@ class Project:
     def config(self, name: str = "dgnet") -> Any:
         """The configuration of a model: what the problem asks for, then the changes of [model] or [model.NAME]."""
         where = "the model's settings" if self.file is None else f"{self.file.path}: model"
-        if name != "dgnet":
-            return _configured(name, self.model.get(name, {}), configure(name), f"{where}.{name}")
         with Dataset(self.data) as data:
             driven = data.has_source
         moving = self.scenario.flow is not None or self.scenario.pde.velocity is not None
         base = DGNetConfig(free=True, hidden=32, layers=2, learn_source=driven, learn_streamline=moving,
                            reaction="learned" if self.unknown_reaction else "known", calibrate=self.calibrate,
                            regions=self.per_region)
-        own = {key: value for key, value in self.model.items() if key not in MODELS}
-        return _configured(name, own | self.model.get("dgnet", {}), base, where)
+        return _configured(name, self.model, base if name == "dgnet" else configure(name), where)
 
 
 def load(folder: Path, report: Report | None = None, force: bool = False) -> Project:
@@ -81,6 +78,8 @@ def load(folder: Path, report: Report | None = None, force: bool = False) -> Pro
     mesh = _mesh_of(file, physics, kept)
     pde, conditions = _equation(file, mesh, physics), _conditions(file, mesh, physics)
     _validated(file, mesh, pde, conditions)
+    for name in ("dgnet", *(m for m in file.model if m in MODELS and m != "dgnet")):
+        _configured(name, file.model, configure(name), f"{file.path}: model")
     path = file.folder / IMPORTED
     if kept is None:
         _import(file, mesh, physics, request, path, report)
@@ -89,11 +88,8 @@ def load(folder: Path, report: Report | None = None, force: bool = False) -> Pro
         notes = notes_from(str(data.provenance["notes"]))
     scenario = _scenario(file.name, file.title, mesh, pde, conditions, file.dt, steps, counts, file.offset,
                          file.pde.velocity == "data")
-    project = Project(scenario, path, file.folder, file, file.pde.calibrate, file.pde.per_region, file.pde.reaction == "unknown",
-                      file.model, file.training, notes)
-    for name in ("dgnet", *(m for m in file.model if m in MODELS)):
-        project.config(name)  # says now what is wrong with [model]
-    return project
+    return Project(scenario, path, file.folder, file, file.pde.calibrate, file.pde.per_region, file.pde.reaction == "unknown",
+                   file.model, file.training, notes)
 
 
 def project(name: str, mesh: Mesh, pde: PDE, conditions: Sequence[Condition], dt: float, trajectories: Sequence[Trajectory],
@@ -317,9 +313,15 @@ def _validated(file: ProblemFile, mesh: Mesh, pde: PDE, conditions: tuple[Condit
 # ---------------------------------------------------------------------- settings of models
 
 
-def _configured(name: str, changes: Any, base: Any, where: str) -> Any:
+def _configured(name: str, table: Mapping[str, Any], base: Any, where: str) -> Any:
+    """`base` with the changes of [model] (dgnet) and [model.NAME]."""
     from difflib import get_close_matches
 
+    changes = table.get(name, {})
+    if name == "dgnet":
+        changes = {key: value for key, value in table.items() if key not in MODELS} | changes
+    else:
+        where = f"{where}.{name}"
     if not isinstance(changes, Mapping):
         raise InputError(f"{where} must be a table")
     known = {f.name: getattr(base, f.name) for f in fields(base)}

@@ -16,7 +16,7 @@ import numpy as np
 from scipy.spatial import Delaunay, QhullError
 
 from dgnet.errors import InputError
-from dgnet.mesh import ALL, Mesh, box, bracket, channel, circle, dfg_channel, gear_plate, shipped
+from dgnet.mesh import ALL, Mesh, box, bracket, channel, circle, dfg_channel, gear_plate, shipped, shipped_names
 from dgnet.mesh import load as load_mesh
 from dgnet.projects.physics import Physics
 from dgnet.projects.toml import MeshSpec, Selection
@@ -33,6 +33,9 @@ def build(spec: MeshSpec, folder: Path, physics: Physics, where: str) -> Mesh:
     if spec.file:
         mesh = load_mesh(folder / spec.file)
     elif spec.shipped:
+        if spec.shipped not in shipped_names():
+            raise InputError(f"{where}: mesh.shipped: there is no shipped mesh '{spec.shipped}' (known: "
+                             f"{', '.join(shipped_names())})")
         mesh = shipped(spec.shipped)
     else:
         mesh = shape(spec.shape, spec.measures, where)
@@ -135,16 +138,23 @@ def shape(name: str, measures: Mapping[str, Any], where: str) -> Mesh:
     m = Measures(measures, name, f"{where}: mesh")
     make = SHAPES[name](m)
     m.close()
-    return make()
+    try:
+        return make()
+    except InputError as error:
+        raise InputError(f"{m.where}: {error}") from error
 
 
 def _grid(m: Measures, dim: int) -> Callable[[], Mesh]:
     size, spacing = m.vector("size", (dim,), positive=True), m.length("spacing")
     corner = m.vector("corner", (dim,), (0.0,) * dim)
     perturb = m.length("perturb", 0.0 if dim == 3 else 0.2, positive=False)
-    counts = tuple(max(1, round(s / spacing)) for s in size)
-    _not_too_many(math.prod(c + 1 for c in counts))
-    return lambda: box(counts, corner, tuple(c + s for c, s in zip(corner, size)), perturb)
+
+    def make() -> Mesh:
+        _not_too_many(math.prod(1 + s / spacing for s in size))
+        counts = tuple(max(1, round(s / spacing)) for s in size)
+        return box(counts, corner, tuple(c + s for c, s in zip(corner, size)), perturb)
+
+    return make
 
 
 def _disc(m: Measures) -> Callable[[], Mesh]:

@@ -191,7 +191,7 @@ def spots(mesh: Mesh, rng: np.random.Generator, smooth: bool, count: int = 2) ->
         where = np.stack([np.interp(when, at, way[:, k]) for k in range(2)], axis=1)
         if smooth:  # a running mean turns the corners into curves
             where = np.stack([np.convolve(np.pad(where[:, k], 4, mode="edge"), np.ones(9) / 9, "valid") for k in range(2)], axis=1)
-        power = POWER * rng.uniform(0.7, 1.3)
+        power = POWER * rng.uniform(0.7, 1.0 if smooth else 1.3)  # what is asked later stays inside of what was seen
         lines += [f"{t:.6g},{x:.6g},{y:.6g},{RADIUS},{power:.4g},{spot + 1}" for t, (x, y) in zip(when, where)]
     return "\n".join(lines) + "\n"
 

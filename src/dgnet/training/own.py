@@ -51,4 +51,8 @@ def recipe_of(project: Project, trajectories: int, steps: int) -> Recipe:
             raise InputError(f"training.hold_out = {wish.hold_out} leaves none of the {trajectories} training trajectories")
         plan = replace(plan, hold_out=wish.hold_out)
     plan = replace(plan, name="own")
-    return calibrated_first(plan, steps) if project.calibrate else plan
+    if not project.calibrate:
+        return plan
+    plan, c = calibrated_first(plan, steps), project.config()
+    more = (c.decoder != "none" and (c.network or c.free)) or c.residual or not c.green or c.reaction == "learned"
+    return plan if more else replace(plan, stages=plan.stages[:1])  # nothing but coefficients is learned

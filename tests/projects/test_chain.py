@@ -1,0 +1,146 @@
+"""From `dgnet new` to a rollout, by the commands and in Python."""
+
+import json
+from pathlib import Path
+
+import meshio
+import numpy as np
+import pytest
+import torch
+
+from dgnet.data import Dataset
+from dgnet.errors import InputError
+from dgnet.evaluation.evaluate import evaluate
+from dgnet.evaluation.rollouts import roll_out
+from dgnet.mesh import load as load_mesh
+from dgnet.models import Classical, rollout
+from dgnet.problems import PDE, Discretisation, Robin
+from dgnet.problems.spot_table import SpotTable
+from dgnet.projects import Training, load, project, template, trajectory
+from dgnet.training.own import recipe_of, train_project
+from dgnet.training.run import Run
+from tests.projects.conftest import DT, SPOTS, STEPS, TOML, command, plate, states, write_tiny
+
+SHORT = "[training]\nminutes = 5\nwindows = [4, 20]\niterations = [60, 15]\n"
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("new") / "example"
+    template.write(folder)
+    return folder
+
+
+def test_from_new_to_rollout(example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                             capsys: pytest.CaptureFixture[str]) -> None:
+    """The example as it stands, with a training of seconds: already better than the classical solver on unseen paths."""
+    file, run = example / "problem.toml", tmp_path / "run"
+    text = file.read_text()
+    file.write_text(text[:text.index("[training]")] + SHORT)
+    assert command(monkeypatch, "check", example) == 0
+    assert "warn" not in capsys.readouterr().out
+    assert command(monkeypatch, "train", example, "--out", run, "--json", tmp_path / "train.json") == 0
+    trained = json.loads((tmp_path / "train.json").read_text())
+    assert trained["validation"] < 0.9 * trained["classical"]
+    assert command(monkeypatch, "evaluate", run, "--no-figures", "--json", tmp_path / "test.json") == 0
+    scores = json.loads((tmp_path / "test.json").read_text())
+    print(f"gain {scores['gain']:.3f}")
+    assert scores["gain"] < 0.8 and scores["trajectories"] == 2 and scores["truth"] == "given" and scores["paper"] is None
+    vtk = tmp_path / "out.pvd"
+    assert command(monkeypatch, "rollout", run, "--source", example / "spots.csv", "--vtk", vtk, "--every", 30) == 0
+    last = meshio.read(sorted((tmp_path / "out-vtu").glob("*.vtu"))[-1])
+    assert last.point_data["T"].shape == (load_mesh(example / "plate.msh").n_nodes,) and last.point_data["T"].max() > 300
+    assert (run / "run.toml").read_text().count(str(example)) == 2  # project and data, by their full names
+    assert not [p for p in run.rglob("*") if p.suffix == ".py"]
+
+
+def test_the_example(example: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its data are the truth of the problem it describes, not of another one; every comment in it is valid when it is said."""
+    p = load(example)
+    s = p.scenario
+    assert s.pde.diffusion == pytest.approx(template.DIFFUSIVITY) and s.conditions == (Robin("boundary", 2e-5, 293.15),)
+    assert (s.train, s.test, s.steps, s.offsets) == (template.TRAIN, template.TEST, template.STEPS, (template.AMBIENT,))
+    with Dataset(p.data) as data:
+        classical = rollout(Classical(), s.problem(), torch.from_numpy(data.read(0).state[:1]).double(),
+                            torch.from_numpy(data.read(0).source_average)[None].double())
+        truth = data.read(0).state
+    assert 0.005 < np.linalg.norm(classical[0].numpy() - truth) / np.linalg.norm(truth - template.AMBIENT) < 0.05
+    text = template.PROBLEM.replace('# boundaries.foot', 'boundaries.foot').replace("# regions.weld", "regions.weld").replace(
+        '# [pde.diffusion]', "[pde.diffusion]").replace("# weld =", "weld =").replace("# elsewhere =", "elsewhere =").replace(
+        'diffusion = "97', '# diffusion = "97').replace("# calibrate", "calibrate").replace("# per_region", "per_region").replace(
+        "# reaction", "reaction").replace("# velocity", "velocity").replace("# decay", "decay").replace("# [model]", "[model]").replace(
+        "# hidden", "hidden").replace("ambient = 293.15", 'ambient = { function = "room" }')
+    (example / "problem.toml").write_text(text)
+    all_of_it = load(example)
+    assert all_of_it.config().regions and all_of_it.config().hidden == 32 and all_of_it.unknown_reaction
+    assert [s.method for s in recipe_of(all_of_it, 10, 60).stages][0] == "gauss-newton"
+    assert command(monkeypatch, "new", example) == 2
+    assert "is not empty" in capsys.readouterr().err
+    (example / "problem.toml").write_text(template.PROBLEM)
+
+
+def test_baselines_train_on_it_too(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tiny / "problem.toml").write_text(TOML + "[model.mgn]\nhidden = 16\n")
+    assert command(monkeypatch, "train", tiny, "--model", "mgn", "--budget", 0.02, "--out", tmp_path / "run") == 0
+    run = Run.open(tmp_path / "run")
+    assert run.settings.model == "mgn" and run.model.config.hidden == 16
+    assert evaluate(run, Path(run.settings.data))[0]["scores"]["mgn"]["rne"] > 0
+
+
+def test_in_python(tmp_path: Path) -> None:
+    """The example of docs/problem-files.md, on a small mesh."""
+    mesh = plate()
+    (tmp_path / "spots.csv").write_text(SPOTS)
+    spots = SpotTable.read(tmp_path / "spots.csv", 2)
+    own = project("plate", mesh, PDE(("T",), diffusion=0.05), [Robin("left", 0.02, 20.0)], DT,
+                  [trajectory(states(mesh, SPOTS, tmp_path), mesh, DT, spots, split) for split in ("train", "train", "test")],
+                  tmp_path / "data.h5", offset=[20.0], training=Training(windows=(4,), iterations=(30,)))
+    run, progress = train_project(own, tmp_path / "run")
+    result, _, _ = evaluate(run, own.data)
+    made = roll_out(run.folder, source=tmp_path / "spots.csv", out=tmp_path / "out.h5", run=run)
+    assert progress.best < progress.classical and result["gain"] < 1 and made["steps"] == STEPS
+    with pytest.raises(InputError, match="was made in Python"):
+        Run.open(tmp_path / "run")
+    again = Run.open(tmp_path / "run", scenario=own.scenario)
+    assert torch.equal(again.model.free_pair, run.model.free_pair)
+    with pytest.raises(InputError, match="cannot be generated"):
+        own.scenario.sample(own.scenario.draws(1))
+
+
+def test_calibration_is_found_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The data were made with 1.2 times the diffusivity that the file gives."""
+    folder = write_tiny(tmp_path / "p", TOML.replace("diffusion = 0.05", "diffusion = 0.05\ncalibrate = [\"diffusion\"]")
+                        + "[training]\nwindows = [4]\niterations = [2]\n[model]\ndecoder = \"none\"\nnetwork = false\nfree = false\n")
+    assert command(monkeypatch, "train", folder, "--out", tmp_path / "run", "--json", tmp_path / "t.json") == 0
+    found = json.loads((tmp_path / "t.json").read_text())["coefficients"]["diffusion"]
+    assert found == pytest.approx(1.2, rel=0.02) and f"diffusion: {found:.4g} times" in capsys.readouterr().out
+
+
+def test_an_unknown_reaction_is_learned(tmp_path: Path) -> None:
+    """A decay that the equation does not mention. The reaction is fitted first, by itself; a second of it helps."""
+    mesh = plate()
+    problem = Discretisation(mesh, PDE(("T",), diffusion=0.05, decay=2.0), [], DT)
+    g = torch.Generator().manual_seed(0)
+    starts = torch.rand(4, 1, 1, dtype=torch.float64, generator=g) + 0.2 * torch.sin(4 * torch.tensor(mesh.points)[None, :, :1])
+    runs = rollout(Classical(), problem, starts, None, STEPS).numpy()
+    data = [trajectory(r, mesh, DT, split="test" if k == 3 else "train") for k, r in enumerate(runs)]
+    own = project("fading", mesh, PDE(("T",), diffusion=0.05), [], DT, data, tmp_path / "d.h5", unknown_reaction=True,
+                  training=Training(windows=(4,), iterations=(1,)))
+    assert [s.only for s in recipe_of(own, 3, STEPS).stages] == [("reaction_net",), ("reaction_net",), ()]
+    run, _ = train_project(own, tmp_path / "run", minutes=0.05)
+    assert run.model.config.reaction == "learned" and not run.model.config.learn_source
+    assert evaluate(run, own.data)[0]["gain"] < 0.8
+
+
+def test_training_says_what_is_wrong(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                     capsys: pytest.CaptureFixture[str]) -> None:
+    for options, words in ((("--budget", 0), "--budget must be positive"), (("--trajectories", 0), "number of trajectories"),
+                           (("--model", "mgm"), "did you mean 'mgn'"), (("--model", "classical"), "nothing to train")):
+        assert command(monkeypatch, "train", tiny, "--out", tmp_path / "run", *options) == 2
+        assert words in capsys.readouterr().err
+    (tiny / "problem.toml").write_text(TOML + "[training]\nwindows = [4]\niterations = [1, 2]\n")
+    assert command(monkeypatch, "train", tiny, "--out", tmp_path / "run") == 2
+    assert "must have the same length" in capsys.readouterr().err
+    (tmp_path / "empty").mkdir()
+    assert command(monkeypatch, "train", tmp_path / "empty", "--out", tmp_path / "run") == 2
+    assert "`dgnet new" in capsys.readouterr().err

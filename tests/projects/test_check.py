@@ -1,0 +1,112 @@
+"""`dgnet check`: known numbers on known cases, and a verdict for every kind of mistake."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from dgnet.mesh import box, save
+from dgnet.models import Classical, rollout
+from dgnet.problems import PDE, Discretisation, Dirichlet
+from dgnet.projects import load, project, trajectory
+from dgnet.projects.check import Item, check, smallest_angles
+from dgnet.projects.project import Project
+from tests.projects.conftest import DT, STEPS, TOML, command, plate, write_tiny
+
+
+def items(p: Project) -> dict[str, Item]:
+    return {i.name: i for i in check(p)}
+
+
+def edited(folder: Path, *pairs: tuple[str, str]) -> dict[str, Item]:
+    text = TOML
+    for old, new in pairs:
+        assert old in text
+        text = text.replace(old, new)
+    return items(load(write_tiny(folder, text)))
+
+
+def test_known_numbers(tmp_path: Path) -> None:
+    """On squares of side a cut in two, the mean edge is h = a (2 + sqrt 2) / 3; everything follows from that."""
+    a, D, v, dt = 0.1, 2e-3, 0.3, 0.05
+    mesh = box((10, 10))
+    pde = PDE(("u",), diffusion=D, velocity=[v, 0.0])
+    u = np.tile(np.sin(mesh.points[:, 0]), (4, 1))
+    found = items(project("square", mesh, pde, [], dt, [trajectory(u, mesh, dt)], tmp_path / "d.h5"))
+    h = a * (2 + np.sqrt(2)) / 3
+    assert found["diffusion"].numbers["fourier"] == pytest.approx(D * dt / h**2, rel=1e-9)
+    assert found["diffusion"].numbers["fourier_max"] == pytest.approx(D * dt / h**2, rel=1e-9)
+    assert found["diffusion"].numbers["stiffness"] == pytest.approx(Discretisation(mesh, pde, [], dt).stiffness_number)
+    assert found["advection"].numbers["peclet_max"] == pytest.approx(v * h / (2 * D), rel=1e-9)
+    assert found["advection"].numbers["courant"] == pytest.approx(v * dt / h, rel=1e-9)
+    assert found["cells"].numbers["smallest_angle"] == pytest.approx(45.0) and found["mesh"].numbers["nodes"] == 121
+    assert found["cells"].numbers["radius_ratio"] == pytest.approx(2 * (np.sqrt(2) - 1), rel=1e-9)
+    assert found["solver"].numbers["backend"] in ("lu", "iterative") and found["advection"].verdict == "note"
+    assert found["data"].verdict == "warn"  # no test trajectory
+
+
+def test_angles_in_space() -> None:
+    """Kuhn's tetrahedra: dihedral angles of 45, 60 and 90 degrees."""
+    assert np.allclose(smallest_angles(box((2, 2, 2))), 45.0)
+
+
+def test_the_classical_solver_on_its_own_data(tmp_path: Path) -> None:
+    """Data of the consistent solver: it is exact on them, the lumped one is not, and a step is explained in full."""
+    mesh = plate()
+    pde, walls = PDE(("u",), diffusion=0.05), [Dirichlet("left", 1.0)]
+    u0 = torch.sin(3 * torch.tensor(mesh.points)).sum(1)[None, :, None]
+    u0[:, mesh.nodes_on("left")] = 1.0
+    states = rollout(Classical(), Discretisation(mesh, pde, walls, DT), u0, None, STEPS)[0].numpy()
+    data = [trajectory(states, mesh, DT, split=s) for s in ("train", "test")]
+    found = items(project("own", mesh, pde, walls, DT, data, tmp_path / "d.h5"))
+    errors = found["classical"].numbers["errors"]
+    assert errors["train"]["consistent"] < 1e-6 < 1e-3 < errors["train"]["lumped"] and errors["test"] == pytest.approx(errors["train"])
+    assert found["step"].numbers["explained"] > 1 - 1e-4 and found["fixed values"].verdict == "ok"
+    wrong = items(project("own", mesh, pde, [Dirichlet("left", 0.0)], DT, data, tmp_path / "d.h5"))
+    assert wrong["fixed values"].verdict == "warn" and wrong["fixed values"].numbers["difference"] == pytest.approx(1.0)
+
+
+def test_verdicts(tmp_path: Path) -> None:
+    good = edited(tmp_path / "a")
+    assert {i.verdict for i in good.values()} <= {"ok", "note"}
+    assert good["spots"].numbers["radius_over_spacing"] == pytest.approx(0.15 / plate().spacing, rel=1e-6)
+    assert good["source"].numbers["radii_per_step"] == pytest.approx(np.hypot(0.6, 0.3) / 6 / 0.15, rel=1e-6)
+    assert edited(tmp_path / "b", ("offset = { T = 20.0 }", ""))["field T"].verdict == "warn"
+    assert edited(tmp_path / "c", ("diffusion = 0.05", "diffusion = 5e-9"))["diffusion"].verdict == "warn"
+    assert edited(tmp_path / "d", ("diffusion = 0.05", "diffusion = 50"))["step"].verdict == "warn"
+    idle = edited(tmp_path / "e", ("diffusion = 0.05", "diffusion = 0.05\ncalibrate = [\"decay\"]"))
+    assert idle["equation"].verdict == "warn" and "nothing to calibrate" in idle["equation"].text
+
+
+def test_narrow_and_fast_spots(tmp_path: Path) -> None:
+    folder = write_tiny(tmp_path / "p")
+    for path in folder.glob("run-*.csv"):
+        path.write_text(path.read_text().replace("0.15,30", "0.03,30"))
+    found = items(load(folder))
+    assert found["spots"].verdict == "warn" and found["source"].numbers["trapezoid"] > 0.3
+
+
+def test_command(tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(monkeypatch, "check", tiny, "--json", tiny / "check.json") == 0
+    out = capsys.readouterr().out
+    record = json.loads((tiny / "check.json").read_text())
+    assert record["problem"] == "tiny" and record["verdict"] == "ok"
+    for item in record["items"]:
+        assert item["text"] in out and item["verdict"] in ("ok", "note")
+    assert "diffusion 0.05 m2/s" in out
+
+
+def test_flat_cells(tmp_path: Path) -> None:
+    """A sliver is named."""
+    folder = write_tiny(tmp_path / "p")
+    points = box((8, 6), upper=(1.2, 0.9)).points.copy()
+    mesh = box((8, 6), upper=(1.2, 0.9))
+    inner = int(np.flatnonzero(~mesh.on_boundary)[0])
+    cell = mesh.cells[np.flatnonzero((mesh.cells == inner).any(1))[0]]
+    others = cell[cell != inner]
+    points[inner] = points[inner] + 0.999 * (points[others].mean(0) - points[inner])
+    save(type(mesh)(points, mesh.cells, mesh.boundaries), folder / "plate.msh")
+    found = items(load(folder))
+    assert found["cells"].verdict == "warn" and "nearly flat" in found["cells"].text
