@@ -18,6 +18,7 @@ from dgnet.cli.shell import (
     checked_device,
     console,
     errors,
+    folding,
     narrating,
     reporting,
     write_json,
@@ -141,20 +142,44 @@ def models(json_path: Json = None) -> None:
 @app.command()
 def evaluate(run: Path, data: Annotated[Path | None, typer.Option(help="Data set; the run's own by default.")] = None,
              split: Annotated[str, typer.Option(help="test or train")] = "test", device: Device = "cpu",
-             figures: Annotated[bool, typer.Option(help="Draw figures into RUN/figures.")] = True, json_path: Json = None) -> None:
-    """Score a run on its test trajectories, beside the classical solvers on the same mesh."""
+             figures: Annotated[bool, typer.Option(help="Draw figures into RUN/figures and write RUN/report.html.")] = True,
+             leave_one_out: Annotated[bool, typer.Option(
+                 "--leave-one-out", help="Also train again without each training trajectory and score on it (RUN/trust.json).",
+             )] = False,
+             budget: Annotated[float | None, typer.Option(help="Minutes for --leave-one-out; per trajectory what the run had by "
+                                                          "default.")] = None,
+             json_path: Json = None) -> None:
+    """Score a run on its test trajectories, beside the classical solvers on the same mesh, and write a page about it."""
     from dgnet.evaluation import evaluate as scoring
+    from dgnet.evaluation import page, trust
     from dgnet.training.run import Run
 
+    if budget is not None and not (leave_one_out and budget > 0):
+        raise InputError("--budget is the positive number of minutes for --leave-one-out")
     opened = Run.open(run, checked_device(device))
     result, states, truth = scoring.evaluate(opened, data or Path(opened.settings.data), device, split)
+    known = trust.training_range(opened)
+    left = None if known is None else page.findings(opened, states, truth, known)
+    result |= {"left_range": left, "warning": trust.sentence(left or [])}
+    if leave_one_out:
+        with folding() as tell:
+            result["leave_one_out"] = trust.leave_one_out(opened, budget=None if budget is None else 60 * budget, device=device,
+                                                          tell=tell)
     write_json(json_path, result)
     write_json(run / f"{split}.json", result)
     console.print(scoring.table(result), highlight=False)
+    if result["warning"] is not None:
+        console.print(f"\n{result['warning']}", highlight=False, soft_wrap=True, markup=False)
+    if leave_one_out:
+        trials = result["leave_one_out"]
+        console.print(f"\nLeft out of training, one by one: RNE {trials['mean']:.3g} in the mean, {trials['worst']:.3g} at worst "
+                      f"(classical {trials['classical_mean']:.3g}), {trials['trajectories']} trajectories", highlight=False,
+                      soft_wrap=True)
     if figures:
-        folder = run / "figures" if split == "test" else run / f"figures-{split}"
+        tail = "" if split == "test" else f"-{split}"
         with reporting() as report:
-            written = scoring.draw(opened, result, states, truth, folder, report)
+            written = scoring.draw(opened, result, states, truth, run / f"figures{tail}", report)
+            written.append(page.write(opened, result, states, truth, written, run / f"report{tail}.html", report))
         console.print()
         for path in written:
             console.print(str(path), highlight=False, soft_wrap=True)

@@ -88,6 +88,16 @@ def narrating(budget: float) -> Iterator[tuple[Callable[[str, int, int], None], 
         yield update, tell
 
 
+@contextmanager
+def folding() -> Iterator[Callable[[int, int, Any, int], None]]:
+    """A bar for trainings one after the other: tell(number, of how many, progress, iterations)."""
+    with reporting() as report:
+        def tell(at: int, count: int, progress: Any, total: int) -> None:
+            report(f"without trajectory {at + 1} of {count}", progress.iteration, total)
+
+        yield tell
+
+
 Size = Annotated[str, typer.Option(help="small or paper")]
 Truth = Annotated[str, typer.Option(help="same-mesh or converged")]
 Device = Annotated[str, typer.Option(help="cpu or cuda")]

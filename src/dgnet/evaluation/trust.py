@@ -7,6 +7,7 @@ trajectories and scores it on the one that was missing: the error to expect of a
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
 import math
@@ -30,7 +31,12 @@ from dgnet.mesh import Mesh
 from dgnet.models import Classical, few_threads, rollout
 from dgnet.models.registry import entry
 from dgnet.problems import CONSISTENT, LUMPED
+from dgnet.projects import load as load_project
+from dgnet.training.calibrate import calibrated_first
 from dgnet.training.fit import Corpus, Progress
+from dgnet.training.own import recipe_of
+from dgnet.training.presets import recipe_for
+from dgnet.training.recipe import Recipe
 from dgnet.training.run import Run, base_problem, read_dataclass, train
 
 Tensor = torch.Tensor
@@ -311,16 +317,17 @@ def leave_one_out(run: Run, *, budget: float | None = None, device: str = "cpu",
                   tell: Callable[[int, int, Progress, int], None] | None = None) -> dict[str, Any]:
     """Train again without each training trajectory, score on it; the result is kept as RUN/trust.json.
 
-    `budget` seconds for all of it together; without one every fold runs the whole recipe. A fold that is finished is not done
-    again, one that was interrupted goes on.
+    `budget` seconds for all of it together; without one every fold has as long as the run itself took. A fold that is finished is
+    not done again, one that was interrupted goes on.
     """
     settings, scenario = run.settings, run.scenario
     config = config_of(run.folder, settings.model)
     with Dataset(settings.data) as data:
-        numbers = data.of("train")[: settings.trajectories or None]
+        numbers, steps = data.of("train")[: settings.trajectories or None], data.steps
     if len(numbers) < 2:
         raise InputError(f"leaving one trajectory out needs at least two to train on, {run.folder} has {len(numbers)}")
-    share = None if budget is None else budget / len(numbers)
+    share = _seconds(run.folder) if budget is None else budget / len(numbers)
+    plan = _plan(run, len(numbers) - 1, steps)
     folds = []
     for at, number in enumerate(numbers):
         folder = run.folder / "leave-one-out" / f"{number:05d}"
@@ -337,8 +344,8 @@ def leave_one_out(run: Run, *, budget: float | None = None, device: str = "cpu",
                     tell(at, len(numbers), progress, total)
 
             trained, progress = train(
-                scenario, settings.truth, rest, folder / "run", model=settings.model, recipe=_recipe(settings), seed=settings.seed,
-                device=device, budget=share, config=config, unknown_reaction=settings.unknown_reaction,
+                scenario, settings.truth, rest, folder / "run", model=settings.model, recipe=settings.recipe, seed=settings.seed,
+                device=device, budget=share, config=config, plan=plan, unknown_reaction=settings.unknown_reaction,
                 project=Path(settings.project) if settings.project else None, report=follow)
             kept = {"trajectory": number, **_score(trained, Path(settings.data), number, device), "iterations": progress.iteration,
                     "seconds": progress.seconds, "request": request}
@@ -371,8 +378,24 @@ def config_of(folder: Path, model: str) -> Any:
     return read_dataclass(entry(model).config, text.get("model", {}), f"{folder / 'run.toml'} [model]")
 
 
-def _recipe(settings: Any) -> str:
-    return settings.recipe if settings.model == "dgnet" else "staged"
+def _plan(run: Run, trajectories: int, steps: int) -> Recipe | None:
+    """The run's own recipe for so many trajectories; None: the one that `train` takes by itself."""
+    settings = run.settings
+    if settings.model != "dgnet" or settings.recipe != "own":
+        return None
+    if settings.project:
+        return recipe_of(load_project(Path(settings.project)), trajectories, steps)
+    plan = recipe_for(run.scenario.name, "staged", trajectories, steps, settings.unknown_reaction)
+    return calibrated_first(plan, steps) if getattr(run.model.config, "calibrate", ()) else plan
+
+
+def _seconds(folder: Path) -> float | None:
+    """How long the run was trained."""
+    try:
+        with (folder / "history.csv").open() as file:
+            return float([row["seconds"] for row in csv.DictReader(file)][-1])
+    except (OSError, ValueError, KeyError, IndexError):
+        return None
 
 
 def link_without(data: Path, path: Path, numbers: Sequence[int], left_out: int) -> None:
