@@ -19,15 +19,16 @@ import pytest
 import torch
 from PIL import Image
 
-from dgnet.data import Dataset
+from dgnet.data import Dataset, Header, Trajectory, write_dataset
 from dgnet.errors import InputError
 from dgnet.evaluation import rollouts, series
 from dgnet.evaluation.rollouts import roll_out
+from dgnet.green import solver
 from dgnet.mesh import box
 from dgnet.models.dgnet import DGNet, DGNetConfig
 from dgnet.problems import PDE, Dirichlet, Robin
 from dgnet.scenarios import get
-from dgnet.scenarios.scenario import Scenario
+from dgnet.scenarios.scenario import Flow, Scenario
 from dgnet.training.run import Run, Settings, base_problem
 from tests.evaluation.forked import finish
 
@@ -135,6 +136,40 @@ def test_interrupted_goes_on_and_other_requests_do_not(at: int, tmp_path: Path, 
     assert go("x.h5")["resumed_from"] == 0
     with Dataset(tmp_path / "x.h5") as data:
         assert np.all(data.read(0).state[0] == 2.0)
+
+
+def test_a_flow_that_changes_goes_on_with_the_bounds_it_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With operators that change in time the solver widens its bounds from step to step: they are part of where it was."""
+    flow = Flow(1.0, 1.0, 0.01, 0.0, 0.0)
+    which = replace(scenario((12, 10)), flow=flow, conditions=(Dirichlet("left", 1.0),), pde=PDE(("T",), diffusion=0.002), dt=0.02)
+    mesh, steps, rng = which.mesh, 24, np.random.default_rng(0)
+    x = mesh.points
+    wind = np.stack([np.stack([1 + np.sin(0.3 * k) * x[:, 1], np.cos(0.5 * k) * x[:, 0]], -1) for k in range(steps + 1)])
+    state = rng.normal(1, 0.2, (steps + 1, mesh.n_nodes, 1))
+    time = which.dt * np.arange(steps + 1)
+    write_dataset(tmp_path / "flow.h5", Header(mesh, ("T",), which.dt, steps, (1.0,)),
+                  [Trajectory(state.astype(np.float32), time, velocity=wind.astype(np.float32))])
+    torch.manual_seed(0)
+    velocity = torch.zeros(1, 2, mesh.n_nodes, 2)
+    model = DGNet(DGNetConfig(hidden=8, layers=1), which.problem(velocity, dtype=torch.float32))
+    monkeypatch.setattr(Run, "open", opened(tmp_path / "run", model, which))
+    monkeypatch.setattr(series, "PAUSE", -1.0)
+    monkeypatch.setattr(solver, "choose", lambda *arguments: "iterative")
+
+    def go(name: str, at: int = -1) -> dict[str, Any]:
+        def stop(k: int, u: np.ndarray) -> None:
+            if k == at:
+                raise Stop
+
+        return roll_out(tmp_path / "run", trajectory=0, data=tmp_path / "flow.h5", out=tmp_path / name, sink=stop)
+
+    whole = go("whole.h5")
+    for at in (1, 9, 20):
+        with pytest.raises(Stop):
+            go("x.h5", at)
+        again = go("x.h5")
+        assert again["resumed_from"] == at - 1 and again["rne"] == whole["rne"]
+        assert (tmp_path / "x.h5").read_bytes() == (tmp_path / "whole.h5").read_bytes()
 
 
 def test_a_damaged_note_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
