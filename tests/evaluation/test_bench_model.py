@@ -1,6 +1,7 @@
 """The benchmarks of models run at small size and say what they measured; speeds are not asserted."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,9 +10,13 @@ from typer.testing import CliRunner
 from dgnet.cli import app
 from dgnet.errors import InputError
 from dgnet.evaluation.bench import model as bench
+from dgnet.evaluation.bench import tradeoff
 from dgnet.evaluation.bench.timing import peak
 from dgnet.models import Classical, rollout
-from dgnet.scenarios import get
+from dgnet.scenarios import Truth, get
+from dgnet.scenarios.generate import generate
+from dgnet.training.recipe import Recipe, Stage
+from dgnet.training.run import train
 
 FIGURES = ("prepare_s", "ms_per_step", "steps_per_s", "running_steps_per_s", "seconds")
 
@@ -64,6 +69,53 @@ def test_peak_memory_sees_what_a_block_holds():
         block = torch.zeros(40_000_000)
         block += 1
     assert memory.bytes is None or memory.bytes > 1.5e8
+
+
+@pytest.fixture(scope="module")
+def small_run(tmp_path_factory):
+    """A run whose model is the untrained one, on a short laser-heat data set."""
+    folder = tmp_path_factory.mktemp("tradeoff")
+    scenario = get("laser-heat", "small")
+    data = generate(scenario, folder / "data", trajectories=1)
+    plan = Recipe("none", (Stage(1, 1, 1, 1e-9),), validate_steps=1)
+    run, _ = train(scenario, "converged", data, folder / "run", plan=plan)
+    return run, data
+
+
+def test_cost_against_accuracy(small_run):
+    run, data = small_run
+    rungs = [Truth(0, 1), Truth(0, 2), Truth(0, 4), Truth(1, 1), Truth(0, 1, degree=2)]
+    r = tradeoff.tradeoff(run, data, rungs=rungs, budget=1e6, climbs=[(0, 1), (1, 1)])
+    own, rows = r["rows"][0], r["rows"]
+    plain = next(x for x in rows if x.get("mass") == "consistent" and (x["refine"], x["substeps"]) == (0, 1))
+    assert own["error"] == pytest.approx(plain["error"], rel=0.02)  # untrained: the classical solver
+    finer = next(x for x in rows if x["solver"] == "reference" and x["refine"] == 1)
+    assert finer["error"] < 0.6 * own["error"] and r["cheapest"]["reference"]["error"] <= own["error"]
+    assert r["ratio"]["reference"] == pytest.approx(r["cheapest"]["reference"]["cost_s"] / own["cost_s"])
+    skipped = next(x for x in rows if x["solver"] == "reference" and x["substeps"] == 4)
+    assert "not_run" in skipped and "error" not in skipped
+    assert all(x["cost_s"] == pytest.approx(x["rollout_s"] + x["source_s"]) for x in rows if "not_run" not in x)
+    json.dumps(r, allow_nan=False)
+    assert "times as much as the model" in tradeoff.markdown(r)
+
+
+def test_states_of_refined_rungs_start_where_the_data_do(small_run):
+    run, data = small_run
+    trial = tradeoff.Trial.read(run, data, "cpu", None)
+    mesh = run.scenario.mesh.refined(2)
+    coarse = trial.start(run.scenario.mesh, 0)
+    linear = replace(trial, sample=replace(trial.sample, initial=torch.tensor(run.scenario.mesh.points[None, :, :1])))
+    assert torch.allclose(trial.start(mesh, 2)[:, : coarse.shape[1]], coarse)
+    assert torch.allclose(linear.start(mesh, 2)[0, :, 0], torch.tensor(mesh.points[:, 0]))  # linear functions stay linear
+
+
+def test_data_of_another_scenario_is_refused(small_run):
+    run, data = small_run
+    other = replace(run, scenario=get("fitzhugh-nagumo", "small"))
+    with pytest.raises(InputError, match="is of scenario 'laser-heat'"):
+        tradeoff.tradeoff(other, data)
+    with pytest.raises(InputError, match="without flow"):
+        tradeoff.tradeoff(replace(run, scenario=get("cylinder", "small")), data)
 
 
 def test_command(tmp_path):

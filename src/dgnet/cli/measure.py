@@ -94,6 +94,26 @@ def bench_scaling(nodes: Annotated[list[int] | None, typer.Option(help="Numbers 
     console.print(model.markdown(result), highlight=False, soft_wrap=True)
 
 
+@bench.command("tradeoff")
+def bench_tradeoff(run: Annotated[Path, typer.Argument(help="A training run.")],
+                   data: Annotated[Path | None, typer.Option(help="Data set with test trajectories (that of the run).")] = None,
+                   trajectories: Annotated[int | None, typer.Option(help="At most this many.")] = None,
+                   budget: Annotated[float, typer.Option(help="Seconds for the ladders.")] = 45.0,
+                   device: Device = "cpu", json_path: Json = None) -> None:
+    """What an error costs: the model beside the reference and the classical solver on ladders of meshes and steps."""
+    from dgnet.evaluation.bench import tradeoff
+    from dgnet.training.run import Run
+
+    checked_device(device)
+    if budget <= 0 or (trajectories is not None and trajectories < 1):
+        raise InputError("the budget and the number of trajectories must be positive")
+    opened = Run.open(run, device)
+    with reporting() as progress:
+        result = tradeoff.tradeoff(opened, data or Path(opened.settings.data), device, trajectories, budget, report=progress)
+    write_json(json_path, result)
+    console.print(tradeoff.markdown(result), highlight=False, soft_wrap=True)
+
+
 @bench.command("dfg")
 def bench_dfg(case: Annotated[str | None, typer.Option(help="2D-1 or 2D-2 (both by default)")] = None,
               refine: Annotated[int, typer.Option(help="Refinements of the shipped mesh.")] = 0,
