@@ -65,15 +65,16 @@ def test_the_example(example: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyt
                             torch.from_numpy(data.read(0).source_average)[None].double())
         truth = data.read(0).state
     assert 0.005 < np.linalg.norm(classical[0].numpy() - truth) / np.linalg.norm(truth - template.AMBIENT) < 0.05
-    text = template.PROBLEM.replace('# boundaries.foot', 'boundaries.foot').replace("# regions.weld", "regions.weld").replace(
-        '# [pde.diffusion]', "[pde.diffusion]").replace("# weld =", "weld =").replace("# elsewhere =", "elsewhere =").replace(
-        'diffusion = "97', '# diffusion = "97').replace("# calibrate", "calibrate").replace("# per_region", "per_region").replace(
-        "# reaction", "reaction").replace("# velocity", "velocity").replace("# decay", "decay").replace("# [model]", "[model]").replace(
-        "# hidden", "hidden").replace("ambient = 293.15", 'ambient = { function = "room" }')
+    text = template.PROBLEM.replace('diffusion = "97', '# diffusion = "97').replace(
+        "ambient = 293.15", 'ambient = { function = "room" }')
+    for key in ("boundaries.foot", "regions.weld", "velocity", "decay", "reaction", "calibrate", "per_region", "[pde.diffusion]",
+                "weld =", "elsewhere =", "[model]", "hidden"):
+        assert text.count(f"# {key}") == 1
+        text = text.replace(f"# {key}", key)
     (example / "problem.toml").write_text(text)
     all_of_it = load(example)
     assert all_of_it.config().regions and all_of_it.config().hidden == 32 and all_of_it.unknown_reaction
-    assert [s.method for s in recipe_of(all_of_it, 10, 60).stages][0] == "gauss-newton"
+    assert next(s.method for s in recipe_of(all_of_it, 10, 60).stages) == "gauss-newton"
     assert command(monkeypatch, "new", example) == 2
     assert "is not empty" in capsys.readouterr().err
     (example / "problem.toml").write_text(template.PROBLEM)
@@ -110,7 +111,8 @@ def test_in_python(tmp_path: Path) -> None:
 def test_calibration_is_found_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The data were made with 1.2 times the diffusivity that the file gives."""
     folder = write_tiny(tmp_path / "p", TOML.replace("diffusion = 0.05", "diffusion = 0.05\ncalibrate = [\"diffusion\"]")
-                        + "[training]\nwindows = [4]\niterations = [2]\n[model]\ndecoder = \"none\"\nnetwork = false\nfree = false\n")
+                        + "[training]\nwindows = [4]\niterations = [2]\n"
+                        + "[model]\ndecoder = \"none\"\nnetwork = false\nfree = false\n")
     assert command(monkeypatch, "train", folder, "--out", tmp_path / "run", "--json", tmp_path / "t.json") == 0
     found = json.loads((tmp_path / "t.json").read_text())["coefficients"]["diffusion"]
     assert found == pytest.approx(1.2, rel=0.02) and f"diffusion: {found:.4g} times" in capsys.readouterr().out
@@ -144,3 +146,14 @@ def test_training_says_what_is_wrong(tiny: Path, tmp_path: Path, monkeypatch: py
     (tmp_path / "empty").mkdir()
     assert command(monkeypatch, "train", tmp_path / "empty", "--out", tmp_path / "run") == 2
     assert "`dgnet new" in capsys.readouterr().err
+
+
+def test_the_documented_python(example: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The example of docs/problem-files.md as it stands there, with seconds of training: at most 20 lines."""
+    page = (Path(__file__).parents[2] / "docs" / "problem-files.md").read_text()
+    code = page.split("```python\n")[1].split("```")[0]
+    assert len([line for line in code.splitlines() if line.strip()]) <= 20 and code.count("minutes=0.75") == 1
+    (example.parent / "plate").symlink_to(example)
+    monkeypatch.chdir(example.parent)
+    exec(compile(code.replace("minutes=0.75", "minutes=0.05"), "problem-files.md", "exec"), {})
+    assert "'dgnet'" in capsys.readouterr().out and Path("out.pvd").exists()

@@ -32,8 +32,8 @@ def toml_words(folder: Path, rng: np.random.Generator) -> None:
     keys = [k for k, line in enumerate(lines) if "=" in line and not line.startswith(("name = \"tiny\"", "length", "time", "T ="))]
     k = int(rng.choice(keys))
     key, value = (part.strip() for part in lines[k].split("=", 1))
-    strange = ["nan", "-inf", "true", "[]", "{}", "\"\"", "\"7 apples\"", "[1, [2]]", "1979-05-27", "{ function = \"gone\" }", "1e400",
-               "[\"a\", 3]", "{ a = { b = 1 } }"]
+    strange = ["nan", "-inf", "true", "[]", "{}", "\"\"", "\"7 apples\"", "[1, [2]]", "1979-05-27", "{ function = \"gone\" }",
+               "1e400", "[\"a\", 3]", "{ a = { b = 1 } }"]
     choice = int(rng.integers(4))
     if choice == 0:
         lines[k] = f"{key[:-1]}{key[-1] * 2}x = {value}"
@@ -69,7 +69,8 @@ def toml_numbers(folder: Path, rng: np.random.Generator) -> None:
                 ("\"left\"", "\"lefd\""), ("\"robin\"", "\"rubin\""), ("plate.msh", "../plate.msh"), ("run-*", "../run-*"),
                 ("run-1.csv", "run-9.csv"), ("length = \"m\"", "length = \"ell\""), ("fields = [\"T\"]", "fields = [\"T\", \"T\"]"),
                 ("fields = [\"T\"]", "fields = [\"S\"]"), ("fields = [\"T\"]", "fields = [\"T\", \"S\"]"), ("last.npz", "."),
-                ("file = \"plate.msh\"", "shape = \"rectangle\"\nsize = [1, 1]\nspacing = 0.3"), ("split = \"train\"", "split = \"test\""),
+                ("file = \"plate.msh\"", "shape = \"rectangle\"\nsize = [1, 1]\nspacing = 0.3"),
+                ("split = \"train\"", "split = \"test\""),
                 ("file = \"plate.msh\"", "shape = \"l-shape\"\nsize = [1, 1]\narms = [2, 2]\nspacing = 0.3"),
                 ][int(rng.integers(18))]
     path.write_text(text.replace(old, new))
@@ -248,7 +249,8 @@ def mesh_file(folder: Path, rng: np.random.Generator) -> None:
 
 
 MUTATIONS: list[tuple[Mutation, int]] = [
-    (toml_words, 45), (toml_bytes, 20), (toml_numbers, 20), (spots_csv, 20), (sensor_csv, 15), (npz, 25), (hdf5, 25), (mesh_file, 30)]
+    (toml_words, 45), (toml_bytes, 20), (toml_numbers, 20), (spots_csv, 20), (sensor_csv, 15), (npz, 25), (hdf5, 25),
+    (mesh_file, 30)]
 
 
 def test_two_hundred_malformed_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:

@@ -159,9 +159,9 @@ def test_sources(tiny: Path) -> None:
     (tiny / "physics.py").write_text("import torch\ndef lamp(x, t):\n    return torch.exp(-40 * (x[:, 0] - 2 * t) ** 2)\n")
     samples = smooth(mesh.points)
     np.savez(tiny / "samples.npz", state=samples, source=samples)
-    found, notes = imported(with_data(
-        tiny, 'file = "run-1.npz"\nsource = "run-1.csv"', 'file = "run-1.npz"\nsource = { function = "lamp" }', 'file = "samples.npz"',
-        'file = "run-1.npz"'))
+    found, _notes = imported(with_data(
+        tiny, 'file = "run-1.npz"\nsource = "run-1.csv"', 'file = "run-1.npz"\nsource = { function = "lamp" }',
+        'file = "samples.npz"', 'file = "run-1.npz"'))
     spots = SpotTable.read(tiny / "run-1.csv", 2)
     times = DT * torch.arange(STEPS, dtype=torch.float64)
     assert np.allclose(found[0].source_average, step_average(spots, x, times, DT, 200)[0], atol=1e-4)
@@ -220,11 +220,11 @@ BAD = [
     ("x.npz", lambda p, m: np.savez(p, state=np.zeros((1, 63))), "at least two stored times"),
     ("x.npz", lambda p, m: p.write_bytes(b"PK\3\4 nonsense"), "is damaged or not what its name says"),
     ("x.h5", lambda p, m: p.write_bytes(b"nonsense"), "not an HDF5 file"),
-    ("x.h5", lambda p, m: write_dataset(p, Header(m, ("S",), DT, 2), [Trajectory(np.zeros((3, 63, 1), np.float32), DT * np.arange(3))]),
-     "has no field 'T'"),
+    ("x.h5", lambda p, m: write_dataset(p, Header(m, ("S",), DT, 2), [
+        Trajectory(np.zeros((3, 63, 1), np.float32), DT * np.arange(3))]), "has no field 'T'"),
     ("x.pvd", lambda p, m: p.write_text("<VTKFile><Collection>"), "truncated or not XML"),
     ("x.pvd", lambda p, m: p.write_text("<VTKFile><Collection/></VTKFile>"), "lists no stored times"),
-    ("x.pvd", lambda p, m: p.write_text('<V><Collection><DataSet file="a.vtu" timestep="1"/></Collection></V>'), "there is no file"),
+    ("x.pvd", lambda p, m: p.write_text('<V><Collection><DataSet file="a.vtu" timestep="1"/></Collection></V>'), "is no file"),
     ("x.xdmf", lambda p, m: p.write_text("<Xdmf>"), "is truncated or not a time series"),
     ("x.csv", lambda p, m: p.write_text("t,x,y,valu\n0,0,0,1\n"), "unknown column 'valu', did you mean 'value'"),
     ("x.csv", lambda p, m: p.write_text("t,x,y,value\n0,0,0,1\n0,1,0,1\n0.1,0,0,2\n"), "the sensor at .1.0, 0.0. has no value"),
@@ -255,8 +255,8 @@ def test_a_source_twice(tiny: Path) -> None:
     ("disc", {"radius": 1.0, "spacing": 0.12}, np.pi, {"rim"}),
     ("l-shape", {"size": (0.3, 0.2), "arms": (0.08, 0.1), "spacing": 0.015}, 0.3 * 0.08 + 0.1 * 0.12,
      {"bottom", "right", "inner", "top", "left"}),
-    ("polygon", {"outline": ((0.0, 0.0), (2.0, 0.0), (1.0, 1.5)), "spacing": 0.12, "holes": ({"centre": (1.0, 0.5), "radius": 0.3},)},
-     1.5 - np.pi * 0.09, {"side-1", "side-2", "side-3", "hole-1"}),
+    ("polygon", {"outline": ((0.0, 0.0), (2.0, 0.0), (1.0, 1.5)), "spacing": 0.12,
+                 "holes": ({"centre": (1.0, 0.5), "radius": 0.3},)}, 1.5 - np.pi * 0.09, {"side-1", "side-2", "side-3", "hole-1"}),
     ("rectangle", {"size": (2.0, 1.0), "spacing": 0.2, "corner": (-1.0, 0.0)}, 2.0, {"left", "right", "bottom", "top"}),
     ("box", {"size": (1.0, 1.0, 0.5), "spacing": 0.25}, 0.5, {"left", "right", "bottom", "top", "back", "front"})])
 def test_shapes(name: str, measures: dict, area: float, boundaries: set[str]) -> None:

@@ -122,7 +122,7 @@ def _each(project: Project, name: str) -> list[tuple[str, str]]:
     for f, value in zip(pde.fields, pde.per_field(name)):
         v = np.asarray(value)
         if v.any():
-            text = f"{float(v):.4g}" if v.ndim == 0 else f"{v.min():.4g} to {v.max():.4g}"
+            text = f"{float(v):.4g}" if v.ndim == 0 else f"{v.min():.4g} to {v.max():.4g}" if v.ndim == 1 else "tensor"
             found.append(("" if pde.shared(name) else f" of {f}", text))
     return found[:1] if pde.shared(name) else found
 
@@ -175,11 +175,11 @@ def data_items(project: Project, data: Dataset) -> list[Item]:
     scaling = state_scaling(data)
     for f, name in enumerate(s.pde.fields):
         mean, std, offset = scaling.mean[f], scaling.std[f], s.offsets[f]
-        far = abs(mean - offset) > 5 * std
+        far = abs(mean - offset) / std
         text = f"{name} has mean {mean:.4g} and spread {std:.3g}, offset {offset:.4g}"
-        if far:
+        if far > 5:
             text += f"; relative errors are measured from the offset and will look small: is it meant to be about {mean:.4g}?"
-        found.append(Item(f"field {name}", "warn" if far else "ok", text, {"mean": mean, "std": std, "offset": offset}))
+        found.append(Item(f"field {name}", "warn" if far > 10 else "note" if far > 5 else "ok", text, {"mean": mean, "std": std, "offset": offset}))
     return found
 
 
@@ -340,10 +340,11 @@ def solver_items(project: Project, data: Dataset, device: str, report: Report | 
         text += "; what is unknown matters" if missing else "; the equation, its units or the source do not fit the data"
     found = [Item("classical", grade, text, {"errors": rows})]
     if np.isfinite(explained):
-        low = explained < 0.5 and not (project.unknown_reaction or project.calibrate)
-        text = f"the equation explains {explained:.1%} of what changes in a step"
-        found.append(Item("step", "warn" if low else "ok", text + (
-            "; coefficients, dt or source are probably wrong" if low else ""), {"explained": explained}))
+        low, missing = explained < 0.5, bool(project.unknown_reaction or project.calibrate)
+        text = f"the equation explains {f'{explained:.1%}' if explained > 0 else 'nothing'} of what changes in a step"
+        if low:
+            text += "; what is unknown matters" if missing else "; coefficients, dt or source are probably wrong"
+        found.append(Item("step", ("note" if missing else "warn") if low else "ok", text, {"explained": explained}))
     return found
 
 
