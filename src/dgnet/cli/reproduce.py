@@ -80,7 +80,18 @@ def reproduce(target: Annotated[str, typer.Argument(help="table-main, table-rece
                   soft_wrap=True)
     for tag, reason in summary.failed.items():
         console.print(f"failed: {tag}: {reason}", highlight=False, soft_wrap=True)
-    write_json(json_path, asdict(summary))
+    drawn: list[Path] = []
+    if not summary.left and "_" not in target and out.is_dir():
+        from dgnet.evaluation.reproduce.drawing import pictures
+        from dgnet.evaluation.reproduce.shelf import Setting, Shelf
+        from dgnet.evaluation.reproduce.targets import targets
+
+        shelf = Shelf.open([out])
+        for one in targets(target):
+            drawn += pictures(one.name, shelf, Setting(size, truth, few, factor), out / "figures", _listed(scenarios))
+        for path in dict.fromkeys(drawn):
+            console.print(str(path), highlight=False, soft_wrap=True)
+    write_json(json_path, {**asdict(summary), "figures": [str(p) for p in drawn]})
     if summary.failed:
         raise typer.Exit(1)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from dgnet.evaluation.figures import ERROR_MAP, Band, error_norm, grid, save
 from dgnet.evaluation.pictures import STYLE
 from dgnet.evaluation.reproduce.cell import METHODS
 from dgnet.evaluation.reproduce.shelf import CLASSICAL, Record, Setting, Shelf, sample
-from dgnet.evaluation.reproduce.targets import COUNTS
+from dgnet.evaluation.reproduce.targets import COUNTS, TARGETS
 from dgnet.evaluation.show import robust_limits
 from dgnet.scenarios import get
 
@@ -224,3 +225,37 @@ def scaling(path: Path, record: Record) -> bool:
         figure.suptitle(record["hardware"], fontsize=9)
         save(figure, path, 150)
     return True
+
+
+def pictures(target: str, shelf: Shelf, s: Setting, folder: Path, only: Sequence[str] = ()) -> list[Path]:
+    """The pictures of one target, as far as its cells are there; `only` some scenarios, if any are named."""
+    chosen, out = TARGETS[target], []
+
+    def add(name: str, draw: Callable[[Path], bool]) -> None:
+        path = folder / f"{name}-{s.size}-{s.truth}.png"
+        if draw(path):
+            out.append(path)
+
+    present = [name for name in shelf.scenarios(s) if not only or name in only]
+    if target in ("fields", "failure"):
+        for name in present if target == "fields" else chosen.scenarios:
+            add(f"fields-{name}", partial(fields, shelf=shelf, s=s, scenario=name))
+            add(f"curves-{name}", partial(curves, shelf=shelf, s=s, scenario=name))
+    elif target == "data-efficiency":
+        for name in present:
+            add(f"efficiency-{name}", partial(efficiency, shelf=shelf, s=s, scenario=name))
+    elif target == "ablation":
+        add("ablation", partial(ablation, shelf=shelf, s=s, scenarios=present, rows=chosen.methods))
+    elif target == "scaling":
+        for cell, record in shelf.cells.items():
+            if cell.kind == "scaling" and (cell.size, cell.few) == (s.size, s.few):
+                add("scaling", partial(scaling, record=record))
+    elif chosen.kind == "operator":  # drawn by the cells themselves
+        files = ("spectrum.png",) if target == "spectrum" else ("action.png", "matrices.png")
+        found = [r for c, r in shelf.cells.items() if c.kind == "operator" and c.scenario in present
+                 and Setting(c.size, c.truth, c.few, c.factor) == s]
+        out += [r["folder"] / file for r in found for file in files if (r["folder"] / file).exists()]
+    elif target.startswith("table-"):
+        rows = list(dict.fromkeys([*CLASSICAL, *(m for name in present for m, _ in shelf.methods(name, s) if "-paper-" not in m)]))
+        add("overview", partial(overview, shelf=shelf, s=s, scenarios=present, rows=rows))
+    return out

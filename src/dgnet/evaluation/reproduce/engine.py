@@ -366,7 +366,7 @@ def merge(sources: Sequence[Path], out: Path) -> list[str]:
     """Copy the finished cells of other studies that OUT does not have; returns their tags."""
     here, copied = load([out]) if (out / "cells").is_dir() else {}, []
     for tag, record in load(sources).items():
-        if tag in here and here[tag].get("date", "") >= record.get("date", ""):
+        if tag in here:
             continue
         target = out / "cells" / tag
         part = out / "cells" / f".{tag}.part"
