@@ -179,7 +179,8 @@ def data_items(project: Project, data: Dataset) -> list[Item]:
         text = f"{name} has mean {mean:.4g} and spread {std:.3g}, offset {offset:.4g}"
         if far > 5:
             text += f"; relative errors are measured from the offset and will look small: is it meant to be about {mean:.4g}?"
-        found.append(Item(f"field {name}", "warn" if far > 10 else "note" if far > 5 else "ok", text, {"mean": mean, "std": std, "offset": offset}))
+        grade = "warn" if far > 10 else "note" if far > 5 else "ok"
+        found.append(Item(f"field {name}", grade, text, {"mean": mean, "std": std, "offset": offset}))
     return found
 
 
@@ -335,7 +336,7 @@ def solver_items(project: Project, data: Dataset, device: str, report: Report | 
     if not np.isfinite(worst):
         text, grade = text + "; it blows up: check the signs and units of the equation, or a smaller dt", "warn"
     elif worst > 0.5:
-        missing = project.unknown_reaction or project.calibrate
+        missing = bool(project.unknown_reaction or project.calibrate)
         grade = "note" if missing else "warn"
         text += "; what is unknown matters" if missing else "; the equation, its units or the source do not fit the data"
     found = [Item("classical", grade, text, {"errors": rows})]
