@@ -65,7 +65,7 @@ class Project:
         moving = self.scenario.flow is not None or self.scenario.pde.velocity is not None
         base = DGNetConfig(free=True, hidden=32, layers=2, learn_source=driven, learn_streamline=moving,
                            reaction="learned" if self.unknown_reaction else "known", calibrate=self.calibrate,
-                           regions=self.per_region)
+                           regions=self.per_region, learn_diffusion="diffusion" not in self.calibrate)  # one or the other
         return _configured(name, self.model, base if name == "dgnet" else configure(name), where)
 
 
