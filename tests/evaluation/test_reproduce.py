@@ -204,6 +204,16 @@ def test_throughput_and_scaling(place: Path) -> None:
     assert any("scaling" in p for p in found["figures"])
 
 
+def test_tradeoff(place: Path) -> None:
+    found = reproduce(place, "tradeoff", "--scenarios", "laser-heat", "--models", "dgnet")
+    cell = record(place, "tradeoff_laser-heat_small_converged_dgnet_s0_d1_f0.0001")
+    rows = cell["result"]["rows"]
+    assert {"dgnet", "classical", "reference"} == {r["solver"] for r in rows} and "run" not in cell["result"]
+    error = record(place, "train_laser-heat_small_converged_dgnet_s0_d1_f0.0001")["scores"]["dgnet"]["fluctuation"]
+    assert rows[0]["error"] == pytest.approx(error, rel=1e-3)  # two ways to judge the same model
+    assert any("tradeoff-laser-heat" in p for p in found["figures"])
+
+
 # ---------------------------------------------------------------------- plans, claims, kills, merges
 
 

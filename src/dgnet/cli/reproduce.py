@@ -46,6 +46,7 @@ def reproduce(target: Annotated[str, typer.Argument(help="table-main, table-rece
     Killed, the same command goes on; started several times, the processes share the cells. `dgnet report` writes the pages.
     """
     from dgnet.evaluation.reproduce import engine
+    from dgnet.evaluation.reproduce.claim import Claim
     from dgnet.evaluation.reproduce.targets import Choice, cells
 
     if target == "merge":
@@ -81,7 +82,8 @@ def reproduce(target: Annotated[str, typer.Argument(help="table-main, table-rece
     for tag, reason in summary.failed.items():
         console.print(f"failed: {tag}: {reason}", highlight=False, soft_wrap=True)
     drawn: list[Path] = []
-    if not summary.left and "_" not in target and out.is_dir():
+    claim = Claim.take(out / "figures" / ".claim") if not summary.left and "_" not in target and out.is_dir() else None
+    if claim is not None:  # of several processes, one draws
         from dgnet.evaluation.reproduce.drawing import pictures
         from dgnet.evaluation.reproduce.shelf import Setting, Shelf
         from dgnet.evaluation.reproduce.targets import targets
@@ -89,6 +91,7 @@ def reproduce(target: Annotated[str, typer.Argument(help="table-main, table-rece
         shelf = Shelf.open([out])
         for one in targets(target):
             drawn += pictures(one.name, shelf, Setting(size, truth, few, factor), out / "figures", _listed(scenarios))
+        claim.release()
         for path in dict.fromkeys(drawn):
             console.print(str(path), highlight=False, soft_wrap=True)
     write_json(json_path, {**asdict(summary), "figures": [str(p) for p in drawn]})

@@ -227,6 +227,36 @@ def scaling(path: Path, record: Record) -> bool:
     return True
 
 
+def tradeoff(path: Path, record: Record) -> bool:
+    """Error against the cost of all test trajectories; the model is the star."""
+    found = record["result"]
+    rows = [r for r in found["rows"] if "not_run" not in r and r["error"] and math.isfinite(r["error"])]
+    if not rows:
+        return False
+    own = {"classical, consistent": ("D", "#1f6f8b"), "classical, lumped": ("D", "#8a9ba8"), "reference": ("s", "#2a9d5c")}
+    with matplotlib.rc_context(_STYLE):
+        figure, (axis,) = _axes(5.8, 3.3)
+        for name in dict.fromkeys(_solver(r) for r in rows):
+            points = np.array([(r["cost_s"], r["error"]) for r in rows if _solver(r) == name])
+            marker, shade = own.get(name, ("*", COLOURS["dgnet"]))
+            star = marker == "*"
+            axis.loglog(points[:, 0], points[:, 1], marker, color=shade, ms=14 if star else 6, zorder=3 if star else 2,
+                        label=label(name))
+        model = next((r for r in rows if _solver(r) not in own), None)
+        if model is not None:
+            axis.axhline(model["error"], color=COLOURS["dgnet"], lw=0.8, ls=":")
+            axis.axvline(model["cost_s"], color=COLOURS["dgnet"], lw=0.8, ls=":")
+        axis.set(xlabel=f"seconds for {found['trajectories']} trajectories of {found['steps']} steps, sources included",
+                 ylabel="RNE from the offset", title=f"{found['scenario']} on {found['hardware']}")
+        axis.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+        save(figure, path, 150)
+    return True
+
+
+def _solver(row: dict[str, Any]) -> str:
+    return f"{row['solver']}, {row['mass']}" if "mass" in row else str(row["solver"])
+
+
 def pictures(target: str, shelf: Shelf, s: Setting, folder: Path, only: Sequence[str] = ()) -> list[Path]:
     """The pictures of one target, as far as its cells are there; `only` some scenarios, if any are named."""
     chosen, out = TARGETS[target], []
@@ -250,6 +280,10 @@ def pictures(target: str, shelf: Shelf, s: Setting, folder: Path, only: Sequence
         for cell, record in shelf.cells.items():
             if cell.kind == "scaling" and (cell.size, cell.few) == (s.size, s.few):
                 add("scaling", partial(scaling, record=record))
+    elif target == "tradeoff":
+        for cell, record in shelf.cells.items():
+            if cell.kind == "tradeoff" and cell.scenario in present and Setting(cell.size, cell.truth, cell.few, cell.factor) == s:
+                add(f"tradeoff-{cell.scenario}-{cell.method}", partial(tradeoff, record=record))
     elif chosen.kind == "operator":  # drawn by the cells themselves
         files = ("spectrum.png",) if target == "spectrum" else ("action.png", "matrices.png")
         found = [r for c, r in shelf.cells.items() if c.kind == "operator" and c.scenario in present

@@ -129,7 +129,7 @@ def run(cells: Iterable[Cell], options: Options) -> Summary:
 def _fits(cell: Cell, options: Options, elapsed: float) -> bool:
     assert options.stop_after is not None
     done = load([options.out]) if options.out.is_dir() else {}
-    making = 0.0 if _has_data(cell, options) else generation(cell)
+    making = 0.0 if has_data(cell, options) else generation(cell)
     return elapsed + making + estimate(cell, options, done) <= options.stop_after
 
 
@@ -415,7 +415,7 @@ def plan(cells: Iterable[Cell], options: Options) -> list[Item]:
         who = holder(cell.folder(options.out) / ".claim")
         key = (cell.scenario, cell.size, cell.truth, cell.scale, cell.few)
         seconds = estimate(cell, options, done)
-        if cell.kind in ("classical", "train") and key not in planned and not _has_data(cell, options):
+        if cell.kind in ("classical", "train") and key not in planned and not has_data(cell, options):
             planned.add(key)
             seconds += generation(cell)
         state = "running" if who else "failed" if cell.tag in failed else "missing"
@@ -474,7 +474,7 @@ def write_json(path: Path, value: Any) -> None:
     os.replace(part, path)
 
 
-def _has_data(cell: Cell, options: Options) -> bool:
+def has_data(cell: Cell, options: Options) -> bool:
     if cell.method == "every":
         return True  # it needs none
     folder = options.data if not cell.few else options.data / f"few-{cell.few}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,18 +14,20 @@ from matplotlib.colors import Normalize
 from dgnet.data import Dataset
 from dgnet.evaluation import analyse
 from dgnet.evaluation.bench import model as bench
+from dgnet.evaluation.bench import tradeoff as ladders
 from dgnet.evaluation.figures import Band, error_norm, grid
 from dgnet.evaluation.reproduce.cell import Cell
-from dgnet.evaluation.reproduce.engine import Options, about, data_set, read, results
+from dgnet.evaluation.reproduce.engine import Options, about, data_set, has_data, read, results
 from dgnet.evaluation.reproduce.judge import judge
 from dgnet.evaluation.show import robust_limits
-from dgnet.scenarios.scenario import Scenario
+from dgnet.scenarios.scenario import Scenario, Truth
 from dgnet.training.fit import Corpus
 from dgnet.training.run import Run, base_problem
 
 Tensor = torch.Tensor
 
 _TRIAL_STEPS, _TRIAL_NODES = 4, (300, 600)  # of measurements in a trial (`few`)
+_LADDER = 90.0  # seconds for the ladders of a trade-off
 
 
 def robust(cell: Cell, options: Options) -> dict[str, Any]:
@@ -41,8 +44,12 @@ def robust(cell: Cell, options: Options) -> dict[str, Any]:
 
 
 def operator(cell: Cell, options: Options) -> dict[str, Any]:
-    """Spectra, matrices and what L makes of a true field, in double precision on the CPU."""
-    path, made = data_set(cell, options)
+    """Spectra, matrices and what L makes of a true field, in double precision on the CPU.
+
+    One test trajectory is all it needs: the first one, which is the same in a data set of any size.
+    """
+    whole = cell if has_data(cell, options) else replace(cell, few=cell.few or 1)
+    path, made = data_set(whole, options)
     opened = Run.open(cell.trained.folder(options.out) / "run", "cpu")
     scenario, folder = opened.scenario, cell.folder(options.out)
     with Dataset(path) as dataset:
@@ -129,5 +136,18 @@ def scaling(cell: Cell, options: Options) -> dict[str, Any]:
     return {"result": found, "seconds": {"evaluate": time.perf_counter() - begin}}
 
 
+def tradeoff(cell: Cell, options: Options) -> dict[str, Any]:
+    """A trained model beside the reference and the classical solver on ladders of meshes and steps, on the same device."""
+    path, made = data_set(cell, options)
+    opened = Run.open(cell.trained.folder(options.out) / "run", options.device)
+    begin = time.perf_counter()
+    rungs, climbs = ((Truth(0, 1), Truth(0, 1, degree=2)), ((0, 1), (1, 1))) if cell.few else (None, None)
+    found = ladders.tradeoff(opened, path, options.device, budget=_LADDER, rungs=rungs, climbs=climbs, report=options.report)
+    del found["run"]  # cells travel, folders do not
+    return {"about": about(opened.scenario), "result": found,
+            "seconds": {"generate": made, "evaluate": time.perf_counter() - begin}}
+
+
 RUNNERS: dict[str, Callable[[Cell, Options], dict[str, Any]]] = {
-    "robust": robust, "operator": operator, "throughput": throughput, "scaling": scaling}
+    "robust": robust, "operator": operator, "throughput": throughput, "scaling": scaling,
+    "tradeoff": tradeoff}

@@ -341,7 +341,29 @@ class _Maker:
                 blocks.append(Table(["", "nodes", "prepare, s", "ms/step", "peak memory, MB"], rows))
                 blocks += self.picture(partial(drawing.scaling, record=record), f"scaling-{cell.size}-{cell.few}",
                                        "Time of a step and memory against nodes, one trajectory.")
+        for cell, record in cells_.items():
+            if cell.kind == "tradeoff":
+                blocks += self.tradeoff(cell, record)
         return blocks
+
+    def tradeoff(self, cell: Cell, record: Record) -> list[Block]:
+        found = record["result"]
+        title = f"Error against cost: {cell.scenario} ({cell.size} size, {cell.truth} truth), {record['hardware']}"
+        rows: list[list[Slot | str]] = []
+        for r in found["rows"]:
+            name = r["solver"] + (f", {r['mass']}" if "mass" in r else "") + (f", P{r['degree']}" if "degree" in r else "")
+            head: list[Slot | str] = [drawing.label(name), str(r.get("refine", 0)), str(r.get("substeps", 1))]
+            rows.append([*head, *([Slot(f"not run: {r['not_run']}", faint=True), "", "", ""] if "not_run" in r else
+                                  [number(r[key]) for key in ("error", "rollout_s", "source_s", "setup_s")])])
+        blocks: list[Block] = [Head(title), Table(["", "mesh refined", "substeps", "RNE from offset", "rollout, s", "sources, s",
+                                                   "set-up, s"], rows)]
+        for name, best in found["cheapest"].items():
+            blocks.append(Text(f"No rung of the {name} ladder that was run reaches the model's error." if best is None else
+                               f"The cheapest {name} setting that reaches the model's error costs {number(found['ratio'][name])} "
+                               f"times as much as the model, {number(found['ratio_rollout'][name])} times without the sources."))
+        return blocks + self.picture(partial(drawing.tradeoff, record=record),
+                                     f"tradeoff-{cell.scenario}-{cell.method}-{cell.size}",
+                                     f"{cell.scenario}: error against the cost of all test trajectories at once.")
 
     def hardware(self) -> list[Block]:
         groups: dict[tuple[Any, ...], list[Record]] = {}
