@@ -72,6 +72,7 @@ def train(name: str, out: Annotated[Path, typer.Option(help="Folder of the run."
           trajectories: Annotated[int | None, typer.Option(help="Use only this many training trajectories.")] = None,
           unknown_reaction: Annotated[bool, typer.Option(help="Learn the reaction instead of being told.")] = False,
           model: Annotated[str, typer.Option(help="Any of `dgnet models`.")] = "dgnet",
+          amp: Annotated[bool, typer.Option("--amp", help="Networks in bfloat16; operators and solves stay as they are.")] = False,
           seed: int = 0, device: Device = "cpu", json_path: Json = None) -> None:
     """Train a model on a scenario of the paper, or on your own problem: a folder with problem.toml. Interrupted, it goes on."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -113,7 +114,7 @@ def train(name: str, out: Annotated[Path, typer.Option(help="Folder of the run."
 
         _, progress = runs.train(scenario, truth, path, out, model=model, recipe=recipe, seed=seed, device=device,
                                  budget=None if budget is None else 60 * budget, trajectories=trajectories,
-                                 unknown_reaction=unknown_reaction, report=tell)
+                                 unknown_reaction=unknown_reaction, amp=amp, report=tell)
     verdict = "below" if progress.best < progress.classical else "NOT below"
     console.print(f"{name} ({size}, {truth}): validation error {progress.best:.3e} after {progress.best_iteration} iterations, "
                   f"{verdict} the classical solver's {progress.classical:.3e}; {progress.seconds:.0f} s", highlight=False)

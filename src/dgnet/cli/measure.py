@@ -47,6 +47,7 @@ def bench_rollout(device: Device = "cpu", mesh: str = "gear-plate", json_path: J
 def bench_model(scenario: Annotated[str, typer.Option(help="Any of `dgnet scenarios`.")] = "laser-heat", size: Size = "paper",
                 run: Annotated[Path | None, typer.Option(help="Use the weights of this training run (and its scenario).")] = None,
                 steps: Annotated[int | None, typer.Option(help="Steps of a rollout.")] = None,
+                amp: Annotated[bool, typer.Option("--amp", help="Networks in bfloat16.")] = False,
                 seed: int = 0, device: Device = "cpu", json_path: Json = None) -> None:
     """DGNet with its networks: rollouts of 1 and 16 trajectories beside the classical solvers, and a training iteration."""
     from dgnet.evaluation.bench import model
@@ -55,7 +56,7 @@ def bench_model(scenario: Annotated[str, typer.Option(help="Any of `dgnet scenar
     if steps is not None and steps < 1:
         raise InputError(f"the number of steps must be positive, got {steps}")
     with reporting() as progress:
-        result = model.run(scenario, size, device, run, seed, steps, report=progress)
+        result = model.run(scenario, size, device, run, seed, steps, amp=amp, report=progress)
     write_json(json_path, result)
     console.print(model.markdown(result), highlight=False, soft_wrap=True)
 

@@ -23,8 +23,9 @@ Every learned part starts at zero: untrained, DGNet is the classical solver on t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -74,6 +75,7 @@ class DGNetConfig:
     residual_hidden: int = 64
     residual_layers: int = 3
     reaction_hidden: int = 64
+    amp: bool = False  # networks in bfloat16 (mixed precision); operators and solves never are
 
     def __post_init__(self) -> None:
         for value, known, what in ((self.decoder, DECODERS, "decoder"), (self.reaction, REACTIONS, "reaction")):
@@ -183,7 +185,9 @@ class DGNet(nn.Module):
         solver = GreenSolver(problem, backend, solves=steps, columns=batch, operators=operators)
         solver.monitor.deferred = problem.geometry.device.type == "cuda" and not careful
         net = getattr(self, "residual_net", None)
-        return State(solver, graph, start, None if net is None or torch.is_grad_enabled() else net.edge_parts(graph))
+        with self.mixed():
+            parts = None if net is None or torch.is_grad_enabled() else net.edge_parts(graph)
+        return State(solver, graph, start, parts)
 
     def step(self, state: State, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
         if k == 0 and state.start is not None:
@@ -192,7 +196,9 @@ class DGNet(nn.Module):
             return self.without_green(state, u, source, t)
         new = state.solver.step(u, source, t)
         if self.config.residual:
-            change = torch.tanh(self.residual_net(self.inputs(new, source), state.graph, state.parts))
+            with self.mixed():
+                change = self.residual_net(self.inputs(new, source), state.graph, state.parts)
+            change = torch.tanh(change.to(new.dtype))
             new = new + state.solver.problem.dt * self.rate * change
         return impose(state.solver.problem, new, t)
 
@@ -212,6 +218,12 @@ class DGNet(nn.Module):
         """The same state with operators as leaves, and (tensor, leaf) pairs; None where operators change with time."""
         found = state.solver.severed() if self.config.green else None
         return None if found is None else (State(found[0], state.graph, state.start), found[1])
+
+    def mixed(self) -> AbstractContextManager[Any]:
+        """What runs inside is a network: with `amp`, its products are in bfloat16 (cached casts would spoil a captured step)."""
+        if not self.config.amp:
+            return nullcontext()
+        return torch.autocast(self.mean.device.type, torch.bfloat16, cache_enabled=False)
 
     def inputs(self, u: Tensor, source: Tensor | None) -> Tensor:
         """[B, N, 2F]: what a network sees of a step, normalised."""
@@ -289,7 +301,9 @@ class DGNet(nn.Module):
         directed = torch.zeros(len(graph.to), dtype=g.dtype, device=g.device)
         cell = torch.zeros(len(graph.cells), self.symmetric_size + 1, dtype=g.dtype, device=g.device)
         if self.config.network:
-            h, e = self.geometry_net(graph)
+            with self.mixed():
+                h, e = self.geometry_net(graph)
+            h, e = h.to(g.dtype), e.to(g.dtype)
             i, j = graph.to[graph.pairs[:, 0]], graph.frm[graph.pairs[:, 0]]
             both = e[graph.pairs].sum(1)  # e is read in both directions: the result does not depend on the order of i, j
             pair = pair + self.decode_pair(torch.cat([h[i] + h[j], (h[i] - h[j]).abs(), both], -1))
@@ -310,7 +324,9 @@ class DGNet(nn.Module):
         to, slots = dof[graph.to], directed_slots(p, graph)
         z = torch.zeros(len(to), self.fields, dtype=p.dtype, device=device)
         if self.config.network:
-            h, _ = self.geometry_net(graph)
+            with self.mixed():
+                h = self.geometry_net(graph)[0]
+            h = h.to(p.dtype)
             z = z + self.decode_edge(torch.cat([h[graph.to], h[graph.frm]], -1))
         if self.config.free:
             z = z + self.free_edge
@@ -352,11 +368,15 @@ class DGNet(nn.Module):
         return guarded
 
     def learned_reaction(self) -> Callable[[Tensor], Tensor]:
+        def net(v: Tensor) -> Tensor:
+            with self.mixed():
+                return self.reaction_net(v).to(v.dtype)
+
         def learned(u: Tensor) -> Tensor:
             if self.config.odd_reaction:
                 v = u / self.std
-                return self.rate * 0.5 * (self.reaction_net(v) - self.reaction_net(-v))
-            return self.rate * self.reaction_net((u - self.mean) / self.std)
+                return self.rate * 0.5 * (net(v) - net(-v))
+            return self.rate * net((u - self.mean) / self.std)
 
         return learned
 
@@ -409,7 +429,9 @@ class DGNet(nn.Module):
         p = state.solver.problem
         Lu = -product(p.stiffness(t), p.restrict(u)) / p.mass.row_sums()[0].T
         x = torch.cat([self.inputs(u, source), p.expand(Lu) / self.rate], -1)
-        new = u + p.dt * self.rate * self.residual_net(x, state.graph, state.parts)
+        with self.mixed():
+            change = self.residual_net(x, state.graph, state.parts)
+        new = u + p.dt * self.rate * change.to(u.dtype)
         return impose(p, new, t)
 
 

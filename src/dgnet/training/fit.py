@@ -258,17 +258,18 @@ def _iterate(model, base: Discretisation, train: Corpus, stage: Stage, optimiser
             states.append(u)
         loss = misfit(torch.stack([states[k] for k in counted], 1), counted)
         loss.backward()
-    model.finish(state)
     parameters = [p for group in optimiser.param_groups for p in group["params"] if p.grad is not None]
     if _world() > 1:
         for p in parameters:
             dist.all_reduce(p.grad)
             p.grad /= _world()
-    norm = nn.utils.clip_grad_norm_(parameters, clip) if clip else torch.zeros(())
-    if not bool(torch.isfinite(norm)):
+    norm = nn.utils.clip_grad_norm_(parameters, clip) if clip else torch.zeros_like(loss)
+    model.finish(state)  # the first question to the device, asked when all of the iteration but the optimiser has been launched
+    value, size = torch.stack([loss.detach(), norm.to(loss)]).tolist()
+    if not math.isfinite(size):
         raise SolveError(f"the gradient at iteration {iteration} is not finite")
     optimiser.step()
-    return float(loss.detach())
+    return value
 
 
 def _misfit(u: Tensor, true: Tensor, scale: Tensor, offset: Sequence[float] | None) -> Tensor:

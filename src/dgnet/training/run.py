@@ -12,7 +12,7 @@ import csv
 import os
 import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -104,16 +104,20 @@ def base_problem(scenario: Scenario, device: str, dtype: torch.dtype = torch.flo
 def train(scenario: Scenario, truth: str, data: Path, folder: Path, *, model: str = "dgnet", recipe: str = "staged", seed: int = 0,
           device: str = "cpu", budget: float | None = None, trajectories: int | None = None, config: Any = None,
           plan: Recipe | None = None, factor: float = 1.0, unknown_reaction: bool = False, project: Path | None = None,
-          report: Callable[[Progress, int], None] | None = None) -> tuple[Run, Progress]:
+          amp: bool = False, report: Callable[[Progress, int], None] | None = None) -> tuple[Run, Progress]:
     """Train a model on a data set; a run that was interrupted goes on. `factor` scales the number of iterations.
 
     `config` and `plan` take the place of the presets: what is learned, and how.
     """
     if model == "classical":
         raise InputError("the classical solver has nothing to train; it stands beside every evaluation")
+    if amp and model != "dgnet":
+        raise InputError(f"mixed precision is an option of dgnet, not of {model}")
     folder.mkdir(parents=True, exist_ok=True)
     if config is None:
         config = model_config(scenario.name, recipe, unknown_reaction, scenario.size) if model == "dgnet" else configure(model)
+    if amp:
+        config = replace(config, amp=True)
     settings = Settings(scenario.name, scenario.size, truth, str(data), model, recipe if model == "dgnet" else model, seed,
                         trajectories or 0, unknown_reaction, "" if project is None else str(project))
     text = to_toml({"run": settings, "model": config})

@@ -14,7 +14,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import sqrt
 from pathlib import Path
@@ -263,7 +263,7 @@ def bounded(scenario: Scenario, steps: int) -> int:
 
 
 def run(scenario: str = "laser-heat", size: str = "paper", device: str = "cpu", folder: Path | None = None, seed: int = 0,
-        steps: int | None = None, together: Sequence[int] = (1, 16), batch: int = BATCH, window: int = WINDOW,
+        steps: int | None = None, together: Sequence[int] = (1, 16), batch: int = BATCH, window: int = WINDOW, amp: bool = False,
         report: Report | None = None) -> dict[str, Any]:
     """DGNet in both presets (or the trained one of `folder`) and the classical solvers: rollouts, and a training iteration."""
     trained = None if folder is None else Run.open(folder, device)
@@ -277,7 +277,8 @@ def run(scenario: str = "laser-heat", size: str = "paper", device: str = "cpu", 
     if trained is not None:
         models[trained.settings.model] = trained.model
     else:
-        models |= {name: fresh("dgnet", config, base, data, seed) for name, config in presets(setting.name).items()}
+        models |= {name: fresh("dgnet", replace(config, amp=amp), base, data, seed)
+                   for name, config in presets(setting.name).items()}
     learned = list(models)
     models |= {name: Classical(mass) for name, mass in CLASSICAL.items()}
     total, done = len(models) * len(together) + len(learned), 0
@@ -300,7 +301,7 @@ def run(scenario: str = "laser-heat", size: str = "paper", device: str = "cpu", 
                                                             loss, seed))
         tell()
     return _head("model", device) | {"scenario": setting.name, "size": setting.size, "nodes": setting.mesh.n_nodes,
-                                     "run": None if folder is None else str(folder), "rows": rows, "training": training}
+                                     "amp": amp, "run": None if folder is None else str(folder), "rows": rows, "training": training}
 
 
 def throughput(models: Sequence[str] | None = None, scenario: str = "laser-heat", size: str = "paper", device: str = "cpu",
