@@ -37,7 +37,7 @@ Tensor = torch.Tensor
 Report = Callable[[str, int, int], None]
 
 _WHOLE = 1 << 28  # bytes of a source that is handed over in one piece, so that a step can be captured on CUDA
-_BLOCK = 1 << 24  # bytes of a source that are averaged or read at once otherwise
+_BLOCK = 1 << 22  # bytes of a source that are averaged or read at once otherwise
 GIF_FRAMES, MP4_FRAMES, SNAPSHOTS = 60, 240, 5  # at most
 
 

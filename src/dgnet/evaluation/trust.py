@@ -224,7 +224,8 @@ class Guard:
             return
         self._note("source low", first, f.min(1).astype(np.float64), -1)
         self._note("source high", first, f.max(1).astype(np.float64), 1)
-        extent = extents(self.mesh, f.astype(np.float64))
+        rows = max(1, _ROWS // (self.mesh.n_cells * (self.mesh.dim + 1) * f.shape[2]))
+        extent = np.concatenate([extents(self.mesh, f[k:k + rows].astype(np.float64)) for k in range(0, len(f), rows)])
         # a source that is nearly off has an extent without meaning: only what is as strong as in training counts
         strong = np.abs(f).max(1) >= 0.1 * np.array([max(abs(s.low), abs(s.high)) for s in self.known.sources])
         self._note("extent", first, np.where(strong, extent, np.nan), -1)
