@@ -11,6 +11,7 @@ from dgnet.green import GreenSolver, backends
 from dgnet.mesh.box import box
 from dgnet.models import Classical, base, rollout
 from dgnet.models.dgnet import DGNet
+from dgnet.models.registry import MODELS, build
 from dgnet.problems import PDE, Dirichlet, Discretisation, HeldFlow
 from dgnet.scenarios import get
 from dgnet.scenarios.scenario import given_velocity
@@ -49,13 +50,17 @@ def double(case):
     return Case(lambda: scenario.problem(velocity), case.u0.double(), case.sources.double(), velocity, case.dt, case.offset, "cpu")
 
 
-@pytest.mark.parametrize("kind", ["classical", "lumped", "damped", "dgnet", "dgnet_paper"])
+@pytest.mark.parametrize("kind", ["classical", "lumped", "damped", "dgnet", "dgnet_paper", "mgn"])
 def test_recorded_step_is_the_step(case, recorded, kind):
     case = double(case)
     problem, source = case.problem(), case.source(STEPS)
     if kind.startswith("dgnet"):
         torch.manual_seed(0)
         model = shaken(DGNet(presets("cylinder")[kind], problem).double(), 0)
+    elif kind in MODELS and kind != "classical":
+        torch.manual_seed(0)
+        model = build(kind, None, problem)
+        model.fit_statistics(case.u0[:, None] + torch.rand(2, 3, *case.u0.shape[1:]).double(), source, case.dt)
     else:
         model = Classical(0.0 if kind == "lumped" else 1.0, backend="iterative", damped_start=2 if kind == "damped" else 0)
     with torch.no_grad():

@@ -17,7 +17,7 @@ As with DGNet, what `prepare` computes from weights is part of the gradient's gr
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -327,6 +327,9 @@ class Baseline(nn.Module):
 
     def capturable(self, state: Prepared) -> bool:
         return not (state.problem.time_dependent or state.problem.data_changes)
+
+    def freeze(self, state: Prepared, times: Sequence[float]) -> bool:
+        return True  # nothing in a network's step depends on what the flow is
 
     def finish(self, state: Prepared) -> None:
         """Nothing was deferred."""
