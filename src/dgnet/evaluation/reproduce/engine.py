@@ -241,7 +241,7 @@ def _train(cell: Cell, options: Options) -> dict[str, Any]:
     best = min(_number(own["scores"][name]["fluctuation"]) for name in rivals())
     return {"about": about(scenario), "recipe": {"name": plan.name, **asdict(plan)}, "config": asdict(run.model.config),
             "budget": options.budget, "training_trajectories": count, "parameters": parameter_count(run.model),
-            "iterations": progress.iteration, "best_iteration": progress.best_iteration, "validation": plain(progress.best),
+            "iterations": progress.updates, "best_iteration": progress.best_iteration, "validation": plain(progress.best),
             "validation_classical": plain(progress.classical), "memory": memory,
             "history": [plain(h) for h in progress.history],
             "seconds": {"generate": made, "train": progress.seconds, "evaluate": time.perf_counter() - begin},

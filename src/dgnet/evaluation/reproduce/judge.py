@@ -23,7 +23,7 @@ from dgnet.training.run import base_problem
 
 Tensor = torch.Tensor
 
-_BYTES = {"cpu": 5e8, "cuda": 4e9}  # of the stored arrays of one piece
+_BYTES = {"cpu": 5e8, "cuda": 2e9}  # of the stored arrays of one piece
 _MOST = 16  # trajectories of one piece
 FRAMES = 4  # of the trajectory that is kept for pictures
 CURVE = 60  # points of a curve over time

@@ -329,12 +329,14 @@ class _Maker:
                               Slot(number(r["ms_per_step"]), beside=beside), f"{r['running_steps_per_s']:,.0f}",
                               f"{r['steps_per_s']:,.0f}",
                               "–" if r["peak_bytes"] is None else f"{r['peak_bytes'] / 1e6:,.0f}"])
-            title = f"{cell.scenario} ({cell.size}, {record['about']['nodes']:,} nodes), {record['hardware']}"
+            title = (f"{cell.scenario} ({cell.size}, {record['about']['nodes']:,} nodes), {record['hardware']}"
+                     + (", a trial of few steps" if cell.few else "") + _shared(record))
             blocks.append(Table([title, "parameters", "prepare, s", "ms/step", "steps/s, running", "steps/s, with preparation",
                                  "peak memory, MB"], lines))
         for cell, record in cells_.items():
             if cell.kind == "scaling":
-                blocks.append(Head(f"Time and memory against nodes ({record['hardware']})"))
+                trial = ", a trial of few steps" if cell.few else ""
+                blocks.append(Head(f"Time and memory against nodes ({record['hardware']}{trial}{_shared(record)})"))
                 rows = [[drawing.label(r["model"]), f"{r['nodes']:,}", *(["not run", "", ""] if "not_run" in r else
                          [number(r["prepare_s"]), number(r["ms_per_step"]), f"{(r['peak_bytes'] or 0) / 1e6:,.0f}"])]
                          for r in record["result"]["rows"]]
@@ -464,6 +466,10 @@ def _verdict(name: str, values: dict[str, Value | None]) -> str:
     elif len(run) < len(values):
         text += " The order is not judged, since not all variants were run."
     return text
+
+
+def _shared(record: Record) -> str:
+    return f", shared by {record['sharing']} processes" if record["sharing"] > 1 else ""
 
 
 def _mean(values: Iterable[float]) -> float:

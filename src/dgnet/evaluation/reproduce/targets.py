@@ -127,8 +127,9 @@ def _cells(target: Target, choice: Choice, seed: int, alone: bool) -> list[Cell]
         base = Cell("classical", scenario, choice.size, choice.truth, few=choice.few)
         out.append(base)
         for name in methods_of(target, choice):
+            unknown = choice.unknown_reaction and method(name).model == "dgnet"  # baselines are never told
             own = replace(base, kind=target.kind, method=name, seed=seed, trajectories=choice.trajectories,
-                          unknown_reaction=choice.unknown_reaction, factor=choice.factor)
+                          unknown_reaction=unknown, factor=choice.factor)
             out += _variants(target, own)
     return out
 
