@@ -468,7 +468,7 @@ CSS = """
 *{box-sizing:border-box}
 body{margin:0;background:var(--back);color:var(--ink);font:15px/1.55 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
 header,section{max-width:1040px;margin:18px auto;background:var(--paper);border:1px solid var(--line);border-radius:12px;
- padding:22px 30px}
+ padding:22px 30px;overflow-x:auto}
 header{margin-top:34px}
 h1{font-size:29px;line-height:1.2;margin:2px 0 16px;letter-spacing:-.01em}
 h2{font-size:19px;margin:0 0 8px}
