@@ -11,11 +11,13 @@ import torch
 
 from dgnet.mesh import perturbed_square
 from dgnet.models.dgnet import PAPER, DGNet, DGNetConfig
+from dgnet.models.registry import MODELS, build
 from dgnet.problems import PDE, Dirichlet, Discretisation, Robin
 from dgnet.training import replay
 from dgnet.training.fit import Corpus, _groups, _iterate, _scale
 from dgnet.training.recipe import Recipe, Stage
 
+BASELINES = [name for name in MODELS if name not in ("dgnet", "classical")]
 STRUCTURED = DGNetConfig(hidden=8, layers=1, free=True, learn_start=True)
 CASES = {
     "structured": (STRUCTURED, PDE(diffusion=0.05, reaction=lambda u: u - u**3), [Robin("right", 0.5, 0.2)]),
@@ -77,3 +79,29 @@ def test_short_windows_and_processors_take_the_plain_loop() -> None:
     model, base, _, _ = setting("structured")
     state = model.prepare(base, 2, 8)
     assert not replay.applies(model, state, 100, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_baselines_replay(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a baseline allows it; what it prepares from its weights is differentiated once."""
+    base = Discretisation(perturbed_square(5), PDE(diffusion=0.02), [Robin("right", 0.5, 0.2)], 0.05, dtype=torch.float64)
+    torch.manual_seed(0)
+    model = build(name, None, base)
+    if model.severed(model.prepare(base)) is None:
+        pytest.skip(f"{name} is not replayed")
+    rng = np.random.default_rng(0)
+    shape = (2, 6, base.mesh.n_nodes, 1)
+    data = Corpus(torch.from_numpy(rng.normal(size=shape)), torch.from_numpy(rng.normal(size=shape))[:, 1:], None, 0.05, (0.0,))
+    model.fit_statistics(data.state, data.source, 0.05)
+    stage = Stage(1, 4, batch=2)
+    found = []
+    for replayed in (False, True):
+        m = copy.deepcopy(model)
+        monkeypatch.setattr(replay, "applies", lambda *_, now=replayed: now)
+        optimiser = torch.optim.SGD(_groups(m, Recipe("x", (stage,))), lr=0.0)
+        _iterate(m, base, data, stage, optimiser, _scale(data), 0, 3, 0.0)
+        found.append({n: p.grad for n, p in m.named_parameters() if p.grad is not None})
+    assert found[0].keys() <= found[1].keys() and found[0]
+    size = max(float(g.abs().max()) for g in found[0].values())
+    for key, g in found[0].items():
+        torch.testing.assert_close(found[1][key], g, rtol=1e-6, atol=1e-9 * size)

@@ -48,7 +48,7 @@ def cell(name: str, size: str, truth: str, out: Path, *, seed: int = 0, budget: 
                "training_trajectories": trajectories or scenario.train,
                "hardware": hardware(device),
                "seconds": {"generate": made, "train": progress.seconds, "evaluate": time.perf_counter() - begin},
-               "iterations": progress.iteration, "best_iteration": progress.best_iteration, "validation": progress.best,
+               "iterations": progress.updates, "best_iteration": progress.best_iteration, "validation": progress.best,
                "validation_classical": progress.classical, "config": asdict(run.model.config), "version": __version__}
     part = record.with_suffix(".part")
     part.write_text(json.dumps(result, indent=1))

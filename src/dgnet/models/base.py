@@ -6,6 +6,7 @@ timings. Axes are [batch, time, node, field] everywhere.
 
 from __future__ import annotations
 
+import gc
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -152,6 +153,18 @@ def _captured(model: Model, state: Any, u: Tensor, f: Tensor | None, times: Sequ
         return None
 
 
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """No garbage collection in here: an old recording that is thrown away during a capture would spoil it."""
+    running = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if running:
+            gc.enable()
+
+
 class _Captured:
     """One step as a CUDA graph with fixed buffers; without CUDA the same step on the same buffers, called again each time."""
 
@@ -179,7 +192,7 @@ class _Captured:
                     torch.cuda.set_sync_debug_mode("default")
         torch.cuda.current_stream().wait_stream(side)
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
+        with torch.cuda.graph(self.graph), undisturbed():
             self.u.copy_(step())
 
     def __call__(self, u: Tensor | None, f: Tensor | None, t: float) -> Tensor:

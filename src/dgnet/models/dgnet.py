@@ -147,6 +147,8 @@ class DGNet(nn.Module):
 
     low: Tensor
     high: Tensor
+    stepwise = ("residual_net", "reaction_net")  # weights that act in every step; all others act through the operators
+
     mean: Tensor
     std: Tensor
     source_std: Tensor

@@ -92,6 +92,7 @@ class Progress:
     best_iteration: int = 0
     classical: float = math.inf
     seconds: float = 0.0
+    updates: int = 0  # optimiser steps taken; `iteration` is the place in the recipe, which the clock may move on
     setbacks: int = 0  # windows that blew up: the best weights were taken again, and the rate halved
     history: list[dict[str, float]] = field(default_factory=list)
 
@@ -162,7 +163,8 @@ def fit(model: nn.Module, base: Discretisation, train: Corpus, valid: Corpus, re
                 break
         if budget is not None and stage.method == "adam":  # few, decisive steps of Gauss-Newton are not cut short
             before, share = recipe.share(stage_number)
-            done = max(done, min(1.0, (elapsed / budget - before) / share))
+            judged = progress.history[0]["seconds"]  # the untrained model is judged before the stages share the time
+            done = max(done, min(1.0, ((elapsed - judged) / max(budget - judged, 1e-9) - before) / share))
             if done >= 1.0 and progress.iteration + 1 < recipe.iterations:  # this stage's time is over
                 progress.iteration = int(ends[stage_number])
                 validate(total / max(1, count))
@@ -180,6 +182,7 @@ def fit(model: nn.Module, base: Discretisation, train: Corpus, valid: Corpus, re
             value = math.nan
         total, count = total + value, count + 1
         progress.iteration += 1
+        progress.updates += 1
         progress.seconds = time.perf_counter() - begin
         due = progress.iteration % recipe.validate_every == 0
         if due and budget is not None:  # against the clock, judging takes at most a fifth of the time

@@ -16,13 +16,16 @@ from typing import Any
 
 import torch
 
+from dgnet.models.base import undisturbed
+
 Tensor = torch.Tensor
 
-LONG = 24  # steps from which recording pays
+LONG = 12  # steps from which recording pays
 
 
 def applies(model: Any, state: Any, length: int, device: torch.device) -> bool:
-    return device.type == "cuda" and length >= LONG and hasattr(model, "severed") and bool(model.capturable(state))
+    return (device.type == "cuda" and length >= LONG and hasattr(model, "severed") and bool(model.capturable(state))
+            and model.severed(state) is not None)
 
 
 def gradients(model: Any, state: Any, u: Tensor, source: Tensor | None, steps: int,
@@ -35,8 +38,7 @@ def gradients(model: Any, state: Any, u: Tensor, source: Tensor | None, steps: i
     assert found is not None
     cut, pairs = found
     leaves = [leaf for _, leaf in pairs]
-    stepwise = ("residual_net", "reaction_net")  # weights that act in every step
-    weights = [p for n, p in model.named_parameters() if n.startswith(stepwise) and p.requires_grad]
+    weights = [p for n, p in model.named_parameters() if n.startswith(model.stepwise) and p.requires_grad]
     wanted = leaves + weights
 
     def force(k: int) -> Tensor | None:
@@ -100,11 +102,12 @@ class Recorded:
         with torch.cuda.stream(side):
             function(*self.inputs)
             self.graph = torch.cuda.CUDAGraph()
-            self.graph.capture_begin()
-            try:
-                self.outputs = function(*self.inputs)
-            finally:
-                self.graph.capture_end()
+            with undisturbed():
+                self.graph.capture_begin()
+                try:
+                    self.outputs = function(*self.inputs)
+                finally:
+                    self.graph.capture_end()
         torch.cuda.current_stream().wait_stream(side)
 
     def __call__(self, *inputs: Tensor | None) -> tuple[Tensor, ...]:

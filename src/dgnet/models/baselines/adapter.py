@@ -18,7 +18,7 @@ As with DGNet, what `prepare` computes from weights is part of the gradient's gr
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, ClassVar, Self, TypeVar
@@ -324,6 +324,18 @@ class Baseline(nn.Module):
         p = state.problem
         new = p.expand(self.advance(state, p.restrict(u), None if source is None else p.restrict(source), t))
         return new if p.fixed is None else impose(p, new, t)
+
+    stepwise: ClassVar[tuple[str, ...]] = ("",)  # all weights act in every step
+
+    def severed(self, state: Prepared) -> tuple[Prepared, list[tuple[Tensor, Tensor]]] | None:
+        """The same state with what `ready` computed from weights as leaves, and (tensor, leaf) pairs."""
+        own = state.own
+        if not (isinstance(own, tuple) and hasattr(own, "_asdict")):
+            return None if own is not None else (state, [])
+        pairs = [(v, v.detach().requires_grad_()) for v in own if isinstance(v, Tensor) and v.requires_grad]
+        leaves = iter(leaf for _, leaf in pairs)
+        cut = [next(leaves) if isinstance(v, Tensor) and v.requires_grad else v for v in own]
+        return replace(state, own=type(own)(*cut)), pairs
 
     def capturable(self, state: Prepared) -> bool:
         return not (state.problem.time_dependent or state.problem.data_changes)
