@@ -3,7 +3,7 @@ VENV   := .venv
 PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup demo test lint bench clean
+.PHONY: setup demo test lint docs bench clean
 
 setup: $(STAMP)
 
@@ -21,6 +21,10 @@ lint: setup
 
 test: lint
 	$(PY) -m pytest
+
+docs: setup  # the pages in out/docs/index.html, every link checked
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(PY) -m mkdocs build --quiet
 
 bench: setup
 	$(PY) -m dgnet bench solver --json out/bench/solver.json
