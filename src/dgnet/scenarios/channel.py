@@ -103,8 +103,8 @@ def channel(name: str, title: str, size: str, geometry: str, reynolds: float, fl
 
 
 def growth(c: Tensor) -> Tensor:
-    """rho_g c (1 - c); the decay -k_d c is part of the linear operator."""
-    return GROWTH * c * (1 - c)
+    """rho_g c (1 - c) for c > 0, else none: an undershoot must not grow. The decay -k_d c is part of the linear operator."""
+    return GROWTH * c.clamp(min=0.0) * (1 - c)
 
 
 def _span(values: tuple[float, float]) -> str:

@@ -22,6 +22,7 @@ import torch
 from dgnet import __version__
 from dgnet.data import Dataset, Header, Trajectory, assemble, write_part
 from dgnet.data.store import Scalar
+from dgnet.data.trajectory import SPLITS
 from dgnet.errors import InputError
 from dgnet.problems.sources import Source, step_average
 from dgnet.reference.flow import FlowRecord, simulate
@@ -41,14 +42,18 @@ _ENTRIES = {"cpu": 1 << 21, "cuda": 1 << 26}  # of one call of a source
 
 
 def generate(scenario: Scenario, out: Path, *, truth: str = "converged", trajectories: int | None = None, seed: int = 0,
-             device: str = "cpu", overwrite: bool = False, report: Report | None = None) -> Path:
+             device: str = "cpu", overwrite: bool = False, report: Report | None = None, split: str | None = None) -> Path:
     """Write the data set to OUT/NAME-SIZE-TRUTH.h5 and return that path; a complete one is left as it is.
 
-    At most `trajectories` of each split. Killed and called again it goes on where it stopped.
+    At most `trajectories` of each split. Killed and called again it goes on where it stopped. With `split` only that one is made,
+    as OUT/NAME-SIZE-TRUTH-SPLIT[-TRAJECTORIES].h5; its trajectories are those of the whole data set, since each draws by its own
+    seed.
     """
-    draws = scenario.draws(trajectories, seed)
+    draws = [draw for draw in scenario.draws(trajectories, seed) if split in (None, draw.split)]
+    if not draws:
+        raise InputError(f"unknown split '{split}' (known: {', '.join(SPLITS)})")
     settings = scenario.truth(truth)
-    path = out / f"{file_stem(scenario, truth)}.h5"
+    path = out / f"{file_stem(scenario, truth, split, trajectories)}.h5"
     origin = provenance(scenario, truth, draws, seed, device)
     if path.exists() and not overwrite:
         _check_existing(path, origin)
@@ -145,9 +150,10 @@ def flow_rows(scenario: Scenario, flow: FlowRecord, phases: Sequence[float]) -> 
 # ---------------------------------------------------------------------- pieces
 
 
-def file_stem(scenario: Scenario, truth: str) -> str:
+def file_stem(scenario: Scenario, truth: str, split: str | None = None, trajectories: int | None = None) -> str:
     scale = "" if scenario.scale == Scale() else "-scaled-{size:g}-{power:g}-{count:g}".format(**asdict(scenario.scale))
-    return f"{scenario.name}-{scenario.size}-{truth}{scale}"
+    part = "" if split is None else f"-{split}" + (f"-{trajectories}" if trajectories else "")
+    return f"{scenario.name}-{scenario.size}-{truth}{scale}{part}"
 
 
 def provenance(scenario: Scenario, truth: str, draws: Sequence[Draw], seed: int, device: str) -> dict[str, Scalar]:
