@@ -52,7 +52,8 @@ def test_the_tutorial_word_for_word(tmp_path: Path) -> None:
 def test_every_page_is_in_the_navigation() -> None:
     text = (ROOT / "mkdocs.yml").read_text()
     listed = re.findall(r"([\w/-]+\.md)", text[text.index("nav:"):])
-    assert sorted(listed) == sorted(IDS)
+    assert not set(listed) - set(IDS)
+    assert not [page for page in IDS if page not in listed and not page.startswith("results/")]  # commands write those
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=[*IDS, "README.md"])
