@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from dgnet.cli import data, learn, measure, projects, reproduce, use  # noqa: F401  (each adds its commands)
+from dgnet.cli import data, learn, measure, pretrained, projects, reproduce, use  # noqa: F401  (each adds its commands)
 from dgnet.cli.shell import app, errors
 from dgnet.errors import InputError, SolveError
 

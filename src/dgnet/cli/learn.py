@@ -22,7 +22,6 @@ from dgnet.cli.shell import (
     narrating,
     reporting,
     write_json,
-    write_text,
 )
 from dgnet.errors import InputError
 
@@ -141,7 +140,15 @@ def models(json_path: Json = None) -> None:
 
 
 @app.command()
-def evaluate(run: Path, data: Annotated[Path | None, typer.Option(help="Data set; the run's own by default.")] = None,
+def evaluate(run: Annotated[Path | None, typer.Argument(help="Folder of a run.")] = None,
+             data: Annotated[Path | None, typer.Option(help="Data set; the run's own by default. With --pretrained a folder of "
+                                                       "data sets, out/pretrained by default.")] = None,
+             pretrained: Annotated[str | None, typer.Option(help="In place of RUN: weights that ship with dgnet, by scenario, or a "
+                                                            "folder of `dgnet pretrained pack`. Their test data are made again.",
+                                                            )] = None,
+             truth: Annotated[str | None, typer.Option(help="With --pretrained: converged (the default) or same-mesh.")] = None,
+             trajectories: Annotated[int | None, typer.Option(help="With --pretrained: only the first so many test trajectories.",
+                                                              )] = None,
              split: Annotated[str, typer.Option(help="test or train")] = "test", device: Device = "cpu",
              figures: Annotated[bool, typer.Option(help="Draw figures into RUN/figures and write RUN/report.html.")] = True,
              leave_one_out: Annotated[bool, typer.Option(
@@ -157,10 +164,20 @@ def evaluate(run: Path, data: Annotated[Path | None, typer.Option(help="Data set
 
     if budget is not None and not (leave_one_out and budget > 0):
         raise InputError("--budget is the positive number of minutes for --leave-one-out")
+    if pretrained is not None:
+        if run is not None or leave_one_out or split != "test":
+            raise InputError("--pretrained stands in place of RUN and is about test trajectories only")
+        _evaluate_pretrained(pretrained, truth or "converged", data or Path("out/pretrained"), trajectories, checked_device(device),
+                             json_path)
+        return
+    if run is None:
+        raise InputError("give the folder of a run, or --pretrained with the name of a scenario")
+    if truth is not None or trajectories is not None:
+        raise InputError("--truth and --trajectories go with --pretrained")
     opened = Run.open(run, checked_device(device))
-    result, states, truth = scoring.evaluate(opened, data or Path(opened.settings.data), device, split)
+    result, states, true = scoring.evaluate(opened, data or Path(opened.settings.data), device, split)
     known = trust.training_range(opened)
-    left = None if known is None else page.findings(opened, states, truth, known)
+    left = None if known is None else page.findings(opened, states, true, known)
     result |= {"left_range": left, "warning": trust.sentence(left or [])}
     if leave_one_out:
         with folding() as tell:
@@ -179,11 +196,20 @@ def evaluate(run: Path, data: Annotated[Path | None, typer.Option(help="Data set
     if figures:
         tail = "" if split == "test" else f"-{split}"
         with reporting() as report:
-            written = scoring.draw(opened, result, states, truth, run / f"figures{tail}", report)
-            written.append(page.write(opened, result, states, truth, written, run / f"report{tail}.html", report))
+            written = scoring.draw(opened, result, states, true, run / f"figures{tail}", report)
+            written.append(page.write(opened, result, states, true, written, run / f"report{tail}.html", report))
         console.print()
         for path in written:
             console.print(str(path), highlight=False, soft_wrap=True)
+
+
+def _evaluate_pretrained(name: str, truth: str, data: Path, trajectories: int | None, device: str, json_path: Path | None) -> None:
+    from dgnet.evaluation import pretrained as shelf
+
+    with reporting() as report:
+        result = shelf.check(shelf.find(name, truth), data=data, trajectories=trajectories, device=device, report=report)
+    write_json(json_path, result)
+    console.print(shelf.table(result), highlight=False, soft_wrap=True)
 
 
 @app.command()
@@ -230,25 +256,3 @@ def analyse(run: Path, data: Annotated[Path | None, typer.Option(help="Data set;
     result = study_operator(opened.model, problem, corpus.state, corpus.source, folder=out or run / "analysis")
     write_json(json_path or run / "analysis.json", result)
     console.print_json(json.dumps({k: v for k, v in result.items() if not isinstance(v, list)}))
-
-
-@app.command()
-def study(out: Annotated[Path, typer.Option(help="Folder of the study; finished cells are skipped.")], size: Size = "small",
-          truth: Truth = "converged", only: Annotated[list[str] | None, typer.Option(help="Only these scenarios.")] = None,
-          budget: Annotated[float | None, typer.Option(help="Minutes of training per scenario.")] = None,
-          recipe: Annotated[str, typer.Option(help="staged or paper")] = "staged",
-          trajectories: Annotated[int | None, typer.Option(help="Use only this many training trajectories.")] = None,
-          unknown_reaction: Annotated[bool, typer.Option(help="Learn the reaction instead of being told.")] = False,
-          seed: int = 0, device: Device = "cpu",
-          report: Annotated[Path | None, typer.Option(help="Write the table of all finished cells here.")] = None) -> None:
-    """Train and score DGNet on many scenarios; the table is written from the finished cells."""
-    from dgnet.evaluation import study as studies
-    from dgnet.scenarios import names
-
-    checked_device(device)
-    for name in only or names():
-        studies.cell(name, size, truth, out, seed=seed, budget=None if budget is None else 60 * budget, device=device,
-                     trajectories=trajectories, recipe=recipe, unknown_reaction=unknown_reaction,
-                     say=lambda text: console.print(text, highlight=False, soft_wrap=True))
-        if report is not None:
-            write_text(report, studies.markdown(studies.cells(out)))

@@ -63,11 +63,11 @@ class Judged:
         return {"time": [float(k) * scenario.dt for k in rows], **found}
 
 
-def judge(models: Mapping[str, Any], scenario: Scenario, path: Path, device: str = "cpu") -> Judged:
-    """Roll out every model on all test trajectories of a data set."""
+def judge(models: Mapping[str, Any], scenario: Scenario, path: Path, device: str = "cpu", limit: int | None = None) -> Judged:
+    """Roll out every model on all test trajectories of a data set, or on the first `limit` of them."""
     base = base_problem(scenario, device)
     with Dataset(path) as dataset:
-        numbers = dataset.of("test")
+        numbers = dataset.of("test")[:limit]
         if not numbers:
             raise InputError(f"{path} has no test trajectory")
         steps = dataset.steps
