@@ -208,6 +208,8 @@ def pack(cell: Path, shelf: Path = SHELF, notes: Sequence[str] = ()) -> Path:
         kind = Cell.parse(record["tag"])
     except FileNotFoundError as error:
         raise InputError(f"{cell} is no finished cell: it has no cell.json") from error
+    except InputError:
+        raise
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{cell / 'cell.json'} is damaged") from error
     if kind.kind != "train" or kind.method != "dgnet":
