@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from dgnet.cli import app
 from dgnet.errors import InputError
-from dgnet.evaluation.reproduce import engine, report
+from dgnet.evaluation.reproduce import engine, report, summary
 from dgnet.evaluation.reproduce.cell import METHODS, Cell
 from dgnet.evaluation.reproduce.claim import Claim, holder
 from dgnet.evaluation.reproduce.engine import Options
@@ -192,6 +192,33 @@ def test_data_efficiency(place: Path) -> None:
     found = reproduce(place, "data-efficiency", "--scenarios", "allen-cahn", "--models", "dgnet", few=2)
     tags = [t for t in found["ran"] if t.startswith("train")]
     assert len(tags) == 2 and any("_n1_" in t for t in tags) and any("efficiency-allen-cahn" in p for p in found["figures"])
+
+
+def test_dgnet_and_long(place: Path) -> None:
+    found = reproduce(place, "dgnet", "--scenarios", "laser-heat")
+    assert found["ran"] or found["finished_before"]
+    reproduce(place, "long", "--scenarios", "laser-heat")
+    cell = record(place, "long_laser-heat_small_converged_dgnet_s0_d1_f0.0001")
+    assert cell["finite"] and cell["steps"] == 10 * get("laser-heat", "small").steps
+    assert 0 <= cell["last"] < cell["largest_beyond"] < 1.01 * cell["largest_within"]  # without sources a plate cools
+
+
+def test_the_page_of_dgnet(place: Path, tmp_path: Path) -> None:
+    """From cells: gain, the paper's figure, several seeds, and what was not run."""
+    reproduce(place, "table-main", "--scenarios", "allen-cahn", "--models", "dgnet")
+    made = record(place, "train_allen-cahn_small_converged_dgnet_s0_d1_f0.0001")
+    for seed, rne in ((0, 0.012), (1, 0.014)):
+        cell = Cell("train", "allen-cahn", "paper", "same-mesh", "dgnet", seed)
+        scores = {"dgnet": {"fluctuation": rne, "rne": 0.003}, "classical_consistent": {"fluctuation": 0.026, "rne": 0.026},
+                  "classical_lumped": {"fluctuation": None, "rne": None}}
+        folder = tmp_path / "cells" / cell.tag
+        folder.mkdir(parents=True)
+        (folder / "cell.json").write_text(json.dumps(
+            {**made, "tag": cell.tag, "cell": {**made["cell"], "seed": seed}, "scores": scores, "sharing": 4}))
+    page = summary.markdown([tmp_path])
+    row = next(line for line in page.splitlines() if line.startswith("| allen-cahn |"))
+    assert "| 0.013 ± 0.001 | 0.026 | diverged | 0.50 | 0.003 | 0.0188 | 0.00376 reached |" in row and "shared by 4" in row
+    assert "laser-heat | not run: `dgnet reproduce train_laser-heat_paper_same-mesh_dgnet_s0" in page
 
 
 def test_throughput_and_scaling(place: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dgnet.cli.shell import Device, Json, Size, Truth, app, checked_device, console, narrating, write_json
+from dgnet.cli.shell import Device, Json, Size, Truth, app, checked_device, console, narrating, write_json, write_text
 from dgnet.errors import InputError
 
 
@@ -20,7 +20,8 @@ def _listed(values: list[str] | None) -> tuple[str, ...]:
 @app.command()
 def reproduce(target: Annotated[str, typer.Argument(help="table-main, table-recent, table-3d, table-wavy, table-light, "
                                                     "table-robustness, ablation, throughput, scaling, tradeoff, spectrum, "
-                                                    "operator, fields, failure, data-efficiency, all; the name of one cell; or "
+                                                    "operator, fields, failure, data-efficiency, dgnet, long, all; the name of "
+                                                    "one cell; or "
                                                     "merge.")],
               sources: Annotated[list[Path] | None, typer.Argument(help="With merge: the folders to take cells from.")] = None,
               out: Annotated[Path, typer.Option(help="Folder of the study; finished cells are skipped.")] = Path("out/reproduce"),
@@ -120,13 +121,18 @@ def _clock(seconds: float) -> str:
 def report(folders: Annotated[list[Path], typer.Argument(help="Folders of studies.")],
            out: Annotated[Path, typer.Option(help="HTML file to write, self-contained.")] = Path("out/report.html"),
            markdown: Annotated[Path | None, typer.Option(help="Also a Markdown page with pictures: FILE.md, or a folder.")] = None,
+           dgnet: Annotated[Path | None, typer.Option(help="Also the page of DGNet beside the classical solvers: FILE.md.")] = None,
            ) -> None:
     """Tables and pictures of finished cells, the paper's figures beside ours."""
     from dgnet.cli.shell import reporting
     from dgnet.evaluation.reproduce import report as pages
+    from dgnet.evaluation.reproduce import summary
 
     with reporting() as progress:
         written = pages.write(folders, out, markdown, progress)
+    if dgnet is not None:
+        write_text(dgnet, summary.markdown(folders))
+        written.append(dgnet)
     for path in written:
         console.print(f"wrote {path}", highlight=False, soft_wrap=True)
 

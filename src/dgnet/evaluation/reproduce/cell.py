@@ -25,11 +25,12 @@ KINDS = {
     "train": "a model trained and scored on the test trajectories",
     "robust": "a trained model scored where sources are scaled",
     "operator": "spectrum, matrices and action of the operator of a trained DGNet",
+    "long": "a trained model rolled out ten times longer than its data",
     "throughput": "time and memory of a rollout",
     "scaling": "time and memory against nodes",
     "tradeoff": "error against cost, beside the reference solver",
 }
-TRAINED = ("train", "robust", "operator", "tradeoff")  # kinds about one trained model
+TRAINED = ("train", "robust", "operator", "long", "tradeoff")  # kinds about one trained model
 CLOCKED = ("throughput", "scaling", "tradeoff")  # kinds that need the device for themselves
 SQUARES = "squares"  # in place of a scenario: meshes of any size
 BASELINES = tuple(name for name in MODELS if name not in ("dgnet", "classical"))

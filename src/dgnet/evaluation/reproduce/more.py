@@ -20,7 +20,9 @@ from dgnet.evaluation.reproduce.cell import Cell
 from dgnet.evaluation.reproduce.engine import Options, about, data_set, has_data, read, results
 from dgnet.evaluation.reproduce.judge import judge
 from dgnet.evaluation.show import robust_limits
-from dgnet.scenarios.scenario import Scenario, Truth
+from dgnet.models import few_threads, rollout
+from dgnet.scenarios.generate import flow_record, flow_rows, source_rows
+from dgnet.scenarios.scenario import Scenario, Truth, given_velocity
 from dgnet.training.fit import Corpus
 from dgnet.training.run import Run, base_problem
 
@@ -41,6 +43,38 @@ def robust(cell: Cell, options: Options) -> dict[str, Any]:
     for key in ("scores", "curves"):
         own[key] = {**rival[key], **own[key]}
     return {"about": about(scenario), "seconds": {"generate": made, "evaluate": time.perf_counter() - begin}, **own}
+
+
+def long(cell: Cell, options: Options) -> dict[str, Any]:
+    """Ten times the steps of the data: a test trajectory's start, sources and flow, then no source and the last flow."""
+    opened = Run.open(cell.trained.folder(options.out) / "run", options.device)
+    s, device = opened.scenario, options.device
+    begin = time.perf_counter()
+    sample = s.sample([draw for draw in s.draws() if draw.split == "test"][:1])
+    x = torch.tensor(s.mesh.points, dtype=torch.float64)
+    start = sample.initial(x) if callable(sample.initial) else sample.initial
+    source = None if sample.source is None else torch.from_numpy(source_rows(s, sample.source, 1)[1]).to(device)
+    flow = flow_record(s, options.data, device, options.report)
+    problem = base_problem(s, device)
+    if flow is not None:
+        assert sample.phases is not None
+        problem = problem.given(given_velocity(flow_rows(s, flow, sample.phases).to(device), s.dt))
+    offset = torch.tensor(s.offsets, dtype=torch.float32, device=device)
+    u, largest = start.to(device, torch.float32), []
+    with torch.no_grad(), few_threads(s.mesh.n_nodes, device):
+        for part in range(10):
+            steps: list[Tensor] = []
+
+            def watch(k: int, state: Tensor, kept: list[Tensor] = steps) -> None:
+                kept.append((state - offset).abs().amax())
+
+            u = rollout(opened.model, problem, u, source if part == 0 else None, s.steps, t0=part * s.horizon, sink=watch)[:, -1]
+            largest.append(float(torch.stack(steps).max()))
+            if options.report is not None:
+                options.report(f"{s.name}: ten horizons", part + 1, 10)
+    last = float((u - offset).abs().max())
+    return {"about": about(s), "steps": 10 * s.steps, "largest_within": largest[0], "largest_beyond": max(largest[1:]),
+            "last": last, "finite": bool(np.isfinite([*largest, last]).all()), "seconds": {"evaluate": time.perf_counter() - begin}}
 
 
 def operator(cell: Cell, options: Options) -> dict[str, Any]:
@@ -149,5 +183,5 @@ def tradeoff(cell: Cell, options: Options) -> dict[str, Any]:
 
 
 RUNNERS: dict[str, Callable[[Cell, Options], dict[str, Any]]] = {
-    "robust": robust, "operator": operator, "throughput": throughput, "scaling": scaling,
+    "robust": robust, "operator": operator, "long": long, "throughput": throughput, "scaling": scaling,
     "tradeoff": tradeoff}

@@ -7,11 +7,12 @@ from difflib import get_close_matches
 
 from dgnet.errors import InputError
 from dgnet.evaluation.reproduce.cell import CLOCKED, METHODS, SQUARES, Cell, method
-from dgnet.scenarios import get
+from dgnet.scenarios import get, names
 
 FIVE = ("deeponet", "mgn", "mp-pde", "beno", "phympgn")
 OURS = ("dgnet-paper", "dgnet")
 SEVEN = ("allen-cahn", "fisher-kpp", "fitzhugh-nagumo", "cylinder", "sediments", "obstacles", "laser-heat")
+ELEVEN = tuple(names())
 PICTURED = ("fitzhugh-nagumo", "laser-heat")
 ABLATED = ("obstacles", "fitzhugh-nagumo", "laser-heat")
 FACTORS = (0.5, 1.0, 2.0, 3.0)
@@ -48,6 +49,8 @@ TARGETS = {t.name: t for t in (
     Target("operator", "The learned operator", "Appendix D, learned operator", PICTURED, OURS, "operator"),
     Target("fields", "Truth beside every model", "Figures of Section 4", SEVEN, (*FIVE, *OURS)),
     Target("failure", "Where superposition ends: a phase transition", "Appendix F, failure mode", ("phase-transition",), OURS),
+    Target("dgnet", "DGNet beside the classical solvers", "not in the paper", ELEVEN, ("dgnet",)),
+    Target("long", "Ten times longer than the data", "not in the paper", ELEVEN, ("dgnet",), "long"),
     Target("data-efficiency", "Error against training trajectories", "not in the paper", ("allen-cahn", "cylinder", "laser-heat"),
            ("mgn", "phympgn", *OURS)),
 )}
