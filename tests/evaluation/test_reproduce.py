@@ -217,7 +217,7 @@ def test_the_page_of_dgnet(place: Path, tmp_path: Path) -> None:
             {**made, "tag": cell.tag, "cell": {**made["cell"], "seed": seed}, "scores": scores, "sharing": 4}))
     page = summary.markdown([tmp_path])
     row = next(line for line in page.splitlines() if line.startswith("| allen-cahn |"))
-    assert "| 0.013 ± 0.001 | 0.026 | diverged | 0.50 | 0.003 | 0.0188 | 0.00376 reached |" in row and "shared by 4" in row
+    assert "| 0.013 ± 0.001 | 0.026 | diverged | 0.50 | 0.003 ± 0 | 0.0188 | 0.00376 reached |" in row and "shared by 4" in row
     assert "laser-heat | not run: `dgnet reproduce train_laser-heat_paper_same-mesh_dgnet_s0" in page
 
 
