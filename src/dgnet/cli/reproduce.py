@@ -35,6 +35,7 @@ def reproduce(target: Annotated[str, typer.Argument(help="table-main, table-rece
               trajectories: Annotated[int | None, typer.Option(help="Use only this many training trajectories.")] = None,
               unknown_reaction: Annotated[bool, typer.Option(help="DGNet learns the reaction instead of being told.")] = False,
               sharing: Annotated[int, typer.Option(help="How many processes share the device; recorded in the cells.")] = 1,
+              makers: Annotated[int, typer.Option(help="How many processes may make data sets at once.")] = 2,
               stop_after: Annotated[float | None, typer.Option(help="Start no cell that would end later than so many minutes "
                                                                "from now.")] = None,
               few: Annotated[int, typer.Option(help="Trial: data sets of so many trajectories per split.")] = 0,
@@ -66,14 +67,14 @@ def reproduce(target: Annotated[str, typer.Argument(help="table-main, table-rece
     seconds = None if budget is None else 60 * budget
     where = data or out / "data"
     if plan:
-        items = engine.plan(wanted, engine.Options(where, out, device, seconds, sharing))
+        items = engine.plan(wanted, engine.Options(where, out, device, seconds, makers, sharing))
         _print_plan(items)
         write_json(json_path, [{"tag": i.cell.tag, "state": i.state, "seconds": i.seconds, "command": i.command, "note": i.note}
                                for i in items])
         return
     checked_device(device)
     with narrating(seconds or 1e9) as (report, tell):
-        options = engine.Options(where, out, device, seconds, sharing, keep_last,
+        options = engine.Options(where, out, device, seconds, makers, sharing, keep_last,
                                  None if stop_after is None else 60 * stop_after, report, tell,
                                  lambda text: console.print(text, highlight=False, soft_wrap=True))
         summary = engine.run(wanted, options)

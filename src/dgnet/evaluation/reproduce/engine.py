@@ -45,7 +45,6 @@ Report = Callable[[str, int, int], None]
 Tell = Callable[[Progress, int], None]
 Say = Callable[[str], None]
 
-SLOTS = 2  # data sets made at once in one folder: each may fill a good part of a device
 POLL = 2.0  # seconds between looks at what others do
 
 
@@ -57,6 +56,7 @@ class Options:
     out: Path
     device: str = "cpu"
     budget: float | None = None  # seconds of training per cell
+    makers: int = 2  # data sets made at once in one folder: each may fill a good part of a device
     sharing: int = 1  # processes that were told to share the device
     keep_last: bool = False  # the checkpoint to resume from, of finished cells
     stop_after: float | None = None  # start no cell that would, by its estimate, end later than so many seconds from the start
@@ -293,7 +293,7 @@ def data_set(cell: Cell, options: Options, wait: bool = False) -> tuple[Path, fl
         with _locked(folder / f".{scenario.name}-{scenario.size}.lock", wait):
             if path.exists():
                 return path, 0.0
-            with _slot(folder, wait):
+            with _slot(folder, wait, options.makers):
                 options.say(f"{path.name}: generating")
                 generate(scenario, folder, truth=cell.truth, trajectories=cell.few or None, device=options.device,
                          report=options.report)
@@ -317,9 +317,9 @@ def _locked(path: Path, wait: bool) -> Claim:
         time.sleep(POLL)
 
 
-def _slot(folder: Path, wait: bool) -> Claim:
+def _slot(folder: Path, wait: bool, makers: int) -> Claim:
     while True:
-        for number in range(SLOTS):
+        for number in range(makers):
             claim = Claim.take(folder / f".slot-{number}.lock")
             if claim is not None:
                 return claim
