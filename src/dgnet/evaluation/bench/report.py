@@ -1,4 +1,4 @@
-"""Tables for people from the JSON of `dgnet bench solver` and `dgnet bench rollout`."""
+"""Tables for people from the JSON of `dgnet bench`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from typing import Any
 import numpy as np
 
 from dgnet.errors import InputError
+from dgnet.evaluation.bench import model, tradeoff
 from dgnet.scenarios import names
+
+KNOWN = ("solver", "rollout", "generate", "model", "throughput", "scaling", "tradeoff")
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -17,9 +20,9 @@ def load(path: Path) -> dict[str, Any]:
         data = json.loads(path.read_text())
         if isinstance(data, list):  # bench generate writes a row per data set as it goes
             data = {"benchmark": "generate", "rows": data}
-        assert data["benchmark"] in ("solver", "rollout", "generate")
+        assert data["benchmark"] in KNOWN
     except (OSError, ValueError, KeyError, AssertionError, TypeError) as error:
-        raise InputError(f"{path} is no result of 'dgnet bench solver', 'rollout' or 'generate'") from error
+        raise InputError(f"{path} is no result of 'dgnet bench' (known: {', '.join(KNOWN)})") from error
     return data
 
 
@@ -104,10 +107,11 @@ def generate_markdown(data: dict[str, Any], known: list[str]) -> str:
 
 def markdown(paths: list[Path]) -> str:
     parts = ["# Benchmarks", "",
-             "Written by `dgnet bench report` from the JSON of `dgnet bench solver`, `rollout` and `generate`.",
+             "Written by `dgnet bench report` from the JSON of other `dgnet bench` commands.",
              "Times on shared CPUs are to be read as ratios within one table."]
     for path in paths:
         data = load(path)
-        write = {"solver": solver_markdown, "rollout": rollout_markdown, "generate": lambda d: generate_markdown(d, names())}
+        write = {"solver": solver_markdown, "rollout": rollout_markdown, "generate": lambda d: generate_markdown(d, names()),
+                 "tradeoff": tradeoff.markdown, **dict.fromkeys(("model", "throughput", "scaling"), model.markdown)}
         parts += ["", write[data["benchmark"]](data)]
     return "\n".join(parts) + "\n"
