@@ -205,10 +205,11 @@ def evaluate(run: Annotated[Path | None, typer.Argument(help="Folder of a run.")
 
 def _evaluate_pretrained(name: str, truth: str, data: Path, trajectories: int | None, device: str, json_path: Path | None) -> None:
     from dgnet.evaluation import pretrained as shelf
+    from dgnet.evaluation.reproduce.judge import plain
 
     with reporting() as report:
         result = shelf.check(shelf.find(name, truth), data=data, trajectories=trajectories, device=device, report=report)
-    write_json(json_path, result)
+    write_json(json_path, plain(result))
     console.print(shelf.table(result), highlight=False, soft_wrap=True)
 
 

@@ -45,6 +45,7 @@ Report = Callable[[str, int, int], None]
 
 SHELF = Path(__file__).parents[1] / "pretrained"
 TOLERANCE = 0.02  # of a figure: what half precision, another device and its truth may change
+ROUNDING = 1e-4  # RNE below which rounding in single precision over hundreds of steps, and with it the device, decides
 HALF_FROM = 64  # numbers of a tensor that is worth storing in half precision
 _FIGURES = ("mse", "rne", "fluctuation", "rne_final", "trajectories")
 
@@ -383,10 +384,15 @@ def verdict(result: dict[str, Any]) -> str:
     what = f"the card's figures within {limit}" if result["agrees"] else f"the card's figures by more than {limit}"
     said = "These agree with" if result["agrees"] else "These DIFFER from"
     far = f" (at most {100 * worst:.2g}%)" if math.isfinite(worst) else " (a rollout diverged in one of them only)"
+    off = [name for name, value in result["deviation"].items() if value > result["tolerance"]]
+    small = all(row[name]["fluctuation"] is not None and row[name]["fluctuation"] < ROUNDING
+                for row in (result["scores"], result["card"]["figures"]) for name in off)
+    if off and small:
+        far += "; errors below 1e-4 are of the size of rounding in single precision, which is another on every device"
     if not result["subset"]:
-        return f"{said} {what}{far}: the whole test set of the card."
+        return f"{said} {what}{far}. This is the whole test set of the card."
     which = f"a subset, {count} of the card's {of} test trajectories" if count < of else f"more than the card's {of} trajectories"
-    return f"{said} {what}{far}, trajectory by trajectory. This is {which}: figures over all of them are other numbers."
+    return f"{said} {what}{far}. This is {which}, compared one by one; figures over all of them are other numbers."
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
