@@ -295,7 +295,7 @@ class _Maker:
         memory = [r["memory"]["train"] for r in own if r["memory"]["train"]]
         return [title, *(self.slot(Value.of(sc[key] for sc in scores)) for key in ("rne", "fluctuation", "rne_final", "log10_mse")),
                 lasts, str(len(own)) if own else "–", f"{own[0]['parameters']:,}" if own else "–",
-                f"{_mean(r['iterations'] for r in own):,.0f}" if own else "–",
+                _counted(own),
                 f"{_mean(r['seconds']['train'] for r in own):,.0f} s" if own else "–",
                 f"{max(memory) / 1e9:.2g} GB" if memory else "–",
                 f"{_mean(sc['steps_per_second'] or 0.0 for sc in scores):,.0f}"]
@@ -470,6 +470,12 @@ def _verdict(name: str, values: dict[str, Value | None]) -> str:
 
 def _shared(record: Record) -> str:
     return f", shared by {record['sharing']} processes" if record["sharing"] > 1 else ""
+
+
+def _counted(own: Sequence[Record]) -> str:
+    """Updates of the optimiser; some early cells did not count them."""
+    counts = [r["iterations"] for r in own if r["iterations"] is not None]
+    return f"{_mean(counts):,.0f}" if counts else "–"
 
 
 def _mean(values: Iterable[float]) -> float:
