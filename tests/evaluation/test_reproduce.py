@@ -287,6 +287,18 @@ def test_two_processes_share_the_cells(place: Path, tmp_path: Path) -> None:
     assert not ran[0] & ran[1] and len(ran[0] | ran[1]) == 3 == len(list(tmp_path.glob("out/cells/*/cell.json")))
 
 
+def test_a_crew_of_workers(place: Path, tmp_path: Path) -> None:
+    """One command, two processes: every cell once, and their words in files."""
+    record = tmp_path / "done.json"
+    done = CliRunner().invoke(app, ["reproduce", "table-3d", "--models", "mp-pde", "--out", str(tmp_path / "out"), "--data",
+                                    str(place / "data"), "--few", "1", "--factor", "1e-4", "--workers", "2", "--json", str(record)])
+    assert done.exit_code == 0, (done.output, done.exception)
+    found = json.loads(record.read_text())
+    assert found == {"cells": 2, "finished": 2, "failed": {}}
+    cell = json.loads(next((tmp_path / "out").glob("cells/train_*/cell.json")).read_text())
+    assert cell["sharing"] == 2 and len(list((tmp_path / "out" / "logs").glob("worker-*.log"))) == 2
+
+
 def test_a_killed_cell_goes_on_to_the_same_result(place: Path, tmp_path: Path) -> None:
     cell = Cell("train", "fisher-kpp", method="dgnet", few=1, factor=0.06)
 

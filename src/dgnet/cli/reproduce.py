@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from dgnet.cli.shell import Device, Json, Size, Truth, app, checked_device, console, narrating, write_json, write_text
+from dgnet.cli.shell import Device, Json, Size, Truth, app, checked_device, console, narrating, reporting, write_json, write_text
 from dgnet.errors import InputError
 
 
@@ -35,6 +41,8 @@ def reproduce(target: Annotated[str, typer.Argument(help="table-main, table-rece
               trajectories: Annotated[int | None, typer.Option(help="Use only this many training trajectories.")] = None,
               unknown_reaction: Annotated[bool, typer.Option(help="DGNet learns the reaction instead of being told.")] = False,
               sharing: Annotated[int, typer.Option(help="How many processes share the device; recorded in the cells.")] = 1,
+              workers: Annotated[int, typer.Option(help="Start so many processes that share the cells and the device; their "
+                                                   "words go to OUT/logs.")] = 1,
               makers: Annotated[int, typer.Option(help="How many processes may make data sets at once.")] = 2,
               stop_after: Annotated[float | None, typer.Option(help="Start no cell that would end later than so many minutes "
                                                                "from now.")] = None,
@@ -73,6 +81,22 @@ def reproduce(target: Annotated[str, typer.Argument(help="table-main, table-rece
                                for i in items])
         return
     checked_device(device)
+    if workers > 1:
+        settings = {"--out": out, "--data": where, "--scenarios": ",".join(scenarios or ()), "--models": ",".join(models or ()),
+                   "--size": size, "--truth": truth, "--seeds": seeds, "--budget": budget, "--trajectories": trajectories,
+                   "--makers": makers, "--sharing": max(workers, sharing), "--stop-after": stop_after, "--few": few,
+                   "--factor": factor, "--device": device}
+        flags = ["--unknown-reaction"] * unknown_reaction + ["--keep-last"] * keep_last
+        given = [str(part) for key, value in settings.items() if value not in (None, "") for part in (key, value)]
+        with reporting() as progress:
+            done = crew(workers, [target, *given, *flags], out, len(engine.expand(wanted)), progress)
+        console.print(f"{done['finished']} of {done['cells']} cells finished, {len(done['failed'])} failed", highlight=False)
+        for tag, reason in done["failed"].items():
+            console.print(f"failed: {tag}: {reason}", highlight=False, soft_wrap=True)
+        write_json(json_path, done)
+        if done["failed"]:
+            raise typer.Exit(1)
+        return
     with narrating(seconds or 1e9) as (report, tell):
         options = engine.Options(where, out, device, seconds, makers, sharing, keep_last,
                                  None if stop_after is None else 60 * stop_after, report, tell,
@@ -101,6 +125,34 @@ def reproduce(target: Annotated[str, typer.Argument(help="table-main, table-rece
         raise typer.Exit(1)
 
 
+def crew(workers: int, arguments: list[str], out: Path, cells: int, progress: Callable[[str, int, int], None]) -> dict[str, Any]:
+    """Run `dgnet reproduce ARGUMENTS` in so many processes at once and wait for them."""
+    from dgnet.evaluation.reproduce.engine import failures
+
+    logs = out / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    known = set(out.glob("cells/*/cell.json"))
+    environment = {"OMP_NUM_THREADS": "1", **os.environ}  # threads of many processes would only wait for each other
+    with ExitStack() as stack:
+        running = []
+        for number in range(workers):
+            log = stack.enter_context((logs / f"worker-{number}.log").open("w"))
+            running.append(subprocess.Popen([sys.executable, "-m", "dgnet", "reproduce", *arguments], stdout=log,
+                                            stderr=subprocess.STDOUT, env=environment))
+        try:
+            while any(p.poll() is None for p in running):
+                progress("cells", len(set(out.glob("cells/*/cell.json")) - known), cells)
+                time.sleep(1.0)
+        finally:
+            for p in running:
+                if p.poll() is None:
+                    p.terminate()
+    if any(p.returncode not in (0, 1) for p in running):
+        last = (logs / "worker-0.log").read_text().strip().splitlines()[-1:]
+        raise InputError(f"a worker could not run: {' '.join(last)}")
+    return {"cells": cells, "finished": len(set(out.glob("cells/*/cell.json"))), "failed": failures([out])}
+
+
 def _print_plan(items: list[Any]) -> None:
     missing = [i for i in items if i.state != "finished"]
     for item in missing:
@@ -125,7 +177,6 @@ def report(folders: Annotated[list[Path], typer.Argument(help="Folders of studie
            dgnet: Annotated[Path | None, typer.Option(help="Also the page of DGNet beside the classical solvers: FILE.md.")] = None,
            ) -> None:
     """Tables and pictures of finished cells, the paper's figures beside ours."""
-    from dgnet.cli.shell import reporting
     from dgnet.evaluation.reproduce import report as pages
     from dgnet.evaluation.reproduce import summary
 
