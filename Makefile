@@ -20,7 +20,7 @@ lint: setup
 	$(PY) -m mypy
 
 test: lint
-	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadscope
+	$(PY) -m pytest
 
 docs: setup  # the pages in out/docs/index.html, every link checked
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
