@@ -19,8 +19,15 @@ lint: setup
 	$(PY) -m ruff check src tests examples
 	$(PY) -m mypy
 
+# two processes side by side, one thread each; the second one's report comes at the end
+SECOND := tests/evaluation
+
 test: lint
-	$(PY) -m pytest
+	@mkdir -p out; export OMP_NUM_THREADS=1; \
+	$(PY) -m pytest $(SECOND) > out/tests.log 2>&1 & second=$$!; \
+	trap "kill $$second 2>/dev/null" INT TERM; \
+	$(PY) -m pytest $(addprefix --ignore=,$(SECOND)); first=$$?; \
+	wait $$second; code=$$?; cat out/tests.log; exit $$((first + code))
 
 docs: setup  # the pages in out/docs/index.html, every link checked
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
