@@ -92,6 +92,7 @@ def channel(name: str, title: str, size: str, geometry: str, reynolds: float, fl
                       "ours" if small else "paper"),
             Parameter("diffusivity D", f"{DIFFUSION:g}", "paper"),
             Parameter("growth ρ_g, decay k_d", f"{GROWTH:g}, {DECAY:g}", "paper"),
+            Parameter("growth below zero", "none: an undershoot must not grow", "ours"),
             Parameter("time", f"{steps} steps of {dt:g} s", "ours" if small else "paper"),
             Parameter("inlet", "c = 0; parabolic profile, steady after start-up", "ours"),
             Parameter("other boundaries", "no diffusive flux of c; no slip at walls, do-nothing outlet", "ours"),
