@@ -14,7 +14,7 @@ import torch
 from dgnet import cli
 from dgnet.errors import InputError
 from dgnet.evaluation import export as module
-from dgnet.evaluation.export import Solve, Start, Step, export
+from dgnet.evaluation.export import Filter, Solve, Step, export
 from dgnet.green.bounds import Bounds
 from dgnet.mesh import box
 from dgnet.models.dgnet import DGNet, DGNetConfig
@@ -101,7 +101,7 @@ def test_plain_form_is_the_step(case: str, monkeypatch: pytest.MonkeyPatch) -> N
     model = saturated(DGNet(config, problem))
     with torch.no_grad():
         state = model.prepare(problem)
-        step = Step(model, state)
+        step = Step(model, state, state.solver)
         u, f = module._probe(model, problem, 3)
         assert close(step(u, f), model.step(state, u, f, 0.0, 1))
         assert close(step(step(u, f), f), model.step(state, model.step(state, u, f, 0.0, 1), f, problem.dt, 2))
@@ -117,7 +117,7 @@ def test_start_filter_in_plain_form() -> None:
         state = model.prepare(problem)
         u = module._probe(model, problem, 3)[0]
         assert state.start is not None and not torch.allclose(state.start(u), torch.zeros_like(u))
-        assert close(Start(model, state)(u), u + state.start(u))
+        assert close(Filter(state.start)(u), u + state.start(u))
 
 
 def test_too_stiff_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +179,7 @@ def test_a_run_steps_without_the_package(data: Path, tmp_path: Path, monkeypatch
 def test_a_baseline_is_traced_as_it_is(data: Path, tmp_path: Path) -> None:
     run = Run.open(trained(data, tmp_path / "run", "mgn", replace(entry("mgn").settings["comparable"], hidden=16)))
     result = export(run, tmp_path / "step.pt2", batch=2)
-    assert result.record["batch"] == 2 and result.start is None
+    assert result.record["batch"] == 2 and not result.extra
     problem = base_problem(run.scenario, "cpu")
     u, f = module._probe(run.model, problem, 2)
     with torch.no_grad():
@@ -218,3 +218,24 @@ def test_a_program_that_differs_is_not_written(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(InputError, match="would differ"):
         export(fake(PDE(diffusion=0.1)), tmp_path / "step.pt2")
     assert not list(tmp_path.iterdir())
+
+
+def test_steps_after_the_start_have_programs_of_their_own(data: Path, tmp_path: Path) -> None:
+    folder = trained(data, tmp_path / "run", config=DGNetConfig(hidden=8, layers=1, learn_start=True, early_steps=2))
+    result = export(Run.open(folder), tmp_path / "there" / "step.pt2")
+    assert result.record["early_steps"] == 2 and set(result.extra) == {"start", "early", "switch"}
+    assert sorted(p.name for p in result.paths) == sorted(p.name for p in (tmp_path / "there").iterdir())
+    run, problem = Run.open(folder), base_problem(get("laser-heat", "small"), "cpu")
+    with torch.no_grad():
+        for p in run.model.parameters():
+            p.add_(0.1 * torch.randn_like(p))
+        result = export(replace(run, model=run.model), tmp_path / "other" / "step.pt2")
+        program = {key: torch.export.load(path).module() for key, path in {**result.extra, "step": result.program}.items()}
+        state = run.model.prepare(problem, 2)
+        u, f = module._probe(run.model, problem, 2)
+        expected, found = u, program["start"](u)
+        for k in range(4):
+            expected = run.model.step(state, expected, f, k * problem.dt, k)
+            found = program["switch"](found) if k == 2 else found
+            found = program["early" if k < 2 else "step"](found, f)
+    assert close(found, expected) and not close(program["early"](u, f), program["step"](u, f))

@@ -552,3 +552,30 @@ def test_variants(letter: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert torch.allclose(born, u[:, None].expand_as(born), rtol=1e-12, atol=1e-12)
     has = {name.split(".")[0] for name, _ in model.named_parameters()}
     assert ("residual_net" in has) == (letter != "C") and ("decode_edge" in has) == (letter in "AC")
+
+
+def test_early_steps_have_operators_of_their_own_and_hand_over_the_total() -> None:
+    problem = Discretisation(perturbed_square(6), PDE(diffusion=0.05), [], 0.05, dtype=torch.float64)
+    torch.manual_seed(0)
+    model = DGNet(DGNetConfig(hidden=8, layers=1, learn_start=True, early_steps=3), problem).double()
+    plain = DGNet(DGNetConfig(hidden=8, layers=1), problem).double()
+    u0 = torch.randn(2, problem.mesh.n_nodes, 1, dtype=torch.float64)
+    with torch.no_grad():
+        untrained = rollout(model, problem, u0, None, 12)
+        torch.testing.assert_close(untrained, rollout(plain, problem, u0, None, 12), rtol=1e-9, atol=1e-9)
+        for p in model.parameters():
+            p.add_(0.3 * torch.randn_like(p))
+        trained = rollout(model, problem, u0, None, 12)
+        state = model.prepare(problem, 2)
+        assert state.early is not None
+        total = problem.mass.row_sums()[0, 0]
+        amounts = torch.einsum("n,btn->bt", total, trained[..., 0])
+        torch.testing.assert_close(amounts, amounts[:, :1].expand_as(amounts), rtol=1e-8, atol=1e-10)
+        again = rollout(model, problem, u0, None, 12, capture="always")  # the recorded step is one behind the early ones
+        torch.testing.assert_close(again, trained, rtol=1e-8, atol=1e-10)
+        u = trained[:, 1]
+        early, late = model.step(state, u, None, 0.0, 1), model.step(state, u, None, 0.0, 9)
+    assert float((early - late).norm() / late.norm()) > 1e-3
+    assert model.pieces(0, 12) == [(3, 1), (1, 3), (8, 4)] and model.pieces(0, 2) == [(2, 1)] and model.pieces(5, 4) == [(4, 5)]
+    with pytest.raises(InputError, match="early_steps"):
+        DGNetConfig(early_steps=1)

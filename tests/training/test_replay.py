@@ -21,6 +21,8 @@ BASELINES = [name for name in MODELS if name not in ("dgnet", "classical")]
 STRUCTURED = DGNetConfig(hidden=8, layers=1, free=True, learn_start=True)
 CASES = {
     "structured": (STRUCTURED, PDE(diffusion=0.05, reaction=lambda u: u - u**3), [Robin("right", 0.5, 0.2)]),
+    "early": (replace(STRUCTURED, early_steps=3), PDE(diffusion=0.05, reaction=lambda u: u - u**3), [Robin("right", 0.5, 0.2)]),
+    "early, from the start": (replace(STRUCTURED, early_steps=5), PDE(diffusion=0.05), []),
     "calibrated": (replace(STRUCTURED, calibrate=("diffusion", "convection")), PDE(diffusion=0.05), [Robin("right", 0.5, 0.2)]),
     "dirichlet": (replace(STRUCTURED, learn_start=False), PDE(diffusion=0.05), [Dirichlet("left", 0.3)]),
     "learned reaction": (replace(STRUCTURED, reaction="learned", reaction_hidden=8), PDE(diffusion=0.05), []),

@@ -22,7 +22,6 @@ def export(run: Path, out: Annotated[Path, typer.Option(help="FILE.pt2; its mesh
     shape = f"[{result.record['batch'] or 'batch'}, {result.record['nodes']}, {len(result.record['fields'])}]"
     console.print(f"One step of {result.record['dt']:g}: u {shape}, source {shape} -> u {shape}", highlight=False, soft_wrap=True,
                   markup=False)
-    for path in (result.program, result.start, result.mesh, result.about):
-        if path is not None:
-            console.print(str(path), highlight=False, soft_wrap=True)
+    for path in result.paths:
+        console.print(str(path), highlight=False, soft_wrap=True)
     write_json(json_path, result.record)

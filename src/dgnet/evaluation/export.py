@@ -25,11 +25,11 @@ from dgnet import __version__
 from dgnet.errors import InputError
 from dgnet.evaluation.figures import whole
 from dgnet.evaluation.trust import training_range
-from dgnet.green import Operators
+from dgnet.green import GreenSolver, Operators
 from dgnet.green.bounds import Bounds, bounds_of
 from dgnet.green.solver import StepOperator
 from dgnet.mesh.io import save
-from dgnet.models.dgnet import DGNet, State, pair_correction, soft_limit
+from dgnet.models.dgnet import DGNet, State, Transfer
 from dgnet.models.gnn import MeshGraph, StateNet
 from dgnet.operators import EdgeMatrix, Pattern
 from dgnet.problems import Discretisation
@@ -145,10 +145,10 @@ class Residual(nn.Module):
 class Step(nn.Module):
     """DGNet's step for one mesh, time step and set of conditions: u [B, N, F], f [B, N, F] -> u after dt."""
 
-    def __init__(self, model: DGNet, state: State) -> None:
+    def __init__(self, model: DGNet, state: State, solver: GreenSolver) -> None:
         super().__init__()
-        p, ops, c = state.solver.problem, state.solver.operators, model.config
-        op = state.solver.operator()
+        p, ops, c = solver.problem, solver.operators, model.config
+        op = solver.operator()
         self.dt, self.periodic, dtype = p.dt, p.n != p.mesh.n_nodes, p.dtype
         self.keep("owner", p._owner if self.periodic else None)
         self.keep("dof", p._dof if self.periodic else None)
@@ -216,16 +216,14 @@ def sharp_bounds(op: StepOperator, ops: Operators) -> Bounds:
     return op.bounds if ops.symmetric else op.measure_bounds()
 
 
-class Start(nn.Module):
-    """The learned filter of an initial state (`start_filter`): u0 -> what the first step is to be given."""
+class Filter(nn.Module):
+    """What is done to a state once (`Transfer`): to the initial one, or between the early steps and the others."""
 
-    def __init__(self, model: DGNet, state: State) -> None:
+    def __init__(self, change: Transfer) -> None:
         super().__init__()
-        p, ops = state.solver.problem, state.solver.operators
-        projected = pair_correction(p, p.mass, soft_limit(model.decoded(state.graph, p)[0][:, 1], 0.5, 0.5))
-        flat = EdgeMatrix(ops.mass.pattern, ops.mass.values[:, 0])
-        self.solve = Solve(flat, bounds_of(flat, flat, ops.mass_low, symmetric=True), p.dtype)
-        self.right = Product(projected - ops.mass, p.dtype)
+        p, M = change.problem, change.mass
+        self.solve = Solve(M, bounds_of(M, M, change.mass_low, symmetric=True), p.dtype)
+        self.right = Product(change.right - EdgeMatrix(M.pattern, M.values[None]), p.dtype)
         self.periodic = p.n != p.mesh.n_nodes
         self.register_buffer("owner", p._owner.clone() if self.periodic else None)
         self.register_buffer("dof", p._dof.clone() if self.periodic else None)
@@ -260,12 +258,17 @@ class Exported:
     program: Path
     mesh: Path
     about: Path
-    start: Path | None
+    extra: dict[str, Path]  # what the first steps need besides: start, early, switch
     record: dict[str, Any]
+
+    @property
+    def paths(self) -> list[Path]:
+        return [self.program, *self.extra.values(), self.mesh, self.about]
 
 
 def export(run: Run, out: Path, batch: int | None = None) -> Exported:
-    """Write OUT.pt2, OUT.vtu and OUT.json; with a learned filter of the start also OUT-start.pt2.
+    """Write OUT.pt2, OUT.vtu and OUT.json; with a learned filter of the start also OUT-start.pt2, and where the first steps have
+    operators of their own OUT-early.pt2 and OUT-switch.pt2.
 
     Any number of trajectories at once, unless `batch` fixes it (or the model can be traced for one number only).
     """
@@ -282,21 +285,28 @@ def export(run: Run, out: Path, batch: int | None = None) -> Exported:
         model.eval()
         state = model.prepare(problem, batch or 1)
         solved = isinstance(model, DGNet) and model.config.green
-        module = Step(model, state) if solved else Traced(model, state)
+        module = Step(model, state, state.solver) if solved else Traced(model, state)
         u, f = _probe(model, problem, batch or 3)
-        expected = model.step(state, u, f, 0.0, 1)
+        usual = int(getattr(model, "first_steps", 0)) + 1
+        expected = model.step(state, u, f, 0.0, usual)  # before tracing, which leaves its own tensors in caches
         program, fixed = _traced(module, (u, f), batch, scenario.name)
         _agree(_call(program, (u, f), fixed), expected, "step")
-        first = None
-        if solved and state.start is not None:
-            first, _ = _traced(Start(model, state), (u,), fixed, scenario.name)
-            _agree(_call(first, (u,), fixed), u + state.start(u), "filter of the start")
+        programs = {}
+        for key, change in (("start", state.start), ("switch", state.switch)) if solved else ():
+            if change is not None:
+                programs[key], _ = _traced(Filter(change), (u,), fixed, scenario.name)
+                _agree(_call(programs[key], (u,), fixed), u + change(u), f"filter '{key}'")
+        if solved and state.early is not None:
+            programs["early"], _ = _traced(Step(model, state, state.early), (u, f), fixed, scenario.name)
+            _agree(_call(programs["early"], (u, f), fixed), model.step(state, u, f, 0.0, 1), "early step")
     known = training_range(run)
-    start = out.with_name(f"{out.stem}-start.pt2") if first is not None else None
+    extra = {key: out.with_name(f"{out.stem}-{key}.pt2") for key in programs}
     mesh, about = out.with_suffix(".vtu"), out.with_suffix(".json")
     name = repr(out.name)
     record = {
-        "program": out.name, "mesh": mesh.name, "start": None if start is None else start.name, "scenario": scenario.name,
+        "program": out.name, "mesh": mesh.name, "scenario": scenario.name,
+        **{key: extra[key].name if key in extra else None for key in ("start", "early", "switch")},
+        "early_steps": model.config.early_steps if "early" in extra else 0,
         "model": run.settings.model, "version": __version__, "torch": torch.__version__, "dt": scenario.dt,
         "fields": list(scenario.pde.fields), "offset": list(scenario.offsets), "nodes": problem.mesh.n_nodes,
         "batch": fixed, "dtype": "float32", "solver": module.solve.label if isinstance(module, Step) else None,
@@ -304,18 +314,20 @@ def export(run: Run, out: Path, batch: int | None = None) -> Exported:
                    "source": "[batch, nodes, fields], the source averaged over t .. t + dt, in u per time; zeros for none"},
         "output": "[batch, nodes, fields], the state at t + dt", "training_range": None if known is None else known.as_dict(),
         "call": ["import torch", f"step = torch.export.load({name}).module()",
-                 *([] if start is None else [f"u = torch.export.load({start.name!r}).module()(u)  # once, on the first state"]),
+                 *(f"{key} = torch.export.load({path.name!r}).module()" for key, path in extra.items()),
+                 *(["u = start(u)  # once, on the first state"] if "start" in extra else []),
+                 *([f"u = early(u, source)  # the first {model.config.early_steps} steps", "u = switch(u)  # once, after them"]
+                   if "early" in extra else []),
                  "u = step(u, source)  # as often as you like"]}
     out.parent.mkdir(parents=True, exist_ok=True)
-    for target, made in ((out, program), (start, first)):
-        if target is not None and made is not None:
-            buffer = io.BytesIO()
-            torch.export.save(made, buffer)
-            data = buffer.getvalue()
-            whole(target, lambda part, data=data: part.write_bytes(data))  # type: ignore[misc]
+    for target, made in ((out, program), *((extra[key], programs[key]) for key in programs)):
+        buffer = io.BytesIO()
+        torch.export.save(made, buffer)
+        data = buffer.getvalue()
+        whole(target, lambda part, data=data: part.write_bytes(data))  # type: ignore[misc]
     save(problem.mesh, mesh)
     whole(about, lambda part: part.write_text(json.dumps(record, indent=1)))
-    return Exported(out, mesh, about, start, record)
+    return Exported(out, mesh, about, extra, record)
 
 
 def _probe(model: Any, problem: Discretisation, batch: int) -> tuple[Tensor, Tensor]:

@@ -96,8 +96,8 @@ class Driven:
         return str(self.model.name)
 
     @property
-    def damped_start(self) -> int:
-        return max(0, int(getattr(self.model, "damped_start", 0)) - self.first)
+    def first_steps(self) -> int:
+        return max(0, int(getattr(self.model, "first_steps", 0)) - self.first)
 
     def prepare(self, problem: Any, batch: int = 1, steps: int = 1000, careful: bool = False) -> Any:
         self.prepared = self.model.prepare(problem, batch, self.steps, careful)

@@ -40,7 +40,8 @@ def few_threads(nodes: int, device: str = "cpu") -> Iterator[None]:
 class Model(Protocol):
     """`prepare` returns whatever `step` needs for this problem (its state); both are differentiable where that matters.
 
-    A model may have `freeze(state, times) -> bool`: where only a given flow changes, make the step capturable at these times.
+    A model may have `freeze(state, times) -> bool`: where only a given flow changes, make the step capturable at these times;
+    and `first_steps`: how many steps after the start differ from all others.
     """
 
     @property
@@ -118,13 +119,13 @@ def _march(model: Model, problem: Discretisation, u0: Tensor, source: Tensor | N
         if progress is not None:
             progress(k)
 
-    # the first steps run eagerly: they compile, fill caches and may differ (damped start)
-    warm = min(steps, max(3, getattr(model, "damped_start", 0) + 1)) if replay else steps
+    # the first steps run eagerly: they compile, fill caches and may differ (`first_steps`)
+    warm = min(steps, max(3, getattr(model, "first_steps", 0) + 1)) if replay else steps
     for k in range(warm):
         u = model.step(state, u, None if source is None else source[:, k], t0 + k * problem.dt, k)
         keep(k + 1, u)
     step = None
-    if replay:
+    if replay and warm < steps:
         times = [t0 + k * problem.dt for k in range(warm, steps)]
         step = _captured(model, state, u, None if source is None else source[:, warm], times, warm, flow)
     for k in range(warm, steps):

@@ -28,6 +28,10 @@ class Classical:
         kinds = {CONSISTENT: "consistent", LUMPED: "lumped"}
         return f"classical ({kinds.get(self.consistent, f'{self.consistent:g} consistent')})"
 
+    @property
+    def first_steps(self) -> int:
+        return self.damped_start
+
     def prepare(self, problem: Discretisation, batch: int = 1, steps: int = 1000, careful: bool = False) -> GreenSolver:
         problem = problem.recast(self.consistent, problem.advection_form)
         solver = GreenSolver(problem, self.backend, self.theta, self.tolerance, self.damped_start, solves=steps,

@@ -33,7 +33,7 @@ from torch import nn
 
 from dgnet.errors import InputError
 from dgnet.green import GreenSolver, Operators, bounds_of, fold, product, unfold
-from dgnet.green.backends import apply, prepare
+from dgnet.green.backends import Prepared, apply, prepare
 from dgnet.mesh import Mesh
 from dgnet.models.gnn import MLP, GeometryNet, MeshGraph, StateNet
 from dgnet.operators import EdgeMatrix, Geometry, mass, nodal_velocity
@@ -60,6 +60,7 @@ class DGNetConfig:
     learn_diffusion: bool = True
     learn_streamline: bool = False
     learn_start: bool = False  # filter of the initial state, for data whose start the mesh cannot resolve
+    early_steps: int = 0  # so many first steps have a mass and diffusivities of their own, while a rough start smooths out
     residual: bool = False
     reaction: str = "known"
     odd_reaction: bool = False  # r(-u) = -r(u), a symmetry known beforehand
@@ -83,6 +84,8 @@ class DGNetConfig:
                 raise InputError(f"unknown {what} '{value}' (known: {', '.join(known)})")
         if self.regions and not {"diffusion", "decay"} & set(self.calibrate):
             raise InputError("regions = true needs diffusion or decay among the calibrated coefficients")
+        if self.early_steps and (self.early_steps < 2 or not (self.structured and self.learn_mass and self.green)):
+            raise InputError("early_steps must be 0 or at least 2, and needs the structured decoder with a learned mass")
         strange = set(self.calibrate) - set(CALIBRATED)
         if strange:
             raise InputError(f"cannot calibrate '{min(strange)}' (known: {', '.join(CALIBRATED)})")
@@ -123,10 +126,16 @@ class DGNet(nn.Module):
                 self.decode_pair = MLP([3 * c.hidden, c.hidden, 2], zero=True)  # mass, start
                 self.decode_source = MLP([3 * c.hidden, c.hidden, 1], zero=True)
                 self.decode_cell = MLP([c.hidden, c.hidden, self.symmetric_size + 1], zero=True)  # diffusion, streamline
+                if c.early_steps:
+                    self.decode_early_pair = MLP([3 * c.hidden, c.hidden, 2], zero=True)
+                    self.decode_early_cell = MLP([c.hidden, c.hidden, self.symmetric_size + 1], zero=True)
         if c.free and c.structured:
             self.free_pair = nn.Parameter(torch.zeros(len(problem.mesh.edges), 2))
             self.free_source = nn.Parameter(torch.zeros(2 * len(problem.mesh.edges)))
             self.free_cell = nn.Parameter(torch.zeros(problem.mesh.n_cells, self.symmetric_size + 1))
+            if c.early_steps:
+                self.free_early_pair = nn.Parameter(torch.zeros_like(self.free_pair))
+                self.free_early_cell = nn.Parameter(torch.zeros_like(self.free_cell))
         elif c.free:
             self.free_edge = nn.Parameter(torch.zeros(2 * len(problem.mesh.edges), F))
         self.field_names = problem.pde.fields
@@ -180,23 +189,34 @@ class DGNet(nn.Module):
             cache["graph"] = MeshGraph.of(problem.geometry)
         graph: MeshGraph = cache["graph"]
         operators, start = self.hybrid(problem, graph)
+        first, switch = None, None
+        if self.config.early_steps:
+            first, start = self.hybrid(problem, graph, early=True)
+            switch = transfer(problem, first.mass, operators.mass, operators.mass_low)
         backend = "auto"
         if problem.geometry.device.type == "cuda":  # for few nodes one dense product is quicker than a dozen small kernels
             few = problem.n <= _DENSE and steps >= 100 and not problem.time_dependent
             backend = "dense" if few else "iterative"
-        solver = GreenSolver(problem, backend, solves=steps, columns=batch, operators=operators)
-        solver.monitor.deferred = problem.geometry.device.type == "cuda" and not careful
+        solver, early = (None if ops is None else GreenSolver(problem, backend, solves=steps, columns=batch, operators=ops)
+                         for ops in (operators, first))
+        assert solver is not None
+        for one in (solver, early):
+            if one is not None:
+                one.monitor.deferred = problem.geometry.device.type == "cuda" and not careful
         net = getattr(self, "residual_net", None)
         with self.mixed():
             parts = None if net is None or torch.is_grad_enabled() else net.edge_parts(graph)
-        return State(solver, graph, start, parts)
+        return State(solver, graph, start, parts, early, switch)
 
     def step(self, state: State, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
         if k == 0 and state.start is not None:
             u = u + state.start(u)
         if not self.config.green:
             return self.without_green(state, u, source, t)
-        new = state.solver.step(u, source, t)
+        if k == self.config.early_steps and state.switch is not None:
+            u = u + state.switch(u)
+        solver = state.early if state.early is not None and k < self.config.early_steps else state.solver
+        new = solver.step(u, source, t)
         if self.config.residual:
             with self.mixed():
                 change = self.residual_net(self.inputs(new, source), state.graph, state.parts)
@@ -215,11 +235,34 @@ class DGNet(nn.Module):
 
     def finish(self, state: State) -> None:
         state.solver.monitor.check()
+        if state.early is not None:
+            state.early.monitor.check()
 
     def severed(self, state: State) -> tuple[State, list[tuple[Tensor, Tensor]]] | None:
         """The same state with operators as leaves, and (tensor, leaf) pairs; None where operators change with time."""
         found = state.solver.severed() if self.config.green else None
-        return None if found is None else (State(found[0], state.graph, state.start), found[1])
+        if found is None:
+            return None
+        early, switch, pairs = None, None, found[1]
+        if state.early is not None and state.switch is not None:
+            first = state.early.severed()
+            assert first is not None
+            switch, more = state.switch.severed()
+            early, pairs = first[0], [*pairs, *first[1], *more]
+        return State(found[0], state.graph, state.start, early=early, switch=switch), pairs
+
+    @property
+    def first_steps(self) -> int:
+        """How many steps after the start differ from all others."""
+        return self.config.early_steps + 1 if self.config.early_steps else int(self.config.learn_start)
+
+    def pieces(self, first: int, steps: int) -> list[tuple[int, int]]:
+        """(count, k): a window of steps first, first + 1, ... in runs of equal steps, each done like step k (start apart)."""
+        n = self.config.early_steps
+        if first > n or not n:
+            return [(steps, max(1, first))]
+        ends = np.minimum(np.cumsum([0, n - first, 1, steps]), steps)
+        return [(int(count), k) for count, k in zip(np.diff(ends), (1, n, n + 1)) if count]
 
     def mixed(self) -> AbstractContextManager[Any]:
         """What runs inside is a network: with `amp`, its products are in bfloat16 (cached casts would spoil a captured step)."""
@@ -234,8 +277,11 @@ class DGNet(nn.Module):
 
     # ------------------------------------------------------------------ hybrid operator
 
-    def hybrid(self, p: Discretisation, graph: MeshGraph) -> tuple[Operators, Callable[[Tensor], Tensor] | None]:
-        """M, K, P and the reaction: L_physics with what was learned; and the filter of the initial state."""
+    def hybrid(self, p: Discretisation, graph: MeshGraph, early: bool = False) -> tuple[Operators, Transfer | None]:
+        """M, K, P and the reaction: L_physics with what was learned; and the filter of the initial state.
+
+        `early` asks for the operators of the first steps.
+        """
         c = self.config
         M = P = p.mass
         diffusion, mass_low = p.diffusion_part, p.mass_bounds[0]
@@ -243,12 +289,12 @@ class DGNet(nn.Module):
         streamline: Tensor | None = None
         start = None
         if c.structured:
-            pair, directed, cell = self.decoded(graph, p)
+            pair, directed, cell = self.decoded(graph, p, early)
             if c.learn_mass:
                 M, mass_low = learned_mass(p, soft_limit(pair[:, 0], _RANGE_DOWN, mass_headroom(p)))
             if c.learn_source:
                 P = source_stencil(p, graph, soft_limit(directed, 3.0, 3.0))
-            if c.learn_start:
+            if c.learn_start and (early or not c.early_steps):
                 start = start_filter(p, M, mass_low, soft_limit(pair[:, 1], 0.5, 0.5))
             if c.learn_diffusion:
                 diffusion = learned_diffusion(p, cell[:, :-1], self.in_cells("diffusion", p))
@@ -296,8 +342,9 @@ class DGNet(nn.Module):
             symmetric=(p.pde.velocity is None or not c.physics) and extra is None, time_dependent=p.time_dependent)
         return ops, start
 
-    def decoded(self, graph: MeshGraph, p: Discretisation) -> tuple[Tensor, Tensor, Tensor]:
+    def decoded(self, graph: MeshGraph, p: Discretisation, early: bool = False) -> tuple[Tensor, Tensor, Tensor]:
         """Raw outputs per undirected edge [E, 2], per directed edge [2E] and per cell [K, s+1]."""
+        name = "early_" if early else ""
         g = p.geometry
         pair = torch.zeros(len(graph.pairs), 2, dtype=g.dtype, device=g.device)
         directed = torch.zeros(len(graph.to), dtype=g.dtype, device=g.device)
@@ -308,11 +355,12 @@ class DGNet(nn.Module):
             h, e = h.to(g.dtype), e.to(g.dtype)
             i, j = graph.to[graph.pairs[:, 0]], graph.frm[graph.pairs[:, 0]]
             both = e[graph.pairs].sum(1)  # e is read in both directions: the result does not depend on the order of i, j
-            pair = pair + self.decode_pair(torch.cat([h[i] + h[j], (h[i] - h[j]).abs(), both], -1))
+            pair = pair + getattr(self, f"decode_{name}pair")(torch.cat([h[i] + h[j], (h[i] - h[j]).abs(), both], -1))
             directed = directed + self.decode_source(torch.cat([h[graph.to], h[graph.frm], e], -1))[:, 0]
-            cell = cell + self.decode_cell(h[graph.cells].mean(1))
+            cell = cell + getattr(self, f"decode_{name}cell")(h[graph.cells].mean(1))
         if self.config.free:
-            pair, directed, cell = pair + self.free_pair, directed + self.free_source, cell + self.free_cell
+            pair, cell = pair + getattr(self, f"free_{name}pair"), cell + getattr(self, f"free_{name}cell")
+            directed = directed + self.free_source
         return pair, directed, cell
 
     def neural_operator(self, graph: MeshGraph, p: Discretisation) -> Callable[[float], EdgeMatrix]:
@@ -449,8 +497,10 @@ class State:
 
     solver: GreenSolver
     graph: MeshGraph
-    start: Callable[[Tensor], Tensor] | None
+    start: Transfer | None
     parts: list[Tensor] | None = None  # of the residual network: what depends on the mesh alone, where no gradient is asked for
+    early: GreenSolver | None = None  # that of the first steps, where they have operators of their own
+    switch: Transfer | None = None  # before the first step of the others
 
 
 def impose(p: Discretisation, u: Tensor, t: float) -> Tensor:
@@ -615,20 +665,41 @@ def streamline_diffusion(p: Discretisation, strength: Tensor, t: float) -> EdgeM
     return EdgeMatrix(g.pattern, values.reshape(-1, 1, g.pattern.nnz))
 
 
-def start_filter(p: Discretisation, M: EdgeMatrix, mass_low: float, delta: Tensor) -> Callable[[Tensor], Tensor]:
+@dataclass(frozen=True, eq=False)
+class Transfer:
+    """What is added to a state whose nodal values are read by another mass from now on: M^-1 (F - M) u, so that M u+ = F u."""
+
+    problem: Discretisation
+    right: EdgeMatrix  # F
+    mass: EdgeMatrix  # M, of one field
+    mass_low: float
+    solver: Prepared
+
+    def __call__(self, u: Tensor) -> Tensor:
+        p, M = self.problem, EdgeMatrix(self.mass.pattern, self.mass.values[None])
+        inner = p.restrict(u)
+        rest = fold(product(self.right, inner) - product(M, inner), 1, 1)
+        return p.expand(unfold(apply(self.solver, self.mass, rest), 1, 1, u.shape[0], u.shape[2]))
+
+    def severed(self) -> tuple[Transfer, list[tuple[Tensor, Tensor]]]:
+        """The same with its matrices as leaves, and (tensor, leaf) pairs."""
+        pairs = [(A.values, A.values.detach().requires_grad_()) for A in (self.right, self.mass) if A.values.requires_grad]
+        leaf = {id(x): y for x, y in pairs}
+        right, M = (EdgeMatrix(A.pattern, leaf.get(id(A.values), A.values)) for A in (self.right, self.mass))
+        return Transfer(self.problem, right, M, self.mass_low, self.solver), pairs
+
+
+def transfer(p: Discretisation, right: EdgeMatrix, M: EdgeMatrix, mass_low: float) -> Transfer:
+    flat = EdgeMatrix(M.pattern, M.values[0])
+    backend = "iterative" if p.geometry.device.type == "cuda" else "lu"
+    ready = prepare(flat, backend, bounds_of(flat, flat, mass_low, symmetric=True), symmetric=True)
+    return Transfer(p, right, flat, mass_low, ready)
+
+
+def start_filter(p: Discretisation, M: EdgeMatrix, mass_low: float, delta: Tensor) -> Transfer:
     """What is added to the initial state, once: u0 is replaced by M_theta^-1 (M + graph Laplacian) u0.
 
     A learned mass reads nodal values in its own way. Projecting the start keeps its moments, phi^T M u0, which decide how a
     rough start evolves; a learned Laplacian (zero at birth, like the whole) does what is left. Keeps constants and the total.
     """
-    F = pair_correction(p, p.mass, delta)
-    flat = EdgeMatrix(M.pattern, M.values[0])
-    backend = "iterative" if p.geometry.device.type == "cuda" else "lu"
-    solver = prepare(flat, backend, bounds_of(flat, flat, mass_low, symmetric=True), symmetric=True)
-
-    def change(u: Tensor) -> Tensor:
-        inner = p.restrict(u)
-        rest = fold(product(F, inner) - product(M, inner), 1, 1)
-        return p.expand(unfold(apply(solver, flat, rest), 1, 1, u.shape[0], u.shape[2]))
-
-    return change
+    return transfer(p, pair_correction(p, p.mass, delta), M, mass_low)

@@ -220,7 +220,13 @@ def _iterate(model, base: Discretisation, train: Corpus, stage: Stage, optimiser
     top = max(1, train.steps - length - push + 1)
     rows = rng.integers(0, len(train), stage.batch)
     starts = rng.integers(min(stage.first, top - 1), top, stage.batch)
-    starts = np.where(rng.random(stage.batch) < stage.from_start, 0, starts)
+    fresh = rng.random(stage.batch) < stage.from_start
+    special = int(getattr(model, "first_steps", 0))
+    if special > 1:  # steps after the start that differ: a batch has all of its windows from the start, or all behind these
+        fresh[:] = fresh[0] or top <= special
+        starts = np.maximum(starts, special)
+    starts = np.where(fresh, 0, starts)
+    begin = 0 if special > 1 and fresh[0] else special + 1  # the first step's number; the filter of a start is applied here
     generator = torch.Generator(device=train.state.device).manual_seed(int(rng.integers(2**62)))
     noise = torch.randn((stage.batch, *train.state.shape[2:]), generator=generator, device=train.state.device,
                         dtype=train.state.dtype) if stage.noise else None
@@ -238,7 +244,7 @@ def _iterate(model, base: Discretisation, train: Corpus, stage: Stage, optimiser
         u = torch.where(first, u + state.start(u), u)
     with torch.no_grad():
         for k in range(push):
-            u = model.step(state, u, None if data.source is None else data.source[:, k], k * data.dt, k + 1)
+            u = model.step(state, u, None if data.source is None else data.source[:, k], k * data.dt, max(1, begin + k))
     # every window counts the same, however many of them a process has
     share = len(data) * _world() / stage.batch
     counted = [k for k in range(length) if k >= stage.skip and (stage.loss == "all" or k in (0, length - 1))]
@@ -252,12 +258,12 @@ def _iterate(model, base: Discretisation, train: Corpus, stage: Stage, optimiser
     if replay.applies(model, state, length, device):
         source = None if data.source is None else data.source[:, push:]
         loss = replay.gradients(model, state, u, source, length,
-                                lambda states: misfit(states[1:][counted].transpose(0, 1), counted), push + 1)
+                                lambda states: misfit(states[1:][counted].transpose(0, 1), counted), begin + push)
     else:
         states = []
         for k in range(length):
             at = push + k
-            u = model.step(state, u, None if data.source is None else data.source[:, at], at * data.dt, at + 1)
+            u = model.step(state, u, None if data.source is None else data.source[:, at], at * data.dt, max(1, begin + at))
             states.append(u)
         loss = misfit(torch.stack([states[k] for k in counted], 1), counted)
         loss.backward()

@@ -32,7 +32,7 @@ def gradients(model: Any, state: Any, u: Tensor, source: Tensor | None, steps: i
               loss: Callable[[Tensor], Tensor], first: int = 1) -> Tensor:
     """Loss of the states [steps+1, B, N, F] that follow u, its gradients added to the weights. `first` numbers the first step.
 
-    u may carry gradients of its own. source: [B, steps, N, F].
+    u may carry gradients of its own. source: [B, steps, N, F]. Where a model's steps differ (`pieces`), each kind is recorded.
     """
     found = model.severed(state)
     assert found is not None
@@ -44,13 +44,17 @@ def gradients(model: Any, state: Any, u: Tensor, source: Tensor | None, steps: i
     def force(k: int) -> Tensor | None:
         return None if source is None else source[:, k]
 
+    runs = model.pieces(first, steps) if hasattr(model, "pieces") else [(steps, first)]
+    begins = [sum(count for count, _ in runs[:i]) for i in range(len(runs))]
+
     # forwards
     states = u.new_empty((steps + 1, *u.shape))
     states[0] = u.detach()
     with torch.no_grad():
-        ahead = Recorded(lambda x, f: (model.step(cut, x, f, 0.0, first),), u.detach(), force(0))
-        for k in range(steps):
-            states[k + 1] = ahead(states[k], force(k))[0]
+        for (count, number), begin in zip(runs, begins):
+            ahead = Recorded(lambda x, f, n=number: (model.step(cut, x, f, 0.0, n),), count, states[begin], force(begin))
+            for k in range(begin, begin + count):
+                states[k + 1] = ahead(states[k], force(k))[0]
 
     # the loss and how it depends on every state by itself
     states.requires_grad_()
@@ -61,21 +65,23 @@ def gradients(model: Any, state: Any, u: Tensor, source: Tensor | None, steps: i
     # backwards
     total = [torch.zeros_like(w) for w in wanted]
 
-    def adjoint(x: Tensor, f: Tensor | None, above: Tensor) -> tuple[Tensor, ...]:
+    def adjoint(x: Tensor, f: Tensor | None, above: Tensor, number: int) -> tuple[Tensor, ...]:
         with torch.enable_grad():
             x = x.detach().requires_grad_()
-            found = torch.autograd.grad(model.step(cut, x, f, 0.0, first), [x, *wanted], above, allow_unused=True)
+            found = torch.autograd.grad(model.step(cut, x, f, 0.0, number), [x, *wanted], above, allow_unused=True)
         for held, g in zip(total, found[1:]):
             if g is not None:
                 held.add_(g)
         return (found[0],)
 
-    back = Recorded(adjoint, states[steps - 1], force(steps - 1), direct[steps])
+    backs = [Recorded(lambda x, f, above, n=number: adjoint(x, f, above, n), count, states[begin], force(begin), direct[steps])
+             for (count, number), begin in zip(runs, begins)]
     for held in total:  # recording ran it
         held.zero_()
     above = direct[steps].clone()
-    for k in reversed(range(steps)):
-        above = direct[k] + back(states[k], force(k), above)[0]
+    for (count, _), begin, back in reversed(list(zip(runs, begins, backs))):
+        for k in reversed(range(begin, begin + count)):
+            above = direct[k] + back(states[k], force(k), above)[0]
 
     ends = [(x, g) for (x, _), g in zip(pairs, total)]
     if u.requires_grad:
@@ -88,12 +94,12 @@ def gradients(model: Any, state: Any, u: Tensor, source: Tensor | None, steps: i
 
 
 class Recorded:
-    """A function of tensors (None allowed) as a CUDA graph with buffers of its own; elsewhere just the function."""
+    """A function of tensors (None allowed) as a CUDA graph with buffers of its own; elsewhere, or for few `calls`, just itself."""
 
-    def __init__(self, function: Callable[..., tuple[Tensor, ...]], *examples: Tensor | None) -> None:
+    def __init__(self, function: Callable[..., tuple[Tensor, ...]], calls: int, *examples: Tensor | None) -> None:
         self.function = function
         self.graph: torch.cuda.CUDAGraph | None = None
-        if examples[0] is None or not examples[0].is_cuda:
+        if calls < 3 or examples[0] is None or not examples[0].is_cuda:
             return
         self.inputs = [None if x is None else x.detach().clone() for x in examples]
         side = torch.cuda.Stream()
