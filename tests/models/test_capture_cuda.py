@@ -47,6 +47,7 @@ def test_message_passing_on_the_gpu_is_that_of_the_cpu():
         net.zero_grad()
         out = net(x.to(device), MeshGraph.of(Geometry.of(mesh, device, torch.float32)))
         out.square().mean().backward()
-        results.append([out.detach().cpu(), *(p.grad.cpu() for p in net.parameters())])
+        # copies: moving the network moves its gradients, too
+        results.append([out.detach().cpu(), *(p.grad.cpu().clone() for p in net.parameters())])
     for a, b in zip(*results):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4 * float(a.abs().max()) + 1e-7)

@@ -10,12 +10,13 @@ polynomials of that ellipse bound the residual after m iterations by 2 rate^m (s
 
 With advection the ellipse around the rectangle asks for about twice the iterations that are needed, since the corners of
 the rectangle are not reached. `tight` bounds take the ellipse inside it instead; their count is not proven, so a solve that
-uses them relies on the check of its residual, and falls back to the proven count or to a Krylov method when it misses.
+uses them relies on the check of its residual, and falls back to the proven count or to a Krylov method when it misses. Where
+next to nothing is proven from below (a learned mass with a flow), `sharpened` estimates it, under the same reservation.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, inf, log, sqrt
 
 import torch
@@ -127,6 +128,33 @@ def bounds_of(A: EdgeMatrix, M: EdgeMatrix | None = None, mass_low: float = 0.0,
         unsigned = 0.0 if symmetric or rest is None else float(_norm_bound(pattern, parts(rest.values)[0]))
         low = max(low, mass_low * share - unsigned)
     return Bounds(low, 1.0 + spread, imag)
+
+
+def sharpened(bounds: Bounds, A: EdgeMatrix) -> Bounds:
+    """Tight bounds whose lower end is estimated instead of proven: 0.7 of what some Lanczos steps find."""
+    pattern, values = A.pattern, A.values.detach().double()
+    root = values.index_select(-1, pattern.diagonal).sqrt()
+    scaled = values / (root.index_select(-1, pattern.row) * root.index_select(-1, pattern.col))
+    sym = 0.5 * (scaled + scaled.index_select(-1, pattern.transpose))
+    return replace(bounds, low=max(bounds.low, 0.7 * _lowest(pattern, sym)), tight=True)
+
+
+def _lowest(pattern: Pattern, entries: Tensor, steps: int = 24) -> float:
+    """The smallest Ritz value of a batch of symmetric matrices, an estimate of their smallest eigenvalue from above."""
+    H = csr(pattern, entries.reshape(-1, pattern.nnz))
+    n = H.shape[0]
+    start = torch.randn(n, dtype=entries.dtype, generator=torch.Generator().manual_seed(0)).to(entries.device)
+    Q = start[None] / start.norm()
+    for _ in range(min(steps, n) - 1):
+        w = torch.mv(H, Q[-1])
+        for _ in range(2):  # twice is enough
+            w = w - Q.T @ (Q @ w)
+        size = w.norm()
+        if float(size) < 1e-10:
+            break
+        Q = torch.cat([Q, w[None] / size])
+    small = Q @ torch.stack([torch.mv(H, q) for q in Q]).T
+    return float(torch.linalg.eigvalsh(0.5 * (small + small.T))[0])
 
 
 def _norm_bound(pattern: Pattern, entries: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ new time level.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -19,12 +20,13 @@ import torch
 from dgnet.errors import InputError, SolveError
 from dgnet.green.auto import choose
 from dgnet.green.backends import NAMES, TOLERANCE, Monitor, Prepared, apply, prepare
-from dgnet.green.bounds import Bounds, bounds_of
+from dgnet.green.bounds import Bounds, bounds_of, sharpened
 from dgnet.operators import EdgeMatrix
 from dgnet.problems import Discretisation, HeldFlow
 
 Tensor = torch.Tensor
 
+_POOR = 0.1  # a lower bound below which it is worth estimating one
 _FROZEN_ENTRIES = {"cpu": 1 << 20, "cuda": 1 << 24}  # of matrices whose bounds are measured at once
 
 
@@ -102,6 +104,8 @@ class StepOperator:
         self._mass_low = mass_low
         self._rest = rest
         self.bounds = bounds or replace(self.measure_bounds(), tight=not symmetric)
+        if bounds is None and not symmetric and self.bounds.high < math.inf and self.bounds.low < _POOR:
+            self.bounds = sharpened(self.bounds, self.A)
         self.backend = backend if backend != "auto" else choose(
             self.A.pattern.n, self.A.pattern.nnz, self.groups[0] * self.groups[1], columns, self.A.values.device.type,
             self.A.values.dtype, self.bounds.iterations(self.tolerance), solves, symmetric)

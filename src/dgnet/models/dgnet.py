@@ -76,6 +76,7 @@ class DGNetConfig:
     residual_hidden: int = 64
     residual_layers: int = 3
     reaction_hidden: int = 64
+    reaction_table: int = 0  # above 0: a learned reaction of one field is a table of so many intervals instead of a network
     amp: bool = False  # networks in bfloat16 (mixed precision); operators and solves never are
 
     def __post_init__(self) -> None:
@@ -86,6 +87,8 @@ class DGNetConfig:
             raise InputError("regions = true needs diffusion or decay among the calibrated coefficients")
         if self.early_steps and (self.early_steps < 2 or not (self.structured and self.learn_mass and self.green)):
             raise InputError("early_steps must be 0 or at least 2, and needs the structured decoder with a learned mass")
+        if self.reaction_table and (self.reaction_table < 2 or self.reaction != "learned"):
+            raise InputError("reaction_table must be 0 or at least 2, and needs reaction = \"learned\"")
         strange = set(self.calibrate) - set(CALIBRATED)
         if strange:
             raise InputError(f"cannot calibrate '{min(strange)}' (known: {', '.join(CALIBRATED)})")
@@ -143,8 +146,11 @@ class DGNet(nn.Module):
         if c.calibrate:
             self.calibration = nn.ParameterDict({
                 name: nn.Parameter(torch.zeros(self.own_fields(name, problem) + self.own_regions(name))) for name in c.calibrate})
+        if c.reaction_table and F != 1:
+            raise InputError(f"a table of the reaction is for one field, not for {F}")
         if c.reaction == "learned":
-            self.reaction_net = MLP([F, c.reaction_hidden, c.reaction_hidden, F], zero=True)
+            self.reaction_net: MLP | Table = (Table(c.reaction_table) if c.reaction_table
+                                              else MLP([F, c.reaction_hidden, c.reaction_hidden, F], zero=True))
         if c.residual or not c.green:
             extra = 0 if c.green else F
             self.residual_net = StateNet(d, 2 * F + extra, F, c.residual_hidden, c.residual_layers)
@@ -178,6 +184,12 @@ class DGNet(nn.Module):
         span = (high - low).clamp(min=1e-12)
         self.low.copy_(low - span)
         self.high.copy_(high + span)
+        table = getattr(self, "reaction_net", None)
+        if isinstance(table, Table):
+            top = torch.maximum(high.abs(), low.abs())
+            ends = (-top / self.std, top / self.std) if self.config.odd_reaction else (
+                (low - self.mean) / self.std, (high - self.mean) / self.std)
+            table.spread(float(ends[0]), float(ends[1]), 0.0 if self.config.odd_reaction else float(-self.mean / self.std))
 
     # ------------------------------------------------------------------ Model protocol
 
@@ -430,6 +442,14 @@ class DGNet(nn.Module):
 
         return learned
 
+    def reaction_features(self, u: Tensor) -> Tensor:
+        """[..., J]: how the learned reaction depends on each value of its table."""
+        table = self.reaction_net
+        assert isinstance(table, Table)
+        if self.config.odd_reaction:
+            return self.rate * 0.5 * (table.features(u / self.std) - table.features(-u / self.std))
+        return self.rate * table.features((u - self.mean) / self.std)
+
     # ------------------------------------------------------------------ calibrated coefficients
 
     def own_fields(self, name: str, p: Discretisation) -> tuple[int, ...]:
@@ -483,6 +503,42 @@ class DGNet(nn.Module):
             change = self.residual_net(x, state.graph, state.parts)
         new = u + p.dt * self.rate * change.to(u.dtype)
         return impose(p, new, t)
+
+
+class Table(nn.Module):
+    """A function of one number, piecewise linear, constant beyond its ends; zero is one of its places."""
+
+    def __init__(self, intervals: int) -> None:
+        super().__init__()
+        self.values = nn.Parameter(torch.zeros(intervals + 2))
+        self.register_buffer("first", torch.zeros(()))
+        self.register_buffer("spacing", torch.ones(()))
+
+    first: Tensor
+    spacing: Tensor
+
+    def spread(self, low: float, high: float, zero: float) -> None:
+        """Lay the places over low .. high."""
+        h = max(high - low, 1e-12) / (len(self.values) - 2)
+        self.spacing.fill_(h)
+        self.first.fill_(zero + h * float(np.floor((low - zero) / h)))
+
+    def places(self, v: Tensor) -> tuple[Tensor, Tensor]:
+        """The interval of each entry, and how far into it."""
+        x = ((v - self.first) / self.spacing).clamp(0, len(self.values) - 1)
+        i = x.detach().floor().clamp(max=len(self.values) - 2)
+        return i.long(), x - i
+
+    def features(self, v: Tensor) -> Tensor:
+        """[..., J]: what each value of the table contributes."""
+        i, part = self.places(v)
+        out = torch.zeros(*v.shape, len(self.values), dtype=v.dtype, device=v.device)
+        return out.scatter_(-1, i[..., None], 1 - part[..., None]).scatter_(-1, i[..., None] + 1, part[..., None])
+
+    def forward(self, v: Tensor) -> Tensor:
+        i, part = self.places(v)
+        left, right = (self.values.index_select(0, (i + k).flatten()).view(v.shape) for k in (0, 1))
+        return torch.lerp(left, right, part.to(left.dtype))
 
 
 def _without_range(model: nn.Module, state: dict[str, Tensor], prefix: str, *_: object) -> None:

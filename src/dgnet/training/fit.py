@@ -27,6 +27,7 @@ from dgnet.problems import Discretisation
 from dgnet.scenarios.scenario import given_velocity
 from dgnet.training import replay
 from dgnet.training.calibrate import gauss_newton
+from dgnet.training.identify import identify
 from dgnet.training.recipe import Recipe, Stage
 
 Tensor = torch.Tensor
@@ -214,6 +215,8 @@ def _iterate(model, base: Discretisation, train: Corpus, stage: Stage, optimiser
     """One optimiser step; returns the loss."""
     if stage.method == "gauss-newton":
         return gauss_newton(model, base, train, stage, scale)
+    if stage.method == "identify":
+        return identify(model, base, train)
     rng = np.random.default_rng([seed, iteration])
     push = int(rng.integers(0, stage.pushforward + 1)) if stage.pushforward else 0
     length = min(stage.length, train.steps - push)

@@ -10,6 +10,9 @@ from dgnet.models.registry import entry
 from dgnet.training.recipe import Recipe, Stage, paper_recipe
 
 CHANNELS = ("cylinder", "sediments", "obstacles", "wavy-channel")
+TABLED = ("allen-cahn", "fisher-kpp", *CHANNELS)  # an unknown reaction of theirs is a table
+_TABLE = 64  # intervals
+OPERATOR = ("geometry_net", "decode", "free")  # the names of what an operator is made of
 SOURCES = ("laser-heat", "laser-heat-3d", "light-reaction", "phase-transition")
 
 _OPERATOR = DGNetConfig(free=True, hidden=32, layers=2)
@@ -18,10 +21,11 @@ _OPERATOR = DGNetConfig(free=True, hidden=32, layers=2)
 def model_config(name: str, recipe: str = "staged", unknown_reaction: bool = False, size: str = "small") -> DGNetConfig:
     """The parts that are learned. `paper` is the paper's model; `staged` the structured one with free numbers per edge.
 
-    With an unknown reaction a node-wise network takes its place; that of Allen-Cahn is known to be odd.
+    An unknown reaction is learned node by node: of one field as a table, of more as a network. Allen-Cahn's is known to be odd.
     """
     if unknown_reaction:
-        return replace(model_config(name, recipe, size=size), reaction="learned", odd_reaction=name == "allen-cahn")
+        return replace(model_config(name, recipe, size=size), reaction="learned", odd_reaction=name == "allen-cahn",
+                       reaction_table=_TABLE if name in TABLED else 0)
     if recipe == "paper":
         return PAPER_MODEL
     if name == "allen-cahn":
@@ -60,7 +64,11 @@ def recipe_for(name: str, recipe: str, trajectories: int, steps: int, unknown_re
     """Stages for one scenario; windows never exceed its steps. An unknown reaction is fitted first, by itself."""
     if unknown_reaction:
         plan = recipe_for(name, recipe, trajectories, steps, size=size)
-        first = (Stage(600, 2, 32, 5e-3, only=("reaction_net",)), Stage(300, min(10, steps), 16, 2e-3, only=("reaction_net",)))
+        first: tuple[Stage, ...] = (Stage(600, 2, 32, 5e-3, only=("reaction_net",)),
+                                    Stage(300, min(10, steps), 16, 2e-3, only=("reaction_net",)))
+        if name in TABLED:  # least squares, then the operator; the table moves no more
+            first = (Stage(1, 1, method="identify", only=("reaction_net",)),)
+            plan = replace(plan, stages=tuple(replace(s, only=OPERATOR) for s in plan.stages))
         return replace(plan, stages=first + plan.stages)
     if recipe == "paper":
         return paper_recipe(name, trajectories, steps)

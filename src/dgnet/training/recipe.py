@@ -32,11 +32,11 @@ class Stage:
     decay_rate: float = 0.1
     end: float = 0.02  # of the learning rate, left when the cosine is over
     only: tuple[str, ...] = ()  # names of parts to train; all of them when empty
-    method: str = "adam"  # adam | gauss-newton: for few numbers, all trajectories in back-to-back windows
+    method: str = "adam"  # adam | gauss-newton: for few numbers, all trajectories in back-to-back windows | identify: a table
 
     def __post_init__(self) -> None:
-        if self.method not in ("adam", "gauss-newton"):
-            raise InputError(f"unknown training method '{self.method}' (known: adam, gauss-newton)")
+        if self.method not in ("adam", "gauss-newton", "identify"):
+            raise InputError(f"unknown training method '{self.method}' (known: adam, gauss-newton, identify)")
         if self.loss not in ("all", "ends"):
             raise InputError(f"unknown loss '{self.loss}' (known: all, ends)")
         if self.decay not in ("cosine", "step"):

@@ -21,6 +21,7 @@ from dgnet.models.base import undisturbed
 Tensor = torch.Tensor
 
 LONG = 12  # steps from which recording pays
+_IDLE = 1 << 31  # bytes that may lie idle
 
 
 def applies(model: Any, state: Any, length: int, device: torch.device) -> bool:
@@ -55,6 +56,7 @@ def gradients(model: Any, state: Any, u: Tensor, source: Tensor | None, steps: i
             ahead = Recorded(lambda x, f, n=number: (model.step(cut, x, f, 0.0, n),), count, states[begin], force(begin))
             for k in range(begin, begin + count):
                 states[k + 1] = ahead(states[k], force(k))[0]
+            ahead.close()
 
     # the loss and how it depends on every state by itself
     states.requires_grad_()
@@ -82,6 +84,7 @@ def gradients(model: Any, state: Any, u: Tensor, source: Tensor | None, steps: i
     for (count, _), begin, back in reversed(list(zip(runs, begins, backs))):
         for k in reversed(range(begin, begin + count)):
             above = direct[k] + back(states[k], force(k), above)[0]
+        back.close()
 
     ends = [(x, g) for (x, _), g in zip(pairs, total)]
     if u.requires_grad:
@@ -90,6 +93,8 @@ def gradients(model: Any, state: Any, u: Tensor, source: Tensor | None, steps: i
         w.grad = g if w.grad is None else w.grad + g
     if ends:
         torch.autograd.backward([x for x, _ in ends], [g for _, g in ends])
+    if u.is_cuda and torch.cuda.memory_reserved() > 4 * torch.cuda.memory_allocated() + _IDLE:
+        torch.cuda.empty_cache()  # what recordings held is of no use to the next ones, but to other processes on this device
     return value.detach()
 
 
@@ -99,6 +104,8 @@ class Recorded:
     def __init__(self, function: Callable[..., tuple[Tensor, ...]], calls: int, *examples: Tensor | None) -> None:
         self.function = function
         self.graph: torch.cuda.CUDAGraph | None = None
+        self.inputs: list[Tensor | None] = []
+        self.outputs: tuple[Tensor, ...] = ()
         if calls < 3 or examples[0] is None or not examples[0].is_cuda:
             return
         self.inputs = [None if x is None else x.detach().clone() for x in examples]
@@ -125,3 +132,10 @@ class Recorded:
                 held.copy_(x)
         self.graph.replay()
         return self.outputs
+
+    def close(self) -> None:
+        """Give back the memory of the recording now: the collector of garbage cannot know how much hangs on it."""
+        if self.graph is not None:
+            torch.cuda.current_stream().synchronize()
+            self.graph.reset()
+        self.graph, self.inputs, self.outputs = None, [], ()

@@ -1,0 +1,73 @@
+"""An unknown reaction of one field by linear least squares, before anything else is trained.
+
+A step of the truth tells what the known terms leave over: with M, K and P those of the model and u, u+ the data,
+
+    rho = M^-1 [ (M + dt/2 K) u+ - (M - dt/2 K) u - dt P f ] / dt        and        rho = (r(u) + r(u+)) / 2 + O(dt^2)
+
+at every node. r is a table, so this is linear in its values; what the operator misses is noise that many nodes and steps average.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dgnet.errors import InputError
+from dgnet.green import fold, product, unfold
+from dgnet.green.backends import apply
+from dgnet.models.dgnet import DGNet, Table, transfer
+from dgnet.problems import Discretisation
+
+if TYPE_CHECKING:
+    from dgnet.training.fit import Corpus
+
+Tensor = torch.Tensor
+
+_STEPS = 200  # of the data that are looked at, spread over all of it
+_SMOOTH, _SMALL = 1e-6, 1e-10  # weights of second differences and of the values themselves: for places that no state visits
+
+
+def identify(model: Any, base: Discretisation, train: Corpus) -> float:
+    """Set the table; returns the mean square of what it leaves unexplained, against that of rho."""
+    if not isinstance(model, DGNet) or not isinstance(getattr(model, "reaction_net", None), Table):
+        raise InputError("only a DGNet whose learned reaction is a table can be identified")
+    table: Any = model.reaction_net
+    size = len(table.values)
+    normal = torch.zeros(size, size, dtype=torch.float64, device=train.state.device)
+    right, whole = normal.new_zeros(size), normal.new_zeros(())
+    rows = torch.arange(len(train), device=train.state.device)
+    chosen = torch.linspace(0, train.steps - 1, min(_STEPS, train.steps)).round().long().unique().tolist()
+    with torch.no_grad():
+        for k in chosen:
+            step = train.windows(rows, torch.full_like(rows, k), 1)
+            features, rho, weight = samples(model, step.problem(base), step)
+            normal += (features * weight).T @ features
+            right += features.T @ (weight[:, 0] * rho)
+            whole += (weight[:, 0] * rho.square()).sum()
+        top = normal.diagonal().max()
+        bend = torch.diff(torch.eye(size, dtype=torch.float64, device=normal.device), n=2, dim=0)
+        ridge = top * (_SMOOTH * bend.T @ bend + _SMALL * torch.eye(size, dtype=torch.float64, device=normal.device))
+        values = torch.linalg.solve(normal + ridge, right)
+        table.values.copy_(values)
+        left = whole - 2 * values @ right + values @ normal @ values
+    return float(left / whole.clamp(min=1e-300))
+
+
+def samples(model: DGNet, problem: Discretisation, step: Corpus) -> tuple[Tensor, Tensor, Tensor]:
+    """Of one step of every trajectory, at the nodes that are free: features [S, J], rho [S] and weights [S, 1]."""
+    state = model.prepare(problem, len(step), 1)
+    solver = state.solver
+    p, ops, dt = solver.problem, solver.operators, step.dt
+    u, after = (p.restrict(step.state[:, j]) for j in (0, 1))
+    rest = product(ops.mass, after - u) + 0.5 * dt * (product(ops.stiffness(0.0), u) + product(ops.stiffness(dt), after))
+    f = None if step.source is None else p.restrict(step.source[:, 0])
+    force = solver._force(f, 0.0, 0.5, dt)
+    if force is not None:
+        rest = rest - dt * force
+    mass = transfer(p, ops.mass, ops.mass, ops.mass_low)
+    rho = unfold(apply(mass.solver, mass.mass, fold(rest / dt, 1, 1)), 1, 1, *u.shape[::2])[..., 0].double()
+    weight = ops.mass.row_sums()[0, 0].double().expand_as(rho)
+    free = torch.ones(p.n, dtype=torch.bool, device=u.device) if p.fixed is None else ~p.fixed[0]
+    features = 0.5 * (model.reaction_features(u) + model.reaction_features(after))[..., 0, :].double()
+    return features[:, free].flatten(0, 1), rho[:, free].flatten(), weight[:, free].reshape(-1, 1)
