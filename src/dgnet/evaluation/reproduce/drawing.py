@@ -12,6 +12,7 @@ import matplotlib
 import numpy as np
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator
 
 from dgnet.evaluation.figures import ERROR_MAP, Band, error_norm, grid, save
 from dgnet.evaluation.pictures import STYLE
@@ -134,7 +135,7 @@ def fields(path: Path, shelf: Shelf, s: Setting, scenario: str, most: int = 8) -
     name = definition.pde.fields[0]
     lines = [(f"t = {frames[k] * definition.dt:.3g}", line(k)) for k in sorted({middle, last})]
     bands = [Band(lines, Normalize(low, high), colours, name, "both"),
-             Band([("|error|, end", errors)], error_norm(*_comparable(errors)), ERROR_MAP, "one scale", "max")]
+             Band([("|error|", errors)], error_norm(*_comparable(errors)), ERROR_MAP, "one scale", "max")]
     width = 1.7 if definition.mesh.dim == 2 else None
     grid(path, definition.mesh, bands, ["truth", *(label(row) for row in shown)], "", width=width, dpi=120)
     return True
@@ -246,6 +247,10 @@ def tradeoff(path: Path, record: Record) -> bool:
         if model is not None:
             axis.axhline(model["error"], color=COLOURS["dgnet"], lw=0.8, ls=":")
             axis.axvline(model["cost_s"], color=COLOURS["dgnet"], lw=0.8, ls=":")
+        for side in (axis.xaxis, axis.yaxis):  # less than two decades: more than the powers of ten, but not all
+            side.set_minor_locator(LogLocator(subs=(2, 5)))
+            side.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            side.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axis.set(xlabel=f"seconds for {found['trajectories']} trajectories of {found['steps']} steps, sources included",
                  ylabel="RNE from the offset", title=f"{found['scenario']} on {found['hardware']}")
         axis.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))

@@ -17,7 +17,9 @@ Written by `dgnet report --dgnet` from finished cells. RNE over the whole rollou
 offset of the field (T − T_amb for temperatures); *plain* is the paper's RNE, without taking the offset away. *gain* is DGNet
 against the better classical solver on the same mesh and step; below 1 means that learning helped. Unless a row says otherwise,
 the reaction, the coefficients, the flow and the sources are known to the model; what is learned is the mass, the source stencil,
-the cell diffusivities, with a flow streamline diffusion, and for allen-cahn and fisher-kpp a projection of the first state.
+the cell diffusivities, with a flow streamline diffusion, for allen-cahn and fisher-kpp a projection of the first state, and for
+allen-cahn a mass and diffusivities of their own in the first steps. An unknown reaction is learned from the data, of one field as
+a table by least squares (early cells: as a network), of two as a network; gains compare with solvers that know it.
 *updates* are steps of the optimiser (not counted by some early cells). Several seeds: mean ± standard deviation."""
 _COLUMNS = ("scenario", "DGNet", "consistent", "lumped", "gain", "DGNet, plain", "paper, plain", "a fifth of it", "test",
             "training", "hardware")
@@ -34,7 +36,7 @@ def markdown(folders: Sequence[Path]) -> str:
             rows = _rows(shelf, name, size, truth)
             command = f"dgnet reproduce train_{name}_{size}_{truth}_dgnet_s0 --device cuda --budget 3"
             lines += rows or [f"| {name} | not run: `{command}` " + "|" * (len(_COLUMNS) - 1)]
-    lines += _seen(shelf) + _robust(shelf) + _long(shelf)
+    lines += _seen(shelf) + _robust(shelf) + _cost(shelf) + _long(shelf)
     return "\n".join(lines) + "\n"
 
 
@@ -122,6 +124,34 @@ def _robust(shelf: Shelf) -> list[str]:
                              f"({number(min(scores[row]['fluctuation'] for row in CLASSICAL))})")
             lines.append(f"| {what} | " + " | ".join(slots) + " |")
     return lines
+
+
+def _cost(shelf: Shelf) -> list[str]:
+    rows = []
+    for cell, record in shelf.cells.items():
+        if cell.kind != "tradeoff" or cell.method != "dgnet":
+            continue
+        r = record["result"]
+        own = r["rows"][0]
+        slots = [f"{cell.scenario} ({cell.size}, {cell.truth})", number(own["error"]), f"{own['rollout_s']:.3g} s"]
+        for name in ("reference", "classical"):
+            best = r["cheapest"][name]
+            if best is None:
+                slots += ["none that was run", "–", "–"]
+                continue
+            what = [f"refined {best['refine']}×"] if best["refine"] else ["same mesh"]
+            what += [f"P{best['degree']}"] if "degree" in best else [f"{best['mass']} mass"]
+            what += [f"Δt/{best['substeps']}"] if best["substeps"] > 1 else []
+            slots += [f"{', '.join(what)}: {number(best['error'])}", f"{r['ratio_rollout'][name]:.3g}×", f"{r['ratio'][name]:.3g}×"]
+        rows.append(f"| {' | '.join(slots)} | {record['hardware']}, {r['trajectories']} trajectories at once |")
+    if not rows:
+        return []
+    return ["", "## Cost against accuracy", "",
+            "The cheapest rung of the reference solver (double precision), and of the classical solver on finer meshes and steps "
+            "(single precision, captured like DGNet), that reaches DGNet's error on the same device in the same run, and how many "
+            "times dearer its rollout is, without and with averaging the sources over the steps. All rungs are in paper.md.", "",
+            "| run | DGNet's error | its rollout | reference that reaches it | rollout | with sources | classical that reaches it "
+            "| rollout | with sources | measured on |", "|" + "---|" * 10, *sorted(rows)]
 
 
 def _long(shelf: Shelf) -> list[str]:
