@@ -44,6 +44,7 @@ Tensor = torch.Tensor
 DECODERS = ("structured", "edge", "none")
 REACTIONS = ("known", "learned", "none")
 CALIBRATED = ("diffusion", "decay", "convection")
+INTERVALS = 64  # of a table of the reaction, unless told otherwise
 _DENSE = 3000  # nodes up to which a long rollout on CUDA uses the explicit inverse
 _RANGE_DOWN = 1.5  # the mass factor of an edge may fall by this much below its classical value
 

@@ -18,7 +18,7 @@ from dgnet import __version__
 from dgnet.data import Dataset, Header, Trajectory, write_dataset
 from dgnet.errors import InputError
 from dgnet.mesh import ALL, Mesh
-from dgnet.models.dgnet import DGNetConfig
+from dgnet.models.dgnet import INTERVALS, DGNetConfig
 from dgnet.models.registry import MODELS, configure
 from dgnet.problems.conditions import Condition, Dirichlet, Neumann, Periodic, Robin, Value
 from dgnet.problems.discretisation import Discretisation
@@ -57,6 +57,11 @@ class Project:
     training: Training = field(default_factory=Training)
     notes: tuple[Note, ...] = ()
 
+    @property
+    def table(self) -> int:
+        """Intervals of the table of an unknown reaction; 0 where it is known, or a network because there are several fields."""
+        return INTERVALS if self.unknown_reaction and len(self.scenario.pde.fields) == 1 else 0
+
     def config(self, name: str = "dgnet") -> Any:
         """The configuration of a model: what the problem asks for, then the changes of [model] or [model.NAME]."""
         where = "the model's settings" if self.file is None else f"{self.file.path}: model"
@@ -64,8 +69,9 @@ class Project:
             driven = data.has_source
         moving = self.scenario.flow is not None or self.scenario.pde.velocity is not None
         base = DGNetConfig(free=True, hidden=32, layers=2, learn_source=driven, learn_streamline=moving,
-                           reaction="learned" if self.unknown_reaction else "known", calibrate=self.calibrate,
-                           regions=self.per_region, learn_diffusion="diffusion" not in self.calibrate)  # one or the other
+                           reaction="learned" if self.unknown_reaction else "known", reaction_table=self.table,
+                           calibrate=self.calibrate, regions=self.per_region,
+                           learn_diffusion="diffusion" not in self.calibrate)  # one or the other
         return _configured(name, self.model, base if name == "dgnet" else configure(name), where)
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from dgnet.models.dgnet import INTERVALS, DGNetConfig
 from dgnet.models.dgnet import PAPER as PAPER_MODEL
-from dgnet.models.dgnet import DGNetConfig
 from dgnet.models.registry import entry
+from dgnet.training.calibrate import LEARNED
 from dgnet.training.recipe import Recipe, Stage, paper_recipe
 
 CHANNELS = ("cylinder", "sediments", "obstacles", "wavy-channel")
 TABLED = ("allen-cahn", "fisher-kpp", *CHANNELS)  # an unknown reaction of theirs is a table
-_TABLE = 64  # intervals
-OPERATOR = ("geometry_net", "decode", "free")  # the names of what an operator is made of
 SOURCES = ("laser-heat", "laser-heat-3d", "light-reaction", "phase-transition")
 
 _OPERATOR = DGNetConfig(free=True, hidden=32, layers=2)
@@ -25,7 +24,7 @@ def model_config(name: str, recipe: str = "staged", unknown_reaction: bool = Fal
     """
     if unknown_reaction:
         return replace(model_config(name, recipe, size=size), reaction="learned", odd_reaction=name == "allen-cahn",
-                       reaction_table=_TABLE if name in TABLED else 0)
+                       reaction_table=INTERVALS if name in TABLED else 0)
     if recipe == "paper":
         return PAPER_MODEL
     if name == "allen-cahn":
@@ -63,13 +62,7 @@ def recipe_for(name: str, recipe: str, trajectories: int, steps: int, unknown_re
                size: str = "small") -> Recipe:
     """Stages for one scenario; windows never exceed its steps. An unknown reaction is fitted first, by itself."""
     if unknown_reaction:
-        plan = recipe_for(name, recipe, trajectories, steps, size=size)
-        first: tuple[Stage, ...] = (Stage(600, 2, 32, 5e-3, only=("reaction_net",)),
-                                    Stage(300, min(10, steps), 16, 2e-3, only=("reaction_net",)))
-        if name in TABLED:  # least squares, then the operator; the table moves no more
-            first = (Stage(1, 1, method="identify", only=("reaction_net",)),)
-            plan = replace(plan, stages=tuple(replace(s, only=OPERATOR) for s in plan.stages))
-        return replace(plan, stages=first + plan.stages)
+        return reaction_first(recipe_for(name, recipe, trajectories, steps, size=size), steps, name in TABLED)
     if recipe == "paper":
         return paper_recipe(name, trajectories, steps)
     table = _PAPER if size == "paper" else _SMALL
@@ -79,6 +72,16 @@ def recipe_for(name: str, recipe: str, trajectories: int, steps: int, unknown_re
     part = _VALIDATE_STEPS.get(kind)
     return Recipe("staged", fitted, validate_every=_VALIDATE_EVERY.get(kind, 50),
                   validate_steps=None if part is None else min(part, steps), hold_out=max(1, min(3, trajectories // 5)))
+
+
+def reaction_first(plan: Recipe, steps: int, table: bool) -> Recipe:
+    """The plan after the reaction has been fitted by itself: a network on short windows, a table by least squares, for good."""
+    if not table:
+        first = (Stage(600, 2, 32, 5e-3, only=("reaction_net",)), Stage(300, min(10, steps), 16, 2e-3, only=("reaction_net",)))
+        return replace(plan, stages=first + plan.stages)
+    others = tuple(name for name in LEARNED if name != "reaction_net")
+    rest = tuple(replace(s, only=s.only or others) for s in plan.stages)
+    return replace(plan, stages=(Stage(1, 1, method="identify", only=("reaction_net",)), *rest))
 
 
 def baseline_recipe(model: str, name: str, trajectories: int, steps: int, nodes: int) -> Recipe:
