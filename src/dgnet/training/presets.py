@@ -7,7 +7,6 @@ from dataclasses import replace
 from dgnet.models.dgnet import INTERVALS, DGNetConfig
 from dgnet.models.dgnet import PAPER as PAPER_MODEL
 from dgnet.models.registry import entry
-from dgnet.training.calibrate import LEARNED
 from dgnet.training.recipe import Recipe, Stage, paper_recipe
 
 CHANNELS = ("cylinder", "sediments", "obstacles", "wavy-channel")
@@ -75,13 +74,13 @@ def recipe_for(name: str, recipe: str, trajectories: int, steps: int, unknown_re
 
 
 def reaction_first(plan: Recipe, steps: int, table: bool) -> Recipe:
-    """The plan after the reaction has been fitted by itself: a network on short windows, a table by least squares, for good."""
-    if not table:
-        first = (Stage(600, 2, 32, 5e-3, only=("reaction_net",)), Stage(300, min(10, steps), 16, 2e-3, only=("reaction_net",)))
-        return replace(plan, stages=first + plan.stages)
-    others = tuple(name for name in LEARNED if name != "reaction_net")
-    rest = tuple(replace(s, only=s.only or others) for s in plan.stages)
-    return replace(plan, stages=(Stage(1, 1, method="identify", only=("reaction_net",)), *rest))
+    """The plan after the reaction has been fitted by itself: a network on short windows, a table by least squares.
+
+    Then all is trained together: on a coarse mesh least squares takes what the operator misses for a part of the reaction.
+    """
+    only = ("reaction_net",)
+    first = (Stage(600, 2, 32, 5e-3, only=only), Stage(300, min(10, steps), 16, 2e-3, only=only))
+    return replace(plan, stages=((Stage(1, 1, method="identify", only=only),) if table else first) + plan.stages)
 
 
 def baseline_recipe(model: str, name: str, trajectories: int, steps: int, nodes: int) -> Recipe:
