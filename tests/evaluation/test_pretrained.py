@@ -186,7 +186,8 @@ def test_requests_that_make_no_sense(shelf: Path, tmp_path: Path) -> None:
     assert "go with --pretrained" in refused("evaluate", folder, "--trajectories", 1)
     assert "in place of RUN" in refused("evaluate", folder, "--pretrained", "laser-heat")
     assert "did you mean 'laser-heat'" in refused("evaluate", "--pretrained", "laser-hat", "--data", tmp_path)
-    assert "train them with `dgnet reproduce" in refused("evaluate", "--pretrained", "obstacles")
+    with pytest.raises(InputError, match="train them with `dgnet reproduce"):
+        pretrained.find("obstacles", shelf=shelf)  # where nothing of it is
     assert "unknown kind of truth" in refused("evaluate", "--pretrained", "obstacles", "--truth", "true")
     for count in (0, 10_000):
         assert "test trajectories" in refused("evaluate", "--pretrained", folder, "--trajectories", count, "--data", tmp_path)
