@@ -11,6 +11,7 @@ from dgnet.models.dgnet import DGNet, DGNetConfig, Table
 from dgnet.problems import PDE, Dirichlet, Discretisation
 from dgnet.training.fit import Corpus, evaluate_rne
 from dgnet.training.identify import identify
+from dgnet.training.presets import model_config, recipe_for
 
 CONFIG = DGNetConfig(hidden=8, layers=1, reaction="learned", reaction_table=32)
 
@@ -82,3 +83,14 @@ def test_what_cannot_be_a_table_is_refused() -> None:
         DGNet(CONFIG, two)
     with pytest.raises(InputError, match="reaction_table"):
         DGNetConfig(reaction_table=8)
+
+
+def test_what_comes_after_the_identification() -> None:
+    first, *rest = recipe_for("cylinder", "staged", 15, 2000, True, "paper").stages
+    assert first.method == "identify" and first.only == ("reaction_net",)
+    assert all(s.only and "reaction_net" not in s.only for s in rest)  # the table stays
+    first, *rest = recipe_for("allen-cahn", "staged", 10, 1000, True, "paper").stages
+    assert first.method == "identify" and not any(s.only for s in rest)
+    assert [s.method for s in recipe_for("fitzhugh-nagumo", "staged", 7, 1200, True, "paper").stages[:2]] == ["adam", "adam"]
+    assert model_config("fisher-kpp", unknown_reaction=True).reaction_table and not model_config("fisher-kpp").reaction_table
+    assert not model_config("fitzhugh-nagumo", unknown_reaction=True).reaction_table  # two fields: a network

@@ -7,6 +7,7 @@ from dataclasses import replace
 from dgnet.models.dgnet import INTERVALS, DGNetConfig
 from dgnet.models.dgnet import PAPER as PAPER_MODEL
 from dgnet.models.registry import entry
+from dgnet.training.calibrate import LEARNED
 from dgnet.training.recipe import Recipe, Stage, paper_recipe
 
 CHANNELS = ("cylinder", "sediments", "obstacles", "wavy-channel")
@@ -61,7 +62,8 @@ def recipe_for(name: str, recipe: str, trajectories: int, steps: int, unknown_re
                size: str = "small") -> Recipe:
     """Stages for one scenario; windows never exceed its steps. An unknown reaction is fitted first, by itself."""
     if unknown_reaction:
-        return reaction_first(recipe_for(name, recipe, trajectories, steps, size=size), steps, name in TABLED)
+        plan = recipe_for(name, recipe, trajectories, steps, size=size)
+        return reaction_first(plan, steps, name in TABLED, hold=name in CHANNELS)
     if recipe == "paper":
         return paper_recipe(name, trajectories, steps)
     table = _PAPER if size == "paper" else _SMALL
@@ -73,12 +75,16 @@ def recipe_for(name: str, recipe: str, trajectories: int, steps: int, unknown_re
                   validate_steps=None if part is None else min(part, steps), hold_out=max(1, min(3, trajectories // 5)))
 
 
-def reaction_first(plan: Recipe, steps: int, table: bool) -> Recipe:
+def reaction_first(plan: Recipe, steps: int, table: bool, hold: bool = False) -> Recipe:
     """The plan after the reaction has been fitted by itself: a network on short windows, a table by least squares.
 
-    Then all is trained together: on a coarse mesh least squares takes what the operator misses for a part of the reaction.
+    Then all is trained together: on a coarse mesh least squares takes what the operator misses for a part of the reaction. With
+    `hold` the reaction stays as it was fitted: windows that are short against the rollout do not see how a small bias of it grows.
     """
     only = ("reaction_net",)
+    if hold:
+        others = tuple(name for name in LEARNED if name not in only)
+        plan = replace(plan, stages=tuple(replace(s, only=s.only or others) for s in plan.stages))
     first = (Stage(600, 2, 32, 5e-3, only=only), Stage(300, min(10, steps), 16, 2e-3, only=only))
     return replace(plan, stages=((Stage(1, 1, method="identify", only=only),) if table else first) + plan.stages)
 
