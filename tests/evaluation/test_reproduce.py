@@ -224,7 +224,7 @@ def test_the_page_of_dgnet(place: Path, tmp_path: Path) -> None:
 def test_the_stored_pages_are_those_of_the_stored_cells() -> None:
     results = Path(__file__).parents[2] / "docs" / "results"
     page = summary.markdown([results / "study"])
-    assert (results / "dgnet.md").read_text() == page, "write it again: dgnet report docs/results/study --dgnet docs/results/dgnet.md"
+    assert (results / "dgnet.md").read_text() == page, "write it again: dgnet report docs/results/study --dgnet PAGE"
     found = json.loads((results / "study/cells/tradeoff_laser-heat_paper_converged_dgnet_s0/cell.json").read_text())["result"]
     row = next(line for line in page.split("## Cost against accuracy")[1].splitlines() if line.startswith("| laser-heat "))
     assert f"| {found['ratio_rollout']['reference']:.3g}× | {found['ratio']['reference']:.3g}× |" in row
