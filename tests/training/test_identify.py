@@ -94,3 +94,18 @@ def test_what_comes_after_the_identification() -> None:
     assert [s.method for s in recipe_for("fitzhugh-nagumo", "staged", 7, 1200, True, "paper").stages[:2]] == ["adam", "adam"]
     assert model_config("fisher-kpp", unknown_reaction=True).reaction_table and not model_config("fisher-kpp").reaction_table
     assert not model_config("fitzhugh-nagumo", unknown_reaction=True).reaction_table  # two fields: a network
+
+
+def test_a_given_flow_is_followed() -> None:
+    """The same flow as a constant of the equation and as rows of the data leads to the same table."""
+    base, data = world(growth, 0.0, 1.2, flow=True)
+    rows = torch.tensor([0.3, 0.1], dtype=torch.float64).expand(len(data), data.steps + 1, base.mesh.n_nodes, 2)
+    tables = []
+    for corpus in (data, Corpus(data.state, data.source, rows, data.dt, data.offset)):
+        torch.manual_seed(0)
+        model = DGNet(CONFIG, base).double()
+        model.fit_statistics(data.state, data.source, data.dt)
+        identify(model, base, corpus)
+        tables.append(model.reaction_net.values.detach())
+    assert float(tables[0].norm()) > 0
+    torch.testing.assert_close(tables[1], tables[0], rtol=1e-6, atol=1e-8)

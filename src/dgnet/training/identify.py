@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dgnet.errors import InputError
-from dgnet.green import fold, product, unfold
+from dgnet.green import GreenSolver, fold, product, unfold
 from dgnet.green.backends import apply
-from dgnet.models.dgnet import DGNet, Table, transfer
+from dgnet.models.dgnet import DGNet, State, Table, Transfer, transfer
 from dgnet.problems import Discretisation
 
 if TYPE_CHECKING:
@@ -39,9 +39,15 @@ def identify(model: Any, base: Discretisation, train: Corpus) -> float:
     rows = torch.arange(len(train), device=train.state.device)
     chosen = torch.linspace(0, train.steps - 1, min(_STEPS, train.steps)).round().long().unique().tolist()
     with torch.no_grad():
+        state: State | None = None
         for k in chosen:
             step = train.windows(rows, torch.full_like(rows, k), 1)
-            features, rho, weight = samples(model, step.problem(base), step)
+            if state is None or train.velocity is not None or base.time_dependent:
+                state = model.prepare(step.problem(base), len(step), 1)
+                ops = state.solver.operators
+            if k == chosen[0]:  # the mass is the same at all times
+                mass = transfer(state.solver.problem, ops.mass, ops.mass, ops.mass_low)
+            features, rho, weight = samples(model, state.solver, mass, step)
             normal += (features * weight).T @ features
             right += features.T @ (weight[:, 0] * rho)
             whole += (weight[:, 0] * rho.square()).sum()
@@ -54,10 +60,8 @@ def identify(model: Any, base: Discretisation, train: Corpus) -> float:
     return float(left / whole.clamp(min=1e-300))
 
 
-def samples(model: DGNet, problem: Discretisation, step: Corpus) -> tuple[Tensor, Tensor, Tensor]:
+def samples(model: DGNet, solver: GreenSolver, mass: Transfer, step: Corpus) -> tuple[Tensor, Tensor, Tensor]:
     """Of one step of every trajectory, at the nodes that are free: features [S, J], rho [S] and weights [S, 1]."""
-    state = model.prepare(problem, len(step), 1)
-    solver = state.solver
     p, ops, dt = solver.problem, solver.operators, step.dt
     u, after = (p.restrict(step.state[:, j]) for j in (0, 1))
     rest = product(ops.mass, after - u) + 0.5 * dt * (product(ops.stiffness(0.0), u) + product(ops.stiffness(dt), after))
@@ -65,7 +69,6 @@ def samples(model: DGNet, problem: Discretisation, step: Corpus) -> tuple[Tensor
     force = solver._force(f, 0.0, 0.5, dt)
     if force is not None:
         rest = rest - dt * force
-    mass = transfer(p, ops.mass, ops.mass, ops.mass_low)
     rho = unfold(apply(mass.solver, mass.mass, fold(rest / dt, 1, 1)), 1, 1, *u.shape[::2])[..., 0].double()
     weight = ops.mass.row_sums()[0, 0].double().expand_as(rho)
     free = torch.ones(p.n, dtype=torch.bool, device=u.device) if p.fixed is None else ~p.fixed[0]
