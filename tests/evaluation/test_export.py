@@ -81,7 +81,7 @@ CASES = {
     "learned": (PDE(("u", "v"), diffusion=0.02), (Periodic("left", "right"),),
                 DGNetConfig(hidden=8, layers=1, reaction="learned", residual=True, reaction_hidden=8, residual_hidden=8)),
     "flow": (PDE(diffusion=0.02, velocity=(0.7, 0.3)), (Dirichlet("left", 1.0),),
-             DGNetConfig(hidden=8, layers=1, learn_streamline=True)),
+             DGNetConfig(hidden=8, layers=1, learn_streamline=True, learn_swirl=True)),
     "edge": (PDE(diffusion=0.05), (), DGNetConfig(decoder="edge", hidden=8, layers=1, consistent=0.0, residual=True)),
     "stiff": (PDE(diffusion=4.0), (), DGNetConfig(hidden=8, layers=1)),
     "calibrated": (PDE(diffusion=0.05, decay=0.4), (Robin("left", 0.5, 1.0),),

@@ -17,11 +17,13 @@ from dgnet.models.dgnet import (
     VARIANTS,
     DGNet,
     DGNetConfig,
+    FlowInCells,
     cell_pairs,
     learned_diffusion,
     mass_headroom,
     soft_limit,
     streamline_diffusion,
+    swirl_transport,
 )
 from dgnet.models.gnn import MeshGraph
 from dgnet.operators import Geometry
@@ -31,8 +33,9 @@ from tests.conftest import shuffled
 
 Tensor = torch.Tensor
 
-EVERYTHING = DGNetConfig(free=True, learn_streamline=True, learn_start=True, calibrate=("diffusion", "decay", "convection"),
-                         hidden=16, layers=2, residual_hidden=16, residual_layers=2, reaction_hidden=16)
+EVERYTHING = DGNetConfig(free=True, learn_streamline=True, learn_swirl=True, learn_start=True,
+                         calibrate=("diffusion", "decay", "convection"), hidden=16, layers=2, residual_hidden=16,
+                         residual_layers=2, reaction_hidden=16)
 SMALL_PAPER = replace(PAPER, hidden=16, layers=2, residual_hidden=16, residual_layers=2)
 
 
@@ -289,7 +292,7 @@ def test_learned_diffusion_and_streamline_stay_positive_semidefinite(mesh: Mesh)
             low = np.linalg.eigvalsh(A)
             assert low[0] > -1e-13 * low[-1] and low[-1] > 0
         strength = 10 * torch.rand(K, dtype=torch.float64, generator=g)
-        B = dense(streamline_diffusion(problem, strength, 0.0).values, problem)
+        B = dense(streamline_diffusion(problem, strength, FlowInCells.at(problem, 0.0)).values, problem)
         low = np.linalg.eigvalsh(0.5 * (B + B.T))
         assert np.allclose(B, B.T) and np.abs(B.sum(1)).max() < 1e-12 and low[0] > -1e-13 * low[-1] and low[-1] > 0
 
@@ -320,6 +323,30 @@ def test_streamline_strength_is_never_negative_and_a_flow_at_rest_is_harmless() 
             model.free_cell[:, -1] = 5.0
         change = operators(model, problem).stiffness(0.0).values - still
         assert torch.isfinite(change).all() and bool(change.abs().max() > 0) == moving
+
+
+@pytest.mark.parametrize("shape", [(5, 4), (3, 2, 2)])
+def test_learned_swirl_moves_and_does_nothing_else(shape: tuple[int, ...]) -> None:
+    """Skew, constants in its kernel, totals untouched; a linear field in a uniform potential is left alone inside."""
+    mesh = box(shape, perturb=0.2)
+    torch.manual_seed(0)
+    velocity = torch.randn(mesh.n_nodes, mesh.dim, dtype=torch.float64)
+    problem = Discretisation(mesh, PDE(diffusion=0.1, velocity=velocity), (), 0.05)
+    model = build(DGNetConfig(network=False, free=True, learn_swirl=True), problem)
+    still = operators(model, problem).stiffness(0.0)
+    with torch.no_grad():
+        model.free_flow.normal_()
+    change = operators(model, problem).stiffness(0.0) - still
+    assert float(change.values.abs().max()) > 1e-4
+    assert float((change.values + change.mT.values).abs().max()) < 1e-14
+    assert float(change.row_sums().abs().max()) < 1e-14
+
+    uniform = problem.given((1.0, 0.5, 0.2)[: mesh.dim])
+    h = problem.geometry.volumes ** (1 / mesh.dim)
+    raw = torch.ones(mesh.n_cells, model.flow_size - model.ways, dtype=torch.float64) / h[:, None]
+    inside = ~torch.as_tensor(mesh.on_boundary)
+    moved = product(swirl_transport(uniform, raw, FlowInCells.at(uniform, 0.0)), problem.geometry.tensor(mesh.points[:, :1])[None])
+    assert float(moved[0, inside].abs().max()) < 1e-13 < float(moved.abs().max())
 
 
 def test_edge_decoder_has_zero_row_sums_and_keeps_its_limit(mesh: Mesh) -> None:

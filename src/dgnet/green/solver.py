@@ -162,6 +162,8 @@ class Operators:
     mass_low: float  # proven lower bound of diag(M)^-1 M
     symmetric: bool
     time_dependent: bool
+    parts: tuple[Tensor | None, ...] = ()  # tensors that K(t) is made of, and how: K(t) = assemble(t, *parts)
+    assemble: Callable[..., EdgeMatrix] | None = None
 
     @classmethod
     def classical(cls, p: Discretisation) -> Operators:
@@ -204,7 +206,8 @@ class GreenSolver:
         theta = self.theta if theta is None else theta
         dt = p.dt if dt is None else dt
         if self._frozen is not None:
-            return StepOperator(ops.mass, ops.stiffness(t), ops.stiffness(t + dt), dt, theta, p.fixed, backend="iterative",
+            K0, K1 = self._ends(t, dt)
+            return StepOperator(ops.mass, K0, K1, dt, theta, p.fixed, backend="iterative",
                                 symmetric=ops.symmetric, mass_low=ops.mass_low, rest=lambda: ops.rest(t + dt),
                                 tolerance=self.tolerance, monitor=self.monitor, bounds=self._frozen)
         key = (t if ops.time_dependent else None, theta, dt, torch.is_grad_enabled())
@@ -227,6 +230,16 @@ class GreenSolver:
         self._cache, self._version = (key, K0, step), K0.values._version
         return step
 
+    def _ends(self, t: float, dt: float) -> tuple[EdgeMatrix, EdgeMatrix]:
+        """K(t) and K(t + dt); of a flow that is shown, both are assembled in one go."""
+        flow, stiffness = self.problem.pde.velocity, self.operators.stiffness
+        if t == 0.0 and dt == self.problem.dt and isinstance(flow, HeldFlow):
+            found = flow.ends(lambda t: stiffness(t).values)
+            if found is not None:
+                pattern = self.operators.mass.pattern
+                return EdgeMatrix(pattern, found[0]), EdgeMatrix(pattern, found[1])
+        return stiffness(t), stiffness(t + dt)
+
     def _stiffness(self, t: float, dt: float) -> EdgeMatrix:
         """K(t); the end of the last step is the start of this one."""
         if self._ahead is not None:
@@ -235,6 +248,7 @@ class GreenSolver:
                 return K
         return self.operators.stiffness(t)
 
+    @torch.no_grad()
     def freeze(self, times: Sequence[float]) -> bool:
         """Make steps the same sequence of operations at all these times, for a problem in which only a `HeldFlow` changes.
 
@@ -268,10 +282,10 @@ class GreenSolver:
         """The same step with its matrices as leaves of their own, and the pairs (matrix values, leaf) that need gradients.
 
         What a long window differentiates again and again is the step; how the matrices came about is differentiated once.
-        None where they change with time.
+        Where they change with a flow, a frozen solver is cut at what they are made of. None where they change otherwise.
         """
-        p, ops, op = self.problem, self.operators, self.operator()
-        if ops.time_dependent or p.data_changes:
+        p, ops = self.problem, self.operators
+        if p.data_changes or (ops.time_dependent and (self._frozen is None or ops.assemble is None)):
             return None
         pairs: list[tuple[Tensor, Tensor]] = []
 
@@ -284,7 +298,16 @@ class GreenSolver:
         def cut(A: EdgeMatrix) -> EdgeMatrix:
             return EdgeMatrix(A.pattern, leaf(A.values))
 
-        own, step = copy(self), copy(op)
+        own = copy(self)
+        if ops.time_dependent:
+            parts = tuple(None if x is None else leaf(x) for x in ops.parts)
+            assemble = ops.assemble
+            assert assemble is not None
+            own.operators = replace(ops, mass=cut(ops.mass), source=cut(ops.source), parts=parts,
+                                    stiffness=lambda t: assemble(t, *parts))
+            return own, pairs
+        op = self.operator()
+        step = copy(op)
         step.B, step.flat = cut(op.B), cut(op.flat)
         if op.elimination is not None:
             step.full = cut(op.full)

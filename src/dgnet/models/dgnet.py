@@ -14,7 +14,8 @@ Two decoders turn a graph network on the mesh geometry into L_neural:
          row sums, and with them constants and the total mass, never change
     K    each cell's diffusivity times exp(symmetric tensor): stays positive semidefinite
     P    the source's own stencil, directed; its row sums stay, so a uniform source is exact
-    C    advection as given, plus learned streamline diffusion >= 0
+    C    advection as given, plus learned streamline diffusion >= 0, and a learned swirl: transport along the curl of a
+         potential in the cells, skew, with zero row and column sums; both may depend on where the flow goes
    Then f = 0 implies |u+|_M <= |u|_M for any weights (advection in skew form).
 
 Every learned part starts at zero: untrained, DGNet is the classical solver on the same mesh, to rounding.
@@ -60,6 +61,7 @@ class DGNetConfig:
     learn_source: bool = True
     learn_diffusion: bool = True
     learn_streamline: bool = False
+    learn_swirl: bool = False  # divergence-free corrections of the transport; they and streamline diffusion see its direction
     learn_start: bool = False  # filter of the initial state, for data whose start the mesh cannot resolve
     early_steps: int = 0  # so many first steps have a mass and diffusivities of their own, while a rough start smooths out
     residual: bool = False
@@ -122,6 +124,8 @@ class DGNet(nn.Module):
         d, F = problem.mesh.dim, problem.n_fields
         self.dim, self.fields = d, F
         self.symmetric_size = d * (d + 1) // 2
+        self.ways = d + d * (d + 1) // 2  # what is seen of a direction
+        self.flow_size = self.ways * (1 + (1 if d == 2 else 3))  # streamline diffusion, and the components of a potential
         if config.network and config.decoder != "none":
             self.geometry_net = GeometryNet(d, c.hidden, c.layers)
             if c.decoder == "edge":
@@ -130,6 +134,8 @@ class DGNet(nn.Module):
                 self.decode_pair = MLP([3 * c.hidden, c.hidden, 2], zero=True)  # mass, start
                 self.decode_source = MLP([3 * c.hidden, c.hidden, 1], zero=True)
                 self.decode_cell = MLP([c.hidden, c.hidden, self.symmetric_size + 1], zero=True)  # diffusion, streamline
+                if c.learn_swirl:
+                    self.decode_flow = MLP([c.hidden, c.hidden, self.flow_size], zero=True)
                 if c.early_steps:
                     self.decode_early_pair = MLP([3 * c.hidden, c.hidden, 2], zero=True)
                     self.decode_early_cell = MLP([c.hidden, c.hidden, self.symmetric_size + 1], zero=True)
@@ -137,6 +143,8 @@ class DGNet(nn.Module):
             self.free_pair = nn.Parameter(torch.zeros(len(problem.mesh.edges), 2))
             self.free_source = nn.Parameter(torch.zeros(2 * len(problem.mesh.edges)))
             self.free_cell = nn.Parameter(torch.zeros(problem.mesh.n_cells, self.symmetric_size + 1))
+            if c.learn_swirl:
+                self.free_flow = nn.Parameter(torch.zeros(problem.mesh.n_cells, self.flow_size))
             if c.early_steps:
                 self.free_early_pair = nn.Parameter(torch.zeros_like(self.free_pair))
                 self.free_early_cell = nn.Parameter(torch.zeros_like(self.free_cell))
@@ -252,14 +260,15 @@ class DGNet(nn.Module):
             state.early.monitor.check()
 
     def severed(self, state: State) -> tuple[State, list[tuple[Tensor, Tensor]]] | None:
-        """The same state with operators as leaves, and (tensor, leaf) pairs; None where operators change with time."""
+        """The same state with operators as leaves, and (tensor, leaf) pairs; None where they change with time, unless frozen."""
         found = state.solver.severed() if self.config.green else None
         if found is None:
             return None
         early, switch, pairs = None, None, found[1]
         if state.early is not None and state.switch is not None:
             first = state.early.severed()
-            assert first is not None
+            if first is None:
+                return None
             switch, more = state.switch.severed()
             early, pairs = first[0], [*pairs, *first[1], *more]
         return State(found[0], state.graph, state.start, early=early, switch=switch), pairs
@@ -300,9 +309,11 @@ class DGNet(nn.Module):
         diffusion, mass_low = p.diffusion_part, p.mass_bounds[0]
         extra: Callable[[float], EdgeMatrix] | None = None  # L_neural of the `edge` decoder, as a part of K
         streamline: Tensor | None = None
+        turning: Tensor | None = None
+        swirl: Tensor | None = None
         start = None
         if c.structured:
-            pair, directed, cell = self.decoded(graph, p, early)
+            pair, directed, cell, flow = self.decoded(graph, p, early)
             if c.learn_mass:
                 M, mass_low = learned_mass(p, soft_limit(pair[:, 0], _RANGE_DOWN, mass_headroom(p)))
             if c.learn_source:
@@ -312,7 +323,9 @@ class DGNet(nn.Module):
             if c.learn_diffusion:
                 diffusion = learned_diffusion(p, cell[:, :-1], self.in_cells("diffusion", p))
             if c.learn_streamline and p.pde.velocity is not None:
-                streamline = cell[:, -1].clamp(min=0.0)  # clamp passes the gradient at 0, so it can leave zero
+                streamline = cell[:, -1]
+            if flow is not None and p.pde.velocity is not None:
+                turning, swirl = flow[:, :self.ways], soft_limit(flow[:, self.ways:], 0.5, 0.5)
         elif c.decoder == "edge":
             extra = self.neural_operator(graph, p)
         if diffusion is p.diffusion_part:
@@ -329,14 +342,21 @@ class DGNet(nn.Module):
                 return advection
             return extra(t) if advection is None else advection + extra(t)
 
-        def stiffness(t: float) -> EdgeMatrix:
-            total, unsigned = K, rest(t)
+        def stiffness(t: float, still: Tensor = K.values, streamline: Tensor | None = streamline,
+                      turning: Tensor | None = turning, swirl: Tensor | None = swirl) -> EdgeMatrix:
+            total, unsigned = EdgeMatrix(K.pattern, still), rest(t)
             convection = p.convection_part(t) if c.physics else None
             if convection is not None:
                 total = total + convection * self.factor("convection")
             if unsigned is not None:
                 total = total + unsigned
-            return total if streamline is None else total + streamline_diffusion(p, streamline, t)
+            if streamline is not None or swirl is not None:
+                flow = FlowInCells.at(p, t)
+                if streamline is not None:
+                    total = total + streamline_diffusion(p, streamline, flow, turning)
+                if swirl is not None:
+                    total = total + swirl_transport(p, swirl, flow)
+            return total
 
         fixed_K = None if p.time_dependent else stiffness(0.0)
 
@@ -352,16 +372,21 @@ class DGNet(nn.Module):
         ops = Operators(
             mass=M, source=P, stiffness=stiffness if fixed_K is None else lambda t: fixed_K, rest=rest,
             load=load if load_changes else lambda t: constant_load, reaction=self.reaction(p), mass_low=mass_low,
-            symmetric=(p.pde.velocity is None or not c.physics) and extra is None, time_dependent=p.time_dependent)
+            symmetric=(p.pde.velocity is None or not c.physics) and extra is None, time_dependent=p.time_dependent,
+            parts=(K.values, streamline, turning, swirl),
+            assemble=None if extra is not None or "convection" in c.calibrate else stiffness)
         return ops, start
 
-    def decoded(self, graph: MeshGraph, p: Discretisation, early: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-        """Raw outputs per undirected edge [E, 2], per directed edge [2E] and per cell [K, s+1]."""
+    def decoded(self, graph: MeshGraph, p: Discretisation, early: bool = False) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Raw outputs per undirected edge [E, 2], directed edge [2E] and cell [K, s+1], and what goes with a flow [K, 10 or 36]."""
         name = "early_" if early else ""
         g = p.geometry
         pair = torch.zeros(len(graph.pairs), 2, dtype=g.dtype, device=g.device)
         directed = torch.zeros(len(graph.to), dtype=g.dtype, device=g.device)
         cell = torch.zeros(len(graph.cells), self.symmetric_size + 1, dtype=g.dtype, device=g.device)
+        flow: Tensor | None = None
+        if self.config.learn_swirl:
+            flow = torch.zeros(len(graph.cells), self.flow_size, dtype=g.dtype, device=g.device)
         if self.config.network:
             with self.mixed():
                 h, e = self.geometry_net(graph)
@@ -371,10 +396,13 @@ class DGNet(nn.Module):
             pair = pair + getattr(self, f"decode_{name}pair")(torch.cat([h[i] + h[j], (h[i] - h[j]).abs(), both], -1))
             directed = directed + self.decode_source(torch.cat([h[graph.to], h[graph.frm], e], -1))[:, 0]
             cell = cell + getattr(self, f"decode_{name}cell")(h[graph.cells].mean(1))
+            if flow is not None:
+                flow = flow + self.decode_flow(h[graph.cells].mean(1))
         if self.config.free:
             pair, cell = pair + getattr(self, f"free_{name}pair"), cell + getattr(self, f"free_{name}cell")
             directed = directed + self.free_source
-        return pair, directed, cell
+            flow = None if flow is None else flow + self.free_flow
+        return pair, directed, cell, flow
 
     def neural_operator(self, graph: MeshGraph, p: Discretisation) -> Callable[[float], EdgeMatrix]:
         """The paper's L_neural (Eq. 9) as a stiffness: -M L_neural, values [b, F, nnz], zero row sums.
@@ -708,18 +736,58 @@ def regional_decay(p: Discretisation, factor: Tensor | None) -> EdgeMatrix:
     return EdgeMatrix(g.pattern, torch.stack(parts)[None])
 
 
-def streamline_diffusion(p: Discretisation, strength: Tensor, t: float) -> EdgeMatrix:
-    """sum over cells of V tau (v . grad phi_i)(v . grad phi_j), tau = strength h / 2|v|, strength [K] >= 0. Values [b, 1, nnz]."""
+class FlowInCells(NamedTuple):
+    """The flow as learned numbers meet it."""
+
+    way: Tensor  # [..., K, d] its direction, zero where it rests
+    speed: Tensor  # [..., K]
+
+    @classmethod
+    def at(cls, p: Discretisation, t: float) -> FlowInCells:
+        g = p.geometry
+        velocity = p.pde.velocity(t) if callable(p.pde.velocity) else p.pde.velocity
+        v = nodal_velocity(g, velocity)[..., g.cells, :].mean(-2)
+        speed = v.norm(dim=-1)
+        return cls(v / speed.clamp(min=torch.finfo(g.dtype).tiny)[..., None], speed)
+
+    @property
+    def seen(self) -> Tensor:
+        """What learned numbers multiply: the direction w and w w^T, [..., K, d + d(d+1)/2]."""
+        w, d = self.way, self.way.shape[-1]
+        return torch.cat([w, *(w[..., a, None] * w[..., a:] for a in range(d))], -1)
+
+
+def streamline_diffusion(p: Discretisation, strength: Tensor, flow: FlowInCells, turning: Tensor | None = None) -> EdgeMatrix:
+    """sum over cells of V tau (v . grad phi_i)(v . grad phi_j), tau = strength h / 2|v|. Values [b, 1, nnz].
+
+    strength [K], plus `turning` [K, ways] times what is seen of the direction; where that is negative, zero.
+    """
     g = p.geometry
-    velocity = p.pde.velocity(t) if callable(p.pde.velocity) else p.pde.velocity
-    v = nodal_velocity(g, velocity)[..., g.cells, :].mean(-2)  # [..., K, d]
-    speed = v.norm(dim=-1)
-    h = g.volumes ** (1 / g.dim)
-    way = v / speed.clamp(min=torch.finfo(g.dtype).tiny)[..., None]  # zero where the flow rests
-    along = torch.einsum("...kd,kid->...ki", way, g.gradients)
-    scale = g.volumes * strength * h * speed / 2
+    if turning is not None:
+        strength = strength + (turning * flow.seen).sum(-1)
+    strength = strength.clamp(min=0.0)  # clamp passes the gradient at 0, so it can leave zero
+    along = torch.einsum("...kd,kid->...ki", flow.way, g.gradients)
+    scale = 0.5 * g.volumes ** (1 + 1 / g.dim) * strength * flow.speed
     values = EdgeMatrix.from_cells(g.pattern, scale[..., None, None] * along[..., :, None] * along[..., None, :]).values
     return EdgeMatrix(g.pattern, values.reshape(-1, 1, g.pattern.nnz))
+
+
+def swirl_transport(p: Discretisation, raw: Tensor, flow: FlowInCells) -> EdgeMatrix:
+    """sum over cells of V a . (grad phi_i x grad phi_j): transport along the curl of a, a piecewise constant potential.
+
+    a = h |v| times `raw` [K, ways] (one component, 2D) or [K, 3 ways] (3D) times what is seen of the direction. Skew, with zero
+    row and column sums whatever `raw` is: it moves, but neither makes nor destroys anything. Values [b, 1, nnz].
+    """
+    g = p.geometry
+    scale, w = g.volumes ** (1 + 1 / g.dim) * flow.speed, flow.seen
+    x, y = g.gradients[:, :, None, :], g.gradients[:, None, :, :]
+    if g.dim == 2:
+        potential = (w * raw).sum(-1) * scale
+        local = potential[..., None, None] * (x[..., 0] * y[..., 1] - x[..., 1] * y[..., 0])
+    else:
+        a = torch.einsum("kaw,...kw->...ka", raw.view(len(raw), 3, -1), w) * scale[..., None]
+        local = torch.einsum("...ka,kija->...kij", a, torch.linalg.cross(*torch.broadcast_tensors(x, y)))
+    return EdgeMatrix(g.pattern, EdgeMatrix.from_cells(g.pattern, local).values.reshape(-1, 1, g.pattern.nnz))
 
 
 @dataclass(frozen=True, eq=False)

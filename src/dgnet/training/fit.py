@@ -23,7 +23,7 @@ from dgnet.data import Dataset, hold_out
 from dgnet.errors import InputError, SolveError
 from dgnet.models.base import rollout
 from dgnet.models.classical import Classical
-from dgnet.problems import Discretisation
+from dgnet.problems import Discretisation, HeldFlow
 from dgnet.scenarios.scenario import given_velocity
 from dgnet.training import replay
 from dgnet.training.calibrate import gauss_newton
@@ -237,7 +237,11 @@ def _iterate(model, base: Discretisation, train: Corpus, stage: Stage, optimiser
     device = train.state.device
     data = train.windows(torch.as_tensor(rows[mine], device=device), torch.as_tensor(starts[mine], device=device), length + push)
     optimiser.zero_grad(set_to_none=True)
-    state = model.prepare(data.problem(base), len(data), length + push)
+    problem, flow = data.problem(base), None
+    if problem.only_flow_changes and callable(problem.pde.velocity):
+        flow = HeldFlow(problem.pde.velocity, data.dt)
+        problem = problem.given(flow)
+    state = model.prepare(problem, len(data), length + push)
     u = data.state[:, 0]
     if noise is not None:
         u = u + stage.noise * scale * noise[mine]
@@ -258,10 +262,15 @@ def _iterate(model, base: Discretisation, train: Corpus, stage: Stage, optimiser
         true = data.state[:, push + 1:][:, at]
         return share * _misfit(u, true, scale, offset) if len(data) else u.sum() * 0.0
 
-    if replay.applies(model, state, length, device):
+    times = [] if flow is None else [(push + k) * data.dt for k in range(length)]
+    if replay.applies(model, state, length, device, times):
+        def show(k: int) -> None:
+            if flow is not None:
+                flow.show(times[k])
+
         source = None if data.source is None else data.source[:, push:]
         loss = replay.gradients(model, state, u, source, length,
-                                lambda states: misfit(states[1:][counted].transpose(0, 1), counted), begin + push)
+                                lambda states: misfit(states[1:][counted].transpose(0, 1), counted), begin + push, show)
     else:
         states = []
         for k in range(length):

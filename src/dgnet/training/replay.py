@@ -5,13 +5,14 @@ CUDA graph, and once more together with its adjoint; states are kept, everything
 
     lambda_T = dl/du_T,     lambda_k = dl/du_k + (du_{k+1}/du_k)^T lambda_{k+1},     dl/dA = sum_k (du_{k+1}/dA)^T lambda_{k+1}
 
-A are the step's matrices, cut off from how they were decoded: that part of the gradient is taken once, at the end. Without a
-GPU the same code runs step by step, which is how it is tested.
+A are the step's matrices, cut off from how they were decoded: that part of the gradient is taken once, at the end. With a flow
+that changes, the cut is made at what the matrices are assembled from, and the recorded step reads the flow from buffers that are
+filled before each repetition. Without a GPU the same code runs step by step, which is how it is tested.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -22,18 +23,29 @@ Tensor = torch.Tensor
 
 LONG = 12  # steps from which recording pays
 _IDLE = 1 << 31  # bytes that may lie idle
+_INSTANTS = 12  # of a flow whose bounds are measured
 
 
-def applies(model: Any, state: Any, length: int, device: torch.device) -> bool:
-    return (device.type == "cuda" and length >= LONG and hasattr(model, "severed") and bool(model.capturable(state))
-            and model.severed(state) is not None)
+def applies(model: Any, state: Any, length: int, device: torch.device, times: Sequence[float] = ()) -> bool:
+    """A window of `length` steps is worth recording here, and can be. `times` are those of its steps where a flow is given."""
+    return device.type == "cuda" and length >= LONG and hasattr(model, "severed") and ready(model, state, times)
+
+
+def ready(model: Any, state: Any, times: Sequence[float] = ()) -> bool:
+    """Make the step the same at all times, if it can be."""
+    if times:  # bounds vary slowly with the flow, and every residual is checked: some instants are enough
+        same = hasattr(model, "freeze") and model.freeze(state, times[::max(1, len(times) // _INSTANTS)])
+    else:
+        same = model.capturable(state)
+    return bool(same) and model.severed(state) is not None
 
 
 def gradients(model: Any, state: Any, u: Tensor, source: Tensor | None, steps: int,
-              loss: Callable[[Tensor], Tensor], first: int = 1) -> Tensor:
+              loss: Callable[[Tensor], Tensor], first: int = 1, show: Callable[[int], None] = lambda k: None) -> Tensor:
     """Loss of the states [steps+1, B, N, F] that follow u, its gradients added to the weights. `first` numbers the first step.
 
     u may carry gradients of its own. source: [B, steps, N, F]. Where a model's steps differ (`pieces`), each kind is recorded.
+    `show(k)` puts the flow of step k where the step finds it.
     """
     found = model.severed(state)
     assert found is not None
@@ -53,8 +65,10 @@ def gradients(model: Any, state: Any, u: Tensor, source: Tensor | None, steps: i
     states[0] = u.detach()
     with torch.no_grad():
         for (count, number), begin in zip(runs, begins):
+            show(begin)
             ahead = Recorded(lambda x, f, n=number: (model.step(cut, x, f, 0.0, n),), count, states[begin], force(begin))
             for k in range(begin, begin + count):
+                show(k)
                 states[k + 1] = ahead(states[k], force(k))[0]
             ahead.close()
 
@@ -83,6 +97,7 @@ def gradients(model: Any, state: Any, u: Tensor, source: Tensor | None, steps: i
     above = direct[steps].clone()
     for (count, _), begin, back in reversed(list(zip(runs, begins, backs))):
         for k in reversed(range(begin, begin + count)):
+            show(k)
             above = direct[k] + back(states[k], force(k), above)[0]
         back.close()
 
