@@ -47,6 +47,7 @@ REACTIONS = ("known", "learned", "none")
 CALIBRATED = ("diffusion", "decay", "convection")
 INTERVALS = 64  # of a table of the reaction, unless told otherwise
 _DENSE = 3000  # nodes up to which a long rollout on CUDA uses the explicit inverse
+_GENTLE = 0.2  # what goes with a flow has many numbers in each cell: an optimiser of given pace should move them less
 _RANGE_DOWN = 1.5  # the mass factor of an edge may fall by this much below its classical value
 
 
@@ -325,6 +326,7 @@ class DGNet(nn.Module):
             if c.learn_streamline and p.pde.velocity is not None:
                 streamline = cell[:, -1]
             if flow is not None and p.pde.velocity is not None:
+                flow = _GENTLE * flow
                 turning, swirl = flow[:, :self.ways], soft_limit(flow[:, self.ways:], 0.5, 0.5)
         elif c.decoder == "edge":
             extra = self.neural_operator(graph, p)

@@ -50,7 +50,7 @@ _SMALL = {
 _PAPER = _SMALL | {
     "allen-cahn": (Stage(250, 1000, 8, 2e-3, from_start=1.0),),
     "fitzhugh-nagumo": (Stage(200, 10, 8, 3e-3), Stage(200, 60, 4, 2e-3), Stage(150, 200, 4, 1e-3, from_start=0.5)),
-    "fisher-kpp": (Stage(150, 200, 8, 2e-3, from_start=0.5), Stage(150, 600, 4, 1e-3, from_start=1.0)),
+    "fisher-kpp": (Stage(60, 200, 8, 3e-3, from_start=0.5), Stage(200, 1000, 8, 2e-3, from_start=1.0)),
     "channel": (Stage(150, 40, 12, 3e-3), Stage(250, 120, 12, 2e-3), Stage(150, 400, 12, 1.5e-3)),
     "heat": (Stage(100, 8, 16, 3e-3), Stage(500, 40, 8, 3e-3, from_start=0.25), Stage(200, 120, 8, 1.5e-3, from_start=1.0)),
 }
