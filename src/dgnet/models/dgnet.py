@@ -679,7 +679,8 @@ def learned_diffusion(p: Discretisation, raw: Tensor, factor: Tensor | None = No
 
     `factor` > 0, [K] or [F, K], multiplies the diffusivity of each cell (calibrated regions).
     """
-    g, d = p.geometry, p.mesh.dim
+    g, d = p.geometry.exact, p.mesh.dim
+    raw = raw.double()
     rows, cols = torch.triu_indices(d, d, device=g.device)
     S = torch.zeros(len(raw), d, d, dtype=g.dtype, device=g.device)
     bounded = soft_limit(raw, 0.5, 0.5)
@@ -696,7 +697,7 @@ def learned_diffusion(p: Discretisation, raw: Tensor, factor: Tensor | None = No
         if factor is not None:
             local = local * (factor if factor.dim() == 1 else factor[len(parts)])[:, None, None]
         parts.append(EdgeMatrix.from_cells(g.pattern, local).values)
-    return EdgeMatrix(g.pattern, torch.stack(parts)[None])
+    return EdgeMatrix(g.pattern, torch.stack(parts)[None].to(p.dtype))
 
 
 def regions_of(mesh: Mesh) -> tuple[tuple[str, ...], np.ndarray]:

@@ -7,6 +7,9 @@ differentiable in their coefficients. With basis functions phi_i, cell volume V 
     mass        M_ij = integral of phi_i phi_j, or its row sums on the diagonal (lumped)
     advection   C_ij = integral of phi_i v . grad(phi_j)
     gradient    (grad u)_i = average of the cell gradients around node i, weighted by volume
+
+Stiffness and mass are assembled in double precision whatever the working precision is, and rounded once: rows of a stiffness
+assembled in single precision do not sum to zero, which acts like a small decay and adds up over hundreds of steps.
 """
 
 from __future__ import annotations
@@ -54,6 +57,15 @@ class Geometry:
         return self.mesh.dim
 
     @cached_property
+    def exact(self) -> Geometry:
+        """The same in double precision, for what is assembled once."""
+        if self.dtype == torch.float64:
+            return self
+        wide = Geometry(self.mesh, self.device, torch.float64, self.dof)
+        wide.__dict__["pattern"] = self.pattern
+        return wide
+
+    @cached_property
     def pattern(self) -> Pattern:
         return Pattern.from_cells(self.dof[self.mesh.cells], self.n, self.device)
 
@@ -80,8 +92,8 @@ def stiffness(geometry: Geometry, diffusion=1.0) -> EdgeMatrix:
 
     D is a number, one per cell [K], a symmetric tensor [d, d] or one per cell [K, d, d]; it must not be negative.
     """
-    g, v = geometry.gradients, geometry.volumes
-    D = torch.as_tensor(diffusion, dtype=geometry.dtype, device=geometry.device)
+    g, v = geometry.exact.gradients, geometry.exact.volumes
+    D = torch.as_tensor(diffusion, dtype=torch.float64, device=geometry.device)
     d, cells = geometry.dim, geometry.mesh.n_cells
     if D.dim() <= 1:
         if D.dim() == 1 and len(D) != cells:
@@ -98,7 +110,7 @@ def stiffness(geometry: Geometry, diffusion=1.0) -> EdgeMatrix:
             raise InputError("a diffusivity tensor must be positive semidefinite, its lowest eigenvalue is "
                              f"{float(lowest.min()):.3g}")
         local = torch.einsum("k,kid,kde,kje->kij", v, g, D.expand(cells, d, d), g)
-    return EdgeMatrix.from_cells(geometry.pattern, local)
+    return EdgeMatrix.from_cells(geometry.pattern, local).to(geometry.dtype)
 
 
 def mass(geometry: Geometry, consistent: float = 1.0, weight: Tensor | None = None) -> EdgeMatrix:
@@ -109,14 +121,14 @@ def mass(geometry: Geometry, consistent: float = 1.0, weight: Tensor | None = No
     if not 0 <= consistent <= 1:
         raise InputError(f"the consistent share of the mass must lie in [0, 1], got {consistent}")
     d = geometry.dim
-    scale = geometry.volumes
+    scale = geometry.exact.volumes
     if weight is not None:
         per_cell = weight if weight.shape[-1] == len(scale) else weight[geometry.cells].mean(-1)
         scale = scale * per_cell
-    eye = torch.eye(d + 1, dtype=geometry.dtype, device=geometry.device)
+    eye = torch.eye(d + 1, dtype=torch.float64, device=geometry.device)
     galerkin = (1 + eye) / ((d + 1) * (d + 2))
     local = consistent * galerkin + (1 - consistent) * eye / (d + 1)
-    return EdgeMatrix.from_cells(geometry.pattern, scale[:, None, None] * local)
+    return EdgeMatrix.from_cells(geometry.pattern, scale[:, None, None] * local).to(geometry.dtype)
 
 
 def mass_range(dim: int, consistent: float) -> tuple[float, float]:
