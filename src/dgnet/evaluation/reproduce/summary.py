@@ -18,8 +18,9 @@ offset of the field (T − T_amb for temperatures); *plain* is the paper's RNE, 
 against the better classical solver on the same mesh and step; below 1 means that learning helped. Unless a row says otherwise,
 the reaction, the coefficients, the flow and the sources are known to the model; what is learned is the mass, the source stencil,
 the cell diffusivities, with a flow streamline diffusion, in channels of paper size the swirl of the transport, for allen-cahn and
-fisher-kpp a projection of the first state, and for allen-cahn a mass and diffusivities of their own in the first steps. An unknown reaction is learned from the data, of one field as
-a table by least squares (early cells: as a network), of two as a network; gains compare with solvers that know it.
+fisher-kpp a projection of the first state, and for allen-cahn a mass and diffusivities of their own in the first steps. An unknown
+reaction is learned from the data, of one field as a table by least squares (early cells: as a network), of two as a network; gains
+compare with solvers that know it.
 *updates* are steps of the optimiser (not counted by some early cells). Several seeds: mean ± standard deviation."""
 _COLUMNS = ("scenario", "DGNet", "consistent", "lumped", "gain", "DGNet, plain", "paper, plain", "a fifth of it", "test",
             "training", "hardware")
