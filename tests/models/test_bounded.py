@@ -154,7 +154,7 @@ def test_reactions_and_given_flows_stay_bounded(name: str, learned: bool, tmp_pa
     s = get(name, "small")
     p, period = posed(s, tmp_path)
     reach = reach_of(s)
-    config = replace(model_config(name, unknown_reaction=learned), learn_start=False)
+    config = replace(model_config(name, unknown_reaction=learned), learn_start=False, learn_swirl=s.flow is not None)
     model = saturated(config, p, reach, 0)
     state, sizes = march(s, model, p, period, starts(s, p, reach, 0), STEPS)
     used = sizes / end_of_range(s, model, state)
