@@ -91,23 +91,26 @@ def test_short_windows_and_processors_take_the_plain_loop() -> None:
     assert not replay.applies(model, state, 100, torch.device("cpu"))
 
 
+@pytest.mark.parametrize("moving", [False, True], ids=["still", "flow"])
 @pytest.mark.parametrize("name", BASELINES)
-def test_baselines_replay(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_baselines_replay(name: str, moving: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a baseline allows it; what it prepares from its weights is differentiated once."""
     base = Discretisation(perturbed_square(5), PDE(diffusion=0.02), [Robin("right", 0.5, 0.2)], 0.05, dtype=torch.float64)
+    rng = np.random.default_rng(0)
+    shape = (2, 6, base.mesh.n_nodes, 1)
+    flow = torch.from_numpy(0.3 * rng.normal(size=(*shape[:3], 2))) if moving else None
+    data = Corpus(torch.from_numpy(rng.normal(size=shape)), torch.from_numpy(rng.normal(size=shape))[:, 1:], flow, 0.05, (0.0,))
+    base = data.problem(base)
     torch.manual_seed(0)
     model = build(name, None, base)
     if model.severed(model.prepare(base)) is None:
         pytest.skip(f"{name} is not replayed")
-    rng = np.random.default_rng(0)
-    shape = (2, 6, base.mesh.n_nodes, 1)
-    data = Corpus(torch.from_numpy(rng.normal(size=shape)), torch.from_numpy(rng.normal(size=shape))[:, 1:], None, 0.05, (0.0,))
-    model.fit_statistics(data.state, data.source, 0.05)
+    model.fit_statistics(data.state, data.source, 0.05, data.velocity)
     stage = Stage(1, 4, batch=2)
     found = []
     for replayed in (False, True):
         m = copy.deepcopy(model)
-        monkeypatch.setattr(replay, "applies", lambda *_, now=replayed: now)
+        monkeypatch.setattr(replay, "applies", lambda m, s, length, device, times, now=replayed: now and ready(m, s, times))
         optimiser = torch.optim.SGD(_groups(m, Recipe("x", (stage,))), lr=0.0)
         _iterate(m, base, data, stage, optimiser, _scale(data), 0, 3, 0.0)
         found.append({n: p.grad for n, p in m.named_parameters() if p.grad is not None})

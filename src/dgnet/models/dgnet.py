@@ -397,9 +397,10 @@ class DGNet(nn.Module):
             both = e[graph.pairs].sum(1)  # e is read in both directions: the result does not depend on the order of i, j
             pair = pair + getattr(self, f"decode_{name}pair")(torch.cat([h[i] + h[j], (h[i] - h[j]).abs(), both], -1))
             directed = directed + self.decode_source(torch.cat([h[graph.to], h[graph.frm], e], -1))[:, 0]
-            cell = cell + getattr(self, f"decode_{name}cell")(h[graph.cells].mean(1))
+            corners = h[graph.cells].mean(1)
+            cell = cell + getattr(self, f"decode_{name}cell")(corners)
             if flow is not None:
-                flow = flow + self.decode_flow(h[graph.cells].mean(1))
+                flow = flow + self.decode_flow(corners)
         if self.config.free:
             pair, cell = pair + getattr(self, f"free_{name}pair"), cell + getattr(self, f"free_{name}cell")
             directed = directed + self.free_source
