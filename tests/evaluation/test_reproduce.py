@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from dgnet.cli import app
 from dgnet.errors import InputError
-from dgnet.evaluation.reproduce import engine, report, summary
+from dgnet.evaluation.reproduce import engine, report, shelf, summary
 from dgnet.evaluation.reproduce.cell import METHODS, Cell
 from dgnet.evaluation.reproduce.claim import Claim, holder
 from dgnet.evaluation.reproduce.engine import Options
@@ -225,9 +225,34 @@ def test_the_stored_pages_are_those_of_the_stored_cells() -> None:
     results = Path(__file__).parents[2] / "docs" / "results"
     page = summary.markdown([results / "study"])
     assert (results / "dgnet.md").read_text() == page, "write it again: dgnet report docs/results/study --dgnet PAGE"
-    found = json.loads((results / "study/cells/tradeoff_laser-heat_paper_converged_dgnet_s0/cell.json").read_text())["result"]
+    found = engine.load([results / "study"])["tradeoff_laser-heat_paper_converged_dgnet_s0"]["result"]
     row = next(line for line in page.split("## Cost against accuracy")[1].splitlines() if line.startswith("| laser-heat "))
     assert f"| {found['ratio_rollout']['reference']:.3g}× | {found['ratio']['reference']:.3g}× |" in row
+
+
+def test_a_packed_study_keeps_numbers_and_frames(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    truth = 300 + rng.random((4, 50, 2)).cumsum(0)
+    rows = {"classical": ("classical_consistent", 1e-3), "train": ("dgnet", 1e-5)}
+    cells = {kind: Cell(kind, "allen-cahn", method="classical" if kind == "classical" else "dgnet", few=1) for kind in rows}
+    for kind, (row, size) in rows.items():
+        folder = cells[kind].folder(tmp_path / "study")
+        folder.mkdir(parents=True)
+        values = truth + size * rng.standard_normal(truth.shape)
+        values[-1, 0] = np.nan  # a diverged node
+        np.savez(folder / "sample.npz", frames=np.arange(4), truth=truth, **{row: values})
+        (folder / "cell.json").write_text(json.dumps({"tag": cells[kind].tag, "date": "1", "scores": {row: {"rne": 1 / 3, "x": None}}}))
+    assert shelf.pack([tmp_path / "study"], tmp_path / "packed") == 2
+    for kind, (row, size) in rows.items():
+        loose, packed = (engine.load([tmp_path / name])[cells[kind].tag] for name in ("study", "packed"))
+        assert abs(packed["scores"][row]["rne"] - 1 / 3) < 1e-8 and packed["scores"][row]["x"] is None
+        before, after = shelf.sample(loose), shelf.sample(packed)
+        assert list(after["frames"]) == [1, 3]
+        difference = (after[row] - after["truth"]) - (before[row] - before["truth"])[[1, 3], :, :1]
+        assert np.isnan(after[row][1, 0]).all() and np.nanmax(np.abs(difference)) < 0.02 * size  # 8 bits of the error itself
+        assert np.abs(after["truth"] - truth[[1, 3], :, :1]).max() < 1e-4
+    assert sorted(engine.merge([tmp_path / "packed"], tmp_path / "again")) == sorted(c.tag for c in cells.values())
+    assert all(c.finished(tmp_path / "again") for c in cells.values())
 
 
 def test_throughput_and_scaling(place: Path) -> None:

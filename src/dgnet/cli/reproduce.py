@@ -27,9 +27,10 @@ def _listed(values: list[str] | None) -> tuple[str, ...]:
 def reproduce(target: Annotated[str, typer.Argument(help="table-main, table-recent, table-3d, table-wavy, table-light, "
                                                     "table-robustness, ablation, throughput, scaling, tradeoff, spectrum, "
                                                     "operator, fields, failure, data-efficiency, dgnet, long, all; the name of "
-                                                    "one cell; or "
-                                                    "merge.")],
-              sources: Annotated[list[Path] | None, typer.Argument(help="With merge: the folders to take cells from.")] = None,
+                                                    "one cell; merge (copy cells of other studies); or pack (write "
+                                                    "studies as one small store).")],
+              sources: Annotated[list[Path] | None, typer.Argument(help="With merge and pack: the studies to take cells from.",
+                                                                   )] = None,
               out: Annotated[Path, typer.Option(help="Folder of the study; finished cells are skipped.")] = Path("out/reproduce"),
               data: Annotated[Path | None, typer.Option(help="Folder of data sets, made when missing; OUT/data if none.")] = None,
               scenarios: Annotated[list[str] | None, typer.Option(help="Only these scenarios (several: a,b,c).")] = None,
@@ -66,8 +67,17 @@ def reproduce(target: Annotated[str, typer.Argument(help="table-main, table-rece
         console.print(f"{len(copied)} cells copied to {out}", highlight=False, soft_wrap=True)
         write_json(json_path, copied)
         return
+    if target == "pack":
+        from dgnet.evaluation.reproduce.shelf import pack
+
+        if not sources:
+            raise InputError("pack needs the studies to take cells from")
+        count = pack(sources, out)
+        console.print(f"{count} cells packed into {out}", highlight=False, soft_wrap=True)
+        write_json(json_path, {"cells": count})
+        return
     if sources:
-        raise InputError(f"'{sources[0]}' makes no sense after '{target}'; folders are named with merge only")
+        raise InputError(f"'{sources[0]}' makes no sense after '{target}'; folders are named with merge and pack only")
     if budget is not None and budget <= 0:
         raise InputError(f"the budget must be positive, got {budget:g} minutes")
     wanted = cells(target, Choice(_listed(scenarios), _listed(models), size, truth, seeds, trajectories or 0, unknown_reaction, few,

@@ -16,6 +16,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator
 
 from dgnet.evaluation.figures import ERROR_MAP, Band, error_norm, grid, save
 from dgnet.evaluation.pictures import STYLE
+from dgnet.evaluation.reproduce import archive
 from dgnet.evaluation.reproduce.cell import METHODS
 from dgnet.evaluation.reproduce.shelf import CLASSICAL, Record, Setting, Shelf, sample
 from dgnet.evaluation.reproduce.targets import COUNTS, TARGETS
@@ -293,7 +294,7 @@ def pictures(target: str, shelf: Shelf, s: Setting, folder: Path, only: Sequence
         files = ("spectrum.png",) if target == "spectrum" else ("action.png", "matrices.png")
         found = [r for c, r in shelf.cells.items() if c.kind == "operator" and c.scenario in present
                  and Setting(c.size, c.truth, c.few, c.factor) == s]
-        out += [r["folder"] / file for r in found for file in files if (r["folder"] / file).exists()]
+        out += [path for r in found for file in files if (path := archive.picture(r, file)).exists()]
     elif target.startswith("table-"):
         rows = list(dict.fromkeys([*CLASSICAL, *(m for name in present for m, _ in shelf.methods(name, s) if "-paper-" not in m)]))
         add("overview", partial(overview, shelf=shelf, s=s, scenarios=present, rows=rows))

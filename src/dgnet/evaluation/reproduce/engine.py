@@ -31,6 +31,7 @@ from dgnet.data import Dataset
 from dgnet.errors import InputError
 from dgnet.evaluation.bench.timing import hardware
 from dgnet.evaluation.evaluate import rivals
+from dgnet.evaluation.reproduce import archive
 from dgnet.evaluation.reproduce.cell import CLOCKED, Cell, method
 from dgnet.evaluation.reproduce.claim import Claim, holder
 from dgnet.evaluation.reproduce.judge import Judged, judge, plain
@@ -336,20 +337,27 @@ def read(cell: Cell, out: Path) -> dict[str, Any]:
 
 
 def load(folders: Sequence[Path]) -> dict[str, dict[str, Any]]:
-    """All finished cells of some studies by tag; `folder` is where each lies. Of two with one tag the later one counts."""
+    """All finished cells of some studies by tag, packed ones included; `folder` is where each lies. The later of two counts."""
     found: dict[str, dict[str, Any]] = {}
     for folder in folders:
         if not folder.is_dir():
             raise InputError(f"there is no folder {folder}")
-        for path in sorted(folder.glob("cells/*/cell.json")):
-            try:
-                record = json.loads(path.read_text())
-                tag = record["tag"]
-            except (ValueError, KeyError, TypeError) as error:
-                raise InputError(f"{path} is damaged") from error
+        for record in (*archive.records(folder), *_loose(folder)):
+            tag = record["tag"]
             if tag not in found or record.get("date", "") > found[tag].get("date", ""):
-                found[tag] = {**record, "folder": path.parent}
+                found[tag] = record
     return found
+
+
+def _loose(folder: Path) -> Iterable[dict[str, Any]]:
+    """The cells of a study that is being worked on, each in a folder of its own."""
+    for path in sorted(folder.glob("cells/*/cell.json")):
+        try:
+            record = json.loads(path.read_text())
+            record["tag"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{path} is damaged") from error
+        yield {**record, "folder": path.parent}
 
 
 def failures(folders: Sequence[Path]) -> dict[str, str]:
@@ -371,7 +379,11 @@ def merge(sources: Sequence[Path], out: Path) -> list[str]:
         target = out / "cells" / tag
         part = out / "cells" / f".{tag}.part"
         shutil.rmtree(part, ignore_errors=True)
-        shutil.copytree(record["folder"], part, ignore=shutil.ignore_patterns(".claim", "*.part", "last.pt"))
+        if (record["folder"] / archive.CELLS).exists():
+            part.mkdir(parents=True)
+            write_json(part / "cell.json", {k: v for k, v in record.items() if k != "folder"})
+        else:
+            shutil.copytree(record["folder"], part, ignore=shutil.ignore_patterns(".claim", "*.part", "last.pt"))
         with _locked(target / ".claim", wait=True):
             for item in part.iterdir():  # cell.json last: what has it is finished
                 if item.name != "cell.json":

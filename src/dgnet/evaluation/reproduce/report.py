@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dgnet.evaluation.reproduce import drawing
+from dgnet.evaluation.reproduce import archive, drawing
 from dgnet.evaluation.reproduce.cell import METHODS, Cell
 from dgnet.evaluation.reproduce.engine import expand
 from dgnet.evaluation.reproduce.page import Block, Head, Lines, Picture, Slot, Table, Text, to_html, to_markdown
@@ -256,9 +256,9 @@ class _Maker:
                     "matrices.png": "entries of L_physics, L_neural and L"}
         for cell, record in found.items():
             for file, caption in captions.items():
-                path = record["folder"] / file
+                path = archive.picture(record, file)
                 if path.exists():
-                    blocks += self.keep(path, f"{path.stem}-{cell.scenario}-{cell.method}-{s.size}-{s.truth}",
+                    blocks += self.keep(path, f"{Path(file).stem}-{cell.scenario}-{cell.method}-{s.size}-{s.truth}",
                                         f"{cell.scenario}, {drawing.label(cell.method)}: {caption}.")
         return blocks
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from dgnet.evaluation.reproduce import archive
 from dgnet.evaluation.reproduce.cell import METHODS, Cell
 from dgnet.evaluation.reproduce.engine import failures, load
 from dgnet.scenarios import names
@@ -132,8 +133,35 @@ def training(scenario: str, method: str, s: Setting, unknown: bool = False, traj
 
 def sample(record: Record | None) -> dict[str, np.ndarray]:
     """Stored frames of the first test trajectory; empty where there are none."""
-    path = None if record is None else record["folder"] / "sample.npz"
-    if path is None or not path.exists():
+    if record is None:
+        return {}
+    if (record["folder"] / archive.CELLS).exists():
+        return archive.sample(record, truth_of(Cell.parse(record["tag"])).tag)
+    path = record["folder"] / "sample.npz"
+    if not path.exists():
         return {}
     with np.load(path, allow_pickle=False) as arrays:
         return {name: arrays[name] for name in arrays.files}
+
+
+def truth_of(cell: Cell) -> Cell:
+    """The cell of the classical solvers on the same test trajectories: its frames hold the truth."""
+    return Cell("classical", cell.scenario, cell.size, cell.truth, few=cell.few, scale=cell.scale)
+
+
+def pack(folders: Sequence[Path], out: Path) -> int:
+    """Write the finished cells of some studies as one small store (see `archive`); returns how many there are."""
+    shelf = Shelf.open(folders)
+    shown = {tag: sample(shelf.records[tag]) for cell in shelf.cells if _drawn(cell, shelf) for tag in (cell.tag,)}
+    archive.pack(shelf.records, {tag: arrays for tag, arrays in shown.items() if arrays},
+                 {cell.tag: truth_of(cell).tag for cell in shelf.cells}, out)
+    return len(shelf.records)
+
+
+def _drawn(cell: Cell, shelf: Shelf) -> bool:
+    """A picture of fields shows this cell: the classical solvers, and of a trained model its first seed with all trajectories."""
+    if cell.kind == "classical":
+        return not cell.scaled
+    if cell.kind != "train" or cell.unknown_reaction or cell.trajectories or truth_of(cell) not in shelf.cells:
+        return False
+    return cell.seed == min(c.seed for c in shelf.cells if replace(c, seed=cell.seed) == cell)

@@ -1,0 +1,114 @@
+"""A finished study as three small things: what a repository keeps of it.
+
+    FOLDER/cells.jsonl          one cell a line, sorted by tag: a change of one cell is a change of one line
+    FOLDER/frames.npz           frames of the first test trajectory, for pictures
+    FOLDER/pictures/TAG-*.png   pictures that a cell drew itself
+
+Numbers keep eight digits. Of the frames those stay that a picture shows: the first field of the middle and the last frame. The truth is
+stored once per scenario with 16 bits; a model's frames are stored as their distance from it with 8 bits, so that a small error keeps
+its shape. Weights are not kept here.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dgnet.errors import InputError
+
+Record = dict[str, Any]
+
+CELLS, FRAMES, PICTURES = "cells.jsonl", "frames.npz", "pictures"
+_DIGITS = 8
+_BITS = {"truth": np.int16, "error": np.int8}
+
+
+def pack(records: Mapping[str, Record], samples: Mapping[str, Mapping[str, np.ndarray]], base: Mapping[str, str], out: Path) -> None:
+    """Write the store. `samples[tag]` are arrays [frame, node, field]; `base[tag]` is the cell that holds the truth of a cell."""
+    out.mkdir(parents=True, exist_ok=True)
+    lines = [json.dumps(_short({k: v for k, v in records[tag].items() if k != "folder"}), separators=(",", ":")) for tag in sorted(records)]
+    arrays: dict[str, np.ndarray] = {}
+    for tag, sample in sorted(samples.items()):
+        truth = samples.get(base.get(tag, tag), sample)["truth"]
+        last = len(sample["frames"]) - 1
+        chosen = sorted({last // 2, last})
+        arrays[f"{tag}/frames"] = np.asarray(sample["frames"])[chosen]
+        for name, value in sample.items():
+            if name == "frames" or (name == "truth" and base.get(tag, tag) != tag):
+                continue
+            field = np.asarray(value, dtype=np.float64)[chosen, :, :1]
+            kind = "truth" if name == "truth" else "error"
+            if kind == "error":
+                field = field - np.asarray(truth, dtype=np.float64)[chosen, :, :1]
+            arrays[f"{tag}/{name}/codes"], arrays[f"{tag}/{name}/range"] = _coded(field, kind)
+    (out / CELLS).write_text("\n".join(lines) + "\n")
+    np.savez_compressed(out / FRAMES, allow_pickle=False, **arrays)  # type: ignore[arg-type]
+    for tag, record in records.items():
+        for name in record.get("figures", ()):
+            if (record["folder"] / name).exists():
+                (out / PICTURES).mkdir(exist_ok=True)
+                (out / PICTURES / f"{tag}-{name}").write_bytes((record["folder"] / name).read_bytes())
+
+
+def records(folder: Path) -> Iterable[Record]:
+    """The cells of a store; none where a folder has no store. `folder` of a record is the store."""
+    path = folder / CELLS
+    if not path.exists():
+        return
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        try:
+            record = json.loads(line)
+            record["tag"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{path} is damaged in line {number}") from error
+        yield {**record, "folder": folder}
+
+
+def sample(record: Record, base: str) -> dict[str, np.ndarray]:
+    """Frames of a stored cell as `write_sample` had them; empty where there are none."""
+    tag = record["tag"]
+    with np.load(record["folder"] / FRAMES, allow_pickle=False) as arrays:
+        if f"{tag}/frames" not in arrays:
+            return {}
+        truth = _decoded(arrays, f"{base}/truth")
+        names = [key.split("/")[1] for key in arrays.files if key.startswith(f"{tag}/") and key.endswith("/codes")]
+        out = {name: truth + _decoded(arrays, f"{tag}/{name}") for name in names if name != "truth"}
+        return {"frames": arrays[f"{tag}/frames"], "truth": truth, **out}
+
+
+def picture(record: Record, name: str) -> Path:
+    """Where a picture of a cell lies, in a store or in the folder of the cell."""
+    stored = record["folder"] / PICTURES / f"{record['tag']}-{name}"
+    return stored if (record["folder"] / CELLS).exists() else record["folder"] / name
+
+
+def _coded(field: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray]:
+    """Codes of -top .. top around the middle of each frame; the lowest code stands for what is not finite."""
+    finite = np.isfinite(field)
+    low = np.where(finite, field, np.inf).min((1, 2), keepdims=True)
+    high = np.where(finite, field, -np.inf).max((1, 2), keepdims=True)
+    middle, half = 0.5 * (low + high), np.maximum(0.5 * (high - low), 1e-300)
+    top = np.iinfo(_BITS[kind]).max
+    codes = np.where(finite, np.rint((np.where(finite, field, middle) - middle) / half * top), -top - 1).astype(_BITS[kind])
+    return codes, np.concatenate([middle, half], 1)[..., 0]
+
+
+def _decoded(arrays: Any, key: str) -> np.ndarray:
+    codes, (middle, half) = arrays[f"{key}/codes"], arrays[f"{key}/range"].T[:, :, None, None]
+    top = np.iinfo(codes.dtype).max
+    return np.where(codes == -top - 1, np.nan, middle + half * codes / top)
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {k: _short(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_short(v) for v in value]
+    return value
