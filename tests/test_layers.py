@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1] / "src" / "dgnet"
-ORDER = ["errors", "mesh", "operators", "problems", "green", "data", "reference", "scenarios", "models",
+ORDER = ["errors", "files", "mesh", "operators", "problems", "green", "data", "reference", "scenarios", "models",
          "projects", "training", "evaluation", "cli"]
 FORBIDDEN = {"models": {"reference"}, "training": {"reference"}, "reference": {"operators", "green", "models"}}
 

@@ -1,0 +1,395 @@
+"""Files as every part of dgnet writes, reads and locks them.
+
+A file appears under its name only when it is whole; until then it has a name of its own in the same folder, so that any number of
+processes may write the same file and the last one leaves a complete one. What fails is said in one sentence (`InputError`).
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import secrets
+import socket
+import tomllib
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from dgnet.errors import InputError
+
+try:
+    import fcntl
+except ImportError:  # Windows: no locks, the rest works
+    fcntl = None  # type: ignore[assignment]
+
+_HOST = f"{zlib.crc32(socket.gethostname().encode()):08x}"
+_NO_LOCKS = {errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSPC,
+             errno.EDQUOT}
+_WORDS = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk quota is used up", errno.EROFS: "the file system is read-only",
+          errno.EFBIG: "the largest file size is reached", errno.EACCES: "permission denied", errno.EPERM: "not permitted",
+          errno.EISDIR: "it is a folder", errno.ENOTDIR: "a part of the path is not a folder", errno.ENAMETOOLONG:
+          "the name is too long", errno.EEXIST: "a part of the path is not a folder", errno.ELOOP: "symbolic links in a loop",
+          errno.ENOENT: "no such file or folder"}
+
+
+def cause(error: BaseException) -> str:
+    """Why it failed, in words: of the operating system where it said so, else the error's first line."""
+    if isinstance(error, OSError) and error.errno in _WORDS:
+        return _WORDS[error.errno]
+    text = (error.strerror if isinstance(error, OSError) else None) or str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__
+
+
+# ---------------------------------------------------------------------- writing
+
+
+def unfinished(path: Path) -> Path:
+    """A name for the unfinished PATH in the same folder: of this process alone, hidden, with the same suffix.
+
+    What processes of this machine that live no more left of the same PATH is removed.
+    """
+    start = f".{path.name[:24]}.{zlib.crc32(path.name.encode(errors='surrogateescape')):08x}.{_HOST}-"
+    try:
+        left = [entry for entry in os.scandir(path.parent) if entry.name.startswith(start)]
+    except OSError:
+        left = []
+    for entry in left:
+        pid = entry.name[len(start):].split("-")[0]
+        if pid.isdecimal() and not _lives(int(pid)):
+            discard(Path(entry.path))
+    return path.with_name(f"{start}{os.getpid()}-{secrets.token_hex(4)}.part{path.suffix if len(path.suffix) < 12 else ''}")
+
+
+def discard(path: Path) -> None:
+    """Remove a file or a folder, if it is there and can be removed; never what a symbolic link points to."""
+    import shutil
+
+    try:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+    except OSError:
+        pass
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        pass  # another user's
+    return True
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[Path]:
+    """Gives a path to write to; after the block its file becomes PATH (0666 less umask, or the permissions that PATH had).
+
+    If the block or the disk fails, nothing is left behind and PATH is what it was. The folder is made where it is missing.
+    """
+    path = Path(path)
+    part: Path | None = None
+    if "\0" in str(path):
+        raise InputError(f"cannot write {str(path)!r}: the name holds a null character")
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "it is a folder", str(path))
+        if path.exists() and not path.is_file():
+            raise InputError(f"cannot write {path}: it is a device or a pipe, not a file")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = unfinished(path)
+        os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+        yield part
+        descriptor = os.open(part, os.O_RDWR)
+        try:
+            os.fsync(descriptor)  # a full or broken disk may say so only now
+            if path.exists():
+                os.fchmod(descriptor, path.stat().st_mode & 0o777)
+        finally:
+            os.close(descriptor)
+        os.replace(part, path)
+    except OSError as error:
+        if error.filename is not None and os.fspath(error.filename) not in {str(part), str(path), str(path.parent)}:
+            raise  # about another file, which its message names
+        raise InputError(f"cannot write {path}: {cause(error)}") from error
+    finally:
+        if part is not None:
+            discard(part)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    with writing(path) as part:
+        part.write_bytes(data)
+
+
+def write_text(path: Path, text: str) -> None:
+    """In UTF-8."""
+    write_bytes(path, text.encode(errors="surrogateescape"))
+
+
+def strict(value: Any) -> Any:
+    """The same for strict JSON: numbers that are not finite become None, tuples lists, NumPy's numbers and paths plain ones."""
+    if isinstance(value, Mapping):
+        return {k: strict(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [strict(v) for v in value]
+    if isinstance(value, Path):
+        return str(value)
+    if type(value).__module__ == "numpy":
+        return strict(value.tolist())
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Strict JSON, a line to each entry. What JSON cannot hold is refused."""
+    try:
+        text = json.dumps(strict(value), indent=1, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"cannot write {path}: {cause(error)}") from error
+    write_text(path, text + "\n")
+
+
+# ---------------------------------------------------------------------- HDF5
+
+
+class _Patient:
+    """A file for HDF5, which must not see a write fail: it would crash when it closes. The first error is kept for later."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file = file
+        self.error: OSError | None = None
+        self.at = self.end = 0  # place and length of the file as HDF5 believes them
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self.at = offset if whence == 0 else self.end + offset if whence == 2 else self.at + offset
+        return self.at
+
+    def tell(self) -> int:
+        return self.at
+
+    def read(self, size: int) -> bytes:
+        """h5py takes nothing without this for a file, but calls `readinto`."""
+        buffer = bytearray(size)
+        self.readinto(buffer)
+        return bytes(buffer)
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        if self.error is None:
+            try:
+                _pwrite(self.file, view, self.at)
+            except OSError as error:
+                self.error = error
+        self.at += len(view)
+        self.end = max(self.end, self.at)
+        return len(view)
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")
+        if self.error is None:
+            self.file.seek(self.at)
+            count = self.file.readinto(view)  # type: ignore[attr-defined]
+        else:
+            count = 0
+        view[count:] = bytes(len(view) - count)
+        self.at += len(view)
+        return len(view)
+
+    def truncate(self, size: int) -> int:
+        if self.error is None:
+            try:
+                self.file.truncate(size)
+            except OSError as error:
+                self.error = error
+        self.end = size
+        return size
+
+    def flush(self) -> None:
+        pass  # written without a buffer
+
+
+def _pwrite(file: BinaryIO, view: memoryview, at: int) -> None:
+    """All of it: a disk that runs full may take a part and fail at the rest."""
+    while len(view):
+        done = os.pwrite(file.fileno(), view, at)
+        view, at = view[done:], at + done
+
+
+@contextmanager
+def writing_hdf5(path: Path, libver: tuple[str, str]) -> Iterator[Any]:
+    """An open `h5py.File` that becomes PATH after the block, as with `writing`. A full disk is an InputError, never a crash."""
+    import h5py
+
+    with writing(path) as part, part.open("r+b", buffering=0) as raw:
+        patient = _Patient(raw)  # type: ignore[arg-type]
+        try:
+            with h5py.File(patient, "w", libver=libver) as file:
+                yield file
+        except Exception as error:
+            raise (patient.error or error) from None
+        if patient.error is not None:
+            raise patient.error
+
+
+# ---------------------------------------------------------------------- reading
+
+
+def read_text(path: Path) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise InputError(f"there is no file {path}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not text in UTF-8") from error
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot read {path}: {cause(error)}") from error
+
+
+def read_json(path: Path, keys: Mapping[str, type | tuple[type, ...]] | None = None) -> dict[str, Any]:
+    """The object in a JSON file. `keys` must be there, with values of these types; true and false are no numbers."""
+    text = read_text(path)
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is not JSON: {cause(error)}") from error
+    return _checked(found, path, keys or {})
+
+
+def read_toml(path: Path, keys: Mapping[str, type | tuple[type, ...]] | None = None) -> dict[str, Any]:
+    """The tables of a TOML file, `keys` as in `read_json`."""
+    text = read_text(path)
+    try:
+        found = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: {cause(error)}") from error
+    return _checked(found, path, keys or {})
+
+
+def _checked(found: Any, path: Path, keys: Mapping[str, type | tuple[type, ...]]) -> dict[str, Any]:
+    if not isinstance(found, dict):
+        raise InputError(f"{path} must hold an object with named entries, not {_KINDS.get(type(found), 'null')}")
+    for key, kinds in keys.items():
+        kinds = kinds if isinstance(kinds, tuple) else (kinds,)
+        if key not in found:
+            raise InputError(f"{path} lacks '{key}'")
+        if not isinstance(found[key], kinds) or (isinstance(found[key], bool) and bool not in kinds):
+            wanted = " or ".join(dict.fromkeys(_KINDS.get(kind, "null") for kind in kinds))
+            raise InputError(f"{path}: '{key}' must be {wanted}, not {_KINDS.get(type(found[key]), 'null')}")
+    return found
+
+
+_KINDS: dict[type, str] = {dict: "a table", list: "a list", str: "a text", bool: "true or false", int: "a number",
+                           float: "a number"}
+
+
+def did_you_mean(name: str, known: Iterable[str], has: str = "known") -> str:
+    """How a sentence about an unknown name ends: "; did you mean 'x'?" or, if none is near, " (known: x, y)"."""
+    names = list(dict.fromkeys(known))
+    near = get_close_matches(name, names, 1)
+    return f"; did you mean '{near[0]}'?" if near else f" ({has}: {', '.join(names) or 'none'})"
+
+
+# ---------------------------------------------------------------------- locks
+
+
+class Lock:
+    """PATH, locked by this process until `release`; the kernel drops the lock when the process ends, however it ends.
+
+    The file says who holds it and goes with the lock. Where locks cannot be had (a read-only folder, some network file systems)
+    the work goes on without one: `held` is then False, and atomic writes alone protect the result.
+    """
+
+    def __init__(self, path: Path, descriptor: int | None) -> None:
+        self.path, self._descriptor = path, descriptor
+
+    @property
+    def held(self) -> bool:
+        return self._descriptor is not None
+
+    @classmethod
+    def take(cls, path: Path, wait: bool = False) -> Lock | None:
+        """The lock, or None while a living process has it; with `wait`, once that one has let go."""
+        while True:
+            descriptor = None
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+                if fcntl is None:
+                    raise OSError(errno.ENOSYS, "no locks on this system")
+                fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+                if _same(descriptor, path):  # not one that its holder has just removed
+                    note = {"pid": os.getpid(), "host": socket.gethostname()}
+                    os.ftruncate(descriptor, 0)
+                    os.pwrite(descriptor, json.dumps(note).encode(), 0)
+                    return cls(path, descriptor)
+                os.close(descriptor)
+            except OSError as error:
+                if descriptor is not None:
+                    os.close(descriptor)
+                if error.errno == errno.EWOULDBLOCK or (descriptor is not None and error.errno == errno.EACCES):
+                    return None
+                if error.errno in _NO_LOCKS:
+                    return cls(path, None)
+                raise InputError(f"cannot lock {path}: {cause(error)}") from error
+            except BaseException:
+                if descriptor is not None:
+                    os.close(descriptor)
+                raise
+
+    def release(self) -> None:
+        if self._descriptor is not None:
+            discard(self.path)  # while it is locked: who waits for it sees that it is gone and makes a new one
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def __enter__(self) -> Lock:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+def _same(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def holder(path: Path) -> str:
+    """Who holds the lock file PATH, in words; empty if nobody does."""
+    if not path.exists():
+        return ""
+    lock = Lock.take(path) if os.access(path, os.W_OK) else None
+    if lock is not None:
+        lock.release()
+        return ""
+    try:
+        note = json.loads(path.read_text())
+        return f"process {note['pid']} on {note['host']}"
+    except (ValueError, KeyError, TypeError, OSError):
+        return "another process"
+
+
+@contextmanager
+def locked(path: Path, waiting: Callable[[str], None] | None = None) -> Iterator[Lock]:
+    """One process at a time holds PATH, by the lock file .NAME.lock beside it. Who has to wait is told whom for: waiting(words).
+
+    Look again for PATH inside: another process may have made it meanwhile. Not to be nested for one PATH.
+    """
+    beside = path.with_name(f".{path.name[:200]}.lock")
+    lock = Lock.take(beside)
+    if lock is None:
+        if waiting is not None:
+            waiting(f"waiting for {holder(beside) or 'another process'}, which works on {path}")
+        lock = Lock.take(beside, wait=True)
+    assert lock is not None
+    with lock:
+        yield lock
