@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 
 from dgnet.cli import app
 from dgnet.errors import InputError
-from dgnet.evaluation.reproduce import engine, report, shelf, summary
+from dgnet.evaluation.reproduce import engine, report, summary
+from dgnet.evaluation.reproduce import shelf as packing
 from dgnet.evaluation.reproduce.cell import METHODS, Cell
 from dgnet.evaluation.reproduce.claim import Claim, holder
 from dgnet.evaluation.reproduce.engine import Options
@@ -241,12 +242,13 @@ def test_a_packed_study_keeps_numbers_and_frames(tmp_path: Path) -> None:
         values = truth + size * rng.standard_normal(truth.shape)
         values[-1, 0] = np.nan  # a diverged node
         np.savez(folder / "sample.npz", frames=np.arange(4), truth=truth, **{row: values})
-        (folder / "cell.json").write_text(json.dumps({"tag": cells[kind].tag, "date": "1", "scores": {row: {"rne": 1 / 3, "x": None}}}))
-    assert shelf.pack([tmp_path / "study"], tmp_path / "packed") == 2
+        scores = {row: {"rne": 1 / 3, "x": None}}
+        (folder / "cell.json").write_text(json.dumps({"tag": cells[kind].tag, "date": "1", "scores": scores}))
+    assert packing.pack([tmp_path / "study"], tmp_path / "packed") == 2
     for kind, (row, size) in rows.items():
         loose, packed = (engine.load([tmp_path / name])[cells[kind].tag] for name in ("study", "packed"))
         assert abs(packed["scores"][row]["rne"] - 1 / 3) < 1e-8 and packed["scores"][row]["x"] is None
-        before, after = shelf.sample(loose), shelf.sample(packed)
+        before, after = packing.sample(loose), packing.sample(packed)
         assert list(after["frames"]) == [1, 3]
         difference = (after[row] - after["truth"]) - (before[row] - before["truth"])[[1, 3], :, :1]
         assert np.isnan(after[row][1, 0]).all() and np.nanmax(np.abs(difference)) < 0.02 * size  # 8 bits of the error itself

@@ -4,9 +4,9 @@
     FOLDER/frames.npz           frames of the first test trajectory, for pictures
     FOLDER/pictures/TAG-*.png   pictures that a cell drew itself
 
-Numbers keep eight digits. Of the frames those stay that a picture shows: the first field of the middle and the last frame. The truth is
-stored once per scenario with 16 bits; a model's frames are stored as their distance from it with 8 bits, so that a small error keeps
-its shape. Weights are not kept here.
+Numbers keep eight digits. Only frames that a picture shows are kept: the first field of the middle and the last frame. The truth is
+stored once per scenario with 16 bits. A model's frames are stored as their difference from the truth with 8 bits, so a small error
+keeps its shape. Weights are not kept here.
 """
 
 from __future__ import annotations
@@ -25,13 +25,15 @@ Record = dict[str, Any]
 
 CELLS, FRAMES, PICTURES = "cells.jsonl", "frames.npz", "pictures"
 _DIGITS = 8
-_BITS = {"truth": np.int16, "error": np.int8}
+_BITS = {"truth": 16, "error": 8}
 
 
-def pack(records: Mapping[str, Record], samples: Mapping[str, Mapping[str, np.ndarray]], base: Mapping[str, str], out: Path) -> None:
+def pack(records: Mapping[str, Record], samples: Mapping[str, Mapping[str, np.ndarray]], base: Mapping[str, str],
+         out: Path) -> None:
     """Write the store. `samples[tag]` are arrays [frame, node, field]; `base[tag]` is the cell that holds the truth of a cell."""
     out.mkdir(parents=True, exist_ok=True)
-    lines = [json.dumps(_short({k: v for k, v in records[tag].items() if k != "folder"}), separators=(",", ":")) for tag in sorted(records)]
+    plain = ({k: v for k, v in records[tag].items() if k != "folder"} for tag in sorted(records))
+    lines = [json.dumps(_short(record), separators=(",", ":")) for record in plain]
     arrays: dict[str, np.ndarray] = {}
     for tag, sample in sorted(samples.items()):
         truth = samples.get(base.get(tag, tag), sample)["truth"]
@@ -93,9 +95,9 @@ def _coded(field: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray]:
     low = np.where(finite, field, np.inf).min((1, 2), keepdims=True)
     high = np.where(finite, field, -np.inf).max((1, 2), keepdims=True)
     middle, half = 0.5 * (low + high), np.maximum(0.5 * (high - low), 1e-300)
-    top = np.iinfo(_BITS[kind]).max
-    codes = np.where(finite, np.rint((np.where(finite, field, middle) - middle) / half * top), -top - 1).astype(_BITS[kind])
-    return codes, np.concatenate([middle, half], 1)[..., 0]
+    top = 2 ** (_BITS[kind] - 1) - 1
+    codes = np.where(finite, np.rint((np.where(finite, field, middle) - middle) / half * top), -top - 1)
+    return codes.astype(f"int{_BITS[kind]}"), np.concatenate([middle, half], 1)[..., 0]
 
 
 def _decoded(arrays: Any, key: str) -> np.ndarray:
