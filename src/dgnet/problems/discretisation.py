@@ -302,7 +302,7 @@ class Discretisation:
         hot = [float(f == name) for f in self.pde.fields]
         return torch.tensor(hot, dtype=self.dtype, device=self.geometry.device)
 
-    def given(self, velocity: Velocity) -> Discretisation:
+    def given(self, velocity: Velocity | None) -> Discretisation:
         """The same problem with another velocity; everything that does not depend on it is shared."""
         return self._derived({"_advection_constant", "time_dependent"}, pde=replace(self.pde, velocity=velocity))
 

@@ -200,12 +200,12 @@ class Scenario:
         return replace(self, scale=Scale(size, power, count))
 
 
-def given_velocity(rows: Tensor, dt: float) -> Callable[[float], Tensor]:
-    """v(t) [B, N, d] from rows [B, T+1, N, d] at times 0, dt, ..., linear in between and constant outside."""
+def given_velocity(rows: Tensor, dt: float, t0: float = 0.0) -> Callable[[float], Tensor]:
+    """v(t) [B, N, d] from rows [B, T+1, N, d] at times t0, t0 + dt, ..., linear in between and constant outside."""
     last = rows.shape[1] - 1
 
     def velocity(t: float) -> Tensor:
-        place = min(max(t / dt, 0.0), float(last))
+        place = min(max((t - t0) / dt, 0.0), float(last))
         k = min(int(place), last - 1)
         return torch.lerp(rows[:, k], rows[:, k + 1], place - k)
 

@@ -16,7 +16,6 @@ import torch
 from torch import nn
 
 from dgnet.errors import InputError, SolveError
-from dgnet.models.base import rollout
 from dgnet.problems import Discretisation
 from dgnet.training.recipe import Recipe, Stage
 
@@ -113,10 +112,9 @@ def _residual(model, base: Discretisation, train: Corpus, stage: Stage, scale: T
     """Misfit of rollouts over back-to-back windows of all trajectories, [m] in float64."""
     length = min(stage.length, train.steps)
     starts = torch.arange(min(stage.first, train.steps - length), train.steps - length + 1, length)
-    rows = torch.arange(len(train)).repeat_interleave(len(starts)).to(train.state.device)
-    data = train.windows(rows, starts.repeat(len(train)).to(rows), length)
-    states = rollout(model, data.problem(base), data.state[:, 0], data.source, length)
-    misfit = ((states - data.state) / scale)[:, 1 + stage.skip:].double().flatten()
+    rows = torch.arange(len(train)).repeat_interleave(len(starts))
+    data = train.windows(rows, starts.repeat(len(train)), length)
+    misfit = ((data.predict(model, base) - data.state) / scale)[:, 1 + stage.skip:].double().flatten()
     if not bool(torch.isfinite(misfit).all()):
         raise SolveError("a rollout of the calibration is not finite")
     return misfit

@@ -35,18 +35,25 @@ Tensor = torch.Tensor
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """Trajectories on the device: state [B, T+1, N, F], step-averaged source [B, T, N, F], given velocity [B, T+1, N, d]."""
+    """Trajectories on the device: state [B, T+1, N, F], step-averaged source [B, T, N, F], given velocity [B, T+1, N, d].
+
+    `begin` [B] holds the time of each first state, in double precision on the CPU; zero unless told.
+    """
 
     state: Tensor
     source: Tensor | None
     velocity: Tensor | None
     dt: float
     offset: tuple[float, ...]
+    begin: Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.float64))
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "begin", self.begin.expand(len(self)))
 
     @classmethod
     def read(cls, dataset: Dataset, numbers: Sequence[int], device: str, dtype: torch.dtype = torch.float32) -> Corpus:
         b = dataset.batch(list(numbers), device=device, dtype=dtype, only=("source_average", "velocity"))
-        return cls(b.state, b.source_average, b.velocity, dataset.dt, dataset.offset)
+        return cls(b.state, b.source_average, b.velocity, dataset.dt, dataset.offset, b.time[:, 0].cpu())
 
     @property
     def steps(self) -> int:
@@ -56,29 +63,60 @@ class Corpus:
         return self.state.shape[0]
 
     def part(self, rows: Sequence[int]) -> Corpus:
-        index = torch.as_tensor(list(rows), device=self.state.device)
+        number = torch.as_tensor(rows, dtype=torch.long)
+        index = number.to(self.state.device)
         return Corpus(self.state[index], None if self.source is None else self.source[index],
-                      None if self.velocity is None else self.velocity[index], self.dt, self.offset)
+                      None if self.velocity is None else self.velocity[index], self.dt, self.offset, self.begin[number])
 
     def windows(self, rows: Tensor, starts: Tensor, length: int) -> Corpus:
-        """Pieces of `length` steps, one per (row, start)."""
-        at = starts[:, None] + torch.arange(length + 1, device=starts.device)
-        rows = rows[:, None]
+        """Pieces of `length` steps, one per (row, start); both on the CPU."""
+        begin = self.begin[rows] + self.dt * starts
+        at = (starts[:, None] + torch.arange(length + 1)).to(self.state.device)
+        rows = rows[:, None].to(self.state.device)
         return Corpus(self.state[rows, at], None if self.source is None else self.source[rows, at[:, :-1]],
-                      None if self.velocity is None else self.velocity[rows, at], self.dt, self.offset)
+                      None if self.velocity is None else self.velocity[rows, at], self.dt, self.offset, begin)
+
+    def timed(self, base: Discretisation) -> bool:
+        """Something depends on the time besides the stored flow, which goes with its row."""
+        still = base if self.velocity is None else base.given(None)
+        return still.time_dependent or still.data_changes
+
+    def together(self, base: Discretisation) -> list[list[int]]:
+        """Rows that one time serves: those that begin at the same one where it matters, else all of them."""
+        if not self.timed(base):
+            return [list(range(len(self)))]
+        same = torch.unique((self.begin / self.dt * 1e6).round(), return_inverse=True)[1]
+        return [torch.nonzero(same == k)[:, 0].tolist() for k in range(int(same.max()) + 1)]
+
+    def clock(self, base: Discretisation) -> float:
+        """The time at which all pieces begin; 0 where it does not matter."""
+        if not len(self) or not self.timed(base):
+            return 0.0
+        if float(self.begin.max() - self.begin.min()) > 1e-6 * self.dt:
+            raise InputError("these pieces begin at different times, and the problem depends on the time: step them apart")
+        return float(self.begin[0])
 
     def problem(self, base: Discretisation) -> Discretisation:
         """The problem with this batch's own flow."""
-        return base if self.velocity is None else base.given(given_velocity(self.velocity, self.dt))
+        return base if self.velocity is None else base.given(given_velocity(self.velocity, self.dt, self.clock(base)))
+
+    def predict(self, model: Any, base: Discretisation, steps: int | None = None) -> Tensor:
+        """Free rollouts [B, steps+1, N, F] of every row from its first state, at its own time."""
+        groups, steps = self.together(base), steps or self.steps
+        if len(groups) == 1:
+            source = None if self.source is None else self.source[:, :steps]
+            return rollout(model, self.problem(base), self.state[:, 0], source, steps, t0=self.clock(base))
+        out = torch.empty_like(self.state[:, : steps + 1])
+        for rows in groups:
+            out[rows] = self.part(rows).predict(model, base, steps)
+        return out
 
 
 def evaluate_rne(model, base: Discretisation, data: Corpus, steps: int | None = None) -> float:
     """Relative error of free rollouts, measured from the offset, over all trajectories and steps."""
-    steps = steps or data.steps
     with torch.no_grad():
-        source = None if data.source is None else data.source[:, :steps]
-        predicted = rollout(model, data.problem(base), data.state[:, 0], source, steps)
-        true = data.state[:, : steps + 1]
+        predicted = data.predict(model, base, steps)
+        true = data.state[:, : predicted.shape[1]]
         shift = true.new_tensor(data.offset or [0.0])
         value = (predicted - true).double().norm() / (true - shift).double().norm()
     return float(value) if math.isfinite(float(value)) else math.inf
@@ -228,16 +266,22 @@ def _iterate(model, base: Discretisation, train: Corpus, stage: Stage, optimiser
     if special > 1:  # steps after the start that differ: a batch has all of its windows from the start, or all behind these
         fresh[:] = fresh[0] or top <= special
         starts = np.maximum(starts, special)
+    if train.timed(base):  # one time serves the whole batch: windows of different trajectories from one start
+        fresh[:], starts[:] = fresh[0], starts[0]
+        same = np.flatnonzero((train.begin - train.begin[rows[0]]).abs().numpy() < 1e-6 * train.dt)
+        rows = same[rows % len(same)] if stage.noise else rng.permutation(same)[:stage.batch]  # none twice, unless noise differs
+        fresh, starts = fresh[:len(rows)], starts[:len(rows)]
     starts = np.where(fresh, 0, starts)
     begin = 0 if special > 1 and fresh[0] else special + 1  # the first step's number; the filter of a start is applied here
     generator = torch.Generator(device=train.state.device).manual_seed(int(rng.integers(2**62)))
-    noise = torch.randn((stage.batch, *train.state.shape[2:]), generator=generator, device=train.state.device,
+    noise = torch.randn((len(rows), *train.state.shape[2:]), generator=generator, device=train.state.device,
                         dtype=train.state.dtype) if stage.noise else None
     mine = slice(_rank(), None, _world())
     device = train.state.device
-    data = train.windows(torch.as_tensor(rows[mine], device=device), torch.as_tensor(starts[mine], device=device), length + push)
+    data = train.windows(torch.as_tensor(rows[mine]), torch.as_tensor(starts[mine]), length + push)
     optimiser.zero_grad(set_to_none=True)
     problem, flow = data.problem(base), None
+    times = (data.clock(base) + data.dt * np.arange(push + length)).tolist()
     if problem.only_flow_changes and callable(problem.pde.velocity):
         flow = HeldFlow(problem.pde.velocity, data.dt)
         problem = problem.given(flow)
@@ -251,9 +295,9 @@ def _iterate(model, base: Discretisation, train: Corpus, stage: Stage, optimiser
         u = torch.where(first, u + state.start(u), u)
     with torch.no_grad():
         for k in range(push):
-            u = model.step(state, u, None if data.source is None else data.source[:, k], k * data.dt, max(1, begin + k))
+            u = model.step(state, u, None if data.source is None else data.source[:, k], times[k], max(1, begin + k))
     # every window counts the same, however many of them a process has
-    share = len(data) * _world() / stage.batch
+    share = len(data) * _world() / len(rows)
     counted = [k for k in range(length) if k >= stage.skip and (stage.loss == "all" or k in (0, length - 1))]
     offset = data.offset if stage.relative else None
 
@@ -262,11 +306,10 @@ def _iterate(model, base: Discretisation, train: Corpus, stage: Stage, optimiser
         true = data.state[:, push + 1:][:, at]
         return share * _misfit(u, true, scale, offset) if len(data) else u.sum() * 0.0
 
-    times = [] if flow is None else [(push + k) * data.dt for k in range(length)]
-    if replay.applies(model, state, length, device, times):
+    if replay.applies(model, state, length, device, [] if flow is None else times[push:]):
         def show(k: int) -> None:
             if flow is not None:
-                flow.show(times[k])
+                flow.show(times[push + k])
 
         source = None if data.source is None else data.source[:, push:]
         loss = replay.gradients(model, state, u, source, length,
@@ -275,7 +318,7 @@ def _iterate(model, base: Discretisation, train: Corpus, stage: Stage, optimiser
         states = []
         for k in range(length):
             at = push + k
-            u = model.step(state, u, None if data.source is None else data.source[:, at], at * data.dt, max(1, begin + at))
+            u = model.step(state, u, None if data.source is None else data.source[:, at], times[at], max(1, begin + at))
             states.append(u)
         loss = misfit(torch.stack([states[k] for k in counted], 1), counted)
         loss.backward()

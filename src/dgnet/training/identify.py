@@ -16,7 +16,7 @@ import torch
 from dgnet.errors import InputError
 from dgnet.green import GreenSolver, fold, product, unfold
 from dgnet.green.backends import apply
-from dgnet.models.dgnet import DGNet, State, Table, Transfer, transfer
+from dgnet.models.dgnet import DGNet, Table, Transfer, transfer
 from dgnet.problems import Discretisation
 
 if TYPE_CHECKING:
@@ -36,21 +36,18 @@ def identify(model: Any, base: Discretisation, train: Corpus) -> float:
     size = len(table.values)
     normal = torch.zeros(size, size, dtype=torch.float64, device=train.state.device)
     right, whole = normal.new_zeros(size), normal.new_zeros(())
-    rows = torch.arange(len(train), device=train.state.device)
     chosen = torch.linspace(0, train.steps - 1, min(_STEPS, train.steps)).round().long().unique().tolist()
     with torch.no_grad():
-        state: State | None = None
-        for k in chosen:
-            step = train.windows(rows, torch.full_like(rows, k), 1)
-            if state is None or train.velocity is not None or base.time_dependent:
-                state = model.prepare(step.problem(base), len(step), 1)
-                ops = state.solver.operators
-            if k == chosen[0]:  # the mass is the same at all times
-                mass = transfer(state.solver.problem, ops.mass, ops.mass, ops.mass_low)
-            features, rho, weight = samples(model, state.solver, mass, step)
-            normal += (features * weight).T @ features
-            right += features.T @ (weight[:, 0] * rho)
-            whole += (weight[:, 0] * rho.square()).sum()
+        for rows in train.together(base):
+            data = train if len(rows) == len(train) else train.part(rows)
+            solver = model.prepare(data.problem(base), len(data), 1).solver
+            ops = solver.operators
+            mass = transfer(solver.problem, ops.mass, ops.mass, ops.mass_low)  # the same at all times
+            for k in chosen:
+                features, rho, weight = samples(model, solver, mass, data, k, data.clock(base) + k * data.dt)
+                normal += (features * weight).T @ features
+                right += features.T @ (weight[:, 0] * rho)
+                whole += (weight[:, 0] * rho.square()).sum()
         top = normal.diagonal().max()
         bend = torch.diff(torch.eye(size, dtype=torch.float64, device=normal.device), n=2, dim=0)
         ridge = top * (_SMOOTH * bend.T @ bend + _SMALL * torch.eye(size, dtype=torch.float64, device=normal.device))
@@ -60,13 +57,13 @@ def identify(model: Any, base: Discretisation, train: Corpus) -> float:
     return float(left / whole.clamp(min=1e-300))
 
 
-def samples(model: DGNet, solver: GreenSolver, mass: Transfer, step: Corpus) -> tuple[Tensor, Tensor, Tensor]:
-    """Of one step of every trajectory, at the nodes that are free: features [S, J], rho [S] and weights [S, 1]."""
-    p, ops, dt = solver.problem, solver.operators, step.dt
-    u, after = (p.restrict(step.state[:, j]) for j in (0, 1))
-    rest = product(ops.mass, after - u) + 0.5 * dt * (product(ops.stiffness(0.0), u) + product(ops.stiffness(dt), after))
-    f = None if step.source is None else p.restrict(step.source[:, 0])
-    force = solver._force(f, 0.0, 0.5, dt)
+def samples(model: DGNet, solver: GreenSolver, mass: Transfer, data: Corpus, k: int, t: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Of step k (from time t) of every trajectory, at the nodes that are free: features [S, J], rho [S] and weights [S, 1]."""
+    p, ops, dt = solver.problem, solver.operators, data.dt
+    u, after = (p.restrict(data.state[:, j]) for j in (k, k + 1))
+    rest = product(ops.mass, after - u) + 0.5 * dt * (product(ops.stiffness(t), u) + product(ops.stiffness(t + dt), after))
+    f = None if data.source is None else p.restrict(data.source[:, k])
+    force = solver._force(f, t, 0.5, dt)
     if force is not None:
         rest = rest - dt * force
     rho = unfold(apply(mass.solver, mass.mass, fold(rest / dt, 1, 1)), 1, 1, *u.shape[::2])[..., 0].double()
