@@ -247,11 +247,13 @@ def analyse(run: Path, data: Annotated[Path | None, typer.Option(help="Data set;
     """Spectrum, stability, step norm, size and consistency of what was learned, with pictures."""
     from dgnet.data import Dataset
     from dgnet.evaluation.analyse import analyse as study_operator
+    from dgnet.scenarios.fits import check_fits
     from dgnet.training.fit import Corpus
     from dgnet.training.run import Run, base_problem
 
     opened = Run.open(run, checked_device(device))
     with Dataset(data or opened.settings.data) as dataset:
+        check_fits(dataset, opened.scenario)
         corpus = Corpus.read(dataset, dataset.of("train")[:1], device)
     problem = corpus.problem(base_problem(opened.scenario, device))
     result = study_operator(opened.model, problem, corpus.state, corpus.source, folder=out or run / "analysis")

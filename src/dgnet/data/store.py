@@ -2,13 +2,15 @@
 
 A file appears under its name only when it is whole. Numbers are stored in single precision: rounding (6e-8 relative)
 lies three orders below the error of any solver judged on them, and paper-size sets are gigabytes. No time stamps and a
-fixed file-format version, so that equal data give equal bytes.
+fixed file-format version, so that equal data give equal bytes. Checksums (`digests`) are written along and verified.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +21,7 @@ import h5py
 import numpy as np
 import torch
 
+from dgnet.data import digests
 from dgnet.data.trajectory import SPLITS, Batch, Trajectory, collate
 from dgnet.errors import InputError
 from dgnet.mesh import Mesh
@@ -54,6 +57,7 @@ def write_dataset(path: Path, header: Header, trajectories: Iterable[Trajectory]
         group = _write_header(file, header)
         for number, trajectory in enumerate(trajectories):
             _write_trajectory(group.create_group(f"{number:05d}"), trajectory)
+        group.attrs[digests.SUM] = digests.contents_sum(group)
 
 
 def write_part(path: Path, trajectory: Trajectory) -> None:
@@ -69,6 +73,7 @@ def assemble(path: Path, header: Header, parts: Sequence[Path]) -> None:
         for number, part in enumerate(parts):
             with _opened(part) as source:
                 source.copy("trajectory", group, name=f"{number:05d}")
+        group.attrs[digests.SUM] = digests.contents_sum(group)
 
 
 class _atomic:
@@ -112,6 +117,7 @@ def _write_header(file: h5py.File, header: Header) -> h5py.Group:
             _put(group, name, rows)
     if header.velocity is not None:
         _put_chunked(file, "velocity", header.velocity)
+    file.attrs[digests.SUM] = digests.header_sum(file)
     return file.create_group("trajectories")
 
 
@@ -127,6 +133,7 @@ def _write_trajectory(group: h5py.Group, trajectory: Trajectory) -> None:
         value = getattr(trajectory, name)
         if value is not None:
             _put_chunked(group, name, value)
+    group.attrs[digests.SUM] = digests.trajectory_sum(group)
 
 
 def _put(group: h5py.Group, name: str, value: np.ndarray) -> None:
@@ -138,10 +145,13 @@ def _put_chunked(group: h5py.Group, name: str, value: np.ndarray) -> None:
     rows = max(1, min(len(value), _CHUNK // max(1, value[0].size * 4)))
     data = group.create_dataset(name, shape=value.shape, dtype="f4", chunks=(rows, *value.shape[1:]), track_times=False,
                                 fillvalue=0.0)
+    rows, sums = digests.block_rows(len(value), rows), []
     for start in range(0, len(value), rows):
         block = np.asarray(value[start:start + rows], dtype=np.float32)
+        sums.append(digests.crc(block))
         if block.any():
             data[start:start + rows] = block
+    digests.mark(data, sums, rows)
 
 
 # ---------------------------------------------------------------------- reading
@@ -150,14 +160,17 @@ def _put_chunked(group: h5py.Group, name: str, value: np.ndarray) -> None:
 class Dataset:
     """A data set opened for reading; arrays stay on disk until asked for.
 
-    Opening checks everything but the numbers themselves; every read checks that those are finite. Use it in a `with`.
+    Opening checks everything but the numbers themselves; every read checks that those are finite and, where the file has
+    checksums, that they are what was written. Use it in a `with`.
     """
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self._file = _opened(self.path)
+        self._sound: set[tuple[str, int]] = set()  # blocks that were verified
         try:
-            self._check()
+            with self._readable():
+                self._check()
         except BaseException:
             self._file.close()
             raise
@@ -207,13 +220,29 @@ class Dataset:
         text = str(self._group(number).attrs.get("labels", ""))
         return tuple(text.split(",")) if text else ()
 
-    @property
+    @cached_property
     def has_source(self) -> bool:
-        return "source_average" in self._group(0)
+        """Whether any trajectory has a source; those without one then have a source of zeros."""
+        return any("source_average" in self._group(i) for i in range(len(self)))
 
-    @property
+    @cached_property
     def has_velocity(self) -> bool:
-        return "velocity" in self._group(0) or "velocity_start" in self._group(0).attrs
+        return self._moving(self._group(0))
+
+    @staticmethod
+    def _moving(group: h5py.Group) -> bool:
+        return "velocity" in group or "velocity_start" in group.attrs
+
+    def identity(self, numbers: Sequence[int] | None = None) -> str:
+        """SHA-256 of what these trajectories (all by default) are: mesh, fields, times, numbers; not where they come from."""
+        found = hashlib.sha256(repr((self.fields, self.dt, self.steps, self.offset)).encode())
+        found.update(digests.mesh_sum(self._file["mesh"]).to_bytes(4, "little"))
+        for number in range(len(self)) if numbers is None else numbers:
+            group = self._group(number)
+            found.update(digests.trajectory_sum(group).to_bytes(4, "little"))
+            if "velocity_start" in group.attrs:
+                found.update(digests.array_sum(self._file["velocity"]).to_bytes(4, "little"))
+        return found.hexdigest()
 
     # ------------------------------------------------------------------ what is in it
 
@@ -230,15 +259,24 @@ class Dataset:
         group = self._group(number)
         wanted = set(_TIMED) if only is None else {"state", *only}
         found: dict[str, Any] = {}
-        for name, extra in _TIMED.items():
-            if name in wanted and name in group:
-                found[name] = self._finite(group[name][start:start + steps + extra], number, name, start)
-        if "velocity" in wanted and "velocity_start" in group.attrs and "velocity" not in found:
-            first = int(group.attrs["velocity_start"]) + start
-            found["velocity"] = self._finite(self._file["velocity"][first:first + steps + 1], number, "velocity", start)
-        attrs = group.attrs
-        return Trajectory(**found, time=group["time"][start:start + steps + 1], seed=int(attrs["seed"]),
-                          split=str(attrs["split"]), index=int(attrs.get("index", number)), labels=self.labels(number))
+        with self._readable():
+            self._verify_trajectory(number)
+            for name, extra in _TIMED.items():
+                if name in wanted and name in group:
+                    found[name] = self._rows(group[name], start, start + steps + extra, number, name, start)
+                elif name in wanted and name.startswith("source") and self.has_source:
+                    found[name] = np.zeros((steps + extra, *group["state"].shape[1:]), dtype=np.float32)
+            if "velocity" in wanted and "velocity_start" in group.attrs and "velocity" not in found:
+                first = int(group.attrs["velocity_start"]) + start
+                found["velocity"] = self._rows(self._file["velocity"], first, first + steps + 1, number, "velocity", start)
+            attrs = group.attrs
+            return Trajectory(**found, time=group["time"][start:start + steps + 1], seed=int(attrs["seed"]),
+                              split=str(attrs["split"]), index=int(attrs.get("index", number)), labels=self.labels(number))
+
+    def times(self, number: int) -> np.ndarray:
+        """Stored times [T+1] of a trajectory."""
+        with self._readable():
+            return self._group(number)["time"][()]
 
     def batch(self, numbers: Sequence[int], start: int | Sequence[int] = 0, steps: int | None = None,
               device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32,
@@ -261,12 +299,48 @@ class Dataset:
             raise InputError(f"{self.path.name} has {len(self._keys)} trajectories, there is no number {number}")
         return self._file["trajectories"][self._keys[number]]
 
-    def _finite(self, value: np.ndarray, number: int, name: str, start: int) -> np.ndarray:
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        """What HDF5 says of a damaged file, in one sentence."""
+        try:
+            yield
+        except InputError:
+            raise
+        except (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError, OverflowError, MemoryError) as error:
+            raise InputError(f"{self.path.name} is damaged and cannot be read") from error
+
+    def _rows(self, data: h5py.Dataset, start: int, stop: int, number: int, name: str, step: int) -> np.ndarray:
+        """Rows start .. stop-1, finite; blocks that are touched for the first time are verified."""
+        sums, rows = data.attrs.get(digests.SUM), int(data.attrs.get(digests.ROWS, 1))
+        blocks = range(start // rows, -(-stop // rows))
+        new = [] if sums is None or not digests.verifying() else [b for b in blocks if (data.name, b) not in self._sound]
+        if new:
+            first = new[0] * rows
+            whole = data[min(start, first):max(stop, min((new[-1] + 1) * rows, len(data)))]
+            value = whole[start - min(start, first):][:stop - start]
+        else:
+            value = data[start:stop]
         if not np.isfinite(value).all():
             row, node = np.argwhere(~np.isfinite(value))[0][:2]
             raise InputError(f"{self.path.name}: {name} of trajectory {number} is not a finite number at "
-                             f"step {start + row}, node {node}")
+                             f"step {step + row}, node {node}")
+        for b in new:
+            at = b * rows - min(start, first)
+            if b >= len(sums) or digests.crc(whole[at:at + rows]) != sums[b]:
+                raise self._changed(f"{name} of trajectory {number}, rows {b * rows} to {min((b + 1) * rows, len(data)) - 1}")
+            self._sound.add((data.name, b))
         return value
+
+    def _verify_trajectory(self, number: int) -> None:
+        group = self._group(number)
+        if digests.verifying() and (group.name, -1) not in self._sound and digests.SUM in group.attrs:
+            if digests.trajectory_sum(group) != int(group.attrs[digests.SUM]):
+                raise self._changed(f"trajectory {number}")
+            self._sound.add((group.name, -1))
+
+    def _changed(self, what: str) -> InputError:
+        return InputError(f"{self.path.name} is damaged: {what} is not what was written (its checksum differs); copy or make it "
+                          "again")
 
     def _check(self) -> None:
         file, name = self._file, self.path.name
@@ -293,6 +367,12 @@ class Dataset:
         record = self._check_record(points)
         for number in range(len(self)):
             self._check_trajectory(number, points, record)
+        group = file["trajectories"]
+        if digests.verifying():
+            if digests.SUM in file.attrs and digests.header_sum(file) != int(file.attrs[digests.SUM]):
+                raise self._changed("the mesh or what describes the data")
+            if digests.SUM in group.attrs and digests.contents_sum(group) != int(group.attrs[digests.SUM]):
+                raise self._changed("the list of trajectories")
 
     def _check_record(self, points: tuple[int, ...]) -> int:
         if "velocity" not in self._file:
@@ -321,6 +401,9 @@ class Dataset:
         for key, shape in shapes.items():
             if key in group and group[key].shape != shape:
                 raise InputError(f"{where}: {key} has shape {list(group[key].shape)}, expected {list(shape)}")
+        if self._moving(group) != self.has_velocity:
+            raise InputError(f"{where} has {'a' if self._moving(group) else 'no'} velocity, trajectory 0 has "
+                             f"{'one' if self.has_velocity else 'none'}: all trajectories of a file have one, or none of them")
         first = group.attrs.get("velocity_start")
         if first is not None and not 0 <= first <= record - self.steps - 1:
             raise InputError(f"{where} takes its velocity from row {first}, but the file's record has {record} rows")

@@ -90,11 +90,17 @@ class Batch:
 
 
 def collate(parts: list[Trajectory], device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> Batch:
-    """Stack equally long trajectories."""
+    """Stack equally long trajectories. One without a source beside others that have one gets a source of zeros."""
     def stack(name: str, kind: torch.dtype = dtype) -> torch.Tensor | None:
         values = [getattr(p, name) for p in parts]
-        if any(v is None for v in values):
+        given = [v for v in values if v is not None]
+        if not given:
             return None
+        if len(given) < len(values):
+            if name == "velocity":
+                p = parts[next(i for i, v in enumerate(values) if v is None)]
+                raise InputError(f"{p.split} trajectory {p.index} has no velocity, but others of the batch have one")
+            values = [np.zeros_like(given[0]) if v is None else v for v in values]
         return torch.from_numpy(np.stack(values)).to(device=device, dtype=kind)
 
     state, time = stack("state"), stack("time", torch.float64)

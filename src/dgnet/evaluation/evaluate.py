@@ -18,6 +18,7 @@ from dgnet.evaluation.figures import LABELS
 from dgnet.evaluation.metrics import rne_over_time, score
 from dgnet.models import Classical, few_threads, rollout
 from dgnet.problems import CONSISTENT, LUMPED
+from dgnet.scenarios.fits import check_fits
 from dgnet.training.fit import Corpus
 from dgnet.training.run import Run, base_problem
 
@@ -55,9 +56,7 @@ def evaluate(run: Run, path: Path, device: str = "cpu", split: str = "test", lim
              ) -> tuple[dict[str, Any], dict[str, Tensor], Corpus]:
     """(scores for JSON, predicted states, truth) of a split of a data set."""
     with Dataset(path) as dataset:
-        kind = dataset.provenance.get("truth")
-        if kind != run.settings.truth:
-            raise InputError(f"{path} holds {kind} truth, the run was trained on {run.settings.truth}")
+        check_fits(dataset, run.scenario, run.settings.truth)
         numbers: Sequence[int] = dataset.of(split)[:limit]
         if not numbers:
             raise InputError(f"{path} has no {split} trajectory")

@@ -30,6 +30,7 @@ from dgnet.green import GreenSolver
 from dgnet.green.bounds import Bounds
 from dgnet.models import few_threads, rollout
 from dgnet.problems.spot_table import SpotTable
+from dgnet.scenarios.fits import check_fits
 from dgnet.scenarios.scenario import Scenario, given_velocity
 from dgnet.training.run import Run, base_problem
 
@@ -203,7 +204,7 @@ def roll_out(folder: Path, *, source: Path | None = None, trajectory: int | None
         stored = None
         if trajectory is not None:
             stored = stack.enter_context(Dataset(used))
-            _check_stored(stored, scenario)
+            check_fits(stored, scenario)
         elif scenario.flow is not None:
             raise InputError(f"'{scenario.name}' needs a flow: name the trajectory that has it with --trajectory")
         steps = _steps(scenario, stored, trajectory, table, steps)
@@ -433,14 +434,6 @@ def _start(scenario: Scenario, stored: Dataset | None, trajectory: int | None, i
     else:
         value = np.broadcast_to(np.array(scenario.offsets), shape)
     return torch.from_numpy(np.array(value, dtype=np.float32))[None]
-
-
-def _check_stored(stored: Dataset, scenario: Scenario) -> None:
-    found = stored.mesh
-    if found.points.shape != scenario.mesh.points.shape or not np.array_equal(found.points, scenario.mesh.points):
-        raise InputError(f"{stored.path} is on another mesh than the run's {scenario.name} ({scenario.size})")
-    if stored.fields != scenario.pde.fields or abs(stored.dt - scenario.dt) > 1e-9 * scenario.dt:
-        raise InputError(f"{stored.path} has other fields or another time step than {scenario.name} ({scenario.size})")
 
 
 def _needs_meshio() -> None:

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from dgnet import __version__
-from dgnet.data import Dataset
+from dgnet.data import Dataset, digests
 from dgnet.errors import InputError
 from dgnet.evaluation.figures import whole
 from dgnet.evaluation.metrics import rne
@@ -32,6 +32,7 @@ from dgnet.models import Classical, few_threads, rollout
 from dgnet.models.registry import entry
 from dgnet.problems import CONSISTENT, LUMPED
 from dgnet.projects import load as load_project
+from dgnet.scenarios.fits import check_fits
 from dgnet.training.calibrate import calibrated_first
 from dgnet.training.fit import Corpus, Progress
 from dgnet.training.own import recipe_of
@@ -415,6 +416,7 @@ def link_without(data: Path, path: Path, numbers: Sequence[int], left_out: int) 
             for number in numbers:
                 if number != left_out:
                     group[keys[number]] = h5py.ExternalLink(target, f"/trajectories/{keys[number]}")
+            group.attrs[digests.SUM] = digests.contents_sum(group)
 
     whole(path, write)
 
@@ -422,6 +424,7 @@ def link_without(data: Path, path: Path, numbers: Sequence[int], left_out: int) 
 def _score(run: Run, data: Path, number: int, device: str) -> dict[str, float]:
     """RNE from the offset on one trajectory, beside the better classical solver."""
     with Dataset(data) as dataset:
+        check_fits(dataset, run.scenario)
         corpus = Corpus.read(dataset, [number], device)
     problem, offset = corpus.problem(base_problem(run.scenario, device)), run.scenario.offsets
 

@@ -20,6 +20,7 @@ from dgnet.models import Classical, few_threads, rollout
 from dgnet.problems import CONSISTENT, LUMPED, Discretisation, Robin
 from dgnet.projects.project import Project
 from dgnet.projects.units import DIFFUSIVITY, RATE, SPEED, Units
+from dgnet.scenarios.fits import check_fits
 from dgnet.scenarios.scenario import given_velocity
 
 Tensor = torch.Tensor
@@ -40,6 +41,7 @@ def check(project: Project, device: str = "cpu", report: Report | None = None) -
     """All items, in the order in which a problem is read: mesh, equation, data, solver."""
     s = project.scenario
     with Dataset(project.data) as data, few_threads(s.mesh.n_nodes, device):
+        check_fits(data, s)
         data.check_numbers()
         velocity = _velocity(project, data)
         problem = s.problem(None if s.flow is None else velocity[None])

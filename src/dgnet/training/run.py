@@ -25,6 +25,7 @@ from dgnet.models.base import few_threads
 from dgnet.models.registry import configure, entry
 from dgnet.problems import Discretisation
 from dgnet.scenarios import get
+from dgnet.scenarios.fits import check_fits
 from dgnet.scenarios.scenario import Scenario
 from dgnet.training.fit import Corpus, Progress, fit, join_processes, load_checkpoint, split, wait_for_all
 from dgnet.training.presets import baseline_recipe, model_config, recipe_for
@@ -125,6 +126,7 @@ def train(scenario: Scenario, truth: str, data: Path, folder: Path, *, model: st
     if path.exists() and path.read_text() != text:
         raise InputError(f"{folder} holds another run; choose another folder or remove it")
     with Dataset(data) as dataset:
+        check_fits(dataset, scenario, truth)
         count = len(dataset.of("train")[:trajectories])
         if plan is None and model == "dgnet":
             plan = recipe_for(scenario.name, recipe, count, dataset.steps, unknown_reaction, scenario.size)

@@ -35,6 +35,7 @@ from dgnet.models.base import few_threads
 from dgnet.problems import CONSISTENT, LUMPED, Discretisation, Source, step_average
 from dgnet.reference.transport import march
 from dgnet.scenarios import Draw, Scenario, Truth
+from dgnet.scenarios.fits import check_fits
 from dgnet.scenarios.scenario import Sample
 from dgnet.training.run import Run, base_problem
 
@@ -68,6 +69,7 @@ class Trial:
             for name, value in (("scenario", scenario.name), ("size", scenario.size)):
                 if found.get(name) != value:
                     raise InputError(f"{data} is of {name} '{found.get(name)}', the run of '{value}'")
+            check_fits(dataset, scenario)
             numbers = dataset.of("test")[:limit]
             if not numbers:
                 raise InputError(f"{data} has no test trajectory")

@@ -17,6 +17,7 @@ from dgnet.errors import InputError, SolveError
 from dgnet.evaluation.bench.timing import sync
 from dgnet.evaluation.metrics import Sums
 from dgnet.models import few_threads, rollout
+from dgnet.scenarios.fits import check_fits
 from dgnet.scenarios.scenario import Scenario
 from dgnet.training.fit import Corpus
 from dgnet.training.run import base_problem
@@ -67,6 +68,7 @@ def judge(models: Mapping[str, Any], scenario: Scenario, path: Path, device: str
     """Roll out every model on all test trajectories of a data set, or on the first `limit` of them."""
     base = base_problem(scenario, device)
     with Dataset(path) as dataset:
+        check_fits(dataset, scenario)
         numbers = dataset.of("test")[:limit]
         if not numbers:
             raise InputError(f"{path} has no test trajectory")

@@ -21,6 +21,7 @@ from dgnet.evaluation.reproduce.engine import Options, about, data_set, has_data
 from dgnet.evaluation.reproduce.judge import judge
 from dgnet.evaluation.show import robust_limits
 from dgnet.models import few_threads, rollout
+from dgnet.scenarios.fits import check_fits
 from dgnet.scenarios.generate import flow_record, flow_rows, source_rows
 from dgnet.scenarios.scenario import Scenario, Truth, given_velocity
 from dgnet.training.fit import Corpus
@@ -105,6 +106,7 @@ def operator(cell: Cell, options: Options) -> dict[str, Any]:
     opened = Run.open(cell.trained.folder(options.out) / "run", "cpu")
     scenario, folder = opened.scenario, cell.folder(options.out)
     with Dataset(path) as dataset:
+        check_fits(dataset, scenario)
         corpus = Corpus.read(dataset, dataset.of("test")[:1], "cpu", torch.float64)
     begin = time.perf_counter()
     problem = corpus.problem(base_problem(scenario, "cpu"))

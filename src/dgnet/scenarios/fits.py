@@ -1,0 +1,54 @@
+"""Do data fit a problem? Every command that reads a data set for a scenario asks here first."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dgnet.data import Dataset
+from dgnet.errors import InputError
+from dgnet.scenarios.scenario import Scenario
+
+
+def check_fits(data: Dataset, scenario: Scenario, truth: str = "") -> None:
+    """Refuse data of another scenario, mesh, field, time step, offset, flow or (where given) kind of truth, naming what differs."""
+    named, own = data.provenance.get("scenario"), "own"
+    if named is not None and named != scenario.name and own not in (scenario.size, data.provenance.get("size")):
+        raise InputError(f"{data.path} holds data of '{named}', not of '{scenario.name}'")
+    kind = data.provenance.get("truth")
+    if truth and kind != truth:
+        raise InputError(f"{data.path} holds {kind} truth, the run was trained on {truth}")
+    _check_mesh(data, scenario)
+    if data.fields != scenario.pde.fields:
+        raise InputError(f"{data.path} has the fields {', '.join(data.fields)}, '{scenario.name}' has "
+                         f"{', '.join(scenario.pde.fields)}")
+    if not abs(data.dt - scenario.dt) <= 1e-9 * scenario.dt:
+        raise InputError(f"{data.path} has the time step {data.dt:g}, '{scenario.name}' has {scenario.dt:g}")
+    if not np.allclose(data.offset, scenario.offsets, rtol=1e-6, atol=1e-12):
+        raise InputError(f"{data.path} has the offset {_list(data.offset)}, '{scenario.name}' has {_list(scenario.offsets)}: "
+                         "errors would be measured from another value")
+    if data.has_velocity != (scenario.flow is not None):
+        raise InputError(f"{data.path} has {'a' if data.has_velocity else 'no'} flow, '{scenario.name}' "
+                         f"{'needs one' if scenario.flow is not None else 'has none that comes with the data'}")
+    wanted = scenario.dt * np.arange(data.steps + 1)
+    for number in range(len(data)):
+        off = ~(np.abs(data.times(number) - wanted) <= 1e-4 * scenario.dt)  # single precision of long series is enough
+        if off.any():
+            k = int(off.argmax())
+            raise InputError(f"{data.path}: trajectory {number} has its stored time {k} at t = {data.times(number)[k]:g}, not at "
+                             f"{wanted[k]:g}: times must be 0, Δt, 2 Δt, ...")
+
+
+def _check_mesh(data: Dataset, scenario: Scenario) -> None:
+    found, mesh = data.mesh, scenario.mesh
+    if found.points.shape != mesh.points.shape or found.cells.shape != mesh.cells.shape:
+        raise InputError(f"{data.path} is on another mesh ({found.n_nodes} nodes, {found.n_cells} cells) than '{scenario.name}' "
+                         f"({mesh.n_nodes} nodes, {mesh.n_cells} cells)")
+    far = np.linalg.norm(found.points - mesh.points, axis=1)
+    if not far.max() <= 1e-9 * np.ptp(mesh.points, axis=0).max():
+        raise InputError(f"{data.path} is on another mesh than '{scenario.name}': node {int(far.argmax())} lies elsewhere")
+    if not np.array_equal(np.sort(found.cells, axis=1), np.sort(mesh.cells, axis=1)):
+        raise InputError(f"{data.path} is on another mesh than '{scenario.name}': its cells join other nodes")
+
+
+def _list(values: tuple[float, ...]) -> str:
+    return ", ".join(f"{v:g}" for v in values)
