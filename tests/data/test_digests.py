@@ -66,7 +66,7 @@ def test_a_changed_state_is_named_and_can_be_read_all_the_same(tmp_path: Path, m
     flipped(path, place + 4 * mesh.n_nodes, 1)
     with Dataset(path) as data:
         data.read(0)
-        with pytest.raises(InputError, match="state of trajectory 1.*checksum"):
+        with pytest.raises(InputError, match=r"state of trajectory 1.*checksum"):
             data.read(1, 2, 2)
     monkeypatch.setenv("DGNET_VERIFY", "0")
     with Dataset(path) as data:

@@ -204,7 +204,7 @@ def roll_out(folder: Path, *, source: Path | None = None, trajectory: int | None
         stored = None
         if trajectory is not None:
             stored = stack.enter_context(Dataset(used))
-            check_fits(stored, scenario)
+            check_fits(stored, scenario, from_zero=True)
         elif scenario.flow is not None:
             raise InputError(f"'{scenario.name}' needs a flow: name the trajectory that has it with --trajectory")
         steps = _steps(scenario, stored, trajectory, table, steps)

@@ -9,8 +9,11 @@ from dgnet.errors import InputError
 from dgnet.scenarios.scenario import Scenario
 
 
-def check_fits(data: Dataset, scenario: Scenario, truth: str = "") -> None:
-    """Refuse data of another scenario, mesh, field, time step, offset, flow or (where given) kind of truth, naming what differs."""
+def check_fits(data: Dataset, scenario: Scenario, truth: str = "", from_zero: bool = False) -> None:
+    """Refuse data of another scenario, mesh, field, time step, offset, flow or (where given) kind of truth, naming what differs.
+
+    Times must be evenly spaced; with `from_zero` they also must begin at 0.
+    """
     named, own = data.provenance.get("scenario"), "own"
     if named is not None and named != scenario.name and own not in (scenario.size, data.provenance.get("size")):
         raise InputError(f"{data.path} holds data of '{named}', not of '{scenario.name}'")
@@ -29,13 +32,15 @@ def check_fits(data: Dataset, scenario: Scenario, truth: str = "") -> None:
     if data.has_velocity != (scenario.flow is not None):
         raise InputError(f"{data.path} has {'a' if data.has_velocity else 'no'} flow, '{scenario.name}' "
                          f"{'needs one' if scenario.flow is not None else 'has none that comes with the data'}")
-    wanted = scenario.dt * np.arange(data.steps + 1)
+    even = scenario.dt * np.arange(data.steps + 1)
     for number in range(len(data)):
-        off = ~(np.abs(data.times(number) - wanted) <= 1e-4 * scenario.dt)  # single precision of long series is enough
+        times = data.times(number)
+        wanted = even if from_zero else times[0] + even
+        off = ~(np.abs(times - wanted) <= 1e-4 * scenario.dt)  # single precision of long series is enough
         if off.any():
             k = int(off.argmax())
-            raise InputError(f"{data.path}: trajectory {number} has its stored time {k} at t = {data.times(number)[k]:g}, not at "
-                             f"{wanted[k]:g}: times must be 0, Δt, 2 Δt, ...")
+            raise InputError(f"{data.path}: trajectory {number} has its stored time {k} at t = {times[k]:g}, not at {wanted[k]:g}: "
+                             f"times must be evenly spaced by Δt = {scenario.dt:g}" + (" and begin at 0" if from_zero else ""))
 
 
 def _check_mesh(data: Dataset, scenario: Scenario) -> None:
