@@ -198,14 +198,39 @@ def test_second_order_in_time_with_a_nonlinear_reaction():
     assert self_order(states, COUNTS) > 1.85
 
 
-def test_second_order_in_time_with_a_moving_velocity_and_per_trajectory_flow():
+@pytest.mark.parametrize("damped", [0, 2])
+@pytest.mark.parametrize("form", ["galerkin", "skew"])
+def test_second_order_in_time_with_a_moving_velocity_and_per_trajectory_flow(form, damped):
     def at(dt):
         def velocity(t):
             swirl = torch.stack([torch.from_numpy(MESH.points[:, 1] - 0.5), torch.from_numpy(0.5 - MESH.points[:, 0])], -1)
             return torch.stack([swirl * np.cos(3 * t), swirl * (1 + np.sin(2 * t))])
-        return Discretisation(MESH, PDE(diffusion=0.02, velocity=velocity), [], dt)
-    both = final_states(at, lambda x: smooth(x).expand(2, -1, -1), 1.0, COUNTS)
+        return Discretisation(MESH, PDE(diffusion=0.02, velocity=velocity), [], dt, advection_form=form)
+    both = final_states(at, lambda x: smooth(x).expand(2, -1, -1), 1.0, COUNTS, damped_start=damped)
     assert self_order(both, COUNTS) > 1.85
+
+
+def test_second_order_in_time_with_a_velocity_of_place_and_time():
+    """A standing swirl whose centre wanders: v(x, t) is not a product of a field and a factor."""
+    def at(dt):
+        x = torch.from_numpy(np.array(MESH.points))
+
+        def velocity(t):
+            centre = torch.tensor([0.5 + 0.2 * np.cos(4 * t), 0.5 + 0.2 * np.sin(3 * t)])
+            away = x - centre
+            return torch.stack([-away[:, 1], away[:, 0]], -1) * torch.exp(-8 * away.square().sum(-1, keepdim=True)) * 5
+        return Discretisation(MESH, PDE(diffusion=0.02, velocity=velocity), [], dt, advection_form="skew")
+    states = final_states(at, smooth, 1.0, COUNTS)
+    assert self_order(states, COUNTS) > 1.85
+
+
+def test_second_order_in_time_with_a_moving_exchange_and_flux():
+    def at(dt):
+        return Discretisation(MESH, PDE(diffusion=0.1), [
+            Robin("right", lambda x, t: 2 + np.sin(5 * t) + 0 * x[:, 0], lambda x, t: x[:, 1] * np.cos(4 * t)),
+            Neumann("left", lambda x, t: x[:, 1] * np.sin(6 * t))], dt)
+    states = final_states(at, smooth, 1.0, COUNTS)
+    assert self_order(states, COUNTS) > 1.85
 
 
 @pytest.mark.parametrize("theta, expected", [(0.5, 2.0), (1.0, 1.0)])

@@ -1,8 +1,14 @@
 """The discrete Green solver: one step of the theta scheme, with everything inside one linear system.
 
-    (M + theta dt K1) u+ = (M - (1 - theta) dt K0) u + dt (M f + g)            theta = 1/2: Crank-Nicolson, order 2
+    (M + theta dt K) u+ = (M - (1 - theta) dt K) u + dt (M f + g)              theta = 1/2: Crank-Nicolson, order 2
 
-(paper, Eq. 5-6, with G = (M + dt/2 K)^-1 M.) f is the average of the source over the step, g that of the boundary loads.
+(paper, Eq. 5-6, with G = (M + dt/2 K)^-1 M.) f is the average of the source over the step. K and the boundary loads g are
+those of the middle of the step, t + dt/2: the same K on both sides, whatever changes in time. With w = theta u+ + (1 - theta) u,
+
+    |u+|_M^2 - |u|_M^2 = -2 dt w^T K w - (2 theta - 1) |u+ - u|_M^2            (f = g = 0)
+
+so where the symmetric part of K is not negative, no step gains energy, for any sequence of flows. With K(t) on the right and
+K(t + dt) on the left, as the trapezoidal rule has them, a flow that reverses at every step gains energy without bound.
 A known reaction enters by predictor-corrector: u* with r(u), then u+ with (r(u) + r(u*)) / 2, order 2. Dirichlet rows sit
 inside the system: their columns go to the right-hand side, so the matrix stays symmetric, and their value is that of the
 new time level.
@@ -85,15 +91,15 @@ class Elimination:
 
 
 class StepOperator:
-    """One assembled step: right-hand side, elimination and the prepared inverse of A = M + theta dt K1."""
+    """One assembled step: right-hand side, elimination and the prepared inverse of A = M + theta dt K."""
 
-    def __init__(self, M: EdgeMatrix, K0: EdgeMatrix, K1: EdgeMatrix, dt: float, theta: float = 0.5,
+    def __init__(self, M: EdgeMatrix, K: EdgeMatrix, dt: float, theta: float = 0.5,
                  fixed: Tensor | None = None, *, backend: str = "auto", symmetric: bool, mass_low: float = 0.0,
                  rest: EdgeMatrix | Callable[[], EdgeMatrix | None] | None = None, tolerance: float | None = None,
                  solves: int = 1000, monitor: Monitor | None = None, bounds: Bounds | None = None, columns: int = 1) -> None:
         self.M, self.dt, self.theta = M, dt, theta
-        full = _aligned(M + K1 * (theta * dt))
-        self.B = _aligned(M + K0 * (-(1 - theta) * dt))
+        full = _aligned(M + K * (theta * dt))
+        self.B = _aligned(M + K * (-(1 - theta) * dt))
         self.elimination = None if fixed is None else Elimination(fixed)
         self.full = full
         self.A = full if self.elimination is None else self.elimination.matrix(full)
@@ -194,59 +200,37 @@ class GreenSolver:
         self._age = self._version = 0
         self._severed: StepOperator | None = None
         self._frozen: Bounds | None = None
-        self._ahead: tuple[float, bool, EdgeMatrix] | None = None
 
     # ------------------------------------------------------------------ operators
 
     def operator(self, t: float = 0.0, theta: float | None = None, dt: float | None = None) -> StepOperator:
-        """The step from t to t + dt. Kept while nothing it was built from has changed."""
+        """The step from t to t + dt, with K(t + dt/2). Kept while nothing it was built from has changed."""
         if self._severed is not None:
             return self._severed
         p, ops = self.problem, self.operators
         theta = self.theta if theta is None else theta
         dt = p.dt if dt is None else dt
+        middle = t + 0.5 * dt
         if self._frozen is not None:
-            K0, K1 = self._ends(t, dt)
-            return StepOperator(ops.mass, K0, K1, dt, theta, p.fixed, backend="iterative",
-                                symmetric=ops.symmetric, mass_low=ops.mass_low, rest=lambda: ops.rest(t + dt),
+            return StepOperator(ops.mass, ops.stiffness(middle), dt, theta, p.fixed, backend="iterative",
+                                symmetric=ops.symmetric, mass_low=ops.mass_low, rest=lambda: ops.rest(middle),
                                 tolerance=self.tolerance, monitor=self.monitor, bounds=self._frozen)
         key = (t if ops.time_dependent else None, theta, dt, torch.is_grad_enabled())
         if self._cache is not None and self._cache[0] == key:
             kept = self._cache[1]
-            if ops.time_dependent or (kept is ops.stiffness(t) and kept.values._version == self._version):
+            if ops.time_dependent or (kept is ops.stiffness(middle) and kept.values._version == self._version):
                 return self._cache[2]
-        K0 = self._stiffness(t, dt)
-        K1 = ops.stiffness(t + dt) if ops.time_dependent else K0
-        if ops.time_dependent:
-            self._ahead = t + dt, torch.is_grad_enabled(), K1
+        K = ops.stiffness(middle)
         bounds = self._bounds if ops.time_dependent and self._age % 50 else None
-        step = StepOperator(ops.mass, K0, K1, dt, theta, p.fixed, backend=self.backend, symmetric=ops.symmetric,
-                            mass_low=ops.mass_low, rest=lambda: ops.rest(t + dt), tolerance=self.tolerance,
+        step = StepOperator(ops.mass, K, dt, theta, p.fixed, backend=self.backend, symmetric=ops.symmetric,
+                            mass_low=ops.mass_low, rest=lambda: ops.rest(middle), tolerance=self.tolerance,
                             solves=1 if ops.time_dependent else self.solves, monitor=self.monitor, bounds=bounds,
                             columns=self.columns)
         if ops.time_dependent:
             wide = step.bounds if self._bounds is None else step.bounds.union(self._bounds)
             self._bounds, self._age = replace(wide, tight=True), self._age + 1
-        self._cache, self._version = (key, K0, step), K0.values._version
+        self._cache, self._version = (key, K, step), K.values._version
         return step
-
-    def _ends(self, t: float, dt: float) -> tuple[EdgeMatrix, EdgeMatrix]:
-        """K(t) and K(t + dt); of a flow that is shown, both are assembled in one go."""
-        flow, stiffness = self.problem.pde.velocity, self.operators.stiffness
-        if t == 0.0 and dt == self.problem.dt and isinstance(flow, HeldFlow):
-            found = flow.ends(lambda t: stiffness(t).values)
-            if found is not None:
-                pattern = self.operators.mass.pattern
-                return EdgeMatrix(pattern, found[0]), EdgeMatrix(pattern, found[1])
-        return stiffness(t), stiffness(t + dt)
-
-    def _stiffness(self, t: float, dt: float) -> EdgeMatrix:
-        """K(t); the end of the last step is the start of this one."""
-        if self._ahead is not None:
-            time, tracked, K = self._ahead
-            if abs(time - t) < 1e-9 * dt and tracked == torch.is_grad_enabled():
-                return K
-        return self.operators.stiffness(t)
 
     @torch.no_grad()
     def freeze(self, times: Sequence[float]) -> bool:
@@ -258,15 +242,15 @@ class GreenSolver:
         p, ops, flow = self.problem, self.operators, self.problem.pde.velocity
         if not isinstance(flow, HeldFlow) or not times:
             return False
-        one = flow(times[0] + p.dt)
+        one = flow(times[0])
         matrices = (one.shape[0] if one.dim() == 3 else 1) * p.geometry.pattern.nnz
         chunk = max(1, _FROZEN_ENTRIES[p.geometry.device.type] // matrices)
         worst: Bounds | None = None
         try:
             for first in range(0, len(times), chunk):
-                flow.spread([t + p.dt for t in times[first:first + chunk]])  # A has the flow at the end of the step
+                flow.spread([t + 0.5 * p.dt for t in times[first:first + chunk]])
                 K = ops.stiffness(0.0)
-                found = StepOperator(ops.mass, K, K, p.dt, self.theta, p.fixed, backend="iterative", symmetric=ops.symmetric,
+                found = StepOperator(ops.mass, K, p.dt, self.theta, p.fixed, backend="iterative", symmetric=ops.symmetric,
                                      mass_low=ops.mass_low, rest=ops.rest(0.0), tolerance=self.tolerance).bounds
                 worst = found if worst is None else worst.union(found)
         finally:
@@ -340,23 +324,20 @@ class GreenSolver:
         ops = self.operators
         op = self.operator(t, theta, dt)
         w = None if self.problem.fixed_at_zero else self.problem.fixed_values(t + dt)
-        right = op.right_hand_side(u, self._force(f, t, theta, dt))
+        right = op.right_hand_side(u, self._force(f, t, dt))
         if ops.reaction is None:
             return op.solve(right, w)
         r0 = ops.reaction(u)
         guess = op.solve(right + dt * product(ops.mass, r0), w)
         return op.solve(right + dt * product(ops.mass, torch.lerp(r0, ops.reaction(guess), theta)), w)
 
-    def _force(self, f: Tensor | None, t: float, theta: float, dt: float) -> Tensor | None:
-        ops = self.operators
-        force = None if f is None else product(ops.source, f)
-        g1 = ops.load(t + dt)
-        if g1 is not None:
-            g0 = ops.load(t)
-            assert g0 is not None
-            load = g1 if g0 is g1 else torch.lerp(g0, g1, theta)
-            force = load[None] if force is None else force + load
-        return force
+    def _force(self, f: Tensor | None, t: float, dt: float) -> Tensor | None:
+        """P f + g(t + dt/2): the same time as K, so that a state equal to the ambient rests whatever the exchange does."""
+        force = None if f is None else product(self.operators.source, f)
+        load = self.operators.load(t + 0.5 * dt)
+        if load is None:
+            return force
+        return load[None] if force is None else force + load
 
     def impulse(self, node: int, field: int = 0, t: float = 0.0) -> Tensor:
         """A column of G = (M + theta dt K)^-1 M as a field [N, F]: the response to a unit impulse at a node."""

@@ -61,9 +61,9 @@ def samples(model: DGNet, solver: GreenSolver, mass: Transfer, data: Corpus, k: 
     """Of step k (from time t) of every trajectory, at the nodes that are free: features [S, J], rho [S] and weights [S, 1]."""
     p, ops, dt = solver.problem, solver.operators, data.dt
     u, after = (p.restrict(data.state[:, j]) for j in (k, k + 1))
-    rest = product(ops.mass, after - u) + 0.5 * dt * (product(ops.stiffness(t), u) + product(ops.stiffness(t + dt), after))
+    rest = product(ops.mass, after - u) + 0.5 * dt * product(ops.stiffness(t + 0.5 * dt), u + after)
     f = None if data.source is None else p.restrict(data.source[:, k])
-    force = solver._force(f, t, 0.5, dt)
+    force = solver._force(f, t, dt)
     if force is not None:
         rest = rest - dt * force
     rho = unfold(apply(mass.solver, mass.mass, fold(rest / dt, 1, 1)), 1, 1, *u.shape[::2])[..., 0].double()
