@@ -416,7 +416,7 @@ def link_without(data: Path, path: Path, numbers: Sequence[int], left_out: int) 
             for number in numbers:
                 if number != left_out:
                     group[keys[number]] = h5py.ExternalLink(target, f"/trajectories/{keys[number]}")
-            group.attrs[digests.SUM] = digests.contents_sum(group)
+            group.attrs[digests.SUM] = digests.contents_sum(source["trajectories"], group.keys())
 
     whole(path, write)
 
