@@ -255,7 +255,8 @@ def analyse(run: Path, data: Annotated[Path | None, typer.Option(help="Data set;
     with Dataset(data or opened.settings.data) as dataset:
         check_fits(dataset, opened.scenario)
         corpus = Corpus.read(dataset, dataset.of("train")[:1], device)
-    problem = corpus.problem(base_problem(opened.scenario, device))
-    result = study_operator(opened.model, problem, corpus.state, corpus.source, folder=out or run / "analysis")
+    base = base_problem(opened.scenario, device)
+    result = study_operator(opened.model, corpus.problem(base), corpus.state, corpus.source, t=corpus.clock(base),
+                            folder=out or run / "analysis")
     write_json(json_path or run / "analysis.json", result)
     console.print_json(json.dumps({k: v for k, v in result.items() if not isinstance(v, list)}))

@@ -333,7 +333,7 @@ def study(model: DGNet, problem: Discretisation, truth_states: Tensor | None = N
           t: float = 0.0, steps: int = 40, dense: int | None = None) -> Study:
     """Operators at time `t` (first trajectory, where flows differ), and consistency on true states [B, T+1, N, F].
 
-    `source` [B, T, N, F] is the step-averaged one that goes with the states, whose first time is 0. At most `steps` steps of them
+    `source` [B, T, N, F] is the step-averaged one that goes with the states, whose first time is `t`. At most `steps` steps of them
     are used, evenly spread. `dense` overrides the size up to which all eigenvalues are computed.
     """
     p = doubled(problem).recast(model.config.consistent, model.config.advection_form)
@@ -353,7 +353,7 @@ def study(model: DGNet, problem: Discretisation, truth_states: Tensor | None = N
             physics, learned = (Pencil(_piece(M, number, free), _piece(K, number, free), dense)
                                 for M, K in ((mass, stiffness), (learned_mass, learned_stiffness)))
             fields.append(_field_study(name, free, physics, learned, p.dt))
-        consistency = None if truth_states is None else _consistency(twin, p, truth_states, source, steps)
+        consistency = None if truth_states is None else _consistency(twin, p, truth_states, source, steps, t)
         pairs = cell_pairs(p.geometry)
         learns = model.config.structured and model.config.learn_mass
         factor = (learned_mass.values[0, 0, pairs.upper] / pairs.weight).numpy() if learns else None
@@ -419,7 +419,7 @@ def _spread(x: np.ndarray) -> dict[str, float]:
     return {"min": float(x.min()), "mean": float(x.mean()), "max": float(x.max())}
 
 
-def _consistency(model: DGNet, p: Discretisation, truth: Tensor, source: Tensor | None, count: int) -> Consistency:
+def _consistency(model: DGNet, p: Discretisation, truth: Tensor, source: Tensor | None, count: int, t: float) -> Consistency:
     """Theorem 1 on data: e = (u(t + dt) - step(u(t))) / dt for the classical and the learned step, from true states."""
     p.check_state(truth, "the true states")
     rounding = torch.finfo(truth.dtype).eps if truth.dtype.is_floating_point else 0.0
@@ -433,7 +433,7 @@ def _consistency(model: DGNet, p: Discretisation, truth: Tensor, source: Tensor 
     state = model.prepare(p, len(truth), len(chosen))
     errors: dict[str, list[Tensor]] = {"classical": [], "operator": [], "learned": []}
     for k in chosen:
-        u, after, at = truth[:, k], truth[:, k + 1], float(k) * p.dt
+        u, after, at = truth[:, k], truth[:, k + 1], t + float(k) * p.dt
         drive = None if f is None else f[:, k]
         for key, new in (("classical", classical.step(u, drive, at)), ("operator", state.solver.step(u, drive, at)),
                          ("learned", model.step(state, u, drive, at, model.first_steps + 1))):

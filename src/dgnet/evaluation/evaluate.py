@@ -16,7 +16,7 @@ from dgnet.errors import InputError
 from dgnet.evaluation import figures
 from dgnet.evaluation.figures import LABELS
 from dgnet.evaluation.metrics import rne_over_time, score
-from dgnet.models import Classical, few_threads, rollout
+from dgnet.models import Classical, few_threads
 from dgnet.problems import CONSISTENT, LUMPED
 from dgnet.scenarios.fits import check_fits
 from dgnet.training.fit import Corpus
@@ -45,7 +45,7 @@ def predictions(models: dict[str, Any], run: Run, data: Corpus, device: str,
         for at in range(0, len(data), per):
             piece = data.part(range(at, min(at + per, len(data))))
             with torch.no_grad(), few_threads(run.scenario.mesh.n_nodes, device):
-                parts.append(rollout(model, piece.problem(base), piece.state[:, 0], piece.source, piece.steps).cpu())
+                parts.append(piece.predict(model, base).cpu())
         out[name] = torch.cat(parts)
         if seconds is not None:
             seconds[name] = time.perf_counter() - begin

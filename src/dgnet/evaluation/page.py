@@ -293,7 +293,8 @@ def corrections(run: Run, data: Corpus) -> list[tuple[str, str, str]]:
         return []
     c = model.config
     one = data.part([0])
-    problem = one.problem(base_problem(run.scenario, str(data.state.device)))
+    base = base_problem(run.scenario, str(data.state.device))
+    problem, begin = one.problem(base), one.clock(base)
     with torch.no_grad():
         state = model.prepare(problem)
         p, ops = state.solver.problem, state.solver.operators
@@ -305,15 +306,15 @@ def corrections(run: Run, data: Corpus) -> list[tuple[str, str, str]]:
             rows.append(("source stencil", _share(ops.source, p.mass), "how a node gathers a source that the mesh hardly sees"))
         if c.green and ((c.structured and (c.learn_diffusion or c.learn_streamline)) or c.decoder == "edge" or c.calibrate):
             what = "calibration included" if c.calibrate else "diffusion, advection and boundaries"
-            rows.append(("stiffness", _share(ops.stiffness(0.0), p.stiffness(0.0)), f"how neighbours exchange; {what}"))
+            rows.append(("stiffness", _share(ops.stiffness(begin), p.stiffness(begin)), f"how neighbours exchange; {what}"))
         steps = sorted({round(k) for k in np.linspace(1, one.steps - 1, 6)} & set(range(one.steps)))
         change = torch.stack([one.state[:, k + 1] - one.state[:, k] for k in steps]).square().mean().sqrt().clamp(min=1e-30)
         if c.residual and c.green:
             gaps = []
             for k in steps:
                 f = None if one.source is None else one.source[:, k]
-                u = one.state[:, k]
-                gaps.append(model.step(state, u, f, k * p.dt, model.first_steps + 1) - state.solver.step(u, f, k * p.dt))
+                u, t = one.state[:, k], begin + k * p.dt
+                gaps.append(model.step(state, u, f, t, model.first_steps + 1) - state.solver.step(u, f, t))
             size = torch.stack(gaps).square().mean().sqrt() / change
             rows.append(("residual network", f"{float(size):.2g} of a step's change", "what no operator explains"))
         if c.reaction == "learned" and ops.reaction is not None:

@@ -28,7 +28,7 @@ from dgnet.errors import InputError
 from dgnet.evaluation.figures import whole
 from dgnet.evaluation.metrics import rne
 from dgnet.mesh import Mesh
-from dgnet.models import Classical, few_threads, rollout
+from dgnet.models import Classical, few_threads
 from dgnet.models.registry import entry
 from dgnet.problems import CONSISTENT, LUMPED
 from dgnet.projects import load as load_project
@@ -426,11 +426,11 @@ def _score(run: Run, data: Path, number: int, device: str) -> dict[str, float]:
     with Dataset(data) as dataset:
         check_fits(dataset, run.scenario)
         corpus = Corpus.read(dataset, [number], device)
-    problem, offset = corpus.problem(base_problem(run.scenario, device)), run.scenario.offsets
+    base, offset = base_problem(run.scenario, device), run.scenario.offsets
 
     def error(model: Any) -> float:
         with torch.no_grad(), few_threads(run.scenario.mesh.n_nodes, device):
-            states = rollout(model, problem, corpus.state[:, 0], corpus.source, corpus.steps)
+            states = corpus.predict(model, base)
         value = rne(states, corpus.state, offset)
         return value if math.isfinite(value) else math.inf
 

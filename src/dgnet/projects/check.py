@@ -190,11 +190,12 @@ def fixed_items(problem: Discretisation, data: Dataset) -> list[Item]:
     """Do the data have the values that Dirichlet conditions fix?"""
     if problem.fixed is None:
         return []
-    state = torch.from_numpy(data.read(0, only=()).state).to(torch.float64)
+    first = data.read(0, only=())
+    state = torch.from_numpy(first.state).to(torch.float64)
     mask = problem.fixed.expand(problem.n_fields, -1).T
     worst = 0.0
     for k in sorted({0, 1, data.steps // 2, data.steps} - ({0} if data.steps > 1 else set())):
-        wanted = problem.fixed_values(k * data.dt)
+        wanted = problem.fixed_values(float(first.time[k]))
         assert wanted is not None
         worst = max(worst, float((problem.restrict(state[k]) - wanted)[mask].abs().max()))
     spread = float(state.std())
@@ -319,10 +320,12 @@ def solver_items(project: Project, data: Dataset, device: str, report: Report | 
     done, total = 0, 2 * len(splits)
     explained = float("nan")
     for split, numbers in splits:
+        begin = {n: float(data.read(n, 0, 1, only=()).time[0]) for n in numbers}  # one time serves a batch
+        numbers = [n for n in numbers if abs(begin[n] - begin[numbers[0]]) < 1e-6 * data.dt]
         batch = data.batch(numbers, device=device, dtype=torch.float64, only=("source_average", "velocity"))
         problem = s.problem(None if s.flow is None else batch.velocity, device=device)
         if batch.velocity is not None:
-            problem = problem.given(given_velocity(batch.velocity, s.dt))
+            problem = problem.given(given_velocity(batch.velocity, s.dt, float(batch.time[0, 0])))
         rows[split] = {}
         for name, kind in (("consistent", CONSISTENT), ("lumped", LUMPED)):
             with torch.no_grad():
@@ -353,7 +356,7 @@ def solver_items(project: Project, data: Dataset, device: str, report: Report | 
 
 def _error(model: Classical, problem: Discretisation, batch: Any, shift: Tensor) -> float:
     try:
-        states = rollout(model, problem, batch.state[:, 0], batch.source_average, batch.steps)
+        states = rollout(model, problem, batch.state[:, 0], batch.source_average, batch.steps, t0=float(batch.time[0, 0]))
     except SolveError:
         return float("inf")
     size = float((batch.state - shift).norm())
@@ -369,7 +372,7 @@ def _explained(problem: Discretisation, batch: Any, most: int = 20) -> float:
         u, after = batch.state[:, k], batch.state[:, k + 1]
         source = None if batch.source_average is None else batch.source_average[:, k]
         try:
-            guess = state.step(u, source, float(k) * problem.dt)
+            guess = state.step(u, source, float(batch.time[0, k]))
         except SolveError:
             return float("nan")
         gap += float((guess - after).square().sum())

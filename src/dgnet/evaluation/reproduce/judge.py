@@ -16,7 +16,7 @@ from dgnet.data import Dataset
 from dgnet.errors import InputError, SolveError
 from dgnet.evaluation.bench.timing import sync
 from dgnet.evaluation.metrics import Sums
-from dgnet.models import few_threads, rollout
+from dgnet.models import few_threads
 from dgnet.scenarios.fits import check_fits
 from dgnet.scenarios.scenario import Scenario
 from dgnet.training.fit import Corpus
@@ -100,7 +100,7 @@ def _roll(name: str, model: Any, data: Corpus, base: Any, scenario: Scenario, de
     begin = time.perf_counter()
     try:
         with torch.no_grad(), few_threads(scenario.mesh.n_nodes, device):
-            states = rollout(model, data.problem(base), data.state[:, 0], data.source, data.steps)
+            states = data.predict(model, base)
     except SolveError as error:  # a rollout that breaks down is a result, too
         states = torch.full_like(data.state, math.nan)
         result.errors[name] = str(error)
