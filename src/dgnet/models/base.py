@@ -1,4 +1,4 @@
-"""What every model is: prepare a problem once, then step. One `rollout` holds the only time loop.
+"""What every model is: prepare a problem once, then step. `rollout` is the time loop of all predictions.
 
 DGNet, the classical solver and every baseline follow the same protocol, so that they run through the same tables and
 timings. Axes are [batch, time, node, field] everywhere.
