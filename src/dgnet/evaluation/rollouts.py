@@ -85,10 +85,10 @@ class Driven:
     the same arithmetic as one that was never interrupted. `seen` is told of every block.
     """
 
-    def __init__(self, model: Any, drive: Drive | None, first: int, steps: int, block: int, like: Tensor, dt: float, t0: float,
+    def __init__(self, model: Any, drive: Drive | None, first: int, steps: int, block: int, like: Tensor, dt: float,
                  seen: Callable[[int, np.ndarray], None] | None = None, bounds: np.ndarray | None = None) -> None:
         self.model, self.drive, self.first, self.steps, self.block, self.like = model, drive, first, steps, block, like
-        self.dt, self.t0, self.seen, self.bounds = dt, t0, seen, bounds
+        self.dt, self.seen, self.bounds = dt, seen, bounds
         self.start, self.held = 0, like.new_empty(1, 0, *like.shape[1:])
         self.prepared: Any = None
 
@@ -115,7 +115,7 @@ class Driven:
                 self.start = k - k % self.block
                 self.held = self.fetch(self.start)
             source = self.held[:, k - self.start]
-        return self.model.step(state, u, source, self.t0 + k * self.dt, k)
+        return self.model.step(state, u, source, k * self.dt, k)
 
     def fetch(self, start: int) -> Tensor:
         assert self.drive is not None
@@ -210,12 +210,11 @@ def roll_out(folder: Path, *, source: Path | None = None, trajectory: int | None
         steps = _steps(scenario, stored, trajectory, table, steps)
         if out is not None and every > steps:
             raise InputError(f"--every {every} leaves nothing to store of {steps} steps")
-        t0 = 0.0 if stored is None or trajectory is None else float(stored.read(trajectory, 0, 1, only=()).time[0])
         problem, u0 = base_problem(scenario, device), _start(scenario, stored, trajectory, initial).to(device)
         if stored is not None and trajectory is not None and stored.has_velocity:
             rows = stored.read(trajectory, 0, steps, only=("velocity",)).velocity
             assert rows is not None
-            problem = problem.given(given_velocity(torch.from_numpy(rows)[None].to(u0), scenario.dt, t0))
+            problem = problem.given(given_velocity(torch.from_numpy(rows)[None].to(u0), scenario.dt))
         drive: Drive | None = None
         if table is not None:
             drive = TableDrive(table, torch.tensor(mesh.points, dtype=torch.float64, device=device), scenario.dt)
@@ -243,7 +242,7 @@ def roll_out(folder: Path, *, source: Path | None = None, trajectory: int | None
 
         begin = time.perf_counter()
         try:
-            resumed, last = _run(run, problem, u0, t0, drive, steps, watch, store, sink, report)
+            resumed, last = _run(run, problem, u0, drive, steps, watch, store, sink, report)
             seconds = time.perf_counter() - begin
             if store is not None:
                 _write_files(files, store, run, (steps, last), report)
@@ -261,8 +260,8 @@ def roll_out(folder: Path, *, source: Path | None = None, trajectory: int | None
             **{name: str(path) for name, path in files.named().items()}}
 
 
-def _run(run: Run, problem: Any, u0: Tensor, t0: float, drive: Drive | None, steps: int, watch: Watch, store: Store | None,
-         sink: Sink | None, report: Report | None) -> tuple[int, np.ndarray]:
+def _run(run: Run, problem: Any, u0: Tensor, drive: Drive | None, steps: int, watch: Watch, store: Store | None, sink: Sink | None,
+         report: Report | None) -> tuple[int, np.ndarray]:
     """March to the end, from where an earlier attempt stopped; returns that step and the last state [N, F]."""
     left = None if store is None else store.resumed
     first = 0 if left is None else int(left["step"])
@@ -272,7 +271,7 @@ def _run(run: Run, problem: Any, u0: Tensor, t0: float, drive: Drive | None, ste
     last = u0[0].cpu().numpy()
     block = max(1, _BLOCK // (4 * u0.numel()))
     bounds = None if left is None else left["bounds"]
-    model = Driven(run.model, drive, first, steps, block, u0, run.scenario.dt, t0, watch.source, bounds)
+    model = Driven(run.model, drive, first, steps, block, u0, run.scenario.dt, watch.source, bounds)
     stride = max(1, steps // 500)
 
     def take(k: int, u: Tensor) -> None:

@@ -320,7 +320,7 @@ def solver_items(project: Project, data: Dataset, device: str, report: Report | 
     done, total = 0, 2 * len(splits)
     explained = float("nan")
     for split, numbers in splits:
-        begin = {n: float(data.read(n, 0, 1, only=()).time[0]) for n in numbers}  # one time serves a batch
+        begin = {n: float(data.times(n)[0]) for n in numbers}  # one time serves a batch
         numbers = [n for n in numbers if abs(begin[n] - begin[numbers[0]]) < 1e-6 * data.dt]
         batch = data.batch(numbers, device=device, dtype=torch.float64, only=("source_average", "velocity"))
         problem = s.problem(None if s.flow is None else batch.velocity, device=device)
