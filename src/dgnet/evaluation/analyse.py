@@ -38,7 +38,7 @@ from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigs, eigsh
 from dgnet.errors import InputError
 from dgnet.evaluation import pictures
 from dgnet.green import GreenSolver
-from dgnet.models.dgnet import DGNet, cell_pairs
+from dgnet.models.dgnet import DGNet, cell_pairs, edge_mass
 from dgnet.operators import EdgeMatrix
 from dgnet.problems import Discretisation
 
@@ -356,7 +356,7 @@ def study(model: DGNet, problem: Discretisation, truth_states: Tensor | None = N
         consistency = None if truth_states is None else _consistency(twin, p, truth_states, source, steps, t)
         pairs = cell_pairs(p.geometry)
         learns = model.config.structured and model.config.learn_mass
-        factor = (learned_mass.values[0, 0, pairs.upper] / pairs.weight).numpy() if learns else None
+        factor = (learned_mass.values[0, 0, pairs.upper] / edge_mass(p, p.mass)[0]).numpy() if learns else None
         change = (learned_stiffness.values - stiffness.values)[0, 0]
         change = 0.5 * (change[pairs.upper] + change[pairs.lower])
         diagonal = stiffness.values[0, 0].abs()

@@ -161,8 +161,10 @@ class Step(nn.Module):
         self.keep("fixed", fixed)
         self.keep("wall", w)
         self.keep("lifted", None if w is None or fixed is None else Product(op.full, dtype)(torch.where(fixed, w, 0.0)[None])[0])
-        self.reaction = ops.reaction
-        self.mass = None if ops.reaction is None else Product(ops.mass, dtype)
+        self.rates = ops.rates
+        matrices = [] if ops.reaction is None else [ops.mass if ops.plain is None else ops.plain]
+        matrices += [] if ops.excess is None else [ops.mass * -1.0]
+        self.gather = nn.ModuleList([Product(A, dtype) for A in matrices])
         self.reaction_net = model.reaction_net if c.reaction == "learned" else None  # whose weights the reaction uses
         self.residual = Residual(model.residual_net, state.graph) if c.residual else None
         self.inputs: Callable[[Tensor, Tensor | None], Tensor] = model.inputs
@@ -184,17 +186,22 @@ class Step(nn.Module):
         right = self.explicit(inner) + self.dt * self.source(f)
         if self.load is not None:
             right = right + self.load
-        if self.reaction is None or self.mass is None:
+        if len(self.gather) == 0:
             new = self.invert(right)
         else:
-            r = self.reaction(inner)
-            guess = self.invert(right + self.dt * self.mass(r))
-            new = self.invert(right + self.dt * self.mass(0.5 * (r + self.reaction(guess))))
+            start = self.rates(inner)
+            guess = self.invert(right + self.dt * self.gathered(start))
+            mean = [0.5 * (r + after) for r, after in zip(start, self.rates(guess))]
+            new = self.invert(right + self.dt * self.gathered(mean))
         new = self.outward(new)
         if self.residual is not None:
             new = new + self.dt * self.rate * torch.tanh(self.residual(self.inputs(new, source)))
             new = self.outward(self.imposed(self.inward(new)))
         return new
+
+    def gathered(self, rates: list[Tensor]) -> Tensor:
+        loads = [product(r) for product, r in zip(self.gather, rates)]
+        return loads[0] if len(loads) == 1 else loads[0] + loads[1]
 
     def invert(self, right: Tensor) -> Tensor:
         if self.lifted is not None:

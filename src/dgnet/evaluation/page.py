@@ -303,7 +303,7 @@ def corrections(run: Run, data: Corpus) -> list[tuple[str, str, str]]:
             rows.append(("mass", _share(ops.mass, p.mass), "how nodal values stand for the field between the nodes; constants and "
                          "the total stay as they are"))
         if c.green and c.structured and c.learn_source:
-            rows.append(("source stencil", _share(ops.source, p.mass), "how a node gathers a source that the mesh hardly sees"))
+            rows.append(("source stencil", _share(ops.source, p.source_mass), "how a node gathers a source the mesh hardly sees"))
         if c.green and ((c.structured and (c.learn_diffusion or c.learn_streamline)) or c.decoder == "edge" or c.calibrate):
             what = "calibration included" if c.calibrate else "diffusion, advection and boundaries"
             rows.append(("stiffness", _share(ops.stiffness(begin), p.stiffness(begin)), f"how neighbours exchange; {what}"))
@@ -318,7 +318,7 @@ def corrections(run: Run, data: Corpus) -> list[tuple[str, str, str]]:
             size = torch.stack(gaps).square().mean().sqrt() / change
             rows.append(("residual network", f"{float(size):.2g} of a step's change", "what no operator explains"))
         if c.reaction == "learned" and ops.reaction is not None:
-            r = torch.stack([p.dt * ops.reaction(one.state[:, k]) for k in steps]).square().mean().sqrt() / change
+            r = torch.stack([p.dt / model.capacity * ops.reaction(one.state[:, k]) for k in steps]).square().mean().sqrt() / change
             rows.append(("reaction network", f"{float(r):.2g} of a step's change", "production as a function of the local state"))
         if state.start is not None:
             u = data.state[:, 0]

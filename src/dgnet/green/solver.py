@@ -160,7 +160,7 @@ class Operators:
     """What a step is made of. The classical ones come from a `Discretisation`; a learned model puts in its own."""
 
     mass: EdgeMatrix  # [b, f, nnz], symmetric positive definite
-    source: EdgeMatrix  # turns f into a load: the mass, unless it is learned
+    source: EdgeMatrix  # turns f into a load: the plain mass, unless it is learned
     stiffness: Callable[[float], EdgeMatrix]  # K(t)
     rest: Callable[[float], EdgeMatrix | None]  # the part of K(t) that need not be positive semidefinite
     load: Callable[[float], Tensor | None]
@@ -170,11 +170,22 @@ class Operators:
     time_dependent: bool
     parts: tuple[Tensor | None, ...] = ()  # tensors that K(t) is made of, and how: K(t) = assemble(t, *parts)
     assemble: Callable[..., EdgeMatrix] | None = None
+    plain: EdgeMatrix | None = None  # turns r(u) into a load, where a capacity makes it differ from the mass
+    excess: Callable[[Tensor], Tensor] | None = None  # a rate of u that is taken away along with it: its load is that of the mass
 
     @classmethod
     def classical(cls, p: Discretisation) -> Operators:
-        return cls(p.mass, p.mass, p.stiffness, p.advection, p.load, p.pde.reaction, p.mass_bounds[0],
-                   p.pde.velocity is None, p.time_dependent)
+        return cls(p.mass, p.source_mass, p.stiffness, p.advection, p.load, p.pde.reaction, p.mass_bounds[0],
+                   p.pde.velocity is None, p.time_dependent, plain=None if p.capacity is None else p.source_mass)
+
+    def rates(self, u: Tensor) -> list[Tensor]:
+        """r(u), and the excess where there is one."""
+        return [one(u) for one in (self.reaction, self.excess) if one is not None]
+
+    def gathered(self, rates: Sequence[Tensor]) -> Tensor:
+        """What the rates add to the right-hand side of a step."""
+        load = product(self.mass if self.plain is None else self.plain, rates[0])
+        return load if self.excess is None else load - product(self.mass, rates[1])
 
 
 class GreenSolver:
@@ -283,11 +294,12 @@ class GreenSolver:
             return EdgeMatrix(A.pattern, leaf(A.values))
 
         own = copy(self)
+        plain = None if ops.plain is None or ops.reaction is None else cut(ops.plain)
         if ops.time_dependent:
             parts = tuple(None if x is None else leaf(x) for x in ops.parts)
             assemble = ops.assemble
             assert assemble is not None
-            own.operators = replace(ops, mass=cut(ops.mass), source=cut(ops.source), parts=parts,
+            own.operators = replace(ops, mass=cut(ops.mass), source=cut(ops.source), parts=parts, plain=plain,
                                     stiffness=lambda t: assemble(t, *parts))
             return own, pairs
         op = self.operator()
@@ -297,7 +309,8 @@ class GreenSolver:
             step.full = cut(op.full)
         load = ops.load(0.0)
         load = None if load is None else leaf(load)
-        own.operators = replace(ops, mass=cut(ops.mass) if ops.reaction is not None else ops.mass, source=cut(ops.source),
+        used = ops.reaction is not None and (ops.plain is None or ops.excess is not None)  # B and A are cut by themselves
+        own.operators = replace(ops, mass=cut(ops.mass) if used else ops.mass, source=cut(ops.source), plain=plain,
                                 load=lambda t: load)
         own._severed = step
         return own, pairs
@@ -327,9 +340,10 @@ class GreenSolver:
         right = op.right_hand_side(u, self._force(f, t, dt))
         if ops.reaction is None:
             return op.solve(right, w)
-        r0 = ops.reaction(u)
-        guess = op.solve(right + dt * product(ops.mass, r0), w)
-        return op.solve(right + dt * product(ops.mass, torch.lerp(r0, ops.reaction(guess), theta)), w)
+        start = ops.rates(u)
+        guess = op.solve(right + dt * ops.gathered(start), w)
+        mean = [torch.lerp(r0, r1, theta) for r0, r1 in zip(start, ops.rates(guess))]
+        return op.solve(right + dt * ops.gathered(mean), w)
 
     def _force(self, f: Tensor | None, t: float, dt: float) -> Tensor | None:
         """P f + g(t + dt/2): the same time as K, so that a state equal to the ambient rests whatever the exchange does."""

@@ -166,6 +166,8 @@ class DGNet(nn.Module):
             self.residual_net = StateNet(d, 2 * F + extra, F, c.residual_hidden, c.residual_layers)
         for name in ("mean", "std", "source_std", "rate"):  # statistics of the training data, per field
             self.register_buffer(name, torch.zeros(F) if name == "mean" else torch.ones(F))
+        capacity = torch.ones(F) if problem.capacity is None else problem.capacity.detach().mean(1).expand(F).float().cpu()
+        self.register_buffer("capacity", capacity.clone(), persistent=False)  # the problem's, on average over the cells
         self.register_buffer("low", torch.full((F,), -torch.inf))  # where the reaction is believed, see `reaction`
         self.register_buffer("high", torch.full((F,), torch.inf))
         self.register_load_state_dict_pre_hook(_without_range)
@@ -178,6 +180,7 @@ class DGNet(nn.Module):
     std: Tensor
     source_std: Tensor
     rate: Tensor
+    capacity: Tensor
 
     @property
     def name(self) -> str:
@@ -306,7 +309,7 @@ class DGNet(nn.Module):
         `early` asks for the operators of the first steps.
         """
         c = self.config
-        M = P = p.mass
+        M, P, S = p.mass, p.source_mass, p.source_mass
         diffusion, mass_low = p.diffusion_part, p.mass_bounds[0]
         extra: Callable[[float], EdgeMatrix] | None = None  # L_neural of the `edge` decoder, as a part of K
         streamline: Tensor | None = None
@@ -316,7 +319,9 @@ class DGNet(nn.Module):
         if c.structured:
             pair, directed, cell, flow = self.decoded(graph, p, early)
             if c.learn_mass:
-                M, mass_low = learned_mass(p, soft_limit(pair[:, 0], _RANGE_DOWN, mass_headroom(p)))
+                delta = soft_limit(pair[:, 0], _RANGE_DOWN, mass_headroom(p))
+                M, mass_low = learned_mass(p, delta)
+                S = M if p.capacity is None else pair_correction(p, S, delta)
             if c.learn_source:
                 P = source_stencil(p, graph, soft_limit(directed, 3.0, 3.0))
             if c.learn_start and (early or not c.early_steps):
@@ -377,6 +382,8 @@ class DGNet(nn.Module):
             symmetric=(p.pde.velocity is None or not c.physics) and extra is None, time_dependent=p.time_dependent,
             parts=(K.values, streamline, turning, swirl),
             assemble=None if extra is not None or "convection" in c.calibrate else stiffness)
+        if p.capacity is not None:
+            ops = replace(ops, plain=S, excess=self.excess(p))
         return ops, start
 
     def decoded(self, graph: MeshGraph, p: Discretisation, early: bool = False) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
@@ -449,6 +456,7 @@ class DGNet(nn.Module):
         It is believed within thrice the range of the training data. Outside, r stays what it is at the end of that range, and
         what sticks out decays within a step: r(u) = r(w) - (u - w) / dt, w = u clipped. So r(u) + u/dt is bounded, and with it
         a rollout, also where the equation itself has no bound (logistic growth below zero) or a network extrapolates.
+        With a capacity what sticks out is a matter of the mass, not of the reaction's load: see `excess`.
         """
         if self.config.reaction == "none" or (self.config.reaction == "known" and p.pde.reaction is None):
             return None
@@ -457,9 +465,13 @@ class DGNet(nn.Module):
 
         def guarded(u: Tensor) -> Tensor:
             inside = torch.clamp(u, self.low, self.high)
-            return believed(inside) - (u - inside) / p.dt
+            return believed(inside) if p.capacity is not None else believed(inside) - (u - inside) / p.dt
 
         return guarded
+
+    def excess(self, p: Discretisation) -> Callable[[Tensor], Tensor] | None:
+        """(u - w) / dt of `reaction`, by itself; None where there is no reaction."""
+        return None if self.reaction(p) is None else lambda u: (u - torch.clamp(u, self.low, self.high)) / p.dt
 
     def learned_reaction(self) -> Callable[[Tensor], Tensor]:
         def net(v: Tensor) -> Tensor:
@@ -469,18 +481,23 @@ class DGNet(nn.Module):
         def learned(u: Tensor) -> Tensor:
             if self.config.odd_reaction:
                 v = u / self.std
-                return self.rate * 0.5 * (net(v) - net(-v))
-            return self.rate * net((u - self.mean) / self.std)
+                return self.reaction_scale * 0.5 * (net(v) - net(-v))
+            return self.reaction_scale * net((u - self.mean) / self.std)
 
         return learned
+
+    @property
+    def reaction_scale(self) -> Tensor:
+        """[F]: how large a reaction is that makes up for the rates of the training data."""
+        return self.rate * self.capacity
 
     def reaction_features(self, u: Tensor) -> Tensor:
         """[..., J]: how the learned reaction depends on each value of its table."""
         table = self.reaction_net
         assert isinstance(table, Table)
         if self.config.odd_reaction:
-            return self.rate * 0.5 * (table.features(u / self.std) - table.features(-u / self.std))
-        return self.rate * table.features((u - self.mean) / self.std)
+            return self.reaction_scale * 0.5 * (table.features(u / self.std) - table.features(-u / self.std))
+        return self.reaction_scale * table.features((u - self.mean) / self.std)
 
     # ------------------------------------------------------------------ calibrated coefficients
 
@@ -636,20 +653,31 @@ def directed_slots(p: Discretisation, graph: MeshGraph) -> Tensor:
     return p.geometry.pattern.slots(dof[graph.to], dof[graph.frm])
 
 
+def edge_mass(p: Discretisation, base: EdgeMatrix) -> Tensor:
+    """Consistent mass of every edge [f, E], as it is in `base`: p.mass, with the capacity of its cells, or p.source_mass."""
+    e = cell_pairs(p.geometry)
+    if p.capacity is None or base is p.source_mass:
+        return e.weight[None]
+    d = p.mesh.dim
+    share = (p.geometry.exact.volumes * p.capacity / ((d + 1) * (d + 2)))[..., None].expand(-1, *e.of_cell.shape).flatten(1)
+    return share.new_zeros(len(share), len(e.weight)).index_add(1, e.of_cell.ravel(), share).to(p.dtype)
+
+
 def pair_correction(p: Discretisation, base: EdgeMatrix, delta: Tensor) -> EdgeMatrix:
     """base - graph Laplacian: entry (i, j) grows by delta_ij times the consistent mass of the edge, rows keep their sums."""
     e = cell_pairs(p.geometry)
-    c = (e.weight * delta)[None, None]
+    c = (edge_mass(p, base) * delta)[None]
     values = base.values.index_add(-1, torch.cat([e.upper, e.lower, e.first, e.second]), torch.cat([c, c, -c, -c], -1))
     return EdgeMatrix(base.pattern, values)
 
 
 def source_stencil(p: Discretisation, graph: MeshGraph, delta: Tensor) -> EdgeMatrix:
-    """M plus delta_ij times the consistent mass of the edge at (i, j), taken from (i, i): how node i gathers the source."""
+    """S plus delta_ij times the consistent mass of the edge at (i, j), taken from (i, i): how node i gathers the source."""
     e = cell_pairs(p.geometry)
     c = (torch.cat([e.weight, e.weight]) * delta)[None, None]
-    values = p.mass.values.index_add(-1, torch.cat([e.upper, e.lower, e.first, e.second]), torch.cat([c, -c], -1))
-    return EdgeMatrix(p.mass.pattern, values)
+    S = p.source_mass
+    values = S.values.index_add(-1, torch.cat([e.upper, e.lower, e.first, e.second]), torch.cat([c, -c], -1))
+    return EdgeMatrix(S.pattern, values)
 
 
 def mass_headroom(p: Discretisation) -> float:
@@ -662,7 +690,8 @@ def learned_mass(p: Discretisation, delta: Tensor) -> tuple[EdgeMatrix, float]:
     """M with edge factors consistent + delta, and a proven lower bound of diag(M)^-1 M.
 
     In units of the share V/((d+1)(d+2)) a cell has lumped mass d+2 and off-diagonals phi_ij = consistent + delta_ij; its graph
-    Laplacian is at most (d+1) max(phi), so the cell's lowest eigenvalue is at least d + 2 - (d+1) max(phi) > 0.
+    Laplacian is at most (d+1) max(phi), so the cell's lowest eigenvalue is at least d + 2 - (d+1) max(phi) > 0. A capacity
+    multiplies the cell as a whole, so the bound does not depend on it.
     """
     d = p.mesh.dim
     edge = cell_pairs(p.geometry).of_cell
@@ -744,7 +773,7 @@ class FlowInCells(NamedTuple):
     """The flow as learned numbers meet it."""
 
     way: Tensor  # [..., K, d] its direction, zero where it rests
-    speed: Tensor  # [..., K]
+    speed: Tensor  # [..., K], times the capacity
 
     @classmethod
     def at(cls, p: Discretisation, t: float) -> FlowInCells:
@@ -752,7 +781,8 @@ class FlowInCells(NamedTuple):
         velocity = p.pde.velocity(t) if callable(p.pde.velocity) else p.pde.velocity
         v = nodal_velocity(g, velocity)[..., g.cells, :].mean(-2)
         speed = v.norm(dim=-1)
-        return cls(v / speed.clamp(min=torch.finfo(g.dtype).tiny)[..., None], speed)
+        way = v / speed.clamp(min=torch.finfo(g.dtype).tiny)[..., None]
+        return cls(way, speed if p.capacity is None else speed * p.carried_capacity)
 
     @property
     def seen(self) -> Tensor:
@@ -800,15 +830,16 @@ class Transfer:
 
     problem: Discretisation
     right: EdgeMatrix  # F
-    mass: EdgeMatrix  # M, of one field
+    mass: EdgeMatrix  # M, values [f, nnz]
     mass_low: float
     solver: Prepared
 
     def __call__(self, u: Tensor) -> Tensor:
         p, M = self.problem, EdgeMatrix(self.mass.pattern, self.mass.values[None])
         inner = p.restrict(u)
-        rest = fold(product(self.right, inner) - product(M, inner), 1, 1)
-        return p.expand(unfold(apply(self.solver, self.mass, rest), 1, 1, u.shape[0], u.shape[2]))
+        f = len(self.mass.values)
+        rest = fold(product(self.right, inner) - product(M, inner), 1, f)
+        return p.expand(unfold(apply(self.solver, self.mass, rest), 1, f, u.shape[0], u.shape[2]))
 
     def severed(self) -> tuple[Transfer, list[tuple[Tensor, Tensor]]]:
         """The same with its matrices as leaves, and (tensor, leaf) pairs."""

@@ -174,8 +174,10 @@ def nodal_velocity(geometry: Geometry, velocity) -> Tensor:
     return v
 
 
-def advection(geometry: Geometry, velocity, form: str = "galerkin") -> EdgeMatrix:
+def advection(geometry: Geometry, velocity, form: str = "galerkin", weight: Tensor | None = None) -> EdgeMatrix:
     """C u ~ integral of phi_i v . grad(u), for v constant [d] or nodal [..., N, d]. Constants are in its kernel, except `skew`.
+
+    `weight` [K] multiplies the integrand cell by cell (not for `skew`).
 
     galerkin   second order, P1 velocity integrated exactly
     skew       (C - C^T)/2 + half the flux through the boundary: for divergence-free v the same operator, but without
@@ -185,6 +187,8 @@ def advection(geometry: Geometry, velocity, form: str = "galerkin") -> EdgeMatri
     v = nodal_velocity(geometry, velocity)
     d, g = geometry.dim, geometry.gradients
     at = v[..., geometry.cells, :]  # [..., K, d+1, d]
+    if weight is not None:
+        at = at * weight[:, None, None]
     if form == "upwind":
         return _upwind(geometry, at)
     moment = (at.sum(-2, keepdim=True) + at) * (geometry.volumes / ((d + 1) * (d + 2)))[:, None, None]

@@ -1,10 +1,11 @@
 """A problem on a mesh: matrices, loads and fixed values, ready for time stepping.
 
-    M du/dt = -K(t) u + M (f + r(u)) + g(t),      u = w(t) on Dirichlet nodes
+    M du/dt = -K(t) u + S (f + r(u)) + g(t),      u = w(t) on Dirichlet nodes
 
-M mass, K diffusion + advection + decay + convective boundaries, g boundary loads. With M lumped, L = -M^-1 K is the
-paper's L_physics (Section 3.4.1). Matrices have values [b, f, nnz]: b is 1 or the batch (each trajectory its own velocity),
-f is 1 or the number of fields (each field its own coefficients).
+M mass, weighted by the capacity cell by cell, S plain mass (the same where the capacity is 1), K diffusion + advection + decay
++ convective boundaries, g boundary loads. With M lumped, L = -M^-1 K is the paper's L_physics (Section 3.4.1). Matrices have
+values [b, f, nnz]: b is 1 or the batch (each trajectory its own velocity), f is 1 or the number of fields (each field its own
+coefficients).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from scipy.spatial import cKDTree
 
 from dgnet.errors import InputError
 from dgnet.mesh import Mesh
-from dgnet.operators import EdgeMatrix, Geometry, advection, facet_load, facet_mass, mass, mass_range, stiffness
+from dgnet.operators import EdgeMatrix, Geometry, advection, facet_load, facet_mass, mass, mass_range, nodal_velocity, stiffness
 from dgnet.problems.conditions import Condition, Dirichlet, Neumann, Periodic, Robin, Value
 from dgnet.problems.pde import PDE, Velocity
 
@@ -60,7 +61,7 @@ class Discretisation:
                 raise InputError(f"a condition on '{c.boundary}' names field '{c.field}', but the fields are {list(fields)}")
             if isinstance(c, Robin) and not callable(c.coefficient) and c.coefficient < 0:
                 raise InputError(f"the convective coefficient on '{c.boundary}' must not be negative, got {c.coefficient}")
-        _ = self.diffusion_part, self.decay_part  # validates the coefficients now, not in the middle of a rollout
+        _ = self.diffusion_part, self.decay_part, self.capacity  # validates the coefficients now, not in the middle of a rollout
         if not callable(self.pde.velocity):
             _ = self.advection()
 
@@ -104,14 +105,37 @@ class Discretisation:
     # ------------------------------------------------------------------ matrices
 
     @cached_property
+    def capacity(self) -> Tensor | None:
+        """The capacity of each cell [f, K] in double precision, f = 1 where all fields share it; None where it is 1 throughout."""
+        rows, cells = [], self.mesh.n_cells
+        for value in self.pde.per_field("capacity")[: 1 if self.pde.shared("capacity") else None]:
+            c = torch.as_tensor(value, dtype=torch.float64, device=self.geometry.device)
+            if c.dim() > 1 or (c.dim() == 1 and len(c) != cells):
+                raise InputError(f"capacity must be a number or one per cell [{cells}], got shape {list(c.shape)}")
+            bad = ~(torch.isfinite(c.detach()) & (c.detach() > 0))
+            if bool(bad.any()):
+                where = "" if c.dim() == 0 else f" in cell {int(bad.nonzero()[0])}"
+                raise InputError(f"the capacity must be finite and positive, got {float(c.detach()[bad].flatten()[0]):.4g}{where}")
+            rows.append(c.expand(cells))
+        stacked = torch.stack(rows)
+        return stacked if stacked.requires_grad or bool((stacked != 1).any()) else None
+
+    @cached_property
     def mass(self) -> EdgeMatrix:
-        """M, values [1, 1, nnz], shared by all fields."""
+        """M of the time derivative, weighted by the capacity: values [1, f, nnz], f = 1 where all fields share it."""
+        if self.capacity is None:
+            return self.source_mass
+        return self._stacked([mass(self.geometry, self.consistent, c) for c in self.capacity])
+
+    @cached_property
+    def source_mass(self) -> EdgeMatrix:
+        """S, the plain mass of sources, reactions and decay: values [1, 1, nnz]. The same object as `mass` without a capacity."""
         m = mass(self.geometry, self.consistent)
         return EdgeMatrix(m.pattern, m.values[None, None])
 
     @property
     def mass_bounds(self) -> tuple[float, float]:
-        """Proven bounds of the eigenvalues of diag(M)^-1 M."""
+        """Proven bounds of the eigenvalues of diag(M)^-1 M; they hold cell by cell, so for any capacity."""
         return mass_range(self.mesh.dim, self.consistent)
 
     @cached_property
@@ -127,7 +151,7 @@ class Discretisation:
 
     @cached_property
     def decay_part(self) -> EdgeMatrix:
-        """The decay times the mass, positive semidefinite where the decay is not negative. Values [1, f, nnz]."""
+        """The decay times the plain mass, positive semidefinite where the decay is not negative. Values [1, f, nnz]."""
         parts = []
         for decay in self.pde.per_field("decay")[: 1 if self.pde.shared("decay") else None]:
             k = torch.as_tensor(decay, dtype=self.dtype, device=self.geometry.device)
@@ -154,8 +178,30 @@ class Discretisation:
         return self._advection_by(self.pde.velocity)
 
     def _advection_by(self, velocity) -> EdgeMatrix:
-        C = advection(self.geometry, velocity, self.advection_form)
+        C = self._carried(velocity)
         return EdgeMatrix(C.pattern, C.values.reshape(-1, 1, C.pattern.nnz))
+
+    def _carried(self, velocity) -> EdgeMatrix:
+        """The advection of c u. The skew form needs div(c v) = 0, so one capacity wherever there is flow."""
+        if self.capacity is None:
+            return advection(self.geometry, velocity, self.advection_form)
+        c = self.carried_capacity
+        if self.advection_form != "skew":
+            return advection(self.geometry, velocity, self.advection_form, c)
+        v = nodal_velocity(self.geometry, velocity).detach()
+        moving = c[(v[..., self.geometry.cells, :] != 0).flatten(-2).any(-1).reshape(-1, len(c)).any(0)]
+        if len(moving) and float((moving.max() - moving.min()).detach()) > 1e-9 * float(moving.max().detach()):
+            raise InputError("the skew form of the advection needs the same capacity wherever there is flow, but it goes from "
+                             f"{float(moving.min()):.4g} to {float(moving.max()):.4g} there: use advection_form = \"galerkin\"")
+        return advection(self.geometry, velocity, "skew") * (moving[0].to(self.dtype) if len(moving) else 1.0)
+
+    @property
+    def carried_capacity(self) -> Tensor:
+        """The capacity [K] that goes with the flow, in working precision."""
+        assert self.capacity is not None
+        if len(self.capacity) > 1:
+            raise InputError("fields in a flow share one capacity: divide the equation of each field by its own")
+        return self.capacity[0].to(self.dtype)
 
     def stiffness(self, t: float = 0.0) -> EdgeMatrix:
         """K(t), values [b, f, nnz]: diffusion, decay, advection and convective boundaries."""
@@ -310,7 +356,8 @@ class Discretisation:
         """The same problem in another discretisation, on the same geometry."""
         if (consistent, advection_form) == (self.consistent, self.advection_form):
             return self
-        return self._derived({"mass", "decay_part", "_advection_constant"}, consistent=consistent, advection_form=advection_form)
+        return self._derived({"mass", "source_mass", "decay_part", "_advection_constant"}, consistent=consistent,
+                             advection_form=advection_form)
 
     def _derived(self, stale: set[str], **changes: object) -> Discretisation:
         other = object.__new__(Discretisation)
@@ -329,7 +376,7 @@ class Discretisation:
     @property
     def stiffness_number(self) -> float:
         """Largest dt/2 * K_ii / M_ii: how far from the identity a step is (about 4 dt D / 2h^2 in 2D)."""
-        K, M = self.diffusion_part.diagonal.detach(), mass(self.geometry, LUMPED).diagonal
+        K, M = self.diffusion_part.diagonal.detach(), self.recast(LUMPED, self.advection_form).mass.diagonal.detach()
         return float((0.5 * self.dt * K / M).max())
 
 

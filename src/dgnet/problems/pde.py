@@ -2,10 +2,12 @@
 
 For every field u of the problem
 
-    du/dt = div(D grad u) - v . grad u - k u + r(u) + f(x, t)
+    c (du/dt + v . grad u) = div(D grad u) - k u + r(u) + f(x, t)
 
-with diffusivity D, velocity v, decay k, reaction r and source f. Divide densities and heat capacities out first, so that
-du/dt stands alone (D = conductivity / (density * heat capacity), and likewise for sources and convective coefficients).
+with capacity c, diffusion D, velocity v, decay k, reaction r and source f. Without a capacity c = 1 and D is a diffusivity.
+For heat with c = density * specific heat [J/m3/K], D is the conductivity [W/m/K], f and r are powers per volume [W/m3],
+fluxes and convective exchange are powers per area, and k is [W/m3/K]. The flux D du/dn is continuous where c or D jumps, and the
+heat, the integral of c u, changes only by sources and boundaries. (Dividing by c is the same only where c is constant.)
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from dgnet.errors import InputError
 Tensor = torch.Tensor
 
 Array = float | Sequence[float] | Sequence[Sequence[float]] | np.ndarray | Tensor
-"""Diffusivity: a number, one per cell [K], a tensor [d, d], or a tensor per cell [K, d, d]. Decay: a number or [N]."""
+"""Diffusion: a number, one per cell [K], a tensor [d, d], or a tensor per cell [K, d, d]. Decay: a number or [N]. Capacity: a
+number or one per cell [K]."""
 
 Coefficient = Array | Mapping[str, Array]
 """Shared by all fields, or given per field name."""
@@ -42,11 +45,12 @@ class PDE:
     velocity: Velocity | None = None
     decay: Coefficient = 0.0
     reaction: Reaction | None = None
+    capacity: Coefficient = 1.0
 
     def __post_init__(self) -> None:
         if not self.fields or len(set(self.fields)) != len(self.fields):
             raise InputError(f"a PDE needs distinct field names, got {list(self.fields)}")
-        for name in ("diffusion", "decay"):
+        for name in ("diffusion", "decay", "capacity"):
             value = getattr(self, name)
             if isinstance(value, Mapping):
                 strange = set(value) - set(self.fields)

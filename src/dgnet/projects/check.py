@@ -223,13 +223,13 @@ def _velocity(project: Project, data: Dataset) -> Tensor:
 
 
 def _diffusivities(problem: Discretisation) -> np.ndarray:
-    """Scalar diffusivity [F, K]: of a tensor, its mean eigenvalue."""
+    """Scalar diffusivity [F, K], diffusion over capacity: of a tensor, its mean eigenvalue."""
     rows = []
     for value in problem.pde.per_field("diffusion"):
         v = np.asarray(value, dtype=float)
         v = np.trace(v, axis1=-2, axis2=-1) / problem.mesh.dim if v.ndim >= 2 else v
         rows.append(np.broadcast_to(v, problem.mesh.n_cells))
-    return np.stack(rows)
+    return np.stack(rows) if problem.capacity is None else np.stack(rows) / problem.capacity.cpu().numpy()
 
 
 def number_items(problem: Discretisation, velocity: Tensor) -> list[Item]:

@@ -207,6 +207,8 @@ class _System:
         self.space, self.pde, self.h, self.device, self.dtype = space, pde, h, device, dtype
         self.points = torch.as_tensor(space.points, device=device, dtype=dtype)
         self.n_fields = len(pde.fields)
+        if any((_array(c) != 1).any() for c in pde.per_field("capacity")):
+            raise InputError("the reference solver knows no capacity: divide by it where it is constant")
         self.mass_matrix = space.mass()
         self.mass = to_torch(self.mass_matrix, device, dtype)
         self.source = None if source is None else Averages(source, self.points, h, panels, gauss, self.n_fields)

@@ -2,9 +2,10 @@
 
 A step of the truth tells what the known terms leave over: with M, K and P those of the model and u, u+ the data,
 
-    rho = M^-1 [ (M + dt/2 K) u+ - (M - dt/2 K) u - dt P f ] / dt        and        rho = (r(u) + r(u+)) / 2 + O(dt^2)
+    rho = S^-1 [ (M + dt/2 K) u+ - (M - dt/2 K) u - dt P f ] / dt        and        rho = (r(u) + r(u+)) / 2 + O(dt^2)
 
-at every node. r is a table, so this is linear in its values; what the operator misses is noise that many nodes and steps average.
+at every node; S is M without the capacity. r is a table, so this is linear in its values; what the operator misses is noise that
+many nodes and steps average.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ def identify(model: Any, base: Discretisation, train: Corpus) -> float:
             data = train if len(rows) == len(train) else train.part(rows)
             solver = model.prepare(data.problem(base), len(data), 1).solver
             ops = solver.operators
-            mass = transfer(solver.problem, ops.mass, ops.mass, ops.mass_low)  # the same at all times
+            plain = ops.mass if ops.plain is None else ops.plain  # what the reaction is gathered with, the same at all times
+            mass = transfer(solver.problem, plain, plain, ops.mass_low)
             for k in chosen:
                 features, rho, weight = samples(model, solver, mass, data, k, data.clock(base) + k * data.dt)
                 normal += (features * weight).T @ features
@@ -67,7 +69,7 @@ def samples(model: DGNet, solver: GreenSolver, mass: Transfer, data: Corpus, k: 
     if force is not None:
         rest = rest - dt * force
     rho = unfold(apply(mass.solver, mass.mass, fold(rest / dt, 1, 1)), 1, 1, *u.shape[::2])[..., 0].double()
-    weight = ops.mass.row_sums()[0, 0].double().expand_as(rho)
+    weight = mass.mass.row_sums()[0].double().expand_as(rho)
     free = torch.ones(p.n, dtype=torch.bool, device=u.device) if p.fixed is None else ~p.fixed[0]
     features = 0.5 * (model.reaction_features(u) + model.reaction_features(after))[..., 0, :].double()
     return features[:, free].flatten(0, 1), rho[:, free].flatten(), weight[:, free].reshape(-1, 1)

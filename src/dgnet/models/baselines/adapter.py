@@ -138,7 +138,7 @@ class Nodes:
     types: Tensor  # [n, 4] one-hot
     boundary: Tensor  # [n, 1] 1 on the boundary; periodic ones are none
     volume: Tensor  # [n, 1] control volume
-    fields: Tensor  # [n, C] diffusivity and decay, not scaled
+    fields: Tensor  # [n, C] diffusion, decay and capacity, not scaled
     load: Tensor | None  # [n, F] boundary load per volume; None when there is none or it changes in time
 
     @classmethod
@@ -168,7 +168,7 @@ class Nodes:
 
 
 def coefficients(p: Discretisation) -> Tensor:
-    """Diffusivity and decay at the nodes [N, C]; per-cell values are averaged by volume."""
+    """Diffusion, decay and capacity at the nodes [N, C], those that there are; per-cell values are averaged by volume."""
     g, N = p.geometry, p.mesh.n_nodes
     weight = g.volumes[:, None].expand_as(g.cells).reshape(-1, 1)
     total = weight.new_zeros(N, 1).index_add(0, g.cells.ravel(), weight)
@@ -186,7 +186,8 @@ def coefficients(p: Discretisation) -> Tensor:
     parts = [at_nodes(D) for D in pde.per_field("diffusion")[: 1 if pde.shared("diffusion") else None]]
     decay = [torch.as_tensor(k, dtype=g.dtype, device=g.device).reshape(-1, 1).expand(N, 1)
              for k in pde.per_field("decay")[: 1 if pde.shared("decay") else None]]
-    return torch.cat(parts + [k for k in decay if bool((k != 0).any())], -1)
+    capacity = [] if p.capacity is None else [at_nodes(c) for c in p.capacity]
+    return torch.cat(parts + [k for k in decay if bool((k != 0).any())] + capacity, -1)
 
 
 # ---------------------------------------------------------------------- the model's frame
