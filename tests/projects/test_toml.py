@@ -11,7 +11,7 @@ from dgnet.mesh import box, save
 from dgnet.problems import Dirichlet, Neumann, Periodic, Robin
 from dgnet.projects import load
 from dgnet.projects.toml import Function, Selection, read
-from dgnet.projects.units import DIFFUSIVITY, FIELD, FLUX, PURE, RATE, SPEED, TIME, Units
+from dgnet.projects.units import DIFFUSIVITY, FIELD, FLUX, PURE, RATE, SPEED, TERMS, TIME, VOLUMETRIC_HEAT, Units
 from tests.projects.conftest import TOML, plate, write_tiny
 
 UNITS = Units("m", "s", {"T": "K"})
@@ -249,3 +249,53 @@ def test_periodic(tmp_path: Path) -> None:
     save(box((8, 6), upper=(1.2, 0.9)), folder / "plate.msh")
     s = load(folder).scenario
     assert isinstance(s.conditions[0], Periodic) and s.problem().n == s.mesh.n_nodes - 7
+
+
+HEAT = """conductivity = { core = "200 W/m/K", elsewhere = "15 W/(m °C)" }
+density = { core = "2700 kg/m3", elsewhere = "7.9 g/cm3" }
+capacity = { core = "900 J/kg/K", elsewhere = "0.5 kJ/(kg K)" }
+decay = "3 W/m3/K"
+"""
+
+
+def heated(folder: Path, old: str = "", new: str = "") -> Path:
+    text = TOML.replace("diffusion = 0.05\n", HEAT).replace("coefficient = 0.02", 'coefficient = "12 W/m2/K"')
+    text = text.replace('file = "plate.msh"', 'file = "plate.msh"\nregions.core = { x = [0, 0.5] }')
+    assert old in text
+    return write_tiny(folder, text.replace(old, new, 1) if old else text)
+
+
+def test_density_capacity_and_conductivity_by_region(tmp_path: Path) -> None:
+    s = load(heated(tmp_path / "p")).scenario
+    core = np.isin(np.arange(s.mesh.n_cells), s.mesh.regions["core"])
+    np.testing.assert_allclose(s.pde.capacity, np.where(core, 2.43e6, 3.95e6))
+    np.testing.assert_allclose(s.pde.diffusion, np.where(core, 200.0, 15.0))
+    robin = s.conditions[0]
+    assert isinstance(robin, Robin) and robin.coefficient == 12 and s.pde.decay == 3
+    assert s.equation.startswith("c du/dt = div(D grad u)")
+    one = load(heated(tmp_path / "q", HEAT, 'diffusion = "15 W/m/K"\nvolumetric_capacity = "3.95 MJ/m3/K"\n')).scenario
+    assert (one.pde.capacity, one.pde.diffusion) == (pytest.approx(3.95e6), pytest.approx(15.0))
+
+
+def test_energy_in_millimetres_and_hours() -> None:
+    units = Units("mm", "h", {"T": "°C"})
+    assert units.convert("200 W/m/K", TERMS["diffusion"][1], "T") == pytest.approx(200 * 3600 / 1000)
+    assert units.convert("2.43 MJ/m3/K", VOLUMETRIC_HEAT, "T") == pytest.approx(2.43e-3)
+    assert UNITS.name(TERMS["diffusion"][1], "T") == "W/K/m" and units.name(TERMS["flux"][1]) == "J/mm2/h"
+
+
+@pytest.mark.parametrize("old, new, words", [
+    ('density = { core = "2700 kg/m3", elsewhere = "7.9 g/cm3" }', "", "pde.density is missing"),
+    ('"2700 kg/m3"', '"2700 kg/m2"', "pde.density.core: '2700 kg/m2' has the wrong unit"),
+    ('"2700 kg/m3"', "-1", "pde.density.core must be positive"), ("density", "densty", "density is missing; is 'densty' meant"),
+    (HEAT, HEAT + "volumetric_capacity = 3", "volumetric_capacity is density times capacity"),
+    ('"200 W/m/K"', '"97 mm2/s"', r"pde.conductivity.core: '97 mm2/s' has the wrong unit: expected field\^-1"),
+    ('"12 W/m2/K"', '"0.02 mm/s"', "boundary.1..coefficient: '0.02 mm/s' has the wrong unit"),
+    ('"900 J/kg/K"', "[[1, 0], [0, 1]]", "capacity.core must be a number"),
+    ("conductivity", "diffusion = 3\nconductivity", "same term"),
+    (HEAT, "conductivity = 3", "conductivity needs density and capacity"), ('"900 J/kg/K"', "0", "capacity.core must be positive"),
+    (HEAT, 'diffusion = 1\nvolumetric_capacity = { function = "c" }', "there is no")])
+def test_what_is_wrong_with_a_capacity(tmp_path: Path, old: str, new: str, words: str) -> None:
+    with pytest.raises(InputError, match=words) as caught:
+        load(heated(tmp_path / "p", old, new))
+    assert "\n" not in str(caught.value)

@@ -31,7 +31,7 @@ from dgnet.models.dgnet import DGNet
 from dgnet.operators import EdgeMatrix
 from dgnet.problems import Discretisation, Robin
 from dgnet.projects import load as load_project
-from dgnet.projects.units import DIFFUSIVITY, RATE, SPEED, Units
+from dgnet.projects.units import TERMS, Units
 from dgnet.training.fit import Corpus
 from dgnet.training.run import Run, base_problem
 
@@ -224,14 +224,15 @@ def coefficients(run: Run) -> list[Coefficient]:
     if not isinstance(model, DGNet) or not model.config.calibrate:
         return []
     units = _units(run)
-    words = {"diffusion": ("diffusivity", "how fast it spreads"), "decay": ("decay", "how fast it fades"),
+    heat = scenario.pde.weighted
+    words = {"diffusion": ("conductivity" if heat else "diffusivity", "how fast it spreads"),
+             "decay": ("decay", "how fast it fades"),
              "convection": ("convective exchange", "how strongly the boundary follows its surroundings")}
-    dimensions = {"diffusion": DIFFUSIVITY, "decay": RATE, "convection": SPEED}
     found = []
     for label, factor in model.coefficients().items():
         name = label.split(" ")[0]
         given = _given(scenario, name, label, model)
-        unit = units.name(dimensions[name])
+        unit = units.name(TERMS[name][heat], scenario.pde.fields[0])
         value = "" if given is None else f"{factor * given:.4g} {unit}".strip() + f" (given: {given:.4g})"
         found.append(Coefficient(label.replace(name, words[name][0], 1), factor, value, words[name][1]))
     return found

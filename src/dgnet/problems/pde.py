@@ -60,6 +60,11 @@ class PDE:
                 if missing:
                     raise InputError(f"{name} is not given for field '{missing[0]}'")
 
+    @property
+    def weighted(self) -> bool:
+        """There is a capacity other than 1."""
+        return any(bool((torch.as_tensor(c).detach() != 1).any()) for c in self.per_field("capacity"))
+
     def per_field(self, name: str) -> list[Array]:
         """The coefficient `name` for each field in turn."""
         value = getattr(self, name)

@@ -19,7 +19,7 @@ from dgnet.mesh import Mesh
 from dgnet.models import Classical, few_threads, rollout
 from dgnet.problems import CONSISTENT, LUMPED, Discretisation, Robin
 from dgnet.projects.project import Project
-from dgnet.projects.units import DIFFUSIVITY, RATE, SPEED, Units
+from dgnet.projects.units import SPEED, TERMS, VOLUMETRIC_HEAT, Units
 from dgnet.scenarios.fits import check_fits
 from dgnet.scenarios.scenario import given_velocity
 
@@ -96,9 +96,10 @@ def mesh_items(mesh: Mesh) -> list[Item]:
 def equation_item(project: Project) -> Item:
     s, known = project.scenario, []
     units = Units() if project.file is None else project.file.units
-    for name, dimension in (("diffusion", DIFFUSIVITY), ("decay", RATE)):
+    dimensions = {"diffusion": TERMS["diffusion"][s.pde.weighted], "decay": TERMS["decay"][s.pde.weighted]}
+    for name, dimension in (dimensions | ({"capacity": VOLUMETRIC_HEAT} if s.pde.weighted else {})).items():
         for value in _each(project, name):
-            known.append((f"{name}{value[0]} {value[1]} {units.name(dimension)}").strip())
+            known.append((f"{name}{value[0]} {value[1]} {units.name(dimension, s.pde.fields[0])}").strip())
     if s.flow is not None:
         known.append("velocity with the data")
     elif s.pde.velocity is not None:

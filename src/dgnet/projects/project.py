@@ -155,9 +155,12 @@ def equation(pde: PDE, flow: bool = False) -> str:
     def there(name: str) -> bool:
         return any(not np.isscalar(v) or v != 0 for v in pde.per_field(name))
 
-    terms = ["div(D grad u)"] * there("diffusion") + ["- v . grad u"] * (flow or pde.velocity is not None)
+    heat = pde.weighted
+    moving = flow or pde.velocity is not None
+    terms = ["div(D grad u)"] * there("diffusion") + ["- v . grad u"] * (moving and not heat)
     terms += ["- k u"] * there("decay") + ["+ r(u)"] * (pde.reaction is not None) + ["+ f"]
-    return ("du/dt = " + " ".join(terms)).replace("= + ", "= ")
+    left = "du/dt" if not heat else "c (du/dt + v . grad u)" if moving else "c du/dt"
+    return (f"{left} = " + " ".join(terms)).replace("= + ", "= ")
 
 
 # ---------------------------------------------------------------------- mesh, equation, conditions
@@ -182,8 +185,19 @@ def _equation(file: ProblemFile, mesh: Mesh, physics: Physics) -> PDE:
     reaction = None
     if isinstance(spec.reaction, Function):
         reaction = physics.reaction(spec.reaction.name, f"{where}.reaction", len(file.fields))
-    diffusion = _coefficient(spec.diffusion, "diffusion", file, mesh, physics)
-    return PDE(file.fields, diffusion, velocity, _coefficient(spec.decay, "decay", file, mesh, physics), reaction)
+    diffusion, decay = (_coefficient(term, key, file, mesh, physics)
+                        for term, key in ((spec.diffusion, spec.spread), (spec.decay, "decay")))
+    capacity: Any = 1.0
+    for key, term in spec.capacity.items():
+        capacity = _product(capacity, _coefficient(term, key, file, mesh, physics), file.fields)
+    return PDE(file.fields, diffusion, velocity, decay, reaction, capacity)
+
+
+def _product(a: Any, b: Any, names: Sequence[str]) -> Any:
+    """Of two coefficients, each for all fields or one per field."""
+    if not isinstance(a, Mapping) and not isinstance(b, Mapping):
+        return a * b
+    return {f: (a[f] if isinstance(a, Mapping) else a) * (b[f] if isinstance(b, Mapping) else b) for f in names}
 
 
 def _velocity(name: str, where: str, mesh: Mesh, physics: Physics) -> Any:
@@ -209,25 +223,39 @@ def _coefficient(term: Term, name: str, file: ProblemFile, mesh: Mesh, physics: 
 
 def _values(term: Term, name: str, where: str, file: ProblemFile, mesh: Mesh, physics: Physics) -> Any:
     d, K, N = mesh.dim, mesh.n_cells, mesh.n_nodes
-    shapes: tuple[tuple[int, ...], ...] = ((K,), (K, d, d)) if name == "diffusion" else ((N,),)
-    if isinstance(term, Function):
-        x = torch.tensor(mesh.centroids if name == "diffusion" else mesh.points)
-        return physics.of_space(term.name, where, x, shapes).to(torch.float64).numpy()
-    if isinstance(term, ArrayFile):
-        return _array(file.folder / term.path, shapes)
+    spreads, cells = name in ("diffusion", "conductivity"), name != "decay"
+    shapes: tuple[tuple[int, ...], ...] = ((K,), (K, d, d)) if spreads else ((K,),) if cells else ((N,),)
+    if isinstance(term, Function | ArrayFile):
+        if isinstance(term, ArrayFile):
+            found = _array(file.folder / term.path, shapes)
+        else:
+            x = torch.tensor(mesh.centroids if cells else mesh.points)
+            found = physics.of_space(term.name, where, x, shapes).to(torch.float64).numpy()
+        if cells and not spreads and not (found > 0).all():
+            raise InputError(f"{where} must be positive, got {found.min():g} in cell {int(found.argmin())}")
+        return found
     if isinstance(term, Mapping):
         return _by_region(term, name, where, mesh)
     if isinstance(term, tuple):
+        if not spreads:
+            raise InputError(f"{where} must be a number, not a tensor")
         if len(term) != d:
             raise InputError(f"{where} is a {len(term)} x {len(term)} tensor, but the mesh is {d}D")
         return np.array(term)
-    if term < 0 and name == "diffusion":
-        raise InputError(f"{where} must not be negative, got {term:g}")
-    return term
+    return _signed(term, name, where)
+
+
+def _signed(number: float, name: str, where: str) -> float:
+    """The number, if it has the sign that the term needs."""
+    if number < 0 and name in ("diffusion", "conductivity"):
+        raise InputError(f"{where} must not be negative, got {number:g}")
+    if number <= 0 and name in ("density", "capacity", "volumetric_capacity"):
+        raise InputError(f"{where} must be positive, got {number:g}")
+    return number
 
 
 def _by_region(term: Mapping[str, Any], name: str, where: str, mesh: Mesh) -> np.ndarray:
-    """One value per cell [K] (diffusion), averaged to the nodes [N] where the term needs that (decay)."""
+    """One value per cell [K], averaged to the nodes [N] where the term needs that (decay)."""
     from difflib import get_close_matches
 
     value = np.full(mesh.n_cells, np.nan)
@@ -240,8 +268,7 @@ def _by_region(term: Mapping[str, Any], name: str, where: str, mesh: Mesh) -> np
             raise InputError(f"{where}: there is no region or field '{region}' ({hint})")
         if not isinstance(number, float):
             raise InputError(f"{where}.{region} must be a number")
-        if number < 0 and name == "diffusion":
-            raise InputError(f"{where}.{region} must not be negative, got {number:g}")
+        _signed(number, name, f"{where}.{region}")
         if region == ELSEWHERE:
             continue
         cells = mesh.regions[region]
@@ -254,7 +281,7 @@ def _by_region(term: Mapping[str, Any], name: str, where: str, mesh: Mesh) -> np
         if ELSEWHERE not in term:
             raise InputError(f"{where}: cell {left[0]} is in none of its regions; give '{ELSEWHERE}' a value, too")
         value[left] = term[ELSEWHERE]
-    if name == "diffusion":
+    if name != "decay":
         return value
     share = np.repeat((mesh.volumes / (mesh.dim + 1))[:, None], mesh.dim + 1, axis=1)
     total = np.bincount(mesh.cells.ravel(), (share * value[:, None]).ravel(), minlength=mesh.n_nodes)

@@ -68,6 +68,8 @@ file = "plate.msh"             # any mesh of triangles or tetrahedra that meshio
 # dT/dt = div(D grad T) - v . grad T - k T + r(T) + f; what is not given is not there
 [pde]
 diffusion = "97 mm2/s"         # a number, a tensor [[..], [..]], { function = "NAME" }, or one value per region: see below
+# Heat in several materials: give density = "2700 kg/m3", capacity = "900 J/kg/K" and conductivity = "237 W/m/K" instead, each one
+# number or one per region; sources are then W/m3 and exchange coefficients W/m2/K.
 # velocity = [0.0, 0.0]        # or "data", or { function = "NAME" }
 # decay = 0.0                  # 1/s
 # reaction = "unknown"         # learned from the data; or { function = "NAME" } in physics.py

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dgnet.errors import InputError
-from dgnet.projects.units import DIFFUSIVITY, FIELD, FLUX, LENGTH, PURE, RATE, SPEED, TIME, Dimension, Units
+from dgnet.projects.units import DENSITY, FIELD, LENGTH, PURE, SPECIFIC_HEAT, SPEED, TERMS, TIME, VOLUMETRIC_HEAT, Dimension, Units
 
 FILE = "problem.toml"
 SPLITS = ("train", "test")
@@ -71,6 +71,13 @@ class PDESpec:
     reaction: str | Function = "none"  # none | unknown | a function
     calibrate: tuple[str, ...] = ()
     per_region: bool = False
+    capacity: Mapping[str, Term] = field(default_factory=dict)  # key -> term: their product is the capacity; empty: 1
+    spread: str = "diffusion"  # the key that `diffusion` was given by
+
+    @property
+    def heat(self) -> bool:
+        """The equation counts energy: a capacity is given."""
+        return bool(self.capacity)
 
 
 @dataclass(frozen=True)
@@ -296,7 +303,7 @@ def parse(values: Mapping[str, Any], path: Path) -> ProblemFile:
     title, offset = head.text("title", name), _offset(head, fields, units)
     head.close()
     mesh, pde = _mesh(top.table("mesh", required=True), units), _pde(top.table("pde", required=True), fields, units)
-    boundaries = tuple(_boundary(t, fields, units) for t in top.tables("boundary"))
+    boundaries = tuple(_boundary(t, fields, units, pde.heat) for t in top.tables("boundary"))
     top.need("data")
     data = tuple(_series(t, fields, units) for t in top.tables("data"))
     if not data:
@@ -384,8 +391,15 @@ def _limits(t: Table, axis: str, units: Units) -> tuple[float, float]:
 
 
 def _pde(t: Table, fields: Sequence[str], units: Units) -> PDESpec:
-    diffusion = _term(t, "diffusion", DIFFUSIVITY, units, "cells")
-    decay = _term(t, "decay", RATE, units, "nodes")
+    capacity = _capacity(t, fields, units)
+    spread = "conductivity" if t.has("conductivity") else "diffusion"
+    if spread == "conductivity" and t.has("diffusion"):
+        raise InputError(f"{t.where('conductivity')} and pde.diffusion are the same term: give one of them")
+    if spread == "conductivity" and not capacity:
+        raise InputError(f"{t.where('conductivity')} needs density and capacity, or volumetric_capacity; without them give "
+                         "pde.diffusion, the conductivity over density times capacity")
+    diffusion = _term(t, spread, TERMS["diffusion"][bool(capacity)], units, "cells", fields)
+    decay = _term(t, "decay", TERMS["decay"][bool(capacity)], units, "nodes", fields)
     velocity: str | tuple[float, ...] | Function | None = None
     if t.has("velocity"):
         value = t.values["velocity"]
@@ -404,16 +418,28 @@ def _pde(t: Table, fields: Sequence[str], units: Units) -> PDESpec:
         else:
             reaction = t.text("reaction", choices=("none", "unknown"))
     calibrate = t.texts("calibrate", (), ("diffusion", "decay", "convection"))
-    spec = PDESpec(diffusion, velocity, decay, reaction, tuple(dict.fromkeys(calibrate)), t.flag("per_region"))
+    spec = PDESpec(diffusion, velocity, decay, reaction, tuple(dict.fromkeys(calibrate)), t.flag("per_region"), capacity, spread)
     t.close()
     if spec.per_region and not {"diffusion", "decay"} & set(calibrate):
         raise InputError(f"{t.where('per_region')} needs diffusion or decay in pde.calibrate")
     return spec
 
 
-def _term(t: Table, key: str, dimension: Dimension, units: Units, array: str) -> Term:
+def _capacity(t: Table, fields: Sequence[str], units: Units) -> dict[str, Term]:
+    """`density` and `capacity` (specific heat), or their product `volumetric_capacity`."""
+    known = {"density": DENSITY, "capacity": SPECIFIC_HEAT, "volumetric_capacity": VOLUMETRIC_HEAT}
+    given = [key for key in known if t.has(key)]
+    if "volumetric_capacity" in given and len(given) > 1:
+        raise InputError(f"{t.where('volumetric_capacity')} is density times capacity: give either it or the two, got all")
+    if given in (["density"], ["capacity"]):  # one is not enough
+        t.need("capacity" if given == ["density"] else "density")
+    return {key: _term(t, key, known[key], units, "cells", fields) for key in given}
+
+
+def _term(t: Table, key: str, dimension: Dimension, units: Units, array: str, fields: Sequence[str]) -> Term:
     if not t.has(key):
         return 0.0
+    of = key if key in fields else fields[0]  # a table per field
     value = t.values[key]
     if isinstance(value, dict):
         inner = t.table(key)
@@ -425,12 +451,12 @@ def _term(t: Table, key: str, dimension: Dimension, units: Units, array: str) ->
             return ArrayFile(file)
         if not value:
             raise InputError(f"{t.where(key)} is an empty table")
-        return {name: _term(inner, name, dimension, units, array) for name in value}
+        return {name: _term(inner, name, dimension, units, array, fields) for name in value}
     if isinstance(value, list):
         if key != "decay" and all(isinstance(row, list) and len(row) == len(value) for row in value) and len(value) in (2, 3):
-            return tuple(tuple(t.quantity(v, key, dimension, units) for v in row) for row in value)
+            return tuple(tuple(t.quantity(v, key, dimension, units, of) for v in row) for row in value)
         raise t.wrong(key, "a number, a square tensor, or a table")
-    return t.quantity(value, key, dimension, units)
+    return t.quantity(value, key, dimension, units, of)
 
 
 def _function(t: Table) -> Function:
@@ -439,7 +465,7 @@ def _function(t: Table) -> Function:
     return Function(name)
 
 
-def _boundary(t: Table, fields: Sequence[str], units: Units) -> BoundarySpec:
+def _boundary(t: Table, fields: Sequence[str], units: Units, heat: bool) -> BoundarySpec:
     name, kind = t.text("name"), t.text("kind", choices=KINDS)
     field = t.text("field", choices=fields) if kind != "periodic" and t.has("field") else None
     of = field or fields[0]
@@ -451,8 +477,9 @@ def _boundary(t: Table, fields: Sequence[str], units: Units) -> BoundarySpec:
 
     spec = {
         "dirichlet": lambda: BoundarySpec(name, kind, field, number("value", FIELD)),
-        "neumann": lambda: BoundarySpec(name, kind, field, number("flux", FLUX)),
-        "robin": lambda: BoundarySpec(name, kind, field, number("ambient", FIELD), number("coefficient", SPEED)),
+        "neumann": lambda: BoundarySpec(name, kind, field, number("flux", TERMS["flux"][heat])),
+        "robin": lambda: BoundarySpec(name, kind, field, number("ambient", FIELD),
+                                      number("coefficient", TERMS["convection"][heat])),
         "periodic": lambda: BoundarySpec(name, kind, partner=t.text("partner")),
     }[kind]()
     t.close()

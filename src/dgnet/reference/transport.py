@@ -207,7 +207,7 @@ class _System:
         self.space, self.pde, self.h, self.device, self.dtype = space, pde, h, device, dtype
         self.points = torch.as_tensor(space.points, device=device, dtype=dtype)
         self.n_fields = len(pde.fields)
-        if any((_array(c) != 1).any() for c in pde.per_field("capacity")):
+        if pde.weighted:
             raise InputError("the reference solver knows no capacity: divide by it where it is constant")
         self.mass_matrix = space.mass()
         self.mass = to_torch(self.mass_matrix, device, dtype)
