@@ -9,14 +9,26 @@ Two decoders turn a graph network on the mesh geometry into L_neural:
 
 `edge`, the paper's: one bounded number per directed edge, zero row sums, scaled by the local physical operator.
 
-`structured`, ours: what may be learned is chosen so that no weights can make it unstable.
+`structured`, ours: what may be learned is chosen so that no weights can make energy. Every part has a limit.
     M    symmetric, lumped minus a graph Laplacian whose weights keep every cell's mass positive definite;
          row sums, and with them constants and the total mass, never change
     K    each cell's diffusivity times exp(symmetric tensor): stays positive semidefinite
     P    the source's own stencil, directed; its row sums stay, so a uniform source is exact
-    C    advection as given, plus learned streamline diffusion >= 0, and a learned swirl: transport along the curl of a
-         potential in the cells, skew, with zero row and column sums; both may depend on where the flow goes
-   Then f = 0 implies |u+|_M <= |u|_M for any weights (advection in skew form).
+    C    advection as given, plus learned streamline diffusion, 0 to 10 times that of an upwind scheme, and a learned swirl:
+         transport along the curl of a potential in the cells, skew, with zero row and column sums; both may depend on where
+         the flow goes
+    calibrated coefficients: the given ones times 1e-6 to 1e6
+
+What holds for any finite weights, in every step, whatever the flow does in time (K is that of the middle of the step):
+
+    f = g = 0, no reaction, no residual network, homogeneous conditions   =>   |u+|_M <= |u|_M
+
+without a flow; and with one if `advection_form` is "skew" and nothing flows in, or what flows in is held at zero. With "galerkin"
+(the default: more accurate) what was learned makes no energy either, but the divergence of the interpolated flow can, at the rate
+max |div v| / 2. The filter of the start and the change from the early steps' mass to the other's act once each; they change
+|u|_M by a bounded factor. All of it holds to rounding: matrices are assembled in double and rounded once to the working precision,
+so that a step can gain a share of order eps (1 + dt |K| / |M|), eps that of the working precision. Weights so large that a network
+overflows are an error of the solve. The `edge` decoder and the residual network have no such proof.
 
 Every learned part starts at zero: untrained, DGNet is the classical solver on the same mesh, to rounding.
 """
@@ -49,6 +61,8 @@ INTERVALS = 64  # of a table of the reaction, unless told otherwise
 _DENSE = 3000  # nodes up to which a long rollout on CUDA uses the explicit inverse
 _GENTLE = 0.2  # what goes with a flow has many numbers in each cell: an optimiser of given pace should move them less
 _RANGE_DOWN = 1.5  # the mass factor of an edge may fall by this much below its classical value
+_STREAMLINE = 10.0  # largest strength of streamline diffusion; 1 is what an upwind scheme has, trained models use up to 1.3
+_CALIBRATED = 1e6  # largest factor of a calibrated coefficient, and the inverse of the smallest
 
 
 @dataclass(frozen=True)
@@ -114,6 +128,11 @@ VARIANTS = {
 def soft_limit(z: Tensor, down: float, up: float) -> Tensor:
     """Smooth, monotone, slope 1 at 0, values in (-down, up)."""
     return torch.where(z > 0, up * torch.tanh(z / up), down * torch.tanh(z / down))
+
+
+def ceiling(z: Tensor, top: float) -> Tensor:
+    """Smooth, monotone, below top; z itself, to rounding, below top - 7."""
+    return top - nn.functional.softplus(top - z, beta=3.0)
 
 
 class DGNet(nn.Module):
@@ -317,7 +336,8 @@ class DGNet(nn.Module):
         swirl: Tensor | None = None
         start = None
         if c.structured:
-            pair, directed, cell, flow = self.decoded(graph, p, early)
+            pair, directed, cell, flow = (None if x is None else x.double() for x in self.decoded(graph, p, early))
+            assert pair is not None and directed is not None and cell is not None
             if c.learn_mass:
                 delta = soft_limit(pair[:, 0], _RANGE_DOWN, mass_headroom(p))
                 M, mass_low = learned_mass(p, delta)
@@ -342,6 +362,7 @@ class DGNet(nn.Module):
         K = diffusion * self.factor("diffusion") + decay * self.factor("decay")
         if not c.physics:
             K = K * 0.0
+        settled = K.values.double()
 
         def rest(t: float) -> EdgeMatrix | None:
             advection = p.advection(t) if c.physics else None
@@ -349,7 +370,7 @@ class DGNet(nn.Module):
                 return advection
             return extra(t) if advection is None else advection + extra(t)
 
-        def stiffness(t: float, still: Tensor = K.values, streamline: Tensor | None = streamline,
+        def stiffness(t: float, still: Tensor = settled, streamline: Tensor | None = streamline,
                       turning: Tensor | None = turning, swirl: Tensor | None = swirl) -> EdgeMatrix:
             total, unsigned = EdgeMatrix(K.pattern, still), rest(t)
             convection = p.convection_part(t) if c.physics else None
@@ -363,7 +384,7 @@ class DGNet(nn.Module):
                     total = total + streamline_diffusion(p, streamline, flow, turning)
                 if swirl is not None:
                     total = total + swirl_transport(p, swirl, flow)
-            return total
+            return total.to(p.dtype)
 
         fixed_K = None if p.time_dependent else stiffness(0.0)
 
@@ -371,7 +392,7 @@ class DGNet(nn.Module):
             flux, exchange = p.flux_load(t), p.convection_load(t) if c.physics else None
             if exchange is None:
                 return flux
-            exchange = exchange * self.factor("convection")
+            exchange = (exchange * self.factor("convection")).to(p.dtype)
             return exchange if flux is None else flux + exchange
 
         load_changes = p.data_changes or p.time_dependent  # a convective coefficient in time is in both
@@ -380,7 +401,7 @@ class DGNet(nn.Module):
             mass=M, source=P, stiffness=stiffness if fixed_K is None else lambda t: fixed_K, rest=rest,
             load=load if load_changes else lambda t: constant_load, reaction=self.reaction(p), mass_low=mass_low,
             symmetric=(p.pde.velocity is None or not c.physics) and extra is None, time_dependent=p.time_dependent,
-            parts=(K.values, streamline, turning, swirl),
+            parts=(settled, streamline, turning, swirl),
             assemble=None if extra is not None or "convection" in c.calibrate else stiffness)
         if p.capacity is not None:
             ops = replace(ops, plain=S, excess=self.excess(p))
@@ -423,7 +444,7 @@ class DGNet(nn.Module):
         pattern, device = p.geometry.pattern, p.geometry.device
         dof = torch.as_tensor(p.geometry.dof, device=device)
         to, slots = dof[graph.to], directed_slots(p, graph)
-        z = torch.zeros(len(to), self.fields, dtype=p.dtype, device=device)
+        z = torch.zeros(len(to), self.fields, dtype=torch.float64, device=device)
         if self.config.network:
             with self.mixed():
                 h = self.geometry_net(graph)[0]
@@ -431,7 +452,7 @@ class DGNet(nn.Module):
             z = z + self.decode_edge(torch.cat([h[graph.to], h[graph.frm]], -1))
         if self.config.free:
             z = z + self.free_edge
-        degree = torch.zeros(pattern.n, dtype=p.dtype, device=device).index_add(0, to, torch.ones_like(z[:, 0]))
+        degree = torch.zeros(pattern.n, dtype=z.dtype, device=device).index_add(0, to, torch.ones_like(z[:, 0]))
         share = -self.config.edge_limit * torch.tanh(z).T / degree[to]  # [F, 2E]
         still = (p.diffusion_part.diagonal + p.decay_part.diagonal).abs()
         if not self.config.physics:  # no local operator to lean on: the identity's scale in one step
@@ -442,8 +463,9 @@ class DGNet(nn.Module):
             if advection is not None:
                 size = size + 0.5 * EdgeMatrix(pattern, advection.values.detach().abs()).row_sums()
             entries = share * size[..., to]  # [b, F, 2E]
-            values = torch.zeros(*entries.shape[:2], pattern.nnz, dtype=p.dtype, device=device)
-            return EdgeMatrix(pattern, values.index_add(-1, slots, entries).index_add(-1, pattern.diagonal[to], -entries))
+            values = torch.zeros(*entries.shape[:2], pattern.nnz, dtype=entries.dtype, device=device)
+            values = values.index_add(-1, slots, entries).index_add(-1, pattern.diagonal[to], -entries)
+            return EdgeMatrix(pattern, values).to(p.dtype)
 
         if p.time_dependent:
             return at
@@ -510,11 +532,16 @@ class DGNet(nn.Module):
         return (len(self.region_names),) if self.region_names and name in self.config.calibrate and name != "convection" else ()
 
     def factor(self, name: str) -> Tensor | float:
-        """exp of the calibrated number: positive, 1 at birth; [f, 1] where fields differ. What regions have is in `in_cells`."""
+        """What multiplies a coefficient: 1 at birth; [f, 1] where fields differ. What regions have is in `in_cells`."""
         if name not in self.config.calibrate or self.own_regions(name):
             return 1.0
-        value = self.calibration[name].exp()
+        value = self.calibrated(name)
         return value[:, None] if value.dim() else value
+
+    def calibrated(self, name: str) -> Tensor:
+        """exp of the calibrated numbers, between 1e-6 and 1e6: [], [F], [regions] or [F, regions]."""
+        top = float(np.log(_CALIBRATED))
+        return ceiling(-ceiling(-self.calibration[name].double(), top), top).exp()
 
     def in_cells(self, name: str, p: Discretisation) -> Tensor | None:
         """The factors of the regions, cell by cell: [K], or [F, K] where fields differ."""
@@ -525,7 +552,7 @@ class DGNet(nn.Module):
         if strange:
             raise InputError(f"the model knows no region '{strange[0]}' (it was made for: {', '.join(self.region_names)})")
         place = torch.tensor([self.region_names.index(n) for n in names], device=p.geometry.device)
-        return self.calibration[name].exp()[..., place[torch.as_tensor(region, device=p.geometry.device)]]
+        return self.calibrated(name)[..., place[torch.as_tensor(region, device=p.geometry.device)]]
 
     def coefficients(self) -> dict[str, float]:
         """What was learned about the physics: by how much each calibrated coefficient differs from the one that was given.
@@ -534,7 +561,7 @@ class DGNet(nn.Module):
         """
         found: dict[str, float] = {}
         for name in self.config.calibrate:
-            value = self.calibration[name].detach().exp().double().cpu()
+            value = self.calibrated(name).detach().cpu()
             regions = [f" in {r}" for r in self.region_names] if self.own_regions(name) else [""]
             fields = [f" of {f}" for f in self.field_names] if value.numel() > len(regions) else [""]
             labels = [f"{name}{f}{r}" for f in fields for r in regions]
@@ -639,8 +666,8 @@ def cell_pairs(g: Geometry) -> Pairs:
         low = torch.stack([torch.minimum(g.cells[:, a], g.cells[:, b]) for a, b in ends], 1)
         high = torch.stack([torch.maximum(g.cells[:, a], g.cells[:, b]) for a, b in ends], 1)
         edge = torch.searchsorted(key, low * n + high)
-        share = g.volumes / ((d + 1) * (d + 2))
-        weight = torch.zeros(len(g.mesh.edges), dtype=g.dtype, device=g.device).index_add(
+        share = g.exact.volumes / ((d + 1) * (d + 2))
+        weight = torch.zeros(len(g.mesh.edges), dtype=torch.float64, device=g.device).index_add(
             0, edge.ravel(), share[:, None].expand_as(edge).reshape(-1))
         i, j = (torch.as_tensor(g.dof[g.mesh.edges[:, k]], device=g.device) for k in (0, 1))
         cache["pairs"] = Pairs(edge, weight, g.pattern.slots(i, j), g.pattern.slots(j, i), g.pattern.diagonal[i],
@@ -660,15 +687,15 @@ def edge_mass(p: Discretisation, base: EdgeMatrix) -> Tensor:
         return e.weight[None]
     d = p.mesh.dim
     share = (p.geometry.exact.volumes * p.capacity / ((d + 1) * (d + 2)))[..., None].expand(-1, *e.of_cell.shape).flatten(1)
-    return share.new_zeros(len(share), len(e.weight)).index_add(1, e.of_cell.ravel(), share).to(p.dtype)
+    return share.new_zeros(len(share), len(e.weight)).index_add(1, e.of_cell.ravel(), share)
 
 
 def pair_correction(p: Discretisation, base: EdgeMatrix, delta: Tensor) -> EdgeMatrix:
     """base - graph Laplacian: entry (i, j) grows by delta_ij times the consistent mass of the edge, rows keep their sums."""
     e = cell_pairs(p.geometry)
     c = (edge_mass(p, base) * delta)[None]
-    values = base.values.index_add(-1, torch.cat([e.upper, e.lower, e.first, e.second]), torch.cat([c, c, -c, -c], -1))
-    return EdgeMatrix(base.pattern, values)
+    values = base.values.double().index_add(-1, torch.cat([e.upper, e.lower, e.first, e.second]), torch.cat([c, c, -c, -c], -1))
+    return EdgeMatrix(base.pattern, values).to(p.dtype)
 
 
 def source_stencil(p: Discretisation, graph: MeshGraph, delta: Tensor) -> EdgeMatrix:
@@ -676,8 +703,8 @@ def source_stencil(p: Discretisation, graph: MeshGraph, delta: Tensor) -> EdgeMa
     e = cell_pairs(p.geometry)
     c = (torch.cat([e.weight, e.weight]) * delta)[None, None]
     S = p.source_mass
-    values = S.values.index_add(-1, torch.cat([e.upper, e.lower, e.first, e.second]), torch.cat([c, -c], -1))
-    return EdgeMatrix(S.pattern, values)
+    values = S.values.double().index_add(-1, torch.cat([e.upper, e.lower, e.first, e.second]), torch.cat([c, -c], -1))
+    return EdgeMatrix(S.pattern, values).to(p.dtype)
 
 
 def mass_headroom(p: Discretisation) -> float:
@@ -707,7 +734,7 @@ def learned_mass(p: Discretisation, delta: Tensor) -> tuple[EdgeMatrix, float]:
 def learned_diffusion(p: Discretisation, raw: Tensor, factor: Tensor | None = None) -> EdgeMatrix:
     """Cell diffusivities times exp(S), S symmetric from raw [K, s] with entries in (-1/2, 1/2): positive semidefinite.
 
-    `factor` > 0, [K] or [F, K], multiplies the diffusivity of each cell (calibrated regions).
+    `factor` > 0, [K] or [F, K], multiplies the diffusivity of each cell (calibrated regions). Values [1, f, nnz], in double.
     """
     g, d = p.geometry.exact, p.mesh.dim
     raw = raw.double()
@@ -727,7 +754,7 @@ def learned_diffusion(p: Discretisation, raw: Tensor, factor: Tensor | None = No
         if factor is not None:
             local = local * (factor if factor.dim() == 1 else factor[len(parts)])[:, None, None]
         parts.append(EdgeMatrix.from_cells(g.pattern, local).values)
-    return EdgeMatrix(g.pattern, torch.stack(parts)[None].to(p.dtype))
+    return EdgeMatrix(g.pattern, torch.stack(parts)[None])
 
 
 def regions_of(mesh: Mesh) -> tuple[tuple[str, ...], np.ndarray]:
@@ -749,7 +776,7 @@ def regions_of(mesh: Mesh) -> tuple[tuple[str, ...], np.ndarray]:
 
 
 def regional_diffusion(p: Discretisation, factor: Tensor | None) -> EdgeMatrix:
-    """The classical stiffness with each cell's diffusivity times factor [K] or [F, K]. Values [1, f, nnz]."""
+    """The classical stiffness with each cell's diffusivity times factor [K] or [F, K]. Values [1, f, nnz], in double."""
     if factor is None:
         return p.diffusion_part
     g, d = p.geometry, p.mesh.dim
@@ -757,7 +784,7 @@ def regional_diffusion(p: Discretisation, factor: Tensor | None) -> EdgeMatrix:
 
 
 def regional_decay(p: Discretisation, factor: Tensor | None) -> EdgeMatrix:
-    """The decay times the mass with each cell's share times factor [K] or [F, K]. Values [1, f, nnz]."""
+    """The decay times the mass with each cell's share times factor [K] or [F, K]. Values [1, f, nnz], in double."""
     if factor is None:
         return p.decay_part
     g = p.geometry
@@ -765,7 +792,7 @@ def regional_decay(p: Discretisation, factor: Tensor | None) -> EdgeMatrix:
     for decay in p.pde.per_field("decay")[: 1 if p.pde.shared("decay") else None]:
         k = torch.as_tensor(decay, dtype=g.dtype, device=g.device)
         local = k if k.dim() == 0 else k[g.cells].mean(-1)
-        parts.append(mass(g, p.consistent, local * (factor if factor.dim() == 1 else factor[len(parts)])).values)
+        parts.append(mass(g.exact, p.consistent, local * (factor if factor.dim() == 1 else factor[len(parts)])).values)
     return EdgeMatrix(g.pattern, torch.stack(parts)[None])
 
 
@@ -779,9 +806,9 @@ class FlowInCells(NamedTuple):
     def at(cls, p: Discretisation, t: float) -> FlowInCells:
         g = p.geometry
         velocity = p.pde.velocity(t) if callable(p.pde.velocity) else p.pde.velocity
-        v = nodal_velocity(g, velocity)[..., g.cells, :].mean(-2)
+        v = nodal_velocity(g, velocity).double()[..., g.cells, :].mean(-2)
         speed = v.norm(dim=-1)
-        way = v / speed.clamp(min=torch.finfo(g.dtype).tiny)[..., None]
+        way = v / speed.clamp(min=torch.finfo(v.dtype).tiny)[..., None]
         return cls(way, speed if p.capacity is None else speed * p.carried_capacity)
 
     @property
@@ -792,14 +819,14 @@ class FlowInCells(NamedTuple):
 
 
 def streamline_diffusion(p: Discretisation, strength: Tensor, flow: FlowInCells, turning: Tensor | None = None) -> EdgeMatrix:
-    """sum over cells of V tau (v . grad phi_i)(v . grad phi_j), tau = strength h / 2|v|. Values [b, 1, nnz].
+    """sum over cells of V tau (v . grad phi_i)(v . grad phi_j), tau = strength h / 2|v|. Values [b, 1, nnz], in double.
 
-    strength [K], plus `turning` [K, ways] times what is seen of the direction; where that is negative, zero.
+    strength [K], plus `turning` [K, ways] times what is seen of the direction; where that is negative, zero; at most 10.
     """
-    g = p.geometry
+    g = p.geometry.exact
     if turning is not None:
         strength = strength + (turning * flow.seen).sum(-1)
-    strength = strength.clamp(min=0.0)  # clamp passes the gradient at 0, so it can leave zero
+    strength = ceiling(strength.clamp(min=0.0), _STREAMLINE)  # clamp passes the gradient at 0, so it can leave zero
     along = torch.einsum("...kd,kid->...ki", flow.way, g.gradients)
     scale = 0.5 * g.volumes ** (1 + 1 / g.dim) * strength * flow.speed
     values = EdgeMatrix.from_cells(g.pattern, scale[..., None, None] * along[..., :, None] * along[..., None, :]).values
@@ -810,9 +837,9 @@ def swirl_transport(p: Discretisation, raw: Tensor, flow: FlowInCells) -> EdgeMa
     """sum over cells of V a . (grad phi_i x grad phi_j): transport along the curl of a, a piecewise constant potential.
 
     a = h |v| times `raw` [K, ways] (one component, 2D) or [K, 3 ways] (3D) times what is seen of the direction. Skew, with zero
-    row and column sums whatever `raw` is: it moves, but neither makes nor destroys anything. Values [b, 1, nnz].
+    row and column sums whatever `raw` is: it moves, but neither makes nor destroys anything. Values [b, 1, nnz], in double.
     """
-    g = p.geometry
+    g = p.geometry.exact
     scale, w = g.volumes ** (1 + 1 / g.dim) * flow.speed, flow.seen
     x, y = g.gradients[:, :, None, :], g.gradients[:, None, :, :]
     if g.dim == 2:

@@ -21,6 +21,13 @@ from dgnet.operators import Geometry
 Tensor = torch.Tensor
 
 
+class Norm(nn.LayerNorm):
+    """LayerNorm of numbers whose squares single precision can hold: weights of any reasonable size give finite results."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.clamp(-1e16, 1e16))
+
+
 class MLP(nn.Sequential):
     """Linear layers with SiLU in between; `zero` starts the last one at zero, `norm` ends with a LayerNorm."""
 
@@ -34,7 +41,7 @@ class MLP(nn.Sequential):
             nn.init.zeros_(last.weight)
             nn.init.zeros_(last.bias)
         if norm:
-            layers.append(nn.LayerNorm(sizes[-1]))
+            layers.append(Norm(sizes[-1]))
         super().__init__(*layers)
 
 

@@ -8,8 +8,9 @@ differentiable in their coefficients. With basis functions phi_i, cell volume V 
     advection   C_ij = integral of phi_i v . grad(phi_j)
     gradient    (grad u)_i = average of the cell gradients around node i, weighted by volume
 
-Stiffness and mass are assembled in double precision whatever the working precision is, and rounded once: rows of a stiffness
-assembled in single precision do not sum to zero, which acts like a small decay and adds up over hundreds of steps.
+Stiffness, mass, advection and convective boundaries are assembled in double precision whatever the working precision is, and
+rounded once: rows of a stiffness assembled in single precision do not sum to zero, which acts like a small decay and adds up over
+hundreds of steps.
 """
 
 from __future__ import annotations
@@ -179,25 +180,32 @@ def advection(geometry: Geometry, velocity, form: str = "galerkin", weight: Tens
 
     `weight` [K] multiplies the integrand cell by cell (not for `skew`).
 
-    galerkin   second order, P1 velocity integrated exactly
-    skew       (C - C^T)/2 + half the flux through the boundary: for divergence-free v the same operator, but without
-               inner flux it never produces energy: u^T C u = half the outflow of u^2
-    upwind     first order, on the faces of the dual cells with the upstream value: no over- or undershoots
+    What u^T C u can be, for v linear in each cell (so that div v is a number per cell, seldom zero even where the flow itself is
+    free of divergence), n the outer normal:
+
+    galerkin   half the outflow, 1/2 int (v.n) u^2, minus 1/2 int (div v) u^2. Second order, P1 velocity integrated exactly.
+               |u| may grow at the rate max |div v| / 2, which tends to 0 with the mesh size for a flow without divergence
+    skew       half the outflow, and nothing else, for any v: C = (C_galerkin - C_galerkin^T)/2 + half the flux through the
+               boundary. Not negative where nothing flows in, or where what flows in is held at zero (Dirichlet on every node
+               of every facet with v.n < 0). Second order for flows without divergence, wrong for others
+    upwind     1/2 sum F_ij (u_i - u_j)^2 over the flows F_ij >= 0 into i from j, plus 1/2 (flow into i - flow out of i) u_i^2:
+               not negative where no node loses more than it gets. First order, on the faces of the dual cells with the upstream
+               value; off-diagonal entries <= 0: backward Euler with a lumped mass makes no over- or undershoots
     """
-    v = nodal_velocity(geometry, velocity)
-    d, g = geometry.dim, geometry.gradients
+    v, exact = nodal_velocity(geometry, velocity).double(), geometry.exact
+    d, g = exact.dim, exact.gradients
     at = v[..., geometry.cells, :]  # [..., K, d+1, d]
     if weight is not None:
         at = at * weight[:, None, None]
     if form == "upwind":
-        return _upwind(geometry, at)
-    moment = (at.sum(-2, keepdim=True) + at) * (geometry.volumes / ((d + 1) * (d + 2)))[:, None, None]
+        return _upwind(exact, at).to(geometry.dtype)
+    moment = (at.sum(-2, keepdim=True) + at) * (exact.volumes / ((d + 1) * (d + 2)))[:, None, None]
     C = EdgeMatrix.from_cells(geometry.pattern, torch.einsum("...kid,kjd->...kij", moment, g))
-    if form == "galerkin":
-        return C
     if form == "skew":
-        return (C - C.mT) * 0.5 + boundary_flux(geometry, v) * 0.5
-    raise InputError(f"unknown advection form '{form}' (known: galerkin, skew, upwind)")
+        C = (C - C.mT) * 0.5 + boundary_flux(exact, v) * 0.5
+    elif form != "galerkin":
+        raise InputError(f"unknown advection form '{form}' (known: galerkin, skew, upwind)")
+    return C.to(geometry.dtype)
 
 
 def _upwind(geometry: Geometry, at: Tensor) -> EdgeMatrix:
@@ -214,7 +222,7 @@ def _upwind(geometry: Geometry, at: Tensor) -> EdgeMatrix:
 
 
 def boundary_flux(geometry: Geometry, velocity: Tensor) -> EdgeMatrix:
-    """integral over the boundary of (v . n) phi_i phi_j, v nodal [..., N, d]."""
+    """integral over the boundary of (v . n) phi_i phi_j, v nodal [..., N, d] and v . n averaged over each facet."""
     mesh = geometry.mesh
     _measure, normal = mesh.facet_geometry()
     facets = torch.as_tensor(mesh.boundary_facets, device=geometry.device)
@@ -225,10 +233,10 @@ def boundary_flux(geometry: Geometry, velocity: Tensor) -> EdgeMatrix:
 def facet_mass(geometry: Geometry, facets: np.ndarray, weight: Tensor | float = 1.0) -> EdgeMatrix:
     """integral over facets of w phi_i phi_j, w a number or one per facet [..., F]; periodic facets vanish by summation."""
     measure, _ = facet_geometry(geometry.mesh.points, facets)
-    d = geometry.dim
-    eye = torch.eye(d, dtype=geometry.dtype, device=geometry.device)
-    local = (1 + eye) / (d * (d + 1)) * (geometry.tensor(measure) * weight)[..., None, None]
-    return EdgeMatrix.from_facets(geometry.pattern, geometry.dof[facets], local)
+    exact, d = geometry.exact, geometry.dim
+    eye = torch.eye(d, dtype=torch.float64, device=geometry.device)
+    local = (1 + eye) / (d * (d + 1)) * (exact.tensor(measure) * weight)[..., None, None]
+    return EdgeMatrix.from_facets(geometry.pattern, geometry.dof[facets], local).to(geometry.dtype)
 
 
 def facet_load(geometry: Geometry, facets: np.ndarray, nodal: Tensor) -> Tensor:
