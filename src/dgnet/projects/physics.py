@@ -1,10 +1,15 @@
-"""The functions of a project's physics.py. The file is run only where a problem file names one of its functions."""
+"""The functions of a project's physics.py. The file is run only where a problem file names one of its functions.
+
+A run brings along the values that functions of space and arrays had (`kept`), so that most runs need no code when they are opened.
+Where one does, for a reaction or a value in time, its copy of physics.py is run only if the user has run the same text before.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
@@ -14,17 +19,32 @@ import numpy as np
 import torch
 
 from dgnet.errors import InputError
+from dgnet.projects.trusted import is_trusted, trust
 
 Tensor = torch.Tensor
 FILE = "physics.py"
 
 
 class Physics:
-    """physics.py of one folder, run at the first use and never from anywhere else."""
+    """physics.py of one folder, run at the first use and never from anywhere else.
 
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / FILE
+    `kept` belongs to a folder that a run brings along: values that take the place of functions and files. Without it the folder is
+    one that the user has named. `values` collects what functions of space and arrays gave; `text` is what was run.
+    """
+
+    def __init__(self, folder: Path, kept: Mapping[str, np.ndarray] | None = None) -> None:
+        self.path, self.kept = folder / FILE, kept
+        self.values: dict[str, np.ndarray] = dict(kept or {})
+        self.text: bytes | None = None
         self._module: ModuleType | None = None
+
+    def stored(self, where: str) -> np.ndarray | None:
+        """The values that a run brings along for a place in its problem file."""
+        return None if self.kept is None else self.kept.get(_key(where))
+
+    def keep(self, where: str, value: np.ndarray) -> np.ndarray:
+        self.values[_key(where)] = value
+        return value
 
     def function(self, name: str, where: str) -> Callable[..., Any]:
         """The function as it stands in the file."""
@@ -44,12 +64,24 @@ class Physics:
             raise InputError(f"{where} names a function, but there is no {self.path}")
         if self.path.resolve().parent != self.path.parent.resolve():
             raise InputError(f"{self.path} points outside of its folder, so it is not run")
+        try:
+            text = self.path.read_bytes()
+        except OSError as error:
+            raise InputError(f"cannot read {self.path}: {error.strerror}") from error
+        digest = hashlib.sha256(text).hexdigest()
+        if self.kept is None:
+            trust(digest)
+        elif not is_trusted(digest):
+            raise InputError(f"{where} needs the code in {self.path} (SHA-256 {digest[:16]}...), which came with the run and which "
+                             "you have not run before, so it is not run; name your own problem folder that holds the same file "
+                             "with --problem")
         module = ModuleType("physics")
         module.__file__ = str(self.path)
+        self.text = text
         try:
-            exec(compile(self.path.read_text(encoding="utf-8"), str(self.path), "exec"), module.__dict__)
+            exec(compile(text, str(self.path), "exec"), module.__dict__)
         except SyntaxError as error:
-            raise InputError(f"{self.path}, line {error.lineno}: {error.msg}") from error
+            raise InputError(f"{self.path}, line {error.lineno or 1}: {error.msg}") from error
         except (Exception, SystemExit) as error:
             raise InputError(self._said(error, "running it")) from error
         self._module = module
@@ -73,8 +105,13 @@ class Physics:
         return call
 
     def of_space(self, name: str, where: str, x: Tensor, shapes: tuple[tuple[int, ...], ...]) -> Tensor:
-        """f(x [n, d]) at given points, in one of the shapes."""
-        return self._checked(self.function(name, where), name, (x,), *shapes)
+        """f(x [n, d]) at given points, in one of the shapes, in double precision."""
+        known = self.stored(where)
+        if known is not None:
+            return torch.from_numpy(known)
+        found = self._checked(self.function(name, where), name, (x,), *shapes).to(torch.float64)
+        self.keep(where, found.cpu().numpy())
+        return found
 
     def mask(self, name: str, where: str, x: np.ndarray) -> np.ndarray:
         """f(x [n, d]) -> true or false [n]."""
@@ -126,3 +163,8 @@ class Physics:
         if not bool(torch.isfinite(found).all()):
             raise InputError(f"{self.path}: {name}() returned a number that is not finite")
         return found.to(arguments[0].device)
+
+
+def _key(where: str) -> str:
+    """The place within the problem file, whatever folder that is in."""
+    return where.rsplit(": ", 1)[-1]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NoReturn
 from xml.etree import ElementTree
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -17,7 +18,10 @@ import torch
 from dgnet import __version__
 from dgnet.data import Dataset, Header, Trajectory, write_dataset
 from dgnet.errors import InputError
+from dgnet.files import write_bytes, writing
 from dgnet.mesh import ALL, Mesh
+from dgnet.mesh import load as load_mesh
+from dgnet.mesh import save as save_mesh
 from dgnet.models.dgnet import INTERVALS, DGNetConfig
 from dgnet.models.registry import MODELS, configure
 from dgnet.problems.conditions import Condition, Dirichlet, Neumann, Periodic, Robin, Value
@@ -26,9 +30,10 @@ from dgnet.problems.pde import PDE
 from dgnet.problems.sources import Source, step_average
 from dgnet.problems.spot_table import SpotTable
 from dgnet.projects.importers import Frame, Note, collected, matches, notes_from, notes_text
+from dgnet.projects.physics import FILE as PHYSICS
 from dgnet.projects.physics import Physics
 from dgnet.projects.shapes import build
-from dgnet.projects.toml import ELSEWHERE, ArrayFile, BoundarySpec, Function, ProblemFile, SeriesSpec, Term, Training, read
+from dgnet.projects.toml import ELSEWHERE, FILE, ArrayFile, BoundarySpec, Function, ProblemFile, SeriesSpec, Term, Training, read
 from dgnet.scenarios.scenario import Flow, Sample, Scenario
 
 Tensor = torch.Tensor
@@ -36,6 +41,9 @@ Report = Callable[[str, int, int], None]
 
 IMPORTED = "imported.h5"
 """What the data files became: made by the first command that needs it, and again whenever they change."""
+
+MESH, VALUES = "mesh.npz", "values.npz"
+"""What a run carries of its problem besides problem.toml and physics.py."""
 
 TRUTH = "given"
 SIZE = "own"
@@ -56,6 +64,16 @@ class Project:
     model: Mapping[str, Any] = field(default_factory=dict)
     training: Training = field(default_factory=Training)
     notes: tuple[Note, ...] = ()
+    physics: Physics | None = None
+
+    @property
+    def code(self) -> bytes | None:
+        """physics.py, if equation or conditions call it at every step; functions of space alone are known by their values."""
+        if self.file is None or self.physics is None:
+            return None
+        pde, moving = self.file.pde, "pde.velocity" not in self.physics.values
+        called = [pde.reaction, pde.velocity if moving else None, *(v for b in self.file.boundaries for v in (b.value, b.coefficient))]
+        return self.physics.text if any(isinstance(value, Function) for value in called) else None
 
     @property
     def table(self) -> int:
@@ -94,8 +112,57 @@ def load(folder: Path, report: Report | None = None, force: bool = False) -> Pro
         notes = notes_from(str(data.provenance["notes"]))
     scenario = _scenario(file.name, file.title, mesh, pde, conditions, file.dt, steps, counts, file.offset,
                          file.pde.velocity == "data")
-    return Project(scenario, path, file.folder, file, file.pde.calibrate, file.pde.per_region, file.pde.reaction == "unknown",
-                   file.model, file.training, notes)
+    return _of(file, scenario, path, physics, notes)
+
+
+def _of(file: ProblemFile, scenario: Scenario, data: Path, physics: Physics, notes: tuple[Note, ...] = ()) -> Project:
+    return Project(scenario, data, file.folder, file, file.pde.calibrate, file.pde.per_region, file.pde.reaction == "unknown",
+                   file.model, file.training, notes, physics)
+
+
+# ---------------------------------------------------------------------- in the folder of a run
+
+
+def carry(project: Project, folder: Path) -> None:
+    """Write all that it takes to build the scenario again, wherever the folder goes: the problem file, the mesh, the values of
+    arrays and functions of space, and physics.py where every step calls it (a record: see `Physics`)."""
+    assert project.file is not None and project.physics is not None
+    write_bytes(folder / FILE, project.file.path.read_bytes())
+    save_mesh(project.scenario.mesh, folder / MESH)
+    values = project.physics.values
+    with writing(folder / VALUES) as part:
+        np.savez(part, names=np.array(list(values), dtype=np.str_), **{f"value{i}": v for i, v in enumerate(values.values())})
+    if project.code is not None:
+        write_bytes(folder / PHYSICS, project.code)
+
+
+def carried(folder: Path, name: str, data: Path, steps: int, counts: Mapping[str, int]) -> Project:
+    """The project that `carry` wrote. Its physics.py is run only if the user has run the same before."""
+    if not (folder / FILE).is_file() or not (folder / VALUES).is_file():
+        raise InputError(f"{folder} is incomplete: it does not hold what `dgnet train` puts there")
+    try:
+        with np.load(folder / VALUES, allow_pickle=False) as archive:
+            kept = {str(key): archive[f"value{i}"] for i, key in enumerate(archive["names"])}
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
+        raise InputError(f"{folder / VALUES} is damaged") from error
+    return _without_data(read(folder, name), load_mesh(folder / MESH), Physics(folder, kept), data, steps, counts)
+
+
+def described(folder: Path, name: str, data: Path, steps: int, counts: Mapping[str, int]) -> Project:
+    """The project of a folder that the user names, with the data of a run in place of its own: nothing is imported."""
+    file = read(Path(folder), name)
+    physics = Physics(file.folder)
+    return _without_data(file, _mesh_of(file, physics, None), physics, data, steps, counts)
+
+
+def _without_data(file: ProblemFile, mesh: Mesh, physics: Physics, data: Path, steps: int, counts: Mapping[str, int]) -> Project:
+    pde, conditions = _equation(file, mesh, physics), _conditions(file, mesh, physics)
+    scenario = _scenario(file.name, file.title, mesh, pde, conditions, file.dt, steps, counts, file.offset,
+                         file.pde.velocity == "data")
+    return _of(file, scenario, data, physics)
+
+
+# ---------------------------------------------------------------------- made in Python
 
 
 def project(name: str, mesh: Mesh, pde: PDE, conditions: Sequence[Condition], dt: float, trajectories: Sequence[Trajectory],
@@ -203,8 +270,8 @@ def _product(a: Any, b: Any, names: Sequence[str]) -> Any:
 def _velocity(name: str, where: str, mesh: Mesh, physics: Physics) -> Any:
     """A steady flow where the function has one argument, else one that changes in time."""
     x = torch.tensor(mesh.points)
-    if not physics.takes_time(name, where):
-        return physics.of_space(name, where, x, ((mesh.n_nodes, mesh.dim),)).to(torch.float64)
+    if physics.stored(where) is not None or not physics.takes_time(name, where):
+        return physics.of_space(name, where, x, ((mesh.n_nodes, mesh.dim),))
     function = physics.of_space_time(name, where, trailing=(mesh.dim,))
     function(x, 0.0)
     return lambda t: function(x, t)
@@ -227,10 +294,11 @@ def _values(term: Term, name: str, where: str, file: ProblemFile, mesh: Mesh, ph
     shapes: tuple[tuple[int, ...], ...] = ((K,), (K, d, d)) if spreads else ((K,),) if cells else ((N,),)
     if isinstance(term, Function | ArrayFile):
         if isinstance(term, ArrayFile):
-            found = _array(file.folder / term.path, shapes)
+            known = physics.stored(where)
+            found = physics.keep(where, _array(file.folder / term.path, shapes)) if known is None else known
         else:
             x = torch.tensor(mesh.centroids if cells else mesh.points)
-            found = physics.of_space(term.name, where, x, shapes).to(torch.float64).numpy()
+            found = physics.of_space(term.name, where, x, shapes).numpy()
         if cells and not spreads and not (found > 0).all():
             raise InputError(f"{where} must be positive, got {found.min():g} in cell {int(found.argmin())}")
         return found

@@ -275,8 +275,8 @@ def _finite(value: float) -> bool:
 # ---------------------------------------------------------------------- the file
 
 
-def read(folder: Path) -> ProblemFile:
-    """The problem file of a folder."""
+def read(folder: Path, name: str = "") -> ProblemFile:
+    """The problem file of a folder; a problem that has no name gets `name`, or that of the folder."""
     path = folder / FILE
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -286,10 +286,10 @@ def read(folder: Path) -> ProblemFile:
         raise InputError(f"{path} is not valid TOML: {_sentence(error)}") from error
     except (OSError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise InputError(f"{path} cannot be read as text: {_sentence(error)}") from error
-    return parse(values, path)
+    return parse(values, path, name)
 
 
-def parse(values: Mapping[str, Any], path: Path) -> ProblemFile:
+def parse(values: Mapping[str, Any], path: Path, name: str = "") -> ProblemFile:
     top = Table(values, path)
     head = top.table("problem", required=True)
     fields = head.texts("fields")
@@ -297,7 +297,7 @@ def parse(values: Mapping[str, Any], path: Path) -> ProblemFile:
         raise InputError(f"{head.where('fields')} must be distinct names, got {list(fields)}")
     units = _units(top.table("units"), fields)
     dt = head.number("dt", None, TIME, units, positive=True)
-    name = head.text("name", path.parent.resolve().name or "own")
+    name = head.text("name", name or path.parent.resolve().name or "own")
     if any(c in name for c in "/\\\n\"'"):
         raise head.wrong("name", "a plain name")
     title, offset = head.text("title", name), _offset(head, fields, units)
