@@ -1,3 +1,6 @@
+import os
+import tempfile
+
 import numpy as np
 import pytest
 import torch
@@ -5,6 +8,7 @@ import torch
 from dgnet.mesh import Mesh, box
 
 torch.set_num_threads(1)
+os.environ["DGNET_TRUSTED"] = f"{tempfile.mkdtemp()}/trusted-physics"  # tests leave the user's own record alone
 
 
 @pytest.fixture(params=["triangles", "tetrahedra"])

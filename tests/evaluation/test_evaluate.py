@@ -53,12 +53,12 @@ def test_command_prints_scores_and_draws(folder: Path, monkeypatch: pytest.Monke
 
 def test_scores_are_those_of_the_states(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run.open(folder)
-    result, states, data = module.evaluate(run, Path(run.settings.data))
+    result, states, data = module.evaluate(run, run.data)
     for name, s in states.items():
         assert s.shape == data.state.shape
         assert result["scores"][name]["fluctuation"] == pytest.approx(rne(s, data.state, run.scenario.offsets), rel=1e-12)
     monkeypatch.setattr(module, "_BATCH_BYTES", 1.0)  # one trajectory at a time
-    single = module.evaluate(run, Path(run.settings.data))[1]
+    single = module.evaluate(run, run.data)[1]
     assert all(torch.allclose(single[name], s, rtol=1e-5, atol=1e-3) for name, s in states.items())
 
 

@@ -148,7 +148,7 @@ def test_table_rolls_out_as_in_memory(folder: Path, tmp_path: Path, monkeypatch:
 def test_stored_trajectory_is_judged(folder: Path, tmp_path: Path) -> None:
     number, run = 3, Run.open(folder)
     result, states = collected(folder, trajectory=number)
-    with Dataset(Path(run.settings.data)) as data:
+    with Dataset(run.data) as data:
         batch = data.batch([number])
     assert len(states) == batch.steps + 1
     assert result["rne"] == pytest.approx(rne(torch.from_numpy(states)[None], batch.state, [AMBIENT]), rel=1e-6)
@@ -236,7 +236,7 @@ def test_bad_input_is_one_sentence(arguments: tuple, word: str, folder: Path, tm
 
 
 def test_data_set_is_not_overwritten_and_starts_are_checked(folder: Path, tmp_path: Path) -> None:
-    data = Path(Run.open(folder).settings.data)
+    data = Run.open(folder).data
     with pytest.raises(InputError, match="is the data set of the run"):
         roll_out(folder, trajectory=0, out=data)
     np.save(tmp_path / "short.npy", np.zeros(3))

@@ -165,21 +165,21 @@ def test_range_is_kept_with_the_run(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, copied)
     (copied / "range.json").unlink(missing_ok=True)
     text = (copied / "run.toml").read_text()
-    data = Run.open(folder).settings.data
+    data = Run.open(folder).data
     roll_out(copied, trajectory=0, steps=2)
     assert (copied / "range.json").exists()
-    (copied / "run.toml").write_text(text.replace(data, str(tmp_path / "gone.h5")))  # the data set is gone, its range is not
-    assert roll_out(copied, trajectory=0, data=Path(data), steps=2)["training_range"]["trajectories"] == 3
+    (copied / "run.toml").write_text(text.replace(data.name, "gone.h5"))  # the data set is gone, its range is not
+    assert roll_out(copied, trajectory=0, data=data, steps=2)["training_range"]["trajectories"] == 3
     (copied / "range.json").write_text("{}")
     with pytest.raises(InputError, match=r"range\.json is damaged"):
-        roll_out(copied, trajectory=0, data=Path(data), steps=2)
+        roll_out(copied, trajectory=0, data=data, steps=2)
     (copied / "range.json").unlink()
-    found = roll_out(copied, trajectory=0, data=Path(data), steps=2)
+    found = roll_out(copied, trajectory=0, data=data, steps=2)
     assert found["training_range"] is None and found["left_range"] is None and found["warning"] is None
 
 
 def test_links_leave_one_out_and_copy_nothing(folder: Path, tmp_path: Path) -> None:
-    data = Path(Run.open(folder).settings.data)
+    data = Run.open(folder).data
     trust.link_without(data, tmp_path / "rest.h5", [0, 1, 2], 1)
     with Dataset(data) as whole, Dataset(tmp_path / "rest.h5") as rest:
         assert len(rest) == 2 and rest.splits == ("train", "train") and rest.provenance == whole.provenance

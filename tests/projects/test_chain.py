@@ -50,7 +50,7 @@ def test_from_new_to_rollout(example: Path, tmp_path: Path, monkeypatch: pytest.
     assert command(monkeypatch, "rollout", run, "--source", example / "spots.csv", "--vtk", vtk, "--every", 30) == 0
     last = meshio.read(sorted((tmp_path / "out-vtu").glob("*.vtu"))[-1])
     assert last.point_data["T"].shape == (load_mesh(example / "plate.msh").n_nodes,) and last.point_data["T"].max() > 300
-    assert (run / "run.toml").read_text().count(str(example)) == 2  # project and data, by their full names
+    assert str(tmp_path) not in (run / "run.toml").read_text() and str(example) not in (run / "run.toml").read_text()
     assert not [p for p in run.rglob("*") if p.suffix == ".py"]
 
 
@@ -85,7 +85,7 @@ def test_baselines_train_on_it_too(tiny: Path, tmp_path: Path, monkeypatch: pyte
     assert command(monkeypatch, "train", tiny, "--model", "mgn", "--budget", 0.02, "--out", tmp_path / "run") == 0
     run = Run.open(tmp_path / "run")
     assert run.settings.model == "mgn" and run.model.config.hidden == 16
-    assert evaluate(run, Path(run.settings.data))[0]["scores"]["mgn"]["rne"] > 0
+    assert evaluate(run, run.data)[0]["scores"]["mgn"]["rne"] > 0
 
 
 def test_in_python(tmp_path: Path) -> None:

@@ -10,8 +10,10 @@ from typing import Annotated, Any
 import typer
 
 from dgnet.cli.shell import (
+    AllowDifferent,
     Device,
     Json,
+    Problem,
     Size,
     Truth,
     app,
@@ -156,7 +158,7 @@ def evaluate(run: Annotated[Path | None, typer.Argument(help="Folder of a run.")
              )] = False,
              budget: Annotated[float | None, typer.Option(help="Minutes for --leave-one-out; per trajectory what the run had by "
                                                           "default.")] = None,
-             json_path: Json = None) -> None:
+             problem: Problem = None, allow_different: AllowDifferent = False, json_path: Json = None) -> None:
     """Score a run on its test trajectories, beside the classical solvers on the same mesh, and write a page about it."""
     from dgnet.evaluation import evaluate as scoring
     from dgnet.evaluation import page, trust
@@ -165,7 +167,7 @@ def evaluate(run: Annotated[Path | None, typer.Argument(help="Folder of a run.")
     if budget is not None and not (leave_one_out and budget > 0):
         raise InputError("--budget is the positive number of minutes for --leave-one-out")
     if pretrained is not None:
-        if run is not None or leave_one_out or split != "test":
+        if run is not None or leave_one_out or split != "test" or problem is not None or allow_different:
             raise InputError("--pretrained stands in place of RUN and is about test trajectories only")
         _evaluate_pretrained(pretrained, truth or "converged", data or Path("out/pretrained"), trajectories, checked_device(device),
                              json_path)
@@ -174,8 +176,8 @@ def evaluate(run: Annotated[Path | None, typer.Argument(help="Folder of a run.")
         raise InputError("give the folder of a run, or --pretrained with the name of a scenario")
     if truth is not None or trajectories is not None:
         raise InputError("--truth and --trajectories go with --pretrained")
-    opened = Run.open(run, checked_device(device))
-    result, states, true = scoring.evaluate(opened, data or Path(opened.settings.data), device, split)
+    opened = Run.open(run, checked_device(device), problem=problem, allow_different=allow_different)
+    result, states, true = scoring.evaluate(opened, data or opened.data, device, split)
     known = trust.training_range(opened)
     left = None if known is None else page.findings(opened, states, true, known)
     result |= {"left_range": left, "warning": trust.sentence(left or [])}
@@ -228,14 +230,17 @@ def rollout(run: Path,
             mp4: Annotated[Path | None, typer.Option(help="Animation, FILE.mp4; needs the program ffmpeg.")] = None,
             png: Annotated[Path | None, typer.Option(help="Snapshots, FILE.png.")] = None,
             every: Annotated[int, typer.Option(help="Files get one state every so many steps.")] = 1,
-            device: Device = "cpu", json_path: Json = None) -> None:
+            problem: Problem = None, allow_different: AllowDifferent = False, device: Device = "cpu",
+            json_path: Json = None) -> None:
     """Roll out a trained run for a new source and start, streaming the states to disk. Interrupted, the same command goes on."""
     from dgnet.evaluation import rollouts
+    from dgnet.training.run import Run
 
+    opened = Run.open(run, checked_device(device), problem=problem, allow_different=allow_different)
     with reporting() as report:
         result = rollouts.roll_out(run, source=source, trajectory=trajectory, initial=initial, data=data, steps=steps, out=out,
-                                   vtk=vtk, xdmf=xdmf, gif=gif, mp4=mp4, png=png, every=every, device=checked_device(device),
-                                   report=report)
+                                   vtk=vtk, xdmf=xdmf, gif=gif, mp4=mp4, png=png, every=every, device=device, report=report,
+                                   run=opened)
     console.print(rollouts.summary(result), highlight=False, soft_wrap=True)
     write_json(json_path, result)
 
@@ -243,7 +248,8 @@ def rollout(run: Path,
 @app.command()
 def analyse(run: Path, data: Annotated[Path | None, typer.Option(help="Data set; the run's own by default.")] = None,
             out: Annotated[Path | None, typer.Option(help="Folder for the pictures; RUN/analysis by default.")] = None,
-            device: Device = "cpu", json_path: Json = None) -> None:
+            problem: Problem = None, allow_different: AllowDifferent = False, device: Device = "cpu",
+            json_path: Json = None) -> None:
     """Spectrum, stability, step norm, size and consistency of what was learned, with pictures."""
     from dgnet.data import Dataset
     from dgnet.evaluation.analyse import analyse as study_operator
@@ -251,12 +257,14 @@ def analyse(run: Path, data: Annotated[Path | None, typer.Option(help="Data set;
     from dgnet.training.fit import Corpus
     from dgnet.training.run import Run, base_problem
 
-    opened = Run.open(run, checked_device(device))
-    with Dataset(data or opened.settings.data) as dataset:
+    opened = Run.open(run, checked_device(device), problem=problem, allow_different=allow_different)
+    with Dataset(data or opened.data) as dataset:
         check_fits(dataset, opened.scenario)
         corpus = Corpus.read(dataset, dataset.of("train")[:1], device)
     base = base_problem(opened.scenario, device)
     result = study_operator(opened.model, corpus.problem(base), corpus.state, corpus.source, t=corpus.clock(base),
-                            folder=out or run / "analysis")
+                            folder=out or run / "analysis") | {"notes": list(opened.notes)}
     write_json(json_path or run / "analysis.json", result)
+    for note in opened.notes:
+        errors.print(note, highlight=False, soft_wrap=True, markup=False)
     console.print_json(json.dumps({k: v for k, v in result.items() if not isinstance(v, list)}))

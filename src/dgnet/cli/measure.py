@@ -110,7 +110,7 @@ def bench_tradeoff(run: Annotated[Path, typer.Argument(help="A training run.")],
         raise InputError("the budget and the number of trajectories must be positive")
     opened = Run.open(run, device)
     with reporting() as progress:
-        result = tradeoff.tradeoff(opened, data or Path(opened.settings.data), device, trajectories, budget, report=progress)
+        result = tradeoff.tradeoff(opened, data or opened.data, device, trajectories, budget, report=progress)
     write_json(json_path, result)
     console.print(tradeoff.markdown(result), highlight=False, soft_wrap=True)
 

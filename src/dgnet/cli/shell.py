@@ -101,6 +101,10 @@ def folding() -> Iterator[Callable[[int, int, Any, int], None]]:
 Size = Annotated[str, typer.Option(help="small or paper")]
 Truth = Annotated[str, typer.Option(help="same-mesh or converged")]
 Device = Annotated[str, typer.Option(help="cpu or cuda")]
+Problem = Annotated[Path | None, typer.Option(help="Your own problem folder, in place of the copy that the run carries; it must be "
+                                              "the same problem. This confirms its physics.py.")]
+AllowDifferent = Annotated[bool, typer.Option("--allow-different", help="Take a problem that is not what the run was trained on; "
+                                              "the output says what differs.")]
 Json = Annotated[Path | None, typer.Option("--json", help="Write the result for machines to this file.")]
 
 

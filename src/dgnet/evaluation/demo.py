@@ -200,7 +200,7 @@ def learn(out: Path, *, seed: int = 0, device: str = "cpu", frames: int = 61, bu
 
 def finished(folder: Path, data: Path, seed: int, budget: float, device: str) -> Run | None:
     """The run of an earlier demo with the same settings; one of other settings is removed, an unfinished one stays to go on."""
-    wanted = {"scenario": SCENARIO, "size": "small", "truth": TRUTH, "data": str(data), "recipe": RECIPE, "seed": seed,
+    wanted = {"scenario": SCENARIO, "size": "small", "truth": TRUTH, "recipe": RECIPE, "seed": seed,
               "trajectories": 0, "version": __version__}
     config = model_config(SCENARIO, RECIPE)
     model = {f.name: getattr(config, f.name) for f in fields(config)}
@@ -211,7 +211,9 @@ def finished(folder: Path, data: Path, seed: int, budget: float, device: str) ->
     except tomllib.TOMLDecodeError:
         text = {}
     found = {k: tuple(v) if isinstance(v, list) else v for k, v in text.get("model", {}).items()}
-    if found != model or any(text.get("run", {}).get(k) != v for k, v in wanted.items()):
+    with Dataset(data) as dataset:
+        same = text.get("trained_on", {}).get("data") == dataset.identity(dataset.of("train"))
+    if not same or found != model or any(text.get("run", {}).get(k) != v for k, v in wanted.items()):
         shutil.rmtree(folder)
         return None
     spent = Spent(folder / "seconds.json")

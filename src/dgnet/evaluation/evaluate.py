@@ -71,7 +71,7 @@ def evaluate(run: Run, path: Path, device: str = "cpu", split: str = "test", lim
     paper = run.scenario.paper.get("DGNet")
     result = {
         "scenario": run.settings.scenario, "size": run.settings.size, "truth": run.settings.truth, "split": split, "model": own,
-        "trajectories": len(numbers), "version": __version__, "scores": rows, "seconds": seconds,
+        "trajectories": len(numbers), "version": __version__, "notes": list(run.notes), "scores": rows, "seconds": seconds,
         "paper": None if paper is None else asdict(paper),
         "gain": rows[own]["fluctuation"] / best, "parameters": sum(p.numel() for p in run.model.parameters()),
         "over_time": {name: rne_over_time(s, truth, offset)[:: max(1, truth.shape[1] // 50)].tolist()
@@ -99,4 +99,5 @@ def table(result: dict[str, Any]) -> str:
         lines.append(f"| {label} | {s['mse']:.3g} | {s['rne']:.3g} | {s['fluctuation']:.3g} | {s['rne_final']:.3g} |")
     if result["paper"]:
         lines.append(f"| DGNet, paper (its own data) | {result['paper']['mse']:.3g} | {result['paper']['rne']:.3g} | – | – |")
+    lines += [line for note in result["notes"] for line in ("", note)]
     return "\n".join(lines)

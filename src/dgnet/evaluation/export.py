@@ -311,7 +311,7 @@ def export(run: Run, out: Path, batch: int | None = None) -> Exported:
     mesh, about = out.with_suffix(".vtu"), out.with_suffix(".json")
     name = repr(out.name)
     record = {
-        "program": out.name, "mesh": mesh.name, "scenario": scenario.name,
+        "program": out.name, "mesh": mesh.name, "scenario": scenario.name, "notes": list(run.notes),
         **{key: extra[key].name if key in extra else None for key in ("start", "early", "switch")},
         "early_steps": model.config.early_steps if "early" in extra else 0,
         "model": run.settings.model, "version": __version__, "torch": torch.__version__, "dt": scenario.dt,

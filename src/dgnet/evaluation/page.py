@@ -21,7 +21,6 @@ import torch
 from matplotlib.figure import Figure
 
 from dgnet import __version__
-from dgnet.errors import InputError
 from dgnet.evaluation.analyse import draw_spectra, study
 from dgnet.evaluation.figures import COLOURS, LABELS, save, whole
 from dgnet.evaluation.metrics import rne
@@ -30,7 +29,6 @@ from dgnet.evaluation.trust import TrainingRange, judge_states, read_trust, sent
 from dgnet.models.dgnet import DGNet
 from dgnet.operators import EdgeMatrix
 from dgnet.problems import Discretisation, Robin
-from dgnet.projects import load as load_project
 from dgnet.projects.units import TERMS, Units
 from dgnet.training.fit import Corpus
 from dgnet.training.run import Run, base_problem
@@ -253,13 +251,7 @@ def _given(scenario: Any, name: str, label: str, model: DGNet) -> float | None:
 
 
 def _units(run: Run) -> Units:
-    if run.settings.project:
-        try:
-            file = load_project(Path(run.settings.project)).file
-            return Units() if file is None else file.units
-        except InputError:
-            pass
-    return Units()
+    return Units() if run.project is None or run.project.file is None else run.project.file.units
 
 
 def _learned(run: Run, data: Corpus, folder: Path) -> str:

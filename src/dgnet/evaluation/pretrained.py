@@ -226,7 +226,9 @@ def pack(cell: Path, shelf: Path = SHELF, notes: Sequence[str] = ()) -> Path:
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
     torch.save(state, part / "weights.pt")
-    (part / "run.toml").write_text(to_toml({"run": replace(settings, data=""), "model": config}))
+    tables = {"run": replace(settings, data=""), "model": config}
+    known = tomllib.loads((cell / "run" / "run.toml").read_text()).get("trained_on")
+    (part / "run.toml").write_text(to_toml(tables if known is None else {**tables, "trained_on": known}))
     content = (part / "weights.pt").read_bytes()
     card = _card(record, kind, state, len(content), hashlib.sha256(content).hexdigest(), tuple(notes))
     if (target / "card.json").exists():

@@ -193,7 +193,7 @@ def roll_out(folder: Path, *, source: Path | None = None, trajectory: int | None
         raise InputError("the number of steps must be positive")
     files.check()
     run = run or Run.open(folder, device)
-    used = data or Path(run.settings.data)
+    used = data or run.data
     if out is not None and out.resolve() == used.resolve():
         raise InputError(f"{out} is the data set of the run; choose another name for --out")
     scenario, mesh, names = run.scenario, run.scenario.mesh, run.scenario.pde.fields
@@ -228,13 +228,14 @@ def roll_out(folder: Path, *, source: Path | None = None, trajectory: int | None
         if files.named():
             origin: dict[str, str | int | float] = {
                 "package": "dgnet", "package_version": __version__, "scenario": scenario.name, "size": scenario.size,
-                "model": run.settings.model,
-                "run": str(folder), "truth": "prediction", "source": str(source or ("none" if drive is None else "stored")),
+                "model": run.settings.model, "run": folder.name, "run_identity": run.identity, "truth": "prediction",
+                "source": str(source or ("none" if drive is None else "stored")),
                 "trajectory": -1 if trajectory is None else trajectory, "device": torch.device(device).type, "every": every}
             header = Header(mesh, names, every * scenario.dt, steps // every, scenario.offsets, origin)
             request = {"steps": steps, "every": every, "trajectory": trajectory, "device": device, "version": __version__,
                        "files": [_digest(p) for p in (folder / "run.toml", folder / "weights.pt", source, initial)],
-                       "data": None if stored is None else [str(used.resolve()), used.stat().st_size, used.stat().st_mtime_ns]}
+                       "problem": run.identity,
+                       "data": None if stored is None or trajectory is None else stored.identity([trajectory])}
             first = next(iter(files.named().values()))
             place = out if out is not None else first.with_name(f"{first.name}.states")
             with written(place):
@@ -256,7 +257,7 @@ def roll_out(folder: Path, *, source: Path | None = None, trajectory: int | None
             "every": every, "range": {name: [float(low), float(high)] for name, low, high in zip(names, watch.low, watch.high)},
             "rne": watch.rne, "spots": None if table is None else len(table.names),
             "training_range": None if known is None else known.as_dict(), "left_range": None if known is None else findings,
-            "warning": sentence(findings), **{f.name: None for f in fields(Outputs)},
+            "warning": sentence(findings), "notes": list(run.notes), **{f.name: None for f in fields(Outputs)},
             **{name: str(path) for name, path in files.named().items()}}
 
 
@@ -343,6 +344,7 @@ def summary(result: dict[str, Any]) -> str:
         lines.append(f"  {result['warning']}")
     elif result["left_range"] is None:
         lines.append("  The range of the training data is not known: the run's data set is gone.")
+    lines += [f"  {note}" for note in result["notes"]]
     return "\n".join([*lines, *(result[f.name] for f in fields(Outputs) if result[f.name] is not None)])
 
 

@@ -31,7 +31,6 @@ from dgnet.mesh import Mesh
 from dgnet.models import Classical, few_threads
 from dgnet.models.registry import entry
 from dgnet.problems import CONSISTENT, LUMPED
-from dgnet.projects import load as load_project
 from dgnet.scenarios.fits import check_fits
 from dgnet.training.calibrate import calibrated_first
 from dgnet.training.fit import Corpus, Progress
@@ -173,9 +172,9 @@ def training_range(run: Run, keep: bool = True) -> TrainingRange | None:
             return TrainingRange.from_dict(json.loads(path.read_text()))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(f"{path} is damaged; remove it, and it is made again from the data set") from error
-    if not Path(run.settings.data).is_file():
+    if not run.data.is_file():
         return None
-    with Dataset(run.settings.data) as data:
+    with Dataset(run.data) as data:
         found = measure_range(data, data.of("train")[: run.settings.trajectories or None])
     if keep:
         _write_json(path, found.as_dict())
@@ -324,7 +323,7 @@ def leave_one_out(run: Run, *, budget: float | None = None, device: str = "cpu",
     """
     settings, scenario = run.settings, run.scenario
     config = config_of(run.folder, settings.model)
-    with Dataset(settings.data) as data:
+    with Dataset(run.data) as data:
         numbers, steps = data.of("train")[: settings.trajectories or None], data.steps
     if len(numbers) < 2:
         raise InputError(f"leaving one trajectory out needs at least two to train on, {run.folder} has {len(numbers)}")
@@ -339,7 +338,7 @@ def leave_one_out(run: Run, *, budget: float | None = None, device: str = "cpu",
         if kept is None or kept.get("request") != request:
             _begin(folder, request["weights"], fresh=kept is not None)
             rest = folder / "data.h5"
-            link_without(Path(settings.data), rest, numbers, number)
+            link_without(run.data, rest, numbers, number)
 
             def follow(progress: Progress, total: int, at: int = at) -> None:
                 if tell is not None:
@@ -348,8 +347,8 @@ def leave_one_out(run: Run, *, budget: float | None = None, device: str = "cpu",
             trained, progress = train(
                 scenario, settings.truth, rest, folder / "run", model=settings.model, recipe=settings.recipe, seed=settings.seed,
                 device=device, budget=share, config=config, plan=plan, unknown_reaction=settings.unknown_reaction,
-                project=Path(settings.project) if settings.project else None, report=follow)
-            kept = {"trajectory": number, **_score(trained, Path(settings.data), number, device), "iterations": progress.iteration,
+                project=run.project, portable=False, report=follow)
+            kept = {"trajectory": number, **_score(trained, run.data, number, device), "iterations": progress.iteration,
                     "seconds": progress.seconds, "request": request}
             _write_json(record, kept)
             (folder / "run" / "last.pt").unlink(missing_ok=True)  # no longer needed, and the largest of them
@@ -385,8 +384,8 @@ def _plan(run: Run, trajectories: int, steps: int) -> Recipe | None:
     settings = run.settings
     if settings.model != "dgnet" or settings.recipe != "own":
         return None
-    if settings.project:
-        return recipe_of(load_project(Path(settings.project)), trajectories, steps)
+    if run.project is not None:
+        return recipe_of(run.project, trajectories, steps)
     plan = recipe_for(run.scenario.name, "staged", trajectories, steps, settings.unknown_reaction)
     return calibrated_first(plan, steps) if getattr(run.model.config, "calibrate", ()) else plan
 

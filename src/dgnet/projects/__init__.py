@@ -3,4 +3,5 @@
 from dgnet.projects.project import IMPORTED, SIZE, TRUTH, Project, carried, carry, described, load, project, trajectory
 from dgnet.projects.toml import FILE, Training
 
-__all__ = ["FILE", "IMPORTED", "SIZE", "TRUTH", "Project", "Training", "carried", "carry", "described", "load", "project", "trajectory"]
+__all__ = ["FILE", "IMPORTED", "SIZE", "TRUTH", "Project", "Training", "carried", "carry", "described", "load", "project",
+           "trajectory"]

@@ -72,7 +72,8 @@ class Project:
         if self.file is None or self.physics is None:
             return None
         pde, moving = self.file.pde, "pde.velocity" not in self.physics.values
-        called = [pde.reaction, pde.velocity if moving else None, *(v for b in self.file.boundaries for v in (b.value, b.coefficient))]
+        called: list[Any] = [pde.reaction, pde.velocity if moving else None]
+        called += [value for b in self.file.boundaries for value in (b.value, b.coefficient)]
         return self.physics.text if any(isinstance(value, Function) for value in called) else None
 
     @property
@@ -131,7 +132,8 @@ def carry(project: Project, folder: Path) -> None:
     save_mesh(project.scenario.mesh, folder / MESH)
     values = project.physics.values
     with writing(folder / VALUES) as part:
-        np.savez(part, names=np.array(list(values), dtype=np.str_), **{f"value{i}": v for i, v in enumerate(values.values())})
+        arrays: dict[str, Any] = {f"value{i}": v for i, v in enumerate(values.values())}
+        np.savez(part, names=np.array(list(values), dtype=np.str_), **arrays)
     if project.code is not None:
         write_bytes(folder / PHYSICS, project.code)
 

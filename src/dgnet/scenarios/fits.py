@@ -18,7 +18,7 @@ def check_fits(data: Dataset, scenario: Scenario, truth: str = "", from_zero: bo
     if named is not None and named != scenario.name and own not in (scenario.size, data.provenance.get("size")):
         raise InputError(f"{data.path} holds data of '{named}', not of '{scenario.name}'")
     kind = data.provenance.get("truth")
-    if truth and kind != truth:
+    if truth and kind not in (None, truth):
         raise InputError(f"{data.path} holds {kind} truth, the run was trained on {truth}")
     _check_mesh(data, scenario)
     if data.fields != scenario.pde.fields:

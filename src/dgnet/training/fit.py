@@ -6,9 +6,11 @@ and several processes (torchrun) see slices of the same batches. Test trajectori
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import time
+import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +22,7 @@ from torch import distributed as dist
 from torch import nn
 
 from dgnet.data import Dataset, hold_out
+from dgnet.data.digests import verifying
 from dgnet.errors import InputError, SolveError
 from dgnet.models.base import rollout
 from dgnet.models.classical import Classical
@@ -402,14 +405,32 @@ def _store(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer, best:
     os.replace(part, path)
 
 
-def load_checkpoint(path: Path, device: str = "cpu") -> dict[str, Any]:
-    """A checkpoint's contents; anything but tensors and plain numbers is refused."""
+def load_checkpoint(path: Path, device: str = "cpu", sha256: str = "") -> dict[str, Any]:
+    """A checkpoint's contents; anything but tensors and plain numbers is refused, and so is a damaged file.
+
+    Every part of the file has a CRC32 of its own, which torch writes but does not compare; `sha256` is that of the whole.
+    """
     try:
+        if verifying() and path.exists() and not _sound(path, sha256):
+            raise InputError(f"{path} is damaged: it is not what was written (its checksum differs)")
         return torch.load(path, map_location=device, weights_only=True)
     except FileNotFoundError as error:
         raise InputError(f"there is no checkpoint {path}") from error
+    except InputError:
+        raise
     except Exception as error:
         raise InputError(f"{path} is not a checkpoint of weights: it is damaged, or holds something that could run code") from error
+
+
+def _sound(path: Path, sha256: str) -> bool:
+    if sha256:
+        with path.open("rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
+                return False
+    if not zipfile.is_zipfile(path):
+        return True  # torch decides what it is
+    with zipfile.ZipFile(path) as archive:
+        return archive.testzip() is None
 
 
 def _restore(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -> tuple[dict[str, Tensor], Progress]:

@@ -25,7 +25,7 @@ _WORDS = {"dt": "Δt", "physics": "physics.py", "data": "the training data", "ph
 def fingerprint(scenario: Scenario, code: bytes | None = None) -> dict[str, Any]:
     """The problem as TOML can hold it, one entry per ingredient; coefficients that are what a PDE has by default are left out."""
     mesh, pde = scenario.mesh, scenario.pde
-    times = (0.0, 0.5 * scenario.horizon, scenario.horizon)
+    times = tuple(k * scenario.dt for k in (0, 1, 3, 10))
     found: dict[str, Any] = {"fields": list(pde.fields), "dt": float(scenario.dt), "offset": [float(v) for v in scenario.offsets],
                              "mesh": _mesh(mesh)}
     for f in fields(PDE):
@@ -54,11 +54,10 @@ def trained_on(scenario: Scenario, code: bytes | None, data: Dataset, trajectori
     return {**fingerprint(scenario, code), "steps": data.steps, **counts, "data": data.identity(data.of("train")[:trajectories])}
 
 
-def differences(stored: Mapping[str, Any], now: Mapping[str, Any], only: Mapping[str, Any] | None = None) -> list[str]:
-    """What differs, in words; `only` limits it to these ingredients."""
-    names = dict.fromkeys([*stored, *now])
-    return [f"{_WORDS.get(name, name)} was {_short(stored.get(name))} and is {_short(now.get(name))}" for name in names
-            if (only is None or name in only) and stored.get(name) != now.get(name)]
+def differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What differs, in words."""
+    return [f"{_WORDS.get(name, name)} was {_short(stored.get(name))} and is {_short(now.get(name))}"
+            for name in dict.fromkeys([*stored, *now]) if stored.get(name) != now.get(name)]
 
 
 def of_problem(table: Mapping[str, Any]) -> dict[str, Any]:

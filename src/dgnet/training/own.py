@@ -23,10 +23,9 @@ def train_project(project: Project, folder: Path, *, model: str = "dgnet", seed:
     with Dataset(project.data) as data:
         count, steps = len(data.of("train")[:trajectories]), data.steps
     plan = recipe_of(project, count, steps) if model == "dgnet" else None
-    own = None if project.folder is None else project.folder.resolve()
-    return train(project.scenario, TRUTH, project.data.resolve(), folder, model=model, recipe="own", seed=seed, device=device,
+    return train(project.scenario, TRUTH, project.data, folder, model=model, recipe="own", seed=seed, device=device,
                  budget=60 * (project.training.minutes if minutes is None else minutes), trajectories=trajectories,
-                 config=project.config(model), plan=plan, unknown_reaction=project.unknown_reaction, project=own, report=report)
+                 config=project.config(model), plan=plan, unknown_reaction=project.unknown_reaction, project=project, report=report)
 
 
 def recipe_of(project: Project, trajectories: int, steps: int) -> Recipe:

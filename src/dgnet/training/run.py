@@ -1,6 +1,9 @@
-"""A training run as a folder: what was asked for, the weights, the history.
+"""A training run as a folder that can be moved: what was asked for, what it was trained on, the weights, the history.
 
-    run.toml      scenario, data, model, recipe, seed: all that is needed to build the model again
+    run.toml      scenario, data, model, recipe, seed: all that is needed to build the model again; what it was trained on by
+                  content (`identity`); the checksum of the weights
+    problem/      a user's own problem as it was (`projects.carry`)
+    trained-on.h5 the data, as a second name of the same file or a copy; very large ones that cannot be linked stay where they are
     weights.pt    the best weights by validation rollout
     last.pt       where to resume
     history.csv   iteration, loss, validation error, seconds; history.png draws it
@@ -9,9 +12,12 @@
 from __future__ import annotations
 
 import csv
+import hashlib
+import json
 import os
+import shutil
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -21,17 +27,24 @@ import torch
 from dgnet import __version__
 from dgnet.data import Dataset
 from dgnet.errors import InputError
+from dgnet.files import discard, read_toml, unfinished, write_text, writing
 from dgnet.models.base import few_threads
 from dgnet.models.registry import configure, entry
 from dgnet.problems import Discretisation
+from dgnet.projects import SIZE, Project, carried, carry, described
+from dgnet.projects import load as load_project
 from dgnet.scenarios import get
 from dgnet.scenarios.fits import check_fits
 from dgnet.scenarios.scenario import Scenario
 from dgnet.training.fit import Corpus, Progress, fit, join_processes, load_checkpoint, split, wait_for_all
+from dgnet.training.identity import differences, digest, fingerprint, of_problem, trained_on
 from dgnet.training.presets import baseline_recipe, model_config, recipe_for
 from dgnet.training.recipe import Recipe
 
 Tensor = torch.Tensor
+
+PROBLEM, DATA = "problem", "trained-on.h5"
+_COPIED = 1 << 30  # bytes of a data set that is copied where it cannot be linked
 
 
 @dataclass(frozen=True)
@@ -41,57 +54,115 @@ class Settings:
     scenario: str
     size: str
     truth: str
-    data: str
+    data: str  # file, from the run's folder on
     model: str = "dgnet"
     recipe: str = "staged"
     seed: int = 0
     trajectories: int = 0  # training trajectories used; 0 means all
     unknown_reaction: bool = False
-    project: str = ""  # folder of the user's problem file; empty for a scenario of the paper
+    project: str = ""  # "problem" where the run carries a user's own problem; empty for a scenario of the paper
     version: str = __version__
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """An opened run: its settings, the scenario and the model with its best weights."""
+    """An opened run: its settings, the scenario and the model with its best weights.
+
+    `notes` are sentences that every output about the run repeats: what is not as it was at training.
+    """
 
     folder: Path
     settings: Settings
     scenario: Scenario
     model: Any
+    project: Project | None = None
+    identity: str = ""  # sum of the problem that it is opened with
+    notes: tuple[str, ...] = ()
+
+    @property
+    def data(self) -> Path:
+        """The data set that it was trained on."""
+        return self.folder / self.settings.data
 
     @classmethod
-    def open(cls, folder: Path, device: str = "cpu", scenario: Scenario | None = None) -> Run:
-        """`scenario` takes the place of the one that run.toml names: for problems made in Python."""
+    def open(cls, folder: Path, device: str = "cpu", scenario: Scenario | None = None, problem: Path | None = None,
+             allow_different: bool = False) -> Run:
+        """The run with the problem that it carries, or with that of the folder `problem`, which must be the same.
+
+        `scenario` takes the place of what run.toml names: for problems made in Python. `allow_different` takes a problem that
+        differs from what the run was trained on, and says so in `notes`.
+        """
         path = folder / "run.toml"
-        try:
-            text = tomllib.loads(path.read_text())
-        except FileNotFoundError as error:
-            raise InputError(f"{folder} is no training run: it has no run.toml") from error
-        except tomllib.TOMLDecodeError as error:
-            raise InputError(f"{path} is damaged: {error}") from error
-        settings = read_dataclass(Settings, text.get("run", {}), f"{path} [run]")
+        if not path.exists():
+            raise InputError(f"{folder} is no training run: it has no run.toml")
+        text = read_toml(path)
+        settings = read_dataclass(Settings, _table(text, "run", path), f"{path} [run]")
         described = entry(settings.model)
-        config = read_dataclass(described.config, text.get("model", {}), f"{path} [model]")
-        scenario = scenario or scenario_of(settings)
+        config = read_dataclass(described.config, _table(text, "model", path), f"{path} [model]")
+        stored = _table(text, "trained_on", path)
+        project = None if scenario is not None else _project_of(settings, folder, problem, stored)
+        scenario = scenario or (get(settings.scenario, settings.size) if project is None else project.scenario)
+        now = fingerprint(scenario, None if project is None else project.code)
+        notes = _compared(folder, of_problem(stored), now, allow_different)
+        state = load_checkpoint(folder / "weights.pt", device, _weights_sum(folder, text))
         model = described.make(config, base_problem(scenario, device)).to(device)
-        state = load_checkpoint(folder / "weights.pt", device)
         try:
             model.load_state_dict(state)
         except RuntimeError as error:
             raise InputError(f"{folder / 'weights.pt'} does not fit the model that run.toml describes") from error
-        return cls(folder, settings, scenario, model)
+        return cls(folder, settings, scenario, model, project, digest(now), notes)
 
 
-def scenario_of(settings: Settings) -> Scenario:
-    """The experiment of a run: one of the paper's, or the user's own."""
-    if settings.project:
-        from dgnet.projects import load
+def _table(text: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
+    found = text.get(name, {})
+    if not isinstance(found, dict):
+        raise InputError(f"{path}: '{name}' must be a table")
+    return found
 
-        return load(Path(settings.project)).scenario
-    if settings.size == "own":
+
+def _project_of(settings: Settings, folder: Path, problem: Path | None, stored: Mapping[str, Any]) -> Project | None:
+    """The user's own problem: that which the run carries, or that of a folder named now. Nothing else is ever loaded."""
+    if settings.size != SIZE:
+        if problem is not None:
+            raise InputError(f"{folder} is about the scenario '{settings.scenario}' of the paper: it has no problem folder")
+        return None
+    if problem is None and not settings.project:
         raise InputError(f"'{settings.scenario}' was made in Python: open its run with Run.open(folder, scenario=project.scenario)")
-    return get(settings.scenario, settings.size)
+    if problem is None and settings.project != PROBLEM:
+        raise InputError(f"{folder} is a run of an older version that does not carry its problem: name the problem's folder with "
+                         "--problem")
+    if problem is not None and not stored:
+        return load_project(problem)
+    steps = stored.get("steps")
+    counts = {split: stored.get(f"{split}_trajectories") for split in ("train", "test")}
+    if not all(isinstance(v, int) and v >= 0 for v in (steps, *counts.values())):
+        raise InputError(f"{folder / 'run.toml'} is damaged: [trained_on] lacks the numbers of steps and trajectories")
+    make = (carried, folder / PROBLEM) if problem is None else (described, problem)
+    return make[0](make[1], settings.scenario, folder / settings.data, steps, counts)  # type: ignore[arg-type]
+
+
+def _compared(folder: Path, stored: Mapping[str, Any], now: Mapping[str, Any], allow_different: bool) -> tuple[str, ...]:
+    if not stored:
+        shipped = (folder / "card.json").exists()  # weights of the package say by their card what they are
+        said = f"{folder} does not say what it was trained on (an older version wrote it): nothing was compared."
+        return () if shipped else (said,)
+    found = differences(stored, now)
+    if not found:
+        return ()
+    text = f"{folder} was trained on another problem: {'; '.join(found)}"
+    if not allow_different:
+        raise InputError(f"{text} (--allow-different takes it all the same)")
+    return (f"{text}.",)
+
+
+def _weights_sum(folder: Path, text: Mapping[str, Any]) -> str:
+    """The SHA-256 that weights.pt should have: of run.toml, or of the card of shipped weights; empty where nothing says so."""
+    card = folder / "card.json"
+    try:
+        found = json.loads(card.read_text()).get("sha256") if card.exists() else text.get("weights", {}).get("sha256")
+    except (OSError, ValueError, AttributeError) as error:
+        raise InputError(f"{card if card.exists() else folder / 'run.toml'} is damaged") from error
+    return found if isinstance(found, str) else ""
 
 
 def base_problem(scenario: Scenario, device: str, dtype: torch.dtype = torch.float32) -> Discretisation:
@@ -104,11 +175,12 @@ def base_problem(scenario: Scenario, device: str, dtype: torch.dtype = torch.flo
 
 def train(scenario: Scenario, truth: str, data: Path, folder: Path, *, model: str = "dgnet", recipe: str = "staged", seed: int = 0,
           device: str = "cpu", budget: float | None = None, trajectories: int | None = None, config: Any = None,
-          plan: Recipe | None = None, factor: float = 1.0, unknown_reaction: bool = False, project: Path | None = None,
-          amp: bool = False, report: Callable[[Progress, int], None] | None = None) -> tuple[Run, Progress]:
+          plan: Recipe | None = None, factor: float = 1.0, unknown_reaction: bool = False, project: Project | None = None,
+          amp: bool = False, portable: bool = True, report: Callable[[Progress, int], None] | None = None) -> tuple[Run, Progress]:
     """Train a model on a data set; a run that was interrupted goes on. `factor` scales the number of iterations.
 
-    `config` and `plan` take the place of the presets: what is learned, and how.
+    `config` and `plan` take the place of the presets: what is learned, and how. The run carries problem and data along unless
+    it is not to be `portable`.
     """
     if model == "classical":
         raise InputError("the classical solver has nothing to train; it stands beside every evaluation")
@@ -119,14 +191,15 @@ def train(scenario: Scenario, truth: str, data: Path, folder: Path, *, model: st
         config = model_config(scenario.name, recipe, unknown_reaction, scenario.size) if model == "dgnet" else configure(model)
     if amp:
         config = replace(config, amp=True)
-    settings = Settings(scenario.name, scenario.size, truth, str(data), model, recipe if model == "dgnet" else model, seed,
-                        trajectories or 0, unknown_reaction, "" if project is None else str(project))
-    text = to_toml({"run": settings, "model": config})
+    own = project is not None and project.file is not None
+    code = None if project is None else project.code
+    settings = Settings(scenario.name, scenario.size, truth, DATA if portable else _from(data, folder), model,
+                        recipe if model == "dgnet" else model, seed, trajectories or 0, unknown_reaction, PROBLEM if own else "")
     path = folder / "run.toml"
-    if path.exists() and path.read_text() != text:
-        raise InputError(f"{folder} holds another run; choose another folder or remove it")
     with Dataset(data) as dataset:
         check_fits(dataset, scenario, truth)
+        tables = {"run": settings, "model": config, "trained_on": trained_on(scenario, code, dataset, trajectories)}
+        _check_same(path, tables)
         count = len(dataset.of("train")[:trajectories])
         if plan is None and model == "dgnet":
             plan = recipe_for(scenario.name, recipe, count, dataset.steps, unknown_reaction, scenario.size)
@@ -137,19 +210,71 @@ def train(scenario: Scenario, truth: str, data: Path, folder: Path, *, model: st
         training, validation = Corpus.read(dataset, numbers, device), Corpus.read(dataset, held, device)
     writes = join_processes(device)
     if writes:
-        _write(path, text)
+        if portable:
+            settings = replace(settings, data=_carry_data(data, folder))
+            if own and project is not None and not path.exists():
+                carry(project, folder / PROBLEM)
+        tables["run"] = settings
+        write_text(path, to_toml(tables))
     base = base_problem(scenario, device)
     torch.manual_seed(seed)
     network = entry(model).make(config, base).to(device)
     with few_threads(scenario.mesh.n_nodes, device):
         progress = fit(network, base, training, validation, plan, seed=seed, budget=budget, folder=folder, report=report)
     if writes:
-        weights = folder / "weights.part"
-        torch.save(network.state_dict(), weights)
-        os.replace(weights, folder / "weights.pt")
+        with writing(folder / "weights.pt") as part:
+            torch.save(network.state_dict(), part)
+            weights = {"sha256": hashlib.sha256(part.read_bytes()).hexdigest()}
+        write_text(path, to_toml({**tables, "weights": weights}))
         write_history(folder, progress)
     wait_for_all()
-    return Run(folder, settings, scenario, network), progress
+    return Run(folder, settings, scenario, network, project, digest(fingerprint(scenario, code))), progress
+
+
+def _check_same(path: Path, tables: Mapping[str, Any]) -> None:
+    """A folder with a run goes on only with that run, on what it was trained on."""
+    if not path.exists():
+        return
+    found, wanted = read_toml(path), tomllib.loads(to_toml(tables))
+    if "trained_on" not in found:
+        raise InputError(f"{path.parent} holds a run of an older version, which does not say what it was trained on; choose "
+                         "another folder (--out) or remove it")
+    parts = []
+    for name in tables:
+        old, new = ({k: v for k, v in t.items() if (name, k) not in (("run", "data"), ("run", "project"))}
+                    for t in (_table(found, name, path), wanted[name]))
+        parts += differences(old, new)
+    if parts:
+        raise InputError(f"{path.parent} holds another run: {'; '.join(parts)}; choose another folder (--out) or remove it")
+
+
+def _from(path: Path, folder: Path) -> str:
+    """The path as it is seen from a folder."""
+    return os.path.relpath(path.resolve(), folder.resolve())
+
+
+def _carry_data(data: Path, folder: Path) -> str:
+    """The data set in the run's folder: a second name of the file, so that what replaces the first leaves it alone, else a copy.
+
+    Returns where it is, from the folder on. A large file on another disk stays where it is.
+    """
+    target, source = folder / DATA, data.resolve()
+    if target.exists() and target.samefile(source):
+        return DATA
+    part = unfinished(target)
+    try:
+        try:
+            os.link(source, part)
+        except OSError:
+            if source.stat().st_size > _COPIED:
+                return _from(data, folder)
+            shutil.copyfile(source, part)
+        os.replace(part, target)
+    except OSError as error:
+        raise InputError(f"cannot write {target}: {error.strerror}") from error
+    finally:
+        discard(part)
+    return DATA
 
 
 def write_history(folder: Path, progress: Progress) -> None:
@@ -176,13 +301,12 @@ def write_history(folder: Path, progress: Progress) -> None:
 # ---------------------------------------------------------------------- TOML
 
 
-def to_toml(tables: dict[str, Any]) -> str:
-    """Dataclasses of plain values as TOML tables."""
+def to_toml(tables: Mapping[str, Any]) -> str:
+    """Dataclasses or mappings of plain values as TOML tables."""
     lines = []
     for name, value in tables.items():
-        lines.append(f"[{name}]")
-        lines += [f"{f.name} = {_toml(getattr(value, f.name))}" for f in fields(value)]
-        lines.append("")
+        rows = value if isinstance(value, Mapping) else {f.name: getattr(value, f.name) for f in fields(value)}
+        lines += [f"[{name}]", *(f"{key} = {_toml(entry)}" for key, entry in rows.items()), ""]
     return "\n".join(lines)
 
 
@@ -190,7 +314,7 @@ def _toml(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        return json.dumps(value, ensure_ascii=False)
     if isinstance(value, tuple | list):
         return "[" + ", ".join(_toml(v) for v in value) + "]"
     return repr(value)
@@ -209,9 +333,3 @@ def read_dataclass(kind: type, values: dict[str, Any], where: str) -> Any:
         return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
     except TypeError as error:
         raise InputError(f"{where} is incomplete: {error}") from error
-
-
-def _write(path: Path, text: str) -> None:
-    part = path.with_suffix(".part")
-    part.write_text(text)
-    os.replace(part, path)
