@@ -1,4 +1,6 @@
-"""An unknown reaction as a table, identified by least squares from what the known terms leave over."""
+"""An unknown reaction as a table, identified through rollouts of windows."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from dgnet.models import Classical, rollout
 from dgnet.models.dgnet import DGNet, DGNetConfig, Table
 from dgnet.problems import PDE, Dirichlet, Discretisation
 from dgnet.training.fit import Corpus, evaluate_rne
-from dgnet.training.identify import identify
+from dgnet.training.identify import Fit, identify, noise_level
 from dgnet.training.presets import model_config, recipe_for
 
 CONFIG = DGNetConfig(hidden=8, layers=1, reaction="learned", reaction_table=32)
@@ -109,3 +111,117 @@ def test_a_given_flow_is_followed() -> None:
         tables.append(model.reaction_net.values.detach())
     assert float(tables[0].norm()) > 0
     torch.testing.assert_close(tables[1], tables[0], rtol=1e-4, atol=1e-6)
+
+
+# ---------------------------------------------------------------------- noise, layers, the band
+
+NOISY = 64  # intervals of the table
+
+
+def bistable(u: torch.Tensor) -> torch.Tensor:
+    return 4.0 * u * (1 - u) * (u - 0.35)
+
+
+def menten(u: torch.Tensor) -> torch.Tensor:
+    return -1.2 * u.clamp(min=0) / (0.2 + u.clamp(min=0))
+
+
+def fine_world(kind: str, seed: int) -> tuple[Discretisation, Corpus, Corpus]:
+    """Four training and two test trajectories of the classical solver on a refined mesh with a third of the step.
+
+    `flow` and `still`: a bistable reaction in a closed box. `inlet`: uptake, and a jump to 1 at the inlet when it begins.
+    """
+    coarse, dt, steps, rng = perturbed_square(12), 0.04, 32, np.random.default_rng(seed)
+    inlet, fine = kind == "inlet", coarse.refined(1)
+
+    def problem(mesh, dt: float) -> Discretisation:
+        x, y = np.pi * mesh.points.T
+        around = torch.tensor(0.4 * np.stack([-np.sin(x) * np.cos(y), np.cos(x) * np.sin(y)], 1))
+        pde = PDE(diffusion=0.02 if inlet else 0.01, velocity=(0.3, 0.0) if inlet else around if kind == "flow" else None,
+                  reaction=menten if inlet else bistable)
+        return Discretisation(mesh, pde, [Dirichlet("left", 1.0)] if inlet else [], dt)
+
+    def bumps() -> np.ndarray:
+        parts = [a * np.exp(-((fine.points - c) ** 2).sum(1) / (2 * w**2))
+                 for a, c, w in zip(rng.uniform(0.4, 1.1, 3), rng.uniform(0, 1, (3, 2)), rng.uniform(0.12, 0.3, 3))]
+        return sum(parts) / np.max(sum(parts)) * rng.uniform(0.8, 1.1) * (0.6 if inlet else 1.0)
+
+    start = torch.tensor(np.stack([bumps() for _ in range(6)]))[..., None]
+    if inlet:
+        start[:, fine.nodes_on("left")] = 1.0
+    with torch.no_grad():
+        states = rollout(Classical(damped_start=2 * inlet), problem(fine, dt / 3), start, None, 3 * steps)[:, ::3, :coarse.n_nodes]
+    train, test = (Corpus(part.clone(), None, None, dt, (0.0,)) for part in (states[:4], states[4:]))
+    return problem(coarse, dt), train, test
+
+
+def blurred(data: Corpus, share: float, seed: int) -> Corpus:
+    """With white noise of a share of the range."""
+    noise = torch.randn(data.state.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return replace(data, state=data.state + share * (data.state.max() - data.state.min()) * noise)
+
+
+def judged(base: Discretisation, train: Corpus, test: Corpus, clean: Corpus) -> tuple[float, float, float]:
+    """RNE on the test trajectories; largest error of the curve where there are data, against max |r| there; share within the band.
+
+    "Where there are data": places of the table with at least a tenth of an even share of the free nodes' states.
+    """
+    torch.manual_seed(0)
+    model = DGNet(DGNetConfig(hidden=8, layers=1, reaction="learned", reaction_table=NOISY), base).double()
+    model.fit_statistics(train.state, None, train.dt)
+    identify(model, base, train)
+    table = model.reaction_net
+    u = table.where() * model.std + model.mean
+    free = slice(None) if base.fixed is None else ~base.fixed[0]
+    there = table.features(((clean.state[:, :, free] - model.mean) / model.std).flatten()).mean(0) > 0.1 / len(u)
+    with torch.no_grad():
+        found, true = model.learned_reaction()(u[:, None])[:, 0], base.pde.reaction(u)
+    off = (found - true).abs()[there]
+    inside = (off <= 2 * table.deviation[there]).double().mean()
+    return evaluate_rne(model, base, test), float(off.max() / true[there].abs().max()), float(inside)
+
+
+@pytest.mark.parametrize(("kind", "seed"), [("flow", 11), ("still", 12), ("inlet", 13)])
+def test_an_unknown_reaction_survives_noise(kind: str, seed: int) -> None:
+    base, clean, test = fine_world(kind, seed)
+    plain = judged(base, clean, test, clean)
+    assert plain[1] < 0.1 and plain[2] > 0.6
+    for share in (0.001, 0.01):
+        rne, off, inside = judged(base, blurred(clean, share, seed), test, clean)
+        assert rne < 2 * plain[0], (share, rne, plain[0])
+        assert off < 0.1 and inside > 0.6, (share, off, inside)
+
+
+def test_the_band_knows_where_there_are_no_data() -> None:
+    base, clean, _ = fine_world("still", 0)
+    torch.manual_seed(0)
+    model = DGNet(DGNetConfig(hidden=8, layers=1, reaction="learned", reaction_table=NOISY), base).double()
+    model.fit_statistics(clean.state * 1.5, None, clean.dt)  # a table that reaches half as far again as the states
+    identify(model, base, blurred(clean, 0.01, 0))
+    table = model.reaction_net
+    u = table.where() * model.std + model.mean
+    beyond, within = u > 1.3, (u > 0.2) & (u < 0.9)
+    assert float(table.density.sum()) == pytest.approx(1.0) and float(table.density[beyond].max()) < 1e-3
+    assert float(table.deviation[beyond].min()) > 3 * float(table.deviation[within].max())
+
+
+def test_the_noise_is_measured() -> None:
+    _, clean, _ = fine_world("still", 0)
+    span = float(clean.state.max() - clean.state.min())
+    assert noise_level(clean.state) < 1e-5 * span
+    for share in (0.001, 0.01):
+        assert noise_level(blurred(clean, share, 3).state) == pytest.approx(share * span, rel=0.05)
+
+
+def test_tangents_are_derivatives() -> None:
+    """Of a rollout by one coefficient, against a difference."""
+    base, clean, _ = fine_world("flow", 0)
+    model = DGNet(CONFIG, base).double()
+    model.fit_statistics(clean.state, None, clean.dt)
+    fit = Fit(model, base, clean)
+    fit.pieces = clean.windows(torch.tensor([0]), torch.tensor([0]), 6)
+    theta = torch.linspace(-1, 1, len(fit.theta), dtype=torch.float64) ** 2
+    found, shift = fit.at(theta), torch.zeros_like(theta)
+    shift[9] = 1e-5
+    ends = [0.5 * fit.at(theta + sign * shift).misfit for sign in (1, -1)]
+    assert float(-found.scores.sum(0)[9]) == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-2)
