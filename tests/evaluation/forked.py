@@ -11,8 +11,11 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["dgnet.evaluation.rollouts", "dgnet.scenarios.generate", "dgnet.training.run", "skfem",
-                                "matplotlib.pyplot", "matplotlib.backends.backend_agg", "pytest", "tests.evaluation.forked"])
+CONTEXT.set_forkserver_preload(["dgnet.cli", "dgnet.evaluation.rollouts", "dgnet.evaluation.page", "dgnet.evaluation.pretrained",
+                                "dgnet.evaluation.reproduce.report", "dgnet.projects", "dgnet.projects.check",
+                                "dgnet.scenarios.generate", "dgnet.training.own", "skfem", "meshio", "rich.progress", "rich.table",
+                                "matplotlib.pyplot", "matplotlib.backends.backend_agg", "pytest", "tests.evaluation.forked",
+                                "tests.attacks.harness"])
 
 
 def _single(job: Callable[..., None], arguments: tuple[Any, ...]) -> None:

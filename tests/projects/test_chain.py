@@ -137,7 +137,7 @@ def test_an_unknown_reaction_is_learned(tmp_path: Path) -> None:
 
 def test_training_says_what_is_wrong(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                      capsys: pytest.CaptureFixture[str]) -> None:
-    for options, words in ((("--budget", 0), "--budget must be positive"), (("--trajectories", 0), "number of trajectories"),
+    for options, words in ((("--budget", 0), "'--budget'"), (("--trajectories", 0), "'--trajectories'"),
                            (("--model", "mgm"), "did you mean 'mgn'"), (("--model", "classical"), "nothing to train")):
         assert command(monkeypatch, "train", tiny, "--out", tmp_path / "run", *options) == 2
         assert words in capsys.readouterr().err

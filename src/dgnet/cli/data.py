@@ -8,7 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
+from dgnet.cli.options import Seed, folder_to_write, given, named, refuse
 from dgnet.cli.shell import Device, Json, Size, Truth, app, bench, checked_device, console, reporting, write_json
+from dgnet.errors import InputError
 
 
 @app.command()
@@ -37,10 +39,10 @@ def scenarios(json_path: Json = None) -> None:
 
 
 @app.command()
-def generate(name: str, out: Annotated[Path, typer.Option(help="Folder for the data set.")], size: Size = "small",
-             truth: Truth = "converged",
-             trajectories: Annotated[int | None, typer.Option(help="At most so many of each split.")] = None,
-             seed: int = 0, device: Device = "cpu",
+def generate(name: str, out: Annotated[Path, typer.Option(help="Folder for the data set.", callback=folder_to_write)],
+             size: Size = "small", truth: Truth = "converged",
+             trajectories: Annotated[int | None, typer.Option(help="At most so many of each split.", min=1)] = None,
+             seed: Seed = 0, device: Device = "cpu",
              scale: Annotated[tuple[float, float, float], typer.Option(
                  help="Factors on size, power and number of the sources.")] = (1.0, 1.0, 1.0),
              overwrite: bool = False, json_path: Json = None) -> None:
@@ -61,11 +63,16 @@ def generate(name: str, out: Annotated[Path, typer.Option(help="Folder for the d
 
 
 @app.command()
-def show(file: Path, out: Annotated[Path, typer.Option(help="Folder for the pictures.")], trajectory: int = 0,
-         snapshots: int = 5, frames: int = 40, gif: bool = True) -> None:
+def show(context: typer.Context, file: Path,
+         out: Annotated[Path, typer.Option(help="Folder for the pictures.", callback=folder_to_write)],
+         trajectory: Annotated[int, typer.Option(help="Number of the trajectory, from 0.", min=0)] = 0,
+         snapshots: Annotated[int, typer.Option(help="Panels of the picture.", min=2)] = 5,
+         frames: Annotated[int, typer.Option(help="Frames of the animation.", min=2)] = 40, gif: bool = True) -> None:
     """Draw snapshots (PNG) and an animation (GIF) of one trajectory of a data set."""
     from dgnet.evaluation.show import show as draw
 
+    if not gif:
+        refuse(context, {"frames": "--no-gif draws no animation"})
     with reporting() as report:
         written = draw(file, out, trajectory=trajectory, snapshots=snapshots, frames=frames, gif=gif, progress=report)
     for path in written:
@@ -73,9 +80,10 @@ def show(file: Path, out: Annotated[Path, typer.Option(help="Folder for the pict
 
 
 @app.command()
-def certify(name: str, size: Size = "small", truth: Truth = "converged", trajectories: int = 2, seed: int = 0,
+def certify(context: typer.Context, name: str, size: Size = "small", truth: Truth = "converged",
+            trajectories: Annotated[int, typer.Option(help="Training trajectories to solve twice.", min=1)] = 2, seed: Seed = 0,
             device: Device = "cpu",
-            steps: Annotated[int | None, typer.Option(help="Only the first steps of each trajectory.")] = None,
+            steps: Annotated[int | None, typer.Option(help="Only the first steps of each trajectory.", min=1)] = None,
             flows: Annotated[Path | None, typer.Option(help="Folder that keeps the flows of channels.")] = None,
             record: Annotated[Path | None, typer.Option(help="JSON file of all certificates to update.")] = None,
             json_path: Json = None) -> None:
@@ -84,8 +92,16 @@ def certify(name: str, size: Size = "small", truth: Truth = "converged", traject
     from dgnet.evaluation.certify import update_record
     from dgnet.scenarios import get
 
+    scenario = get(name, size)
+    scenario.truth(truth)
+    if scenario.flow is None:
+        refuse(context, {"flows": f"'{name}' has no flow"})
+    if (steps or 1) > scenario.steps:
+        raise InputError(f"--steps {steps}: '{name}' has {scenario.steps} steps")
+    if trajectories > scenario.train:
+        raise InputError(f"--trajectories {trajectories}: '{name}' has {scenario.train} training trajectories")
     with reporting() as report:
-        result = run(get(name, size), truth=truth, trajectories=trajectories, seed=seed, device=checked_device(device),
+        result = run(scenario, truth=truth, trajectories=trajectories, seed=seed, device=checked_device(device),
                      flows=flows, steps=steps, report=report)
     r, s = result.settings.refine, result.settings.substeps
     console.print(f"{name} ({size}, {truth}): truth at (r, s) = ({r}, {s}), degree {result.settings.degree}, "
@@ -101,23 +117,29 @@ def certify(name: str, size: Size = "small", truth: Truth = "converged", traject
 
 
 @app.command()
-def cards(out: Annotated[Path, typer.Option(help="Folder of the cards.")] = Path("docs/scenarios"),
+def cards(context: typer.Context,
+          out: Annotated[Path, typer.Option(help="Folder of the cards.", callback=folder_to_write)] = Path("docs/scenarios"),
           certificates: Annotated[Path, typer.Option(help="JSON written by certify --record.")] = Path(
               "docs/results/certificates.json"),
           data: Annotated[Path | None, typer.Option(help="Folder of paper-size data sets for the snapshots.")] = None,
-          only: Annotated[str | None, typer.Option(help="One scenario.")] = None) -> None:
+          only: Annotated[str | None, typer.Option(help="One scenario.", callback=named)] = None) -> None:
     """Write the scenario cards with their pictures."""
     from dgnet.evaluation.cards import write_cards
-    from dgnet.scenarios import names
+    from dgnet.scenarios import get, names
 
+    if only is not None:
+        get(only)
+    for path, wanted in ((certificates, given(context, "certificates")), (data, data is not None)):
+        if wanted and path is not None and not path.exists():
+            raise InputError(f"there is no {path}")
     with reporting() as report:
         for path in write_cards(out, certificates, data, [only] if only else names(), report):
             console.print(str(path), highlight=False, soft_wrap=True)
 
 
 @bench.command("generate")
-def bench_generate(out: Annotated[Path, typer.Option(help="Folder for the data sets.")], size: Size = "small",
-                   truth: Truth = "converged", device: Device = "cpu",
+def bench_generate(out: Annotated[Path, typer.Option(help="Folder for the data sets.", callback=folder_to_write)],
+                   size: Size = "small", truth: Truth = "converged", device: Device = "cpu",
                    only: Annotated[list[str] | None, typer.Option(help="Only these scenarios.")] = None,
                    keep: Annotated[bool, typer.Option(help="Keep the data sets.")] = False, json_path: Json = None) -> None:
     """Time the generation of every data set, flow included."""
@@ -125,10 +147,12 @@ def bench_generate(out: Annotated[Path, typer.Option(help="Folder for the data s
     from dataclasses import asdict
 
     from dgnet.evaluation.bench.timing import hardware
-    from dgnet.scenarios import names
+    from dgnet.scenarios import get, names
     from dgnet.scenarios.generate import timed
 
     results = []
+    for name in only or names():
+        get(name, size).truth(truth)
     for name in only or names():
         folder = out / f"{name}-{size}-{truth}"
         shutil.rmtree(folder, ignore_errors=True)

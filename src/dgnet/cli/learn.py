@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from dgnet.cli.options import Seed, file_to_write, folder_to_write, named, positive, refuse
 from dgnet.cli.shell import (
     AllowDifferent,
     Device,
@@ -29,8 +31,8 @@ from dgnet.errors import InputError
 
 
 @app.command()
-def demo(out: Annotated[Path, typer.Option(help="Folder for the pictures and demo.json.")] = Path("out"), seed: int = 0,
-         device: Device = "cpu", json_path: Json = None) -> None:
+def demo(out: Annotated[Path, typer.Option(help="Folder for the pictures and demo.json.", callback=folder_to_write)] = Path("out"),
+         seed: Seed = 0, device: Device = "cpu", json_path: Json = None) -> None:
     """Lasers on a steel plate: the classical solver's show, then DGNet from data to test in about three minutes."""
     from rich.table import Table
 
@@ -65,16 +67,17 @@ def demo(out: Annotated[Path, typer.Option(help="Folder for the pictures and dem
 
 
 @app.command()
-def train(name: str, out: Annotated[Path, typer.Option(help="Folder of the run.")], size: Size = "small",
+def train(context: typer.Context, name: Annotated[str, typer.Argument(help="A scenario, or the folder of your problem.")],
+          out: Annotated[Path, typer.Option(help="Folder of the run.", callback=folder_to_write)], size: Size = "small",
           truth: Truth = "converged",
           recipe: Annotated[str, typer.Option(help="staged (ours) or paper")] = "staged",
           data: Annotated[Path | None, typer.Option(help="Folder of data sets; missing ones are generated there.")] = None,
-          budget: Annotated[float | None, typer.Option(help="Minutes of training.")] = None,
-          trajectories: Annotated[int | None, typer.Option(help="Use only this many training trajectories.")] = None,
+          budget: Annotated[float | None, typer.Option(help="Minutes of training.", callback=positive)] = None,
+          trajectories: Annotated[int | None, typer.Option(help="Use only this many training trajectories.", min=1)] = None,
           unknown_reaction: Annotated[bool, typer.Option(help="Learn the reaction instead of being told.")] = False,
           model: Annotated[str, typer.Option(help="Any of `dgnet models`.")] = "dgnet",
           amp: Annotated[bool, typer.Option("--amp", help="Networks in bfloat16; operators and solves stay as they are.")] = False,
-          seed: int = 0, device: Device = "cpu", json_path: Json = None) -> None:
+          seed: Seed = 0, device: Device = "cpu", json_path: Json = None) -> None:
     """Train a model on a scenario of the paper, or on your own problem: a folder with problem.toml. Interrupted, it goes on."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -88,19 +91,31 @@ def train(name: str, out: Annotated[Path, typer.Option(help="Folder of the run."
         raise InputError(f"unknown recipe '{recipe}' (known: staged, paper)")
     entry(model)
     checked_device(device)
-    if Path(name).is_dir():
+    runs.check_choice(model, amp, unknown_reaction)
+    if model != "dgnet":
+        refuse(context, {"recipe": f"{model} is trained as its own paper says"})
+    if name.strip() and Path(name).is_dir():
         from dgnet.cli.projects import train_own
+
+        own = "a problem of your own says this in its problem.toml"
+        refuse(context, {"size": own, "truth": own, "data": f"{own} ([[data]])", "recipe": f"{own} ([training])",
+                         "amp": f"{own} ([model] amp = true)", "unknown_reaction": f'{own} ([pde] reaction = "unknown")'})
 
         train_own(Path(name), out, model=model, seed=seed, device=device, minutes=budget, trajectories=trajectories,
                   json_path=json_path)
         return
     scenario = get(name, size)
+    scenario.truth(truth)
+    if unknown_reaction and scenario.pde.reaction is None:
+        raise InputError(f"--unknown-reaction does not apply here: '{name}' has no reaction")
+    if (trajectories or 0) > scenario.train:
+        raise InputError(f"--trajectories {trajectories}: '{name}' has {scenario.train} training trajectories")
     if join_processes(device):  # under torchrun one process makes the data, the others wait for it
         with reporting() as report:
             path = make(scenario, data or out / "data", truth=truth, seed=0, device=device, report=report)
     wait_for_all()
     path = make(scenario, data or out / "data", truth=truth, seed=0, device=device)
-    columns = (TextColumn("train"), BarColumn(), TextColumn("{task.fields[note]}"), TimeRemainingColumn())
+    columns = (TextColumn("train"), BarColumn(), TextColumn("{task.fields[note]}", markup=False), TimeRemainingColumn())
     with Progress(*columns, console=errors, transient=True) as bars:
         task = bars.add_task("train", total=None, note="")
 
@@ -116,11 +131,25 @@ def train(name: str, out: Annotated[Path, typer.Option(help="Folder of the run."
         _, progress = runs.train(scenario, truth, path, out, model=model, recipe=recipe, seed=seed, device=device,
                                  budget=None if budget is None else 60 * budget, trajectories=trajectories,
                                  unknown_reaction=unknown_reaction, amp=amp, report=tell)
+    tell_training(f"{name} ({size}, {truth})", model, progress, json_path)
+
+
+def tell_training(what: str, model: str, progress: Any, json_path: Path | None, more: Mapping[str, Any] | None = None) -> None:
+    """The last lines of a training, for people and machines: what it reached, and whether anything was learned at all."""
     verdict = "below" if progress.best < progress.classical else "NOT below"
-    console.print(f"{name} ({size}, {truth}): validation error {progress.best:.3e} after {progress.best_iteration} iterations, "
-                  f"{verdict} the classical solver's {progress.classical:.3e}; {progress.seconds:.0f} s", highlight=False)
+    console.print(f"{what}: validation error {progress.best:.3e} after {progress.best_iteration} iterations, {verdict} the "
+                  f"classical solver's {progress.classical:.3e}; {progress.seconds:.0f} s", highlight=False, soft_wrap=True,
+                  markup=False)
+    for name, factor in (more or {}).items():
+        console.print(f"  {name}: {factor:.4g} times what problem.toml says", highlight=False, soft_wrap=True, markup=False)
+    learned = progress.best_iteration > 0
+    if not learned:
+        why = f"none of {progress.updates} updates lowered the error" if progress.updates else "the time allowed no update"
+        start = "the classical solver" if model == "dgnet" else "an untrained network"
+        console.print(f"nothing was learned: {why}, so the result is {start}", highlight=False, soft_wrap=True, markup=False)
     write_json(json_path, {"validation": progress.best, "classical": progress.classical, "iterations": progress.iteration,
-                           "best_iteration": progress.best_iteration, "seconds": progress.seconds, "history": progress.history})
+                           "best_iteration": progress.best_iteration, "learned": learned, "seconds": progress.seconds,
+                           "history": progress.history} | ({} if more is None else {"coefficients": dict(more)}))
 
 
 @app.command()
@@ -142,38 +171,42 @@ def models(json_path: Json = None) -> None:
 
 
 @app.command()
-def evaluate(run: Annotated[Path | None, typer.Argument(help="Folder of a run.")] = None,
+def evaluate(context: typer.Context, run: Annotated[Path | None, typer.Argument(help="Folder of a run.")] = None,
              data: Annotated[Path | None, typer.Option(help="Data set; the run's own by default. With --pretrained a folder of "
                                                        "data sets, out/pretrained by default.")] = None,
              pretrained: Annotated[str | None, typer.Option(help="In place of RUN: weights that ship with dgnet, by scenario, or a "
                                                             "folder of `dgnet pretrained pack`. Their test data are made again.",
-                                                            )] = None,
+                                                            callback=named)] = None,
              truth: Annotated[str | None, typer.Option(help="With --pretrained: converged (the default) or same-mesh.")] = None,
              trajectories: Annotated[int | None, typer.Option(help="With --pretrained: only the first so many test trajectories.",
-                                                              )] = None,
+                                                              min=1)] = None,
              split: Annotated[str, typer.Option(help="test or train")] = "test", device: Device = "cpu",
              figures: Annotated[bool, typer.Option(help="Draw figures into RUN/figures and write RUN/report.html.")] = True,
              leave_one_out: Annotated[bool, typer.Option(
                  "--leave-one-out", help="Also train again without each training trajectory and score on it (RUN/trust.json).",
              )] = False,
              budget: Annotated[float | None, typer.Option(help="Minutes for --leave-one-out; per trajectory what the run had by "
-                                                          "default.")] = None,
+                                                          "default.", callback=positive)] = None,
              problem: Problem = None, allow_different: AllowDifferent = False, json_path: Json = None) -> None:
     """Score a run on its test trajectories, beside the classical solvers on the same mesh, and write a page about it."""
+    from dgnet.data.trajectory import SPLITS
     from dgnet.evaluation import evaluate as scoring
     from dgnet.evaluation import page, trust
     from dgnet.training.run import Run
 
-    if budget is not None and not (leave_one_out and budget > 0):
-        raise InputError("--budget is the positive number of minutes for --leave-one-out")
+    if not leave_one_out:
+        refuse(context, {"budget": "it is the time for --leave-one-out"})
+    if split not in SPLITS:
+        raise InputError(f"--split {split} is unknown (known: {', '.join(SPLITS)})")
     if pretrained is not None:
         if run is not None or leave_one_out or split != "test" or problem is not None or allow_different:
             raise InputError("--pretrained stands in place of RUN and is about test trajectories only")
+        refuse(context, {"figures": "--pretrained prints a table and draws nothing"})
         _evaluate_pretrained(pretrained, truth or "converged", data or Path("out/pretrained"), trajectories, checked_device(device),
                              json_path)
         return
     if run is None:
-        raise InputError("give the folder of a run, or --pretrained with the name of a scenario")
+        raise InputError("give the folder of a run (RUN), or --pretrained with the name of a scenario")
     if truth is not None or trajectories is not None:
         raise InputError("--truth and --trajectories go with --pretrained")
     opened = Run.open(run, checked_device(device), problem=problem, allow_different=allow_different)
@@ -222,14 +255,18 @@ def rollout(run: Path,
                                                            "source.")] = None,
             initial: Annotated[Path | None, typer.Option(help="Start as .npy, [nodes] or [nodes, fields].")] = None,
             data: Annotated[Path | None, typer.Option(help="Data set of --trajectory; the run's own by default.")] = None,
-            steps: Annotated[int | None, typer.Option(help="Steps; those of the scenario or trajectory by default.")] = None,
-            out: Annotated[Path | None, typer.Option(help="HDF5 file for the states; written as they are made.")] = None,
-            vtk: Annotated[Path | None, typer.Option(help="FILE.pvd for ParaView, with a folder of .vtu beside it.")] = None,
-            xdmf: Annotated[Path | None, typer.Option(help="FILE.xdmf for ParaView, one series with its HDF5 beside it.")] = None,
-            gif: Annotated[Path | None, typer.Option(help="Animation, FILE.gif.")] = None,
-            mp4: Annotated[Path | None, typer.Option(help="Animation, FILE.mp4; needs the program ffmpeg.")] = None,
-            png: Annotated[Path | None, typer.Option(help="Snapshots, FILE.png.")] = None,
-            every: Annotated[int, typer.Option(help="Files get one state every so many steps.")] = 1,
+            steps: Annotated[int | None, typer.Option(help="Steps; those of the scenario or trajectory by default.", min=1)] = None,
+            out: Annotated[Path | None, typer.Option(help="HDF5 file for the states; written as they are made.",
+                                                    callback=file_to_write)] = None,
+            vtk: Annotated[Path | None, typer.Option(help="FILE.pvd for ParaView, with a folder of .vtu beside it.",
+                                                    callback=file_to_write)] = None,
+            xdmf: Annotated[Path | None, typer.Option(help="FILE.xdmf for ParaView, one series with its HDF5 beside it.",
+                                                     callback=file_to_write)] = None,
+            gif: Annotated[Path | None, typer.Option(help="Animation, FILE.gif.", callback=file_to_write)] = None,
+            mp4: Annotated[Path | None, typer.Option(help="Animation, FILE.mp4; needs the program ffmpeg.",
+                                                    callback=file_to_write)] = None,
+            png: Annotated[Path | None, typer.Option(help="Snapshots, FILE.png.", callback=file_to_write)] = None,
+            every: Annotated[int, typer.Option(help="Files get one state every so many steps.", min=1)] = 1,
             problem: Problem = None, allow_different: AllowDifferent = False, device: Device = "cpu",
             json_path: Json = None) -> None:
     """Roll out a trained run for a new source and start, streaming the states to disk. Interrupted, the same command goes on."""
@@ -247,7 +284,8 @@ def rollout(run: Path,
 
 @app.command()
 def analyse(run: Path, data: Annotated[Path | None, typer.Option(help="Data set; the run's own by default.")] = None,
-            out: Annotated[Path | None, typer.Option(help="Folder for the pictures; RUN/analysis by default.")] = None,
+            out: Annotated[Path | None, typer.Option(help="Folder for the pictures; RUN/analysis by default.",
+                                                    callback=folder_to_write)] = None,
             problem: Problem = None, allow_different: AllowDifferent = False, device: Device = "cpu",
             json_path: Json = None) -> None:
     """Spectrum, stability, step norm, size and consistency of what was learned, with pictures."""

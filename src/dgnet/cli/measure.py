@@ -7,14 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
+from dgnet.cli.options import Seed, positive, positives, refuse
 from dgnet.cli.shell import Device, Json, Size, bench, checked_device, console, errors, reporting, write_json, write_text
-from dgnet.errors import InputError
 
 
 @bench.command("solver")
 def bench_solver(device: Device = "cpu",
                  sizes: Annotated[list[str] | None, typer.Option(help="Only these sizes, such as '2D 10k'.")] = None,
-                 stiffness: Annotated[list[float] | None, typer.Option(help="Only these stiffness numbers dt D / 2h^2.")] = None,
+                 stiffness: Annotated[list[float] | None, typer.Option(help="Only these stiffness numbers dt D / 2h^2.",
+                                                                        callback=positives)] = None,
                  json_path: Json = None) -> None:
     """Every backend and auto against sparse LU: SciPy's on the CPU, CuPy's on the GPU."""
     from dgnet.evaluation.bench import report, solver
@@ -44,17 +45,18 @@ def bench_rollout(device: Device = "cpu", mesh: str = "gear-plate", json_path: J
 
 
 @bench.command("model")
-def bench_model(scenario: Annotated[str, typer.Option(help="Any of `dgnet scenarios`.")] = "laser-heat", size: Size = "paper",
+def bench_model(context: typer.Context,
+                scenario: Annotated[str, typer.Option(help="Any of `dgnet scenarios`.")] = "laser-heat", size: Size = "paper",
                 run: Annotated[Path | None, typer.Option(help="Use the weights of this training run (and its scenario).")] = None,
-                steps: Annotated[int | None, typer.Option(help="Steps of a rollout.")] = None,
+                steps: Annotated[int | None, typer.Option(help="Steps of a rollout.", min=1)] = None,
                 amp: Annotated[bool, typer.Option("--amp", help="Networks in bfloat16.")] = False,
-                seed: int = 0, device: Device = "cpu", json_path: Json = None) -> None:
+                seed: Seed = 0, device: Device = "cpu", json_path: Json = None) -> None:
     """DGNet with its networks: rollouts of 1 and 16 trajectories beside the classical solvers, and a training iteration."""
     from dgnet.evaluation.bench import model
 
     checked_device(device)
-    if steps is not None and steps < 1:
-        raise InputError(f"the number of steps must be positive, got {steps}")
+    if run is not None:
+        refuse(context, {name: "the run says what it is about" for name in ("scenario", "size")})
     with reporting() as progress:
         result = model.run(scenario, size, device, run, seed, steps, amp=amp, report=progress)
     write_json(json_path, result)
@@ -64,16 +66,14 @@ def bench_model(scenario: Annotated[str, typer.Option(help="Any of `dgnet scenar
 @bench.command("throughput")
 def bench_throughput(scenario: Annotated[str, typer.Option(help="Any of `dgnet scenarios`.")] = "laser-heat", size: Size = "paper",
                      models: Annotated[list[str] | None, typer.Option(help="Only these of `dgnet models`.")] = None,
-                     trajectories: Annotated[int, typer.Option(help="Trajectories at once.")] = 1,
+                     trajectories: Annotated[int, typer.Option(help="Trajectories at once.", min=1)] = 1,
                      setting: Annotated[str, typer.Option(help="Size of the baselines: comparable or published.")] = "comparable",
-                     steps: Annotated[int | None, typer.Option(help="Steps of a rollout.")] = None,
-                     seed: int = 0, device: Device = "cpu", json_path: Json = None) -> None:
+                     steps: Annotated[int | None, typer.Option(help="Steps of a rollout.", min=1)] = None,
+                     seed: Seed = 0, device: Device = "cpu", json_path: Json = None) -> None:
     """Every model in one run: preparation, time per step, memory."""
     from dgnet.evaluation.bench import model
 
     checked_device(device)
-    if min(trajectories, 1 if steps is None else steps) < 1:
-        raise InputError("the numbers of trajectories and steps must be positive")
     with reporting() as progress:
         result = model.throughput(models, scenario, size, device, steps, trajectories, setting, seed, report=progress)
     write_json(json_path, result)
@@ -81,14 +81,12 @@ def bench_throughput(scenario: Annotated[str, typer.Option(help="Any of `dgnet s
 
 
 @bench.command("scaling")
-def bench_scaling(nodes: Annotated[list[int] | None, typer.Option(help="Numbers of nodes, roughly.")] = None,
-                  seed: int = 0, device: Device = "cpu", json_path: Json = None) -> None:
+def bench_scaling(nodes: Annotated[list[int] | None, typer.Option(help="Numbers of nodes, roughly.", min=9, max=10**8)] = None,
+                  seed: Seed = 0, device: Device = "cpu", json_path: Json = None) -> None:
     """Time per step and memory against nodes, DGNet and the classical solvers."""
     from dgnet.evaluation.bench import model
 
     checked_device(device)
-    if nodes and min(nodes) < 9:
-        raise InputError(f"a mesh needs at least 9 nodes here, got {min(nodes)}")
     with reporting() as progress:
         result = model.scaling(device, nodes, seed=seed, report=progress)
     write_json(json_path, result)
@@ -98,16 +96,14 @@ def bench_scaling(nodes: Annotated[list[int] | None, typer.Option(help="Numbers 
 @bench.command("tradeoff")
 def bench_tradeoff(run: Annotated[Path, typer.Argument(help="A training run.")],
                    data: Annotated[Path | None, typer.Option(help="Data set with test trajectories (that of the run).")] = None,
-                   trajectories: Annotated[int | None, typer.Option(help="At most this many.")] = None,
-                   budget: Annotated[float, typer.Option(help="Seconds for the ladders.")] = 45.0,
+                   trajectories: Annotated[int | None, typer.Option(help="At most this many.", min=1)] = None,
+                   budget: Annotated[float, typer.Option(help="Seconds for the ladders.", callback=positive)] = 45.0,
                    device: Device = "cpu", json_path: Json = None) -> None:
     """What an error costs: the model beside the reference and the classical solver on ladders of meshes and steps."""
     from dgnet.evaluation.bench import tradeoff
     from dgnet.training.run import Run
 
     checked_device(device)
-    if budget <= 0 or (trajectories is not None and trajectories < 1):
-        raise InputError("the budget and the number of trajectories must be positive")
     opened = Run.open(run, device)
     with reporting() as progress:
         result = tradeoff.tradeoff(opened, data or opened.data, device, trajectories, budget, report=progress)
@@ -116,9 +112,10 @@ def bench_tradeoff(run: Annotated[Path, typer.Argument(help="A training run.")],
 
 
 @bench.command("dfg")
-def bench_dfg(case: Annotated[str | None, typer.Option(help="2D-1 or 2D-2 (both by default)")] = None,
-              refine: Annotated[int, typer.Option(help="Refinements of the shipped mesh.")] = 0,
-              dt: Annotated[float | None, typer.Option(help="Time step (0.85 of the step limit by default).")] = None,
+def bench_dfg(context: typer.Context, case: Annotated[str | None, typer.Option(help="2D-1 or 2D-2 (both by default)")] = None,
+              refine: Annotated[int, typer.Option(help="Refinements of the shipped mesh.", min=0, max=5)] = 0,
+              dt: Annotated[float | None, typer.Option(help="Time step (0.85 of the step limit by default).",
+                                                        callback=positive)] = None,
               ladder: Annotated[bool, typer.Option("--ladder", help="Instead: 2D-2 on ever finer meshes (needs gmsh).")] = False,
               page: Annotated[Path | None, typer.Option("--report", help="Page to update, with its JSON beside it.")] = None,
               device: Device = "cpu", json_path: Json = None) -> None:
@@ -126,6 +123,8 @@ def bench_dfg(case: Annotated[str | None, typer.Option(help="2D-1 or 2D-2 (both 
     from dgnet.evaluation.bench import flow
 
     checked_device(device)
+    if ladder:
+        refuse(context, {name: "--ladder has meshes and steps of its own" for name in ("case", "refine", "dt")})
     results: list[dict[str, Any]] = []
     with reporting() as progress:
         if ladder:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from dgnet.cli.options import Seed
 from dgnet.cli.shell import Device, Json, app, checked_device, console, narrating, reporting, write_json
 from dgnet.errors import InputError
 
@@ -14,12 +15,10 @@ _MARKS = {"ok": "[green]ok[/]  ", "note": "[yellow]note[/]", "warn": "[red]warn[
 
 
 @app.command()
-def new(folder: Annotated[Path, typer.Argument(help="Folder to make.")], seed: int = 0) -> None:
+def new(folder: Annotated[Path, typer.Argument(help="Folder to make.")], seed: Seed = 0) -> None:
     """Write a small problem of your own to start from: problem.toml, a mesh and data. It checks, trains and rolls out as it is."""
     from dgnet.projects.template import write
 
-    if seed < 0:
-        raise InputError(f"a seed must not be negative, got {seed}")
     with reporting() as report:
         written = write(folder, seed, report)
     for path in written:
@@ -43,7 +42,8 @@ def check(folder: Annotated[Path, typer.Argument(help="Folder with problem.toml.
     console.print(f"{project.scenario.title} ({folder})", highlight=False, soft_wrap=True, markup=False)
     width = max(len(i.name) for i in items)
     for item in items:
-        console.print(f"{_MARKS[item.verdict]}  {escape(item.name):<{width}}  {escape(item.text)}", highlight=False, soft_wrap=True)
+        console.print(f"{_MARKS[item.verdict]}  {escape(item.name):<{width}}  {escape(item.text)}", highlight=False, soft_wrap=True,
+                      markup=True)
     write_json(json_path, checks.as_dict(project, items))
 
 
@@ -67,31 +67,25 @@ def import_(folder: Annotated[Path, typer.Argument(help="Folder with problem.tom
 def train_own(folder: Path, out: Path, *, model: str, seed: int, device: str, minutes: float | None, trajectories: int | None,
               json_path: Path | None) -> None:
     """`dgnet train FOLDER`."""
+    from dgnet.cli.learn import tell_training
+    from dgnet.data import Dataset
     from dgnet.projects import load
     from dgnet.training.fit import join_processes, wait_for_all
     from dgnet.training.own import train_project
 
-    if trajectories is not None and trajectories < 1:
-        raise InputError(f"the number of trajectories must be positive, got {trajectories}")
-    if minutes is not None and not minutes > 0:
-        raise InputError(f"--budget must be positive, got {minutes:g}")
+    if out.resolve() == folder.resolve():
+        raise InputError(f"--out {out} is the problem itself; a run needs a folder of its own")
     if join_processes(device):  # under torchrun one process imports the data, the others wait for it
         with reporting() as report:
             load(folder, report)
     wait_for_all()
     project = load(folder)
+    with Dataset(project.data) as data:
+        count = len(data.of("train"))
+    if (trajectories or 0) > count:
+        raise InputError(f"--trajectories {trajectories}: {folder} has {count} training trajectories")
     with narrating(60 * (minutes or project.training.minutes)) as (_, tell):
         run, progress = train_project(project, out, model=model, seed=seed, device=device, minutes=minutes,
                                       trajectories=trajectories, report=tell)
-    verdict = "below" if progress.best < progress.classical else "NOT below"
-    console.print(f"{project.scenario.name} ({folder}): validation error {progress.best:.3e} after {progress.best_iteration} "
-                  f"iterations, {verdict} the classical solver's {progress.classical:.3e}; {progress.seconds:.0f} s",
-                  highlight=False, soft_wrap=True, markup=False)
-    found: dict[str, Any] = {}
-    if project.calibrate and model == "dgnet":
-        found = run.model.coefficients()
-        for name, factor in found.items():
-            console.print(f"  {name}: {factor:.4g} times what problem.toml says", highlight=False, soft_wrap=True, markup=False)
-    write_json(json_path, {"validation": progress.best, "classical": progress.classical, "iterations": progress.iteration,
-                           "best_iteration": progress.best_iteration, "seconds": progress.seconds, "history": progress.history,
-                           "coefficients": found})
+    found: dict[str, Any] = run.model.coefficients() if project.calibrate and model == "dgnet" else {}
+    tell_training(f"{project.scenario.name} ({folder})", model, progress, json_path, found)

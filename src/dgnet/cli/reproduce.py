@@ -14,8 +14,12 @@ from typing import Annotated, Any
 
 import typer
 
+from dgnet.cli.options import all_named, file_to_write, folder_to_write, positive, refuse
 from dgnet.cli.shell import Device, Json, Size, Truth, app, checked_device, console, narrating, reporting, write_json, write_text
 from dgnet.errors import InputError
+
+_NAMED = ("scenarios", "models", "size", "truth", "seeds", "few", "factor", "trajectories", "unknown_reaction")
+"""Options that choose cells of a target; the name of a single cell holds them all."""
 
 
 def _listed(values: list[str] | None) -> tuple[str, ...]:
@@ -24,31 +28,36 @@ def _listed(values: list[str] | None) -> tuple[str, ...]:
 
 
 @app.command()
-def reproduce(target: Annotated[str, typer.Argument(help="table-main, table-recent, table-3d, table-wavy, table-light, "
+def reproduce(context: typer.Context,
+              target: Annotated[str, typer.Argument(help="table-main, table-recent, table-3d, table-wavy, table-light, "
                                                     "table-robustness, ablation, throughput, scaling, tradeoff, spectrum, "
                                                     "operator, fields, failure, data-efficiency, dgnet, long, all; the name of "
                                                     "one cell; merge (copy cells of other studies); or pack (write "
                                                     "studies as one small store).")],
               sources: Annotated[list[Path] | None, typer.Argument(help="With merge and pack: the studies to take cells from.",
                                                                    )] = None,
-              out: Annotated[Path, typer.Option(help="Folder of the study; finished cells are skipped.")] = Path("out/reproduce"),
+              out: Annotated[Path, typer.Option(help="Folder of the study; finished cells are skipped.",
+                                          callback=folder_to_write)] = Path("out/reproduce"),
               data: Annotated[Path | None, typer.Option(help="Folder of data sets, made when missing; OUT/data if none.")] = None,
-              scenarios: Annotated[list[str] | None, typer.Option(help="Only these scenarios (several: a,b,c).")] = None,
+              scenarios: Annotated[list[str] | None, typer.Option(help="Only these scenarios (several: a,b,c).",
+                                                                  callback=all_named)] = None,
               models: Annotated[list[str] | None, typer.Option(help="Only these models (several: a,b,c); dgnet-paper is the "
-                                                               "paper's preset, mgn-published a model's own size.")] = None,
+                                                               "paper's preset, mgn-published a model's own size.",
+                                                               callback=all_named)] = None,
               size: Size = "small", truth: Truth = "converged",
-              seeds: Annotated[int, typer.Option(help="Seeds 0 .. K-1.")] = 1,
-              budget: Annotated[float | None, typer.Option(help="Minutes of training per cell.")] = None,
-              trajectories: Annotated[int | None, typer.Option(help="Use only this many training trajectories.")] = None,
+              seeds: Annotated[int, typer.Option(help="Seeds 0 .. K-1.", min=1)] = 1,
+              budget: Annotated[float | None, typer.Option(help="Minutes of training per cell.", callback=positive)] = None,
+              trajectories: Annotated[int | None, typer.Option(help="Use only this many training trajectories.", min=1)] = None,
               unknown_reaction: Annotated[bool, typer.Option(help="DGNet learns the reaction instead of being told.")] = False,
-              sharing: Annotated[int, typer.Option(help="How many processes share the device; recorded in the cells.")] = 1,
+              sharing: Annotated[int, typer.Option(help="How many processes share the device; recorded in the cells.", min=1)] = 1,
               workers: Annotated[int, typer.Option(help="Start so many processes that share the cells and the device; their "
-                                                   "words go to OUT/logs.")] = 1,
-              makers: Annotated[int, typer.Option(help="How many processes may make data sets at once.")] = 2,
+                                                   "words go to OUT/logs.", min=1)] = 1,
+              makers: Annotated[int, typer.Option(help="How many processes may make data sets at once.", min=1)] = 2,
               stop_after: Annotated[float | None, typer.Option(help="Start no cell that would end later than so many minutes "
-                                                               "from now.")] = None,
-              few: Annotated[int, typer.Option(help="Trial: data sets of so many trajectories per split.")] = 0,
-              factor: Annotated[float, typer.Option(help="Trial: this share of each recipe's iterations.")] = 1.0,
+                                                               "from now.", callback=positive)] = None,
+              few: Annotated[int, typer.Option(help="Trial: data sets of so many trajectories per split.", min=0)] = 0,
+              factor: Annotated[float, typer.Option(help="Trial: this share of each recipe's iterations.",
+                                                    callback=positive)] = 1.0,
               plan: Annotated[bool, typer.Option("--plan", help="Run nothing; say what is missing and how long it takes.")] = False,
               keep_last: Annotated[bool, typer.Option(help="Keep the checkpoint to resume from, of finished cells.")] = False,
               device: Device = "cpu", json_path: Json = None) -> None:
@@ -60,6 +69,9 @@ def reproduce(target: Annotated[str, typer.Argument(help="table-main, table-rece
     from dgnet.evaluation.reproduce.claim import Claim
     from dgnet.evaluation.reproduce.targets import Choice, cells
 
+    if target in ("merge", "pack"):
+        kept = {"target", "sources", "out", "json_path"}
+        refuse(context, {name: f"{target} only copies cells" for name in context.params if name not in kept})
     if target == "merge":
         if not sources:
             raise InputError("merge needs the folders to take cells from")
@@ -78,8 +90,9 @@ def reproduce(target: Annotated[str, typer.Argument(help="table-main, table-rece
         return
     if sources:
         raise InputError(f"'{sources[0]}' makes no sense after '{target}'; folders are named with merge and pack only")
-    if budget is not None and budget <= 0:
-        raise InputError(f"the budget must be positive, got {budget:g} minutes")
+    if "_" in target:
+        refuse(context, {name: "the name of a cell says it" for name in _NAMED})
+    checked_device(device)
     wanted = cells(target, Choice(_listed(scenarios), _listed(models), size, truth, seeds, trajectories or 0, unknown_reaction, few,
                                   factor))
     seconds = None if budget is None else 60 * budget
@@ -90,12 +103,14 @@ def reproduce(target: Annotated[str, typer.Argument(help="table-main, table-rece
         write_json(json_path, [{"tag": i.cell.tag, "state": i.state, "seconds": i.seconds, "command": i.command, "note": i.note}
                                for i in items])
         return
-    checked_device(device)
     if workers > 1:
-        settings = {"--out": out, "--data": where, "--scenarios": ",".join(scenarios or ()), "--models": ",".join(models or ()),
-                   "--size": size, "--truth": truth, "--seeds": seeds, "--budget": budget, "--trajectories": trajectories,
-                   "--makers": makers, "--sharing": max(workers, sharing), "--stop-after": stop_after, "--few": few,
-                   "--factor": factor, "--device": device}
+        settings: dict[str, Any] = {"--out": out, "--data": where, "--budget": budget, "--makers": makers,
+                                    "--sharing": max(workers, sharing), "--stop-after": stop_after, "--device": device}
+        chosen = {"--scenarios": ",".join(scenarios or ()), "--models": ",".join(models or ()),
+                   "--size": size, "--truth": truth, "--seeds": seeds, "--trajectories": trajectories, "--few": few,
+                  "--factor": factor}
+        if "_" not in target:
+            settings |= chosen
         flags = ["--unknown-reaction"] * unknown_reaction + ["--keep-last"] * keep_last
         given = [str(part) for key, value in settings.items() if value not in (None, "") for part in (key, value)]
         with reporting() as progress:
@@ -182,7 +197,8 @@ def _clock(seconds: float) -> str:
 
 @app.command()
 def report(folders: Annotated[list[Path], typer.Argument(help="Folders of studies.")],
-           out: Annotated[Path, typer.Option(help="HTML file to write, self-contained.")] = Path("out/report.html"),
+           out: Annotated[Path, typer.Option(help="HTML file to write, self-contained.",
+                                          callback=file_to_write)] = Path("out/report.html"),
            markdown: Annotated[Path | None, typer.Option(help="Also a Markdown page with pictures: FILE.md, or a folder.")] = None,
            dgnet: Annotated[Path | None, typer.Option(help="Also the page of DGNet beside the classical solvers: FILE.md.")] = None,
            ) -> None:
@@ -203,7 +219,8 @@ def report(folders: Annotated[list[Path], typer.Argument(help="Folders of studie
 def score(predictions: Annotated[Path, typer.Argument(help="Predicted states: a dgnet data set, or HDF5 with 'state'.")],
           truth: Annotated[Path, typer.Argument(help="The true ones: a dgnet data set.")],
           split: Annotated[str | None, typer.Option(help="Only this split, test or train.")] = None,
-          trajectory: Annotated[int | None, typer.Option(help="Number in the truth of a single predicted trajectory.")] = None,
+          trajectory: Annotated[int | None, typer.Option(help="Number in the truth of a single predicted trajectory.",
+                                                          min=0)] = None,
           json_path: Json = None) -> None:
     """Score anyone's predictions: MSE, RNE over the rollout, of the fluctuation and of the last step, and how long it holds."""
     from dgnet.evaluation.reproduce.scoring import score_files

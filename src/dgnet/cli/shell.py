@@ -13,14 +13,15 @@ import typer
 from rich.console import Console
 
 from dgnet import __version__
+from dgnet.cli.options import file_to_write
 from dgnet.errors import InputError
 
 app = typer.Typer(name="dgnet", help="Discrete Green networks on unstructured meshes.", no_args_is_help=True,
                   pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]})
 bench = typer.Typer(help="Measurements, one command each, with JSON out.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
-console = Console()
-errors = Console(stderr=True)
+console = Console(markup=False)  # paths and names may hold brackets
+errors = Console(stderr=True, markup=False)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -51,8 +52,8 @@ def reporting() -> Iterator[Callable[[str, int, int], None]]:
     """A progress bar per task name: report(what, done, total)."""
     from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f}%"), TimeElapsedColumn(),
-               TimeRemainingColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.percentage:3.0f}%"),
+               TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=errors, transient=True) as bars:
         tasks: dict[str, TaskID] = {}
 
@@ -69,8 +70,8 @@ def narrating(budget: float) -> Iterator[tuple[Callable[[str, int, int], None], 
     """Progress bars as in `reporting`, and one for training: loss, validation error, the classical one beside it, time left."""
     from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(24), TextColumn("{task.percentage:3.0f}%"), TimeRemainingColumn(),
-               TextColumn("{task.fields[note]}"))
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(24), TextColumn("{task.percentage:3.0f}%"),
+               TimeRemainingColumn(), TextColumn("{task.fields[note]}", markup=False))
     with Progress(*columns, console=errors, transient=True) as bars:
         tasks: dict[str, TaskID] = {}
 
@@ -105,7 +106,7 @@ Problem = Annotated[Path | None, typer.Option(help="Your own problem folder, in 
                                               "the same problem. This confirms its physics.py.")]
 AllowDifferent = Annotated[bool, typer.Option("--allow-different", help="Take a problem that is not what the run was trained on; "
                                               "the output says what differs.")]
-Json = Annotated[Path | None, typer.Option("--json", help="Write the result for machines to this file.")]
+Json = Annotated[Path | None, typer.Option("--json", help="Write the result for machines to this file.", callback=file_to_write)]
 
 
 def checked_device(name: str) -> str:

@@ -7,12 +7,14 @@ from typing import Annotated
 
 import typer
 
+from dgnet.cli.options import file_to_write
 from dgnet.cli.shell import AllowDifferent, Json, Problem, app, console, write_json
 
 
 @app.command()
-def export(run: Path, out: Annotated[Path, typer.Option(help="FILE.pt2; its mesh (.vtu) and how to call it (.json) go beside it.")],
-           batch: Annotated[int | None, typer.Option(help="Fix the number of trajectories; any number by default.")] = None,
+def export(run: Path, out: Annotated[Path, typer.Option(help="FILE.pt2; its mesh (.vtu) and how to call it (.json) go beside it.",
+                                                              callback=file_to_write)],
+           batch: Annotated[int | None, typer.Option(help="Fix the number of trajectories; any number by default.", min=1)] = None,
            problem: Problem = None, allow_different: AllowDifferent = False, json_path: Json = None) -> None:
     """Write one step of a run as a torch.export program that runs without this package."""
     from dgnet.evaluation.export import export as write

@@ -188,6 +188,8 @@ def roll_out(folder: Path, *, source: Path | None = None, trajectory: int | None
     """
     if source is None and trajectory is None and initial is None:
         raise InputError("a rollout needs --source, --trajectory or --initial")
+    if data is not None and trajectory is None:
+        raise InputError("--data does not apply here: it is the data set of --trajectory, which is not given")
     files = Outputs(out, vtk, xdmf, gif, mp4, png)
     if every < 1 or (steps is not None and steps < 1):
         raise InputError("the number of steps must be positive")

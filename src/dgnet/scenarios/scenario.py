@@ -20,6 +20,7 @@ from dgnet.problems.sources import Source
 
 SIZES = ("small", "paper")
 TRUTHS = ("same-mesh", "converged")
+_LARGEST = 1000.0  # factor on sources
 _SPLIT = {"train": 0, "test": 1}
 
 Tensor = torch.Tensor
@@ -195,8 +196,9 @@ class Scenario:
         """The same scenario with larger, stronger or more sources; seeds and everything else stay."""
         if not self.scalable:
             raise InputError(f"the sources of '{self.name}' cannot be scaled")
-        if min(size, power, count) <= 0:
-            raise InputError(f"source factors must be positive, got size {size}, power {power}, count {count}")
+        if not all(0 < factor <= _LARGEST for factor in (size, power, count)):
+            raise InputError(f"the factors that scale sources must be positive and at most {_LARGEST:g}, got size {size:g}, power "
+                             f"{power:g}, count {count:g}")
         return replace(self, scale=Scale(size, power, count))
 
 

@@ -173,6 +173,15 @@ def base_problem(scenario: Scenario, device: str, dtype: torch.dtype = torch.flo
     return scenario.problem(velocity, device=device, dtype=dtype)
 
 
+def check_choice(model: str, amp: bool = False, unknown_reaction: bool = False) -> None:
+    """Refuse what cannot be asked of a model."""
+    if model == "classical":
+        raise InputError("the classical solver has nothing to train; it stands beside every evaluation")
+    for asked, option in ((amp, "--amp (mixed precision)"), (unknown_reaction, "--unknown-reaction")):
+        if asked and model != "dgnet":
+            raise InputError(f"{option} is an option of dgnet, not of {model}")
+
+
 def train(scenario: Scenario, truth: str, data: Path, folder: Path, *, model: str = "dgnet", recipe: str = "staged", seed: int = 0,
           device: str = "cpu", budget: float | None = None, trajectories: int | None = None, config: Any = None,
           plan: Recipe | None = None, factor: float = 1.0, unknown_reaction: bool = False, project: Project | None = None,
@@ -182,10 +191,7 @@ def train(scenario: Scenario, truth: str, data: Path, folder: Path, *, model: st
     `config` and `plan` take the place of the presets: what is learned, and how. The run carries problem and data along unless
     it is not to be `portable`.
     """
-    if model == "classical":
-        raise InputError("the classical solver has nothing to train; it stands beside every evaluation")
-    if amp and model != "dgnet":
-        raise InputError(f"mixed precision is an option of dgnet, not of {model}")
+    check_choice(model, amp)
     folder.mkdir(parents=True, exist_ok=True)
     if config is None:
         config = model_config(scenario.name, recipe, unknown_reaction, scenario.size) if model == "dgnet" else configure(model)

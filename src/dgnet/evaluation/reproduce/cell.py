@@ -8,6 +8,7 @@ command line takes to run one cell.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -99,8 +100,12 @@ class Cell:
         if self.scenario not in names() and (self.kind, self.scenario) != ("scaling", SQUARES):
             get(self.scenario, self.size)
         method(self.method)
-        if min(self.seed, self.trajectories, self.few) < 0 or self.factor <= 0 or len(self.scale) != 3 or min(self.scale) <= 0:
-            raise InputError(f"a number of the cell {self.tag} is negative")
+        if min(self.seed, self.trajectories, self.few) < 0 or not all(0 < v < math.inf for v in (self.factor, *self.scale)):
+            raise InputError(f"a number of the cell {self.tag} is negative or not finite")
+        if (self.kind == "classical") != (self.method == "classical") or (self.kind in TRAINED and self.method == "every"):
+            raise InputError(f"the cell {self.tag} makes no sense: '{self.kind}' is {KINDS[self.kind]}, not about '{self.method}'")
+        if len(self.scale) != 3 or (self.scaled and not get(self.scenario, self.size).scalable):
+            raise InputError(f"the sources of '{self.scenario}' cannot be scaled as the cell {self.tag} says")
 
     @property
     def tag(self) -> str:

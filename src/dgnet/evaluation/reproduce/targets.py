@@ -96,6 +96,8 @@ def cells(name: str, choice: Choice) -> list[Cell]:
         for target in targets(name):
             for cell in _cells(target, choice, seed, name != "all"):
                 out.setdefault(cell)
+    if choice.unknown_reaction and not any(cell.unknown_reaction for cell in out):
+        raise InputError(f"--unknown-reaction does not apply here: no cell of '{name}' with these models learns a reaction")
     if not out:
         raise InputError(f"nothing of '{name}' is left with these scenarios and models")
     return list(out)
