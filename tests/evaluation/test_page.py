@@ -200,6 +200,10 @@ def test_page_of_a_project_names_coefficients_with_units(tmp_path: Path, monkeyp
     for row in rows.values():
         assert f"{row.factor:.4g} ×" in found.words and row.value in found.words
     assert "reaction network" in found.words and "not part of this verdict" in found.words
+    assert "was not told the reaction and the calibrated diffusion and the calibrated convection" in found.words
+    result = scoring.evaluate(run, run.data)[0]
+    assert f"Told what was found, its error is {page._percent(result['told']['fluctuation'])}" in found.words
+    assert scoring.figures.TOLD in found.words and "were not told the reaction" in scoring.table(result)
     assert (folder / "page" / "reaction.png").exists() and len(found.images) == 6  # one test trajectory: no worst, but the reaction
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ from dgnet import __version__
 from dgnet.data import Dataset
 from dgnet.errors import InputError
 from dgnet.evaluation import figures
-from dgnet.evaluation.figures import LABELS
+from dgnet.evaluation.figures import LABELS, TOLD
 from dgnet.evaluation.metrics import rne_over_time, score
 from dgnet.models import Classical, few_threads
+from dgnet.models.dgnet import DGNet
 from dgnet.problems import CONSISTENT, LUMPED
 from dgnet.scenarios.fits import check_fits
 from dgnet.training.fit import Corpus
@@ -29,6 +31,22 @@ _BATCH_BYTES = 6e9
 def rivals() -> dict[str, Any]:
     """The classical solvers that every table holds."""
     return {"classical_consistent": Classical(CONSISTENT), "classical_lumped": Classical(LUMPED)}
+
+
+def untold(run: Run) -> list[str]:
+    """What the model found out about the physics and the classical solvers beside it were not told, in words."""
+    if not isinstance(run.model, DGNet):
+        return []
+    c = run.model.config
+    reaction = ["the reaction"] * (c.reaction == "learned" and run.scenario.pde.reaction is None)
+    return reaction + [f"the calibrated {name}" for name in c.calibrate]
+
+
+def told(model: DGNet) -> DGNet:
+    """The classical solver that is told what the model found: its reaction and its coefficients, and nothing else of it."""
+    twin = copy.deepcopy(model)
+    twin.config = replace(model.config, decoder="none", residual=False, learn_start=False, early_steps=0)
+    return twin
 
 
 def predictions(models: dict[str, Any], run: Run, data: Corpus, device: str,
@@ -64,15 +82,20 @@ def evaluate(run: Run, path: Path, device: str = "cpu", split: str = "test", lim
     seconds: dict[str, float] = {}
     own = run.settings.model
     states = predictions({own: run.model, **rivals()}, run, data, device, seconds)
+    missing = untold(run)
+    informed = predictions({"told": told(run.model)}, run, data, device, seconds)["told"] if missing else None
     truth = data.state.cpu()
     offset = run.scenario.offsets
     rows = {name: asdict(score(s, truth, offset, run.scenario.pde.fields, run.scenario.dt)) for name, s in states.items()}
     best = min(rows["classical_consistent"]["fluctuation"], rows["classical_lumped"]["fluctuation"])
+    known = None
+    if informed is not None:
+        known = asdict(score(informed, truth, offset, run.scenario.pde.fields, run.scenario.dt))
     paper = run.scenario.paper.get("DGNet")
     result = {
         "scenario": run.settings.scenario, "size": run.settings.size, "truth": run.settings.truth, "split": split, "model": own,
         "trajectories": len(numbers), "version": __version__, "notes": list(run.notes), "scores": rows, "seconds": seconds,
-        "paper": None if paper is None else asdict(paper),
+        "untold": missing, "told": known, "paper": None if paper is None else asdict(paper),
         "gain": rows[own]["fluctuation"] / best, "parameters": sum(p.numel() for p in run.model.parameters()),
         "over_time": {name: rne_over_time(s, truth, offset)[:: max(1, truth.shape[1] // 50)].tolist()
                       for name, s in states.items()},
@@ -97,7 +120,13 @@ def table(result: dict[str, Any]) -> str:
     for name, s in rows.items():
         label = f"**{LABELS.get(name, name)}**" if name == best else LABELS.get(name, name)
         lines.append(f"| {label} | {s['mse']:.3g} | {s['rne']:.3g} | {s['fluctuation']:.3g} | {s['rne_final']:.3g} |")
+    if result.get("told"):
+        s = result["told"]
+        lines.append(f"| {TOLD} | {s['mse']:.3g} | {s['rne']:.3g} | {s['fluctuation']:.3g} | {s['rne_final']:.3g} |")
     if result["paper"]:
         lines.append(f"| DGNet, paper (its own data) | {result['paper']['mse']:.3g} | {result['paper']['rne']:.3g} | – | – |")
     lines += [line for note in result["notes"] for line in ("", note)]
+    if result.get("untold"):
+        what = " and ".join(result["untold"])
+        lines += ["", f"The classical solvers were not told {what}; the one that was has what the model found."]
     return "\n".join(lines)

@@ -27,6 +27,7 @@ Tensor = torch.Tensor
 
 LABELS = {name: e.title for name, e in MODELS.items()} | {
     "classical_consistent": "classical, consistent mass", "classical_lumped": "classical, lumped mass"}
+TOLD = "classical, told what was found"
 COLOURS = {"dgnet": "#d1495b", "classical_consistent": "#1f6f8b", "classical_lumped": "#8a9ba8"}
 ERROR_MAP = "Reds"
 _LABEL, _TITLE, _BAR = 0.32, 0.3, 0.85  # inches left, above and right of the panels

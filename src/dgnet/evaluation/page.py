@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 
 from dgnet import __version__
 from dgnet.evaluation.analyse import draw_spectra, study
-from dgnet.evaluation.figures import COLOURS, LABELS, save, whole
+from dgnet.evaluation.figures import COLOURS, LABELS, TOLD, save, whole
 from dgnet.evaluation.metrics import rne
 from dgnet.evaluation.pictures import STYLE
 from dgnet.evaluation.trust import TrainingRange, judge_states, read_trust, sentence, training_range
@@ -92,12 +92,13 @@ def _head(run: Run, result: dict[str, Any]) -> str:
         mood, word, text = "bad", "Unstable", "Its rollouts leave the numbers a computer can hold."
     elif ratio >= 1.05:
         mood, word = "good", f"{_short(ratio)}× smaller error"
-        text = "than the better classical solver on the same mesh and time step."
+        text = f"than the better classical solver ({escape(LABELS.get(rival, rival))}) on the same mesh and time step."
     elif ratio > 0.95:
         mood, word, text = "even", "No better, no worse", "than the classical solver on the same mesh and time step."
     else:
         mood, word = "bad", f"{_short(1 / ratio)}× larger error"
         text = "than the classical solver on the same mesh and time step: use that one, or train longer and on more data."
+    text += _untold(result, own)
     offset = [f"{v:g}" for v in run.scenario.offsets]
     from_ = f", measured from {', '.join(offset)}" if any(run.scenario.offsets) else ""
     count, steps = result["trajectories"], run.scenario.steps
@@ -111,6 +112,20 @@ def _head(run: Run, result: dict[str, Any]) -> str:
             f"{escape(LABELS.get(rival, rival))}.</p></header>")
 
 
+def _untold(result: dict[str, Any], own: float) -> str:
+    """What the rival of the headline was not told, and how one compares that was."""
+    if not result.get("untold"):
+        return ""
+    text = f" That solver was not told {escape(' and '.join(result['untold']))}, which this model found in its training data."
+    known = result["told"]["fluctuation"]
+    if not math.isfinite(known):
+        return text + " Told what was found, it blows up."
+    ratio = known / own if own > 0 else math.inf
+    word = "no better and no worse" if 0.95 < ratio < 1.05 else (
+        f"{_short(ratio)}× larger" if ratio >= 1 else f"{_short(1 / ratio)}× smaller")
+    return f"{text} Told what was found, its error is {_percent(known)}, {word}{'' if 'no ' in word else ' than this one'}."
+
+
 def _scores(run: Run, result: dict[str, Any]) -> str:
     rows = result["scores"]
     best = min(rows, key=lambda name: rows[name]["fluctuation"])
@@ -122,6 +137,11 @@ def _scores(run: Run, result: dict[str, Any]) -> str:
         cells = [escape(LABELS.get(name, name)), _figure(s["fluctuation"]), *([_figure(s["rne"])] if shifted else []),
                  _figure(s["rne_final"]), _figure(s["mse"]), f"{result['seconds'][name]:.2f} s"]
         lines.append(f'<tr class="{"best" if name == best else ""}">' + "".join(f"<td>{c}</td>" for c in cells) + "</tr>")
+    if result.get("told"):
+        s = result["told"]
+        cells = [TOLD, _figure(s["fluctuation"]), *([_figure(s["rne"])] if shifted else []), _figure(s["rne_final"]),
+                 _figure(s["mse"]), f"{result['seconds']['told']:.2f} s"]
+        lines.append("<tr>" + "".join(f"<td>{c}</td>" for c in cells) + "</tr>")
     if result.get("paper"):
         cells = ["DGNet, paper (its own data)", "–", *([_figure(result["paper"]["rne"])] if shifted else []), "–",
                  _figure(result["paper"]["mse"]), "–"]

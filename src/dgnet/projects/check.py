@@ -6,7 +6,7 @@ Every item has a verdict: `ok`, `note` (worth knowing) or `warn` (probably not w
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from dgnet.errors import SolveError
 from dgnet.green import GreenSolver
 from dgnet.mesh import Mesh
 from dgnet.models import Classical, few_threads, rollout
-from dgnet.problems import CONSISTENT, LUMPED, Discretisation, Robin
+from dgnet.problems import CONSISTENT, LUMPED, PDE, Discretisation, Robin
 from dgnet.projects.project import Project
 from dgnet.projects.units import SPEED, TERMS, VOLUMETRIC_HEAT, Units
 from dgnet.scenarios.fits import check_fits
@@ -27,6 +27,8 @@ Tensor = torch.Tensor
 Report = Callable[[str, int, int], None]
 
 MOST = 8  # trajectories of each split that the classical solver is tried on
+_FITTED = 20_000  # nodes up to which factors are fitted to the data
+_NOISE = 0.2  # correlation of neighbouring one-step errors below which they count as noise
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,10 @@ def boundary_item(project: Project) -> Item:
                 touched[s.mesh.facet_index(name)] = True
     closed = [n for n, f in s.mesh.boundaries.items() if len(f) and not touched[s.mesh.facet_index(n)].any()]
     text = ", ".join(f"{kind} on {name}" for kind, name in named) or "no conditions"
-    text += f"; nothing passes through {', '.join(closed)}" if closed else ""
+    moving = s.flow is not None or s.pde.velocity is not None
+    if closed:
+        text += (f"; no condition on {', '.join(closed)}: nothing diffuses through, the flow carries in and out what it finds there"
+                 if moving else f"; nothing passes through {', '.join(closed)}")
     share = 1 - float(touched.mean())
     text += f" ({share:.0%} of the boundary facets are closed)" if 0 < share < 1 else ""
     return Item("boundary", "ok" if named else "note", text, {"conditions": [list(n) for n in named], "closed_share": share})
@@ -286,8 +291,11 @@ def source_items(project: Project, data: Dataset) -> list[Item]:
         gap += float(np.square(0.5 * (f[1:] + f[:-1]) - mean).sum())
         jump += float(np.square(f[1:] - f[:-1]).sum())
         size += float(np.square(mean).sum())
+    missed = next((n.missed for n in project.notes if n.missed), "")
     if size == 0:
-        return [Item("source", "note", "the source is zero throughout", {"trapezoid": 0.0})]
+        asked = {n.source for n in project.notes} & {"spots", "function"}
+        text = "the source is zero at every node and time" + (f": {missed}" if missed else "")
+        return [Item("source", "warn" if asked else "note", text, {"trapezoid": 0.0, "missed": missed})]
     miss, change = float(np.sqrt(gap / size)), float(np.sqrt(jump / size))
     kinds = {n.source for n in project.notes} - {"none"}
     travel = max((n.travel for n in project.notes), default=0.0)
@@ -301,7 +309,11 @@ def source_items(project: Project, data: Dataset) -> list[Item]:
         return [Item("source", grade, text, numbers)]
     text = f"its samples alone would miss {miss:.2g} of it; its average over each step is used"
     text += f"; the fastest spot moves {travel:.2g} of its radii in a step" if travel else ""
-    items = [Item("source", "note" if miss > 0.05 else "ok", text, numbers)]
+    rough = max((n.rough for n in project.notes), default=0.0)
+    text += f"; the function jumps, and its averages are known to about {rough:.1g} only" if rough > 0.01 else ""
+    text += f"; {missed}" if missed else ""
+    items = [Item("source", "warn" if missed else "note" if miss > 0.05 or rough > 0.01 else "ok", text,
+                  numbers | {"missed": missed, "rough": rough})]
     if narrow:
         text = f"the smallest spot has a radius of {narrow:.2g} spacings"
         text += "; it falls between the nodes: a finer mesh is needed to see it" if narrow < 0.5 else ""
@@ -319,7 +331,8 @@ def solver_items(project: Project, data: Dataset, device: str, report: Report | 
     splits = [(split, data.of(split)[:MOST]) for split in ("train", "test") if data.of(split)]
     shift = torch.tensor(s.offsets, dtype=torch.float64, device=device)
     done, total = 0, 2 * len(splits)
-    explained = float("nan")
+    explained = alike = whole = float("nan")
+    found: list[Item] = []
     for split, numbers in splits:
         begin = {n: float(data.times(n)[0]) for n in numbers}  # one time serves a batch
         numbers = [n for n in numbers if abs(begin[n] - begin[numbers[0]]) < 1e-6 * data.dt]
@@ -330,52 +343,137 @@ def solver_items(project: Project, data: Dataset, device: str, report: Report | 
         rows[split] = {}
         for name, kind in (("consistent", CONSISTENT), ("lumped", LUMPED)):
             with torch.no_grad():
-                rows[split][name] = _error(Classical(kind), problem, batch, shift)
-                if name == "consistent" and split == "train":
-                    explained = _explained(problem, batch)
+                states = _rolled(Classical(kind), problem, batch)
+                rows[split][name] = float("inf") if states is None else _relative(states - batch.state, batch.state - shift)
+                if name == "consistent" and split == "train" and states is not None:
+                    explained, alike = _explained(problem, batch)
+                    whole = 1 - min(1e9, _relative((states - batch.state)[:, -1], batch.state[:, -1] - batch.state[:, 0]))
+                    found += [] if project.unknown_reaction else coefficient_items(project, problem, batch, states)
             done += 1
             if report is not None:
                 report("classical solver", done, total)
     shown = "; ".join(f"{split} {e['consistent']:.3g} (consistent mass), {e['lumped']:.3g} (lumped)" for split, e in rows.items())
     worst = max(e["consistent"] for e in rows.values())
     text, grade = f"error of free rollouts from the offset, {shown}", "ok"
+    missing = bool(project.unknown_reaction or project.calibrate)
     if not np.isfinite(worst):
         text, grade = text + "; it blows up: check the signs and units of the equation, or a smaller dt", "warn"
     elif worst > 0.5:
-        missing = bool(project.unknown_reaction or project.calibrate)
         grade = "note" if missing else "warn"
         text += "; what is unknown matters" if missing else "; the equation, its units or the source do not fit the data"
-    found = [Item("classical", grade, text, {"errors": rows})]
+    found.insert(0, Item("classical", grade, text, {"errors": rows}))
     if np.isfinite(explained):
-        low, missing = explained < 0.5, bool(project.unknown_reaction or project.calibrate)
+        low, noisy = explained < 0.5, alike < _NOISE and whole > 0.5
         text = f"the equation explains {f'{explained:.1%}' if explained > 0 else 'nothing'} of what changes in a step"
-        if low:
+        if low and noisy:
+            text += (f" and {whole:.1%} of what changes from start to end: what is left changes its sign from step to step, as "
+                     "noise in the data does")
+        elif low:
             text += "; what is unknown matters" if missing else "; coefficients, dt or source are probably wrong"
-        found.append(Item("step", ("note" if missing else "warn") if low else "ok", text, {"explained": explained}))
+        grade = "ok" if not low else "note" if missing or noisy else "warn"
+        found.append(Item("step", grade, text, {"explained": explained, "explained_whole": whole, "correlation": alike}))
     return found
 
 
-def _error(model: Classical, problem: Discretisation, batch: Any, shift: Tensor) -> float:
+def _rolled(model: Classical, problem: Discretisation, batch: Any) -> Tensor | None:
     try:
-        states = rollout(model, problem, batch.state[:, 0], batch.source_average, batch.steps, t0=float(batch.time[0, 0]))
+        states = rollout(model, problem, batch.state[:, 0], batch.source_average, batch.steps)
     except SolveError:
-        return float("inf")
-    size = float((batch.state - shift).norm())
-    value = float((states - batch.state).norm()) / size if size > 0 else float("inf")
-    return value if np.isfinite(value) else float("inf")
+        return None
+    return states if bool(torch.isfinite(states).all()) else None
 
 
-def _explained(problem: Discretisation, batch: Any, most: int = 20) -> float:
-    """1 - |u(k+1) - step(u(k))| / |u(k+1) - u(k)| over single steps spread over the data."""
-    gap = change = 0.0
+def _relative(gap: Tensor, size: Tensor) -> float:
+    whole = float(size.norm())
+    return float(gap.norm()) / whole if whole > 0 else float("inf")
+
+
+def _explained(problem: Discretisation, batch: Any, most: int = 20) -> tuple[float, float]:
+    """1 - |e| / |u(k+1) - u(k)| with e = u(k+1) - step(u(k)) over pairs of steps spread over the data, and how alike the two e are.
+
+    Of a wrong coefficient the e of neighbouring steps are nearly equal (1); of white noise n they are n(k+1) - S n(k) with the
+    step's matrix S, so they do not correlate or point against each other (0 to -1/2).
+    """
+    gap = change = both = 0.0
     state = Classical(CONSISTENT).prepare(problem, len(batch), 1)
-    for k in np.unique(np.linspace(0, batch.steps - 1, most).astype(int)):
-        u, after = batch.state[:, k], batch.state[:, k + 1]
-        source = None if batch.source_average is None else batch.source_average[:, k]
+    for k in np.unique(np.linspace(0, max(0, batch.steps - 2), most).astype(int)):
+        pair = []
+        for j in range(k, min(k + 2, batch.steps)):
+            source = None if batch.source_average is None else batch.source_average[:, j]
+            try:
+                pair.append(batch.state[:, j + 1] - state.step(batch.state[:, j], source, float(j) * problem.dt))
+            except SolveError:
+                return float("nan"), float("nan")
+        gap += float(pair[0].square().sum())
+        both += float((pair[0] * pair[-1]).sum())
+        change += float((batch.state[:, k + 1] - batch.state[:, k]).square().sum())
+    return (1 - float(np.sqrt(gap / change)) if change > 0 else 1.0), (both / gap if gap > 0 else 1.0)
+
+
+# ---------------------------------------------------------------------- a factor that is wrong
+
+
+def coefficient_items(project: Project, problem: Discretisation, batch: Any, states: Tensor) -> list[Item]:
+    """Would the data fit better with another diffusion, capacity or source? One factor at a time, by least squares on rollouts."""
+    steps, few = min(batch.steps, 60), slice(0, 3)
+    truth = batch.state[few, :steps + 1]
+    source = None if batch.source_average is None else batch.source_average[few, :steps]
+    size = truth - truth[:, :1]
+    before = _relative(states[few, :steps + 1] - truth, size)
+    if problem.mesh.n_nodes > _FITTED or not 0.01 < before < float("inf") or project.scenario.flow is not None:
+        return []  # too large, nothing to explain, or a flow of its own in every trajectory
+
+    def misfit(name: str, factor: float) -> Tensor | None:
+        p, f = problem, source
+        if name == "source":
+            f = None if source is None else source * factor
+        else:
+            p = replace(problem, pde=_scaled(p, name, factor))
         try:
-            guess = state.step(u, source, float(batch.time[0, k]))
+            return rollout(Classical(CONSISTENT), p, truth[:, 0], f, steps) - truth
         except SolveError:
-            return float("nan")
-        gap += float((guess - after).square().sum())
-        change += float((after - u).square().sum())
-    return 1 - float(np.sqrt(gap / change)) if change > 0 else 1.0
+            return None
+
+    terms = [t for t in ("diffusion", "capacity") if t not in project.calibrate and (t == "capacity" or _present(project, t))]
+    terms += ["source"] * (source is not None) + [f"capacity in {r}" for r in problem.mesh.regions if len(problem.mesh.regions) < 7]
+    fits = {name: _fit(lambda s, name=name: misfit(name, s)) for name in terms}  # type: ignore[misc]
+    scores = {name: _relative(gap, size) for name, (_, gap) in fits.items()}
+    best = min(scores, key=lambda name: (round(scores[name] / before, 2), terms.index(name)))
+    factor, after = fits[best][0], scores[best]
+    numbers = {"error": before, "factors": {name: {"factor": f, "error": scores[name]} for name, (f, _) in fits.items()}}
+    if after > 0.7 * before or abs(np.log(factor)) < 0.05:
+        return [Item("coefficients", "ok", f"no single factor on {', '.join(terms)} makes the data fit much better", numbers)]
+    text = f"the data fit better with {best} × {factor:.3g}: error {after:.2g} instead of {before:.2g} of what changes"
+    return [Item("coefficients", "warn" if after < 0.5 * before and abs(np.log(factor)) > 0.25 else "note", text, numbers)]
+
+
+def _fit(misfit: Callable[[float], Tensor | None]) -> tuple[float, Tensor]:
+    """The factor with the smallest misfit and that misfit: Gauss-Newton for its logarithm, from 1."""
+    at, gap = 0.0, misfit(1.0)
+    assert gap is not None
+    for _ in range(5):
+        beside = misfit(float(np.exp(at + 0.02)))
+        if beside is None:
+            break
+        slope = (beside - gap) / 0.02
+        step = -float((slope * gap).sum() / slope.square().sum().clamp(min=1e-300))
+        step = float(np.clip(step, -1.5, 1.5))
+        new = misfit(float(np.exp(at + step)))
+        if new is None or float(new.norm()) >= float(gap.norm()):
+            break
+        at, gap = at + step, new
+        if abs(step) < 0.02:
+            break
+    return float(np.exp(at)), gap
+
+
+def _scaled(p: Discretisation, name: str, factor: float) -> PDE:
+    """The equation with one coefficient times a factor, everywhere or in one region."""
+    term, _, region = name.partition(" in ")
+    weight: Any = factor
+    if region:
+        weight = np.ones(p.mesh.n_cells)
+        weight[p.mesh.regions[region]] = factor
+    rows = {f: np.asarray(v, dtype=float) * weight for f, v in zip(p.pde.fields, p.pde.per_field(term))}
+    value = rows[p.pde.fields[0]] if p.pde.shared(term) else rows
+    return replace(p.pde, diffusion=value) if term == "diffusion" else replace(p.pde, capacity=value)

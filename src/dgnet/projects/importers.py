@@ -25,7 +25,7 @@ import torch
 from dgnet.data import Dataset, Trajectory
 from dgnet.errors import InputError
 from dgnet.mesh import Mesh
-from dgnet.problems.sources import step_average
+from dgnet.problems.sources import converged_average
 from dgnet.problems.spot_table import SpotTable, number_in, read_table
 from dgnet.projects.physics import Physics
 from dgnet.projects.toml import SeriesSpec, SourceSpec
@@ -36,8 +36,6 @@ Tensor = torch.Tensor
 _BROKEN = (OSError, ValueError, EOFError, KeyError, IndexError, AttributeError, zipfile.BadZipFile, NotImplementedError,
            RuntimeError, TypeError, zlib.error, OverflowError, MemoryError, UnicodeError)
 _CELLS = {2: "triangle", 3: "tetra"}
-_PANELS = 64  # most panels per step for the average of a function
-_SMOOTH = 1e-4  # relative change at which an average counts as converged
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +74,8 @@ class Note:
     source: str = "none"  # none | average | samples | function | spots
     travel: float = 0.0  # radii that the fastest spot moves in a step
     narrow: float = 0.0  # smallest radius of a spot in units of the spacing
+    missed: str = ""  # a spot that reaches no node, in words
+    rough: float = 0.0  # how much finer quadrature still changed the step averages of a function
 
 
 @dataclass(frozen=True, eq=False)
@@ -344,8 +344,20 @@ def _xdmf(path: Path, spec: SeriesSpec, frame: Frame) -> Iterator[Found]:
     except InputError:
         raise
     except (Exception, SystemExit) as error:
+        for name in _beside(path):
+            if not (path.parent / name).is_file():
+                raise InputError(f"{path} keeps its numbers in {name}, which is not beside it: copy both files together") from error
         raise InputError(f"{path} is truncated or not a time series that meshio can read") from error
     yield _frames(path, frame, frames)
+
+
+def _beside(path: Path) -> list[str]:
+    """Names of the HDF5 files that an XDMF file refers to."""
+    try:
+        items = ElementTree.parse(path).getroot().iter("DataItem")
+    except (ElementTree.ParseError, OSError):
+        return []
+    return list(dict.fromkeys(i.text.strip().split(":")[0] for i in items if i.get("Format") == "HDF" and i.text))
 
 
 def _sensors(path: Path, spec: SeriesSpec, frame: Frame) -> Iterator[Found]:
@@ -532,29 +544,18 @@ def driven(found: Found, note: Note, source: SourceSpec, frame: Frame, physics: 
         samples[..., column] = table(x, times)[0, :, :, 0].numpy()
         average[..., column] = steps_of[0, :, :, 0].numpy()
         travel, radius = spot_motion(table, steps, frame.dt)
-        note = replace(note, source="spots", travel=travel, narrow=radius / frame.mesh.spacing)
+        note = replace(note, source="spots", travel=travel, narrow=radius / frame.mesh.spacing,
+                       missed=table.missed(frame.mesh.points))
     else:
         function = physics.of_space_time(source.function, where, trailing=() if column is not None else (width,))
         own = OwnSource(function, width, column)
         samples = own(x, times)[0].numpy()
-        average = _averaged(own, x, times[:-1], frame.dt)
-        note = replace(note, source="function")
+        found_average, rough = converged_average(own, x, times[:-1], frame.dt)
+        average = found_average[0].numpy()
+        note = replace(note, source="function", rough=rough)
     if not (np.isfinite(samples).all() and np.isfinite(average).all()):
         raise InputError(f"{where}: the source of {found.label} is not finite everywhere")
     return replace(found, source=samples, source_average=average), note
-
-
-def _averaged(source: OwnSource, x: Tensor, start: Tensor, dt: float) -> np.ndarray:
-    """Step averages [T, N, F], with panels doubled until they do not change any more."""
-    panels, before = 1, step_average(source, x, start, dt, 1)
-    while panels < _PANELS:
-        panels *= 2
-        after = step_average(source, x, start, dt, panels)
-        change = float((after - before).norm())
-        before = after
-        if change <= _SMOOTH * float(after.norm()):
-            break
-    return before[0].numpy()
 
 
 def spot_motion(table: SpotTable, steps: int, dt: float) -> tuple[float, float]:

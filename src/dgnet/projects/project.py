@@ -27,7 +27,7 @@ from dgnet.models.registry import MODELS, configure
 from dgnet.problems.conditions import Condition, Dirichlet, Neumann, Periodic, Robin, Value
 from dgnet.problems.discretisation import Discretisation
 from dgnet.problems.pde import PDE
-from dgnet.problems.sources import Source, step_average
+from dgnet.problems.sources import Source, converged_average
 from dgnet.problems.spot_table import SpotTable
 from dgnet.projects.importers import Frame, Note, collected, matches, notes_from, notes_text
 from dgnet.projects.physics import FILE as PHYSICS
@@ -191,7 +191,7 @@ def project(name: str, mesh: Mesh, pde: PDE, conditions: Sequence[Condition], dt
 
 
 def trajectory(state: np.ndarray, mesh: Mesh, dt: float, source: Source | SpotTable | np.ndarray | None = None,
-               split: str = "train", panels: int = 8) -> Trajectory:
+               split: str = "train") -> Trajectory:
     """States [T+1, N] or [T+1, N, F] and what drove them: a table of spots, a function f(x, t), samples [T+1, N, F], or nothing."""
     value = np.asarray(state, dtype=np.float32)
     value = value[..., None] if value.ndim == 2 else value
@@ -205,7 +205,7 @@ def trajectory(state: np.ndarray, mesh: Mesh, dt: float, source: Source | SpotTa
         x, times = torch.tensor(mesh.points), torch.tensor(time)
         samples = source(x, times)[0].numpy()
         average = (source.average(x, 0, len(time) - 1, dt) if isinstance(source, SpotTable)
-                   else step_average(source, x, times[:-1], dt, panels))[0].numpy()
+                   else converged_average(source, x, times[:-1], dt)[0])[0].numpy()
     return Trajectory(value, time, samples.astype(np.float32), average.astype(np.float32), split=split)
 
 

@@ -98,7 +98,7 @@ split = "test"
 source = "runs/test-*.csv"
 
 [training]
-minutes = 0.75                 # on one CPU core; larger meshes need more
+minutes = 0.75                 # at most, on one CPU core; larger meshes need more
 
 # [model]                      # settings of DGNet, for those who know them
 # hidden = 32
