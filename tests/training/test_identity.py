@@ -266,3 +266,48 @@ def test_fingerprints_of_the_papers_scenarios_stay(tmp_path: Path) -> None:
     for name in ("laser-heat", "phase-transition", "fitzhugh-nagumo", "cylinder"):
         one = fingerprint(get(name, "small"))
         assert one == fingerprint(get(name, "small")) != fingerprint(get(name, "paper"))
+
+
+def test_a_killed_rollout_goes_on_only_with_the_same_problem(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dgnet.evaluation import series
+    from dgnet.evaluation.rollouts import roll_out
+    from dgnet.training.run import Run
+
+    monkeypatch.setattr(series, "PAUSE", 0.0)
+    run, plain, out = place / "run", place / "plain", place / "out.h5"
+
+    def killed(k: int, state: np.ndarray) -> None:
+        if k == 4:
+            raise KeyboardInterrupt
+
+    def states() -> np.ndarray:
+        with Dataset(out) as data:
+            assert data.provenance["run_identity"] == Run.open(run).identity
+            return data.read(0).state
+
+    roll_out(run, trajectory=0, out=out)
+    whole = states()
+    out.unlink()
+    (plain / "problem.toml").write_text((TOML + QUICK).replace("diffusion = 0.05", "diffusion = 0.5"))
+    other = Run.open(run, problem=plain, allow_different=True)
+    for opened, resumed in ((None, 3), (other, 0)):
+        with pytest.raises(KeyboardInterrupt):
+            roll_out(run, trajectory=0, out=out, sink=killed)
+        assert roll_out(run, trajectory=0, out=out, run=opened)["resumed_from"] == resumed
+        if opened is None:
+            assert np.array_equal(states(), whole)  # the edit of problem.toml does not reach it
+
+
+def test_states_of_a_rollout_carry_checksums(place: Path) -> None:
+    from dgnet.errors import InputError
+    from dgnet.evaluation.rollouts import roll_out
+
+    out = place / "out.h5"
+    roll_out(place / "run", trajectory=0, out=out)
+    with Dataset(out) as data:
+        state = data.read(0).state
+    content = bytearray(out.read_bytes())
+    content[content.index(state.tobytes()) + 100] ^= 1
+    out.write_bytes(content)
+    with Dataset(out) as data, pytest.raises(InputError, match="checksum differs"):
+        data.read(0)

@@ -32,9 +32,10 @@ def mark(data: h5py.Dataset, sums: Iterable[int], rows: int) -> None:
     data.attrs[SUM], data.attrs[ROWS] = np.array(list(sums), dtype=np.uint32), rows
 
 
-def mark_whole(data: h5py.Dataset, rows: int) -> None:
-    """Sums of an array that is already on disk, block by block."""
-    mark(data, (crc(data[at:at + rows]) for at in range(0, len(data), rows)), rows)
+def mark_whole(data: h5py.Dataset) -> None:
+    """Sums of an array that has been on disk with zeros in their place (`mark`), block by block."""
+    rows = int(data.attrs[ROWS])
+    data.attrs.modify(SUM, np.array([crc(data[at:at + rows]) for at in range(0, len(data), rows)], dtype=np.uint32))
 
 
 def crc(value: np.ndarray, start: int = 0) -> int:

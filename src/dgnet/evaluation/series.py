@@ -21,7 +21,7 @@ from xml.sax.saxutils import escape, quoteattr
 import h5py
 import numpy as np
 
-from dgnet.data import Header
+from dgnet.data import Header, digests
 from dgnet.data.store import _CHUNK, _LIBVER, _put, _write_header
 from dgnet.errors import InputError
 from dgnet.evaluation.figures import Band, grid, whole
@@ -73,6 +73,17 @@ class Store:
             plan.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
             plan.set_obj_track_times(False)
             h5py.h5d.create(group.id, b"state", h5py.h5t.IEEE_F32LE, h5py.h5s.create_simple(self.shape), plan)
+            rows = digests.block_rows(self.shape[0], self.rows)
+            digests.mark(group["state"], [0] * -(-self.shape[0] // rows), rows)  # space for sums, which `publish` fills in
+            group.attrs[digests.SUM] = file["trajectories"].attrs[digests.SUM] = np.uint32(0)
+
+    def _seal(self) -> None:
+        """Checksums of what was written, in the space that is there for them."""
+        with h5py.File(self.part, "r+") as file:
+            group = file["trajectories/00000"]
+            digests.mark_whole(group["state"])
+            group.attrs.modify(digests.SUM, np.uint32(digests.trajectory_sum(group)))
+            group.parent.attrs.modify(digests.SUM, np.uint32(digests.contents_sum(group.parent)))
 
     def _left(self) -> dict[str, np.ndarray] | None:
         try:
@@ -127,6 +138,7 @@ class Store:
                 yield k, last[1] if k == last[0] else states[k // self.every]
 
     def publish(self) -> None:
+        self._seal()
         os.replace(self.part, self.path)
         self.note.unlink(missing_ok=True)
 
