@@ -96,7 +96,7 @@ def test_three_coefficients_at_once_and_how_sure_they_are() -> None:
         found[noise] = calibrated(model, base, noisy(states, noise), source)
         assert {k: v * wrong[k] for k, v in found[noise].items()} == pytest.approx(dict.fromkeys(wrong, 1.0), rel=0.03)
     data = Corpus(noisy(states, 0.01).float(), source.float(), None, DT, (0.0,))
-    sure = {name: error[0] for name, error in uncertainty(model, base, data, STEPS).items()}
+    sure = {name: bar.noise for name, bar in uncertainty(model, base, data).items()}
     assert sure.keys() == wrong.keys() and all(0 < e < 0.01 for e in sure.values())
     for name, error in sure.items():
         assert abs(math.log(found[0.01][name] / found[0.0][name])) < 4 * error

@@ -16,7 +16,7 @@ from dgnet.models.dgnet import DGNet, DGNetConfig
 from dgnet.problems import PDE, Dirichlet, Discretisation, Neumann, Robin
 from dgnet.training import Corpus, Recipe, Stage, evaluate_rne, fit, replay
 from dgnet.training.calibrate import gauss_newton
-from dgnet.training.fit import _groups, _iterate, _scale
+from dgnet.training.fit import _groups, _iterate
 from dgnet.training.identify import identify
 
 Tensor = torch.Tensor
@@ -69,7 +69,7 @@ def exact_loss(name: str, stage: Stage, monkeypatch: pytest.MonkeyPatch, replaye
             return replay.ready(m, s, times)
         monkeypatch.setattr(replay, "applies", now)
     optimiser = torch.optim.SGD(_groups(model, Recipe("x", (stage,))), lr=0.0)
-    return max(_iterate(model, base, data, stage, optimiser, _scale(data), 0, iteration, 0.0) for iteration in range(3))
+    return max(_iterate(model, base, data, stage, optimiser, data.spread, 0, iteration, 0.0) for iteration in range(3))
 
 
 @pytest.mark.parametrize("name", CONDITIONS)
@@ -92,7 +92,7 @@ def test_a_trajectory_that_begins_later_has_its_own_time(monkeypatch: pytest.Mon
 def test_back_to_back_windows_of_a_calibration(name: str) -> None:
     base, data = world(name)
     model = DGNet(DGNetConfig(decoder="none", calibrate=("diffusion",)), base).double()
-    assert gauss_newton(model, base, data, Stage(1, 5, method="gauss-newton"), _scale(data)) < 1e-14
+    assert gauss_newton(model, base, data, Stage(1, 5, method="gauss-newton"), data.spread) < 1e-14
 
 
 # ---------------------------------------------------------------------- what it is for

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -134,14 +135,16 @@ def train(context: typer.Context, name: Annotated[str, typer.Argument(help="A sc
     tell_training(f"{name} ({size}, {truth})", model, progress, json_path)
 
 
-def tell_training(what: str, model: str, progress: Any, json_path: Path | None, more: Mapping[str, Any] | None = None) -> None:
+def tell_training(what: str, model: str, progress: Any, json_path: Path | None, more: Mapping[str, Any] | None = None,
+                  bars: Mapping[str, Any] | None = None) -> None:
     """The last lines of a training, for people and machines: what it reached, and whether anything was learned at all."""
     verdict = "below" if progress.best < progress.classical else "NOT below"
     console.print(f"{what}: validation error {progress.best:.3e} after {progress.best_iteration} iterations, {verdict} the "
                   f"classical solver's {progress.classical:.3e}; {progress.seconds:.0f} s", highlight=False, soft_wrap=True,
                   markup=False)
     for name, factor in (more or {}).items():
-        console.print(f"  {name}: {factor:.4g} times what problem.toml says", highlight=False, soft_wrap=True, markup=False)
+        bar = f"; error bar: {bars[name]}" if bars and name in bars else ""
+        console.print(f"  {name}: {factor:.4g} times what problem.toml says{bar}", highlight=False, soft_wrap=True, markup=False)
     learned = progress.best_iteration > 0
     if not learned:
         why = f"none of {progress.updates} updates lowered the error" if progress.updates else "the time allowed no update"
@@ -149,7 +152,8 @@ def tell_training(what: str, model: str, progress: Any, json_path: Path | None, 
         console.print(f"nothing was learned: {why}, so the result is {start}", highlight=False, soft_wrap=True, markup=False)
     write_json(json_path, {"validation": progress.best, "classical": progress.classical, "iterations": progress.iteration,
                            "best_iteration": progress.best_iteration, "learned": learned, "seconds": progress.seconds,
-                           "history": progress.history} | ({} if more is None else {"coefficients": dict(more)}))
+                           "history": progress.history} | ({} if more is None else {"coefficients": dict(more)})
+               | ({} if bars is None else {"error_bars": {name: asdict(bar) for name, bar in bars.items()}}))
 
 
 @app.command()

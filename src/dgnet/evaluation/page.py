@@ -22,6 +22,7 @@ from matplotlib.figure import Figure
 
 from dgnet import __version__
 from dgnet.evaluation.analyse import draw_spectra, study
+from dgnet.evaluation.bars import error_bars
 from dgnet.evaluation.figures import COLOURS, LABELS, TOLD, save, whole
 from dgnet.evaluation.metrics import rne
 from dgnet.evaluation.pictures import STYLE
@@ -48,6 +49,7 @@ class Coefficient:
     factor: float
     value: str  # with its unit; empty where the given one is no single number
     meaning: str
+    bar: str  # how sure it is
 
 
 def write(run: Run, result: dict[str, Any], states: dict[str, Tensor], data: Corpus, figures: Sequence[Path], out: Path,
@@ -246,13 +248,14 @@ def coefficients(run: Run) -> list[Coefficient]:
     words = {"diffusion": ("conductivity" if heat else "diffusivity", "how fast it spreads"),
              "decay": ("decay", "how fast it fades"),
              "convection": ("convective exchange", "how strongly the boundary follows its surroundings")}
-    found = []
+    found, bars = [], error_bars(run)
     for label, factor in model.coefficients().items():
         name = label.split(" ")[0]
         given = _given(scenario, name, label, model)
         unit = units.name(TERMS[name][heat], scenario.pde.fields[0])
         value = "" if given is None else f"{factor * given:.4g} {unit}".strip() + f" (given: {given:.4g})"
-        found.append(Coefficient(label.replace(name, words[name][0], 1), factor, value, words[name][1]))
+        found.append(Coefficient(label.replace(name, words[name][0], 1), factor, value, words[name][1],
+                                 str(bars.get(label, "not measured"))))
     return found
 
 
@@ -285,8 +288,9 @@ def _learned(run: Run, data: Corpus, folder: Path) -> str:
     parts = [head]
     if found:
         rows = "".join(f"<tr><td>{escape(c.name)}</td><td><b>{c.factor:.4g} ×</b> given</td><td>{escape(c.value) or '–'}</td>"
-                       f"<td>{c.meaning}</td></tr>" for c in found)
-        parts.append(f"<table><tr><th>coefficient</th><th>learned</th><th>value</th><th>it is</th></tr>{rows}</table>")
+                       f"<td>{c.meaning}</td><td>{escape(c.bar)}</td></tr>" for c in found)
+        parts.append("<table><tr><th>coefficient</th><th>learned</th><th>value</th><th>it is</th><th>factor, error bar</th></tr>"
+                     f"{rows}</table>")
     else:
         parts.append("<p>No coefficient was to be calibrated: those of the equation are the given ones.</p>")
     rows = "".join(f"<tr><td>{name}</td><td>{size}</td><td>{meaning}</td></tr>" for name, size, meaning in corrections(run, data))

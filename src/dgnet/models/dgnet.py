@@ -50,7 +50,7 @@ from dgnet.green.backends import Prepared, apply, prepare
 from dgnet.mesh import Mesh
 from dgnet.models.gnn import MLP, GeometryNet, MeshGraph, StateNet
 from dgnet.operators import EdgeMatrix, Geometry, mass, nodal_velocity
-from dgnet.problems import Discretisation
+from dgnet.problems import Discretisation, Robin
 
 Tensor = torch.Tensor
 
@@ -172,6 +172,8 @@ class DGNet(nn.Module):
             self.free_edge = nn.Parameter(torch.zeros(2 * len(problem.mesh.edges), F))
         self.field_names = problem.pde.fields
         self.region_names = regions_of(problem.mesh)[0] if c.regions else ()
+        for name in c.calibrate:
+            self._refuse_zero(name, problem)
         if c.calibrate:
             self.calibration = nn.ParameterDict({
                 name: nn.Parameter(torch.zeros(self.own_fields(name, problem) + self.own_regions(name))) for name in c.calibrate})
@@ -530,6 +532,17 @@ class DGNet(nn.Module):
     def own_regions(self, name: str) -> tuple[int, ...]:
         """Convection is a matter of boundaries, not of regions."""
         return (len(self.region_names),) if self.region_names and name in self.config.calibrate and name != "convection" else ()
+
+    def _refuse_zero(self, name: str, p: Discretisation) -> None:
+        """A factor times zero is zero: every calibrated number needs a guess that is not."""
+        if name == "convection":
+            if not any(isinstance(c, Robin) and (callable(c.coefficient) or c.coefficient) for c in p.conditions):
+                raise InputError("convection is zero on every boundary, so no factor can be calibrated: give a guess")
+            return
+        values = p.pde.per_field(name)[: None if self.own_fields(name, p) else 1]
+        for label, value in zip([f" of {f}" for f in p.pde.fields] if len(values) > 1 else [""], values):
+            if not bool(torch.as_tensor(value).any()):
+                raise InputError(f"{name}{label} is zero everywhere, so no factor can be calibrated: give a guess that is not zero")
 
     def factor(self, name: str) -> Tensor | float:
         """What multiplies a coefficient: 1 at birth; [f, 1] where fields differ. What regions have is in `in_cells`."""

@@ -71,6 +71,11 @@ class Corpus:
         return Corpus(self.state[index], None if self.source is None else self.source[index],
                       None if self.velocity is None else self.velocity[index], self.dt, self.offset, self.begin[number])
 
+    def doubled(self) -> Corpus:
+        """In double precision."""
+        return Corpus(self.state.double(), None if self.source is None else self.source.double(),
+                      None if self.velocity is None else self.velocity.double(), self.dt, self.offset, self.begin)
+
     def windows(self, rows: Tensor, starts: Tensor, length: int) -> Corpus:
         """Pieces of `length` steps, one per (row, start); both on the CPU."""
         begin = self.begin[rows] + self.dt * starts
@@ -78,6 +83,12 @@ class Corpus:
         rows = rows[:, None].to(self.state.device)
         return Corpus(self.state[rows, at], None if self.source is None else self.source[rows, at[:, :-1]],
                       None if self.velocity is None else self.velocity[rows, at], self.dt, self.offset, begin)
+
+    @property
+    def spread(self) -> Tensor:
+        """Per field: root mean square of the states around their offset, [F]."""
+        shift = self.state.new_tensor(self.offset or [0.0])
+        return (self.state - shift).square().mean((0, 1, 2)).sqrt().clamp(min=1e-12)
 
     def timed(self, base: Discretisation) -> bool:
         """Something depends on the time besides the stored flow, which goes with its row."""
@@ -165,7 +176,7 @@ def fit(model: nn.Module, base: Discretisation, train: Corpus, valid: Corpus, re
         if fit_statistics is not None:
             fit_statistics(train.state, train.source, train.dt, train.velocity)
         best = {k: v.clone() for k, v in model.state_dict().items()}
-    scale = _scale(train)
+    scale = train.spread
     ends = np.cumsum([s.iterations for s in recipe.stages])
     begin = time.perf_counter() - progress.seconds
     spent = 0.0  # seconds of the last validation
@@ -345,12 +356,6 @@ def _misfit(u: Tensor, true: Tensor, scale: Tensor, offset: Sequence[float] | No
         size = ((true - true.new_tensor(list(offset) or [0.0])) / scale).flatten(-2).norm(dim=-1).clamp(min=1e-12)
         return (((u - true) / scale).flatten(-2).norm(dim=-1) / size).mean()
     return (((u - true) / scale) ** 2).mean()
-
-
-def _scale(train: Corpus) -> Tensor:
-    """Per field: the spread of the states around their offset."""
-    shift = train.state.new_tensor(train.offset or [0.0])
-    return (train.state - shift).square().mean((0, 1, 2)).sqrt().clamp(min=1e-12)
 
 
 def _groups(model: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:

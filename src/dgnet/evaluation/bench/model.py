@@ -40,7 +40,7 @@ from dgnet.problems import CONSISTENT, LUMPED, PDE, Discretisation
 from dgnet.problems.sources import step_average
 from dgnet.scenarios import Draw, get
 from dgnet.scenarios.scenario import Scenario, given_velocity
-from dgnet.training.fit import Corpus, _groups, _iterate, _scale
+from dgnet.training.fit import Corpus, _groups, _iterate
 from dgnet.training.presets import model_config
 from dgnet.training.recipe import Recipe, Stage
 from dgnet.training.run import Run, base_problem
@@ -218,7 +218,7 @@ def measure_training(model: Any, case: Case, data: Corpus, iterations: int, batc
     for group in groups:
         group["lr"] = stage.lr * group["factor"]
     optimiser = torch.optim.Adam(groups)
-    scale, count = _scale(data), 0
+    scale, count = data.spread, 0
 
     def iterate() -> None:
         nonlocal count
