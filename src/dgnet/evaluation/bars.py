@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import asdict
-from pathlib import Path
 
 from dgnet.data import Dataset
 from dgnet.errors import InputError, SolveError
@@ -32,10 +31,10 @@ def error_bars(run: Run, keep: bool = True) -> dict[str, Bar]:
                     for name, bar in kept["bars"].items()}
     except (InputError, TypeError, ValueError, AttributeError):
         pass  # made again
-    if not Path(run.settings.data).is_file():
+    if not run.data.is_file():
         return {}
     device = str(next(run.model.parameters()).device)
-    with Dataset(run.settings.data) as data:
+    with Dataset(run.data) as data:
         corpus = Corpus.read(data, data.of("train")[: run.settings.trajectories or None], device)
     try:
         found = uncertainty(run.model, base_problem(run.scenario, device), corpus)

@@ -377,7 +377,7 @@ def solver_items(project: Project, data: Dataset, device: str, report: Report | 
 
 def _rolled(model: Classical, problem: Discretisation, batch: Any) -> Tensor | None:
     try:
-        states = rollout(model, problem, batch.state[:, 0], batch.source_average, batch.steps)
+        states = rollout(model, problem, batch.state[:, 0], batch.source_average, batch.steps, t0=float(batch.time[0, 0]))
     except SolveError:
         return None
     return states if bool(torch.isfinite(states).all()) else None
@@ -401,7 +401,7 @@ def _explained(problem: Discretisation, batch: Any, most: int = 20) -> tuple[flo
         for j in range(k, min(k + 2, batch.steps)):
             source = None if batch.source_average is None else batch.source_average[:, j]
             try:
-                pair.append(batch.state[:, j + 1] - state.step(batch.state[:, j], source, float(j) * problem.dt))
+                pair.append(batch.state[:, j + 1] - state.step(batch.state[:, j], source, float(batch.time[0, j])))
             except SolveError:
                 return float("nan"), float("nan")
         gap += float(pair[0].square().sum())
@@ -430,7 +430,7 @@ def coefficient_items(project: Project, problem: Discretisation, batch: Any, sta
         else:
             p = replace(problem, pde=_scaled(p, name, factor))
         try:
-            return rollout(Classical(CONSISTENT), p, truth[:, 0], f, steps) - truth
+            return rollout(Classical(CONSISTENT), p, truth[:, 0], f, steps, t0=float(batch.time[0, 0])) - truth
         except SolveError:
             return None
 
