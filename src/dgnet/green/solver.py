@@ -9,6 +9,14 @@ those of the middle of the step, t + dt/2: the same K on both sides, whatever ch
 
 so where the symmetric part of K is not negative, no step gains energy, for any sequence of flows. With K(t) on the right and
 K(t + dt) on the left, as the trapezoidal rule has them, a flow that reverses at every step gains energy without bound.
+
+What is solved for is the increment d = u+ - u, with a reference value c of each field:
+
+    (M + theta dt K) d = dt [ -K (u - c) - c s + M f + g ],      s = K 1, from the terms whose rows do not sum to zero
+
+This is the same equation, but its rounding and tolerances are relative to the change and to the range of u, not to an offset
+like 298 K, and a constant in a closed box stays what it is, exactly.
+
 A known reaction enters by predictor-corrector: u* with r(u), then u+ with (r(u) + r(u*)) / 2, order 2. Dirichlet rows sit
 inside the system: their columns go to the right-hand side, so the matrix stays symmetric, and their value is that of the
 new time level.
@@ -28,7 +36,7 @@ from dgnet.green.auto import choose
 from dgnet.green.backends import NAMES, TOLERANCE, Monitor, Prepared, apply, prepare
 from dgnet.green.bounds import Bounds, bounds_of, sharpened
 from dgnet.operators import EdgeMatrix
-from dgnet.problems import Discretisation, HeldFlow
+from dgnet.problems import DOUBLE, Discretisation, HeldFlow
 
 Tensor = torch.Tensor
 
@@ -91,15 +99,21 @@ class Elimination:
 
 
 class StepOperator:
-    """One assembled step: right-hand side, elimination and the prepared inverse of A = M + theta dt K."""
+    """One assembled step: right-hand side, elimination and the prepared inverse of A = M + theta dt K.
+
+    `sums` [b, f, n] are the row sums of K, None where they are all zero; `pivot` is the degree of freedom whose value is c.
+    """
 
     def __init__(self, M: EdgeMatrix, K: EdgeMatrix, dt: float, theta: float = 0.5,
-                 fixed: Tensor | None = None, *, backend: str = "auto", symmetric: bool, mass_low: float = 0.0,
+                 fixed: Tensor | None = None, *, sums: Tensor | None = None, pivot: int = 0, backend: str = "auto",
+                 symmetric: bool, mass_low: float = 0.0,
                  rest: EdgeMatrix | Callable[[], EdgeMatrix | None] | None = None, tolerance: float | None = None,
                  solves: int = 1000, monitor: Monitor | None = None, bounds: Bounds | None = None, columns: int = 1) -> None:
         self.M, self.dt, self.theta = M, dt, theta
         full = _aligned(M + K * (theta * dt))
-        self.B = _aligned(M + K * (-(1 - theta) * dt))
+        self.explicit = _aligned(K * -dt)
+        self.sums = None if sums is None else (sums * -dt).mT  # [b, n, f]
+        self.pivot = pivot
         self.elimination = None if fixed is None else Elimination(fixed)
         self.full = full
         self.A = full if self.elimination is None else self.elimination.matrix(full)
@@ -127,12 +141,18 @@ class StepOperator:
         return bounds_of(self.A, M, self._mass_low, rest, self.symmetric)
 
     def right_hand_side(self, u: Tensor, force: Tensor | None) -> Tensor:
-        """B u + dt * force, force [B, n, F] already integrated (M f + g)."""
-        right = product(self.B, u)
-        return right if force is None else right + self.dt * force
+        """Of the increment: dt (-K u + force), force [B, n, F] already integrated (M f + g).
+
+        c carries no gradient: the sum does not depend on it.
+        """
+        c = u[:, self.pivot:self.pivot + 1].detach()
+        right = product(self.explicit, u - c)
+        if self.sums is not None:
+            right = torch.addcmul(right, c, self.sums)
+        return right if force is None else torch.add(right, force, alpha=self.dt)
 
     def solve(self, right: Tensor, w: Tensor | None = None) -> Tensor:
-        """A^-1 right with boundary values w (zero when None): [B, n, F] -> [B, n, F]."""
+        """A^-1 right with values w at Dirichlet rows (zero when None): [B, n, F] -> [B, n, F]."""
         if self.elimination is not None:
             right = self.elimination.right(self.full, right, w)
         b, f = self.groups
@@ -168,6 +188,8 @@ class Operators:
     mass_low: float  # proven lower bound of diag(M)^-1 M
     symmetric: bool
     time_dependent: bool
+    still_sums: Tensor | None = None  # row sums [b, f, n] of what does not change in K (decay); None where they are zero
+    moving_sums: Callable[[float], Tensor | None] = lambda t: None  # and of what may (convective boundaries, skew advection)
     parts: tuple[Tensor | None, ...] = ()  # tensors that K(t) is made of, and how: K(t) = assemble(t, *parts)
     assemble: Callable[..., EdgeMatrix] | None = None
     plain: EdgeMatrix | None = None  # turns r(u) into a load, where a capacity makes it differ from the mass
@@ -176,7 +198,15 @@ class Operators:
     @classmethod
     def classical(cls, p: Discretisation) -> Operators:
         return cls(p.mass, p.source_mass, p.stiffness, p.advection, p.load, p.pde.reaction, p.mass_bounds[0],
-                   p.pde.velocity is None, p.time_dependent, plain=None if p.capacity is None else p.source_mass)
+                   p.pde.velocity is None, p.time_dependent, p.decay_sums, p.moving_sums,
+                   plain=None if p.capacity is None else p.source_mass)
+
+    def sums(self, t: float) -> Tensor | None:
+        """K(t) 1 [b, f, n] without the rounding of the terms that do not contribute; None where it is zero."""
+        moving = self.moving_sums(t)
+        if moving is None or self.still_sums is None:
+            return self.still_sums if moving is None else moving
+        return self.still_sums + moving
 
     def rates(self, u: Tensor) -> list[Tensor]:
         """r(u), and the excess where there is one."""
@@ -191,19 +221,20 @@ class Operators:
 class GreenSolver:
     """Time stepping of a `Discretisation`. `backend` is auto, lu, cholesky, iterative or dense (see `backends`).
 
-    `damped_start`: that many first steps are each replaced by two backward Euler half steps (Rannacher), which use the
-    same matrix and remove the ringing of Crank-Nicolson on rough initial data without losing second order.
+    States of another precision than the problem's are taken and given back in their own.
     """
 
     def __init__(self, problem: Discretisation, backend: str = "auto", theta: float = 0.5, tolerance: float | None = None,
-                 damped_start: int = 0, solves: int = 1000, columns: int = 1, operators: Operators | None = None) -> None:
+                 solves: int = 1000, columns: int = 1, operators: Operators | None = None) -> None:
         if backend != "auto" and backend not in NAMES:
             raise InputError(f"unknown backend '{backend}' (known: auto, {', '.join(NAMES)})")
         if not 0.5 <= theta <= 1.0:
             raise InputError(f"theta must lie in [0.5, 1] (Crank-Nicolson to backward Euler), got {theta}")
         self.problem, self.backend, self.theta = problem, backend, theta
-        self.tolerance, self.damped_start = tolerance, damped_start
-        self.solves, self.columns = solves, columns
+        self.tolerance, self.solves, self.columns = tolerance, solves, columns
+        if problem.least_decay <= -1 / (theta * problem.dt):
+            raise InputError(f"a decay of {problem.least_decay:.4g} grows too fast for the time step {problem.dt:g}: "
+                             f"it must be above {-1 / (theta * problem.dt):.4g}")
         self.operators = operators or Operators.classical(problem)
         self.monitor = Monitor()
         self._cache: tuple[tuple, EdgeMatrix, StepOperator] | None = None
@@ -223,8 +254,8 @@ class GreenSolver:
         dt = p.dt if dt is None else dt
         middle = t + 0.5 * dt
         if self._frozen is not None:
-            return StepOperator(ops.mass, ops.stiffness(middle), dt, theta, p.fixed, backend="iterative",
-                                symmetric=ops.symmetric, mass_low=ops.mass_low, rest=lambda: ops.rest(middle),
+            return StepOperator(ops.mass, ops.stiffness(middle), dt, theta, p.fixed, sums=ops.sums(middle), pivot=p.pivot,
+                                backend="iterative", symmetric=ops.symmetric, mass_low=ops.mass_low, rest=lambda: ops.rest(middle),
                                 tolerance=self.tolerance, monitor=self.monitor, bounds=self._frozen)
         key = (t if ops.time_dependent else None, theta, dt, torch.is_grad_enabled())
         if self._cache is not None and self._cache[0] == key:
@@ -233,8 +264,8 @@ class GreenSolver:
                 return self._cache[2]
         K = ops.stiffness(middle)
         bounds = self._bounds if ops.time_dependent and self._age % 50 else None
-        step = StepOperator(ops.mass, K, dt, theta, p.fixed, backend=self.backend, symmetric=ops.symmetric,
-                            mass_low=ops.mass_low, rest=lambda: ops.rest(middle), tolerance=self.tolerance,
+        step = StepOperator(ops.mass, K, dt, theta, p.fixed, sums=ops.sums(middle), pivot=p.pivot, backend=self.backend,
+                            symmetric=ops.symmetric, mass_low=ops.mass_low, rest=lambda: ops.rest(middle), tolerance=self.tolerance,
                             solves=1 if ops.time_dependent else self.solves, monitor=self.monitor, bounds=bounds,
                             columns=self.columns)
         if ops.time_dependent:
@@ -299,12 +330,14 @@ class GreenSolver:
             parts = tuple(None if x is None else leaf(x) for x in ops.parts)
             assemble = ops.assemble
             assert assemble is not None
-            own.operators = replace(ops, mass=cut(ops.mass), source=cut(ops.source), parts=parts, plain=plain,
+            still = None if ops.still_sums is None else leaf(ops.still_sums)
+            own.operators = replace(ops, mass=cut(ops.mass), source=cut(ops.source), parts=parts, plain=plain, still_sums=still,
                                     stiffness=lambda t: assemble(t, *parts))
             return own, pairs
         op = self.operator()
         step = copy(op)
-        step.B, step.flat = cut(op.B), cut(op.flat)
+        step.explicit, step.flat = cut(op.explicit), cut(op.flat)
+        step.sums = None if op.sums is None else leaf(op.sums)
         if op.elimination is not None:
             step.full = cut(op.full)
         load = ops.load(0.0)
@@ -318,32 +351,48 @@ class GreenSolver:
     # ------------------------------------------------------------------ stepping
 
     def step(self, u: Tensor, f: Tensor | None = None, t: float = 0.0, damped: bool = False) -> Tensor:
-        """u at t [B, N, F] and the step-averaged source f [B, N, F] -> u at t + dt [B, N, F]. Leading axis optional."""
+        """u at t [B, N, F] and the step-averaged source f [B, N, F] -> u at t + dt [B, N, F]. Leading axis optional.
+
+        `damped`: two backward Euler half steps instead (Rannacher). A few of them at the start remove the ringing of
+        Crank-Nicolson on rough initial data without losing second order.
+        """
         p = self.problem
         p.check_state(u)
         if f is not None:
             p.check_state(f, "the source")
         if u.dim() == 2:
             return self.step(u[None], None if f is None else f.reshape(-1, *f.shape[-2:]), t, damped)[0]
-        u = p.restrict(u)
-        f = None if f is None else p.restrict(f)
+        given = u.dtype
+        if p.stiffness_number > DOUBLE and not (u.is_cuda and torch.cuda.is_current_stream_capturing()):
+            if bool((u - u[:, :1]).any()):
+                raise SolveError(f"the step cannot be computed: {p.precision}; take a smaller time step or less slender cells")
+        u = p.restrict(u).to(p.dtype)
+        f = None if f is None else p.restrict(f).to(p.dtype)
         if damped:
             half = 0.5 * p.dt
-            middle = self._advance(u, f, t, theta=1.0, dt=half)
-            return p.expand(self._advance(middle, f, t + half, theta=1.0, dt=half))
-        return p.expand(self._advance(u, f, t, self.theta, p.dt))
+            u = self._advance(u, f, t, theta=1.0, dt=half)
+            u = self._advance(u, f, t + half, theta=1.0, dt=half)
+        else:
+            u = self._advance(u, f, t, self.theta, p.dt)
+        return p.expand(u).to(given)
 
     def _advance(self, u: Tensor, f: Tensor | None, t: float, theta: float, dt: float) -> Tensor:
         ops = self.operators
         op = self.operator(t, theta, dt)
-        w = None if self.problem.fixed_at_zero else self.problem.fixed_values(t + dt)
+        w, fixed = self.problem.fixed_values(t + dt), self.problem.fixed
+        wall = None if w is None else w - u
         right = op.right_hand_side(u, self._force(f, t, dt))
+
+        def add(right: Tensor) -> Tensor:
+            new = u + op.solve(right, wall)
+            return new if w is None or fixed is None else torch.where(fixed.T, w, new)
+
         if ops.reaction is None:
-            return op.solve(right, w)
+            return add(right)
         start = ops.rates(u)
-        guess = op.solve(right + dt * ops.gathered(start), w)
+        guess = add(right + dt * ops.gathered(start))
         mean = [torch.lerp(r0, r1, theta) for r0, r1 in zip(start, ops.rates(guess))]
-        return op.solve(right + dt * ops.gathered(mean), w)
+        return add(right + dt * ops.gathered(mean))
 
     def _force(self, f: Tensor | None, t: float, dt: float) -> Tensor | None:
         """P f + g(t + dt/2): the same time as K, so that a state equal to the ambient rests whatever the exchange does."""

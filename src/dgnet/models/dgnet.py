@@ -229,11 +229,12 @@ class DGNet(nn.Module):
 
     def prepare(self, problem: Discretisation, batch: int = 1, steps: int = 1000, careful: bool = False) -> State:
         """Decode the operators for this mesh; with gradients on, they are part of the graph."""
-        problem = problem.recast(self.config.consistent, self.config.advection_form)
         cache = problem.geometry.__dict__.setdefault("_dgnet", {})
         if "graph" not in cache:
             cache["graph"] = MeshGraph.of(problem.geometry)
         graph: MeshGraph = cache["graph"]
+        problem = problem.held() if self.config.green else problem  # networks keep their own precision
+        problem = problem.recast(self.config.consistent, self.config.advection_form)
         operators, start = self.hybrid(problem, graph)
         first, switch = None, None
         if self.config.early_steps:
@@ -362,6 +363,7 @@ class DGNet(nn.Module):
         decay = regional_decay(p, self.in_cells("decay", p))
 
         K = diffusion * self.factor("diffusion") + decay * self.factor("decay")
+        decay_sums = None if p.decay_sums is None or not c.physics else (decay * self.factor("decay")).row_sums()
         if not c.physics:
             K = K * 0.0
         settled = K.values.double()
@@ -390,6 +392,11 @@ class DGNet(nn.Module):
 
         fixed_K = None if p.time_dependent else stiffness(0.0)
 
+        def moving_sums(t: float) -> Tensor | None:
+            if not c.physics:
+                return None
+            return p.moving_sums(t, self.factor("convection"))
+
         def load(t: float) -> Tensor | None:
             flux, exchange = p.flux_load(t), p.convection_load(t) if c.physics else None
             if exchange is None:
@@ -403,7 +410,7 @@ class DGNet(nn.Module):
             mass=M, source=P, stiffness=stiffness if fixed_K is None else lambda t: fixed_K, rest=rest,
             load=load if load_changes else lambda t: constant_load, reaction=self.reaction(p), mass_low=mass_low,
             symmetric=(p.pde.velocity is None or not c.physics) and extra is None, time_dependent=p.time_dependent,
-            parts=(settled, streamline, turning, swirl),
+            still_sums=decay_sums, moving_sums=moving_sums, parts=(settled, streamline, turning, swirl),
             assemble=None if extra is not None or "convection" in c.calibrate else stiffness)
         if p.capacity is not None:
             ops = replace(ops, plain=S, excess=self.excess(p))
@@ -422,7 +429,7 @@ class DGNet(nn.Module):
         if self.config.network:
             with self.mixed():
                 h, e = self.geometry_net(graph)
-            h, e = h.to(g.dtype), e.to(g.dtype)
+            h, e = h.to(self.mean.dtype), e.to(self.mean.dtype)
             i, j = graph.to[graph.pairs[:, 0]], graph.frm[graph.pairs[:, 0]]
             both = e[graph.pairs].sum(1)  # e is read in both directions: the result does not depend on the order of i, j
             pair = pair + getattr(self, f"decode_{name}pair")(torch.cat([h[i] + h[j], (h[i] - h[j]).abs(), both], -1))
@@ -450,7 +457,7 @@ class DGNet(nn.Module):
         if self.config.network:
             with self.mixed():
                 h = self.geometry_net(graph)[0]
-            h = h.to(p.dtype)
+            h = h.to(self.mean.dtype)
             z = z + self.decode_edge(torch.cat([h[graph.to], h[graph.frm]], -1))
         if self.config.free:
             z = z + self.free_edge
@@ -500,7 +507,7 @@ class DGNet(nn.Module):
     def learned_reaction(self) -> Callable[[Tensor], Tensor]:
         def net(v: Tensor) -> Tensor:
             with self.mixed():
-                return self.reaction_net(v).to(v.dtype)
+                return self.reaction_net(v.to(self.mean.dtype)).to(v.dtype)
 
         def learned(u: Tensor) -> Tensor:
             if self.config.odd_reaction:
@@ -671,7 +678,7 @@ def impose(p: Discretisation, u: Tensor, t: float) -> Tensor:
     """Dirichlet values hold exactly after a correction, too, and nodes that periodic boundaries identify stay one."""
     u, w = p.restrict(u), p.fixed_values(t + p.dt)
     if p.fixed is not None and w is not None:
-        u = torch.where(p.fixed.T, w, u)
+        u = torch.where(p.fixed.T, w.to(u.dtype), u)
     return p.expand(u)
 
 
@@ -895,10 +902,10 @@ class Transfer:
 
     def __call__(self, u: Tensor) -> Tensor:
         p, M = self.problem, EdgeMatrix(self.mass.pattern, self.mass.values[None])
-        inner = p.restrict(u)
+        inner = p.restrict(u).to(p.dtype)
         f = len(self.mass.values)
         rest = fold(product(self.right, inner) - product(M, inner), 1, f)
-        return p.expand(unfold(apply(self.solver, self.mass, rest), 1, f, u.shape[0], u.shape[2]))
+        return p.expand(unfold(apply(self.solver, self.mass, rest), 1, f, u.shape[0], u.shape[2])).to(u.dtype)
 
     def severed(self) -> tuple[Transfer, list[tuple[Tensor, Tensor]]]:
         """The same with its matrices as leaves, and (tensor, leaf) pairs."""

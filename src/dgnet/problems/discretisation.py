@@ -11,7 +11,7 @@ coefficients).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import isfinite
 
@@ -30,6 +30,10 @@ from dgnet.problems.pde import PDE, Velocity
 Tensor = torch.Tensor
 
 LUMPED, CONSISTENT = 0.0, 1.0
+WORKING = torch.float32
+"""Precision of the states that `check`, `train` and `evaluate` judge. What a step computes with follows from `held`."""
+SINGLE, DOUBLE = 100.0, 1e10
+"""Largest `stiffness_number` s that float32 and float64 hold: what a step loses in rounding is about s eps of the range."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,13 +56,13 @@ class Discretisation:
     def __post_init__(self) -> None:
         if not (isfinite(self.dt) and self.dt > 0):
             raise InputError(f"the time step must be positive, got {self.dt}")
-        fields = self.pde.fields
+        known = self.pde.fields
         for c in self.conditions:
             names = [c.boundary, c.partner] if isinstance(c, Periodic) else [c.boundary]
             for name in names:
                 self.mesh.facet_index(name)  # raises for an unknown name
-            if not isinstance(c, Periodic) and c.field is not None and c.field not in fields:
-                raise InputError(f"a condition on '{c.boundary}' names field '{c.field}', but the fields are {list(fields)}")
+            if not isinstance(c, Periodic) and c.field is not None and c.field not in known:
+                raise InputError(f"a condition on '{c.boundary}' names field '{c.field}', but the fields are {list(known)}")
             if isinstance(c, Robin) and not callable(c.coefficient) and c.coefficient < 0:
                 raise InputError(f"the convective coefficient on '{c.boundary}' must not be negative, got {c.coefficient}")
         _ = self.diffusion_part, self.decay_part, self.capacity  # validates the coefficients now, not in the middle of a rollout
@@ -161,6 +165,26 @@ class Discretisation:
             m = mass(self.geometry, self.consistent, weight=None if plain else k)
             parts.append(m * k if plain else m)
         return self._stacked(parts)
+
+    @cached_property
+    def least_decay(self) -> float:
+        """The smallest decay of any field anywhere, against the capacity: 1/time."""
+        return 0.0 if self.decay_sums is None else float((self.decay_sums / self.mass.row_sums()).detach().min())
+
+    @cached_property
+    def decay_sums(self) -> Tensor | None:
+        """Row sums [1, f, n] of the decay's part of K; None without decay."""
+        part = self.decay_part
+        return part.row_sums() if part.values.requires_grad or bool(part.values.any()) else None
+
+    def moving_sums(self, t: float, factor: Tensor | float = 1.0) -> Tensor | None:
+        """Row sums [b, f, n] of what else in K(t) has rows that do not sum to zero: convective boundaries, skew advection.
+
+        `factor` multiplies the convective coefficients.
+        """
+        convection, flow = self.convection_part(t), self.advection(t) if self.advection_form == "skew" else None
+        found = [A.row_sums() for A in (None if convection is None else convection * factor, flow) if A is not None]
+        return None if not found else found[0] if len(found) == 1 else found[0] + found[1]
 
     def _stacked(self, parts: list[EdgeMatrix]) -> EdgeMatrix:
         return EdgeMatrix(self.geometry.pattern, torch.stack([p.values for p in parts])[None])
@@ -284,6 +308,11 @@ class Discretisation:
             mask[rows, dofs] = True  # type: ignore[index]
         return mask[:1] if bool((mask == mask[:1]).all()) else mask
 
+    @cached_property
+    def pivot(self) -> int:
+        """A degree of freedom that no condition fixes, if there is one: its value serves as the reference of a step."""
+        return 0 if self.fixed is None else int(self.fixed.any(0).int().argmin())
+
     def fixed_values(self, t: float) -> Tensor | None:
         """w(t) [n, F] at the Dirichlet degrees of freedom, zero elsewhere. Where two boundaries meet, the later one wins."""
         if self.fixed is None:
@@ -313,11 +342,6 @@ class Discretisation:
         """The velocity is a function of time, and nothing else is."""
         robin = any(isinstance(c, Robin) and callable(c.coefficient) for c in self.conditions)
         return callable(self.pde.velocity) and not robin and not self.data_changes
-
-    @cached_property
-    def fixed_at_zero(self) -> bool:
-        """Every Dirichlet value is zero at all times."""
-        return self.fixed is not None and self._fixed_constant is not None and not bool(self._fixed_constant.any())
 
     @property
     def data_changes(self) -> bool:
@@ -356,7 +380,7 @@ class Discretisation:
         """The same problem in another discretisation, on the same geometry."""
         if (consistent, advection_form) == (self.consistent, self.advection_form):
             return self
-        return self._derived({"mass", "source_mass", "decay_part", "_advection_constant"}, consistent=consistent,
+        return self._derived({"mass", "source_mass", "decay_part", "decay_sums", "_advection_constant"}, consistent=consistent,
                              advection_form=advection_form)
 
     def _derived(self, stale: set[str], **changes: object) -> Discretisation:
@@ -364,7 +388,36 @@ class Discretisation:
         _ = self.geometry  # shared
         other.__dict__.update({k: v for k, v in self.__dict__.items() if k not in stale | {"_stiffness_constant"}})
         other.__dict__.update(changes)
+        if self.held() is not self:
+            other.__dict__["double"] = self.double._derived(stale, **changes)
         return other
+
+    # ------------------------------------------------------------------ precision
+
+    @cached_property
+    def double(self) -> Discretisation:
+        """The same problem in float64, on the same pattern."""
+        if self.dtype == torch.float64:
+            return self
+        other = object.__new__(Discretisation)
+        other.__dict__.update({f.name: getattr(self, f.name) for f in fields(self)})
+        other.__dict__.update(dtype=torch.float64, geometry=self.geometry.exact, stiffness_number=self.stiffness_number)
+        return other
+
+    def held(self) -> Discretisation:
+        """This problem in a precision that holds its steps: itself, or its twin in float64 (states may stay float32)."""
+        return self if self.dtype == torch.float64 or self.stiffness_number <= SINGLE else self.double
+
+    @property
+    def precision(self) -> str:
+        """Which precision a step is computed with, in words."""
+        s = self.stiffness_number
+        if s > DOUBLE:
+            return f"the stiffness number {s:.2g} is beyond double precision (at most {DOUBLE:.0e}): only a constant state is taken"
+        if self.held().dtype == torch.float64:
+            return "steps are computed in double precision" + (
+                f", since the stiffness number {s:.3g} is above {SINGLE:g}" if s > SINGLE else "")
+        return "steps are computed in single precision"
 
     # ------------------------------------------------------------------ checks and numbers to know
 
@@ -373,10 +426,10 @@ class Discretisation:
         if u.dim() < 2 or tuple(u.shape[-2:]) != want:
             raise InputError(f"{what} must end in [{want[0]} nodes, {want[1]} fields], got {list(u.shape)}")
 
-    @property
+    @cached_property
     def stiffness_number(self) -> float:
         """Largest dt/2 * K_ii / M_ii: how far from the identity a step is (about 4 dt D / 2h^2 in 2D)."""
-        K, M = self.diffusion_part.diagonal.detach(), self.recast(LUMPED, self.advection_form).mass.diagonal.detach()
+        K, M = self.diffusion_part.diagonal.detach(), self.mass.row_sums().detach()
         return float((0.5 * self.dt * K / M).max())
 
 
