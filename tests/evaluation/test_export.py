@@ -213,8 +213,8 @@ def test_what_cannot_be_exported_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_a_program_that_differs_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = Step.invert
-    monkeypatch.setattr(Step, "invert", lambda self, right: 1.001 * original(self, right))
+    original = Step.advanced
+    monkeypatch.setattr(Step, "advanced", lambda self, u, right: 1.001 * original(self, u, right))
     with pytest.raises(InputError, match="would differ"):
         export(fake(PDE(diffusion=0.1)), tmp_path / "step.pt2")
     assert not list(tmp_path.iterdir())

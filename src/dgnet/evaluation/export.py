@@ -152,15 +152,15 @@ class Step(nn.Module):
         self.dt, self.periodic, dtype = p.dt, p.n != p.mesh.n_nodes, p.dtype
         self.keep("owner", p._owner if self.periodic else None)
         self.keep("dof", p._dof if self.periodic else None)
-        self.explicit, self.source = Product(op.B, dtype), Product(ops.source, dtype)
+        self.explicit, self.source = Product(op.explicit, dtype), Product(ops.source, dtype)
+        self.pivot, self.dtype = op.pivot, dtype
+        self.keep("sums", None if op.sums is None else op.sums[0])
         self.solve = Solve(op.A, sharp_bounds(op, ops), dtype)
         load = ops.load(0.0)
         self.keep("load", None if load is None else (p.dt * load).detach())
-        w = p.fixed_values(0.0)
-        fixed = None if p.fixed is None else p.fixed.T
-        self.keep("fixed", fixed)
-        self.keep("wall", w)
-        self.keep("lifted", None if w is None or fixed is None else Product(op.full, dtype)(torch.where(fixed, w, 0.0)[None])[0])
+        self.keep("fixed", None if p.fixed is None else p.fixed.T)
+        self.keep("wall", p.fixed_values(0.0))
+        self.full = None if p.fixed is None else Product(op.full, dtype)
         self.rates = ops.rates
         matrices = [] if ops.reaction is None else [ops.mass if ops.plain is None else ops.plain]
         matrices += [] if ops.excess is None else [ops.mass * -1.0]
@@ -178,22 +178,25 @@ class Step(nn.Module):
     load: Tensor | None
     fixed: Tensor | None
     wall: Tensor | None
-    lifted: Tensor | None
+    sums: Tensor | None
     rate: Tensor
 
     def forward(self, u: Tensor, source: Tensor) -> Tensor:
-        inner, f = self.inward(u), self.inward(source)
-        right = self.explicit(inner) + self.dt * self.source(f)
+        inner, f = self.inward(u).to(self.dtype), self.inward(source).to(self.dtype)
+        c = inner[:, self.pivot:self.pivot + 1]
+        right = self.explicit(inner - c) + self.dt * self.source(f)
+        if self.sums is not None:
+            right = right + c * self.sums
         if self.load is not None:
             right = right + self.load
         if len(self.gather) == 0:
-            new = self.invert(right)
+            new = self.advanced(inner, right)
         else:
             start = self.rates(inner)
-            guess = self.invert(right + self.dt * self.gathered(start))
+            guess = self.advanced(inner, right + self.dt * self.gathered(start))
             mean = [0.5 * (r + after) for r, after in zip(start, self.rates(guess))]
-            new = self.invert(right + self.dt * self.gathered(mean))
-        new = self.outward(new)
+            new = self.advanced(inner, right + self.dt * self.gathered(mean))
+        new = self.outward(new).to(u.dtype)
         if self.residual is not None:
             new = new + self.dt * self.rate * torch.tanh(self.residual(self.inputs(new, source)))
             new = self.outward(self.imposed(self.inward(new)))
@@ -203,13 +206,15 @@ class Step(nn.Module):
         loads = [product(r) for product, r in zip(self.gather, rates)]
         return loads[0] if len(loads) == 1 else loads[0] + loads[1]
 
-    def invert(self, right: Tensor) -> Tensor:
-        if self.lifted is not None:
-            right = self.imposed(right - self.lifted)
-        return self.solve(right)
+    def advanced(self, u: Tensor, right: Tensor) -> Tensor:
+        """u plus the increment, which Dirichlet rows know beforehand."""
+        if self.full is not None and self.fixed is not None and self.wall is not None:
+            gap = torch.where(self.fixed, self.wall - u, 0.0)
+            right = torch.where(self.fixed, gap, right - self.full(gap))
+        return self.imposed(u + self.solve(right))
 
     def imposed(self, u: Tensor) -> Tensor:
-        return u if self.fixed is None or self.wall is None else torch.where(self.fixed, self.wall, u)
+        return u if self.fixed is None or self.wall is None else torch.where(self.fixed, self.wall.to(u.dtype), u)
 
     def inward(self, u: Tensor) -> Tensor:
         return u if self.owner is None else u.index_select(1, self.owner)
@@ -230,7 +235,7 @@ class Filter(nn.Module):
         super().__init__()
         p, M = change.problem, change.mass
         self.solve = Solve(M, bounds_of(M, M, change.mass_low, symmetric=True), p.dtype)
-        self.right = Product(change.right - EdgeMatrix(M.pattern, M.values[None]), p.dtype)
+        self.right, self.dtype = Product(change.right - EdgeMatrix(M.pattern, M.values[None]), p.dtype), p.dtype
         self.periodic = p.n != p.mesh.n_nodes
         self.register_buffer("owner", p._owner.clone() if self.periodic else None)
         self.register_buffer("dof", p._dof.clone() if self.periodic else None)
@@ -240,7 +245,7 @@ class Filter(nn.Module):
 
     def forward(self, u: Tensor) -> Tensor:
         inner = u if self.owner is None else u.index_select(1, self.owner)
-        change = self.solve(self.right(inner))
+        change = self.solve(self.right(inner.to(self.dtype))).to(u.dtype)
         return u + (change if self.dof is None else change.index_select(1, self.dof))
 
 

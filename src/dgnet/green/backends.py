@@ -75,7 +75,7 @@ def prepare(A: EdgeMatrix, backend: str, bounds: Bounds | None = None, symmetric
     if backend == "cholesky":
         return Cholesky(A, symmetric)
     if backend == "dense":
-        return Dense(A)
+        return Dense(A, monitor or Monitor())
     if backend == "iterative":
         monitor = monitor or Monitor()
         fused = kernels.AVAILABLE and A.values.is_cuda
@@ -147,7 +147,8 @@ class Dense:
     capturable = True
     label = "dense"
 
-    def __init__(self, A: EdgeMatrix) -> None:
+    def __init__(self, A: EdgeMatrix, monitor: Monitor) -> None:
+        self.monitor = monitor
         n, device = A.pattern.n, A.values.device
         limit = _DENSE_LIMIT[device.type]
         if n > limit:
@@ -155,10 +156,15 @@ class Dense:
         values = A.values.detach()
         full = values.new_zeros((values.shape[0], n, n), dtype=torch.float64)
         full[:, A.pattern.row.long(), A.pattern.col.long()] = values.double()
-        self.inverse = torch.linalg.inv(full).to(values.dtype)
+        try:
+            self.inverse = torch.linalg.inv(full).to(values.dtype)
+        except RuntimeError as error:
+            raise SolveError(f"the system matrix cannot be inverted: {str(error).splitlines()[0]}") from error
 
     def solve(self, b: Tensor, transposed: bool = False) -> Tensor:
-        return (self.inverse.mT if transposed else self.inverse) @ b
+        x = (self.inverse.mT if transposed else self.inverse) @ b
+        self.monitor.record(x.abs().amax() * 0.0, 1.0)  # zero, unless something is not finite
+        return x
 
 
 # ---------------------------------------------------------------------- iterative
@@ -186,7 +192,8 @@ class Monitor:
             worst = float(excess)
             excess.zero_()
             if not worst <= 1.0:  # NaN must not pass
-                raise SolveError(f"the iterative solve missed its tolerance: residual {worst:.2g} times the allowed one")
+                raise SolveError("a solve gave values that are not finite" if math.isnan(worst) else
+                                 f"the iterative solve missed its tolerance: residual {worst:.2g} times the allowed one")
 
 
 class Chebyshev:
@@ -253,8 +260,8 @@ class Chebyshev:
                 torch.mul(r, w, out=p)
             x.add_(p, alpha=alpha)
             r = torch.addmv(b, A, x, alpha=-1) if single else torch.addmm(b, A, x, alpha=-1)
-        size = (b * b * w).sum(0).clamp(min=torch.finfo(b.dtype).tiny)
-        self.monitor.record(((r * r * w).sum(0) / size).max().sqrt(), self.limit)
+        size = (b * w * b).sum(0).clamp(min=torch.finfo(b.dtype).tiny)
+        self.monitor.record(((r * w * r).sum(0) / size).max().sqrt(), self.limit)
         return x.view(shape)
 
 

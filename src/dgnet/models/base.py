@@ -10,6 +10,7 @@ import gc
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from math import isfinite
 from typing import Any, Literal, Protocol
 
 import torch
@@ -21,6 +22,8 @@ Tensor = torch.Tensor
 
 
 _SMALL = 10_000  # nodes below which one thread is enough
+_ABSURD = 1e6  # growth beyond everything that drives a linear equation: no solution, whatever the units
+_WATCHED = 100  # steps between two looks at how large the state is
 
 
 @contextmanager
@@ -41,7 +44,8 @@ class Model(Protocol):
     """`prepare` returns whatever `step` needs for this problem (its state); both are differentiable where that matters.
 
     A model may have `freeze(state, times) -> bool`: where only a given flow changes, make the step capturable at these times;
-    and `first_steps`: how many steps after the start differ from all others.
+    and `first_steps`: how many steps after the start differ from all others. Where `solves` is true its states follow from an
+    equation: a rollout that grows without bound is then an error, not a result.
     """
 
     @property
@@ -91,6 +95,8 @@ def rollout(model: Model, problem: Discretisation, u0: Tensor, source: Tensor | 
 
     try:
         return _march(model, problem, u0, source, steps, t0, capture, sink, progress, careful=False)
+    except _Growth:
+        raise
     except SolveError:
         if sink is not None:  # what was handed over cannot be taken back
             raise
@@ -106,23 +112,37 @@ def _march(model: Model, problem: Discretisation, u0: Tensor, source: Tensor | N
         flow = HeldFlow(problem.pde.velocity, problem.dt)
         problem = problem.given(flow)
     state = model.prepare(problem, u0.shape[0], steps, careful)
-    out = None if sink else u0.new_empty((u0.shape[0], steps + 1, *u0.shape[1:]))
+    # with gradients the states are stacked at the end: writing each into one tensor makes the way back quadratic in their number
+    kept = [u0] if sink is None and torch.is_grad_enabled() else None
+    out = None if sink or kept else u0.new_empty((u0.shape[0], steps + 1, *u0.shape[1:]))
     if out is not None:
         out[:, 0] = u0
     u = u0
 
     def keep(k: int, value: Tensor) -> None:
-        if out is not None:
+        if kept is not None:
+            kept.append(value)
+        elif out is not None:
             out[:, k] = value
         elif sink is not None:
             sink(k, value)
         if progress is not None:
             progress(k)
+        if watch is not None and (k == 1 or k == steps or k % _WATCHED == 0):
+            watch.look(k, value, (lambda j: out[:, j]) if out is not None else (lambda j: kept[j]) if kept is not None else None)
+
+    watch = _Watch(problem, u0, source) if getattr(model, "solves", False) else None
+
+    def advance(k: int, u: Tensor) -> Tensor:
+        try:
+            return model.step(state, u, None if source is None else source[:, k], t0 + k * problem.dt, k)
+        except SolveError as error:
+            raise SolveError(f"step {k + 1} of {steps}: {error}") from error
 
     # the first steps run eagerly: they compile, fill caches and may differ (`first_steps`)
     warm = min(steps, max(3, getattr(model, "first_steps", 0) + 1)) if replay else steps
     for k in range(warm):
-        u = model.step(state, u, None if source is None else source[:, k], t0 + k * problem.dt, k)
+        u = advance(k, u)
         keep(k + 1, u)
     step = None
     if replay and warm < steps:
@@ -131,10 +151,53 @@ def _march(model: Model, problem: Discretisation, u0: Tensor, source: Tensor | N
     for k in range(warm, steps):
         f = None if source is None else source[:, k]
         t = t0 + k * problem.dt
-        u = model.step(state, u, f, t, k) if step is None else step(u if k == warm else None, f, t)
+        u = advance(k, u) if step is None else step(u if k == warm else None, f, t)
         keep(k + 1, u)
     model.finish(state)
+    if kept is not None:
+        return torch.stack(kept, 1)
     return u[:, None] if out is None else out
+
+
+class _Growth(SolveError):
+    """A solve that is careful would end the same way."""
+
+
+class _Watch:
+    """How large a state may be: finite, and without a reaction or growth of its own not far above what drives it."""
+
+    def __init__(self, problem: Discretisation, u0: Tensor, source: Tensor | None) -> None:
+        self.problem, self.source, self.last = problem, source, 0
+        self.scale = float(u0.detach().abs().max())
+        self.free = problem.pde.reaction is not None or problem.least_decay < 0
+
+    def look(self, k: int, u: Tensor, states: Callable[[int], Tensor] | None) -> None:
+        """Raise if the state after k steps is out of bounds; `states` gives those since the last look."""
+        if not self._small(u, k):
+            steps = range(self.last + 1, k + 1) if states is not None else ()
+            first = next((j for j in steps if not self._small(states(j), k)), None)  # type: ignore[misc]
+            where = f"at step {first}" if first is not None else f"between steps {self.last} and {k}"
+            raise _Growth(f"the rollout grows without bound, beyond belief {where} and to {float(u.detach().abs().max()):.2g} after {k}: "
+                          "is a condition missing where the flow enters, or the time step too long?")
+        self.last = k
+        if k == 1:
+            self.scale = max(self.scale, float(u.detach().abs().max()))
+
+    def _small(self, u: Tensor, k: int) -> bool:
+        top = float(u.detach().abs().max())
+        if not isfinite(top):
+            return False
+        return self.free or top <= _ABSURD * self.scale or top <= _ABSURD * self._driven(k)
+
+    def _driven(self, k: int) -> float:
+        """The size of everything that a state after k steps may come from."""
+        p = self.problem
+        size = self.scale + (0.0 if self.source is None else k * p.dt * float(self.source.abs().max()))
+        for t in (j * p.dt for j in range(0, k + 1, max(1, k // 50))):
+            w, g = p.fixed_values(t), p.load(t)
+            size += 0.0 if w is None else float(w.detach().abs().max())
+            size += 0.0 if g is None else k * p.dt * float((g.detach().abs().T / p.mass.row_sums()[0]).max())
+        return size
 
 
 def _captured(model: Model, state: Any, u: Tensor, f: Tensor | None, times: Sequence[float], k: int,

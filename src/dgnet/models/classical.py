@@ -27,6 +27,8 @@ class Classical:
     theta: float = 0.5
     tolerance: float | None = None
 
+    solves = True
+
     @property
     def name(self) -> str:
         kinds = {CONSISTENT: "consistent", LUMPED: "lumped"}

@@ -195,6 +195,7 @@ class DGNet(nn.Module):
 
     low: Tensor
     high: Tensor
+    solves = True
     stepwise = ("residual_net", "reaction_net")  # weights that act in every step; all others act through the operators
 
     mean: Tensor

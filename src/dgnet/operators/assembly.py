@@ -106,6 +106,9 @@ def stiffness(geometry: Geometry, diffusion=1.0) -> EdgeMatrix:
     else:
         if D.shape not in ((d, d), (cells, d, d)):
             raise InputError(f"a diffusivity tensor must be [{d}, {d}] or [{cells}, {d}, {d}], got {list(D.shape)}")
+        gap = float((D - D.mT).detach().abs().max())
+        if not gap <= 1e-6 * float(D.detach().abs().max()):
+            raise InputError(f"a diffusivity tensor must be symmetric, but entries across its diagonal differ by {gap:.3g}")
         lowest = torch.linalg.eigvalsh(0.5 * (D + D.mT).detach())[..., 0]
         if not bool((lowest >= -1e-12 * D.detach().abs().amax()).all()):
             raise InputError("a diffusivity tensor must be positive semidefinite, its lowest eigenvalue is "
@@ -161,7 +164,8 @@ def gradient(geometry: Geometry) -> EdgeMatrix:
 
 def nodal_velocity(geometry: Geometry, velocity) -> Tensor:
     """Velocity as a nodal field [..., N, d] from a constant [d] or a nodal field."""
-    given = torch.as_tensor(velocity)
+    # torch reads plain numbers as float32 unless it is told otherwise
+    given = velocity if isinstance(velocity, Tensor) else torch.as_tensor(velocity, dtype=geometry.dtype)
     v = given.to(dtype=geometry.dtype, device=geometry.device)
     n, d = geometry.mesh.n_nodes, geometry.dim
     if v.shape == (d,):

@@ -402,6 +402,7 @@ class Discretisation:
         other = object.__new__(Discretisation)
         other.__dict__.update({f.name: getattr(self, f.name) for f in fields(self)})
         other.__dict__.update(dtype=torch.float64, geometry=self.geometry.exact, stiffness_number=self.stiffness_number)
+        _ = other.diffusion_part, other.decay_part  # shared by what derives from it
         return other
 
     def held(self) -> Discretisation:

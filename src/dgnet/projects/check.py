@@ -17,7 +17,7 @@ from dgnet.errors import SolveError
 from dgnet.green import GreenSolver
 from dgnet.mesh import Mesh
 from dgnet.models import Classical, few_threads, rollout
-from dgnet.problems import CONSISTENT, LUMPED, PDE, Discretisation, Robin
+from dgnet.problems import CONSISTENT, DOUBLE, LUMPED, PDE, WORKING, Discretisation, Robin
 from dgnet.projects.project import Project
 from dgnet.projects.units import SPEED, TERMS, VOLUMETRIC_HEAT, Units
 from dgnet.scenarios.fits import check_fits
@@ -46,10 +46,10 @@ def check(project: Project, device: str = "cpu", report: Report | None = None) -
         check_fits(data, s)
         data.check_numbers()
         velocity = _velocity(project, data)
-        problem = s.problem(None if s.flow is None else velocity[None])
+        problem = s.problem(None if s.flow is None else velocity[None], dtype=WORKING)
         found = [*mesh_items(s.mesh), equation_item(project), boundary_item(project), *data_items(project, data),
                  *number_items(problem, velocity), *source_items(project, data)]
-        found += fixed_items(problem, data)
+        found += fixed_items(problem.double, data)
         found += solver_items(project, data, device, report)
     return found
 
@@ -268,11 +268,13 @@ def number_items(problem: Discretisation, velocity: Tensor) -> list[Item]:
         elif top > 2:
             text, grade = text + "; the classical solver rings at fronts (streamline diffusion will be learned)", "note"
         found.append(Item("advection", grade, text, {"peclet": float(np.median(peclet)), "peclet_max": top, "courant": courant}))
-    solver = GreenSolver(problem, solves=1000)
-    backend = solver.operator().backend
-    found.append(Item("solver", "ok", f"auto takes the backend '{backend}'" + (
-        "; operators change in time" if problem.time_dependent else ", one matrix for all steps"),
-        {"backend": backend, "time_dependent": problem.time_dependent}))
+    held = problem.held()
+    backend = GreenSolver(held, solves=1000).operator().backend
+    found.append(Item("solver", "warn" if stiff > DOUBLE else "ok" if held is problem else "note",
+                      f"auto takes the backend '{backend}'" + (
+                          "; operators change in time" if problem.time_dependent else ", one matrix for all steps")
+                      + f"; {problem.precision}",
+                      {"backend": backend, "time_dependent": problem.time_dependent, "precision": str(held.dtype)[6:]}))
     return found
 
 
@@ -336,8 +338,9 @@ def solver_items(project: Project, data: Dataset, device: str, report: Report | 
     for split, numbers in splits:
         begin = {n: float(data.times(n)[0]) for n in numbers}  # one time serves a batch
         numbers = [n for n in numbers if abs(begin[n] - begin[numbers[0]]) < 1e-6 * data.dt]
-        batch = data.batch(numbers, device=device, dtype=torch.float64, only=("source_average", "velocity"))
-        problem = s.problem(None if s.flow is None else batch.velocity, device=device)
+        wide = data.batch(numbers, device=device, dtype=torch.float64, only=("source_average", "velocity"))
+        batch = wide.to(device, WORKING)  # judged as `train` and `evaluate` do
+        problem = s.problem(None if s.flow is None else batch.velocity, device=device, dtype=WORKING)
         if batch.velocity is not None:
             problem = problem.given(given_velocity(batch.velocity, s.dt, float(batch.time[0, 0])))
         rows[split] = {}
@@ -346,7 +349,7 @@ def solver_items(project: Project, data: Dataset, device: str, report: Report | 
                 states = _rolled(Classical(kind), problem, batch)
                 rows[split][name] = float("inf") if states is None else _relative(states - batch.state, batch.state - shift)
                 if name == "consistent" and split == "train" and states is not None:
-                    explained, alike = _explained(problem, batch)
+                    explained, alike = _explained(problem.double, wide)
                     whole = 1 - min(1e9, _relative((states - batch.state)[:, -1], batch.state[:, -1] - batch.state[:, 0]))
                     found += [] if project.unknown_reaction else coefficient_items(project, problem, batch, states)
             done += 1
@@ -384,8 +387,8 @@ def _rolled(model: Classical, problem: Discretisation, batch: Any) -> Tensor | N
 
 
 def _relative(gap: Tensor, size: Tensor) -> float:
-    whole = float(size.norm())
-    return float(gap.norm()) / whole if whole > 0 else float("inf")
+    whole = float(size.double().norm())
+    return float(gap.double().norm()) / whole if whole > 0 else float("inf")
 
 
 def _explained(problem: Discretisation, batch: Any, most: int = 20) -> tuple[float, float]:

@@ -26,7 +26,7 @@ from dgnet.data.digests import verifying
 from dgnet.errors import InputError, SolveError
 from dgnet.models.base import rollout
 from dgnet.models.classical import Classical
-from dgnet.problems import Discretisation, HeldFlow
+from dgnet.problems import WORKING, Discretisation, HeldFlow
 from dgnet.scenarios.scenario import given_velocity
 from dgnet.training import replay
 from dgnet.training.calibrate import gauss_newton
@@ -54,7 +54,7 @@ class Corpus:
         object.__setattr__(self, "begin", self.begin.expand(len(self)))
 
     @classmethod
-    def read(cls, dataset: Dataset, numbers: Sequence[int], device: str, dtype: torch.dtype = torch.float32) -> Corpus:
+    def read(cls, dataset: Dataset, numbers: Sequence[int], device: str, dtype: torch.dtype = WORKING) -> Corpus:
         b = dataset.batch(list(numbers), device=device, dtype=dtype, only=("source_average", "velocity"))
         return cls(b.state, b.source_average, b.velocity, dataset.dt, dataset.offset, b.time[:, 0].cpu())
 

@@ -202,7 +202,7 @@ def linearised(model: DGNet, base: Discretisation, pieces: Corpus, basis: Tensor
         solver, rival = state.solver, _lumped(state, len(data), data.steps) if lumped else None
         p, t = solver.problem, data.clock(base)
         free = _free(p)
-        u = p.restrict(data.state[:, 0])
+        u = p.restrict(data.state[:, 0]).to(p.dtype)
         coarse, d = u, u.new_zeros(*u.shape[:2], count)
         score = matrix.new_zeros(len(data), int(patch.max()) + 1, count)
         rests = []
@@ -234,9 +234,9 @@ def tangents(model: DGNet, solver: GreenSolver, u: Tensor, after: Tensor, d: Ten
     """Derivatives [B, n, K] of the state after a step by the coefficients, from those before it."""
     op, ops = solver.operator(t), solver.operators
     drive = _along(model, ops, u, d, basis)
-    guess = op.solve(op.right_hand_side(d, ops.gathered(drive)))
+    guess = d + op.solve(op.right_hand_side(d, ops.gathered(drive)))
     mean = [0.5 * (a + b) for a, b in zip(drive, _along(model, ops, after, guess, basis))]
-    return op.solve(op.right_hand_side(d, ops.gathered(mean)))
+    return d + op.solve(op.right_hand_side(d, ops.gathered(mean)))
 
 
 def _along(model: DGNet, ops: Operators, u: Tensor, d: Tensor, basis: Tensor) -> list[Tensor]:

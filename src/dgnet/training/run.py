@@ -30,7 +30,7 @@ from dgnet.errors import InputError
 from dgnet.files import discard, read_toml, unfinished, write_text, writing
 from dgnet.models.base import few_threads
 from dgnet.models.registry import configure, entry
-from dgnet.problems import Discretisation
+from dgnet.problems import WORKING, Discretisation
 from dgnet.projects import SIZE, Project, carried, carry, described
 from dgnet.projects import load as load_project
 from dgnet.scenarios import get
@@ -165,7 +165,7 @@ def _weights_sum(folder: Path, text: Mapping[str, Any]) -> str:
     return found if isinstance(found, str) else ""
 
 
-def base_problem(scenario: Scenario, device: str, dtype: torch.dtype = torch.float32) -> Discretisation:
+def base_problem(scenario: Scenario, device: str, dtype: torch.dtype = WORKING) -> Discretisation:
     """The scenario's problem; a flow that changes in time is put in for each batch."""
     velocity = None
     if scenario.flow is not None:
