@@ -177,8 +177,8 @@ class _Watch:
             steps = range(self.last + 1, k + 1) if states is not None else ()
             first = next((j for j in steps if not self._small(states(j), k)), None)  # type: ignore[misc]
             where = f"at step {first}" if first is not None else f"between steps {self.last} and {k}"
-            raise _Growth(f"the rollout grows without bound, beyond belief {where} and to {float(u.detach().abs().max()):.2g} after {k}: "
-                          "is a condition missing where the flow enters, or the time step too long?")
+            raise _Growth(f"the rollout grows without bound: too large {where}, {float(u.detach().abs().max()):.2g} after {k} "
+                          "(is a condition missing where the flow enters, or the time step too long?)")
         self.last = k
         if k == 1:
             self.scale = max(self.scale, float(u.detach().abs().max()))
