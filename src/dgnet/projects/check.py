@@ -433,7 +433,7 @@ def coefficient_items(project: Project, problem: Discretisation, batch: Any, sta
         else:
             p = replace(problem, pde=_scaled(p, name, factor))
         try:
-            return rollout(Classical(CONSISTENT), p, truth[:, 0], f, steps, t0=float(batch.time[0, 0])) - truth
+            return (rollout(Classical(CONSISTENT), p, truth[:, 0], f, steps, t0=float(batch.time[0, 0])) - truth).double()
         except SolveError:
             return None
 
