@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import math
 import os
 import secrets
@@ -20,16 +21,18 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from dgnet.errors import InputError
+from dgnet.errors import InputError, NoRoom
 
 try:
     import fcntl
 except ImportError:  # Windows: no locks, the rest works
     fcntl = None  # type: ignore[assignment]
 
+_LOG = logging.getLogger("dgnet")  # says on stderr what it is given, unless the program that uses dgnet decides otherwise
 _HOST = f"{zlib.crc32(socket.gethostname().encode()):08x}"
 _NO_LOCKS = {errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSPC,
              errno.EDQUOT}
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG}
 _WORDS = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk quota is used up", errno.EROFS: "the file system is read-only",
           errno.EFBIG: "the largest file size is reached", errno.EACCES: "permission denied", errno.EPERM: "not permitted",
           errno.EISDIR: "it is a folder", errno.ENOTDIR: "a part of the path is not a folder", errno.ENAMETOOLONG:
@@ -43,6 +46,12 @@ def cause(error: BaseException) -> str:
         return _WORDS[error.errno]
     text = (error.strerror if isinstance(error, OSError) else None) or str(error).strip()
     return text.splitlines()[0] if text else type(error).__name__
+
+
+def unwritable(path: Path, error: BaseException) -> InputError:
+    """The sentence about a file that cannot be written."""
+    kind = NoRoom if isinstance(error, OSError) and error.errno in _FULL else InputError
+    return kind(f"cannot write {path}: {cause(error)}")
 
 
 # ---------------------------------------------------------------------- writing
@@ -118,13 +127,13 @@ def writing(path: Path) -> Iterator[Path]:
     except OSError as error:
         if error.filename is not None and os.fspath(error.filename) not in {str(part), str(path), str(path.parent)}:
             raise  # about another file, which its message names
-        raise InputError(f"cannot write {path}: {cause(error)}") from error
+        raise unwritable(path, error) from error
     finally:
         if part is not None:
             discard(part)
 
 
-def write_bytes(path: Path, data: bytes) -> None:
+def write_bytes(path: Path, data: bytes | memoryview) -> None:
     with writing(path) as part:
         part.write_bytes(data)
 
@@ -152,7 +161,7 @@ def write_json(path: Path, value: Any) -> None:
     try:
         text = json.dumps(strict(value), indent=1, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise InputError(f"cannot write {path}: {cause(error)}") from error
+        raise unwritable(path, error) from error
     write_text(path, text + "\n")
 
 
@@ -184,7 +193,7 @@ class _Patient:
         view = memoryview(data).cast("B")
         if self.error is None:
             try:
-                _pwrite(self.file, view, self.at)
+                write_at(self.file, view, self.at)
             except OSError as error:
                 self.error = error
         self.at += len(view)
@@ -215,15 +224,16 @@ class _Patient:
         pass  # written without a buffer
 
 
-def _pwrite(file: BinaryIO, view: memoryview, at: int) -> None:
+def write_at(file: BinaryIO, data: bytes | memoryview, at: int) -> None:
     """All of it: a disk that runs full may take a part and fail at the rest."""
+    view = memoryview(data)
     while len(view):
         done = os.pwrite(file.fileno(), view, at)
         view, at = view[done:], at + done
 
 
 @contextmanager
-def writing_hdf5(path: Path, libver: tuple[str, str]) -> Iterator[Any]:
+def writing_hdf5(path: Path, libver: tuple[str, str] | None = None) -> Iterator[Any]:
     """An open `h5py.File` that becomes PATH after the block, as with `writing`. A full disk is an InputError, never a crash."""
     import h5py
 
@@ -379,7 +389,7 @@ def holder(path: Path) -> str:
 
 
 @contextmanager
-def locked(path: Path, waiting: Callable[[str], None] | None = None) -> Iterator[Lock]:
+def locked(path: Path, waiting: Callable[[str], None] = _LOG.warning) -> Iterator[Lock]:
     """One process at a time holds PATH, by the lock file .NAME.lock beside it. Who has to wait is told whom for: waiting(words).
 
     Look again for PATH inside: another process may have made it meanwhile. Not to be nested for one PATH.
@@ -387,8 +397,7 @@ def locked(path: Path, waiting: Callable[[str], None] | None = None) -> Iterator
     beside = path.with_name(f".{path.name[:200]}.lock")
     lock = Lock.take(beside)
     if lock is None:
-        if waiting is not None:
-            waiting(f"waiting for {holder(beside) or 'another process'}, which works on {path}")
+        waiting(f"waiting for {holder(beside) or 'another process'}, which works on {path}")
         lock = Lock.take(beside, wait=True)
     assert lock is not None
     with lock:

@@ -18,11 +18,11 @@ from dgnet.errors import InputError
 from dgnet.evaluation.reproduce import engine, report, summary
 from dgnet.evaluation.reproduce import shelf as packing
 from dgnet.evaluation.reproduce.cell import METHODS, Cell
-from dgnet.evaluation.reproduce.claim import Claim, holder
 from dgnet.evaluation.reproduce.engine import Options
 from dgnet.evaluation.reproduce.page import Head, Lines, Picture, Slot, Table, Text, to_html, to_markdown
 from dgnet.evaluation.reproduce.shelf import Setting, Shelf, Value, number
 from dgnet.evaluation.reproduce.targets import TARGETS, Choice, cells
+from dgnet.files import Lock, holder
 from dgnet.scenarios import get, names
 
 
@@ -296,16 +296,16 @@ def test_the_plan_names_what_is_missing(place: Path, tmp_path: Path) -> None:
 
 def test_a_claim_ends_with_its_process(tmp_path: Path) -> None:
     path = tmp_path / "cell" / ".claim"
-    code = ("import time; from pathlib import Path; from dgnet.evaluation.reproduce.claim import Claim; "
-            f"c = Claim.take(Path({str(path)!r})); print('held', flush=True); time.sleep(60)")
+    code = ("import time; from pathlib import Path; from dgnet.files import Lock; "
+            f"c = Lock.take(Path({str(path)!r})); print('held', flush=True); time.sleep(60)")
     other = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     try:
         assert other.stdout is not None and other.stdout.readline() == "held\n"
-        assert Claim.take(path) is None and f"process {other.pid} on " in holder(path)
+        assert Lock.take(path) is None and f"process {other.pid} on " in holder(path)
         other.send_signal(signal.SIGKILL)
         other.wait()
-        claim = Claim.take(path)
-        assert claim is not None and Claim.take(path) is None  # also within one process
+        claim = Lock.take(path)
+        assert claim is not None and Lock.take(path) is None  # also within one process
         claim.release()
         assert holder(path) == ""
     finally:
@@ -475,7 +475,7 @@ def test_settings_keep_trials_apart(place: Path) -> None:
 def test_waiting_for_nothing_ends(tmp_path: Path) -> None:
     """A cell that another process holds is left alone, at once."""
     cell = Cell("classical", "allen-cahn", few=1)
-    claim = Claim.take(cell.folder(tmp_path) / ".claim")
+    claim = Lock.take(cell.folder(tmp_path) / ".claim")
     begin = time.perf_counter()
     summary = engine.run([cell], Options(tmp_path / "data", tmp_path, say=lambda text: None))
     assert list(summary.left) == [cell.tag] and time.perf_counter() - begin < 30 and claim is not None

@@ -151,8 +151,9 @@ def test_refused_writing(tmp_path: Path) -> None:
         save(mesh, tmp_path / "m.stl")
     with pytest.raises(InputError, match=r"m.obj"):
         load(tmp_path / "m.obj")
-    with pytest.raises(InputError, match=r"cannot write .*nowhere.*m.npz"):
-        save(mesh, tmp_path / "nowhere" / "m.npz")
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"cannot write .*file.*m.npz: a part of the path is not a folder"):
+        save(mesh, tmp_path / "file" / "m.npz")
     for values in (np.ones(3), np.ones((9, 2, 2)), np.array(["a"] * 9)):
         with pytest.raises(InputError, match=r"point data 'u' must be numbers \[9\]"):
             save(mesh, tmp_path / "m.vtu", {"u": values})
@@ -178,7 +179,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, suffix: str, monkeyp
 
     monkeypatch.setattr(np, "savez_compressed", fail)
     monkeypatch.setattr(meshio, "write", fail)
-    with pytest.raises(InputError, match=f"cannot write .*m{suffix}: No space left on device"):
+    with pytest.raises(InputError, match=f"cannot write .*m{suffix}: the disk is full"):
         save(box((3, 3)), path)
     assert path.read_bytes() == before and os.listdir(tmp_path) == [path.name]
 

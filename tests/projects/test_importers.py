@@ -226,7 +226,7 @@ BAD = [
     ("x.pvd", lambda p, m: p.write_text("<VTKFile><Collection/></VTKFile>"), "lists no stored times"),
     ("x.pvd", lambda p, m: p.write_text('<V><Collection><DataSet file="a.vtu" timestep="1"/></Collection></V>'), "is no file"),
     ("x.xdmf", lambda p, m: p.write_text("<Xdmf>"), "is truncated or not a time series"),
-    ("x.csv", lambda p, m: p.write_text("t,x,y,valu\n0,0,0,1\n"), "unknown column 'valu', did you mean 'value'"),
+    ("x.csv", lambda p, m: p.write_text("t,x,y,valu\n0,0,0,1\n"), "unknown column 'valu'; did you mean 'value'"),
     ("x.csv", lambda p, m: p.write_text("t,x,y,value\n0,0,0,1\n0,1,0,1\n0.1,0,0,2\n"), "the sensor at .1.0, 0.0. has no value"),
     ("x.csv", lambda p, m: p.write_text("t,x,y,value\n0,0,0,1\n0,0,0,2\n"), "line 3: a second value for the same sensor"),
     ("x.csv", lambda p, m: p.write_text("t,x,y,value\n0,0,0,warm\n"), "line 2: 'warm' in column 'value' is not a finite number"),

@@ -34,8 +34,8 @@ def scenarios(json_path: Json = None) -> None:
         table.add_row(name, s.title, f"{s.mesh.n_nodes:,}", str(s.steps), f"{s.dt:g}", f"{s.train}/{s.test}",
                       "" if figure is None else f"{figure['rne']:g}")
         rows.append(row)
-    console.print(table)
     write_json(json_path, rows)
+    console.print(table)
 
 
 @app.command()
@@ -58,8 +58,8 @@ def generate(name: str, out: Annotated[Path, typer.Option(help="Folder for the d
         path = run(chosen, out, truth=truth, trajectories=trajectories, seed=seed, device=checked_device(device),
                    overwrite=overwrite, report=report)
     seconds, megabytes = time.perf_counter() - start, path.stat().st_size / 1e6
-    console.print(f"{path} ({megabytes:.1f} MB, {seconds:.1f} s)", highlight=False, soft_wrap=True)
     write_json(json_path, {"path": str(path), "seconds": seconds, "megabytes": megabytes})
+    console.print(f"{path} ({megabytes:.1f} MB, {seconds:.1f} s)", highlight=False, soft_wrap=True)
 
 
 @app.command()
@@ -104,6 +104,7 @@ def certify(context: typer.Context, name: str, size: Size = "small", truth: Trut
         result = run(scenario, truth=truth, trajectories=trajectories, seed=seed, device=checked_device(device),
                      flows=flows, steps=steps, report=report)
     r, s = result.settings.refine, result.settings.substeps
+    write_json(json_path, result.as_dict())
     console.print(f"{name} ({size}, {truth}): truth at (r, s) = ({r}, {s}), degree {result.settings.degree}, "
                   f"{result.trajectories} trajectories of {result.steps} steps", highlight=False)
     console.print(f"  distance to ({r + 1}, {2 * s}): {result.distance:.3e} (last time {result.distance_final:.3e})",
@@ -111,7 +112,6 @@ def certify(context: typer.Context, name: str, size: Size = "small", truth: Trut
     for kind, error in result.classical.items():
         console.print(f"  classical, {kind} mass: {error:.3e} ({error / result.distance:.0f} times the distance)",
                       highlight=False)
-    write_json(json_path, result.as_dict())
     if record is not None:
         update_record(record, result)
 

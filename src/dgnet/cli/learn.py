@@ -44,6 +44,7 @@ def demo(out: Annotated[Path, typer.Option(help="Folder for the pictures and dem
     with narrating(acts.BUDGET) as (report, tell):
         record, written = acts.demo(out, seed=seed, device=device, report=report, tell=tell)
     first, seconds = record["show"], record["seconds"]
+    write_json(json_path, record)
     console.print(f"Classical show: {first['nodes']:,} nodes, {first['steps']} steps of {first['dt']:g} s at "
                   f"{first['steps_per_second']:,.0f} steps/s ({first['backend']}), peak {first['peak']:.1f} {first['unit']} at "
                   f"t = {first['peak_time']:g} s\n", highlight=False, soft_wrap=True)
@@ -61,7 +62,6 @@ def demo(out: Annotated[Path, typer.Option(help="Folder for the pictures and dem
                   highlight=False, soft_wrap=True)
     for path in written:
         console.print(str(path), highlight=False, soft_wrap=True)
-    write_json(json_path, record)
 
 
 # ---------------------------------------------------------------------- training and evaluation
@@ -139,21 +139,21 @@ def tell_training(what: str, model: str, progress: Any, json_path: Path | None, 
                   bars: Mapping[str, Any] | None = None) -> None:
     """The last lines of a training, for people and machines: what it reached, and whether anything was learned at all."""
     verdict = "below" if progress.best < progress.classical else "NOT below"
+    learned = progress.best_iteration > 0
+    write_json(json_path, {"validation": progress.best, "classical": progress.classical, "iterations": progress.iteration,
+                           "best_iteration": progress.best_iteration, "learned": learned, "seconds": progress.seconds,
+                           "history": progress.history} | ({} if more is None else {"coefficients": dict(more)})
+               | ({} if bars is None else {"error_bars": {name: asdict(bar) for name, bar in bars.items()}}))
     console.print(f"{what}: validation error {progress.best:.3e} after {progress.best_iteration} iterations, {verdict} the "
                   f"classical solver's {progress.classical:.3e}; {progress.seconds:.0f} s", highlight=False, soft_wrap=True,
                   markup=False)
     for name, factor in (more or {}).items():
         bar = f"; error bar: {bars[name]}" if bars and name in bars else ""
         console.print(f"  {name}: {factor:.4g} times what problem.toml says{bar}", highlight=False, soft_wrap=True, markup=False)
-    learned = progress.best_iteration > 0
     if not learned:
         why = f"none of {progress.updates} updates lowered the error" if progress.updates else "the time allowed no update"
         start = "the classical solver" if model == "dgnet" else "an untrained network"
         console.print(f"nothing was learned: {why}, so the result is {start}", highlight=False, soft_wrap=True, markup=False)
-    write_json(json_path, {"validation": progress.best, "classical": progress.classical, "iterations": progress.iteration,
-                           "best_iteration": progress.best_iteration, "learned": learned, "seconds": progress.seconds,
-                           "history": progress.history} | ({} if more is None else {"coefficients": dict(more)})
-               | ({} if bars is None else {"error_bars": {name: asdict(bar) for name, bar in bars.items()}}))
 
 
 @app.command()
@@ -170,8 +170,8 @@ def models(json_path: Json = None) -> None:
     table = Table("model", "parameters", box=None)
     for row in rows:
         table.add_row(str(row["name"]), f"{row['parameters']:,}")
-    console.print(table)
     write_json(json_path, rows)
+    console.print(table)
 
 
 @app.command()
@@ -244,11 +244,11 @@ def evaluate(context: typer.Context, run: Annotated[Path | None, typer.Argument(
 
 def _evaluate_pretrained(name: str, truth: str, data: Path, trajectories: int | None, device: str, json_path: Path | None) -> None:
     from dgnet.evaluation import pretrained as shelf
-    from dgnet.evaluation.reproduce.judge import plain
+    from dgnet.files import strict
 
     with reporting() as report:
         result = shelf.check(shelf.find(name, truth), data=data, trajectories=trajectories, device=device, report=report)
-    write_json(json_path, plain(result))
+    write_json(json_path, strict(result))
     console.print(shelf.table(result), highlight=False, soft_wrap=True)
 
 
@@ -282,8 +282,8 @@ def rollout(run: Path,
         result = rollouts.roll_out(run, source=source, trajectory=trajectory, initial=initial, data=data, steps=steps, out=out,
                                    vtk=vtk, xdmf=xdmf, gif=gif, mp4=mp4, png=png, every=every, device=device, report=report,
                                    run=opened)
-    console.print(rollouts.summary(result), highlight=False, soft_wrap=True)
     write_json(json_path, result)
+    console.print(rollouts.summary(result), highlight=False, soft_wrap=True)
 
 
 @app.command()

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from dgnet.cli.options import Seed, positive, positives, refuse
-from dgnet.cli.shell import Device, Json, Size, bench, checked_device, console, errors, reporting, write_json, write_text
+from dgnet.cli.shell import Device, Json, Size, bench, checked_device, console, errors, reporting, write_json
+from dgnet.files import write_text
 
 
 @bench.command("solver")

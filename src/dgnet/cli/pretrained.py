@@ -9,8 +9,9 @@ from typing import Annotated
 
 import typer
 
-from dgnet.cli.shell import Json, app, console, reporting, write_json, write_text
+from dgnet.cli.shell import Json, app, console, reporting, write_json
 from dgnet.errors import InputError
+from dgnet.files import write_text
 
 pretrained = typer.Typer(help="Weights that ship with the package: list, pack.", invoke_without_command=True)
 app.add_typer(pretrained, name="pretrained")
@@ -29,6 +30,7 @@ def listing(context: typer.Context, folder: Folder = None,
     from dgnet.evaluation import pretrained as shelf
 
     cards = shelf.shipped(folder or shelf.SHELF)
+    write_json(json_path, [asdict(card) for card in cards])
     table = Table(*(Column(name, no_wrap=at < 2) for at, name in enumerate(shelf.HEAD)), box=None)
     for row in shelf.rows(cards):
         table.add_row(*row)
@@ -43,7 +45,6 @@ def listing(context: typer.Context, folder: Folder = None,
     if markdown is not None:
         write_text(markdown, shelf.markdown(cards))
         console.print(f"wrote {markdown}", highlight=False, soft_wrap=True)
-    write_json(json_path, [asdict(card) for card in cards])
 
 
 @pretrained.command()
@@ -58,9 +59,9 @@ def pack(cells: Annotated[list[Path], typer.Argument(help="Finished cells of `dg
         for at, cell in enumerate(cells):
             report("packing", at, len(cells))
             made.append(shelf.pack(cell, out or shelf.SHELF, note or ()))
+    write_json(json_path, [asdict(shelf.read_card(folder)) for folder in made])
     for folder in made:
         console.print(f"{folder} ({(folder / 'weights.pt').stat().st_size / 1024:.0f} KiB)", highlight=False, soft_wrap=True)
-    write_json(json_path, [asdict(shelf.read_card(folder)) for folder in made])
 
 
 @pretrained.command()

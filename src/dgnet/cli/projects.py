@@ -39,12 +39,12 @@ def check(folder: Annotated[Path, typer.Argument(help="Folder with problem.toml.
     with reporting() as report:
         project = load(folder, report)
         items = checks.check(project, device, report)
+    write_json(json_path, checks.as_dict(project, items))
     console.print(f"{project.scenario.title} ({folder})", highlight=False, soft_wrap=True, markup=False)
     width = max(len(i.name) for i in items)
     for item in items:
         console.print(f"{_MARKS[item.verdict]}  {escape(item.name):<{width}}  {escape(item.text)}", highlight=False, soft_wrap=True,
                       markup=True)
-    write_json(json_path, checks.as_dict(project, items))
 
 
 @app.command("import")
@@ -54,6 +54,7 @@ def import_(folder: Annotated[Path, typer.Argument(help="Folder with problem.tom
 
     with reporting() as report:
         project = load(folder, report, force=True)
+    write_json(json_path, {"data": str(project.data), "trajectories": [vars(n) for n in project.notes]})
     for note in project.notes:
         cost = f", interpolation error about {note.interpolation:.2g}" if note.interpolation else ""
         cost += f", in time {note.resampling:.2g}" if note.resampling else ""
@@ -61,7 +62,6 @@ def import_(folder: Annotated[Path, typer.Argument(help="Folder with problem.tom
         console.print(f"{note.split:<5}  {note.label}: {note.how}{cost}, source: {note.source}", highlight=False, soft_wrap=True,
                       markup=False)
     console.print(str(project.data), highlight=False, soft_wrap=True, markup=False)
-    write_json(json_path, {"data": str(project.data), "trajectories": [vars(n) for n in project.notes]})
 
 
 def train_own(folder: Path, out: Path, *, model: str, seed: int, device: str, minutes: float | None, trajectories: int | None,

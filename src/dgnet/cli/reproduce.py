@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -15,8 +15,9 @@ from typing import Annotated, Any
 import typer
 
 from dgnet.cli.options import all_named, file_to_write, folder_to_write, positive, refuse
-from dgnet.cli.shell import Device, Json, Size, Truth, app, checked_device, console, narrating, reporting, write_json, write_text
+from dgnet.cli.shell import Device, Json, Size, Truth, app, checked_device, console, narrating, reporting, undisturbed, write_json
 from dgnet.errors import InputError
+from dgnet.files import write_text
 
 _NAMED = ("scenarios", "models", "size", "truth", "seeds", "few", "factor", "trajectories", "unknown_reaction")
 """Options that choose cells of a target; the name of a single cell holds them all."""
@@ -66,8 +67,8 @@ def reproduce(context: typer.Context,
     Killed, the same command goes on; started several times, the processes share the cells. `dgnet report` writes the pages.
     """
     from dgnet.evaluation.reproduce import engine
-    from dgnet.evaluation.reproduce.claim import Claim
     from dgnet.evaluation.reproduce.targets import Choice, cells
+    from dgnet.files import Lock
 
     if target in ("merge", "pack"):
         kept = {"target", "sources", "out", "json_path"}
@@ -76,8 +77,8 @@ def reproduce(context: typer.Context,
         if not sources:
             raise InputError("merge needs the folders to take cells from")
         copied = engine.merge(sources, out)
-        console.print(f"{len(copied)} cells copied to {out}", highlight=False, soft_wrap=True)
         write_json(json_path, copied)
+        console.print(f"{len(copied)} cells copied to {out}", highlight=False, soft_wrap=True)
         return
     if target == "pack":
         from dgnet.evaluation.reproduce.shelf import pack
@@ -115,10 +116,10 @@ def reproduce(context: typer.Context,
         given = [str(part) for key, value in settings.items() if value not in (None, "") for part in (key, value)]
         with reporting() as progress:
             done = crew(workers, [target, *given, *flags], out, len(engine.expand(wanted)), progress)
+        write_json(json_path, done)
         console.print(f"{done['finished']} of {done['cells']} cells finished, {len(done['failed'])} failed", highlight=False)
         for tag, reason in done["failed"].items():
             console.print(f"failed: {tag}: {reason}", highlight=False, soft_wrap=True)
-        write_json(json_path, done)
         if done["failed"]:
             raise typer.Exit(1)
         return
@@ -133,7 +134,7 @@ def reproduce(context: typer.Context,
     for tag, reason in summary.failed.items():
         console.print(f"failed: {tag}: {reason}", highlight=False, soft_wrap=True)
     drawn: list[Path] = []
-    claim = Claim.take(out / "figures" / ".claim") if not summary.left and "_" not in target and out.is_dir() else None
+    claim = Lock.take(out / "figures" / ".claim") if not summary.left and "_" not in target and out.is_dir() else None
     if claim is not None:  # of several processes, one draws
         from dgnet.evaluation.reproduce.drawing import pictures
         from dgnet.evaluation.reproduce.shelf import Setting, Shelf
@@ -158,24 +159,34 @@ def crew(workers: int, arguments: list[str], out: Path, cells: int, progress: Ca
     logs.mkdir(parents=True, exist_ok=True)
     known = set(out.glob("cells/*/cell.json"))
     environment = {"OMP_NUM_THREADS": "1", **os.environ}  # threads of many processes would only wait for each other
+    running: list[subprocess.Popen[bytes]] = []
     with ExitStack() as stack:
-        running = []
+        stack.callback(end, running)
         for number in range(workers):
             log = stack.enter_context((logs / f"worker-{number}.log").open("w"))
-            running.append(subprocess.Popen([sys.executable, "-m", "dgnet", "reproduce", *arguments], stdout=log,
-                                            stderr=subprocess.STDOUT, env=environment))
-        try:
-            while any(p.poll() is None for p in running):
-                progress("cells", len(set(out.glob("cells/*/cell.json")) - known), cells)
-                time.sleep(1.0)
-        finally:
-            for p in running:
-                if p.poll() is None:
-                    p.terminate()
+            with undisturbed():
+                running.append(subprocess.Popen([sys.executable, "-m", "dgnet", "reproduce", *arguments], stdout=log,
+                                                stderr=subprocess.STDOUT, env=environment))
+        while any(p.poll() is None for p in running):
+            progress("cells", len(set(out.glob("cells/*/cell.json")) - known), cells)
+            time.sleep(1.0)
     if any(p.returncode not in (0, 1) for p in running):
         last = (logs / "worker-0.log").read_text().strip().splitlines()[-1:]
         raise InputError(f"a worker could not run: {' '.join(last)}")
     return {"cells": cells, "finished": len(set(out.glob("cells/*/cell.json"))), "failed": failures([out])}
+
+
+def end(processes: Sequence[subprocess.Popen[bytes]], patience: float = 3.0) -> None:
+    """Ask the processes to stop, and end those that have not within `patience` seconds: a study survives a kill."""
+    late = time.monotonic() + patience
+    for p in processes:
+        p.terminate()
+    for p in processes:
+        try:
+            p.wait(max(0.0, late - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            p.kill()
+            p.wait()
 
 
 def _print_plan(items: list[Any]) -> None:
@@ -227,6 +238,7 @@ def score(predictions: Annotated[Path, typer.Argument(help="Predicted states: a 
     from dgnet.evaluation.reproduce.shelf import number
 
     result = score_files(predictions, truth, split, trajectory)
+    write_json(json_path, result)
     found = result["score"]
     until = "never" if found["until"] is None else f"{number(found['until'])} ({100 * found['until_share']:.0f}% of the horizon)"
     rows = [("MSE", found["mse"]), ("log10 MSE", found["log10_mse"]), ("RNE over the rollout", found["rne"]),
@@ -236,4 +248,3 @@ def score(predictions: Annotated[Path, typer.Argument(help="Predicted states: a 
     for name, value in rows:
         console.print(f"{name:32s} {'not finite' if value is None else number(value)}", highlight=False)
     console.print(f"{'RNE passes 0.1 at time':32s} {until}", highlight=False)
-    write_json(json_path, result)

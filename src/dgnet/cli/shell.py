@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
+import io
+import re
+import signal
+import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,30 +15,108 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from dgnet import __version__
-from dgnet.cli.options import file_to_write
-from dgnet.errors import InputError
+from dgnet import __version__, files
+from dgnet.cli.options import Usage, file_to_write, usage
+from dgnet.errors import InputError, SolveError
 
 app = typer.Typer(name="dgnet", help="Discrete Green networks on unstructured meshes.", no_args_is_help=True,
                   pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]})
 bench = typer.Typer(help="Measurements, one command each, with JSON out.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
-console = Console(markup=False)  # paths and names may hold brackets
-errors = Console(stderr=True, markup=False)
-
-
-def write_text(path: Path, text: str) -> None:
-    """The file appears under its name only when it is whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    part.write_text(text)
-    os.replace(part, path)
+console = Console(markup=False, emoji=False)  # paths and messages are printed as they are, [brackets] and all
+errors = Console(stderr=True, markup=False, emoji=False)
 
 
 def write_json(path: Path | None, result: Any) -> None:
-    """Write results for machines."""
+    """Write results for machines, before anything is printed: who reads the screen may go away (`| head`)."""
     if path is not None:
-        write_text(path, json.dumps(result, indent=1))
+        files.write_json(path, result)
+
+
+# ---------------------------------------------------------------------- how a command ends
+
+
+class Stopped(BaseException):
+    """SIGINT or SIGTERM, as an exception: everything that is open is closed on the way out."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+_DEBUG = [False]
+
+
+@app.callback()
+def root(debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of whatever goes wrong.")] = False) -> None:
+    """Discrete Green networks on unstructured meshes."""
+    _DEBUG[0] = debug
+
+
+def main() -> None:
+    """Run the command line. Whatever happens, a person reads one sentence.
+
+    Exit codes: 0 done, 1 done with failures that were reported, 2 bad input or a machine that cannot do it (disk, memory), 70 a
+    defect of dgnet, 128 + n stopped by signal n.
+    """
+    def stop(number: int, frame: Any) -> None:
+        raise Stopped(number)
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number, handler in before.items():
+        if handler in (signal.SIG_DFL, signal.default_int_handler):  # not where they are ignored (nohup, &)
+            signal.signal(number, stop)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show must not end the work
+    try:
+        sys.exit(app(prog_name="dgnet", standalone_mode=False) or 0)
+    except (Exception, Stopped) as error:
+        text, code = ending(error)
+        if _DEBUG[0]:
+            traceback.print_exception(error)
+        errors.print(f"dgnet: {text}", style="red", highlight=False, soft_wrap=True)
+        sys.exit(code)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """SIGINT and SIGTERM wait until the end of the block: nothing that it begins is lost half-begun."""
+    waiting: list[int] = []
+    before = {number: signal.signal(number, lambda n, frame: waiting.append(n)) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if waiting:
+            signal.raise_signal(waiting[0])
+
+
+def ending(error: BaseException) -> tuple[str, int]:
+    """The sentence for a person and the exit code."""
+    if isinstance(error, Usage):
+        return usage(error), 2
+    if isinstance(error, InputError | SolveError):
+        return str(error), 2
+    if isinstance(error, Stopped):
+        return f"stopped by {signal.Signals(error.number).name}; the same command goes on with what is finished", 128 + error.number
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _NO_MEMORY.search(str(error))):
+        return f"not enough memory ({files.cause(error)}); try a smaller mesh, fewer steps or another device", 2
+    if isinstance(error, RecursionError):
+        return "a file is nested too deeply to be read", 2
+    if isinstance(error, OSError):
+        return f"{error.filename}: {files.cause(error)}" if error.filename else files.cause(error), 2
+    place = traceback.extract_tb(error.__traceback__)[-1:]
+    where = f" in {Path(place[0].filename).name}, line {place[0].lineno}" if place else ""
+    return (f"a defect of dgnet: {type(error).__name__}{where}: {files.cause(error)}; run it again as `dgnet --debug ...` for the "
+            "traceback, and report it"), 70
+
+
+_NO_MEMORY = re.compile(r"out of memory|not enough memory|can't allocate memory|alloc_cpu", re.IGNORECASE)
 
 
 @app.command()

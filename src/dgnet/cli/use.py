@@ -23,10 +23,10 @@ def export(run: Path, out: Annotated[Path, typer.Option(help="FILE.pt2; its mesh
     opened = Run.open(run, problem=problem, allow_different=allow_different)
     result = write(opened, out, batch)
     shape = f"[{result.record['batch'] or 'batch'}, {result.record['nodes']}, {len(result.record['fields'])}]"
+    write_json(json_path, result.record)
     console.print(f"One step of {result.record['dt']:g}: u {shape}, source {shape} -> u {shape}", highlight=False, soft_wrap=True,
                   markup=False)
     for note in opened.notes:
         console.print(note, highlight=False, soft_wrap=True, markup=False)
     for path in result.paths:
         console.print(str(path), highlight=False, soft_wrap=True)
-    write_json(json_path, result.record)

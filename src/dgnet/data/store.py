@@ -8,13 +8,11 @@ fixed file-format version, so that equal data give equal bytes. Checksums (`dige
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import h5py
@@ -24,6 +22,7 @@ import torch
 from dgnet.data import digests
 from dgnet.data.trajectory import SPLITS, Batch, Trajectory, collate
 from dgnet.errors import InputError
+from dgnet.files import writing_hdf5
 from dgnet.mesh import Mesh
 
 FORMAT = "dgnet-trajectories"
@@ -53,7 +52,7 @@ class Header:
 
 def write_dataset(path: Path, header: Header, trajectories: Iterable[Trajectory]) -> None:
     """Write a whole data set; `path` appears when it is complete."""
-    with _atomic(path) as file:
+    with writing_hdf5(path, _LIBVER) as file:
         group = _write_header(file, header)
         for number, trajectory in enumerate(trajectories):
             _write_trajectory(group.create_group(f"{number:05d}"), trajectory)
@@ -62,40 +61,18 @@ def write_dataset(path: Path, header: Header, trajectories: Iterable[Trajectory]
 
 def write_part(path: Path, trajectory: Trajectory) -> None:
     """Write one finished trajectory on its own, to be assembled later."""
-    with _atomic(path) as file:
+    with writing_hdf5(path, _LIBVER) as file:
         _write_trajectory(file.create_group("trajectory"), trajectory)
 
 
 def assemble(path: Path, header: Header, parts: Sequence[Path]) -> None:
     """Join parts into a data set, in the order given. The parts stay."""
-    with _atomic(path) as file:
+    with writing_hdf5(path, _LIBVER) as file:
         group = _write_header(file, header)
         for number, part in enumerate(parts):
             with _opened(part) as source:
                 source.copy("trajectory", group, name=f"{number:05d}")
         group.attrs[digests.SUM] = digests.contents_sum(group)
-
-
-class _atomic:
-    """An HDF5 file under a temporary name beside `path`, renamed when the block ends well and removed when not."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = Path(path)
-        self.part = self.path.with_name(self.path.name + ".part")
-
-    def __enter__(self) -> h5py.File:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.file = h5py.File(self.part, "w", libver=_LIBVER)
-        return self.file
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
-        try:
-            self.file.close()
-            if kind is None:
-                os.replace(self.part, self.path)
-        finally:
-            self.part.unlink(missing_ok=True)
 
 
 def _write_header(file: h5py.File, header: Header) -> h5py.Group:

@@ -6,8 +6,6 @@ The certificate of a data set is the distance, at the coarse nodes, between trut
 
 from __future__ import annotations
 
-import json
-import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -17,6 +15,7 @@ from typing import Any
 import torch
 
 from dgnet.evaluation.metrics import rne
+from dgnet.files import locked, read_json, write_json
 from dgnet.models import Classical, rollout
 from dgnet.problems import CONSISTENT, LUMPED
 from dgnet.reference.flow import FlowRecord
@@ -102,9 +101,7 @@ def classical_error(scenario: Scenario, sample: Sample, truth: Tensor, flow: Flo
 
 def update_record(path: Path, certificate: Certificate) -> None:
     """Put a certificate into the JSON file that the scenario cards are written from, keyed by name, size and truth."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    record = json.loads(path.read_text()) if path.exists() else {}
-    record[f"{certificate.scenario}/{certificate.size}/{certificate.truth}"] = certificate.as_dict()
-    partial = path.with_name(path.name + ".part")
-    partial.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
-    os.replace(partial, path)
+    with locked(path):
+        record = read_json(path) if path.exists() else {}
+        record[f"{certificate.scenario}/{certificate.size}/{certificate.truth}"] = certificate.as_dict()
+        write_json(path, dict(sorted(record.items())))

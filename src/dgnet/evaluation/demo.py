@@ -7,7 +7,6 @@ the classical solvers. Run again, finished data and a finished training are used
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 import tomllib
@@ -22,8 +21,8 @@ import torch
 from dgnet import __version__
 from dgnet.data import Dataset
 from dgnet.evaluation.evaluate import evaluate, predictions, rivals
-from dgnet.evaluation.figures import whole
 from dgnet.evaluation.show_run import Duel, Report, Stage
+from dgnet.files import read_json, write_json
 from dgnet.models import Classical, few_threads, rollout
 from dgnet.problems import step_average
 from dgnet.scenarios import Scenario, get
@@ -60,7 +59,7 @@ def demo(out: Path, *, seed: int = 0, device: str = "cpu", size: str = "paper", 
     record, files = learn(out, seed=seed, device=device, frames=frames, budget=budget, factor=factor, report=report, tell=tell)
     record["show"] = asdict(first)
     path = out / "demo.json"
-    whole(path, lambda part: part.write_text(json.dumps(record, indent=1) + "\n"))
+    write_json(path, record)
     return record, [*written, *files, path]
 
 
@@ -231,12 +230,12 @@ class Spent:
     def read(self, name: str) -> float:
         """Zero where nothing is known."""
         try:
-            return float(json.loads(self.path.read_text()).get(name, 0.0))
-        except (FileNotFoundError, ValueError):
+            return float(read_json(self.path).get(name, 0.0))
+        except (TypeError, ValueError):
             return 0.0
 
     def write(self, values: dict[str, float]) -> None:
-        whole(self.path, lambda part: part.write_text(json.dumps(values, indent=1) + "\n"))
+        write_json(self.path, values)
 
 
 def kinds(path: Path) -> dict[str, list[str]]:

@@ -11,7 +11,6 @@ before it is written. Beside it: the mesh as .vtu and a .json that says how to c
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +22,8 @@ from torch.nn import functional
 
 from dgnet import __version__
 from dgnet.errors import InputError
-from dgnet.evaluation.figures import whole
 from dgnet.evaluation.trust import training_range
+from dgnet.files import write_bytes, write_json
 from dgnet.green import GreenSolver, Operators
 from dgnet.green.bounds import Bounds, bounds_of
 from dgnet.green.solver import StepOperator
@@ -335,10 +334,9 @@ def export(run: Run, out: Path, batch: int | None = None) -> Exported:
     for target, made in ((out, program), *((extra[key], programs[key]) for key in programs)):
         buffer = io.BytesIO()
         torch.export.save(made, buffer)
-        data = buffer.getvalue()
-        whole(target, lambda part, data=data: part.write_bytes(data))  # type: ignore[misc]
+        write_bytes(target, buffer.getbuffer())
     save(problem.mesh, mesh)
-    whole(about, lambda part: part.write_text(json.dumps(record, indent=1)))
+    write_json(about, record)
     return Exported(out, mesh, about, extra, record)
 
 

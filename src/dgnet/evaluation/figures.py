@@ -5,7 +5,6 @@ Errors of different solvers always share one scale, so that a paler panel is a s
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from matplotlib.figure import Figure
 from dgnet.evaluation.metrics import rne, rne_over_time
 from dgnet.evaluation.pictures import STYLE, _axes, _field, _panel
 from dgnet.evaluation.show import robust_limits
+from dgnet.files import writing
 from dgnet.mesh import Mesh
 from dgnet.models.registry import MODELS
 
@@ -106,18 +106,8 @@ def colour_bar(figure: Figure, upper: Any, lower: Any, norm: Normalize, colours:
 
 def save(figure: Figure, path: Path, dpi: int) -> None:
     """A PNG in full colour; it appears under its name only when it is whole."""
-    whole(path, lambda part: figure.savefig(part, format="png", dpi=dpi))
-
-
-def whole(path: Path, write: Callable[[Path], Any]) -> None:
-    """The file appears under its name only when it is whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".part")
-    try:
-        write(partial)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with writing(path) as part:
+        figure.savefig(part, format="png", dpi=dpi)
 
 
 # ---------------------------------------------------------------------- the figures of `dgnet evaluate`

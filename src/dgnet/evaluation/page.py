@@ -23,10 +23,11 @@ from matplotlib.figure import Figure
 from dgnet import __version__
 from dgnet.evaluation.analyse import draw_spectra, study
 from dgnet.evaluation.bars import error_bars
-from dgnet.evaluation.figures import COLOURS, LABELS, TOLD, save, whole
+from dgnet.evaluation.figures import COLOURS, LABELS, TOLD, save
 from dgnet.evaluation.metrics import rne
 from dgnet.evaluation.pictures import STYLE
 from dgnet.evaluation.trust import TrainingRange, judge_states, read_trust, sentence, training_range
+from dgnet.files import write_json, write_text
 from dgnet.models.dgnet import DGNet
 from dgnet.operators import EdgeMatrix
 from dgnet.problems import Discretisation, Robin
@@ -74,7 +75,7 @@ def write(run: Run, result: dict[str, Any], states: dict[str, Tensor], data: Cor
     body = "\n".join(parts)
     text = (f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
             f"<title>{escape(title)}</title>\n<style>{CSS}</style></head>\n<body>\n{body}\n</body></html>\n")
-    whole(out, lambda part: part.write_text(text, encoding="utf-8"))
+    write_text(out, text)
     tell(4)
     return out
 
@@ -231,7 +232,7 @@ def _spectrum(run: Run, problem: Discretisation, folder: Path) -> dict[str, Any]
     found = study(run.model, problem, dense=1500)
     draw_spectra(picture, found.fields)
     numbers = json.loads(json.dumps(found.numbers()))
-    whole(path, lambda part: part.write_text(json.dumps({"weights": key, "numbers": numbers})))
+    write_json(path, {"weights": key, "numbers": numbers})
     return numbers
 
 

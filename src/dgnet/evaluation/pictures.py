@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -25,6 +24,7 @@ from mpl_toolkits.mplot3d.art3d import Poly3DCollection
 from PIL import Image
 
 from dgnet.errors import InputError
+from dgnet.files import writing
 from dgnet.mesh import Mesh
 
 STYLE: dict[Any, Any] = {"font.size": 8, "axes.titlesize": 8, "figure.facecolor": "white", "font.family": "DejaVu Sans"}
@@ -70,11 +70,8 @@ def animation(path: Path, mesh: Mesh, frames: np.ndarray, titles: Sequence[str],
             images.append(_quantised(figure, 100))
             if progress is not None:
                 progress(k + 1)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".part")
-    images[0].save(partial, format="GIF", save_all=True, append_images=images[1:], duration=milliseconds, loop=0,
-                   optimize=True)
-    os.replace(partial, path)
+    with writing(path) as part:
+        images[0].save(part, format="GIF", save_all=True, append_images=images[1:], duration=milliseconds, loop=0, optimize=True)
 
 
 class Film:
@@ -126,33 +123,26 @@ class Film:
             images.append(frame.quantize(COLOURS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE))
             if progress is not None:
                 progress(len(images))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(path.name + ".part")
         pause = [milliseconds] * (len(images) - 1) + [1500]
-        images[0].save(partial, format="GIF", save_all=True, append_images=images[1:], duration=pause, loop=0, optimize=False)
-        os.replace(partial, path)
+        with writing(path) as part:
+            images[0].save(part, format="GIF", save_all=True, append_images=images[1:], duration=pause, loop=0, optimize=False)
 
     def mp4(self, path: Path, shots: Iterable[tuple[np.ndarray, str]], progress: Callable[[int], None] | None = None,
             rate: int = 15) -> None:
         """Through the program ffmpeg; its container follows from the suffix, so that the partial file ends in .mp4, too."""
         needs_ffmpeg()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".{path.stem}.part.mp4")
         writer = FFMpegWriter(fps=rate, bitrate=3000)
         done = 0
         try:
-            with writer.saving(self.figure, str(partial), self.dpi):
+            with writing(path) as part, writer.saving(self.figure, str(part), self.dpi):
                 for u, title in shots:
                     self.show(u, title)
                     writer.grab_frame()
                     done += 1
                     if progress is not None:
                         progress(done)
-            os.replace(partial, path)
         except (CalledProcessError, BrokenPipeError, FileNotFoundError) as error:
             raise InputError(f"ffmpeg could not write {path}") from error
-        finally:
-            partial.unlink(missing_ok=True)
 
 
 def needs_ffmpeg() -> None:
@@ -280,7 +270,5 @@ def _quantised(figure: Figure, dpi: int, colours: int = COLOURS) -> Image.Image:
 
 
 def _save(figure: Figure, path: Path, dpi: int = 100, colours: int = COLOURS) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".part")
-    _quantised(figure, dpi, colours).save(partial, format="PNG", optimize=True)
-    os.replace(partial, path)
+    with writing(path) as part:
+        _quantised(figure, dpi, colours).save(part, format="PNG", optimize=True)

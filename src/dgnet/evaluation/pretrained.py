@@ -14,11 +14,9 @@ import hashlib
 import json
 import math
 import os
-import shutil
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +31,12 @@ from dgnet.evaluation.figures import LABELS
 from dgnet.evaluation.reproduce.cell import Cell
 from dgnet.evaluation.reproduce.judge import judge
 from dgnet.evaluation.reproduce.shelf import number
+from dgnet.files import did_you_mean, discard, read_toml, unfinished, write_json, write_text
 from dgnet.models.registry import config_class
 from dgnet.scenarios import TRUTHS, get, names
 from dgnet.scenarios.generate import file_stem, generate, provenance
 from dgnet.scenarios.scenario import Scenario
-from dgnet.training.fit import load_checkpoint
+from dgnet.training.fit import load_checkpoint, save_tensors
 from dgnet.training.run import Run, Settings, read_dataclass, to_toml
 
 Tensor = torch.Tensor
@@ -151,9 +150,7 @@ def find(name: str, truth: str = "converged", shelf: Path = SHELF) -> Path:
             raise InputError(f"unknown kind of truth '{truth}' (known: {', '.join(TRUTHS)})")
         hint = f"there are some for {' and '.join(other)} truth" if other else f"train them with `{training_command(name, truth)}`"
         raise InputError(f"no weights for '{name}' with {truth} truth ship with dgnet; {hint}")
-    near = get_close_matches(name, names(), 1)
-    hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(sorted({c.scenario for c in known.values()}))}"
-    raise InputError(f"no weights for '{name}' ship with dgnet ({hint})")
+    raise InputError(f"no weights for '{name}' ship with dgnet" + did_you_mean(name, sorted({c.scenario for c in known.values()})))
 
 
 def load(name: str, truth: str = "converged", device: str = "cpu", shelf: Path = SHELF) -> Run:
@@ -222,22 +219,22 @@ def pack(cell: Path, shelf: Path = SHELF, notes: Sequence[str] = ()) -> Path:
         raise InputError(f"{cell / 'run'} is not the run of its cell")
     state = {name: halved(value) for name, value in load_checkpoint(cell / "run" / "weights.pt").items()}
     target = shelf / label(kind.scenario, kind.size, kind.truth)
-    part = shelf / f".{target.name}.part"
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
-    torch.save(state, part / "weights.pt")
-    tables = {"run": replace(settings, data=""), "model": config}
-    known = tomllib.loads((cell / "run" / "run.toml").read_text()).get("trained_on")
-    (part / "run.toml").write_text(to_toml(tables if known is None else {**tables, "trained_on": known}))
-    content = (part / "weights.pt").read_bytes()
-    card = _card(record, kind, state, len(content), hashlib.sha256(content).hexdigest(), tuple(notes))
-    if (target / "card.json").exists():
-        before = read_card(target)
-        card = replace(card, measured=before.measured if before.sha256 == card.sha256 else ())
-    _write_card(part, card)
-    opened(part)  # nothing is shipped that cannot be opened
-    shutil.rmtree(target, ignore_errors=True)
-    os.replace(part, target)
+    part = unfinished(target)
+    try:
+        checksum = save_tensors(part / "weights.pt", state)
+        tables = {"run": replace(settings, data=""), "model": config}
+        known = read_toml(cell / "run" / "run.toml").get("trained_on")
+        write_text(part / "run.toml", to_toml(tables if known is None else {**tables, "trained_on": known}))
+        card = _card(record, kind, state, (part / "weights.pt").stat().st_size, checksum, tuple(notes))
+        if (target / "card.json").exists():
+            before = read_card(target)
+            card = replace(card, measured=before.measured if before.sha256 == card.sha256 else ())
+        write_json(part / "card.json", asdict(card))
+        opened(part)  # nothing is shipped that cannot be opened
+        discard(target)
+        os.replace(part, target)
+    finally:
+        discard(part)
     return target
 
 
@@ -270,12 +267,6 @@ def _card(record: dict[str, Any], cell: Cell, state: dict[str, Tensor], size: in
             tuple(name for name, value in state.items() if value.dtype == torch.float16), notes)
     except (KeyError, TypeError) as error:
         raise InputError(f"the cell {cell.tag} lacks {error}") from error
-
-
-def _write_card(folder: Path, card: Card) -> None:
-    part = folder / "card.part"
-    part.write_text(json.dumps(asdict(card), indent=1) + "\n")
-    os.replace(part, folder / "card.json")
 
 
 # ---------------------------------------------------------------------- rolling out again
@@ -347,7 +338,7 @@ def add_measured(result: dict[str, Any], shelf: Path = SHELF) -> Card:
         raise InputError(f"the result is of other weights than those in {folder}")
     kept = [m for m in card.measured if (m.trajectories, m.device) != (new.trajectories, new.device)]
     card = replace(card, measured=(*kept, new))
-    _write_card(folder, card)
+    write_json(folder / "card.json", asdict(card))
     return card
 
 

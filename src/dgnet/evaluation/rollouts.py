@@ -21,7 +21,7 @@ import torch
 
 from dgnet import __version__
 from dgnet.data import Dataset, Header
-from dgnet.errors import InputError, SolveError
+from dgnet.errors import InputError, NoRoom, SolveError
 from dgnet.evaluation import series
 from dgnet.evaluation.pictures import needs_ffmpeg
 from dgnet.evaluation.series import Store, written
@@ -249,9 +249,10 @@ def roll_out(folder: Path, *, source: Path | None = None, trajectory: int | None
             seconds = time.perf_counter() - begin
             if store is not None:
                 _write_files(files, store, run, (steps, last), report)
-        except Exception:
-            if store is not None:
-                store.discard()
+        except BaseException as error:
+            if store is not None:  # stopped, or no room: the same call goes on; anything else would only happen again
+                again = not isinstance(error, Exception) or isinstance(error, NoRoom | OSError | MemoryError)
+                store.leave() if again else store.discard()
             raise
     findings = [] if watch.guard is None else watch.guard.findings()
     return {"scenario": scenario.name, "size": scenario.size, "nodes": mesh.n_nodes, "steps": steps, "dt": scenario.dt,
@@ -306,7 +307,7 @@ def _run(run: Run, problem: Any, u0: Tensor, drive: Drive | None, steps: int, wa
 
 def _write_files(files: Outputs, store: Store, run: Run, last: tuple[int, np.ndarray], report: Report | None) -> None:
     """What other programs read, from the states on disk; then the store takes its name, or goes."""
-    store.close()
+    store.complete()
     mesh, names, dt = run.scenario.mesh, run.scenario.pde.fields, run.scenario.dt
     count = store.shape[0] + (last[0] % store.every > 0)
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
 import h5py
@@ -23,9 +22,9 @@ import numpy as np
 
 from dgnet.data import Header, digests
 from dgnet.data.store import _CHUNK, _LIBVER, _put, _write_header
-from dgnet.errors import InputError
-from dgnet.evaluation.figures import Band, grid, whole
+from dgnet.evaluation.figures import Band, grid
 from dgnet.evaluation.pictures import Film, scale_of
+from dgnet.files import discard, locked, unfinished, unwritable, write_at, write_text, writing, writing_hdf5
 from dgnet.mesh import Mesh
 from dgnet.mesh.io import save
 
@@ -50,20 +49,23 @@ class Store:
         self.held = np.empty((self.rows, *self.shape[1:]), dtype="<f4")
         self.first = self.count = 0  # row of the file that held[0] is, and how many are held
         self.request = json.dumps(request, sort_keys=True)
-        self.resumed = self._left()
-        if self.resumed is None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self.note.unlink(missing_ok=True)
-            self._create(header, label)
-        else:
-            self.first = int(self.resumed["step"]) // every + 1
-        with h5py.File(self.part, "r") as file:
-            self.offset = int(file["trajectories/00000/state"].id.get_offset())
-        self.file: BinaryIO = self.part.open("r+b")
+        self.open = ExitStack()
+        with ExitStack() as stack:
+            stack.enter_context(locked(path))
+            self.resumed = self._left()
+            if self.resumed is None:
+                self.note.unlink(missing_ok=True)
+                self._create(header, label)
+            else:
+                self.first = int(self.resumed["step"]) // every + 1
+            with h5py.File(self.part, "r") as file:
+                self.offset = int(file["trajectories/00000/state"].id.get_offset())
+            self.file: Any = stack.enter_context(self.part.open("r+b", buffering=0))
+            self.open = stack.pop_all()
         self.last = time.monotonic()
 
     def _create(self, header: Header, label: str) -> None:
-        with h5py.File(self.part, "w", libver=_LIBVER) as file:
+        with writing_hdf5(self.part, _LIBVER) as file:
             group = _write_header(file, header).create_group("00000")
             group.attrs.update({"seed": np.uint64(0), "split": "test", "index": 0, "labels": label})
             _put(group, "time", header.dt * np.arange(self.shape[0], dtype=np.float64))
@@ -109,20 +111,18 @@ class Store:
         """All up to step k is on disk, then the note that says so."""
         self._flush()
         arrays = {"request": np.array(self.request), "step": np.array(k), "state": u, **memory}
-        part = self.note.with_name(self.note.name + ".part")
-        with part.open("wb") as file:
+        with writing(self.note) as part, part.open("wb") as file:
             np.savez(file, **arrays)  # type: ignore[arg-type]
-        os.replace(part, self.note)
         self.last = time.monotonic()
 
     def _flush(self) -> None:
         if self.count:
-            self.file.seek(self.offset + self.first * self.held[0].nbytes)
-            self.file.write(self.held[:self.count].tobytes())
-            self.file.flush()
+            with written(self.path):
+                write_at(self.file, self.held[:self.count].tobytes(), self.offset + self.first * self.held[0].nbytes)
             self.first, self.count = self.first + self.count, 0
 
-    def close(self) -> None:
+    def complete(self) -> None:
+        """All states are on disk."""
         self._flush()
         self.file.close()
 
@@ -138,14 +138,22 @@ class Store:
                 yield k, last[1] if k == last[0] else states[k // self.every]
 
     def publish(self) -> None:
-        self._seal()
-        os.replace(self.part, self.path)
-        self.note.unlink(missing_ok=True)
+        with written(self.path):
+            self._seal()
+            os.replace(self.part, self.path)
+        self.discard()
 
     def discard(self) -> None:
-        self.file.close()
         for path in (self.part, self.note):
-            path.unlink(missing_ok=True)
+            discard(path)
+        self.open.close()
+
+    def leave(self) -> None:
+        """For now: the last checkpoint stays, and the same rollout goes on from there."""
+        if self.note.exists():
+            self.open.close()
+        else:
+            self.discard()
 
 
 # ---------------------------------------------------------------------- ParaView
@@ -156,15 +164,14 @@ def written(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from error
+        raise unwritable(path, error) from error
 
 
 def paraview(path: Path, mesh: Mesh, fields: Sequence[str], dt: float, frames: Iterator[Frame]) -> None:
     """NAME.pvd and a folder NAME-vtu of NAME-000000.vtu ..."""
-    folder, part = path.with_name(f"{path.stem}-vtu"), path.with_name(f"{path.stem}-vtu.part")
-    entries: list[str] = []
+    folder = path.with_name(f"{path.stem}-vtu")
+    part, entries = unfinished(folder), list[str]()
     with written(path):
-        shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
         try:
             for k, u in frames:
@@ -179,9 +186,9 @@ def paraview(path: Path, mesh: Mesh, fields: Sequence[str], dt: float, frames: I
                 os.replace(file, folder / file.name)
             lines = ['<?xml version="1.0"?>', '<VTKFile type="Collection" version="0.1">', " <Collection>", *entries,
                      " </Collection>", "</VTKFile>", ""]
-            whole(path, lambda partial: partial.write_text("\n".join(lines)))
+            write_text(path, "\n".join(lines))
         finally:
-            shutil.rmtree(part, ignore_errors=True)
+            discard(part)
 
 
 def xdmf(path: Path, mesh: Mesh, fields: Sequence[str], dt: float, frames: Iterator[Frame]) -> None:
@@ -195,30 +202,20 @@ def xdmf(path: Path, mesh: Mesh, fields: Sequence[str], dt: float, frames: Itera
 
     shape = (f'<Topology TopologyType="{kind}" NumberOfElements="{K}">{item("/cells", f"{K} {mesh.dim + 1}", "Int", 8)}</Topology>'
              f'<Geometry GeometryType="XYZ">{item("/points", f"{N} 3", "Float", 8)}</Geometry>')
-    with written(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = heavy.with_name(heavy.name + ".part")
-        try:
-            def light(partial: Path) -> None:
-                with h5py.File(part, "w", libver=_LIBVER) as file, partial.open("w", encoding="utf-8") as out:
-                    _put(file, "points", np.pad(mesh.points, ((0, 0), (0, 3 - mesh.dim))))
-                    _put(file, "cells", mesh.cells.astype(np.int64))
-                    groups = [file.create_group(f"field{f}") for f in range(len(fields))]
-                    out.write('<?xml version="1.0"?>\n<Xdmf Version="3.0"><Domain>\n'
-                              '<Grid Name="rollout" GridType="Collection" CollectionType="Temporal">\n')
-                    for k, u in frames:
-                        out.write(f'<Grid Name="step {k}" GridType="Uniform"><Time Value="{k * dt:.17g}"/>{shape}')
-                        for f, (group, name) in enumerate(zip(groups, fields)):
-                            _put(group, f"{k:06d}", np.ascontiguousarray(u[:, f], dtype=np.float32))
-                            out.write(f'<Attribute Name={quoteattr(name)} AttributeType="Scalar" Center="Node">'
-                                      f'{item(f"/field{f}/{k:06d}", str(N), "Float", 4)}</Attribute>')
-                        out.write("</Grid>\n")
-                    out.write("</Grid>\n</Domain></Xdmf>\n")
-                os.replace(part, heavy)
-
-            whole(path, light)
-        finally:
-            part.unlink(missing_ok=True)
+    with writing(path) as light, writing_hdf5(heavy, _LIBVER) as file, light.open("w", encoding="utf-8") as out:
+        _put(file, "points", np.pad(mesh.points, ((0, 0), (0, 3 - mesh.dim))))
+        _put(file, "cells", mesh.cells.astype(np.int64))
+        groups = [file.create_group(f"field{f}") for f in range(len(fields))]
+        out.write('<?xml version="1.0"?>\n<Xdmf Version="3.0"><Domain>\n'
+                  '<Grid Name="rollout" GridType="Collection" CollectionType="Temporal">\n')
+        for k, u in frames:
+            out.write(f'<Grid Name="step {k}" GridType="Uniform"><Time Value="{k * dt:.17g}"/>{shape}')
+            for f, (group, name) in enumerate(zip(groups, fields)):
+                _put(group, f"{k:06d}", np.ascontiguousarray(u[:, f], dtype=np.float32))
+                out.write(f'<Attribute Name={quoteattr(name)} AttributeType="Scalar" Center="Node">'
+                          f'{item(f"/field{f}/{k:06d}", str(N), "Float", 4)}</Attribute>')
+            out.write("</Grid>\n")
+        out.write("</Grid>\n</Domain></Xdmf>\n")
 
 
 # ---------------------------------------------------------------------- pictures

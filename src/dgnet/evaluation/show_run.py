@@ -16,8 +16,9 @@ from matplotlib.figure import Figure
 from matplotlib.tri import Triangulation
 from PIL import Image
 
-from dgnet.evaluation.figures import ERROR_MAP, Band, colour_bar, error_norm, grid, layout, whole
+from dgnet.evaluation.figures import ERROR_MAP, Band, colour_bar, error_norm, grid, layout
 from dgnet.evaluation.pictures import STYLE
+from dgnet.files import writing
 from dgnet.mesh import Mesh
 from dgnet.scenarios.spots import Spots
 
@@ -79,7 +80,8 @@ class Stage:
                 self.lasers.draw(axis, t)
                 axis.set_title(f"t = {t:g} s", pad=2)
             self._bar(figure, bar)
-            whole(path, lambda part: figure.savefig(part, format="png", dpi=150))
+            with writing(path) as part:
+                figure.savefig(part, format="png", dpi=150)
 
     def animation(self, path: Path, frames: int, report: Report) -> None:
         """A GIF with one palette for all frames."""
@@ -206,8 +208,8 @@ def _plate(axis: Any, mesh: Mesh, values: np.ndarray, norm: Normalize, colours: 
 
 def _gif(path: Path, images: list[Image.Image], milliseconds: int = 110) -> None:
     pause = [milliseconds] * (len(images) - 1) + [1500]
-    whole(path, lambda part: images[0].save(part, format="GIF", save_all=True, append_images=images[1:], duration=pause, loop=0,
-                                            optimize=False))
+    with writing(path) as part:
+        images[0].save(part, format="GIF", save_all=True, append_images=images[1:], duration=pause, loop=0, optimize=False)
 
 
 def _palette() -> Image.Image:

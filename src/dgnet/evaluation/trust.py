@@ -25,8 +25,8 @@ import torch
 from dgnet import __version__
 from dgnet.data import Dataset, digests
 from dgnet.errors import InputError
-from dgnet.evaluation.figures import whole
 from dgnet.evaluation.metrics import rne
+from dgnet.files import read_json, write_json, write_text, writing_hdf5
 from dgnet.mesh import Mesh
 from dgnet.models import Classical, few_threads
 from dgnet.models.registry import entry
@@ -177,7 +177,7 @@ def training_range(run: Run, keep: bool = True) -> TrainingRange | None:
     with Dataset(run.data) as data:
         found = measure_range(data, data.of("train")[: run.settings.trajectories or None])
     if keep:
-        _write_json(path, found.as_dict())
+        write_json(path, found.as_dict())
     return found
 
 
@@ -350,17 +350,17 @@ def leave_one_out(run: Run, *, budget: float | None = None, device: str = "cpu",
                 project=run.project, portable=False, report=follow)
             kept = {"trajectory": number, **_score(trained, run.data, number, device), "iterations": progress.iteration,
                     "seconds": progress.seconds, "request": request}
-            _write_json(record, kept)
+            write_json(record, kept)
             (folder / "run" / "last.pt").unlink(missing_ok=True)  # no longer needed, and the largest of them
             rest.unlink(missing_ok=True)
         folds.append({k: v for k, v in kept.items() if k != "request"})
         if report is not None:
             report("leave one out", at + 1, len(numbers))
-    errors, rivals = np.array([f["rne"] for f in folds]), np.array([f["classical"] for f in folds])
+    errors, rivals = (np.array([math.inf if f[key] is None else f[key] for f in folds]) for key in ("rne", "classical"))
     result = {"trajectories": len(folds), "budget_seconds": budget, "mean": float(errors.mean()), "worst": float(errors.max()),
               "classical_mean": float(rivals.mean()), "below_classical": int((errors < rivals).sum()), "folds": folds,
               "version": __version__}
-    _write_json(run.folder / "trust.json", result)
+    write_json(run.folder / "trust.json", result)
     return result
 
 
@@ -370,7 +370,7 @@ def _begin(folder: Path, weights: Any, fresh: bool) -> None:
     if fresh or (folder.exists() and (not note.exists() or note.read_text() != weights)):
         shutil.rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    whole(note, lambda part: part.write_text(weights))
+    write_text(note, weights)
 
 
 def config_of(folder: Path, model: str) -> Any:
@@ -401,23 +401,20 @@ def _seconds(folder: Path) -> float | None:
 
 def link_without(data: Path, path: Path, numbers: Sequence[int], left_out: int) -> None:
     """A data set that borrows all training trajectories but one from another file; nothing is copied."""
-    def write(part: Path) -> None:
-        with h5py.File(data, "r") as source, h5py.File(part, "w") as file:
-            for key, value in source.attrs.items():
-                file.attrs[key] = value
-            for name in source:
-                if name not in ("trajectories", "velocity"):
-                    source.copy(name, file)
-            target = str(data.resolve())
-            if "velocity" in source:
-                file["velocity"] = h5py.ExternalLink(target, "/velocity")
-            group, keys = file.create_group("trajectories"), sorted(source["trajectories"])
-            for number in numbers:
-                if number != left_out:
-                    group[keys[number]] = h5py.ExternalLink(target, f"/trajectories/{keys[number]}")
-            group.attrs[digests.SUM] = digests.contents_sum(source["trajectories"], group.keys())
-
-    whole(path, write)
+    with h5py.File(data, "r") as source, writing_hdf5(path) as file:
+        for key, value in source.attrs.items():
+            file.attrs[key] = value
+        for name in source:
+            if name not in ("trajectories", "velocity"):
+                source.copy(name, file)
+        target = str(data.resolve())
+        if "velocity" in source:
+            file["velocity"] = h5py.ExternalLink(target, "/velocity")
+        group, keys = file.create_group("trajectories"), sorted(source["trajectories"])
+        for number in numbers:
+            if number != left_out:
+                group[keys[number]] = h5py.ExternalLink(target, f"/trajectories/{keys[number]}")
+        group.attrs[digests.SUM] = digests.contents_sum(source["trajectories"], group.keys())
 
 
 def _score(run: Run, data: Path, number: int, device: str) -> dict[str, float]:
@@ -440,19 +437,15 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
-def _write_json(path: Path, value: Any) -> None:
-    whole(path, lambda part: part.write_text(json.dumps(value, indent=1)))
-
-
 def _read_json(path: Path) -> dict[str, Any] | None:
     try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError):
+        return read_json(path)
+    except InputError:
         return None
-    return found if isinstance(found, dict) else None
 
 
 def read_trust(folder: Path) -> dict[str, Any] | None:
     """What `leave_one_out` kept."""
-    return _read_json(folder / "trust.json")
+    found = _read_json(folder / "trust.json")
+    return found and found | {key: math.inf for key in ("mean", "worst", "classical_mean") if found.get(key) is None}
 

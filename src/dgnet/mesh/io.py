@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import tempfile
 import warnings
 import zipfile
 import zlib
@@ -23,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from dgnet.errors import InputError
+from dgnet.files import cause, writing
 from dgnet.mesh.mesh import Mesh
 
 _MESHIO = {".msh": "gmsh", ".vtu": "vtu", ".xdmf": "xdmf"}
@@ -60,7 +60,7 @@ def save(mesh: Mesh, path: str | os.PathLike[str], point_data: Mapping[str, np.n
         arrays |= {f"boundary:{name}": facets.astype(np.int32) for name, facets in mesh.boundaries.items()}
         arrays |= {f"region:{name}": index.astype(np.int32) for name, index in mesh.regions.items()}
         arrays |= {f"data:{name}": values for name, values in data.items()}
-        _replace(path, lambda temporary: np.savez_compressed(temporary, **arrays))
+        _replace(path, lambda temporary: _write_npz(temporary, arrays))
     elif suffix == ".msh":
         _replace(path, lambda temporary: _write_msh(mesh, temporary, data))
     else:
@@ -81,25 +81,19 @@ def _suffix(path: Path) -> str:
 
 def _replace(path: Path, write: Callable[[str], Any]) -> None:
     """Write beside the target, then rename: no half-written file ever carries the final name."""
-    try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=path.suffix.lower(), dir=path.parent)
-        os.close(handle)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from error
-    try:
-        with _quiet():
-            write(temporary)
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(temporary, 0o666 & ~mask)  # mkstemp's 0600 would hide the file from others
-        os.replace(temporary, path)
-    except InputError:
-        raise
-    except (Exception, SystemExit) as error:
-        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise InputError(f"cannot write {path}: {reason.splitlines()[0]}") from error
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+    with writing(path) as temporary:
+        try:
+            with _quiet():
+                write(str(temporary))
+        except (InputError, OSError):
+            raise
+        except (Exception, SystemExit) as error:
+            raise InputError(f"cannot write {path}: {cause(error)}") from error
+
+
+def _write_npz(path: str, arrays: Mapping[str, Any]) -> None:
+    with open(path, "wb") as file:
+        np.savez_compressed(file, **arrays)
 
 
 @contextlib.contextmanager

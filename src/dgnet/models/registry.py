@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from difflib import get_close_matches
 from types import ModuleType
 from typing import Any
 
 from torch import nn
 
 from dgnet.errors import InputError
+from dgnet.files import did_you_mean
 from dgnet.models.baselines import amg, beno, deeponet, mgn, mp_pde, phympgn, singer, transolver
 from dgnet.models.classical import Classical
 from dgnet.models.dgnet import PAPER, DGNet, DGNetConfig
@@ -57,9 +57,7 @@ MODELS: dict[str, Entry] = {
 
 def entry(name: str) -> Entry:
     if name not in MODELS:
-        near = get_close_matches(name, MODELS, 1)
-        hint = f"; did you mean '{near[0]}'?" if near else f" (known: {', '.join(MODELS)})"
-        raise InputError(f"there is no model '{name}'{hint}")
+        raise InputError(f"there is no model '{name}'" + did_you_mean(name, MODELS))
     return MODELS[name]
 
 
@@ -76,8 +74,7 @@ def configure(name: str, config: Mapping[str, Any] | None = None) -> Any:
     known = {f.name for f in fields(model.config)}
     for key, value in values.items():
         if key not in known:
-            near = get_close_matches(key, known, 1)
-            raise InputError(f"{name} has no setting '{key}'" + (f"; did you mean '{near[0]}'?" if near else ""))
+            raise InputError(f"{name} has no setting '{key}'" + did_you_mean(key, sorted(known)))
         if isinstance(value, list):
             values[key] = tuple(value)
     return replace(model.settings[setting], **values)

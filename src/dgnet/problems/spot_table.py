@@ -6,7 +6,6 @@ import csv
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ import torch
 from scipy.spatial import cKDTree
 
 from dgnet.errors import InputError
+from dgnet.files import did_you_mean
 
 Tensor = torch.Tensor
 
@@ -154,9 +154,7 @@ def read_table(path: Path, required: list[str], optional: list[str]) -> Iterator
     known = [*required, *optional]
     for name in header:
         if name not in known:
-            near = get_close_matches(name, known, 1)
-            raise InputError(f"{path}: unknown column '{name}'" + (f", did you mean '{near[0]}'?" if near else
-                                                                   f" (known: {', '.join(known)})"))
+            raise InputError(f"{path}: unknown column '{name}'" + did_you_mean(name, known))
     for name in known:
         if header.count(name) > 1 or (name in required and name not in header):
             raise InputError(f"{path} {'lacks the' if name not in header else 'has twice the'} column '{name}'")

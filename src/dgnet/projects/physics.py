@@ -10,7 +10,6 @@ import hashlib
 import inspect
 import traceback
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,6 +18,7 @@ import numpy as np
 import torch
 
 from dgnet.errors import InputError
+from dgnet.files import did_you_mean
 from dgnet.projects.trusted import is_trusted, trust
 
 Tensor = torch.Tensor
@@ -52,9 +52,8 @@ class Physics:
         found = getattr(module, name, None)
         if not callable(found):
             known = [k for k, v in vars(module).items() if inspect.isfunction(v) and v.__module__ == module.__name__]
-            near = get_close_matches(name, known, 1)
-            hint = f"did you mean '{near[0]}'?" if near else f"it has: {', '.join(known) or 'none'}"
-            raise InputError(f"{where} names the function '{name}', which {self.path} does not have ({hint})")
+            raise InputError(f"{where} names the function '{name}', which {self.path} does not have"
+                             + did_you_mean(name, known, "it has"))
         return found
 
     def _run(self, where: str) -> ModuleType:

@@ -18,7 +18,7 @@ import torch
 from dgnet import __version__
 from dgnet.data import Dataset, Header, Trajectory, write_dataset
 from dgnet.errors import InputError
-from dgnet.files import write_bytes, writing
+from dgnet.files import did_you_mean, locked, write_bytes, writing
 from dgnet.mesh import ALL, Mesh
 from dgnet.mesh import load as load_mesh
 from dgnet.mesh import save as save_mesh
@@ -107,7 +107,9 @@ def load(folder: Path, report: Report | None = None, force: bool = False) -> Pro
         _configured(name, file.model, configure(name), f"{file.path}: model")
     path = file.folder / IMPORTED
     if kept is None:
-        _import(file, mesh, physics, request, path, report)
+        with locked(path):
+            if force or _kept(file, request) is None:  # another process may have imported them meanwhile
+                _import(file, mesh, physics, request, path, report)
     with Dataset(path) as data:
         steps, counts = data.steps, {split: len(data.of(split)) for split in ("train", "test")}
         notes = notes_from(str(data.provenance["notes"]))
@@ -326,16 +328,12 @@ def _signed(number: float, name: str, where: str) -> float:
 
 def _by_region(term: Mapping[str, Any], name: str, where: str, mesh: Mesh) -> np.ndarray:
     """One value per cell [K], averaged to the nodes [N] where the term needs that (decay)."""
-    from difflib import get_close_matches
-
     value = np.full(mesh.n_cells, np.nan)
     owner = np.full(mesh.n_cells, "", dtype=object)
     for region, number in term.items():
         if region != ELSEWHERE and region not in mesh.regions:
-            known = [*mesh.regions, ELSEWHERE]
-            near = get_close_matches(region, known, 1)
-            hint = f"did you mean '{near[0]}'?" if near else f"the mesh has the regions: {', '.join(mesh.regions) or 'none'}"
-            raise InputError(f"{where}: there is no region or field '{region}' ({hint})")
+            raise InputError(f"{where}: there is no region or field '{region}'"
+                             + did_you_mean(region, [*mesh.regions, ELSEWHERE], "the mesh has the regions"))
         if not isinstance(number, float):
             raise InputError(f"{where}.{region} must be a number")
         _signed(number, name, f"{where}.{region}")
@@ -418,8 +416,6 @@ def _validated(file: ProblemFile, mesh: Mesh, pde: PDE, conditions: tuple[Condit
 
 def _configured(name: str, table: Mapping[str, Any], base: Any, where: str) -> Any:
     """`base` with the changes of [model] (dgnet) and [model.NAME]."""
-    from difflib import get_close_matches
-
     changes = table.get(name, {})
     if name == "dgnet":
         changes = {key: value for key, value in table.items() if key not in MODELS} | changes
@@ -431,9 +427,7 @@ def _configured(name: str, table: Mapping[str, Any], base: Any, where: str) -> A
     values = {}
     for key, value in changes.items():
         if key not in known:
-            near = get_close_matches(key, known, 1)
-            raise InputError(f"{where}.{key} is not a setting of {name}" + (f"; did you mean '{near[0]}'?" if near else
-                                                                           f" (known: {', '.join(known)})"))
+            raise InputError(f"{where}.{key} is not a setting of {name}" + did_you_mean(key, known))
         values[key] = _typed(value, known[key], f"{where}.{key}")
     try:
         return replace(base, **values)
@@ -543,7 +537,4 @@ def _import(file: ProblemFile, mesh: Mesh, physics: Physics, request: str, path:
     origin: dict[str, str | int | float] = {
         "truth": TRUTH, "scenario": file.name, "size": SIZE, "package": "dgnet", "package_version": __version__,
         "request": request, "inputs": json.dumps(inputs), "notes": notes_text(notes)}
-    try:
-        write_dataset(path, Header(mesh, file.fields, file.dt, trajectories[0].steps, file.offset, origin), trajectories)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from error
+    write_dataset(path, Header(mesh, file.fields, file.dt, trajectories[0].steps, file.offset, origin), trajectories)

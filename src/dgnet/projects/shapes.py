@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 from scipy.spatial import Delaunay, QhullError
 
 from dgnet.errors import InputError
+from dgnet.files import did_you_mean
 from dgnet.mesh import ALL, Mesh, box, bracket, channel, circle, dfg_channel, gear_plate, shipped, shipped_names
 from dgnet.mesh import load as load_mesh
 from dgnet.projects.physics import Physics
@@ -115,9 +115,8 @@ class Measures:
     def close(self) -> None:
         for key in self.values:
             if key not in self.known:
-                near = get_close_matches(key, self.known, 1)
-                hint = f"did you mean '{near[0]}'?" if near else f"it has: {', '.join(self.known)}"
-                raise InputError(f"{self.where}.{key} is no measure of the shape '{self.name}' ({hint})")
+                raise InputError(f"{self.where}.{key} is no measure of the shape '{self.name}'"
+                                 + did_you_mean(key, self.known, "it has"))
 
     def _get(self, key: str, default: Any) -> Any:
         self.known.append(key)
@@ -132,9 +131,7 @@ class Measures:
 def shape(name: str, measures: Mapping[str, Any], where: str) -> Mesh:
     """A shape by name with its measures."""
     if name not in SHAPES:
-        near = get_close_matches(name, SHAPES, 1)
-        hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(SHAPES)}"
-        raise InputError(f"{where}: mesh.shape is '{name}', which is not known ({hint})")
+        raise InputError(f"{where}: mesh.shape is '{name}', which is not known" + did_you_mean(name, SHAPES))
     m = Measures(measures, name, f"{where}: mesh")
     make = SHAPES[name](m)
     m.close()

@@ -7,7 +7,6 @@ project's own mesh is visibly worse than what can be learned.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import numpy as np
 import torch
 
 from dgnet.errors import InputError
+from dgnet.files import discard, locked, unfinished, unwritable
 from dgnet.mesh import ALL, Mesh, save
 from dgnet.models import few_threads
 from dgnet.problems.conditions import Robin
@@ -147,10 +147,15 @@ class Several:
 def write(folder: Path, seed: int = 0, report: Callable[[str, int, int], None] | None = None) -> list[Path]:
     """The example in a new folder, which appears when it is complete."""
     folder = Path(folder)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InputError(f"{folder} exists and is not empty; choose another name")
-    part = folder.with_name(folder.name + ".part")
-    shutil.rmtree(part, ignore_errors=True)
+    part = unfinished(folder)
+    with locked(folder):
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise InputError(f"{folder} exists and is not empty; choose another name")
+        _fill(folder, part, seed, report)
+    return [folder / FILE, folder / "physics.py", folder / "plate.msh", folder / "runs", folder / "spots.csv"]
+
+
+def _fill(folder: Path, part: Path, seed: int, report: Callable[[str, int, int], None] | None) -> None:
     try:
         (part / "runs").mkdir(parents=True)
         mesh = plate(CORNERS, [HOLE], SPACING, SIDES)
@@ -168,14 +173,11 @@ def write(folder: Path, seed: int = 0, report: Callable[[str, int, int], None] |
                                 time=DT * np.arange(STEPS + 1), points=mesh.points)
         (part / FILE).write_text(PROBLEM)
         (part / "physics.py").write_text(PHYSICS)
-        if folder.exists():
-            folder.rmdir()
         os.replace(part, folder)
     except OSError as error:
-        raise InputError(f"cannot write {folder}: {error.strerror or error}") from error
+        raise unwritable(folder, error) from error
     finally:
-        shutil.rmtree(part, ignore_errors=True)
-    return [folder / FILE, folder / "physics.py", folder / "plate.msh", folder / "runs", folder / "spots.csv"]
+        discard(part)
 
 
 def spots(mesh: Mesh, rng: np.random.Generator, smooth: bool, count: int = 2) -> str:

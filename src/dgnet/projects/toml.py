@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dgnet.errors import InputError
+from dgnet.files import did_you_mean
 from dgnet.projects.units import DENSITY, FIELD, LENGTH, PURE, SPECIFIC_HEAT, SPEED, TERMS, TIME, VOLUMETRIC_HEAT, Dimension, Units
 
 FILE = "problem.toml"
@@ -179,9 +180,7 @@ class Table:
         if not isinstance(value, str) or not value.strip():
             raise self.wrong(key, "a text that is not empty")
         if choices and value not in choices:
-            near = get_close_matches(value, choices, 1)
-            hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(choices)}"
-            raise InputError(f"{self.where(key)} is '{value}', which is not known ({hint})")
+            raise InputError(f"{self.where(key)} is '{value}', which is not known" + did_you_mean(value, choices))
         return value
 
     def flag(self, key: str, default: bool = False) -> bool:
@@ -254,10 +253,7 @@ class Table:
     def close(self) -> None:
         for key in self.values:
             if key not in self.asked:
-                near = get_close_matches(key, self.asked, 1)
-                known = ", ".join(dict.fromkeys(self.asked))
-                raise InputError(f"{self.where(key)} is not a known key" + (f"; did you mean '{near[0]}'?" if near else
-                                                                            f" (known: {known})"))
+                raise InputError(f"{self.where(key)} is not a known key" + did_you_mean(key, self.asked))
 
 
 def _short(value: Any) -> str:

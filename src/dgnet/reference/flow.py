@@ -23,7 +23,6 @@ however short the iteration is. On CUDA the whole step is one CUDA graph.
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,6 +39,7 @@ from scipy.sparse.linalg import splu
 from torch import Tensor
 
 from dgnet.errors import InputError, SolveError
+from dgnet.files import writing
 from dgnet.mesh.mesh import Mesh
 
 BDF = (11 / 6, 3.0, -1.5, 1 / 3)
@@ -612,15 +612,10 @@ class FlowRecord:
 
     def save(self, path: str | Path) -> None:
         path = Path(path)
-        partial = path.with_name(path.name + ".partial")
         named = {f"boundary:{name}": facets for name, facets in self.mesh.boundaries.items()}
-        try:
-            with partial.open("wb") as file:
-                np.savez(file, points=self.mesh.points, cells=self.mesh.cells, refine=self.refine, dt=self.dt, start=self.start,
-                         values=self.values, **named)  # type: ignore[arg-type]
-            os.replace(partial, path)
-        finally:
-            partial.unlink(missing_ok=True)
+        with writing(path) as part, part.open("wb") as file:
+            np.savez(file, points=self.mesh.points, cells=self.mesh.cells, refine=self.refine, dt=self.dt, start=self.start,
+                     values=self.values, **named)  # type: ignore[arg-type]
 
     @classmethod
     def load(cls, path: str | Path) -> FlowRecord:

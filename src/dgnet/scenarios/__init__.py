@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from difflib import get_close_matches
 
 from dgnet.errors import InputError
+from dgnet.files import did_you_mean
 from dgnet.scenarios import (
     allen_cahn,
     cylinder,
@@ -53,9 +53,7 @@ def names() -> list[str]:
 
 def get(name: str, size: str = "paper") -> Scenario:
     if name not in _SCENARIOS:
-        near = get_close_matches(name, _SCENARIOS, n=1)
-        hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(_SCENARIOS)}"
-        raise InputError(f"there is no scenario '{name}' ({hint})")
+        raise InputError(f"there is no scenario '{name}'" + did_you_mean(name, _SCENARIOS))
     if size not in SIZES:
         raise InputError(f"there is no size '{size}' (known: {', '.join(SIZES)})")
     return _SCENARIOS[name](size)

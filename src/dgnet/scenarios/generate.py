@@ -7,8 +7,6 @@ Batches are cut at fixed places, so that an interrupted and resumed run writes e
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -24,6 +22,7 @@ from dgnet.data import Dataset, Header, Trajectory, assemble, write_part
 from dgnet.data.store import Scalar
 from dgnet.data.trajectory import SPLITS
 from dgnet.errors import InputError
+from dgnet.files import discard, locked, read_text, write_text
 from dgnet.problems.sources import Source, step_average
 from dgnet.reference.flow import FlowRecord, simulate
 from dgnet.reference.phase import solve as solve_phase
@@ -55,11 +54,18 @@ def generate(scenario: Scenario, out: Path, *, truth: str = "converged", traject
     settings = scenario.truth(truth)
     path = out / f"{file_stem(scenario, truth, split, trajectories)}.h5"
     origin = provenance(scenario, truth, draws, seed, device)
-    if path.exists() and not overwrite:
-        _check_existing(path, origin)
-        return path
+    with locked(path):  # several processes: one makes it, the others find it
+        if path.exists() and not overwrite:
+            _check_existing(path, origin)
+        else:
+            _make(path, scenario, draws, settings, origin, device, report)
+    return path
+
+
+def _make(path: Path, scenario: Scenario, draws: Sequence[Draw], settings: Truth, origin: dict[str, Scalar], device: str,
+          report: Report | None) -> None:
     parts = _parts_folder(path, origin)
-    flow = flow_record(scenario, out, device, report)
+    flow = flow_record(scenario, path.parent, device, report)
     record = None if flow is None else flow.snapshots(0)
     targets = [parts / f"{draw.split}-{draw.index:05d}.h5" for draw in draws]
     for chunk in batches(scenario, len(draws), device):
@@ -72,8 +78,7 @@ def generate(scenario: Scenario, out: Path, *, truth: str = "converged", traject
                     write_part(targets[i], trajectory)
     header = Header(scenario.mesh, scenario.pde.fields, scenario.dt, scenario.steps, scenario.offsets, origin, record)
     assemble(path, header, targets)
-    shutil.rmtree(parts)
-    return path
+    discard(parts)
 
 
 def truth_states(scenario: Scenario, sample: Sample, settings: Truth, flow: FlowRecord | None, device: str = "cpu",
@@ -124,20 +129,24 @@ def flow_record(scenario: Scenario, folder: Path | None, device: str = "cpu", re
     settings = json.dumps([asdict(spec), every, duration, scenario.mesh.n_nodes, __version__])
     path = None if folder is None else (
         folder / f"flow-{scenario.name}-{scenario.size}-{zlib.crc32(settings.encode()):08x}.npz")
-    if path is not None and path.exists():
+    if path is None:
+        return _simulated(scenario, every, duration, device, report)
+    with locked(path):
+        if not path.exists():
+            _simulated(scenario, every, duration, device, report).save(path)
         return FlowRecord.load(path)
+
+
+def _simulated(scenario: Scenario, every: int, duration: float, device: str, report: Report | None) -> FlowRecord:
+    spec = scenario.flow
+    assert spec is not None
 
     def tell(done: int, total: int) -> None:
         if report is not None:
             report(f"{scenario.name}: flow", done, total)
 
-    record = simulate(scenario.mesh, mean_velocity=spec.mean_velocity, viscosity=spec.viscosity, dt_flow=spec.dt,
-                      spin_up=spec.spin_up, duration=duration, store_every=every, refine=spec.refine, device=device,
-                      progress=tell)
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        record.save(path)
-    return record
+    return simulate(scenario.mesh, mean_velocity=spec.mean_velocity, viscosity=spec.viscosity, dt_flow=spec.dt,
+                    spin_up=spec.spin_up, duration=duration, store_every=every, refine=spec.refine, device=device, progress=tell)
 
 
 def flow_rows(scenario: Scenario, flow: FlowRecord, phases: Sequence[float]) -> Tensor:
@@ -200,13 +209,10 @@ def _parts_folder(path: Path, origin: dict[str, Scalar]) -> Path:
     folder = path.with_suffix(".parts")
     note = folder / "request.json"
     text = json.dumps(origin, sort_keys=True)
-    if folder.exists() and (not note.exists() or note.read_text() != text):
-        shutil.rmtree(folder)
+    if folder.exists() and (not note.exists() or read_text(note) != text):
+        discard(folder)
     if not folder.exists():
-        folder.mkdir(parents=True)
-        partial = note.with_suffix(".part")
-        partial.write_text(text)
-        os.replace(partial, note)
+        write_text(note, text)
     return folder
 
 

@@ -7,6 +7,7 @@ and several processes (torchrun) see slices of the same batches. Test trajectori
 from __future__ import annotations
 
 import hashlib
+import io
 import math
 import os
 import time
@@ -24,6 +25,7 @@ from torch import nn
 from dgnet.data import Dataset, hold_out
 from dgnet.data.digests import verifying
 from dgnet.errors import InputError, SolveError
+from dgnet.files import write_bytes
 from dgnet.models.base import rollout
 from dgnet.models.classical import Classical
 from dgnet.problems import WORKING, Discretisation, HeldFlow
@@ -404,10 +406,16 @@ def _world() -> int:
 
 def _store(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer, best: dict[str, Tensor], progress: Progress) -> None:
     """Weights and numbers only: nothing in a checkpoint can run code."""
-    part = path.with_suffix(".part")
-    torch.save({"model": model.state_dict(), "best": best, "optimiser": optimiser.state_dict(),
-                "progress": {k: v for k, v in vars(progress).items()}}, part)
-    os.replace(part, path)
+    save_tensors(path, {"model": model.state_dict(), "best": best, "optimiser": optimiser.state_dict(),
+                        "progress": {k: v for k, v in vars(progress).items()}})
+
+
+def save_tensors(path: Path, value: dict[str, Any]) -> str:
+    """Returns the file's SHA-256. Made in memory first: torch may end the whole process when a disk runs full under it."""
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    write_bytes(path, buffer.getbuffer())
+    return hashlib.sha256(buffer.getbuffer()).hexdigest()
 
 
 def load_checkpoint(path: Path, device: str = "cpu", sha256: str = "") -> dict[str, Any]:

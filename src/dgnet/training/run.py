@@ -12,12 +12,12 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import json
 import os
 import shutil
 import tomllib
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ import torch
 from dgnet import __version__
 from dgnet.data import Dataset
 from dgnet.errors import InputError
-from dgnet.files import discard, read_toml, unfinished, write_text, writing
+from dgnet.files import did_you_mean, discard, locked, read_toml, unfinished, unwritable, write_text, writing
 from dgnet.models.base import few_threads
 from dgnet.models.registry import configure, entry
 from dgnet.problems import WORKING, Discretisation
@@ -36,7 +36,7 @@ from dgnet.projects import load as load_project
 from dgnet.scenarios import get
 from dgnet.scenarios.fits import check_fits
 from dgnet.scenarios.scenario import Scenario
-from dgnet.training.fit import Corpus, Progress, fit, join_processes, load_checkpoint, split, wait_for_all
+from dgnet.training.fit import Corpus, Progress, fit, join_processes, load_checkpoint, save_tensors, split, wait_for_all
 from dgnet.training.identity import differences, digest, fingerprint, of_problem, trained_on
 from dgnet.training.presets import baseline_recipe, model_config, recipe_for
 from dgnet.training.recipe import Recipe
@@ -215,25 +215,25 @@ def train(scenario: Scenario, truth: str, data: Path, folder: Path, *, model: st
         numbers, held = split(dataset, plan, seed, trajectories)
         training, validation = Corpus.read(dataset, numbers, device), Corpus.read(dataset, held, device)
     writes = join_processes(device)
-    if writes:
-        if portable:
-            settings = replace(settings, data=_carry_data(data, folder))
-            if own and project is not None and not path.exists():
-                carry(project, folder / PROBLEM)
-        tables["run"] = settings
-        write_text(path, to_toml(tables))
-    base = base_problem(scenario, device)
-    torch.manual_seed(seed)
-    network = entry(model).make(config, base).to(device)
-    with few_threads(scenario.mesh.n_nodes, device):
-        progress = fit(network, base, training, validation, plan, seed=seed, budget=budget, folder=folder, report=report)
-    if writes:
-        with writing(folder / "weights.pt") as part:
-            torch.save(network.state_dict(), part)
-            weights = {"sha256": hashlib.sha256(part.read_bytes()).hexdigest()}
-        write_text(path, to_toml({**tables, "weights": weights}))
-        write_history(folder, progress)
-    wait_for_all()
+    with locked(path) if writes else nullcontext():  # one process trains in a folder; the next finds what it has done
+        if writes:
+            _check_same(path, tables)
+            if portable:
+                settings = replace(settings, data=_carry_data(data, folder))
+                if own and project is not None and not path.exists():
+                    carry(project, folder / PROBLEM)
+            tables["run"] = settings
+            write_text(path, to_toml(tables))
+        base = base_problem(scenario, device)
+        torch.manual_seed(seed)
+        network = entry(model).make(config, base).to(device)
+        with few_threads(scenario.mesh.n_nodes, device):
+            progress = fit(network, base, training, validation, plan, seed=seed, budget=budget, folder=folder, report=report)
+        if writes:
+            weights = {"sha256": save_tensors(folder / "weights.pt", network.state_dict())}
+            write_text(path, to_toml({**tables, "weights": weights}))
+            write_history(folder, progress)
+        wait_for_all()
     return Run(folder, settings, scenario, network, project, digest(fingerprint(scenario, code))), progress
 
 
@@ -277,7 +277,7 @@ def _carry_data(data: Path, folder: Path) -> str:
             shutil.copyfile(source, part)
         os.replace(part, target)
     except OSError as error:
-        raise InputError(f"cannot write {target}: {error.strerror}") from error
+        raise unwritable(target, error) from error
     finally:
         discard(part)
     return DATA
@@ -285,7 +285,7 @@ def _carry_data(data: Path, folder: Path) -> str:
 
 def write_history(folder: Path, progress: Progress) -> None:
     """history.csv and history.png."""
-    with (folder / "history.csv").open("w", newline="") as file:
+    with writing(folder / "history.csv") as part, part.open("w", newline="") as file:
         rows = csv.DictWriter(file, ["iteration", "loss", "validation", "best", "seconds"])
         rows.writeheader()
         rows.writerows(progress.history)
@@ -300,7 +300,8 @@ def write_history(folder: Path, progress: Progress) -> None:
     axis.axhline(progress.classical, color="k", ls="--", lw=1, label="classical, same mesh")
     axis.set(xlabel="iteration", ylabel="relative error")
     axis.legend(frameon=False)
-    figure.savefig(folder / "history.png", dpi=150)
+    with writing(folder / "history.png") as part:
+        figure.savefig(part, format="png", dpi=150)
     plt.close(figure)
 
 
@@ -328,13 +329,10 @@ def _toml(value: Any) -> str:
 
 def read_dataclass(kind: type, values: dict[str, Any], where: str) -> Any:
     """A frozen dataclass from a TOML table; an unknown key fails with the nearest known name."""
-    from difflib import get_close_matches
-
-    known = {f.name: f for f in fields(kind)}
+    known = [f.name for f in fields(kind)]
     for key in values:
         if key not in known:
-            near = get_close_matches(key, known, 1)
-            raise InputError(f"{where}: unknown key '{key}'" + (f", did you mean '{near[0]}'?" if near else ""))
+            raise InputError(f"{where}: unknown key '{key}'" + did_you_mean(key, known))
     try:
         return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
     except TypeError as error:

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from dgnet.errors import InputError
+from dgnet.files import write_bytes, write_text, writing
 
 Record = dict[str, Any]
 
@@ -48,13 +49,13 @@ def pack(records: Mapping[str, Record], samples: Mapping[str, Mapping[str, np.nd
             if kind == "error":
                 field = field - np.asarray(truth, dtype=np.float64)[chosen, :, :1]
             arrays[f"{tag}/{name}/codes"], arrays[f"{tag}/{name}/range"] = _coded(field, kind)
-    (out / CELLS).write_text("\n".join(lines) + "\n")
-    np.savez_compressed(out / FRAMES, allow_pickle=False, **arrays)  # type: ignore[arg-type]
+    write_text(out / CELLS, "\n".join(lines) + "\n")
+    with writing(out / FRAMES) as part, part.open("wb") as file:
+        np.savez_compressed(file, allow_pickle=False, **arrays)  # type: ignore[arg-type]
     for tag, record in records.items():
         for name in record.get("figures", ()):
             if (record["folder"] / name).exists():
-                (out / PICTURES).mkdir(exist_ok=True)
-                (out / PICTURES / f"{tag}-{name}").write_bytes((record["folder"] / name).read_bytes())
+                write_bytes(out / PICTURES / f"{tag}-{name}", (record["folder"] / name).read_bytes())
 
 
 def records(folder: Path) -> Iterable[Record]:
@@ -86,7 +87,7 @@ def sample(record: Record, base: str) -> dict[str, np.ndarray]:
 def picture(record: Record, name: str) -> Path:
     """Where a picture of a cell lies, in a store or in the folder of the cell."""
     stored = record["folder"] / PICTURES / f"{record['tag']}-{name}"
-    return stored if (record["folder"] / CELLS).exists() else record["folder"] / name
+    return stored if (record["folder"] / CELLS).exists() else record["folder"] / Path(name).name
 
 
 def _coded(field: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray]:

@@ -11,11 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from dgnet.errors import InputError
+from dgnet.files import did_you_mean
 from dgnet.models.dgnet import VARIANTS
 from dgnet.models.registry import MODELS, configure
 from dgnet.scenarios import SIZES, TRUTHS, get, names
@@ -70,9 +70,7 @@ METHODS = _methods()
 
 def method(name: str) -> Method:
     if name not in METHODS:
-        near = get_close_matches(name, METHODS, 1)
-        hint = f"; did you mean '{near[0]}'?" if near else f" (known: {', '.join(METHODS)})"
-        raise InputError(f"there is no model '{name}'{hint}")
+        raise InputError(f"there is no model '{name}'" + did_you_mean(name, METHODS))
     return METHODS[name]
 
 

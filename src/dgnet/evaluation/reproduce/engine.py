@@ -13,7 +13,6 @@ several machines are merged by copying.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import time
@@ -28,13 +27,13 @@ import torch
 
 from dgnet import __version__
 from dgnet.data import Dataset
-from dgnet.errors import InputError
+from dgnet.errors import InputError, NoRoom
 from dgnet.evaluation.bench.timing import hardware
 from dgnet.evaluation.evaluate import rivals
 from dgnet.evaluation.reproduce import archive
 from dgnet.evaluation.reproduce.cell import CLOCKED, Cell, method
-from dgnet.evaluation.reproduce.claim import Claim, holder
-from dgnet.evaluation.reproduce.judge import Judged, judge, plain
+from dgnet.evaluation.reproduce.judge import Judged, judge
+from dgnet.files import Lock, discard, holder, read_json, strict, unfinished, unwritable, write_json, writing
 from dgnet.models.registry import parameter_count
 from dgnet.scenarios.generate import file_stem, generate, provenance
 from dgnet.scenarios.scenario import Scenario
@@ -151,7 +150,7 @@ def expand(cells: Iterable[Cell]) -> list[Cell]:
 def attempt(cell: Cell, options: Options, summary: Summary) -> bool:
     """Run a cell that nobody works on; True when it needs no more attention, False when it is someone else's."""
     folder = cell.folder(options.out)
-    claim = Claim.take(folder / ".claim")
+    claim = Lock.take(folder / ".claim")
     if claim is None:
         summary.left[cell.tag] = holder(folder / ".claim")
         return False
@@ -162,7 +161,7 @@ def attempt(cell: Cell, options: Options, summary: Summary) -> bool:
         begin = time.perf_counter()
         try:
             record = execute(cell, options)
-        except Busy:
+        except (Busy, NoRoom):  # a full disk would fail the next cell, too
             raise
         except Exception as error:  # one bad cell must not end a study of many hours
             text = f"{type(error).__name__}: {error}" if not isinstance(error, InputError) else str(error)
@@ -242,11 +241,11 @@ def _train(cell: Cell, options: Options) -> dict[str, Any]:
     best = min(_number(own["scores"][name]["fluctuation"]) for name in rivals())
     return {"about": about(scenario), "recipe": {"name": plan.name, **asdict(plan)}, "config": asdict(run.model.config),
             "budget": options.budget, "training_trajectories": count, "parameters": parameter_count(run.model),
-            "iterations": progress.updates, "best_iteration": progress.best_iteration, "validation": plain(progress.best),
-            "validation_classical": plain(progress.classical), "memory": memory,
-            "history": [plain(h) for h in progress.history],
+            "iterations": progress.updates, "best_iteration": progress.best_iteration, "validation": strict(progress.best),
+            "validation_classical": strict(progress.classical), "memory": memory,
+            "history": [strict(h) for h in progress.history],
             "seconds": {"generate": made, "train": progress.seconds, "evaluate": time.perf_counter() - begin},
-            "gain": plain(_number(own["scores"][cell.method]["fluctuation"]) / max(best, 1e-300)), **own}
+            "gain": strict(_number(own["scores"][cell.method]["fluctuation"]) / max(best, 1e-300)), **own}
 
 
 def recipe(cell: Cell, scenario: Scenario, path: Path) -> tuple[Any, Any, int]:
@@ -273,11 +272,9 @@ def results(found: Judged, scenario: Scenario) -> dict[str, Any]:
 
 def write_sample(path: Path, found: Judged) -> None:
     """Frames of one trajectory: `frames` are step numbers, every other array [frames, N, F] in single precision."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name("sample.part.npz")
     arrays: dict[str, Any] = {name: rows.astype(np.float32) for name, rows in found.sample.items()}
-    np.savez_compressed(part, frames=np.array(found.frames), **arrays)
-    os.replace(part, path)
+    with writing(path) as part, part.open("wb") as file:
+        np.savez_compressed(file, frames=np.array(found.frames), **arrays)
 
 
 # ---------------------------------------------------------------------- data
@@ -308,20 +305,17 @@ def data_set(cell: Cell, options: Options, wait: bool = False) -> tuple[Path, fl
     return path, 0.0
 
 
-def _locked(path: Path, wait: bool) -> Claim:
-    while True:
-        claim = Claim.take(path)
-        if claim is not None:
-            return claim
-        if not wait:
-            raise Busy
-        time.sleep(POLL)
+def _locked(path: Path, wait: bool) -> Lock:
+    claim = Lock.take(path, wait)
+    if claim is None:
+        raise Busy
+    return claim
 
 
-def _slot(folder: Path, wait: bool, makers: int) -> Claim:
+def _slot(folder: Path, wait: bool, makers: int) -> Lock:
     while True:
         for number in range(makers):
-            claim = Claim.take(folder / f".slot-{number}.lock")
+            claim = Lock.take(folder / f".slot-{number}.lock")
             if claim is not None:
                 return claim
         if not wait:
@@ -333,7 +327,7 @@ def _slot(folder: Path, wait: bool, makers: int) -> Claim:
 
 
 def read(cell: Cell, out: Path) -> dict[str, Any]:
-    return json.loads((cell.folder(out) / "cell.json").read_text())
+    return read_json(cell.folder(out) / "cell.json")
 
 
 def load(folders: Sequence[Path]) -> dict[str, dict[str, Any]]:
@@ -352,12 +346,7 @@ def load(folders: Sequence[Path]) -> dict[str, dict[str, Any]]:
 def _loose(folder: Path) -> Iterable[dict[str, Any]]:
     """The cells of a study that is being worked on, each in a folder of its own."""
     for path in sorted(folder.glob("cells/*/cell.json")):
-        try:
-            record = json.loads(path.read_text())
-            record["tag"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{path} is damaged") from error
-        yield {**record, "folder": path.parent}
+        yield {**read_json(path, {"tag": str, "cell": dict}), "folder": path.parent}
 
 
 def failures(folders: Sequence[Path]) -> dict[str, str]:
@@ -366,7 +355,7 @@ def failures(folders: Sequence[Path]) -> dict[str, str]:
     for folder in folders:
         for path in sorted(folder.glob("cells/*/failed.json")):
             if not (path.parent / "cell.json").exists():
-                out[path.parent.name] = json.loads(path.read_text()).get("error", "")
+                out[path.parent.name] = str(read_json(path).get("error", ""))
     return out
 
 
@@ -376,24 +365,35 @@ def merge(sources: Sequence[Path], out: Path) -> list[str]:
     for tag, record in load(sources).items():
         if tag in here:
             continue
+        if Cell.parse(tag).tag != tag:  # it becomes the name of a folder
+            raise InputError(f"{record['folder']}: '{tag}' is not the name of a cell")
         target = out / "cells" / tag
-        part = out / "cells" / f".{tag}.part"
-        shutil.rmtree(part, ignore_errors=True)
-        if (record["folder"] / archive.CELLS).exists():
-            part.mkdir(parents=True)
-            write_json(part / "cell.json", {k: v for k, v in record.items() if k != "folder"})
-        else:
-            shutil.copytree(record["folder"], part, ignore=shutil.ignore_patterns(".claim", "*.part", "last.pt"))
-        with _locked(target / ".claim", wait=True):
-            for item in part.iterdir():  # cell.json last: what has it is finished
-                if item.name != "cell.json":
-                    if (target / item.name).is_dir():
-                        shutil.rmtree(target / item.name)
-                    os.replace(item, target / item.name)
-            os.replace(part / "cell.json", target / "cell.json")
-            shutil.rmtree(part)
+        part = unfinished(target)
+        try:
+            if (record["folder"] / archive.CELLS).exists():
+                write_json(part / "cell.json", {k: v for k, v in record.items() if k != "folder"})
+            else:
+                shutil.copytree(record["folder"], part, ignore=_not_merged)
+            if not (part / "cell.json").is_file():
+                raise InputError(f"{record['folder'] / 'cell.json'} is a symbolic link, which merge does not follow")
+            with _locked(target / ".claim", wait=True):
+                for item in part.iterdir():  # cell.json last: what has it is finished
+                    if item.name != "cell.json":
+                        if (target / item.name).is_dir():
+                            discard(target / item.name)
+                        os.replace(item, target / item.name)
+                os.replace(part / "cell.json", target / "cell.json")
+        except (OSError, shutil.Error) as error:
+            raise unwritable(target, error) from error
+        finally:
+            discard(part)
         copied.append(tag)
     return copied
+
+
+def _not_merged(folder: str, names: list[str]) -> set[str]:
+    """What stays behind: unfinished things, and symbolic links, which could point to any file of this machine."""
+    return {name for name in names if (Path(folder) / name).is_symlink() or name in (".claim", "last.pt") or ".part" in name}
 
 
 _GENERATION = {  # seconds of a whole data set, converged truth: one H200 for paper size, one core for small
@@ -477,13 +477,6 @@ def headline(record: dict[str, Any]) -> str:
 
 
 # ---------------------------------------------------------------------- pieces
-
-
-def write_json(path: Path, value: Any) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(plain(value), indent=1))
-    os.replace(part, path)
 
 
 def has_data(cell: Cell, options: Options) -> bool:

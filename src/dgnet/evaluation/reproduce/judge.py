@@ -16,6 +16,7 @@ from dgnet.data import Dataset
 from dgnet.errors import InputError, SolveError
 from dgnet.evaluation.bench.timing import sync
 from dgnet.evaluation.metrics import Sums
+from dgnet.files import strict
 from dgnet.models import few_threads
 from dgnet.scenarios.fits import check_fits
 from dgnet.scenarios.scenario import Scenario
@@ -47,7 +48,7 @@ class Judged:
         """For JSON: what is not finite becomes None."""
         out = {}
         for name, sums in self.sums.items():
-            row = plain(asdict(sums.score(scenario.pde.fields, scenario.dt)))
+            row = strict(asdict(sums.score(scenario.pde.fields, scenario.dt)))
             row["seconds"] = self.seconds[name]
             row["steps_per_second"] = self.trajectories * self.steps / self.seconds[name] if self.seconds[name] else None
             if name in self.errors:
@@ -60,7 +61,7 @@ class Judged:
     def curves(self, scenario: Scenario) -> dict[str, list[float | None]]:
         """RNE from the offset at up to CURVE of the stored times, and those times."""
         rows = np.unique(np.linspace(0, self.steps, min(CURVE, self.steps) + 1).round().astype(int))
-        found = {name: plain(s.rne_over_time(offset=True)[torch.from_numpy(rows)].tolist()) for name, s in self.sums.items()}
+        found = {name: strict(s.rne_over_time(offset=True)[torch.from_numpy(rows)].tolist()) for name, s in self.sums.items()}
         return {"time": [float(k) * scenario.dt for k in rows], **found}
 
 
@@ -115,15 +116,6 @@ def _chunks(numbers: list[int], scenario: Scenario, steps: int, device: str) -> 
     return [numbers[at:at + size] for at in range(0, len(numbers), size)]
 
 
-def plain(value: Any) -> Any:
-    """The same for strict JSON: numbers that are not finite become None."""
-    if isinstance(value, dict):
-        return {k: plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(v) for v in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
 # ---------------------------------------------------------------------- where a phase transition goes wrong
 
 
@@ -146,5 +138,5 @@ def _melting_join(a: np.ndarray | None, b: np.ndarray) -> np.ndarray:
 
 
 def _melting_numbers(m: np.ndarray) -> dict[str, float | None]:
-    return plain({"share_of_error": float(m[1] / max(m[0], 1e-300)), "share_of_states": float(m[3] / max(m[6], 1.0)),
+    return strict({"share_of_error": float(m[1] / max(m[0], 1e-300)), "share_of_states": float(m[3] / max(m[6], 1.0)),
                   "mean_overheating": float(m[2] / max(m[3], 1.0)), "highest": float(m[4]), "highest_true": float(m[5])})

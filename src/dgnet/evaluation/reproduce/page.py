@@ -12,6 +12,8 @@ from pathlib import Path
 
 from PIL import Image
 
+from dgnet.files import write_bytes
+
 
 @dataclass(frozen=True)
 class Head:
@@ -152,25 +154,31 @@ def to_markdown(title: str, blocks: Sequence[Block], pictures: Path, link: str) 
     out = [f"# {title}"]
     for block in blocks:
         if isinstance(block, Head):
-            out.append("#" * block.level + " " + block.text)
+            out.append("#" * block.level + " " + tagless(block.text))
         elif isinstance(block, Text):
-            out.append(block.text)
+            out.append(tagless(block.text))
         elif isinstance(block, Table):
-            out.append("\n".join([_line(block.head), "|" + "---|" * len(block.head),
+            out.append("\n".join([_line([tagless(h) for h in block.head]), "|" + "---|" * len(block.head),
                                   *(_line([_md_slot(slot(s)) for s in row]) for row in block.rows)]))
         elif isinstance(block, Picture):
-            pictures.mkdir(parents=True, exist_ok=True)
-            (pictures / block.path.name).write_bytes(_small(block.path))
-            out.append(f"![{block.caption}]({link}/{block.path.name})\n\n*{block.caption}*")
+            write_bytes(pictures / block.path.name, _small(block.path))
+            caption = tagless(block.caption)
+            out.append(f"![{caption}]({link}/{block.path.name})\n\n*{caption}*")
         else:
             title = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(block.title, quote=False))
-            out.append(f"<details><summary>{title}</summary>\n\n```sh\n" + "\n".join(block.lines) + "\n```\n\n</details>")
+            lines = (" ".join(line.splitlines()).replace("```", "'''") for line in block.lines)  # no line ends the block of code
+            out.append(f"<details><summary>{title}</summary>\n\n```sh\n" + "\n".join(lines) + "\n```\n\n</details>")
     return "\n\n".join(out) + "\n"
+
+
+def tagless(text: str) -> str:
+    """Markdown without HTML: what begins a tag is shown as it is. Texts of cells come from files that anyone may have written."""
+    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", text)
 
 
 def _md_slot(s: Slot) -> str:
     text = f"**{s.text}**" if s.strong else f"*{s.text}*" if s.faint else s.text
-    return f"{text} ({s.beside})" if s.beside else text
+    return tagless(f"{text} ({s.beside})" if s.beside else text)
 
 
 def _line(values: Sequence[str]) -> str:

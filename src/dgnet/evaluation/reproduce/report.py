@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -18,6 +17,7 @@ from dgnet.evaluation.reproduce.page import Block, Head, Lines, Picture, Slot, T
 from dgnet.evaluation.reproduce.published import INFERENCE, ROBUSTNESS, THROUGHPUT
 from dgnet.evaluation.reproduce.shelf import CLASSICAL, Record, Setting, Shelf, Value, number, training
 from dgnet.evaluation.reproduce.targets import ATTRIBUTES, COUNTS, FACTORS, TARGETS, Choice, Target, cells
+from dgnet.files import write_text
 from dgnet.scenarios import get
 
 TITLE = "The paper's evidence, regenerated"
@@ -30,12 +30,12 @@ def write(folders: Sequence[Path], out: Path, markdown: Path | None = None, repo
     """One HTML file, and with `markdown` a Markdown page with a folder of pictures beside it; returns what was written."""
     with tempfile.TemporaryDirectory() as scratch:
         blocks = build(Shelf.open(folders), Path(scratch), folders[0], report)
-        _write(out, to_html(TITLE, blocks))
+        write_text(out, to_html(TITLE, blocks))
         written = [out]
         if markdown is not None:
             page = markdown if markdown.suffix == ".md" else markdown / "paper.md"
             page.parent.mkdir(parents=True, exist_ok=True)
-            _write(page, to_markdown(TITLE, blocks, page.with_suffix(""), page.stem))
+            write_text(page, to_markdown(TITLE, blocks, page.with_suffix(""), page.stem))
             written.append(page)
     return written
 
@@ -481,10 +481,3 @@ def _counted(own: Sequence[Record]) -> str:
 def _mean(values: Iterable[float]) -> float:
     found = list(values)
     return sum(found) / len(found) if found else 0.0
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    part.write_text(text)
-    os.replace(part, path)

@@ -19,7 +19,7 @@ from dgnet.data import Dataset
 from dgnet.data.store import FORMAT
 from dgnet.errors import InputError
 from dgnet.evaluation.metrics import Sums
-from dgnet.evaluation.reproduce.judge import plain
+from dgnet.files import strict
 
 
 def score_files(predictions: Path, truth: Path, split: str | None = None, trajectory: int | None = None) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def score_files(predictions: Path, truth: Path, split: str | None = None, trajec
         finally:
             predicted.close()
         sums = Sums.join(parts)
-        found = plain(asdict(sums.score(true.fields, true.dt)))
+        found = strict(asdict(sums.score(true.fields, true.dt)))
         each = {f"{true.splits[number]} {number}": value for (_, number), value in zip(pairs, found["trajectories"])}
         return {"predictions": predictions.name, "truth": truth.name, "trajectories": len(pairs), "steps": true.steps,
                 "nodes": sums.nodes, "fields": list(true.fields), "dt": true.dt, "offset": list(true.offset),

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dgnet.evaluation.reproduce.cell import Cell
+from dgnet.evaluation.reproduce.page import tagless
 from dgnet.evaluation.reproduce.shelf import CLASSICAL, Record, Shelf, Value, number
 from dgnet.evaluation.reproduce.targets import ATTRIBUTES, ELEVEN, FACTORS
 from dgnet.scenarios import get
@@ -38,7 +39,7 @@ def markdown(folders: Sequence[Path]) -> str:
             command = f"dgnet reproduce train_{name}_{size}_{truth}_dgnet_s0 --device cuda --budget 3"
             lines += rows or [f"| {name} | not run: `{command}` " + "|" * (len(_COLUMNS) - 1)]
     lines += _seen(shelf) + _robust(shelf) + _cost(shelf) + _long(shelf)
-    return "\n".join(lines) + "\n"
+    return tagless("\n".join(lines)) + "\n"
 
 
 def _rows(shelf: Shelf, name: str, size: str, truth: str) -> list[str]:

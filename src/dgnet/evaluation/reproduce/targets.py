@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 
 from dgnet.errors import InputError
 from dgnet.evaluation.reproduce.cell import CLOCKED, METHODS, SQUARES, Cell, method
+from dgnet.files import did_you_mean
 from dgnet.scenarios import get, names
 
 FIVE = ("deeponet", "mgn", "mp-pde", "beno", "phympgn")
@@ -75,9 +75,7 @@ def targets(name: str) -> list[Target]:
     if name == "all":
         return list(TARGETS.values())
     if name not in TARGETS:
-        near = get_close_matches(name, [*TARGETS, "all"], 1)
-        hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(TARGETS)}, all, or the name of a cell"
-        raise InputError(f"there is no target '{name}' ({hint})")
+        raise InputError(f"there is no target '{name}'" + did_you_mean(name, [*TARGETS, "all"], "known, beside the names of cells"))
     return [TARGETS[name]]
 
 

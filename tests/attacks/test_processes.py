@@ -1,0 +1,166 @@
+"""Several processes at once on one folder end as one would: nothing is corrupted, nothing fails, nothing is left over."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from dgnet.evaluation.reproduce import engine
+from dgnet.evaluation.reproduce.cell import Cell
+from dgnet.evaluation.rollouts import roll_out
+from dgnet.models.dgnet import DGNetConfig
+from dgnet.projects import load, template
+from dgnet.scenarios import generate as making
+from dgnet.scenarios import get
+from dgnet.scenarios.scenario import Scenario
+from dgnet.training.recipe import Recipe, Stage
+from dgnet.training.run import train
+from tests.attacks.commands import alone, dgnet, left_over, together
+from tests.projects.conftest import write_tiny
+
+
+def scenario() -> Scenario:
+    return replace(get("laser-heat", "small"), steps=6, train=2, test=1)
+
+
+def make(folder: Path) -> None:
+    making._MOST["cpu"] = 1
+    making.generate(scenario(), folder, truth="same-mesh")
+
+
+def learn(data: Path, folder: Path, hidden: int = 8) -> None:
+    config = DGNetConfig(hidden=hidden, layers=1, free=True)
+    train(scenario(), "same-mesh", data, folder, config=config,
+          plan=Recipe("two", (Stage(8, 2, batch=2, lr=1e-2),), validate_every=4, hold_out=1))
+
+
+def roll(run: Path, out: Path) -> None:
+    roll_out(run, trajectory=0, steps=6, out=out, xdmf=out.with_suffix(".xdmf"))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data set and a run on it."""
+    root = tmp_path_factory.mktemp("alone")
+    assert alone(root / "logs", make, root)[0] == 0
+    code, said = alone(root / "logs", learn, data(root), root / "run")
+    assert code == 0, said
+    return root
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
+    """A project and the states that its import gives."""
+    folder = write_tiny(tmp_path_factory.mktemp("project") / "tiny")
+    load(folder)
+    return folder, states(folder / "imported.h5")
+
+
+def data(folder: Path) -> Path:
+    return next(folder.glob("*.h5"))
+
+
+def states(path: Path) -> bytes:
+    with h5py.File(path) as file:
+        return b"".join(np.asarray(file[f"trajectories/{k}/state"]).tobytes() for k in sorted(file["trajectories"]))
+
+
+def weights(run: Path) -> dict[str, Any]:
+    return torch.load(run / "weights.pt", weights_only=True)
+
+
+def imported(folder: Path) -> None:
+    load(folder)
+
+
+@pytest.mark.parametrize("trial", range(6))
+def test_ten_imports_at_once(trial: int, project: tuple[Path, bytes], tmp_path: Path) -> None:
+    folder = tmp_path / "tiny"
+    shutil.copytree(project[0], folder, ignore=shutil.ignore_patterns("imported.h5"))
+    found = together(tmp_path / "logs", *[(imported, folder)] * 10)
+    assert found.codes() == [0] * 10 and states(folder / "imported.h5") == project[1] and left_over(folder) == []
+
+
+def test_ten_checks_at_once(project: tuple[Path, bytes], tmp_path: Path) -> None:
+    folder = tmp_path / "tiny"
+    shutil.copytree(project[0], folder, ignore=shutil.ignore_patterns("imported.h5"))
+    jobs = [(dgnet, "check", folder, "--json", tmp_path / f"{k}.json") for k in range(10)]
+    found = together(tmp_path / "logs", *jobs)
+    assert found.codes() == [0] * 10, found.said()
+    texts = {(tmp_path / f"{k}.json").read_text() for k in range(10)}
+    assert len(texts) == 1 and states(folder / "imported.h5") == project[1] and left_over(folder) == []
+
+
+def test_five_evaluations_at_once(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made / "run", tmp_path / "run")
+    found = together(tmp_path / "logs", *[(dgnet, "evaluate", tmp_path / "run", "--json", tmp_path / "same.json")] * 5)
+    assert found.codes() == [0] * 5, [found.said(k)[-300:] for k in range(5)]
+    score = json.loads((tmp_path / "same.json").read_text())["scores"]
+    assert score == json.loads((tmp_path / "run" / "test.json").read_text())["scores"] and left_over(tmp_path) == []
+
+
+def test_two_trainings_in_one_folder(made: Path, tmp_path: Path) -> None:
+    """The second waits, says so, and finds the first one's run finished."""
+    found = together(tmp_path / "logs", *[(learn, data(made), tmp_path / "run")] * 2)
+    assert found.codes() == [0, 0], found.said(0) + found.said(1)
+    assert sum("waiting for process" in found.said(k) for k in range(2)) == 1
+    one, two = weights(made / "run"), weights(tmp_path / "run")
+    assert all(torch.equal(one[k], two[k]) for k in one) and left_over(tmp_path) == []
+
+
+def test_two_different_trainings_in_one_folder(made: Path, tmp_path: Path) -> None:
+    """One of them gets the folder, the other is refused."""
+    found = together(tmp_path / "logs", *[(learn, data(made), tmp_path / "run", hidden) for hidden in (8, 9)])
+    assert sorted(code or 0 for code in found.codes()) == [0, 1]
+    lost = next(k for k, p in enumerate(found.processes) if p.exitcode)
+    assert "holds another run" in found.said(lost)
+    weights(tmp_path / "run")
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_generating_one_data_set(count: int, made: Path, tmp_path: Path) -> None:
+    found = together(tmp_path / "logs", *[(make, tmp_path)] * count)
+    assert found.codes() == [0] * count, found.said()
+    assert data(tmp_path).read_bytes() == data(made).read_bytes() and left_over(tmp_path) == []
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_rollouts_into_one_file(count: int, made: Path, tmp_path: Path) -> None:
+    assert alone(tmp_path / "logs", roll, made / "run", tmp_path / "whole.h5")[0] == 0
+    found = together(tmp_path / "logs", *[(roll, made / "run", tmp_path / "x.h5")] * count)
+    assert found.codes() == [0] * count, found.said()
+    assert (tmp_path / "x.h5").read_bytes() == (tmp_path / "whole.h5").read_bytes() and left_over(tmp_path) == []
+
+
+def new(folder: Path) -> None:
+    template.TRAIN, template.TEST, template.STEPS = 1, 1, 2
+    dgnet("new", folder)
+
+
+def test_six_new_projects_of_one_name(tmp_path: Path) -> None:
+    found = together(tmp_path / "logs", *[(new, tmp_path / "plate")] * 6)
+    assert sorted(code or 0 for code in found.codes()) == [0, 2, 2, 2, 2, 2]
+    assert len(list((tmp_path / "plate" / "runs").iterdir())) == 4 and left_over(tmp_path) == []
+    assert sum("is not empty" in found.said(k) for k in range(6)) == 5
+
+
+def cell(folder: Path) -> None:
+    engine.POLL = 0.05
+    summary = engine.run([Cell("classical", "laser-heat", "small", "same-mesh", few=1)],
+                         engine.Options(folder / "data", folder, say=lambda text: None))
+    assert not summary.failed, summary.failed
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_one_cell_by_many(count: int, tmp_path: Path) -> None:
+    found = together(tmp_path / "logs", *[(cell, tmp_path)] * count)
+    assert found.codes() == [0] * count, [found.said(k)[-500:] for k in range(count)]
+    assert len(engine.load([tmp_path])) == 1 and left_over(tmp_path) == []
