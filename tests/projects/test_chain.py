@@ -1,6 +1,7 @@
 """From `dgnet new` to a rollout, by the commands and in Python."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import meshio
@@ -10,6 +11,7 @@ import torch
 
 from dgnet.data import Dataset
 from dgnet.errors import InputError
+from dgnet.evaluation.bars import error_bars
 from dgnet.evaluation.evaluate import evaluate
 from dgnet.evaluation.rollouts import roll_out
 from dgnet.mesh import load as load_mesh
@@ -114,8 +116,14 @@ def test_calibration_is_found_and_said(tmp_path: Path, monkeypatch: pytest.Monke
                         + "[training]\nwindows = [4]\niterations = [2]\n"
                         + "[model]\ndecoder = \"none\"\nnetwork = false\nfree = false\n")
     assert command(monkeypatch, "train", folder, "--out", tmp_path / "run", "--json", tmp_path / "t.json") == 0
-    found = json.loads((tmp_path / "t.json").read_text())["coefficients"]["diffusion"]
-    assert found == pytest.approx(1.2, rel=0.02) and f"diffusion: {found:.4g} times" in capsys.readouterr().out
+    told = json.loads((tmp_path / "t.json").read_text())
+    found, bar, text = told["coefficients"]["diffusion"], told["error_bars"]["diffusion"], capsys.readouterr().out
+    assert found == pytest.approx(1.2, rel=0.02) and f"diffusion: {found:.4g} times" in text and "bias of the mesh" in text
+    assert abs(np.log(bar["best"] / 1.2)) < bar["error"] and bar["factor"] == found
+    run = Run.open(tmp_path / "run")
+    assert (tmp_path / "run" / "coefficients.json").is_file() and asdict(error_bars(run)["diffusion"]) == bar
+    (tmp_path / "run" / "coefficients.json").write_text("{}")  # made again
+    assert error_bars(run)["diffusion"].best == pytest.approx(bar["best"], rel=1e-6)
 
 
 def test_an_unknown_reaction_is_learned(tmp_path: Path) -> None:

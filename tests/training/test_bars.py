@@ -129,6 +129,14 @@ def test_coefficients_go_with_the_mesh() -> None:
     assert torch.equal(fine.pde.velocity(1.0)[: mesh.n_nodes], pde.velocity(1.0))  # type: ignore[misc, operator]
 
 
+def test_what_the_data_do_not_tell_is_said() -> None:
+    states, source = truth(2, 2, 0.2)
+    base = equation(plate(2, 2), TRUE | {"decay": 1e-9})
+    model = DGNet(DGNetConfig(decoder="none", network=False, calibrate=("decay",)), base).double()
+    for data in (Corpus(states, source, None, DT, (0.0,)), Corpus(0 * states, 0 * source, None, DT, (0.0,))):
+        assert str(uncertainty(model, base, data)["decay"]) == "not determined by these data"
+
+
 @pytest.mark.parametrize(("pde", "name", "word"), [
     (PDE(diffusion=0.1), "decay", "decay is zero everywhere"),
     (PDE(diffusion=0.0, decay=1.0), "diffusion", "diffusion is zero everywhere"),

@@ -76,6 +76,8 @@ class Bar:
         def signed(x: float) -> str:
             return f"{x:+.1%}" if abs(x) >= 1e-3 else f"{x:+.1g}"
 
+        if not self.error < 1:
+            return "not determined by these data"
         if math.isnan(self.mesh):
             return f"{self.best:.4g} ± {self.error:.1%}, the bias of the mesh not included: too many nodes to refine it"
         return (f"{self.best:.4g} ± {self.error:.1%} without the bias of the mesh ({signed(self.mesh)}) and of the time step "
@@ -107,6 +109,7 @@ def uncertainty(model: DGNet, base: Discretisation, train: Corpus, source: Sourc
         residual, jacobian = _converged(twin, exact, data, stage, parameters)
         theta = _flat(parameters)
         noise = (residual.square().mean() * _inverse(jacobian.T @ jacobian).diagonal()).sqrt()
+        noise = torch.where(jacobian.any(0), noise, math.inf)  # nothing depends on it
         mesh = plain = step = torch.full_like(noise, math.nan)
         if rows:
             if rows < len(data):
