@@ -14,12 +14,13 @@ import torch
 from dgnet import cli
 from dgnet.data import Dataset
 from dgnet.errors import InputError, SolveError
+from dgnet.evaluation import drives, series
 from dgnet.evaluation import rollouts as module
-from dgnet.evaluation import series
 from dgnet.evaluation.metrics import rne
-from dgnet.evaluation.rollouts import SpotTable, roll_out
+from dgnet.evaluation.rollouts import roll_out
 from dgnet.models import rollout
 from dgnet.problems import step_average
+from dgnet.problems.spot_table import SpotTable
 from dgnet.scenarios import get
 from dgnet.scenarios.generate import generate
 from dgnet.scenarios.lasers import AMBIENT
@@ -166,8 +167,8 @@ def test_streamed_in_blocks_equals_whole(drive: str, folder: Path, tmp_path: Pat
     monkeypatch.setattr(module, "_BLOCK", 7 * 4 * states.shape[1])  # seven steps at a time
     monkeypatch.setattr(series, "_CHUNK", 3 * 4 * states.shape[1])  # three states a chunk
     held: list[int] = []
-    monkeypatch.setattr(module.StoredDrive if drive == "stored" else module.TableDrive, "rows",
-                        _counting(module.StoredDrive if drive == "stored" else module.TableDrive, held))
+    kind = drives.StoredDrive if drive == "stored" else drives.TableDrive
+    monkeypatch.setattr(kind, "rows", _counting(kind, held))
     blocks, again = collected(folder, **options, out=tmp_path / "blocks.h5")
     assert max(held) == 7 and sum(held) == whole["steps"]
     assert np.allclose(again, states, rtol=1e-6)
@@ -219,7 +220,7 @@ def test_nothing_is_left_when_a_rollout_fails(folder: Path, tmp_path: Path) -> N
     ((), "needs --source, --trajectory or --initial"),
     (("--trajectory", 99), "no number 99"),
     (("--trajectory", 0, "--steps", 41), "source for 40 steps"),
-    (("--trajectory", 0, "--steps", 0), "positive"),
+    (("--trajectory", 0, "--steps", 0), "greater than or equal to 1"),
     (("--trajectory", 0, "--out", "x.csv"), "must end in .h5"),
     (("--trajectory", 0, "--vtk", "x.vtu"), "must end in .pvd"),
     (("--source", "nowhere.csv"), "no file nowhere.csv"),

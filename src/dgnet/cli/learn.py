@@ -254,7 +254,9 @@ def _evaluate_pretrained(name: str, truth: str, data: Path, trajectories: int | 
 
 @app.command()
 def rollout(run: Path,
-            source: Annotated[Path | None, typer.Option(help="CSV of moving spots: t, x, y[, z], radius, power[, spot].")] = None,
+            source: Annotated[str | None, typer.Option(help="CSV of moving spots (t, x, y[, z], radius, power[, spot]), a source "
+                                                       "in .npy, .npz, .h5, .pvd, .vtu or .xdmf, or physics:NAME, a function "
+                                                       "f(x, t) of the problem's physics.py.")] = None,
             trajectory: Annotated[int | None, typer.Option(help="Stored trajectory: its start, its flow and, without --source, its "
                                                            "source.")] = None,
             initial: Annotated[Path | None, typer.Option(help="Start as .npy, [nodes] or [nodes, fields].")] = None,
@@ -271,6 +273,9 @@ def rollout(run: Path,
                                                     callback=file_to_write)] = None,
             png: Annotated[Path | None, typer.Option(help="Snapshots, FILE.png.", callback=file_to_write)] = None,
             every: Annotated[int, typer.Option(help="Files get one state every so many steps.", min=1)] = 1,
+            dt: Annotated[float | None, typer.Option(help="Another time step than that of the training.")] = None,
+            mesh: Annotated[Path | None, typer.Option(help="File of another mesh with the same names of boundaries; the model "
+                                                      "needs free = false.")] = None,
             problem: Problem = None, allow_different: AllowDifferent = False, device: Device = "cpu",
             json_path: Json = None) -> None:
     """Roll out a trained run for a new source and start, streaming the states to disk. Interrupted, the same command goes on."""
@@ -281,7 +286,7 @@ def rollout(run: Path,
     with reporting() as report:
         result = rollouts.roll_out(run, source=source, trajectory=trajectory, initial=initial, data=data, steps=steps, out=out,
                                    vtk=vtk, xdmf=xdmf, gif=gif, mp4=mp4, png=png, every=every, device=device, report=report,
-                                   run=opened)
+                                   run=opened, dt=dt, mesh=mesh)
     write_json(json_path, result)
     console.print(rollouts.summary(result), highlight=False, soft_wrap=True)
 

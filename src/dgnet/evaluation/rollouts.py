@@ -1,6 +1,6 @@
 """`dgnet rollout`: a trained run for a source and a start of one's own, its states streamed to disk.
 
-Sources come as a table of moving Gaussian spots (CSV) or from a stored trajectory. Neither the states nor long sources are held in
+Sources come in whatever data come in (`drives`) or from a stored trajectory. Neither the states nor long sources are held in
 memory: states go to HDF5 (docs/data-format.md, one trajectory) as they are made, a source is averaged block by block, and files for
 other programs are written from what is on disk. A rollout that was killed goes on where its last checkpoint is (`Store`).
 """
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,13 +23,14 @@ from dgnet import __version__
 from dgnet.data import Dataset, Header
 from dgnet.errors import InputError, NoRoom, SolveError
 from dgnet.evaluation import series
+from dgnet.evaluation.drives import Drive, Opened, StoredDrive, opened
+from dgnet.evaluation.elsewhere import on_other_mesh, with_step
 from dgnet.evaluation.pictures import needs_ffmpeg
 from dgnet.evaluation.series import Store, written
 from dgnet.evaluation.trust import Guard, sentence, training_range
 from dgnet.green import GreenSolver
 from dgnet.green.bounds import Bounds
 from dgnet.models import few_threads, rollout
-from dgnet.problems.spot_table import SpotTable
 from dgnet.scenarios.fits import check_fits
 from dgnet.scenarios.scenario import Scenario, given_velocity
 from dgnet.training.run import Run, base_problem
@@ -43,39 +44,6 @@ GIF_FRAMES, MP4_FRAMES, SNAPSHOTS = 60, 240, 5  # at most
 
 
 # ---------------------------------------------------------------------- sources
-
-
-class Drive(Protocol):
-    """Step-averaged source by the block."""
-
-    def rows(self, start: int, stop: int) -> Tensor:
-        """Averages of the steps start .. stop-1 as [1, n, N, F]."""
-        ...
-
-
-@dataclass(frozen=True, eq=False)
-class TableDrive:
-    """Averages of a table of spots at the nodes of a mesh."""
-
-    table: SpotTable
-    x: Tensor  # [N, d], float64
-    dt: float
-
-    def rows(self, start: int, stop: int) -> Tensor:
-        return self.table.average(self.x, start, stop, self.dt)
-
-
-@dataclass(frozen=True, eq=False)
-class StoredDrive:
-    """Averages of a trajectory on disk."""
-
-    data: Dataset
-    number: int
-
-    def rows(self, start: int, stop: int) -> Tensor:
-        part = self.data.read(self.number, start, stop - start, only=("source_average",)).source_average
-        assert part is not None
-        return torch.from_numpy(part)[None]
 
 
 class Driven:
@@ -176,15 +144,17 @@ class Outputs:
             needs_ffmpeg()
 
 
-def roll_out(folder: Path, *, source: Path | None = None, trajectory: int | None = None, initial: Path | None = None,
+def roll_out(folder: Path, *, source: Path | str | None = None, trajectory: int | None = None, initial: Path | None = None,
              data: Path | None = None, steps: int | None = None, out: Path | None = None, vtk: Path | None = None,
              xdmf: Path | None = None, gif: Path | None = None, mp4: Path | None = None, png: Path | None = None, every: int = 1,
-             device: str = "cpu", report: Report | None = None, sink: Sink | None = None, run: Run | None = None) -> dict[str, Any]:
+             device: str = "cpu", report: Report | None = None, sink: Sink | None = None, run: Run | None = None,
+             dt: float | None = None, mesh: Path | None = None) -> dict[str, Any]:
     """Roll out a run; returns figures for a person and for JSON. `run` is that of the folder where it is already open.
 
     `trajectory` (its number in the data file) gives start, flow and source; `source` and `initial` replace what they name. Without
     a start, every field begins at the scenario's offset (an ambient temperature, or zero). Files get every `every`-th state; all
     but HDF5, whose times are even, also the last one. Killed, the same call goes on. `sink` also gets every state that is made.
+    `dt` and `mesh` are another time step and the file of another mesh, where the model allows it (`elsewhere`).
     """
     if source is None and trajectory is None and initial is None:
         raise InputError("a rollout needs --source, --trajectory or --initial")
@@ -198,33 +168,37 @@ def roll_out(folder: Path, *, source: Path | None = None, trajectory: int | None
     used = data or run.data
     if out is not None and out.resolve() == used.resolve():
         raise InputError(f"{out} is the data set of the run; choose another name for --out")
-    scenario, mesh, names = run.scenario, run.scenario.mesh, run.scenario.pde.fields
-    if source is not None and len(names) != 1:
-        raise InputError(f"a table of spots drives one field, '{scenario.name}' has {len(names)}")
-    table = None if source is None else SpotTable.read(source, mesh.dim)
+    trained = run.scenario
+    if mesh is not None:
+        if trajectory is not None:
+            raise InputError("--mesh goes with --source and --initial: a stored trajectory is on the mesh of the training")
+        run = on_other_mesh(run, mesh)
+    run = run if dt is None or dt == trained.dt else with_step(run, dt)
+    scenario, part, names = run.scenario, run.scenario.mesh, run.scenario.pde.fields
+    given = None if source is None else opened(str(source), run, device)
     with ExitStack() as stack:
         stored = None
         if trajectory is not None:
             stored = stack.enter_context(Dataset(used))
-            check_fits(stored, scenario, from_zero=True)
+            check_fits(stored, trained, from_zero=True)
         elif scenario.flow is not None:
             raise InputError(f"'{scenario.name}' needs a flow: name the trajectory that has it with --trajectory")
-        steps = _steps(scenario, stored, trajectory, table, steps)
+        ratio = scenario.dt / trained.dt
+        steps = _steps(scenario, stored, trajectory, given, steps, ratio)
         if out is not None and every > steps:
             raise InputError(f"--every {every} leaves nothing to store of {steps} steps")
         problem, u0 = base_problem(scenario, device), _start(scenario, stored, trajectory, initial).to(device)
         if stored is not None and trajectory is not None and stored.has_velocity:
-            rows = stored.read(trajectory, 0, steps, only=("velocity",)).velocity
+            rows = stored.read(trajectory, 0, min(stored.steps, math.ceil(steps * ratio - 1e-9)), only=("velocity",)).velocity
             assert rows is not None
-            problem = problem.given(given_velocity(torch.from_numpy(rows)[None].to(u0), scenario.dt))
-        drive: Drive | None = None
-        if table is not None:
-            drive = TableDrive(table, torch.tensor(mesh.points, dtype=torch.float64, device=device), scenario.dt)
-        elif stored is not None and trajectory is not None and stored.has_source:
-            drive = StoredDrive(stored, trajectory)
-        compared = stored if table is None and initial is None else None
+            problem = problem.given(given_velocity(torch.from_numpy(rows)[None].to(u0), trained.dt))
+        drive: Drive | None = None if given is None else given.drive
+        if given is None and stored is not None and trajectory is not None and stored.has_source:
+            drive = StoredDrive(stored, trajectory, ratio)
+        compared = stored if given is None and initial is None else None
         known = training_range(run)
-        watch = Watch(scenario, compared, trajectory or 0, steps, None if known is None else Guard(known, mesh, scenario.dt))
+        watch = Watch(scenario, compared, trajectory or 0, steps, None if known is None else Guard(known, part, scenario.dt), ratio)
+        notes = [*run.notes, *([f"{given.note[0].upper()}{given.note[1:]}"] if given is not None and given.note else [])]
 
         store: Store | None = None
         if files.named():
@@ -233,9 +207,10 @@ def roll_out(folder: Path, *, source: Path | None = None, trajectory: int | None
                 "model": run.settings.model, "run": folder.name, "run_identity": run.identity, "truth": "prediction",
                 "source": str(source or ("none" if drive is None else "stored")),
                 "trajectory": -1 if trajectory is None else trajectory, "device": torch.device(device).type, "every": every}
-            header = Header(mesh, names, every * scenario.dt, steps // every, scenario.offsets, origin)
+            header = Header(part, names, every * scenario.dt, steps // every, scenario.offsets, origin)
             request = {"steps": steps, "every": every, "trajectory": trajectory, "device": device, "version": __version__,
-                       "files": [_digest(p) for p in (folder / "run.toml", folder / "weights.pt", source, initial)],
+                       "files": [_digest(p) for p in (folder / "run.toml", folder / "weights.pt", initial, mesh)],
+                       "source": None if given is None else given.digest, "dt": scenario.dt,
                        "problem": run.identity,
                        "data": None if stored is None or trajectory is None else stored.identity([trajectory])}
             first = next(iter(files.named().values()))
@@ -255,12 +230,12 @@ def roll_out(folder: Path, *, source: Path | None = None, trajectory: int | None
                 store.leave() if again else store.discard()
             raise
     findings = [] if watch.guard is None else watch.guard.findings()
-    return {"scenario": scenario.name, "size": scenario.size, "nodes": mesh.n_nodes, "steps": steps, "dt": scenario.dt,
+    return {"scenario": scenario.name, "size": scenario.size, "nodes": part.n_nodes, "steps": steps, "dt": scenario.dt,
             "device": device, "seconds": seconds, "steps_per_second": (steps - resumed) / seconds, "resumed_from": resumed,
             "every": every, "range": {name: [float(low), float(high)] for name, low, high in zip(names, watch.low, watch.high)},
-            "rne": watch.rne, "spots": None if table is None else len(table.names),
+            "rne": watch.rne, "spots": None if given is None else given.spots,
             "training_range": None if known is None else known.as_dict(), "left_range": None if known is None else findings,
-            "warning": sentence(findings), "notes": list(run.notes), **{f.name: None for f in fields(Outputs)},
+            "warning": sentence(findings), "notes": notes, **{f.name: None for f in fields(Outputs)},
             **{name: str(path) for name, path in files.named().items()}}
 
 
@@ -354,7 +329,9 @@ def summary(result: dict[str, Any]) -> str:
 class Watch:
     """Range of every field beside that of the training data, a check that numbers stay finite, the error against a stored truth."""
 
-    def __init__(self, scenario: Scenario, stored: Dataset | None, number: int, steps: int, guard: Guard | None = None) -> None:
+    def __init__(self, scenario: Scenario, stored: Dataset | None, number: int, steps: int, guard: Guard | None = None,
+                 ratio: float = 1.0) -> None:
+        self.ratio = ratio  # step of the rollout over that of what is stored: they are compared where their times meet
         self.guard, self.stride = guard, max(1, steps // 200)  # gradients are looked at 200 times
         width = len(scenario.pde.fields)
         self.low, self.high = np.full(width, math.inf), np.full(width, -math.inf)
@@ -372,7 +349,9 @@ class Watch:
             self.guard.states(k, low[None], high[None])
             if k % self.stride == 0 or k == self.steps:
                 self.guard.gradients(k, u[None])
-        if self.stored is None or k > self.stored.steps:
+        place = k * self.ratio
+        k = round(place)
+        if self.stored is None or k > self.stored.steps or abs(place - k) > 1e-6 * max(1, k):
             return
         if not self.first <= k < self.first + len(self.held):
             self.first = min(k, self.stored.steps - 1)  # a window has at least one step, that is two states
@@ -398,7 +377,7 @@ class Watch:
 
     @property
     def rne(self) -> float | None:
-        if self.stored is None or self.steps > self.stored.steps:
+        if self.stored is None or self.steps * self.ratio > self.stored.steps * (1 + 1e-9):
             return None
         return math.sqrt(self.error / self.size) if self.size > 0 else None
 
@@ -407,13 +386,18 @@ def _digest(path: Path | None) -> str | None:
     return None if path is None else hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _steps(scenario: Scenario, stored: Dataset | None, trajectory: int | None, table: SpotTable | None, steps: int | None) -> int:
+def _steps(scenario: Scenario, stored: Dataset | None, trajectory: int | None, given: Opened | None, steps: int | None,
+           ratio: float) -> int:
+    longest = given.steps if given is not None else None
+    if longest is not None and steps is not None and steps > longest:
+        raise InputError(f"the source is given for {longest} steps, not for {steps}")
     if stored is None or trajectory is None:
-        return steps or scenario.steps
-    steps = steps or stored.steps
-    bound = stored.has_velocity or (stored.has_source and table is None)
-    if bound and steps > stored.steps:
-        raise InputError(f"trajectory {trajectory} has a {'flow' if stored.has_velocity else 'source'} for {stored.steps} steps, "
+        return steps or longest or scenario.steps
+    there = int(stored.steps / ratio * (1 + 1e-9))  # steps of the rollout in the time that is stored
+    steps = steps or min(there, longest or there)
+    bound = stored.has_velocity or (stored.has_source and given is None)
+    if steps < 1 or (bound and steps > there):
+        raise InputError(f"trajectory {trajectory} has a {'flow' if stored.has_velocity else 'source'} for {there} steps, "
                          f"not for {steps}")
     return steps
 

@@ -558,6 +558,71 @@ def driven(found: Found, note: Note, source: SourceSpec, frame: Frame, physics: 
     return replace(found, source=samples, source_average=average), note
 
 
+def source_averages(path: Path, frame: Frame) -> np.ndarray:
+    """Step averages [T, N, F] of the source that a file holds, at the nodes and in steps of dt; samples become their trapezoid.
+
+    .npy and `source_average` of .npz are step averages, `source` of .npz and point data `source` or `source:FIELD` are samples;
+    a data set of dgnet must hold one trajectory.
+    """
+    suffix, width = path.suffix.lower(), len(frame.fields)
+    if suffix in (".npy", ".npz"):
+        return _array_averages(path, frame)
+    if suffix in (".h5", ".hdf5"):
+        rows = list(read_series(path, SeriesSpec(path.name), frame))
+        if len(rows) != 1:
+            raise InputError(f"{path} holds {len(rows)} trajectories; name one with --data {path} --trajectory NUMBER")
+        moved, note = settled(rows[0], SeriesSpec(path.name), frame, str(path))
+        found, _ = driven(moved, note, SourceSpec("file"), frame, Physics(frame.folder), str(path))
+        if found.source_average is None:
+            raise InputError(f"{path} holds no source")
+        return found.source_average
+    if suffix not in READERS:
+        raise InputError(f"{path}: a source is read from .npy, {', '.join(READERS)}, not from '{path.suffix}'")
+    spec = SeriesSpec(path.name, resample=True)
+    names = tuple(f"source:{f}" for f in frame.fields)
+    try:
+        raw = next(iter(read_series(path, spec, replace(frame, fields=names))))
+    except InputError:
+        if width > 1:
+            raise
+        raw = next(iter(read_series(path, spec, replace(frame, fields=("source",)))))
+    samples = settled(raw, spec, frame, str(path))[0].state
+    return 0.5 * (samples[1:] + samples[:-1])
+
+
+def _array_averages(path: Path, frame: Frame) -> np.ndarray:
+    width = len(frame.fields)
+    try:
+        loaded = np.load(path, allow_pickle=False)
+        arrays = {key: loaded[key] for key in loaded.files} if path.suffix.lower() == ".npz" else {"source_average": loaded}
+    except FileNotFoundError as error:
+        raise InputError(f"there is no file {path}") from error
+    except _BROKEN as error:
+        raise InputError(f"{path} is damaged or not what its name says ({type(error).__name__})") from error
+    key = next((k for k in ("source_average", "source") if k in arrays), None)
+    if key is None:
+        raise InputError(f"{path} holds neither 'source' nor 'source_average' (it holds: {', '.join(arrays) or 'nothing'})")
+    value = arrays[key]
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiu":
+        raise InputError(f"{path}: '{key}' must hold numbers")
+    value = value[..., None] if value.ndim == 2 and width == 1 else value
+    if value.ndim != 3 or value.shape[2] != width or len(value) < (1 if key == "source_average" else 2):
+        raise InputError(f"{path}: '{key}' has shape {list(arrays[key].shape)}, expected [time, node, {width}]")
+    value = value.astype(np.float64)
+    if not np.isfinite(value).all():
+        raise InputError(f"{path}: '{key}' is not finite at index {np.argwhere(~np.isfinite(value))[0].tolist()}")
+    if key == "source":
+        found = Found(path.name, value, arrays.get("time"), arrays.get("points"), arrays.get("cells"))
+        samples = settled(found, SeriesSpec(path.name, resample=True), replace(frame, flow=False), str(path))[0].state
+        return 0.5 * (samples[1:] + samples[:-1])
+    points = arrays.get("points")
+    if points is None and value.shape[1] != frame.mesh.n_nodes:
+        raise InputError(f"{path} has {value.shape[1]} nodes and no points, but the mesh has {frame.mesh.n_nodes} nodes")
+    if points is not None and len(points) != value.shape[1]:
+        raise InputError(f"{path} has {value.shape[1]} values for {len(points)} points")
+    return value if points is None else transfer(frame.mesh, points, arrays.get("cells"), str(path))(value)
+
+
 def spot_motion(table: SpotTable, steps: int, dt: float) -> tuple[float, float]:
     """(most radii that a burning spot moves in one step, smallest radius of a burning spot)."""
     state = table.at(dt * np.arange(steps + 1))

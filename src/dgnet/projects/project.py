@@ -159,6 +159,16 @@ def described(folder: Path, name: str, data: Path, steps: int, counts: Mapping[s
     return _without_data(file, _mesh_of(file, physics, None), physics, data, steps, counts)
 
 
+def on_mesh(project: Project, path: Path) -> Scenario:
+    """The project's equation and conditions on the mesh of another file, whose names are those of the problem file."""
+    file, physics = project.file, project.physics
+    assert file is not None and physics is not None
+    fresh = Physics(file.folder, None if physics.kept is None else {})  # values of its own mesh do not fit
+    mesh = build(replace(file.mesh, file=str(path.resolve()), shipped="", shape="", measures={}), file.folder, fresh, str(path))
+    s = project.scenario
+    return replace(s, build_mesh=lambda: mesh, pde=_equation(file, mesh, fresh), conditions=_conditions(file, mesh, fresh))
+
+
 def _without_data(file: ProblemFile, mesh: Mesh, physics: Physics, data: Path, steps: int, counts: Mapping[str, int]) -> Project:
     pde, conditions = _equation(file, mesh, physics), _conditions(file, mesh, physics)
     scenario = _scenario(file.name, file.title, mesh, pde, conditions, file.dt, steps, counts, file.offset,

@@ -1,0 +1,130 @@
+"""What drives a rollout: step averages of a source by the block, from whatever data come from.
+
+`opened` takes a table of moving spots (.csv), step averages or samples in a file (.npy, .npz, .h5, .pvd, .vtu, .xdmf), or
+`physics:NAME`, a function f(x, t) of the problem's physics.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from dgnet.data import Dataset
+from dgnet.errors import InputError
+from dgnet.problems.sources import converged_average
+from dgnet.problems.spot_table import SpotTable
+from dgnet.projects.importers import Frame, OwnSource, source_averages
+from dgnet.training.run import Run
+
+Tensor = torch.Tensor
+FUNCTION = "physics:"
+
+
+class Drive(Protocol):
+    """Step-averaged source by the block."""
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        """Averages of the steps start .. stop-1 as [1, n, N, F]."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class TableDrive:
+    """Averages of a table of spots at the nodes of a mesh."""
+
+    table: SpotTable
+    x: Tensor  # [N, d], float64
+    dt: float
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        return self.table.average(self.x, start, stop, self.dt)
+
+
+@dataclass(frozen=True, eq=False)
+class FunctionDrive:
+    """Averages of a function of space and time."""
+
+    source: OwnSource
+    x: Tensor  # [N, d], float64, on the CPU
+    dt: float
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        return converged_average(self.source, self.x, self.dt * torch.arange(start, stop, dtype=torch.float64), self.dt)[0]
+
+
+@dataclass(frozen=True, eq=False)
+class ArrayDrive:
+    """Averages [T, N, F] that are at hand."""
+
+    averages: np.ndarray
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        return torch.from_numpy(self.averages[start:stop])[None]
+
+
+@dataclass(frozen=True, eq=False)
+class StoredDrive:
+    """Averages of a trajectory on disk whose steps are `ratio` times as long: what a step takes of each stored one, so that the
+    integral over time stays what it is."""
+
+    data: Dataset
+    number: int
+    ratio: float = 1.0  # step of the rollout over step of the data
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        if self.ratio == 1.0:
+            return self._stored(start, stop)
+        ends = self.ratio * np.arange(start, stop + 1)
+        first, last = int(np.floor(ends[0] + 1e-9)), min(self.data.steps, int(np.ceil(ends[-1] - 1e-9)))
+        grid = np.arange(first, last + 1)
+        overlap = np.minimum(ends[1:, None], grid[None, 1:]) - np.maximum(ends[:-1, None], grid[None, :-1])
+        share = torch.from_numpy(overlap.clip(min=0.0) / self.ratio)  # [steps, stored]
+        part = self._stored(first, last)[0]
+        return torch.tensordot(share.to(part.dtype), part, 1)[None]
+
+    def _stored(self, start: int, stop: int) -> Tensor:
+        part = self.data.read(self.number, start, stop - start, only=("source_average",)).source_average
+        assert part is not None
+        return torch.from_numpy(part)[None]
+
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """A source that was named on the command line."""
+
+    drive: Drive
+    steps: int | None = None  # how long it is known; None: as long as one likes
+    spots: int | None = None
+    digest: str = ""
+    note: str = ""  # what is strange about it
+
+
+def opened(source: str, run: Run, device: str) -> Opened:
+    """The source for the run's scenario (mesh and step)."""
+    s = run.scenario
+    names, points = s.pde.fields, torch.tensor(s.mesh.points, dtype=torch.float64)
+    if source.startswith(FUNCTION):
+        if run.project is None or run.project.physics is None:
+            raise InputError(f"--source {source}: '{s.name}' has no physics.py; name a problem's folder with --problem")
+        width = len(names)
+        function = run.project.physics.of_space_time(source.removeprefix(FUNCTION), f"--source {source}",
+                                                     trailing=() if width == 1 else (width,))
+        own = OwnSource(function, width, 0 if width == 1 else None)
+        own(points, torch.zeros(1, dtype=torch.float64))  # says now what is wrong with it
+        text = run.project.physics.text or b""
+        return Opened(FunctionDrive(own, points, s.dt), digest=hashlib.sha256(text + source.encode()).hexdigest())
+    path = Path(source)
+    if path.suffix.lower() == ".csv":
+        if len(names) != 1:
+            raise InputError(f"a table of spots drives one field, '{s.name}' has {len(names)}")
+        table = SpotTable.read(path, s.mesh.dim)
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        return Opened(TableDrive(table, points.to(device), s.dt), None, len(table.names), digest, table.missed(s.mesh.points))
+    averages = source_averages(path, Frame(path.parent, s.mesh, names, s.offsets, s.dt, False)).astype(np.float32)
+    still = "" if averages.any() else f"{path} holds a source that is zero everywhere"
+    return Opened(ArrayDrive(averages), len(averages), None, hashlib.sha256(averages.tobytes()).hexdigest(), still)

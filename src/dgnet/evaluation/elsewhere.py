@@ -1,0 +1,68 @@
+"""A run with another time step or on another mesh than it was trained with: possible where no learned number belongs to them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dgnet.errors import InputError
+from dgnet.mesh import load as load_mesh
+from dgnet.models.dgnet import DGNet
+from dgnet.projects.project import on_mesh
+from dgnet.training.run import Run
+
+
+def with_step(run: Run, dt: float) -> Run:
+    """The run with another time step, over the same time. DGNet solves an equation, so a step may have any length; what it learned
+    beside the coefficients was learned at its own, which the notes say."""
+    if not (isfinite(dt) and dt > 0):
+        raise InputError(f"--dt must be positive, got {dt:g}")
+    s, model = run.scenario, run.model
+    if not isinstance(model, DGNet):
+        raise InputError(f"{run.settings.model} learned steps of {s.dt:g}, not an equation: it has no meaning for --dt {dt:g}")
+    c = model.config
+    bound = {"its residual network": c.residual, "early_steps": c.early_steps > 0, "a step without the solver": not c.green,
+             "an operator without physics": not c.physics}
+    for what, there in bound.items():
+        if there:
+            raise InputError(f"--dt {dt:g}: {what} belongs to the steps of {s.dt:g} that the model was trained with")
+    steps = max(1, round(s.steps * s.dt / dt))
+    note = f"Steps of {dt:g} instead of the {s.dt:g} of the training"
+    if c.decoder != "none":
+        note += (": what was learned about the mesh is used as it is, what it made up for of the step does not follow; the further "
+                 "from the training, the nearer to the classical solver's error. A stored --trajectory measures it")
+    return replace(run, scenario=replace(s, dt=dt, steps=steps), notes=(*run.notes, f"{note}."))
+
+
+def on_other_mesh(run: Run, path: Path) -> Run:
+    """The run on the mesh of a file, with the equation and conditions of its problem. No learned number may belong to an edge."""
+    s, model = run.scenario, run.model
+    if not isinstance(model, DGNet):
+        raise InputError(f"--mesh: only dgnet is used on another mesh than it was trained on, not {run.settings.model}")
+    if model.config.free:
+        raise InputError(f"--mesh: this model has learned numbers for every edge and cell of its mesh ({s.mesh.n_nodes} nodes); "
+                         "train it with free = false in [model] for others")
+    if run.project is not None and run.project.file is not None:
+        other = on_mesh(run.project, path)
+    else:
+        uneven = [name for name in ("diffusion", "decay", "capacity") if any(np.ndim(v) in (1, 3) for v in s.pde.per_field(name))]
+        flow: Any = s.pde.velocity
+        uneven += ["velocity"] * (not callable(flow) and np.ndim(flow) == 2)
+        if uneven:
+            raise InputError(f"--mesh: {uneven[0]} is given for every part of the run's own mesh")
+        mesh = load_mesh(path)
+        other = replace(s, build_mesh=lambda: mesh)
+    if other.mesh.dim != s.mesh.dim:
+        raise InputError(f"--mesh: {path} is {other.mesh.dim}D, the run is about {s.mesh.dim}D")
+    try:
+        other.problem()
+    except InputError as error:
+        raise InputError(f"--mesh {path}: {error}") from error
+    note = (f"On {path.name} ({other.mesh.n_nodes} nodes, spacing {other.mesh.spacing:.3g}) instead of the mesh of the training "
+            f"({s.mesh.n_nodes} nodes, spacing {s.mesh.spacing:.3g}): cells of other sizes and shapes than those are beyond what "
+            "was learned.")
+    return replace(run, scenario=replace(other, steps=s.steps, dt=s.dt), notes=(*run.notes, note))
