@@ -140,8 +140,8 @@ def test_page_of_a_scenario(data: Path, tmp_path: Path, monkeypatch: pytest.Monk
     ratio = rival / own
     word = "smaller error" if ratio >= 1.05 else "No better, no worse" if ratio > 0.95 else "larger error"
     assert word in found.words
-    for needed in ("Laser heat treatment of a plate", "Stable by construction", "source stencil", "residual network", "482 nodes",
-                   "2 training trajectories", "--leave-one-out", "measured from 298.15"):
+    for needed in ("Laser heat treatment of a plate", "adds a bounded amount in each step", "source stencil", "residual network",
+                   "482 nodes", "2 training trajectories", "--leave-one-out", "measured from 298.15"):
         assert needed in found.words, needed
     assert (result["warning"] is None) == ("stay within" in found.words)
     # the spectrum is kept while the weights are, and a mesh too large for it gets one sentence

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dgnet.errors import InputError
-from dgnet.green import Operators, product
+from dgnet.green import GreenSolver, Operators, product
 from dgnet.mesh import Mesh, box, perturbed_square
 from dgnet.models import Classical, rollout
 from dgnet.models.dgnet import (
@@ -40,8 +40,14 @@ SMALL_PAPER = replace(PAPER, hidden=16, layers=2, residual_hidden=16, residual_l
 
 
 def build(config: DGNetConfig, problem: Discretisation, seed: int = 0) -> DGNet:
+    """A factor of a coefficient that is zero is refused, so those are left out."""
+    def given(name: str) -> bool:
+        if name == "convection":
+            return any(isinstance(c, Robin) for c in problem.conditions)
+        return all(bool(torch.as_tensor(value).any()) for value in problem.pde.per_field(name))
+
     torch.manual_seed(seed)
-    return DGNet(config, problem).to(problem.dtype)
+    return DGNet(replace(config, calibrate=tuple(filter(given, config.calibrate))), problem).to(problem.dtype)
 
 
 def randomised(model: DGNet, size: float, seed: int = 1) -> DGNet:
@@ -98,6 +104,21 @@ def test_untrained_is_the_classical_solver_on_every_scenario(name: str) -> None:
             ours = rollout(model, problem, u0, f, steps)
             assert torch.isfinite(theirs).all()
             assert float((ours - theirs).norm()) < 1e-11 * float(theirs.norm()) + 1e-14
+
+
+@pytest.mark.parametrize("form, consistent", [("upwind", 1.0), ("skew", 0.0), ("galerkin", 0.3)])
+def test_what_a_problem_says_of_its_discretisation_is_honoured_or_refused(form: str, consistent: float) -> None:
+    """Not overwritten: untrained, DGNet is the classical solver of that very problem, or says why it cannot be."""
+    mesh = box((6, 5), perturb=0.2, seed=1)
+    problem = Discretisation(mesh, PDE(diffusion=0.01, velocity=no_normal_flow(mesh)), (), 0.05, consistent, form)
+    u0 = torch.randn(1, mesh.n_nodes, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        theirs = rollout(Classical(), problem, u0, None, 5)
+        assert torch.equal(theirs[:, 1], GreenSolver(problem).step(u0))
+        ours = rollout(build(replace(EVERYTHING, advection_form=form, consistent=consistent), problem), problem, u0, None, 5)
+        assert float((ours - theirs).norm()) < 1e-11 * float(theirs.norm())
+        with pytest.raises(InputError, match=r"the problem.s \w+ is .+, that of the model"):
+            build(EVERYTHING, problem).prepare(problem)
 
 
 def boundary_case(kind: str) -> Discretisation:

@@ -336,7 +336,7 @@ def study(model: DGNet, problem: Discretisation, truth_states: Tensor | None = N
     `source` [B, T, N, F] is the step-averaged one that goes with the states, whose first time is `t`. At most `steps` steps of them
     are used, evenly spread. `dense` overrides the size up to which all eigenvalues are computed.
     """
-    p = doubled(problem).recast(model.config.consistent, model.config.advection_form)
+    p = model.own_form(doubled(problem))
     twin = copy.deepcopy(model).to("cpu", torch.float64).eval()
     if not model.config.green:
         raise InputError("variant D has no operator to analyse: it does not solve")

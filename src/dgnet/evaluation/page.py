@@ -189,12 +189,14 @@ def _stability(run: Run, data: Corpus, folder: Path) -> str:
     flow = None if data.velocity is None else data.velocity[:1].cpu()
     problem = replace(data, velocity=flow).problem(base_problem(run.scenario, "cpu"))
     proof = ""
-    if model.config.structured and problem.pde.velocity is None:
+    if model.config.residual:
+        proof = "<p>The residual network adds a bounded amount in each step; that it never adds up is promised by nothing.</p>"
+    elif model.config.structured and problem.pde.velocity is None:
         proof = ("<p>Stable by construction: without a source and a reaction the energy ‖u‖<sub>M</sub> cannot grow, whatever the "
                  "weights are.</p>")
     elif model.config.structured:
-        proof = ("<p>What was learned cannot make it unstable: mass and diffusion keep their signs for any weights. Advection is "
-                 "the flow's own.</p>")
+        proof = ("<p>What was learned makes no energy: mass and diffusion keep their signs for any weights. What a flow brings in "
+                 "through the boundary, and in the Galerkin form its divergence on the mesh, can.</p>")
     if problem.n > LARGE:
         return f"{head}{proof}<p>The spectrum of {problem.n:,} nodes is left to <code>dgnet analyse</code>.</p></section>"
     numbers = _spectrum(run, problem, folder)

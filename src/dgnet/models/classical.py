@@ -15,13 +15,15 @@ Tensor = torch.Tensor
 
 @dataclass(frozen=True)
 class Classical:
-    """Crank-Nicolson finite elements without a learned weight. `consistent` 1: Galerkin mass; 0: lumped, the paper's L_physics.
+    """Crank-Nicolson finite elements without a learned weight.
 
     `damped_start`: that many first steps are each replaced by two backward Euler half steps (Rannacher), which use the
     same matrix and remove the ringing of Crank-Nicolson on rough initial data without losing second order.
+
+    `consistent` 1: Galerkin mass; 0: lumped, the paper's L_physics; None: as the problem says.
     """
 
-    consistent: float = CONSISTENT
+    consistent: float | None = None
     backend: str = "auto"
     damped_start: int = 0
     theta: float = 0.5
@@ -31,6 +33,8 @@ class Classical:
 
     @property
     def name(self) -> str:
+        if self.consistent is None:
+            return "classical"
         kinds = {CONSISTENT: "consistent", LUMPED: "lumped"}
         return f"classical ({kinds.get(self.consistent, f'{self.consistent:g} consistent')})"
 
@@ -39,7 +43,9 @@ class Classical:
         return self.damped_start
 
     def prepare(self, problem: Discretisation, batch: int = 1, steps: int = 1000, careful: bool = False) -> GreenSolver:
-        problem = problem.held().recast(self.consistent, problem.advection_form)
+        problem = problem.held()
+        if self.consistent is not None:
+            problem = problem.recast(self.consistent, problem.advection_form)
         solver = GreenSolver(problem, self.backend, self.theta, self.tolerance, solves=steps, columns=batch)
         solver.monitor.deferred = problem.geometry.device.type == "cuda" and not careful
         return solver

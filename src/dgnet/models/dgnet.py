@@ -50,7 +50,7 @@ from dgnet.green.backends import Prepared, apply, prepare
 from dgnet.mesh import Mesh
 from dgnet.models.gnn import MLP, GeometryNet, MeshGraph, StateNet
 from dgnet.operators import EdgeMatrix, Geometry, mass, nodal_velocity
-from dgnet.problems import Discretisation, Robin
+from dgnet.problems import CONSISTENT, Discretisation, Robin
 
 Tensor = torch.Tensor
 
@@ -86,7 +86,7 @@ class DGNetConfig:
     regions: bool = False  # calibrate diffusion and decay in each of the mesh's regions by itself
     physics: bool = True  # off: the paper's variant A
     green: bool = True  # off: the paper's variant D, a network that only sees what the operator gives
-    consistent: float = 1.0
+    consistent: float = 1.0  # these two hold for a problem that has the usual ones (1, "galerkin"); one that has others must agree
     advection_form: str = "galerkin"
     edge_limit: float = 0.3  # |L_neural| against the local physical operator, `edge` decoder
     hidden: int = 64
@@ -235,7 +235,7 @@ class DGNet(nn.Module):
             cache["graph"] = MeshGraph.of(problem.geometry)
         graph: MeshGraph = cache["graph"]
         problem = problem.held() if self.config.green else problem  # networks keep their own precision
-        problem = problem.recast(self.config.consistent, self.config.advection_form)
+        problem = self.own_form(problem)
         operators, start = self.hybrid(problem, graph)
         first, switch = None, None
         if self.config.early_steps:
@@ -255,6 +255,15 @@ class DGNet(nn.Module):
         with self.mixed():
             parts = None if net is None or torch.is_grad_enabled() else net.edge_parts(graph)
         return State(solver, graph, start, parts, early, switch)
+
+    def own_form(self, p: Discretisation) -> Discretisation:
+        """The problem in the discretisation that this model corrects. A problem that asks for another one is not overruled."""
+        c = self.config
+        for what, asked, usual, mine in (("advection_form", p.advection_form, "galerkin", c.advection_form),
+                                         ("consistent", p.consistent, CONSISTENT, c.consistent)):
+            if asked not in (usual, mine):
+                raise InputError(f"the problem's {what} is {asked!r}, that of the model {mine!r}: give DGNetConfig the same")
+        return p.recast(c.consistent, c.advection_form)
 
     def step(self, state: State, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
         if k == 0 and state.start is not None:
