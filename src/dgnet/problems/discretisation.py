@@ -309,6 +309,13 @@ class Discretisation:
         return mask[:1] if bool((mask == mask[:1]).all()) else mask
 
     @cached_property
+    def walls(self) -> tuple[Tensor, Tensor]:
+        """Degrees of freedom that some field has fixed [m], and which of the fields [m, f]."""
+        assert self.fixed is not None
+        nodes = self.fixed.any(0).nonzero()[:, 0]
+        return nodes, self.fixed.T.index_select(0, nodes)
+
+    @cached_property
     def pivot(self) -> int:
         """A degree of freedom that no condition fixes, if there is one: its value serves as the reference of a step."""
         return 0 if self.fixed is None else int(self.fixed.any(0).int().argmin())
