@@ -7,12 +7,15 @@ import numpy as np
 import pytest
 import torch
 
+from dgnet.data import Dataset
 from dgnet.mesh import box, save
 from dgnet.models import Classical, rollout
-from dgnet.problems import PDE, Dirichlet, Discretisation
+from dgnet.problems import CONSISTENT, LUMPED, PDE, Dirichlet, Discretisation
 from dgnet.projects import load, project, trajectory
 from dgnet.projects.check import Item, check, smallest_angles
 from dgnet.projects.project import Project
+from dgnet.training.fit import Corpus, evaluate_rne
+from dgnet.training.run import base_problem
 from tests.projects.conftest import DT, STEPS, TOML, command, plate, write_tiny
 
 
@@ -111,3 +114,24 @@ def test_flat_cells(tmp_path: Path) -> None:
     save(type(mesh)(points, mesh.cells, mesh.boundaries), folder / "plate.msh")
     found = items(load(folder))
     assert found["cells"].verdict == "warn" and "nearly flat" in found["cells"].text
+
+
+@pytest.mark.parametrize("driven", [False, True])
+def test_check_train_and_evaluate_judge_alike(tmp_path: Path, driven: bool) -> None:
+    """A plate of 10 m x 1 mm: what `check` says of the classical solver is what `train` and `evaluate` compare with."""
+    mesh = box((20, 4), upper=(10.0, 1e-3))
+    pde, walls, dt = PDE(("T",), diffusion=1e-5), [Dirichlet("left", 350.0)] if driven else [], 5.0
+    u = torch.full((1, mesh.n_nodes, 1), 300.0, dtype=torch.float64)
+    states = rollout(Classical(), Discretisation(mesh, pde, walls, dt), u, None, 20)[0].numpy()
+    data = [trajectory(states, mesh, dt, split=s) for s in ("train", "test")]
+    own = project("slender", mesh, pde, walls, dt, data, tmp_path / "d.h5")
+    found = items(own)
+    with Dataset(own.data) as stored:
+        corpus = Corpus.read(stored, stored.of("test"), "cpu")
+    judged = {name: evaluate_rne(Classical(kind), base_problem(own.scenario, "cpu"), corpus)
+              for name, kind in (("consistent", CONSISTENT), ("lumped", LUMPED))}
+    errors = found["classical"].numbers["errors"]["test"]
+    assert errors == pytest.approx(judged, rel=1e-6, abs=1e-12)
+    assert errors["consistent"] < (1e-6 if driven else 1e-12)
+    assert found["solver"].verdict == "note" and found["solver"].numbers["precision"] == "float64"
+    assert "computed in double precision, since the stiffness number" in found["solver"].text
