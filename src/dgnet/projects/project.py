@@ -146,8 +146,8 @@ def carried(folder: Path, name: str, data: Path, steps: int, counts: Mapping[str
         raise InputError(f"{folder} is incomplete: it does not hold what `dgnet train` puts there")
     try:
         with np.load(folder / VALUES, allow_pickle=False) as archive:
-            kept = {str(key): archive[f"value{i}"] for i, key in enumerate(archive["names"])}
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
+            kept = {str(key): archive[f"value{i}"].astype(np.float64) for i, key in enumerate(archive["names"])}
+    except (OSError, ValueError, TypeError, KeyError, EOFError, BadZipFile) as error:
         raise InputError(f"{folder / VALUES} is damaged") from error
     return _without_data(read(folder, name), load_mesh(folder / MESH), Physics(folder, kept), data, steps, counts)
 

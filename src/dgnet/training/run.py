@@ -243,8 +243,8 @@ def _check_same(path: Path, tables: Mapping[str, Any]) -> None:
         return
     found, wanted = read_toml(path), tomllib.loads(to_toml(tables))
     if "trained_on" not in found:
-        raise InputError(f"{path.parent} holds a run of an older version, which does not say what it was trained on; choose "
-                         "another folder (--out) or remove it")
+        raise InputError(f"{path.parent} holds another run, of an older version that does not say what it was trained on; "
+                         "choose another folder (--out) or remove it")
     parts = []
     for name in tables:
         old, new = ({k: v for k, v in t.items() if (name, k) not in (("run", "data"), ("run", "project"))}

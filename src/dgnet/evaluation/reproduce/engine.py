@@ -218,7 +218,8 @@ def _train(cell: Cell, options: Options) -> dict[str, Any]:
     def attempt_training() -> tuple[Run, Progress]:
         return train(scenario, cell.truth, path, folder / "run", model=how.model, recipe=how.recipe, seed=cell.seed,
                      device=options.device, budget=options.budget, trajectories=cell.trajectories or None, config=config,
-                     plan=plan, unknown_reaction=cell.unknown_reaction, report=options.tell)
+                     plan=plan, unknown_reaction=cell.unknown_reaction, report=options.tell,
+                     portable=False)  # its data can be made again, and a cell is copied from machine to machine
 
     try:
         run, progress = attempt_training()
