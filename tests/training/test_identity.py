@@ -311,3 +311,18 @@ def test_states_of_a_rollout_carry_checksums(place: Path) -> None:
     out.write_bytes(content)
     with Dataset(out) as data, pytest.raises(InputError, match="checksum differs"):
         data.read(0)
+
+
+def test_a_flipped_bit_in_the_data_is_one_sentence(place: Path, monkeypatch: pytest.MonkeyPatch,
+                                                   capsys: pytest.CaptureFixture[str]) -> None:
+    run = place / "run"
+    path = run / "trained-on.h5"
+    with Dataset(path) as data:
+        state = data.read(data.of("test")[0]).state
+    content = bytearray(path.read_bytes())
+    content[content.index(state.tobytes()) + 400] ^= 1
+    path.write_bytes(content)
+    monkeypatch.setenv("DGNET_VERIFY", "1")  # and what the option sets is undone
+    assert command(monkeypatch, "evaluate", run, "--no-figures") == 2
+    assert "checksum differs" in said(capsys)
+    assert command(monkeypatch, "--no-verify", "evaluate", run, "--no-figures") == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import signal
 import sys
@@ -48,9 +49,13 @@ _DEBUG = [False]
 
 
 @app.callback()
-def root(debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of whatever goes wrong.")] = False) -> None:
+def root(debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of whatever goes wrong.")] = False,
+         no_verify: Annotated[bool, typer.Option("--no-verify", help="Read data sets and weights whose checksums differ.")] = False,
+         ) -> None:
     """Discrete Green networks on unstructured meshes."""
     _DEBUG[0] = debug
+    if no_verify:
+        os.environ["DGNET_VERIFY"] = "0"  # so that processes that this one starts know, too
 
 
 def main() -> None:
