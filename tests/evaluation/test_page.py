@@ -199,11 +199,13 @@ def test_page_of_a_project_names_coefficients_with_units(tmp_path: Path, monkeyp
     assert rows["convective exchange"].value == "0.32 m/s (given: 0.4)"
     for row in rows.values():
         assert f"{row.factor:.4g} ×" in found.words and row.value in found.words
-    assert "reaction network" in found.words and "not part of this verdict" in found.words
+    assert "reaction.csv" in found.words and "not part of this verdict" in found.words
     assert "was not told the reaction and the calibrated diffusion and the calibrated convection" in found.words
     result = scoring.evaluate(run, run.data)[0]
     assert f"Told what was found, its error is {page._percent(result['told']['fluctuation'])}" in found.words
     assert scoring.figures.TOLD in found.words and "were not told the reaction" in scoring.table(result)
+    head = (folder / "page" / "reaction.csv").read_text().splitlines()[0]
+    assert head == "T [K],r [K/s],standard deviation of r [K/s],share of training states"
     assert (folder / "page" / "reaction.png").exists() and len(found.images) == 6  # one test trajectory: no worst, but the reaction
 
 

@@ -141,6 +141,11 @@ def test_an_unknown_reaction_is_learned(tmp_path: Path) -> None:
     run, _ = train_project(own, tmp_path / "run", minutes=0.05)
     assert run.model.config.reaction == "learned" and not run.model.config.learn_source
     assert evaluate(run, own.data)[0]["gain"] < 0.05
+    head, *rows = (tmp_path / "run" / "reaction.csv").read_text().splitlines()
+    assert head == "T,r,standard deviation of r,share of training states"
+    T, r, deviation, share = np.array([[float(v) for v in row.split(",")] for row in rows]).T
+    seen = share > 0.002
+    assert np.abs(r + 2.0 * T)[seen].max() < 0.1 * 2.0 * T.max() and (deviation > 0).all() and share.sum() == pytest.approx(1)
 
 
 def test_training_says_what_is_wrong(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,

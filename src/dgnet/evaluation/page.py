@@ -32,6 +32,8 @@ from dgnet.models.dgnet import DGNet
 from dgnet.operators import EdgeMatrix
 from dgnet.problems import Discretisation, Robin
 from dgnet.projects.units import TERMS, Units
+from dgnet.training.curve import FILE as REACTION
+from dgnet.training.curve import curve_of, labels, write_curve
 from dgnet.training.fit import Corpus
 from dgnet.training.run import Run, base_problem
 
@@ -301,7 +303,7 @@ def _learned(run: Run, data: Corpus, folder: Path) -> str:
         parts.append(f"<table><tr><th>correction</th><th>size</th><th>it is</th></tr>{rows}</table>")
     if model.config.reaction == "learned" and model.fields == 1:
         _draw_reaction(folder / "reaction.png", run, data)
-        parts.append("<p>The reaction, over the states of these trajectories:</p>" + _image([folder / "reaction.png"], "reaction"))
+        parts.append(_reaction_words(run, folder) + _image([folder / "reaction.png"], "reaction"))
     parts.append(f"<p>{count:,} weights in all; every correction starts at zero, where the model is the classical solver.</p>")
     return "".join(parts) + "</section>"
 
@@ -339,7 +341,7 @@ def corrections(run: Run, data: Corpus) -> list[tuple[str, str, str]]:
             rows.append(("residual network", f"{float(size):.2g} of a step's change", "what no operator explains"))
         if c.reaction == "learned" and ops.reaction is not None:
             r = torch.stack([p.dt / model.capacity * ops.reaction(one.state[:, k]) for k in steps]).square().mean().sqrt() / change
-            rows.append(("reaction network", f"{float(r):.2g} of a step's change", "production as a function of the local state"))
+            rows.append(("reaction", f"{float(r):.2g} of a step's change", "production as a function of the local state"))
         if state.start is not None:
             u = data.state[:, 0]
             gap = state.start(u).square().mean().sqrt() / (u - u.mean((0, 1))).square().mean().sqrt().clamp(min=1e-30)
@@ -352,10 +354,29 @@ def _share(new: EdgeMatrix, old: EdgeMatrix) -> str:
     return f"{100 * value:.2g}% of the classical one"
 
 
+def _reaction_words(run: Run, folder: Path) -> str:
+    """What the picture of the reaction shows; its numbers are written beside the page."""
+    curve = curve_of(run.model)
+    if curve is None:
+        return "<p>The reaction, over the states of these trajectories; a network has no band:</p>"
+    write_curve(folder / REACTION, curve, _reaction_axes(run))
+    band = "" if np.isnan(curve.deviation).all() else (
+        " The band is two standard deviations wide on either side: noise of the data and the mesh's own error, estimated when the "
+        "reaction was fitted by itself. Where there is no grey column, no training state was: there the curve is a continuation.")
+    data = base64.b64encode((folder / REACTION).read_bytes()).decode()
+    link = f'<a download="{REACTION}" href="data:text/csv;base64,{data}">{REACTION}</a>'
+    return f"<p>The reaction, over the states of these trajectories ({link}).{band}</p>"
+
+
+def _reaction_axes(run: Run) -> tuple[str, str]:
+    return labels(run.scenario.pde.fields[0], _units(run), run.scenario.pde.weighted)
+
+
 def _draw_reaction(path: Path, run: Run, data: Corpus) -> None:
-    """r(u) over the range of the states, beside the equation's own where it has one."""
+    """r(u) over the range of the states, its band, where the training states were, and the equation's own where it has one."""
     model, low, high = run.model, float(data.state.min()), float(data.state.max())
     u = torch.linspace(low, high, 200, device=data.state.device)[:, None]
+    curve, (across, up) = curve_of(model), _reaction_axes(run)
     with torch.no_grad():
         learned = model.prepare(base_problem(run.scenario, str(u.device))).solver.operators.reaction(u)
     with matplotlib.rc_context({**STYLE, "font.size": 9}):
@@ -366,8 +387,21 @@ def _draw_reaction(path: Path, run: Run, data: Corpus) -> None:
                 axis.plot(u.cpu(), run.scenario.pde.reaction(u).cpu(), color=COLOURS["classical_consistent"], lw=3, alpha=0.5,
                           label="the scenario's own, not shown to the model")
         axis.plot(u.cpu(), learned.cpu(), color=COLOURS["dgnet"], lw=1.8, label="learned")
+        if curve is not None and not np.isnan(curve.deviation).all():
+            seen = (curve.u >= low) & (curve.u <= high) & (curve.share > 0)
+            size = np.abs(curve.r[seen]).max(initial=0.0) if seen.any() else 1.0
+            ends = axis.get_ylim()[0] - size, axis.get_ylim()[1] + size  # a band without data must not flatten the curve
+            wide = 2 * curve.deviation
+            axis.fill_between(curve.u, curve.r - wide, curve.r + wide, color=COLOURS["dgnet"], alpha=0.2, lw=0,
+                              label="± 2 standard deviations")
+            axis.set_ylim(max(axis.get_ylim()[0], ends[0]), min(axis.get_ylim()[1], ends[1]))
+            states = axis.twinx()
+            states.bar(curve.u, curve.share, width=curve.u[1] - curve.u[0], color="0.6", alpha=0.4, lw=0)
+            states.set(ylim=(0, 4 * curve.share.max()), yticks=[])
+            states.spines[["top", "right"]].set_visible(False)
+            axis.bar([low], [0], color="0.6", alpha=0.4, label="training states")
         axis.axhline(0, color="k", lw=0.5)
-        axis.set(xlabel=run.scenario.pde.fields[0], ylabel="r", xlim=(low, high))
+        axis.set(xlabel=across, ylabel=up, xlim=(low, high))
         axis.spines[["top", "right"]].set_visible(False)
         axis.legend(frameon=False)
         save(figure, path, 150)

@@ -7,6 +7,7 @@
     weights.pt    the best weights by validation rollout
     last.pt       where to resume
     history.csv   iteration, loss, validation error, seconds; history.png draws it
+    reaction.csv  a learned reaction of one field with its band, where there is one (`curve`)
 """
 
 from __future__ import annotations
@@ -33,9 +34,12 @@ from dgnet.models.registry import configure, entry
 from dgnet.problems import WORKING, Discretisation
 from dgnet.projects import SIZE, Project, carried, carry, described
 from dgnet.projects import load as load_project
+from dgnet.projects.units import Units
 from dgnet.scenarios import get
 from dgnet.scenarios.fits import check_fits
 from dgnet.scenarios.scenario import Scenario
+from dgnet.training.curve import FILE as REACTION
+from dgnet.training.curve import curve_of, labels, write_curve
 from dgnet.training.fit import Corpus, Progress, fit, join_processes, load_checkpoint, save_tensors, split, wait_for_all
 from dgnet.training.identity import differences, digest, fingerprint, of_problem, trained_on
 from dgnet.training.presets import baseline_recipe, model_config, recipe_for
@@ -233,6 +237,10 @@ def train(scenario: Scenario, truth: str, data: Path, folder: Path, *, model: st
             weights = {"sha256": save_tensors(folder / "weights.pt", network.state_dict())}
             write_text(path, to_toml({**tables, "weights": weights}))
             write_history(folder, progress)
+            curve = curve_of(network)
+            if curve is not None:
+                units = Units() if project is None or project.file is None else project.file.units
+                write_curve(folder / REACTION, curve, labels(scenario.pde.fields[0], units, scenario.pde.weighted))
         wait_for_all()
     return Run(folder, settings, scenario, network, project, digest(fingerprint(scenario, code))), progress
 
