@@ -52,13 +52,16 @@ def test_noise_is_not_a_wrong_coefficient(tmp_path: Path) -> None:
 def test_a_wrong_coefficient_is_named_with_its_factor(tmp_path: Path, noise: float) -> None:
     found = judged(tmp_path, PDE(("T",), diffusion=0.02), PDE(("T",), diffusion=0.01), noise)["coefficients"]
     assert found.verdict == "warn" and "diffusion × " in found.text
-    assert found.numbers["factors"]["diffusion"]["factor"] == pytest.approx(2.0, rel=0.1)
+    assert found.numbers["fits"][0]["factors"]["diffusion"] == pytest.approx(2.0, rel=0.1)
 
 
 def test_a_wrong_capacity_is_named_with_its_region(tmp_path: Path) -> None:
     c = np.where(np.isin(np.arange(MESH.n_cells), CORE), 2.5, 1.0)
     found = judged(tmp_path, PDE(("T",), diffusion=0.01, capacity=c), PDE(("T",), diffusion=0.01))["coefficients"]
-    assert found.verdict == "warn" and "capacity in core × 2.5" in found.text
+    assert found.verdict == "warn" and "with capacity in core × 2.5:" in found.text
+    both = np.where(c > 1, 2.5, 0.6)
+    found = judged(tmp_path, PDE(("T",), diffusion=0.01, capacity=both), PDE(("T",), diffusion=0.01))["coefficients"]
+    assert found.verdict == "warn" and "capacity in core × 2.5, capacity elsewhere × 0.6" in found.text
     everywhere = judged(tmp_path, PDE(("T",), diffusion=0.01, capacity=2.0), PDE(("T",), diffusion=0.01))["coefficients"]
     assert everywhere.verdict == "warn" and "capacity × 2:" in everywhere.text
 

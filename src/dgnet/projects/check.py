@@ -19,6 +19,7 @@ from dgnet.mesh import Mesh
 from dgnet.models import Classical, few_threads, rollout
 from dgnet.problems import CONSISTENT, DOUBLE, LUMPED, PDE, WORKING, Discretisation, Robin
 from dgnet.projects.project import Project
+from dgnet.projects.toml import ELSEWHERE
 from dgnet.projects.units import SPEED, TERMS, VOLUMETRIC_HEAT, Units
 from dgnet.scenarios.fits import check_fits
 from dgnet.scenarios.scenario import given_velocity
@@ -364,6 +365,8 @@ def solver_items(project: Project, data: Dataset, device: str, report: Report | 
     elif worst > 0.5:
         grade = "note" if missing else "warn"
         text += "; what is unknown matters" if missing else "; the equation, its units or the source do not fit the data"
+    elif worst > 0.1 and not missing:
+        text, grade = text + "; much for an equation without unknowns: the mesh, dt or a coefficient", "note"
     found.insert(0, Item("classical", grade, text, {"errors": rows}))
     if np.isfinite(explained):
         low, noisy = explained < 0.5, alike < _NOISE and whole > 0.5
@@ -417,66 +420,81 @@ def _explained(problem: Discretisation, batch: Any, most: int = 20) -> tuple[flo
 
 
 def coefficient_items(project: Project, problem: Discretisation, batch: Any, states: Tensor) -> list[Item]:
-    """Would the data fit better with another diffusion, capacity or source? One factor at a time, by least squares on rollouts."""
-    steps, few = min(batch.steps, 60), slice(0, 3)
+    """Would the data fit better with another diffusion, capacity or source? By least squares on rollouts: one factor at a time, and
+    of the capacity one for each region."""
+    steps, few, mesh = min(batch.steps, 60), slice(0, 3), problem.mesh
     truth = batch.state[few, :steps + 1]
     source = None if batch.source_average is None else batch.source_average[few, :steps]
     size = truth - truth[:, :1]
     before = _relative(states[few, :steps + 1] - truth, size)
-    if problem.mesh.n_nodes > _FITTED or not 0.01 < before < float("inf") or project.scenario.flow is not None:
+    if mesh.n_nodes > _FITTED or not 0.01 < before < float("inf") or project.scenario.flow is not None:
         return []  # too large, nothing to explain, or a flow of its own in every trajectory
 
-    def misfit(name: str, factor: float) -> Tensor | None:
-        p, f = problem, source
-        if name == "source":
-            f = None if source is None else source * factor
-        else:
-            p = replace(problem, pde=_scaled(p, name, factor))
+    def misfit(factors: dict[str, float]) -> Tensor | None:
+        p = replace(problem, pde=_scaled(problem, factors))
+        f = None if source is None else source * factors.get("source", 1.0)
         try:
             return (rollout(Classical(CONSISTENT), p, truth[:, 0], f, steps, t0=float(batch.time[0, 0])) - truth).double()
         except SolveError:
             return None
 
-    terms = [t for t in ("diffusion", "capacity") if t not in project.calibrate and (t == "capacity" or _present(project, t))]
-    terms += ["source"] * (source is not None) + [f"capacity in {r}" for r in problem.mesh.regions if len(problem.mesh.regions) < 7]
-    fits = {name: _fit(lambda s, name=name: misfit(name, s)) for name in terms}  # type: ignore[misc]
-    scores = {name: _relative(gap, size) for name, (_, gap) in fits.items()}
-    best = min(scores, key=lambda name: (round(scores[name] / before, 2), terms.index(name)))
-    factor, after = fits[best][0], scores[best]
-    numbers = {"error": before, "factors": {name: {"factor": f, "error": scores[name]} for name, (f, _) in fits.items()}}
-    if after > 0.7 * before or abs(np.log(factor)) < 0.05:
-        return [Item("coefficients", "ok", f"no single factor on {', '.join(terms)} makes the data fit much better", numbers)]
-    text = f"the data fit better with {best} × {factor:.3g}: error {after:.2g} instead of {before:.2g} of what changes"
-    return [Item("coefficients", "warn" if after < 0.5 * before and abs(np.log(factor)) > 0.25 else "note", text, numbers)]
+    trials: list[tuple[str, ...]] = [(t,) for t in ("diffusion", "capacity")
+                                     if t not in project.calibrate and (t == "capacity" or _present(project, t))]
+    trials += [("source",)] * (source is not None)
+    regions = [*mesh.regions, *([ELSEWHERE] if sum(map(len, mesh.regions.values())) < mesh.n_cells else [])]
+    trials += [tuple(f"capacity in {r}" for r in regions)] if 1 < len(regions) < 7 else []
+    fits = [_fit(misfit, names) for names in trials]
+    scores = [_relative(gap, size) for _, gap in fits]
+    best = min(range(len(fits)), key=lambda k: (round(scores[k] / before, 2), k))
+    factors, after = {name: f for name, f in fits[best][0].items() if abs(np.log(f)) > 0.05}, scores[best]
+    numbers = {"error": before, "fits": [{"factors": f, "error": e} for (f, _), e in zip(fits, scores)]}
+    if after > 0.7 * before or not factors:
+        tried = ", ".join("capacity by region" if len(names) > 1 else names[0] for names in trials)
+        return [Item("coefficients", "ok", f"no factor on one of {tried} makes the data fit much better", numbers)]
+    words = ", ".join(f"{name} × {f:.3g}" for name, f in factors.items()).replace(f" in {ELSEWHERE}", f" {ELSEWHERE}")
+    text = f"the data fit better with {words}: error {after:.2g} instead of {before:.2g} of what changes"
+    far = max(abs(np.log(f)) for f in factors.values()) > 0.25
+    return [Item("coefficients", "warn" if after < 0.5 * before and far else "note", text, numbers)]
 
 
-def _fit(misfit: Callable[[float], Tensor | None]) -> tuple[float, Tensor]:
-    """The factor with the smallest misfit and that misfit: Gauss-Newton for its logarithm, from 1."""
-    at, gap = 0.0, misfit(1.0)
+def _fit(misfit: Callable[[dict[str, float]], Tensor | None], names: tuple[str, ...]) -> tuple[dict[str, float], Tensor]:
+    """The factors with the smallest misfit and that misfit: Gauss-Newton for their logarithms, from 1."""
+    def factors(logs: np.ndarray) -> dict[str, float]:
+        return {name: float(np.exp(v)) for name, v in zip(names, logs)}
+
+    at, gap = np.zeros(len(names)), misfit(dict.fromkeys(names, 1.0))
     assert gap is not None
     for _ in range(5):
-        beside = misfit(float(np.exp(at + 0.02)))
-        if beside is None:
+        beside = [misfit(factors(at + 0.02 * e)) for e in np.eye(len(names))]
+        slopes = [(b - gap).flatten() / 0.02 for b in beside if b is not None]
+        if len(slopes) < len(names):
             break
-        slope = (beside - gap) / 0.02
-        step = -float((slope * gap).sum() / slope.square().sum().clamp(min=1e-300))
-        step = float(np.clip(step, -1.5, 1.5))
-        new = misfit(float(np.exp(at + step)))
+        J = torch.stack(slopes, 1)
+        normal = (J.T @ J).cpu().numpy()
+        step = -np.linalg.lstsq(normal, (J.T @ gap.flatten()).cpu().numpy(), rcond=1e-10)[0].clip(-1.5, 1.5)
+        new = misfit(factors(at + step))
         if new is None or float(new.norm()) >= float(gap.norm()):
             break
         at, gap = at + step, new
-        if abs(step) < 0.02:
+        if np.abs(step).max() < 0.02:
             break
-    return float(np.exp(at)), gap
+    return factors(at), gap
 
 
-def _scaled(p: Discretisation, name: str, factor: float) -> PDE:
-    """The equation with one coefficient times a factor, everywhere or in one region."""
-    term, _, region = name.partition(" in ")
-    weight: Any = factor
-    if region:
-        weight = np.ones(p.mesh.n_cells)
-        weight[p.mesh.regions[region]] = factor
-    rows = {f: np.asarray(v, dtype=float) * weight for f, v in zip(p.pde.fields, p.pde.per_field(term))}
-    value = rows[p.pde.fields[0]] if p.pde.shared(term) else rows
-    return replace(p.pde, diffusion=value) if term == "diffusion" else replace(p.pde, capacity=value)
+def _scaled(p: Discretisation, factors: dict[str, float]) -> PDE:
+    """The equation with its diffusion and capacity times factors, everywhere or (`capacity in REGION`) in some cells."""
+    pde = p.pde
+    for name, factor in factors.items():
+        term, _, region = name.partition(" in ")
+        if term == "source":
+            continue
+        weight: Any = factor
+        if region:
+            cells = p.mesh.regions[region] if region != ELSEWHERE else np.setdiff1d(
+                np.arange(p.mesh.n_cells), np.concatenate(list(p.mesh.regions.values())))
+            weight = np.ones(p.mesh.n_cells)
+            weight[cells] = factor
+        rows = {f: np.asarray(v, dtype=float) * weight for f, v in zip(pde.fields, pde.per_field(term))}
+        value = rows[pde.fields[0]] if pde.shared(term) else rows
+        pde = replace(pde, diffusion=value) if term == "diffusion" else replace(pde, capacity=value)
+    return pde
