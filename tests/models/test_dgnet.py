@@ -242,14 +242,14 @@ def test_saturated_weights_never_make_energy(case: str, lumped: bool) -> None:
     for seed in range(2):
         model = randomised(build(config, problem), 30.0, seed)
         with torch.no_grad():
-            state = model.prepare(problem, batch=6, steps=10_000)
+            state = model.prepare(problem, batch=6, steps=1_000)
             M = state.solver.operators.mass
             u = torch.randn(6, mesh.n_nodes, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
             u[:3] /= u[:3].norm()
             if problem.fixed is not None:
                 u = u * (~problem.fixed).T
             before = first = (u * product(M, u)).sum((1, 2))
-            for k in range(10_000):
+            for k in range(1_000):  # ten thousand: tests/models/test_any_weights.py
                 u = model.step(state, u, None, k * problem.dt, k)
                 now = (u * product(M, u)).sum((1, 2))
                 assert bool((now <= before * (1 + 1e-10)).all()), (seed, k)
