@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -136,8 +136,12 @@ def train(context: typer.Context, name: Annotated[str, typer.Argument(help="A sc
 
 
 def tell_training(what: str, model: str, progress: Any, json_path: Path | None, more: Mapping[str, Any] | None = None,
-                  bars: Mapping[str, Any] | None = None) -> None:
-    """The last lines of a training, for people and machines: what it reached, and whether anything was learned at all."""
+                  bars: Mapping[str, Any] | None = None, untold: Sequence[str] = ()) -> None:
+    """The last lines of a training, for people and machines: what it reached, and whether anything was learned at all.
+
+    `untold` is what the classical solver beside it did not know.
+    """
+    rival = f" (which was not told {' and '.join(untold)})" if untold else ""
     verdict = "below" if progress.best < progress.classical else "NOT below"
     learned = progress.best_iteration > 0
     write_json(json_path, {"validation": progress.best, "classical": progress.classical, "iterations": progress.iteration,
@@ -145,7 +149,7 @@ def tell_training(what: str, model: str, progress: Any, json_path: Path | None, 
                            "history": progress.history} | ({} if more is None else {"coefficients": dict(more)})
                | ({} if bars is None else {"error_bars": {name: asdict(bar) for name, bar in bars.items()}}))
     console.print(f"{what}: validation error {progress.best:.3e} after {progress.best_iteration} iterations, {verdict} the "
-                  f"classical solver's {progress.classical:.3e}; {progress.seconds:.0f} s", highlight=False, soft_wrap=True,
+                  f"classical solver's {progress.classical:.3e}{rival}; {progress.seconds:.0f} s", highlight=False, soft_wrap=True,
                   markup=False)
     for name, factor in (more or {}).items():
         bar = f"; error bar: {bars[name]}" if bars and name in bars else ""

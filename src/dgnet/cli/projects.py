@@ -70,6 +70,7 @@ def train_own(folder: Path, out: Path, *, model: str, seed: int, device: str, mi
     from dgnet.cli.learn import tell_training
     from dgnet.data import Dataset
     from dgnet.evaluation.bars import error_bars
+    from dgnet.evaluation.evaluate import untold
     from dgnet.projects import load
     from dgnet.training.fit import join_processes, wait_for_all
     from dgnet.training.own import train_project
@@ -89,4 +90,4 @@ def train_own(folder: Path, out: Path, *, model: str, seed: int, device: str, mi
         run, progress = train_project(project, out, model=model, seed=seed, device=device, minutes=minutes,
                                       trajectories=trajectories, report=tell)
     found: dict[str, Any] = run.model.coefficients() if project.calibrate and model == "dgnet" else {}
-    tell_training(f"{project.scenario.name} ({folder})", model, progress, json_path, found, error_bars(run))
+    tell_training(f"{project.scenario.name} ({folder})", model, progress, json_path, found, error_bars(run), untold(run))
