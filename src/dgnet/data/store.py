@@ -19,7 +19,7 @@ import h5py
 import numpy as np
 import torch
 
-from dgnet.data import digests
+from dgnet.data import digests, typed
 from dgnet.data.trajectory import SPLITS, Batch, Trajectory, collate
 from dgnet.errors import InputError
 from dgnet.files import writing_hdf5
@@ -168,10 +168,15 @@ class Dataset:
 
     @cached_property
     def mesh(self) -> Mesh:
-        group = self._file["mesh"]
-        named = {kind: {name: rows[()] for name, rows in group[kind].items()} if kind in group else {}
-                 for kind in ("boundaries", "regions")}
-        return Mesh(group["points"][()], group["cells"][()], named["boundaries"], named["regions"])
+        group, where = self._file["mesh"], self.path.name
+        named: dict[str, dict[str, np.ndarray]] = {"boundaries": {}, "regions": {}}
+        for kind, found in named.items():
+            inner = typed.group(group, kind, f"{where}: mesh") if kind in group else {}
+            found |= {name: typed.array(inner, name, f"{where}: mesh/{kind}", "iu")[()] for name in inner}
+        try:
+            return Mesh(group["points"][()], group["cells"][()], named["boundaries"], named["regions"])
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from error
 
     @cached_property
     def provenance(self) -> dict[str, Scalar]:
@@ -324,19 +329,16 @@ class Dataset:
         if file.attrs.get("format") != FORMAT:
             raise InputError(f"{name} is an HDF5 file, but not a dgnet data set (its attribute 'format' is not "
                              f"'{FORMAT}')")
-        version = file.attrs.get("version")
+        version = typed.whole(file, "version", name)
         if version != VERSION:
             raise InputError(f"{name} has data format version {version}, this program reads version {VERSION}")
-        for key in ("fields", "dt", "steps"):
-            if key not in file.attrs:
-                raise InputError(f"{name} lacks the attribute '{key}'")
-        self.fields = tuple(str(f) for f in file.attrs["fields"])
-        self.dt, self.steps = float(file.attrs["dt"]), int(file.attrs["steps"])
-        self.offset = tuple(float(v) for v in file.attrs.get("offset", np.zeros(len(self.fields))))
-        for key in ("mesh/points", "mesh/cells", "trajectories"):
-            if key not in file:
-                raise InputError(f"{name} lacks '{key}'")
-        points = file["mesh/points"].shape
+        self.fields = typed.names(file, "fields", name)
+        self.dt, self.steps = typed.number(file, "dt", name, positive=True), typed.whole(file, "steps", name, least=1)
+        count = len(self.fields)
+        self.offset = typed.numbers(file, "offset", name, count) if "offset" in file.attrs else (0.0,) * count
+        points = typed.array(file, "mesh/points", name).shape
+        typed.array(file, "mesh/cells", name, "iu")
+        typed.group(file, "trajectories", name)
         if len(points) != 2 or points[1] not in (2, 3):
             raise InputError(f"{name}: mesh/points has shape {list(points)}, expected [N, 2] or [N, 3]")
         if not self._keys:
@@ -354,22 +356,23 @@ class Dataset:
     def _check_record(self, points: tuple[int, ...]) -> int:
         if "velocity" not in self._file:
             return 0
-        shape = self._file["velocity"].shape
+        shape = typed.array(self._file, "velocity", self.path.name).shape
         if len(shape) != 3 or shape[1:] != points:
             raise InputError(f"{self.path.name}: velocity has shape {list(shape)}, expected "
                              f"[rows, {points[0]}, {points[1]}]")
         return int(shape[0])
 
     def _check_trajectory(self, number: int, points: tuple[int, ...], record: int) -> None:
-        group, where = self._group(number), f"{self.path.name}: trajectory {number}"
-        for key in ("state", "time"):
-            if key not in group:
-                raise InputError(f"{where} lacks '{key}'")
-        for key in ("seed", "split"):
-            if key not in group.attrs:
-                raise InputError(f"{where} lacks the attribute '{key}'")
-        if group.attrs["split"] not in SPLITS:
-            raise InputError(f"{where} belongs to the unknown split '{group.attrs['split']}'")
+        where = f"{self.path.name}: trajectory {number}"
+        group = typed.group(self._file["trajectories"], self._keys[number], self.path.name)
+        for key in ("state", "time", *(k for k in _TIMED if k in group)):
+            typed.array(group, key, where)
+        for key in ("seed", "index", "velocity_start"):
+            if key == "seed" or key in group.attrs:
+                typed.whole(group, key, where)
+        split = typed.text(group, "split", where)
+        if split not in SPLITS:
+            raise InputError(f"{where} belongs to the unknown split '{split}'")
         if ("source" in group) != ("source_average" in group):
             raise InputError(f"{where} has only one of 'source' and 'source_average'")
         shapes = {name: (self.steps + extra, points[0], points[1] if name == "velocity" else len(self.fields))
@@ -378,6 +381,9 @@ class Dataset:
         for key, shape in shapes.items():
             if key in group and group[key].shape != shape:
                 raise InputError(f"{where}: {key} has shape {list(group[key].shape)}, expected {list(shape)}")
+        time = group["time"][()]
+        if not np.isfinite(time).all() or np.abs(np.diff(time) - self.dt).max() > 1e-3 * self.dt:
+            raise InputError(f"{where}: its times are not steps of {self.dt:g}")
         if self._moving(group) != self.has_velocity:
             raise InputError(f"{where} has {'a' if self._moving(group) else 'no'} velocity, trajectory 0 has "
                              f"{'one' if self.has_velocity else 'none'}: all trajectories of a file have one, or none of them")
