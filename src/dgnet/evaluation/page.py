@@ -403,7 +403,7 @@ def _draw_reaction(path: Path, run: Run, data: Corpus) -> None:
         axis.axhline(0, color="k", lw=0.5)
         axis.set(xlabel=across, ylabel=up, xlim=(low, high))
         axis.spines[["top", "right"]].set_visible(False)
-        axis.legend(frameon=False)
+        figure.legend(loc="outside upper center", ncols=2, frameon=False)
         save(figure, path, 150)
 
 

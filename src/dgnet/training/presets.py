@@ -76,9 +76,9 @@ def recipe_for(name: str, recipe: str, trajectories: int, steps: int, unknown_re
 
 
 def reaction_first(plan: Recipe, steps: int, table: bool, hold: bool = False) -> Recipe:
-    """The plan after the reaction has been fitted by itself: a network on short windows, a table by least squares.
+    """The plan after the reaction has been fitted by itself: a network on short windows, a table as `identify` does.
 
-    Then all is trained together: on a coarse mesh least squares takes what the operator misses for a part of the reaction. With
+    Then all is trained together: on a coarse mesh the fit takes what the operator misses for a part of the reaction. With
     `hold` the reaction stays as it was fitted: windows that are short against the rollout do not see how a small bias of it grows.
     """
     only = ("reaction_net",)
