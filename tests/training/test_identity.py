@@ -8,6 +8,7 @@ import h5py
 import numpy as np
 import pytest
 
+from dgnet import __version__
 from dgnet.data import Dataset
 from dgnet.projects import load
 from dgnet.scenarios import get
@@ -194,6 +195,10 @@ def test_runs_of_older_versions(place: Path, monkeypatch: pytest.MonkeyPatch, ca
     assert "nothing was compared" in scores(monkeypatch, run, "--problem", plain)["notes"][0]
     assert command(monkeypatch, "train", plain, "--out", run) == 2
     assert "older version" in said(capsys)
+    (run / "run.toml").write_text(text.replace(f'version = "{__version__}"', 'version = "0.0.1"'))
+    assert "trained with dgnet 0.0.1" in scores(monkeypatch, run)["notes"][0]
+    assert command(monkeypatch, "train", plain, "--out", run) == 2
+    assert "version was 0.0.1" in said(capsys)
 
 
 def test_flipped_bits_in_weights_are_noticed(place: Path, monkeypatch: pytest.MonkeyPatch,

@@ -108,6 +108,8 @@ class Run:
         scenario = scenario or (get(settings.scenario, settings.size) if project is None else project.scenario)
         now = fingerprint(scenario, None if project is None else project.code)
         notes = _compared(folder, of_problem(stored), now, allow_different)
+        if stored and settings.version != __version__:
+            notes += (f"{folder} was trained with dgnet {settings.version}, this is {__version__}.",)
         state = load_checkpoint(folder / "weights.pt", device, _weights_sum(folder, text))
         model = described.make(config, base_problem(scenario, device)).to(device)
         try:
