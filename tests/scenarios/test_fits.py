@@ -37,9 +37,9 @@ WRONG = {
     "reversed nodes": (header(mesh=of(SCENARIO.mesh, SCENARIO.mesh.points[::-1].copy(), BACK)), trajectory(), "another mesh"),
     "order of cells": (header(mesh=of(SCENARIO.mesh, cells=np.roll(SCENARIO.mesh.cells, 1, axis=0))), trajectory(), "another mesh"),
     "field": (header(fields=("c",)), trajectory(), "the fields c, .* has T"),
-    "dt": (header(dt=2 * SCENARIO.dt), trajectory(), "time step"),
-    "dt is not a number": (header(dt=float("nan")), trajectory(), "time step nan"),
-    "times": (header(), trajectory(1.5 * SCENARIO.dt), "stored time 1"),
+    "dt": (header(dt=2 * SCENARIO.dt), trajectory(2 * SCENARIO.dt), "time step"),
+    "dt is not a number": (header(dt=float("nan")), trajectory(), "dt|time step nan"),
+    "times": (header(), trajectory(1.5 * SCENARIO.dt), "times are not steps|stored time 1"),
     "offset": (header(offset=(20.0,)), trajectory(), "offset 20"),
     "flow": (header(), trajectory(velocity=True), "has a flow"),
     "scenario": (header(provenance={"scenario": "phase-transition", "size": "small"}), trajectory(), "data of 'phase-transition'"),
@@ -50,7 +50,7 @@ WRONG = {
 def test_what_does_not_fit_is_named(what: str, tmp_path: Path) -> None:
     head, one, message = WRONG[what]
     write_dataset(tmp_path / "x.h5", head, [one])
-    with Dataset(tmp_path / "x.h5") as data, pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=message), Dataset(tmp_path / "x.h5") as data:
         check_fits(data, SCENARIO)
 
 

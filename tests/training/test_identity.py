@@ -236,9 +236,9 @@ def test_data_that_do_not_fit_are_refused_by_every_command(place: Path, monkeypa
     run, path = place / "run", place / "other.h5"
     monkeypatch.setenv("DGNET_VERIFY", "0")
     for change, words in ((lambda f: f["mesh/points"].__setitem__(slice(None), 2 * f["mesh/points"][()]), "another mesh"),
-                          (lambda f: f.attrs.__setitem__("dt", np.nan), "time step nan"),
+                          (lambda f: f.attrs.__setitem__("dt", np.nan), "dt"),
                           (lambda f: f.attrs.__setitem__("fields", ["c"]), "the fields c"),
-                          (lambda f: f["trajectories/00000/time"].__setitem__(2, 7.0), "stored time 2")):
+                          (lambda f: f["trajectories/00000/time"].__setitem__(2, 7.0), "times are not steps")):
         shutil.copy(place / "plain" / "imported.h5", path)
         with h5py.File(path, "r+") as file:
             change(file)
