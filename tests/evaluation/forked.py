@@ -13,7 +13,8 @@ from typing import Any
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["dgnet.cli", "dgnet.evaluation.rollouts", "dgnet.evaluation.page", "dgnet.evaluation.pretrained",
                                 "dgnet.evaluation.reproduce.report", "dgnet.projects", "dgnet.projects.check",
-                                "dgnet.scenarios.generate", "dgnet.training.own", "skfem", "meshio", "rich.progress", "rich.table",
+                                "dgnet.scenarios.generate", "dgnet.training.own", "torch._dynamo", "skfem", "meshio",
+                                "rich.progress", "rich.table",
                                 "matplotlib.pyplot", "matplotlib.backends.backend_agg", "pytest", "tests.evaluation.forked",
                                 "tests.attacks.harness"])
 
