@@ -347,7 +347,7 @@ def load(folders: Sequence[Path]) -> dict[str, dict[str, Any]]:
 def _loose(folder: Path) -> Iterable[dict[str, Any]]:
     """The cells of a study that is being worked on, each in a folder of its own."""
     for path in sorted(folder.glob("cells/*/cell.json")):
-        yield {**read_json(path, {"tag": str, "cell": dict}), "folder": path.parent}
+        yield {**read_json(path, {"tag": str}), "folder": path.parent}
 
 
 def failures(folders: Sequence[Path]) -> dict[str, str]:
