@@ -33,8 +33,10 @@ def dgnet(*arguments: object, code: int = 0) -> str:
 
 
 def refused(*arguments: object) -> str:
-    """The sentence of an InputError."""
+    """The sentence of an InputError, or of an option that is out of its range."""
     done = CliRunner().invoke(app, [str(a) for a in arguments])
+    if done.exit_code == 2 and isinstance(done.exception, SystemExit):
+        return re.sub(r"\s+", " ", done.output)
     assert isinstance(done.exception, InputError), (done.output, done.exception)
     text = str(done.exception)
     assert "\n" not in text
@@ -190,7 +192,7 @@ def test_requests_that_make_no_sense(shelf: Path, tmp_path: Path) -> None:
         pretrained.find("obstacles", shelf=shelf)  # where nothing of it is
     assert "unknown kind of truth" in refused("evaluate", "--pretrained", "obstacles", "--truth", "true")
     for count in (0, 10_000):
-        assert "test trajectories" in refused("evaluate", "--pretrained", folder, "--trajectories", count, "--data", tmp_path)
+        assert "trajectories" in refused("evaluate", "--pretrained", folder, "--trajectories", count, "--data", tmp_path)
     assert "there is no folder" in refused("pretrained", "--folder", tmp_path / "none")
 
 
