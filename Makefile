@@ -3,7 +3,7 @@ VENV   := .venv
 PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup demo test lint docs bench clean
+.PHONY: setup demo test lint wheel docs bench clean
 
 setup: $(STAMP)
 
@@ -28,6 +28,14 @@ test: lint
 	trap "kill $$second 2>/dev/null" INT TERM; \
 	$(PY) -m pytest $(addprefix --ignore=,$(SECOND)); first=$$?; \
 	wait $$second; code=$$?; cat out/tests.log; exit $$((first + code))
+
+wheel: setup  # the package as others get it: built, installed into an empty environment, used once
+	rm -rf out/wheel
+	$(PY) -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir out/wheel .
+	$(PYTHON) -m venv out/wheel/venv
+	out/wheel/venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt out/wheel/*.whl
+	cd out/wheel && venv/bin/dgnet --version && venv/bin/python -m dgnet new plate && venv/bin/dgnet check plate
+	rm -rf out/wheel
 
 docs: setup  # the pages in out/docs/index.html, every link checked
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'

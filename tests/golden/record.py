@@ -1,0 +1,66 @@
+"""States that must not change when code only moves: `python -m tests.golden.record` writes golden.npz, the test compares with it.
+
+Every shipped set of weights and both classical solvers make a few steps from the first test draw of their scenario; a channel's flow is a
+made-up one, so that no reference solver is needed. Kept are the last states at 64 nodes, in double precision.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from dgnet.evaluation.pretrained import SHELF
+from dgnet.models.base import rollout
+from dgnet.models.classical import Classical
+from dgnet.problems.sources import step_average
+from dgnet.scenarios.scenario import Scenario
+from dgnet.training.run import Run
+
+FILE = Path(__file__).parent / "golden.npz"
+STEPS, NODES = 4, 64
+
+
+def made_up_flow(scenario: Scenario) -> torch.Tensor:
+    """A smooth flow [1, STEPS + 1, N, d] along the first axis that pulses and meanders; no solution of anything."""
+    x = torch.tensor(scenario.mesh.points)
+    low, high = x.amin(0), x.amax(0)
+    s = (x - low) / (high - low)
+    t = torch.arange(STEPS + 1, dtype=torch.float64)[:, None]
+    v = torch.zeros(STEPS + 1, *x.shape, dtype=torch.float64)
+    v[..., 0] = 4 * s[:, 1] * (1 - s[:, 1]) * (1 + 0.2 * torch.sin(0.7 * t))
+    v[..., 1] = 0.3 * torch.sin(6 * s[:, 0] - 0.5 * t) * s[:, 1] * (1 - s[:, 1])
+    return v[None].float()
+
+
+def states(label: str) -> dict[str, np.ndarray]:
+    """Last states [nodes, fields] of one shipped set of weights and of the classical solvers beside it."""
+    run = Run.open(SHELF / label)
+    scenario = run.scenario
+    draw = [d for d in scenario.draws() if d.split == "test"][:1]
+    sample = scenario.sample(draw)
+    x = torch.tensor(scenario.mesh.points)
+    start = (sample.initial(x) if callable(sample.initial) else sample.initial).float()
+    source = None
+    if sample.source is not None:
+        source = step_average(sample.source, x, scenario.times[:STEPS], scenario.dt, scenario.panels).float()
+    problem = scenario.problem(None if scenario.flow is None else made_up_flow(scenario), dtype=torch.float32)
+    at = np.linspace(0, scenario.mesh.n_nodes - 1, NODES).astype(int)
+    out = {}
+    for name, model in {"dgnet": run.model, "consistent": Classical(1.0), "lumped": Classical(0.0)}.items():
+        with torch.no_grad():
+            out[f"{label}/{name}"] = rollout(model, problem, start, source, STEPS)[0, -1].double().numpy()[at]
+    return out
+
+
+def labels() -> list[str]:
+    return sorted(folder.name for folder in SHELF.iterdir() if (folder / "weights.pt").exists())
+
+
+if __name__ == "__main__":
+    found: dict[str, np.ndarray] = {}
+    for label in labels():
+        found |= states(label)
+        print(label, {k.split("/")[1]: float(np.abs(v).max()) for k, v in found.items() if k.startswith(label)}, flush=True)
+    np.savez_compressed(FILE, allow_pickle=False, **found)  # type: ignore[arg-type]
