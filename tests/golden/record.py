@@ -1,12 +1,14 @@
 """States that must not change when code only moves: `python -m tests.golden.record` writes golden.npz, the test compares with it.
 
-Every shipped set of weights and both classical solvers make a few steps from the first test draw of their scenario; a channel's flow is a
-made-up one, so that no reference solver is needed. Kept are the last states at 64 nodes, in double precision.
+Every shipped set of weights and both classical solvers make a few steps from the first test draw of their scenario. A channel's flow and
+start are made up, so that no reference solver is needed. Kept are the last states at 64 nodes. A short training on the tiny project of
+tests/projects keeps its validation errors.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
@@ -15,8 +17,11 @@ from dgnet.evaluation.pretrained import SHELF
 from dgnet.models.base import rollout
 from dgnet.models.classical import Classical
 from dgnet.problems.sources import step_average
+from dgnet.projects import load
 from dgnet.scenarios.scenario import Scenario
+from dgnet.training.own import train_project
 from dgnet.training.run import Run
+from tests.projects.conftest import TOML, write_tiny
 
 FILE = Path(__file__).parent / "golden.npz"
 STEPS, NODES = 4, 64
@@ -42,6 +47,9 @@ def states(label: str) -> dict[str, np.ndarray]:
     sample = scenario.sample(draw)
     x = torch.tensor(scenario.mesh.points)
     start = (sample.initial(x) if callable(sample.initial) else sample.initial).float()
+    if not start.any():  # a channel is empty until something is injected: put a cloud into it
+        s = (x - x.amin(0)) / (x.amax(0) - x.amin(0))
+        start = start + torch.exp(-((s - 0.4) ** 2).sum(-1) / 0.02).float()[None, :, None]
     source = None
     if sample.source is not None:
         source = step_average(sample.source, x, scenario.times[:STEPS], scenario.dt, scenario.panels).float()
@@ -54,6 +62,13 @@ def states(label: str) -> dict[str, np.ndarray]:
     return out
 
 
+def training(folder: Path) -> np.ndarray:
+    """Validation errors of a few iterations on the tiny project: untrained first, then after each stage."""
+    tiny = write_tiny(folder / "tiny", TOML + "\n[training]\nwindows = [2, 4]\niterations = [6, 4]\nminutes = 10\n")
+    _, progress = train_project(load(tiny), folder / "run")
+    return np.array([entry["validation"] for entry in progress.history] + [progress.classical])
+
+
 def labels() -> list[str]:
     return sorted(folder.name for folder in SHELF.iterdir() if (folder / "weights.pt").exists())
 
@@ -63,4 +78,7 @@ if __name__ == "__main__":
     for label in labels():
         found |= states(label)
         print(label, {k.split("/")[1]: float(np.abs(v).max()) for k, v in found.items() if k.startswith(label)}, flush=True)
+    with TemporaryDirectory() as scratch:
+        found["training"] = training(Path(scratch))
+        print("training", found["training"])
     np.savez_compressed(FILE, allow_pickle=False, **found)  # type: ignore[arg-type]
