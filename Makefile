@@ -20,7 +20,7 @@ lint: setup
 	$(PY) -m mypy
 
 # two processes side by side, one thread each; the second one's report comes at the end
-SECOND := tests/evaluation
+SECOND := tests/evaluation tests/output tests/paper tests/bench tests/attacks
 
 test: lint
 	@mkdir -p out; export OMP_NUM_THREADS=1; \

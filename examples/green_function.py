@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from dgnet.evaluation.pictures import strip
+from dgnet.output.pictures import strip
 from dgnet.green import GreenSolver
 from dgnet.mesh import shipped
 from dgnet.problems import PDE, Discretisation

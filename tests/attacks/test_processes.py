@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import torch
 
-from dgnet.evaluation.reproduce import engine
-from dgnet.evaluation.reproduce.cell import Cell
-from dgnet.evaluation.rollouts import roll_out
 from dgnet.models.dgnet import DGNetConfig
+from dgnet.output.rollouts import roll_out
+from dgnet.paper import engine
+from dgnet.paper.cell import Cell
 from dgnet.projects import load, template
 from dgnet.scenarios import generate as making
 from dgnet.scenarios import get

@@ -11,8 +11,8 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["dgnet.cli", "dgnet.evaluation.rollouts", "dgnet.evaluation.page", "dgnet.evaluation.pretrained",
-                                "dgnet.evaluation.reproduce.report", "dgnet.projects", "dgnet.projects.check",
+CONTEXT.set_forkserver_preload(["dgnet.cli", "dgnet.output.rollouts", "dgnet.output.page", "dgnet.paper.pretrained",
+                                "dgnet.paper.report", "dgnet.projects", "dgnet.projects.check",
                                 "dgnet.scenarios.generate", "dgnet.training.own", "torch._dynamo", "skfem", "meshio",
                                 "rich.progress", "rich.table",
                                 "matplotlib.pyplot", "matplotlib.backends.backend_agg", "pytest", "tests.evaluation.forked",

@@ -12,10 +12,11 @@ import torch
 from scipy import linalg
 
 from dgnet.errors import InputError
-from dgnet.evaluation.analyse import Pencil, analyse, study
+from dgnet.evaluation.analyse import Pencil, study
 from dgnet.mesh import box, perturbed_square
 from dgnet.models import Classical, rollout
 from dgnet.models.dgnet import PAPER, VARIANTS, DGNet, DGNetConfig
+from dgnet.output.operators import analyse
 from dgnet.problems import PDE, Dirichlet, Discretisation, Robin
 
 SMALL = DGNetConfig(free=True, hidden=12, layers=1, residual_hidden=12, residual_layers=1, reaction_hidden=12)

@@ -13,9 +13,9 @@ import torch
 
 from dgnet import cli
 from dgnet.errors import InputError
-from dgnet.evaluation.rollouts import roll_out
 from dgnet.mesh import box, save
 from dgnet.models.dgnet import DGNetConfig
+from dgnet.output.rollouts import roll_out
 from dgnet.projects import load
 from dgnet.scenarios import get
 from dgnet.scenarios.generate import generate

@@ -12,9 +12,9 @@ import torch
 from dgnet import cli
 from dgnet.cli import shell
 from dgnet.errors import InputError, NoRoom, SolveError
-from dgnet.evaluation.reproduce import engine
-from dgnet.evaluation.reproduce.page import Head, Lines, Picture, Table, Text, to_markdown
 from dgnet.files import write_json
+from dgnet.paper import engine
+from dgnet.paper.blocks import Head, Lines, Picture, Table, Text, to_markdown
 
 NAMES = ["x[/y]", "[red]", "a[b", "$HOME", "`id`", "ü", "x;y", "[/]", ":smile:", "-"]
 

@@ -16,10 +16,10 @@ from dgnet import cli
 from dgnet.data import Dataset, Header, Trajectory, write_dataset
 from dgnet.errors import InputError
 from dgnet.evaluation import trust
-from dgnet.evaluation.rollouts import roll_out
 from dgnet.evaluation.trust import Guard, Span, TrainingRange, extents, judge_states, leave_one_out, measure_range, sentence, slopes
 from dgnet.mesh import box
 from dgnet.models.dgnet import DGNetConfig
+from dgnet.output.rollouts import roll_out
 from dgnet.scenarios import get
 from dgnet.scenarios.generate import generate
 from dgnet.training.recipe import Recipe, Stage

@@ -1,8 +1,8 @@
 """States that must not change when code only moves: `python -m tests.golden.record` writes golden.npz, the test compares with it.
 
-Every shipped set of weights and both classical solvers make a few steps from the first test draw of their scenario. A channel's flow and
-start are made up, so that no reference solver is needed. Kept are the last states at 64 nodes. A short training on the tiny project of
-tests/projects keeps its validation errors.
+Every shipped set of weights and both classical solvers make a few steps from the first test draw of their scenario. A channel's
+flow and start are made up, so that no reference solver is needed. Kept are the last states at 64 nodes. A short training on the
+tiny project of tests/projects keeps its validation errors.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import torch
 
-from dgnet.evaluation.pretrained import SHELF
 from dgnet.models.base import rollout
 from dgnet.models.classical import Classical
+from dgnet.paper.pretrained import SHELF
 from dgnet.problems.sources import step_average
 from dgnet.projects import load
 from dgnet.scenarios.scenario import Scenario

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dgnet.evaluation.bench.model import Case, measure_training, shaken
+from dgnet.bench.model import Case, measure_training, shaken
 from dgnet.models import rollout
 from dgnet.models.dgnet import PAPER, DGNet, DGNetConfig
 from dgnet.scenarios import get

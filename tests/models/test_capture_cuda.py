@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dgnet.evaluation.bench.model import CLASSICAL, Case, fresh, presets
+from dgnet.bench.model import CLASSICAL, Case, fresh, presets
 from dgnet.models import Classical, rollout
 from dgnet.models.gnn import MeshGraph, StateNet
 from dgnet.operators import Geometry

@@ -5,8 +5,8 @@ from functools import partial
 import pytest
 import torch
 
+from dgnet.bench.model import Case, presets, shaken, swaying
 from dgnet.errors import SolveError
-from dgnet.evaluation.bench.model import Case, presets, shaken, swaying
 from dgnet.green import GreenSolver, backends
 from dgnet.mesh.box import box
 from dgnet.models import Classical, base, rollout

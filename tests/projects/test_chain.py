@@ -13,9 +13,9 @@ from dgnet.data import Dataset
 from dgnet.errors import InputError
 from dgnet.evaluation.bars import error_bars
 from dgnet.evaluation.evaluate import evaluate
-from dgnet.evaluation.rollouts import roll_out
 from dgnet.mesh import load as load_mesh
 from dgnet.models import Classical, rollout
+from dgnet.output.rollouts import roll_out
 from dgnet.problems import PDE, Discretisation, Robin
 from dgnet.problems.spot_table import SpotTable
 from dgnet.projects import Training, load, project, template, trajectory

@@ -6,15 +6,21 @@ import numpy as np
 import pytest
 import skfem
 import torch
+from scipy.sparse import block_array, csr_array, eye_array, kron
+from scipy.sparse.linalg import splu
 from skfem.models.general import divergence
 from skfem.models.poisson import laplace, mass
 
+from dgnet.bench import dfg as benchmark
+from dgnet.bench import flow as bench
+from dgnet.bench.dfg import cylinder_flow, dfg, period
 from dgnet.errors import InputError, SolveError
-from dgnet.evaluation.bench import flow as bench
 from dgnet.mesh.box import box
 from dgnet.mesh.mesh import Mesh
 from dgnet.reference import flow as flow_module
-from dgnet.reference.flow import ChannelFlow, FlowRecord, TaylorHood, cylinder_flow, dfg, p2_points, p2_values, period, simulate
+from dgnet.reference.flow import ChannelFlow
+from dgnet.reference.record import FlowRecord, simulate
+from dgnet.reference.taylor_hood import TaylorHood, p2_points, p2_values
 
 
 def named(mesh: Mesh) -> Mesh:
@@ -236,10 +242,10 @@ def test_dfg_cylinder_at_re_20():
 def test_the_cylinder_has_the_area_of_the_circle():
     mesh = coarse_cylinder()
     for equal_area, want in ((True, np.pi * 0.05**2), (False, 12 * 0.05**2 * np.sin(2 * np.pi / 24))):
-        moved = flow_module._rounded(mesh.refined(1), (0.2, 0.2), 0.05, equal_area)
+        moved = benchmark._rounded(mesh.refined(1), (0.2, 0.2), 0.05, equal_area)
         if not equal_area:
             assert np.linalg.norm(moved.points[moved.nodes_on("obstacle")] - 0.2, axis=1) == pytest.approx(0.05)
-            moved = flow_module._rounded(mesh, (0.2, 0.2), 0.05, False)
+            moved = benchmark._rounded(mesh, (0.2, 0.2), 0.05, False)
         assert 2.2 * 0.41 - moved.volumes.sum() == pytest.approx(want, rel=1e-9)
 
 
@@ -257,9 +263,9 @@ def test_dissection_orders_all_unknowns_with_less_fill():
     flow = ChannelFlow(blocked(10), mean_velocity=1.0, viscosity=0.01, dt=0.005)
     order = flow.solve.order
     assert np.array_equal(np.sort(order), np.arange(2 * len(flow.free) + flow.mesh.n_nodes))
-    a, b = (flow_module.csr_array((m.values(), m.col_indices(), m.crow_indices()), shape=m.shape) for m in (flow.a, flow.b))
-    coupled = flow_module.block_array([[flow_module.kron(a, flow_module.eye_array(2)), b.T], [b, None]], format="csc")
-    plain = flow_module.splu(coupled)
+    a, b = (csr_array((m.values(), m.col_indices(), m.crow_indices()), shape=m.shape) for m in (flow.a, flow.b))
+    coupled = block_array([[kron(a, eye_array(2)), b.T], [b, None]], format="csc")
+    plain = splu(coupled)
     assert flow.solve.lu.L.nnz + flow.solve.lu.U.nnz < 0.8 * (plain.L.nnz + plain.U.nnz)
 
 
@@ -275,7 +281,7 @@ def test_a_flow_begins_on_another_mesh():
 def test_the_page_shows_ours_beside_the_published_figures():
     def row(near: float, error: float) -> dict:
         ours = {"drag max": 3.22 + error, "lift max": 0.98 - error, "Strouhal": 0.3 + 0 * error}
-        published = flow_module.DFG["2D-2"]
+        published = benchmark.DFG["2D-2"]
         quantities = {k: {"ours": v, "published": published[k], "inside": k != "lift max"} for k, v in ours.items()}
         return {"case": "2D-2", "mesh": "m", "size": 4 * near, "near": near, "nodes": 1000, "cells": 1800, "around": 90, "dt": 1e-4,
                 "settled": True, "quantities": quantities, "also": {"lift min": -1.02 + error, "lift amplitude": 1.0 - error}}

@@ -274,8 +274,8 @@ def test_fingerprints_of_the_papers_scenarios_stay(tmp_path: Path) -> None:
 
 
 def test_a_killed_rollout_goes_on_only_with_the_same_problem(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dgnet.evaluation import series
-    from dgnet.evaluation.rollouts import roll_out
+    from dgnet.output import series
+    from dgnet.output.rollouts import roll_out
     from dgnet.training.run import Run
 
     monkeypatch.setattr(series, "PAUSE", 0.0)
@@ -305,7 +305,7 @@ def test_a_killed_rollout_goes_on_only_with_the_same_problem(place: Path, monkey
 
 def test_states_of_a_rollout_carry_checksums(place: Path) -> None:
     from dgnet.errors import InputError
-    from dgnet.evaluation.rollouts import roll_out
+    from dgnet.output.rollouts import roll_out
 
     out = place / "out.h5"
     roll_out(place / "run", trajectory=0, out=out)

@@ -69,7 +69,7 @@ def show(context: typer.Context, file: Path,
          snapshots: Annotated[int, typer.Option(help="Panels of the picture.", min=2)] = 5,
          frames: Annotated[int, typer.Option(help="Frames of the animation.", min=2)] = 40, gif: bool = True) -> None:
     """Draw snapshots (PNG) and an animation (GIF) of one trajectory of a data set."""
-    from dgnet.evaluation.show import show as draw
+    from dgnet.output.show import show as draw
 
     if not gif:
         refuse(context, {"frames": "--no-gif draws no animation"})
@@ -88,8 +88,8 @@ def certify(context: typer.Context, name: str, size: Size = "small", truth: Trut
             record: Annotated[Path | None, typer.Option(help="JSON file of all certificates to update.")] = None,
             json_path: Json = None) -> None:
     """Distance of truth from truth on half the spacing and step, beside the error of the classical solver."""
-    from dgnet.evaluation.certify import certify as run
-    from dgnet.evaluation.certify import update_record
+    from dgnet.paper.certify import certify as run
+    from dgnet.paper.certify import update_record
     from dgnet.scenarios import get
 
     scenario = get(name, size)
@@ -124,7 +124,7 @@ def cards(context: typer.Context,
           data: Annotated[Path | None, typer.Option(help="Folder of paper-size data sets for the snapshots.")] = None,
           only: Annotated[str | None, typer.Option(help="One scenario.", callback=named)] = None) -> None:
     """Write the scenario cards with their pictures."""
-    from dgnet.evaluation.cards import write_cards
+    from dgnet.paper.cards import write_cards
     from dgnet.scenarios import get, names
 
     if only is not None:
@@ -146,7 +146,7 @@ def bench_generate(out: Annotated[Path, typer.Option(help="Folder for the data s
     import shutil
     from dataclasses import asdict
 
-    from dgnet.evaluation.bench.timing import hardware
+    from dgnet.bench.timing import hardware
     from dgnet.scenarios import get, names
     from dgnet.scenarios.generate import timed
 

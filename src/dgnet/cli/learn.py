@@ -37,7 +37,7 @@ def demo(out: Annotated[Path, typer.Option(help="Folder for the pictures and dem
     """Lasers on a steel plate: the classical solver's show, then DGNet from data to test in about three minutes."""
     from rich.table import Table
 
-    from dgnet.evaluation import demo as acts
+    from dgnet.paper import demo as acts
 
     checked_device(device)
     begin = time.perf_counter()
@@ -199,7 +199,9 @@ def evaluate(context: typer.Context, run: Annotated[Path | None, typer.Argument(
     """Score a run on its test trajectories, beside the classical solvers on the same mesh, and write a page about it."""
     from dgnet.data.trajectory import SPLITS
     from dgnet.evaluation import evaluate as scoring
-    from dgnet.evaluation import page, trust
+    from dgnet.evaluation import trust
+    from dgnet.output import figures as figures_of
+    from dgnet.output import page
     from dgnet.training.run import Run
 
     if not leave_one_out:
@@ -239,7 +241,7 @@ def evaluate(context: typer.Context, run: Annotated[Path | None, typer.Argument(
     if figures:
         tail = "" if split == "test" else f"-{split}"
         with reporting() as report:
-            written = scoring.draw(opened, result, states, true, run / f"figures{tail}", report)
+            written = figures_of.draw(opened, result, states, true, run / f"figures{tail}", report)
             written.append(page.write(opened, result, states, true, written, run / f"report{tail}.html", report))
         console.print()
         for path in written:
@@ -247,8 +249,8 @@ def evaluate(context: typer.Context, run: Annotated[Path | None, typer.Argument(
 
 
 def _evaluate_pretrained(name: str, truth: str, data: Path, trajectories: int | None, device: str, json_path: Path | None) -> None:
-    from dgnet.evaluation import pretrained as shelf
     from dgnet.files import strict
+    from dgnet.paper import pretrained as shelf
 
     with reporting() as report:
         result = shelf.check(shelf.find(name, truth), data=data, trajectories=trajectories, device=device, report=report)
@@ -283,7 +285,7 @@ def rollout(run: Path,
             problem: Problem = None, allow_different: AllowDifferent = False, device: Device = "cpu",
             json_path: Json = None) -> None:
     """Roll out a trained run for a new source and start, streaming the states to disk. Interrupted, the same command goes on."""
-    from dgnet.evaluation import rollouts
+    from dgnet.output import rollouts
     from dgnet.training.run import Run
 
     opened = Run.open(run, checked_device(device), problem=problem, allow_different=allow_different)
@@ -303,7 +305,7 @@ def analyse(run: Path, data: Annotated[Path | None, typer.Option(help="Data set;
             json_path: Json = None) -> None:
     """Spectrum, stability, step norm, size and consistency of what was learned, with pictures."""
     from dgnet.data import Dataset
-    from dgnet.evaluation.analyse import analyse as study_operator
+    from dgnet.output.operators import analyse as study_operator
     from dgnet.scenarios.fits import check_fits
     from dgnet.training.fit import Corpus
     from dgnet.training.run import Run, base_problem

@@ -19,7 +19,7 @@ def bench_solver(device: Device = "cpu",
                                                                         callback=positives)] = None,
                  json_path: Json = None) -> None:
     """Every backend and auto against sparse LU: SciPy's on the CPU, CuPy's on the GPU."""
-    from dgnet.evaluation.bench import report, solver
+    from dgnet.bench import report, solver
 
     def line(row: dict[str, Any]) -> None:
         if "apply_s" in row:
@@ -38,7 +38,7 @@ def bench_solver(device: Device = "cpu",
 @bench.command("rollout")
 def bench_rollout(device: Device = "cpu", mesh: str = "gear-plate", json_path: Json = None) -> None:
     """Classical trajectories per second, beside the same loop with a cached sparse LU."""
-    from dgnet.evaluation.bench import report, rollout
+    from dgnet.bench import report, rollout
 
     result = rollout.run(checked_device(device), mesh)
     write_json(json_path, result)
@@ -53,7 +53,7 @@ def bench_model(context: typer.Context,
                 amp: Annotated[bool, typer.Option("--amp", help="Networks in bfloat16.")] = False,
                 seed: Seed = 0, device: Device = "cpu", json_path: Json = None) -> None:
     """DGNet with its networks: rollouts of 1 and 16 trajectories beside the classical solvers, and a training iteration."""
-    from dgnet.evaluation.bench import model
+    from dgnet.bench import model
 
     checked_device(device)
     if run is not None:
@@ -72,7 +72,7 @@ def bench_throughput(scenario: Annotated[str, typer.Option(help="Any of `dgnet s
                      steps: Annotated[int | None, typer.Option(help="Steps of a rollout.", min=1)] = None,
                      seed: Seed = 0, device: Device = "cpu", json_path: Json = None) -> None:
     """Every model in one run: preparation, time per step, memory."""
-    from dgnet.evaluation.bench import model
+    from dgnet.bench import model
 
     checked_device(device)
     with reporting() as progress:
@@ -85,7 +85,7 @@ def bench_throughput(scenario: Annotated[str, typer.Option(help="Any of `dgnet s
 def bench_scaling(nodes: Annotated[list[int] | None, typer.Option(help="Numbers of nodes, roughly.", min=9, max=10**8)] = None,
                   seed: Seed = 0, device: Device = "cpu", json_path: Json = None) -> None:
     """Time per step and memory against nodes, DGNet and the classical solvers."""
-    from dgnet.evaluation.bench import model
+    from dgnet.bench import model
 
     checked_device(device)
     with reporting() as progress:
@@ -101,7 +101,7 @@ def bench_tradeoff(run: Annotated[Path, typer.Argument(help="A training run.")],
                    budget: Annotated[float, typer.Option(help="Seconds for the ladders.", callback=positive)] = 45.0,
                    device: Device = "cpu", json_path: Json = None) -> None:
     """What an error costs: the model beside the reference and the classical solver on ladders of meshes and steps."""
-    from dgnet.evaluation.bench import tradeoff
+    from dgnet.bench import tradeoff
     from dgnet.training.run import Run
 
     checked_device(device)
@@ -121,7 +121,7 @@ def bench_dfg(context: typer.Context, case: Annotated[str | None, typer.Option(h
               page: Annotated[Path | None, typer.Option("--report", help="Page to update, with its JSON beside it.")] = None,
               device: Device = "cpu", json_path: Json = None) -> None:
     """Flow around a cylinder, drag and lift beside the intervals of Schäfer and Turek."""
-    from dgnet.evaluation.bench import flow
+    from dgnet.bench import flow
 
     checked_device(device)
     if ladder:
@@ -147,7 +147,7 @@ def bench_dfg(context: typer.Context, case: Annotated[str | None, typer.Option(h
 def bench_report(results: Annotated[list[Path], typer.Argument(help="JSON files of bench solver and bench rollout.")],
                  out: Annotated[Path, typer.Option(help="Markdown file to write.")] = Path("docs/results/solver.md")) -> None:
     """Write the tables of docs/results/solver.md."""
-    from dgnet.evaluation.bench import report
+    from dgnet.bench import report
 
     write_text(out, report.markdown(results))
     console.print(f"wrote {out}")

@@ -27,7 +27,7 @@ def listing(context: typer.Context, folder: Folder = None,
         return
     from rich.table import Column, Table
 
-    from dgnet.evaluation import pretrained as shelf
+    from dgnet.paper import pretrained as shelf
 
     cards = shelf.shipped(folder or shelf.SHELF)
     write_json(json_path, [asdict(card) for card in cards])
@@ -52,7 +52,7 @@ def pack(cells: Annotated[list[Path], typer.Argument(help="Finished cells of `dg
          out: Annotated[Path | None, typer.Option(help="Folder to put them in; that of the package by default.")] = None,
          note: Annotated[list[str] | None, typer.Option(help="A sentence for the card.")] = None, json_path: Json = None) -> None:
     """Turn finished cells into folders that ship: weights in half precision, settings, card."""
-    from dgnet.evaluation import pretrained as shelf
+    from dgnet.paper import pretrained as shelf
 
     made = []
     with reporting() as report:
@@ -68,7 +68,7 @@ def pack(cells: Annotated[list[Path], typer.Argument(help="Finished cells of `dg
 def measured(results: Annotated[list[Path], typer.Argument(help="Files of `dgnet evaluate --pretrained NAME --json FILE`.")],
              folder: Folder = None) -> None:
     """Put what an evaluation found on the card of the same weights, beside the figures of training."""
-    from dgnet.evaluation import pretrained as shelf
+    from dgnet.paper import pretrained as shelf
 
     for path in results:
         try:

@@ -66,9 +66,9 @@ def reproduce(context: typer.Context,
 
     Killed, the same command goes on; started several times, the processes share the cells. `dgnet report` writes the pages.
     """
-    from dgnet.evaluation.reproduce import engine
-    from dgnet.evaluation.reproduce.targets import Choice, cells
     from dgnet.files import Lock
+    from dgnet.paper import engine
+    from dgnet.paper.targets import Choice, cells
 
     if target in ("merge", "pack"):
         kept = {"target", "sources", "out", "json_path"}
@@ -81,7 +81,7 @@ def reproduce(context: typer.Context,
         console.print(f"{len(copied)} cells copied to {out}", highlight=False, soft_wrap=True)
         return
     if target == "pack":
-        from dgnet.evaluation.reproduce.shelf import pack
+        from dgnet.paper.results import pack
 
         if not sources:
             raise InputError("pack needs the studies to take cells from")
@@ -136,9 +136,9 @@ def reproduce(context: typer.Context,
     drawn: list[Path] = []
     claim = Lock.take(out / "figures" / ".claim") if not summary.left and "_" not in target and out.is_dir() else None
     if claim is not None:  # of several processes, one draws
-        from dgnet.evaluation.reproduce.drawing import pictures
-        from dgnet.evaluation.reproduce.shelf import Setting, Shelf
-        from dgnet.evaluation.reproduce.targets import targets
+        from dgnet.paper.drawing import pictures
+        from dgnet.paper.results import Setting, Shelf
+        from dgnet.paper.targets import targets
 
         shelf = Shelf.open([out])
         for one in targets(target):
@@ -153,7 +153,7 @@ def reproduce(context: typer.Context,
 
 def crew(workers: int, arguments: list[str], out: Path, cells: int, progress: Callable[[str, int, int], None]) -> dict[str, Any]:
     """Run `dgnet reproduce ARGUMENTS` in so many processes at once and wait for them."""
-    from dgnet.evaluation.reproduce.engine import failures
+    from dgnet.paper.engine import failures
 
     logs = out / "logs"
     logs.mkdir(parents=True, exist_ok=True)
@@ -214,8 +214,8 @@ def report(folders: Annotated[list[Path], typer.Argument(help="Folders of studie
            dgnet: Annotated[Path | None, typer.Option(help="Also the page of DGNet beside the classical solvers: FILE.md.")] = None,
            ) -> None:
     """Tables and pictures of finished cells, the paper's figures beside ours."""
-    from dgnet.evaluation.reproduce import report as pages
-    from dgnet.evaluation.reproduce import summary
+    from dgnet.paper import report as pages
+    from dgnet.paper import summary
 
     with reporting() as progress:
         written = pages.write(folders, out, markdown, progress)
@@ -234,8 +234,8 @@ def score(predictions: Annotated[Path, typer.Argument(help="Predicted states: a 
                                                           min=0)] = None,
           json_path: Json = None) -> None:
     """Score anyone's predictions: MSE, RNE over the rollout, of the fluctuation and of the last step, and how long it holds."""
-    from dgnet.evaluation.reproduce.scoring import score_files
-    from dgnet.evaluation.reproduce.shelf import number
+    from dgnet.paper.results import number
+    from dgnet.paper.scoring import score_files
 
     result = score_files(predictions, truth, split, trajectory)
     write_json(json_path, result)

@@ -17,7 +17,7 @@ def export(run: Path, out: Annotated[Path, typer.Option(help="FILE.pt2; its mesh
            batch: Annotated[int | None, typer.Option(help="Fix the number of trajectories; any number by default.", min=1)] = None,
            problem: Problem = None, allow_different: AllowDifferent = False, json_path: Json = None) -> None:
     """Write one step of a run as a torch.export program that runs without this package."""
-    from dgnet.evaluation.export import export as write
+    from dgnet.output.export import export as write
     from dgnet.training.run import Run
 
     opened = Run.open(run, problem=problem, allow_different=allow_different)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,10 @@ import torch
 from dgnet import __version__
 from dgnet.data import Dataset
 from dgnet.errors import InputError
-from dgnet.evaluation import figures
-from dgnet.evaluation.figures import LABELS, TOLD
 from dgnet.evaluation.metrics import rne_over_time, score
 from dgnet.models import Classical, few_threads
 from dgnet.models.dgnet import DGNet
+from dgnet.models.registry import LABELS
 from dgnet.problems import CONSISTENT, LUMPED
 from dgnet.scenarios.fits import check_fits
 from dgnet.training.fit import Corpus
@@ -26,6 +25,8 @@ from dgnet.training.run import Run, base_problem
 
 Tensor = torch.Tensor
 _BATCH_BYTES = 6e9
+TOLD = "classical, told what was found"
+"""Name of the row of the solver that `told` makes."""
 
 
 def rivals() -> dict[str, Any]:
@@ -101,13 +102,6 @@ def evaluate(run: Run, path: Path, device: str = "cpu", split: str = "test", lim
                       for name, s in states.items()},
     }
     return result, states, data
-
-
-def draw(run: Run, result: dict[str, Any], states: dict[str, Tensor], data: Corpus, folder: Path,
-         report: Callable[[str, int, int], None] | None = None) -> list[Path]:
-    """The figures of an evaluation in a folder: error in time, best and worst trajectory, error map."""
-    s = run.scenario
-    return figures.write(result, states, data.state.cpu(), s.mesh, s.dt, s.pde.fields, s.offsets, folder, report)
 
 
 def table(result: dict[str, Any]) -> str:

@@ -89,3 +89,8 @@ def build(name: str, config: Mapping[str, Any] | None, problem: Discretisation) 
 def parameter_count(model: Any) -> int:
     """Trainable numbers; 0 for the classical solver."""
     return sum(p.numel() for p in model.parameters()) if isinstance(model, nn.Module) else 0
+
+
+LABELS = {name: e.title for name, e in MODELS.items()} | {
+    "classical_consistent": "classical, consistent mass", "classical_lumped": "classical, lumped mass"}
+"""Names of the rows of tables and pictures."""

@@ -24,8 +24,8 @@ from dgnet.data.trajectory import SPLITS
 from dgnet.errors import InputError
 from dgnet.files import discard, locked, read_text, write_text
 from dgnet.problems.sources import Source, step_average
-from dgnet.reference.flow import FlowRecord, simulate
 from dgnet.reference.phase import solve as solve_phase
+from dgnet.reference.record import FlowRecord, simulate
 from dgnet.reference.transport import solve
 from dgnet.scenarios import get
 from dgnet.scenarios.scenario import Draw, Sample, Scale, Scenario, Truth

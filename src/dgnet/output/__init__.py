@@ -1,0 +1,1 @@
+"""Results as files for other programs, pictures, pages and exported steps."""

@@ -1,0 +1,556 @@
+"""RUN/report.html: one page that says how good a run is, what it learned and how far to trust it. It needs nothing beside itself.
+
+Sections that do not apply to a model are one sentence that says why. Pictures are those of `figures` and `analyse`, inlined.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+
+from dgnet import __version__
+from dgnet.evaluation.analyse import study
+from dgnet.evaluation.bars import error_bars
+from dgnet.evaluation.evaluate import TOLD
+from dgnet.evaluation.metrics import rne
+from dgnet.evaluation.trust import TrainingRange, judge_states, read_trust, sentence, training_range
+from dgnet.files import write_json, write_text
+from dgnet.models.dgnet import DGNet
+from dgnet.models.registry import LABELS
+from dgnet.operators import EdgeMatrix
+from dgnet.output.figures import COLOURS, save
+from dgnet.output.operators import draw_spectra
+from dgnet.output.pictures import STYLE
+from dgnet.problems import Discretisation, Robin
+from dgnet.projects.units import TERMS, Units
+from dgnet.training.curve import FILE as REACTION
+from dgnet.training.curve import curve_of, labels, write_curve
+from dgnet.training.fit import Corpus
+from dgnet.training.run import Run, base_problem
+
+Tensor = torch.Tensor
+Report = Callable[[str, int, int], None]
+
+LARGE = 10_000
+"""Degrees of freedom above which the page does without the spectrum."""
+
+
+@dataclass(frozen=True)
+class Coefficient:
+    """A calibrated coefficient: how many times the given one, and what that makes."""
+
+    name: str
+    factor: float
+    value: str  # with its unit; empty where the given one is no single number
+    meaning: str
+    bar: str  # how sure it is
+
+
+def write(run: Run, result: dict[str, Any], states: dict[str, Tensor], data: Corpus, figures: Sequence[Path], out: Path,
+          report: Report | None = None) -> Path:
+    """The page of one evaluation (`evaluate`), with its figures."""
+    folder = run.folder / "page"  # pictures that are the page's own
+
+    def tell(done: int) -> None:
+        if report is not None:
+            report("report", done, 4)
+
+    stability = _stability(run, data, folder)
+    tell(1)
+    learned = _learned(run, data, folder)
+    tell(2)
+    known = training_range(run)
+    left = result["left_range"] if "left_range" in result else None if known is None else findings(run, states, data, known)
+    tell(3)
+    parts = [_head(run, result), _scores(run, result), _time(figures), _trajectories(result, states, data, run, figures),
+             _map(figures), stability, learned, _trust(run, known, left, read_trust(run.folder)), _origin(run, result)]
+    title = f"{_title(run)}: {LABELS.get(run.settings.model, run.settings.model)}"
+    body = "\n".join(parts)
+    text = (f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+            f"<title>{escape(title)}</title>\n<style>{CSS}</style></head>\n<body>\n{body}\n</body></html>\n")
+    write_text(out, text)
+    tell(4)
+    return out
+
+
+def findings(run: Run, states: dict[str, Tensor], data: Corpus, known: TrainingRange) -> list[dict[str, Any]]:
+    """Where the model's own rollouts of these trajectories leave the range of its training data."""
+    return judge_states(known, run.scenario.mesh, run.scenario.dt, states[run.settings.model], data.source)
+
+
+# ---------------------------------------------------------------------- sections
+
+
+def _head(run: Run, result: dict[str, Any]) -> str:
+    own, best, rival = _three(result)
+    ratio = best / own if own > 0 else math.inf
+    if not math.isfinite(own):
+        mood, word, text = "bad", "Unstable", "Its rollouts leave the numbers a computer can hold."
+    elif ratio >= 1.05:
+        mood, word = "good", f"{_short(ratio)}× smaller error"
+        text = f"than the better classical solver ({escape(LABELS.get(rival, rival))}) on the same mesh and time step."
+    elif ratio > 0.95:
+        mood, word, text = "even", "No better, no worse", "than the classical solver on the same mesh and time step."
+    else:
+        mood, word = "bad", f"{_short(1 / ratio)}× larger error"
+        text = "than the classical solver on the same mesh and time step: use that one, or train longer and on more data."
+    text += _untold(result, own)
+    offset = [f"{v:g}" for v in run.scenario.offsets]
+    from_ = f", measured from {', '.join(offset)}" if any(run.scenario.offsets) else ""
+    count, steps = result["trajectories"], run.scenario.steps
+    bars = "".join(_bar(LABELS.get(name, name), value, max(own, best, 1e-300), COLOURS.get(name, "#d1495b"))
+                   for name, value in ((run.settings.model, own), (rival, best)))
+    return (f'<header><p class="kind">{escape(_subtitle(run))}</p><h1>{escape(_title(run))}</h1>'
+            f'<div class="verdict {mood}"><div><p class="big">{word}</p><p>{text}</p></div>'
+            f'<div class="bars">{bars}</div></div>'
+            f"<p>Free rollouts of {_count(count, result['split'] + ' trajectory', result['split'] + ' trajectories')} over {steps} "
+            f"steps: relative error (RNE{from_}) <b>{_percent(own)}</b> with {escape(_name(run))}, <b>{_percent(best)}</b> with "
+            f"{escape(LABELS.get(rival, rival))}.</p></header>")
+
+
+def _untold(result: dict[str, Any], own: float) -> str:
+    """What the rival of the headline was not told, and how one compares that was."""
+    if not result.get("untold"):
+        return ""
+    text = f" That solver was not told {escape(' and '.join(result['untold']))}, which this model found in its training data."
+    known = result["told"]["fluctuation"]
+    if not math.isfinite(known):
+        return text + " Told what was found, it blows up."
+    ratio = known / own if own > 0 else math.inf
+    word = "no better and no worse" if 0.95 < ratio < 1.05 else (
+        f"{_short(ratio)}× larger" if ratio >= 1 else f"{_short(1 / ratio)}× smaller")
+    return f"{text} Told what was found, its error is {_percent(known)}, {word}{'' if 'no ' in word else ' than this one'}."
+
+
+def _scores(run: Run, result: dict[str, Any]) -> str:
+    rows = result["scores"]
+    best = min(rows, key=lambda name: rows[name]["fluctuation"])
+    shifted = any(run.scenario.offsets)
+    head = ["model", "RNE" + (" from offset" if shifted else ""), *(["RNE, absolute"] if shifted else []), "RNE, last step", "MSE",
+            "time of all rollouts"]
+    lines = []
+    for name, s in rows.items():
+        cells = [escape(LABELS.get(name, name)), _figure(s["fluctuation"]), *([_figure(s["rne"])] if shifted else []),
+                 _figure(s["rne_final"]), _figure(s["mse"]), f"{result['seconds'][name]:.2f} s"]
+        lines.append(f'<tr class="{"best" if name == best else ""}">' + "".join(f"<td>{c}</td>" for c in cells) + "</tr>")
+    if result.get("told"):
+        s = result["told"]
+        cells = [TOLD, _figure(s["fluctuation"]), *([_figure(s["rne"])] if shifted else []), _figure(s["rne_final"]),
+                 _figure(s["mse"]), f"{result['seconds']['told']:.2f} s"]
+        lines.append("<tr>" + "".join(f"<td>{c}</td>" for c in cells) + "</tr>")
+    if result.get("paper"):
+        cells = ["DGNet, paper (its own data)", "–", *([_figure(result["paper"]["rne"])] if shifted else []), "–",
+                 _figure(result["paper"]["mse"]), "–"]
+        if not shifted:
+            cells[1] = _figure(result["paper"]["rne"])
+        lines.append('<tr class="quiet">' + "".join(f"<td>{c}</td>" for c in cells) + "</tr>")
+    table = f"<table><tr>{''.join(f'<th>{h}</th>' for h in head)}</tr>{''.join(lines)}</table>"
+    each = ""
+    if len(run.scenario.pde.fields) > 1:
+        own = rows[run.settings.model]["fields"]
+        each = "<p>By field: " + ", ".join(f"{escape(k)} {_percent(v)}" for k, v in own.items()) + ".</p>"
+    return f"<section><h2>Scores</h2>{table}{each}</section>"
+
+
+def _time(figures: Sequence[Path]) -> str:
+    return ("<section><h2>Error in time</h2><p>Of all trajectories together (line) and the range over single ones "
+            f"(band).</p>{_image(figures, 'error-in-time')}</section>")
+
+
+def _trajectories(result: dict[str, Any], states: dict[str, Tensor], data: Corpus, run: Run, figures: Sequence[Path]) -> str:
+    truth, own = data.state.cpu(), states[run.settings.model]
+    each = [rne(own[b:b + 1], truth[b:b + 1], run.scenario.offsets) for b in range(len(truth))]
+    words = [f"best {_percent(min(each))}"] + ([f"worst {_percent(max(each))}"] if len(each) > 1 else [])
+    shown = "".join(_image([path], path.stem) for path in figures if path.stem.split("-")[0] in ("best", "worst"))
+    return f"<section><h2>Best and worst trajectory</h2><p>Relative error: {', '.join(words)}.</p>{shown}</section>"
+
+
+def _map(figures: Sequence[Path]) -> str:
+    shown = "".join(_image([path], path.stem) for path in figures if path.stem.startswith("error-map"))
+    return ("<section><h2>Where the error lives</h2><p>Root mean square over all trajectories and times at every node, one scale "
+            f"for all solvers.</p>{shown}</section>")
+
+
+def _stability(run: Run, data: Corpus, folder: Path) -> str:
+    head = "<section><h2>Stability</h2>"
+    model = run.model
+    if not isinstance(model, DGNet):
+        return (f"{head}<p>{escape(_name(run))} has no operator whose spectrum could be looked at: that its rollouts stay bounded "
+                "is seen on the trajectories above, and promised by nothing.</p></section>")
+    if not model.config.green:
+        return f"{head}<p>This variant does not solve with its operator, so there is no spectrum to look at.</p></section>"
+    flow = None if data.velocity is None else data.velocity[:1].cpu()
+    problem = replace(data, velocity=flow).problem(base_problem(run.scenario, "cpu"))
+    proof = ""
+    if model.config.residual:
+        proof = "<p>The residual network adds a bounded amount in each step; that it never adds up is promised by nothing.</p>"
+    elif model.config.structured and problem.pde.velocity is None:
+        proof = ("<p>Stable by construction: without a source and a reaction the energy ‖u‖<sub>M</sub> cannot grow, whatever the "
+                 "weights are.</p>")
+    elif model.config.structured:
+        proof = ("<p>What was learned makes no energy: mass and diffusion keep their signs for any weights. What a flow brings in "
+                 "through the boundary, and in the Galerkin form its divergence on the mesh, can.</p>")
+    if problem.n > LARGE:
+        return f"{head}{proof}<p>The spectrum of {problem.n:,} nodes is left to <code>dgnet analyse</code>.</p></section>"
+    numbers = _spectrum(run, problem, folder)
+    rows = ""
+    for name, f in numbers["fields"].items():
+        n, m = f["learned"], f["physics"]
+        word = "stable" if n["stable"] else "UNSTABLE"
+        rows += (f"<tr><td>{escape('all fields' if name == 'all' else name)}</td><td class=\"{'good' if n['stable'] else 'bad'}\">"
+                 f"{word}</td><td>{n['rightmost']:.3g}</td><td>{m['rightmost']:.3g}</td><td>{n['step_norm_mass']:.6g}</td>"
+                 f"<td>{f['size']['frobenius_ratio']:.2g}</td></tr>")
+    table = ("<table><tr><th>field</th><th>verdict</th><th>max Re λ, learned</th><th>max Re λ, classical</th>"
+             f"<th>‖step‖<sub>M</sub></th><th>size of L<sub>neural</sub> / L<sub>physics</sub></th></tr>{rows}</table>")
+    stable = all(f["learned"]["stable"] for f in numbers["fields"].values())
+    reaction = model.config.reaction != "none" and (problem.pde.reaction is not None or model.config.reaction == "learned")
+    words = [f"{'Every' if numbers['complete_spectrum'] else 'Of part of the spectrum, every'} eigenvalue of the learned operator "
+             "lies on the stable side." if stable else "An eigenvalue lies right of the red line: rollouts can blow up."]
+    if reaction:
+        words.append("The reaction is not part of this verdict.")
+    if callable(problem.pde.velocity):
+        words.append("The flow changes in time; this is its first moment.")
+    return f"{head}{proof}<p>{' '.join(words)}</p>{table}{_image([folder / 'spectrum.png'], 'spectrum')}</section>"
+
+
+def _spectrum(run: Run, problem: Discretisation, folder: Path) -> dict[str, Any]:
+    """Numbers of `analyse` with spectrum.png; kept in the folder while the weights stay the same."""
+    key = hashlib.sha256((run.folder / "weights.pt").read_bytes()).hexdigest() if (run.folder / "weights.pt").exists() else ""
+    path, picture = folder / "spectrum.json", folder / "spectrum.png"
+    if path.exists() and picture.exists():
+        try:
+            kept = json.loads(path.read_text())
+            if key and kept["weights"] == key:
+                return kept["numbers"]
+        except (ValueError, KeyError, TypeError):
+            pass
+    found = study(run.model, problem, dense=1500)
+    draw_spectra(picture, found.fields)
+    numbers = json.loads(json.dumps(found.numbers()))
+    write_json(path, {"weights": key, "numbers": numbers})
+    return numbers
+
+
+# ---------------------------------------------------------------------- what was learned
+
+
+def coefficients(run: Run) -> list[Coefficient]:
+    """Calibrated coefficients with their values: the given one times the factor that was learned."""
+    model, scenario = run.model, run.scenario
+    if not isinstance(model, DGNet) or not model.config.calibrate:
+        return []
+    units = _units(run)
+    heat = scenario.pde.weighted
+    words = {"diffusion": ("conductivity" if heat else "diffusivity", "how fast it spreads"),
+             "decay": ("decay", "how fast it fades"),
+             "convection": ("convective exchange", "how strongly the boundary follows its surroundings")}
+    found, bars = [], error_bars(run)
+    for label, factor in model.coefficients().items():
+        name = label.split(" ")[0]
+        given = _given(scenario, name, label, model)
+        unit = units.name(TERMS[name][heat], scenario.pde.fields[0])
+        value = "" if given is None else f"{factor * given:.4g} {unit}".strip() + f" (given: {given:.4g})"
+        found.append(Coefficient(label.replace(name, words[name][0], 1), factor, value, words[name][1],
+                                 str(bars.get(label, "not measured"))))
+    return found
+
+
+def _given(scenario: Any, name: str, label: str, model: DGNet) -> float | None:
+    """The number that a factor multiplies; None where it is not one number."""
+    if name == "convection":
+        values = {c.coefficient for c in scenario.conditions if isinstance(c, Robin) and not callable(c.coefficient)}
+        return float(values.pop()) if len(values) == 1 else None
+    fields = scenario.pde.fields
+    at = next((i for i, f in enumerate(fields) if label.startswith(f"{name} of {f}")), 0)
+    value = np.asarray(scenario.pde.per_field(name)[at], dtype=float)
+    if value.ndim == 1 and " in " in label and len(value) == scenario.mesh.n_cells:
+        cells = scenario.mesh.regions.get(label.rsplit(" in ", 1)[1])
+        value = value if cells is None else value[cells]
+    return float(value.flat[0]) if value.ndim <= 1 and value.size and np.ptp(value) <= 1e-12 * np.abs(value).max() else None
+
+
+def _units(run: Run) -> Units:
+    return Units() if run.project is None or run.project.file is None else run.project.file.units
+
+
+def _learned(run: Run, data: Corpus, folder: Path) -> str:
+    head = "<section><h2>What was learned</h2>"
+    model = run.model
+    count = sum(p.numel() for p in model.parameters())
+    if not isinstance(model, DGNet):
+        return (f"{head}<p>{count:,} weights of {escape(_name(run))}: they map states to states and have no meaning one by "
+                "one.</p></section>")
+    found = coefficients(run)
+    parts = [head]
+    if found:
+        rows = "".join(f"<tr><td>{escape(c.name)}</td><td><b>{c.factor:.4g} ×</b> given</td><td>{escape(c.value) or '–'}</td>"
+                       f"<td>{c.meaning}</td><td>{escape(c.bar)}</td></tr>" for c in found)
+        parts.append("<table><tr><th>coefficient</th><th>learned</th><th>value</th><th>it is</th><th>factor, error bar</th></tr>"
+                     f"{rows}</table>")
+    else:
+        parts.append("<p>No coefficient was to be calibrated: those of the equation are the given ones.</p>")
+    rows = "".join(f"<tr><td>{name}</td><td>{size}</td><td>{meaning}</td></tr>" for name, size, meaning in corrections(run, data))
+    if rows:
+        parts.append(f"<table><tr><th>correction</th><th>size</th><th>it is</th></tr>{rows}</table>")
+    if model.config.reaction == "learned" and model.fields == 1:
+        _draw_reaction(folder / "reaction.png", run, data)
+        parts.append(_reaction_words(run, folder) + _image([folder / "reaction.png"], "reaction"))
+    parts.append(f"<p>{count:,} weights in all; every correction starts at zero, where the model is the classical solver.</p>")
+    return "".join(parts) + "</section>"
+
+
+def corrections(run: Run, data: Corpus) -> list[tuple[str, str, str]]:
+    """(part, size, meaning) of what stands beside the classical operators, measured on true states where it depends on them."""
+    model = run.model
+    if not isinstance(model, DGNet):
+        return []
+    c = model.config
+    one = data.part([0])
+    base = base_problem(run.scenario, str(data.state.device))
+    problem, begin = one.problem(base), one.clock(base)
+    with torch.no_grad():
+        state = model.prepare(problem)
+        p, ops = state.solver.problem, state.solver.operators
+        rows = []
+        if c.green and c.structured and c.learn_mass:
+            rows.append(("mass", _share(ops.mass, p.mass), "how nodal values stand for the field between the nodes; constants and "
+                         "the total stay as they are"))
+        if c.green and c.structured and c.learn_source:
+            rows.append(("source stencil", _share(ops.source, p.source_mass), "how a node gathers a source the mesh hardly sees"))
+        if c.green and ((c.structured and (c.learn_diffusion or c.learn_streamline)) or c.decoder == "edge" or c.calibrate):
+            what = "calibration included" if c.calibrate else "diffusion, advection and boundaries"
+            rows.append(("stiffness", _share(ops.stiffness(begin), p.stiffness(begin)), f"how neighbours exchange; {what}"))
+        steps = sorted({round(k) for k in np.linspace(1, one.steps - 1, 6)} & set(range(one.steps)))
+        change = torch.stack([one.state[:, k + 1] - one.state[:, k] for k in steps]).square().mean().sqrt().clamp(min=1e-30)
+        if c.residual and c.green:
+            gaps = []
+            for k in steps:
+                f = None if one.source is None else one.source[:, k]
+                u, t = one.state[:, k], begin + k * p.dt
+                gaps.append(model.step(state, u, f, t, model.first_steps + 1) - state.solver.step(u, f, t))
+            size = torch.stack(gaps).square().mean().sqrt() / change
+            rows.append(("residual network", f"{float(size):.2g} of a step's change", "what no operator explains"))
+        if c.reaction == "learned" and ops.reaction is not None:
+            r = torch.stack([p.dt / model.capacity * ops.reaction(one.state[:, k]) for k in steps]).square().mean().sqrt() / change
+            rows.append(("reaction", f"{float(r):.2g} of a step's change", "production as a function of the local state"))
+        if state.start is not None:
+            u = data.state[:, 0]
+            gap = state.start(u).square().mean().sqrt() / (u - u.mean((0, 1))).square().mean().sqrt().clamp(min=1e-30)
+            rows.append(("filter of the start", f"{float(gap):.2g} of its spread", "a rough start, as the learned mass reads it"))
+    return rows
+
+
+def _share(new: EdgeMatrix, old: EdgeMatrix) -> str:
+    value = float((new.values - old.values).norm() / old.values.expand_as(new.values).norm().clamp(min=1e-30))
+    return f"{100 * value:.2g}% of the classical one"
+
+
+def _reaction_words(run: Run, folder: Path) -> str:
+    """What the picture of the reaction shows; its numbers are written beside the page."""
+    curve = curve_of(run.model)
+    if curve is None:
+        return "<p>The reaction, over the states of these trajectories; a network has no band:</p>"
+    write_curve(folder / REACTION, curve, _reaction_axes(run))
+    band = "" if np.isnan(curve.deviation).all() else (
+        " The band is two standard deviations wide on either side: noise of the data and the mesh's own error, estimated when the "
+        "reaction was fitted by itself. Where there is no grey column, no training state was: there the curve is a continuation.")
+    data = base64.b64encode((folder / REACTION).read_bytes()).decode()
+    link = f'<a download="{REACTION}" href="data:text/csv;base64,{data}">{REACTION}</a>'
+    return f"<p>The reaction, over the states of these trajectories ({link}).{band}</p>"
+
+
+def _reaction_axes(run: Run) -> tuple[str, str]:
+    return labels(run.scenario.pde.fields[0], _units(run), run.scenario.pde.weighted)
+
+
+def _draw_reaction(path: Path, run: Run, data: Corpus) -> None:
+    """r(u) over the range of the states, its band, where the training states were, and the equation's own where it has one."""
+    model, low, high = run.model, float(data.state.min()), float(data.state.max())
+    u = torch.linspace(low, high, 200, device=data.state.device)[:, None]
+    curve, (across, up) = curve_of(model), _reaction_axes(run)
+    with torch.no_grad():
+        learned = model.prepare(base_problem(run.scenario, str(u.device))).solver.operators.reaction(u)
+    with matplotlib.rc_context({**STYLE, "font.size": 9}):
+        figure = Figure(figsize=(6.4, 3.0), layout="constrained")
+        axis = figure.add_subplot()
+        if run.scenario.pde.reaction is not None:
+            with torch.no_grad():
+                axis.plot(u.cpu(), run.scenario.pde.reaction(u).cpu(), color=COLOURS["classical_consistent"], lw=3, alpha=0.5,
+                          label="the scenario's own, not shown to the model")
+        axis.plot(u.cpu(), learned.cpu(), color=COLOURS["dgnet"], lw=1.8, label="learned")
+        if curve is not None and not np.isnan(curve.deviation).all():
+            seen = (curve.u >= low) & (curve.u <= high) & (curve.share > 0)
+            size = np.abs(curve.r[seen]).max(initial=0.0) if seen.any() else 1.0
+            ends = axis.get_ylim()[0] - size, axis.get_ylim()[1] + size  # a band without data must not flatten the curve
+            wide = 2 * curve.deviation
+            axis.fill_between(curve.u, curve.r - wide, curve.r + wide, color=COLOURS["dgnet"], alpha=0.2, lw=0,
+                              label="± 2 standard deviations")
+            axis.set_ylim(max(axis.get_ylim()[0], ends[0]), min(axis.get_ylim()[1], ends[1]))
+            states = axis.twinx()
+            states.bar(curve.u, curve.share, width=curve.u[1] - curve.u[0], color="0.6", alpha=0.4, lw=0)
+            states.set(ylim=(0, 4 * curve.share.max()), yticks=[])
+            states.spines[["top", "right"]].set_visible(False)
+            axis.bar([low], [0], color="0.6", alpha=0.4, label="training states")
+        axis.axhline(0, color="k", lw=0.5)
+        axis.set(xlabel=across, ylabel=up, xlim=(low, high))
+        axis.spines[["top", "right"]].set_visible(False)
+        figure.legend(loc="outside upper center", ncols=2, frameon=False)
+        save(figure, path, 150)
+
+
+# ---------------------------------------------------------------------- trust
+
+
+def _trust(run: Run, known: TrainingRange | None, left: list[dict[str, Any]] | None, trials: dict[str, Any] | None) -> str:
+    parts = ["<section><h2>How far to trust it</h2>"]
+    if trials is None:
+        parts.append("<p>Not asked yet: <code>dgnet evaluate RUN --leave-one-out</code> trains again without each training "
+                     "trajectory and says what error to expect of one that it has not seen.</p>")
+    else:
+        wins = f"below the classical solver's in {trials['below_classical']} of {trials['trajectories']}"
+        parts.append(f"<p>Of a trajectory that it has not seen, expect an error of about <b>{_percent(trials['mean'])}</b> (worst "
+                     f"of {trials['trajectories']} trials {_percent(trials['worst'])}; classical "
+                     f"{_percent(trials['classical_mean'])}); {wins}. Each trial left one training trajectory out.</p>")
+        rows = "".join(f"<tr><td>{f['trajectory']}</td><td>{_percent(f['rne'])}</td><td>{_percent(f['classical'])}</td>"
+                       f"<td>{f['seconds']:.0f} s</td></tr>" for f in trials["folds"])
+        parts.append(f"<table><tr><th>left out</th><th>RNE on it</th><th>classical</th><th>training</th></tr>{rows}</table>")
+    if known is None:
+        parts.append("<p>The range of its training data is not known: the data set is gone.</p></section>")
+        return "".join(parts)
+    seen = _count(known.trajectories, "training trajectory", "training trajectories")
+    parts.append(f"<p>It answers for what resembles its {seen}. A rollout that leaves this range says so.</p>")
+    rows = ""
+    for i, name in enumerate(known.fields):
+        s = known.states[i]
+        source = ""
+        if known.sources:
+            f, (narrow, _) = known.sources[i], known.extents[i]
+            width = f"{narrow:.3g}" if math.isfinite(narrow) else "–"
+            source = f"<td>{f.low:.3g} … {f.high:.3g}</td><td>{width}</td>"
+        rows += (f"<tr><td>{escape(name)}</td><td>{s.low:.5g} … {s.high:.5g}</td><td>{s.mean:.4g} ± {s.std:.3g}</td>"
+                 f"<td>{known.gradients[i]:.3g}</td>{source}</tr>")
+    more = "<th>source</th><th>narrowest source</th>" if known.sources else ""
+    head = f"<tr><th>field</th><th>range</th><th>mean ± spread</th><th>steepest gradient</th>{more}</tr>"
+    parts.append(f"<table>{head}{rows}</table>")
+    warning = sentence(left or [])
+    if warning is None:
+        parts.append('<p class="note good">The rollouts of this page stay within it.</p></section>')
+    else:
+        parts.append(f'<p class="note even">{escape(warning.replace("This leaves", "Rollouts of this page leave"))}</p></section>')
+    return "".join(parts)
+
+
+def _origin(run: Run, result: dict[str, Any]) -> str:
+    s = run.settings
+    mesh = run.scenario.mesh
+    cells = f"{mesh.n_nodes:,} nodes, {mesh.n_cells:,} {'triangles' if mesh.dim == 2 else 'tetrahedra'}"
+    rows = [("run", run.folder.name), ("data", Path(s.data).name), ("truth", s.truth), ("mesh", cells),
+            ("time", f"{run.scenario.steps} steps of {run.scenario.dt:g}"), ("recipe", f"{s.recipe}, seed {s.seed}"),
+            ("weights", f"{result['parameters']:,}"), ("dgnet", __version__)]
+    table = "".join(f"<tr><td>{k}</td><td>{escape(str(v))}</td></tr>" for k, v in rows)
+    history = run.folder / "history.png"
+    shown = _image([history], "history") if history.exists() else ""
+    return f'<section><h2>Where this comes from</h2><table class="plain">{table}</table>{shown}</section>'
+
+
+# ---------------------------------------------------------------------- words and pieces
+
+
+def _three(result: dict[str, Any]) -> tuple[float, float, str]:
+    """Error of the model, of the better classical solver, and which that is."""
+    rows = result["scores"]
+    rival = min((n for n in rows if n.startswith("classical_")), key=lambda n: rows[n]["fluctuation"])
+    return rows[result["model"]]["fluctuation"], rows[rival]["fluctuation"], rival
+
+
+def _bar(label: str, value: float, top: float, colour: str) -> str:
+    width = 100.0 if not math.isfinite(value) else max(1.0, 100 * min(1.0, value / top))
+    return (f'<div class="bar"><span>{escape(label)}</span><i style="width:{width:.1f}%;background:{colour}"></i>'
+            f"<b>{_percent(value)}</b></div>")
+
+
+def _image(paths: Sequence[Path], stem: str) -> str:
+    """The PNG of this name, inlined; nothing where it does not exist."""
+    for path in paths:
+        if path.stem == stem and path.exists():
+            return f'<img alt="{escape(stem)}" src="data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}">'
+    return ""
+
+
+def _title(run: Run) -> str:
+    return run.scenario.title or run.scenario.name
+
+
+def _subtitle(run: Run) -> str:
+    s = run.settings
+    where = "own problem" if s.project or s.size == "own" else f"{s.scenario}, {s.size} size, {s.truth} truth"
+    return f"{LABELS.get(s.model, s.model)} · {where}"
+
+
+def _name(run: Run) -> str:
+    return LABELS.get(run.settings.model, run.settings.model)
+
+
+def _percent(value: float) -> str:
+    if not math.isfinite(value):
+        return "unbounded"
+    return f"{100 * value:.2g}%" if value < 0.995 else f"{100 * value:.3g}%"
+
+
+def _figure(value: float) -> str:
+    return f"{value:.3g}" if math.isfinite(value) else "unbounded"
+
+
+def _short(value: float) -> str:
+    return f"{value:.2g}" if value < 99.5 else f"{value:.0f}"
+
+
+def _count(n: int, one: str, many: str) -> str:
+    return f"{n} {one if n == 1 else many}"
+
+
+CSS = """
+:root{--ink:#1d2733;--quiet:#66717e;--line:#e3e7eb;--paper:#fff;--back:#f4f6f8;--good:#1c7c54;--bad:#b3261e;--even:#8a6100}
+*{box-sizing:border-box}
+body{margin:0;background:var(--back);color:var(--ink);font:15px/1.55 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
+header,section{max-width:1040px;margin:18px auto;background:var(--paper);border:1px solid var(--line);border-radius:12px;
+ padding:22px 30px;overflow-x:auto}
+header{margin-top:34px}
+h1{font-size:29px;line-height:1.2;margin:2px 0 16px;letter-spacing:-.01em}
+h2{font-size:19px;margin:0 0 8px}
+p{margin:8px 0;max-width:76ch}
+.kind{color:var(--quiet);font-size:13px;letter-spacing:.03em;margin:0}
+.verdict{display:flex;gap:36px;align-items:center;flex-wrap:wrap;border-left:6px solid;padding:10px 20px;border-radius:6px;
+ margin:6px 0 14px;background:#f7faf8}
+.verdict>div{flex:1 1 300px}
+.verdict.good{border-color:var(--good)}.verdict.bad{border-color:var(--bad);background:#fdf5f4}
+.verdict.even{border-color:#c99a2e;background:#fdfaf2}
+.big{font-size:31px;font-weight:650;line-height:1.15;margin:0}
+.good .big{color:var(--good)}.bad .big{color:var(--bad)}.even .big{color:var(--even)}
+.bar{display:grid;grid-template-columns:10.5em 1fr 4.6em;gap:10px;align-items:center;margin:5px 0;font-size:13px}
+.bar i{display:block;height:15px;border-radius:3px}
+.bar b{text-align:right;font-variant-numeric:tabular-nums}
+table{border-collapse:collapse;margin:12px 0;font-variant-numeric:tabular-nums;font-size:14px}
+th{text-align:left;font-weight:600;color:var(--quiet);font-size:12.5px}
+th,td{padding:5px 20px 5px 0;border-bottom:1px solid var(--line);vertical-align:top}
+tr.best td{font-weight:650}tr.quiet td{color:var(--quiet)}
+table.plain td:first-child{color:var(--quiet)}
+td.good{color:var(--good);font-weight:600}td.bad{color:var(--bad);font-weight:600}
+img{display:block;max-width:100%;height:auto;margin:14px auto}
+.note{border-left:4px solid;padding:6px 14px;border-radius:4px}
+.note.good{border-color:var(--good);background:#f4faf7}.note.even{border-color:#c99a2e;background:#fdfaf2}
+code{background:#eef1f4;border-radius:4px;padding:1px 5px;font-size:13px}
+@media print{body{background:#fff}header,section{border:none;break-inside:avoid;margin:0 auto;padding:10px 0}}
+"""

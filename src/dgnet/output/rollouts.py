@@ -1,0 +1,432 @@
+"""`dgnet rollout`: a trained run for a source and a start of one's own, its states streamed to disk.
+
+Sources come in whatever data come in (`drives`) or from a stored trajectory. Neither the states nor long sources are held in
+memory: states go to HDF5 (docs/data-format.md, one trajectory) as they are made, a source is averaged block by block, and files for
+other programs are written from what is on disk. A rollout that was killed goes on where its last checkpoint is (`Store`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from dgnet import __version__
+from dgnet.data import Dataset, Header
+from dgnet.errors import InputError, NoRoom, SolveError
+from dgnet.evaluation.trust import Guard, sentence, training_range
+from dgnet.green import GreenSolver
+from dgnet.green.bounds import Bounds
+from dgnet.models import few_threads, rollout
+from dgnet.output import series
+from dgnet.output.drives import Drive, Opened, StoredDrive, opened
+from dgnet.output.elsewhere import on_other_mesh, with_step
+from dgnet.output.pictures import needs_ffmpeg
+from dgnet.output.series import Store, written
+from dgnet.scenarios.fits import check_fits
+from dgnet.scenarios.scenario import Scenario, given_velocity
+from dgnet.training.run import Run, base_problem
+
+Tensor = torch.Tensor
+Report = Callable[[str, int, int], None]
+
+_WHOLE = 1 << 28  # bytes of a source that is handed over in one piece, so that a step can be captured on CUDA
+_BLOCK = 1 << 22  # bytes of a source that are averaged or read at once otherwise
+GIF_FRAMES, MP4_FRAMES, SNAPSHOTS = 60, 240, 5  # at most
+
+
+# ---------------------------------------------------------------------- sources
+
+
+class Driven:
+    """A model that fetches its source block by block, and may begin in the middle of a rollout: at step `first` of `steps`.
+
+    Blocks lie at fixed places and the backend is chosen for the whole rollout, so that one that goes on after an interruption does
+    the same arithmetic as one that was never interrupted. `seen` is told of every block.
+    """
+
+    def __init__(self, model: Any, drive: Drive | None, first: int, steps: int, block: int, like: Tensor, dt: float,
+                 seen: Callable[[int, np.ndarray], None] | None = None, bounds: np.ndarray | None = None) -> None:
+        self.model, self.drive, self.first, self.steps, self.block, self.like = model, drive, first, steps, block, like
+        self.dt, self.seen, self.bounds = dt, seen, bounds
+        self.start, self.held = 0, like.new_empty(1, 0, *like.shape[1:])
+        self.prepared: Any = None
+
+    @property
+    def name(self) -> str:
+        return str(self.model.name)
+
+    @property
+    def first_steps(self) -> int:
+        return max(0, int(getattr(self.model, "first_steps", 0)) - self.first)
+
+    def prepare(self, problem: Any, batch: int = 1, steps: int = 1000, careful: bool = False) -> Any:
+        self.prepared = self.model.prepare(problem, batch, self.steps, careful)
+        solver = _solver_of(self.prepared)
+        if self.bounds is not None and len(self.bounds) and solver is not None:
+            low, high, imag, tight, age = self.bounds.tolist()
+            solver._bounds, solver._age = Bounds(low, high, imag, bool(tight)), int(age)
+        return self.prepared
+
+    def step(self, state: Any, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
+        k += self.first
+        if self.drive is not None and source is None:
+            if not self.start <= k < self.start + self.held.shape[1]:
+                self.start = k - k % self.block
+                self.held = self.fetch(self.start)
+            source = self.held[:, k - self.start]
+        return self.model.step(state, u, source, k * self.dt, k)
+
+    def fetch(self, start: int) -> Tensor:
+        assert self.drive is not None
+        rows = self.drive.rows(start, min(start + self.block, self.steps))
+        if self.seen is not None:
+            self.seen(start, rows[0].cpu().numpy())
+        return rows.to(self.like)
+
+    def memory(self) -> np.ndarray:
+        """Bounds that the solver widens from step to step where operators change in time; empty where they do not."""
+        solver = _solver_of(self.prepared)
+        b = None if solver is None else solver._bounds
+        return np.empty(0) if b is None else np.array([b.low, b.high, b.imag, float(b.tight), float(solver._age)])
+
+    def capturable(self, state: Any) -> bool:
+        # a source that is fetched changes behind a captured graph's back
+        return self.drive is None and bool(self.model.capturable(state))
+
+    def finish(self, state: Any) -> None:
+        self.model.finish(state)
+
+
+def _solver_of(state: Any) -> Any:
+    solver = getattr(state, "solver", state)
+    return solver if isinstance(solver, GreenSolver) else None
+
+
+# ---------------------------------------------------------------------- the command
+
+
+Sink = Callable[[int, np.ndarray], None]
+"""Takes step k and its state [N, F]."""
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Files to write; every one is optional."""
+
+    out: Path | None = None
+    vtk: Path | None = None
+    xdmf: Path | None = None
+    gif: Path | None = None
+    mp4: Path | None = None
+    png: Path | None = None
+
+    def named(self) -> dict[str, Path]:
+        return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
+
+    def check(self) -> None:
+        suffixes = {"out": (".h5", ".hdf5"), "vtk": (".pvd",)}
+        for name, path in self.named().items():
+            allowed = suffixes.get(name, (f".{name}",))
+            if path.suffix.lower() not in allowed:
+                raise InputError(f"{path} must end in {allowed[0]}")
+        if self.vtk is not None:
+            _needs_meshio()
+        if self.mp4 is not None:
+            needs_ffmpeg()
+
+
+def roll_out(folder: Path, *, source: Path | str | None = None, trajectory: int | None = None, initial: Path | None = None,
+             data: Path | None = None, steps: int | None = None, out: Path | None = None, vtk: Path | None = None,
+             xdmf: Path | None = None, gif: Path | None = None, mp4: Path | None = None, png: Path | None = None, every: int = 1,
+             device: str = "cpu", report: Report | None = None, sink: Sink | None = None, run: Run | None = None,
+             dt: float | None = None, mesh: Path | None = None) -> dict[str, Any]:
+    """Roll out a run; returns figures for a person and for JSON. `run` is that of the folder where it is already open.
+
+    `trajectory` (its number in the data file) gives start, flow and source; `source` and `initial` replace what they name. Without
+    a start, every field begins at the scenario's offset (an ambient temperature, or zero). Files get every `every`-th state; all
+    but HDF5, whose times are even, also the last one. Killed, the same call goes on. `sink` also gets every state that is made.
+    `dt` and `mesh` are another time step and the file of another mesh, where the model allows it (`elsewhere`).
+    """
+    if source is None and trajectory is None and initial is None:
+        raise InputError("a rollout needs --source, --trajectory or --initial")
+    if data is not None and trajectory is None:
+        raise InputError("--data does not apply here: it is the data set of --trajectory, which is not given")
+    files = Outputs(out, vtk, xdmf, gif, mp4, png)
+    if every < 1 or (steps is not None and steps < 1):
+        raise InputError("the number of steps must be positive")
+    files.check()
+    run = run or Run.open(folder, device)
+    used = data or run.data
+    if out is not None and out.resolve() == used.resolve():
+        raise InputError(f"{out} is the data set of the run; choose another name for --out")
+    trained = run.scenario
+    if mesh is not None:
+        if trajectory is not None:
+            raise InputError("--mesh goes with --source and --initial: a stored trajectory is on the mesh of the training")
+        run = on_other_mesh(run, mesh)
+    run = run if dt is None or dt == trained.dt else with_step(run, dt)
+    scenario, part, names = run.scenario, run.scenario.mesh, run.scenario.pde.fields
+    given = None if source is None else opened(str(source), run, device)
+    with ExitStack() as stack:
+        stored = None
+        if trajectory is not None:
+            stored = stack.enter_context(Dataset(used))
+            check_fits(stored, trained, from_zero=True)
+        elif scenario.flow is not None:
+            raise InputError(f"'{scenario.name}' needs a flow: name the trajectory that has it with --trajectory")
+        ratio = scenario.dt / trained.dt
+        steps = _steps(scenario, stored, trajectory, given, steps, ratio)
+        if out is not None and every > steps:
+            raise InputError(f"--every {every} leaves nothing to store of {steps} steps")
+        problem, u0 = base_problem(scenario, device), _start(scenario, stored, trajectory, initial).to(device)
+        if stored is not None and trajectory is not None and stored.has_velocity:
+            rows = stored.read(trajectory, 0, min(stored.steps, math.ceil(steps * ratio - 1e-9)), only=("velocity",)).velocity
+            assert rows is not None
+            problem = problem.given(given_velocity(torch.from_numpy(rows)[None].to(u0), trained.dt))
+        drive: Drive | None = None if given is None else given.drive
+        if given is None and stored is not None and trajectory is not None and stored.has_source:
+            drive = StoredDrive(stored, trajectory, ratio)
+        compared = stored if given is None and initial is None else None
+        known = training_range(run)
+        watch = Watch(scenario, compared, trajectory or 0, steps, None if known is None else Guard(known, part, scenario.dt), ratio)
+        notes = [*run.notes, *([f"{given.note[0].upper()}{given.note[1:]}"] if given is not None and given.note else [])]
+
+        store: Store | None = None
+        if files.named():
+            origin: dict[str, str | int | float] = {
+                "package": "dgnet", "package_version": __version__, "scenario": scenario.name, "size": scenario.size,
+                "model": run.settings.model, "run": folder.name, "run_identity": run.identity, "truth": "prediction",
+                "source": str(source or ("none" if drive is None else "stored")),
+                "trajectory": -1 if trajectory is None else trajectory, "device": torch.device(device).type, "every": every}
+            header = Header(part, names, every * scenario.dt, steps // every, scenario.offsets, origin)
+            request = {"steps": steps, "every": every, "trajectory": trajectory, "device": device, "version": __version__,
+                       "files": [_digest(p) for p in (folder / "run.toml", folder / "weights.pt", initial, mesh)],
+                       "source": None if given is None else given.digest, "dt": scenario.dt,
+                       "problem": run.identity,
+                       "data": None if stored is None or trajectory is None else stored.identity([trajectory])}
+            first = next(iter(files.named().values()))
+            place = out if out is not None else first.with_name(f"{first.name}.states")
+            with written(place):
+                store = Store(place, header, "prediction", every, request)
+
+        begin = time.perf_counter()
+        try:
+            resumed, last = _run(run, problem, u0, drive, steps, watch, store, sink, report)
+            seconds = time.perf_counter() - begin
+            if store is not None:
+                _write_files(files, store, run, (steps, last), report)
+        except BaseException as error:
+            if store is not None:  # stopped, or no room: the same call goes on; anything else would only happen again
+                again = not isinstance(error, Exception) or isinstance(error, NoRoom | OSError | MemoryError)
+                store.leave() if again else store.discard()
+            raise
+    findings = [] if watch.guard is None else watch.guard.findings()
+    return {"scenario": scenario.name, "size": scenario.size, "nodes": part.n_nodes, "steps": steps, "dt": scenario.dt,
+            "device": device, "seconds": seconds, "steps_per_second": (steps - resumed) / seconds, "resumed_from": resumed,
+            "every": every, "range": {name: [float(low), float(high)] for name, low, high in zip(names, watch.low, watch.high)},
+            "rne": watch.rne, "spots": None if given is None else given.spots,
+            "training_range": None if known is None else known.as_dict(), "left_range": None if known is None else findings,
+            "warning": sentence(findings), "notes": notes, **{f.name: None for f in fields(Outputs)},
+            **{name: str(path) for name, path in files.named().items()}}
+
+
+def _run(run: Run, problem: Any, u0: Tensor, drive: Drive | None, steps: int, watch: Watch, store: Store | None, sink: Sink | None,
+         report: Report | None) -> tuple[int, np.ndarray]:
+    """March to the end, from where an earlier attempt stopped; returns that step and the last state [N, F]."""
+    left = None if store is None else store.resumed
+    first = 0 if left is None else int(left["step"])
+    if left is not None:
+        watch.restore(left)
+        u0 = torch.from_numpy(left["state"])[None].to(u0)
+    last = u0[0].cpu().numpy()
+    block = max(1, _BLOCK // (4 * u0.numel()))
+    bounds = None if left is None else left["bounds"]
+    model = Driven(run.model, drive, first, steps, block, u0, run.scenario.dt, watch.source, bounds)
+    stride = max(1, steps // 500)
+
+    def take(k: int, u: Tensor) -> None:
+        nonlocal last
+        k += first
+        last = u[0].detach().cpu().numpy()
+        watch.add(k, last)
+        if sink is not None:
+            sink(k, last)
+        if store is not None:
+            store.add(k, last)
+            if store.due() or k == steps:
+                store.checkpoint(k, last, watch.memory() | {"bounds": model.memory()})
+        if report is not None and (k % stride == 0 or k == steps):
+            report("rollout", k, steps)
+
+    if left is None:
+        take(0, u0)
+    if first < steps:
+        with torch.no_grad(), few_threads(u0.shape[1], str(u0.device)):
+            source = None
+            if drive is not None and u0.is_cuda and 4 * u0.numel() * steps <= _WHOLE:  # in one piece, so that steps can be captured
+                begin = first - first % block
+                source = torch.cat([model.fetch(k) for k in range(begin, steps, block)], dim=1)[:, first - begin:]
+                model.drive = None
+            rollout(model, problem, u0, source, steps - first, sink=take)
+    return first, np.array(last)
+
+
+def _write_files(files: Outputs, store: Store, run: Run, last: tuple[int, np.ndarray], report: Report | None) -> None:
+    """What other programs read, from the states on disk; then the store takes its name, or goes."""
+    store.complete()
+    mesh, names, dt = run.scenario.mesh, run.scenario.pde.fields, run.scenario.dt
+    count = store.shape[0] + (last[0] % store.every > 0)
+
+    def told(what: str) -> Iterator[tuple[int, np.ndarray]]:
+        for done, frame in enumerate(store.frames(last), 1):
+            yield frame
+            if report is not None:
+                report(what, done, count)
+
+    if files.vtk is not None:
+        series.paraview(files.vtk, mesh, names, dt, told("vtu files"))
+    if files.xdmf is not None:
+        series.xdmf(files.xdmf, mesh, names, dt, told("xdmf"))
+    for path, most in ((files.gif, GIF_FRAMES), (files.mp4, MP4_FRAMES)):
+        if path is not None:
+            series.movie(path, mesh, names, dt, list(store.frames(last, most)), _telling(report, path.name))
+    if files.png is not None:
+        heading = f"{run.scenario.title}: rollout of {run.settings.model}"
+        series.snapshots(files.png, mesh, names, dt, list(store.frames(last, SNAPSHOTS)), heading)
+    if files.out is not None:
+        store.publish()
+    else:
+        store.discard()
+
+
+def _telling(report: Report | None, what: str) -> Callable[[int, int], None] | None:
+    return None if report is None else lambda done, total: report(what, done, total)
+
+
+def summary(result: dict[str, Any]) -> str:
+    lines = [f"{result['scenario']} ({result['size']}): {result['steps']} steps of {result['dt']:g} on {result['nodes']:,} nodes "
+             f"in {result['seconds']:.2f} s ({result['steps_per_second']:,.0f} steps/s, source and files included)"]
+    lines += [f"  {name} from {low:.6g} to {high:.6g}" for name, (low, high) in result["range"].items()]
+    if result["rne"] is not None:
+        lines.append(f"  RNE from the offset against the stored trajectory: {result['rne']:.3g}")
+    if result["warning"] is not None:
+        lines.append(f"  {result['warning']}")
+    elif result["left_range"] is None:
+        lines.append("  The range of the training data is not known: the run's data set is gone.")
+    lines += [f"  {note}" for note in result["notes"]]
+    return "\n".join([*lines, *(result[f.name] for f in fields(Outputs) if result[f.name] is not None)])
+
+
+class Watch:
+    """Range of every field beside that of the training data, a check that numbers stay finite, the error against a stored truth."""
+
+    def __init__(self, scenario: Scenario, stored: Dataset | None, number: int, steps: int, guard: Guard | None = None,
+                 ratio: float = 1.0) -> None:
+        self.ratio = ratio  # step of the rollout over that of what is stored: they are compared where their times meet
+        self.guard, self.stride = guard, max(1, steps // 200)  # gradients are looked at 200 times
+        width = len(scenario.pde.fields)
+        self.low, self.high = np.full(width, math.inf), np.full(width, -math.inf)
+        self.offset, self.stored, self.number, self.steps = np.array(scenario.offsets), stored, number, steps
+        self.block = max(1, _BLOCK // (4 * scenario.mesh.n_nodes * width))
+        self.first, self.held = 0, np.empty((0, scenario.mesh.n_nodes, width), dtype=np.float32)
+        self.error = self.size = 0.0
+
+    def add(self, k: int, u: np.ndarray) -> None:
+        if not np.isfinite(u).all():
+            raise SolveError(f"the rollout is no longer finite at step {k}")
+        low, high = u.min(axis=0), u.max(axis=0)
+        self.low, self.high = np.minimum(self.low, low), np.maximum(self.high, high)
+        if self.guard is not None:
+            self.guard.states(k, low[None], high[None])
+            if k % self.stride == 0 or k == self.steps:
+                self.guard.gradients(k, u[None])
+        place = k * self.ratio
+        k = round(place)
+        if self.stored is None or k > self.stored.steps or abs(place - k) > 1e-6 * max(1, k):
+            return
+        if not self.first <= k < self.first + len(self.held):
+            self.first = min(k, self.stored.steps - 1)  # a window has at least one step, that is two states
+            self.held = self.stored.read(self.number, self.first, min(self.block, self.stored.steps - self.first), only=()).state
+        true = self.held[k - self.first].astype(np.float64)
+        self.error += float(np.square(u - true).sum())
+        self.size += float(np.square(true - self.offset).sum())
+
+    def source(self, first: int, rows: np.ndarray) -> None:
+        if self.guard is not None:
+            self.guard.sources(first, rows)
+
+    def memory(self) -> dict[str, np.ndarray]:
+        """What a rollout that goes on needs to know of its beginning."""
+        return {"low": self.low, "high": self.high, "sums": np.array([self.error, self.size]),
+                "guard": np.empty(0) if self.guard is None else self.guard.memory}
+
+    def restore(self, left: dict[str, np.ndarray]) -> None:
+        self.low, self.high = left["low"], left["high"]
+        self.error, self.size = (float(v) for v in left["sums"])
+        if self.guard is not None and left["guard"].shape == self.guard.memory.shape:
+            self.guard.memory = left["guard"]
+
+    @property
+    def rne(self) -> float | None:
+        if self.stored is None or self.steps * self.ratio > self.stored.steps * (1 + 1e-9):
+            return None
+        return math.sqrt(self.error / self.size) if self.size > 0 else None
+
+
+def _digest(path: Path | None) -> str | None:
+    return None if path is None else hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _steps(scenario: Scenario, stored: Dataset | None, trajectory: int | None, given: Opened | None, steps: int | None,
+           ratio: float) -> int:
+    longest = given.steps if given is not None else None
+    if longest is not None and steps is not None and steps > longest:
+        raise InputError(f"the source is given for {longest} steps, not for {steps}")
+    if stored is None or trajectory is None:
+        return steps or longest or scenario.steps
+    there = int(stored.steps / ratio * (1 + 1e-9))  # steps of the rollout in the time that is stored
+    steps = steps or min(there, longest or there)
+    bound = stored.has_velocity or (stored.has_source and given is None)
+    if steps < 1 or (bound and steps > there):
+        raise InputError(f"trajectory {trajectory} has a {'flow' if stored.has_velocity else 'source'} for {there} steps, "
+                         f"not for {steps}")
+    return steps
+
+
+def _start(scenario: Scenario, stored: Dataset | None, trajectory: int | None, initial: Path | None) -> Tensor:
+    """The first state [1, N, F] in single precision."""
+    shape = (scenario.mesh.n_nodes, len(scenario.pde.fields))
+    if initial is not None:
+        try:
+            value = np.load(initial, allow_pickle=False)
+        except FileNotFoundError as error:
+            raise InputError(f"there is no file {initial}") from error
+        except (OSError, ValueError, EOFError) as error:
+            raise InputError(f"{initial} is not an array of numbers (.npy)") from error
+        if isinstance(value, np.ndarray) and value.shape == shape[:1] and shape[1] == 1:
+            value = value[:, None]
+        if not isinstance(value, np.ndarray) or value.shape != shape or value.dtype.kind not in "fiu":
+            raise InputError(f"{initial} must hold numbers [{shape[0]} nodes, {shape[1]} fields]")
+        if not np.isfinite(value).all():
+            raise InputError(f"{initial} is not a finite number at node {int(np.argwhere(~np.isfinite(value))[0][0])}")
+    elif stored is not None and trajectory is not None:
+        value = stored.read(trajectory, 0, 1, only=()).state[0]
+    else:
+        value = np.broadcast_to(np.array(scenario.offsets), shape)
+    return torch.from_numpy(np.array(value, dtype=np.float32))[None]
+
+
+def _needs_meshio() -> None:
+    try:
+        import meshio  # noqa: F401
+    except ImportError as error:
+        raise InputError("--vtk needs meshio: pip install meshio") from error

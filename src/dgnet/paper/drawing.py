@@ -1,0 +1,301 @@
+"""Pictures from finished cells alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator
+
+from dgnet.output.figures import ERROR_MAP, Band, error_norm, grid, save
+from dgnet.output.pictures import STYLE
+from dgnet.output.show import robust_limits
+from dgnet.paper import archive
+from dgnet.paper.cell import METHODS
+from dgnet.paper.results import CLASSICAL, Record, Setting, Shelf, sample
+from dgnet.paper.targets import COUNTS, TARGETS
+from dgnet.scenarios import get
+
+COLOURS = {"dgnet": "#d1495b", "dgnet-paper": "#e8862e", "classical_consistent": "#1f6f8b", "classical_lumped": "#8a9ba8",
+           "deeponet": "#6a4c93", "mgn": "#2a9d5c", "mp-pde": "#8ab17d", "beno": "#b08968", "phympgn": "#457b9d",
+           "transolver": "#c77dff", "amg": "#7f5539", "singer": "#577590"}
+SHORT = {"dgnet": "DGNet, ours", "dgnet-paper": "DGNet, paper's", "classical_consistent": "classical, consistent",
+         "classical_lumped": "classical, lumped"}
+
+
+def label(row: str) -> str:
+    return SHORT.get(row) or (METHODS[row].title if row in METHODS else row)
+
+
+def colour(row: str) -> str:
+    return COLOURS.get(row) or COLOURS.get(row.removesuffix("-published"), "#555555")
+
+
+def _axes(width: float, height: float, columns: int = 1) -> tuple[Figure, list[Any]]:
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = [figure.add_subplot(1, columns, k + 1) for k in range(columns)]
+    for axis in axes:
+        axis.grid(alpha=0.25, which="both", linewidth=0.5)
+        axis.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+_STYLE = {**STYLE, "font.size": 9, "axes.titlesize": 10}
+
+
+def overview(path: Path, shelf: Shelf, s: Setting, scenarios: Sequence[str], rows: Sequence[str]) -> bool:
+    """RNE of every model on every scenario; rings are the paper's figures (its own data)."""
+    with matplotlib.rc_context(_STYLE):
+        figure, (axis,) = _axes(7.6, 0.42 * len(scenarios) + 1.3)
+        drawn = set()
+        for y, name in enumerate(scenarios):
+            published = get(name, s.size).paper
+            for row in rows:
+                value = shelf.value(name, row, s)
+                if value is not None and math.isfinite(value.mean):
+                    marker = "D" if row.startswith("classical") else "o"
+                    axis.plot(value.mean, y, marker, color=colour(row), ms=8 if row == "dgnet" else 6, alpha=0.9, zorder=3,
+                              label=None if row in drawn else label(row))
+                    drawn.add(row)
+                figure_ = published.get(METHODS[row].published) if row in METHODS and s.size == "paper" else None
+                if figure_ is not None and row != "dgnet-paper":
+                    axis.plot(figure_.rne, y + 0.22, "o", mfc="none", color=colour(row), ms=6, zorder=2)
+        if not drawn:
+            return False
+        if s.size == "paper":
+            axis.plot([], [], "o", mfc="none", color="#555555", ms=6, label="published")
+        axis.set_xscale("log")
+        axis.set_yticks(range(len(scenarios)), list(scenarios))
+        axis.invert_yaxis()
+        axis.set_xlabel("RNE over the rollout of the test trajectories")
+        axis.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+        save(figure, path, 150)
+    return True
+
+
+def curves(path: Path, shelf: Shelf, s: Setting, scenario: str) -> bool:
+    """Error in time of every model, measured from the offset; the first seed of each."""
+    found: dict[str, tuple[list[float], list[float | None]]] = {}
+    record = shelf.classical(scenario, s)
+    for row in CLASSICAL if record is not None else ():
+        found[row] = (record["curves"]["time"], record["curves"][row])  # type: ignore[index]
+    for row, unknown in shelf.methods(scenario, s):
+        if not unknown:
+            first = shelf.trained(scenario, row, s)[0]["curves"]
+            found[row] = (first["time"], first[row])
+    if not found:
+        return False
+    with matplotlib.rc_context(_STYLE):
+        figure, (axis,) = _axes(6.2, 3.2)
+        for row, (time, values) in found.items():
+            kept = np.array([math.nan if v is None else v for v in values], dtype=float)
+            kept[kept <= 0] = math.nan
+            style = "--" if row.startswith("classical") else "-"
+            axis.semilogy(time, kept, style, color=colour(row), lw=2.0 if row == "dgnet" else 1.3, label=label(row))
+        top = [v for _, values in found.values() for v in values if v]
+        if top and max(top) > 30:
+            axis.set_ylim(top=30)  # what lies above has diverged
+        axis.set(xlabel="time", ylabel="RNE from the offset" if any(get(scenario, s.size).offsets) else "RNE", title=scenario)
+        axis.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+        save(figure, path, 150)
+    return True
+
+
+def fields(path: Path, shelf: Shelf, s: Setting, scenario: str, most: int = 8) -> bool:
+    """Truth beside every model: the first test trajectory half-way and at the end, and the error at the end."""
+    base = shelf.classical(scenario, s)
+    truth = sample(base)
+    if not truth:
+        return False
+    shown: dict[str, np.ndarray] = {}
+    for row in ("dgnet", "dgnet-paper", *(m for m, _ in shelf.methods(scenario, s))):
+        records = shelf.trained(scenario, row, s)
+        kept = sample(records[0]) if records else {}
+        if row in kept and row not in shown and len(shown) < most - 2 and "-paper-" not in row:
+            shown[row] = kept[row]
+    shown["classical_consistent"] = truth["classical_consistent"]
+    definition = get(scenario, s.size)
+    frames, last = truth["frames"], len(truth["frames"]) - 1
+    middle = max(0, last // 2)
+    true = truth["truth"][..., 0]
+    low, high = robust_limits(true) or (float(true.min()), float(true.min()) + 1.0)
+    colours = "RdBu_r" if low < 0 < high and abs(low + high) < 1e-6 * (high - low) else "inferno"
+
+    def line(k: int) -> np.ndarray:
+        rows = [true[k], *(np.nan_to_num(v[k, :, 0], nan=high, posinf=high, neginf=low) for v in shown.values())]
+        return np.clip(np.stack(rows), low - 10 * (high - low), high + 10 * (high - low))
+
+    errors = np.abs(line(last) - true[last])
+    name = definition.pde.fields[0]
+    lines = [(f"t = {frames[k] * definition.dt:.3g}", line(k)) for k in sorted({middle, last})]
+    bands = [Band(lines, Normalize(low, high), colours, name, "both"),
+             Band([("|error|", errors)], error_norm(*_comparable(errors)), ERROR_MAP, "one scale", "max")]
+    width = 1.7 if definition.mesh.dim == 2 else None
+    grid(path, definition.mesh, bands, ["truth", *(label(row) for row in shown)], "", width=width, dpi=120)
+    return True
+
+
+def _comparable(errors: np.ndarray) -> list[np.ndarray]:
+    """Errors that set the scale: a model that is ten times worse than the middle one may saturate."""
+    each = np.array([float(np.sqrt(np.mean(e**2))) for e in errors[1:]])
+    return [e for e, size in zip(errors[1:], each) if size <= 10 * np.median(each)] or list(errors[1:])
+
+
+def efficiency(path: Path, shelf: Shelf, s: Setting, scenario: str) -> bool:
+    """Error against the number of training trajectories."""
+    top = get(scenario, s.size).train
+    top = min(top, s.few) if s.few else top
+    lines: dict[str, list[tuple[int, float, float]]] = {}
+    for row, found in {m: METHODS[m] for m in METHODS}.items():
+        if found.model in ("", "classical"):
+            continue
+        for n in sorted({min(n, top) for n in COUNTS}):
+            value = shelf.value(scenario, row, s, "fluctuation", trajectories=0 if n == top else n)
+            if value is not None and math.isfinite(value.mean):
+                lines.setdefault(row, []).append((n, value.mean, value.spread))
+    lines = {row: points for row, points in lines.items() if len(points) > 1}
+    if not lines:
+        return False
+    with matplotlib.rc_context(_STYLE):
+        figure, (axis,) = _axes(5.6, 3.1)
+        for row, points in lines.items():
+            n, mean, spread = np.array(points).T
+            axis.errorbar(n, mean, spread, fmt="o-", color=colour(row), ms=5, lw=1.5, label=label(row))
+        for row in CLASSICAL:
+            value = shelf.value(scenario, row, s, "fluctuation")
+            if value is not None:
+                axis.axhline(value.mean, color=colour(row), ls="--", lw=1, label=label(row))
+        axis.set(xscale="log", yscale="log", xlabel="training trajectories", ylabel="RNE from the offset", title=scenario)
+        ticks = sorted({int(p[0]) for points in lines.values() for p in points})
+        axis.set_xticks(ticks, [str(t) for t in ticks])
+        axis.minorticks_off()
+        axis.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+        save(figure, path, 150)
+    return True
+
+
+def ablation(path: Path, shelf: Shelf, s: Setting, scenarios: Sequence[str], rows: Sequence[str]) -> bool:
+    """Bars per variant, a panel per scenario."""
+    kept = [name for name in scenarios if any(shelf.value(name, row, s) for row in rows)]
+    if not kept:
+        return False
+    with matplotlib.rc_context(_STYLE):
+        figure, axes = _axes(3.1 * len(kept) + 0.6, 2.9, len(kept))
+        for axis, name in zip(axes, kept):
+            values = [shelf.value(name, row, s, "fluctuation") for row in rows]
+            tops = [v.mean if v is not None and math.isfinite(v.mean) else math.nan for v in values]
+            shades = ["#e8862e" if row == "dgnet-paper" else "#8a9ba8" for row in rows]
+            axis.bar(range(len(rows)), tops, color=shades, zorder=3)
+            for k, v in enumerate(values):
+                if v is None or not math.isfinite(v.mean):
+                    axis.text(k, 0.03, "not run" if v is None else "diverged", rotation=90, ha="center", va="bottom", fontsize=8,
+                              transform=axis.get_xaxis_transform())
+            axis.set_yscale("log")
+            axis.set_xticks(range(len(rows)), ["full" if row == "dgnet-paper" else row[-1] for row in rows])
+            best = shelf.value(name, "classical_lumped", s, "fluctuation")
+            if best is not None:
+                axis.axhline(best.mean, color=colour("classical_lumped"), ls="--", lw=1, zorder=4)
+            axis.set_title(name)
+        axes[0].set_ylabel("RNE from the offset")
+        save(figure, path, 150)
+    return True
+
+
+def scaling(path: Path, record: Record) -> bool:
+    """Milliseconds per step and megabytes against nodes."""
+    rows = [r for r in record["result"]["rows"] if "not_run" not in r]
+    if not rows:
+        return False
+    with matplotlib.rc_context(_STYLE):
+        figure, axes = _axes(7.4, 3.0, 2)
+        for model in dict.fromkeys(r["model"] for r in rows):
+            own = [r for r in rows if r["model"] == model]
+            nodes = [r["nodes"] for r in own]
+            style = {"color": colour(model), "lw": 1.5, "ms": 5, "label": label(model)}
+            axes[0].loglog(nodes, [r["ms_per_step"] for r in own], "o-", **style)
+            axes[1].loglog(nodes, [max(r["peak_bytes"] or 1, 1) / 1e6 for r in own], "o-", **style)
+        axes[0].set(xlabel="nodes", ylabel="ms per step")
+        axes[1].set(xlabel="nodes", ylabel="MB")
+        axes[1].legend(frameon=False)
+        figure.suptitle(record["hardware"], fontsize=9)
+        save(figure, path, 150)
+    return True
+
+
+def tradeoff(path: Path, record: Record) -> bool:
+    """Error against the cost of all test trajectories; the model is the star."""
+    found = record["result"]
+    rows = [r for r in found["rows"] if "not_run" not in r and r["error"] and math.isfinite(r["error"])]
+    if not rows:
+        return False
+    own = {"classical, consistent": ("D", "#1f6f8b"), "classical, lumped": ("D", "#8a9ba8"), "reference": ("s", "#2a9d5c")}
+    with matplotlib.rc_context(_STYLE):
+        figure, (axis,) = _axes(5.8, 3.3)
+        for name in dict.fromkeys(_solver(r) for r in rows):
+            points = np.array([(r["cost_s"], r["error"]) for r in rows if _solver(r) == name])
+            marker, shade = own.get(name, ("*", COLOURS["dgnet"]))
+            star = marker == "*"
+            axis.loglog(points[:, 0], points[:, 1], marker, color=shade, ms=14 if star else 6, zorder=3 if star else 2,
+                        label=label(name))
+        model = next((r for r in rows if _solver(r) not in own), None)
+        if model is not None:
+            axis.axhline(model["error"], color=COLOURS["dgnet"], lw=0.8, ls=":")
+            axis.axvline(model["cost_s"], color=COLOURS["dgnet"], lw=0.8, ls=":")
+        for side in (axis.xaxis, axis.yaxis):  # less than two decades: more than the powers of ten, but not all
+            side.set_minor_locator(LogLocator(subs=(2, 5)))
+            side.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            side.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set(xlabel=f"seconds for {found['trajectories']} trajectories of {found['steps']} steps, sources included",
+                 ylabel="RNE from the offset", title=f"{found['scenario']} on {found['hardware']}")
+        axis.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+        save(figure, path, 150)
+    return True
+
+
+def _solver(row: dict[str, Any]) -> str:
+    return f"{row['solver']}, {row['mass']}" if "mass" in row else str(row["solver"])
+
+
+def pictures(target: str, shelf: Shelf, s: Setting, folder: Path, only: Sequence[str] = ()) -> list[Path]:
+    """The pictures of one target, as far as its cells are there; `only` some scenarios, if any are named."""
+    chosen, out = TARGETS[target], []
+
+    def add(name: str, draw: Callable[[Path], bool]) -> None:
+        path = folder / f"{name}-{s.size}-{s.truth}.png"
+        if draw(path):
+            out.append(path)
+
+    present = [name for name in shelf.scenarios(s) if not only or name in only]
+    if target in ("fields", "failure"):
+        for name in present if target == "fields" else chosen.scenarios:
+            add(f"fields-{name}", partial(fields, shelf=shelf, s=s, scenario=name))
+            add(f"curves-{name}", partial(curves, shelf=shelf, s=s, scenario=name))
+    elif target == "data-efficiency":
+        for name in present:
+            add(f"efficiency-{name}", partial(efficiency, shelf=shelf, s=s, scenario=name))
+    elif target == "ablation":
+        add("ablation", partial(ablation, shelf=shelf, s=s, scenarios=present, rows=chosen.methods))
+    elif target == "scaling":
+        for cell, record in shelf.cells.items():
+            if cell.kind == "scaling" and (cell.size, cell.few) == (s.size, s.few):
+                add("scaling", partial(scaling, record=record))
+    elif target == "tradeoff":
+        for cell, record in shelf.cells.items():
+            if cell.kind == "tradeoff" and cell.scenario in present and Setting(cell.size, cell.truth, cell.few, cell.factor) == s:
+                add(f"tradeoff-{cell.scenario}-{cell.method}", partial(tradeoff, record=record))
+    elif chosen.kind == "operator":  # drawn by the cells themselves
+        files = ("spectrum.png",) if target == "spectrum" else ("action.png", "matrices.png")
+        found = [r for c, r in shelf.cells.items() if c.kind == "operator" and c.scenario in present
+                 and Setting(c.size, c.truth, c.few, c.factor) == s]
+        out += [path for r in found for file in files if (path := archive.picture(r, file)).exists()]
+    elif target.startswith("table-"):
+        rows = list(dict.fromkeys([*CLASSICAL, *(m for name in present for m, _ in shelf.methods(name, s) if "-paper-" not in m)]))
+        add("overview", partial(overview, shelf=shelf, s=s, scenarios=present, rows=rows))
+    return out

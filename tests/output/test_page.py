@@ -1,0 +1,230 @@
+"""RUN/report.html: whole in itself, true to the scores, and honest about what does not apply."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from dgnet import cli
+from dgnet.data import Dataset
+from dgnet.evaluation import evaluate as scoring
+from dgnet.mesh import Mesh, box, save
+from dgnet.models import Classical, rollout
+from dgnet.models.dgnet import DGNetConfig
+from dgnet.models.registry import entry
+from dgnet.output import figures as figures_of
+from dgnet.output import page
+from dgnet.problems import PDE, Discretisation, Robin
+from dgnet.projects import load
+from dgnet.scenarios import get
+from dgnet.scenarios.generate import generate
+from dgnet.training.fit import Corpus
+from dgnet.training.own import train_project
+from dgnet.training.recipe import Recipe, Stage
+from dgnet.training.run import Run, train
+
+SHORT = Recipe("short", (Stage(3, 3, batch=2, lr=1e-2),), hold_out=1)
+PROBLEM = """
+[problem]
+name = "slab"
+title = "A slab <of> steel & tin"
+fields = ["T"]
+dt = 0.05
+offset = { T = 1.0 }
+[units]
+length = "m"
+time = "s"
+T = "K"
+[mesh]
+file = "slab.npz"
+[pde]
+diffusion = 0.02
+decay = 0.1
+reaction = "unknown"
+calibrate = ["diffusion", "convection"]
+[[boundary]]
+name = "left"
+kind = "robin"
+coefficient = 0.4
+ambient = 1.0
+[[data]]
+file = "train.npz"
+split = "train"
+source = "none"
+[[data]]
+file = "test.npz"
+split = "test"
+source = "none"
+[training]
+windows = [3]
+iterations = [4]
+[model]
+hidden = 8
+layers = 1
+reaction_hidden = 8
+"""
+
+
+class Reader(HTMLParser):
+    """Tags that were opened and closed, images, and the words between them."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.images: list[bytes] = []
+        self.words = ""
+        self.links: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        self.links += [v for k, v in values.items() if k in ("src", "href") and v]
+        if tag == "img":
+            source = str(values["src"])
+            assert source.startswith("data:image/png;base64,")
+            self.images.append(base64.b64decode(source.split(",")[1]))
+        elif tag not in ("meta", "link", "br", "hr"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if not self.open or self.open[-1] != "style":
+            self.words += data
+
+
+def read(path: Path) -> Reader:
+    reader = Reader(path.read_text())
+    assert not reader.open and all(link.startswith("data:") for link in reader.links)  # nothing from elsewhere
+    assert "://" not in path.read_text() and "url(" not in path.read_text()
+    for image in reader.images:
+        with Image.open(io.BytesIO(image)) as found:
+            assert found.size[0] > 300
+    return reader
+
+
+def command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+    monkeypatch.setattr("sys.argv", ["dgnet", *map(str, arguments)])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    return int(stop.value.code or 0)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return generate(get("laser-heat", "small"), tmp_path_factory.mktemp("data"), truth="same-mesh", trajectories=2)
+
+
+def test_page_of_a_scenario(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                            capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "run"
+    train(get("laser-heat", "small"), "same-mesh", data, folder, config=DGNetConfig(hidden=8, layers=1, residual=True), plan=SHORT)
+    assert command(monkeypatch, "evaluate", folder, "--json", tmp_path / "x.json") == 0
+    assert "report.html" in capsys.readouterr().out
+    found, result = read(folder / "report.html"), json.loads((tmp_path / "x.json").read_text())
+    assert len(found.images) == 6  # error in time, best, worst, map, spectrum, history
+    own = result["scores"]["dgnet"]["fluctuation"]
+    rival = min(result["scores"][n]["fluctuation"] for n in ("classical_consistent", "classical_lumped"))
+    assert page._percent(own) in found.words and page._percent(rival) in found.words
+    ratio = rival / own
+    word = "smaller error" if ratio >= 1.05 else "No better, no worse" if ratio > 0.95 else "larger error"
+    assert word in found.words
+    for needed in ("Laser heat treatment of a plate", "adds a bounded amount in each step", "source stencil", "residual network",
+                   "482 nodes", "2 training trajectories", "--leave-one-out", "measured from 298.15"):
+        assert needed in found.words, needed
+    assert (result["warning"] is None) == ("stay within" in found.words)
+    # the spectrum is kept while the weights are, and a mesh too large for it gets one sentence
+    run = Run.open(folder)
+    with Dataset(data) as dataset:
+        corpus = Corpus.read(dataset, [0], "cpu")
+    monkeypatch.setattr(page, "study", None)
+    assert "spectrum" in page._stability(run, corpus, folder / "page")
+    monkeypatch.setattr(page, "LARGE", 10)
+    assert "left to <code>dgnet analyse" in page._stability(run, corpus, folder / "page")
+
+
+def test_page_of_a_baseline(data: Path, tmp_path: Path) -> None:
+    config = replace(entry("mgn").settings["comparable"], hidden=16)
+    run, _ = train(get("laser-heat", "small"), "same-mesh", data, tmp_path / "run", model="mgn", config=config, plan=SHORT)
+    result, states, truth = scoring.evaluate(run, data)
+    figures = figures_of.draw(run, result, states, truth, tmp_path / "figures")
+    found = read(page.write(run, result, states, truth, figures, tmp_path / "report.html"))
+    assert "MGN has no operator" in found.words and "no meaning one by one" in found.words and "larger error" in found.words
+    assert "spectrum" not in (tmp_path / "report.html").read_text().split("src=")[-1]
+
+
+def slab(folder: Path) -> Path:
+    """A problem of one's own: the truth has 1.5 times the diffusivity and exchange that the file says, and a reaction."""
+    folder.mkdir()
+    mesh = box((6, 5), perturb=0.2)
+    save(mesh, folder / "slab.npz")
+    pde = PDE(("T",), diffusion=0.03, decay=0.1, reaction=lambda u: 0.2 * u * (1.5 - u))
+    problem = Discretisation(mesh, pde, (Robin("left", 0.6, 1.0),), 0.05)
+    g = torch.Generator().manual_seed(0)
+    start = 1 + 0.5 * torch.rand(4, mesh.n_nodes, 1, generator=g, dtype=torch.float64)
+    states = rollout(Classical(), problem, start, None, 12).numpy()
+    for name, part in (("train", states[:3]), ("test", states[3:])):
+        np.savez(folder / f"{name}.npz", state=part, time=0.05 * np.arange(13))
+    (folder / "problem.toml").write_text(PROBLEM)
+    return folder
+
+
+def test_page_of_a_project_names_coefficients_with_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "run"
+    train_project(load(slab(tmp_path / "slab")), folder, minutes=0.02)
+    weights = torch.load(folder / "weights.pt", weights_only=True)
+    weights["calibration.diffusion"] = torch.tensor(1.5).log()  # as if it had had the time
+    weights["calibration.convection"] = torch.tensor(0.8).log()
+    torch.save(weights, folder / "weights.pt")
+    monkeypatch.setenv("DGNET_VERIFY", "0")
+    assert command(monkeypatch, "evaluate", folder) == 0
+    run, found = Run.open(folder), read(folder / "report.html")
+    assert "A slab <of> steel & tin" in found.words and "own problem" in found.words
+    factors = run.model.coefficients()
+    rows = {c.name: c for c in page.coefficients(run)}
+    assert set(rows) == {"diffusivity", "convective exchange"}
+    assert factors == {"diffusion": pytest.approx(1.5), "convection": pytest.approx(0.8)}
+    assert rows["diffusivity"].value == "0.03 m2/s (given: 0.02)"
+    assert rows["convective exchange"].value == "0.32 m/s (given: 0.4)"
+    for row in rows.values():
+        assert f"{row.factor:.4g} ×" in found.words and row.value in found.words
+    assert "reaction.csv" in found.words and "not part of this verdict" in found.words
+    assert "was not told the reaction and the calibrated diffusion and the calibrated convection" in found.words
+    result = scoring.evaluate(run, run.data)[0]
+    assert f"Told what was found, its error is {page._percent(result['told']['fluctuation'])}" in found.words
+    assert scoring.figures.TOLD in found.words and "were not told the reaction" in scoring.table(result)
+    head = (folder / "page" / "reaction.csv").read_text().splitlines()[0]
+    assert head == "T [K],r [K/s],standard deviation of r [K/s],share of training states"
+    assert (folder / "page" / "reaction.png").exists() and len(found.images) == 6  # one test trajectory: no worst, but the reaction
+
+
+def test_given_coefficients_per_field_and_region(tmp_path: Path) -> None:
+    base = box((4, 4))
+    mesh = Mesh(base.points, base.cells, dict(base.boundaries), {"steel": np.arange(10), "tin": np.arange(10, base.n_cells)})
+    values = np.where(np.arange(mesh.n_cells) < 10, 0.3, 0.7)
+    pde = PDE(("u", "v"), diffusion={"u": values, "v": 0.2}, decay=0.5)
+    scenario = replace(get("laser-heat", "small"), build_mesh=lambda: mesh, pde=pde, conditions=())
+    given: Any = page._given
+    assert given(scenario, "diffusion", "diffusion of u in steel", None) == 0.3
+    assert given(scenario, "diffusion", "diffusion of u in tin", None) == 0.7
+    assert given(scenario, "diffusion", "diffusion of v in tin", None) == 0.2
+    assert given(scenario, "diffusion", "diffusion of u", None) is None  # no single number
+    assert given(scenario, "decay", "decay", None) == 0.5
+    assert given(scenario, "convection", "convection", None) is None
+
+
+def test_verdicts() -> None:
+    assert page._percent(0.0017) == "0.17%" and page._percent(float("inf")) == "unbounded" and page._percent(1.23) == "123%"
+    assert re.fullmatch(r"\d+", page._short(250.4)) and page._short(2.46) == "2.5"

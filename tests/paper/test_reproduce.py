@@ -1,0 +1,482 @@
+"""Every target end to end, with tiny data sets and a few iterations; killing, sharing, merging; the report."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from dgnet.cli import app
+from dgnet.errors import InputError
+from dgnet.files import Lock, holder
+from dgnet.paper import engine, report, summary
+from dgnet.paper import results as packing
+from dgnet.paper.blocks import Head, Lines, Picture, Slot, Table, Text, to_html, to_markdown
+from dgnet.paper.cell import METHODS, Cell
+from dgnet.paper.engine import Options
+from dgnet.paper.results import Setting, Shelf, Value, number
+from dgnet.paper.targets import TARGETS, Choice, cells
+from dgnet.scenarios import get, names
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    """Folders of data and cells that the tests of this module share."""
+    return tmp_path_factory.mktemp("study")
+
+
+def reproduce(place: Path, target: str, *more: str, few: int = 1, code: int = 0) -> dict:
+    record = place / "result.json"
+    arguments = ["reproduce", target, "--out", str(place / "out"), "--data", str(place / "data"), "--few", str(few),
+                 "--factor", "1e-4", "--json", str(record), *more]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == code, (done.output, done.exception)
+    return json.loads(record.read_text())
+
+
+def record(place: Path, tag: str) -> dict:
+    return json.loads((place / "out" / "cells" / tag / "cell.json").read_text())
+
+
+# ---------------------------------------------------------------------- what cells and targets are
+
+
+def test_a_tag_says_everything() -> None:
+    for cell in (Cell("train", "laser-heat", "paper", "same-mesh", "mgn", 3), Cell("classical", "allen-cahn"),
+                 Cell("robust", "laser-heat-3d", method="dgnet", scale=(0.5, 1.0, 3.0), few=2, factor=0.002),
+                 Cell("train", "fisher-kpp", method="dgnet-paper-A", trajectories=5, unknown_reaction=True)):
+        assert Cell.parse(cell.tag) == cell
+    for bad in ("train_nowhere_small_converged_mgn_s0", "train_laser-heat_small_converged_mgn", "x_y", "a_b_c_d_e_f",
+                "train_laser-heat_small_converged_mgn_s0_q3", "train_laser-heat_small_converged_mgn_s-1"):
+        with pytest.raises(InputError):
+            Cell.parse(bad)
+
+
+def test_targets_hold_what_the_paper_has() -> None:
+    main = [c for c in cells("table-main", Choice(size="paper")) if c.kind == "train"]
+    assert len({c.scenario for c in main}) == 7 and {c.method for c in main} == {"deeponet", "mgn", "mp-pde", "beno", "phympgn",
+                                                                                "dgnet-paper", "dgnet"}
+    assert sum(c.kind == "classical" for c in cells("table-main", Choice(size="paper"))) == 7
+    robust = {c.scale for c in cells("table-robustness", Choice()) if c.kind == "robust"}
+    assert len(robust) == 9 and (0.5, 1.0, 1.0) in robust and (1.0, 3.0, 1.0) in robust and (1.0, 1.0, 2.0) in robust
+    variants = {c.method for c in cells("ablation", Choice()) if c.kind == "train"}
+    assert variants == {"dgnet-paper", *(f"dgnet-paper-{v}" for v in "ABCD")}
+    few = cells("data-efficiency", Choice(size="paper", scenarios=("laser-heat",)))
+    counts = {c.trajectories for c in few if c.kind == "train"}
+    assert counts == {1, 2, 5, 10, 0}  # 20 are all
+    everything = cells("all", Choice(size="paper"))
+    assert len(set(everything)) == len(everything) and {c.scenario for c in everything} >= set(names())
+    assert {c.seed for c in cells("table-3d", Choice(seeds=3)) if c.kind == "train"} == {0, 1, 2}
+    with pytest.raises(InputError, match="did you mean 'ablation'"):
+        cells("ablaton", Choice())
+    with pytest.raises(InputError, match="no model 'mgm'; did you mean 'mgn'"):
+        cells("table-main", Choice(methods=("mgm",)))
+
+
+def test_published_figures_are_there_for_every_method_of_a_table() -> None:
+    for target in ("table-main", "table-recent", "table-3d", "table-wavy", "table-light"):
+        for scenario in TARGETS[target].scenarios:
+            for name in TARGETS[target].methods:
+                assert METHODS[name].published in get(scenario, "paper").paper
+
+
+def test_what_a_cell_needs_comes_first() -> None:
+    order = engine.expand(cells("table-robustness", Choice()))
+    for cell in order:
+        assert all(order.index(need) < order.index(cell) for need in cell.needs)
+    assert len(order) == len(set(order))
+
+
+# ---------------------------------------------------------------------- one test per target
+
+
+def test_table_main(place: Path) -> None:
+    found = reproduce(place, "table-main", "--scenarios", "allen-cahn", "--models", "deeponet,dgnet", "--sharing", "3",
+                      "--budget", "1")
+    assert len(found["ran"]) == 3 and not found["failed"]
+    cell = record(place, "train_allen-cahn_small_converged_dgnet_s0_d1_f0.0001")
+    assert set(cell["scores"]) == {"classical_consistent", "classical_lumped", "dgnet"}
+    row = cell["scores"]["dgnet"]
+    assert {"mse", "log10_mse", "rne", "rne_final", "fluctuation", "until", "until_share", "seconds"} <= set(row)
+    assert row["log10_mse"] == pytest.approx(np.log10(row["mse"]))
+    assert cell["sharing"] == 3 and cell["budget"] == 60 and cell["parameters"] > 0 and cell["iterations"] >= 1
+    assert {"generate", "train", "evaluate", "total"} <= set(cell["seconds"]) and cell["hardware"] and cell["version"]
+    assert cell["recipe"]["stages"] and cell["config"]["decoder"] == "structured"
+    rival = record(place, "classical_allen-cahn_small_converged_classical_s0_d1")
+    assert rival["scores"]["classical_lumped"] == cell["scores"]["classical_lumped"]
+    folder = place / "out" / "cells" / cell["tag"]
+    assert (folder / "run" / "weights.pt").exists() and not (folder / "run" / "last.pt").exists()
+    with np.load(folder / "sample.npz") as kept:
+        assert kept["dgnet"].shape == (4, 361, 1)
+
+
+def test_finished_cells_are_skipped(place: Path) -> None:
+    reproduce(place, "table-main", "--scenarios", "allen-cahn", "--models", "deeponet,dgnet")
+    before = {p: p.stat().st_mtime_ns for p in (place / "out").glob("cells/*/cell.json")}
+    found = reproduce(place, "table-main", "--scenarios", "allen-cahn", "--models", "deeponet,dgnet")
+    assert found["ran"] == [] and len(found["finished_before"]) == 3
+    assert before == {p: p.stat().st_mtime_ns for p in (place / "out").glob("cells/*/cell.json")}
+
+
+def test_table_recent(place: Path) -> None:
+    found = reproduce(place, "table-recent", "--scenarios", "laser-heat", "--models", "transolver")
+    assert len(found["ran"]) == 2
+
+
+def test_table_3d(place: Path) -> None:
+    found = reproduce(place, "table-3d", "--models", "mp-pde")
+    assert any("laser-heat-3d" in tag and "mp-pde" in tag for tag in found["ran"])
+
+
+def test_table_wavy(place: Path) -> None:
+    found = reproduce(place, "table-wavy", "--models", "dgnet")
+    assert "train_wavy-channel_small_converged_dgnet_s0_d1_f0.0001" in found["ran"]
+
+
+def test_table_light(place: Path) -> None:
+    reproduce(place, "table-light", "--models", "deeponet")
+    assert record(place, "train_light-reaction_small_converged_deeponet_s0_d1_f0.0001")["training_trajectories"] == 1
+
+
+def test_table_robustness(place: Path) -> None:
+    found = reproduce(place, "table-robustness", "--models", "dgnet")
+    assert sum(tag.startswith("robust") for tag in found["ran"]) == 9
+    twice = record(place, "robust_laser-heat-3d_small_converged_dgnet_s0_x1-2-1_d1_f0.0001")
+    once = record(place, "train_laser-heat-3d_small_converged_dgnet_s0_d1_f0.0001")
+    # the problem is linear: twice the power is twice the field above ambient and twice its error
+    assert twice["scores"]["dgnet"]["fluctuation"] == pytest.approx(once["scores"]["dgnet"]["fluctuation"], rel=1e-2)
+    assert twice["scores"]["dgnet"]["mse"] == pytest.approx(4 * once["scores"]["dgnet"]["mse"], rel=2e-2)
+
+
+def test_ablation(place: Path) -> None:
+    found = reproduce(place, "ablation", "--scenarios", "laser-heat")
+    scores = {}
+    for v in ("", "-A", "-B", "-C", "-D"):
+        cell = record(place, f"train_laser-heat_small_converged_dgnet-paper{v}_s0_d1_f0.0001")
+        scores[v] = cell["scores"][f"dgnet-paper{v}"]["fluctuation"]
+    lumped = record(place, "classical_laser-heat_small_converged_classical_s0_d1")["scores"]["classical_lumped"]["fluctuation"]
+    assert scores[""] <= 1.05 * lumped and scores["-D"] > lumped  # without Green there is no solver to fall back on
+    assert [Path(p).name for p in found["figures"]] == ["ablation-small-converged.png"]
+
+
+def test_operator_and_spectrum(place: Path) -> None:
+    found = reproduce(place, "operator", "--scenarios", "laser-heat", "--models", "dgnet")
+    assert {Path(p).name for p in found["figures"]} == {"action.png", "matrices.png"}
+    cell = record(place, "operator_laser-heat_small_converged_dgnet_s0_d1_f0.0001")
+    assert cell["numbers"]["stable"] and cell["numbers"]["action"]["learned_to_reference"] < 1
+    again = reproduce(place, "spectrum", "--scenarios", "laser-heat", "--models", "dgnet")
+    assert again["ran"] == [] and Path(again["figures"][0]).name == "spectrum.png"
+    values = np.array(cell["spectra"]["T"]["learned"])
+    assert values[:, 0].max() <= 1e-9
+
+
+def test_fields(place: Path) -> None:
+    found = reproduce(place, "fields", "--scenarios", "laser-heat", "--models", "dgnet")
+    assert any("fields-laser-heat" in p for p in found["figures"]) and all(Path(p).exists() for p in found["figures"])
+
+
+def test_failure(place: Path) -> None:
+    reproduce(place, "failure", "--models", "dgnet")
+    row = record(place, "train_phase-transition_small_converged_dgnet_s0_d1_f0.0001")["scores"]["dgnet"]
+    melting = row["melting"]
+    assert melting["highest"] > melting["highest_true"] and melting["share_of_error"] > melting["share_of_states"]
+
+
+def test_data_efficiency(place: Path) -> None:
+    found = reproduce(place, "data-efficiency", "--scenarios", "allen-cahn", "--models", "dgnet", few=2)
+    tags = [t for t in found["ran"] if t.startswith("train")]
+    assert len(tags) == 2 and any("_n1_" in t for t in tags) and any("efficiency-allen-cahn" in p for p in found["figures"])
+
+
+def test_dgnet_and_long(place: Path) -> None:
+    found = reproduce(place, "dgnet", "--scenarios", "laser-heat")
+    assert found["ran"] or found["finished_before"]
+    reproduce(place, "long", "--scenarios", "laser-heat")
+    cell = record(place, "long_laser-heat_small_converged_dgnet_s0_d1_f0.0001")
+    assert cell["finite"] and cell["steps"] == 10 * get("laser-heat", "small").steps
+    assert 0 <= cell["last"] < cell["largest_beyond"] < 1.01 * cell["largest_within"]  # without sources a plate cools
+
+
+def test_the_page_of_dgnet(place: Path, tmp_path: Path) -> None:
+    """From cells: gain, the paper's figure, several seeds, and what was not run."""
+    reproduce(place, "table-main", "--scenarios", "allen-cahn", "--models", "dgnet")
+    made = record(place, "train_allen-cahn_small_converged_dgnet_s0_d1_f0.0001")
+    for seed, rne in ((0, 0.012), (1, 0.014)):
+        cell = Cell("train", "allen-cahn", "paper", "same-mesh", "dgnet", seed)
+        scores = {"dgnet": {"fluctuation": rne, "rne": 0.003}, "classical_consistent": {"fluctuation": 0.026, "rne": 0.026},
+                  "classical_lumped": {"fluctuation": None, "rne": None}}
+        folder = tmp_path / "cells" / cell.tag
+        folder.mkdir(parents=True)
+        (folder / "cell.json").write_text(json.dumps(
+            {**made, "tag": cell.tag, "cell": {**made["cell"], "seed": seed}, "scores": scores, "sharing": 4}))
+    page = summary.markdown([tmp_path])
+    row = next(line for line in page.splitlines() if line.startswith("| allen-cahn |"))
+    assert "| 0.013 ± 0.001 | 0.026 | diverged | 0.50 | 0.003 ± 0 | 0.0188 | 0.00376 reached |" in row and "shared by 4" in row
+    assert "laser-heat | not run: `dgnet reproduce train_laser-heat_paper_same-mesh_dgnet_s0" in page
+
+
+def test_the_stored_pages_are_those_of_the_stored_cells() -> None:
+    results = Path(__file__).parents[2] / "docs" / "results"
+    page = summary.markdown([results / "study"])
+    assert (results / "dgnet.md").read_text() == page, "write it again: dgnet report docs/results/study --dgnet PAGE"
+    found = engine.load([results / "study"])["tradeoff_laser-heat_paper_converged_dgnet_s0"]["result"]
+    row = next(line for line in page.split("## Cost against accuracy")[1].splitlines() if line.startswith("| laser-heat "))
+    assert f"| {found['ratio_rollout']['reference']:.3g}× | {found['ratio']['reference']:.3g}× |" in row
+
+
+def test_a_packed_study_keeps_numbers_and_frames(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    truth = 300 + rng.random((4, 50, 2)).cumsum(0)
+    rows = {"classical": ("classical_consistent", 1e-3), "train": ("dgnet", 1e-5)}
+    cells = {kind: Cell(kind, "allen-cahn", method="classical" if kind == "classical" else "dgnet", few=1) for kind in rows}
+    for kind, (row, size) in rows.items():
+        folder = cells[kind].folder(tmp_path / "study")
+        folder.mkdir(parents=True)
+        values = truth + size * rng.standard_normal(truth.shape)
+        values[-1, 0] = np.nan  # a diverged node
+        np.savez(folder / "sample.npz", frames=np.arange(4), truth=truth, **{row: values})
+        scores = {row: {"rne": 1 / 3, "x": None}}
+        (folder / "cell.json").write_text(json.dumps({"tag": cells[kind].tag, "date": "1", "scores": scores}))
+    assert packing.pack([tmp_path / "study"], tmp_path / "packed") == 2
+    for kind, (row, size) in rows.items():
+        loose, packed = (engine.load([tmp_path / name])[cells[kind].tag] for name in ("study", "packed"))
+        assert abs(packed["scores"][row]["rne"] - 1 / 3) < 1e-8 and packed["scores"][row]["x"] is None
+        before, after = packing.sample(loose), packing.sample(packed)
+        assert list(after["frames"]) == [1, 3]
+        difference = (after[row] - after["truth"]) - (before[row] - before["truth"])[[1, 3], :, :1]
+        assert np.isnan(after[row][1, 0]).all() and np.nanmax(np.abs(difference)) < 0.02 * size  # 8 bits of the error itself
+        assert np.abs(after["truth"] - truth[[1, 3], :, :1]).max() < 1e-4
+    assert sorted(engine.merge([tmp_path / "packed"], tmp_path / "again")) == sorted(c.tag for c in cells.values())
+    assert all(c.finished(tmp_path / "again") for c in cells.values())
+
+
+def test_throughput_and_scaling(place: Path) -> None:
+    shared = reproduce(place, "throughput", "--scenarios", "allen-cahn", "--sharing", "8")
+    assert shared["ran"] == [] and len(shared["postponed"]) == 1  # a clock needs the device for itself
+    reproduce(place, "throughput", "--scenarios", "allen-cahn")
+    rows = record(place, "throughput_allen-cahn_small_converged_every_s0_d1")["result"]["rows"]
+    assert {"mgn", "singer", "dgnet", "classical_consistent"} <= {r["model"] for r in rows}
+    found = reproduce(place, "scaling")
+    assert any("scaling" in p for p in found["figures"])
+
+
+def test_tradeoff(place: Path) -> None:
+    found = reproduce(place, "tradeoff", "--scenarios", "laser-heat", "--models", "dgnet")
+    cell = record(place, "tradeoff_laser-heat_small_converged_dgnet_s0_d1_f0.0001")
+    rows = cell["result"]["rows"]
+    assert {"dgnet", "classical", "reference"} == {r["solver"] for r in rows} and "run" not in cell["result"]
+    error = record(place, "train_laser-heat_small_converged_dgnet_s0_d1_f0.0001")["scores"]["dgnet"]["fluctuation"]
+    assert rows[0]["error"] == pytest.approx(error, rel=1e-3)  # two ways to judge the same model
+    assert any("tradeoff-laser-heat" in p for p in found["figures"])
+
+
+# ---------------------------------------------------------------------- plans, claims, kills, merges
+
+
+def test_the_plan_names_what_is_missing(place: Path, tmp_path: Path) -> None:
+    reproduce(place, "table-main", "--scenarios", "allen-cahn", "--models", "deeponet,dgnet")
+    items = reproduce(place, "table-main", "--scenarios", "allen-cahn", "--plan")
+    states = {i["tag"]: i["state"] for i in items}
+    assert states["train_allen-cahn_small_converged_dgnet_s0_d1_f0.0001"] == "finished"
+    missing = [i for i in items if i["state"] == "missing"]
+    assert missing and all(i["seconds"] > 0 and i["command"].startswith(f"dgnet reproduce {i['tag']} ") for i in missing)
+    plan = engine.plan(cells("all", Choice(size="paper")), Options(tmp_path / "data", tmp_path / "out", "cuda", budget=120.0))
+    assert all(i.state == "missing" and "--device cuda" in i.command for i in plan)
+    trained = [i for i in plan if i.cell.kind == "train"]
+    assert sum(i.seconds for i in plan) >= 120 * len(trained) and all("--budget 2" in i.command for i in trained)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_claim_ends_with_its_process(tmp_path: Path) -> None:
+    path = tmp_path / "cell" / ".claim"
+    code = ("import time; from pathlib import Path; from dgnet.files import Lock; "
+            f"c = Lock.take(Path({str(path)!r})); print('held', flush=True); time.sleep(60)")
+    other = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    try:
+        assert other.stdout is not None and other.stdout.readline() == "held\n"
+        assert Lock.take(path) is None and f"process {other.pid} on " in holder(path)
+        other.send_signal(signal.SIGKILL)
+        other.wait()
+        claim = Lock.take(path)
+        assert claim is not None and Lock.take(path) is None  # also within one process
+        claim.release()
+        assert holder(path) == ""
+    finally:
+        other.kill()
+        other.wait()
+
+
+def test_two_processes_share_the_cells(place: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "dgnet", "reproduce", "table-main", "--scenarios", "fisher-kpp", "--models", "deeponet,dgnet",
+               "--out", str(tmp_path / "out"), "--data", str(tmp_path / "data"), "--few", "1", "--factor", "1e-4", "--sharing", "2"]
+    quiet = os.environ | {"OMP_NUM_THREADS": "1"}
+    both = [subprocess.Popen([*command, "--json", str(tmp_path / f"{k}.json")], env=quiet) for k in "ab"]
+    assert [p.wait(timeout=120) for p in both] == [0, 0]
+    ran = [set(json.loads((tmp_path / f"{k}.json").read_text())["ran"]) for k in "ab"]
+    assert not ran[0] & ran[1] and len(ran[0] | ran[1]) == 3 == len(list(tmp_path.glob("out/cells/*/cell.json")))
+
+
+def test_a_crew_of_workers(place: Path, tmp_path: Path) -> None:
+    """One command, two processes: every cell once, and their words in files."""
+    record = tmp_path / "done.json"
+    done = CliRunner().invoke(app, ["reproduce", "table-3d", "--models", "mp-pde", "--out", str(tmp_path / "out"), "--data",
+                                    str(place / "data"), "--few", "1", "--factor", "1e-4", "--workers", "2", "--json", str(record)])
+    assert done.exit_code == 0, (done.output, done.exception)
+    found = json.loads(record.read_text())
+    assert found == {"cells": 2, "finished": 2, "failed": {}}
+    cell = json.loads(next((tmp_path / "out").glob("cells/train_*/cell.json")).read_text())
+    assert cell["sharing"] == 2 and len(list((tmp_path / "out" / "logs").glob("worker-*.log"))) == 2
+
+
+def test_a_killed_cell_goes_on_to_the_same_result(place: Path, tmp_path: Path) -> None:
+    cell = Cell("train", "fisher-kpp", method="dgnet", few=1, factor=0.06)
+
+    def options(out: str, tell=None) -> Options:
+        return Options(place / "data", tmp_path / out, tell=tell, say=lambda text: None)
+
+    def interrupt(progress, total: int) -> None:
+        if progress.iteration == 18:  # the end of a stage, where a checkpoint is written
+            raise KeyboardInterrupt
+
+    whole = engine.run([cell], options("whole"))
+    assert whole.ran == [cell.needs[0].tag, cell.tag]
+    with pytest.raises(KeyboardInterrupt):
+        engine.run([cell], options("killed", interrupt))
+    assert not cell.finished(tmp_path / "killed") and (cell.folder(tmp_path / "killed") / "run" / "last.pt").exists()
+    first: list[int] = []
+    engine.run([cell], options("killed", lambda progress, total: first.append(progress.iteration)))
+    assert first[0] == 19  # not from the start
+    a, b = (engine.read(cell, tmp_path / out) for out in ("whole", "killed"))
+    assert a["iterations"] == b["iterations"] > 19
+    assert a["scores"]["dgnet"]["fluctuation"] == pytest.approx(b["scores"]["dgnet"]["fluctuation"], rel=1e-6)
+
+
+def test_a_bad_cell_does_not_stop_the_others(place: Path, tmp_path: Path) -> None:
+    bad, good = (Cell("train", "fisher-kpp", method=m, few=1, factor=1e-4) for m in ("deeponet", "dgnet"))
+    folder = bad.folder(tmp_path / "out") / "run"
+    folder.mkdir(parents=True)
+    (folder / "last.pt").write_bytes(b"not a checkpoint")
+    options = Options(place / "data", tmp_path / "out", say=lambda text: None)
+    summary = engine.run([bad, good], options)
+    assert list(summary.failed) == [bad.tag] and good.tag in summary.ran
+    assert "is not a checkpoint" in json.loads((bad.folder(tmp_path / "out") / "failed.json").read_text())["error"]
+    assert [i.state for i in engine.plan([bad], options)][-1] == "failed"
+    (folder / "last.pt").unlink()
+    assert engine.run([bad], options).ran == [bad.tag] and not (bad.folder(tmp_path / "out") / "failed.json").exists()
+
+
+def test_cells_of_two_machines_are_merged(place: Path, tmp_path: Path) -> None:
+    reproduce(place, "table-main", "--scenarios", "allen-cahn", "--models", "deeponet,dgnet")
+    data = str(place / "data")
+    for machine, model in (("one", "deeponet"), ("two", "dgnet")):
+        tag = f"train_allen-cahn_small_converged_{model}_s0_d1_f0.0001"
+        done = CliRunner().invoke(app, ["reproduce", tag, "--out", str(tmp_path / machine), "--data", data])
+        assert done.exit_code == 0, done.output
+    done = CliRunner().invoke(app, ["reproduce", "merge", str(tmp_path / "two"), "--out", str(tmp_path / "one")])
+    assert done.exit_code == 0 and "1 cells copied" in done.output
+    options = Options(place / "data", tmp_path / "one", say=lambda text: None)
+    assert engine.run(cells("table-main", Choice(("allen-cahn",), ("deeponet", "dgnet"), few=1, factor=1e-4)), options).ran == []
+    both = Shelf.open([tmp_path / "two", place / "out"])
+    assert "train_allen-cahn_small_converged_dgnet_s0_d1_f0.0001" in both.records
+
+
+def test_other_data_under_the_same_name_is_refused(place: Path, tmp_path: Path) -> None:
+    cell = Cell("classical", "allen-cahn", few=2)
+    options = Options(tmp_path / "data", tmp_path / "out", say=lambda text: None)
+    path, seconds = engine.data_set(cell, options)
+    assert seconds > 0 and engine.data_set(cell, options) == (path, 0.0)
+    other = tmp_path / "data" / "few-1"
+    other.mkdir()
+    path.rename(other / path.name)
+    with pytest.raises(InputError, match="train = 2 instead of 1"):
+        engine.data_set(Cell("classical", "allen-cahn", few=1), options)
+
+
+# ---------------------------------------------------------------------- the report
+
+
+def test_the_report_is_whole_and_honest(place: Path, tmp_path: Path) -> None:
+    reproduce(place, "table-main", "--scenarios", "allen-cahn", "--models", "deeponet,dgnet", "--seeds", "2")
+    reproduce(place, "ablation", "--scenarios", "laser-heat", "--models", "dgnet-paper,dgnet-paper-D")
+    done = CliRunner().invoke(app, ["report", str(place / "out"), "--out", str(tmp_path / "r.html"),
+                                    "--markdown", str(tmp_path / "docs")])
+    assert done.exit_code == 0, done.output
+    page = (tmp_path / "r.html").read_text()
+    assert "<script" not in page and "http" not in page and "data:image/png;base64," in page and "prefers-color-scheme" in page
+    text = (tmp_path / "docs" / "paper.md").read_text()
+    table = next(line for line in text.splitlines() if line.startswith("| allen-cahn |"))
+    assert table.count("*not run*") == 5 and "±" in table and "**" in table  # four baselines and the paper's preset
+    assert "dgnet reproduce train_allen-cahn_small_converged_mgn_s0_d1_f0.0001 --out DIR" in text
+    assert "classical, consistent" in text and "CPU" in text and "from best to worst" in text
+    for link in re.findall(r"\]\((\S+\.png)\)", text):
+        assert (tmp_path / "docs" / link).exists()
+    number_ = record(place, "classical_allen-cahn_small_converged_classical_s0_d1")["scores"]["classical_consistent"]["rne"]
+    assert number(number_) in table
+
+
+def test_the_papers_value_stands_beside_ours_at_paper_size(tmp_path: Path) -> None:
+    cell = Cell("classical", "laser-heat", "paper")
+    row = {"rne": 1e-4, "mse": 1e-3, "fluctuation": 4e-4, "rne_final": 1e-4, "log10_mse": -3.0, "until": None, "until_share": None,
+           "steps_per_second": 1.0}
+    score = {"classical_consistent": row, "classical_lumped": {**row, "rne": 2e-4}}
+    trained = Cell("train", "laser-heat", "paper", method="mgn")
+    common = {"version": "0", "hardware": "a GPU", "sharing": 1, "device": "cuda", "date": "2026-01-01 00:00:00",
+              "about": {"nodes": 6072, "steps": 120}, "seconds": {"total": 60.0, "train": 40.0},
+              "curves": {"time": [0.0], "classical_consistent": [0.0], "classical_lumped": [0.0], "mgn": [None]}}
+    for c, scores in ((cell, score), (trained, {**score, "mgn": {**row, "rne": None}})):
+        engine.write_json(c.folder(tmp_path) / "cell.json", {
+            "tag": c.tag, "cell": {"kind": c.kind, "size": c.size, "scenario": c.scenario, "method": c.method, "factor": 1.0},
+            **common, "scores": scores, "parameters": 5, "iterations": 3, "memory": {"train": 2e9}, "budget": 120.0})
+    blocks = report.build(Shelf.open([tmp_path]), tmp_path / "scratch", Path("out"))
+    tables = [b for b in blocks if isinstance(b, Table) and b.head[0] == "RNE"]
+    line = next(row for row in tables[0].rows if row[0] == "laser-heat")
+    at = list(tables[0].head).index("MGN")
+    assert line[at] == Slot("diverged", beside="paper 0.171")
+    assert line[1] == Slot("1.00e-4", strong=True) and line[2] == Slot("2.00e-4")
+    assert line[list(tables[0].head).index("DGNet, ours")] == Slot("not run", beside="paper 0.0102", faint=True)
+    command = "dgnet reproduce train_laser-heat_paper_converged_dgnet_s0 --out out"
+    assert any(isinstance(b, Lines) and command in b.lines for b in blocks)
+    assert any(isinstance(b, Table) and b.head[0] == "hardware" and b.rows[0][0] == "a GPU" for b in blocks)
+
+
+def test_pages_are_escaped(tmp_path: Path) -> None:
+    from PIL import Image
+
+    Image.new("RGB", (4, 4)).save(tmp_path / "p.png")
+    blocks = [Head("a < b"), Text("`x<y` and **strong**"), Table(["h|1"], [[Slot("1", strong=True, beside="paper 2")]]),
+              Picture(tmp_path / "p.png", "a & b"), Lines("`cmd`", ["x > y"])]
+    page = to_html("t", blocks)
+    assert "a &lt; b" in page and "<code>x&lt;y</code>" in page and "<b>1</b><small>paper 2</small>" in page and "x &gt; y" in page
+    text = to_markdown("t", blocks, tmp_path / "pics", "pics")
+    assert "| **1** (paper 2) |" in text and "h\\|1" in text and (tmp_path / "pics" / "p.png").exists()
+
+
+def test_values_over_seeds() -> None:
+    value = Value.of([1.0, 3.0])
+    assert value is not None and value.mean == 2.0 and value.spread == pytest.approx(2**0.5) and value.text() == "2 ± 1"
+    assert Value.of([]) is None
+    diverged = Value.of([1.0, None])
+    assert diverged is not None and diverged.text() == "diverged"
+    assert [number(x) for x in (0.01234, 1.234e-5, 12345.6, 1234.5)] == ["0.0123", "1.23e-5", "1.23e4", "1234"]
+
+
+def test_settings_keep_trials_apart(place: Path) -> None:
+    assert Setting("paper", "converged").title == "paper size, converged truth"
+    assert "trial" in Setting("small", "converged", 1, 1e-4).title
+
+
+def test_waiting_for_nothing_ends(tmp_path: Path) -> None:
+    """A cell that another process holds is left alone, at once."""
+    cell = Cell("classical", "allen-cahn", few=1)
+    claim = Lock.take(cell.folder(tmp_path) / ".claim")
+    begin = time.perf_counter()
+    summary = engine.run([cell], Options(tmp_path / "data", tmp_path, say=lambda text: None))
+    assert list(summary.left) == [cell.tag] and time.perf_counter() - begin < 30 and claim is not None
+    claim.release()
