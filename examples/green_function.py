@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from dgnet.output.pictures import strip
 from dgnet.green import GreenSolver
 from dgnet.mesh import shipped
+from dgnet.output.pictures import strip
 from dgnet.problems import PDE, Discretisation
 
 STEEL = 50 / (7850 * 450)  # thermal diffusivity in m^2/s

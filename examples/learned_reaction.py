@@ -8,12 +8,13 @@ the untrained model is pure diffusion. The learned curve is compared with the tr
 
 import torch
 
+from dgnet.data import Corpus
 from dgnet.mesh import box
 from dgnet.models import Classical, rollout
 from dgnet.models.dgnet import DGNet, DGNetConfig
 from dgnet.problems import PDE, Discretisation
 from dgnet.reference.transport import solve
-from dgnet.training import Corpus, Recipe, Stage, evaluate_rne, fit
+from dgnet.training import Recipe, Stage, evaluate_rne, fit
 
 D, DT, STEPS = 0.01, 0.05, 40
 

@@ -12,12 +12,13 @@ from collections.abc import Sequence
 
 import torch
 
+from dgnet.data import Corpus
 from dgnet.mesh import shipped
 from dgnet.models import Classical
 from dgnet.models.dgnet import DGNet, DGNetConfig
 from dgnet.problems import PDE, Discretisation, Robin, Source, step_average
 from dgnet.reference.transport import solve
-from dgnet.training import Corpus, Recipe, Stage, evaluate_rne, fit
+from dgnet.training import Recipe, Stage, evaluate_rne, fit
 
 STEEL, CONVECTION = 1.4e-5, 7.1e-6  # D in m^2/s, h / (density * heat capacity) in m/s
 DT, STEPS = 0.5, 30  # s

@@ -8,11 +8,12 @@ of the model's own discretisation error; once as they are, once with 1% of white
 
 import torch
 
+from dgnet.data import Corpus
 from dgnet.mesh import box
 from dgnet.models.dgnet import DGNet, DGNetConfig
 from dgnet.problems import PDE, Discretisation, Robin, step_average
 from dgnet.reference.transport import solve
-from dgnet.training import Corpus, Recipe, Stage, fit, uncertainty
+from dgnet.training import Recipe, Stage, fit, uncertainty
 
 TRUE, GUESS = 0.05, 0.10  # m^2/s
 DT, STEPS = 0.05, 20

@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1] / "src" / "dgnet"
 ORDER = ["errors", "files", "mesh", "operators", "problems", "green", "data", "reference", "scenarios", "models",
-         "projects", "training", "evaluation", "output", "bench", "paper", "cli"]
+         "scoring", "projects", "training", "evaluation", "output", "bench", "paper", "cli"]
 FORBIDDEN = {"models": {"reference"}, "training": {"reference"}, "reference": {"operators", "green", "models"}}
 
 

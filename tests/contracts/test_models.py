@@ -13,8 +13,7 @@ from torch import nn
 from dgnet.mesh import box
 from dgnet.models import Classical, Model, rollout
 from dgnet.models.dgnet import PAPER, VARIANTS, DGNet, DGNetConfig
-from dgnet.problems import PDE, Discretisation, Robin
-from dgnet.scenarios.scenario import given_velocity
+from dgnet.problems import PDE, Discretisation, Robin, given_velocity
 
 Tensor = torch.Tensor
 AMBIENT = 1.3

@@ -10,11 +10,11 @@ from PIL import Image
 
 from dgnet import cli
 from dgnet.evaluation import evaluate as module
-from dgnet.evaluation.metrics import rne
 from dgnet.mesh import box
 from dgnet.output import figures
 from dgnet.scenarios import get
 from dgnet.scenarios.generate import generate
+from dgnet.scoring.metrics import rne
 from dgnet.training.run import Run, train
 
 

@@ -21,10 +21,10 @@ from dgnet.errors import SolveError
 from dgnet.green import product
 from dgnet.models import Classical, rollout
 from dgnet.models.dgnet import DGNet, DGNetConfig, State
-from dgnet.problems import Discretisation
+from dgnet.problems import Discretisation, given_velocity
 from dgnet.scenarios import get, names
 from dgnet.scenarios.generate import flow_record, flow_rows, generate
-from dgnet.scenarios.scenario import Scenario, given_velocity
+from dgnet.scenarios.scenario import Scenario
 from dgnet.training.presets import model_config
 from dgnet.training.run import train
 from tests.models.test_dgnet import dense, swirl

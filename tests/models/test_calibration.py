@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from dgnet.data import Corpus
 from dgnet.errors import InputError
 from dgnet.mesh import Mesh, box
 from dgnet.models import rollout
@@ -17,7 +18,7 @@ from dgnet.models.dgnet import DGNet, DGNetConfig, regions_of
 from dgnet.operators import mass
 from dgnet.problems import PDE, Discretisation, Robin, step_average
 from dgnet.reference.transport import solve
-from dgnet.training import Corpus, Recipe, Stage, calibrated_first, fit, uncertainty
+from dgnet.training import Recipe, Stage, calibrated_first, fit, uncertainty
 
 Tensor = torch.Tensor
 

@@ -12,9 +12,8 @@ from dgnet.mesh.box import box
 from dgnet.models import Classical, base, rollout
 from dgnet.models.dgnet import DGNet
 from dgnet.models.registry import MODELS, build
-from dgnet.problems import PDE, Dirichlet, Discretisation, HeldFlow
+from dgnet.problems import PDE, Dirichlet, Discretisation, HeldFlow, given_velocity
 from dgnet.scenarios import get
-from dgnet.scenarios.scenario import given_velocity
 
 STEPS = 14
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from dgnet.evaluation.metrics import rne
 from dgnet.models import Classical, rollout
 from dgnet.problems import CONSISTENT, LUMPED, sample, step_average
 from dgnet.reference.transport import solve
 from dgnet.scenarios import Draw, Scenario, get
+from dgnet.scoring.metrics import rne
 
 STEPS = 20
 Tensor = torch.Tensor

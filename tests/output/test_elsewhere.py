@@ -22,7 +22,8 @@ from dgnet.output.rollouts import roll_out, summary
 from dgnet.problems import PDE, Discretisation, Robin
 from dgnet.problems.spot_table import SpotTable
 from dgnet.projects import load
-from dgnet.training.run import Run, Settings, base_problem
+from dgnet.scenarios.scenario import base_problem
+from dgnet.training.run import Run, Settings
 from tests.projects.conftest import DT, SPOTS, STEPS, TOML, command, write_tiny
 
 CORE = 'file = "plate.msh"\nregions.core = { x = [0, 0.62] }'

@@ -23,8 +23,9 @@ from dgnet.output.export import Filter, Solve, Step, export
 from dgnet.problems import PDE, Dirichlet, Discretisation, Neumann, Periodic, Robin
 from dgnet.scenarios import get
 from dgnet.scenarios.generate import generate
+from dgnet.scenarios.scenario import base_problem
 from dgnet.training.recipe import Recipe, Stage
-from dgnet.training.run import Run, Settings, base_problem, train
+from dgnet.training.run import Run, Settings, train
 
 Tensor = torch.Tensor
 

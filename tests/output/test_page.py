@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 
 from dgnet import cli
-from dgnet.data import Dataset
+from dgnet.data import Corpus, Dataset
 from dgnet.evaluation import evaluate as scoring
 from dgnet.mesh import Mesh, box, save
 from dgnet.models import Classical, rollout
@@ -29,7 +29,6 @@ from dgnet.problems import PDE, Discretisation, Robin
 from dgnet.projects import load
 from dgnet.scenarios import get
 from dgnet.scenarios.generate import generate
-from dgnet.training.fit import Corpus
 from dgnet.training.own import train_project
 from dgnet.training.recipe import Recipe, Stage
 from dgnet.training.run import Run, train

@@ -14,7 +14,6 @@ import torch
 from dgnet import cli
 from dgnet.data import Dataset
 from dgnet.errors import InputError, SolveError
-from dgnet.evaluation.metrics import rne
 from dgnet.models import rollout
 from dgnet.output import drives, series
 from dgnet.output import rollouts as module
@@ -25,8 +24,10 @@ from dgnet.scenarios import get
 from dgnet.scenarios.generate import generate
 from dgnet.scenarios.lasers import AMBIENT
 from dgnet.scenarios.paths import waypoint
+from dgnet.scenarios.scenario import base_problem
 from dgnet.scenarios.spots import Spot, Spots
-from dgnet.training.run import Run, base_problem, train
+from dgnet.scoring.metrics import rne
+from dgnet.training.run import Run, train
 
 TABLE = """t,x,y,radius,power,spot
 0.2,0.2,0.2,0.1,30,a

@@ -12,12 +12,12 @@ from PIL import Image
 
 from dgnet import cli
 from dgnet.data import Dataset
-from dgnet.evaluation.metrics import rne
 from dgnet.models import Classical, rollout
 from dgnet.paper import demo as module
 from dgnet.problems import LUMPED
 from dgnet.scenarios import get
 from dgnet.scenarios.lasers import AMBIENT, TEST_KINDS
+from dgnet.scoring.metrics import rne
 from dgnet.training import run as runs
 
 FILES = ["demo.gif", "demo.json", "demo.png", "laser.gif", "laser.png"]

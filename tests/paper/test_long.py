@@ -28,8 +28,8 @@ from dgnet.output import rollouts, series
 from dgnet.output.rollouts import roll_out
 from dgnet.problems import PDE, Dirichlet, Robin
 from dgnet.scenarios import get
-from dgnet.scenarios.scenario import Flow, Scenario
-from dgnet.training.run import Run, Settings, base_problem
+from dgnet.scenarios.scenario import Flow, Scenario, base_problem
+from dgnet.training.run import Run, Settings
 from tests.evaluation.forked import finish
 
 Tensor = torch.Tensor

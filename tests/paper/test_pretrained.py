@@ -20,7 +20,8 @@ from dgnet.paper import engine, pretrained
 from dgnet.paper.cell import Cell
 from dgnet.scenarios import get, names
 from dgnet.scenarios.generate import generate
-from dgnet.training.run import Run, base_problem
+from dgnet.scenarios.scenario import base_problem
+from dgnet.training.run import Run
 
 SHIPPED = sorted(p.parent.name for p in pretrained.SHELF.glob("*/card.json"))
 

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 import torch
 
-from dgnet.data import Dataset
+from dgnet.data import Corpus, Dataset
 from dgnet.mesh import box, save
 from dgnet.models import Classical, rollout
 from dgnet.problems import CONSISTENT, LUMPED, PDE, Dirichlet, Discretisation
 from dgnet.projects import load, project, trajectory
 from dgnet.projects.check import Item, check, smallest_angles
 from dgnet.projects.project import Project
-from dgnet.training.fit import Corpus, evaluate_rne
-from dgnet.training.run import base_problem
+from dgnet.scenarios.scenario import base_problem
+from dgnet.training.fit import evaluate_rne
 from tests.projects.conftest import DT, STEPS, TOML, command, plate, write_tiny
 
 

@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from dgnet.errors import InputError
+from dgnet.problems import given_velocity
 from dgnet.problems.sources import step_average
 from dgnet.scenarios import SIZES, TRUTHS, Draw, Sample, Scenario, get, names
 from dgnet.scenarios.lasers import TEST_KINDS, TRAINING_KINDS
-from dgnet.scenarios.scenario import given_velocity
 
 PAPER = {  # nodes (None: ours), dt, steps, train, test: Appendix B and the supplementary experiments
     "allen-cahn": (1296, 0.005, 1000, 10, 10), "fisher-kpp": (1681, 0.00125, 1600, 10, 10),

@@ -9,6 +9,7 @@ from functools import lru_cache
 import pytest
 import torch
 
+from dgnet.data import Corpus
 from dgnet.errors import InputError
 from dgnet.green import product
 from dgnet.mesh import Mesh, box
@@ -16,7 +17,7 @@ from dgnet.models.dgnet import DGNet, DGNetConfig
 from dgnet.problems import PDE, Dirichlet, Discretisation, Robin, step_average
 from dgnet.problems.finer import half_steps, prolonged, refined
 from dgnet.reference.transport import solve
-from dgnet.training import Corpus, Recipe, Stage, calibrate, fit, uncertainty
+from dgnet.training import Recipe, Stage, calibrate, fit, uncertainty
 
 Tensor = torch.Tensor
 DT, STEPS = 0.05, 16

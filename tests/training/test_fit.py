@@ -13,13 +13,13 @@ import pytest
 import torch
 from torch import distributed, multiprocessing
 
-from dgnet.data import Dataset, Header, Trajectory, write_dataset
+from dgnet.data import Corpus, Dataset, Header, Trajectory, write_dataset
 from dgnet.errors import InputError
 from dgnet.mesh import box
 from dgnet.models import Classical, rollout
 from dgnet.models.dgnet import PAPER, DGNet, DGNetConfig
 from dgnet.problems import PDE, Discretisation, Robin
-from dgnet.training import Corpus, Progress, Recipe, Stage, evaluate_rne, fit, load_checkpoint, paper_recipe, split
+from dgnet.training import Progress, Recipe, Stage, evaluate_rne, fit, load_checkpoint, paper_recipe, split
 
 Tensor = torch.Tensor
 STEPS = 10

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import torch
 
+from dgnet.data import Corpus
 from dgnet.errors import InputError
 from dgnet.mesh import perturbed_square
 from dgnet.models import Classical, rollout
 from dgnet.models.dgnet import DGNet, DGNetConfig, Table
 from dgnet.problems import PDE, Dirichlet, Discretisation
-from dgnet.training.fit import Corpus, evaluate_rne
+from dgnet.training.fit import evaluate_rne
 from dgnet.training.identify import Fit, identify, noise_level
 from dgnet.training.presets import model_config, recipe_for
 

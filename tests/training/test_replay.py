@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+from dgnet.data import Corpus
 from dgnet.mesh import perturbed_square
 from dgnet.models.dgnet import PAPER, DGNet, DGNetConfig
 from dgnet.models.registry import MODELS, build
 from dgnet.problems import PDE, Dirichlet, Discretisation, Robin
 from dgnet.training import replay
-from dgnet.training.fit import Corpus, _groups, _iterate
+from dgnet.training.fit import _groups, _iterate
 from dgnet.training.recipe import Recipe, Stage
 
 BASELINES = [name for name in MODELS if name not in ("dgnet", "classical")]

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import torch
 
+from dgnet.data import Corpus
 from dgnet.mesh import perturbed_square
 from dgnet.models import Classical, rollout
 from dgnet.models.dgnet import DGNet, DGNetConfig
 from dgnet.problems import PDE, Dirichlet, Discretisation, Neumann, Robin
-from dgnet.training import Corpus, Recipe, Stage, evaluate_rne, fit, replay
+from dgnet.training import Recipe, Stage, evaluate_rne, fit, replay
 from dgnet.training.calibrate import gauss_newton
 from dgnet.training.fit import _groups, _iterate
 from dgnet.training.identify import identify

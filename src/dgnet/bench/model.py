@@ -28,6 +28,7 @@ from torch import nn
 
 from dgnet import __version__
 from dgnet.bench.timing import hardware, peak, sync, timed
+from dgnet.data import Corpus
 from dgnet.errors import InputError, SolveError
 from dgnet.green import GreenSolver
 from dgnet.mesh.box import perturbed_square
@@ -36,14 +37,14 @@ from dgnet.models.base import few_threads
 from dgnet.models.dgnet import DGNet, DGNetConfig
 from dgnet.models.registry import MODELS, build, parameter_count
 from dgnet.operators import Geometry, gradient, stiffness
-from dgnet.problems import CONSISTENT, LUMPED, PDE, Discretisation
+from dgnet.problems import CONSISTENT, LUMPED, PDE, Discretisation, given_velocity
 from dgnet.problems.sources import step_average
 from dgnet.scenarios import Draw, get
-from dgnet.scenarios.scenario import Scenario, given_velocity
-from dgnet.training.fit import Corpus, _groups, _iterate
+from dgnet.scenarios.scenario import Scenario, base_problem
+from dgnet.training.fit import _groups, _iterate
 from dgnet.training.presets import model_config
 from dgnet.training.recipe import Recipe, Stage
-from dgnet.training.run import Run, base_problem
+from dgnet.training.run import Run
 
 Tensor = torch.Tensor
 Report = Callable[[str, int, int], None]

@@ -28,7 +28,6 @@ from dgnet import __version__
 from dgnet.bench.timing import hardware, sync
 from dgnet.data import Dataset
 from dgnet.errors import InputError, SolveError
-from dgnet.evaluation.metrics import rne
 from dgnet.mesh import Mesh
 from dgnet.models import Classical, rollout
 from dgnet.models.base import few_threads
@@ -36,8 +35,9 @@ from dgnet.problems import CONSISTENT, LUMPED, Discretisation, Source, step_aver
 from dgnet.reference.transport import march
 from dgnet.scenarios import Draw, Scenario, Truth
 from dgnet.scenarios.fits import check_fits
-from dgnet.scenarios.scenario import Sample
-from dgnet.training.run import Run, base_problem
+from dgnet.scenarios.scenario import Sample, base_problem
+from dgnet.scoring.metrics import rne
+from dgnet.training.run import Run
 
 Tensor = torch.Tensor
 Report = Callable[[str, int, int], None]

@@ -304,11 +304,11 @@ def analyse(run: Path, data: Annotated[Path | None, typer.Option(help="Data set;
             problem: Problem = None, allow_different: AllowDifferent = False, device: Device = "cpu",
             json_path: Json = None) -> None:
     """Spectrum, stability, step norm, size and consistency of what was learned, with pictures."""
-    from dgnet.data import Dataset
+    from dgnet.data import Corpus, Dataset
     from dgnet.output.operators import analyse as study_operator
     from dgnet.scenarios.fits import check_fits
-    from dgnet.training.fit import Corpus
-    from dgnet.training.run import Run, base_problem
+    from dgnet.scenarios.scenario import base_problem
+    from dgnet.training.run import Run
 
     opened = Run.open(run, checked_device(device), problem=problem, allow_different=allow_different)
     with Dataset(data or opened.data) as dataset:

@@ -235,7 +235,7 @@ def score(predictions: Annotated[Path, typer.Argument(help="Predicted states: a 
           json_path: Json = None) -> None:
     """Score anyone's predictions: MSE, RNE over the rollout, of the fluctuation and of the last step, and how long it holds."""
     from dgnet.paper.results import number
-    from dgnet.paper.scoring import score_files
+    from dgnet.scoring.predictions import score_files
 
     result = score_files(predictions, truth, split, trajectory)
     write_json(json_path, result)

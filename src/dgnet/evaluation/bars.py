@@ -6,13 +6,13 @@ import hashlib
 import math
 from dataclasses import asdict
 
-from dgnet.data import Dataset
+from dgnet.data import Corpus, Dataset
 from dgnet.errors import InputError, SolveError
 from dgnet.files import read_json, write_json
 from dgnet.models.dgnet import DGNet
+from dgnet.scenarios.scenario import base_problem
 from dgnet.training.calibrate import Bar, uncertainty
-from dgnet.training.fit import Corpus
-from dgnet.training.run import Run, base_problem
+from dgnet.training.run import Run
 
 
 def error_bars(run: Run, keep: bool = True) -> dict[str, Bar]:

@@ -12,16 +12,17 @@ from typing import Any
 import torch
 
 from dgnet import __version__
-from dgnet.data import Dataset
+from dgnet.data import Corpus, Dataset
 from dgnet.errors import InputError
-from dgnet.evaluation.metrics import rne_over_time, score
 from dgnet.models import Classical, few_threads
 from dgnet.models.dgnet import DGNet
 from dgnet.models.registry import LABELS
 from dgnet.problems import CONSISTENT, LUMPED
 from dgnet.scenarios.fits import check_fits
-from dgnet.training.fit import Corpus
-from dgnet.training.run import Run, base_problem
+from dgnet.scenarios.scenario import base_problem
+from dgnet.scoring.judge import predict
+from dgnet.scoring.metrics import rne_over_time, score
+from dgnet.training.run import Run
 
 Tensor = torch.Tensor
 _BATCH_BYTES = 6e9
@@ -64,7 +65,7 @@ def predictions(models: dict[str, Any], run: Run, data: Corpus, device: str,
         for at in range(0, len(data), per):
             piece = data.part(range(at, min(at + per, len(data))))
             with torch.no_grad(), few_threads(run.scenario.mesh.n_nodes, device):
-                parts.append(piece.predict(model, base).cpu())
+                parts.append(predict(model, base, piece).cpu())
         out[name] = torch.cat(parts)
         if seconds is not None:
             seconds[name] = time.perf_counter() - begin

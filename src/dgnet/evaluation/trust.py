@@ -23,21 +23,23 @@ import numpy as np
 import torch
 
 from dgnet import __version__
-from dgnet.data import Dataset, digests
+from dgnet.data import Corpus, Dataset, digests
 from dgnet.errors import InputError
-from dgnet.evaluation.metrics import rne
 from dgnet.files import read_json, write_json, write_text, writing_hdf5
 from dgnet.mesh import Mesh
 from dgnet.models import Classical, few_threads
 from dgnet.models.registry import entry
 from dgnet.problems import CONSISTENT, LUMPED
 from dgnet.scenarios.fits import check_fits
+from dgnet.scenarios.scenario import base_problem
+from dgnet.scoring.judge import predict
+from dgnet.scoring.metrics import rne
 from dgnet.training.calibrate import calibrated_first
-from dgnet.training.fit import Corpus, Progress
+from dgnet.training.fit import Progress
 from dgnet.training.own import recipe_of
 from dgnet.training.presets import recipe_for
 from dgnet.training.recipe import Recipe
-from dgnet.training.run import Run, base_problem, read_dataclass, train
+from dgnet.training.run import Run, read_dataclass, train
 
 Tensor = torch.Tensor
 Report = Callable[[str, int, int], None]
@@ -426,7 +428,7 @@ def _score(run: Run, data: Path, number: int, device: str) -> dict[str, float]:
 
     def error(model: Any) -> float:
         with torch.no_grad(), few_threads(run.scenario.mesh.n_nodes, device):
-            states = corpus.predict(model, base)
+            states = predict(model, base, corpus)
         value = rne(states, corpus.state, offset)
         return value if math.isfinite(value) else math.inf
 

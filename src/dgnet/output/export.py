@@ -32,7 +32,8 @@ from dgnet.models.dgnet import DGNet, State, Transfer
 from dgnet.models.gnn import MeshGraph, StateNet
 from dgnet.operators import EdgeMatrix, Pattern
 from dgnet.problems import Discretisation
-from dgnet.training.run import Run, base_problem
+from dgnet.scenarios.scenario import base_problem
+from dgnet.training.run import Run
 
 Tensor = torch.Tensor
 

@@ -16,13 +16,13 @@ import torch
 from matplotlib.colors import Colormap, Normalize
 from matplotlib.figure import Figure
 
-from dgnet.evaluation.metrics import rne, rne_over_time
+from dgnet.data import Corpus
 from dgnet.files import writing
 from dgnet.mesh import Mesh
 from dgnet.models.registry import LABELS
 from dgnet.output.pictures import STYLE, _axes, _field, _panel
 from dgnet.output.show import robust_limits
-from dgnet.training.fit import Corpus
+from dgnet.scoring.metrics import rne, rne_over_time
 from dgnet.training.run import Run
 
 Tensor = torch.Tensor

@@ -21,10 +21,10 @@ import torch
 from matplotlib.figure import Figure
 
 from dgnet import __version__
+from dgnet.data import Corpus
 from dgnet.evaluation.analyse import study
 from dgnet.evaluation.bars import error_bars
 from dgnet.evaluation.evaluate import TOLD
-from dgnet.evaluation.metrics import rne
 from dgnet.evaluation.trust import TrainingRange, judge_states, read_trust, sentence, training_range
 from dgnet.files import write_json, write_text
 from dgnet.models.dgnet import DGNet
@@ -35,10 +35,11 @@ from dgnet.output.operators import draw_spectra
 from dgnet.output.pictures import STYLE
 from dgnet.problems import Discretisation, Robin
 from dgnet.projects.units import TERMS, Units
+from dgnet.scenarios.scenario import base_problem
+from dgnet.scoring.metrics import rne
 from dgnet.training.curve import FILE as REACTION
 from dgnet.training.curve import curve_of, labels, write_curve
-from dgnet.training.fit import Corpus
-from dgnet.training.run import Run, base_problem
+from dgnet.training.run import Run
 
 Tensor = torch.Tensor
 Report = Callable[[str, int, int], None]

@@ -31,9 +31,10 @@ from dgnet.output.drives import Drive, Opened, StoredDrive, opened
 from dgnet.output.elsewhere import on_other_mesh, with_step
 from dgnet.output.pictures import needs_ffmpeg
 from dgnet.output.series import Store, written
+from dgnet.problems import given_velocity
 from dgnet.scenarios.fits import check_fits
-from dgnet.scenarios.scenario import Scenario, given_velocity
-from dgnet.training.run import Run, base_problem
+from dgnet.scenarios.scenario import Scenario, base_problem
+from dgnet.training.run import Run
 
 Tensor = torch.Tensor
 Report = Callable[[str, int, int], None]

@@ -14,13 +14,13 @@ from typing import Any
 
 import torch
 
-from dgnet.evaluation.metrics import rne
 from dgnet.files import locked, read_json, write_json
 from dgnet.models import Classical, rollout
 from dgnet.problems import CONSISTENT, LUMPED
 from dgnet.reference.record import FlowRecord
 from dgnet.scenarios import Sample, Scenario, Truth
 from dgnet.scenarios.generate import flow_record, flow_rows, source_rows, truth_states
+from dgnet.scoring.metrics import rne
 
 Tensor = torch.Tensor
 

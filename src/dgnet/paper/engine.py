@@ -34,9 +34,9 @@ from dgnet.files import Lock, discard, holder, read_json, strict, unfinished, un
 from dgnet.models.registry import parameter_count
 from dgnet.paper import archive
 from dgnet.paper.cell import CLOCKED, Cell, method
-from dgnet.paper.judge import Judged, judge
 from dgnet.scenarios.generate import file_stem, generate, provenance
 from dgnet.scenarios.scenario import Scenario
+from dgnet.scoring.judge import Judged, judge
 from dgnet.training.fit import Progress
 from dgnet.training.presets import baseline_recipe, recipe_for
 from dgnet.training.run import Run, train

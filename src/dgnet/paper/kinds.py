@@ -13,7 +13,7 @@ from matplotlib.colors import Normalize
 
 from dgnet.bench import model as bench
 from dgnet.bench import tradeoff as ladders
-from dgnet.data import Dataset
+from dgnet.data import Corpus, Dataset
 from dgnet.evaluation import analyse
 from dgnet.models import few_threads, rollout
 from dgnet.output import operators
@@ -21,12 +21,12 @@ from dgnet.output.figures import Band, error_norm, grid
 from dgnet.output.show import robust_limits
 from dgnet.paper.cell import Cell
 from dgnet.paper.engine import Options, about, data_set, has_data, read, results
-from dgnet.paper.judge import judge
+from dgnet.problems import given_velocity
 from dgnet.scenarios.fits import check_fits
 from dgnet.scenarios.generate import flow_record, flow_rows, source_rows
-from dgnet.scenarios.scenario import Scenario, Truth, given_velocity
-from dgnet.training.fit import Corpus
-from dgnet.training.run import Run, base_problem
+from dgnet.scenarios.scenario import Scenario, Truth, base_problem
+from dgnet.scoring.judge import judge
+from dgnet.training.run import Run
 
 Tensor = torch.Tensor
 

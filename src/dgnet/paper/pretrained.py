@@ -30,11 +30,11 @@ from dgnet.evaluation.evaluate import rivals
 from dgnet.files import did_you_mean, discard, read_toml, unfinished, write_json, write_text
 from dgnet.models.registry import LABELS, config_class
 from dgnet.paper.cell import Cell
-from dgnet.paper.judge import judge
 from dgnet.paper.results import number
 from dgnet.scenarios import TRUTHS, get, names
 from dgnet.scenarios.generate import file_stem, generate, provenance
 from dgnet.scenarios.scenario import Scenario
+from dgnet.scoring.judge import judge
 from dgnet.training.fit import load_checkpoint, save_tensors
 from dgnet.training.run import Run, Settings, read_dataclass, to_toml
 

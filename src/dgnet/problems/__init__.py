@@ -2,9 +2,10 @@
 
 from dgnet.problems.conditions import Condition, Dirichlet, Neumann, Periodic, Robin
 from dgnet.problems.discretisation import CONSISTENT, DOUBLE, LUMPED, SINGLE, WORKING, Discretisation
-from dgnet.problems.flow import HeldFlow
+from dgnet.problems.flow import HeldFlow, given_velocity
 from dgnet.problems.pde import PDE
 from dgnet.problems.sources import FunctionSource, Source, panels_for, sample, step_average
 
 __all__ = ["CONSISTENT", "DOUBLE", "LUMPED", "PDE", "SINGLE", "WORKING", "Condition", "Dirichlet", "Discretisation",
-           "FunctionSource", "HeldFlow", "Neumann", "Periodic", "Robin", "Source", "panels_for", "sample", "step_average"]
+           "FunctionSource", "HeldFlow", "Neumann", "Periodic", "Robin", "Source", "given_velocity",
+           "panels_for", "sample", "step_average"]

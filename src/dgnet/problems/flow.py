@@ -9,6 +9,18 @@ import torch
 Tensor = torch.Tensor
 
 
+def given_velocity(rows: Tensor, dt: float, t0: float = 0.0) -> Callable[[float], Tensor]:
+    """v(t) [B, N, d] from rows [B, T+1, N, d] at times t0, t0 + dt, ..., linear in between and constant outside."""
+    last = rows.shape[1] - 1
+
+    def velocity(t: float) -> Tensor:
+        place = min(max((t - t0) / dt, 0.0), float(last))
+        k = min(int(place), last - 1)
+        return torch.lerp(rows[:, k], rows[:, k + 1], place - k)
+
+    return velocity
+
+
 class HeldFlow:
     """v(t) until something is held; from then on what is held: the start of a step for t = 0, its middle for any other t.
 

@@ -17,12 +17,11 @@ from dgnet.errors import SolveError
 from dgnet.green import GreenSolver
 from dgnet.mesh import Mesh
 from dgnet.models import Classical, few_threads, rollout
-from dgnet.problems import CONSISTENT, DOUBLE, LUMPED, PDE, WORKING, Discretisation, Robin
+from dgnet.problems import CONSISTENT, DOUBLE, LUMPED, PDE, WORKING, Discretisation, Robin, given_velocity
 from dgnet.projects.project import Project
 from dgnet.projects.toml import ELSEWHERE
 from dgnet.projects.units import SPEED, TERMS, VOLUMETRIC_HEAT, Units
 from dgnet.scenarios.fits import check_fits
-from dgnet.scenarios.scenario import given_velocity
 
 Tensor = torch.Tensor
 Report = Callable[[str, int, int], None]

@@ -13,7 +13,8 @@ import torch
 from dgnet.errors import InputError
 from dgnet.mesh import Mesh
 from dgnet.problems.conditions import Condition
-from dgnet.problems.discretisation import CONSISTENT, Discretisation
+from dgnet.problems.discretisation import CONSISTENT, WORKING, Discretisation
+from dgnet.problems.flow import given_velocity
 from dgnet.problems.pde import PDE
 from dgnet.problems.phase import PhaseChange
 from dgnet.problems.sources import Source
@@ -202,16 +203,12 @@ class Scenario:
         return replace(self, scale=Scale(size, power, count))
 
 
-def given_velocity(rows: Tensor, dt: float, t0: float = 0.0) -> Callable[[float], Tensor]:
-    """v(t) [B, N, d] from rows [B, T+1, N, d] at times t0, t0 + dt, ..., linear in between and constant outside."""
-    last = rows.shape[1] - 1
-
-    def velocity(t: float) -> Tensor:
-        place = min(max((t - t0) / dt, 0.0), float(last))
-        k = min(int(place), last - 1)
-        return torch.lerp(rows[:, k], rows[:, k + 1], place - k)
-
-    return velocity
+def base_problem(scenario: Scenario, device: str, dtype: torch.dtype = WORKING) -> Discretisation:
+    """The scenario's problem; a flow that changes in time is put in for each batch."""
+    velocity = None
+    if scenario.flow is not None:
+        velocity = torch.zeros(1, 2, scenario.mesh.n_nodes, scenario.mesh.dim)
+    return scenario.problem(velocity, device=device, dtype=dtype)
 
 
 def stack(parts: Sequence[Sequence[float] | np.ndarray]) -> Tensor:

@@ -22,10 +22,11 @@ from dgnet.models.base import few_threads, rollout
 from dgnet.models.dgnet import DGNet
 from dgnet.problems import Discretisation, Source, step_average
 from dgnet.problems.finer import half_steps, prolonged, refined
+from dgnet.scoring.judge import predict
 from dgnet.training.recipe import Recipe, Stage
 
 if TYPE_CHECKING:
-    from dgnet.training.fit import Corpus
+    from dgnet.data import Corpus
 
 Tensor = torch.Tensor
 
@@ -169,7 +170,7 @@ def _residual(model, base: Discretisation, train: Corpus, stage: Stage, scale: T
     starts = torch.arange(min(stage.first, train.steps - length), train.steps - length + 1, length)
     rows = torch.arange(len(train)).repeat_interleave(len(starts))
     data = train.windows(rows, starts.repeat(len(train)), length)
-    misfit = ((data.predict(model, base) - data.state) / scale)[:, 1 + stage.skip:].double().flatten()
+    misfit = ((predict(model, base, data) - data.state) / scale)[:, 1 + stage.skip:].double().flatten()
     if not bool(torch.isfinite(misfit).all()):
         raise SolveError("a rollout of the calibration is not finite")
     return misfit

@@ -22,14 +22,13 @@ import torch
 from torch import distributed as dist
 from torch import nn
 
-from dgnet.data import Dataset, hold_out
+from dgnet.data import Corpus, Dataset, hold_out
 from dgnet.data.digests import verifying
 from dgnet.errors import InputError, SolveError
 from dgnet.files import write_bytes
-from dgnet.models.base import rollout
 from dgnet.models.classical import Classical
-from dgnet.problems import WORKING, Discretisation, HeldFlow
-from dgnet.scenarios.scenario import given_velocity
+from dgnet.problems import Discretisation, HeldFlow
+from dgnet.scoring.judge import predict
 from dgnet.training import replay
 from dgnet.training.calibrate import gauss_newton
 from dgnet.training.identify import identify
@@ -38,100 +37,10 @@ from dgnet.training.recipe import Recipe, Stage
 Tensor = torch.Tensor
 
 
-@dataclass(frozen=True, eq=False)
-class Corpus:
-    """Trajectories on the device: state [B, T+1, N, F], step-averaged source [B, T, N, F], given velocity [B, T+1, N, d].
-
-    `begin` [B] holds the time of each first state, in double precision on the CPU; zero unless told.
-    """
-
-    state: Tensor
-    source: Tensor | None
-    velocity: Tensor | None
-    dt: float
-    offset: tuple[float, ...]
-    begin: Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.float64))
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "begin", self.begin.expand(len(self)))
-
-    @classmethod
-    def read(cls, dataset: Dataset, numbers: Sequence[int], device: str, dtype: torch.dtype = WORKING) -> Corpus:
-        b = dataset.batch(list(numbers), device=device, dtype=dtype, only=("source_average", "velocity"))
-        return cls(b.state, b.source_average, b.velocity, dataset.dt, dataset.offset, b.time[:, 0].cpu())
-
-    @property
-    def steps(self) -> int:
-        return self.state.shape[1] - 1
-
-    def __len__(self) -> int:
-        return self.state.shape[0]
-
-    def part(self, rows: Sequence[int]) -> Corpus:
-        number = torch.as_tensor(rows, dtype=torch.long)
-        index = number.to(self.state.device)
-        return Corpus(self.state[index], None if self.source is None else self.source[index],
-                      None if self.velocity is None else self.velocity[index], self.dt, self.offset, self.begin[number])
-
-    def doubled(self) -> Corpus:
-        """In double precision."""
-        return Corpus(self.state.double(), None if self.source is None else self.source.double(),
-                      None if self.velocity is None else self.velocity.double(), self.dt, self.offset, self.begin)
-
-    def windows(self, rows: Tensor, starts: Tensor, length: int) -> Corpus:
-        """Pieces of `length` steps, one per (row, start); both on the CPU."""
-        begin = self.begin[rows] + self.dt * starts
-        at = (starts[:, None] + torch.arange(length + 1)).to(self.state.device)
-        rows = rows[:, None].to(self.state.device)
-        return Corpus(self.state[rows, at], None if self.source is None else self.source[rows, at[:, :-1]],
-                      None if self.velocity is None else self.velocity[rows, at], self.dt, self.offset, begin)
-
-    @property
-    def spread(self) -> Tensor:
-        """Per field: root mean square of the states around their offset, [F]."""
-        shift = self.state.new_tensor(self.offset or [0.0])
-        return (self.state - shift).square().mean((0, 1, 2)).sqrt().clamp(min=1e-12)
-
-    def timed(self, base: Discretisation) -> bool:
-        """Something depends on the time besides the stored flow, which goes with its row."""
-        still = base if self.velocity is None else base.given(None)
-        return still.time_dependent or still.data_changes
-
-    def together(self, base: Discretisation) -> list[list[int]]:
-        """Rows that one time serves: those that begin at the same one where it matters, else all of them."""
-        if not self.timed(base):
-            return [list(range(len(self)))]
-        same = torch.unique((self.begin / self.dt * 1e6).round(), return_inverse=True)[1]
-        return [torch.nonzero(same == k)[:, 0].tolist() for k in range(int(same.max()) + 1)]
-
-    def clock(self, base: Discretisation) -> float:
-        """The time at which all pieces begin; 0 where it does not matter."""
-        if not len(self) or not self.timed(base):
-            return 0.0
-        if float(self.begin.max() - self.begin.min()) > 1e-6 * self.dt:
-            raise InputError("these pieces begin at different times, and the problem depends on the time: step them apart")
-        return float(self.begin[0])
-
-    def problem(self, base: Discretisation) -> Discretisation:
-        """The problem with this batch's own flow."""
-        return base if self.velocity is None else base.given(given_velocity(self.velocity, self.dt, self.clock(base)))
-
-    def predict(self, model: Any, base: Discretisation, steps: int | None = None) -> Tensor:
-        """Free rollouts [B, steps+1, N, F] of every row from its first state, at its own time."""
-        groups, steps = self.together(base), steps or self.steps
-        if len(groups) == 1:
-            source = None if self.source is None else self.source[:, :steps]
-            return rollout(model, self.problem(base), self.state[:, 0], source, steps, t0=self.clock(base))
-        out = torch.empty_like(self.state[:, : steps + 1])
-        for rows in groups:
-            out[rows] = self.part(rows).predict(model, base, steps)
-        return out
-
-
 def evaluate_rne(model, base: Discretisation, data: Corpus, steps: int | None = None) -> float:
     """Relative error of free rollouts, measured from the offset, over all trajectories and steps."""
     with torch.no_grad():
-        predicted = data.predict(model, base, steps)
+        predicted = predict(model, base, data, steps)
         true = data.state[:, : predicted.shape[1]]
         shift = true.new_tensor(data.offset or [0.0])
         value = (predicted - true).double().norm() / (true - shift).double().norm()

@@ -33,7 +33,7 @@ from dgnet.models.dgnet import DGNet, State, Table
 from dgnet.problems import LUMPED, Discretisation
 
 if TYPE_CHECKING:
-    from dgnet.training.fit import Corpus
+    from dgnet.data import Corpus
 
 Tensor = torch.Tensor
 

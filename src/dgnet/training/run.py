@@ -26,21 +26,20 @@ from typing import Any
 import torch
 
 from dgnet import __version__
-from dgnet.data import Dataset
+from dgnet.data import Corpus, Dataset
 from dgnet.errors import InputError
 from dgnet.files import did_you_mean, discard, locked, read_toml, unfinished, unwritable, write_text, writing
 from dgnet.models.base import few_threads
 from dgnet.models.registry import configure, entry
-from dgnet.problems import WORKING, Discretisation
 from dgnet.projects import SIZE, Project, carried, carry, described
 from dgnet.projects import load as load_project
 from dgnet.projects.units import Units
 from dgnet.scenarios import get
 from dgnet.scenarios.fits import check_fits
-from dgnet.scenarios.scenario import Scenario
+from dgnet.scenarios.scenario import Scenario, base_problem
 from dgnet.training.curve import FILE as REACTION
 from dgnet.training.curve import curve_of, labels, write_curve
-from dgnet.training.fit import Corpus, Progress, fit, join_processes, load_checkpoint, save_tensors, split, wait_for_all
+from dgnet.training.fit import Progress, fit, join_processes, load_checkpoint, save_tensors, split, wait_for_all
 from dgnet.training.identity import differences, digest, fingerprint, of_problem, trained_on
 from dgnet.training.presets import baseline_recipe, model_config, recipe_for
 from dgnet.training.recipe import Recipe
@@ -169,14 +168,6 @@ def _weights_sum(folder: Path, text: Mapping[str, Any]) -> str:
     except (OSError, ValueError, AttributeError) as error:
         raise InputError(f"{card if card.exists() else folder / 'run.toml'} is damaged") from error
     return found if isinstance(found, str) else ""
-
-
-def base_problem(scenario: Scenario, device: str, dtype: torch.dtype = WORKING) -> Discretisation:
-    """The scenario's problem; a flow that changes in time is put in for each batch."""
-    velocity = None
-    if scenario.flow is not None:
-        velocity = torch.zeros(1, 2, scenario.mesh.n_nodes, scenario.mesh.dim)
-    return scenario.problem(velocity, device=device, dtype=dtype)
 
 
 def check_choice(model: str, amp: bool = False, unknown_reaction: bool = False) -> None:

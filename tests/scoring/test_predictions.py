@@ -15,7 +15,7 @@ from dgnet.data import Header, Trajectory
 from dgnet.data.store import write_dataset
 from dgnet.errors import InputError
 from dgnet.mesh import Mesh, box
-from dgnet.paper.scoring import score_files
+from dgnet.scoring.predictions import score_files
 
 MESH = box((3, 2))
 STEPS, NODES = 4, MESH.n_nodes

@@ -12,16 +12,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from dgnet.bench.timing import sync
-from dgnet.data import Dataset
+from dgnet.data import Corpus, Dataset
 from dgnet.errors import InputError, SolveError
-from dgnet.evaluation.metrics import Sums
 from dgnet.files import strict
-from dgnet.models import few_threads
+from dgnet.models import few_threads, rollout
+from dgnet.problems import Discretisation
 from dgnet.scenarios.fits import check_fits
-from dgnet.scenarios.scenario import Scenario
-from dgnet.training.fit import Corpus
-from dgnet.training.run import base_problem
+from dgnet.scenarios.scenario import Scenario, base_problem
+from dgnet.scoring.metrics import Sums
 
 Tensor = torch.Tensor
 
@@ -65,6 +63,18 @@ class Judged:
         return {"time": [float(k) * scenario.dt for k in rows], **found}
 
 
+def predict(model: Any, base: Discretisation, data: Corpus, steps: int | None = None) -> Tensor:
+    """Free rollouts [B, steps+1, N, F] of every row from its first state, at its own time."""
+    groups, steps = data.together(base), steps or data.steps
+    if len(groups) == 1:
+        source = None if data.source is None else data.source[:, :steps]
+        return rollout(model, data.problem(base), data.state[:, 0], source, steps, t0=data.clock(base))
+    out = torch.empty_like(data.state[:, : steps + 1])
+    for rows in groups:
+        out[rows] = predict(model, base, data.part(rows), steps)
+    return out
+
+
 def judge(models: Mapping[str, Any], scenario: Scenario, path: Path, device: str = "cpu", limit: int | None = None) -> Judged:
     """Roll out every model on all test trajectories of a data set, or on the first `limit` of them."""
     base = base_problem(scenario, device)
@@ -96,17 +106,21 @@ def judge(models: Mapping[str, Any], scenario: Scenario, path: Path, device: str
 
 
 def _roll(name: str, model: Any, data: Corpus, base: Any, scenario: Scenario, device: str, result: Judged) -> tuple[Tensor, float]:
-    kind = torch.device(device).type
-    sync(kind)
+    _wait(device)
     begin = time.perf_counter()
     try:
         with torch.no_grad(), few_threads(scenario.mesh.n_nodes, device):
-            states = data.predict(model, base)
+            states = predict(model, base, data)
     except SolveError as error:  # a rollout that breaks down is a result, too
         states = torch.full_like(data.state, math.nan)
         result.errors[name] = str(error)
-    sync(kind)
+    _wait(device)
     return states, time.perf_counter() - begin
+
+
+def _wait(device: str) -> None:
+    if torch.device(device).type == "cuda":
+        torch.cuda.synchronize()
 
 
 def _chunks(numbers: list[int], scenario: Scenario, steps: int, device: str) -> list[list[int]]:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dgnet.errors import InputError
-from dgnet.evaluation.metrics import Sums, mse, rne, rne_over_time, score
+from dgnet.scoring.metrics import Sums, mse, rne, rne_over_time, score
 
 
 def test_against_plain_formulas() -> None:

@@ -18,8 +18,8 @@ import torch
 from dgnet.data import Dataset
 from dgnet.data.store import FORMAT
 from dgnet.errors import InputError
-from dgnet.evaluation.metrics import Sums
 from dgnet.files import strict
+from dgnet.scoring.metrics import Sums
 
 
 def score_files(predictions: Path, truth: Path, split: str | None = None, trajectory: int | None = None) -> dict[str, Any]:
