@@ -115,4 +115,4 @@ def test_the_pages_are_built_without_a_warning(tmp_path: Path) -> None:
                           capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "api" / "models.html").read_text()
-    assert "dgnet.models.dgnet.DGNetConfig" in page and "every learned part" in page.lower()
+    assert "dgnet.models.dgnet.config.DGNetConfig" in page and "every learned part" in page.lower()

@@ -38,101 +38,33 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
 from dgnet.errors import InputError
-from dgnet.green import GreenSolver, Operators, bounds_of, fold, product, unfold
-from dgnet.green.backends import Prepared, apply, prepare
-from dgnet.mesh import Mesh
+from dgnet.green import GreenSolver, Operators, product
+from dgnet.models.dgnet.config import DGNetConfig
+from dgnet.models.dgnet.parts.calibration import _CALIBRATED, regional_decay, regional_diffusion, regions_of
+from dgnet.models.dgnet.parts.diffusion import learned_diffusion
+from dgnet.models.dgnet.parts.edges import directed_slots, pair_correction
+from dgnet.models.dgnet.parts.limits import ceiling, soft_limit
+from dgnet.models.dgnet.parts.mass import _RANGE_DOWN, learned_mass, mass_headroom
+from dgnet.models.dgnet.parts.reaction import Table
+from dgnet.models.dgnet.parts.source import source_stencil
+from dgnet.models.dgnet.parts.start import Transfer, start_filter, transfer
+from dgnet.models.dgnet.parts.streamline import FlowInCells, streamline_diffusion
+from dgnet.models.dgnet.parts.swirl import swirl_transport
 from dgnet.models.gnn import MLP, GeometryNet, MeshGraph, StateNet
-from dgnet.operators import EdgeMatrix, Geometry, mass, nodal_velocity
+from dgnet.operators import EdgeMatrix
 from dgnet.problems import CONSISTENT, Discretisation, Robin
 
 Tensor = torch.Tensor
 
-DECODERS = ("structured", "edge", "none")
-REACTIONS = ("known", "learned", "none")
-CALIBRATED = ("diffusion", "decay", "convection")
-INTERVALS = 64  # of a table of the reaction, unless told otherwise
 _DENSE = 3000  # nodes up to which a long rollout on CUDA uses the explicit inverse
 _GENTLE = 0.2  # what goes with a flow has many numbers in each cell: an optimiser of given pace should move them less
-_RANGE_DOWN = 1.5  # the mass factor of an edge may fall by this much below its classical value
-_STREAMLINE = 10.0  # largest strength of streamline diffusion; 1 is what an upwind scheme has, trained models use up to 1.3
-_CALIBRATED = 1e6  # largest factor of a calibrated coefficient, and the inverse of the smallest
-
-
-@dataclass(frozen=True)
-class DGNetConfig:
-    """Every learned part by name; each can be switched off."""
-
-    decoder: str = "structured"
-    network: bool = True  # the geometry network feeds the decoder
-    free: bool = False  # plus one free number per edge and cell: for one fixed mesh
-    learn_mass: bool = True
-    learn_source: bool = True
-    learn_diffusion: bool = True
-    learn_streamline: bool = False
-    learn_swirl: bool = False  # divergence-free corrections of the transport; they and streamline diffusion see its direction
-    learn_start: bool = False  # filter of the initial state, for data whose start the mesh cannot resolve
-    early_steps: int = 0  # so many first steps have a mass and diffusivities of their own, while a rough start smooths out
-    residual: bool = False
-    reaction: str = "known"
-    odd_reaction: bool = False  # r(-u) = -r(u), a symmetry known beforehand
-    calibrate: tuple[str, ...] = ()
-    regions: bool = False  # calibrate diffusion and decay in each of the mesh's regions by itself
-    physics: bool = True  # off: the paper's variant A
-    green: bool = True  # off: the paper's variant D, a network that only sees what the operator gives
-    consistent: float = 1.0  # these two hold for a problem that has the usual ones (1, "galerkin"); one that has others must agree
-    advection_form: str = "galerkin"
-    edge_limit: float = 0.3  # |L_neural| against the local physical operator, `edge` decoder
-    hidden: int = 64
-    layers: int = 3
-    residual_hidden: int = 64
-    residual_layers: int = 3
-    reaction_hidden: int = 64
-    reaction_table: int = 0  # above 0: a learned reaction of one field is a table of so many intervals instead of a network
-    amp: bool = False  # networks in bfloat16 (mixed precision); operators and solves never are
-
-    def __post_init__(self) -> None:
-        for value, known, what in ((self.decoder, DECODERS, "decoder"), (self.reaction, REACTIONS, "reaction")):
-            if value not in known:
-                raise InputError(f"unknown {what} '{value}' (known: {', '.join(known)})")
-        if self.regions and not {"diffusion", "decay"} & set(self.calibrate):
-            raise InputError("regions = true needs diffusion or decay among the calibrated coefficients")
-        if self.early_steps and (self.early_steps < 2 or not (self.structured and self.learn_mass and self.green)):
-            raise InputError("early_steps must be 0 or at least 2, and needs the structured decoder with a learned mass")
-        if self.reaction_table and (self.reaction_table < 2 or self.reaction != "learned"):
-            raise InputError("reaction_table must be 0 or at least 2, and needs reaction = \"learned\"")
-        strange = set(self.calibrate) - set(CALIBRATED)
-        if strange:
-            raise InputError(f"cannot calibrate '{min(strange)}' (known: {', '.join(CALIBRATED)})")
-
-    @property
-    def structured(self) -> bool:
-        return self.decoder == "structured"
-
-
-PAPER = DGNetConfig(decoder="edge", residual=True, consistent=0.0, learn_mass=False, learn_source=False, learn_diffusion=False)
-VARIANTS = {
-    "A": replace(PAPER, physics=False),  # without L_physics
-    "B": replace(PAPER, decoder="none"),  # without L_neural
-    "C": replace(PAPER, residual=False),  # without the residual network
-    "D": replace(PAPER, green=False, decoder="none"),  # without the Green solver
-}
-
-
-def soft_limit(z: Tensor, down: float, up: float) -> Tensor:
-    """Smooth, monotone, slope 1 at 0, values in (-down, up)."""
-    return torch.where(z > 0, up * torch.tanh(z / up), down * torch.tanh(z / down))
-
-
-def ceiling(z: Tensor, top: float) -> Tensor:
-    """Smooth, monotone, below top; z itself, to rounding, below top - 7."""
-    return top - nn.functional.softplus(top - z, beta=3.0)
 
 
 class DGNet(nn.Module):
@@ -611,61 +543,6 @@ class DGNet(nn.Module):
         return impose(p, new, t)
 
 
-class Table(nn.Module):
-    """A function of one number, piecewise linear, constant beyond its ends; zero is one of its places.
-
-    `deviation` is the standard deviation of what the model makes of each value, in units of the reaction (NaN: never estimated),
-    `density` the share of the training states at each place. Both are statements about the data; nothing is computed from them.
-    """
-
-    def __init__(self, intervals: int) -> None:
-        super().__init__()
-        self.values = nn.Parameter(torch.zeros(intervals + 2))
-        self.register_buffer("first", torch.zeros(()))
-        self.register_buffer("spacing", torch.ones(()))
-        self.register_buffer("deviation", torch.full((intervals + 2,), torch.nan))
-        self.register_buffer("density", torch.full((intervals + 2,), torch.nan))
-        self.register_load_state_dict_pre_hook(_without_band)
-
-    first: Tensor
-    spacing: Tensor
-    deviation: Tensor
-    density: Tensor
-
-    def spread(self, low: float, high: float, zero: float) -> None:
-        """Lay the places over low .. high."""
-        h = max(high - low, 1e-12) / (len(self.values) - 2)
-        self.spacing.fill_(h)
-        self.first.fill_(zero + h * float(np.floor((low - zero) / h)))
-
-    def where(self) -> Tensor:
-        """The places [J], normalised, in double precision."""
-        return self.first.double() + self.spacing.double() * torch.arange(len(self.values), device=self.values.device)
-
-    def places(self, v: Tensor) -> tuple[Tensor, Tensor]:
-        """The interval of each entry, and how far into it."""
-        x = ((v - self.first) / self.spacing).clamp(0, len(self.values) - 1)
-        i = x.detach().floor().clamp(max=len(self.values) - 2)
-        return i.long(), x - i
-
-    def features(self, v: Tensor) -> Tensor:
-        """[..., J]: what each value of the table contributes."""
-        i, part = self.places(v)
-        out = torch.zeros(*v.shape, len(self.values), dtype=v.dtype, device=v.device)
-        return out.scatter_(-1, i[..., None], 1 - part[..., None]).scatter_(-1, i[..., None] + 1, part[..., None])
-
-    def forward(self, v: Tensor) -> Tensor:
-        i, part = self.places(v)
-        left, right = (self.values.index_select(0, (i + k).flatten()).view(v.shape) for k in (0, 1))
-        return torch.lerp(left, right, part.to(left.dtype))
-
-
-def _without_band(table: nn.Module, state: dict[str, Tensor], prefix: str, *_: object) -> None:
-    """Weights saved before there was a band have none."""
-    for name in ("deviation", "density"):
-        state.setdefault(prefix + name, getattr(table, name))
-
-
 def _without_range(model: nn.Module, state: dict[str, Tensor], prefix: str, *_: object) -> None:
     """Weights saved before there was a range believe the reaction everywhere."""
     for name in ("low", "high"):
@@ -690,252 +567,3 @@ def impose(p: Discretisation, u: Tensor, t: float) -> Tensor:
     if p.fixed is not None and w is not None:
         u = torch.where(p.fixed.T, w.to(u.dtype), u)
     return p.expand(u)
-
-
-# ---------------------------------------------------------------------- structured parts
-
-
-class Pairs(NamedTuple):
-    """Undirected edges seen from the matrices."""
-
-    of_cell: Tensor  # [K, (d+1)d/2] edge of each pair of corners
-    weight: Tensor  # [E] consistent mass of each edge: sum over its cells of V / ((d+1)(d+2))
-    upper: Tensor  # [E] slots of (i, j)
-    lower: Tensor  # [E] slots of (j, i)
-    first: Tensor  # [E] slots of (i, i)
-    second: Tensor  # [E] slots of (j, j)
-
-
-def cell_pairs(g: Geometry) -> Pairs:
-    cache = g.__dict__.setdefault("_pairs", {})
-    if "pairs" not in cache:
-        n, d = g.mesh.n_nodes, g.dim
-        key = torch.as_tensor(g.mesh.edges[:, 0] * n + g.mesh.edges[:, 1], device=g.device)
-        ends = [(a, b) for a in range(d + 1) for b in range(a + 1, d + 1)]
-        low = torch.stack([torch.minimum(g.cells[:, a], g.cells[:, b]) for a, b in ends], 1)
-        high = torch.stack([torch.maximum(g.cells[:, a], g.cells[:, b]) for a, b in ends], 1)
-        edge = torch.searchsorted(key, low * n + high)
-        share = g.exact.volumes / ((d + 1) * (d + 2))
-        weight = torch.zeros(len(g.mesh.edges), dtype=torch.float64, device=g.device).index_add(
-            0, edge.ravel(), share[:, None].expand_as(edge).reshape(-1))
-        i, j = (torch.as_tensor(g.dof[g.mesh.edges[:, k]], device=g.device) for k in (0, 1))
-        cache["pairs"] = Pairs(edge, weight, g.pattern.slots(i, j), g.pattern.slots(j, i), g.pattern.diagonal[i],
-                               g.pattern.diagonal[j])
-    return cache["pairs"]
-
-
-def directed_slots(p: Discretisation, graph: MeshGraph) -> Tensor:
-    dof = torch.as_tensor(p.geometry.dof, device=p.geometry.device)
-    return p.geometry.pattern.slots(dof[graph.to], dof[graph.frm])
-
-
-def edge_mass(p: Discretisation, base: EdgeMatrix) -> Tensor:
-    """Consistent mass of every edge [f, E], as it is in `base`: p.mass, with the capacity of its cells, or p.source_mass."""
-    e = cell_pairs(p.geometry)
-    if p.capacity is None or base is p.source_mass:
-        return e.weight[None]
-    d = p.mesh.dim
-    share = (p.geometry.exact.volumes * p.capacity / ((d + 1) * (d + 2)))[..., None].expand(-1, *e.of_cell.shape).flatten(1)
-    return share.new_zeros(len(share), len(e.weight)).index_add(1, e.of_cell.ravel(), share)
-
-
-def pair_correction(p: Discretisation, base: EdgeMatrix, delta: Tensor) -> EdgeMatrix:
-    """base - graph Laplacian: entry (i, j) grows by delta_ij times the consistent mass of the edge, rows keep their sums."""
-    e = cell_pairs(p.geometry)
-    c = (edge_mass(p, base) * delta)[None]
-    values = base.values.double().index_add(-1, torch.cat([e.upper, e.lower, e.first, e.second]), torch.cat([c, c, -c, -c], -1))
-    return EdgeMatrix(base.pattern, values).to(p.dtype)
-
-
-def source_stencil(p: Discretisation, graph: MeshGraph, delta: Tensor) -> EdgeMatrix:
-    """S plus delta_ij times the consistent mass of the edge at (i, j), taken from (i, i): how node i gathers the source."""
-    e = cell_pairs(p.geometry)
-    c = (torch.cat([e.weight, e.weight]) * delta)[None, None]
-    S = p.source_mass
-    values = S.values.double().index_add(-1, torch.cat([e.upper, e.lower, e.first, e.second]), torch.cat([c, -c], -1))
-    return EdgeMatrix(S.pattern, values).to(p.dtype)
-
-
-def mass_headroom(p: Discretisation) -> float:
-    """How far an edge's factor may rise: a cell's mass stays positive definite below (d+2)/(d+1); 5% are kept back."""
-    d = p.mesh.dim
-    return 0.95 * (d + 2) / (d + 1) - p.consistent
-
-
-def learned_mass(p: Discretisation, delta: Tensor) -> tuple[EdgeMatrix, float]:
-    """M with edge factors consistent + delta, and a proven lower bound of diag(M)^-1 M.
-
-    In units of the share V/((d+1)(d+2)) a cell has lumped mass d+2 and off-diagonals phi_ij = consistent + delta_ij; its graph
-    Laplacian is at most (d+1) max(phi), so the cell's lowest eigenvalue is at least d + 2 - (d+1) max(phi) > 0. A capacity
-    multiplies the cell as a whole, so the bound does not depend on it.
-    """
-    d = p.mesh.dim
-    edge = cell_pairs(p.geometry).of_cell
-    with torch.no_grad():
-        phi = (p.consistent + delta)[edge]  # [K, pairs]
-        ends = [(a, b) for a in range(d + 1) for b in range(a + 1, d + 1)]
-        low = (d + 2) - (d + 1) * phi.amax(1).clamp(min=0)
-        diagonal = torch.stack([(d + 2) - phi[:, [k for k, e in enumerate(ends) if a in e]].sum(1) for a in range(d + 1)], 1)
-        bound = float((low / diagonal.amax(1)).min())
-    return pair_correction(p, p.mass, delta), min(bound, 1.0)
-
-
-def learned_diffusion(p: Discretisation, raw: Tensor, factor: Tensor | None = None) -> EdgeMatrix:
-    """Cell diffusivities times exp(S), S symmetric from raw [K, s] with entries in (-1/2, 1/2): positive semidefinite.
-
-    `factor` > 0, [K] or [F, K], multiplies the diffusivity of each cell (calibrated regions). Values [1, f, nnz], in double.
-    """
-    g, d = p.geometry.exact, p.mesh.dim
-    raw = raw.double()
-    rows, cols = torch.triu_indices(d, d, device=g.device)
-    S = torch.zeros(len(raw), d, d, dtype=g.dtype, device=g.device)
-    bounded = soft_limit(raw, 0.5, 0.5)
-    S = S.index_put((torch.arange(len(raw), device=g.device)[:, None], rows, cols), bounded)
-    S = S + S.mT - torch.diag_embed(torch.diagonal(S, dim1=-2, dim2=-1))
-    eye = torch.eye(d, dtype=g.dtype, device=g.device)
-    half = eye + S / 4 + S @ S / 32  # (I + S/4 + S^2/32)^2 = exp(S/2) to third order, and always positive semidefinite
-    root = half @ half  # symmetric, commutes with S
-    parts: list[Tensor] = []
-    for D in p.pde.per_field("diffusion")[: 1 if p.pde.shared("diffusion") else None]:
-        D = torch.as_tensor(D, dtype=g.dtype, device=g.device)
-        tensor = D.reshape(-1, 1, 1) * eye if D.dim() <= 1 else D.expand(len(raw), d, d)
-        local = torch.einsum("k,kid,kde,kje->kij", g.volumes, g.gradients, root @ tensor @ root, g.gradients)
-        if factor is not None:
-            local = local * (factor if factor.dim() == 1 else factor[len(parts)])[:, None, None]
-        parts.append(EdgeMatrix.from_cells(g.pattern, local).values)
-    return EdgeMatrix(g.pattern, torch.stack(parts)[None])
-
-
-def regions_of(mesh: Mesh) -> tuple[tuple[str, ...], np.ndarray]:
-    """Names in alphabetical order and the region of each cell [K]; cells outside of all of them form the region `rest`."""
-    names, index = sorted(mesh.regions), np.full(mesh.n_cells, -1)
-    if not names:
-        raise InputError("coefficients are calibrated per region, but the mesh names no regions")
-    for k, name in enumerate(names):
-        cells = mesh.regions[name]
-        twice = cells[index[cells] >= 0]
-        if twice.size:
-            raise InputError(f"cell {twice[0]} is in the regions '{names[index[twice[0]]]}' and '{name}'; calibration needs one")
-        index[cells] = k
-    if (index < 0).any():
-        if "rest" in names:
-            raise InputError("the mesh has a region 'rest' and cells outside of all regions, which would have the same name")
-        names, index = [*names, "rest"], np.where(index < 0, len(names), index)
-    return tuple(names), index
-
-
-def regional_diffusion(p: Discretisation, factor: Tensor | None) -> EdgeMatrix:
-    """The classical stiffness with each cell's diffusivity times factor [K] or [F, K]. Values [1, f, nnz], in double."""
-    if factor is None:
-        return p.diffusion_part
-    g, d = p.geometry, p.mesh.dim
-    return learned_diffusion(p, torch.zeros(p.mesh.n_cells, d * (d + 1) // 2, dtype=g.dtype, device=g.device), factor)
-
-
-def regional_decay(p: Discretisation, factor: Tensor | None) -> EdgeMatrix:
-    """The decay times the mass with each cell's share times factor [K] or [F, K]. Values [1, f, nnz], in double."""
-    if factor is None:
-        return p.decay_part
-    g = p.geometry
-    parts: list[Tensor] = []
-    for decay in p.pde.per_field("decay")[: 1 if p.pde.shared("decay") else None]:
-        k = torch.as_tensor(decay, dtype=g.dtype, device=g.device)
-        local = k if k.dim() == 0 else k[g.cells].mean(-1)
-        parts.append(mass(g.exact, p.consistent, local * (factor if factor.dim() == 1 else factor[len(parts)])).values)
-    return EdgeMatrix(g.pattern, torch.stack(parts)[None])
-
-
-class FlowInCells(NamedTuple):
-    """The flow as learned numbers meet it."""
-
-    way: Tensor  # [..., K, d] its direction, zero where it rests
-    speed: Tensor  # [..., K], times the capacity
-
-    @classmethod
-    def at(cls, p: Discretisation, t: float) -> FlowInCells:
-        g = p.geometry
-        velocity = p.pde.velocity(t) if callable(p.pde.velocity) else p.pde.velocity
-        v = nodal_velocity(g, velocity).double()[..., g.cells, :].mean(-2)
-        speed = v.norm(dim=-1)
-        way = v / speed.clamp(min=torch.finfo(v.dtype).tiny)[..., None]
-        return cls(way, speed if p.capacity is None else speed * p.carried_capacity)
-
-    @property
-    def seen(self) -> Tensor:
-        """What learned numbers multiply: the direction w and w w^T, [..., K, d + d(d+1)/2]."""
-        w, d = self.way, self.way.shape[-1]
-        return torch.cat([w, *(w[..., a, None] * w[..., a:] for a in range(d))], -1)
-
-
-def streamline_diffusion(p: Discretisation, strength: Tensor, flow: FlowInCells, turning: Tensor | None = None) -> EdgeMatrix:
-    """sum over cells of V tau (v . grad phi_i)(v . grad phi_j), tau = strength h / 2|v|. Values [b, 1, nnz], in double.
-
-    strength [K], plus `turning` [K, ways] times what is seen of the direction; where that is negative, zero; at most 10.
-    """
-    g = p.geometry.exact
-    if turning is not None:
-        strength = strength + (turning * flow.seen).sum(-1)
-    strength = ceiling(strength.clamp(min=0.0), _STREAMLINE)  # clamp passes the gradient at 0, so it can leave zero
-    along = torch.einsum("...kd,kid->...ki", flow.way, g.gradients)
-    scale = 0.5 * g.volumes ** (1 + 1 / g.dim) * strength * flow.speed
-    values = EdgeMatrix.from_cells(g.pattern, scale[..., None, None] * along[..., :, None] * along[..., None, :]).values
-    return EdgeMatrix(g.pattern, values.reshape(-1, 1, g.pattern.nnz))
-
-
-def swirl_transport(p: Discretisation, raw: Tensor, flow: FlowInCells) -> EdgeMatrix:
-    """sum over cells of V a . (grad phi_i x grad phi_j): transport along the curl of a, a piecewise constant potential.
-
-    a = h |v| times `raw` [K, ways] (one component, 2D) or [K, 3 ways] (3D) times what is seen of the direction. Skew, with zero
-    row and column sums whatever `raw` is: it moves, but neither makes nor destroys anything. Values [b, 1, nnz], in double.
-    """
-    g = p.geometry.exact
-    scale, w = g.volumes ** (1 + 1 / g.dim) * flow.speed, flow.seen
-    x, y = g.gradients[:, :, None, :], g.gradients[:, None, :, :]
-    if g.dim == 2:
-        potential = (w * raw).sum(-1) * scale
-        local = potential[..., None, None] * (x[..., 0] * y[..., 1] - x[..., 1] * y[..., 0])
-    else:
-        a = torch.einsum("kaw,...kw->...ka", raw.view(len(raw), 3, -1), w) * scale[..., None]
-        local = torch.einsum("...ka,kija->...kij", a, torch.linalg.cross(*torch.broadcast_tensors(x, y)))
-    return EdgeMatrix(g.pattern, EdgeMatrix.from_cells(g.pattern, local).values.reshape(-1, 1, g.pattern.nnz))
-
-
-@dataclass(frozen=True, eq=False)
-class Transfer:
-    """What is added to a state whose nodal values are read by another mass from now on: M^-1 (F - M) u, so that M u+ = F u."""
-
-    problem: Discretisation
-    right: EdgeMatrix  # F
-    mass: EdgeMatrix  # M, values [f, nnz]
-    mass_low: float
-    solver: Prepared
-
-    def __call__(self, u: Tensor) -> Tensor:
-        p, M = self.problem, EdgeMatrix(self.mass.pattern, self.mass.values[None])
-        inner = p.restrict(u).to(p.dtype)
-        f = len(self.mass.values)
-        rest = fold(product(self.right, inner) - product(M, inner), 1, f)
-        return p.expand(unfold(apply(self.solver, self.mass, rest), 1, f, u.shape[0], u.shape[2])).to(u.dtype)
-
-    def severed(self) -> tuple[Transfer, list[tuple[Tensor, Tensor]]]:
-        """The same with its matrices as leaves, and (tensor, leaf) pairs."""
-        pairs = [(A.values, A.values.detach().requires_grad_()) for A in (self.right, self.mass) if A.values.requires_grad]
-        leaf = {id(x): y for x, y in pairs}
-        right, M = (EdgeMatrix(A.pattern, leaf.get(id(A.values), A.values)) for A in (self.right, self.mass))
-        return Transfer(self.problem, right, M, self.mass_low, self.solver), pairs
-
-
-def transfer(p: Discretisation, right: EdgeMatrix, M: EdgeMatrix, mass_low: float) -> Transfer:
-    flat = EdgeMatrix(M.pattern, M.values[0])
-    backend = "iterative" if p.geometry.device.type == "cuda" else "lu"
-    ready = prepare(flat, backend, bounds_of(flat, flat, mass_low, symmetric=True), symmetric=True)
-    return Transfer(p, right, flat, mass_low, ready)
-
-
-def start_filter(p: Discretisation, M: EdgeMatrix, mass_low: float, delta: Tensor) -> Transfer:
-    """What is added to the initial state, once: u0 is replaced by M_theta^-1 (M + graph Laplacian) u0.
-
-    A learned mass reads nodal values in its own way. Projecting the start keeps its moments, phi^T M u0, which decide how a
-    rough start evolves; a learned Laplacian (zero at birth, like the whole) does what is left. Keeps constants and the total.
-    """
-    return transfer(p, pair_correction(p, p.mass, delta), M, mass_low)

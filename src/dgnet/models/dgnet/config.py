@@ -1,0 +1,63 @@
+"""Which parts a DGNet has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dgnet.errors import InputError
+
+DECODERS = ("structured", "edge", "none")
+REACTIONS = ("known", "learned", "none")
+CALIBRATED = ("diffusion", "decay", "convection")
+INTERVALS = 64  # of a table of the reaction, unless told otherwise
+
+
+@dataclass(frozen=True)
+class DGNetConfig:
+    """Every learned part by name; each can be switched off."""
+
+    decoder: str = "structured"
+    network: bool = True  # the geometry network feeds the decoder
+    free: bool = False  # plus one free number per edge and cell: for one fixed mesh
+    learn_mass: bool = True
+    learn_source: bool = True
+    learn_diffusion: bool = True
+    learn_streamline: bool = False
+    learn_swirl: bool = False  # divergence-free corrections of the transport; they and streamline diffusion see its direction
+    learn_start: bool = False  # filter of the initial state, for data whose start the mesh cannot resolve
+    early_steps: int = 0  # so many first steps have a mass and diffusivities of their own, while a rough start smooths out
+    residual: bool = False
+    reaction: str = "known"
+    odd_reaction: bool = False  # r(-u) = -r(u), a symmetry known beforehand
+    calibrate: tuple[str, ...] = ()
+    regions: bool = False  # calibrate diffusion and decay in each of the mesh's regions by itself
+    physics: bool = True  # off: the paper's variant A
+    green: bool = True  # off: the paper's variant D, a network that only sees what the operator gives
+    consistent: float = 1.0  # these two hold for a problem that has the usual ones (1, "galerkin"); one that has others must agree
+    advection_form: str = "galerkin"
+    edge_limit: float = 0.3  # |L_neural| against the local physical operator, `edge` decoder
+    hidden: int = 64
+    layers: int = 3
+    residual_hidden: int = 64
+    residual_layers: int = 3
+    reaction_hidden: int = 64
+    reaction_table: int = 0  # above 0: a learned reaction of one field is a table of so many intervals instead of a network
+    amp: bool = False  # networks in bfloat16 (mixed precision); operators and solves never are
+
+    def __post_init__(self) -> None:
+        for value, known, what in ((self.decoder, DECODERS, "decoder"), (self.reaction, REACTIONS, "reaction")):
+            if value not in known:
+                raise InputError(f"unknown {what} '{value}' (known: {', '.join(known)})")
+        if self.regions and not {"diffusion", "decay"} & set(self.calibrate):
+            raise InputError("regions = true needs diffusion or decay among the calibrated coefficients")
+        if self.early_steps and (self.early_steps < 2 or not (self.structured and self.learn_mass and self.green)):
+            raise InputError("early_steps must be 0 or at least 2, and needs the structured decoder with a learned mass")
+        if self.reaction_table and (self.reaction_table < 2 or self.reaction != "learned"):
+            raise InputError("reaction_table must be 0 or at least 2, and needs reaction = \"learned\"")
+        strange = set(self.calibrate) - set(CALIBRATED)
+        if strange:
+            raise InputError(f"cannot calibrate '{min(strange)}' (known: {', '.join(CALIBRATED)})")
+
+    @property
+    def structured(self) -> bool:
+        return self.decoder == "structured"

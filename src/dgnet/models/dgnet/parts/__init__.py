@@ -1,0 +1,1 @@
+"""One file for each part that DGNet can learn."""

@@ -1,0 +1,36 @@
+"""The learned diffusivities."""
+
+from __future__ import annotations
+
+import torch
+
+from dgnet.models.dgnet.parts.limits import soft_limit
+from dgnet.operators import EdgeMatrix
+from dgnet.problems import Discretisation
+
+Tensor = torch.Tensor
+
+def learned_diffusion(p: Discretisation, raw: Tensor, factor: Tensor | None = None) -> EdgeMatrix:
+    """Cell diffusivities times exp(S), S symmetric from raw [K, s] with entries in (-1/2, 1/2): positive semidefinite.
+
+    `factor` > 0, [K] or [F, K], multiplies the diffusivity of each cell (calibrated regions). Values [1, f, nnz], in double.
+    """
+    g, d = p.geometry.exact, p.mesh.dim
+    raw = raw.double()
+    rows, cols = torch.triu_indices(d, d, device=g.device)
+    S = torch.zeros(len(raw), d, d, dtype=g.dtype, device=g.device)
+    bounded = soft_limit(raw, 0.5, 0.5)
+    S = S.index_put((torch.arange(len(raw), device=g.device)[:, None], rows, cols), bounded)
+    S = S + S.mT - torch.diag_embed(torch.diagonal(S, dim1=-2, dim2=-1))
+    eye = torch.eye(d, dtype=g.dtype, device=g.device)
+    half = eye + S / 4 + S @ S / 32  # (I + S/4 + S^2/32)^2 = exp(S/2) to third order, and always positive semidefinite
+    root = half @ half  # symmetric, commutes with S
+    parts: list[Tensor] = []
+    for D in p.pde.per_field("diffusion")[: 1 if p.pde.shared("diffusion") else None]:
+        D = torch.as_tensor(D, dtype=g.dtype, device=g.device)
+        tensor = D.reshape(-1, 1, 1) * eye if D.dim() <= 1 else D.expand(len(raw), d, d)
+        local = torch.einsum("k,kid,kde,kje->kij", g.volumes, g.gradients, root @ tensor @ root, g.gradients)
+        if factor is not None:
+            local = local * (factor if factor.dim() == 1 else factor[len(parts)])[:, None, None]
+        parts.append(EdgeMatrix.from_cells(g.pattern, local).values)
+    return EdgeMatrix(g.pattern, torch.stack(parts)[None])

@@ -1,0 +1,37 @@
+"""The learned mass."""
+
+from __future__ import annotations
+
+import torch
+
+from dgnet.models.dgnet.parts.edges import cell_pairs, pair_correction
+from dgnet.operators import EdgeMatrix
+from dgnet.problems import Discretisation
+
+Tensor = torch.Tensor
+
+_RANGE_DOWN = 1.5  # the mass factor of an edge may fall by this much below its classical value
+
+
+def mass_headroom(p: Discretisation) -> float:
+    """How far an edge's factor may rise: a cell's mass stays positive definite below (d+2)/(d+1); 5% are kept back."""
+    d = p.mesh.dim
+    return 0.95 * (d + 2) / (d + 1) - p.consistent
+
+
+def learned_mass(p: Discretisation, delta: Tensor) -> tuple[EdgeMatrix, float]:
+    """M with edge factors consistent + delta, and a proven lower bound of diag(M)^-1 M.
+
+    In units of the share V/((d+1)(d+2)) a cell has lumped mass d+2 and off-diagonals phi_ij = consistent + delta_ij; its graph
+    Laplacian is at most (d+1) max(phi), so the cell's lowest eigenvalue is at least d + 2 - (d+1) max(phi) > 0. A capacity
+    multiplies the cell as a whole, so the bound does not depend on it.
+    """
+    d = p.mesh.dim
+    edge = cell_pairs(p.geometry).of_cell
+    with torch.no_grad():
+        phi = (p.consistent + delta)[edge]  # [K, pairs]
+        ends = [(a, b) for a in range(d + 1) for b in range(a + 1, d + 1)]
+        low = (d + 2) - (d + 1) * phi.amax(1).clamp(min=0)
+        diagonal = torch.stack([(d + 2) - phi[:, [k for k, e in enumerate(ends) if a in e]].sum(1) for a in range(d + 1)], 1)
+        bound = float((low / diagonal.amax(1)).min())
+    return pair_correction(p, p.mass, delta), min(bound, 1.0)
