@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1] / "src" / "dgnet"
-ORDER = ["errors", "files", "mesh", "operators", "problems", "green", "data", "reference", "scenarios", "models",
+ORDER = ["errors", "progress", "files", "mesh", "operators", "problems", "green", "data", "reference", "scenarios", "models",
          "scoring", "projects", "training", "evaluation", "output", "bench", "paper", "cli"]
-FORBIDDEN = {"models": {"reference"}, "training": {"reference"}, "reference": {"operators", "green", "models"}}
+FORBIDDEN = {"models": {"reference"}, "scoring": {"reference"}, "training": {"reference"},
+             "reference": {"operators", "green", "models"}}
 
 
 def imported(path: Path) -> set[str]:

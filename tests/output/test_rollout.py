@@ -166,7 +166,7 @@ def test_streamed_in_blocks_equals_whole(drive: str, folder: Path, tmp_path: Pat
     whole, states = collected(folder, **options, out=tmp_path / "whole.h5")
     monkeypatch.setattr(module, "_WHOLE", 0)
     monkeypatch.setattr(module, "_BLOCK", 7 * 4 * states.shape[1])  # seven steps at a time
-    monkeypatch.setattr(series, "_CHUNK", 3 * 4 * states.shape[1])  # three states a chunk
+    monkeypatch.setattr(series, "CHUNK", 3 * 4 * states.shape[1])  # three states a chunk
     held: list[int] = []
     kind = drives.StoredDrive if drive == "stored" else drives.TableDrive
     monkeypatch.setattr(kind, "rows", _counting(kind, held))

@@ -21,8 +21,8 @@ MESH = box((3, 2))
 STEPS, NODES = 4, MESH.n_nodes
 
 
-def trajectory(value: float, split: str, index: int, steps: int = STEPS, nodes: int = NODES) -> Trajectory:
-    return Trajectory(np.full((steps + 1, nodes, 1), value), 0.5 * np.arange(steps + 1), split=split, index=index)
+def trajectory(value: float, split: str, index: int, steps: int = STEPS, nodes: int = NODES, dt: float = 0.5) -> Trajectory:
+    return Trajectory(np.full((steps + 1, nodes, 1), value), dt * np.arange(steps + 1), split=split, index=index)
 
 
 def header(mesh: Mesh = MESH, steps: int = STEPS, fields: tuple[str, ...] = ("T",), dt: float = 0.5) -> Header:
@@ -118,7 +118,7 @@ def test_data_sets_that_do_not_fit(truth: Path, tmp_path: Path) -> None:
              (header(moved), trajectory(1, "test", 0), "another mesh than the truth: node"),
              (header(steps=3), trajectory(1, "test", 0, steps=3), "has 3 steps, the truth 4"),
              (header(fields=("u",)), trajectory(1, "test", 0), "has the fields u, the truth T"),
-             (header(dt=0.25), trajectory(1, "test", 0), "has steps of 0.25, the truth of 0.5")]
+             (header(dt=0.25), trajectory(1, "test", 0, dt=0.25), "has steps of 0.25, the truth of 0.5")]
     for head, one, words in cases:
         write_dataset(path, head, [one])
         with pytest.raises(InputError, match=words):

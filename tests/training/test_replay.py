@@ -15,7 +15,7 @@ from dgnet.models.dgnet import PAPER, DGNet, DGNetConfig
 from dgnet.models.registry import MODELS, build
 from dgnet.problems import PDE, Dirichlet, Discretisation, Robin
 from dgnet.training import replay
-from dgnet.training.fit import _groups, _iterate
+from dgnet.training.fit import iterate, parameter_groups
 from dgnet.training.recipe import Recipe, Stage
 
 BASELINES = [name for name in MODELS if name not in ("dgnet", "classical")]
@@ -62,8 +62,8 @@ def test_same_loss_and_gradient(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     for replayed in (False, True):
         m = copy.deepcopy(model)
         monkeypatch.setattr(replay, "applies", lambda m, s, length, device, times, now=replayed: now and ready(m, s, times))
-        optimiser = torch.optim.SGD(_groups(m, Recipe("x", (stage,))), lr=0.0)
-        loss = _iterate(m, base, data, stage, optimiser, data.spread, 0, 3, 0.0)
+        optimiser = torch.optim.SGD(parameter_groups(m, Recipe("x", (stage,))), lr=0.0)
+        loss = iterate(m, base, data, stage, optimiser, data.spread, 0, 3, 0.0)
         found.append((loss, {n: p.grad for n, p in m.named_parameters()}))
     (loss, plain), (loss_again, again) = found
     assert loss_again == pytest.approx(loss, rel=1e-10)
@@ -112,8 +112,8 @@ def test_baselines_replay(name: str, moving: bool, monkeypatch: pytest.MonkeyPat
     for replayed in (False, True):
         m = copy.deepcopy(model)
         monkeypatch.setattr(replay, "applies", lambda m, s, length, device, times, now=replayed: now and ready(m, s, times))
-        optimiser = torch.optim.SGD(_groups(m, Recipe("x", (stage,))), lr=0.0)
-        _iterate(m, base, data, stage, optimiser, data.spread, 0, 3, 0.0)
+        optimiser = torch.optim.SGD(parameter_groups(m, Recipe("x", (stage,))), lr=0.0)
+        iterate(m, base, data, stage, optimiser, data.spread, 0, 3, 0.0)
         found.append({n: p.grad for n, p in m.named_parameters() if p.grad is not None})
     assert found[0].keys() <= found[1].keys() and found[0]
     size = max(float(g.abs().max()) for g in found[0].values())

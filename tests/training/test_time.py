@@ -17,7 +17,7 @@ from dgnet.models.dgnet import DGNet, DGNetConfig
 from dgnet.problems import PDE, Dirichlet, Discretisation, Neumann, Robin
 from dgnet.training import Recipe, Stage, evaluate_rne, fit, replay
 from dgnet.training.calibrate import gauss_newton
-from dgnet.training.fit import _groups, _iterate
+from dgnet.training.fit import iterate, parameter_groups
 from dgnet.training.identify import identify
 
 Tensor = torch.Tensor
@@ -69,8 +69,8 @@ def exact_loss(name: str, stage: Stage, monkeypatch: pytest.MonkeyPatch, replaye
         def now(m, s, length, device, times):
             return replay.ready(m, s, times)
         monkeypatch.setattr(replay, "applies", now)
-    optimiser = torch.optim.SGD(_groups(model, Recipe("x", (stage,))), lr=0.0)
-    return max(_iterate(model, base, data, stage, optimiser, data.spread, 0, iteration, 0.0) for iteration in range(3))
+    optimiser = torch.optim.SGD(parameter_groups(model, Recipe("x", (stage,))), lr=0.0)
+    return max(iterate(model, base, data, stage, optimiser, data.spread, 0, iteration, 0.0) for iteration in range(3))
 
 
 @pytest.mark.parametrize("name", CONDITIONS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import sqrt
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 
 from dgnet.errors import InputError, SolveError
 from dgnet.mesh.mesh import Mesh
+from dgnet.progress import Report
 from dgnet.reference.flow import ChannelFlow
 from dgnet.reference.taylor_hood import p2_points, p2_values
 
@@ -26,7 +26,7 @@ The signed maximum of the lift in 2D-2 converges to 0.987, just below its interv
 
 def dfg(case: str, *, mesh: Mesh | None = None, refine: int = 0, dt: float | None = None, longest: float | None = None,
         device: str | torch.device = "cpu", method: str = "auto",
-        progress: Callable[[str, int, int], None] | None = None) -> dict[str, Any]:
+        progress: Report | None = None) -> dict[str, Any]:
     """Flow around a cylinder against the published intervals, on `mesh.refined(refine)` with the cylinder made round again.
 
     With `refine` > 0 the flow develops on the coarse mesh first. `dt` is that of the last mesh; see `cylinder_flow`.
@@ -49,7 +49,7 @@ def dfg(case: str, *, mesh: Mesh | None = None, refine: int = 0, dt: float | Non
 def cylinder_flow(case: str, mesh: Mesh, *, dt: float | None = None, begin: ChannelFlow | None = None,
                   longest: float | None = None, tolerance: float = 1e-4, rounded: bool = True,
                   device: str | torch.device = "cpu", method: str = "auto",
-                  progress: Callable[[str, int, int], None] | None = None) -> tuple[ChannelFlow, dict[str, Any]]:
+                  progress: Report | None = None) -> tuple[ChannelFlow, dict[str, Any]]:
     """The developed flow of a DFG case on one mesh, and its figures beside the published ones.
 
     Channel [0, 2.2] x [0, 0.41], cylinder of diameter D = 0.1 at (0.2, 0.2), nu = 1e-3, mean inflow U = 0.2 (2D-1) or 1 (2D-2),

@@ -11,9 +11,9 @@ import numpy as np
 
 from dgnet.bench.dfg import cylinder_flow, dfg
 from dgnet.errors import InputError
+from dgnet.progress import Report
 from dgnet.reference.flow import ChannelFlow
 
-Report = Callable[[str, int, int], None]
 LADDER = ((0.04, 0.010), (0.028, 0.007), (0.02, 0.005), (0.014, 0.0035))
 """Meshes of the convergence study: spacing far from the cylinder and on it."""
 COLUMNS = ("drag max", "lift max", "lift min", "lift amplitude", "Strouhal")

@@ -39,15 +39,15 @@ from dgnet.models.registry import MODELS, build, parameter_count
 from dgnet.operators import Geometry, gradient, stiffness
 from dgnet.problems import CONSISTENT, LUMPED, PDE, Discretisation, given_velocity
 from dgnet.problems.sources import step_average
+from dgnet.progress import Report
 from dgnet.scenarios import Draw, get
 from dgnet.scenarios.scenario import Scenario, base_problem
-from dgnet.training.fit import _groups, _iterate
+from dgnet.training.fit import iterate, parameter_groups
 from dgnet.training.presets import model_config
 from dgnet.training.recipe import Recipe, Stage
 from dgnet.training.run import Run
 
 Tensor = torch.Tensor
-Report = Callable[[str, int, int], None]
 
 STEPS = {"cpu": 24, "cuda": 2000}
 ITERATIONS = {"cpu": 2, "cuda": 20}  # of training that are timed
@@ -215,24 +215,24 @@ def measure_training(model: Any, case: Case, data: Corpus, iterations: int, batc
     device, base = case.device, case.fresh()
     stage = Stage(1, window, batch, 1e-4, loss=loss, noise=0.01)
     recipe = Recipe("bench", (stage,))
-    groups = _groups(model, recipe)
+    groups = parameter_groups(model, recipe)
     for group in groups:
         group["lr"] = stage.lr * group["factor"]
     optimiser = torch.optim.Adam(groups)
     scale, count = data.spread, 0
 
-    def iterate() -> None:
+    def once() -> None:
         nonlocal count
-        _iterate(model, base, data, stage, optimiser, scale, seed, count, recipe.clip)
+        iterate(model, base, data, stage, optimiser, scale, seed, count, recipe.clip)
         count += 1
 
     row = {"batch": batch, "window": window, "loss": loss, "parameters": parameter_count(model), "nodes": case.u0.shape[1]}
     try:
         with few_threads(case.u0.shape[1], device):
-            seconds = timed(iterate, device, iterations, budget=30.0)
+            seconds = timed(once, device, iterations, budget=30.0)
             gc.collect()
             with peak(device) as memory:
-                iterate()
+                once()
     except SolveError as error:
         return row | {"not_run": str(error)}
     return row | {"ms": 1e3 * seconds, "peak_bytes": memory.bytes}

@@ -17,7 +17,7 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from dgnet.mesh import Mesh
 from dgnet.models import Classical, rollout
 from dgnet.models.base import few_threads
 from dgnet.problems import CONSISTENT, LUMPED, Discretisation, Source, step_average
+from dgnet.progress import Report
 from dgnet.reference.transport import march
 from dgnet.scenarios import Draw, Scenario, Truth
 from dgnet.scenarios.fits import check_fits
@@ -40,7 +41,6 @@ from dgnet.scoring.metrics import rne
 from dgnet.training.run import Run
 
 Tensor = torch.Tensor
-Report = Callable[[str, int, int], None]
 
 WARM = 4  # steps before the clock of a rollout counts
 TOLERANCE = 1e-7  # of the reference's solves

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -18,6 +18,7 @@ from dgnet.cli.options import all_named, file_to_write, folder_to_write, positiv
 from dgnet.cli.shell import Device, Json, Size, Truth, app, checked_device, console, narrating, reporting, undisturbed, write_json
 from dgnet.errors import InputError
 from dgnet.files import write_text
+from dgnet.progress import Report
 
 _NAMED = ("scenarios", "models", "size", "truth", "seeds", "few", "factor", "trajectories", "unknown_reaction")
 """Options that choose cells of a target; the name of a single cell holds them all."""
@@ -151,7 +152,7 @@ def reproduce(context: typer.Context,
         raise typer.Exit(1)
 
 
-def crew(workers: int, arguments: list[str], out: Path, cells: int, progress: Callable[[str, int, int], None]) -> dict[str, Any]:
+def crew(workers: int, arguments: list[str], out: Path, cells: int, progress: Report) -> dict[str, Any]:
     """Run `dgnet reproduce ARGUMENTS` in so many processes at once and wait for them."""
     from dgnet.paper.engine import failures
 

@@ -19,6 +19,7 @@ from rich.console import Console
 from dgnet import __version__, files
 from dgnet.cli.options import Usage, file_to_write, usage
 from dgnet.errors import InputError, SolveError
+from dgnet.progress import Report
 
 app = typer.Typer(name="dgnet", help="Discrete Green networks on unstructured meshes.", no_args_is_help=True,
                   pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]})
@@ -134,7 +135,7 @@ def version() -> None:
 
 
 @contextmanager
-def reporting() -> Iterator[Callable[[str, int, int], None]]:
+def reporting() -> Iterator[Report]:
     """A progress bar per task name: report(what, done, total)."""
     from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -152,7 +153,7 @@ def reporting() -> Iterator[Callable[[str, int, int], None]]:
 
 
 @contextmanager
-def narrating(budget: float) -> Iterator[tuple[Callable[[str, int, int], None], Callable[[Any, int], None]]]:
+def narrating(budget: float) -> Iterator[tuple[Report, Callable[[Any, int], None]]]:
     """Progress bars as in `reporting`, and one for training: loss, validation error, the classical one beside it, time left."""
     from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 

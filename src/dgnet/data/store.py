@@ -27,8 +27,8 @@ from dgnet.mesh import Mesh
 
 FORMAT = "dgnet-trajectories"
 VERSION = 1
-_LIBVER = ("earliest", "v110")
-_CHUNK = 1 << 20  # bytes of a chunk: a few steps of all nodes, what a training window reads
+LIBVER = ("earliest", "v110")
+CHUNK = 1 << 20  # bytes of a chunk: a few steps of all nodes, what a training window reads
 _TIMED = {"state": 1, "source": 1, "source_average": 0, "velocity": 1}  # rows beyond the number of steps
 
 Scalar = str | int | float
@@ -52,8 +52,8 @@ class Header:
 
 def write_dataset(path: Path, header: Header, trajectories: Iterable[Trajectory]) -> None:
     """Write a whole data set; `path` appears when it is complete."""
-    with writing_hdf5(path, _LIBVER) as file:
-        group = _write_header(file, header)
+    with writing_hdf5(path, LIBVER) as file:
+        group = write_header(file, header)
         for number, trajectory in enumerate(trajectories):
             _write_trajectory(group.create_group(f"{number:05d}"), trajectory)
         group.attrs[digests.SUM] = digests.contents_sum(group)
@@ -61,21 +61,21 @@ def write_dataset(path: Path, header: Header, trajectories: Iterable[Trajectory]
 
 def write_part(path: Path, trajectory: Trajectory) -> None:
     """Write one finished trajectory on its own, to be assembled later."""
-    with writing_hdf5(path, _LIBVER) as file:
+    with writing_hdf5(path, LIBVER) as file:
         _write_trajectory(file.create_group("trajectory"), trajectory)
 
 
 def assemble(path: Path, header: Header, parts: Sequence[Path]) -> None:
     """Join parts into a data set, in the order given. The parts stay."""
-    with writing_hdf5(path, _LIBVER) as file:
-        group = _write_header(file, header)
+    with writing_hdf5(path, LIBVER) as file:
+        group = write_header(file, header)
         for number, part in enumerate(parts):
             with _opened(part) as source:
                 source.copy("trajectory", group, name=f"{number:05d}")
         group.attrs[digests.SUM] = digests.contents_sum(group)
 
 
-def _write_header(file: h5py.File, header: Header) -> h5py.Group:
+def write_header(file: h5py.File, header: Header) -> h5py.Group:
     file.attrs["format"] = FORMAT
     file.attrs["version"] = VERSION
     file.attrs["fields"] = list(header.fields)
@@ -86,12 +86,12 @@ def _write_header(file: h5py.File, header: Header) -> h5py.Group:
     for name, value in sorted(header.provenance.items()):
         origin.attrs[name] = value
     mesh = file.create_group("mesh")
-    _put(mesh, "points", header.mesh.points)
-    _put(mesh, "cells", header.mesh.cells)
+    put_array(mesh, "points", header.mesh.points)
+    put_array(mesh, "cells", header.mesh.cells)
     for kind in ("boundaries", "regions"):
         group = mesh.create_group(kind)
         for name, rows in getattr(header.mesh, kind).items():
-            _put(group, name, rows)
+            put_array(group, name, rows)
     if header.velocity is not None:
         _put_chunked(file, "velocity", header.velocity)
     file.attrs[digests.SUM] = digests.header_sum(file)
@@ -105,7 +105,7 @@ def _write_trajectory(group: h5py.Group, trajectory: Trajectory) -> None:
     group.attrs["labels"] = ",".join(trajectory.labels)
     if trajectory.velocity_start is not None:
         group.attrs["velocity_start"] = trajectory.velocity_start
-    _put(group, "time", np.asarray(trajectory.time, dtype=np.float64))
+    put_array(group, "time", np.asarray(trajectory.time, dtype=np.float64))
     for name in _TIMED:
         value = getattr(trajectory, name)
         if value is not None:
@@ -113,13 +113,13 @@ def _write_trajectory(group: h5py.Group, trajectory: Trajectory) -> None:
     group.attrs[digests.SUM] = digests.trajectory_sum(group)
 
 
-def _put(group: h5py.Group, name: str, value: np.ndarray) -> None:
+def put_array(group: h5py.Group, name: str, value: np.ndarray) -> None:
     group.create_dataset(name, data=value, track_times=False)
 
 
 def _put_chunked(group: h5py.Group, name: str, value: np.ndarray) -> None:
     """Store [T, N, F] in chunks of whole time rows; rows that are all zero (a source that is off) take no space."""
-    rows = max(1, min(len(value), _CHUNK // max(1, value[0].size * 4)))
+    rows = max(1, min(len(value), CHUNK // max(1, value[0].size * 4)))
     data = group.create_dataset(name, shape=value.shape, dtype="f4", chunks=(rows, *value.shape[1:]), track_times=False,
                                 fillvalue=0.0)
     rows, sums = digests.block_rows(len(value), rows), []

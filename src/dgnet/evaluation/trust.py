@@ -30,6 +30,7 @@ from dgnet.mesh import Mesh
 from dgnet.models import Classical, few_threads
 from dgnet.models.registry import entry
 from dgnet.problems import CONSISTENT, LUMPED
+from dgnet.progress import Report
 from dgnet.scenarios.fits import check_fits
 from dgnet.scenarios.scenario import base_problem
 from dgnet.scoring.judge import predict
@@ -42,7 +43,6 @@ from dgnet.training.recipe import Recipe
 from dgnet.training.run import Run, read_dataclass, train
 
 Tensor = torch.Tensor
-Report = Callable[[str, int, int], None]
 
 MARGIN = 0.02  # of its width that a range may be left without a word
 STEEPER = 0.1  # by how much gradients and concentrations may exceed those of the training data

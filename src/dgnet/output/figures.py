@@ -20,8 +20,9 @@ from dgnet.data import Corpus
 from dgnet.files import writing
 from dgnet.mesh import Mesh
 from dgnet.models.registry import LABELS
-from dgnet.output.pictures import STYLE, _axes, _field, _panel
+from dgnet.output.pictures import STYLE, axes_of, draw_field, panel_size
 from dgnet.output.show import robust_limits
+from dgnet.progress import Report
 from dgnet.scoring.metrics import rne, rne_over_time
 from dgnet.training.run import Run
 
@@ -58,7 +59,7 @@ def grid(path: Path, mesh: Mesh, bands: Sequence[Band], titles: Sequence[str], h
             colours = matplotlib.colormaps[band.colours]
             for label, frames in band.rows:
                 for k, frame in enumerate(frames):
-                    _field(axes[at][k], mesh, frame, band.norm, colours)
+                    draw_field(axes[at][k], mesh, frame, band.norm, colours)
                     if decorate is not None:
                         decorate(axes[at][k], at, k)
                 side_label(figure, axes[at][0], label)
@@ -72,7 +73,7 @@ def grid(path: Path, mesh: Mesh, bands: Sequence[Band], titles: Sequence[str], h
 def layout(mesh: Mesh, bands: Sequence[int], columns: int, width: float | None, head: float, *, left: float = _LABEL,
            between: float = 0.12) -> tuple[Figure, list[list[Any]]]:
     """A figure with sum(bands) x columns panels, a little space `between` bands; lengths in inches."""
-    w, h = _panel(mesh, width)
+    w, h = panel_size(mesh, width)
     gap, rows = between, sum(bands)
     full = (left + columns * w + _BAR, head + _TITLE + rows * h + gap * (len(bands) - 1) + 0.05)
     figure = Figure(figsize=full)
@@ -80,7 +81,7 @@ def layout(mesh: Mesh, bands: Sequence[int], columns: int, width: float | None, 
     starts = set(np.cumsum(bands)[:-1].tolist())
     for row in range(rows):
         top -= gap if row in starts else 0.0
-        line = [_axes(figure, (rows, columns, row * columns + k + 1), mesh) for k in range(columns)]
+        line = [axes_of(figure, (rows, columns, row * columns + k + 1), mesh) for k in range(columns)]
         for k, axis in enumerate(line):
             axis.set_position(((left + k * w) / full[0], (top - h) / full[1], 0.98 * w / full[0], 0.97 * h / full[1]))
         axes.append(line)
@@ -113,7 +114,7 @@ def save(figure: Figure, path: Path, dpi: int) -> None:
 
 
 def write(result: dict[str, Any], states: dict[str, Tensor], truth: Tensor, mesh: Mesh, dt: float, fields: Sequence[str],
-          offset: Sequence[float], folder: Path, report: Callable[[str, int, int], None] | None = None) -> list[Path]:
+          offset: Sequence[float], folder: Path, report: Report | None = None) -> list[Path]:
     """All figures of an evaluation: states and truth [B, T+1, N, F]. Returns the files."""
     scores, mine = result["scores"], result.get("model", "dgnet")
     rival = min((name for name in states if name.startswith("classical")), key=lambda name: scores[name]["fluctuation"])
@@ -195,7 +196,7 @@ def error_norm(*errors: np.ndarray) -> Normalize:
 
 
 def draw(run: Run, result: dict[str, Any], states: dict[str, Tensor], data: Corpus, folder: Path,
-         report: Callable[[str, int, int], None] | None = None) -> list[Path]:
+         report: Report | None = None) -> list[Path]:
     """The figures of an evaluation in a folder: error in time, best and worst trajectory, error map."""
     s = run.scenario
     return write(result, states, data.state.cpu(), s.mesh, s.dt, s.pde.fields, s.offsets, folder, report)

@@ -62,7 +62,7 @@ def draw_spectra(path: Path, fields: list[FieldStudy]) -> None:
             axis.set_title(f"{name}{verdict}, max Re λ(L) = {n['learned']['rightmost']:.3g}, "
                            f"μ$_M$ = {n['learned']['log_norm_mass']:.3g}, |step|$_M$ = {n['learned']['step_norm_mass']:.6g}")
             axis.legend(loc="best", frameon=False)
-        pictures._save(figure, path, 150)
+        pictures.save_figure(figure, path, 150)
 
 
 def _draw_real_spectrum(axis: Any, f: FieldStudy) -> None:
@@ -125,7 +125,7 @@ def draw_matrices(path: Path, f: FieldStudy, window: int = 60) -> None:
                     axis.set_ylabel("all nodes" if small and row == 0 else f"{len(middle)} of them")
                 axes.append(axis)
         figure.colorbar(ScalarMappable(norm, colours), ax=axes, shrink=0.8, extend="min")
-        pictures._save(figure, path, 150)
+        pictures.save_figure(figure, path, 150)
 
 
 def _binned(a: np.ndarray, most: int) -> np.ndarray:
@@ -152,22 +152,22 @@ def draw_edges(path: Path, found: Study) -> None:
         shown = np.isin(mesh.edges @ key, np.sort(sides, axis=1) @ key)
     lines = mesh.points[mesh.edges[shown]]
     with plt.rc_context(pictures.STYLE):
-        width, height = pictures._panel(mesh, 4.2)
+        width, height = pictures.panel_size(mesh, 4.2)
         tall = height < 0.5 * width
         shape = (len(panels), 1) if tall else (1, len(panels))
         figure = Figure(figsize=((width + 0.9) * shape[1], (height + 0.45) * shape[0]), layout="constrained")
         for k, (values, middle, title) in enumerate(panels):
-            axis = pictures._axes(figure, (*shape, k + 1), mesh)
+            axis = pictures.axes_of(figure, (*shape, k + 1), mesh)
             reach = max(float(np.abs(values - middle).max()), 1e-12)
             norm, colours = TwoSlopeNorm(middle, middle - reach, middle + reach), colormaps["coolwarm"]
             many = 0.5 if len(lines) > 4000 else 1.4
             collection = (LineCollection if mesh.dim == 2 else Line3DCollection)(
                 list(lines), colors=colours(norm(values[shown])), linewidths=many)
             (axis.add_collection if mesh.dim == 2 else axis.add_collection3d)(collection)
-            pictures._frame(axis, mesh)
+            pictures.draw_outline(axis, mesh)
             axis.set_title(title)
             figure.colorbar(ScalarMappable(norm, colours), ax=axis, shrink=0.8)
-        pictures._save(figure, path, 150)
+        pictures.save_figure(figure, path, 150)
 
 
 def draw_truncation(path: Path, p: Discretisation, c: Consistency) -> None:
@@ -178,18 +178,18 @@ def draw_truncation(path: Path, p: Discretisation, c: Consistency) -> None:
     shown = np.log10(np.maximum(c.maps, low))
     norm, colours = Normalize(np.log10(low), np.log10(high) + 1e-9), colormaps["inferno"]
     with plt.rc_context(pictures.STYLE):
-        width, height = pictures._panel(p.mesh, 3.4)
+        width, height = pictures.panel_size(p.mesh, 3.4)
         shape = (2, 1) if height < 0.5 * width else (1, 2)
         figure = Figure(figsize=(width * shape[1] + 0.9, (height + 0.4) * shape[0]), layout="constrained")
         axes = []
         titles = ("classical step", f"learned step: {c.numbers['ratio']:.2g} of it")
         for k, title in enumerate(titles):
-            axis = pictures._axes(figure, (*shape, k + 1), p.mesh)
-            pictures._field(axis, p.mesh, shown[k], norm, colours)
+            axis = pictures.axes_of(figure, (*shape, k + 1), p.mesh)
+            pictures.draw_field(axis, p.mesh, shown[k], norm, colours)
             axis.set_title(title)
             axes.append(axis)
         figure.colorbar(ScalarMappable(norm, colours), ax=axes, shrink=0.8, label="log$_{10}$ of the one-step error per time")
-        pictures._save(figure, path, 150)
+        pictures.save_figure(figure, path, 150)
 
 
 def draw_consistency(path: Path, c: Consistency, dt: float) -> None:
@@ -203,4 +203,4 @@ def draw_consistency(path: Path, c: Consistency, dt: float) -> None:
         axis.set_ylabel("one-step error per time")
         axis.set_title(f"{100 * c.numbers['removed']:.0f}% of the one-step error removed")
         axis.legend(frameon=False)
-        pictures._save(figure, path, 150)
+        pictures.save_figure(figure, path, 150)

@@ -9,7 +9,7 @@ import base64
 import hashlib
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
@@ -34,6 +34,7 @@ from dgnet.output.figures import COLOURS, save
 from dgnet.output.operators import draw_spectra
 from dgnet.output.pictures import STYLE
 from dgnet.problems import Discretisation, Robin
+from dgnet.progress import Report
 from dgnet.projects.units import TERMS, Units
 from dgnet.scenarios.scenario import base_problem
 from dgnet.scoring.metrics import rne
@@ -42,7 +43,6 @@ from dgnet.training.curve import curve_of, labels, write_curve
 from dgnet.training.run import Run
 
 Tensor = torch.Tensor
-Report = Callable[[str, int, int], None]
 
 LARGE = 10_000
 """Degrees of freedom above which the page does without the spectrum."""

@@ -40,15 +40,15 @@ def strip(path: Path, mesh: Mesh, frames: np.ndarray, titles: Sequence[str], lab
         raise InputError(f"frames have shape {list(frames.shape)}, expected [K, {mesh.n_nodes}]")
     norm, colours = _scale(frames, limits, cmap)
     with plt.rc_context(STYLE):
-        width, height = _panel(mesh)
+        width, height = panel_size(mesh)
         figure = Figure(figsize=(len(frames) * width + 0.8, height + 0.3))
-        axes = [_axes(figure, (1, len(frames), k + 1), mesh) for k in range(len(frames))]
+        axes = [axes_of(figure, (1, len(frames), k + 1), mesh) for k in range(len(frames))]
         for axis, frame, title in zip(axes, frames, titles):
-            _field(axis, mesh, frame, norm, colours)
+            draw_field(axis, mesh, frame, norm, colours)
             axis.set_title(title)
         figure.subplots_adjust(left=0.01, right=1 - 0.75 / figure.get_figwidth(), bottom=0.02, top=0.88, wspace=0.05)
         _bar(figure, norm, colours, label)
-        _save(figure, path)
+        save_figure(figure, path)
 
 
 def animation(path: Path, mesh: Mesh, frames: np.ndarray, titles: Sequence[str], label: str = "",
@@ -59,11 +59,11 @@ def animation(path: Path, mesh: Mesh, frames: np.ndarray, titles: Sequence[str],
     norm, colours = _scale(frames, limits, cmap)
     images = []
     with plt.rc_context(STYLE):
-        width, height = _panel(mesh)
+        width, height = panel_size(mesh)
         for k, (frame, title) in enumerate(zip(frames, titles)):
             figure = Figure(figsize=(1.6 * width + 0.9, 1.6 * height + 0.35))
-            axis = _axes(figure, (1, 1, 1), mesh)
-            _field(axis, mesh, frame, norm, colours)
+            axis = axes_of(figure, (1, 1, 1), mesh)
+            draw_field(axis, mesh, frame, norm, colours)
             axis.set_title(title)
             figure.subplots_adjust(left=0.02, right=1 - 0.8 / figure.get_figwidth(), bottom=0.03, top=0.9)
             _bar(figure, norm, colours, label)
@@ -79,7 +79,7 @@ class Film:
 
     def __init__(self, mesh: Mesh, fields: Sequence[str], scales: Sequence[tuple[Normalize, str]], dpi: int = 110) -> None:
         self.mesh, self.scales, self.dpi = mesh, [(norm, matplotlib.colormaps[name]) for norm, name in scales], dpi
-        width, height = _panel(mesh, 4.4)
+        width, height = panel_size(mesh, 4.4)
         bar, top = 1.0, 0.38
         columns = min(len(fields), 2 if height < 1.5 * width else 3)
         rows = -(-len(fields) // columns)
@@ -92,9 +92,9 @@ class Film:
             for f, (name, (norm, colours)) in enumerate(zip(fields, self.scales)):
                 row, column = divmod(f, columns)
                 left, bottom = column * (width + bar) + 0.05, size[1] - (row + 1) * (height + top)
-                axis = _axes(self.figure, (rows, columns, f + 1), mesh)
+                axis = axes_of(self.figure, (rows, columns, f + 1), mesh)
                 axis.set_position((left / size[0], bottom / size[1], (width - 0.1) / size[0], height / size[1]))
-                self.artists.append(_field(axis, mesh, np.zeros(mesh.n_nodes), norm, colours))
+                self.artists.append(draw_field(axis, mesh, np.zeros(mesh.n_nodes), norm, colours))
                 beside = self.figure.add_axes(((left + width - 0.02) / size[0], (bottom + 0.12 * height) / size[1],
                                                0.12 / size[0], 0.76 * height / size[1]))
                 self.figure.colorbar(matplotlib.cm.ScalarMappable(norm, colours), cax=beside, label=name)
@@ -160,9 +160,9 @@ def scale_of(frames: np.ndarray) -> tuple[Normalize, str]:
 def mesh_picture(path: Path, mesh: Mesh) -> None:
     """The mesh itself, boundaries in colour."""
     with plt.rc_context(STYLE):
-        width, height = _panel(mesh, 4.5)
+        width, height = panel_size(mesh, 4.5)
         figure = Figure(figsize=(width, height + 0.3))
-        axis = _axes(figure, (1, 1, 1), mesh)
+        axis = axes_of(figure, (1, 1, 1), mesh)
         if mesh.dim == 2:
             lines = mesh.points[mesh.edges]
             axis.add_collection(LineCollection(list(lines), colors="#8899aa", linewidths=0.25))
@@ -170,33 +170,33 @@ def mesh_picture(path: Path, mesh: Mesh) -> None:
                 axis.add_collection(LineCollection(list(mesh.points[facets]), colors=f"C{k}", linewidths=1.4, label=name))
             if mesh.boundaries:
                 axis.legend(loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=len(mesh.boundaries), frameon=False)
-            _frame(axis, mesh)
+            draw_outline(axis, mesh)
         else:
             faces = Poly3DCollection(list(mesh.points[mesh.boundary_facets]), edgecolors="#334455", linewidths=0.15)
             faces.set_facecolor(_lit(mesh, np.tile([[0.75, 0.82, 0.9, 1.0]], (len(mesh.boundary_facets), 1))))
             axis.add_collection3d(faces)
-            _frame(axis, mesh)
+            draw_outline(axis, mesh)
         figure.subplots_adjust(left=0.01, right=0.99, bottom=0.1 if mesh.dim == 2 else 0.0, top=1.0)
-        _save(figure, path, 110, colours=24)
+        save_figure(figure, path, 110, colours=24)
 
 
 # ---------------------------------------------------------------------- pieces
 
 
-def _panel(mesh: Mesh, width: float | None = None) -> tuple[float, float]:
+def panel_size(mesh: Mesh, width: float | None = None) -> tuple[float, float]:
     extent = np.ptp(mesh.points, axis=0)
     aspect = extent[1] / extent[0] if mesh.dim == 2 else 0.85
     w = width if width is not None else (2.0 if aspect > 0.6 else 2.8)
     return w, w * aspect
 
 
-def _axes(figure: Figure, place: tuple[int, int, int], mesh: Mesh) -> Any:
+def axes_of(figure: Figure, place: tuple[int, int, int], mesh: Mesh) -> Any:
     axis = figure.add_subplot(*place, projection="3d" if mesh.dim == 3 else None)
     axis.set_axis_off()
     return axis
 
 
-def _frame(axis: Any, mesh: Mesh) -> None:
+def draw_outline(axis: Any, mesh: Mesh) -> None:
     low, high = mesh.points.min(axis=0), mesh.points.max(axis=0)
     pad = 0.01 * (high - low)
     axis.set_xlim(low[0] - pad[0], high[0] + pad[0])
@@ -209,7 +209,7 @@ def _frame(axis: Any, mesh: Mesh) -> None:
         axis.view_init(elev=28, azim=-52)
 
 
-def _field(axis: Any, mesh: Mesh, values: np.ndarray, norm: Normalize, colours: matplotlib.colors.Colormap) -> Any:
+def draw_field(axis: Any, mesh: Mesh, values: np.ndarray, norm: Normalize, colours: matplotlib.colors.Colormap) -> Any:
     """Draws a field and returns what carries its colours."""
     if mesh.dim == 2:
         faces = axis.tripcolor(*mesh.points.T, mesh.cells, values, shading="gouraud", norm=norm, cmap=colours, rasterized=True)
@@ -221,7 +221,7 @@ def _field(axis: Any, mesh: Mesh, values: np.ndarray, norm: Normalize, colours: 
         faces.set_facecolor(rgba)
         faces.set_edgecolor(rgba)  # hides the seams between triangles
         axis.add_collection3d(faces)
-    _frame(axis, mesh)
+    draw_outline(axis, mesh)
     return faces
 
 
@@ -269,6 +269,6 @@ def _quantised(figure: Figure, dpi: int, colours: int = COLOURS) -> Image.Image:
     return image.quantize(colours, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
 
 
-def _save(figure: Figure, path: Path, dpi: int = 100, colours: int = COLOURS) -> None:
+def save_figure(figure: Figure, path: Path, dpi: int = 100, colours: int = COLOURS) -> None:
     with writing(path) as part:
         _quantised(figure, dpi, colours).save(part, format="PNG", optimize=True)

@@ -32,12 +32,12 @@ from dgnet.output.elsewhere import on_other_mesh, with_step
 from dgnet.output.pictures import needs_ffmpeg
 from dgnet.output.series import Store, written
 from dgnet.problems import given_velocity
+from dgnet.progress import Report
 from dgnet.scenarios.fits import check_fits
 from dgnet.scenarios.scenario import Scenario, base_problem
 from dgnet.training.run import Run
 
 Tensor = torch.Tensor
-Report = Callable[[str, int, int], None]
 
 _WHOLE = 1 << 28  # bytes of a source that is handed over in one piece, so that a step can be captured on CUDA
 _BLOCK = 1 << 22  # bytes of a source that are averaged or read at once otherwise

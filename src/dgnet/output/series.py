@@ -21,7 +21,7 @@ import h5py
 import numpy as np
 
 from dgnet.data import Header, digests
-from dgnet.data.store import _CHUNK, _LIBVER, _put, _write_header
+from dgnet.data.store import CHUNK, LIBVER, put_array, write_header
 from dgnet.files import discard, locked, unfinished, unwritable, write_at, write_text, writing, writing_hdf5
 from dgnet.mesh import Mesh
 from dgnet.mesh.io import save
@@ -45,7 +45,7 @@ class Store:
         self.path, self.every, self.steps = path, every, header.steps * every
         self.part, self.note = path.with_name(path.name + ".part"), path.with_name(path.name + ".resume")
         self.shape = (header.steps + 1, header.mesh.n_nodes, len(header.fields))
-        self.rows = max(1, min(self.shape[0], _CHUNK // (4 * self.shape[1] * self.shape[2])))
+        self.rows = max(1, min(self.shape[0], CHUNK // (4 * self.shape[1] * self.shape[2])))
         self.held = np.empty((self.rows, *self.shape[1:]), dtype="<f4")
         self.first = self.count = 0  # row of the file that held[0] is, and how many are held
         self.request = json.dumps(request, sort_keys=True)
@@ -65,10 +65,10 @@ class Store:
         self.last = time.monotonic()
 
     def _create(self, header: Header, label: str) -> None:
-        with writing_hdf5(self.part, _LIBVER) as file:
-            group = _write_header(file, header).create_group("00000")
+        with writing_hdf5(self.part, LIBVER) as file:
+            group = write_header(file, header).create_group("00000")
             group.attrs.update({"seed": np.uint64(0), "split": "test", "index": 0, "labels": label})
-            _put(group, "time", header.dt * np.arange(self.shape[0], dtype=np.float64))
+            put_array(group, "time", header.dt * np.arange(self.shape[0], dtype=np.float64))
             plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
             plan.set_layout(h5py.h5d.CONTIGUOUS)
             plan.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
@@ -202,16 +202,16 @@ def xdmf(path: Path, mesh: Mesh, fields: Sequence[str], dt: float, frames: Itera
 
     shape = (f'<Topology TopologyType="{kind}" NumberOfElements="{K}">{item("/cells", f"{K} {mesh.dim + 1}", "Int", 8)}</Topology>'
              f'<Geometry GeometryType="XYZ">{item("/points", f"{N} 3", "Float", 8)}</Geometry>')
-    with writing(path) as light, writing_hdf5(heavy, _LIBVER) as file, light.open("w", encoding="utf-8") as out:
-        _put(file, "points", np.pad(mesh.points, ((0, 0), (0, 3 - mesh.dim))))
-        _put(file, "cells", mesh.cells.astype(np.int64))
+    with writing(path) as light, writing_hdf5(heavy, LIBVER) as file, light.open("w", encoding="utf-8") as out:
+        put_array(file, "points", np.pad(mesh.points, ((0, 0), (0, 3 - mesh.dim))))
+        put_array(file, "cells", mesh.cells.astype(np.int64))
         groups = [file.create_group(f"field{f}") for f in range(len(fields))]
         out.write('<?xml version="1.0"?>\n<Xdmf Version="3.0"><Domain>\n'
                   '<Grid Name="rollout" GridType="Collection" CollectionType="Temporal">\n')
         for k, u in frames:
             out.write(f'<Grid Name="step {k}" GridType="Uniform"><Time Value="{k * dt:.17g}"/>{shape}')
             for f, (group, name) in enumerate(zip(groups, fields)):
-                _put(group, f"{k:06d}", np.ascontiguousarray(u[:, f], dtype=np.float32))
+                put_array(group, f"{k:06d}", np.ascontiguousarray(u[:, f], dtype=np.float32))
                 out.write(f'<Attribute Name={quoteattr(name)} AttributeType="Scalar" Center="Node">'
                           f'{item(f"/field{f}/{k:06d}", str(N), "Float", 4)}</Attribute>')
             out.write("</Grid>\n")

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from dgnet.data import Dataset
 from dgnet.output.pictures import animation, strip
+from dgnet.progress import Report
 
 
 def show(path: Path, out: Path, *, trajectory: int = 0, snapshots: int = 5, frames: int = 40, gif: bool = True,
-         progress: Callable[[str, int, int], None] | None = None) -> list[Path]:
+         progress: Report | None = None) -> list[Path]:
     """Draw one trajectory of a data set; returns the files written."""
     with Dataset(path) as data:
         mesh, states = data.mesh, data.read(trajectory, only=()).state

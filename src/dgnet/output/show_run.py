@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,9 @@ from dgnet.files import writing
 from dgnet.mesh import Mesh
 from dgnet.output.figures import ERROR_MAP, Band, colour_bar, error_norm, grid, layout
 from dgnet.output.pictures import STYLE
+from dgnet.progress import Report
 from dgnet.scenarios.spots import Spots
 
-Report = Callable[[str, int, int], None]
 """Told what is being done, how much of it is done, and how much there is."""
 
 LASER = "#7df9ff"

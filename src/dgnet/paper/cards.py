@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,13 @@ import numpy as np
 from dgnet.data import Dataset
 from dgnet.output.pictures import mesh_picture, strip
 from dgnet.output.show import robust_limits
+from dgnet.progress import Report
 from dgnet.scenarios import SIZES, Scenario, get
 from dgnet.scenarios.generate import file_stem, generate
 
 NOT_RUN = "not yet run"
 SNAPSHOTS = 4
 
-Report = Callable[[str, int, int], None]
 
 
 def write_cards(out: Path, certificates: Path, data: Path | None, names: Sequence[str],

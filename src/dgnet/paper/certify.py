@@ -7,7 +7,6 @@ The certificate of a data set is the distance, at the coarse nodes, between trut
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import torch
 from dgnet.files import locked, read_json, write_json
 from dgnet.models import Classical, rollout
 from dgnet.problems import CONSISTENT, LUMPED
+from dgnet.progress import Report
 from dgnet.reference.record import FlowRecord
 from dgnet.scenarios import Sample, Scenario, Truth
 from dgnet.scenarios.generate import flow_record, flow_rows, source_rows, truth_states
@@ -51,7 +51,7 @@ class Certificate:
 
 def certify(scenario: Scenario, *, truth: str = "converged", trajectories: int = 2, seed: int = 0, device: str = "cpu",
             flows: Path | None = None, steps: int | None = None,
-            report: Callable[[str, int, int], None] | None = None) -> Certificate:
+            report: Report | None = None) -> Certificate:
     """Solve the first training trajectories twice, the second time on half the spacing and step.
 
     `flows` is a folder (that of a data set) where the flow of a channel is looked for and kept; `steps` cuts the

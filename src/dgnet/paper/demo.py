@@ -11,7 +11,6 @@ import shutil
 import time
 import tomllib
 import warnings
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -28,13 +27,12 @@ from dgnet.problems import step_average
 from dgnet.scenarios import Scenario, get
 from dgnet.scenarios.generate import generate
 from dgnet.scenarios.spots import Spots
-from dgnet.training.fit import Progress
+from dgnet.training.fit import Tell
 from dgnet.training.presets import model_config
 from dgnet.training.run import Run, train
 
 Tensor = torch.Tensor
 
-Tell = Callable[[Progress, int], None]
 """Told how far training is, and how many iterations there are at most."""
 
 SCENARIO, TRUTH, RECIPE = "laser-heat", "converged", "staged"

@@ -34,15 +34,14 @@ from dgnet.files import Lock, discard, holder, read_json, strict, unfinished, un
 from dgnet.models.registry import parameter_count
 from dgnet.paper import archive
 from dgnet.paper.cell import CLOCKED, Cell, method
+from dgnet.progress import Report
 from dgnet.scenarios.generate import file_stem, generate, provenance
 from dgnet.scenarios.scenario import Scenario
 from dgnet.scoring.judge import Judged, judge
-from dgnet.training.fit import Progress
+from dgnet.training.fit import Progress, Tell
 from dgnet.training.presets import baseline_recipe, recipe_for
 from dgnet.training.run import Run, train
 
-Report = Callable[[str, int, int], None]
-Tell = Callable[[Progress, int], None]
 Say = Callable[[str], None]
 
 POLL = 2.0  # seconds between looks at what others do

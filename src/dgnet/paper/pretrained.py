@@ -15,7 +15,7 @@ import json
 import math
 import os
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from dgnet.files import did_you_mean, discard, read_toml, unfinished, write_json
 from dgnet.models.registry import LABELS, config_class
 from dgnet.paper.cell import Cell
 from dgnet.paper.results import number
+from dgnet.progress import Report
 from dgnet.scenarios import TRUTHS, get, names
 from dgnet.scenarios.generate import file_stem, generate, provenance
 from dgnet.scenarios.scenario import Scenario
@@ -39,7 +40,6 @@ from dgnet.training.fit import load_checkpoint, save_tensors
 from dgnet.training.run import Run, Settings, read_dataclass, to_toml
 
 Tensor = torch.Tensor
-Report = Callable[[str, int, int], None]
 
 SHELF = Path(__file__).parents[1] / "pretrained"
 TOLERANCE = 0.02  # of a figure: what half precision, another device and its truth may change

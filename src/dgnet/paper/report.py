@@ -18,6 +18,7 @@ from dgnet.paper.engine import expand
 from dgnet.paper.published import INFERENCE, ROBUSTNESS, THROUGHPUT
 from dgnet.paper.results import CLASSICAL, Record, Setting, Shelf, Value, number, training
 from dgnet.paper.targets import ATTRIBUTES, COUNTS, FACTORS, TARGETS, Choice, Target, cells
+from dgnet.progress import Report
 from dgnet.scenarios import get
 
 TITLE = "The paper's evidence, regenerated"
@@ -25,7 +26,7 @@ ACCURACY = ("table-main", "table-recent", "table-3d", "table-wavy", "table-light
 NOT_RUN = Slot("not run", faint=True)
 
 
-def write(folders: Sequence[Path], out: Path, markdown: Path | None = None, report: Callable[[str, int, int], None] | None = None,
+def write(folders: Sequence[Path], out: Path, markdown: Path | None = None, report: Report | None = None,
           ) -> list[Path]:
     """One HTML file, and with `markdown` a Markdown page with a folder of pictures beside it; returns what was written."""
     with tempfile.TemporaryDirectory() as scratch:
@@ -40,7 +41,7 @@ def write(folders: Sequence[Path], out: Path, markdown: Path | None = None, repo
     return written
 
 
-def build(shelf: Shelf, scratch: Path, out: Path, report: Callable[[str, int, int], None] | None = None) -> list[Block]:
+def build(shelf: Shelf, scratch: Path, out: Path, report: Report | None = None) -> list[Block]:
     """All sections; pictures are drawn into `scratch`."""
     maker = _Maker(shelf, scratch, out)
     blocks: list[Block] = [*maker.opening()]

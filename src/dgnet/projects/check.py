@@ -18,13 +18,13 @@ from dgnet.green import GreenSolver
 from dgnet.mesh import Mesh
 from dgnet.models import Classical, few_threads, rollout
 from dgnet.problems import CONSISTENT, DOUBLE, LUMPED, PDE, WORKING, Discretisation, Robin, given_velocity
+from dgnet.progress import Report
 from dgnet.projects.project import Project
 from dgnet.projects.toml import ELSEWHERE
 from dgnet.projects.units import SPEED, TERMS, VOLUMETRIC_HEAT, Units
 from dgnet.scenarios.fits import check_fits
 
 Tensor = torch.Tensor
-Report = Callable[[str, int, int], None]
 
 MOST = 8  # trajectories of each split that the classical solver is tried on
 _FITTED = 20_000  # nodes up to which factors are fitted to the data

@@ -27,6 +27,7 @@ from dgnet.errors import InputError
 from dgnet.mesh import Mesh
 from dgnet.problems.sources import converged_average
 from dgnet.problems.spot_table import SpotTable, number_in, read_table
+from dgnet.progress import Report
 from dgnet.projects.physics import Physics
 from dgnet.projects.toml import SeriesSpec, SourceSpec
 from dgnet.projects.transfer import IDENTITY, Transfer, error_of, transfer
@@ -637,7 +638,7 @@ def spot_motion(table: SpotTable, steps: int, dt: float) -> tuple[float, float]:
 
 
 def collected(entries: Sequence[tuple[str, Path, SeriesSpec]], frame: Frame, physics: Physics,
-              report: Callable[[str, int, int], None] | None = None) -> tuple[list[Trajectory], list[Note]]:
+              report: Report | None = None) -> tuple[list[Trajectory], list[Note]]:
     """Every trajectory of the problem, cut to the shortest one. `entries`: place in the problem file, file, and what it says."""
     found: list[tuple[Found, Note]] = []
     for k, (where, path, spec) in enumerate(entries):

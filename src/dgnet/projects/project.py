@@ -29,6 +29,7 @@ from dgnet.problems.discretisation import Discretisation
 from dgnet.problems.pde import PDE
 from dgnet.problems.sources import Source, converged_average
 from dgnet.problems.spot_table import SpotTable
+from dgnet.progress import Report
 from dgnet.projects.importers import Frame, Note, collected, matches, notes_from, notes_text
 from dgnet.projects.physics import FILE as PHYSICS
 from dgnet.projects.physics import Physics
@@ -37,7 +38,6 @@ from dgnet.projects.toml import ELSEWHERE, FILE, ArrayFile, BoundarySpec, Functi
 from dgnet.scenarios.scenario import Flow, Sample, Scenario
 
 Tensor = torch.Tensor
-Report = Callable[[str, int, int], None]
 
 IMPORTED = "imported.h5"
 """What the data files became: made by the first command that needs it, and again whenever they change."""

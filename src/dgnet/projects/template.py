@@ -7,7 +7,6 @@ project's own mesh is visibly worse than what can be learned.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +19,7 @@ from dgnet.models import few_threads
 from dgnet.problems.conditions import Robin
 from dgnet.problems.pde import PDE
 from dgnet.problems.spot_table import SpotTable
+from dgnet.progress import Report
 from dgnet.projects.shapes import plate
 from dgnet.projects.toml import FILE
 from dgnet.reference.transport import solve
@@ -144,7 +144,7 @@ class Several:
         return torch.cat([table(x, t) for table in self.tables])
 
 
-def write(folder: Path, seed: int = 0, report: Callable[[str, int, int], None] | None = None) -> list[Path]:
+def write(folder: Path, seed: int = 0, report: Report | None = None) -> list[Path]:
     """The example in a new folder, which appears when it is complete."""
     folder = Path(folder)
     part = unfinished(folder)
@@ -155,7 +155,7 @@ def write(folder: Path, seed: int = 0, report: Callable[[str, int, int], None] |
     return [folder / FILE, folder / "physics.py", folder / "plate.msh", folder / "runs", folder / "spots.csv"]
 
 
-def _fill(folder: Path, part: Path, seed: int, report: Callable[[str, int, int], None] | None) -> None:
+def _fill(folder: Path, part: Path, seed: int, report: Report | None) -> None:
     try:
         (part / "runs").mkdir(parents=True)
         mesh = plate(CORNERS, [HOLE], SPACING, SIDES)
@@ -200,7 +200,7 @@ def spots(mesh: Mesh, rng: np.random.Generator, smooth: bool, count: int = 2) ->
     return "\n".join(lines) + "\n"
 
 
-def simulated(mesh: Mesh, tables: list[SpotTable], report: Callable[[str, int, int], None] | None = None) -> np.ndarray:
+def simulated(mesh: Mesh, tables: list[SpotTable], report: Report | None = None) -> np.ndarray:
     """States [B, T+1, N, 1] of the reference solver: quadratic elements on half the spacing, a quarter of the step."""
     pde, conditions = PDE(("T",), diffusion=DIFFUSIVITY), [Robin(ALL, EXCHANGE, AMBIENT)]
     done = []

@@ -24,6 +24,7 @@ from dgnet.data.trajectory import SPLITS
 from dgnet.errors import InputError
 from dgnet.files import discard, locked, read_text, write_text
 from dgnet.problems.sources import Source, step_average
+from dgnet.progress import Report
 from dgnet.reference.phase import solve as solve_phase
 from dgnet.reference.record import FlowRecord, simulate
 from dgnet.reference.transport import solve
@@ -32,7 +33,6 @@ from dgnet.scenarios.scenario import Draw, Sample, Scale, Scenario, Truth
 
 Tensor = torch.Tensor
 
-Report = Callable[[str, int, int], None]
 """Told what is being done, how much of it is done, and how much there is."""
 
 _BYTES = {"cpu": 1 << 30, "cuda": 1 << 34}  # of one batch of results

@@ -63,17 +63,18 @@ class Progress:
 
 _SETBACKS = 5
 
-Report = Callable[[Progress, int], None]
+Tell = Callable[[Progress, int], None]
+"""`tell(progress, iterations)`: called after every iteration, with how many there are in all."""
 
 
 def fit(model: nn.Module, base: Discretisation, train: Corpus, valid: Corpus, recipe: Recipe, *, seed: int = 0,
-        budget: float | None = None, folder: Path | None = None, report: Report | None = None, resume: bool = True) -> Progress:
+        budget: float | None = None, folder: Path | None = None, report: Tell | None = None, resume: bool = True) -> Progress:
     """Train in place; the model ends with the weights of the best validation rollout, the untrained ones included.
 
     `budget` seconds of wall clock (all runs together) end the training early, with the learning rate cooled down in time:
     the schedule follows whichever of iterations and time is further on.
     """
-    parameters = _groups(model, recipe)
+    parameters = parameter_groups(model, recipe)
     optimiser: torch.optim.Optimizer = torch.optim.Adam(parameters)
     if recipe.weight_decay:
         optimiser = torch.optim.AdamW(parameters, weight_decay=recipe.weight_decay)
@@ -136,7 +137,7 @@ def fit(model: nn.Module, base: Discretisation, train: Corpus, valid: Corpus, re
                 continue
         _set_rates(optimiser, stage, done, progress.iteration - start, 0.5**progress.setbacks)
         try:
-            value = _iterate(model, base, train, stage, optimiser, scale, seed, progress.iteration, recipe.clip)
+            value = iterate(model, base, train, stage, optimiser, scale, seed, progress.iteration, recipe.clip)
         except SolveError:
             progress.setbacks += 1
             if progress.setbacks > _SETBACKS:
@@ -173,7 +174,7 @@ def _agreed(value: float) -> float:
     return float(shared)
 
 
-def _iterate(model, base: Discretisation, train: Corpus, stage: Stage, optimiser, scale: Tensor, seed: int, iteration: int,
+def iterate(model, base: Discretisation, train: Corpus, stage: Stage, optimiser, scale: Tensor, seed: int, iteration: int,
              clip: float) -> float:
     """One optimiser step; returns the loss."""
     if stage.method == "gauss-newton":
@@ -269,7 +270,7 @@ def _misfit(u: Tensor, true: Tensor, scale: Tensor, offset: Sequence[float] | No
     return (((u - true) / scale) ** 2).mean()
 
 
-def _groups(model: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:
+def parameter_groups(model: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:
     free = [p for n, p in model.named_parameters() if n.startswith(("free_", "calibration"))]
     rest = [p for n, p in model.named_parameters() if not n.startswith(("free_", "calibration"))]
     named = {id(p): n for n, p in model.named_parameters()}
