@@ -228,7 +228,7 @@ def test_bounds_hold_and_the_proven_count_is_enough(seed, stiff, share, velocity
 
 
 def test_bounds_are_useless_rather_than_wrong_without_a_positive_diagonal():
-    pattern = Pattern.from_mesh(MESH)
+    pattern = Pattern.from_cells(MESH.cells, MESH.n_nodes)
     assert not bounds_of(EdgeMatrix(pattern, -torch.ones(pattern.nnz, dtype=torch.float64))).usable
 
 
@@ -261,7 +261,7 @@ def test_wrong_bounds_from_another_time_level_fall_back_to_a_right_answer():
 
 
 def test_singular_matrices_are_reported():
-    pattern = Pattern.from_mesh(MESH)
+    pattern = Pattern.from_cells(MESH.cells, MESH.n_nodes)
     A = EdgeMatrix(pattern, torch.zeros(1, pattern.nnz, dtype=torch.float64))
     with pytest.raises(SolveError):
         prepare(A, "lu").solve(torch.ones(1, MESH.n_nodes, 1, dtype=torch.float64))

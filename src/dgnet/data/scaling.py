@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from dgnet.data.store import Dataset
 from dgnet.errors import InputError
@@ -18,13 +17,6 @@ class Scaling:
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
-
-    def normalise(self, u: torch.Tensor) -> torch.Tensor:
-        """[..., F] -> [..., F]."""
-        return (u - u.new_tensor(self.mean)) / u.new_tensor(self.std)
-
-    def restore(self, u: torch.Tensor) -> torch.Tensor:
-        return u * u.new_tensor(self.std) + u.new_tensor(self.mean)
 
 
 def scaling_of(arrays: Iterable[np.ndarray]) -> Scaling:
@@ -47,12 +39,3 @@ def state_scaling(dataset: Dataset, numbers: Iterable[int] | None = None) -> Sca
     """Scaling of the states of the training split (or of the given trajectories)."""
     chosen = dataset.of("train") if numbers is None else list(numbers)
     return scaling_of(dataset.read(i, only=()).state for i in chosen)
-
-
-def source_scaling(dataset: Dataset, numbers: Iterable[int] | None = None) -> Scaling | None:
-    """Scaling of the step-averaged sources, None where there are none."""
-    chosen = dataset.of("train") if numbers is None else list(numbers)
-    if not dataset.has_source:
-        return None
-    averages = (dataset.read(i, only=("source_average",)).source_average for i in chosen)
-    return scaling_of(a for a in averages if a is not None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -50,17 +50,6 @@ class Trajectory:
     @property
     def steps(self) -> int:
         return len(self.state) - 1
-
-    def window(self, start: int, steps: int) -> Trajectory:
-        """The part from stored time `start` over `steps` steps."""
-        if start < 0 or steps < 1 or start + steps > self.steps:
-            raise InputError(f"a window of {steps} steps from {start} does not fit a trajectory of {self.steps} steps")
-        full, inner = slice(start, start + steps + 1), slice(start, start + steps)
-        cut = {name: getattr(self, name)[full] for name in ("state", "time", "source", "velocity")
-               if getattr(self, name) is not None}
-        average = None if self.source_average is None else self.source_average[inner]
-        begin = None if self.velocity_start is None else self.velocity_start + start
-        return replace(self, **cut, source_average=average, velocity_start=begin)
 
 
 @dataclass(frozen=True, eq=False)

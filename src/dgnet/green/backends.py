@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -47,14 +47,14 @@ class _Solve(torch.autograd.Function):
     """x = A^-1 b with the exact adjoint: A^T lambda = dl/dx, dl/db = lambda, dl/dA_ij = -lambda_i x_j on the pattern."""
 
     @staticmethod
-    def forward(ctx, prepared: Prepared, pattern: Pattern, values: Tensor, b: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, prepared: Prepared, pattern: Pattern, values: Tensor, b: Tensor) -> Tensor:  # type: ignore[override]
         x = prepared.solve(b)
         ctx.prepared, ctx.pattern = prepared, pattern
         ctx.save_for_backward(x)
         return x
 
     @staticmethod
-    def backward(ctx, g: Tensor):  # type: ignore[override]
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         (x,) = ctx.saved_tensors
         adjoint = ctx.prepared.solve(g.contiguous(), transposed=True)
         grad_values = -outer_on_pattern(ctx.pattern, adjoint, x) if ctx.needs_input_grad[2] else None

@@ -237,7 +237,7 @@ class GreenSolver:
                              f"it must be above {-1 / (theta * problem.dt):.4g}")
         self.operators = operators or Operators.classical(problem)
         self.monitor = Monitor()
-        self._cache: tuple[tuple, EdgeMatrix, StepOperator] | None = None
+        self._cache: tuple[tuple[object, ...], EdgeMatrix, StepOperator] | None = None
         self._bounds: Bounds | None = None
         self._age = self._version = 0
         self._severed: StepOperator | None = None

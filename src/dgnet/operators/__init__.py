@@ -1,6 +1,7 @@
 """Operators on the one sparse type: stiffness, mass, Green-Gauss gradient, advection, boundary terms."""
 
 from dgnet.operators.assembly import (
+    Array,
     Geometry,
     advection,
     boundary_flux,
@@ -15,5 +16,5 @@ from dgnet.operators.assembly import (
 )
 from dgnet.operators.sparse import EdgeMatrix, Pattern
 
-__all__ = ["EdgeMatrix", "Geometry", "Pattern", "advection", "boundary_flux", "facet_load", "facet_mass", "gradient",
+__all__ = ["Array", "EdgeMatrix", "Geometry", "Pattern", "advection", "boundary_flux", "facet_load", "facet_mass", "gradient",
            "lumped", "mass", "mass_range", "nodal_velocity", "stiffness"]

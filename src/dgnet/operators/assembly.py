@@ -15,6 +15,7 @@ hundreds of steps.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -26,6 +27,9 @@ from dgnet.mesh import Mesh, facet_geometry
 from dgnet.operators.sparse import EdgeMatrix, Pattern
 
 Tensor = torch.Tensor
+
+Array = float | Sequence[float] | Sequence[Sequence[float]] | np.ndarray | Tensor
+"""Anything that `torch.as_tensor` reads; each function names the shapes that it takes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +49,7 @@ class Geometry:
            dof: np.ndarray | None = None) -> Geometry:
         return cls(mesh, torch.device(device), dtype, np.arange(mesh.n_nodes) if dof is None else dof)
 
-    def tensor(self, array) -> Tensor:
+    def tensor(self, array: np.ndarray) -> Tensor:
         """A copy on the device: mesh arrays are read-only."""
         return torch.tensor(array, dtype=self.dtype, device=self.device)
 
@@ -88,7 +92,7 @@ class Geometry:
         return self.tensor(self.mesh.points)
 
 
-def stiffness(geometry: Geometry, diffusion=1.0) -> EdgeMatrix:
+def stiffness(geometry: Geometry, diffusion: Array = 1.0) -> EdgeMatrix:
     """K_ij = integral of grad(phi_i) . D grad(phi_j): symmetric, positive semidefinite, constants in its kernel.
 
     D is a number, one per cell [K], a symmetric tensor [d, d] or one per cell [K, d, d]; it must not be negative.
@@ -162,7 +166,7 @@ def gradient(geometry: Geometry) -> EdgeMatrix:
     return summed.scale_rows(1 / volume)
 
 
-def nodal_velocity(geometry: Geometry, velocity) -> Tensor:
+def nodal_velocity(geometry: Geometry, velocity: Array) -> Tensor:
     """Velocity as a nodal field [..., N, d] from a constant [d] or a nodal field."""
     # torch reads plain numbers as float32 unless it is told otherwise
     given = velocity if isinstance(velocity, Tensor) else torch.as_tensor(velocity, dtype=geometry.dtype)
@@ -179,7 +183,7 @@ def nodal_velocity(geometry: Geometry, velocity) -> Tensor:
     return v
 
 
-def advection(geometry: Geometry, velocity, form: str = "galerkin", weight: Tensor | None = None) -> EdgeMatrix:
+def advection(geometry: Geometry, velocity: Array, form: str = "galerkin", weight: Tensor | None = None) -> EdgeMatrix:
     """C u ~ integral of phi_i v . grad(u), for v constant [d] or nodal [..., N, d]. Constants are in its kernel, except `skew`.
 
     `weight` [K] multiplies the integrand cell by cell (not for `skew`).

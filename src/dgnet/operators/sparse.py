@@ -10,13 +10,13 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, sparray, spmatrix
 
 from dgnet.errors import InputError
-from dgnet.mesh import Mesh
 from dgnet.operators import kernels
 
 Tensor = torch.Tensor
@@ -51,10 +51,6 @@ class Pattern:
         return cls(n, put(crow, torch.int32), put(col, torch.int32), put(row, torch.int32),
                    put(np.flatnonzero(row == col), torch.int64), put(np.searchsorted(keys, col * n + row), torch.int64),
                    put(slots.reshape(-1, k, k), torch.int64))
-
-    @classmethod
-    def from_mesh(cls, mesh: Mesh, device: torch.device | str = "cpu") -> Pattern:
-        return cls.from_cells(mesh.cells, mesh.n_nodes, device)
 
     @property
     def nnz(self) -> int:
@@ -123,13 +119,13 @@ class _Product(torch.autograd.Function):
     """y = A x for values [G, nnz], x [G, n, R]; exact derivatives in both, on the pattern only."""
 
     @staticmethod
-    def forward(ctx, pattern: Pattern, values: Tensor, x: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, pattern: Pattern, values: Tensor, x: Tensor) -> Tensor:  # type: ignore[override]
         ctx.pattern = pattern
         ctx.save_for_backward(values, x)
         return raw_product(pattern, values, x)
 
     @staticmethod
-    def backward(ctx, g: Tensor):  # type: ignore[override]
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         values, x = ctx.saved_tensors
         grad_values = grad_x = None
         if ctx.needs_input_grad[1]:
@@ -199,7 +195,7 @@ class EdgeMatrix:
         return cls(pattern, flat.new_zeros((*flat.shape[:-1], pattern.nnz)).index_add(-1, slots, flat))
 
     @classmethod
-    def from_scipy(cls, pattern: Pattern, matrix) -> EdgeMatrix:
+    def from_scipy(cls, pattern: Pattern, matrix: sparray | spmatrix) -> EdgeMatrix:
         """Entries of a SciPy matrix; one outside the pattern is an error."""
         coo = csr_array(matrix).tocoo()
         coo.sum_duplicates()
@@ -263,10 +259,6 @@ class EdgeMatrix:
     def row_sums(self) -> Tensor:
         ones = self.values.new_ones((*self.values.shape[:-1], self.pattern.n, 1))
         return (self @ ones)[..., 0]
-
-    def is_symmetric(self, tolerance: float = 1e-6) -> bool:
-        difference = (self.values - self.mT.values).abs().max()
-        return bool(difference <= tolerance * self.values.abs().max())
 
     def scale_rows(self, factor: Tensor) -> EdgeMatrix:
         """diag(factor) A."""

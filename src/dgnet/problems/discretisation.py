@@ -25,7 +25,7 @@ from dgnet.errors import InputError
 from dgnet.mesh import Mesh
 from dgnet.operators import EdgeMatrix, Geometry, advection, facet_load, facet_mass, mass, mass_range, nodal_velocity, stiffness
 from dgnet.problems.conditions import Condition, Dirichlet, Neumann, Periodic, Robin, Value
-from dgnet.problems.pde import PDE, Velocity
+from dgnet.problems.pde import PDE, Array, Velocity
 
 Tensor = torch.Tensor
 
@@ -199,13 +199,14 @@ class Discretisation:
 
     @cached_property
     def _advection_constant(self) -> EdgeMatrix:
+        assert self.pde.velocity is not None and not callable(self.pde.velocity)
         return self._advection_by(self.pde.velocity)
 
-    def _advection_by(self, velocity) -> EdgeMatrix:
+    def _advection_by(self, velocity: Array) -> EdgeMatrix:
         C = self._carried(velocity)
         return EdgeMatrix(C.pattern, C.values.reshape(-1, 1, C.pattern.nnz))
 
-    def _carried(self, velocity) -> EdgeMatrix:
+    def _carried(self, velocity: Array) -> EdgeMatrix:
         """The advection of c u. The skew form needs div(c v) = 0, so one capacity wherever there is flow."""
         if self.capacity is None:
             return advection(self.geometry, velocity, self.advection_form)

@@ -12,19 +12,15 @@ heat, the integral of c u, changes only by sources and boundaries. (Dividing by 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from dgnet.errors import InputError
+from dgnet.operators import Array as Array
 
 Tensor = torch.Tensor
-
-Array = float | Sequence[float] | Sequence[Sequence[float]] | np.ndarray | Tensor
-"""Diffusion: a number, one per cell [K], a tensor [d, d], or a tensor per cell [K, d, d]. Decay: a number or [N]. Capacity: a
-number or one per cell [K]."""
 
 Coefficient = Array | Mapping[str, Array]
 """Shared by all fields, or given per field name."""

@@ -67,20 +67,3 @@ class PhaseChange:
         """theta(T) = int of k from T_c: grad theta = k grad T."""
         change = self.conductivity_liquid - self.conductivity_solid
         return self.conductivity_solid * (t - self.temperature) + change * self._molten(t)
-
-    def temperature_of(self, enthalpy: Tensor, iterations: int = 80) -> Tensor:
-        """T with H(T) = enthalpy: Newton's method, kept inside a shrinking bracket."""
-        e = enthalpy / self.density
-        capacities = self.capacity_solid, self.capacity_liquid
-        slack = abs(capacities[1] - capacities[0]) * self.width
-        low = torch.minimum(*((e - self.latent_heat - slack) / c for c in capacities)) + self.temperature
-        high = torch.maximum(*((e + slack) / c for c in capacities)) + self.temperature
-        t = 0.5 * (low + high)
-        for _ in range(iterations):
-            error = self.enthalpy(t) - enthalpy
-            low, high = torch.where(error < 0, t, low), torch.where(error < 0, high, t)
-            newton = t - error / self.capacity(t)
-            # strictly inside, or Newton may cycle between the ends; but a converged one may sit on an end
-            inside = ((newton > low) & (newton < high)) | ((newton - t).abs() < 1e-8 * self.width)
-            t = torch.where(inside, newton, 0.5 * (low + high))
-        return t

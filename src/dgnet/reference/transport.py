@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import sqrt
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -475,22 +475,3 @@ def fixed_in_time(value: Value, points: Tensor, end: float, name: str) -> np.nda
     if not all(torch.equal(first, boundary_values(value, points, t)) for t in (0.37 * end, end)) or first.shape[1] > 1:
         raise InputError(f"the Robin coefficient on '{name}' must not depend on time or trajectory")
     return first[:, 0].cpu().numpy()
-
-
-def certificate(mesh: Mesh, pde: PDE, conditions: Sequence[Condition], initial: Initial, *, dt: float, steps: int,
-                refine: int = 0, substeps: int = 1, truth: Tensor | None = None, **options: Any) -> float:
-    """Relative L2 distance, over the whole rollout at the coarse nodes, of the truths at (refine, substeps) and at
-    (refine + 1, 2 substeps). A truth of second order is about a third more than this away from the exact solution.
-
-    `truth` saves the coarser solve where it is at hand; options are those of `solve`.
-    """
-    if truth is None:
-        truth = solve(mesh, pde, conditions, initial, dt=dt, steps=steps, refine=refine, substeps=substeps, **options)
-    squared, total = 0.0, 0.0
-    finer = march(mesh, pde, conditions, initial, dt=dt, steps=steps, refine=refine + 1, substeps=2 * substeps,
-                  **options)
-    for k, state in enumerate(finer):
-        state = state.cpu()
-        squared += float((truth[:, k] - state).square().sum())
-        total += float(state.square().sum())
-    return sqrt(squared / total)

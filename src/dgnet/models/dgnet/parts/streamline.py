@@ -25,6 +25,7 @@ class FlowInCells(NamedTuple):
     def at(cls, p: Discretisation, t: float) -> FlowInCells:
         g = p.geometry
         velocity = p.pde.velocity(t) if callable(p.pde.velocity) else p.pde.velocity
+        assert velocity is not None
         v = nodal_velocity(g, velocity).double()[..., g.cells, :].mean(-2)
         speed = v.norm(dim=-1)
         way = v / speed.clamp(min=torch.finfo(v.dtype).tiny)[..., None]
