@@ -56,7 +56,7 @@ def test_scores_are_those_of_the_states(folder: Path, monkeypatch: pytest.Monkey
     result, states, data = module.evaluate(run, run.data)
     for name, s in states.items():
         assert s.shape == data.state.shape
-        assert result["scores"][name]["fluctuation"] == pytest.approx(rne(s, data.state, run.scenario.offsets), rel=1e-12)
+        assert result["scores"][name]["fluctuation"] == pytest.approx(rne(s, data.state, run.case.offsets), rel=1e-12)
     monkeypatch.setattr(module, "_BATCH_BYTES", 1.0)  # one trajectory at a time
     single = module.evaluate(run, run.data)[1]
     assert all(torch.allclose(single[name], s, rtol=1e-5, atol=1e-3) for name, s in states.items())

@@ -38,6 +38,6 @@ def test_the_classical_solver_is_exact_on_its_own_later_data(tmp_path: Path) -> 
     assert max(e["consistent"] for e in found["classical"].numbers["errors"].values()) < 1e-5
 
     plan = Recipe("none", (Stage(1, 2, batch=2, lr=0.0),), hold_out=1)
-    run, progress = train(own.scenario, "given", own.data, tmp_path / "run", config=DGNetConfig(hidden=8, layers=1), plan=plan)
+    run, progress = train(own.case, "given", own.data, tmp_path / "run", config=DGNetConfig(hidden=8, layers=1), plan=plan)
     assert progress.classical < 1e-5
     assert evaluate(run, own.data)[0]["scores"]["classical_consistent"]["rne"] < 1e-5

@@ -20,9 +20,9 @@ from dgnet.models.registry import entry
 from dgnet.output.drives import StoredDrive
 from dgnet.output.rollouts import roll_out, summary
 from dgnet.problems import PDE, Discretisation, Robin
+from dgnet.problems.case import base_problem
 from dgnet.problems.spot_table import SpotTable
 from dgnet.projects import load
-from dgnet.scenarios.scenario import base_problem
 from dgnet.training.run import Run, Settings
 from tests.projects.conftest import DT, SPOTS, STEPS, TOML, command, write_tiny
 
@@ -42,11 +42,11 @@ def own(tmp_path: Path) -> Run:
 
 
 def opened(p: Any, config: Any, model: str = "dgnet") -> Run:
-    settings = Settings(p.scenario.name, "own", "given", str(p.data), model)
-    made = entry(model).make(config, base_problem(p.scenario, "cpu"))
+    settings = Settings(p.case.name, "own", "given", str(p.data), model)
+    made = entry(model).make(config, base_problem(p.case, "cpu"))
     folder = p.folder / "run"
     folder.mkdir(exist_ok=True)
-    return Run(folder, settings, p.scenario, made, p)
+    return Run(folder, settings, p.case, made, p)
 
 
 def states(run: Run, **options: Any) -> tuple[dict[str, Any], np.ndarray]:
@@ -60,7 +60,7 @@ def test_another_step_is_the_equation_with_that_step(own: Run, tmp_path: Path) -
     spots.write_text(SPOTS)
     result, found = states(own, source=spots, dt=DT / 4)
     assert result["steps"] == 4 * STEPS and result["dt"] == DT / 4
-    p = replace(own.scenario, dt=DT / 4).problem()
+    p = replace(own.case, dt=DT / 4).problem()
     f = SpotTable.read(spots, 2).average(torch.tensor(p.mesh.points), 0, 4 * STEPS, DT / 4)
     want = rollout(Classical(), p, torch.full((1, p.mesh.n_nodes, 1), 20.0, dtype=torch.float64), f, 4 * STEPS)[0].numpy()
     np.testing.assert_allclose(found, want, atol=2e-4 * np.ptp(want))
@@ -119,7 +119,7 @@ def test_what_is_refused(own: Run, tmp_path: Path) -> None:
 
 
 def test_sources_in_every_format(own: Run, tmp_path: Path) -> None:
-    mesh, samples = own.scenario.mesh, 3.0 + np.random.default_rng(0).standard_normal((STEPS + 1, own.scenario.mesh.n_nodes))
+    mesh, samples = own.case.mesh, 3.0 + np.random.default_rng(0).standard_normal((STEPS + 1, own.case.mesh.n_nodes))
     trapezoid = 0.5 * (samples[1:] + samples[:-1])
     np.save(tmp_path / "a.npy", trapezoid)
     np.savez(tmp_path / "b.npz", source=samples, state=np.zeros_like(samples))
@@ -149,7 +149,7 @@ def test_sources_in_every_format(own: Run, tmp_path: Path) -> None:
 
 def test_a_function_of_physics_as_a_source(own: Run) -> None:
     _, found = states(own, source="physics:lamp")
-    p = own.scenario.problem()
+    p = own.case.problem()
     f = 5.0 * torch.tensor(p.mesh.points)[:, 0] * (DT * (torch.arange(STEPS) + 0.5))[:, None]
     want = rollout(Classical(), p, torch.full((1, p.mesh.n_nodes, 1), 20.0, dtype=torch.float64), f[None, ..., None], STEPS)[0]
     np.testing.assert_allclose(found, want.numpy(), atol=1e-4)

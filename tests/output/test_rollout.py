@@ -19,12 +19,12 @@ from dgnet.output import drives, series
 from dgnet.output import rollouts as module
 from dgnet.output.rollouts import roll_out
 from dgnet.problems import step_average
+from dgnet.problems.case import base_problem
 from dgnet.problems.spot_table import SpotTable
 from dgnet.scenarios import get
 from dgnet.scenarios.generate import generate
 from dgnet.scenarios.lasers import AMBIENT
 from dgnet.scenarios.paths import waypoint
-from dgnet.scenarios.scenario import base_problem
 from dgnet.scenarios.spots import Spot, Spots
 from dgnet.scoring.metrics import rne
 from dgnet.training.run import Run, train

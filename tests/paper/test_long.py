@@ -27,8 +27,9 @@ from dgnet.models.dgnet import DGNet, DGNetConfig
 from dgnet.output import rollouts, series
 from dgnet.output.rollouts import roll_out
 from dgnet.problems import PDE, Dirichlet, Robin
+from dgnet.problems.case import base_problem
 from dgnet.scenarios import get
-from dgnet.scenarios.scenario import Flow, Scenario, base_problem
+from dgnet.scenarios.scenario import Flow, Scenario
 from dgnet.training.run import Run, Settings
 from tests.evaluation.forked import finish
 

@@ -18,9 +18,9 @@ from dgnet.errors import InputError
 from dgnet.models import rollout
 from dgnet.paper import engine, pretrained
 from dgnet.paper.cell import Cell
+from dgnet.problems.case import base_problem
 from dgnet.scenarios import get, names
 from dgnet.scenarios.generate import generate
-from dgnet.scenarios.scenario import base_problem
 from dgnet.training.run import Run
 
 SHIPPED = sorted(p.parent.name for p in pretrained.SHELF.glob("*/card.json"))

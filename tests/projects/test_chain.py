@@ -59,9 +59,11 @@ def test_from_new_to_rollout(example: Path, tmp_path: Path, monkeypatch: pytest.
 def test_the_example(example: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Its data are the truth of the problem it describes, not of another one; every comment in it is valid when it is said."""
     p = load(example)
-    s = p.scenario
+    s = p.case
     assert s.pde.diffusion == pytest.approx(template.DIFFUSIVITY) and s.conditions == (Robin("boundary", 2e-5, 293.15),)
-    assert (s.train, s.test, s.steps, s.offsets) == (template.TRAIN, template.TEST, template.STEPS, (template.AMBIENT,))
+    with Dataset(p.data) as data:
+        counts = len(data.of("train")), len(data.of("test"))
+    assert (*counts, s.steps, s.offsets) == (template.TRAIN, template.TEST, template.STEPS, (template.AMBIENT,))
     with Dataset(p.data) as data:
         classical = rollout(Classical(), s.problem(), torch.from_numpy(data.read(0).state[:1]).double(),
                             torch.from_numpy(data.read(0).source_average)[None].double())
@@ -104,10 +106,10 @@ def test_in_python(tmp_path: Path) -> None:
     assert progress.best < progress.classical and result["gain"] < 1 and made["steps"] == STEPS
     with pytest.raises(InputError, match="was made in Python"):
         Run.open(tmp_path / "run")
-    again = Run.open(tmp_path / "run", scenario=own.scenario)
+    again = Run.open(tmp_path / "run", case=own.case)
     assert torch.equal(again.model.free_pair, run.model.free_pair)
-    with pytest.raises(InputError, match="cannot be generated"):
-        own.scenario.sample(own.scenario.draws(1))
+    with pytest.raises(InputError, match="problem of your own"):
+        _ = run.scenario
 
 
 def test_calibration_is_found_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,10 +11,10 @@ from dgnet.data import Corpus, Dataset
 from dgnet.mesh import box, save
 from dgnet.models import Classical, rollout
 from dgnet.problems import CONSISTENT, LUMPED, PDE, Dirichlet, Discretisation
+from dgnet.problems.case import base_problem
 from dgnet.projects import load, project, trajectory
 from dgnet.projects.check import Item, check, smallest_angles
 from dgnet.projects.project import Project
-from dgnet.scenarios.scenario import base_problem
 from dgnet.training.fit import evaluate_rne
 from tests.projects.conftest import DT, STEPS, TOML, command, plate, write_tiny
 
@@ -128,7 +128,7 @@ def test_check_train_and_evaluate_judge_alike(tmp_path: Path, driven: bool) -> N
     found = items(own)
     with Dataset(own.data) as stored:
         corpus = Corpus.read(stored, stored.of("test"), "cpu")
-    judged = {name: evaluate_rne(Classical(kind), base_problem(own.scenario, "cpu"), corpus)
+    judged = {name: evaluate_rne(Classical(kind), base_problem(own.case, "cpu"), corpus)
               for name, kind in (("consistent", CONSISTENT), ("lumped", LUMPED))}
     errors = found["classical"].numbers["errors"]["test"]
     assert errors == pytest.approx(judged, rel=1e-6, abs=1e-12)

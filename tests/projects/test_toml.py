@@ -9,9 +9,9 @@ import torch
 from dgnet.errors import InputError
 from dgnet.mesh import box, save
 from dgnet.problems import Dirichlet, Neumann, Periodic, Robin
+from dgnet.problems.units import DIFFUSIVITY, FIELD, FLUX, PURE, RATE, SPEED, TERMS, TIME, VOLUMETRIC_HEAT, Units
 from dgnet.projects import load
 from dgnet.projects.toml import Function, Selection, read
-from dgnet.projects.units import DIFFUSIVITY, FIELD, FLUX, PURE, RATE, SPEED, TERMS, TIME, VOLUMETRIC_HEAT, Units
 from tests.projects.conftest import TOML, plate, write_tiny
 
 UNITS = Units("m", "s", {"T": "K"})
@@ -197,7 +197,7 @@ def room(x, t):
 def hot(x):
     return x[:, 0] > 1.19
 """)
-    s = load(folder).scenario
+    s = load(folder).case
     mesh = plate()
     west = mesh.centroids[:, 0] <= 0.6
     assert np.allclose(s.pde.diffusion, np.where(west, 2 / 60, 0.05))
@@ -247,7 +247,7 @@ def test_periodic(tmp_path: Path) -> None:
                         "name = \"left\"\nkind = \"periodic\"\npartner = \"right\"")
     folder = write_tiny(tmp_path / "p", text)
     save(box((8, 6), upper=(1.2, 0.9)), folder / "plate.msh")
-    s = load(folder).scenario
+    s = load(folder).case
     assert isinstance(s.conditions[0], Periodic) and s.problem().n == s.mesh.n_nodes - 7
 
 
@@ -266,14 +266,14 @@ def heated(folder: Path, old: str = "", new: str = "") -> Path:
 
 
 def test_density_capacity_and_conductivity_by_region(tmp_path: Path) -> None:
-    s = load(heated(tmp_path / "p")).scenario
+    s = load(heated(tmp_path / "p")).case
     core = np.isin(np.arange(s.mesh.n_cells), s.mesh.regions["core"])
     np.testing.assert_allclose(s.pde.capacity, np.where(core, 2.43e6, 3.95e6))
     np.testing.assert_allclose(s.pde.diffusion, np.where(core, 200.0, 15.0))
     robin = s.conditions[0]
     assert isinstance(robin, Robin) and robin.coefficient == 12 and s.pde.decay == 3
     assert s.equation.startswith("c du/dt = div(D grad u)")
-    one = load(heated(tmp_path / "q", HEAT, 'diffusion = "15 W/m/K"\nvolumetric_capacity = "3.95 MJ/m3/K"\n')).scenario
+    one = load(heated(tmp_path / "q", HEAT, 'diffusion = "15 W/m/K"\nvolumetric_capacity = "3.95 MJ/m3/K"\n')).case
     assert (one.pde.capacity, one.pde.diffusion) == (pytest.approx(3.95e6), pytest.approx(15.0))
 
 

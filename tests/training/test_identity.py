@@ -111,7 +111,7 @@ def test_what_differs_is_named(old: str, new: str, words: str, made: Path, tmp_p
             with np.load(path) as archive:
                 np.savez(path, state=archive["state"])
     b = load(folder)
-    found = differences(fingerprint(a.scenario, a.code), fingerprint(b.scenario, b.code))
+    found = differences(fingerprint(a.case, a.code), fingerprint(b.case, b.code))
     assert (found == []) if not words else (len(found) == 1 and words in found[0])
 
 

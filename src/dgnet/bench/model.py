@@ -38,10 +38,11 @@ from dgnet.models.dgnet import DGNet, DGNetConfig
 from dgnet.models.registry import MODELS, build, parameter_count
 from dgnet.operators import Geometry, gradient, stiffness
 from dgnet.problems import CONSISTENT, LUMPED, PDE, Discretisation, given_velocity
+from dgnet.problems.case import base_problem
 from dgnet.problems.sources import step_average
 from dgnet.progress import Report
 from dgnet.scenarios import Draw, get
-from dgnet.scenarios.scenario import Scenario, base_problem
+from dgnet.scenarios.scenario import Scenario
 from dgnet.training.fit import iterate, parameter_groups
 from dgnet.training.presets import model_config
 from dgnet.training.recipe import Recipe, Stage

@@ -27,16 +27,17 @@ import torch
 from dgnet import __version__
 from dgnet.bench.timing import hardware, sync
 from dgnet.data import Dataset
+from dgnet.data.fits import check_fits
 from dgnet.errors import InputError, SolveError
 from dgnet.mesh import Mesh
 from dgnet.models import Classical, rollout
 from dgnet.models.base import few_threads
 from dgnet.problems import CONSISTENT, LUMPED, Discretisation, Source, step_average
+from dgnet.problems.case import base_problem
 from dgnet.progress import Report
 from dgnet.reference.transport import march
 from dgnet.scenarios import Draw, Scenario, Truth
-from dgnet.scenarios.fits import check_fits
-from dgnet.scenarios.scenario import Sample, base_problem
+from dgnet.scenarios.scenario import Sample
 from dgnet.scoring.metrics import rne
 from dgnet.training.run import Run
 

@@ -305,16 +305,16 @@ def analyse(run: Path, data: Annotated[Path | None, typer.Option(help="Data set;
             json_path: Json = None) -> None:
     """Spectrum, stability, step norm, size and consistency of what was learned, with pictures."""
     from dgnet.data import Corpus, Dataset
+    from dgnet.data.fits import check_fits
     from dgnet.output.operators import analyse as study_operator
-    from dgnet.scenarios.fits import check_fits
-    from dgnet.scenarios.scenario import base_problem
+    from dgnet.problems.case import base_problem
     from dgnet.training.run import Run
 
     opened = Run.open(run, checked_device(device), problem=problem, allow_different=allow_different)
     with Dataset(data or opened.data) as dataset:
-        check_fits(dataset, opened.scenario)
+        check_fits(dataset, opened.case)
         corpus = Corpus.read(dataset, dataset.of("train")[:1], device)
-    base = base_problem(opened.scenario, device)
+    base = base_problem(opened.case, device)
     result = study_operator(opened.model, corpus.problem(base), corpus.state, corpus.source, t=corpus.clock(base),
                             folder=out or run / "analysis") | {"notes": list(opened.notes)}
     write_json(json_path or run / "analysis.json", result)

@@ -40,7 +40,7 @@ def check(folder: Annotated[Path, typer.Argument(help="Folder with problem.toml.
         project = load(folder, report)
         items = checks.check(project, device, report)
     write_json(json_path, checks.as_dict(project, items))
-    console.print(f"{project.scenario.title} ({folder})", highlight=False, soft_wrap=True, markup=False)
+    console.print(f"{project.case.title} ({folder})", highlight=False, soft_wrap=True, markup=False)
     width = max(len(i.name) for i in items)
     for item in items:
         console.print(f"{_MARKS[item.verdict]}  {escape(item.name):<{width}}  {escape(item.text)}", highlight=False, soft_wrap=True,
@@ -90,4 +90,4 @@ def train_own(folder: Path, out: Path, *, model: str, seed: int, device: str, mi
         run, progress = train_project(project, out, model=model, seed=seed, device=device, minutes=minutes,
                                       trajectories=trajectories, report=tell)
     found: dict[str, Any] = run.model.coefficients() if project.calibrate and model == "dgnet" else {}
-    tell_training(f"{project.scenario.name} ({folder})", model, progress, json_path, found, error_bars(run), untold(run))
+    tell_training(f"{project.case.name} ({folder})", model, progress, json_path, found, error_bars(run), untold(run))

@@ -10,7 +10,7 @@ from dgnet.data import Corpus, Dataset
 from dgnet.errors import InputError, SolveError
 from dgnet.files import read_json, write_json
 from dgnet.models.dgnet import DGNet
-from dgnet.scenarios.scenario import base_problem
+from dgnet.problems.case import base_problem
 from dgnet.training.calibrate import Bar, uncertainty
 from dgnet.training.run import Run
 
@@ -37,7 +37,7 @@ def error_bars(run: Run, keep: bool = True) -> dict[str, Bar]:
     with Dataset(run.data) as data:
         corpus = Corpus.read(data, data.of("train")[: run.settings.trajectories or None], device)
     try:
-        found = uncertainty(run.model, base_problem(run.scenario, device), corpus)
+        found = uncertainty(run.model, base_problem(run.case, device), corpus)
     except SolveError:  # a rollout on the way broke down: no bar, and no reason to lose the run
         return {}
     if keep and key:

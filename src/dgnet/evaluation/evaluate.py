@@ -13,13 +13,14 @@ import torch
 
 from dgnet import __version__
 from dgnet.data import Corpus, Dataset
+from dgnet.data.fits import check_fits
 from dgnet.errors import InputError
 from dgnet.models import Classical, few_threads
 from dgnet.models.dgnet import DGNet
 from dgnet.models.registry import LABELS
 from dgnet.problems import CONSISTENT, LUMPED
-from dgnet.scenarios.fits import check_fits
-from dgnet.scenarios.scenario import base_problem
+from dgnet.problems.case import base_problem
+from dgnet.scenarios.scenario import Scenario
 from dgnet.scoring.judge import predict
 from dgnet.scoring.metrics import rne_over_time, score
 from dgnet.training.run import Run
@@ -40,7 +41,7 @@ def untold(run: Run) -> list[str]:
     if not isinstance(run.model, DGNet):
         return []
     c = run.model.config
-    reaction = ["the reaction"] * (c.reaction == "learned" and run.scenario.pde.reaction is None)
+    reaction = ["the reaction"] * (c.reaction == "learned" and run.case.pde.reaction is None)
     return reaction + [f"the calibrated {name}" for name in c.calibrate]
 
 
@@ -57,14 +58,14 @@ def predictions(models: dict[str, Any], run: Run, data: Corpus, device: str,
 
     `seconds` takes the time that each model spent on all of them, set-up of its solver included.
     """
-    base = base_problem(run.scenario, device)
+    base = base_problem(run.case, device)
     per = max(1, int(_BATCH_BYTES // (data.state[0].numel() * 4 * 3)))
     out: dict[str, Tensor] = {}
     for name, model in models.items():
         parts, begin = [], time.perf_counter()
         for at in range(0, len(data), per):
             piece = data.part(range(at, min(at + per, len(data))))
-            with torch.no_grad(), few_threads(run.scenario.mesh.n_nodes, device):
+            with torch.no_grad(), few_threads(run.case.mesh.n_nodes, device):
                 parts.append(predict(model, base, piece).cpu())
         out[name] = torch.cat(parts)
         if seconds is not None:
@@ -76,7 +77,7 @@ def evaluate(run: Run, path: Path, device: str = "cpu", split: str = "test", lim
              ) -> tuple[dict[str, Any], dict[str, Tensor], Corpus]:
     """(scores for JSON, predicted states, truth) of a split of a data set."""
     with Dataset(path) as dataset:
-        check_fits(dataset, run.scenario, run.settings.truth)
+        check_fits(dataset, run.case, run.settings.truth)
         numbers: Sequence[int] = dataset.of(split)[:limit]
         if not numbers:
             raise InputError(f"{path} has no {split} trajectory")
@@ -87,13 +88,13 @@ def evaluate(run: Run, path: Path, device: str = "cpu", split: str = "test", lim
     missing = untold(run)
     informed = predictions({"told": told(run.model)}, run, data, device, seconds)["told"] if missing else None
     truth = data.state.cpu()
-    offset = run.scenario.offsets
-    rows = {name: asdict(score(s, truth, offset, run.scenario.pde.fields, run.scenario.dt)) for name, s in states.items()}
+    offset = run.case.offsets
+    rows = {name: asdict(score(s, truth, offset, run.case.pde.fields, run.case.dt)) for name, s in states.items()}
     best = min(rows["classical_consistent"]["fluctuation"], rows["classical_lumped"]["fluctuation"])
     known = None
     if informed is not None:
-        known = asdict(score(informed, truth, offset, run.scenario.pde.fields, run.scenario.dt))
-    paper = run.scenario.paper.get("DGNet")
+        known = asdict(score(informed, truth, offset, run.case.pde.fields, run.case.dt))
+    paper = run.case.paper.get("DGNet") if isinstance(run.case, Scenario) else None
     result = {
         "scenario": run.settings.scenario, "size": run.settings.size, "truth": run.settings.truth, "split": split, "model": own,
         "trajectories": len(numbers), "version": __version__, "notes": list(run.notes), "scores": rows, "seconds": seconds,

@@ -24,15 +24,15 @@ import torch
 
 from dgnet import __version__
 from dgnet.data import Corpus, Dataset, digests
+from dgnet.data.fits import check_fits
 from dgnet.errors import InputError
 from dgnet.files import read_json, write_json, write_text, writing_hdf5
 from dgnet.mesh import Mesh
 from dgnet.models import Classical, few_threads
 from dgnet.models.registry import entry
 from dgnet.problems import CONSISTENT, LUMPED
+from dgnet.problems.case import base_problem
 from dgnet.progress import Report
-from dgnet.scenarios.fits import check_fits
-from dgnet.scenarios.scenario import base_problem
 from dgnet.scoring.judge import predict
 from dgnet.scoring.metrics import rne
 from dgnet.training.calibrate import calibrated_first
@@ -323,7 +323,7 @@ def leave_one_out(run: Run, *, budget: float | None = None, device: str = "cpu",
     `budget` seconds for all of it together; without one every fold has as long as the run itself took. A fold that is finished is
     not done again, one that was interrupted goes on.
     """
-    settings, scenario = run.settings, run.scenario
+    settings, scenario = run.settings, run.case
     config = config_of(run.folder, settings.model)
     with Dataset(run.data) as data:
         numbers, steps = data.of("train")[: settings.trajectories or None], data.steps
@@ -388,7 +388,7 @@ def _plan(run: Run, trajectories: int, steps: int) -> Recipe | None:
         return None
     if run.project is not None:
         return recipe_of(run.project, trajectories, steps)
-    plan = recipe_for(run.scenario.name, "staged", trajectories, steps, settings.unknown_reaction)
+    plan = recipe_for(run.case.name, "staged", trajectories, steps, settings.unknown_reaction)
     return calibrated_first(plan, steps) if getattr(run.model.config, "calibrate", ()) else plan
 
 
@@ -422,12 +422,12 @@ def link_without(data: Path, path: Path, numbers: Sequence[int], left_out: int) 
 def _score(run: Run, data: Path, number: int, device: str) -> dict[str, float]:
     """RNE from the offset on one trajectory, beside the better classical solver."""
     with Dataset(data) as dataset:
-        check_fits(dataset, run.scenario)
+        check_fits(dataset, run.case)
         corpus = Corpus.read(dataset, [number], device)
-    base, offset = base_problem(run.scenario, device), run.scenario.offsets
+    base, offset = base_problem(run.case, device), run.case.offsets
 
     def error(model: Any) -> float:
-        with torch.no_grad(), few_threads(run.scenario.mesh.n_nodes, device):
+        with torch.no_grad(), few_threads(run.case.mesh.n_nodes, device):
             states = predict(model, base, corpus)
         value = rne(states, corpus.state, offset)
         return value if math.isfinite(value) else math.inf

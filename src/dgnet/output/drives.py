@@ -106,7 +106,7 @@ class Opened:
 
 def opened(source: str, run: Run, device: str) -> Opened:
     """The source for the run's scenario (mesh and step)."""
-    s = run.scenario
+    s = run.case
     names, points = s.pde.fields, torch.tensor(s.mesh.points, dtype=torch.float64)
     if source.startswith(FUNCTION):
         if run.project is None or run.project.physics is None:

@@ -21,7 +21,7 @@ def with_step(run: Run, dt: float) -> Run:
     beside the coefficients was learned at its own, which the notes say."""
     if not (isfinite(dt) and dt > 0):
         raise InputError(f"--dt must be positive, got {dt:g}")
-    s, model = run.scenario, run.model
+    s, model = run.case, run.model
     if not isinstance(model, DGNet):
         raise InputError(f"{run.settings.model} learned steps of {s.dt:g}, not an equation: it has no meaning for --dt {dt:g}")
     c = model.config
@@ -35,12 +35,12 @@ def with_step(run: Run, dt: float) -> Run:
     if c.decoder != "none":
         note += (": what was learned about the mesh is used as it is, what it made up for of the step does not follow; the further "
                  "from the training, the nearer to the classical solver's error. A stored --trajectory measures it")
-    return replace(run, scenario=replace(s, dt=dt, steps=steps), notes=(*run.notes, f"{note}."))
+    return replace(run, case=replace(s, dt=dt, steps=steps), notes=(*run.notes, f"{note}."))
 
 
 def on_other_mesh(run: Run, path: Path) -> Run:
     """The run on the mesh of a file, with the equation and conditions of its problem. No learned number may belong to an edge."""
-    s, model = run.scenario, run.model
+    s, model = run.case, run.model
     if not isinstance(model, DGNet):
         raise InputError(f"--mesh: only dgnet is used on another mesh than it was trained on, not {run.settings.model}")
     if model.config.free:
@@ -65,4 +65,4 @@ def on_other_mesh(run: Run, path: Path) -> Run:
     note = (f"On {path.name} ({other.mesh.n_nodes} nodes, spacing {other.mesh.spacing:.3g}) instead of the mesh of the training "
             f"({s.mesh.n_nodes} nodes, spacing {s.mesh.spacing:.3g}): cells of other sizes and shapes than those are beyond what "
             "was learned.")
-    return replace(run, scenario=replace(other, steps=s.steps, dt=s.dt), notes=(*run.notes, note))
+    return replace(run, case=replace(other, steps=s.steps, dt=s.dt), notes=(*run.notes, note))

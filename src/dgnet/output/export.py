@@ -32,7 +32,7 @@ from dgnet.models.dgnet import DGNet, State, Transfer
 from dgnet.models.gnn import MeshGraph, StateNet
 from dgnet.operators import EdgeMatrix, Pattern
 from dgnet.problems import Discretisation
-from dgnet.scenarios.scenario import base_problem
+from dgnet.problems.case import base_problem
 from dgnet.training.run import Run
 
 Tensor = torch.Tensor
@@ -288,11 +288,11 @@ def export(run: Run, out: Path, batch: int | None = None) -> Exported:
         raise InputError(f"{out} must end in .pt2")
     if batch is not None and batch < 1:
         raise InputError(f"the batch must be positive, got {batch}")
-    scenario, model = run.scenario, run.model
-    problem = base_problem(scenario, "cpu")
+    case, model = run.case, run.model
+    problem = base_problem(case, "cpu")
     if problem.time_dependent or problem.data_changes:
-        what = "its flow" if scenario.flow is not None else "a coefficient or boundary value"
-        raise InputError(f"the step of '{scenario.name}' cannot be exported: {what} changes in time, and a program holds one step")
+        what = "its flow" if case.given_flow else "a coefficient or boundary value"
+        raise InputError(f"the step of '{case.name}' cannot be exported: {what} changes in time, and a program holds one step")
     with torch.no_grad():
         model.eval()
         state = model.prepare(problem, batch or 1)
@@ -301,26 +301,26 @@ def export(run: Run, out: Path, batch: int | None = None) -> Exported:
         u, f = _probe(model, problem, batch or 3)
         usual = int(getattr(model, "first_steps", 0)) + 1
         expected = model.step(state, u, f, 0.0, usual)  # before tracing, which leaves its own tensors in caches
-        program, fixed = _traced(module, (u, f), batch, scenario.name)
+        program, fixed = _traced(module, (u, f), batch, case.name)
         _agree(_call(program, (u, f), fixed), expected, "step")
         programs = {}
         for key, change in (("start", state.start), ("switch", state.switch)) if solved else ():
             if change is not None:
-                programs[key], _ = _traced(Filter(change), (u,), fixed, scenario.name)
+                programs[key], _ = _traced(Filter(change), (u,), fixed, case.name)
                 _agree(_call(programs[key], (u,), fixed), u + change(u), f"filter '{key}'")
         if solved and state.early is not None:
-            programs["early"], _ = _traced(Step(model, state, state.early), (u, f), fixed, scenario.name)
+            programs["early"], _ = _traced(Step(model, state, state.early), (u, f), fixed, case.name)
             _agree(_call(programs["early"], (u, f), fixed), model.step(state, u, f, 0.0, 1), "early step")
     known = training_range(run)
     extra = {key: out.with_name(f"{out.stem}-{key}.pt2") for key in programs}
     mesh, about = out.with_suffix(".vtu"), out.with_suffix(".json")
     name = repr(out.name)
     record = {
-        "program": out.name, "mesh": mesh.name, "scenario": scenario.name, "notes": list(run.notes),
+        "program": out.name, "mesh": mesh.name, "scenario": case.name, "notes": list(run.notes),
         **{key: extra[key].name if key in extra else None for key in ("start", "early", "switch")},
         "early_steps": model.config.early_steps if "early" in extra else 0,
-        "model": run.settings.model, "version": __version__, "torch": torch.__version__, "dt": scenario.dt,
-        "fields": list(scenario.pde.fields), "offset": list(scenario.offsets), "nodes": problem.mesh.n_nodes,
+        "model": run.settings.model, "version": __version__, "torch": torch.__version__, "dt": case.dt,
+        "fields": list(case.pde.fields), "offset": list(case.offsets), "nodes": problem.mesh.n_nodes,
         "batch": fixed, "dtype": "float32", "solver": module.solve.label if isinstance(module, Step) else None,
         "inputs": {"u": "[batch, nodes, fields], the state at a time t; nodes in the order of the mesh file",
                    "source": "[batch, nodes, fields], the source averaged over t .. t + dt, in u per time; zeros for none"},

@@ -198,5 +198,5 @@ def error_norm(*errors: np.ndarray) -> Normalize:
 def draw(run: Run, result: dict[str, Any], states: dict[str, Tensor], data: Corpus, folder: Path,
          report: Report | None = None) -> list[Path]:
     """The figures of an evaluation in a folder: error in time, best and worst trajectory, error map."""
-    s = run.scenario
+    s = run.case
     return write(result, states, data.state.cpu(), s.mesh, s.dt, s.pde.fields, s.offsets, folder, report)

@@ -34,9 +34,9 @@ from dgnet.output.figures import COLOURS, save
 from dgnet.output.operators import draw_spectra
 from dgnet.output.pictures import STYLE
 from dgnet.problems import Discretisation, Robin
+from dgnet.problems.case import base_problem
+from dgnet.problems.units import TERMS
 from dgnet.progress import Report
-from dgnet.projects.units import TERMS, Units
-from dgnet.scenarios.scenario import base_problem
 from dgnet.scoring.metrics import rne
 from dgnet.training.curve import FILE as REACTION
 from dgnet.training.curve import curve_of, labels, write_curve
@@ -88,7 +88,7 @@ def write(run: Run, result: dict[str, Any], states: dict[str, Tensor], data: Cor
 
 def findings(run: Run, states: dict[str, Tensor], data: Corpus, known: TrainingRange) -> list[dict[str, Any]]:
     """Where the model's own rollouts of these trajectories leave the range of its training data."""
-    return judge_states(known, run.scenario.mesh, run.scenario.dt, states[run.settings.model], data.source)
+    return judge_states(known, run.case.mesh, run.case.dt, states[run.settings.model], data.source)
 
 
 # ---------------------------------------------------------------------- sections
@@ -108,9 +108,9 @@ def _head(run: Run, result: dict[str, Any]) -> str:
         mood, word = "bad", f"{_short(1 / ratio)}× larger error"
         text = "than the classical solver on the same mesh and time step: use that one, or train longer and on more data."
     text += _untold(result, own)
-    offset = [f"{v:g}" for v in run.scenario.offsets]
-    from_ = f", measured from {', '.join(offset)}" if any(run.scenario.offsets) else ""
-    count, steps = result["trajectories"], run.scenario.steps
+    offset = [f"{v:g}" for v in run.case.offsets]
+    from_ = f", measured from {', '.join(offset)}" if any(run.case.offsets) else ""
+    count, steps = result["trajectories"], run.case.steps
     bars = "".join(_bar(LABELS.get(name, name), value, max(own, best, 1e-300), COLOURS.get(name, "#d1495b"))
                    for name, value in ((run.settings.model, own), (rival, best)))
     return (f'<header><p class="kind">{escape(_subtitle(run))}</p><h1>{escape(_title(run))}</h1>'
@@ -138,7 +138,7 @@ def _untold(result: dict[str, Any], own: float) -> str:
 def _scores(run: Run, result: dict[str, Any]) -> str:
     rows = result["scores"]
     best = min(rows, key=lambda name: rows[name]["fluctuation"])
-    shifted = any(run.scenario.offsets)
+    shifted = any(run.case.offsets)
     head = ["model", "RNE" + (" from offset" if shifted else ""), *(["RNE, absolute"] if shifted else []), "RNE, last step", "MSE",
             "time of all rollouts"]
     lines = []
@@ -159,7 +159,7 @@ def _scores(run: Run, result: dict[str, Any]) -> str:
         lines.append('<tr class="quiet">' + "".join(f"<td>{c}</td>" for c in cells) + "</tr>")
     table = f"<table><tr>{''.join(f'<th>{h}</th>' for h in head)}</tr>{''.join(lines)}</table>"
     each = ""
-    if len(run.scenario.pde.fields) > 1:
+    if len(run.case.pde.fields) > 1:
         own = rows[run.settings.model]["fields"]
         each = "<p>By field: " + ", ".join(f"{escape(k)} {_percent(v)}" for k, v in own.items()) + ".</p>"
     return f"<section><h2>Scores</h2>{table}{each}</section>"
@@ -172,7 +172,7 @@ def _time(figures: Sequence[Path]) -> str:
 
 def _trajectories(result: dict[str, Any], states: dict[str, Tensor], data: Corpus, run: Run, figures: Sequence[Path]) -> str:
     truth, own = data.state.cpu(), states[run.settings.model]
-    each = [rne(own[b:b + 1], truth[b:b + 1], run.scenario.offsets) for b in range(len(truth))]
+    each = [rne(own[b:b + 1], truth[b:b + 1], run.case.offsets) for b in range(len(truth))]
     words = [f"best {_percent(min(each))}"] + ([f"worst {_percent(max(each))}"] if len(each) > 1 else [])
     shown = "".join(_image([path], path.stem) for path in figures if path.stem.split("-")[0] in ("best", "worst"))
     return f"<section><h2>Best and worst trajectory</h2><p>Relative error: {', '.join(words)}.</p>{shown}</section>"
@@ -193,7 +193,7 @@ def _stability(run: Run, data: Corpus, folder: Path) -> str:
     if not model.config.green:
         return f"{head}<p>This variant does not solve with its operator, so there is no spectrum to look at.</p></section>"
     flow = None if data.velocity is None else data.velocity[:1].cpu()
-    problem = replace(data, velocity=flow).problem(base_problem(run.scenario, "cpu"))
+    problem = replace(data, velocity=flow).problem(base_problem(run.case, "cpu"))
     proof = ""
     if model.config.residual:
         proof = "<p>The residual network adds a bounded amount in each step; that it never adds up is promised by nothing.</p>"
@@ -249,10 +249,10 @@ def _spectrum(run: Run, problem: Discretisation, folder: Path) -> dict[str, Any]
 
 def coefficients(run: Run) -> list[Coefficient]:
     """Calibrated coefficients with their values: the given one times the factor that was learned."""
-    model, scenario = run.model, run.scenario
+    model, scenario = run.model, run.case
     if not isinstance(model, DGNet) or not model.config.calibrate:
         return []
-    units = _units(run)
+    units = run.case.units
     heat = scenario.pde.weighted
     words = {"diffusion": ("conductivity" if heat else "diffusivity", "how fast it spreads"),
              "decay": ("decay", "how fast it fades"),
@@ -280,10 +280,6 @@ def _given(scenario: Any, name: str, label: str, model: DGNet) -> float | None:
         cells = scenario.mesh.regions.get(label.rsplit(" in ", 1)[1])
         value = value if cells is None else value[cells]
     return float(value.flat[0]) if value.ndim <= 1 and value.size and np.ptp(value) <= 1e-12 * np.abs(value).max() else None
-
-
-def _units(run: Run) -> Units:
-    return Units() if run.project is None or run.project.file is None else run.project.file.units
 
 
 def _learned(run: Run, data: Corpus, folder: Path) -> str:
@@ -319,7 +315,7 @@ def corrections(run: Run, data: Corpus) -> list[tuple[str, str, str]]:
         return []
     c = model.config
     one = data.part([0])
-    base = base_problem(run.scenario, str(data.state.device))
+    base = base_problem(run.case, str(data.state.device))
     problem, begin = one.problem(base), one.clock(base)
     with torch.no_grad():
         state = model.prepare(problem)
@@ -373,7 +369,7 @@ def _reaction_words(run: Run, folder: Path) -> str:
 
 
 def _reaction_axes(run: Run) -> tuple[str, str]:
-    return labels(run.scenario.pde.fields[0], _units(run), run.scenario.pde.weighted)
+    return labels(run.case.pde.fields[0], run.case.units, run.case.pde.weighted)
 
 
 def _draw_reaction(path: Path, run: Run, data: Corpus) -> None:
@@ -382,13 +378,13 @@ def _draw_reaction(path: Path, run: Run, data: Corpus) -> None:
     u = torch.linspace(low, high, 200, device=data.state.device)[:, None]
     curve, (across, up) = curve_of(model), _reaction_axes(run)
     with torch.no_grad():
-        learned = model.prepare(base_problem(run.scenario, str(u.device))).solver.operators.reaction(u)
+        learned = model.prepare(base_problem(run.case, str(u.device))).solver.operators.reaction(u)
     with matplotlib.rc_context({**STYLE, "font.size": 9}):
         figure = Figure(figsize=(6.4, 3.0), layout="constrained")
         axis = figure.add_subplot()
-        if run.scenario.pde.reaction is not None:
+        if run.case.pde.reaction is not None:
             with torch.no_grad():
-                axis.plot(u.cpu(), run.scenario.pde.reaction(u).cpu(), color=COLOURS["classical_consistent"], lw=3, alpha=0.5,
+                axis.plot(u.cpu(), run.case.pde.reaction(u).cpu(), color=COLOURS["classical_consistent"], lw=3, alpha=0.5,
                           label="the scenario's own, not shown to the model")
         axis.plot(u.cpu(), learned.cpu(), color=COLOURS["dgnet"], lw=1.8, label="learned")
         if curve is not None and not np.isnan(curve.deviation).all():
@@ -455,10 +451,10 @@ def _trust(run: Run, known: TrainingRange | None, left: list[dict[str, Any]] | N
 
 def _origin(run: Run, result: dict[str, Any]) -> str:
     s = run.settings
-    mesh = run.scenario.mesh
+    mesh = run.case.mesh
     cells = f"{mesh.n_nodes:,} nodes, {mesh.n_cells:,} {'triangles' if mesh.dim == 2 else 'tetrahedra'}"
     rows = [("run", run.folder.name), ("data", Path(s.data).name), ("truth", s.truth), ("mesh", cells),
-            ("time", f"{run.scenario.steps} steps of {run.scenario.dt:g}"), ("recipe", f"{s.recipe}, seed {s.seed}"),
+            ("time", f"{run.case.steps} steps of {run.case.dt:g}"), ("recipe", f"{s.recipe}, seed {s.seed}"),
             ("weights", f"{result['parameters']:,}"), ("dgnet", __version__)]
     table = "".join(f"<tr><td>{k}</td><td>{escape(str(v))}</td></tr>" for k, v in rows)
     history = run.folder / "history.png"
@@ -491,7 +487,7 @@ def _image(paths: Sequence[Path], stem: str) -> str:
 
 
 def _title(run: Run) -> str:
-    return run.scenario.title or run.scenario.name
+    return run.case.title or run.case.name
 
 
 def _subtitle(run: Run) -> str:

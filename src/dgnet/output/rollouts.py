@@ -21,6 +21,7 @@ import torch
 
 from dgnet import __version__
 from dgnet.data import Dataset, Header
+from dgnet.data.fits import check_fits
 from dgnet.errors import InputError, NoRoom, SolveError
 from dgnet.evaluation.trust import Guard, sentence, training_range
 from dgnet.green import GreenSolver
@@ -32,9 +33,8 @@ from dgnet.output.elsewhere import on_other_mesh, with_step
 from dgnet.output.pictures import needs_ffmpeg
 from dgnet.output.series import Store, written
 from dgnet.problems import given_velocity
+from dgnet.problems.case import Case, base_problem
 from dgnet.progress import Report
-from dgnet.scenarios.fits import check_fits
-from dgnet.scenarios.scenario import Scenario, base_problem
 from dgnet.training.run import Run
 
 Tensor = torch.Tensor
@@ -153,7 +153,7 @@ def roll_out(folder: Path, *, source: Path | str | None = None, trajectory: int 
     """Roll out a run; returns figures for a person and for JSON. `run` is that of the folder where it is already open.
 
     `trajectory` (its number in the data file) gives start, flow and source; `source` and `initial` replace what they name. Without
-    a start, every field begins at the scenario's offset (an ambient temperature, or zero). Files get every `every`-th state; all
+    a start, every field begins at the case's offset (an ambient temperature, or zero). Files get every `every`-th state; all
     but HDF5, whose times are even, also the last one. Killed, the same call goes on. `sink` also gets every state that is made.
     `dt` and `mesh` are another time step and the file of another mesh, where the model allows it (`elsewhere`).
     """
@@ -169,26 +169,26 @@ def roll_out(folder: Path, *, source: Path | str | None = None, trajectory: int 
     used = data or run.data
     if out is not None and out.resolve() == used.resolve():
         raise InputError(f"{out} is the data set of the run; choose another name for --out")
-    trained = run.scenario
+    trained = run.case
     if mesh is not None:
         if trajectory is not None:
             raise InputError("--mesh goes with --source and --initial: a stored trajectory is on the mesh of the training")
         run = on_other_mesh(run, mesh)
     run = run if dt is None or dt == trained.dt else with_step(run, dt)
-    scenario, part, names = run.scenario, run.scenario.mesh, run.scenario.pde.fields
+    case, part, names = run.case, run.case.mesh, run.case.pde.fields
     given = None if source is None else opened(str(source), run, device)
     with ExitStack() as stack:
         stored = None
         if trajectory is not None:
             stored = stack.enter_context(Dataset(used))
             check_fits(stored, trained, from_zero=True)
-        elif scenario.flow is not None:
-            raise InputError(f"'{scenario.name}' needs a flow: name the trajectory that has it with --trajectory")
-        ratio = scenario.dt / trained.dt
-        steps = _steps(scenario, stored, trajectory, given, steps, ratio)
+        elif case.given_flow:
+            raise InputError(f"'{case.name}' needs a flow: name the trajectory that has it with --trajectory")
+        ratio = case.dt / trained.dt
+        steps = _steps(case, stored, trajectory, given, steps, ratio)
         if out is not None and every > steps:
             raise InputError(f"--every {every} leaves nothing to store of {steps} steps")
-        problem, u0 = base_problem(scenario, device), _start(scenario, stored, trajectory, initial).to(device)
+        problem, u0 = base_problem(case, device), _start(case, stored, trajectory, initial).to(device)
         if stored is not None and trajectory is not None and stored.has_velocity:
             rows = stored.read(trajectory, 0, min(stored.steps, math.ceil(steps * ratio - 1e-9)), only=("velocity",)).velocity
             assert rows is not None
@@ -198,20 +198,20 @@ def roll_out(folder: Path, *, source: Path | str | None = None, trajectory: int 
             drive = StoredDrive(stored, trajectory, ratio)
         compared = stored if given is None and initial is None else None
         known = training_range(run)
-        watch = Watch(scenario, compared, trajectory or 0, steps, None if known is None else Guard(known, part, scenario.dt), ratio)
+        watch = Watch(case, compared, trajectory or 0, steps, None if known is None else Guard(known, part, case.dt), ratio)
         notes = [*run.notes, *([f"{given.note[0].upper()}{given.note[1:]}"] if given is not None and given.note else [])]
 
         store: Store | None = None
         if files.named():
             origin: dict[str, str | int | float] = {
-                "package": "dgnet", "package_version": __version__, "scenario": scenario.name, "size": scenario.size,
+                "package": "dgnet", "package_version": __version__, "scenario": case.name, "size": case.size,
                 "model": run.settings.model, "run": folder.name, "run_identity": run.identity, "truth": "prediction",
                 "source": str(source or ("none" if drive is None else "stored")),
                 "trajectory": -1 if trajectory is None else trajectory, "device": torch.device(device).type, "every": every}
-            header = Header(part, names, every * scenario.dt, steps // every, scenario.offsets, origin)
+            header = Header(part, names, every * case.dt, steps // every, case.offsets, origin)
             request = {"steps": steps, "every": every, "trajectory": trajectory, "device": device, "version": __version__,
                        "files": [_digest(p) for p in (folder / "run.toml", folder / "weights.pt", initial, mesh)],
-                       "source": None if given is None else given.digest, "dt": scenario.dt,
+                       "source": None if given is None else given.digest, "dt": case.dt,
                        "problem": run.identity,
                        "data": None if stored is None or trajectory is None else stored.identity([trajectory])}
             first = next(iter(files.named().values()))
@@ -231,7 +231,7 @@ def roll_out(folder: Path, *, source: Path | str | None = None, trajectory: int 
                 store.leave() if again else store.discard()
             raise
     findings = [] if watch.guard is None else watch.guard.findings()
-    return {"scenario": scenario.name, "size": scenario.size, "nodes": part.n_nodes, "steps": steps, "dt": scenario.dt,
+    return {"scenario": case.name, "size": case.size, "nodes": part.n_nodes, "steps": steps, "dt": case.dt,
             "device": device, "seconds": seconds, "steps_per_second": (steps - resumed) / seconds, "resumed_from": resumed,
             "every": every, "range": {name: [float(low), float(high)] for name, low, high in zip(names, watch.low, watch.high)},
             "rne": watch.rne, "spots": None if given is None else given.spots,
@@ -251,7 +251,7 @@ def _run(run: Run, problem: Any, u0: Tensor, drive: Drive | None, steps: int, wa
     last = u0[0].cpu().numpy()
     block = max(1, _BLOCK // (4 * u0.numel()))
     bounds = None if left is None else left["bounds"]
-    model = Driven(run.model, drive, first, steps, block, u0, run.scenario.dt, watch.source, bounds)
+    model = Driven(run.model, drive, first, steps, block, u0, run.case.dt, watch.source, bounds)
     stride = max(1, steps // 500)
 
     def take(k: int, u: Tensor) -> None:
@@ -284,7 +284,7 @@ def _run(run: Run, problem: Any, u0: Tensor, drive: Drive | None, steps: int, wa
 def _write_files(files: Outputs, store: Store, run: Run, last: tuple[int, np.ndarray], report: Report | None) -> None:
     """What other programs read, from the states on disk; then the store takes its name, or goes."""
     store.complete()
-    mesh, names, dt = run.scenario.mesh, run.scenario.pde.fields, run.scenario.dt
+    mesh, names, dt = run.case.mesh, run.case.pde.fields, run.case.dt
     count = store.shape[0] + (last[0] % store.every > 0)
 
     def told(what: str) -> Iterator[tuple[int, np.ndarray]]:
@@ -301,7 +301,7 @@ def _write_files(files: Outputs, store: Store, run: Run, last: tuple[int, np.nda
         if path is not None:
             series.movie(path, mesh, names, dt, list(store.frames(last, most)), _telling(report, path.name))
     if files.png is not None:
-        heading = f"{run.scenario.title}: rollout of {run.settings.model}"
+        heading = f"{run.case.title}: rollout of {run.settings.model}"
         series.snapshots(files.png, mesh, names, dt, list(store.frames(last, SNAPSHOTS)), heading)
     if files.out is not None:
         store.publish()
@@ -330,15 +330,15 @@ def summary(result: dict[str, Any]) -> str:
 class Watch:
     """Range of every field beside that of the training data, a check that numbers stay finite, the error against a stored truth."""
 
-    def __init__(self, scenario: Scenario, stored: Dataset | None, number: int, steps: int, guard: Guard | None = None,
+    def __init__(self, case: Case, stored: Dataset | None, number: int, steps: int, guard: Guard | None = None,
                  ratio: float = 1.0) -> None:
         self.ratio = ratio  # step of the rollout over that of what is stored: they are compared where their times meet
         self.guard, self.stride = guard, max(1, steps // 200)  # gradients are looked at 200 times
-        width = len(scenario.pde.fields)
+        width = len(case.pde.fields)
         self.low, self.high = np.full(width, math.inf), np.full(width, -math.inf)
-        self.offset, self.stored, self.number, self.steps = np.array(scenario.offsets), stored, number, steps
-        self.block = max(1, _BLOCK // (4 * scenario.mesh.n_nodes * width))
-        self.first, self.held = 0, np.empty((0, scenario.mesh.n_nodes, width), dtype=np.float32)
+        self.offset, self.stored, self.number, self.steps = np.array(case.offsets), stored, number, steps
+        self.block = max(1, _BLOCK // (4 * case.mesh.n_nodes * width))
+        self.first, self.held = 0, np.empty((0, case.mesh.n_nodes, width), dtype=np.float32)
         self.error = self.size = 0.0
 
     def add(self, k: int, u: np.ndarray) -> None:
@@ -387,13 +387,13 @@ def _digest(path: Path | None) -> str | None:
     return None if path is None else hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _steps(scenario: Scenario, stored: Dataset | None, trajectory: int | None, given: Opened | None, steps: int | None,
+def _steps(case: Case, stored: Dataset | None, trajectory: int | None, given: Opened | None, steps: int | None,
            ratio: float) -> int:
     longest = given.steps if given is not None else None
     if longest is not None and steps is not None and steps > longest:
         raise InputError(f"the source is given for {longest} steps, not for {steps}")
     if stored is None or trajectory is None:
-        return steps or longest or scenario.steps
+        return steps or longest or case.steps
     there = int(stored.steps / ratio * (1 + 1e-9))  # steps of the rollout in the time that is stored
     steps = steps or min(there, longest or there)
     bound = stored.has_velocity or (stored.has_source and given is None)
@@ -403,9 +403,9 @@ def _steps(scenario: Scenario, stored: Dataset | None, trajectory: int | None, g
     return steps
 
 
-def _start(scenario: Scenario, stored: Dataset | None, trajectory: int | None, initial: Path | None) -> Tensor:
+def _start(case: Case, stored: Dataset | None, trajectory: int | None, initial: Path | None) -> Tensor:
     """The first state [1, N, F] in single precision."""
-    shape = (scenario.mesh.n_nodes, len(scenario.pde.fields))
+    shape = (case.mesh.n_nodes, len(case.pde.fields))
     if initial is not None:
         try:
             value = np.load(initial, allow_pickle=False)
@@ -422,7 +422,7 @@ def _start(scenario: Scenario, stored: Dataset | None, trajectory: int | None, i
     elif stored is not None and trajectory is not None:
         value = stored.read(trajectory, 0, 1, only=()).state[0]
     else:
-        value = np.broadcast_to(np.array(scenario.offsets), shape)
+        value = np.broadcast_to(np.array(case.offsets), shape)
     return torch.from_numpy(np.array(value, dtype=np.float32))[None]
 
 

@@ -14,6 +14,7 @@ from matplotlib.colors import Normalize
 from dgnet.bench import model as bench
 from dgnet.bench import tradeoff as ladders
 from dgnet.data import Corpus, Dataset
+from dgnet.data.fits import check_fits
 from dgnet.evaluation import analyse
 from dgnet.models import few_threads, rollout
 from dgnet.output import operators
@@ -22,9 +23,9 @@ from dgnet.output.show import robust_limits
 from dgnet.paper.cell import Cell
 from dgnet.paper.engine import Options, about, data_set, has_data, read, results
 from dgnet.problems import given_velocity
-from dgnet.scenarios.fits import check_fits
+from dgnet.problems.case import base_problem
 from dgnet.scenarios.generate import flow_record, flow_rows, source_rows
-from dgnet.scenarios.scenario import Scenario, Truth, base_problem
+from dgnet.scenarios.scenario import Scenario, Truth
 from dgnet.scoring.judge import judge
 from dgnet.training.run import Run
 

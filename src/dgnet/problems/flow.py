@@ -1,4 +1,4 @@
-"""A flow in time as a captured step reads it: from buffers that stay where they are."""
+"""A flow that changes in time: from stored rows, and as a recorded step reads it."""
 
 from __future__ import annotations
 

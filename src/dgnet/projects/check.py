@@ -13,16 +13,16 @@ import numpy as np
 import torch
 
 from dgnet.data import Dataset, state_scaling
+from dgnet.data.fits import check_fits
 from dgnet.errors import SolveError
 from dgnet.green import GreenSolver
 from dgnet.mesh import Mesh
 from dgnet.models import Classical, few_threads, rollout
 from dgnet.problems import CONSISTENT, DOUBLE, LUMPED, PDE, WORKING, Discretisation, Robin, given_velocity
+from dgnet.problems.units import SPEED, TERMS, VOLUMETRIC_HEAT
 from dgnet.progress import Report
 from dgnet.projects.project import Project
 from dgnet.projects.toml import ELSEWHERE
-from dgnet.projects.units import SPEED, TERMS, VOLUMETRIC_HEAT, Units
-from dgnet.scenarios.fits import check_fits
 
 Tensor = torch.Tensor
 
@@ -41,12 +41,12 @@ class Item:
 
 def check(project: Project, device: str = "cpu", report: Report | None = None) -> list[Item]:
     """All items, in the order in which a problem is read: mesh, equation, data, solver."""
-    s = project.scenario
+    s = project.case
     with Dataset(project.data) as data, few_threads(s.mesh.n_nodes, device):
         check_fits(data, s)
         data.check_numbers()
         velocity = _velocity(project, data)
-        problem = s.problem(None if s.flow is None else velocity[None], dtype=WORKING)
+        problem = s.problem(velocity[None] if s.given_flow else None, dtype=WORKING)
         found = [*mesh_items(s.mesh), equation_item(project), boundary_item(project), *data_items(project, data),
                  *number_items(problem, velocity), *source_items(project, data)]
         found += fixed_items(problem.double, data)
@@ -55,7 +55,7 @@ def check(project: Project, device: str = "cpu", report: Report | None = None) -
 
 
 def as_dict(project: Project, items: list[Item]) -> dict[str, Any]:
-    return {"problem": project.scenario.name, "verdict": verdict(items), "items": [asdict(i) for i in items]}
+    return {"problem": project.case.name, "verdict": verdict(items), "items": [asdict(i) for i in items]}
 
 
 def verdict(items: list[Item]) -> str:
@@ -96,13 +96,13 @@ def mesh_items(mesh: Mesh) -> list[Item]:
 
 
 def equation_item(project: Project) -> Item:
-    s, known = project.scenario, []
-    units = Units() if project.file is None else project.file.units
+    s, known = project.case, []
+    units = s.units
     dimensions = {"diffusion": TERMS["diffusion"][s.pde.weighted], "decay": TERMS["decay"][s.pde.weighted]}
     for name, dimension in (dimensions | ({"capacity": VOLUMETRIC_HEAT} if s.pde.weighted else {})).items():
         for value in _each(project, name):
             known.append((f"{name}{value[0]} {value[1]} {units.name(dimension, s.pde.fields[0])}").strip())
-    if s.flow is not None:
+    if s.given_flow:
         known.append("velocity with the data")
     elif s.pde.velocity is not None:
         steady = not callable(s.pde.velocity)
@@ -123,7 +123,7 @@ def equation_item(project: Project) -> Item:
 
 def _each(project: Project, name: str) -> list[tuple[str, str]]:
     """(of which field, value in words) of a coefficient that is not zero."""
-    pde, found = project.scenario.pde, []
+    pde, found = project.case.pde, []
     for f, value in zip(pde.fields, pde.per_field(name)):
         v = np.asarray(value)
         if v.any():
@@ -134,12 +134,12 @@ def _each(project: Project, name: str) -> list[tuple[str, str]]:
 
 def _present(project: Project, name: str) -> bool:
     if name == "convection":
-        return any(isinstance(c, Robin) and (callable(c.coefficient) or c.coefficient > 0) for c in project.scenario.conditions)
+        return any(isinstance(c, Robin) and (callable(c.coefficient) or c.coefficient > 0) for c in project.case.conditions)
     return bool(_each(project, name))
 
 
 def boundary_item(project: Project) -> Item:
-    s = project.scenario
+    s = project.case
     named = [(type(c).__name__.lower(), c.boundary) for c in s.conditions]
     touched = np.zeros(len(s.mesh.boundary_facets), dtype=bool)
     for c in s.conditions:
@@ -148,10 +148,9 @@ def boundary_item(project: Project) -> Item:
                 touched[s.mesh.facet_index(name)] = True
     closed = [n for n, f in s.mesh.boundaries.items() if len(f) and not touched[s.mesh.facet_index(n)].any()]
     text = ", ".join(f"{kind} on {name}" for kind, name in named) or "no conditions"
-    moving = s.flow is not None or s.pde.velocity is not None
     if closed:
         text += (f"; no condition on {', '.join(closed)}: nothing diffuses through, the flow carries in and out what it finds there"
-                 if moving else f"; nothing passes through {', '.join(closed)}")
+                 if s.moving else f"; nothing passes through {', '.join(closed)}")
     share = 1 - float(touched.mean())
     text += f" ({share:.0%} of the boundary facets are closed)" if 0 < share < 1 else ""
     return Item("boundary", "ok" if named else "note", text, {"conditions": [list(n) for n in named], "closed_share": share})
@@ -161,15 +160,15 @@ def boundary_item(project: Project) -> Item:
 
 
 def data_items(project: Project, data: Dataset) -> list[Item]:
-    s = project.scenario
-    text = (f"{s.train} trajectories for training, {s.test} for test, {data.steps} steps of {s.dt:g}"
+    s, train, test = project.case, len(data.of("train")), len(data.of("test"))
+    text = (f"{train} trajectories for training, {test} for test, {data.steps} steps of {s.dt:g}"
             + (", with a source" if data.has_source else "") + (", with a velocity" if data.has_velocity else ""))
     grade = "ok"
-    if not s.test:
+    if not test:
         text, grade = text + "; without a test trajectory nothing can be judged: give one split = \"test\"", "warn"
-    elif s.train < 3:
+    elif train < 3:
         text, grade = text + "; with so few, one serves for training and choosing alike", "note"
-    found = [Item("data", grade, text, {"train": s.train, "test": s.test, "steps": data.steps, "dt": s.dt,
+    found = [Item("data", grade, text, {"train": train, "test": test, "steps": data.steps, "dt": s.dt,
                                         "source": data.has_source, "velocity": data.has_velocity})]
     moved = [n for n in project.notes if n.interpolation or n.outside or n.resampling]
     if moved:
@@ -215,8 +214,8 @@ def fixed_items(problem: Discretisation, data: Dataset) -> list[Item]:
 
 def _velocity(project: Project, data: Dataset) -> Tensor:
     """Velocities [T, N, d] of the problem at a few times; zeros without one."""
-    s = project.scenario
-    if s.flow is not None:
+    s = project.case
+    if s.given_flow:
         found = data.read(0, only=("velocity",)).velocity
         assert found is not None
         return torch.from_numpy(found).to(torch.float64)
@@ -328,7 +327,7 @@ def source_items(project: Project, data: Dataset) -> list[Item]:
 
 def solver_items(project: Project, data: Dataset, device: str, report: Report | None) -> list[Item]:
     """Free rollouts of the classical solver against the data, and the share of a step that it explains."""
-    s = project.scenario
+    s = project.case
     rows: dict[str, dict[str, float]] = {}
     splits = [(split, data.of(split)[:MOST]) for split in ("train", "test") if data.of(split)]
     shift = torch.tensor(s.offsets, dtype=torch.float64, device=device)
@@ -340,7 +339,7 @@ def solver_items(project: Project, data: Dataset, device: str, report: Report | 
         numbers = [n for n in numbers if abs(begin[n] - begin[numbers[0]]) < 1e-6 * data.dt]
         wide = data.batch(numbers, device=device, dtype=torch.float64, only=("source_average", "velocity"))
         batch = wide.to(device, WORKING)  # judged as `train` and `evaluate` do
-        problem = s.problem(None if s.flow is None else batch.velocity, device=device, dtype=WORKING)
+        problem = s.problem(batch.velocity if s.given_flow else None, device=device, dtype=WORKING)
         if batch.velocity is not None:
             problem = problem.given(given_velocity(batch.velocity, s.dt, float(batch.time[0, 0])))
         rows[split] = {}
@@ -426,7 +425,7 @@ def coefficient_items(project: Project, problem: Discretisation, batch: Any, sta
     source = None if batch.source_average is None else batch.source_average[few, :steps]
     size = truth - truth[:, :1]
     before = _relative(states[few, :steps + 1] - truth, size)
-    if mesh.n_nodes > _FITTED or not 0.01 < before < float("inf") or project.scenario.flow is not None:
+    if mesh.n_nodes > _FITTED or not 0.01 < before < float("inf") or project.case.given_flow:
         return []  # too large, nothing to explain, or a flow of its own in every trajectory
 
     def misfit(factors: dict[str, float]) -> Tensor | None:

@@ -1,14 +1,14 @@
-"""A project: a problem file with its mesh, physics and data, as the scenario that everything else works with."""
+"""A project: a user's own problem as a case, its data, and what is wished of the training."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 from xml.etree import ElementTree
 from zipfile import BadZipFile
 
@@ -24,6 +24,7 @@ from dgnet.mesh import load as load_mesh
 from dgnet.mesh import save as save_mesh
 from dgnet.models.dgnet import INTERVALS, DGNetConfig
 from dgnet.models.registry import MODELS, configure
+from dgnet.problems.case import OWN, Case, equation
 from dgnet.problems.conditions import Condition, Dirichlet, Neumann, Periodic, Robin, Value
 from dgnet.problems.discretisation import Discretisation
 from dgnet.problems.pde import PDE
@@ -35,7 +36,6 @@ from dgnet.projects.physics import FILE as PHYSICS
 from dgnet.projects.physics import Physics
 from dgnet.projects.shapes import build
 from dgnet.projects.toml import ELSEWHERE, FILE, ArrayFile, BoundarySpec, Function, ProblemFile, SeriesSpec, Term, Training, read
-from dgnet.scenarios.scenario import Flow, Sample, Scenario
 
 Tensor = torch.Tensor
 
@@ -46,15 +46,14 @@ MESH, VALUES = "mesh.npz", "values.npz"
 """What a run carries of its problem besides problem.toml and physics.py."""
 
 TRUTH = "given"
-SIZE = "own"
 _LAYOUT = 1  # of what the import writes; raise it to import everything anew
 
 
 @dataclass(frozen=True, eq=False)
 class Project:
-    """A user's own problem. `scenario` and `data` are what training, evaluation and rollouts work with."""
+    """A user's own problem. `case` and `data` are what training, evaluation and rollouts work with."""
 
-    scenario: Scenario
+    case: Case
     data: Path
     folder: Path | None = None  # None: made in Python
     file: ProblemFile | None = None
@@ -79,14 +78,14 @@ class Project:
     @property
     def table(self) -> int:
         """Intervals of the table of an unknown reaction; 0 where it is known, or a network because there are several fields."""
-        return INTERVALS if self.unknown_reaction and len(self.scenario.pde.fields) == 1 else 0
+        return INTERVALS if self.unknown_reaction and len(self.case.pde.fields) == 1 else 0
 
     def config(self, name: str = "dgnet") -> Any:
         """The configuration of a model: what the problem asks for, then the changes of [model] or [model.NAME]."""
         where = "the model's settings" if self.file is None else f"{self.file.path}: model"
         with Dataset(self.data) as data:
             driven = data.has_source
-        moving = self.scenario.flow is not None or self.scenario.pde.velocity is not None
+        moving = self.case.moving
         base = DGNetConfig(free=True, hidden=32, layers=2, learn_source=driven, learn_streamline=moving,
                            reaction="learned" if self.unknown_reaction else "known", reaction_table=self.table,
                            calibrate=self.calibrate, regions=self.per_region,
@@ -101,8 +100,8 @@ def load(folder: Path, report: Report | None = None, force: bool = False) -> Pro
     request = _request(file)
     kept = None if force else _kept(file, request)
     mesh = _mesh_of(file, physics, kept)
-    pde, conditions = _equation(file, mesh, physics), _conditions(file, mesh, physics)
-    _validated(file, mesh, pde, conditions)
+    case = _case(file, mesh, physics, 0)  # the number of steps is known after the import
+    _validated(file, case)
     for name in ("dgnet", *(m for m in file.model if m in MODELS and m != "dgnet")):
         _configured(name, file.model, configure(name), f"{file.path}: model")
     path = file.folder / IMPORTED
@@ -111,15 +110,13 @@ def load(folder: Path, report: Report | None = None, force: bool = False) -> Pro
             if force or _kept(file, request) is None:  # another process may have imported them meanwhile
                 _import(file, mesh, physics, request, path, report)
     with Dataset(path) as data:
-        steps, counts = data.steps, {split: len(data.of(split)) for split in ("train", "test")}
+        steps = data.steps
         notes = notes_from(str(data.provenance["notes"]))
-    scenario = _scenario(file.name, file.title, mesh, pde, conditions, file.dt, steps, counts, file.offset,
-                         file.pde.velocity == "data")
-    return _of(file, scenario, path, physics, notes)
+    return _of(file, replace(case, steps=steps), path, physics, notes)
 
 
-def _of(file: ProblemFile, scenario: Scenario, data: Path, physics: Physics, notes: tuple[Note, ...] = ()) -> Project:
-    return Project(scenario, data, file.folder, file, file.pde.calibrate, file.pde.per_region, file.pde.reaction == "unknown",
+def _of(file: ProblemFile, case: Case, data: Path, physics: Physics, notes: tuple[Note, ...] = ()) -> Project:
+    return Project(case, data, file.folder, file, file.pde.calibrate, file.pde.per_region, file.pde.reaction == "unknown",
                    file.model, file.training, notes, physics)
 
 
@@ -127,11 +124,11 @@ def _of(file: ProblemFile, scenario: Scenario, data: Path, physics: Physics, not
 
 
 def carry(project: Project, folder: Path) -> None:
-    """Write all that it takes to build the scenario again, wherever the folder goes: the problem file, the mesh, the values of
+    """Write all that it takes to build the case again, wherever the folder goes: the problem file, the mesh, the values of
     arrays and functions of space, and physics.py where every step calls it (a record: see `Physics`)."""
     assert project.file is not None and project.physics is not None
     write_bytes(folder / FILE, project.file.path.read_bytes())
-    save_mesh(project.scenario.mesh, folder / MESH)
+    save_mesh(project.case.mesh, folder / MESH)
     values = project.physics.values
     with writing(folder / VALUES) as part:
         arrays: dict[str, Any] = {f"value{i}": v for i, v in enumerate(values.values())}
@@ -140,7 +137,7 @@ def carry(project: Project, folder: Path) -> None:
         write_bytes(folder / PHYSICS, project.code)
 
 
-def carried(folder: Path, name: str, data: Path, steps: int, counts: Mapping[str, int]) -> Project:
+def carried(folder: Path, name: str, data: Path, steps: int) -> Project:
     """The project that `carry` wrote. Its physics.py is run only if the user has run the same before."""
     if not (folder / FILE).is_file() or not (folder / VALUES).is_file():
         raise InputError(f"{folder} is incomplete: it does not hold what `dgnet train` puts there")
@@ -149,31 +146,27 @@ def carried(folder: Path, name: str, data: Path, steps: int, counts: Mapping[str
             kept = {str(key): archive[f"value{i}"].astype(np.float64) for i, key in enumerate(archive["names"])}
     except (OSError, ValueError, TypeError, KeyError, EOFError, BadZipFile) as error:
         raise InputError(f"{folder / VALUES} is damaged") from error
-    return _without_data(read(folder, name), load_mesh(folder / MESH), Physics(folder, kept), data, steps, counts)
+    return _without_data(read(folder, name), load_mesh(folder / MESH), Physics(folder, kept), data, steps)
 
 
-def described(folder: Path, name: str, data: Path, steps: int, counts: Mapping[str, int]) -> Project:
+def described(folder: Path, name: str, data: Path, steps: int) -> Project:
     """The project of a folder that the user names, with the data of a run in place of its own: nothing is imported."""
     file = read(Path(folder), name)
     physics = Physics(file.folder)
-    return _without_data(file, _mesh_of(file, physics, None), physics, data, steps, counts)
+    return _without_data(file, _mesh_of(file, physics, None), physics, data, steps)
 
 
-def on_mesh(project: Project, path: Path) -> Scenario:
+def on_mesh(project: Project, path: Path) -> Case:
     """The project's equation and conditions on the mesh of another file, whose names are those of the problem file."""
     file, physics = project.file, project.physics
     assert file is not None and physics is not None
     fresh = Physics(file.folder, None if physics.kept is None else {})  # values of its own mesh do not fit
     mesh = build(replace(file.mesh, file=str(path.resolve()), shipped="", shape="", measures={}), file.folder, fresh, str(path))
-    s = project.scenario
-    return replace(s, build_mesh=lambda: mesh, pde=_equation(file, mesh, fresh), conditions=_conditions(file, mesh, fresh))
+    return _case(file, mesh, fresh, project.case.steps)
 
 
-def _without_data(file: ProblemFile, mesh: Mesh, physics: Physics, data: Path, steps: int, counts: Mapping[str, int]) -> Project:
-    pde, conditions = _equation(file, mesh, physics), _conditions(file, mesh, physics)
-    scenario = _scenario(file.name, file.title, mesh, pde, conditions, file.dt, steps, counts, file.offset,
-                         file.pde.velocity == "data")
-    return _of(file, scenario, data, physics)
+def _without_data(file: ProblemFile, mesh: Mesh, physics: Physics, data: Path, steps: int) -> Project:
+    return _of(file, _case(file, mesh, physics, steps), data, physics)
 
 
 # ---------------------------------------------------------------------- made in Python
@@ -193,12 +186,12 @@ def project(name: str, mesh: Mesh, pde: PDE, conditions: Sequence[Condition], dt
     for t in trajectories:
         if t.state.shape[1:] != (mesh.n_nodes, len(pde.fields)):
             raise InputError(f"a trajectory's states are [time, {mesh.n_nodes}, {len(pde.fields)}], got {list(t.state.shape)}")
-    header = Header(mesh, pde.fields, dt, steps.pop(), shift, {"truth": TRUTH, "scenario": name, "size": SIZE,
+    header = Header(mesh, pde.fields, dt, steps.pop(), shift, {"truth": TRUTH, "scenario": name, "size": OWN,
                                                                "package": "dgnet", "package_version": __version__})
     write_dataset(data, header, trajectories)
-    counts = {split: sum(t.split == split for t in trajectories) for split in ("train", "test")}
-    scenario = _scenario(name, name, mesh, pde, tuple(conditions), dt, header.steps, counts, shift, flow)
-    return Project(scenario, data, None, None, tuple(calibrate), per_region, unknown_reaction, dict(model or {}),
+    case = Case(name=name, title=name, equation=equation(pde, flow), build_mesh=lambda: mesh, pde=pde, conditions=tuple(conditions),
+                dt=dt, steps=header.steps, offset=shift, given_flow=flow)
+    return Project(case, data, None, None, tuple(calibrate), per_region, unknown_reaction, dict(model or {}),
                    training or Training())
 
 
@@ -221,27 +214,11 @@ def trajectory(state: np.ndarray, mesh: Mesh, dt: float, source: Source | SpotTa
     return Trajectory(value, time, samples.astype(np.float32), average.astype(np.float32), split=split)
 
 
-def _scenario(name: str, title: str, mesh: Mesh, pde: PDE, conditions: tuple[Condition, ...], dt: float, steps: int,
-              counts: Mapping[str, int], offset: tuple[float, ...], flow: bool) -> Scenario:
-    def nothing_to_sample(scenario: Scenario, draws: Any) -> NoReturn:
-        raise InputError(f"'{name}' is a problem of your own: its trajectories come from its data and cannot be generated")
-
-    sampler: Callable[..., Sample] = nothing_to_sample
-    return Scenario(name, title, SIZE, equation(pde, flow), repr(mesh), lambda: mesh, pde, conditions, dt, steps, counts["train"],
-                    counts["test"], sampler, {}, {}, (), offset, flow=Flow(0.0, 0.0, dt, 0.0, 0.0) if flow else None)
-
-
-def equation(pde: PDE, flow: bool = False) -> str:
-    """The equation in words of symbols, with the terms that there are."""
-    def there(name: str) -> bool:
-        return any(not np.isscalar(v) or v != 0 for v in pde.per_field(name))
-
-    heat = pde.weighted
-    moving = flow or pde.velocity is not None
-    terms = ["div(D grad u)"] * there("diffusion") + ["- v . grad u"] * (moving and not heat)
-    terms += ["- k u"] * there("decay") + ["+ r(u)"] * (pde.reaction is not None) + ["+ f"]
-    left = "du/dt" if not heat else "c (du/dt + v . grad u)" if moving else "c du/dt"
-    return (f"{left} = " + " ".join(terms)).replace("= + ", "= ")
+def _case(file: ProblemFile, mesh: Mesh, physics: Physics, steps: int) -> Case:
+    pde, flow = _equation(file, mesh, physics), file.pde.velocity == "data"
+    return Case(name=file.name, title=file.title, equation=equation(pde, flow), build_mesh=lambda: mesh, pde=pde,
+                conditions=_conditions(file, mesh, physics), dt=file.dt, steps=steps, offset=file.offset, given_flow=flow,
+                units=file.units)
 
 
 # ---------------------------------------------------------------------- mesh, equation, conditions
@@ -405,10 +382,10 @@ def _condition(spec: BoundarySpec, where: str, physics: Physics) -> Condition:
     return Periodic(spec.name, spec.partner)
 
 
-def _validated(file: ProblemFile, mesh: Mesh, pde: PDE, conditions: tuple[Condition, ...]) -> None:
+def _validated(file: ProblemFile, case: Case) -> None:
     """Build the discretised problem once, so that what is wrong is said with the file's name."""
     try:
-        problem = Discretisation(mesh, pde, conditions, file.dt)
+        problem = Discretisation(case.mesh, case.pde, case.conditions, case.dt)
         for t in (0.0, file.dt):
             problem.load(t)
             problem.fixed_values(t)
@@ -416,7 +393,7 @@ def _validated(file: ProblemFile, mesh: Mesh, pde: PDE, conditions: tuple[Condit
         if file.pde.per_region:
             from dgnet.models.dgnet import regions_of
 
-            regions_of(mesh)
+            regions_of(case.mesh)
     except InputError as error:
         raise error if str(file.folder) in str(error) else InputError(f"{file.path}: {error}") from error
 
@@ -545,6 +522,6 @@ def _import(file: ProblemFile, mesh: Mesh, physics: Physics, request: str, path:
         raise InputError(f"{file.path}: data has no trajectory for training (split = \"train\")")
     inputs = {os.path.relpath(p, file.folder): [*_stamp(p), _digest(p)] for p in _inputs(file, entries)}
     origin: dict[str, str | int | float] = {
-        "truth": TRUTH, "scenario": file.name, "size": SIZE, "package": "dgnet", "package_version": __version__,
+        "truth": TRUTH, "scenario": file.name, "size": OWN, "package": "dgnet", "package_version": __version__,
         "request": request, "inputs": json.dumps(inputs), "notes": notes_text(notes)}
     write_dataset(path, Header(mesh, file.fields, file.dt, trajectories[0].steps, file.offset, origin), trajectories)

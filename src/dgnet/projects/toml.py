@@ -15,7 +15,7 @@ from typing import Any
 
 from dgnet.errors import InputError
 from dgnet.files import did_you_mean
-from dgnet.projects.units import DENSITY, FIELD, LENGTH, PURE, SPECIFIC_HEAT, SPEED, TERMS, TIME, VOLUMETRIC_HEAT, Dimension, Units
+from dgnet.problems.units import DENSITY, FIELD, LENGTH, PURE, SPECIFIC_HEAT, SPEED, TERMS, TIME, VOLUMETRIC_HEAT, Dimension, Units
 
 FILE = "problem.toml"
 SPLITS = ("train", "test")

@@ -1,22 +1,16 @@
-"""A scenario is one object that holds the whole experiment: geometry, physics, sampling, truth and what to beat."""
+"""A scenario is a case of the paper with the whole experiment around it: sampling, truth and what to beat."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 import numpy as np
 import torch
 
 from dgnet.errors import InputError
-from dgnet.mesh import Mesh
-from dgnet.problems.conditions import Condition
-from dgnet.problems.discretisation import CONSISTENT, WORKING, Discretisation
-from dgnet.problems.flow import given_velocity
-from dgnet.problems.pde import PDE
-from dgnet.problems.phase import PhaseChange
+from dgnet.problems.case import Case
 from dgnet.problems.sources import Source
 
 SIZES = ("small", "paper")
@@ -119,50 +113,29 @@ class Scale:
 Sampler = Callable[["Scenario", Sequence[tuple[Draw, np.random.Generator]]], Sample]
 
 
-@dataclass(frozen=True, eq=False)
-class Scenario:
-    """See the module. `sampler` turns draws into initial states, sources and phases; all else is data."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Scenario(Case):
+    """A case of the paper that draws its own trajectories: `sampler` turns draws into initial states, sources and phases."""
 
-    name: str
-    title: str
-    size: str
-    equation: str
     geometry: str
-    build_mesh: Callable[[], Mesh]
-    pde: PDE
-    conditions: tuple[Condition, ...]
-    dt: float
-    steps: int
     train: int
     test: int
     sampler: Sampler
     truths: Mapping[str, Truth]
     paper: Mapping[str, Figure]
     parameters: tuple[Parameter, ...]
-    offset: tuple[float, ...] = ()
     panels: int = 1
     flow: Flow | None = None
-    phase_change: PhaseChange | None = None
     scale: Scale = field(default_factory=Scale)
     scalable: bool = False
 
-    @cached_property
-    def mesh(self) -> Mesh:
-        return self.build_mesh()
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "given_flow", self.flow is not None)  # computed once and stored with the data
 
     @property
-    def horizon(self) -> float:
-        return self.dt * self.steps
-
-    @property
-    def offsets(self) -> tuple[float, ...]:
-        """Per field: what a relative error is measured from."""
-        return self.offset or (0.0,) * len(self.pde.fields)
-
-    @property
-    def times(self) -> Tensor:
-        """Stored times [T+1]."""
-        return self.dt * torch.arange(self.steps + 1, dtype=torch.float64)
+    def particulars(self) -> dict[str, str]:
+        given = {"flow": self.flow, "phase_change": self.phase_change}
+        return {name: repr(value) for name, value in given.items() if value is not None}
 
     def truth(self, kind: str) -> Truth:
         if kind not in self.truths:
@@ -183,16 +156,6 @@ class Scenario:
         """Initial states, source and phases of these trajectories as one batch."""
         return self.sampler(self, [(draw, draw.rng(self.name)) for draw in draws])
 
-    def problem(self, velocity: Tensor | None = None, *, device: torch.device | str = "cpu",
-                dtype: torch.dtype = torch.float64, consistent: float = CONSISTENT) -> Discretisation:
-        """What a model is given: the discretised equation, with the stored flow [B, T+1, N, d] where there is one."""
-        if (self.flow is None) != (velocity is None):
-            raise InputError(f"'{self.name}' {'has no' if self.flow is None else 'needs a'} flow that changes in time")
-        pde = self.pde
-        if velocity is not None:
-            pde = replace(pde, velocity=given_velocity(velocity.to(device, dtype), self.dt))
-        return Discretisation(self.mesh, pde, self.conditions, self.dt, consistent, dtype=dtype, device=device)
-
     def scaled(self, size: float = 1.0, power: float = 1.0, count: float = 1.0) -> Scenario:
         """The same scenario with larger, stronger or more sources; seeds and everything else stay."""
         if not self.scalable:
@@ -201,14 +164,6 @@ class Scenario:
             raise InputError(f"the factors that scale sources must be positive and at most {_LARGEST:g}, got size {size:g}, power "
                              f"{power:g}, count {count:g}")
         return replace(self, scale=Scale(size, power, count))
-
-
-def base_problem(scenario: Scenario, device: str, dtype: torch.dtype = WORKING) -> Discretisation:
-    """The scenario's problem; a flow that changes in time is put in for each batch."""
-    velocity = None
-    if scenario.flow is not None:
-        velocity = torch.zeros(1, 2, scenario.mesh.n_nodes, scenario.mesh.dim)
-    return scenario.problem(velocity, device=device, dtype=dtype)
 
 
 def stack(parts: Sequence[Sequence[float] | np.ndarray]) -> Tensor:

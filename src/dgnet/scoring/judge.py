@@ -13,12 +13,13 @@ import numpy as np
 import torch
 
 from dgnet.data import Corpus, Dataset
+from dgnet.data.fits import check_fits
 from dgnet.errors import InputError, SolveError
 from dgnet.files import strict
 from dgnet.models import few_threads, rollout
 from dgnet.problems import Discretisation
-from dgnet.scenarios.fits import check_fits
-from dgnet.scenarios.scenario import Scenario, base_problem
+from dgnet.problems.case import base_problem
+from dgnet.scenarios.scenario import Scenario
 from dgnet.scoring.metrics import Sums
 
 Tensor = torch.Tensor

@@ -11,7 +11,7 @@ import torch
 
 from dgnet.files import write_text
 from dgnet.models.dgnet import DGNet, Table
-from dgnet.projects.units import FIELD, Dimension, Units
+from dgnet.problems.units import FIELD, Dimension, Units
 
 FILE = "reaction.csv"
 _RATE: tuple[Dimension, Dimension] = ((1, 0, -1, 0, 0), (0, -3, -1, 1, 0))  # of r: without a capacity, and with one

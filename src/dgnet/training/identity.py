@@ -15,18 +15,18 @@ import torch
 
 from dgnet.data import Dataset
 from dgnet.mesh import Mesh
+from dgnet.problems.case import GIVEN_FLOW, Case
 from dgnet.problems.conditions import Periodic
 from dgnet.problems.pde import PDE
-from dgnet.scenarios.scenario import Scenario
 
 _WORDS = {"dt": "Δt", "physics": "physics.py", "data": "the training data", "phase_change": "phase change", "mesh": "the mesh"}
 
 
-def fingerprint(scenario: Scenario, code: bytes | None = None) -> dict[str, Any]:
+def fingerprint(case: Case, code: bytes | None = None) -> dict[str, Any]:
     """The problem as TOML can hold it, one entry per ingredient; coefficients that are what a PDE has by default are left out."""
-    mesh, pde = scenario.mesh, scenario.pde
-    times = tuple(k * scenario.dt for k in (0, 1, 3, 10))
-    found: dict[str, Any] = {"fields": list(pde.fields), "dt": float(scenario.dt), "offset": [float(v) for v in scenario.offsets],
+    mesh, pde = case.mesh, case.pde
+    times = tuple(k * case.dt for k in (0, 1, 3, 10))
+    found: dict[str, Any] = {"fields": list(pde.fields), "dt": float(case.dt), "offset": [float(v) for v in case.offsets],
                              "mesh": _mesh(mesh)}
     for f in fields(PDE):
         value = getattr(pde, f.name)
@@ -36,28 +36,30 @@ def fingerprint(scenario: Scenario, code: bytes | None = None) -> dict[str, Any]
         found[f.name] = _value(rows[0]) if pde.shared(f.name) else [_value(row) for row in rows]
     if pde.velocity is not None:
         found["velocity"] = _sampled(pde.velocity, times) if callable(pde.velocity) else _value(pde.velocity)
-    if scenario.flow is not None:
-        found["flow"] = repr(scenario.flow)
     if pde.reaction is not None:
-        found["reaction"] = _reaction(pde.reaction, scenario.offsets)
-    if scenario.phase_change is not None:
-        found["phase_change"] = repr(scenario.phase_change)
-    found["conditions"] = [_condition(c, mesh, times) for c in scenario.conditions]
+        found["reaction"] = _reaction(pde.reaction, case.offsets)
+    found |= case.particulars
+    found["conditions"] = [_condition(c, mesh, times) for c in case.conditions]
     if code is not None:
         found["physics"] = hashlib.sha256(code).hexdigest()
     return found
 
 
-def trained_on(scenario: Scenario, code: bytes | None, data: Dataset, trajectories: int | None) -> dict[str, Any]:
+def trained_on(case: Case, code: bytes | None, data: Dataset, trajectories: int | None) -> dict[str, Any]:
     """The [trained_on] table of a run: the problem, and which data."""
     counts = {f"{split}_trajectories": len(data.of(split)) for split in ("train", "test")}
-    return {**fingerprint(scenario, code), "steps": data.steps, **counts, "data": data.identity(data.of("train")[:trajectories])}
+    return {**fingerprint(case, code), "steps": data.steps, **counts, "data": data.identity(data.of("train")[:trajectories])}
 
 
 def differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """What differs, in words."""
     return [f"{_WORDS.get(name, name)} was {_short(stored.get(name))} and is {_short(now.get(name))}"
-            for name in dict.fromkeys([*stored, *now]) if stored.get(name) != now.get(name)]
+            for name in dict.fromkeys([*stored, *now]) if _today(stored.get(name)) != _today(now.get(name))]
+
+
+def _today(value: Any) -> Any:
+    """The word that takes the place of what earlier versions wrote for a flow that comes with the data."""
+    return GIVEN_FLOW if isinstance(value, str) and value.startswith("Flow(mean_velocity=0.0, viscosity=0.0,") else value
 
 
 def of_problem(table: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ def train_project(project: Project, folder: Path, *, model: str = "dgnet", seed:
     with Dataset(project.data) as data:
         count, steps = len(data.of("train")[:trajectories]), data.steps
     plan = recipe_of(project, count, steps) if model == "dgnet" else None
-    return train(project.scenario, TRUTH, project.data, folder, model=model, recipe="own", seed=seed, device=device,
+    return train(project.case, TRUTH, project.data, folder, model=model, recipe="own", seed=seed, device=device,
                  budget=60 * (project.training.minutes if minutes is None else minutes), trajectories=trajectories,
                  config=project.config(model), plan=plan, unknown_reaction=project.unknown_reaction, project=project, report=report)
 
@@ -31,7 +31,7 @@ def train_project(project: Project, folder: Path, *, model: str = "dgnet", seed:
 def recipe_of(project: Project, trajectories: int, steps: int) -> Recipe:
     """Short windows, then long ones; an unknown reaction and calibrated coefficients come first, by themselves."""
     wish = project.training
-    plan, c = recipe_for(project.scenario.name, "staged", trajectories, steps), project.config()
+    plan, c = recipe_for(project.case.name, "staged", trajectories, steps), project.config()
     if wish.windows or wish.iterations:
         count = max(len(wish.windows), len(wish.iterations))
         if {len(wish.windows), len(wish.iterations)} - {0, count}:

@@ -27,16 +27,16 @@ import torch
 
 from dgnet import __version__
 from dgnet.data import Corpus, Dataset
+from dgnet.data.fits import check_fits
 from dgnet.errors import InputError
 from dgnet.files import did_you_mean, discard, locked, read_toml, unfinished, unwritable, write_text, writing
 from dgnet.models.base import few_threads
 from dgnet.models.registry import configure, entry
-from dgnet.projects import SIZE, Project, carried, carry, described
+from dgnet.problems.case import OWN, Case, base_problem
+from dgnet.projects import Project, carried, carry, described
 from dgnet.projects import load as load_project
-from dgnet.projects.units import Units
 from dgnet.scenarios import get
-from dgnet.scenarios.fits import check_fits
-from dgnet.scenarios.scenario import Scenario, base_problem
+from dgnet.scenarios.scenario import Scenario
 from dgnet.training.curve import FILE as REACTION
 from dgnet.training.curve import curve_of, labels, write_curve
 from dgnet.training.fit import Progress, fit, join_processes, load_checkpoint, save_tensors, split, wait_for_all
@@ -69,14 +69,14 @@ class Settings:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """An opened run: its settings, the scenario and the model with its best weights.
+    """An opened run: its settings, the case and the model with its best weights.
 
     `notes` are sentences that every output about the run repeats: what is not as it was at training.
     """
 
     folder: Path
     settings: Settings
-    scenario: Scenario
+    case: Case
     model: Any
     project: Project | None = None
     identity: str = ""  # sum of the problem that it is opened with
@@ -87,12 +87,19 @@ class Run:
         """The data set that it was trained on."""
         return self.folder / self.settings.data
 
+    @property
+    def scenario(self) -> Scenario:
+        """The case of a run of the paper, which can also draw trajectories and has published figures."""
+        if not isinstance(self.case, Scenario):
+            raise InputError(f"{self.folder} is about a problem of your own: its trajectories come from its data")
+        return self.case
+
     @classmethod
-    def open(cls, folder: Path, device: str = "cpu", scenario: Scenario | None = None, problem: Path | None = None,
+    def open(cls, folder: Path, device: str = "cpu", case: Case | None = None, problem: Path | None = None,
              allow_different: bool = False) -> Run:
         """The run with the problem that it carries, or with that of the folder `problem`, which must be the same.
 
-        `scenario` takes the place of what run.toml names: for problems made in Python. `allow_different` takes a problem that
+        `case` takes the place of what run.toml names: for problems made in Python. `allow_different` takes a problem that
         differs from what the run was trained on, and says so in `notes`.
         """
         path = folder / "run.toml"
@@ -103,19 +110,19 @@ class Run:
         described = entry(settings.model)
         config = read_dataclass(described.config, _table(text, "model", path), f"{path} [model]")
         stored = _table(text, "trained_on", path)
-        project = None if scenario is not None else _project_of(settings, folder, problem, stored)
-        scenario = scenario or (get(settings.scenario, settings.size) if project is None else project.scenario)
-        now = fingerprint(scenario, None if project is None else project.code)
+        project = None if case is not None else _project_of(settings, folder, problem, stored)
+        case = case or (get(settings.scenario, settings.size) if project is None else project.case)
+        now = fingerprint(case, None if project is None else project.code)
         notes = _compared(folder, of_problem(stored), now, allow_different)
         if stored and settings.version != __version__:
             notes += (f"{folder} was trained with dgnet {settings.version}, this is {__version__}.",)
         state = load_checkpoint(folder / "weights.pt", device, _weights_sum(folder, text))
-        model = described.make(config, base_problem(scenario, device)).to(device)
+        model = described.make(config, base_problem(case, device)).to(device)
         try:
             model.load_state_dict(state)
         except RuntimeError as error:
             raise InputError(f"{folder / 'weights.pt'} does not fit the model that run.toml describes") from error
-        return cls(folder, settings, scenario, model, project, digest(now), notes)
+        return cls(folder, settings, case, model, project, digest(now), notes)
 
 
 def _table(text: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
@@ -127,23 +134,22 @@ def _table(text: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
 
 def _project_of(settings: Settings, folder: Path, problem: Path | None, stored: Mapping[str, Any]) -> Project | None:
     """The user's own problem: that which the run carries, or that of a folder named now. Nothing else is ever loaded."""
-    if settings.size != SIZE:
+    if settings.size != OWN:
         if problem is not None:
             raise InputError(f"{folder} is about the scenario '{settings.scenario}' of the paper: it has no problem folder")
         return None
     if problem is None and not settings.project:
-        raise InputError(f"'{settings.scenario}' was made in Python: open its run with Run.open(folder, scenario=project.scenario)")
+        raise InputError(f"'{settings.scenario}' was made in Python: open its run with Run.open(folder, case=project.case)")
     if problem is None and settings.project != PROBLEM:
         raise InputError(f"{folder} is a run of an older version that does not carry its problem: name the problem's folder with "
                          "--problem")
     if problem is not None and not stored:
         return load_project(problem)
     steps = stored.get("steps")
-    counts = {split: stored.get(f"{split}_trajectories") for split in ("train", "test")}
-    if not all(isinstance(v, int) and v >= 0 for v in (steps, *counts.values())):
-        raise InputError(f"{folder / 'run.toml'} is damaged: [trained_on] lacks the numbers of steps and trajectories")
-    make = (carried, folder / PROBLEM) if problem is None else (described, problem)
-    return make[0](make[1], settings.scenario, folder / settings.data, steps, counts)  # type: ignore[arg-type]
+    if not isinstance(steps, int) or steps < 0:
+        raise InputError(f"{folder / 'run.toml'} is damaged: [trained_on] lacks the number of steps")
+    make, place = (carried, folder / PROBLEM) if problem is None else (described, problem)
+    return make(place, settings.scenario, folder / settings.data, steps)
 
 
 def _compared(folder: Path, stored: Mapping[str, Any], now: Mapping[str, Any], allow_different: bool) -> tuple[str, ...]:
@@ -179,7 +185,7 @@ def check_choice(model: str, amp: bool = False, unknown_reaction: bool = False) 
             raise InputError(f"{option} is an option of dgnet, not of {model}")
 
 
-def train(scenario: Scenario, truth: str, data: Path, folder: Path, *, model: str = "dgnet", recipe: str = "staged", seed: int = 0,
+def train(case: Case, truth: str, data: Path, folder: Path, *, model: str = "dgnet", recipe: str = "staged", seed: int = 0,
           device: str = "cpu", budget: float | None = None, trajectories: int | None = None, config: Any = None,
           plan: Recipe | None = None, factor: float = 1.0, unknown_reaction: bool = False, project: Project | None = None,
           amp: bool = False, portable: bool = True, report: Callable[[Progress, int], None] | None = None) -> tuple[Run, Progress]:
@@ -191,23 +197,23 @@ def train(scenario: Scenario, truth: str, data: Path, folder: Path, *, model: st
     check_choice(model, amp)
     folder.mkdir(parents=True, exist_ok=True)
     if config is None:
-        config = model_config(scenario.name, recipe, unknown_reaction, scenario.size) if model == "dgnet" else configure(model)
+        config = model_config(case.name, recipe, unknown_reaction, case.size) if model == "dgnet" else configure(model)
     if amp:
         config = replace(config, amp=True)
     own = project is not None and project.file is not None
     code = None if project is None else project.code
-    settings = Settings(scenario.name, scenario.size, truth, DATA if portable else _from(data, folder), model,
+    settings = Settings(case.name, case.size, truth, DATA if portable else _from(data, folder), model,
                         recipe if model == "dgnet" else model, seed, trajectories or 0, unknown_reaction, PROBLEM if own else "")
     path = folder / "run.toml"
     with Dataset(data) as dataset:
-        check_fits(dataset, scenario, truth)
-        tables = {"run": settings, "model": config, "trained_on": trained_on(scenario, code, dataset, trajectories)}
+        check_fits(dataset, case, truth)
+        tables = {"run": settings, "model": config, "trained_on": trained_on(case, code, dataset, trajectories)}
         _check_same(path, tables)
         count = len(dataset.of("train")[:trajectories])
         if plan is None and model == "dgnet":
-            plan = recipe_for(scenario.name, recipe, count, dataset.steps, unknown_reaction, scenario.size)
+            plan = recipe_for(case.name, recipe, count, dataset.steps, unknown_reaction, case.size)
         elif plan is None:
-            plan = baseline_recipe(model, scenario.name, count, dataset.steps, scenario.mesh.n_nodes)
+            plan = baseline_recipe(model, case.name, count, dataset.steps, case.mesh.n_nodes)
         plan = plan.scaled(factor)
         numbers, held = split(dataset, plan, seed, trajectories)
         training, validation = Corpus.read(dataset, numbers, device), Corpus.read(dataset, held, device)
@@ -221,10 +227,10 @@ def train(scenario: Scenario, truth: str, data: Path, folder: Path, *, model: st
                     carry(project, folder / PROBLEM)
             tables["run"] = settings
             write_text(path, to_toml(tables))
-        base = base_problem(scenario, device)
+        base = base_problem(case, device)
         torch.manual_seed(seed)
         network = entry(model).make(config, base).to(device)
-        with few_threads(scenario.mesh.n_nodes, device):
+        with few_threads(case.mesh.n_nodes, device):
             progress = fit(network, base, training, validation, plan, seed=seed, budget=budget, folder=folder, report=report)
         if writes:
             weights = {"sha256": save_tensors(folder / "weights.pt", network.state_dict())}
@@ -232,10 +238,9 @@ def train(scenario: Scenario, truth: str, data: Path, folder: Path, *, model: st
             write_history(folder, progress)
             curve = curve_of(network)
             if curve is not None:
-                units = Units() if project is None or project.file is None else project.file.units
-                write_curve(folder / REACTION, curve, labels(scenario.pde.fields[0], units, scenario.pde.weighted))
+                write_curve(folder / REACTION, curve, labels(case.pde.fields[0], case.units, case.pde.weighted))
         wait_for_all()
-    return Run(folder, settings, scenario, network, project, digest(fingerprint(scenario, code))), progress
+    return Run(folder, settings, case, network, project, digest(fingerprint(case, code))), progress
 
 
 def _check_same(path: Path, tables: Mapping[str, Any]) -> None:

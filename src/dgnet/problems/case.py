@@ -1,0 +1,102 @@
+"""A case: the problem that a paper scenario and a user's own problem share, before any data and any model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from dgnet.errors import InputError
+from dgnet.mesh import Mesh
+from dgnet.problems.conditions import Condition
+from dgnet.problems.discretisation import CONSISTENT, WORKING, Discretisation
+from dgnet.problems.flow import given_velocity
+from dgnet.problems.pde import PDE
+from dgnet.problems.phase import PhaseChange
+from dgnet.problems.units import Units
+
+Tensor = torch.Tensor
+
+OWN = "own"
+"""The `size` of a user's own problem; paper scenarios are small or paper."""
+
+GIVEN_FLOW = "given with the data"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Case:
+    """Mesh, equation, boundary conditions and time step. `given_flow`: a velocity that changes in time comes with the data."""
+
+    name: str
+    title: str
+    size: str = OWN
+    equation: str  # for people
+    build_mesh: Callable[[], Mesh]
+    pde: PDE
+    conditions: tuple[Condition, ...]
+    dt: float
+    steps: int
+    offset: tuple[float, ...] = ()
+    given_flow: bool = False
+    phase_change: PhaseChange | None = None  # of the truth; the equation does not know it
+    units: Units = field(default_factory=Units)
+
+    @cached_property
+    def mesh(self) -> Mesh:
+        return self.build_mesh()
+
+    @property
+    def horizon(self) -> float:
+        return self.dt * self.steps
+
+    @property
+    def offsets(self) -> tuple[float, ...]:
+        """Per field: what a relative error is measured from."""
+        return self.offset or (0.0,) * len(self.pde.fields)
+
+    @property
+    def times(self) -> Tensor:
+        """Stored times [T+1]."""
+        return self.dt * torch.arange(self.steps + 1, dtype=torch.float64)
+
+    @property
+    def moving(self) -> bool:
+        """Whether anything flows, steadily or not."""
+        return self.given_flow or self.pde.velocity is not None
+
+    @property
+    def particulars(self) -> dict[str, str]:
+        """What identifies the case besides mesh, equation, conditions, step and offset."""
+        return {"flow": GIVEN_FLOW} if self.given_flow else {}
+
+    def problem(self, velocity: Tensor | None = None, *, device: torch.device | str = "cpu",
+                dtype: torch.dtype = torch.float64, consistent: float = CONSISTENT) -> Discretisation:
+        """What a model is given: the discretised equation, with the stored flow [B, T+1, N, d] where there is one."""
+        if self.given_flow != (velocity is not None):
+            raise InputError(f"'{self.name}' {'needs a' if self.given_flow else 'has no'} flow that changes in time")
+        pde = self.pde
+        if velocity is not None:
+            pde = replace(pde, velocity=given_velocity(velocity.to(device, dtype), self.dt))
+        return Discretisation(self.mesh, pde, self.conditions, self.dt, consistent, dtype=dtype, device=device)
+
+
+def base_problem(case: Case, device: str, dtype: torch.dtype = WORKING) -> Discretisation:
+    """The discretised case before its data: fluid at rest where the flow comes with the data, put in for each batch."""
+    rest = torch.zeros(1, 2, case.mesh.n_nodes, case.mesh.dim) if case.given_flow else None
+    return case.problem(rest, device=device, dtype=dtype)
+
+
+def equation(pde: PDE, flow: bool = False) -> str:
+    """The equation in words of symbols, with the terms that there are."""
+    def there(name: str) -> bool:
+        return any(not np.isscalar(v) or v != 0 for v in pde.per_field(name))
+
+    heat = pde.weighted
+    moving = flow or pde.velocity is not None
+    terms = ["div(D grad u)"] * there("diffusion") + ["- v . grad u"] * (moving and not heat)
+    terms += ["- k u"] * there("decay") + ["+ r(u)"] * (pde.reaction is not None) + ["+ f"]
+    left = "du/dt" if not heat else "c (du/dt + v . grad u)" if moving else "c du/dt"
+    return (f"{left} = " + " ".join(terms)).replace("= + ", "= ")

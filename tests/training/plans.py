@@ -1,0 +1,40 @@
+"""What every scenario learns and how it is trained, as plain data. `python tests/training/plans.py` writes plans.json anew."""
+
+import json
+from dataclasses import fields, is_dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from dgnet.scenarios import SIZES, get, names
+from dgnet.training.presets import baseline_recipe, model_config, recipe_for
+
+FILE = Path(__file__).with_suffix(".json")
+
+
+def changed(value: Any) -> Any:
+    """A dataclass as the settings that differ from their defaults."""
+    if isinstance(value, tuple):
+        return [changed(v) for v in value]
+    if not is_dataclass(value):
+        return value
+    return {f.name: changed(getattr(value, f.name)) for f in fields(value) if getattr(value, f.name) != f.default}
+
+
+def plans() -> dict[str, Any]:
+    """By scenario, size and recipe, with the reaction known or not; recipes also for fewer and shorter trajectories."""
+    found: dict[str, Any] = {}
+    for name, size in product(names(), SIZES):
+        s = get(name, size)
+        for recipe, unknown in product(("staged", "paper"), (False, True)):
+            key = f"{name} {size} {recipe}" + " unknown" * unknown
+            found[key] = {"config": changed(model_config(name, recipe, unknown, size)),
+                          "recipe": changed(recipe_for(name, recipe, s.train, s.steps, unknown, size)),
+                          "short": changed(recipe_for(name, recipe, 3, 30, unknown, size))}
+        found[f"{name} {size} mgn"] = changed(baseline_recipe("mgn", name, s.train, s.steps, 1000))
+    return found
+
+
+if __name__ == "__main__":
+    rows = (f"{json.dumps(key)}: {json.dumps(value)}" for key, value in plans().items())
+    FILE.write_text("{\n" + ",\n".join(rows) + "\n}\n")
