@@ -2,7 +2,15 @@
 
 
 class InputError(ValueError):
-    """Bad input: one sentence that names the culprit. The command line prints it and exits with code 2."""
+    """Bad input: one sentence that names the culprit. The command line prints it and exits with code 2.
+
+        >>> import dgnet as dg
+        >>> try:
+        ...     dg.box((0, 3))
+        ... except dg.InputError as error:
+        ...     print(error)
+        a box needs two or three positive cell counts, got [0, 3]
+    """
 
 
 class NoRoom(InputError):
@@ -10,4 +18,9 @@ class NoRoom(InputError):
 
 
 class SolveError(RuntimeError):
-    """A linear solve missed its tolerance. Never swallowed: a wrong answer must not look like a right one."""
+    """A linear solve missed its tolerance, or a rollout grows without bound: a wrong answer must not look like a right one.
+
+        >>> import dgnet as dg
+        >>> issubclass(dg.SolveError, RuntimeError)
+        True
+    """

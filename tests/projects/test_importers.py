@@ -11,11 +11,12 @@ import torch
 from dgnet.data import Dataset, Header, Trajectory, write_dataset
 from dgnet.errors import InputError
 from dgnet.mesh import Mesh, box
+from dgnet.mesh.locate import from_cells
 from dgnet.problems import step_average
 from dgnet.problems.spot_table import SpotTable
 from dgnet.projects import load
 from dgnet.projects.shapes import shape
-from dgnet.projects.transfer import error_of, from_cells, from_cloud, transfer
+from dgnet.projects.transfer import error_of, from_cloud, transfer
 from tests.conftest import shuffled
 from tests.projects.conftest import DT, SPOTS, STEPS, TOML, command, plate
 
@@ -126,11 +127,11 @@ def test_transfer_is_exact_on_linear_fields(mesh: Mesh) -> None:
     other = box((9, 8), perturb=0.2, seed=9) if mesh.dim == 2 else box((5, 4, 4), perturb=0.1, seed=9)
     a = np.arange(1.0, mesh.dim + 1)
     for matrix, outside in (from_cells(other.points, other.cells, mesh.points), from_cloud(other.points, mesh.points)):
-        assert outside == 0 and np.allclose(matrix @ (other.points @ a), mesh.points @ a, atol=1e-9)
+        assert not len(outside) and np.allclose(matrix @ (other.points @ a), mesh.points @ a, atol=1e-9)
     beyond = mesh.points.copy()
     beyond[:, 0] += 0.1
     matrix, outside = from_cells(other.points, other.cells, beyond)
-    assert outside > 0 and (matrix @ other.points)[:, 0].max() <= 1 + 1e-12
+    assert len(outside) and (matrix @ other.points)[:, 0].max() <= 1 + 1e-12
     way = transfer(mesh, other.points, other.cells, "x")
     assert error_of(way, mesh, other.points, other.cells, (other.points @ a)[None, :, None], np.zeros(1)) < 1e-9
 

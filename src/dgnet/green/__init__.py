@@ -3,5 +3,7 @@
 from dgnet.green.backends import NAMES as BACKENDS
 from dgnet.green.bounds import Bounds, bounds_of
 from dgnet.green.solver import GreenSolver, Operators, StepOperator, fold, product, unfold
+from dgnet.green.steady import steady
 
-__all__ = ["BACKENDS", "Bounds", "GreenSolver", "Operators", "StepOperator", "bounds_of", "fold", "product", "unfold"]
+__all__ = ["BACKENDS", "Bounds", "GreenSolver", "Operators", "StepOperator", "bounds_of", "fold", "product", "steady",
+           "unfold"]

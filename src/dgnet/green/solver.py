@@ -219,9 +219,23 @@ class Operators:
 
 
 class GreenSolver:
-    """Time stepping of a `Discretisation`. `backend` is auto, lu, cholesky, iterative or dense (see `backends`).
+    """The solver alone: one step at a time. `rollout` is the loop around it.
+
+    - `problem`: what is stepped
+    - `backend`: auto (the fastest that fits), lu, cholesky, iterative or dense (see `backends`)
+    - `theta`: 1/2 Crank-Nicolson (second order) to 1 backward Euler (first order, damps)
+    - `tolerance`: of iterative solves, relative; None for 1e-12 in double and 1e-6 in single precision
+    - `solves`, `columns`: how many steps and states at once are to come, for the choice of `auto`
+    - `operators`: matrices of your own in place of the problem's (a learned model puts in its own)
 
     States of another precision than the problem's are taken and given back in their own.
+
+        >>> import dgnet as dg, torch
+        >>> solver = dg.GreenSolver(dg.Problem(dg.box((4, 4)), dg.PDE(diffusion=0.1), [], dt=0.1), backend="lu")
+        >>> u = torch.zeros(1, 25, 1, dtype=torch.float64)
+        >>> u = solver.step(u, torch.ones_like(u))  # a source of 1 for a time of 0.1
+        >>> u.mean().round(decimals=6).item()
+        0.1
     """
 
     def __init__(self, problem: Discretisation, backend: str = "auto", theta: float = 0.5, tolerance: float | None = None,
@@ -230,6 +244,8 @@ class GreenSolver:
             raise InputError(f"unknown backend '{backend}' (known: auto, {', '.join(NAMES)})")
         if not 0.5 <= theta <= 1.0:
             raise InputError(f"theta must lie in [0.5, 1] (Crank-Nicolson to backward Euler), got {theta}")
+        if tolerance is not None and not 0 < tolerance < 1:
+            raise InputError(f"the tolerance must lie between 0 and 1, got {tolerance}")
         self.problem, self.backend, self.theta = problem, backend, theta
         self.tolerance, self.solves, self.columns = tolerance, solves, columns
         if problem.least_decay <= -1 / (theta * problem.dt):

@@ -12,10 +12,21 @@ from dgnet.mesh.mesh import Mesh
 
 def box(cells: tuple[int, ...], lower: tuple[float, ...] | None = None, upper: tuple[float, ...] | None = None,
         perturb: float = 0.0, seed: int = 0) -> Mesh:
-    """A box of n1 x n2 (x n3) cubes cut into simplices, inner nodes moved by up to `perturb` spacings.
+    """A rectangle or a box, cut into triangles or tetrahedra.
+
+    - `cells`: squares or cubes along each axis, two or three counts
+    - `lower`, `upper`: two opposite corners, in the unit of length of the problem; 0 and 1 by default
+    - `perturb`: inner nodes are moved at random by up to this share of the spacing, 0 to 0.5; boundary nodes stay
+    - `seed`: of these moves
 
     Boundaries are named left, right (first axis), bottom, top (second), back, front (third). In 2D the diagonals of the
-    squares alternate, so that no direction is preferred. Boundary nodes stay in place.
+    squares alternate, so that no direction is preferred.
+
+        >>> import dgnet as dg
+        >>> dg.box((4, 2), upper=(2.0, 1.0))
+        Mesh(15 nodes, 16 triangles, boundaries: left, right, bottom, top)
+        >>> dg.box((2, 2, 2), perturb=0.2, seed=1).dim
+        3
     """
     d = len(cells)
     if d not in (2, 3) or min(cells) < 1:

@@ -32,7 +32,17 @@ _IGNORED = ("vertex", "line")  # blocks that may stand beside the cells
 
 
 def load(path: str | os.PathLike[str]) -> Mesh:
-    """Read a mesh; the format follows from the suffix. Anything unreadable raises `InputError` naming the file."""
+    """Read a mesh from a file; names of boundaries and regions come with it (see the module).
+
+    - `path`: the file. Its suffix is the format: `.npz`, `.msh` of gmsh, `.vtu`, `.xdmf` and all that meshio reads
+
+    Anything unreadable raises `InputError` naming the file.
+
+        >>> import dgnet as dg
+        >>> dg.save_mesh(dg.box((3, 3)), "square.msh")
+        >>> dg.load_mesh("square.msh")
+        Mesh(16 nodes, 18 triangles, boundaries: left, right, bottom, top)
+    """
     path = Path(path)
     suffix = path.suffix.lower()
     if not path.is_file():
@@ -47,7 +57,16 @@ def load(path: str | os.PathLike[str]) -> Mesh:
 
 
 def save(mesh: Mesh, path: str | os.PathLike[str], point_data: Mapping[str, np.ndarray] | None = None) -> None:
-    """Write a mesh and fields on its nodes ([N] or [N, k]) by the suffix; an old file is replaced only by a whole new one."""
+    """Write a mesh, and fields on its nodes, to a file; an old one is replaced only by a whole new one.
+
+    - `mesh`: the mesh, names included
+    - `path`: the file; its suffix is the format: `.npz`, `.msh`, `.vtu` or `.xdmf`
+    - `point_data`: name -> values at the nodes [N] or [N, k], in any unit
+
+        >>> import dgnet as dg
+        >>> mesh = dg.box((3, 3))
+        >>> dg.save_mesh(mesh, "heights.vtu", {"height": mesh.points[:, 1]})
+    """
     path = Path(path)
     suffix = _suffix(path)
     data = {name: np.asarray(values) for name, values in (point_data or {}).items()}

@@ -11,7 +11,12 @@ from dgnet.mesh.mesh import Mesh
 
 
 def shipped_names() -> list[str]:
-    """Names of the meshes in `dgnet/mesh/files`, written by `python -m dgnet.mesh.build`."""
+    """Names of the meshes that come with dgnet (written by `python -m dgnet.mesh.build`).
+
+        >>> import dgnet as dg
+        >>> "bracket-small" in dg.shipped_names()
+        True
+    """
     folder = files("dgnet.mesh") / "files"
     if not folder.is_dir():
         return []
@@ -20,7 +25,15 @@ def shipped_names() -> list[str]:
 
 @lru_cache(maxsize=32)
 def shipped(name: str) -> Mesh:
-    """A shipped mesh by name, `NAME` in the size of the paper or `NAME-small` with a few hundred nodes."""
+    """A mesh that comes with dgnet.
+
+    - `name`: one of `shipped_names()`; `NAME` has the size of the paper, `NAME-small` a few hundred nodes. Lengths are in metres
+      for gear-plate and bracket, without a unit for the others
+
+        >>> import dgnet as dg
+        >>> dg.shipped("gear-plate-small")
+        Mesh(482 nodes, 858 triangles, boundaries: outer, gear, holes)
+    """
     if name not in shipped_names():
         raise InputError(f"no mesh '{name}' ships with dgnet (known: {', '.join(shipped_names())})")
     with as_file(files("dgnet.mesh") / "files" / f"{name}.npz") as path:

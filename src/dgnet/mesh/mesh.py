@@ -10,27 +10,38 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
-from math import factorial
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
+from numpy.typing import ArrayLike
 from scipy.spatial import Delaunay, QhullError
 
 from dgnet.errors import InputError
+from dgnet.mesh.checks import check_connectivity, checked_arrays, facet_keys, longest_edge, oriented, signed_volumes
+from dgnet.mesh.locate import from_cells
 
 ALL = "boundary"
 """Reserved boundary name: every boundary facet, named or not."""
 
-_DEGENERATE = 1e-12  # cell volume below this times (longest edge)^d counts as zero
-
 
 @dataclass(frozen=True, eq=False)
 class Mesh:
-    """Points [N, d], cells [K, d+1] (oriented at construction) and named boundaries (name -> facets [F, d]).
+    """Triangles in the plane (d = 2) or tetrahedra in space (d = 3), with named boundaries and regions; it never changes.
 
-    Facets may be given in any order and orientation; they are stored with outward normals. Bad input raises
-    `InputError` naming the node, cell or boundary. `regions` names sets of cells (index arrays).
+    - `points`: coordinates of the nodes [N, d], in the unit of length of the problem
+    - `cells`: the nodes of each cell [K, d+1], in any order; they are oriented here
+    - `boundaries`: name -> facets [F, d] as nodes, in any order and orientation; stored with outward normals
+    - `regions`: name -> cells [R], for example of one material
+
+    Bad input raises `InputError` naming the node, cell or boundary.
+
+        >>> import dgnet as dg
+        >>> square = dg.Mesh([[0, 0], [1, 0], [1, 1], [0, 1]], [[0, 1, 2], [0, 2, 3]], {"floor": [[0, 1]]})
+        >>> square
+        Mesh(4 nodes, 2 triangles, boundaries: floor)
+        >>> square.interpolate([0.0, 1.0, 1.0, 0.0], [[0.25, 0.5]])
+        array([0.25])
+        >>> square.refined().n_nodes
+        9
     """
 
     points: np.ndarray
@@ -39,12 +50,12 @@ class Mesh:
     regions: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        points, cells = _checked_arrays(self.points, self.cells)
+        points, cells = checked_arrays(self.points, self.cells)
         points.setflags(write=False)
         object.__setattr__(self, "points", points)
-        object.__setattr__(self, "cells", _oriented(points, cells))
+        object.__setattr__(self, "cells", oriented(points, cells))
         self.cells.setflags(write=False)
-        _check_connectivity(points, self.cells)
+        check_connectivity(points, self.cells)
         _ = self._facets_and_owners  # fails here, not later, where more than two cells share a facet
         object.__setattr__(self, "boundaries", self._named_facets(self.boundaries))
         regions = {}
@@ -76,7 +87,7 @@ class Mesh:
             cells = Delaunay(points).simplices.astype(np.int64)
         except QhullError as error:
             raise InputError(f"the {len(points)} points span no {points.shape[1]}D region to triangulate") from error
-        keep = np.abs(_signed_volumes(points, cells)) > 1e-9 * _longest_edge(points, cells) ** points.shape[1]
+        keep = np.abs(signed_volumes(points, cells)) > 1e-9 * longest_edge(points, cells) ** points.shape[1]
         return cls(points, cells[keep], boundaries or {})
 
     # ------------------------------------------------------------------ sizes
@@ -102,7 +113,7 @@ class Mesh:
     @cached_property
     def volumes(self) -> np.ndarray:
         """Cell areas or volumes [K], all positive."""
-        return _signed_volumes(self.points, self.cells)
+        return signed_volumes(self.points, self.cells)
 
     @cached_property
     def gradients(self) -> np.ndarray:
@@ -120,7 +131,7 @@ class Mesh:
     def edges(self) -> np.ndarray:
         """Undirected edges [E, 2], i < j, sorted."""
         pairs = np.concatenate([self.cells[:, list(p)] for p in combinations(range(self.dim + 1), 2)])
-        keys = np.unique(_facet_keys(np.sort(pairs, axis=1), self.n_nodes))
+        keys = np.unique(facet_keys(np.sort(pairs, axis=1), self.n_nodes))
         return np.stack([keys // self.n_nodes, keys % self.n_nodes], axis=1)
 
     @cached_property
@@ -160,7 +171,7 @@ class Mesh:
         facets = np.concatenate([self.cells[:, c] for c in corners])
         owner = np.tile(np.arange(self.n_cells), d + 1)
         key = np.sort(facets, axis=1)
-        _, first, count = np.unique(_facet_keys(key, self.n_nodes), return_index=True, return_counts=True)
+        _, first, count = np.unique(facet_keys(key, self.n_nodes), return_index=True, return_counts=True)
         if (count > 2).any():
             nodes = key[first[np.argmax(count > 2)]]
             raise InputError(f"more than two cells share the facet of nodes {nodes.tolist()}")
@@ -240,7 +251,7 @@ class Mesh:
         index = np.searchsorted(self.edges @ np.array([self.n_nodes, 1]), keys)
         return np.bincount(index, np.concatenate(weights), minlength=len(self.edges))
 
-    # ------------------------------------------------------------------ refinement and location
+    # ------------------------------------------------------------------ refinement
 
     def refined(self, times: int = 1) -> Mesh:
         """Regular refinement (4 triangles or 8 tetrahedra per cell). The old nodes stay the first N nodes."""
@@ -249,11 +260,28 @@ class Mesh:
             mesh = _refine_once(mesh)
         return mesh
 
+    def interpolate(self, values: ArrayLike, points: ArrayLike) -> np.ndarray:
+        """Nodal values [N] or [..., N, F] (as `rollout` gives them) at points [P, d], linear in each cell: [P] or [..., P, F].
+
+        A point outside of the mesh is an `InputError`.
+        """
+        v, x = np.asarray(values), np.asarray(points, dtype=np.float64)
+        axis = max(0, v.ndim - 2)
+        if not v.ndim or v.shape[axis] != self.n_nodes:
+            raise InputError(f"values must be [{self.n_nodes}] or [..., {self.n_nodes}, fields], got {list(v.shape)}")
+        if x.ndim != 2 or x.shape[1] != self.dim or not np.isfinite(x).all():
+            raise InputError(f"points must be finite numbers [P, {self.dim}], got {list(x.shape)}")
+        matrix, outside = from_cells(self.points, self.cells, x)
+        if len(outside):
+            raise InputError(f"point {outside[0]} at {x[outside[0]].tolist()} lies outside of the mesh")
+        moved = np.moveaxis(v, axis, 0)
+        return np.moveaxis((matrix @ moved.reshape(len(moved), -1)).reshape(len(x), *moved.shape[1:]), 0, axis)
+
     # ------------------------------------------------------------------ helpers
 
     def _match_facets(self, facets: np.ndarray, name: str) -> np.ndarray:
-        key = _facet_keys(np.sort(self.boundary_facets, axis=1), self.n_nodes)
-        want = _facet_keys(np.sort(facets, axis=1), self.n_nodes)
+        key = facet_keys(np.sort(self.boundary_facets, axis=1), self.n_nodes)
+        want = facet_keys(np.sort(facets, axis=1), self.n_nodes)
         order = np.argsort(key)
         if len(key) == 0:
             raise InputError(f"boundary '{name}' names facets, but the mesh has no boundary")
@@ -299,109 +327,6 @@ def circumcentres(x: np.ndarray) -> np.ndarray:
     edge = x[:, 1:] - x[:, :1]
     half = 0.5 * (edge**2).sum(axis=2)
     return x[:, 0] + np.linalg.solve(edge, half[:, :, None])[:, :, 0]
-
-
-def _signed_volumes(points: np.ndarray, cells: np.ndarray) -> np.ndarray:
-    x = points[cells]
-    return np.linalg.det(x[:, 1:] - x[:, :1]) / factorial(points.shape[1])
-
-
-def _longest_edge(points: np.ndarray, cells: np.ndarray) -> np.ndarray:
-    x = points[cells]
-    pairs = combinations(range(x.shape[1]), 2)
-    return np.max([np.linalg.norm(x[:, i] - x[:, j], axis=1) for i, j in pairs], axis=0)
-
-
-def _checked_arrays(points: np.ndarray, cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    try:
-        points, cells = np.array(points, dtype=np.float64), np.array(cells)
-    except (TypeError, ValueError) as error:
-        raise InputError("points and cells must be rectangular arrays of numbers") from error
-    if points.ndim != 2 or points.shape[1] not in (2, 3):
-        raise InputError(f"points must have shape [N, 2] or [N, 3], got {list(points.shape)}")
-    dim = points.shape[1]
-    if cells.ndim != 2 or cells.shape[1] != dim + 1 or not len(cells):
-        raise InputError(f"cells of a {dim}D mesh must have shape [K, {dim + 1}] with K > 0, got {list(cells.shape)}")
-    if not np.issubdtype(cells.dtype, np.integer):
-        raise InputError(f"cells must be integers, got {cells.dtype}")
-    cells = cells.astype(np.int64)
-    bad = np.flatnonzero(~np.isfinite(points).all(axis=1))
-    if bad.size:
-        raise InputError(f"node {bad[0]} has a coordinate that is not a finite number")
-    if cells.min() < 0 or cells.max() >= len(points):
-        k = int(np.flatnonzero((cells < 0).any(1) | (cells >= len(points)).any(1))[0])
-        raise InputError(f"cell {k} names nodes {cells[k].tolist()}, but the mesh has {len(points)} nodes")
-    used = np.zeros(len(points), dtype=bool)
-    used[cells.ravel()] = True
-    if not used.all():
-        raise InputError(f"node {int(np.argmin(used))} belongs to no cell")
-    order = np.lexsort(points.T)
-    same = np.flatnonzero((np.diff(points[order], axis=0) == 0).all(axis=1))
-    if same.size:
-        i, j = sorted((int(order[same[0]]), int(order[same[0] + 1])))
-        raise InputError(f"nodes {i} and {j} are at the same point")
-    return points, cells
-
-
-def _oriented(points: np.ndarray, cells: np.ndarray) -> np.ndarray:
-    """Cells reordered so that every volume is positive; degenerate cells are an error."""
-    ordered = np.sort(cells, axis=1)
-    repeated = np.flatnonzero((np.diff(ordered, axis=1) == 0).any(axis=1))
-    if repeated.size:
-        raise InputError(f"cell {repeated[0]} names a node twice: {cells[repeated[0]].tolist()}")
-    _, first, count = np.unique(ordered, axis=0, return_index=True, return_counts=True)
-    if (count > 1).any():
-        k = first[np.argmax(count > 1)]
-        raise InputError(f"cell {k} (nodes {cells[k].tolist()}) occurs more than once")
-    volumes = _signed_volumes(points, cells)
-    flat = np.flatnonzero(np.abs(volumes) <= _DEGENERATE * _longest_edge(points, cells) ** points.shape[1])
-    if flat.size:
-        raise InputError(f"cell {flat[0]} (nodes {cells[flat[0]].tolist()}) is degenerate: its volume is {volumes[flat[0]]:.3g}")
-    flip = volumes < 0
-    cells = cells.copy()
-    cells[flip, :2] = cells[flip, 1::-1]
-    return cells
-
-
-def _check_connectivity(points: np.ndarray, cells: np.ndarray) -> None:
-    n = len(points)
-    row, col = np.repeat(cells[:, 0], cells.shape[1] - 1), cells[:, 1:].ravel()
-    graph = coo_array((np.ones(len(row)), (row, col)), shape=(n, n)).tocsr()
-    parts, label = connected_components(graph, directed=False)
-    if parts > 1:
-        stray = int(np.flatnonzero(label != label[0])[0])
-        raise InputError(f"the mesh falls into {parts} disconnected parts: node {stray} cannot be reached from node 0")
-    _check_overlap(points, cells)
-
-
-def _check_overlap(points: np.ndarray, cells: np.ndarray) -> None:
-    """A facet shared by two cells on the same side means that one of them is folded over the other (inverted)."""
-    d = points.shape[1]
-    facets = np.concatenate([np.delete(cells, k, axis=1) for k in range(d + 1)])
-    apex = np.concatenate([cells[:, k] for k in range(d + 1)])
-    owner = np.tile(np.arange(len(cells)), d + 1)
-    key = np.sort(facets, axis=1)
-    number = _facet_keys(key, len(points))
-    order = np.argsort(number, kind="stable")
-    pair = np.flatnonzero(np.diff(number[order]) == 0)
-    a, b = order[pair], order[pair + 1]
-    base = points[key[a]]
-    side_a = np.linalg.det(np.concatenate([base[:, 1:], points[apex[a]][:, None]], axis=1) - base[:, :1])
-    side_b = np.linalg.det(np.concatenate([base[:, 1:], points[apex[b]][:, None]], axis=1) - base[:, :1])
-    folded = np.flatnonzero(np.sign(side_a) == np.sign(side_b))
-    if folded.size:
-        i, j = int(owner[a[folded[0]]]), int(owner[b[folded[0]]])
-        raise InputError(f"cell {j} is inverted: it overlaps cell {i} across their shared facet")
-
-
-def _facet_keys(sorted_facets: np.ndarray, n: int) -> np.ndarray:
-    """One sortable integer per facet."""
-    if n ** sorted_facets.shape[1] >= 2**63:
-        raise InputError(f"the mesh has {n} nodes; in 3D at most two million are possible")
-    key = sorted_facets[:, 0].astype(np.int64)
-    for k in range(1, sorted_facets.shape[1]):
-        key = key * n + sorted_facets[:, k]
-    return key
 
 
 def _mixed_shares_2d(mesh: Mesh) -> np.ndarray:

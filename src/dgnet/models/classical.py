@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
+from dgnet.errors import InputError
 from dgnet.green import GreenSolver
+from dgnet.operators import check_scheme
 from dgnet.problems import CONSISTENT, LUMPED, Discretisation
 
 Tensor = torch.Tensor
@@ -52,6 +54,11 @@ class Classical:
 
     def step(self, state: GreenSolver, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
         return state.step(u, source, t, damped=k < self.damped_start)
+
+    def __post_init__(self) -> None:
+        check_scheme(CONSISTENT if self.consistent is None else self.consistent)
+        if self.damped_start < 0:
+            raise InputError(f"damped_start must not be negative, got {self.damped_start}")
 
     def capturable(self, state: GreenSolver) -> bool:
         p = state.problem

@@ -5,6 +5,7 @@ from dgnet.operators.assembly import (
     Geometry,
     advection,
     boundary_flux,
+    check_scheme,
     facet_load,
     facet_mass,
     gradient,
@@ -16,5 +17,5 @@ from dgnet.operators.assembly import (
 )
 from dgnet.operators.sparse import EdgeMatrix, Pattern
 
-__all__ = ["Array", "EdgeMatrix", "Geometry", "Pattern", "advection", "boundary_flux", "facet_load", "facet_mass", "gradient",
-           "lumped", "mass", "mass_range", "nodal_velocity", "stiffness"]
+__all__ = ["Array", "EdgeMatrix", "Geometry", "Pattern", "advection", "boundary_flux", "check_scheme", "facet_load",
+           "facet_mass", "gradient", "lumped", "mass", "mass_range", "nodal_velocity", "stiffness"]

@@ -31,6 +31,17 @@ Tensor = torch.Tensor
 Array = float | Sequence[float] | Sequence[Sequence[float]] | np.ndarray | Tensor
 """Anything that `torch.as_tensor` reads; each function names the shapes that it takes."""
 
+FORMS = ("galerkin", "skew", "upwind")
+"""Of the advection, see `advection`."""
+
+
+def check_scheme(consistent: float = 1.0, form: str = "galerkin") -> None:
+    """Refuse a mass or an advection that does not exist."""
+    if not 0 <= consistent <= 1:
+        raise InputError(f"the consistent share of the mass must lie in [0, 1], got {consistent}")
+    if form not in FORMS:
+        raise InputError(f"unknown advection form '{form}' (known: {', '.join(FORMS)})")
+
 
 @dataclass(frozen=True, eq=False)
 class Geometry:
@@ -126,8 +137,7 @@ def mass(geometry: Geometry, consistent: float = 1.0, weight: Tensor | None = No
 
     `weight` [N] (nodal) or [K] (per cell) multiplies the integrand through its cell averages. Row sums do not depend on c.
     """
-    if not 0 <= consistent <= 1:
-        raise InputError(f"the consistent share of the mass must lie in [0, 1], got {consistent}")
+    check_scheme(consistent)
     d = geometry.dim
     scale = geometry.exact.volumes
     if weight is not None:
@@ -205,14 +215,13 @@ def advection(geometry: Geometry, velocity: Array, form: str = "galerkin", weigh
     at = v[..., geometry.cells, :]  # [..., K, d+1, d]
     if weight is not None:
         at = at * weight[:, None, None]
+    check_scheme(form=form)
     if form == "upwind":
         return _upwind(exact, at).to(geometry.dtype)
     moment = (at.sum(-2, keepdim=True) + at) * (exact.volumes / ((d + 1) * (d + 2)))[:, None, None]
     C = EdgeMatrix.from_cells(geometry.pattern, torch.einsum("...kid,kjd->...kij", moment, g))
     if form == "skew":
         C = (C - C.mT) * 0.5 + boundary_flux(exact, v) * 0.5
-    elif form != "galerkin":
-        raise InputError(f"unknown advection form '{form}' (known: galerkin, skew, upwind)")
     return C.to(geometry.dtype)
 
 

@@ -4,8 +4,10 @@ from dgnet.problems.conditions import Condition, Dirichlet, Neumann, Periodic, R
 from dgnet.problems.discretisation import CONSISTENT, DOUBLE, LUMPED, SINGLE, WORKING, Discretisation
 from dgnet.problems.flow import HeldFlow, given_velocity
 from dgnet.problems.pde import PDE
+from dgnet.problems.phase import PhaseChange
 from dgnet.problems.sources import FunctionSource, Source, panels_for, sample, step_average
+from dgnet.problems.spot_table import SpotTable
 
 __all__ = ["CONSISTENT", "DOUBLE", "LUMPED", "PDE", "SINGLE", "WORKING", "Condition", "Dirichlet", "Discretisation",
-           "FunctionSource", "HeldFlow", "Neumann", "Periodic", "Robin", "Source", "given_velocity",
+           "FunctionSource", "HeldFlow", "Neumann", "Periodic", "PhaseChange", "Robin", "Source", "SpotTable", "given_velocity",
            "panels_for", "sample", "step_average"]

@@ -23,7 +23,18 @@ from scipy.spatial import cKDTree
 
 from dgnet.errors import InputError
 from dgnet.mesh import Mesh
-from dgnet.operators import EdgeMatrix, Geometry, advection, facet_load, facet_mass, mass, mass_range, nodal_velocity, stiffness
+from dgnet.operators import (
+    EdgeMatrix,
+    Geometry,
+    advection,
+    check_scheme,
+    facet_load,
+    facet_mass,
+    mass,
+    mass_range,
+    nodal_velocity,
+    stiffness,
+)
 from dgnet.problems.conditions import Condition, Dirichlet, Neumann, Periodic, Robin, Value
 from dgnet.problems.pde import PDE, Array, Velocity
 
@@ -38,10 +49,24 @@ SINGLE, DOUBLE = 100.0, 1e10
 
 @dataclass(frozen=True, eq=False)
 class Discretisation:
-    """Mesh + PDE + conditions + dt. `consistent` is the consistent share of the mass matrix (1 Galerkin, 0 lumped).
+    """A problem to step in time (`dgnet.Problem`): mesh, equation, conditions and time step as matrices and loads.
 
-    `advection_form` is one of galerkin, skew, upwind. States and sources are [batch, node, field] at the mesh's nodes;
-    `restrict` and `expand` map them to the degrees of freedom, which differ only where boundaries are periodic.
+    - `mesh`: where
+    - `pde`: the equation
+    - `conditions`: on named boundaries; boundaries without one are insulated (zero flux)
+    - `dt`: length of a step, in the unit of time of the equation
+    - `consistent`: share of the consistent mass matrix: 1 Galerkin, 0 lumped
+    - `advection_form`: galerkin (second order), skew (makes no energy) or upwind (first order, no overshoots)
+    - `dtype`: precision of the matrices; steps are computed in double precision wherever single does not hold them (`held`)
+    - `device`: of the matrices, as torch names it
+
+    States and sources are [batch, node, field] at the mesh's nodes; `restrict` and `expand` map them to the degrees of freedom,
+    which differ only where boundaries are periodic.
+
+        >>> import dgnet as dg
+        >>> rod = dg.Problem(dg.box((8, 2)), dg.PDE(diffusion=0.1), [dg.Dirichlet("left", 1.0)], dt=0.05)
+        >>> rod.mass.row_sums().sum().round(decimals=6).item()  # the area
+        1.0
     """
 
     mesh: Mesh
@@ -56,6 +81,7 @@ class Discretisation:
     def __post_init__(self) -> None:
         if not (isfinite(self.dt) and self.dt > 0):
             raise InputError(f"the time step must be positive, got {self.dt}")
+        check_scheme(self.consistent, self.advection_form)
         known = self.pde.fields
         for c in self.conditions:
             names = [c.boundary, c.partner] if isinstance(c, Periodic) else [c.boundary]

@@ -34,7 +34,23 @@ Reaction = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, eq=False)
 class PDE:
-    """See the module's equation. A coefficient that is zero or None does not enter the operators."""
+    """What is known of the physics, before any mesh: c (du/dt + v . grad u) = div(D grad u) - k u + r(u) + f.
+
+    A coefficient is shared by all fields or given per field as a mapping from names; omitted terms are zero.
+
+    - `fields`: names of the fields, at least one
+    - `diffusion`: D, a number, one per cell [K], a symmetric tensor [d, d] or one per cell [K, d, d]; length2/time, or the
+      conductivity in W/m/K with a heat capacity
+    - `velocity`: v, constant [d], nodal [N, d] or a function of time that returns [N, d] or, one per trajectory, [batch, N, d];
+      length/time
+    - `decay`: k, a number or one per node [N]; 1/time, or W/m3/K with a heat capacity
+    - `reaction`: r, a function of the local state [..., F] -> [..., F] in torch; field/time, or W/m3 with a heat capacity
+    - `capacity`: c, a number or one per cell [K]; 1, or density times specific heat in J/m3/K
+
+        >>> import dgnet as dg
+        >>> heat = dg.PDE(("T",), diffusion=1.4e-5)
+        >>> waves = dg.PDE(("u", "v"), diffusion={"u": 1e-3, "v": 0.0}, reaction=lambda s: s - s**3)
+    """
 
     fields: tuple[str, ...] = ("u",)
     diffusion: Coefficient = 0.0
@@ -48,6 +64,9 @@ class PDE:
             raise InputError(f"a PDE needs distinct field names, got {list(self.fields)}")
         for name in ("diffusion", "decay", "capacity"):
             value = getattr(self, name)
+            if any(callable(v) for v in (value.values() if isinstance(value, Mapping) else (value,))):
+                raise InputError(f"{name} must be numbers, not a function: give its values in the cells (mesh.centroids) or nodes; "
+                                 "coefficients that change with the solution are not known here")
             if isinstance(value, Mapping):
                 strange = set(value) - set(self.fields)
                 if strange:

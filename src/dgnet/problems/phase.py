@@ -19,9 +19,19 @@ Tensor = torch.Tensor
 
 @dataclass(frozen=True)
 class PhaseChange:
-    """Densities in kg/m^3, capacities in J/(kg K), conductivities in W/(m K), latent heat in J/kg, temperatures in K.
+    """A material that melts; for the reference solver (`dgnet.reference.phase.solve`); models have no such term.
 
-    `width` is the range of temperatures over which three quarters of the material melt.
+    - `temperature`: of melting, K
+    - `width`: the range of temperatures over which three quarters of the material melt, K
+    - `latent_heat`: J/kg
+    - `density`: kg/m3
+    - `capacity_solid`, `capacity_liquid`: J/(kg K)
+    - `conductivity_solid`, `conductivity_liquid`: W/(m K)
+
+        >>> import dgnet as dg, torch
+        >>> ice = dg.PhaseChange(273.15, 1.0, 334e3, 917.0, 2100.0, 4200.0, 2.2, 0.6)
+        >>> ice.fraction(torch.tensor([200.0, 273.15, 300.0]))
+        tensor([0.0000, 0.5000, 1.0000])
     """
 
     temperature: float

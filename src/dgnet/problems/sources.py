@@ -26,7 +26,15 @@ class Source(Protocol):
 
 
 class FunctionSource:
-    """One trajectory, one field, from a plain function f(x [N, d], t: float) -> [N]."""
+    """A source of one field in one trajectory from a plain function.
+
+    - `function`: f(x, t) of points x [N, d] and one time t, returns [N]; field/time, or W/m3 with a heat capacity
+
+        >>> import dgnet as dg, torch
+        >>> lamp = dg.FunctionSource(lambda x, t: torch.exp(-((x[:, 0] - t) ** 2)))
+        >>> lamp(torch.zeros(5, 2), torch.tensor([0.0, 1.0])).shape  # [trajectory, time, node, field]
+        torch.Size([1, 2, 5, 1])
+    """
 
     def __init__(self, function: Callable[[Tensor, float], Tensor]) -> None:
         self.function = function
@@ -36,10 +44,21 @@ class FunctionSource:
 
 
 def step_average(source: Source, x: Tensor, start: Tensor, dt: float, panels: int = 1, order: int = 4) -> Tensor:
-    """(1/dt) * integral of f over [start, start + dt] for each start [T]: the Duhamel term of a step, [B, T, N, F].
+    """(1/dt) * integral of f over [start, start + dt] for each start: what a step sees of a source, [B, T, N, F].
 
-    Composite Gauss-Legendre: `panels` sub-intervals with `order` points each, exact for polynomials of degree 2*order-1.
-    A source that crosses its own width w at speed c within a step needs about panels = c*dt/w (see `panels_for`).
+    Composite Gauss-Legendre, exact for polynomials of degree 2*order-1 in every panel.
+
+    - `source`: f(x, t) of points [N, d] and times [T], returns [B, T, N, F]
+    - `x`: points [N, d], usually `torch.tensor(mesh.points)`
+    - `start`: times at which the steps begin [T]
+    - `dt`: length of a step, time
+    - `panels`: parts that a step is cut into; a source that crosses its own width w at speed c needs about c*dt/w
+    - `order`: points in time per panel
+
+        >>> import dgnet as dg, torch
+        >>> ramp = dg.FunctionSource(lambda x, t: t + 0 * x[:, 0])
+        >>> dg.step_average(ramp, torch.zeros(1, 2), torch.tensor([0.0, 1.0]), dt=1.0).flatten()
+        tensor([0.5000, 1.5000])
     """
     if dt <= 0:
         raise InputError(f"the time step must be positive, got {dt}")

@@ -25,8 +25,19 @@ _PANELS = 10_000  # most pieces of one stretch of a path
 class SpotTable:
     """f(x, t) = sum of P(t) exp(-|x - p(t)|^2 / (2 r(t)^2)) from a table: p, r and P linear between rows, off outside them.
 
-    P is the source's own peak, in the unit of the equation's right-hand side: K/s for heat without a capacity (W/m^3 over rho c_p),
-    W/m^3 with one.
+    - `names`: of the spots [S]
+    - `times`: of the rows of each spot [R], increasing
+    - `values`: position p, radius r (lengths) and peak P of each row [R, d + 2]; P in the unit of the equation's right-hand side:
+      K/s for heat without a capacity (W/m3 over rho c_p), W/m3 with one
+
+    A source like any other, usually read from CSV:
+
+        >>> import dgnet as dg, pathlib
+        >>> rows = "t,x,y,radius,power", "0,0.1,0.5,0.2,30", "2,0.9,0.5,0.2,30"
+        >>> _ = pathlib.Path("spots.csv").write_text("\\n".join(rows))
+        >>> spots = dg.SpotTable.read(pathlib.Path("spots.csv"), dim=2)
+        >>> spots.at(spots.times[0][:1])[0, 0]  # x, y, radius, power
+        array([ 0.1,  0.5,  0.2, 30. ])
     """
 
     names: tuple[str, ...]

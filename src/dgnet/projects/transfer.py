@@ -10,11 +10,11 @@ from scipy.spatial import Delaunay, QhullError, cKDTree
 
 from dgnet.errors import InputError
 from dgnet.mesh import Mesh
+from dgnet.mesh.locate import from_cells, sparse_rows
 
 _SAME = 1e-3  # of the spacing: nodes nearer than this are the same (files often hold single precision)
 _SINGLE = 64  # up to so many points, each is left out by itself
 _FOLDS = 8  # otherwise groups of them
-_OUTSIDE = 1e-8
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,9 +58,9 @@ def transfer(mesh: Mesh, points: np.ndarray, cells: np.ndarray | None, where: st
         return Transfer(None, None if np.array_equal(order, np.arange(len(order))) else order, "given at the nodes")
     if cells is not None:
         matrix, outside = from_cells(points, _proper(points, cells, where), mesh.points)
-        return Transfer(matrix, None, f"interpolated linearly from another mesh ({len(points)} nodes)", outside)
+        return Transfer(matrix, None, f"interpolated linearly from another mesh ({len(points)} nodes)", len(outside))
     matrix, outside = from_cloud(points, mesh.points)
-    return Transfer(matrix, None, f"interpolated linearly between {len(points)} points", outside)
+    return Transfer(matrix, None, f"interpolated linearly between {len(points)} points", len(outside))
 
 
 def same_nodes(mesh: Mesh, points: np.ndarray) -> np.ndarray | None:
@@ -86,33 +86,8 @@ def _proper(points: np.ndarray, cells: np.ndarray, where: str) -> np.ndarray:
     return cells[keep].astype(np.int64)
 
 
-def from_cells(points: np.ndarray, cells: np.ndarray, targets: np.ndarray, block: int = 20_000) -> tuple[csr_array, int]:
-    """P1 interpolation [targets, points]; outside, the values at the edge of the nearest cell. And how many are outside."""
-    corner = points[cells]
-    inverse = np.linalg.inv(corner[:, 1:] - corner[:, :1])  # lambda_1.. = (x - x_0) inverse
-    tree = cKDTree(corner.mean(axis=1))
-    best = np.zeros(len(targets), dtype=np.int64)
-    weight = np.full((len(targets), cells.shape[1]), -np.inf)
-    todo = np.arange(len(targets))
-    for count in (8, 64, 400):
-        count = min(count, len(cells))
-        for at in range(0, len(todo), max(1, block * 8 // count)):
-            rows = todo[at:at + max(1, block * 8 // count)]
-            near = tree.query(targets[rows], count)[1].reshape(len(rows), count)
-            inner = np.einsum("rkd,rkde->rke", targets[rows][:, None] - corner[near, 0], inverse[near])
-            found = np.concatenate([1 - inner.sum(-1, keepdims=True), inner], axis=-1)
-            choice = found.min(-1).argmax(1)
-            best[rows], weight[rows] = near[np.arange(len(rows)), choice], found[np.arange(len(rows)), choice]
-        todo = todo[weight[todo].min(axis=1) < -_OUTSIDE]
-        if not len(todo) or count == len(cells):
-            break
-    inside = weight.clip(min=0.0)
-    inside /= inside.sum(axis=1, keepdims=True)
-    return _sparse(cells[best], inside, len(points)), len(todo)
-
-
-def from_cloud(points: np.ndarray, targets: np.ndarray) -> tuple[csr_array, int]:
-    """Linear between scattered points (Delaunay), the nearest one outside of their hull. And how many are outside."""
+def from_cloud(points: np.ndarray, targets: np.ndarray) -> tuple[csr_array, np.ndarray]:
+    """Linear between scattered points (Delaunay), the nearest one outside of their hull. And which are outside."""
     nearest = cKDTree(points).query(targets)[1]
     width = points.shape[1] + 1
     corners = np.repeat(nearest[:, None], width, axis=1)
@@ -133,12 +108,7 @@ def from_cloud(points: np.ndarray, targets: np.ndarray) -> tuple[csr_array, int]
         found[flat] = np.eye(1, width)
         corners[~outside] = np.where(flat[:, None], corners[~outside], hull.simplices[cell[~outside]])
         weight[~outside] = found
-    return _sparse(corners, weight, len(points)), int(outside.sum())
-
-
-def _sparse(columns: np.ndarray, weights: np.ndarray, width: int) -> csr_array:
-    rows = np.repeat(np.arange(len(columns)), columns.shape[1])
-    return csr_array((weights.ravel(), (rows, columns.ravel())), shape=(len(columns), width))
+    return sparse_rows(corners, weight, len(points)), np.flatnonzero(outside)
 
 
 # ---------------------------------------------------------------------- what it costs

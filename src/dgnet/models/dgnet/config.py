@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dgnet.errors import InputError
+from dgnet.operators import check_scheme
 
 DECODERS = ("structured", "edge", "none")
 REACTIONS = ("known", "learned", "none")
@@ -48,6 +49,7 @@ class DGNetConfig:
         for value, known, what in ((self.decoder, DECODERS, "decoder"), (self.reaction, REACTIONS, "reaction")):
             if value not in known:
                 raise InputError(f"unknown {what} '{value}' (known: {', '.join(known)})")
+        check_scheme(self.consistent, self.advection_form)
         if self.regions and not {"diffusion", "decay"} & set(self.calibrate):
             raise InputError("regions = true needs diffusion or decay among the calibrated coefficients")
         if self.early_steps and (self.early_steps < 2 or not (self.structured and self.learn_mass and self.green)):
