@@ -41,7 +41,7 @@ def test_the_tutorial_word_for_word(tmp_path: Path) -> None:
                           env={**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stdout + done.stderr
     scores = json.loads((tmp_path / "scores.json").read_text())["scores"]
-    assert scores["dgnet"]["fluctuation"] < 0.6 * scores["classical_consistent"]["fluctuation"]
+    assert scores["dgnet"]["rne_from_offset"] < 0.6 * scores["classical_consistent"]["rne_from_offset"]
     every = zip(*(scores[k]["trajectories"] for k in ("dgnet", "classical_consistent", "classical_lumped")), strict=True)
     assert all(ours < min(theirs) for ours, *theirs in every)
     for name in ("plate.pvd", "plate.gif", "mine.png", "run/report.html"):

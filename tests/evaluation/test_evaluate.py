@@ -38,11 +38,11 @@ def test_command_prints_scores_and_draws(folder: Path, monkeypatch: pytest.Monke
     assert command(monkeypatch, "evaluate", folder, "--json", folder / "x.json") == 0
     result, printed = json.loads((folder / "x.json").read_text()), capsys.readouterr().out
     assert result == json.loads((folder / "test.json").read_text()) and result["trajectories"] == 2
-    best = min(result["scores"][n]["fluctuation"] for n in ("classical_consistent", "classical_lumped"))
-    assert result["gain"] == result["scores"]["dgnet"]["fluctuation"] / best
+    best = min(result["scores"][n]["rne_from_offset"] for n in ("classical_consistent", "classical_lumped"))
+    assert result["error_ratio"] == result["scores"]["dgnet"]["rne_from_offset"] / best
     assert set(result["seconds"]) == set(result["scores"]) and min(result["seconds"].values()) > 0
     for row in result["scores"].values():
-        assert f"{row['fluctuation']:.3g}" in printed
+        assert f"{row['rne_from_offset']:.3g}" in printed
     assert sorted(p.name for p in (folder / "figures").iterdir()) == ["best.png", "error-in-time.png", "error-map.png", "worst.png"]
     for path in (folder / "figures").iterdir():
         assert path.name in printed
@@ -56,7 +56,7 @@ def test_scores_are_those_of_the_states(folder: Path, monkeypatch: pytest.Monkey
     result, states, data = module.evaluate(run, run.data)
     for name, s in states.items():
         assert s.shape == data.state.shape
-        assert result["scores"][name]["fluctuation"] == pytest.approx(rne(s, data.state, run.case.offsets), rel=1e-12)
+        assert result["scores"][name]["rne_from_offset"] == pytest.approx(rne(s, data.state, run.case.offsets), rel=1e-12)
     monkeypatch.setattr(module, "_BATCH_BYTES", 1.0)  # one trajectory at a time
     single = module.evaluate(run, run.data)[1]
     assert all(torch.allclose(single[name], s, rtol=1e-5, atol=1e-3) for name, s in states.items())
@@ -72,7 +72,7 @@ def test_figures_of_several_fields_and_of_one_trajectory(tmp_path: Path) -> None
     truth = torch.randn(1, 4, mesh.n_nodes, 2, generator=g)
     states = {name: truth + size * torch.randn(truth.shape, generator=g)
               for name, size in (("dgnet", 0.1), ("classical_consistent", 0.2), ("classical_lumped", 0.0))}
-    result = {"scores": {n: {"fluctuation": rne(s, truth)} for n, s in states.items()}, "scenario": "x", "size": "small",
+    result = {"scores": {n: {"rne_from_offset": rne(s, truth)} for n, s in states.items()}, "scenario": "x", "size": "small",
               "truth": "same-mesh", "split": "test"}
     seen: list[tuple[int, int]] = []
     written = figures.write(result, states, truth, mesh, 0.1, ("u", "v"), (0.0, 0.0), tmp_path,

@@ -134,8 +134,8 @@ def test_page_of_a_scenario(data: Path, tmp_path: Path, monkeypatch: pytest.Monk
     assert "report.html" in capsys.readouterr().out
     found, result = read(folder / "report.html"), json.loads((tmp_path / "x.json").read_text())
     assert len(found.images) == 6  # error in time, best, worst, map, spectrum, history
-    own = result["scores"]["dgnet"]["fluctuation"]
-    rival = min(result["scores"][n]["fluctuation"] for n in ("classical_consistent", "classical_lumped"))
+    own = result["scores"]["dgnet"]["rne_from_offset"]
+    rival = min(result["scores"][n]["rne_from_offset"] for n in ("classical_consistent", "classical_lumped"))
     assert page._percent(own) in found.words and page._percent(rival) in found.words
     ratio = rival / own
     word = "smaller error" if ratio >= 1.05 else "No better, no worse" if ratio > 0.95 else "larger error"
@@ -202,8 +202,8 @@ def test_page_of_a_project_names_coefficients_with_units(tmp_path: Path, monkeyp
     assert "reaction.csv" in found.words and "not part of this verdict" in found.words
     assert "was not told the reaction and the calibrated diffusion and the calibrated convection" in found.words
     result = scoring.evaluate(run, run.data)[0]
-    assert f"Told what was found, its error is {page._percent(result['told']['fluctuation'])}" in found.words
-    assert scoring.figures.TOLD in found.words and "were not told the reaction" in scoring.table(result)
+    assert f"Told what was found, its error is {page._percent(result['told']['rne_from_offset'])}" in found.words
+    assert scoring.TOLD in found.words and "were not told the reaction" in scoring.table(result)
     head = (folder / "page" / "reaction.csv").read_text().splitlines()[0]
     assert head == "T [K],r [K/s],standard deviation of r [K/s],share of training states"
     assert (folder / "page" / "reaction.png").exists() and len(found.images) == 6  # one test trajectory: no worst, but the reaction

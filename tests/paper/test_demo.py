@@ -49,7 +49,7 @@ def test_command_runs_from_data_to_test_and_again(tmp_path: Path, quick: None, m
     assert all(0 < s < 60 for s in record["seconds"].values()) and record["reused"] == []
     assert record["seconds"]["rollout_dgnet"] + record["seconds"]["rollout_classical"] < record["seconds"]["evaluate"]
     best = min(record["rne"]["classical_lumped"], record["rne"]["classical_consistent"])
-    assert record["gain"] == record["rne"]["dgnet"] / best and record["wins"] == (record["gain"] < 1)
+    assert record["error_ratio"] == record["rne"]["dgnet"] / best and record["wins"] == (record["error_ratio"] < 1)
     assert record["training"]["iterations"] == 8 and record["training"]["validation"] <= record["training"]["validation_classical"]
     assert set(record["kinds"]["test"]) - set(record["kinds"]["train"]) <= set(TEST_KINDS)
 
@@ -62,7 +62,7 @@ def test_command_runs_from_data_to_test_and_again(tmp_path: Path, quick: None, m
     assert rne(lumped, test.state, [AMBIENT]) == pytest.approx(record["rne"]["classical_lumped"], rel=1e-3)
 
     printed = capsys.readouterr().out
-    for word in ("never occur in training", f"{record['rne']['dgnet']:.5f}", f"{record['gain']:.2f}", "demo.gif",
+    for word in ("never occur in training", f"{record['rne']['dgnet']:.5f}", f"{record['error_ratio']:.2f}", "demo.gif",
                  "DGNet makes" if record["wins"] else "does NOT win"):
         assert word in printed
     _check_pictures(tmp_path)
@@ -121,7 +121,7 @@ def test_other_settings_train_anew_and_an_interrupted_run_goes_on(tmp_path: Path
 
 
 def test_table_is_plain_about_a_defeat() -> None:
-    record = {"rne": {"dgnet": 0.006, "classical_consistent": 0.004, "classical_lumped": 0.008}, "gain": 1.5, "wins": False,
+    record = {"rne": {"dgnet": 0.006, "classical_consistent": 0.004, "classical_lumped": 0.008}, "error_ratio": 1.5, "wins": False,
               "seconds": {"train": 1.0}, "trajectories": 4, "steps": 40, "nodes": 482, "truth": "converged",
               "kinds": {"train": ["orbit", "raster"], "test": ["orbit", "spline"]}}
     rows, sentences = module.table(record)

@@ -77,7 +77,7 @@ def test_a_packed_folder_says_what_its_cell_says(cell: Path, shelf: Path) -> Non
     assert (card.sharing, card.hardware, card.notes) == (3, record["hardware"], ("a trial",))
     assert card.minutes == record["seconds"]["train"] / 60 and card.test_trajectories == 3
     for name in ("dgnet", "classical_consistent", "classical_lumped"):
-        assert card.figures[name]["fluctuation"] == record["scores"][name]["fluctuation"]
+        assert card.figures[name]["rne_from_offset"] == record["scores"][name]["rne_from_offset"]
         assert len(card.figures[name]["trajectories"]) == 3
     assert "iterations" not in (folder / "card.json").read_text()  # places in a recipe, not updates
     assert str(cell.parent) not in (folder / "run.toml").read_text() and Run.open(folder).settings.data == ""
@@ -90,7 +90,7 @@ def test_the_list_holds_figures_sizes_and_what_is_missing(shelf: Path, tmp_path:
     printed = dgnet("pretrained", "--folder", shelf, "--json", tmp_path / "x.json", "--markdown", tmp_path / "x.md")
     card, text = pretrained.shipped(shelf)[0], (tmp_path / "x.md").read_text()
     assert json.loads((tmp_path / "x.json").read_text())[0]["sha256"] == card.sha256
-    for part in (f"{card.figures['dgnet']['fluctuation']:.3g}"[:4], "shared by 3", "a trial", f"{card.bytes / 1024:.0f}"):
+    for part in (f"{card.figures['dgnet']['rne_from_offset']:.3g}"[:4], "shared by 3", "a trial", f"{card.bytes / 1024:.0f}"):
         assert part in text
     assert "laser-heat (small)" in text and "Not trained yet" in printed
     assert text.count("--device cuda") == 2 * len(names())  # nothing here is of the paper's size
@@ -141,8 +141,8 @@ def test_round_trip_agrees_with_the_card_and_with_full_precision(cell: Path, she
     assert result["agrees"] and not result["subset"] and result["trajectories"] == 3
     assert [p.name for p in place.iterdir()] == ["laser-heat-small-same-mesh-test-3.h5"]
     assert "agree with the card's figures within 2%" in printed and "whole test set" in printed
-    full = json.loads((cell / "cell.json").read_text())["scores"]["dgnet"]["fluctuation"]  # weights in single precision
-    assert result["scores"]["dgnet"]["fluctuation"] == pytest.approx(full, rel=0.01)
+    full = json.loads((cell / "cell.json").read_text())["scores"]["dgnet"]["rne_from_offset"]  # weights in single precision
+    assert result["scores"]["dgnet"]["rne_from_offset"] == pytest.approx(full, rel=0.01)
     assert len(list(folder.iterdir())) == 3  # nothing is written beside shipped weights
 
 
@@ -170,14 +170,14 @@ def test_a_subset_is_compared_trajectory_by_trajectory(cell: Path, shelf: Path, 
 def test_other_figures_are_said_to_differ(cell: Path, copy: Path, tmp_path: Path) -> None:
     card = json.loads((copy / "card.json").read_text())
     card["figures"]["dgnet"] |= {"rne": 1.03 * card["figures"]["dgnet"]["rne"]}
-    card["figures"]["classical_lumped"] |= {"rne": None, "fluctuation": None}
+    card["figures"]["classical_lumped"] |= {"rne": None, "rne_from_offset": None}
     (copy / "card.json").write_text(json.dumps(card))
     result = pretrained.check(copy, data=cell.parents[1] / "data" / "few-3")
     assert not result["agrees"] and 0.02 < result["deviation"]["dgnet"] < 0.04
     assert result["deviation"]["classical_lumped"] == np.inf and result["deviation"]["classical_consistent"] < 1e-3
     assert "DIFFER" in pretrained.table(result) and "rounding" not in pretrained.verdict(result)
     for figures in (result["scores"], result["card"]["figures"]):
-        figures["dgnet"]["fluctuation"] = 1e-5
+        figures["dgnet"]["rne_from_offset"] = 1e-5
     result["deviation"] = {"dgnet": 0.3, "classical_consistent": 0.0}
     assert "rounding in single precision" in pretrained.verdict(result)
 
@@ -283,8 +283,8 @@ def test_something_ships_and_the_page_is_that_of_the_cards() -> None:
     cards = pretrained.shipped()
     assert {"laser-heat-converged", "allen-cahn-converged", "fisher-kpp-converged"} <= set(SHIPPED)
     for c in cards:
-        errors = [c.figures[name]["fluctuation"] or np.inf for name in ("classical_consistent", "classical_lumped")]
-        assert c.gain == pytest.approx(c.figures["dgnet"]["fluctuation"] / min(errors), rel=1e-6)
+        errors = [c.figures[name]["rne_from_offset"] or np.inf for name in ("classical_consistent", "classical_lumped")]
+        assert c.error_ratio == pytest.approx(c.figures["dgnet"]["rne_from_offset"] / min(errors), rel=1e-6)
     page = Path(__file__).parents[2] / "docs" / "results" / "pretrained.md"
     assert page.read_text() == pretrained.markdown(cards), "write it again: dgnet pretrained --markdown docs/results/pretrained.md"
     assert {(c.scenario, c.truth) for c in cards}.isdisjoint(pretrained.missing(cards))

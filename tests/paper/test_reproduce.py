@@ -104,7 +104,7 @@ def test_table_main(place: Path) -> None:
     cell = record(place, "train_allen-cahn_small_converged_dgnet_s0_d1_f0.0001")
     assert set(cell["scores"]) == {"classical_consistent", "classical_lumped", "dgnet"}
     row = cell["scores"]["dgnet"]
-    assert {"mse", "log10_mse", "rne", "rne_final", "fluctuation", "until", "until_share", "seconds"} <= set(row)
+    assert {"mse", "log10_mse", "rne", "rne_final", "rne_from_offset", "until", "until_share", "seconds"} <= set(row)
     assert row["log10_mse"] == pytest.approx(np.log10(row["mse"]))
     assert cell["sharing"] == 3 and cell["budget"] == 60 and cell["parameters"] > 0 and cell["iterations"] >= 1
     assert {"generate", "train", "evaluate", "total"} <= set(cell["seconds"]) and cell["hardware"] and cell["version"]
@@ -151,7 +151,7 @@ def test_table_robustness(place: Path) -> None:
     twice = record(place, "robust_laser-heat-3d_small_converged_dgnet_s0_x1-2-1_d1_f0.0001")
     once = record(place, "train_laser-heat-3d_small_converged_dgnet_s0_d1_f0.0001")
     # the problem is linear: twice the power is twice the field above ambient and twice its error
-    assert twice["scores"]["dgnet"]["fluctuation"] == pytest.approx(once["scores"]["dgnet"]["fluctuation"], rel=1e-2)
+    assert twice["scores"]["dgnet"]["rne_from_offset"] == pytest.approx(once["scores"]["dgnet"]["rne_from_offset"], rel=1e-2)
     assert twice["scores"]["dgnet"]["mse"] == pytest.approx(4 * once["scores"]["dgnet"]["mse"], rel=2e-2)
 
 
@@ -160,8 +160,8 @@ def test_ablation(place: Path) -> None:
     scores = {}
     for v in ("", "-A", "-B", "-C", "-D"):
         cell = record(place, f"train_laser-heat_small_converged_dgnet-paper{v}_s0_d1_f0.0001")
-        scores[v] = cell["scores"][f"dgnet-paper{v}"]["fluctuation"]
-    lumped = record(place, "classical_laser-heat_small_converged_classical_s0_d1")["scores"]["classical_lumped"]["fluctuation"]
+        scores[v] = cell["scores"][f"dgnet-paper{v}"]["rne_from_offset"]
+    lumped = record(place, "classical_laser-heat_small_converged_classical_s0_d1")["scores"]["classical_lumped"]["rne_from_offset"]
     assert scores[""] <= 1.05 * lumped and scores["-D"] > lumped  # without Green there is no solver to fall back on
     assert [Path(p).name for p in found["figures"]] == ["ablation-small-converged.png"]
 
@@ -205,13 +205,13 @@ def test_dgnet_and_long(place: Path) -> None:
 
 
 def test_the_page_of_dgnet(place: Path, tmp_path: Path) -> None:
-    """From cells: gain, the paper's figure, several seeds, and what was not run."""
+    """From cells: the error ratio, the paper's figure, several seeds, and what was not run."""
     reproduce(place, "table-main", "--scenarios", "allen-cahn", "--models", "dgnet")
     made = record(place, "train_allen-cahn_small_converged_dgnet_s0_d1_f0.0001")
     for seed, rne in ((0, 0.012), (1, 0.014)):
         cell = Cell("train", "allen-cahn", "paper", "same-mesh", "dgnet", seed)
-        scores = {"dgnet": {"fluctuation": rne, "rne": 0.003}, "classical_consistent": {"fluctuation": 0.026, "rne": 0.026},
-                  "classical_lumped": {"fluctuation": None, "rne": None}}
+        scores = {"dgnet": {"rne_from_offset": rne, "rne": 0.003}, "classical_consistent": {"rne_from_offset": 0.026, "rne": 0.026},
+                  "classical_lumped": {"rne_from_offset": None, "rne": None}}
         folder = tmp_path / "cells" / cell.tag
         folder.mkdir(parents=True)
         (folder / "cell.json").write_text(json.dumps(
@@ -272,7 +272,7 @@ def test_tradeoff(place: Path) -> None:
     cell = record(place, "tradeoff_laser-heat_small_converged_dgnet_s0_d1_f0.0001")
     rows = cell["result"]["rows"]
     assert {"dgnet", "classical", "reference"} == {r["solver"] for r in rows} and "run" not in cell["result"]
-    error = record(place, "train_laser-heat_small_converged_dgnet_s0_d1_f0.0001")["scores"]["dgnet"]["fluctuation"]
+    error = record(place, "train_laser-heat_small_converged_dgnet_s0_d1_f0.0001")["scores"]["dgnet"]["rne_from_offset"]
     assert rows[0]["error"] == pytest.approx(error, rel=1e-3)  # two ways to judge the same model
     assert any("tradeoff-laser-heat" in p for p in found["figures"])
 
@@ -355,7 +355,7 @@ def test_a_killed_cell_goes_on_to_the_same_result(place: Path, tmp_path: Path) -
     assert first[0] == 19  # not from the start
     a, b = (engine.read(cell, tmp_path / out) for out in ("whole", "killed"))
     assert a["iterations"] == b["iterations"] > 19
-    assert a["scores"]["dgnet"]["fluctuation"] == pytest.approx(b["scores"]["dgnet"]["fluctuation"], rel=1e-6)
+    assert a["scores"]["dgnet"]["rne_from_offset"] == pytest.approx(b["scores"]["dgnet"]["rne_from_offset"], rel=1e-6)
 
 
 def test_a_bad_cell_does_not_stop_the_others(place: Path, tmp_path: Path) -> None:
@@ -423,8 +423,8 @@ def test_the_report_is_whole_and_honest(place: Path, tmp_path: Path) -> None:
 
 def test_the_papers_value_stands_beside_ours_at_paper_size(tmp_path: Path) -> None:
     cell = Cell("classical", "laser-heat", "paper")
-    row = {"rne": 1e-4, "mse": 1e-3, "fluctuation": 4e-4, "rne_final": 1e-4, "log10_mse": -3.0, "until": None, "until_share": None,
-           "steps_per_second": 1.0}
+    row = {"rne": 1e-4, "mse": 1e-3, "rne_from_offset": 4e-4, "rne_final": 1e-4, "log10_mse": -3.0, "until": None,
+           "until_share": None, "steps_per_second": 1.0}
     score = {"classical_consistent": row, "classical_lumped": {**row, "rne": 2e-4}}
     trained = Cell("train", "laser-heat", "paper", method="mgn")
     common = {"version": "0", "hardware": "a GPU", "sharing": 1, "device": "cuda", "date": "2026-01-01 00:00:00",

@@ -46,8 +46,8 @@ def test_from_new_to_rollout(example: Path, tmp_path: Path, monkeypatch: pytest.
     assert trained["validation"] < 0.9 * trained["classical"]
     assert command(monkeypatch, "evaluate", run, "--no-figures", "--json", tmp_path / "test.json") == 0
     scores = json.loads((tmp_path / "test.json").read_text())
-    print(f"gain {scores['gain']:.3f}")
-    assert scores["gain"] < 0.8 and scores["trajectories"] == 2 and scores["truth"] == "given" and scores["paper"] is None
+    print(f"error ratio {scores['error_ratio']:.3f}")
+    assert scores["error_ratio"] < 0.8 and scores["trajectories"] == 2 and scores["truth"] == "given" and scores["paper"] is None
     vtk = tmp_path / "out.pvd"
     assert command(monkeypatch, "rollout", run, "--source", example / "spots.csv", "--vtk", vtk, "--every", 30) == 0
     last = meshio.read(sorted((tmp_path / "out-vtu").glob("*.vtu"))[-1])
@@ -103,7 +103,7 @@ def test_in_python(tmp_path: Path) -> None:
     run, progress = train_project(own, tmp_path / "run")
     result, _, _ = evaluate(run, own.data)
     made = roll_out(run.folder, source=tmp_path / "spots.csv", out=tmp_path / "out.h5", run=run)
-    assert progress.best < progress.classical and result["gain"] < 1 and made["steps"] == STEPS
+    assert progress.best < progress.classical and result["error_ratio"] < 1 and made["steps"] == STEPS
     with pytest.raises(InputError, match="was made in Python"):
         Run.open(tmp_path / "run")
     again = Run.open(tmp_path / "run", case=own.case)
@@ -143,7 +143,7 @@ def test_an_unknown_reaction_is_learned(tmp_path: Path) -> None:
     assert (first.method, first.only) == ("identify", ("reaction_net",)) and not then.only
     run, _ = train_project(own, tmp_path / "run", minutes=0.05)
     assert run.model.config.reaction == "learned" and not run.model.config.learn_source
-    assert evaluate(run, own.data)[0]["gain"] < 0.05
+    assert evaluate(run, own.data)[0]["error_ratio"] < 0.05
     head, *rows = (tmp_path / "run" / "reaction.csv").read_text().splitlines()
     assert head == "T,r,standard deviation of r,share of training states"
     T, r, deviation, share = np.array([[float(v) for v in row.split(",")] for row in rows]).T

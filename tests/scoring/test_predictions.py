@@ -53,7 +53,7 @@ def test_a_plain_file_of_test_trajectories(truth: Path, tmp_path: Path) -> None:
     assert score["mse"] == pytest.approx((n * 0.01 + 1) / (2 * n))
     assert score["log10_mse"] == pytest.approx(math.log10(score["mse"]))
     assert score["rne"] == pytest.approx(math.sqrt((n * 0.01 + 1) / (n * 4 + n * 16)))
-    assert score["fluctuation"] == pytest.approx(math.sqrt((n * 0.01 + 1) / (n * 1 + n * 9)))
+    assert score["rne_from_offset"] == pytest.approx(math.sqrt((n * 0.01 + 1) / (n * 1 + n * 9)))
     assert score["rne_final"] == pytest.approx(math.sqrt((0.01 + 1) / (4 + 16)))
     assert score["until"] == pytest.approx(STEPS * 0.5) and score["until_share"] == pytest.approx(1.0)
     assert score["trajectories"] == {"test 1": pytest.approx(0.1), "test 2": pytest.approx(math.sqrt(1 / (n * 9)))}

@@ -181,7 +181,7 @@ def test_values_of_functions_of_space_need_no_code(tmp_path: Path, home: Path, m
     assert command(monkeypatch, "train", folder, "--out", tmp_path / "run") == 0
     shutil.rmtree(home)
     shutil.rmtree(folder)
-    assert scores(monkeypatch, tmp_path / "run")["gain"] > 0 and not list((tmp_path / "run").rglob("*.py"))
+    assert scores(monkeypatch, tmp_path / "run")["error_ratio"] > 0 and not list((tmp_path / "run").rglob("*.py"))
 
 
 def test_runs_of_older_versions(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -234,7 +234,7 @@ def score(predictions: Annotated[Path, typer.Argument(help="Predicted states: a 
           trajectory: Annotated[int | None, typer.Option(help="Number in the truth of a single predicted trajectory.",
                                                           min=0)] = None,
           json_path: Json = None) -> None:
-    """Score anyone's predictions: MSE, RNE over the rollout, of the fluctuation and of the last step, and how long it holds."""
+    """Score anyone's predictions: MSE, RNE over the rollout, RNE from offset, RNE of the last step, and how long it holds."""
     from dgnet.paper.results import number
     from dgnet.scoring.predictions import score_files
 
@@ -243,8 +243,8 @@ def score(predictions: Annotated[Path, typer.Argument(help="Predicted states: a 
     found = result["score"]
     until = "never" if found["until"] is None else f"{number(found['until'])} ({100 * found['until_share']:.0f}% of the horizon)"
     rows = [("MSE", found["mse"]), ("log10 MSE", found["log10_mse"]), ("RNE over the rollout", found["rne"]),
-            ("RNE of the fluctuation", found["fluctuation"]), ("RNE of the last step", found["rne_final"]),
-            *((f"RNE of the fluctuation of {name}", value) for name, value in found["fields"].items() if len(result["fields"]) > 1)]
+            ("RNE from offset", found["rne_from_offset"]), ("RNE of the last step", found["rne_final"]),
+            *((f"RNE from offset of {name}", value) for name, value in found["fields"].items() if len(result["fields"]) > 1)]
     console.print(f"{result['trajectories']} trajectories, {result['steps']} steps, {result['nodes']:,} nodes", highlight=False)
     for name, value in rows:
         console.print(f"{name:32s} {'not finite' if value is None else number(value)}", highlight=False)

@@ -22,7 +22,7 @@ from dgnet.problems import CONSISTENT, LUMPED
 from dgnet.problems.case import base_problem
 from dgnet.scenarios.scenario import Scenario
 from dgnet.scoring.judge import predict
-from dgnet.scoring.metrics import rne_over_time, score
+from dgnet.scoring.metrics import Sums, error_ratio, score
 from dgnet.training.run import Run
 
 Tensor = torch.Tensor
@@ -90,7 +90,7 @@ def evaluate(run: Run, path: Path, device: str = "cpu", split: str = "test", lim
     truth = data.state.cpu()
     offset = run.case.offsets
     rows = {name: asdict(score(s, truth, offset, run.case.pde.fields, run.case.dt)) for name, s in states.items()}
-    best = min(rows["classical_consistent"]["fluctuation"], rows["classical_lumped"]["fluctuation"])
+    errors = {name: row["rne_from_offset"] for name, row in rows.items()}
     known = None
     if informed is not None:
         known = asdict(score(informed, truth, offset, run.case.pde.fields, run.case.dt))
@@ -99,8 +99,9 @@ def evaluate(run: Run, path: Path, device: str = "cpu", split: str = "test", lim
         "scenario": run.settings.scenario, "size": run.settings.size, "truth": run.settings.truth, "split": split, "model": own,
         "trajectories": len(numbers), "version": __version__, "notes": list(run.notes), "scores": rows, "seconds": seconds,
         "untold": missing, "told": known, "paper": None if paper is None else asdict(paper),
-        "gain": rows[own]["fluctuation"] / best, "parameters": sum(p.numel() for p in run.model.parameters()),
-        "over_time": {name: rne_over_time(s, truth, offset)[:: max(1, truth.shape[1] // 50)].tolist()
+        "error_ratio": error_ratio(errors[own], (errors[name] for name in rivals())),
+        "parameters": sum(p.numel() for p in run.model.parameters()),
+        "over_time": {name: Sums.of(s, truth, offset).rne_over_time(offset=True)[:: max(1, truth.shape[1] // 50)].tolist()
                       for name, s in states.items()},
     }
     return result, states, data
@@ -112,13 +113,13 @@ def table(result: dict[str, Any]) -> str:
             f"{result['trajectories']} {result['split']} trajectories")
     lines = [head, "", "| model | MSE | RNE | RNE from offset | RNE, last step |", "|---|---|---|---|---|"]
     rows = result["scores"]
-    best = min(rows, key=lambda name: rows[name]["fluctuation"])
+    best = min(rows, key=lambda name: rows[name]["rne_from_offset"])
     for name, s in rows.items():
         label = f"**{LABELS.get(name, name)}**" if name == best else LABELS.get(name, name)
-        lines.append(f"| {label} | {s['mse']:.3g} | {s['rne']:.3g} | {s['fluctuation']:.3g} | {s['rne_final']:.3g} |")
+        lines.append(f"| {label} | {s['mse']:.3g} | {s['rne']:.3g} | {s['rne_from_offset']:.3g} | {s['rne_final']:.3g} |")
     if result.get("told"):
         s = result["told"]
-        lines.append(f"| {TOLD} | {s['mse']:.3g} | {s['rne']:.3g} | {s['fluctuation']:.3g} | {s['rne_final']:.3g} |")
+        lines.append(f"| {TOLD} | {s['mse']:.3g} | {s['rne']:.3g} | {s['rne_from_offset']:.3g} | {s['rne_final']:.3g} |")
     if result["paper"]:
         lines.append(f"| DGNet, paper (its own data) | {result['paper']['mse']:.3g} | {result['paper']['rne']:.3g} | – | – |")
     lines += [line for note in result["notes"] for line in ("", note)]

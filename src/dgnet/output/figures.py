@@ -23,7 +23,7 @@ from dgnet.models.registry import LABELS
 from dgnet.output.pictures import STYLE, axes_of, draw_field, panel_size
 from dgnet.output.show import robust_limits
 from dgnet.progress import Report
-from dgnet.scoring.metrics import rne, rne_over_time
+from dgnet.scoring.metrics import Sums, rne
 from dgnet.training.run import Run
 
 Tensor = torch.Tensor
@@ -117,7 +117,7 @@ def write(result: dict[str, Any], states: dict[str, Tensor], truth: Tensor, mesh
           offset: Sequence[float], folder: Path, report: Report | None = None) -> list[Path]:
     """All figures of an evaluation: states and truth [B, T+1, N, F]. Returns the files."""
     scores, mine = result["scores"], result.get("model", "dgnet")
-    rival = min((name for name in states if name.startswith("classical")), key=lambda name: scores[name]["fluctuation"])
+    rival = min((name for name in states if name.startswith("classical")), key=lambda name: scores[name]["rne_from_offset"])
     each = [rne(states[mine][b:b + 1], truth[b:b + 1], offset) for b in range(len(truth))]
     chosen = {"best": int(np.argmin(each))}
     if len(each) > 1:
@@ -156,9 +156,10 @@ def error_in_time(path: Path, states: dict[str, Tensor], truth: Tensor, dt: floa
         axis = figure.add_subplot()
         for name, s in states.items():
             colour = COLOURS.get(name, "k")
-            single = np.stack([rne_over_time(s[b:b + 1], truth[b:b + 1], offset)[1:].numpy() for b in range(len(truth))])
+            whole = Sums.of(s, truth, offset)
+            single = np.stack([one.rne_over_time(offset=True)[1:].numpy() for one in whole.each()])
             axis.fill_between(time, single.min(axis=0), single.max(axis=0), color=colour, alpha=0.15, linewidth=0)
-            axis.semilogy(time, rne_over_time(s, truth, offset)[1:].numpy(), color=colour, lw=1.8, label=LABELS.get(name, name))
+            axis.semilogy(time, whole.rne_over_time(offset=True)[1:].numpy(), color=colour, lw=1.8, label=LABELS.get(name, name))
         axis.set(xlabel="time", ylabel="RNE from the offset" if any(offset) else "RNE", xlim=(0, float(time[-1])))
         axis.set_title(f"{heading}: {len(truth)} trajectories and their range")
         axis.grid(alpha=0.25, which="both", linewidth=0.5)

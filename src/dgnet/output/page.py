@@ -126,7 +126,7 @@ def _untold(result: dict[str, Any], own: float) -> str:
     if not result.get("untold"):
         return ""
     text = f" That solver was not told {escape(' and '.join(result['untold']))}, which this model found in its training data."
-    known = result["told"]["fluctuation"]
+    known = result["told"]["rne_from_offset"]
     if not math.isfinite(known):
         return text + " Told what was found, it blows up."
     ratio = known / own if own > 0 else math.inf
@@ -137,18 +137,18 @@ def _untold(result: dict[str, Any], own: float) -> str:
 
 def _scores(run: Run, result: dict[str, Any]) -> str:
     rows = result["scores"]
-    best = min(rows, key=lambda name: rows[name]["fluctuation"])
+    best = min(rows, key=lambda name: rows[name]["rne_from_offset"])
     shifted = any(run.case.offsets)
     head = ["model", "RNE" + (" from offset" if shifted else ""), *(["RNE, absolute"] if shifted else []), "RNE, last step", "MSE",
             "time of all rollouts"]
     lines = []
     for name, s in rows.items():
-        cells = [escape(LABELS.get(name, name)), _figure(s["fluctuation"]), *([_figure(s["rne"])] if shifted else []),
+        cells = [escape(LABELS.get(name, name)), _figure(s["rne_from_offset"]), *([_figure(s["rne"])] if shifted else []),
                  _figure(s["rne_final"]), _figure(s["mse"]), f"{result['seconds'][name]:.2f} s"]
         lines.append(f'<tr class="{"best" if name == best else ""}">' + "".join(f"<td>{c}</td>" for c in cells) + "</tr>")
     if result.get("told"):
         s = result["told"]
-        cells = [TOLD, _figure(s["fluctuation"]), *([_figure(s["rne"])] if shifted else []), _figure(s["rne_final"]),
+        cells = [TOLD, _figure(s["rne_from_offset"]), *([_figure(s["rne"])] if shifted else []), _figure(s["rne_final"]),
                  _figure(s["mse"]), f"{result['seconds']['told']:.2f} s"]
         lines.append("<tr>" + "".join(f"<td>{c}</td>" for c in cells) + "</tr>")
     if result.get("paper"):
@@ -468,8 +468,8 @@ def _origin(run: Run, result: dict[str, Any]) -> str:
 def _three(result: dict[str, Any]) -> tuple[float, float, str]:
     """Error of the model, of the better classical solver, and which that is."""
     rows = result["scores"]
-    rival = min((n for n in rows if n.startswith("classical_")), key=lambda n: rows[n]["fluctuation"])
-    return rows[result["model"]]["fluctuation"], rows[rival]["fluctuation"], rival
+    rival = min((n for n in rows if n.startswith("classical_")), key=lambda n: rows[n]["rne_from_offset"])
+    return rows[result["model"]]["rne_from_offset"], rows[rival]["rne_from_offset"], rival
 
 
 def _bar(label: str, value: float, top: float, colour: str) -> str:

@@ -21,6 +21,7 @@ import numpy as np
 
 from dgnet.errors import InputError
 from dgnet.files import write_bytes, write_text, writing
+from dgnet.scoring.metrics import current_names
 
 Record = dict[str, Any]
 
@@ -65,7 +66,7 @@ def records(folder: Path) -> Iterable[Record]:
         return
     for number, line in enumerate(path.read_text().splitlines(), 1):
         try:
-            record = json.loads(line)
+            record = current_names(json.loads(line))
             record["tag"]
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(f"{path} is damaged in line {number}") from error

@@ -173,7 +173,7 @@ def learn(out: Path, *, seed: int = 0, device: str = "cpu", frames: int = 61, bu
             spans[name].append(s)
     evaluated = time.perf_counter() - begin
 
-    rne = {name: row["fluctuation"] for name, row in result["scores"].items()}
+    rne = {name: row["rne_from_offset"] for name, row in result["scores"].items()}
     rival = min((n for n in rne if n != "dgnet"), key=lambda n: rne[n])
     sample, ways = scenario.sample([d for d in scenario.draws() if d.split == "test"][:1]), kinds(data)
     spots, new = sample.source, [kind for kind in sample.labels[0] if kind not in ways["train"]]
@@ -185,7 +185,7 @@ def learn(out: Path, *, seed: int = 0, device: str = "cpu", frames: int = 61, bu
                  f"{len(new)} of {len(sample.labels[0])} lasers move in ways never seen in training")
     duel.animation(gif, min(frames, scenario.steps + 1), report)
     return {
-        "rne": rne, "wins": rne["dgnet"] < rne[rival], "gain": rne["dgnet"] / rne[rival],
+        "rne": rne, "wins": rne["dgnet"] < rne[rival], "error_ratio": rne["dgnet"] / rne[rival],
         "seconds": {"generate": generated, "train": spent.read("train"), "evaluate": evaluated,
                     "rollout_dgnet": min(spans["dgnet"]), "rollout_classical": min(spans[rival])},
         "training": {"iterations": int(spent.read("iterations")), "validation": spent.read("validation"),
@@ -251,9 +251,9 @@ def table(record: dict[str, Any]) -> tuple[list[tuple[str, str, str]], list[str]
     rows = [(names[name], f"{value:.5f}", f"{value / best:.2f}") for name, value in rne.items()]
     new = sorted(set(record["kinds"]["test"]) - set(record["kinds"]["train"]))
     shared = sorted(set(record["kinds"]["test"]) & set(record["kinds"]["train"]))
-    verdict = (f"DGNet makes {record['gain']:.2f} of the error of the better classical solver on the same mesh and step."
+    verdict = (f"DGNet makes {record['error_ratio']:.2f} of the error of the better classical solver on the same mesh and step."
                if record["wins"] else
-               f"DGNet does NOT win here: its error is {record['gain']:.2f} times that of the better classical solver.")
+               f"DGNet does NOT win here: its error is {record['error_ratio']:.2f} times that of the better classical solver.")
     return rows, [
         f"RNE from the ambient temperature on {record['trajectories']} test trajectories of {record['steps']} steps, "
         f"{record['nodes']} nodes, {record['truth']} truth.",

@@ -157,7 +157,7 @@ def efficiency(path: Path, shelf: Shelf, s: Setting, scenario: str) -> bool:
         if found.model in ("", "classical"):
             continue
         for n in sorted({min(n, top) for n in COUNTS}):
-            value = shelf.value(scenario, row, s, "fluctuation", trajectories=0 if n == top else n)
+            value = shelf.value(scenario, row, s, "rne_from_offset", trajectories=0 if n == top else n)
             if value is not None and math.isfinite(value.mean):
                 lines.setdefault(row, []).append((n, value.mean, value.spread))
     lines = {row: points for row, points in lines.items() if len(points) > 1}
@@ -169,7 +169,7 @@ def efficiency(path: Path, shelf: Shelf, s: Setting, scenario: str) -> bool:
             n, mean, spread = np.array(points).T
             axis.errorbar(n, mean, spread, fmt="o-", color=colour(row), ms=5, lw=1.5, label=label(row))
         for row in CLASSICAL:
-            value = shelf.value(scenario, row, s, "fluctuation")
+            value = shelf.value(scenario, row, s, "rne_from_offset")
             if value is not None:
                 axis.axhline(value.mean, color=colour(row), ls="--", lw=1, label=label(row))
         axis.set(xscale="log", yscale="log", xlabel="training trajectories", ylabel="RNE from the offset", title=scenario)
@@ -189,7 +189,7 @@ def ablation(path: Path, shelf: Shelf, s: Setting, scenarios: Sequence[str], row
     with matplotlib.rc_context(_STYLE):
         figure, axes = _axes(3.1 * len(kept) + 0.6, 2.9, len(kept))
         for axis, name in zip(axes, kept):
-            values = [shelf.value(name, row, s, "fluctuation") for row in rows]
+            values = [shelf.value(name, row, s, "rne_from_offset") for row in rows]
             tops = [v.mean if v is not None and math.isfinite(v.mean) else math.nan for v in values]
             shades = ["#e8862e" if row == "dgnet-paper" else "#8a9ba8" for row in rows]
             axis.bar(range(len(rows)), tops, color=shades, zorder=3)
@@ -199,7 +199,7 @@ def ablation(path: Path, shelf: Shelf, s: Setting, scenarios: Sequence[str], row
                               transform=axis.get_xaxis_transform())
             axis.set_yscale("log")
             axis.set_xticks(range(len(rows)), ["full" if row == "dgnet-paper" else row[-1] for row in rows])
-            best = shelf.value(name, "classical_lumped", s, "fluctuation")
+            best = shelf.value(name, "classical_lumped", s, "rne_from_offset")
             if best is not None:
                 axis.axhline(best.mean, color=colour("classical_lumped"), ls="--", lw=1, zorder=4)
             axis.set_title(name)

@@ -38,6 +38,7 @@ from dgnet.progress import Report
 from dgnet.scenarios.generate import file_stem, generate, provenance
 from dgnet.scenarios.scenario import Scenario
 from dgnet.scoring.judge import Judged, judge
+from dgnet.scoring.metrics import current_names, error_ratio
 from dgnet.training.fit import Progress, Tell
 from dgnet.training.presets import baseline_recipe, recipe_for
 from dgnet.training.run import Run, train
@@ -238,14 +239,14 @@ def _train(cell: Cell, options: Options) -> dict[str, Any]:
     own = results(found, scenario)
     for key in ("scores", "curves"):  # the classical rows on the same trajectories, from their own cell
         own[key] = {**rival[key], **own[key]}
-    best = min(_number(own["scores"][name]["fluctuation"]) for name in rivals())
+    errors = {name: row["rne_from_offset"] for name, row in own["scores"].items()}
     return {"about": about(scenario), "recipe": {"name": plan.name, **asdict(plan)}, "config": asdict(run.model.config),
             "budget": options.budget, "training_trajectories": count, "parameters": parameter_count(run.model),
             "iterations": progress.updates, "best_iteration": progress.best_iteration, "validation": strict(progress.best),
             "validation_classical": strict(progress.classical), "memory": memory,
             "history": [strict(h) for h in progress.history],
             "seconds": {"generate": made, "train": progress.seconds, "evaluate": time.perf_counter() - begin},
-            "gain": strict(_number(own["scores"][cell.method]["fluctuation"]) / max(best, 1e-300)), **own}
+            "error_ratio": strict(error_ratio(errors[cell.method], (errors[name] for name in rivals()))), **own}
 
 
 def recipe(cell: Cell, scenario: Scenario, path: Path) -> tuple[Any, Any, int]:
@@ -327,7 +328,7 @@ def _slot(folder: Path, wait: bool, makers: int) -> Lock:
 
 
 def read(cell: Cell, out: Path) -> dict[str, Any]:
-    return read_json(cell.folder(out) / "cell.json")
+    return current_names(read_json(cell.folder(out) / "cell.json"))
 
 
 def load(folders: Sequence[Path]) -> dict[str, dict[str, Any]]:
@@ -346,7 +347,7 @@ def load(folders: Sequence[Path]) -> dict[str, dict[str, Any]]:
 def _loose(folder: Path) -> Iterable[dict[str, Any]]:
     """The cells of a study that is being worked on, each in a folder of its own."""
     for path in sorted(folder.glob("cells/*/cell.json")):
-        yield {**read_json(path, {"tag": str}), "folder": path.parent}
+        yield {**current_names(read_json(path, {"tag": str})), "folder": path.parent}
 
 
 def failures(folders: Sequence[Path]) -> dict[str, str]:
@@ -471,7 +472,7 @@ def headline(record: dict[str, Any]) -> str:
     scores = record.get("scores")
     if not scores:
         return f"done in {seconds:.0f} s"
-    parts = [f"{name} {_short(row['fluctuation'])}" for name, row in scores.items()]
+    parts = [f"{name} {_short(row['rne_from_offset'])}" for name, row in scores.items()]
     extra = f", {record['seconds']['train']:.0f} s of training, {record['iterations']} iterations" if kind == "train" else ""
     return f"RNE from offset: {', '.join(parts)}{extra}, {seconds:.0f} s in all"
 
@@ -488,10 +489,6 @@ def has_data(cell: Cell, options: Options) -> bool:
 
 def _date() -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S")
-
-
-def _number(value: float | None) -> float:
-    return float("inf") if value is None else value
 
 
 def _short(value: float | None) -> str:

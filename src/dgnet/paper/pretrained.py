@@ -36,6 +36,7 @@ from dgnet.scenarios import TRUTHS, get, names
 from dgnet.scenarios.generate import file_stem, generate, provenance
 from dgnet.scenarios.scenario import Scenario
 from dgnet.scoring.judge import judge
+from dgnet.scoring.metrics import current_names
 from dgnet.training.fit import load_checkpoint, save_tensors
 from dgnet.training.run import Run, Settings, read_dataclass, to_toml
 
@@ -45,7 +46,7 @@ SHELF = Path(__file__).parents[1] / "pretrained"
 TOLERANCE = 0.02  # of a figure: what half precision, another device and its truth may change
 ROUNDING = 1e-4  # RNE below which rounding in single precision over hundreds of steps, and with it the device, decides
 HALF_FROM = 64  # numbers of a tensor that is worth storing in half precision
-_FIGURES = ("mse", "rne", "fluctuation", "rne_final", "trajectories")
+_FIGURES = ("mse", "rne", "rne_from_offset", "rne_final", "trajectories")
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Measured:
 class Card:
     """Where weights come from and what they reach.
 
-    `figures`: for dgnet and both classical solvers MSE, RNE, RNE from the offset (fluctuation), that of the last step, and the RNE
+    `figures`: for dgnet and both classical solvers MSE, RNE, RNE from offset, RNE of the last step, and the RNE
     from the offset of every test trajectory; None where a rollout diverged. `learned` is False where validation never fell below
     that of the untrained model, so that the weights are those of the classical solver it starts as.
     """
@@ -84,7 +85,7 @@ class Card:
     steps: int
     parameters: int
     learned: bool
-    gain: float | None  # DGNet against the better classical solver
+    error_ratio: float | None  # error of DGNet / that of the better classical solver; below 1 is better
     figures: dict[str, dict[str, Any]]
     version: str
     torch: str
@@ -119,7 +120,7 @@ def shipped(shelf: Path = SHELF) -> list[Card]:
 def read_card(folder: Path) -> Card:
     path = folder / "card.json"
     try:
-        table = json.loads(path.read_text())
+        table = current_names(json.loads(path.read_text()))
         measured = tuple(read_dataclass(Measured, m, f"{path} [measured]") for m in table.pop("measured", []))
         card = replace(read_dataclass(Card, table, str(path)), measured=measured)
         sound = (card.scenario in names() and card.truth in TRUTHS and card.test_trajectories >= 1
@@ -201,7 +202,7 @@ def pack(cell: Path, shelf: Path = SHELF, notes: Sequence[str] = ()) -> Path:
     What was measured of the same weights elsewhere (`add_measured`) stays on the card.
     """
     try:
-        record = json.loads((cell / "cell.json").read_text())
+        record = current_names(json.loads((cell / "cell.json").read_text()))
         kind = Cell.parse(record["tag"])
     except FileNotFoundError as error:
         raise InputError(f"{cell} is no finished cell: it has no cell.json") from error
@@ -261,8 +262,8 @@ def _card(record: dict[str, Any], cell: Cell, state: dict[str, Tensor], size: in
         return Card(
             cell.scenario, cell.size, cell.truth, command, record["hardware"], record["sharing"], record["seconds"]["train"] / 60,
             None if budget is None else budget / 60, cell.seed, record["training_trajectories"], record["test_trajectories"],
-            record["about"]["nodes"], record["about"]["steps"], record["parameters"], record["best_iteration"] > 0, record["gain"],
-            figures, record["version"], record["torch"], record["date"], size, checksum,
+            record["about"]["nodes"], record["about"]["steps"], record["parameters"], record["best_iteration"] > 0,
+            record["error_ratio"], figures, record["version"], record["torch"], record["date"], size, checksum,
             tuple(name for name, value in state.items() if value.dtype == torch.float16), notes)
     except (KeyError, TypeError) as error:
         raise InputError(f"the cell {cell.tag} lacks {error}") from error
@@ -300,7 +301,7 @@ def check(folder: Path, *, data: Path, trajectories: int | None = None, device: 
 def _deviation(here: dict[str, Any], there: dict[str, Any], whole: bool) -> float:
     """Largest relative difference of comparable figures; two that diverged are equal, one that did is infinitely far."""
     if whole:
-        pairs = [(here[key], there[key]) for key in ("rne", "fluctuation")]
+        pairs = [(here[key], there[key]) for key in ("rne", "rne_from_offset")]
     else:
         pairs = list(zip(here["trajectories"], there["trajectories"]))
     return max(0.0 if a == b else math.inf if a is None or not b else abs(a - b) / b for a, b in pairs)
@@ -325,6 +326,7 @@ def tests_of(scenario: Scenario, truth: str, count: int, folder: Path, device: s
 
 def add_measured(result: dict[str, Any], shelf: Path = SHELF) -> Card:
     """Put what `check` found on the card of these weights; a result for as many trajectories on the same device is replaced."""
+    result = current_names(result)
     try:
         folder = shelf / label(result["scenario"], result["size"], result["truth"])
         checksum = result["card"]["sha256"]
@@ -358,14 +360,14 @@ def table(result: dict[str, Any]) -> str:
                   "|---|---|---|---|---|---|---|---|"]
     for name, s in result["scores"].items():
         there, far = card["figures"][name], result["deviation"][name]
-        own = [_text(s[key]) for key in ("mse", "rne", "fluctuation")]
+        own = [_text(s[key]) for key in ("mse", "rne", "rne_from_offset")]
         off = f"{100 * far:.2g}%" if math.isfinite(far) else "diverged"
         if result["subset"]:
             both = min(count, of)
             row = [*own, _text(_mean(s["trajectories"][:both])), _text(_mean(there["trajectories"][:both])), off,
-                   _text(there["fluctuation"])]
+                   _text(there["rne_from_offset"])]
         else:
-            row = [*own, *(_text(there[key]) for key in ("mse", "rne", "fluctuation")), off]
+            row = [*own, *(_text(there[key]) for key in ("mse", "rne", "rne_from_offset")), off]
         lines.append(f"| {LABELS.get(name, name)} | {' | '.join(row)} |")
     return "\n".join([*lines, "", verdict(result)])
 
@@ -377,7 +379,7 @@ def verdict(result: dict[str, Any]) -> str:
     said = "These agree with" if result["agrees"] else "These DIFFER from"
     far = f" (at most {100 * worst:.2g}%)" if math.isfinite(worst) else " (a rollout diverged in one of them only)"
     off = [name for name, value in result["deviation"].items() if value > result["tolerance"]]
-    small = all(row[name]["fluctuation"] is not None and row[name]["fluctuation"] < ROUNDING
+    small = all(row[name]["rne_from_offset"] is not None and row[name]["rne_from_offset"] < ROUNDING
                 for row in (result["scores"], result["card"]["figures"]) for name in off)
     if off and small:
         far += "; errors below 1e-4 are of the size of rounding in single precision, which is another on every device"
@@ -396,8 +398,8 @@ def _text(value: float | None) -> str:
     return "diverged" if value is None else number(value)
 
 
-HEAD = ("scenario", "truth", "DGNet", "classical, consistent", "classical, lumped", "gain", "test trajectories", "KiB", "minutes",
-        "hardware")
+HEAD = ("scenario", "truth", "DGNet", "classical, consistent", "classical, lumped", "error ratio", "test trajectories", "KiB",
+        "minutes", "hardware")
 
 
 def rows(cards: Sequence[Card]) -> list[tuple[str, ...]]:
@@ -405,9 +407,9 @@ def rows(cards: Sequence[Card]) -> list[tuple[str, ...]]:
     found = []
     for c in cards:
         size, tests = "" if c.size == "paper" else f" ({c.size})", get(c.scenario, c.size).test
-        figures = (_text(c.figures[name]["fluctuation"]) for name in ("dgnet", "classical_consistent", "classical_lumped"))
+        figures = (_text(c.figures[name]["rne_from_offset"]) for name in ("dgnet", "classical_consistent", "classical_lumped"))
         shared = f", shared by {c.sharing}" if c.sharing > 1 else ""
-        found.append((c.scenario + size, c.truth, *figures, "–" if c.gain is None else f"{c.gain:.2f}",
+        found.append((c.scenario + size, c.truth, *figures, "–" if c.error_ratio is None else f"{c.error_ratio:.2f}",
                       f"{c.test_trajectories}" + (f" of {tests}" if c.test_trajectories < tests else ""), f"{c.bytes / 1024:.0f}",
                       f"{c.minutes:.1f}", c.hardware + shared))
     return found
@@ -433,7 +435,7 @@ def remarks(card: Card) -> list[str]:
     if card.training_trajectories < all_of.train:
         found.append(f"trained on {card.training_trajectories} of {all_of.train} and tested on {card.test_trajectories} of "
                      f"{all_of.test} trajectories")
-    broken = [LABELS.get(name, name) for name, row in card.figures.items() if row["fluctuation"] is None]
+    broken = [LABELS.get(name, name) for name, row in card.figures.items() if row["rne_from_offset"] is None]
     if broken:
         found.append(f"diverged on some trajectory: {', '.join(broken)}")
     return found
@@ -444,8 +446,8 @@ def markdown(cards: Sequence[Card]) -> str:
     lines = ["# Pretrained weights", "",
              "Written by `dgnet pretrained --markdown docs/results/pretrained.md` from the cards that ship with the package.", "",
              "Errors are RNE over free rollouts of all test trajectories, from the offset of the field (T − T_amb for",
-             "temperatures). *gain* is DGNet against the better classical solver on the same mesh and step; below 1 means that",
-             "learning helped. *minutes* are those of training, on a device that so many processes shared; where they reach the",
+             "temperatures). *error ratio* is the error of DGNet / that of the better classical solver on the same mesh and step;",
+             "below 1 is better. *minutes* are those of training, on a device that so many processes shared; where they reach the",
              "budget of the command below, the clock cut the recipe short. Stages cut by the clock count as passed in the records",
              "of these runs, so no number of updates is given. Reaction, coefficients and sources are known to the model.", "",
              f"| {' | '.join(HEAD)} |", "|" + "---|" * len(HEAD)]

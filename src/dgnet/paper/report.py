@@ -135,13 +135,13 @@ class _Maker:
         blocks: list[Block] = [Head(f"{target.title} ({target.where})", 3)]
         lines: list[list[Slot | str]] = []
         for name in target.scenarios:
-            values = {row: self.shelf.value(name, row, s, "fluctuation") for row in (*target.methods, "classical_lumped")}
+            values = {row: self.shelf.value(name, row, s, "rne_from_offset") for row in (*target.methods, "classical_lumped")}
             best = min((v.mean for v in values.values() if v is not None), default=math.inf)
             lines.append([name, *(self.slot(v, best) for v in values.values())])
         heads = [METHODS[m].title if m != "dgnet-paper" else "full" for m in target.methods]
         blocks.append(Table(["RNE from offset", *heads, drawing.label("classical_lumped")], lines))
         for name in target.scenarios:
-            sentence = _verdict(name, {m: self.shelf.value(name, m, s, "fluctuation") for m in target.methods})
+            sentence = _verdict(name, {m: self.shelf.value(name, m, s, "rne_from_offset") for m in target.methods})
             blocks += [Text(sentence)] if sentence else []
         blocks += self.picture(lambda p: drawing.ablation(p, self.shelf, s, target.scenarios, target.methods),
                                f"ablation-{s.size}-{s.truth}", "The paper's preset without one of its parts; dashed: the classical "
@@ -158,7 +158,7 @@ class _Maker:
         blocks: list[Block] = [Head(f"{target.title} ({target.where})", 3),
                                Text("Trained once on the usual sources, then tested on others. The paper gives its MSE; its 1× "
                                     "column repeats the figure of the two-dimensional laser.")]
-        for key, title in (("fluctuation", "RNE from offset"), ("mse", "MSE")):
+        for key, title in (("rne_from_offset", "RNE from offset"), ("mse", "MSE")):
             lines = []
             for attribute, axis in ATTRIBUTES.items():
                 for row in ("classical_consistent", *methods):
@@ -198,10 +198,10 @@ class _Maker:
             counts = sorted({min(n, top) for n in COUNTS} | {c.trajectories for c in own})
             lines: list[list[Slot | str]] = []
             for row in dict.fromkeys([*target.methods, *(c.method for c in own)]):
-                values = [self.shelf.value(name, row, s, "fluctuation", trajectories=0 if n == top else n) for n in counts]
+                values = [self.shelf.value(name, row, s, "rne_from_offset", trajectories=0 if n == top else n) for n in counts]
                 lines.append([drawing.label(row), *(self.slot(v) for v in values)])
             for row in CLASSICAL:
-                value = self.shelf.value(name, row, s, "fluctuation")
+                value = self.shelf.value(name, row, s, "rne_from_offset")
                 lines.append([drawing.label(row), *(self.slot(value) for _ in counts)])
             blocks.append(Table([f"{name}: RNE from offset", *(str(n) for n in counts)], lines))
             blocks += self.picture(partial(drawing.efficiency, shelf=self.shelf, s=s, scenario=name),
@@ -225,7 +225,7 @@ class _Maker:
         for row in (*CLASSICAL, *dict.fromkeys([*target.methods, *(m for m, _ in self.shelf.methods(name, s))])):
             records = [base] if row in CLASSICAL else self.shelf.trained(name, row, s)
             line: list[Slot | str] = [drawing.label(row)]
-            for key in ("fluctuation", "rne_final", "share_of_error", "share_of_states", "mean_overheating", "highest",
+            for key in ("rne_from_offset", "rne_final", "share_of_error", "share_of_states", "mean_overheating", "highest",
                         "highest_true"):
                 rows = [r["scores"][row] for r in records]
                 line.append(self.slot(Value.of(r[key] if key in r else r["melting"][key] for r in rows)))
@@ -294,8 +294,9 @@ class _Maker:
             lasts = f"{number(sum(until) / len(until))} ({100 * sum(share) / len(share):.0f}%)"
         own = [r for r in records if r["cell"]["kind"] == "train"]
         memory = [r["memory"]["train"] for r in own if r["memory"]["train"]]
-        return [title, *(self.slot(Value.of(sc[key] for sc in scores)) for key in ("rne", "fluctuation", "rne_final", "log10_mse")),
-                lasts, str(len(own)) if own else "–", f"{own[0]['parameters']:,}" if own else "–",
+        keys = ("rne", "rne_from_offset", "rne_final", "log10_mse")
+        return [title, *(self.slot(Value.of(sc[key] for sc in scores)) for key in keys), lasts,
+                str(len(own)) if own else "–", f"{own[0]['parameters']:,}" if own else "–",
                 _counted(own),
                 f"{_mean(r['seconds']['train'] for r in own):,.0f} s" if own else "–",
                 f"{max(memory) / 1e9:.2g} GB" if memory else "–",

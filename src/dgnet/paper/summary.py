@@ -14,16 +14,16 @@ from dgnet.scenarios import get
 
 _HEAD = """# DGNet beside the classical solvers
 
-Written by `dgnet report --dgnet` from finished cells. RNE over the whole rollout of the test trajectories, measured from the
-offset of the field (T − T_amb for temperatures); *plain* is the paper's RNE, without taking the offset away. *gain* is DGNet
-against the better classical solver on the same mesh and step; below 1 means that learning helped. Unless a row says otherwise,
+Written by `dgnet report --dgnet` from finished cells. Errors are RNE from offset over the whole rollout of
+the test trajectories (T − T_amb for temperatures); *plain* is the paper's RNE, without taking the offset away. *error ratio* is the
+error of DGNet / that of the better classical solver on the same mesh and step; below 1 is better. Unless a row says otherwise,
 the reaction, the coefficients, the flow and the sources are known to the model; what is learned is the mass, the source stencil,
 the cell diffusivities, with a flow streamline diffusion, in channels of paper size the swirl of the transport, for allen-cahn and
 fisher-kpp a projection of the first state, and for allen-cahn a mass and diffusivities of their own in the first steps. An unknown
-reaction is learned from the data, of one field as a table by least squares (early cells: as a network), of two as a network; gains
+reaction is learned from the data, of one field as a table by least squares (early cells: as a network), of two as a network; ratios
 compare with solvers that know it.
 *updates* are steps of the optimiser (not counted by some early cells). Several seeds: mean ± standard deviation."""
-_COLUMNS = ("scenario", "DGNet", "consistent", "lumped", "gain", "DGNet, plain", "paper, plain", "a fifth of it", "test",
+_COLUMNS = ("scenario", "DGNet", "consistent", "lumped", "error ratio", "DGNet, plain", "paper, plain", "a fifth of it", "test",
             "training", "hardware")
 
 
@@ -52,11 +52,11 @@ def _rows(shelf: Shelf, name: str, size: str, truth: str) -> list[str]:
 
 def _row(shelf: Shelf, cell: Cell) -> str:
     records = shelf.seeds(cell)
-    own, plain = (Value.of(r["scores"]["dgnet"][key] for r in records) for key in ("fluctuation", "rne"))
+    own, plain = (Value.of(r["scores"]["dgnet"][key] for r in records) for key in ("rne_from_offset", "rne"))
     assert own is not None and plain is not None
-    rivals = [Value.of([records[0]["scores"][row]["fluctuation"]]) for row in CLASSICAL]
+    rivals = [Value.of([records[0]["scores"][row]["rne_from_offset"]]) for row in CLASSICAL]
     best = min(v.mean for v in rivals if v is not None)
-    gain = "–" if best == float("inf") else f"{own.mean / best:.2f}"
+    ratio = "–" if best == float("inf") else f"{own.mean / best:.2f}"
     scenario = get(cell.scenario, cell.size)
     label = cell.scenario
     if cell.trajectories:
@@ -72,7 +72,7 @@ def _row(shelf: Shelf, cell: Cell) -> str:
             fifth = f"whole: {'reached' if plain.mean <= figure.rne else 'missed'}"
     tests = records[0]["test_trajectories"]
     of = f"{tests} of {scenario.test}" if tests < scenario.test else str(tests)
-    slots = (label, own.text(), _text(rivals[0]), _text(rivals[1]), gain, plain.text(), paper, fifth, of, _training(records),
+    slots = (label, own.text(), _text(rivals[0]), _text(rivals[1]), ratio, plain.text(), paper, fifth, of, _training(records),
              _hardware(records[0]))
     return f"| {' | '.join(slots)} |"
 
@@ -97,7 +97,7 @@ def _seen(shelf: Shelf) -> list[str]:
     rows = []
     for cell, record in shelf.cells.items():
         if cell.kind == "train" and cell.method == "dgnet" and cell.scenario == "laser-heat" and not cell.trajectories:
-            seen, unseen = record["validation"], record["scores"]["dgnet"]["fluctuation"]
+            seen, unseen = record["validation"], record["scores"]["dgnet"]["rne_from_offset"]
             rows.append(f"| laser-heat ({cell.size}, {cell.truth}), seed {cell.seed} | {number(seen)} | {number(unseen)} "
                         f"| {unseen / seen:.2f} |")
     if not rows:
@@ -122,8 +122,8 @@ def _robust(shelf: Shelf) -> list[str]:
                 scale = (f if axis == 0 else 1.0, f if axis == 1 else 1.0, f if axis == 2 else 1.0)
                 tag = replace(base, kind="robust", scale=scale).tag
                 scores = one if f == 1.0 else shelf.records[tag]["scores"] if tag in shelf.records else None
-                slots.append("not run" if scores is None else f"{number(scores['dgnet']['fluctuation'])} "
-                             f"({number(min(scores[row]['fluctuation'] for row in CLASSICAL))})")
+                slots.append("not run" if scores is None else f"{number(scores['dgnet']['rne_from_offset'])} "
+                             f"({number(min(scores[row]['rne_from_offset'] for row in CLASSICAL))})")
             lines.append(f"| {what} | " + " | ".join(slots) + " |")
     return lines
 
