@@ -10,10 +10,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from dgnet.green import GreenSolver
-from dgnet.mesh import shipped
+import dgnet as dg
 from dgnet.output.pictures import strip
-from dgnet.problems import PDE, Discretisation
 
 STEEL = 50 / (7850 * 450)  # thermal diffusivity in m^2/s
 STEPS = (10.0, 100.0, 1000.0)  # seconds
@@ -21,13 +19,13 @@ STEPS = (10.0, 100.0, 1000.0)  # seconds
 
 def main(path: Path) -> list[tuple[float, float]]:
     """Draw log10 |G| for each step; returns (relative change of total heat, radius of what exceeds 1e-6 of the peak)."""
-    mesh = shipped("gear-plate")
+    mesh = dg.shipped("gear-plate")
     node = int(np.argmin(np.linalg.norm(mesh.points - [1.0, 0.65], axis=1)))
     volumes = torch.tensor(mesh.dual_volumes())
     columns, found = [], []
     for dt in STEPS:
-        problem = Discretisation(mesh, PDE(diffusion=STEEL), (), dt)
-        column = GreenSolver(problem).impulse(node)[:, 0]
+        problem = dg.Problem(mesh, dg.PDE(diffusion=STEEL), (), dt)
+        column = dg.GreenSolver(problem).impulse(node)[:, 0]
         heat = float(column @ volumes / volumes[node] - 1)
         size = column.abs() / column.abs().max()
         radius = float(np.linalg.norm(mesh.points - mesh.points[node], axis=1)[size.numpy() > 1e-6].max())

@@ -8,13 +8,7 @@ the untrained model is pure diffusion. The learned curve is compared with the tr
 
 import torch
 
-from dgnet.data import Corpus
-from dgnet.mesh import box
-from dgnet.models import Classical, rollout
-from dgnet.models.dgnet import DGNet, DGNetConfig
-from dgnet.problems import PDE, Discretisation
-from dgnet.reference.transport import solve
-from dgnet.training import Recipe, Stage, evaluate_rne, fit
+import dgnet as dg
 
 D, DT, STEPS = 0.01, 0.05, 40
 
@@ -30,35 +24,41 @@ def start(x: torch.Tensor, number: int, seed: int) -> torch.Tensor:
     return (1.3 * height * torch.exp(-((x - centre) ** 2).sum(-1) / 0.1)).amax(1)[..., None]
 
 
-def main() -> dict[str, float]:
-    mesh = box((16, 16), perturb=0.2)
-    x = torch.tensor(mesh.points)
-    truth = PDE(diffusion=D, reaction=reaction)
+def error(model: dg.DGNet | dg.Classical, problem: dg.Problem, test: dg.Corpus) -> float:
+    """Relative error of free rollouts."""
+    with torch.no_grad():
+        return dg.score(dg.predict(model, problem, test), test.state).rne
 
-    def simulated(number: int, seed: int) -> Corpus:
-        states = solve(mesh, truth, [], lambda y: start(y, number, seed), dt=DT, steps=STEPS, refine=1, substeps=4)
-        return Corpus(states, None, None, DT, (0.0,))
+
+def main() -> dict[str, float]:
+    mesh = dg.box((16, 16), perturb=0.2)
+    x = torch.tensor(mesh.points)
+    truth = dg.PDE(diffusion=D, reaction=reaction)
+
+    def simulated(number: int, seed: int) -> dg.Corpus:
+        states = dg.reference_solve(mesh, truth, [], lambda y: start(y, number, seed), dt=DT, steps=STEPS, refine=1, substeps=4)
+        return dg.Corpus(states, None, None, DT, (0.0,))
 
     train, valid, test = simulated(10, 1), simulated(1, 2), simulated(4, 3)
-    problem = Discretisation(mesh, PDE(diffusion=D), [], DT)  # what is known: no reaction in it
+    problem = dg.Problem(mesh, dg.PDE(diffusion=D), [], DT)  # what is known: no reaction in it
     torch.manual_seed(0)
-    model = DGNet(DGNetConfig(decoder="none", network=False, reaction="learned", reaction_hidden=24), problem).double()
-    plan = Recipe("reaction", (Stage(500, 1, 8, 5e-2), Stage(60, 10, 8, 5e-3)), validate_every=50)
-    fit(model, problem, train, valid, plan)
+    model = dg.DGNet(dg.DGNetConfig(decoder="none", network=False, reaction="learned", reaction_hidden=24), problem).double()
+    plan = dg.Recipe("reaction", (dg.Stage(500, 1, 8, 5e-2), dg.Stage(60, 10, 8, 5e-3)), validate_every=50)
+    dg.fit(model, problem, train, valid, plan)
 
     u = torch.linspace(0, 1, 50, dtype=torch.float64)[:, None]
     learned = model.reaction(problem)
     assert learned is not None
     with torch.no_grad():
         curve = float((learned(u) - reaction(u)).norm() / reaction(u).norm())
-    errors = {"diffusion only": evaluate_rne(Classical(), problem, test), "learned reaction": evaluate_rne(model, problem, test),
-              "true reaction": evaluate_rne(Classical(), Discretisation(mesh, truth, [], DT), test), "curve": curve}
+    errors = {"diffusion only": error(dg.Classical(), problem, test), "learned reaction": error(model, problem, test),
+              "true reaction": error(dg.Classical(), dg.Problem(mesh, truth, [], DT), test), "curve": curve}
     print(f"error of {STEPS}-step rollouts from unseen starts, {mesh.n_nodes} nodes")
     for name in ("diffusion only", "learned reaction", "true reaction"):
         print(f"    {name:18s} {errors[name]:.4f}")
     print(f"learned r(u) against the true one on [0, 1]: {curve:.3f}")
     with torch.no_grad():
-        last = rollout(model, problem, start(x, 1, 4), None, 2000)[0, -1]
+        last = dg.rollout(model, problem, start(x, 1, 4), None, 2000)[0, -1]
     print(f"after 2,000 steps from another start: between {last.min():.3f} and {last.max():.3f}")
     return errors
 

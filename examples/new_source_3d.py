@@ -8,21 +8,17 @@ so it carries over. The truth comes from the reference solver with quadratic ele
 and step as the model.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
-from dgnet.data import Corpus
-from dgnet.mesh import shipped
-from dgnet.models import Classical
-from dgnet.models.dgnet import DGNet, DGNetConfig
-from dgnet.problems import PDE, Discretisation, Robin, Source, step_average
-from dgnet.reference.transport import solve
-from dgnet.training import Recipe, Stage, evaluate_rne, fit
+import dgnet as dg
+
+Source = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 STEEL, CONVECTION = 1.4e-5, 7.1e-6  # D in m^2/s, h / (density * heat capacity) in m/s
 DT, STEPS = 0.5, 30  # s
-MESH = shipped("bracket-small")  # 60 mm long, with a bore
+MESH = dg.shipped("bracket-small")  # 60 mm long, with a bore
 SURFACE = torch.tensor(MESH.points[MESH.on_boundary])
 BORE = (0.0375, 0.015, 0.010)
 
@@ -52,27 +48,28 @@ def coil(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
 
 def main(iterations: int = 150) -> dict[str, dict[str, float]]:
     """Errors by source and model."""
-    pde, surface = PDE(("T",), diffusion=STEEL), [Robin("boundary", CONVECTION)]
+    pde, surface = dg.PDE(("T",), diffusion=STEEL), [dg.Robin("boundary", CONVECTION)]
     times = DT * torch.arange(STEPS, dtype=torch.float64)
 
-    def simulated(source: Source) -> Corpus:
+    def simulated(source: Source) -> dg.Corpus:
         cold = torch.zeros(1, MESH.n_nodes, 1, dtype=torch.float64)
-        states = solve(MESH, pde, surface, cold, dt=DT, steps=STEPS, degree=2, substeps=4, source=source)
-        heating = step_average(source, torch.tensor(MESH.points), times, DT)
-        return Corpus(states.float(), heating.float(), None, DT, (0.0,))
+        states = dg.reference_solve(MESH, pde, surface, cold, dt=DT, steps=STEPS, degree=2, substeps=4, source=source)
+        heating = dg.step_average(source, torch.tensor(MESH.points), times, DT)
+        return dg.Corpus(states.float(), heating.float(), None, DT, (0.0,))
 
-    problem = Discretisation(MESH, pde, surface, DT, dtype=torch.float32)
+    problem = dg.Problem(MESH, pde, surface, DT, dtype=torch.float32)
     torch.manual_seed(0)
-    model = DGNet(DGNetConfig(free=True, hidden=32, layers=2), problem)
-    plan = Recipe("3d", (Stage(iterations, 6, 8, 3e-3), Stage(iterations // 2, 20, 4, 2e-3)), validate_every=25)
-    fit(model, problem, simulated(spots(range(6))), simulated(spots([10])), plan)
+    model = dg.DGNet(dg.DGNetConfig(free=True, hidden=32, layers=2), problem)
+    plan = dg.Recipe("3d", (dg.Stage(iterations, 6, 8, 3e-3), dg.Stage(iterations // 2, 20, 4, 2e-3)), validate_every=25)
+    dg.fit(model, problem, simulated(spots(range(6))), simulated(spots([10])), plan)
 
     errors = {}
     print(f"{MESH.n_nodes} nodes, {MESH.n_cells} tetrahedra, {STEPS} steps: relative errors of free rollouts")
     for name, source in (("spots on other ways", spots([20, 21])), ("coil, never seen", coil)):
         test = simulated(source)
-        judged = {"dgnet": model, "classical, consistent": Classical(1.0), "classical, lumped": Classical(0.0)}
-        errors[name] = {kind: evaluate_rne(one, problem, test) for kind, one in judged.items()}
+        judged = {"dgnet": model, "classical, consistent": dg.Classical(1.0), "classical, lumped": dg.Classical(0.0)}
+        with torch.no_grad():
+            errors[name] = {kind: dg.score(dg.predict(one, problem, test), test.state).rne for kind, one in judged.items()}
         print(f"    {name:20s}" + "   ".join(f"{kind}: {error:.4f}" for kind, error in errors[name].items()))
     return errors
 

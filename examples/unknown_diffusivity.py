@@ -8,12 +8,7 @@ of the model's own discretisation error; once as they are, once with 1% of white
 
 import torch
 
-from dgnet.data import Corpus
-from dgnet.mesh import box
-from dgnet.models.dgnet import DGNet, DGNetConfig
-from dgnet.problems import PDE, Discretisation, Robin, step_average
-from dgnet.reference.transport import solve
-from dgnet.training import Recipe, Stage, fit, uncertainty
+import dgnet as dg
 
 TRUE, GUESS = 0.05, 0.10  # m^2/s
 DT, STEPS = 0.05, 20
@@ -30,18 +25,19 @@ def lamps(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
 
 def main(noise: float = 0.0) -> tuple[float, float]:
     """The diffusivity without the bias of mesh and step, and its relative error."""
-    mesh = box((30, 25), upper=(1.2, 1.0), perturb=0.2)
-    rim = [Robin("boundary", 0.2)]
+    mesh = dg.box((30, 25), upper=(1.2, 1.0), perturb=0.2)
+    rim = [dg.Robin("boundary", 0.2)]
     start = torch.zeros(2, mesh.n_nodes, 1, dtype=torch.float64)
-    measured = solve(mesh, PDE(("T",), diffusion=TRUE), rim, start, dt=DT, steps=STEPS, refine=2, substeps=4, source=lamps)
+    true = dg.PDE(("T",), diffusion=TRUE)
+    measured = dg.reference_solve(mesh, true, rim, start, dt=DT, steps=STEPS, refine=2, substeps=4, source=lamps)
     measured += noise * measured.std() * torch.randn(measured.shape, generator=torch.Generator().manual_seed(0))
-    heating = step_average(lamps, torch.tensor(mesh.points), DT * torch.arange(STEPS), DT)
-    data = Corpus(measured, heating, None, DT, (0.0,))
+    heating = dg.step_average(lamps, torch.tensor(mesh.points), DT * torch.arange(STEPS), DT)
+    data = dg.Corpus(measured, heating, None, DT, (0.0,))
 
-    problem = Discretisation(mesh, PDE(("T",), diffusion=GUESS), rim, DT)
-    model = DGNet(DGNetConfig(decoder="none", network=False, calibrate=("diffusion",)), problem).double()
-    fit(model, problem, data, data, Recipe("calibration", (Stage(5, STEPS, method="gauss-newton"),)))
-    bar = uncertainty(model, problem, data)["diffusion"]
+    problem = dg.Problem(mesh, dg.PDE(("T",), diffusion=GUESS), rim, DT)
+    model = dg.DGNet(dg.DGNetConfig(decoder="none", network=False, calibrate=("diffusion",)), problem).double()
+    dg.fit(model, problem, data, data, dg.Recipe("calibration", (dg.Stage(5, STEPS, method="gauss-newton"),)))
+    bar = dg.uncertainty(model, problem, data)["diffusion"]
     found = GUESS * bar.best
     print(f"noise {noise:4.0%}   guess {GUESS:.4f}   fitted {GUESS * bar.factor:.5f}   without the bias of mesh and step "
           f"{found:.5f} ± {bar.error * found:.5f}   true {TRUE:.4f}   off by {found / TRUE - 1:+.2%}")

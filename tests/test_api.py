@@ -39,8 +39,8 @@ def test_import_is_quick_and_a_wrong_name_is_an_attribute_error() -> None:
         dg.Meshh  # noqa: B018
 
 
-LATER = {"Classical", "Corpus", "DGNet", "DGNetConfig", "Dataset", "Recipe", "Run", "Score", "Stage", "evaluate", "fit",
-         "load_project", "load_run", "project", "reference_solve", "roll_out", "rollout", "score", "train",
+LATER = {"Classical", "Corpus", "DGNet", "DGNetConfig", "Dataset", "Recipe", "Run", "Stage", "evaluate", "fit",
+         "load_project", "load_run", "judge", "predict", "project", "reference_solve", "rollout_run", "rollout", "score", "train",
          "trajectory", "uncertainty"}
 
 

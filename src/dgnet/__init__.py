@@ -17,18 +17,19 @@ if TYPE_CHECKING:  # the same names for editors and type checkers; a test compar
     from dgnet.errors import InputError, SolveError
     from dgnet.evaluation.evaluate import evaluate
     from dgnet.green import GreenSolver, steady
-    from dgnet.mesh import Mesh, box, shipped, shipped_names
+    from dgnet.mesh import Mesh, box, shipped
     from dgnet.mesh import load as load_mesh
     from dgnet.mesh import save as save_mesh
     from dgnet.models import Classical, rollout
     from dgnet.models.dgnet import DGNet, DGNetConfig
-    from dgnet.output.rollouts import roll_out
+    from dgnet.output.rollouts import roll_out as rollout_run
     from dgnet.problems import PDE, Dirichlet, FunctionSource, Neumann, Periodic, PhaseChange, Robin, SpotTable, step_average
     from dgnet.problems import Discretisation as Problem
     from dgnet.projects.project import load as load_project
     from dgnet.projects.project import project, trajectory
     from dgnet.reference.transport import solve as reference_solve
-    from dgnet.scoring.metrics import Score, score
+    from dgnet.scoring.judge import judge, predict
+    from dgnet.scoring.metrics import score
     from dgnet.training import Recipe, Stage, fit, uncertainty
     from dgnet.training.own import train_project as train
     from dgnet.training.run import Run
@@ -40,15 +41,16 @@ _HOMES = {
     "dgnet.errors": "InputError SolveError",
     "dgnet.evaluation.evaluate": "evaluate",
     "dgnet.green": "GreenSolver steady",
-    "dgnet.mesh": "Mesh box shipped shipped_names load_mesh=load save_mesh=save",
+    "dgnet.mesh": "Mesh box shipped load_mesh=load save_mesh=save",
     "dgnet.models": "Classical rollout",
     "dgnet.models.dgnet": "DGNet DGNetConfig",
-    "dgnet.output.rollouts": "roll_out",
+    "dgnet.output.rollouts": "rollout_run=roll_out",
     "dgnet.problems": "PDE Dirichlet FunctionSource Neumann Periodic PhaseChange Robin SpotTable step_average "
                       "Problem=Discretisation",
     "dgnet.projects.project": "load_project=load project trajectory",
     "dgnet.reference.transport": "reference_solve=solve",
-    "dgnet.scoring.metrics": "Score score",
+    "dgnet.scoring.judge": "judge predict",
+    "dgnet.scoring.metrics": "score",
     "dgnet.training": "Recipe Stage fit uncertainty",
     "dgnet.training.own": "train=train_project",
     "dgnet.training.run": "Run load_run=Run.open",
@@ -56,10 +58,11 @@ _HOMES = {
 _NAMES = {entry.split("=")[0]: (home, entry.split("=")[-1]) for home, row in _HOMES.items() for entry in row.split()}
 
 __all__ = [
-    "PDE", "Classical", "Corpus", "DGNet", "DGNetConfig", "Dataset", "Dirichlet", "FunctionSource", "GreenSolver", "InputError",
-    "Mesh", "Neumann", "Periodic", "PhaseChange", "Problem", "Recipe", "Robin", "Run", "Score", "SolveError", "SpotTable", "Stage",
-    "box", "evaluate", "fit", "load_mesh", "load_project", "load_run", "project", "reference_solve", "roll_out", "rollout",
-    "save_mesh", "score", "shipped", "shipped_names", "steady", "step_average", "train", "trajectory", "uncertainty",
+    "PDE", "Classical", "Corpus", "DGNet", "DGNetConfig", "Dataset", "Dirichlet", "FunctionSource", "GreenSolver",
+    "InputError", "Mesh", "Neumann", "Periodic", "PhaseChange", "Problem", "Recipe", "Robin", "Run", "SolveError",
+    "SpotTable", "Stage", "box", "evaluate", "fit", "judge", "load_mesh", "load_project", "load_run", "predict", "project",
+    "reference_solve", "rollout", "rollout_run", "save_mesh", "score", "shipped", "steady", "step_average", "train",
+    "trajectory", "uncertainty",
 ]
 
 
