@@ -219,7 +219,7 @@ def test_toml(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("a = 1")
     assert read_toml(tmp_path / "x", {"a": int}) == {"a": 1}
     (tmp_path / "x").write_text("a = = 1")
-    with pytest.raises(InputError, match=r"x: Invalid value .at line 1"):
+    with pytest.raises(InputError, match=r"x is not valid TOML: Invalid value .at line 1"):
         read_toml(tmp_path / "x")
     with pytest.raises(InputError, match="there is no file"):
         read_toml(tmp_path / "y")

@@ -251,13 +251,23 @@ def writing_hdf5(path: Path, libver: tuple[str, str] | None = None) -> Iterator[
 # ---------------------------------------------------------------------- reading
 
 
-def read_text(path: Path) -> str:
+def plain(path: Path) -> Path:
+    """The path, unless something else than a file or a folder is there: reading a pipe would wait for ever."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise InputError(f"cannot read {path}: it is a device or a pipe, not a file")
+    return path
+
+
+def read_text(path: Path, encoding: str = "utf-8") -> str:
+    """A text in UTF-8; with "utf-8-sig", a mark at its start is left out."""
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return plain(Path(path)).read_text(encoding=encoding)
     except FileNotFoundError as error:
         raise InputError(f"there is no file {path}") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not text in UTF-8") from error
+    except InputError:
+        raise
     except (OSError, ValueError) as error:
         raise InputError(f"cannot read {path}: {cause(error)}") from error
 
@@ -278,7 +288,7 @@ def read_toml(path: Path, keys: Mapping[str, type | tuple[type, ...]] | None = N
     try:
         found = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: {cause(error)}") from error
+        raise InputError(f"{path} is not valid TOML: {cause(error)}") from error
     return _checked(found, path, keys or {})
 
 

@@ -22,6 +22,7 @@ def silently(log: Path, job: Callable[..., Any], *arguments: Any, most: int | No
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(file, 1)
     os.dup2(file, 2)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests were started in the background
     if most is not None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))

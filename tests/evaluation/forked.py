@@ -16,7 +16,7 @@ CONTEXT.set_forkserver_preload(["dgnet.cli", "dgnet.output.rollouts", "dgnet.out
                                 "dgnet.scenarios.generate", "dgnet.training.own", "torch._dynamo", "skfem", "meshio",
                                 "rich.progress", "rich.table",
                                 "matplotlib.pyplot", "matplotlib.backends.backend_agg", "pytest", "tests.evaluation.forked",
-                                "tests.attacks.harness"])
+                                "tests.attacks.harness", "tests.attacks.server"])
 
 
 def _single(job: Callable[..., None], arguments: tuple[Any, ...]) -> None:

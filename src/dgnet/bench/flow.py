@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 
 from dgnet.bench.dfg import cylinder_flow, dfg
 from dgnet.errors import InputError
+from dgnet.files import read_json
 from dgnet.progress import Report
 from dgnet.reference.flow import ChannelFlow
 
@@ -87,9 +87,9 @@ def read(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        record = json.loads(path.read_text())
-        assert isinstance(record, dict) and all("benchmark" in r for r in record.values())
-    except (OSError, ValueError, AssertionError, TypeError) as error:
+        record = read_json(path)
+        markdown(record)
+    except (KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
         raise InputError(f"{path} is no record of 'dgnet bench dfg'") from error
     return record
 

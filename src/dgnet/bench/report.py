@@ -10,6 +10,7 @@ import numpy as np
 
 from dgnet.bench import model, tradeoff
 from dgnet.errors import InputError
+from dgnet.files import read_text
 from dgnet.scenarios import names
 
 KNOWN = ("solver", "rollout", "generate", "model", "throughput", "scaling", "tradeoff")
@@ -17,7 +18,7 @@ KNOWN = ("solver", "rollout", "generate", "model", "throughput", "scaling", "tra
 
 def load(path: Path) -> dict[str, Any]:
     try:
-        data = json.loads(path.read_text())
+        data = json.loads(read_text(path))
         if isinstance(data, list):  # bench generate writes a row per data set as it goes
             data = {"benchmark": "generate", "rows": data}
         assert data["benchmark"] in KNOWN
@@ -113,5 +114,8 @@ def markdown(paths: list[Path]) -> str:
         data = load(path)
         write = {"solver": solver_markdown, "rollout": rollout_markdown, "generate": lambda d: generate_markdown(d, names()),
                  "tradeoff": tradeoff.markdown, **dict.fromkeys(("model", "throughput", "scaling"), model.markdown)}
-        parts += ["", write[data["benchmark"]](data)]
+        try:
+            parts += ["", write[data["benchmark"]](data)]
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            raise InputError(f"{path} is damaged: it is no whole result of `dgnet bench {data['benchmark']}`") from error
     return "\n".join(parts) + "\n"

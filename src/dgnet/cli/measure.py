@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dgnet.cli.options import Seed, positive, positives, refuse
+from dgnet.cli.options import Seed, file_to_write, positive, positives, refuse
 from dgnet.cli.shell import Device, Json, Size, bench, checked_device, console, errors, reporting, write_json
 from dgnet.files import write_text
 
@@ -118,7 +118,8 @@ def bench_dfg(context: typer.Context, case: Annotated[str | None, typer.Option(h
               dt: Annotated[float | None, typer.Option(help="Time step (0.85 of the step limit by default).",
                                                         callback=positive)] = None,
               ladder: Annotated[bool, typer.Option("--ladder", help="Instead: 2D-2 on ever finer meshes (needs gmsh).")] = False,
-              page: Annotated[Path | None, typer.Option("--report", help="Page to update, with its JSON beside it.")] = None,
+              page: Annotated[Path | None, typer.Option("--report", help="Page to update, with its JSON beside it.",
+                                                          callback=file_to_write)] = None,
               device: Device = "cpu", json_path: Json = None) -> None:
     """Flow around a cylinder, drag and lift beside the intervals of Schäfer and Turek."""
     from dgnet.bench import flow
@@ -127,6 +128,7 @@ def bench_dfg(context: typer.Context, case: Annotated[str | None, typer.Option(h
     if ladder:
         refuse(context, {name: "--ladder has meshes and steps of its own" for name in ("case", "refine", "dt")})
     results: list[dict[str, Any]] = []
+    record = {} if page is None else flow.read(page.with_suffix(".json"))  # before the work, so that a wrong file costs nothing
     with reporting() as progress:
         if ladder:
             results.append(flow.ladder(device=device, progress=progress, done=lambda row: errors.print(
@@ -137,7 +139,7 @@ def bench_dfg(context: typer.Context, case: Annotated[str | None, typer.Option(h
                 console.print("\n".join(flow.lines(results[-1])), highlight=False, soft_wrap=True)
     write_json(json_path, results)
     if page is not None:
-        record = flow.read(page.with_suffix(".json")) | {flow.key(r): r for r in results}
+        record |= {flow.key(r): r for r in results}
         write_json(page.with_suffix(".json"), record)
         write_text(page, flow.markdown(record))
         console.print(f"wrote {page}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +9,6 @@ from typing import Annotated
 import typer
 
 from dgnet.cli.shell import Json, app, console, reporting, write_json
-from dgnet.errors import InputError
 from dgnet.files import write_text
 
 pretrained = typer.Typer(help="Weights that ship with the package: list, pack.", invoke_without_command=True)
@@ -71,10 +69,6 @@ def measured(results: Annotated[list[Path], typer.Argument(help="Files of `dgnet
     from dgnet.paper import pretrained as shelf
 
     for path in results:
-        try:
-            result = json.loads(path.read_text())
-        except (OSError, ValueError) as error:
-            raise InputError(f"{path} is not a JSON file") from error
-        card = shelf.add_measured(result, folder or shelf.SHELF)
-        console.print(f"{card.scenario}, {card.truth}: {result['trajectories']} trajectories on {result['hardware']}",
-                      highlight=False, soft_wrap=True)
+        card, new = shelf.add_measured(path, folder or shelf.SHELF)
+        console.print(f"{card.scenario}, {card.truth}: {new.trajectories} trajectories on {new.hardware}", highlight=False,
+                      soft_wrap=True)

@@ -81,7 +81,7 @@ def main() -> None:
         text, code = ending(error)
         if _DEBUG[0]:
             traceback.print_exception(error)
-        errors.print(f"dgnet: {text}", style="red", highlight=False, soft_wrap=True)
+        errors.print(f"dgnet: {_CONTROL.sub(lambda c: repr(c[0])[1:-1], text)}", style="red", highlight=False, soft_wrap=True)
         sys.exit(code)
     finally:
         for number, handler in before.items():
@@ -122,6 +122,7 @@ def ending(error: BaseException) -> tuple[str, int]:
             "traceback, and report it"), 70
 
 
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # a name may hold line breaks and what steers a terminal
 _NO_MEMORY = re.compile(r"out of memory|not enough memory|can't allocate memory|alloc_cpu", re.IGNORECASE)
 
 

@@ -24,6 +24,7 @@ from dgnet.data import Dataset, Header
 from dgnet.data.fits import check_fits
 from dgnet.errors import InputError, NoRoom, SolveError
 from dgnet.evaluation.trust import Guard, sentence, training_range
+from dgnet.files import plain
 from dgnet.green import GreenSolver
 from dgnet.green.bounds import Bounds
 from dgnet.models import few_threads, rollout
@@ -408,7 +409,7 @@ def _start(case: Case, stored: Dataset | None, trajectory: int | None, initial: 
     shape = (case.mesh.n_nodes, len(case.pde.fields))
     if initial is not None:
         try:
-            value = np.load(initial, allow_pickle=False)
+            value = np.load(plain(initial), allow_pickle=False)
         except FileNotFoundError as error:
             raise InputError(f"there is no file {initial}") from error
         except (OSError, ValueError, EOFError) as error:

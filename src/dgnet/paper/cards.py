@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from dgnet.data import Dataset
+from dgnet.errors import InputError
+from dgnet.files import read_json
 from dgnet.output.pictures import mesh_picture, strip
 from dgnet.output.show import robust_limits
 from dgnet.progress import Report
@@ -25,7 +26,9 @@ SNAPSHOTS = 4
 def write_cards(out: Path, certificates: Path, data: Path | None, names: Sequence[str],
                 report: Report | None = None) -> Iterator[Path]:
     """Write OUT/NAME.md and its pictures; snapshots come from DATA where it holds the paper-size set, else from a small one."""
-    measured: dict[str, Any] = json.loads(certificates.read_text()) if certificates.exists() else {}
+    measured: dict[str, Any] = read_json(certificates) if certificates.exists() else {}
+    if any(not isinstance(row, dict) for row in measured.values()):
+        raise InputError(f"{certificates} holds no certificates of `dgnet certify --record`")
     out.mkdir(parents=True, exist_ok=True)
     for name in names:
         paper = get(name, "paper")

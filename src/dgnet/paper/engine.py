@@ -17,7 +17,7 @@ import os
 import shutil
 import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -347,7 +347,43 @@ def load(folders: Sequence[Path]) -> dict[str, dict[str, Any]]:
 def _loose(folder: Path) -> Iterable[dict[str, Any]]:
     """The cells of a study that is being worked on, each in a folder of its own."""
     for path in sorted(folder.glob("cells/*/cell.json")):
-        yield {**current_names(read_json(path, {"tag": str})), "folder": path.parent}
+        record = current_names(read_json(path, {"tag": str}))
+        check_record(record, path)
+        yield {**record, "folder": path.parent}
+
+
+class _Scores(dict[str, Any]):
+    """Scores of a cell: who asks for one that is not there is told which file lacks it."""
+
+    def __init__(self, rows: Mapping[str, Any], path: Path) -> None:
+        super().__init__(rows)
+        self.path = path
+
+    def __missing__(self, key: str) -> None:
+        raise InputError(f"{self.path} is damaged: it has no score '{key}'")
+
+
+def check_record(record: dict[str, Any], path: Path) -> None:
+    """Refuse a cell.json whose parts are not what tables and pictures expect."""
+    try:
+        cell = Cell.parse(record["tag"])
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+    if cell.tag != record["tag"] or path.parent.name != cell.tag:
+        raise InputError(f"{path}: '{record['tag']}' is not the name of its folder")
+    wanted: dict[str, type] = {"about": dict, "history": list, "curves": dict, "scores": dict, "cell": dict, "date": str,
+                               "seconds": dict}
+    for key, kind in wanted.items():
+        if not isinstance(record.get(key, kind()), kind):
+            raise InputError(f"{path} is damaged: '{key}' is of the wrong kind")
+    for name, row in record.get("scores", {}).items():
+        figures = [row.get(k) for k in ("rne", "mse", "rne_from_offset")] if isinstance(row, dict) else [""]
+        if any(not isinstance(v, int | float | None) for v in figures):
+            raise InputError(f"{path} is damaged: the scores of '{name}' are not numbers")
+    if cell.kind in ("classical", "train", "robust"):
+        record["scores"] = _Scores({name: _Scores(row, path) for name, row in record.get("scores", {}).items()}, path)
+    if any(not isinstance(v, int | float) for v in record.get("seconds", {}).values()):
+        raise InputError(f"{path} is damaged: its seconds are not numbers")
 
 
 def failures(folders: Sequence[Path]) -> dict[str, str]:

@@ -27,12 +27,12 @@ from dgnet.bench.timing import hardware
 from dgnet.data import Dataset
 from dgnet.errors import InputError
 from dgnet.evaluation.evaluate import rivals
-from dgnet.files import did_you_mean, discard, read_toml, unfinished, write_json, write_text
+from dgnet.files import did_you_mean, discard, read_json, read_toml, unfinished, write_json, write_text
 from dgnet.models.registry import LABELS, config_class
 from dgnet.paper.cell import Cell
 from dgnet.paper.results import number
 from dgnet.progress import Report
-from dgnet.scenarios import TRUTHS, get, names
+from dgnet.scenarios import SIZES, TRUTHS, get, names
 from dgnet.scenarios.generate import file_stem, generate, provenance
 from dgnet.scenarios.scenario import Scenario
 from dgnet.scoring.judge import judge
@@ -123,8 +123,10 @@ def read_card(folder: Path) -> Card:
         table = current_names(json.loads(path.read_text()))
         measured = tuple(read_dataclass(Measured, m, f"{path} [measured]") for m in table.pop("measured", []))
         card = replace(read_dataclass(Card, table, str(path)), measured=measured)
-        sound = (card.scenario in names() and card.truth in TRUTHS and card.test_trajectories >= 1
-                 and all(set(_FIGURES) <= set(row) for figures in (card.figures, *(m.figures for m in measured))
+        sound = (card.scenario in names() and card.size in SIZES and card.truth in TRUTHS and card.bytes > 0
+                 and card.test_trajectories >= 1
+                 and all(set(_FIGURES) <= set(row) and all(isinstance(v, int | float | list | None) for v in row.values())
+                         for figures in (card.figures, *(m.figures for m in measured))
                          for row in [figures["dgnet"], *(figures[name] for name in rivals())]))
     except FileNotFoundError as error:
         raise InputError(f"{folder} holds no pretrained weights: it has no card.json") from error
@@ -324,23 +326,23 @@ def tests_of(scenario: Scenario, truth: str, count: int, folder: Path, device: s
                     device=device, report=report)
 
 
-def add_measured(result: dict[str, Any], shelf: Path = SHELF) -> Card:
+def add_measured(path: Path, shelf: Path = SHELF) -> tuple[Card, Measured]:
     """Put what `check` found on the card of these weights; a result for as many trajectories on the same device is replaced."""
-    result = current_names(result)
+    result = current_names(read_json(path))
     try:
         folder = shelf / label(result["scenario"], result["size"], result["truth"])
         checksum = result["card"]["sha256"]
         figures = {name: {key: result["scores"][name][key] for key in _FIGURES} for name in ("dgnet", *rivals())}
         new = Measured(result["trajectories"], result["hardware"], result["device"], result["version"], result["torch"], figures)
     except (KeyError, TypeError) as error:
-        raise InputError("that is not a result of `dgnet evaluate --pretrained --json`") from error
+        raise InputError(f"{path} is not a result of `dgnet evaluate --pretrained --json`") from error
     card = read_card(folder)
     if checksum != card.sha256:
         raise InputError(f"the result is of other weights than those in {folder}")
     kept = [m for m in card.measured if (m.trajectories, m.device) != (new.trajectories, new.device)]
     card = replace(card, measured=(*kept, new))
     write_json(folder / "card.json", asdict(card))
-    return card
+    return card, new
 
 
 # ---------------------------------------------------------------------- tables

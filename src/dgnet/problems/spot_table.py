@@ -13,7 +13,7 @@ import torch
 from scipy.spatial import cKDTree
 
 from dgnet.errors import InputError
-from dgnet.files import did_you_mean
+from dgnet.files import did_you_mean, read_text
 
 Tensor = torch.Tensor
 
@@ -148,13 +148,7 @@ class SpotTable:
 
 def read_table(path: Path, required: list[str], optional: list[str]) -> Iterator[tuple[int, dict[str, str]]]:
     """Rows of a CSV file with their line numbers; the header is checked."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError as error:
-        raise InputError(f"there is no file {path}") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read as text") from error
-    reader = csv.reader(text.splitlines())
+    reader = csv.reader(read_text(path, "utf-8-sig").splitlines())
     try:
         lines = [(reader.line_num, cells) for cells in reader]
     except csv.Error as error:

@@ -24,6 +24,7 @@ import torch
 
 from dgnet.data import Dataset, Trajectory
 from dgnet.errors import InputError
+from dgnet.files import plain
 from dgnet.mesh import Mesh
 from dgnet.problems.sources import converged_average
 from dgnet.problems.spot_table import SpotTable, number_in, read_table
@@ -99,11 +100,15 @@ def matches(spec: SeriesSpec, folder: Path, where: str) -> list[tuple[Path, Seri
     if "*" not in spec.file or spec.file.endswith(".vtu"):
         return [(folder / spec.file, spec)]
     try:
-        found = sorted((p for p in folder.glob(spec.file) if p.is_file()), key=_natural)
+        found = sorted(folder.glob(spec.file), key=_natural)
     except (ValueError, NotImplementedError) as error:
         raise InputError(f"{where}: '{spec.file}' is not a pattern of file names inside the folder") from error
     if not found:
         raise InputError(f"{where}: no file in {folder} matches '{spec.file}'")
+    for path in found:
+        if not path.is_file():  # left out, it would be missed by nobody
+            kind = "a folder" if path.is_dir() else "a link to nothing" if path.is_symlink() else "a device or a pipe"
+            raise InputError(f"{where}: '{spec.file}' also stands for {path}, which is {kind}")
     pattern = re.compile("".join("(.*)" if c == "*" else "." if c == "?" else re.escape(c) for c in spec.file) + "$")
     filled = []
     for path in found:
@@ -594,7 +599,7 @@ def source_averages(path: Path, frame: Frame) -> np.ndarray:
 def _array_averages(path: Path, frame: Frame) -> np.ndarray:
     width = len(frame.fields)
     try:
-        loaded = np.load(path, allow_pickle=False)
+        loaded = np.load(plain(path), allow_pickle=False)
         arrays = {key: loaded[key] for key in loaded.files} if path.suffix.lower() == ".npz" else {"source_average": loaded}
     except FileNotFoundError as error:
         raise InputError(f"there is no file {path}") from error
@@ -656,12 +661,13 @@ def collected(entries: Sequence[tuple[str, Path, SeriesSpec]], frame: Frame, phy
         source, average = f.source, f.source_average
         if moving and average is None:
             source, average = np.zeros((steps + 1, *f.state.shape[1:])), np.zeros((steps, *f.state.shape[1:]))
-        trajectories.append(Trajectory(
-            f.state[:steps + 1].astype(np.float32), frame.dt * np.arange(steps + 1),
-            None if source is None else source[:steps + 1].astype(np.float32),
-            None if average is None else average[:steps].astype(np.float32),
-            None if f.velocity is None or not frame.flow else f.velocity[:steps + 1].astype(np.float32),
-            split=note.split, index=count[note.split], labels=(note.label,)))
+        with np.errstate(over="ignore"):  # said below
+            trajectories.append(Trajectory(
+                f.state[:steps + 1].astype(np.float32), frame.dt * np.arange(steps + 1),
+                None if source is None else source[:steps + 1].astype(np.float32),
+                None if average is None else average[:steps].astype(np.float32),
+                None if f.velocity is None or not frame.flow else f.velocity[:steps + 1].astype(np.float32),
+                split=note.split, index=count[note.split], labels=(note.label,)))
         for name in ("state", "source_average", "velocity"):
             value = getattr(trajectories[-1], name)
             if value is not None and not np.isfinite(value).all():

@@ -18,7 +18,7 @@ import torch
 from dgnet import __version__
 from dgnet.data import Dataset, Header, Trajectory, write_dataset
 from dgnet.errors import InputError
-from dgnet.files import did_you_mean, locked, write_bytes, writing
+from dgnet.files import did_you_mean, locked, plain, write_bytes, writing
 from dgnet.mesh import ALL, Mesh
 from dgnet.mesh import load as load_mesh
 from dgnet.mesh import save as save_mesh
@@ -345,7 +345,7 @@ def _by_region(term: Mapping[str, Any], name: str, where: str, mesh: Mesh) -> np
 
 def _array(path: Path, shapes: tuple[tuple[int, ...], ...]) -> np.ndarray:
     try:
-        value = np.load(path, allow_pickle=False)
+        value = np.load(plain(path), allow_pickle=False)
     except FileNotFoundError as error:
         raise InputError(f"there is no file {path}") from error
     except (OSError, ValueError, EOFError) as error:

@@ -6,7 +6,6 @@ Every error is one sentence with the file and the key; an unknown key fails with
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dgnet.errors import InputError
-from dgnet.files import did_you_mean
+from dgnet.files import did_you_mean, read_toml
 from dgnet.problems.units import DENSITY, FIELD, LENGTH, PURE, SPECIFIC_HEAT, SPEED, TERMS, TIME, VOLUMETRIC_HEAT, Dimension, Units
 
 FILE = "problem.toml"
@@ -274,15 +273,9 @@ def _finite(value: float) -> bool:
 def read(folder: Path, name: str = "") -> ProblemFile:
     """The problem file of a folder; a problem that has no name gets `name`, or that of the folder."""
     path = folder / FILE
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise InputError(f"there is no {path}; `dgnet new {folder}` writes an example") from error
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{path} is not valid TOML: {_sentence(error)}") from error
-    except (OSError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise InputError(f"{path} cannot be read as text: {_sentence(error)}") from error
-    return parse(values, path, name)
+    if not path.parent.is_dir() or not (path.exists() or path.is_symlink()):
+        raise InputError(f"there is no {path}; `dgnet new {folder}` writes an example")
+    return parse(read_toml(path), path, name)
 
 
 def parse(values: Mapping[str, Any], path: Path, name: str = "") -> ProblemFile:
@@ -520,7 +513,3 @@ def _training(t: Table) -> Training:
     if min(found.learning_rate, found.noise) < 0:
         raise InputError(f"{t.path}: training.{'noise' if found.noise < 0 else 'learning_rate'} must not be negative")
     return found
-
-
-def _sentence(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")

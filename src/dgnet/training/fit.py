@@ -357,10 +357,27 @@ def _sound(path: Path, sha256: str) -> bool:
 
 
 def _restore(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -> tuple[dict[str, Tensor], Progress]:
+    """Best weights and progress of a checkpoint; model and optimiser take theirs. What does not fit is refused by name."""
     data = load_checkpoint(path, str(next(iter(model.state_dict().values())).device))
-    model.load_state_dict(data["model"])
-    optimiser.load_state_dict(data["optimiser"])
-    return data["best"], Progress(**data["progress"])
+    own = vars(Progress())
+    for key in ("model", "best", "optimiser", "progress"):
+        if not isinstance(data, dict) or not isinstance(data.get(key), dict):
+            raise InputError(f"{path} is no checkpoint to go on from: it holds no table '{key}'")
+    told = data["progress"]
+    for key, value in told.items():
+        fits = isinstance(value, list) if key == "history" else isinstance(value, int | float) and (key == "best" or value >= 0)
+        if key not in own or not fits:
+            raise InputError(f"{path} is no checkpoint to go on from: its progress has '{key}' = {str(value)[:40]}")
+    rows = told.get("history", [])
+    if any(not isinstance(row, dict) or {"iteration", "validation", "seconds"} - set(row) for row in rows):
+        raise InputError(f"{path} is no checkpoint to go on from: its history is not one of validations")
+    try:
+        model.load_state_dict(data["best"])
+        model.load_state_dict(data["model"])
+        optimiser.load_state_dict(data["optimiser"])
+    except (RuntimeError, KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
+        raise InputError(f"{path} does not fit the model that is trained here") from error
+    return data["best"], Progress(**told)
 
 
 def split(dataset: Dataset, recipe: Recipe, seed: int = 0, limit: int | None = None) -> tuple[list[int], list[int]]:

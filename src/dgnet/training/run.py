@@ -21,7 +21,8 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import torch
 
@@ -226,13 +227,15 @@ def train(case: Case, truth: str, data: Path, folder: Path, *, model: str = "dgn
                 if own and project is not None and not path.exists():
                     carry(project, folder / PROBLEM)
             tables["run"] = settings
-            write_text(path, to_toml(tables))
+            if not path.exists():  # one that went on and was refused is what it was before, its weights and their checksum included
+                write_text(path, to_toml(tables))
         base = base_problem(case, device)
         torch.manual_seed(seed)
         network = entry(model).make(config, base).to(device)
         with few_threads(case.mesh.n_nodes, device):
             progress = fit(network, base, training, validation, plan, seed=seed, budget=budget, folder=folder, report=report)
         if writes:
+            write_text(path, to_toml(tables))  # without a checksum while the weights change
             weights = {"sha256": save_tensors(folder / "weights.pt", network.state_dict())}
             write_text(path, to_toml({**tables, "weights": weights}))
             write_history(folder, progress)
@@ -333,13 +336,35 @@ def _toml(value: Any) -> str:
     return repr(value)
 
 
+def _is(value: Any, hint: Any) -> bool:
+    """Whether a value of TOML or JSON fits the type of a field; whole numbers are numbers, true and false are not."""
+    kind, inner = get_origin(hint), get_args(hint)
+    if kind in (Union, UnionType):
+        return any(_is(value, one) for one in inner)
+    if kind is tuple:
+        return isinstance(value, list | tuple) and all(_is(v, inner[0]) for v in value)
+    if kind in (dict, Mapping):
+        return isinstance(value, dict) and all(_is(v, inner[1]) for v in value.values())
+    if hint is Any:
+        return True
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, kind or hint)
+
+
 def read_dataclass(kind: type, values: dict[str, Any], where: str) -> Any:
-    """A frozen dataclass from a TOML table; an unknown key fails with the nearest known name."""
-    known = [f.name for f in fields(kind)]
-    for key in values:
+    """A frozen dataclass from a TOML or JSON table: an unknown key fails with the nearest known name, a wrong type with its key."""
+    known = get_type_hints(kind)
+    for key, value in values.items():
         if key not in known:
             raise InputError(f"{where}: unknown key '{key}'" + did_you_mean(key, known))
+        if not _is(value, known[key]):
+            raise InputError(f"{where}: '{key}' has a value of the wrong kind: {str(value)[:60]!r}")
     try:
         return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
     except TypeError as error:
         raise InputError(f"{where} is incomplete: {error}") from error

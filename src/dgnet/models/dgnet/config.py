@@ -11,6 +11,7 @@ DECODERS = ("structured", "edge", "none")
 REACTIONS = ("known", "learned", "none")
 CALIBRATED = ("diffusion", "decay", "convection")
 INTERVALS = 64  # of a table of the reaction, unless told otherwise
+_LARGEST = 8192  # width or depth of a network
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,10 @@ class DGNetConfig:
             raise InputError("early_steps must be 0 or at least 2, and needs the structured decoder with a learned mass")
         if self.reaction_table and (self.reaction_table < 2 or self.reaction != "learned"):
             raise InputError("reaction_table must be 0 or at least 2, and needs reaction = \"learned\"")
+        for name in ("hidden", "layers", "residual_hidden", "residual_layers", "reaction_hidden"):
+            size = getattr(self, name)
+            if not isinstance(size, int) or not 0 < size <= _LARGEST:
+                raise InputError(f"{name} must be a whole number from 1 to {_LARGEST}, got {size!r}")
         strange = set(self.calibrate) - set(CALIBRATED)
         if strange:
             raise InputError(f"cannot calibrate '{min(strange)}' (known: {', '.join(CALIBRATED)})")
