@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1] / "src" / "dgnet"
-ORDER = ["errors", "progress", "files", "mesh", "operators", "problems", "green", "data", "reference", "scenarios", "models",
-         "scoring", "projects", "training", "evaluation", "output", "bench", "paper", "cli"]
+ORDER = ["errors", "progress", "files", "recipe", "mesh", "operators", "problems", "green", "data", "reference", "models",
+         "scenarios", "scoring", "projects", "training", "evaluation", "output", "bench", "paper", "cli"]
 FORBIDDEN = {"models": {"reference"}, "scoring": {"reference"}, "training": {"reference"},
              "reference": {"operators", "green", "models"}}
 

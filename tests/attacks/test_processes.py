@@ -18,10 +18,10 @@ from dgnet.output.rollouts import roll_out
 from dgnet.paper import engine
 from dgnet.paper.cell import Cell
 from dgnet.projects import load, template
+from dgnet.recipe import Recipe, Stage
 from dgnet.scenarios import generate as making
 from dgnet.scenarios import get
 from dgnet.scenarios.scenario import Scenario
-from dgnet.training.recipe import Recipe, Stage
 from dgnet.training.run import train
 from tests.attacks.commands import alone, dgnet, left_over, together
 from tests.projects.conftest import write_tiny

@@ -13,9 +13,9 @@ from dgnet.bench.timing import peak
 from dgnet.cli import app
 from dgnet.errors import InputError
 from dgnet.models import Classical, rollout
+from dgnet.recipe import Recipe, Stage
 from dgnet.scenarios import Truth, get
 from dgnet.scenarios.generate import generate
-from dgnet.training.recipe import Recipe, Stage
 from dgnet.training.run import train
 
 FIGURES = ("prepare_s", "ms_per_step", "steps_per_s", "running_steps_per_s", "seconds")

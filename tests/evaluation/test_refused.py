@@ -17,9 +17,9 @@ from dgnet.mesh import box, save
 from dgnet.models.dgnet import DGNetConfig
 from dgnet.output.rollouts import roll_out
 from dgnet.projects import load
+from dgnet.recipe import Recipe, Stage
 from dgnet.scenarios import get
 from dgnet.scenarios.generate import generate
-from dgnet.training.recipe import Recipe, Stage
 from dgnet.training.run import train
 
 PROBLEM = """

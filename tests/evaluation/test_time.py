@@ -16,7 +16,7 @@ from dgnet.models.dgnet import DGNetConfig
 from dgnet.problems import PDE, Dirichlet, Discretisation
 from dgnet.projects.check import check
 from dgnet.projects.project import project
-from dgnet.training.recipe import Recipe, Stage
+from dgnet.recipe import Recipe, Stage
 from dgnet.training.run import train
 
 DT, STEPS = 0.1, 12

@@ -20,9 +20,9 @@ from dgnet.evaluation.trust import Guard, Span, TrainingRange, extents, judge_st
 from dgnet.mesh import box
 from dgnet.models.dgnet import DGNetConfig
 from dgnet.output.rollouts import roll_out
+from dgnet.recipe import Recipe, Stage
 from dgnet.scenarios import get
 from dgnet.scenarios.generate import generate
-from dgnet.training.recipe import Recipe, Stage
 from dgnet.training.run import Run, train
 
 

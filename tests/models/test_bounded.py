@@ -25,7 +25,7 @@ from dgnet.problems import Discretisation, given_velocity
 from dgnet.scenarios import get, names
 from dgnet.scenarios.generate import flow_record, flow_rows, generate
 from dgnet.scenarios.scenario import Scenario
-from dgnet.training.presets import model_config
+from dgnet.training.plan import Facts, Wishes, configuration
 from dgnet.training.run import train
 from tests.models.test_dgnet import dense, swirl
 
@@ -132,7 +132,7 @@ def test_linear_scenarios_never_grow(name: str) -> None:
     p = s.problem()
     ambient = torch.tensor(s.offsets, dtype=torch.float64)
     for seed in range(2):
-        model = saturated(model_config(name), p, reach_of(s), seed)
+        model = saturated(s.training.config, p, reach_of(s), seed)
         with torch.no_grad():
             state = model.prepare(p, p.mesh.n_nodes, 1)
             unit = torch.eye(p.mesh.n_nodes, dtype=torch.float64)[..., None]
@@ -154,7 +154,8 @@ def test_reactions_and_given_flows_stay_bounded(name: str, learned: bool, tmp_pa
     s = get(name, "small")
     p, period = posed(s, tmp_path)
     reach = reach_of(s)
-    config = replace(model_config(name, unknown_reaction=learned), learn_start=False, learn_swirl=s.flow is not None)
+    config = configuration(s, Facts(4, 40), Wishes(unknown_reaction=learned))
+    config = replace(config, learn_start=False, learn_swirl=s.flow is not None)
     model = saturated(config, p, reach, 0)
     state, sizes = march(s, model, p, period, starts(s, p, reach, 0), STEPS)
     used = sizes / end_of_range(s, model, state)

@@ -22,9 +22,9 @@ from dgnet.output import export as module
 from dgnet.output.export import Filter, Solve, Step, export
 from dgnet.problems import PDE, Dirichlet, Discretisation, Neumann, Periodic, Robin
 from dgnet.problems.case import base_problem
+from dgnet.recipe import Recipe, Stage
 from dgnet.scenarios import get
 from dgnet.scenarios.generate import generate
-from dgnet.training.recipe import Recipe, Stage
 from dgnet.training.run import Run, Settings, train
 
 Tensor = torch.Tensor

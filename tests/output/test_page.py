@@ -27,10 +27,10 @@ from dgnet.output import figures as figures_of
 from dgnet.output import page
 from dgnet.problems import PDE, Discretisation, Robin
 from dgnet.projects import load
+from dgnet.recipe import Recipe, Stage
 from dgnet.scenarios import get
 from dgnet.scenarios.generate import generate
 from dgnet.training.own import train_project
-from dgnet.training.recipe import Recipe, Stage
 from dgnet.training.run import Run, train
 
 SHORT = Recipe("short", (Stage(3, 3, batch=2, lr=1e-2),), hold_out=1)

@@ -20,10 +20,10 @@ import torch
 from dgnet.models.dgnet import DGNetConfig
 from dgnet.output import series
 from dgnet.output.rollouts import roll_out
+from dgnet.recipe import Recipe, Stage
 from dgnet.scenarios import generate as making
 from dgnet.scenarios import get
 from dgnet.scenarios.scenario import Scenario
-from dgnet.training.recipe import Recipe, Stage
 from dgnet.training.run import train
 from tests.evaluation.forked import finish, kill
 

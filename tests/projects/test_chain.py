@@ -19,7 +19,8 @@ from dgnet.output.rollouts import roll_out
 from dgnet.problems import PDE, Discretisation, Robin
 from dgnet.problems.spot_table import SpotTable
 from dgnet.projects import Training, load, project, template, trajectory
-from dgnet.training.own import recipe_of, train_project
+from dgnet.training.own import train_project
+from dgnet.training.plan import Facts, Wishes, plan
 from dgnet.training.run import Run
 from tests.projects.conftest import DT, SPOTS, STEPS, TOML, command, plate, states, write_tiny
 
@@ -77,8 +78,8 @@ def test_the_example(example: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyt
         text = text.replace(f"# {key}", key)
     (example / "problem.toml").write_text(text)
     all_of_it = load(example)
-    assert all_of_it.config().regions and all_of_it.config().hidden == 32 and all_of_it.unknown_reaction
-    assert next(s.method for s in recipe_of(all_of_it, 10, 60).stages) == "gauss-newton"
+    config, recipe = plan(all_of_it.case, Facts(10, 60, sources=True), Wishes.of(all_of_it))
+    assert config.regions and config.hidden == 32 and all_of_it.unknown_reaction and recipe.stages[0].method == "gauss-newton"
     assert command(monkeypatch, "new", example) == 2
     assert "is not empty" in capsys.readouterr().err
     (example / "problem.toml").write_text(template.PROBLEM)
@@ -139,7 +140,7 @@ def test_an_unknown_reaction_is_learned(tmp_path: Path) -> None:
     data = [trajectory(r, mesh, DT, split="test" if k == 3 else "train") for k, r in enumerate(runs)]
     own = project("fading", mesh, PDE(("T",), diffusion=0.05), [], DT, data, tmp_path / "d.h5", unknown_reaction=True,
                   training=Training(windows=(4,), iterations=(1,)))
-    first, then = recipe_of(own, 3, STEPS).stages
+    first, then = plan(own.case, Facts(3, STEPS), Wishes.of(own))[1].stages
     assert (first.method, first.only) == ("identify", ("reaction_net",)) and not then.only
     run, _ = train_project(own, tmp_path / "run", minutes=0.05)
     assert run.model.config.reaction == "learned" and not run.model.config.learn_source

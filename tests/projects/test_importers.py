@@ -17,6 +17,8 @@ from dgnet.problems.spot_table import SpotTable
 from dgnet.projects import load
 from dgnet.projects.shapes import shape
 from dgnet.projects.transfer import error_of, from_cloud, transfer
+from dgnet.recipe import IN_A_FLOW
+from dgnet.training.plan import Facts, Wishes, plan
 from tests.conftest import shuffled
 from tests.projects.conftest import DT, SPOTS, STEPS, TOML, command, plate
 
@@ -184,7 +186,8 @@ def test_velocity_from_the_data(tiny: Path) -> None:
     project = load(tiny)
     with Dataset(project.data) as data:
         assert data.has_velocity and np.allclose(data.read(0).velocity, flow)
-    assert project.case.given_flow and project.config().learn_streamline
+    config, recipe = plan(project.case, Facts(2, 30), Wishes.of(project))
+    assert project.case.given_flow and config.learn_streamline and recipe.stages == IN_A_FLOW
 
 
 def test_imported_again_only_when_something_changed(tiny: Path) -> None:

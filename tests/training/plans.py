@@ -1,14 +1,16 @@
 """What every scenario learns and how it is trained, as plain data. `python tests/training/plans.py` writes plans.json anew."""
 
 import json
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+from dgnet.mesh import box
 from dgnet.scenarios import SIZES, get, names
-from dgnet.training.presets import baseline_recipe, model_config, recipe_for
+from dgnet.training.plan import Facts, Wishes, baseline_recipe, plan
 
+TINY = box((39, 24))  # 1000 nodes
 FILE = Path(__file__).with_suffix(".json")
 
 
@@ -26,12 +28,13 @@ def plans() -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, size in product(names(), SIZES):
         s = get(name, size)
+        facts = Facts(s.train, s.steps)
         for recipe, unknown in product(("staged", "paper"), (False, True)):
-            key = f"{name} {size} {recipe}" + " unknown" * unknown
-            found[key] = {"config": changed(model_config(name, recipe, unknown, size)),
-                          "recipe": changed(recipe_for(name, recipe, s.train, s.steps, unknown, size)),
-                          "short": changed(recipe_for(name, recipe, 3, 30, unknown, size))}
-        found[f"{name} {size} mgn"] = changed(baseline_recipe("mgn", name, s.train, s.steps, 1000))
+            wishes = Wishes(recipe, unknown)
+            config, stages = plan(s, facts, wishes)
+            found[f"{name} {size} {recipe}" + " unknown" * unknown] = {
+                "config": changed(config), "recipe": changed(stages), "short": changed(plan(s, Facts(3, 30), wishes)[1])}
+        found[f"{name} {size} mgn"] = changed(baseline_recipe("mgn", replace(s, build_mesh=lambda: TINY), facts))
     return found
 
 

@@ -19,7 +19,9 @@ from dgnet.mesh import box
 from dgnet.models import Classical, rollout
 from dgnet.models.dgnet import PAPER, DGNet, DGNetConfig
 from dgnet.problems import PDE, Discretisation, Robin
-from dgnet.training import Progress, Recipe, Stage, evaluate_rne, fit, load_checkpoint, paper_recipe, split
+from dgnet.recipe import paper_recipe
+from dgnet.scenarios import get
+from dgnet.training import Progress, Recipe, Stage, evaluate_rne, fit, load_checkpoint, split
 
 Tensor = torch.Tensor
 STEPS = 10
@@ -214,7 +216,7 @@ def test_a_budget_ends_the_training_in_time() -> None:
 
 
 def test_the_paper_recipe_runs() -> None:
-    recipe = paper_recipe("allen-cahn", 3, STEPS)
+    recipe = paper_recipe(get("allen-cahn", "small").training.paper, 3, STEPS)
     assert recipe.stages[0].loss == "ends" and recipe.stages[0].length == STEPS  # shorter data, shorter windows
     model = new_model(replace(PAPER, hidden=8, layers=1, residual_hidden=8, residual_layers=1))
     short = replace(recipe, stages=(replace(recipe.stages[0], iterations=4, batch=3),))

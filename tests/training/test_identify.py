@@ -12,9 +12,11 @@ from dgnet.mesh import perturbed_square
 from dgnet.models import Classical, rollout
 from dgnet.models.dgnet import DGNet, DGNetConfig, Table
 from dgnet.problems import PDE, Dirichlet, Discretisation
+from dgnet.recipe import Stage
+from dgnet.scenarios import get
 from dgnet.training.fit import evaluate_rne
 from dgnet.training.identify import Fit, identify, noise_level
-from dgnet.training.presets import model_config, recipe_for
+from dgnet.training.plan import Facts, Wishes, plan
 
 CONFIG = DGNetConfig(hidden=8, layers=1, reaction="learned", reaction_table=32)
 
@@ -89,14 +91,20 @@ def test_what_cannot_be_a_table_is_refused() -> None:
 
 
 def test_what_comes_after_the_identification() -> None:
-    first, *rest = recipe_for("cylinder", "staged", 15, 2000, True, "paper").stages
+    def stages(name: str, facts: Facts) -> tuple[Stage, ...]:
+        return plan(get(name, "paper"), facts, Wishes(unknown_reaction=True))[1].stages
+
+    def config(name: str, unknown: bool = True) -> DGNetConfig:
+        return plan(get(name, "small"), Facts(10, 100), Wishes(unknown_reaction=unknown))[0]
+
+    first, *rest = stages("cylinder", Facts(15, 2000))
     assert first.method == "identify" and first.only == ("reaction_net",)
     assert all(s.only and "reaction_net" not in s.only for s in rest)  # the table stays
-    first, *rest = recipe_for("allen-cahn", "staged", 10, 1000, True, "paper").stages
+    first, *rest = stages("allen-cahn", Facts(10, 1000))
     assert first.method == "identify" and not any(s.only for s in rest)
-    assert [s.method for s in recipe_for("fitzhugh-nagumo", "staged", 7, 1200, True, "paper").stages[:2]] == ["adam", "adam"]
-    assert model_config("fisher-kpp", unknown_reaction=True).reaction_table and not model_config("fisher-kpp").reaction_table
-    assert not model_config("fitzhugh-nagumo", unknown_reaction=True).reaction_table  # two fields: a network
+    assert [s.method for s in stages("fitzhugh-nagumo", Facts(7, 1200))[:2]] == ["adam", "adam"]
+    assert config("fisher-kpp").reaction_table and not config("fisher-kpp", False).reaction_table
+    assert not config("fitzhugh-nagumo").reaction_table  # two fields: a network
 
 
 def test_a_given_flow_is_followed() -> None:

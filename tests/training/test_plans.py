@@ -2,6 +2,13 @@
 
 import json
 
+import pytest
+
+from dgnet.mesh import box
+from dgnet.problems import PDE
+from dgnet.problems.case import Case
+from dgnet.recipe import GENERAL, IN_A_FLOW, Recipe
+from dgnet.training.plan import Facts, Wishes, plan
 from tests.training.plans import FILE, plans
 
 
@@ -10,3 +17,25 @@ def test_the_plans_of_all_scenarios_are_the_recorded_ones() -> None:
     assert list(found) == list(kept)
     for key, value in kept.items():
         assert json.loads(json.dumps(found[key])) == value, key
+
+
+def own(name: str, pde: PDE, given_flow: bool = False) -> Case:
+    return Case(name=name, title=name, equation="", build_mesh=lambda: box((2, 2)), pde=pde, conditions=(), dt=0.1, steps=100,
+                given_flow=given_flow)
+
+
+@pytest.mark.parametrize("name", ["cylinder", "allen-cahn", "laser-heat", "foo"])
+@pytest.mark.parametrize("pde, given_flow", [(PDE(diffusion=1.0), False), (PDE(diffusion=1.0), True),
+                                             (PDE(velocity=(1.0, 0.0)), False)])
+def test_a_problem_of_a_user_is_trained_by_what_it_is_and_not_by_its_name(name: str, pde: PDE, given_flow: bool) -> None:
+    config, recipe = plan(own(name, pde, given_flow), Facts(10, 100, sources=True), Wishes())
+    flows = given_flow or pde.velocity is not None
+    assert recipe == Recipe("own", IN_A_FLOW if flows else GENERAL)
+    assert config.learn_streamline == flows and config.learn_source and not config.learn_swirl and not config.odd_reaction
+
+
+def test_an_unknown_reaction_of_a_user_is_a_table_for_one_field_and_a_network_for_two() -> None:
+    for fields, methods in ((("u",), {"identify"}), (("u", "v"), {"adam"})):
+        config, recipe = plan(own("foo", PDE(fields, diffusion=1.0)), Facts(10, 100), Wishes(unknown_reaction=True))
+        assert bool(config.reaction_table) == (len(fields) == 1) and not config.learn_source
+        assert {s.method for s in recipe.stages[:-len(GENERAL)]} == methods and not recipe.stages[-1].only

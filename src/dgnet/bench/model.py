@@ -34,18 +34,17 @@ from dgnet.green import GreenSolver
 from dgnet.mesh.box import perturbed_square
 from dgnet.models import Classical, rollout
 from dgnet.models.base import few_threads
-from dgnet.models.dgnet import DGNet, DGNetConfig
+from dgnet.models.dgnet import PAPER, DGNet, DGNetConfig
 from dgnet.models.registry import MODELS, build, parameter_count
 from dgnet.operators import Geometry, gradient, stiffness
 from dgnet.problems import CONSISTENT, LUMPED, PDE, Discretisation, given_velocity
 from dgnet.problems.case import base_problem
 from dgnet.problems.sources import step_average
 from dgnet.progress import Report
+from dgnet.recipe import Recipe, Stage
 from dgnet.scenarios import Draw, get
 from dgnet.scenarios.scenario import Scenario
 from dgnet.training.fit import iterate, parameter_groups
-from dgnet.training.presets import model_config
-from dgnet.training.recipe import Recipe, Stage
 from dgnet.training.run import Run
 
 Tensor = torch.Tensor
@@ -53,7 +52,6 @@ Tensor = torch.Tensor
 STEPS = {"cpu": 24, "cuda": 2000}
 ITERATIONS = {"cpu": 2, "cuda": 20}  # of training that are timed
 BATCH, WINDOW = 16, 7  # of the training iteration
-PRESETS = ("staged", "paper")
 CLASSICAL = {"classical_consistent": CONSISTENT, "classical_lumped": LUMPED}
 NODES = {"cpu": (1_000, 3_000, 10_000, 30_000), "cuda": (1_000, 10_000, 100_000, 300_000, 1_000_000)}
 _KEPT = 8  # different sources of a synthetic trajectory, used in turn
@@ -138,7 +136,7 @@ def swaying(scenario: Scenario, batch: int, steps: int) -> Tensor:
 
 def presets(scenario: str) -> dict[str, DGNetConfig]:
     """DGNet as we train it, and the paper's model with its residual network."""
-    return {("dgnet" if name == "staged" else f"dgnet_{name}"): model_config(scenario, name) for name in PRESETS}
+    return {"dgnet": get(scenario, "small").training.config, "dgnet_paper": PAPER}
 
 
 def shaken(model: Any, seed: int) -> Any:

@@ -33,13 +33,11 @@ from dgnet.models.registry import entry
 from dgnet.problems import CONSISTENT, LUMPED
 from dgnet.problems.case import base_problem
 from dgnet.progress import Report
+from dgnet.recipe import Recipe
 from dgnet.scoring.judge import predict
 from dgnet.scoring.metrics import rne
-from dgnet.training.calibrate import calibrated_first
 from dgnet.training.fit import Progress
-from dgnet.training.own import recipe_of
-from dgnet.training.presets import recipe_for
-from dgnet.training.recipe import Recipe
+from dgnet.training.plan import Facts, Wishes, recipe_for
 from dgnet.training.run import Run, read_dataclass, train
 
 Tensor = torch.Tensor
@@ -386,10 +384,9 @@ def _plan(run: Run, trajectories: int, steps: int) -> Recipe | None:
     settings = run.settings
     if settings.model != "dgnet" or settings.recipe != "own":
         return None
-    if run.project is not None:
-        return recipe_of(run.project, trajectories, steps)
-    plan = recipe_for(run.case.name, "staged", trajectories, steps, settings.unknown_reaction)
-    return calibrated_first(plan, steps) if getattr(run.model.config, "calibrate", ()) else plan
+    config = run.model.config
+    wishes = Wishes(unknown_reaction=settings.unknown_reaction, calibrate=config.calibrate)
+    return recipe_for(run.case, Facts(trajectories, steps), wishes if run.project is None else Wishes.of(run.project), config)
 
 
 def _seconds(folder: Path) -> float | None:

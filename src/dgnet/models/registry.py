@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
+from math import isfinite
 from types import ModuleType
 from typing import Any
 
@@ -78,6 +79,44 @@ def configure(name: str, config: Mapping[str, Any] | None = None) -> Any:
         if isinstance(value, list):
             values[key] = tuple(value)
     return replace(model.settings[setting], **values)
+
+
+def changed(name: str, table: Mapping[str, Any], base: Any, where: str) -> Any:
+    """`base` with the changes of a problem file's [model] (dgnet) and [model.NAME]."""
+    changes = table.get(name, {})
+    if name == "dgnet":
+        changes = {key: value for key, value in table.items() if key not in MODELS} | changes
+    else:
+        where = f"{where}.{name}"
+    if not isinstance(changes, Mapping):
+        raise InputError(f"{where} must be a table")
+    known = {f.name: getattr(base, f.name) for f in fields(base)}
+    values = {}
+    for key, value in changes.items():
+        if key not in known:
+            raise InputError(f"{where}.{key} is not a setting of {name}" + did_you_mean(key, known))
+        values[key] = _typed(value, known[key], f"{where}.{key}")
+    try:
+        return replace(base, **values)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
+
+
+def _typed(value: Any, like: Any, where: str) -> Any:
+    """The value, if it is of the kind that the setting has."""
+    if isinstance(like, tuple):
+        if isinstance(value, list):
+            return tuple(value)
+    elif isinstance(like, bool) or isinstance(value, bool):
+        if isinstance(like, bool) and isinstance(value, bool):
+            return value
+    elif isinstance(like, float) and isinstance(value, int | float) and isfinite(value):
+        return float(value)
+    elif isinstance(like, int) and isinstance(value, int) and 0 < value < 100_000:
+        return value
+    elif isinstance(like, str) and isinstance(value, str):
+        return value
+    raise InputError(f"{where} must be like {like!r}, got {value!r}")
 
 
 def build(name: str, config: Mapping[str, Any] | None, problem: Discretisation) -> Any:

@@ -28,7 +28,6 @@ from dgnet.scenarios import Scenario, get
 from dgnet.scenarios.generate import generate
 from dgnet.scenarios.spots import Spots
 from dgnet.training.fit import Tell
-from dgnet.training.presets import model_config
 from dgnet.training.run import Run, train
 
 Tensor = torch.Tensor
@@ -199,7 +198,7 @@ def finished(folder: Path, data: Path, seed: int, budget: float, device: str) ->
     """The run of an earlier demo with the same settings; one of other settings is removed, an unfinished one stays to go on."""
     wanted = {"scenario": SCENARIO, "size": "small", "truth": TRUTH, "recipe": RECIPE, "seed": seed,
               "trajectories": 0, "version": __version__}
-    config = model_config(SCENARIO, RECIPE)
+    config = get(SCENARIO, "small").training.config
     model = {f.name: getattr(config, f.name) for f in fields(config)}
     try:
         text = tomllib.loads((folder / "run.toml").read_text())

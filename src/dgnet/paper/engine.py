@@ -40,7 +40,8 @@ from dgnet.scenarios.scenario import Scenario
 from dgnet.scoring.judge import Judged, judge
 from dgnet.scoring.metrics import current_names, error_ratio
 from dgnet.training.fit import Progress, Tell
-from dgnet.training.presets import baseline_recipe, recipe_for
+from dgnet.training.plan import Facts, Wishes, baseline_recipe
+from dgnet.training.plan import plan as plan_training
 from dgnet.training.run import Run, train
 
 Say = Callable[[str], None]
@@ -212,13 +213,13 @@ def _train(cell: Cell, options: Options) -> dict[str, Any]:
     scenario, how = cell.definition(), method(cell.method)
     folder = cell.folder(options.out)
     path, made = data_set(cell, options)
-    plan, config, count = recipe(cell, scenario, path)
+    training, config, count = recipe(cell, scenario, path)
     _reset_memory(options.device)
 
     def attempt_training() -> tuple[Run, Progress]:
         return train(scenario, cell.truth, path, folder / "run", model=how.model, recipe=how.recipe, seed=cell.seed,
                      device=options.device, budget=options.budget, trajectories=cell.trajectories or None, config=config,
-                     plan=plan, unknown_reaction=cell.unknown_reaction, report=options.tell,
+                     plan=training, unknown_reaction=cell.unknown_reaction, report=options.tell,
                      portable=False)  # its data can be made again, and a cell is copied from machine to machine
 
     try:
@@ -240,7 +241,7 @@ def _train(cell: Cell, options: Options) -> dict[str, Any]:
     for key in ("scores", "curves"):  # the classical rows on the same trajectories, from their own cell
         own[key] = {**rival[key], **own[key]}
     errors = {name: row["rne_from_offset"] for name, row in own["scores"].items()}
-    return {"about": about(scenario), "recipe": {"name": plan.name, **asdict(plan)}, "config": asdict(run.model.config),
+    return {"about": about(scenario), "recipe": {"name": training.name, **asdict(training)}, "config": asdict(run.model.config),
             "budget": options.budget, "training_trajectories": count, "parameters": parameter_count(run.model),
             "iterations": progress.updates, "best_iteration": progress.best_iteration, "validation": strict(progress.best),
             "validation_classical": strict(progress.classical), "memory": memory,
@@ -253,12 +254,12 @@ def recipe(cell: Cell, scenario: Scenario, path: Path) -> tuple[Any, Any, int]:
     """(recipe, configuration or None for the preset, training trajectories) of a training cell."""
     how = method(cell.method)
     with Dataset(path) as dataset:
-        count, steps = len(dataset.of("train")[:cell.trajectories or None]), dataset.steps
+        facts = Facts.of(dataset, cell.trajectories or None)
     if how.model == "dgnet":
-        plan = recipe_for(scenario.name, how.recipe, count, steps, cell.unknown_reaction, scenario.size)
+        found = plan_training(scenario, facts, Wishes(how.recipe, cell.unknown_reaction))[1]
     else:
-        plan = baseline_recipe(how.model, scenario.name, count, steps, scenario.mesh.n_nodes)
-    return plan.scaled(cell.factor), how.config, count
+        found = baseline_recipe(how.model, scenario, facts)
+    return found.scaled(cell.factor), how.config, facts.trajectories
 
 
 def about(scenario: Scenario) -> dict[str, Any]:

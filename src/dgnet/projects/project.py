@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -22,8 +22,7 @@ from dgnet.files import did_you_mean, locked, plain, write_bytes, writing
 from dgnet.mesh import ALL, Mesh
 from dgnet.mesh import load as load_mesh
 from dgnet.mesh import save as save_mesh
-from dgnet.models.dgnet import INTERVALS, DGNetConfig
-from dgnet.models.registry import MODELS, configure
+from dgnet.models.registry import MODELS, changed, configure
 from dgnet.problems.case import OWN, Case, equation
 from dgnet.problems.conditions import Condition, Dirichlet, Neumann, Periodic, Robin, Value
 from dgnet.problems.discretisation import Discretisation
@@ -75,23 +74,6 @@ class Project:
         called += [value for b in self.file.boundaries for value in (b.value, b.coefficient)]
         return self.physics.text if any(isinstance(value, Function) for value in called) else None
 
-    @property
-    def table(self) -> int:
-        """Intervals of the table of an unknown reaction; 0 where it is known, or a network because there are several fields."""
-        return INTERVALS if self.unknown_reaction and len(self.case.pde.fields) == 1 else 0
-
-    def config(self, name: str = "dgnet") -> Any:
-        """The configuration of a model: what the problem asks for, then the changes of [model] or [model.NAME]."""
-        where = "the model's settings" if self.file is None else f"{self.file.path}: model"
-        with Dataset(self.data) as data:
-            driven = data.has_source
-        moving = self.case.moving
-        base = DGNetConfig(free=True, hidden=32, layers=2, learn_source=driven, learn_streamline=moving,
-                           reaction="learned" if self.unknown_reaction else "known", reaction_table=self.table,
-                           calibrate=self.calibrate, regions=self.per_region,
-                           learn_diffusion="diffusion" not in self.calibrate)  # one or the other
-        return _configured(name, self.model, base if name == "dgnet" else configure(name), where)
-
 
 def load(folder: Path, report: Report | None = None, force: bool = False) -> Project:
     """The project of a folder. Data that are new or have changed are imported (`force`: in any case)."""
@@ -103,7 +85,7 @@ def load(folder: Path, report: Report | None = None, force: bool = False) -> Pro
     case = _case(file, mesh, physics, 0)  # the number of steps is known after the import
     _validated(file, case)
     for name in ("dgnet", *(m for m in file.model if m in MODELS and m != "dgnet")):
-        _configured(name, file.model, configure(name), f"{file.path}: model")
+        changed(name, file.model, configure(name), f"{file.path}: model")
     path = file.folder / IMPORTED
     if kept is None:
         with locked(path):
@@ -396,47 +378,6 @@ def _validated(file: ProblemFile, case: Case) -> None:
             regions_of(case.mesh)
     except InputError as error:
         raise error if str(file.folder) in str(error) else InputError(f"{file.path}: {error}") from error
-
-
-# ---------------------------------------------------------------------- settings of models
-
-
-def _configured(name: str, table: Mapping[str, Any], base: Any, where: str) -> Any:
-    """`base` with the changes of [model] (dgnet) and [model.NAME]."""
-    changes = table.get(name, {})
-    if name == "dgnet":
-        changes = {key: value for key, value in table.items() if key not in MODELS} | changes
-    else:
-        where = f"{where}.{name}"
-    if not isinstance(changes, Mapping):
-        raise InputError(f"{where} must be a table")
-    known = {f.name: getattr(base, f.name) for f in fields(base)}
-    values = {}
-    for key, value in changes.items():
-        if key not in known:
-            raise InputError(f"{where}.{key} is not a setting of {name}" + did_you_mean(key, known))
-        values[key] = _typed(value, known[key], f"{where}.{key}")
-    try:
-        return replace(base, **values)
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from error
-
-
-def _typed(value: Any, like: Any, where: str) -> Any:
-    """The value, if it is of the kind that the setting has."""
-    if isinstance(like, tuple):
-        if isinstance(value, list):
-            return tuple(value)
-    elif isinstance(like, bool) or isinstance(value, bool):
-        if isinstance(like, bool) and isinstance(value, bool):
-            return value
-    elif isinstance(like, float) and isinstance(value, int | float) and np.isfinite(value):
-        return float(value)
-    elif isinstance(like, int) and isinstance(value, int) and 0 < value < 100_000:
-        return value
-    elif isinstance(like, str) and isinstance(value, str):
-        return value
-    raise InputError(f"{where} must be like {like!r}, got {value!r}")
 
 
 # ---------------------------------------------------------------------- import, and when it is needed

@@ -1,6 +1,7 @@
 """Growing blobs carried by a uniform wind."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -9,7 +10,8 @@ from torch import Tensor
 from dgnet.mesh import perturbed_square
 from dgnet.problems.conditions import Dirichlet
 from dgnet.problems.pde import PDE
-from dgnet.scenarios.scenario import Draw, Figure, Parameter, Sample, Scenario, Truth, stack
+from dgnet.recipe import PaperSettings, Stage
+from dgnet.scenarios.scenario import OPERATOR, Draw, Figure, Parameter, Preset, Sample, Scenario, Truth, stack
 
 GROWTH, WIND = 1.0, (0.1, 0.12)
 BLOBS, MARGIN = 5, 0.12
@@ -44,6 +46,11 @@ def scenario(size: str) -> Scenario:
         build_mesh=lambda: perturbed_square(n), pde=PDE(("u",), velocity=WIND, reaction=reaction),
         conditions=(Dirichlet("left", 0.0), Dirichlet("bottom", 0.0)), dt=dt, steps=steps, train=train, test=test,
         sampler=sample, truths={"same-mesh": Truth(0, 8, order=3), "converged": Truth(2, 4, order=3)}, paper=PAPER,
+        training=Preset(
+            replace(OPERATOR, learn_source=False, learn_streamline=True, learn_start=not small, free=small),
+            (Stage(300, 10, 16, 3e-3), Stage(200, 60, 8, 2e-3), Stage(60, 300, 4, 1e-3, from_start=0.5)) if small else
+            (Stage(60, 200, 8, 3e-3, from_start=0.5), Stage(200, 1000, 8, 2e-3, from_start=1.0)),
+            PaperSettings(24, 5e-4, 300, 60, 0.1, 10)),
         parameters=(
             Parameter("growth ρ", "1", "paper"),
             Parameter("wind c", "(0.1, 0.12)", "paper"),

@@ -11,7 +11,7 @@ from dgnet.problems.conditions import Robin
 from dgnet.problems.pde import PDE
 from dgnet.problems.sources import panels_for
 from dgnet.scenarios import lasers
-from dgnet.scenarios.scenario import Draw, Figure, Parameter, Sample, Scenario, Truth
+from dgnet.scenarios.scenario import Draw, Figure, Parameter, Sample, Scenario, Truth, general
 from dgnet.scenarios.spots import Spots
 
 PAPER = {"DGNet": Figure(17.6, 0.0102), "DeepONet": Figure(2.48e3, 0.1208), "MGN": Figure(4.98e3, 0.1711),
@@ -41,6 +41,7 @@ def scenario(size: str) -> Scenario:
         dt=dt, steps=steps, train=train, test=test, sampler=sample, offset=(lasers.AMBIENT,),
         truths={"same-mesh": Truth(0, 8), "converged": Truth(1, 8, degree=2)}, paper=PAPER,
         panels=panels_for(lasers.FASTEST, lasers.NARROWEST * (WIDER if small else 1.0), dt),
+        training=general(small),
         parameters=(
             Parameter("ρ, c_p, k", "7850 kg/m³, 450 J/(kg K), 50 W/(m K)", "paper"),
             Parameter("convection h, T_amb", "25 W/(m² K), 298.15 K, also the initial state", "paper"),

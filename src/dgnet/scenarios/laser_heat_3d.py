@@ -12,7 +12,7 @@ from dgnet.problems.pde import PDE
 from dgnet.problems.sources import panels_for
 from dgnet.scenarios.lasers import AMBIENT, CAPACITY, CONDUCTIVITY, CONVECTION, labels
 from dgnet.scenarios.paths import Path, billiard, lissajous, orbit, raster, spline, waypoint
-from dgnet.scenarios.scenario import Draw, Figure, Parameter, Sample, Scenario, Truth
+from dgnet.scenarios.scenario import Draw, Figure, Parameter, Sample, Scenario, Truth, general
 from dgnet.scenarios.spots import Spot, Spots
 
 PAPER = {"DGNet": Figure(44.2, 0.0314), "DeepONet": Figure(4.41e3, 0.1630), "MGN": Figure(4.60e2, 0.1249),
@@ -87,6 +87,7 @@ def scenario(size: str) -> Scenario:
         dt=dt, steps=steps, train=train, test=test, sampler=sample, offset=(AMBIENT,), scalable=True,
         truths={"same-mesh": Truth(0, 8), "converged": Truth(0, 4, degree=2)}, paper=PAPER,
         panels=panels_for(SPEED, RADIUS[0] * (3.0 if small else 1.0), dt),
+        training=general(small),
         parameters=(
             Parameter("ρ, c_p, k", "7850 kg/m³, 450 J/(kg K), 50 W/(m K)", "paper"),
             Parameter("convection h", "25 W/(m² K)", "paper"),

@@ -9,7 +9,7 @@ from dgnet.mesh.library import shipped
 from dgnet.problems.pde import PDE
 from dgnet.problems.sources import panels_for
 from dgnet.scenarios import patterns
-from dgnet.scenarios.scenario import Draw, Figure, Parameter, Sample, Scenario, Truth
+from dgnet.scenarios.scenario import Draw, Figure, Parameter, Sample, Scenario, Truth, general
 
 DIFFUSION, DECAY = 5e-4, 5e-3
 PAPER = {"DGNet": Figure(3.97, 0.0227), "DeepONet": Figure(6.11e3, 0.8832), "MGN": Figure(1.93e2, 0.1582),
@@ -34,6 +34,7 @@ def scenario(size: str) -> Scenario:
         sampler=sample, paper=PAPER,
         truths={"same-mesh": Truth(0, 8), "converged": Truth(1, 4, degree=2) if small else Truth(0, 8, degree=2, order=3)},
         panels=panels_for(patterns.FASTEST, patterns.WIDTH, dt),
+        training=general(small),
         parameters=(
             Parameter("diffusivity D, decay k", "5e-4, 5e-3", "paper"),
             Parameter("time", f"{steps} steps of {dt:g} s", "ours" if small else "paper"),

@@ -16,7 +16,7 @@ from dgnet.problems.pde import PDE
 from dgnet.problems.phase import PhaseChange
 from dgnet.problems.sources import panels_for
 from dgnet.scenarios import lasers
-from dgnet.scenarios.scenario import Draw, Parameter, Sample, Scenario, Truth
+from dgnet.scenarios.scenario import Draw, Parameter, Sample, Scenario, Truth, general
 from dgnet.scenarios.spots import Spots
 
 CRITICAL, WIDTH, LATENT = 420.0, 10.0, 9e4
@@ -50,6 +50,7 @@ def scenario(size: str) -> Scenario:
         phase_change=PhaseChange(CRITICAL, WIDTH, LATENT / lasers.HEAT, capacity_liquid=LIQUID_HEAT / lasers.HEAT,
                                  conductivity_solid=diffusion,
                                  conductivity_liquid=LIQUID_CONDUCTIVITY / lasers.CAPACITY),
+        training=general(small),
         parameters=(
             Parameter("equation with a sharp transition", "quasilinear in c_eff and k", "paper"),
             Parameter("T_c, w", f"{CRITICAL:g} K, {WIDTH:g} K (three quarters of the transition)", "ours"),

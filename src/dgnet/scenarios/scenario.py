@@ -10,8 +10,10 @@ import numpy as np
 import torch
 
 from dgnet.errors import InputError
+from dgnet.models.dgnet import DGNetConfig
 from dgnet.problems.case import Case
 from dgnet.problems.sources import Source
+from dgnet.recipe import GENERAL, PaperSettings, Stage
 
 SIZES = ("small", "paper")
 TRUTHS = ("same-mesh", "converged")
@@ -110,6 +112,30 @@ class Scale:
     count: float = 1.0
 
 
+OPERATOR = DGNetConfig(free=True, hidden=32, layers=2)
+"""The structured DGNet with free numbers per edge: where most presets begin."""
+
+
+@dataclass(frozen=True)
+class Preset:
+    """What DGNet learns and how it is trained; `paper` is the row of the paper's table, or that of the nearest relative."""
+
+    config: DGNetConfig
+    stages: tuple[Stage, ...]
+    paper: PaperSettings
+    validate_every: int = 50
+    validate_steps: int | None = None
+    odd_reaction: bool = False  # r(-u) = -r(u) is known of an otherwise unknown reaction
+    hold_reaction: bool = False  # an unknown reaction stays as it is fitted at first
+
+
+def general(small: bool = True) -> Preset:
+    """For what is driven by sources and does not flow."""
+    stages = GENERAL if small else (
+        Stage(100, 8, 16, 3e-3), Stage(500, 40, 8, 3e-3, from_start=0.25), Stage(200, 120, 8, 1.5e-3, from_start=1.0))
+    return Preset(OPERATOR, stages, PaperSettings(8, 5e-4, 400, 200, 0.1, 8))
+
+
 Sampler = Callable[["Scenario", Sequence[tuple[Draw, np.random.Generator]]], Sample]
 
 
@@ -124,6 +150,7 @@ class Scenario(Case):
     truths: Mapping[str, Truth]
     paper: Mapping[str, Figure]
     parameters: tuple[Parameter, ...]
+    training: Preset
     panels: int = 1
     flow: Flow | None = None
     scale: Scale = field(default_factory=Scale)

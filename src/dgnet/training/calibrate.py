@@ -22,8 +22,8 @@ from dgnet.models.base import few_threads, rollout
 from dgnet.models.dgnet import DGNet
 from dgnet.problems import Discretisation, Source, step_average
 from dgnet.problems.finer import half_steps, prolonged, refined
+from dgnet.recipe import Recipe, Stage
 from dgnet.scoring.judge import predict
-from dgnet.training.recipe import Recipe, Stage
 
 if TYPE_CHECKING:
     from dgnet.data import Corpus

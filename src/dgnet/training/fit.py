@@ -28,11 +28,11 @@ from dgnet.errors import InputError, SolveError
 from dgnet.files import write_bytes
 from dgnet.models.classical import Classical
 from dgnet.problems import Discretisation, HeldFlow
+from dgnet.recipe import Recipe, Stage
 from dgnet.scoring.judge import predict
 from dgnet.training import replay
 from dgnet.training.calibrate import gauss_newton
 from dgnet.training.identify import identify
-from dgnet.training.recipe import Recipe, Stage
 
 Tensor = torch.Tensor
 

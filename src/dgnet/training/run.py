@@ -36,14 +36,14 @@ from dgnet.models.registry import configure, entry
 from dgnet.problems.case import OWN, Case, base_problem
 from dgnet.projects import Project, carried, carry, described
 from dgnet.projects import load as load_project
+from dgnet.recipe import Recipe
 from dgnet.scenarios import get
 from dgnet.scenarios.scenario import Scenario
 from dgnet.training.curve import FILE as REACTION
 from dgnet.training.curve import curve_of, labels, write_curve
 from dgnet.training.fit import Progress, fit, join_processes, load_checkpoint, save_tensors, split, wait_for_all
 from dgnet.training.identity import differences, digest, fingerprint, of_problem, trained_on
-from dgnet.training.presets import baseline_recipe, model_config, recipe_for
-from dgnet.training.recipe import Recipe
+from dgnet.training.plan import Facts, Wishes, baseline_recipe, configuration, recipe_for
 
 Tensor = torch.Tensor
 
@@ -188,34 +188,33 @@ def check_choice(model: str, amp: bool = False, unknown_reaction: bool = False) 
 
 def train(case: Case, truth: str, data: Path, folder: Path, *, model: str = "dgnet", recipe: str = "staged", seed: int = 0,
           device: str = "cpu", budget: float | None = None, trajectories: int | None = None, config: Any = None,
-          plan: Recipe | None = None, factor: float = 1.0, unknown_reaction: bool = False, project: Project | None = None,
-          amp: bool = False, portable: bool = True, report: Callable[[Progress, int], None] | None = None) -> tuple[Run, Progress]:
+          plan: Recipe | None = None, factor: float = 1.0, wishes: Wishes | None = None, project: Project | None = None,
+          unknown_reaction: bool = False, amp: bool = False, portable: bool = True,
+          report: Callable[[Progress, int], None] | None = None) -> tuple[Run, Progress]:
     """Train a model on a data set; a run that was interrupted goes on. `factor` scales the number of iterations.
 
-    `config` and `plan` take the place of the presets: what is learned, and how. The run carries problem and data along unless
-    it is not to be `portable`.
+    `config` and `plan` take the place of what follows from case, data and `wishes` (`training.plan`): what is learned, and how.
+    The run carries problem and data along unless it is not to be `portable`.
     """
     check_choice(model, amp)
     folder.mkdir(parents=True, exist_ok=True)
-    if config is None:
-        config = model_config(case.name, recipe, unknown_reaction, case.size) if model == "dgnet" else configure(model)
-    if amp:
-        config = replace(config, amp=True)
+    wishes = wishes or Wishes(recipe, unknown_reaction)
     own = project is not None and project.file is not None
     code = None if project is None else project.code
     settings = Settings(case.name, case.size, truth, DATA if portable else _from(data, folder), model,
-                        recipe if model == "dgnet" else model, seed, trajectories or 0, unknown_reaction, PROBLEM if own else "")
+                        recipe if model == "dgnet" else model, seed, trajectories or 0, wishes.unknown_reaction,
+                        PROBLEM if own else "")
     path = folder / "run.toml"
     with Dataset(data) as dataset:
         check_fits(dataset, case, truth)
+        facts = Facts.of(dataset, trajectories)
+        if config is None:
+            config = configuration(case, facts, wishes) if model == "dgnet" else configure(model)
+        if plan is None:
+            plan = recipe_for(case, facts, wishes, config) if model == "dgnet" else baseline_recipe(model, case, facts)
+        plan, config = plan.scaled(factor), replace(config, amp=True) if amp else config
         tables = {"run": settings, "model": config, "trained_on": trained_on(case, code, dataset, trajectories)}
         _check_same(path, tables)
-        count = len(dataset.of("train")[:trajectories])
-        if plan is None and model == "dgnet":
-            plan = recipe_for(case.name, recipe, count, dataset.steps, unknown_reaction, case.size)
-        elif plan is None:
-            plan = baseline_recipe(model, case.name, count, dataset.steps, case.mesh.n_nodes)
-        plan = plan.scaled(factor)
         numbers, held = split(dataset, plan, seed, trajectories)
         training, validation = Corpus.read(dataset, numbers, device), Corpus.read(dataset, held, device)
     writes = join_processes(device)

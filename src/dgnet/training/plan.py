@@ -1,0 +1,155 @@
+"""What is learned and how it is trained: from the case, its data and what the user wishes; never from a name.
+
+A scenario of the paper brings its own preset (`Scenario.training`); for a user's problem `preset` reads one off its features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from dgnet.data import Dataset
+from dgnet.errors import InputError
+from dgnet.models.dgnet import INTERVALS, DGNetConfig
+from dgnet.models.dgnet import PAPER as PAPER_MODEL
+from dgnet.models.registry import changed, entry
+from dgnet.problems.case import OWN, Case
+from dgnet.projects import Project, Training
+from dgnet.recipe import GENERAL, IN_A_FLOW, Recipe, Stage, paper_recipe
+from dgnet.scenarios.scenario import OPERATOR, Preset, Scenario, general
+from dgnet.training.calibrate import LEARNED, calibrated_first
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Of the data: training trajectories, steps of each, and whether a source drives them."""
+
+    trajectories: int
+    steps: int
+    sources: bool = False
+
+    @classmethod
+    def of(cls, data: Dataset, trajectories: int | None = None) -> Facts:
+        """Of a data set, or of its first training trajectories."""
+        return cls(len(data.of("train")[:trajectories]), data.steps, data.has_source)
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the user asks for. `model` changes the settings of the model; `where` names the place that says so."""
+
+    recipe: str = "staged"  # staged | paper
+    unknown_reaction: bool = False
+    calibrate: tuple[str, ...] = ()
+    per_region: bool = False
+    model: Mapping[str, object] = field(default_factory=dict)
+    training: Training = field(default_factory=Training)
+    where: str = "the model's settings"
+
+    @classmethod
+    def of(cls, project: Project) -> Wishes:
+        where = "the model's settings" if project.file is None else f"{project.file.path}: model"
+        return cls(unknown_reaction=project.unknown_reaction, calibrate=project.calibrate, per_region=project.per_region,
+                   model=project.model, training=project.training, where=where)
+
+
+def plan(case: Case, facts: Facts, wishes: Wishes) -> tuple[DGNetConfig, Recipe]:
+    """What DGNet learns and how it is trained."""
+    config = configuration(case, facts, wishes)
+    return config, recipe_for(case, facts, wishes, config)
+
+
+def preset(case: Case, facts: Facts) -> Preset:
+    """That of a scenario; for a user's problem by its features: what flows, and what drives it."""
+    if isinstance(case, Scenario):
+        return case.training
+    config = replace(OPERATOR, learn_source=facts.sources, learn_streamline=case.moving)
+    return replace(general(), config=config, hold_reaction=case.moving, stages=IN_A_FLOW if case.moving else GENERAL)
+
+
+def configuration(case: Case, facts: Facts, wishes: Wishes) -> DGNetConfig:
+    """The parts that are learned. An unknown reaction is learned node by node: of one field as a table, of more as a network."""
+    own = preset(case, facts)
+    config = PAPER_MODEL if wishes.recipe == "paper" else own.config
+    if wishes.unknown_reaction:
+        table = len(case.pde.fields) == 1 and (case.pde.reaction is not None or not isinstance(case, Scenario))
+        config = replace(config, reaction="learned", odd_reaction=own.odd_reaction, reaction_table=INTERVALS if table else 0)
+    if wishes.calibrate:  # a diffusivity is either calibrated or corrected
+        config = replace(config, calibrate=wishes.calibrate, learn_diffusion="diffusion" not in wishes.calibrate)
+    found: DGNetConfig = changed("dgnet", wishes.model, replace(config, regions=wishes.per_region), wishes.where)
+    return found
+
+
+def recipe_for(case: Case, facts: Facts, wishes: Wishes, config: DGNetConfig) -> Recipe:
+    """Stages for one case; windows never exceed its steps. What can be fitted by itself comes first: calibrated coefficients, then
+    an unknown reaction."""
+    own, steps = preset(case, facts), facts.steps
+    found = paper_recipe(own.paper, facts.trajectories, steps) if wishes.recipe == "paper" else _staged(own, facts)
+    found = _wished(found, wishes.training, facts)
+    if not isinstance(case, Scenario):
+        found = replace(found, name=OWN)
+    if wishes.unknown_reaction:
+        found = reaction_first(found, steps, bool(config.reaction_table), own.hold_reaction)
+    if not wishes.calibrate:
+        return found
+    found, c = calibrated_first(found, steps), config
+    more = (c.decoder != "none" and (c.network or c.free)) or c.residual or not c.green or c.reaction == "learned"
+    return found if more else replace(found, stages=found.stages[:1])  # nothing but coefficients is learned
+
+
+def reaction_first(plan: Recipe, steps: int, table: bool, hold: bool = False) -> Recipe:
+    """The plan after the reaction has been fitted by itself: a network on short windows, a table as `identify` does.
+
+    Then all is trained together: on a coarse mesh the fit takes what the operator misses for a part of the reaction. With
+    `hold` the reaction stays as it was fitted: windows that are short against the rollout do not see how a small bias of it grows.
+    """
+    only = ("reaction_net",)
+    if hold:
+        others = tuple(name for name in LEARNED if name not in only)
+        plan = replace(plan, stages=tuple(replace(s, only=s.only or others) for s in plan.stages))
+    first = (Stage(600, 2, 32, 5e-3, only=only), Stage(300, min(10, steps), 16, 2e-3, only=only))
+    return replace(plan, stages=((Stage(1, 1, method="identify", only=only),) if table else first) + plan.stages)
+
+
+def baseline_recipe(model: str, case: Case, facts: Facts) -> Recipe:
+    """A baseline as its own paper trains it (registry), for as many epochs as the paper's table gives the scenario."""
+    hints, steps, nodes = entry(model).recipe, facts.steps, case.mesh.n_nodes
+    length = min(int(hints["window"]), steps)
+    batch = max(2, min(16, int(16 * 12_000 / max(nodes * length, 1))))  # one step of a training iteration fits any GPU
+    epochs = paper_recipe(preset(case, facts).paper, facts.trajectories, steps).stages[0].iterations
+    lr = float(hints["lr"])
+    stage = Stage(epochs, length, batch, lr, loss=str(hints["loss"]), relative=bool(hints.get("relative", False)),
+                  noise=float(hints["noise"]), pushforward=int(hints["pushforward"]), end=float(hints["lr_end"]) / lr)
+    return Recipe(model, (stage,), validate_every=max(50, epochs // 20), hold_out=_hold_out(facts),
+                  clip=float(hints["clip"]), weight_decay=float(hints["weight_decay"]))
+
+
+def _staged(own: Preset, facts: Facts) -> Recipe:
+    steps = facts.steps
+    fitted = tuple(replace(s, length=min(s.length, steps), first=min(s.first, max(0, steps - s.length)),
+                           skip=min(s.skip, max(0, min(s.length, steps) - 1))) for s in own.stages)
+    return Recipe("staged", fitted, validate_every=own.validate_every,
+                  validate_steps=None if own.validate_steps is None else min(own.validate_steps, steps), hold_out=_hold_out(facts))
+
+
+def _hold_out(facts: Facts) -> int:
+    return max(1, min(3, facts.trajectories // 5))
+
+
+def _wished(plan: Recipe, wish: Training, facts: Facts) -> Recipe:
+    """The plan with the changes of a [training] table."""
+    if wish.windows or wish.iterations:
+        count = max(len(wish.windows), len(wish.iterations))
+        if {len(wish.windows), len(wish.iterations)} - {0, count}:
+            raise InputError("training.windows and training.iterations must have the same length, one entry per stage")
+        windows, iterations = wish.windows or (8, *(40,) * (count - 1)), wish.iterations or (400,) * count
+        plan = replace(plan, stages=tuple(
+            Stage(n, min(w, facts.steps), 16 if k == 0 else 8, 3e-3 if k == 0 else 2e-3, from_start=0.25 if k else 0.0)
+            for k, (w, n) in enumerate(zip(windows, iterations))))
+    if wish.learning_rate:
+        top = max(s.lr for s in plan.stages)
+        plan = replace(plan, stages=tuple(replace(s, lr=s.lr / top * wish.learning_rate) for s in plan.stages))
+    plan = replace(plan, stages=tuple(replace(s, batch=wish.batch or s.batch, noise=wish.noise or s.noise) for s in plan.stages))
+    if wish.hold_out >= facts.trajectories > 1:
+        raise InputError(f"training.hold_out = {wish.hold_out} leaves none of the {facts.trajectories} training trajectories")
+    return replace(plan, hold_out=wish.hold_out or plan.hold_out)
