@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from dgnet import cli
-from dgnet.cli import shell
+from dgnet.cli import screen, shell
 from dgnet.errors import InputError, NoRoom, SolveError
 from dgnet.files import write_json
 from dgnet.paper import engine
@@ -35,7 +35,7 @@ def command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
     (OSError(errno.ENAMETOOLONG, "File name too long", "n"), 2, "n: the name is too long"),
     (MemoryError(), 2, "not enough memory"), (torch.OutOfMemoryError("CUDA out of memory. Tried 2 GiB"), 2, "CUDA out of memory"),
     (RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: not enough memory"), 2, "not enough memory"),
-    (shell.Stopped(2), 130, "stopped by SIGINT; the same command goes on"), (shell.Stopped(15), 143, "stopped by SIGTERM"),
+    (shell.Stopped(2), 130, "stopped by SIGINT; rerun the same command to resume"), (shell.Stopped(15), 143, "stopped by SIGTERM"),
     (KeyError("weights"), 70, "a defect of dgnet: KeyError in test_shell.py, line "), (RuntimeError("shapes"), 70, "RuntimeError"),
     (AssertionError(), 70, "AssertionError"),
 ])
@@ -65,9 +65,9 @@ def test_names_are_printed_as_they_are(name: str, tmp_path: Path, monkeypatch: p
     assert command(monkeypatch, "check", f"./{name}") == 2
     assert name in capsys.readouterr().err
     assert command(monkeypatch, "scenarios", "--json", f"./{name}/s.json") == 0 and (tmp_path / name / "s.json").exists()
-    with shell.reporting() as report:
+    with screen.reporting() as report:
         report(name, 1, 2)
-    with shell.narrating(1.0) as (report, _):
+    with screen.narrating(1.0) as (report, _):
         report(name, 1, 2)
     shell.console.print(name, highlight=False)
     assert capsys.readouterr().out.splitlines()[-1] == name

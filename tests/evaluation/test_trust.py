@@ -217,7 +217,7 @@ def test_leave_one_out_is_resumed_fold_by_fold(folder: Path, tmp_path: Path, mon
     assert len(trained) == 4
     # the command tells, and the page shows it
     assert command(monkeypatch, "evaluate", run_folder, "--leave-one-out", "--budget", 0.05) == 0
-    assert len(trained) == 4 and "Left out of training, one by one: RNE" in capsys.readouterr().out
+    assert len(trained) == 4 and "Leave-one-out on 3 trajectories: mean RNE" in capsys.readouterr().out
     page = (run_folder / "report.html").read_text()
     assert "expect an error of about" in page and "worst of 3 trials" in page
     assert json.loads((run_folder / "test.json").read_text())["leave_one_out"]["mean"] == result["mean"]

@@ -174,7 +174,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     other = tmp_path / "other.msh"
     assert command(monkeypatch, "rollout", run, "--source", folder / "run-1.csv", "--dt", 0.05, "--mesh", other) == 0
     out = capsys.readouterr().out
-    assert "12 steps of 0.05 on 80 nodes" in out and "Steps of 0.05 instead of the 0.1" in out and "instead of the mesh" in out
+    assert "12 steps of 0.05 s on 80 nodes" in out and "Steps of 0.05 instead of the 0.1" in out and "instead of the mesh" in out
     assert command(monkeypatch, "rollout", run, "--source", "physics:lamp") == 2
     assert "physics.py" in capsys.readouterr().err  # the run brings no code that nothing names; the folder is to be named
     assert command(monkeypatch, "rollout", run, "--source", "physics:lamp", "--problem", folder) == 0

@@ -185,8 +185,8 @@ def test_other_figures_are_said_to_differ(cell: Path, copy: Path, tmp_path: Path
 def test_requests_that_make_no_sense(shelf: Path, tmp_path: Path) -> None:
     folder = shelf / "laser-heat-small-same-mesh"
     assert "give the folder of a run" in refused("evaluate")
-    assert "go with --pretrained" in refused("evaluate", folder, "--trajectories", 1)
-    assert "in place of RUN" in refused("evaluate", folder, "--pretrained", "laser-heat")
+    assert "options of --pretrained" in refused("evaluate", folder, "--trajectories", 1)
+    assert "the place of RUN" in refused("evaluate", folder, "--pretrained", "laser-heat")
     assert "did you mean 'laser-heat'" in refused("evaluate", "--pretrained", "laser-hat", "--data", tmp_path)
     with pytest.raises(InputError, match="train them with `dgnet reproduce"):
         pretrained.find("obstacles", shelf=shelf)  # where nothing of it is

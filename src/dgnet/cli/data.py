@@ -1,4 +1,4 @@
-"""Commands about data sets: what there is, how it is made, how far it can be trusted."""
+"""Commands about data sets: list, generate, draw, certify."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ from typing import Annotated, Any
 import typer
 
 from dgnet.cli.options import Seed, folder_to_write, given, named, refuse
-from dgnet.cli.shell import Device, Json, Size, Truth, app, bench, checked_device, console, reporting, write_json
+from dgnet.cli.screen import advise, reporting, say, say_path, table
+from dgnet.cli.shell import Device, Json, Size, Truth, bench, checked_device, command, write_json
 from dgnet.errors import InputError
 
 
-@app.command()
+@command("dgnet scenarios", "dgnet scenarios --json scenarios.json")
 def scenarios(json_path: Json = None) -> None:
     """List the scenarios of the paper."""
-    from rich.table import Column, Table
-
     from dgnet.scenarios import get, names
 
-    table = Table(Column("name", no_wrap=True), "title", "nodes", "steps", "step", "train/test", "DGNet RNE (paper)", box=None)
-    rows = []
+    lines, rows = [], []
     for name in names():
         row: dict[str, Any] = {"name": name, "sizes": {}}
         for size in ("small", "paper"):
@@ -31,22 +29,25 @@ def scenarios(json_path: Json = None) -> None:
             row["paper"] = {model: {"mse": f.mse, "rne": f.rne} for model, f in s.paper.items()}
             row["sizes"][size] = {"nodes": s.mesh.n_nodes, "dt": s.dt, "steps": s.steps, "train": s.train, "test": s.test}
         figure = row["paper"].get("DGNet")
-        table.add_row(name, s.title, f"{s.mesh.n_nodes:,}", str(s.steps), f"{s.dt:g}", f"{s.train}/{s.test}",
-                      "" if figure is None else f"{figure['rne']:g}")
+        lines.append((name, s.title, f"{s.mesh.n_nodes:,}", str(s.steps), f"{s.dt:g}", f"{s.train}/{s.test}",
+                      "" if figure is None else f"{figure['rne']:g}"))
         rows.append(row)
     write_json(json_path, rows)
-    console.print(table)
+    table(("name", "title", "nodes", "steps", "Δt", "train/test", "DGNet RNE (paper)"), lines)
+    advise("train", "laser-heat", "--out", "run")
 
 
-@app.command()
-def generate(name: str, out: Annotated[Path, typer.Option(help="Folder for the data set.", callback=folder_to_write)],
+@command("dgnet generate laser-heat --out data",
+         "dgnet generate laser-heat-3d --size paper --truth converged --out data --device cuda")
+def generate(name: Annotated[str, typer.Argument(help="Any of `dgnet scenarios`.")],
+             out: Annotated[Path, typer.Option(help="Folder for the data set.", callback=folder_to_write)],
              size: Size = "small", truth: Truth = "converged",
-             trajectories: Annotated[int | None, typer.Option(help="At most so many of each split.", min=1)] = None,
+             trajectories: Annotated[int | None, typer.Option(help="Largest number of trajectories in each split.", min=1)] = None,
              seed: Seed = 0, device: Device = "cpu",
              scale: Annotated[tuple[float, float, float], typer.Option(
                  help="Factors on size, power and number of the sources.")] = (1.0, 1.0, 1.0),
              overwrite: bool = False, json_path: Json = None) -> None:
-    """Write the data set of a scenario: OUT/NAME-SIZE-TRUTH.h5. Interrupted, the same command goes on."""
+    """Write the data set of a scenario: OUT/NAME-SIZE-TRUTH.h5. If interrupted, rerun to resume."""
     from dgnet.scenarios import get
     from dgnet.scenarios.generate import generate as run
 
@@ -59,11 +60,12 @@ def generate(name: str, out: Annotated[Path, typer.Option(help="Folder for the d
                    overwrite=overwrite, report=report)
     seconds, megabytes = time.perf_counter() - start, path.stat().st_size / 1e6
     write_json(json_path, {"path": str(path), "seconds": seconds, "megabytes": megabytes})
-    console.print(f"{path} ({megabytes:.1f} MB, {seconds:.1f} s)", highlight=False, soft_wrap=True)
+    say(f"{path} ({megabytes:.1f} MB, {seconds:.1f} s)")
+    advise("show", path, "--out", out / "pictures")
 
 
-@app.command()
-def show(context: typer.Context, file: Path,
+@command("dgnet show data/laser-heat-small-converged.h5 --out pictures --trajectory 2")
+def show(context: typer.Context, file: Annotated[Path, typer.Argument(help="A data set, FILE.h5.")],
          out: Annotated[Path, typer.Option(help="Folder for the pictures.", callback=folder_to_write)],
          trajectory: Annotated[int, typer.Option(help="Number of the trajectory, from 0.", min=0)] = 0,
          snapshots: Annotated[int, typer.Option(help="Panels of the picture.", min=2)] = 5,
@@ -76,18 +78,19 @@ def show(context: typer.Context, file: Path,
     with reporting() as report:
         written = draw(file, out, trajectory=trajectory, snapshots=snapshots, frames=frames, gif=gif, progress=report)
     for path in written:
-        console.print(str(path), highlight=False, soft_wrap=True)
+        say_path(path)
 
 
-@app.command()
-def certify(context: typer.Context, name: str, size: Size = "small", truth: Truth = "converged",
-            trajectories: Annotated[int, typer.Option(help="Training trajectories to solve twice.", min=1)] = 2, seed: Seed = 0,
-            device: Device = "cpu",
+@command("dgnet certify laser-heat --trajectories 1 --steps 20")
+def certify(context: typer.Context, name: Annotated[str, typer.Argument(help="Any of `dgnet scenarios`.")],
+            size: Size = "small", truth: Truth = "converged",
+            trajectories: Annotated[int, typer.Option(help="Number of training trajectories to solve twice.", min=1)] = 2,
+            seed: Seed = 0, device: Device = "cpu",
             steps: Annotated[int | None, typer.Option(help="Only the first steps of each trajectory.", min=1)] = None,
-            flows: Annotated[Path | None, typer.Option(help="Folder that keeps the flows of channels.")] = None,
-            record: Annotated[Path | None, typer.Option(help="JSON file of all certificates to update.")] = None,
+            flows: Annotated[Path | None, typer.Option(help="Folder that keeps computed flows (channel scenarios).")] = None,
+            record: Annotated[Path | None, typer.Option(help="Also add the certificate to this JSON file.")] = None,
             json_path: Json = None) -> None:
-    """Distance of truth from truth on half the spacing and step, beside the error of the classical solver."""
+    """Estimate the error of a reference solution by halving spacing and step, beside the error of the classical solver."""
     from dgnet.paper.certify import certify as run
     from dgnet.paper.certify import update_record
     from dgnet.scenarios import get
@@ -105,25 +108,24 @@ def certify(context: typer.Context, name: str, size: Size = "small", truth: Trut
                      flows=flows, steps=steps, report=report)
     r, s = result.settings.refine, result.settings.substeps
     write_json(json_path, result.as_dict())
-    console.print(f"{name} ({size}, {truth}): truth at (r, s) = ({r}, {s}), degree {result.settings.degree}, "
-                  f"{result.trajectories} trajectories of {result.steps} steps", highlight=False)
-    console.print(f"  distance to ({r + 1}, {2 * s}): {result.distance:.3e} (last time {result.distance_final:.3e})",
-                  highlight=False)
+    say(f"{name} ({size}, {truth}): reference of degree {result.settings.degree}, mesh refined {r} times, {s} substeps in a step; "
+        f"{result.trajectories} trajectories of {result.steps} steps")
+    say(f"  change with one more refinement and half the substep: {result.distance:.3e} (last time {result.distance_final:.3e})")
     for kind, error in result.classical.items():
-        console.print(f"  classical, {kind} mass: {error:.3e} ({error / result.distance:.0f} times the distance)",
-                      highlight=False)
+        say(f"  error of the classical solver, {kind} mass: {error:.3e} ({error / result.distance:.0f} times the change)")
     if record is not None:
         update_record(record, result)
+        advise("cards", "--certificates", record)
 
 
-@app.command()
+@command("dgnet cards --only laser-heat --out cards")
 def cards(context: typer.Context,
           out: Annotated[Path, typer.Option(help="Folder of the cards.", callback=folder_to_write)] = Path("docs/scenarios"),
           certificates: Annotated[Path, typer.Option(help="JSON written by certify --record.")] = Path(
               "docs/results/certificates.json"),
           data: Annotated[Path | None, typer.Option(help="Folder of paper-size data sets for the snapshots.")] = None,
-          only: Annotated[str | None, typer.Option(help="One scenario.", callback=named)] = None) -> None:
-    """Write the scenario cards with their pictures."""
+          only: Annotated[str | None, typer.Option(help="Only this scenario.", callback=named)] = None) -> None:
+    """Write the page of each scenario (its card) with its pictures."""
     from dgnet.paper.cards import write_cards
     from dgnet.scenarios import get, names
 
@@ -134,10 +136,10 @@ def cards(context: typer.Context,
             raise InputError(f"there is no {path}")
     with reporting() as report:
         for path in write_cards(out, certificates, data, [only] if only else names(), report):
-            console.print(str(path), highlight=False, soft_wrap=True)
+            say_path(path)
 
 
-@bench.command("generate")
+@command("dgnet bench generate --out data --only laser-heat --json generate.json", name="generate", of=bench)
 def bench_generate(out: Annotated[Path, typer.Option(help="Folder for the data sets.", callback=folder_to_write)],
                    size: Size = "small", truth: Truth = "converged", device: Device = "cpu",
                    only: Annotated[list[str] | None, typer.Option(help="Only these scenarios.")] = None,
@@ -160,6 +162,6 @@ def bench_generate(out: Annotated[Path, typer.Option(help="Folder for the data s
             results.append(timed(name, size, truth, folder, checked_device(device), report))
         if not keep:
             shutil.rmtree(folder)
-        console.print(f"{name:18s} {results[-1].seconds:8.1f} s {results[-1].megabytes:10.1f} MB", highlight=False)
+        say(f"{name:18s} {results[-1].seconds:8.1f} s {results[-1].megabytes:10.1f} MB")
         write_json(json_path, [asdict(r) | {"hardware": hardware(device)} for r in results])
-    console.print(f"{'all':18s} {sum(r.seconds for r in results):8.1f} s", highlight=False)
+    say(f"{'all':18s} {sum(r.seconds for r in results):8.1f} s")

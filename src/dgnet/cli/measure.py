@@ -1,4 +1,4 @@
-"""Measurements, one command each."""
+"""`dgnet bench`: measurements, one command each."""
 
 from __future__ import annotations
 
@@ -8,99 +8,112 @@ from typing import Annotated, Any
 import typer
 
 from dgnet.cli.options import Seed, file_to_write, positive, positives, refuse
-from dgnet.cli.shell import Device, Json, Size, bench, checked_device, console, errors, reporting, write_json
+from dgnet.cli.screen import advise, errors, page, reporting, say
+from dgnet.cli.shell import Device, Json, Size, bench, checked_device, command, write_json
 from dgnet.files import write_text
 
 
-@bench.command("solver")
+def _advise(written: Path | None) -> None:
+    if written is not None:
+        advise("bench", "report", written, "--out", written.with_suffix(".md"))
+
+
+@command("dgnet bench solver --sizes '2D 10k' --stiffness 0.02 --json solver.json", name="solver", of=bench)
 def bench_solver(device: Device = "cpu",
                  sizes: Annotated[list[str] | None, typer.Option(help="Only these sizes, such as '2D 10k'.")] = None,
                  stiffness: Annotated[list[float] | None, typer.Option(help="Only these stiffness numbers dt D / 2h^2.",
                                                                         callback=positives)] = None,
                  json_path: Json = None) -> None:
-    """Every backend and auto against sparse LU: SciPy's on the CPU, CuPy's on the GPU."""
+    """Compare every solver backend, and the automatic choice, with sparse LU (SciPy on the CPU, CuPy on the GPU)."""
     from dgnet.bench import report, solver
 
     def line(row: dict[str, Any]) -> None:
         if "apply_s" in row:
-            console.print(f"{row['size']:8s} stiffness {row['stiffness']:<6g} columns {row['columns']:<3d} {row['backend']:12s} "
-                          f"{row['label']:16s} set-up {1e3 * row['setup_s']:10.3f} ms  apply {1e3 * row['apply_s']:9.4f} ms  "
-                          f"residual {row['residual']:.1e}", highlight=False)
+            say(f"{row['size']:8s} stiffness {row['stiffness']:<6g} columns {row['columns']:<3d} {row['backend']:12s} "
+                f"{row['label']:16s} set-up {1e3 * row['setup_s']:10.3f} ms  apply {1e3 * row['apply_s']:9.4f} ms  "
+                f"residual {row['residual']:.1e}")
 
     checked_device(device)
     result = solver.run(device, sizes, tuple(stiffness or solver.STIFFNESS), report=line)
     if device == "cpu":
         result["changing"] = solver.changing(device)
     write_json(json_path, result)
-    console.print(report.solver_markdown(result | {"rows": []}), highlight=False)
+    page(report.solver_markdown(result | {"rows": []}))
+    _advise(json_path)
 
 
-@bench.command("rollout")
+@command("dgnet bench rollout --json rollout.json", name="rollout", of=bench)
 def bench_rollout(device: Device = "cpu", mesh: str = "gear-plate", json_path: Json = None) -> None:
-    """Classical trajectories per second, beside the same loop with a cached sparse LU."""
+    """Measure classical rollouts in steps per second, beside the same loop with a cached sparse LU."""
     from dgnet.bench import report, rollout
 
     result = rollout.run(checked_device(device), mesh)
     write_json(json_path, result)
-    console.print(report.rollout_markdown(result), highlight=False)
+    page(report.rollout_markdown(result))
+    _advise(json_path)
 
 
-@bench.command("model")
+@command("dgnet bench model --scenario laser-heat --size small", "dgnet bench model --run run", name="model", of=bench)
 def bench_model(context: typer.Context,
                 scenario: Annotated[str, typer.Option(help="Any of `dgnet scenarios`.")] = "laser-heat", size: Size = "paper",
                 run: Annotated[Path | None, typer.Option(help="Use the weights of this training run (and its scenario).")] = None,
                 steps: Annotated[int | None, typer.Option(help="Steps of a rollout.", min=1)] = None,
                 amp: Annotated[bool, typer.Option("--amp", help="Networks in bfloat16.")] = False,
                 seed: Seed = 0, device: Device = "cpu", json_path: Json = None) -> None:
-    """DGNet with its networks: rollouts of 1 and 16 trajectories beside the classical solvers, and a training iteration."""
+    """Measure DGNet: rollouts of 1 and 16 trajectories beside the classical solvers, and one training iteration."""
     from dgnet.bench import model
 
     checked_device(device)
     if run is not None:
-        refuse(context, {name: "the run says what it is about" for name in ("scenario", "size")})
+        refuse(context, {name: "the run sets it" for name in ("scenario", "size")})
     with reporting() as progress:
         result = model.run(scenario, size, device, run, seed, steps, amp=amp, report=progress)
     write_json(json_path, result)
-    console.print(model.markdown(result), highlight=False, soft_wrap=True)
+    page(model.markdown(result))
+    _advise(json_path)
 
 
-@bench.command("throughput")
+@command("dgnet bench throughput --size small --models dgnet --models mgn", name="throughput", of=bench)
 def bench_throughput(scenario: Annotated[str, typer.Option(help="Any of `dgnet scenarios`.")] = "laser-heat", size: Size = "paper",
                      models: Annotated[list[str] | None, typer.Option(help="Only these of `dgnet models`.")] = None,
                      trajectories: Annotated[int, typer.Option(help="Trajectories at once.", min=1)] = 1,
                      setting: Annotated[str, typer.Option(help="Size of the baselines: comparable or published.")] = "comparable",
                      steps: Annotated[int | None, typer.Option(help="Steps of a rollout.", min=1)] = None,
                      seed: Seed = 0, device: Device = "cpu", json_path: Json = None) -> None:
-    """Every model in one run: preparation, time per step, memory."""
+    """Measure every model: preparation, time per step, memory."""
     from dgnet.bench import model
 
     checked_device(device)
     with reporting() as progress:
         result = model.throughput(models, scenario, size, device, steps, trajectories, setting, seed, report=progress)
     write_json(json_path, result)
-    console.print(model.markdown(result), highlight=False, soft_wrap=True)
+    page(model.markdown(result))
+    _advise(json_path)
 
 
-@bench.command("scaling")
+@command("dgnet bench scaling --nodes 1000 --nodes 10000", name="scaling", of=bench)
 def bench_scaling(nodes: Annotated[list[int] | None, typer.Option(help="Numbers of nodes, roughly.", min=9, max=10**8)] = None,
                   seed: Seed = 0, device: Device = "cpu", json_path: Json = None) -> None:
-    """Time per step and memory against nodes, DGNet and the classical solvers."""
+    """Measure time per step and memory against the number of nodes, for DGNet and the classical solvers."""
     from dgnet.bench import model
 
     checked_device(device)
     with reporting() as progress:
         result = model.scaling(device, nodes, seed=seed, report=progress)
     write_json(json_path, result)
-    console.print(model.markdown(result), highlight=False, soft_wrap=True)
+    page(model.markdown(result))
+    _advise(json_path)
 
 
-@bench.command("tradeoff")
+@command("dgnet bench tradeoff run --trajectories 2", name="tradeoff", of=bench)
 def bench_tradeoff(run: Annotated[Path, typer.Argument(help="A training run.")],
-                   data: Annotated[Path | None, typer.Option(help="Data set with test trajectories (that of the run).")] = None,
-                   trajectories: Annotated[int | None, typer.Option(help="At most this many.", min=1)] = None,
-                   budget: Annotated[float, typer.Option(help="Seconds for the ladders.", callback=positive)] = 45.0,
+                   data: Annotated[Path | None, typer.Option(help="Data set with test trajectories; the default is the run's "
+                                                                  "own.")] = None,
+                   trajectories: Annotated[int | None, typer.Option(help="Largest number of trajectories.", min=1)] = None,
+                   budget: Annotated[float, typer.Option(help="Seconds for the refined meshes and smaller "
+                                                              "steps.", callback=positive)] = 45.0,
                    device: Device = "cpu", json_path: Json = None) -> None:
-    """What an error costs: the model beside the reference and the classical solver on ladders of meshes and steps."""
+    """Compare cost at equal error: the model, the reference and the classical solver on refined meshes and smaller steps."""
     from dgnet.bench import tradeoff
     from dgnet.training.run import Run
 
@@ -109,26 +122,28 @@ def bench_tradeoff(run: Annotated[Path, typer.Argument(help="A training run.")],
     with reporting() as progress:
         result = tradeoff.tradeoff(opened, data or opened.data, device, trajectories, budget, report=progress)
     write_json(json_path, result)
-    console.print(tradeoff.markdown(result), highlight=False, soft_wrap=True)
+    page(tradeoff.markdown(result))
+    _advise(json_path)
 
 
-@bench.command("dfg")
-def bench_dfg(context: typer.Context, case: Annotated[str | None, typer.Option(help="2D-1 or 2D-2 (both by default)")] = None,
+@command("dgnet bench dfg --case 2D-1", name="dfg", of=bench)
+def bench_dfg(context: typer.Context, case: Annotated[str | None, typer.Option(help="2D-1 or 2D-2; the default is both.")] = None,
               refine: Annotated[int, typer.Option(help="Refinements of the shipped mesh.", min=0, max=5)] = 0,
-              dt: Annotated[float | None, typer.Option(help="Time step (0.85 of the step limit by default).",
+              dt: Annotated[float | None, typer.Option(help="Time step; the default is 0.85 times the step limit.",
                                                         callback=positive)] = None,
-              ladder: Annotated[bool, typer.Option("--ladder", help="Instead: 2D-2 on ever finer meshes (needs gmsh).")] = False,
-              page: Annotated[Path | None, typer.Option("--report", help="Page to update, with its JSON beside it.",
+              ladder: Annotated[bool, typer.Option("--ladder", help="Instead: 2D-2 on a sequence of finer meshes (needs "
+                                                                    "gmsh).")] = False,
+              target: Annotated[Path | None, typer.Option("--report", help="Page to update, with its JSON beside it.",
                                                           callback=file_to_write)] = None,
               device: Device = "cpu", json_path: Json = None) -> None:
-    """Flow around a cylinder, drag and lift beside the intervals of Schäfer and Turek."""
+    """Compute the DFG benchmark, flow around a cylinder: drag and lift beside the intervals of Schäfer and Turek."""
     from dgnet.bench import flow
 
     checked_device(device)
     if ladder:
-        refuse(context, {name: "--ladder has meshes and steps of its own" for name in ("case", "refine", "dt")})
+        refuse(context, {name: "--ladder uses its own meshes and steps" for name in ("case", "refine", "dt")})
     results: list[dict[str, Any]] = []
-    record = {} if page is None else flow.read(page.with_suffix(".json"))  # before the work, so that a wrong file costs nothing
+    record = {} if target is None else flow.read(target.with_suffix(".json"))  # before the work: a wrong file costs nothing
     with reporting() as progress:
         if ladder:
             results.append(flow.ladder(device=device, progress=progress, done=lambda row: errors.print(
@@ -136,20 +151,20 @@ def bench_dfg(context: typer.Context, case: Annotated[str | None, typer.Option(h
         else:
             for name in [case] if case else ["2D-1", "2D-2"]:
                 results.append(flow.run(name, refine=refine, dt=dt, device=device, progress=progress))
-                console.print("\n".join(flow.lines(results[-1])), highlight=False, soft_wrap=True)
+                say("\n".join(flow.lines(results[-1])))
     write_json(json_path, results)
-    if page is not None:
+    if target is not None:
         record |= {flow.key(r): r for r in results}
-        write_json(page.with_suffix(".json"), record)
-        write_text(page, flow.markdown(record))
-        console.print(f"wrote {page}")
+        write_json(target.with_suffix(".json"), record)
+        write_text(target, flow.markdown(record))
+        say(f"wrote {target}")
 
 
-@bench.command("report")
-def bench_report(results: Annotated[list[Path], typer.Argument(help="JSON files of bench solver and bench rollout.")],
+@command("dgnet bench report solver.json rollout.json --out solver.md", name="report", of=bench)
+def bench_report(results: Annotated[list[Path], typer.Argument(help="JSON files written by other `dgnet bench` commands.")],
                  out: Annotated[Path, typer.Option(help="Markdown file to write.")] = Path("docs/results/solver.md")) -> None:
-    """Write the tables of docs/results/solver.md."""
+    """Write results of other `dgnet bench` commands as Markdown tables."""
     from dgnet.bench import report
 
     write_text(out, report.markdown(results))
-    console.print(f"wrote {out}")
+    say(f"wrote {out}")

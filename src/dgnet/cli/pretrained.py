@@ -8,48 +8,46 @@ from typing import Annotated
 
 import typer
 
-from dgnet.cli.shell import Json, app, console, reporting, write_json
+from dgnet.cli.screen import advise, reporting, say, table
+from dgnet.cli.shell import Json, app, command, write_json
 from dgnet.files import write_text
 
-pretrained = typer.Typer(help="Weights that ship with the package: list, pack.", invoke_without_command=True)
-app.add_typer(pretrained, name="pretrained")
-Folder = Annotated[Path | None, typer.Option(help="Folder of packed weights; those of the package by default.")]
+pretrained = typer.Typer(help="List the weights that ship with dgnet, or pack new ones.", invoke_without_command=True)
+app.add_typer(pretrained, name="pretrained", rich_help_panel="The paper")
+Folder = Annotated[Path | None, typer.Option(help="Folder of packed weights; the default is the package's own.")]
 
 
-@pretrained.callback()
+@pretrained.callback(epilog="Examples:\n\ndgnet pretrained\n\ndgnet pretrained --markdown pretrained.md")
 def listing(context: typer.Context, folder: Folder = None,
             markdown: Annotated[Path | None, typer.Option(help="Write the cards as a page, FILE.md.")] = None,
             json_path: Json = None) -> None:
-    """List the weights that ship with dgnet: what they reach, their size, how they were trained."""
+    """List the weights that ship with dgnet: their errors, their size, how they were trained."""
     if context.invoked_subcommand is not None:
         return
-    from rich.table import Column, Table
-
     from dgnet.paper import pretrained as shelf
 
     cards = shelf.shipped(folder or shelf.SHELF)
     write_json(json_path, [asdict(card) for card in cards])
-    table = Table(*(Column(name, no_wrap=at < 2) for at, name in enumerate(shelf.HEAD)), box=None)
-    for row in shelf.rows(cards):
-        table.add_row(*row)
-    console.print(table)
+    table(shelf.HEAD, shelf.rows(cards))
     for card in cards:
         for remark in shelf.remarks(card):
-            console.print(f"{card.scenario}, {card.truth}: {remark}", highlight=False, soft_wrap=True, markup=False)
+            say(f"{card.scenario}, {card.truth}: {remark}")
     todo = shelf.missing(cards)
     if todo:
-        console.print("\nNot trained yet: " + ", ".join(f"{name} ({truth})" for name, truth in todo)
-                      + f"; for instance `{shelf.training_command(*todo[0])}`", highlight=False, soft_wrap=True, markup=False)
+        say("\nNot trained yet: " + ", ".join(f"{name} ({truth})" for name, truth in todo)
+            + f"; for instance `{shelf.training_command(*todo[0])}`")
     if markdown is not None:
         write_text(markdown, shelf.markdown(cards))
-        console.print(f"wrote {markdown}", highlight=False, soft_wrap=True)
+        say(f"wrote {markdown}")
+    if cards:
+        advise("evaluate", "--pretrained", cards[0].scenario, "--truth", cards[0].truth)
 
 
-@pretrained.command()
+@command("dgnet pretrained pack out/reproduce/cells/TAG --out weights", of=pretrained)
 def pack(cells: Annotated[list[Path], typer.Argument(help="Finished cells of `dgnet reproduce`: OUT/cells/TAG.")],
-         out: Annotated[Path | None, typer.Option(help="Folder to put them in; that of the package by default.")] = None,
+         out: Annotated[Path | None, typer.Option(help="Folder to write to; the default is the package's own.")] = None,
          note: Annotated[list[str] | None, typer.Option(help="A sentence for the card.")] = None, json_path: Json = None) -> None:
-    """Turn finished cells into folders that ship: weights in half precision, settings, card."""
+    """Pack finished cells for shipping: weights in half precision, settings, card."""
     from dgnet.paper import pretrained as shelf
 
     made = []
@@ -59,16 +57,15 @@ def pack(cells: Annotated[list[Path], typer.Argument(help="Finished cells of `dg
             made.append(shelf.pack(cell, out or shelf.SHELF, note or ()))
     write_json(json_path, [asdict(shelf.read_card(folder)) for folder in made])
     for folder in made:
-        console.print(f"{folder} ({(folder / 'weights.pt').stat().st_size / 1024:.0f} KiB)", highlight=False, soft_wrap=True)
+        say(f"{folder} ({(folder / 'weights.pt').stat().st_size / 1024:.0f} KiB)")
 
 
-@pretrained.command()
+@command("dgnet pretrained measured evaluated.json --folder weights", of=pretrained)
 def measured(results: Annotated[list[Path], typer.Argument(help="Files of `dgnet evaluate --pretrained NAME --json FILE`.")],
              folder: Folder = None) -> None:
-    """Put what an evaluation found on the card of the same weights, beside the figures of training."""
+    """Add the result of an evaluation to the card of the same weights, beside the figures of training."""
     from dgnet.paper import pretrained as shelf
 
     for path in results:
         card, new = shelf.add_measured(path, folder or shelf.SHELF)
-        console.print(f"{card.scenario}, {card.truth}: {new.trajectories} trajectories on {new.hardware}", highlight=False,
-                      soft_wrap=True)
+        say(f"{card.scenario}, {card.truth}: {new.trajectories} trajectories on {new.hardware}")

@@ -8,29 +8,31 @@ from typing import Annotated, Any
 import typer
 
 from dgnet.cli.options import Seed
-from dgnet.cli.shell import Device, Json, app, checked_device, console, narrating, reporting, write_json
+from dgnet.cli.screen import advise, console, narrating, reporting, say, say_path
+from dgnet.cli.shell import Device, Json, checked_device, command, write_json
 from dgnet.errors import InputError
 
-_MARKS = {"ok": "[green]ok[/]  ", "note": "[yellow]note[/]", "warn": "[red]warn[/]"}
+_COLOURS = {"ok": "green", "note": "yellow", "warn": "red"}
 
 
-@app.command()
+@command("dgnet new my-problem")
 def new(folder: Annotated[Path, typer.Argument(help="Folder to make.")], seed: Seed = 0) -> None:
-    """Write a small problem of your own to start from: problem.toml, a mesh and data. It checks, trains and rolls out as it is."""
+    """Write a small problem folder to start from: problem.toml, a mesh and data. It can be checked and trained as it is."""
     from dgnet.projects.template import write
 
     with reporting() as report:
         written = write(folder, seed, report)
     for path in written:
-        console.print(str(path), highlight=False, soft_wrap=True, markup=False)
-    console.print(f"Next: dgnet check {folder}, then dgnet train {folder} --out RUN", highlight=False, soft_wrap=True, markup=False)
+        say_path(path)
+    advise("check", folder)
 
 
-@app.command()
+@command("dgnet check my-problem", "dgnet check my-problem --json check.json")
 def check(folder: Annotated[Path, typer.Argument(help="Folder with problem.toml.")], device: Device = "cpu",
           json_path: Json = None) -> None:
-    """Say what dgnet understands of a problem: mesh, equation, data, numbers to know, and the classical solver's error."""
-    from rich.markup import escape
+    """Check a problem folder: mesh, equation, data, characteristic numbers and the error of the classical solver."""
+    from rich.table import Table
+    from rich.text import Text
 
     from dgnet.projects import check as checks
     from dgnet.projects import load
@@ -40,16 +42,22 @@ def check(folder: Annotated[Path, typer.Argument(help="Folder with problem.toml.
         project = load(folder, report)
         items = checks.check(project, device, report)
     write_json(json_path, checks.as_dict(project, items))
-    console.print(f"{project.case.title} ({folder})", highlight=False, soft_wrap=True, markup=False)
-    width = max(len(i.name) for i in items)
-    for item in items:
-        console.print(f"{_MARKS[item.verdict]}  {escape(item.name):<{width}}  {escape(item.text)}", highlight=False, soft_wrap=True,
-                      markup=True)
+    say(f"{project.case.title} ({folder})")
+    if console.is_terminal:
+        lines = Table.grid(padding=(0, 2, 0, 0))
+        for item in items:
+            lines.add_row(Text(item.verdict, _COLOURS[item.verdict]), Text(item.name, no_wrap=True), Text(item.text))
+        console.print(lines)
+    else:
+        width = max(len(i.name) for i in items)
+        for item in items:
+            say(f"{item.verdict:<4}  {item.name:<{width}}  {item.text}")
+    advise("train", folder, "--out", "run")
 
 
-@app.command("import")
+@command("dgnet import my-problem", name="import")
 def import_(folder: Annotated[Path, typer.Argument(help="Folder with problem.toml.")], json_path: Json = None) -> None:
-    """Read the data of a problem anew into its imported.h5. Other commands do this by themselves when data have changed."""
+    """Import the data of a problem into its imported.h5. Other commands do this automatically when the data have changed."""
     from dgnet.projects import load
 
     with reporting() as report:
@@ -59,9 +67,9 @@ def import_(folder: Annotated[Path, typer.Argument(help="Folder with problem.tom
         cost = f", interpolation error about {note.interpolation:.2g}" if note.interpolation else ""
         cost += f", in time {note.resampling:.2g}" if note.resampling else ""
         cost += f", {note.outside} nodes outside" if note.outside else ""
-        console.print(f"{note.split:<5}  {note.label}: {note.how}{cost}, source: {note.source}", highlight=False, soft_wrap=True,
-                      markup=False)
-    console.print(str(project.data), highlight=False, soft_wrap=True, markup=False)
+        say(f"{note.split:<5}  {note.label}: {note.how}{cost}, source: {note.source}")
+    say_path(project.data)
+    advise("check", folder)
 
 
 def train_own(folder: Path, out: Path, *, model: str, seed: int, device: str, minutes: float | None, trajectories: int | None,
@@ -71,12 +79,13 @@ def train_own(folder: Path, out: Path, *, model: str, seed: int, device: str, mi
     from dgnet.data import Dataset
     from dgnet.evaluation.bars import error_bars
     from dgnet.evaluation.evaluate import untold
+    from dgnet.output.page import coefficients
     from dgnet.projects import load
     from dgnet.training.fit import join_processes, wait_for_all
     from dgnet.training.own import train_project
 
     if out.resolve() == folder.resolve():
-        raise InputError(f"--out {out} is the problem itself; a run needs a folder of its own")
+        raise InputError(f"--out {out} is the problem folder itself; a run needs its own folder")
     if join_processes(device):  # under torchrun one process imports the data, the others wait for it
         with reporting() as report:
             load(folder, report)
@@ -90,4 +99,6 @@ def train_own(folder: Path, out: Path, *, model: str, seed: int, device: str, mi
         run, progress = train_project(project, out, model=model, seed=seed, device=device, minutes=minutes,
                                       trajectories=trajectories, report=tell)
     found: dict[str, Any] = run.model.coefficients() if project.calibrate and model == "dgnet" else {}
-    tell_training(f"{project.case.name} ({folder})", model, progress, json_path, found, error_bars(run), untold(run))
+    values = {name: c.value for name, c in zip(found, coefficients(run))}
+    tell_training(f"{project.case.name} ({folder})", model, progress, json_path, found, error_bars(run), untold(run), values)
+    advise("evaluate", out)

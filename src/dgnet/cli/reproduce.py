@@ -15,7 +15,8 @@ from typing import Annotated, Any
 import typer
 
 from dgnet.cli.options import all_named, file_to_write, folder_to_write, positive, refuse
-from dgnet.cli.shell import Device, Json, Size, Truth, app, checked_device, console, narrating, reporting, undisturbed, write_json
+from dgnet.cli.screen import advise, narrating, reporting, say, say_path, table
+from dgnet.cli.shell import Device, Json, Size, Truth, checked_device, command, undisturbed, write_json
 from dgnet.errors import InputError
 from dgnet.files import write_text
 from dgnet.progress import Report
@@ -29,7 +30,8 @@ def _listed(values: list[str] | None) -> tuple[str, ...]:
     return tuple(name for value in values or () for name in value.replace(",", " ").split())
 
 
-@app.command()
+@command("dgnet reproduce table-main --scenarios laser-heat --models dgnet,mgn --budget 10 --out study",
+         "dgnet reproduce table-main --plan", "dgnet reproduce merge other-study --out study")
 def reproduce(context: typer.Context,
               target: Annotated[str, typer.Argument(help="table-main, table-recent, table-3d, table-wavy, table-light, "
                                                     "table-robustness, ablation, throughput, scaling, tradeoff, spectrum, "
@@ -40,7 +42,8 @@ def reproduce(context: typer.Context,
                                                                    )] = None,
               out: Annotated[Path, typer.Option(help="Folder of the study; finished cells are skipped.",
                                           callback=folder_to_write)] = Path("out/reproduce"),
-              data: Annotated[Path | None, typer.Option(help="Folder of data sets, made when missing; OUT/data if none.")] = None,
+              data: Annotated[Path | None, typer.Option(help="Folder of data sets, generated when missing; the default is "
+                                                             "OUT/data.")] = None,
               scenarios: Annotated[list[str] | None, typer.Option(help="Only these scenarios (several: a,b,c).",
                                                                   callback=all_named)] = None,
               models: Annotated[list[str] | None, typer.Option(help="Only these models (several: a,b,c); dgnet-paper is the "
@@ -50,22 +53,25 @@ def reproduce(context: typer.Context,
               seeds: Annotated[int, typer.Option(help="Seeds 0 .. K-1.", min=1)] = 1,
               budget: Annotated[float | None, typer.Option(help="Minutes of training per cell.", callback=positive)] = None,
               trajectories: Annotated[int | None, typer.Option(help="Use only this many training trajectories.", min=1)] = None,
-              unknown_reaction: Annotated[bool, typer.Option(help="DGNet learns the reaction instead of being told.")] = False,
-              sharing: Annotated[int, typer.Option(help="How many processes share the device; recorded in the cells.", min=1)] = 1,
-              workers: Annotated[int, typer.Option(help="Start so many processes that share the cells and the device; their "
-                                                   "words go to OUT/logs.", min=1)] = 1,
-              makers: Annotated[int, typer.Option(help="How many processes may make data sets at once.", min=1)] = 2,
-              stop_after: Annotated[float | None, typer.Option(help="Start no cell that would end later than so many minutes "
-                                                               "from now.", callback=positive)] = None,
-              few: Annotated[int, typer.Option(help="Trial: data sets of so many trajectories per split.", min=0)] = 0,
-              factor: Annotated[float, typer.Option(help="Trial: this share of each recipe's iterations.",
+              unknown_reaction: Annotated[bool, typer.Option(help="DGNet learns the reaction from data instead of using the known "
+                                                                  "one.")] = False,
+              sharing: Annotated[int, typer.Option(help="Number of processes that share the device; recorded in the "
+                                                        "cells.", min=1)] = 1,
+              workers: Annotated[int, typer.Option(help="Number of processes to start. They share the cells and the device; "
+                                                   "their output goes to OUT/logs.", min=1)] = 1,
+              makers: Annotated[int, typer.Option(help="Largest number of processes that generate data sets at once.", min=1)] = 2,
+              stop_after: Annotated[float | None, typer.Option(help="Start no cell that would end later than this many "
+                                                               "minutes from now.", callback=positive)] = None,
+              few: Annotated[int, typer.Option(help="Trial: number of trajectories per split; 0 for all.", min=0)] = 0,
+              factor: Annotated[float, typer.Option(help="Trial: fraction of each recipe's iterations.",
                                                     callback=positive)] = 1.0,
-              plan: Annotated[bool, typer.Option("--plan", help="Run nothing; say what is missing and how long it takes.")] = False,
-              keep_last: Annotated[bool, typer.Option(help="Keep the checkpoint to resume from, of finished cells.")] = False,
+              plan: Annotated[bool, typer.Option("--plan", help="Run nothing; list what is missing and how long it "
+                                                                "takes.")] = False,
+              keep_last: Annotated[bool, typer.Option(help="Keep the resume checkpoint of finished cells.")] = False,
               device: Device = "cpu", json_path: Json = None) -> None:
-    """Regenerate a table or figure of the paper, cell by cell.
+    """Regenerate a table or figure of the paper, cell by cell (a cell is one experiment).
 
-    Killed, the same command goes on; started several times, the processes share the cells. `dgnet report` writes the pages.
+    If interrupted, rerun to resume. Processes started with the same --out share the cells. `dgnet report` writes the pages.
     """
     from dgnet.files import Lock
     from dgnet.paper import engine
@@ -79,7 +85,7 @@ def reproduce(context: typer.Context,
             raise InputError("merge needs the folders to take cells from")
         copied = engine.merge(sources, out)
         write_json(json_path, copied)
-        console.print(f"{len(copied)} cells copied to {out}", highlight=False, soft_wrap=True)
+        say(f"{len(copied)} cells copied to {out}")
         return
     if target == "pack":
         from dgnet.paper.results import pack
@@ -87,13 +93,13 @@ def reproduce(context: typer.Context,
         if not sources:
             raise InputError("pack needs the studies to take cells from")
         count = pack(sources, out)
-        console.print(f"{count} cells packed into {out}", highlight=False, soft_wrap=True)
+        say(f"{count} cells packed into {out}")
         write_json(json_path, {"cells": count})
         return
     if sources:
-        raise InputError(f"'{sources[0]}' makes no sense after '{target}'; folders are named with merge and pack only")
+        raise InputError(f"'{sources[0]}' does not apply to '{target}'; only merge and pack take folders")
     if "_" in target:
-        refuse(context, {name: "the name of a cell says it" for name in _NAMED})
+        refuse(context, {name: "the name of a cell contains it" for name in _NAMED})
     checked_device(device)
     wanted = cells(target, Choice(_listed(scenarios), _listed(models), size, truth, seeds, trajectories or 0, unknown_reaction, few,
                                   factor))
@@ -118,22 +124,21 @@ def reproduce(context: typer.Context,
         with reporting() as progress:
             done = crew(workers, [target, *given, *flags], out, len(engine.expand(wanted)), progress)
         write_json(json_path, done)
-        console.print(f"{done['finished']} of {done['cells']} cells finished, {len(done['failed'])} failed", highlight=False)
+        say(f"{done['finished']} of {done['cells']} cells finished, {len(done['failed'])} failed")
         for tag, reason in done["failed"].items():
-            console.print(f"failed: {tag}: {reason}", highlight=False, soft_wrap=True)
+            say(f"failed: {tag}: {reason}")
         if done["failed"]:
             raise typer.Exit(1)
         return
     with narrating(seconds or 1e9) as (report, tell):
         options = engine.Options(where, out, device, seconds, makers, sharing, keep_last,
                                  None if stop_after is None else 60 * stop_after, report, tell,
-                                 lambda text: console.print(text, highlight=False, soft_wrap=True))
+                                 say)
         summary = engine.run(wanted, options)
-    console.print(f"{len(summary.ran)} cells run, {len(summary.finished_before)} finished before, {len(summary.failed)} failed, "
-                  f"{len(summary.left)} left to other processes, {len(summary.postponed)} postponed", highlight=False,
-                  soft_wrap=True)
+    say(f"{len(summary.ran)} cells run, {len(summary.finished_before)} finished before, {len(summary.failed)} failed, "
+        f"{len(summary.left)} left to other processes, {len(summary.postponed)} postponed")
     for tag, reason in summary.failed.items():
-        console.print(f"failed: {tag}: {reason}", highlight=False, soft_wrap=True)
+        say(f"failed: {tag}: {reason}")
     drawn: list[Path] = []
     claim = Lock.take(out / "figures" / ".claim") if not summary.left and "_" not in target and out.is_dir() else None
     if claim is not None:  # of several processes, one draws
@@ -146,14 +151,15 @@ def reproduce(context: typer.Context,
             drawn += pictures(one.name, shelf, Setting(size, truth, few, factor), out / "figures", _listed(scenarios))
         claim.release()
         for path in dict.fromkeys(drawn):
-            console.print(str(path), highlight=False, soft_wrap=True)
+            say_path(path)
     write_json(json_path, {**asdict(summary), "figures": [str(p) for p in drawn]})
+    advise("report", out)
     if summary.failed:
         raise typer.Exit(1)
 
 
 def crew(workers: int, arguments: list[str], out: Path, cells: int, progress: Report) -> dict[str, Any]:
-    """Run `dgnet reproduce ARGUMENTS` in so many processes at once and wait for them."""
+    """Run `dgnet reproduce ARGUMENTS` in several processes at once and wait for them."""
     from dgnet.paper.engine import failures
 
     logs = out / "logs"
@@ -194,10 +200,10 @@ def _print_plan(items: list[Any]) -> None:
     missing = [i for i in items if i.state != "finished"]
     for item in missing:
         note = f"  ({item.state}: {item.note})" if item.note else ""
-        console.print(f"{_clock(item.seconds):>8}  {item.command}{note}", highlight=False, soft_wrap=True)
+        say(f"{_clock(item.seconds):>8}  {item.command}{note}")
     total = sum(i.seconds for i in missing)
-    console.print(f"{len(items) - len(missing)} of {len(items)} cells finished; {len(missing)} missing, about {_clock(total)} for "
-                  "one process", highlight=False, soft_wrap=True)
+    say(f"{len(items) - len(missing)} of {len(items)} cells finished; {len(missing)} missing, about {_clock(total)} for "
+        "one process")
 
 
 def _clock(seconds: float) -> str:
@@ -207,14 +213,16 @@ def _clock(seconds: float) -> str:
     return f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
 
 
-@app.command()
+@command("dgnet report study --out report.html")
 def report(folders: Annotated[list[Path], typer.Argument(help="Folders of studies.")],
            out: Annotated[Path, typer.Option(help="HTML file to write, self-contained.",
                                           callback=file_to_write)] = Path("out/report.html"),
-           markdown: Annotated[Path | None, typer.Option(help="Also a Markdown page with pictures: FILE.md, or a folder.")] = None,
-           dgnet: Annotated[Path | None, typer.Option(help="Also the page of DGNet beside the classical solvers: FILE.md.")] = None,
+           markdown: Annotated[Path | None, typer.Option(help="Also write a Markdown page with pictures: FILE.md, or a "
+                                                              "folder.")] = None,
+           dgnet: Annotated[Path | None, typer.Option(help="Also write the comparison of DGNet with the classical solvers: "
+                                                           "FILE.md.")] = None,
            ) -> None:
-    """Tables and pictures of finished cells, the paper's figures beside ours."""
+    """Write tables and pictures of finished cells, with the paper's figures beside ours."""
     from dgnet.paper import report as pages
     from dgnet.paper import summary
 
@@ -224,17 +232,17 @@ def report(folders: Annotated[list[Path], typer.Argument(help="Folders of studie
         write_text(dgnet, summary.markdown(folders))
         written.append(dgnet)
     for path in written:
-        console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+        say(f"wrote {path}")
 
 
-@app.command()
+@command("dgnet score rollout.h5 data/laser-heat-small-converged.h5 --trajectory 0")
 def score(predictions: Annotated[Path, typer.Argument(help="Predicted states: a dgnet data set, or HDF5 with 'state'.")],
-          truth: Annotated[Path, typer.Argument(help="The true ones: a dgnet data set.")],
+          truth: Annotated[Path, typer.Argument(help="True states: a dgnet data set.")],
           split: Annotated[str | None, typer.Option(help="Only this split, test or train.")] = None,
-          trajectory: Annotated[int | None, typer.Option(help="Number in the truth of a single predicted trajectory.",
+          trajectory: Annotated[int | None, typer.Option(help="Number in TRUTH of a single predicted trajectory.",
                                                           min=0)] = None,
           json_path: Json = None) -> None:
-    """Score anyone's predictions: MSE, RNE over the rollout, RNE from offset, RNE of the last step, and how long it holds."""
+    """Score the predictions of any model: MSE, RNE of the rollout, from the offset and of the last step, time until RNE is 0.1."""
     from dgnet.paper.results import number
     from dgnet.scoring.predictions import score_files
 
@@ -245,7 +253,6 @@ def score(predictions: Annotated[Path, typer.Argument(help="Predicted states: a 
     rows = [("MSE", found["mse"]), ("log10 MSE", found["log10_mse"]), ("RNE over the rollout", found["rne"]),
             ("RNE from offset", found["rne_from_offset"]), ("RNE of the last step", found["rne_final"]),
             *((f"RNE from offset of {name}", value) for name, value in found["fields"].items() if len(result["fields"]) > 1)]
-    console.print(f"{result['trajectories']} trajectories, {result['steps']} steps, {result['nodes']:,} nodes", highlight=False)
-    for name, value in rows:
-        console.print(f"{name:32s} {'not finite' if value is None else number(value)}", highlight=False)
-    console.print(f"{'RNE passes 0.1 at time':32s} {until}", highlight=False)
+    say(f"{result['trajectories']} trajectories, {result['steps']} steps, {result['nodes']:,} nodes")
+    table(("measure", "value"), [*((name, "not finite" if value is None else number(value)) for name, value in rows),
+                                 ("time at which RNE passes 0.1", until)])

@@ -1,4 +1,4 @@
-"""The command line. Each command is a thin shell around one function of the library."""
+"""The frame of the command line: groups of commands, how a command ends, options that several commands share."""
 
 from __future__ import annotations
 
@@ -11,26 +11,65 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
-from rich.console import Console
+from rich.markup import escape
+from typer.core import TyperCommand, TyperGroup
 
 from dgnet import __version__, files
 from dgnet.cli.options import Usage, file_to_write, usage
+from dgnet.cli.screen import console, errors
 from dgnet.errors import InputError, SolveError
-from dgnet.progress import Report
 
-app = typer.Typer(name="dgnet", help="Discrete Green networks on unstructured meshes.", no_args_is_help=True,
-                  pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]})
-bench = typer.Typer(help="Measurements, one command each, with JSON out.", no_args_is_help=True)
-app.add_typer(bench, name="bench")
-console = Console(markup=False, emoji=False)  # paths and messages are printed as they are, [brackets] and all
-errors = Console(stderr=True, markup=False, emoji=False)
+GROUPS = {
+    "Your problem": ("new", "check", "import", "train", "evaluate", "rollout", "show", "export"),
+    "The paper": ("demo", "scenarios", "models", "pretrained", "generate", "certify", "cards", "reproduce", "report"),
+    "Measuring": ("analyse", "score", "bench"),
+}
+"""Groups of `dgnet --help` and the order of their commands."""
+
+
+class Grouped(TyperGroup):
+    """Commands in the order of GROUPS, whichever module adds them first."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        order = [name for names in GROUPS.values() for name in names]
+        return sorted(super().list_commands(ctx), key=lambda name: order.index(name) if name in order else len(order))
+
+
+class Literal(TyperCommand):
+    """A command whose help is printed as it is written: [brackets] are no markup."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        parts: list[Any] = [self, *self.params]
+        for part in parts:
+            part.help = None if part.help is None else escape(part.help)
+        self.epilog = escape(self.epilog or "")
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+app = typer.Typer(name="dgnet", cls=Grouped, help="Discrete Green networks on unstructured meshes.", no_args_is_help=True,
+                  pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]},
+                  epilog="`dgnet COMMAND --help` ends with examples.")
+bench = typer.Typer(help="Measure speed and accuracy of solvers and models, one command each.", no_args_is_help=True)
+app.add_typer(bench, name="bench", rich_help_panel="Measuring")
+
+
+def command(*examples: str, name: str | None = None, of: typer.Typer = app) -> Callable[[Function], Function]:
+    """Add a command to its group, with examples at the end of its help."""
+    def add(function: Function) -> Function:
+        called = name or function.__name__
+        panel = next((group for group, names in GROUPS.items() if called in names and of is app), None)
+        text = "\n\n".join([f"Example{'s' * (len(examples) > 1)}:", *examples])
+        return of.command(called, cls=Literal, rich_help_panel=panel, epilog=text)(function)
+
+    return add
 
 
 def write_json(path: Path | None, result: Any) -> None:
-    """Write results for machines, before anything is printed: who reads the screen may go away (`| head`)."""
+    """Write results as JSON, before anything is printed: the reader of the output may end first (`| head`)."""
     if path is not None:
         files.write_json(path, result)
 
@@ -49,18 +88,26 @@ class Stopped(BaseException):
 _DEBUG = [False]
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        console.print(f"dgnet {__version__}", highlight=False)
+        raise typer.Exit
+
+
 @app.callback()
-def root(debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of whatever goes wrong.")] = False,
-         no_verify: Annotated[bool, typer.Option("--no-verify", help="Read data sets and weights whose checksums differ.")] = False,
-         ) -> None:
-    """Discrete Green networks on unstructured meshes."""
+def root(debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+         no_verify: Annotated[bool, typer.Option("--no-verify", help="Read data sets and weights even if a checksum "
+                                                                     "differs.")] = False,
+         version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True,
+                                              callback=_print_version)] = False) -> None:
+    """Compute and learn time-dependent fields on unstructured meshes."""
     _DEBUG[0] = debug
     if no_verify:
-        os.environ["DGNET_VERIFY"] = "0"  # so that processes that this one starts know, too
+        os.environ["DGNET_VERIFY"] = "0"  # read by processes that this one starts
 
 
 def main() -> None:
-    """Run the command line. Whatever happens, a person reads one sentence.
+    """Run the command line. An error is told in one sentence.
 
     Exit codes: 0 done, 1 done with failures that were reported, 2 bad input or a machine that cannot do it (disk, memory), 70 a
     defect of dgnet, 128 + n stopped by signal n.
@@ -81,7 +128,8 @@ def main() -> None:
         text, code = ending(error)
         if _DEBUG[0]:
             traceback.print_exception(error)
-        errors.print(f"dgnet: {_CONTROL.sub(lambda c: repr(c[0])[1:-1], text)}", style="red", highlight=False, soft_wrap=True)
+        said = _CONTROL.sub(lambda c: repr(c[0])[1:-1], text)
+        errors.print(f"dgnet: {said}", style="red", highlight=False, soft_wrap=not errors.is_terminal)
         sys.exit(code)
     finally:
         for number, handler in before.items():
@@ -109,7 +157,7 @@ def ending(error: BaseException) -> tuple[str, int]:
     if isinstance(error, InputError | SolveError):
         return str(error), 2
     if isinstance(error, Stopped):
-        return f"stopped by {signal.Signals(error.number).name}; the same command goes on with what is finished", 128 + error.number
+        return f"stopped by {signal.Signals(error.number).name}; rerun the same command to resume", 128 + error.number
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _NO_MEMORY.search(str(error))):
         return f"not enough memory ({files.cause(error)}); try a smaller mesh, fewer steps or another device", 2
     if isinstance(error, RecursionError):
@@ -118,7 +166,7 @@ def ending(error: BaseException) -> tuple[str, int]:
         return f"{error.filename}: {files.cause(error)}" if error.filename else files.cause(error), 2
     place = traceback.extract_tb(error.__traceback__)[-1:]
     where = f" in {Path(place[0].filename).name}, line {place[0].lineno}" if place else ""
-    return (f"a defect of dgnet: {type(error).__name__}{where}: {files.cause(error)}; run it again as `dgnet --debug ...` for the "
+    return (f"a defect of dgnet: {type(error).__name__}{where}: {files.cause(error)}; rerun it as `dgnet --debug ...` for the "
             "traceback, and report it"), 70
 
 
@@ -126,75 +174,25 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # a name may hold line breaks an
 _NO_MEMORY = re.compile(r"out of memory|not enough memory|can't allocate memory|alloc_cpu", re.IGNORECASE)
 
 
-@app.command()
+@app.command(hidden=True)  # as `dgnet --version`
 def version() -> None:
     """Print the version."""
     console.print(__version__)
 
 
-# ---------------------------------------------------------------------- data sets
-
-
-@contextmanager
-def reporting() -> Iterator[Report]:
-    """A progress bar per task name: report(what, done, total)."""
-    from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.percentage:3.0f}%"),
-               TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=errors, transient=True) as bars:
-        tasks: dict[str, TaskID] = {}
-
-        def report(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = bars.add_task(what, total=total)
-            bars.update(tasks[what], completed=done, total=total)
-
-        yield report
-
-
-@contextmanager
-def narrating(budget: float) -> Iterator[tuple[Report, Callable[[Any, int], None]]]:
-    """Progress bars as in `reporting`, and one for training: loss, validation error, the classical one beside it, time left."""
-    from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(24), TextColumn("{task.percentage:3.0f}%"),
-               TimeRemainingColumn(), TextColumn("{task.fields[note]}", markup=False))
-    with Progress(*columns, console=errors, transient=True) as bars:
-        tasks: dict[str, TaskID] = {}
-
-        def update(what: str, done: float, total: float, note: str = "") -> None:
-            if what not in tasks:
-                tasks[what] = bars.add_task(what, total=total, note=note)
-            bars.update(tasks[what], completed=done, total=total, note=note)
-
-        def tell(progress: Any, total: int) -> None:
-            last = progress.history[-1] if progress.history else {"loss": float("nan"), "validation": float("nan")}
-            share = min(1.0, max(progress.iteration / total, progress.seconds / budget))
-            update("training", share, 1.0, f"loss {last['loss']:.1e}  validation {last['validation']:.2e}  "
-                                           f"(classical {progress.classical:.2e})")
-
-        yield update, tell
-
-
-@contextmanager
-def folding() -> Iterator[Callable[[int, int, Any, int], None]]:
-    """A bar for trainings one after the other: tell(number, of how many, progress, iterations)."""
-    with reporting() as report:
-        def tell(at: int, count: int, progress: Any, total: int) -> None:
-            report(f"without trajectory {at + 1} of {count}", progress.iteration, total)
-
-        yield tell
+# ---------------------------------------------------------------------- options that several commands share
 
 
 Size = Annotated[str, typer.Option(help="small or paper")]
 Truth = Annotated[str, typer.Option(help="same-mesh or converged")]
 Device = Annotated[str, typer.Option(help="cpu or cuda")]
-Problem = Annotated[Path | None, typer.Option(help="Your own problem folder, in place of the copy that the run carries; it must be "
-                                              "the same problem. This confirms its physics.py.")]
-AllowDifferent = Annotated[bool, typer.Option("--allow-different", help="Take a problem that is not what the run was trained on; "
-                                              "the output says what differs.")]
-Json = Annotated[Path | None, typer.Option("--json", help="Write the result for machines to this file.", callback=file_to_write)]
+Problem = Annotated[Path | None, typer.Option(help="Use this problem folder instead of the copy stored in the run. It must be the "
+                                                   "same "
+                                              "problem. Its physics.py will be executed.")]
+AllowDifferent = Annotated[bool, typer.Option("--allow-different", help="Accept a problem that differs from the one the run was "
+                                                                        "trained "
+                                              "on. The output lists the differences.")]
+Json = Annotated[Path | None, typer.Option("--json", help="Also write the result as JSON to this file.", callback=file_to_write)]
 
 
 def checked_device(name: str) -> str:

@@ -32,6 +32,7 @@ from dgnet.models import Classical, few_threads
 from dgnet.models.registry import entry
 from dgnet.problems import CONSISTENT, LUMPED
 from dgnet.problems.case import base_problem
+from dgnet.problems.units import Units
 from dgnet.progress import Report
 from dgnet.recipe import Recipe
 from dgnet.scoring.judge import predict
@@ -264,15 +265,15 @@ class Guard:
         return {"training": [span.low, span.high], "beyond": gap / span.width}
 
 
-def sentence(findings: Sequence[dict[str, Any]]) -> str | None:
-    """One sentence about all findings; None without any."""
-    parts = []
+def sentence(findings: Sequence[dict[str, Any]], units: Units | None = None) -> str | None:
+    """One sentence about all findings, with the units of the problem; None without any."""
+    units, parts = units or Units(), []
     for found in findings:
         name, t, value, had, beyond = (found[k] for k in ("field", "time", "value", "training", "beyond"))
-        when = f"from t = {t:.4g} on"
+        when, unit = f"from t = {t:.4g} {units.time}".rstrip() + " on", f" {units.fields.get(name, '')}".rstrip()
         if found["what"] in ("low", "high"):
             word = "down to" if found["what"] == "low" else "up to"
-            parts.append(f"{name} goes {word} {value:.4g} ({when}), training had {had[0]:.4g} to {had[1]:.4g}, "
+            parts.append(f"{name} goes {word} {value:.4g}{unit} ({when}), training had {had[0]:.4g} to {had[1]:.4g}{unit}, "
                          f"{_percent(beyond)} of that width beyond")
         elif found["what"] == "gradient":
             more = "which training never had" if beyond is None else f"{1 + beyond:.2g} times the steepest in training"

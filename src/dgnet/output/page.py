@@ -441,7 +441,7 @@ def _trust(run: Run, known: TrainingRange | None, left: list[dict[str, Any]] | N
     more = "<th>source</th><th>narrowest source</th>" if known.sources else ""
     head = f"<tr><th>field</th><th>range</th><th>mean ± spread</th><th>steepest gradient</th>{more}</tr>"
     parts.append(f"<table>{head}{rows}</table>")
-    warning = sentence(left or [])
+    warning = sentence(left or [], run.case.units)
     if warning is None:
         parts.append('<p class="note good">The rollouts of this page stay within it.</p></section>')
     else:

@@ -227,7 +227,7 @@ def roll_out(folder: Path, *, source: Path | str | None = None, trajectory: int 
             if store is not None:
                 _write_files(files, store, run, (steps, last), report)
         except BaseException as error:
-            if store is not None:  # stopped, or no room: the same call goes on; anything else would only happen again
+            if store is not None:  # stopped, or no room: the same call resumes; anything else would only happen again
                 again = not isinstance(error, Exception) or isinstance(error, NoRoom | OSError | MemoryError)
                 store.leave() if again else store.discard()
             raise
@@ -237,7 +237,8 @@ def roll_out(folder: Path, *, source: Path | str | None = None, trajectory: int 
             "every": every, "range": {name: [float(low), float(high)] for name, low, high in zip(names, watch.low, watch.high)},
             "rne": watch.rne, "spots": None if given is None else given.spots,
             "training_range": None if known is None else known.as_dict(), "left_range": None if known is None else findings,
-            "warning": sentence(findings), "notes": notes, **{f.name: None for f in fields(Outputs)},
+            "warning": sentence(findings, run.case.units), "notes": notes,
+            "units": {"time": run.case.units.time, "fields": run.case.units.fields}, **{f.name: None for f in fields(Outputs)},
             **{name: str(path) for name, path in files.named().items()}}
 
 
@@ -315,11 +316,15 @@ def _telling(report: Report | None, what: str) -> Callable[[int, int], None] | N
 
 
 def summary(result: dict[str, Any]) -> str:
-    lines = [f"{result['scenario']} ({result['size']}): {result['steps']} steps of {result['dt']:g} on {result['nodes']:,} nodes "
+    """The result of `roll_out` in lines, with the units of the problem."""
+    units, time = result["units"]["fields"], result["units"]["time"]
+    step = f"{result['dt']:g} {time}".strip()
+    lines = [f"{result['scenario']} ({result['size']}): {result['steps']} steps of {step} on {result['nodes']:,} nodes "
              f"in {result['seconds']:.2f} s ({result['steps_per_second']:,.0f} steps/s, source and files included)"]
-    lines += [f"  {name} from {low:.6g} to {high:.6g}" for name, (low, high) in result["range"].items()]
+    lines += [f"  {name} from {low:.6g} to {high:.6g} {units.get(name, '')}".rstrip()
+              for name, (low, high) in result["range"].items()]
     if result["rne"] is not None:
-        lines.append(f"  RNE from the offset against the stored trajectory: {result['rne']:.3g}")
+        lines.append(f"  RNE from offset against the stored trajectory: {result['rne']:.3g}")
     if result["warning"] is not None:
         lines.append(f"  {result['warning']}")
     elif result["left_range"] is None:

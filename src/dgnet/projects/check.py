@@ -47,7 +47,7 @@ def check(project: Project, device: str = "cpu", report: Report | None = None) -
         data.check_numbers()
         velocity = _velocity(project, data)
         problem = s.problem(velocity[None] if s.given_flow else None, dtype=WORKING)
-        found = [*mesh_items(s.mesh), equation_item(project), boundary_item(project), *data_items(project, data),
+        found = [*mesh_items(s.mesh, s.units.length), equation_item(project), boundary_item(project), *data_items(project, data),
                  *number_items(problem, velocity), *source_items(project, data)]
         found += fixed_items(problem.double, data)
         found += solver_items(project, data, device, report)
@@ -72,10 +72,10 @@ def smallest_angles(mesh: Mesh) -> np.ndarray:
     return np.degrees(np.arccos(np.clip(-(g[:, i] * g[:, j]).sum(-1), -1, 1)).min(axis=1))
 
 
-def mesh_items(mesh: Mesh) -> list[Item]:
+def mesh_items(mesh: Mesh, unit: str = "") -> list[Item]:
     kind = "triangles" if mesh.dim == 2 else "tetrahedra"
     lengths = mesh.edge_lengths
-    size = Item("mesh", "ok", f"{mesh.n_nodes:,} nodes, {mesh.n_cells:,} {kind}, spacing {mesh.spacing:.3g} "
+    size = Item("mesh", "ok", f"{mesh.n_nodes:,} nodes, {mesh.n_cells:,} {kind}, spacing {f'{mesh.spacing:.3g} {unit}'.strip()} "
                 f"({lengths.min():.3g} to {lengths.max():.3g})" + (f", regions {', '.join(mesh.regions)}" if mesh.regions else ""),
                 {"nodes": mesh.n_nodes, "cells": mesh.n_cells, "dim": mesh.dim, "spacing": mesh.spacing,
                  "boundaries": {k: len(v) for k, v in mesh.boundaries.items()},
@@ -149,8 +149,8 @@ def boundary_item(project: Project) -> Item:
     closed = [n for n, f in s.mesh.boundaries.items() if len(f) and not touched[s.mesh.facet_index(n)].any()]
     text = ", ".join(f"{kind} on {name}" for kind, name in named) or "no conditions"
     if closed:
-        text += (f"; no condition on {', '.join(closed)}: nothing diffuses through, the flow carries in and out what it finds there"
-                 if s.moving else f"; nothing passes through {', '.join(closed)}")
+        text += (f"; no condition on {', '.join(closed)}: zero diffusive flux, the flow carries the local value in and out"
+                 if s.moving else f"; {', '.join(closed)} insulated (no condition, zero flux)")
     share = 1 - float(touched.mean())
     text += f" ({share:.0%} of the boundary facets are closed)" if 0 < share < 1 else ""
     return Item("boundary", "ok" if named else "note", text, {"conditions": [list(n) for n in named], "closed_share": share})
@@ -161,13 +161,14 @@ def boundary_item(project: Project) -> Item:
 
 def data_items(project: Project, data: Dataset) -> list[Item]:
     s, train, test = project.case, len(data.of("train")), len(data.of("test"))
-    text = (f"{train} trajectories for training, {test} for test, {data.steps} steps of {s.dt:g}"
+    step = f"{s.dt:g} {s.units.time}".strip()
+    text = (f"{train} trajectories for training, {test} for test, {data.steps} steps of {step}"
             + (", with a source" if data.has_source else "") + (", with a velocity" if data.has_velocity else ""))
     grade = "ok"
     if not test:
-        text, grade = text + "; without a test trajectory nothing can be judged: give one split = \"test\"", "warn"
+        text, grade = text + "; without a test trajectory no error can be measured: give one split = \"test\"", "warn"
     elif train < 3:
-        text, grade = text + "; with so few, one serves for training and choosing alike", "note"
+        text, grade = text + "; with fewer than three, the same trajectories serve for training and validation", "note"
     found = [Item("data", grade, text, {"train": train, "test": test, "steps": data.steps, "dt": s.dt,
                                         "source": data.has_source, "velocity": data.has_velocity})]
     moved = [n for n in project.notes if n.interpolation or n.outside or n.resampling]
@@ -176,14 +177,14 @@ def data_items(project: Project, data: Dataset) -> list[Item]:
         outside = max(n.outside for n in moved)
         text = f"{len(moved)} of {len(project.notes)} trajectories {moved[0].how}: error about {worst:.2g} of the data"
         text += f", in time {late:.2g}" if late else ""
-        text += f"; {outside} nodes lie outside of what is given" if outside else ""
+        text += f"; {outside} nodes lie outside the given data" if outside else ""
         found.append(Item("interpolation", "warn" if max(worst, late) > 0.05 else "note", text, {
             "error": worst, "error_in_time": late, "outside": outside, "trajectories": {n.label: n.interpolation for n in moved}}))
     scaling = state_scaling(data)
     for f, name in enumerate(s.pde.fields):
         mean, std, offset = scaling.mean[f], scaling.std[f], s.offsets[f]
         far = abs(mean - offset) / std
-        text = f"{name} has mean {mean:.4g} and spread {std:.3g}, offset {offset:.4g}"
+        text = f"{name} has mean {mean:.4g}, spread {std:.3g}, offset {offset:.4g} {s.units.fields.get(name, '')}".rstrip()
         if far > 5:
             text += f"; relative errors are measured from the offset and will look small: is it meant to be about {mean:.4g}?"
         grade = "warn" if far > 10 else "note" if far > 5 else "ok"
@@ -250,7 +251,7 @@ def number_items(problem: Discretisation, velocity: Tensor) -> list[Item]:
     text = f"Fourier number D dt/h² {middle:.3g} (at most {most:.3g}), stiffness {stiff:.3g}"
     grade = "ok"
     if middle > 10:
-        text, grade = text + "; a step smooths over many cells, so details between steps are gone: a smaller dt sees more", "note"
+        text, grade = text + "; a step smooths over many cells and loses details between steps: a smaller dt resolves more", "note"
     elif 0 < most < 1e-4:
         text, grade = text + "; diffusion hardly acts within a step: check the units of diffusion, dt and mesh", "warn"
     found = [Item("diffusion", grade, text, {"fourier": middle, "fourier_max": most, "stiffness": stiff})]
@@ -304,12 +305,12 @@ def source_items(project: Project, data: Dataset) -> list[Item]:
     numbers = {"trapezoid": miss, "change_per_step": change, "kinds": sorted(kinds), "radii_per_step": travel,
                "radius_over_spacing": narrow}
     if kinds == {"samples"}:  # the average is the trapezoid: all that can be told is how much changes between samples
-        text = f"known by its samples only, which change by {change:.2g} of its size from step to step"
+        text = f"known at step times only; it changes by {100 * change:.2g}% from step to step"
         grade = "warn" if change > 0.7 else "note" if change > 0.3 else "ok"
-        text += "; what happens in between is lost: take a smaller dt, a function or a table of spots" if grade == "warn" else ""
+        text += "; the values in between are lost: use a smaller dt, a function or a table of spots" if grade == "warn" else ""
         return [Item("source", grade, text, numbers)]
-    text = f"its samples alone would miss {miss:.2g} of it; its average over each step is used"
-    text += f"; the fastest spot moves {travel:.2g} of its radii in a step" if travel else ""
+    text = f"sampling at step times would miss {100 * miss:.2g}% of it; its average over each step is used"
+    text += f"; the fastest spot moves {travel:.2g} radii in a step" if travel else ""
     rough = max((n.rough for n in project.notes), default=0.0)
     text += f"; the function jumps, and its averages are known to about {rough:.1g} only" if rough > 0.01 else ""
     text += f"; {missed}" if missed else ""
@@ -338,7 +339,7 @@ def solver_items(project: Project, data: Dataset, device: str, report: Report | 
         begin = {n: float(data.times(n)[0]) for n in numbers}  # one time serves a batch
         numbers = [n for n in numbers if abs(begin[n] - begin[numbers[0]]) < 1e-6 * data.dt]
         wide = data.batch(numbers, device=device, dtype=torch.float64, only=("source_average", "velocity"))
-        batch = wide.to(device, WORKING)  # judged as `train` and `evaluate` do
+        batch = wide.to(device, WORKING)  # in the precision of `train` and `evaluate`
         problem = s.problem(batch.velocity if s.given_flow else None, device=device, dtype=WORKING)
         if batch.velocity is not None:
             problem = problem.given(given_velocity(batch.velocity, s.dt, float(batch.time[0, 0])))
@@ -356,24 +357,24 @@ def solver_items(project: Project, data: Dataset, device: str, report: Report | 
                 report("classical solver", done, total)
     shown = "; ".join(f"{split} {e['consistent']:.3g} (consistent mass), {e['lumped']:.3g} (lumped)" for split, e in rows.items())
     worst = max(e["consistent"] for e in rows.values())
-    text, grade = f"error of free rollouts from the offset, {shown}", "ok"
+    text, grade = f"RNE from offset of rollouts: {shown}", "ok"
     missing = bool(project.unknown_reaction or project.calibrate)
     if not np.isfinite(worst):
         text, grade = text + "; it blows up: check the signs and units of the equation, or a smaller dt", "warn"
     elif worst > 0.5:
         grade = "note" if missing else "warn"
-        text += "; what is unknown matters" if missing else "; the equation, its units or the source do not fit the data"
+        text += "; the unknown terms matter" if missing else "; the equation, its units or the source do not fit the data"
     elif worst > 0.1 and not missing:
-        text, grade = text + "; much for an equation without unknowns: the mesh, dt or a coefficient", "note"
+        text, grade = text + "; large for an equation without unknowns: check the mesh, dt and the coefficients", "note"
     found.insert(0, Item("classical", grade, text, {"errors": rows}))
     if np.isfinite(explained):
         low, noisy = explained < 0.5, alike < _NOISE and whole > 0.5
-        text = f"the equation explains {f'{explained:.1%}' if explained > 0 else 'nothing'} of what changes in a step"
+        text = f"the equation explains {f'{explained:.1%}' if explained > 0 else 'nothing'} of the change in a step"
         if low and noisy:
-            text += (f" and {whole:.1%} of what changes from start to end: what is left changes its sign from step to step, as "
+            text += (f" and {whole:.1%} of the change from start to end; the rest changes sign from step to step, as "
                      "noise in the data does")
         elif low:
-            text += "; what is unknown matters" if missing else "; coefficients, dt or source are probably wrong"
+            text += "; the unknown terms matter" if missing else "; coefficients, dt or source are probably wrong"
         grade = "ok" if not low else "note" if missing or noisy else "warn"
         found.append(Item("step", grade, text, {"explained": explained, "explained_whole": whole, "correlation": alike}))
     return found
@@ -450,7 +451,7 @@ def coefficient_items(project: Project, problem: Discretisation, batch: Any, sta
         tried = ", ".join("capacity by region" if len(names) > 1 else names[0] for names in trials)
         return [Item("coefficients", "ok", f"no factor on one of {tried} makes the data fit much better", numbers)]
     words = ", ".join(f"{name} × {f:.3g}" for name, f in factors.items()).replace(f" in {ELSEWHERE}", f" {ELSEWHERE}")
-    text = f"the data fit better with {words}: error {after:.2g} instead of {before:.2g} of what changes"
+    text = f"the data fit better with {words}: error {after:.2g} instead of {before:.2g} of the change"
     far = max(abs(np.log(f)) for f in factors.values()) > 0.25
     return [Item("coefficients", "warn" if after < 0.5 * before and far else "note", text, numbers)]
 

@@ -1,0 +1,69 @@
+"""Help: commands in three groups, an example for each that can be run as it stands, brackets as they were written."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+import dgnet
+import dgnet.cli  # registers the commands
+from dgnet.cli.shell import GROUPS, app
+
+
+def commands(group: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    group = group or typer.main.get_command(app)
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, (*path, name))
+        elif not command.hidden:
+            yield (*path, name), command
+
+
+EVERY = dict(commands())
+
+
+def help_of(*path: str) -> str:
+    done = CliRunner().invoke(app, [*path, "--help"], env={"COLUMNS": "300", "TERMINAL_WIDTH": "300"})
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_groups() -> None:
+    page = help_of()
+    top = {path[0] for path in EVERY}
+    assert top == {name for names in GROUPS.values() for name in names}
+    at = [page.index(word) for group, names in GROUPS.items() for word in (f"─ {group} ─", *(f"\n│ {n} " for n in names))]
+    assert at == sorted(at) and "─ Commands" not in page
+
+
+@pytest.mark.parametrize("path", EVERY, ids=" ".join)
+def test_examples_can_be_run(path: tuple[str, ...]) -> None:
+    known = {option for p in EVERY[path].params for option in p.opts + p.secondary_opts}
+    shown = re.split(r"Examples?:\s*\n", help_of(*path))[1]
+    lines = [line.strip() for line in shown.splitlines() if line.strip()]
+    assert lines
+    for line in lines:
+        words = shlex.split(line)
+        assert words[: 1 + len(path)] == ["dgnet", *path], line
+        assert not [w for w in words if w.startswith("--") and w not in known], line
+
+
+@pytest.mark.parametrize("path", EVERY, ids=" ".join)
+def test_help_is_shown_as_written(path: tuple[str, ...]) -> None:
+    page = help_of(*path)
+    for p in EVERY[path].params:
+        for part in re.findall(r"\[[^\]]*\]", (getattr(p, "help", None) or "").replace("\\[", "[")):
+            assert part in page, f"{p.name}: {part}"
+    if path == ("rollout",):
+        assert "[nodes] or [nodes, fields]" in page
+
+
+def test_version() -> None:
+    done = CliRunner().invoke(app, ["--version"])
+    assert done.exit_code == 0 and done.output == f"dgnet {dgnet.__version__}\n"
