@@ -16,9 +16,19 @@ Tensor = torch.Tensor
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """Trajectories on the device: state [B, T+1, N, F], step-averaged source [B, T, N, F], given velocity [B, T+1, N, d].
+    """Trajectories in memory on one device, to train and score models on.
 
-    `begin` [B] holds the time of each first state, in double precision on the CPU; zero unless told.
+    - `state`: [B, T+1, N, F], in the unit of each field
+    - `source`: its average over each step [B, T, N, F], field/time; None without a source
+    - `velocity`: a given flow that changes in time [B, T+1, N, d], length/time; None without one
+    - `dt`: time between two states
+    - `offset`: per field, what relative errors are measured from; () for zero
+    - `begin`: time of each first state [B], in double precision on the CPU; zero unless told
+
+        >>> import dgnet as dg, torch
+        >>> data = dg.Corpus(torch.rand(3, 11, 25, 1), None, None, dt=0.1, offset=(0.0,))
+        >>> len(data), data.steps, data.part([0, 2]).state.shape
+        (3, 10, torch.Size([2, 11, 25, 1]))
     """
 
     state: Tensor

@@ -135,10 +135,20 @@ def _put_chunked(group: h5py.Group, name: str, value: np.ndarray) -> None:
 
 
 class Dataset:
-    """A data set opened for reading; arrays stay on disk until asked for.
+    """A data set opened for reading; arrays stay on disk until asked for (`read`, `batch`). Use it in a `with`.
+
+    - `path`: the HDF5 file, as `dgnet generate`, an import or `project` wrote it (docs/data-format.md)
 
     Opening checks everything but the numbers themselves; every read checks that those are finite and, where the file has
-    checksums, that they are what was written. Use it in a `with`.
+    checksums, that they are what was written.
+
+        >>> import dgnet as dg, numpy as np
+        >>> mesh = dg.box((2, 2))
+        >>> runs = [dg.trajectory(np.ones((4, 9)), mesh, dt=0.1)]  # states [time, node]
+        >>> own = dg.project("still", mesh, dg.PDE(diffusion=0.1), [], 0.1, runs, "still.h5")
+        >>> with dg.Dataset("still.h5") as data:
+        ...     data.fields, data.steps, data.of("train"), data.read(0).state.shape
+        (('u',), 3, [0], (4, 9, 1))
     """
 
     def __init__(self, path: Path | str) -> None:

@@ -35,7 +35,7 @@ class SpotTable:
         >>> import dgnet as dg, pathlib
         >>> rows = "t,x,y,radius,power", "0,0.1,0.5,0.2,30", "2,0.9,0.5,0.2,30"
         >>> _ = pathlib.Path("spots.csv").write_text("\\n".join(rows))
-        >>> spots = dg.SpotTable.read(pathlib.Path("spots.csv"), dim=2)
+        >>> spots = dg.SpotTable.read("spots.csv", dim=2)
         >>> spots.at(spots.times[0][:1])[0, 0]  # x, y, radius, power
         array([ 0.1,  0.5,  0.2, 30. ])
     """
@@ -45,8 +45,9 @@ class SpotTable:
     values: tuple[np.ndarray, ...]  # [R, d + 2]: position, radius, power
 
     @classmethod
-    def read(cls, path: Path, dim: int) -> SpotTable:
+    def read(cls, path: Path | str, dim: int) -> SpotTable:
         """From CSV with columns t, x, y[, z], radius, power and, for several spots, spot."""
+        path = Path(path)
         axes = ["x", "y", "z"][:dim]
         columns = ["t", *axes, "radius", "power"]
         spots: dict[str, list[tuple[int, list[float]]]] = {}

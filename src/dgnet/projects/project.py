@@ -75,8 +75,26 @@ class Project:
         return self.physics.text if any(isinstance(value, Function) for value in called) else None
 
 
-def load(folder: Path, report: Report | None = None, force: bool = False) -> Project:
-    """The project of a folder. Data that are new or have changed are imported (`force`: in any case)."""
+def load(folder: Path | str, report: Report | None = None, force: bool = False) -> Project:
+    """The problem of a folder with problem.toml, and its data. Data that are new or have changed are imported.
+
+    - `folder`: as `dgnet new` makes one; docs/problem-files.md has every key
+    - `report`: called with what is done, how much of it is done and how much there is
+    - `force`: import the data in any case
+
+        >>> import dgnet as dg, numpy as np, pathlib
+        >>> mesh = dg.box((2, 2))
+        >>> dg.save_mesh(mesh, "plate.msh")
+        >>> np.savez("run.npz", state=np.zeros((6, mesh.n_nodes)))
+        >>> _ = pathlib.Path("problem.toml").write_text('''
+        ... problem = { name = "plate", fields = ["T"], dt = 0.1 }
+        ... mesh = { file = "plate.msh" }
+        ... pde = { diffusion = 0.1 }
+        ... data = [{ file = "run.npz", split = "train" }]
+        ... ''')
+        >>> dg.load_project(".").case.steps
+        5
+    """
     file = read(Path(folder))
     physics = Physics(file.folder)
     request = _request(file)
@@ -155,9 +173,31 @@ def _without_data(file: ProblemFile, mesh: Mesh, physics: Physics, data: Path, s
 
 
 def project(name: str, mesh: Mesh, pde: PDE, conditions: Sequence[Condition], dt: float, trajectories: Sequence[Trajectory],
-            data: Path, *, offset: Sequence[float] = (), calibrate: Sequence[str] = (), per_region: bool = False,
-            unknown_reaction: bool = False, model: Mapping[str, Any] | None = None, training: Training | None = None) -> Project:
-    """A project without a problem file: everything is given in Python, and the trajectories are written to `data`."""
+            data: Path | str, *, offset: Sequence[float] = (), calibrate: Sequence[str] = (), per_region: bool = False,
+            unknown_reaction: bool = False, model: Mapping[str, object] | None = None, training: Training | None = None) -> Project:
+    """A problem of your own with its data, made in Python instead of a folder with problem.toml.
+
+    - `name`: of the problem
+    - `mesh`, `pde`, `conditions`, `dt`: what is known, as for `Problem`
+    - `trajectories`: what `trajectory` makes of simulations or measurements, some with split "train", others "test"; equally long
+    - `data`: the HDF5 file that they are written to
+    - `offset`: per field, what relative errors are measured from (an ambient temperature), in its unit; zero by default
+    - `calibrate`: which of diffusion, decay, convection to fit to the data, as factors on the given ones
+    - `per_region`: one factor for each region of the mesh
+    - `unknown_reaction`: learn the reaction from the data
+    - `model`: settings of `DGNetConfig` by name that differ from what the problem suggests
+    - `training`: windows, iterations, minutes and so on (the table [training] of docs/problem-files.md)
+
+        >>> import dgnet as dg, torch
+        >>> mesh, pde = dg.box((4, 4)), dg.PDE(diffusion=0.1)
+        >>> start = torch.rand(3, mesh.n_nodes, 1, dtype=torch.float64)
+        >>> states = dg.rollout(dg.Classical(), dg.Problem(mesh, pde, [], dt=0.1), start, steps=8)  # your simulations here
+        >>> runs = [dg.trajectory(s, mesh, 0.1, split=k) for s, k in zip(states.numpy(), ("train", "train", "test"))]
+        >>> own = dg.project("cooling", mesh, pde, [], 0.1, runs, "cooling.h5")
+        >>> own.case.equation
+        'du/dt = div(D grad u) + f'
+    """
+    data = Path(data)
     if not trajectories or all(t.split != "train" for t in trajectories):
         raise InputError("a project needs at least one trajectory for training")
     steps = {t.steps for t in trajectories}
@@ -179,7 +219,21 @@ def project(name: str, mesh: Mesh, pde: PDE, conditions: Sequence[Condition], dt
 
 def trajectory(state: np.ndarray, mesh: Mesh, dt: float, source: Source | SpotTable | np.ndarray | None = None,
                split: str = "train") -> Trajectory:
-    """States [T+1, N] or [T+1, N, F] and what drove them: a table of spots, a function f(x, t), samples [T+1, N, F], or nothing."""
+    """One simulation or measurement at the nodes of a mesh, for `project`.
+
+    - `state`: at evenly spaced times from 0 on, [T+1, N] or [T+1, N, F], in the unit of each field
+    - `mesh`: where
+    - `dt`: time between two states
+    - `source`: what drove it: a `SpotTable`, a function f(x, t) of points [n, d] and times [T] that returns [1, T, n, F], samples
+      [T+1, N] or [T+1, N, F] at the same times, or None; field/time, or W/m3 with a heat capacity
+    - `split`: train or test
+
+        >>> import dgnet as dg, numpy as np
+        >>> mesh = dg.box((4, 4))
+        >>> one = dg.trajectory(np.zeros((11, 25)), mesh, dt=0.5, source=np.ones((11, 25)))
+        >>> one.state.shape, one.source_average.shape, float(one.time[-1])
+        ((11, 25, 1), (10, 25, 1), 5.0)
+    """
     value = np.asarray(state, dtype=np.float32)
     value = value[..., None] if value.ndim == 2 else value
     time = dt * np.arange(len(value))

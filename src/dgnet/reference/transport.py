@@ -58,12 +58,31 @@ def solve(mesh: Mesh, pde: PDE, conditions: Sequence[Condition], initial: Initia
           phases: Tensor | Sequence[float] | None = None, device: str | torch.device = "cpu",
           dtype: torch.dtype = torch.float64, progress: Callable[[int], None] | None = None, order: int = 3,
           panels: int = 1, gauss: int = 3, tolerance: float = 1e-10) -> Tensor:
-    """The states at times 0, dt, ..., steps*dt at the nodes of the coarse mesh: [B, steps+1, N, F], on the CPU.
+    """Truth from the independent reference solver (`dgnet.reference_solve`): states at times 0, dt, ..., [B, steps+1, N, F].
 
-    The mesh is refined `refine` times and each step cut into `substeps`. Trajectory b sees `flow` at t + phases[b].
-    `source` is averaged over each substep by `panels` Gauss rules of `gauss` points; B is the largest batch among
-    initial state, source and phases. `progress` is called with the number of finished steps. Stored states carry the
-    Dirichlet values, also at t = 0. Raises SolveError when a solve misses `tolerance` or the explicit terms blow up.
+    - `mesh`, `pde`, `conditions`: the problem; states are those at the nodes of this mesh
+    - `initial`: states [B, N, F], or a function of points [n, d] that returns [B, n, F]; the unit of each field
+    - `dt`: time between stored states
+    - `steps`: how many of them
+    - `refine`: how often the mesh is refined: each time half the spacing
+    - `substeps`: steps of the solver between stored states
+    - `degree`: of the elements, 1 or 2
+    - `source`: f(x, t) of points [n, d] and times [T] -> [B, T, n, F]; field/time, or W/m3 with a heat capacity
+    - `flow`, `phases`: a recorded velocity in place of that of the PDE; trajectory b sees it from the time phases[b] on
+    - `device`, `dtype`: where and in which precision it is computed; the result is on the CPU
+    - `progress`: called with the number of finished steps
+    - `order`: of the time scheme, 2 or 3
+    - `panels`, `gauss`: Gauss rules per substep and points in each, for the average of the source
+    - `tolerance`: of the linear solves, relative
+
+    B is the largest batch among initial state, source and phases. Stored states carry the Dirichlet values, also at t = 0. Raises
+    SolveError when a solve misses `tolerance` or the explicit terms blow up.
+
+        >>> import dgnet as dg
+        >>> mesh = dg.box((4, 4))
+        >>> wave = lambda x: x[None, :, :1].cos()
+        >>> dg.reference_solve(mesh, dg.PDE(diffusion=0.1), [], wave, dt=0.1, steps=5, refine=1, substeps=2).shape
+        torch.Size([1, 6, 25, 1])
     """
     states = march(mesh, pde, conditions, initial, dt=dt, steps=steps, refine=refine, substeps=substeps, degree=degree,
                    source=source, flow=flow, phases=phases, device=device, dtype=dtype, progress=progress, order=order,
