@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from dgnet.models import Classical, rollout
-from dgnet.problems import CONSISTENT, LUMPED, sample, step_average
+from dgnet.problems import CONSISTENT, LUMPED, step_average
 from dgnet.reference.transport import solve
 from dgnet.scenarios import Draw, Scenario, get
 from dgnet.scoring.metrics import rne
@@ -48,7 +48,7 @@ def case() -> Case:
 
     x, start = torch.tensor(scenario.mesh.points), scenario.times[:STEPS]
     return Case(scenario, drawn.initial, truth(2), truth(1), step_average(drawn.source, x, start, scenario.dt, scenario.panels),
-                sample(drawn.source, x, start + scenario.dt))
+                drawn.source(x, start + scenario.dt))
 
 
 def test_truth_is_closer_to_itself_than_the_solver_to_it(case: Case) -> None:

@@ -97,8 +97,3 @@ def converged_average(source: Source, x: Tensor, start: Tensor, dt: float, most:
 def panels_for(speed: float, width: float, dt: float) -> int:
     """Sub-intervals that keep the integrand smooth for Gauss points: one per width travelled."""
     return max(1, int(np.ceil(speed * dt / width)))
-
-
-def sample(source: Source, x: Tensor, times: Tensor) -> Tensor:
-    """Point samples f(x, t_k) [B, T, N, F]."""
-    return source(x, times)
