@@ -14,25 +14,46 @@ from dgnet.errors import InputError
 
 @dataclass(frozen=True)
 class Stage:
-    """`iterations` of Adam on random windows of `length` steps that start at step `first` or later."""
+    """A stretch of training: `iterations` of an optimiser on random windows of trajectories.
+
+    - `iterations`: how many
+    - `length`: steps of a window
+    - `batch`: windows per iteration
+    - `lr`: learning rate
+    - `first`: windows begin at this step or later
+    - `from_start`: share of windows that begin at step 0, whatever `first` says
+    - `skip`: steps of a window before the loss counts
+    - `loss`: all states of a window, or the ends (the first and the last)
+    - `relative`: error of every state against its own size (relative L2) instead of the data's spread
+    - `noise`: on the first state, in standard deviations
+    - `pushforward`: up to this many steps without gradient before the window
+    - `decay`: of the learning rate: cosine or step; `decay_every`, `decay_rate`: of the latter, in iterations and as a factor
+    - `end`: share of the learning rate that is left when the cosine is over
+    - `only`: names of weights to train; all of them when empty
+    - `method`: adam; gauss-newton, for few numbers, on all trajectories in back-to-back windows; or identify, for the table of a reaction
+
+        >>> import dgnet as dg
+        >>> dg.Stage(iterations=500, length=8, lr=3e-3)
+        Stage(iterations=500, length=8, batch=16, lr=0.003, ...)
+    """
 
     iterations: int
     length: int
     batch: int = 16
     lr: float = 1e-3
     first: int = 0
-    from_start: float = 0.0  # share of windows that begin at step 0, whatever `first` says
-    skip: int = 0  # steps of a window before the loss counts
-    loss: str = "all"  # all | ends
-    relative: bool = False  # error of every state against its own size (relative L2) instead of the data's spread
-    noise: float = 0.0  # on the first state, in standard deviations
-    pushforward: int = 0  # up to this many steps without gradient before the window
-    decay: str = "cosine"  # cosine | step
+    from_start: float = 0.0
+    skip: int = 0
+    loss: str = "all"
+    relative: bool = False
+    noise: float = 0.0
+    pushforward: int = 0
+    decay: str = "cosine"
     decay_every: int = 0
     decay_rate: float = 0.1
-    end: float = 0.02  # of the learning rate, left when the cosine is over
-    only: tuple[str, ...] = ()  # names of parts to train; all of them when empty
-    method: str = "adam"  # adam | gauss-newton: for few numbers, all trajectories in back-to-back windows | identify: a table
+    end: float = 0.02
+    only: tuple[str, ...] = ()
+    method: str = "adam"
 
     def __post_init__(self) -> None:
         if self.method not in ("adam", "gauss-newton", "identify"):
@@ -47,14 +68,31 @@ class Stage:
 
 @dataclass(frozen=True)
 class Recipe:
+    """How a model is trained: stages, one after the other; validation rollouts pick the weights.
+
+    - `name`: of the recipe
+    - `stages`: of training
+    - `validate_every`: iterations between two validations
+    - `validate_steps`: of a validation rollout; None for whole trajectories
+    - `hold_out`: training trajectories that are kept for validation
+    - `free_lr`: factor on the learning rate of free per-edge numbers and calibrated coefficients
+    - `clip`: largest norm of a gradient
+    - `weight_decay`: above 0, AdamW
+
+        >>> import dgnet as dg
+        >>> plan = dg.Recipe("short", (dg.Stage(100, 4), dg.Stage(50, 20, lr=5e-4)))
+        >>> plan.iterations
+        150
+    """
+
     name: str
     stages: tuple[Stage, ...]
     validate_every: int = 50
     validate_steps: int | None = None
     hold_out: int = 2
-    free_lr: float = 10.0  # factor on the learning rate of free per-edge numbers and calibrated coefficients
+    free_lr: float = 10.0
     clip: float = 1.0
-    weight_decay: float = 0.0  # above 0: AdamW
+    weight_decay: float = 0.0
 
     @property
     def iterations(self) -> int:

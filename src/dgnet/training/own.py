@@ -13,12 +13,34 @@ from dgnet.training.plan import Wishes
 from dgnet.training.run import Run, train
 
 
-def train_project(project: Project, folder: Path, *, model: str = "dgnet", seed: int = 0, device: str = "cpu",
+def train_project(project: Project, folder: Path | str, *, model: str = "dgnet", seed: int = 0, device: str = "cpu",
                   minutes: float | None = None, trajectories: int | None = None,
                   report: Callable[[Progress, int], None] | None = None) -> tuple[Run, Progress]:
-    """Train a model on a project for `minutes` (those of its [training] table by default); interrupted, it goes on."""
+    """Train a model on a problem of your own (`dgnet.train`) and keep it as a run, a folder that can be moved. Interrupted, it goes on.
+
+    - `project`: from `project` or `load_project`
+    - `folder`: of the run
+    - `model`: dgnet or the name of a baseline (`dgnet models` lists them)
+    - `seed`: of weights and windows
+    - `device`: cpu or cuda
+    - `minutes`: of wall clock; those of the table [training] by default (5)
+    - `trajectories`: use the first so many for training; None for all
+    - `report`: called with the progress and the number of iterations after each of them
+
+    Returns the run and how the training went.
+
+        >>> import dgnet as dg, torch
+        >>> mesh, pde = dg.box((4, 4)), dg.PDE(diffusion=0.1)
+        >>> start = torch.rand(3, mesh.n_nodes, 1, dtype=torch.float64)
+        >>> states = dg.rollout(dg.Classical(), dg.Problem(mesh, pde, [], dt=0.1), start, steps=8)  # your simulations here
+        >>> runs = [dg.trajectory(s, mesh, 0.1, split=k) for s, k in zip(states.numpy(), ("train", "train", "test"))]
+        >>> own = dg.project("cooling", mesh, pde, [], 0.1, runs, "cooling.h5")
+        >>> run, progress = dg.train(own, "run", minutes=0.002)
+        >>> progress.best <= progress.history[0]["validation"]  # the untrained model is a candidate, too
+        True
+    """
     wishes = Wishes.of(project)
     config = None if model == "dgnet" else changed(model, project.model, configure(model), wishes.where)
-    return train(project.case, TRUTH, project.data, folder, model=model, recipe=OWN, seed=seed, device=device,
+    return train(project.case, TRUTH, project.data, Path(folder), model=model, recipe=OWN, seed=seed, device=device,
                  budget=60 * (project.training.minutes if minutes is None else minutes), trajectories=trajectories,
                  config=config, wishes=wishes, project=project, report=report)

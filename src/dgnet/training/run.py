@@ -70,9 +70,20 @@ class Settings:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """An opened run: its settings, the case and the model with its best weights.
+    """An opened run: what was asked for, the problem, and the model with its best weights. `load_run` opens one, `train` makes one.
 
-    `notes` are sentences that every output about the run repeats: what is not as it was at training.
+    - `folder`: where it is
+    - `settings`: scenario or problem, data, model, recipe, seed
+    - `case`: mesh, equation, conditions and time step
+    - `model`: with its weights
+    - `project`: the problem of your own that it carries, where there is one
+    - `identity`: checksum of the problem that it is opened with
+    - `notes`: sentences that every output about the run repeats: what is not as it was at training
+
+        >>> import dgnet as dg, pathlib
+        >>> run = dg.load_run(pathlib.Path(dg.__file__).parent / "pretrained" / "cylinder-converged")
+        >>> run.settings.model, run.case.mesh.n_nodes
+        ('dgnet', 2275)
     """
 
     folder: Path
@@ -96,13 +107,22 @@ class Run:
         return self.case
 
     @classmethod
-    def open(cls, folder: Path, device: str = "cpu", case: Case | None = None, problem: Path | None = None,
+    def open(cls, folder: Path | str, device: str = "cpu", case: Case | None = None, problem: Path | None = None,
              allow_different: bool = False) -> Run:
-        """The run with the problem that it carries, or with that of the folder `problem`, which must be the same.
+        """Open a run (`dgnet.load_run`) with the problem that it carries.
 
-        `case` takes the place of what run.toml names: for problems made in Python. `allow_different` takes a problem that
-        differs from what the run was trained on, and says so in `notes`.
+        - `folder`: of the run
+        - `device`: of its weights: cpu or cuda
+        - `case`: that of a problem made in Python (`project(...).case`), which a run cannot carry; it must be the same
+        - `problem`: a folder with problem.toml in place of what the run carries; it must be the same problem
+        - `allow_different`: take a problem that differs from what the run was trained on, and say so in `notes`
+
+            >>> import dgnet as dg, pathlib
+            >>> run = dg.load_run(pathlib.Path(dg.__file__).parent / "pretrained" / "cylinder-converged")
+            >>> run.case.title
+            'Contaminant behind a cylinder'
         """
+        folder = Path(folder)
         path = folder / "run.toml"
         if not path.exists():
             raise InputError(f"{folder} is no training run: it has no run.toml")
