@@ -148,6 +148,8 @@ PROJECT: dict[str, tuple[str, Change]] = {
     "times are texts": ("run-1.npz", arrays("tiny/run-1.npz", time=np.array(list("abcdefg")))),
     "times are all the same": ("run-1.npz", arrays("tiny/run-1.npz", time=np.zeros(7))),
     "times are not finite": ("run-1.npz", arrays("tiny/run-1.npz", time=np.full(7, np.nan))),
+    "states are a folder": ("run-2.npz", instead("tiny/run-2.npz", Path.mkdir)),
+    "states are a link to nothing": ("run-2.npz", instead("tiny/run-2.npz", lambda path: path.symlink_to("nowhere.npz"))),
     "the archive is cut": ("run-1.npz", cut("tiny/run-1.npz", 0.7)),
     "the archive has a bit flipped": ("run-1.npz", lambda at: _flip(at / "tiny/run-1.npz", 400)),
     "problem.toml is a folder": ("problem.toml", instead("tiny/problem.toml", Path.mkdir)),
@@ -261,6 +263,15 @@ STUDY += [
     ("pretrained measured x.json --folder shelf", "x.json", "a result of numbers", holds("x.json", '{"scenario": 5, "truth": 7}')),
     ("bench report x.json --out page.md", "x.json", "a measurement of nothing", holds("x.json", "{}")),
     ("bench report x.json --out page.md", "x.json", "a measurement, rows are a number", holds("x.json", '{"benchmark": "solver", "rows": 3}')),
+    ("bench report x.json --out page.md", "x.json", "a measurement that is an empty list", holds("x.json", "[]")),
+    ("bench report x.json --out page.md", "x.json", "a measurement that is a list", holds("x.json", "[1, 2]")),
+    ("bench dfg --case 2D-1 --report x.md", "x.json", "a record that is a list", holds("x.json", "[]")),
+    ("bench dfg --case 2D-1 --report x.md", "x.json", "a record of numbers", holds("x.json", '{"2D-1": 3}')),
+    ("reproduce merge study --out merged", "symbolic link", "merge of a cell with a link", lambda at: _linked(at)),
+    ("reproduce merge study --out merged", "cells.jsonl", "merge of a store of nonsense", holds("study/cells.jsonl", "[1]\n")),
+    ("report study --out report.html", "cells.jsonl", "a store of bytes", holds("study/cells.jsonl", bytes(range(256)))),
+    ("report study --out report.html", "cells.jsonl", "a store without scores", holds("study/cells.jsonl", '{"tag": "train_laser-heat_small_same-mesh_mgn_s0_d1"}\n')),
+    ("report study --out report.html", "cells.jsonl", "a store of numbers for tags", holds("study/cells.jsonl", '{"tag": 3}\n')),
     ("cards --only laser-heat --out cards --certificates x.json", "x.json", "certificates that are a list", holds("x.json", "[]")),
     ("cards --only laser-heat --out cards --certificates x.json", "x.json", "certificates of numbers",
      holds("x.json", '{"laser-heat/small/converged": 3}')),
@@ -274,6 +285,11 @@ def _failed(at: Path, text: str) -> None:
     folder = at / "study/cells/train_laser-heat_small_same-mesh_mgn_s0_d1"
     folder.mkdir()
     (folder / "failed.json").write_text(text)
+
+
+def _linked(at: Path) -> None:
+    (at / CELL).rename(at / "cell.json")
+    (at / CELL).symlink_to(at / "cell.json")
 
 
 CASES = [Case("check tiny", word, does, "project", name=name) for name, (word, does) in PROJECT.items()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from dgnet.data import digests
-from tests.attacks.harness import Case, face, parameters
+from tests.attacks.harness import EXCEPTION, Case, dgnet, face, parameters, sentence
 
 FILE = "tiny/imported.h5"
 FIRST = "trajectories/00000"
@@ -166,9 +167,10 @@ CHANGES: dict[str, Callable[[Path], None]] = {
 }
 
 ODD = {"fields are numbers", "offset is a number", "labels are numbers", "state is true and false", "a region is a text"}
-"""What other programs may write and dgnet could read either way: refused or right, never a traceback (judged below)."""
+"""What other programs may write and dgnet may read or refuse: `test_odd` wants either, said in one sentence or shown."""
 
-SHOWN = [Case("show tiny/imported.h5 --out pictures --no-gif --snapshots 2", "imported.h5", does, "run", name=f"show, {name}")
+SHOWS = "show tiny/imported.h5 --out pictures --no-gif --snapshots 2"
+SHOWN = [Case(SHOWS, "imported.h5", does, "run", name=f"show, {name}")
          for name, does in CHANGES.items() if name not in ODD]
 EVERY = 8  # every so manieth change for the other commands: what they read with is the same
 OTHERS = [Case(f"{command}", "imported.h5", does, "run", name=f"{command.split()[0]}, {name}")
@@ -177,6 +179,18 @@ OTHERS = [Case(f"{command}", "imported.h5", does, "run", name=f"{command.split()
                                        "score tiny/imported.h5 tiny/imported.h5"))
           for name, does in list(CHANGES.items())[2 * k::EVERY] if name not in ODD]
 CASES = SHOWN + OTHERS
+
+
+@pytest.mark.parametrize("name", sorted(ODD))
+def test_odd(name: str, grounds: Callable[[str], Path], tmp_path: Path) -> None:
+    shutil.copytree(grounds("run"), tmp_path / "at")
+    CHANGES[name](tmp_path / "at")
+    found = dgnet(tmp_path / "at", SHOWS)
+    if found.code == 0:
+        assert list((tmp_path / "at/pictures").glob("*.png")) and not found.err.strip(), found
+    else:
+        said = sentence(found.err)
+        assert found.code == 2 and said is not None and "imported.h5" in said and not EXCEPTION.search(said), found
 
 
 @pytest.mark.parametrize("case", parameters(CASES))

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from dgnet.errors import InputError
+from dgnet.files import cause
 
 SEEDS = 2**63  # a seed is stored with the data in 63 bits
 
@@ -58,8 +59,8 @@ def folder_to_write(path: Path | None) -> Path | None:
         try:
             wrong = "is a file" if part.exists() and not part.is_dir() else ""
             wrong = "is a broken link" if part.is_symlink() and not part.exists() else wrong
-        except OSError:  # a loop of links, or a name that no file can have
-            wrong = "cannot be a folder"
+        except OSError as error:  # a loop of links, or a name that no file can have
+            wrong = f"cannot be a folder ({cause(error)})"
         if wrong:
             raise typer.BadParameter(f"'{part}' {wrong}, so nothing can be written into it.")
     return path

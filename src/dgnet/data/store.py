@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import h5py
 import numpy as np
@@ -91,11 +92,16 @@ def write_header(file: h5py.File, header: Header) -> h5py.Group:
     for kind in ("boundaries", "regions"):
         group = mesh.create_group(kind)
         for name, rows in getattr(header.mesh, kind).items():
-            put_array(group, name, rows)
+            put_array(group, _escaped(name), rows)
     if header.velocity is not None:
         _put_chunked(file, "velocity", header.velocity)
     file.attrs[digests.SUM] = digests.header_sum(file)
     return file.create_group("trajectories")
+
+
+def _escaped(name: str) -> str:
+    """The name of a boundary or region as HDF5 can hold it: a stroke would make groups of it."""
+    return "%2E" * len(name) if name in (".", "..") else name.replace("%", "%25").replace("/", "%2F").replace("\0", "%00")
 
 
 def _write_trajectory(group: h5py.Group, trajectory: Trajectory) -> None:
@@ -182,7 +188,7 @@ class Dataset:
         named: dict[str, dict[str, np.ndarray]] = {"boundaries": {}, "regions": {}}
         for kind, found in named.items():
             inner = typed.group(group, kind, f"{where}: mesh") if kind in group else {}
-            found |= {name: typed.array(inner, name, f"{where}: mesh/{kind}", "iu")[()] for name in inner}
+            found |= {unquote(name): typed.array(inner, name, f"{where}: mesh/{kind}", "iu")[()] for name in inner}
         try:
             return Mesh(group["points"][()], group["cells"][()], named["boundaries"], named["regions"])
         except InputError as error:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from dgnet.errors import InputError
-from dgnet.files import write_bytes, write_text, writing
+from dgnet.files import read_text, write_bytes, write_text, writing
 from dgnet.scoring.metrics import current_names
 
 Record = dict[str, Any]
@@ -59,18 +59,18 @@ def pack(records: Mapping[str, Record], samples: Mapping[str, Mapping[str, np.nd
                 write_bytes(out / PICTURES / f"{tag}-{name}", (record["folder"] / name).read_bytes())
 
 
-def records(folder: Path) -> Iterable[Record]:
-    """The cells of a store; none where a folder has no store. `folder` of a record is the store."""
+def records(folder: Path) -> Iterable[tuple[Path, Record]]:
+    """The file and the cells of a store; none where a folder has no store. `folder` of a record is the store."""
     path = folder / CELLS
     if not path.exists():
         return
-    for number, line in enumerate(path.read_text().splitlines(), 1):
+    for number, line in enumerate(read_text(path).splitlines(), 1):
         try:
             record = current_names(json.loads(line))
-            record["tag"]
+            str.strip(record["tag"])  # a text
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(f"{path} is damaged in line {number}") from error
-        yield {**record, "folder": folder}
+        yield path, {**record, "folder": folder}
 
 
 def sample(record: Record, base: str) -> dict[str, np.ndarray]:

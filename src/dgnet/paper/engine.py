@@ -338,40 +338,43 @@ def load(folders: Sequence[Path]) -> dict[str, dict[str, Any]]:
     for folder in folders:
         if not folder.is_dir():
             raise InputError(f"there is no folder {folder}")
-        for record in (*archive.records(folder), *_loose(folder)):
-            tag = record["tag"]
+        if not (folder / "cells").is_dir() and not (folder / archive.CELLS).exists():
+            raise InputError(f"{folder} is no study: it has neither a folder 'cells' nor a file {archive.CELLS}")
+        for path, record in (*archive.records(folder), *_loose(folder)):
+            tag, record = record["tag"], _checked(record, path)
             if tag not in found or record.get("date", "") > found[tag].get("date", ""):
                 found[tag] = record
     return found
 
 
-def _loose(folder: Path) -> Iterable[dict[str, Any]]:
+def _loose(folder: Path) -> Iterable[tuple[Path, dict[str, Any]]]:
     """The cells of a study that is being worked on, each in a folder of its own."""
     for path in sorted(folder.glob("cells/*/cell.json")):
         record = current_names(read_json(path, {"tag": str}))
-        check_record(record, path)
-        yield {**record, "folder": path.parent}
+        if path.parent.name != record["tag"]:
+            raise InputError(f"{path}: '{record['tag']}' is not the name of a cell in this folder")
+        yield path, {**record, "folder": path.parent}
 
 
-class _Scores(dict[str, Any]):
-    """Scores of a cell: who asks for one that is not there is told which file lacks it."""
+class _Part(dict[str, Any]):
+    """Of a record: who asks for something that is not there is told which file lacks it."""
 
     def __init__(self, rows: Mapping[str, Any], path: Path) -> None:
         super().__init__(rows)
         self.path = path
 
     def __missing__(self, key: str) -> None:
-        raise InputError(f"{self.path} is damaged: it has no score '{key}'")
+        raise InputError(f"{self.path} is damaged: it has no '{key}'")
 
 
-def check_record(record: dict[str, Any], path: Path) -> None:
-    """Refuse a cell.json whose parts are not what tables and pictures expect."""
+def _checked(record: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The record of a cell, unless its parts are not what tables and pictures expect."""
     try:
         cell = Cell.parse(record["tag"])
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
-    if cell.tag != record["tag"] or path.parent.name != cell.tag:
-        raise InputError(f"{path}: '{record['tag']}' is not the name of its folder")
+    if cell.tag != record["tag"]:
+        raise InputError(f"{path}: '{record['tag']}' is not the name of a cell")
     wanted: dict[str, type] = {"about": dict, "history": list, "curves": dict, "scores": dict, "cell": dict, "date": str,
                                "seconds": dict}
     for key, kind in wanted.items():
@@ -381,10 +384,11 @@ def check_record(record: dict[str, Any], path: Path) -> None:
         figures = [row.get(k) for k in ("rne", "mse", "rne_from_offset")] if isinstance(row, dict) else [""]
         if any(not isinstance(v, int | float | None) for v in figures):
             raise InputError(f"{path} is damaged: the scores of '{name}' are not numbers")
-    if cell.kind in ("classical", "train", "robust"):
-        record["scores"] = _Scores({name: _Scores(row, path) for name, row in record.get("scores", {}).items()}, path)
     if any(not isinstance(v, int | float) for v in record.get("seconds", {}).values()):
         raise InputError(f"{path} is damaged: its seconds are not numbers")
+    if "scores" in record:
+        record["scores"] = _Part({name: _Part(row, path) for name, row in record["scores"].items()}, path)
+    return _Part(record, path)
 
 
 def failures(folders: Sequence[Path]) -> dict[str, str]:
@@ -400,11 +404,11 @@ def failures(folders: Sequence[Path]) -> dict[str, str]:
 def merge(sources: Sequence[Path], out: Path) -> list[str]:
     """Copy the finished cells of other studies that OUT does not have; returns their tags."""
     here, copied = load([out]) if (out / "cells").is_dir() else {}, []
-    for tag, record in load(sources).items():
-        if tag in here:
-            continue
-        if Cell.parse(tag).tag != tag:  # it becomes the name of a folder
-            raise InputError(f"{record['folder']}: '{tag}' is not the name of a cell")
+    wanted = {tag: record for tag, record in load(sources).items() if tag not in here}
+    for record in wanted.values():  # before the first is copied
+        if (record["folder"] / "cell.json").is_symlink():
+            raise InputError(f"{record['folder'] / 'cell.json'} is a symbolic link, which merge does not follow")
+    for tag, record in wanted.items():
         target = out / "cells" / tag
         part = unfinished(target)
         try:
@@ -412,8 +416,6 @@ def merge(sources: Sequence[Path], out: Path) -> list[str]:
                 write_json(part / "cell.json", {k: v for k, v in record.items() if k != "folder"})
             else:
                 shutil.copytree(record["folder"], part, ignore=_not_merged)
-            if not (part / "cell.json").is_file():
-                raise InputError(f"{record['folder'] / 'cell.json'} is a symbolic link, which merge does not follow")
             with _locked(target / ".claim", wait=True):
                 for item in part.iterdir():  # cell.json last: what has it is finished
                     if item.name != "cell.json":

@@ -114,6 +114,8 @@ def shipped(shelf: Path = SHELF) -> list[Card]:
     if not shelf.is_dir():
         raise InputError(f"there is no folder {shelf}")
     cards = [read_card(path.parent) for path in sorted(shelf.glob("*/card.json"))]
+    if not cards:
+        raise InputError(f"{shelf} holds no pretrained weights")
     return sorted(cards, key=lambda c: (names().index(c.scenario), c.size, c.truth))
 
 

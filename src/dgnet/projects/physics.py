@@ -147,7 +147,7 @@ class Physics:
             return function(*arguments)
         except InputError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise InputError(self._said(error, f"{name}()")) from error
 
     def _checked(self, function: Callable[..., Any], name: str, arguments: tuple[Any, ...], *shapes: tuple[int, ...]) -> Tensor:
@@ -156,6 +156,9 @@ class Physics:
             found = torch.as_tensor(value)
         except (TypeError, ValueError, RuntimeError) as error:
             raise InputError(f"{self.path}: {name}() must return numbers, got {type(value).__name__}") from error
+        if found.dtype == torch.bool or found.is_complex():
+            got = "true or false" if found.dtype == torch.bool else "complex ones"
+            raise InputError(f"{self.path}: {name}() must return real numbers, got {got}")
         if tuple(found.shape) not in shapes:
             wanted = " or ".join(str(list(s)) for s in shapes)
             raise InputError(f"{self.path}: {name}() must return {wanted} numbers, got {list(found.shape)}")

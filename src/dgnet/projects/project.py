@@ -401,6 +401,10 @@ def _conditions(file: ProblemFile, mesh: Mesh, physics: Physics) -> tuple[Condit
         for key, name in (("name", spec.name), ("partner", spec.partner)):
             if name and name != ALL and name not in mesh.boundaries:
                 raise InputError(f"{where}.{key}: the mesh has no boundary '{name}' (it has: {', '.join([*mesh.boundaries, ALL])})")
+        for j, other in enumerate(file.boundaries[:k - 1], start=1):  # a fixed value leaves no room for another condition
+            if (spec.name == other.name and "dirichlet" in (spec.kind, other.kind) and "periodic" not in (spec.kind, other.kind)
+                    and (spec.field == other.field or None in (spec.field, other.field))):
+                raise InputError(f"{where}: '{spec.name}' has a {other.kind} condition already (boundary[{j}])")
         found.append(_condition(spec, where, physics))
     return tuple(found)
 
