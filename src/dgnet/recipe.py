@@ -30,7 +30,8 @@ class Stage:
     - `decay`: of the learning rate: cosine or step; `decay_every`, `decay_rate`: of the latter, in iterations and as a factor
     - `end`: share of the learning rate that is left when the cosine is over
     - `only`: names of weights to train; all of them when empty
-    - `method`: adam; gauss-newton, for few numbers, on all trajectories in back-to-back windows; or identify, for the table of a reaction
+    - `method`: adam; gauss-newton, for few numbers, on all trajectories in back-to-back windows; identify, for
+      the table of a reaction
 
         >>> import dgnet as dg
         >>> dg.Stage(iterations=500, length=8, lr=3e-3)

@@ -16,7 +16,9 @@ from dgnet.training.run import Run, train
 def train_project(project: Project, folder: Path | str, *, model: str = "dgnet", seed: int = 0, device: str = "cpu",
                   minutes: float | None = None, trajectories: int | None = None,
                   report: Callable[[Progress, int], None] | None = None) -> tuple[Run, Progress]:
-    """Train a model on a problem of your own (`dgnet.train`) and keep it as a run, a folder that can be moved. Interrupted, it goes on.
+    """Train a model on a problem of your own (`dgnet.train`) and keep it as a run, a folder that can be moved.
+
+    If interrupted, the same call goes on.
 
     - `project`: from `project` or `load_project`
     - `folder`: of the run
