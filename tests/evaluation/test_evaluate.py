@@ -14,6 +14,7 @@ from dgnet.mesh import box
 from dgnet.output import figures
 from dgnet.scenarios import get
 from dgnet.scenarios.generate import generate
+from dgnet.scoring import judge
 from dgnet.scoring.metrics import rne
 from dgnet.training.run import Run, train
 
@@ -57,7 +58,7 @@ def test_scores_are_those_of_the_states(folder: Path, monkeypatch: pytest.Monkey
     for name, s in states.items():
         assert s.shape == data.state.shape
         assert result["scores"][name]["rne_from_offset"] == pytest.approx(rne(s, data.state, run.case.offsets), rel=1e-12)
-    monkeypatch.setattr(module, "_BATCH_BYTES", 1.0)  # one trajectory at a time
+    monkeypatch.setattr(judge, "BYTES", {"cpu": 1.0})  # one trajectory at a time
     single = module.evaluate(run, run.data)[1]
     assert all(torch.allclose(single[name], s, rtol=1e-5, atol=1e-3) for name, s in states.items())
 

@@ -59,10 +59,10 @@ class Corpus:
         return Corpus(self.state[index], None if self.source is None else self.source[index],
                       None if self.velocity is None else self.velocity[index], self.dt, self.offset, self.begin[number])
 
-    def doubled(self) -> Corpus:
-        """In double precision."""
-        return Corpus(self.state.double(), None if self.source is None else self.source.double(),
-                      None if self.velocity is None else self.velocity.double(), self.dt, self.offset, self.begin)
+    def to(self, dtype: torch.dtype) -> Corpus:
+        """In another precision."""
+        return Corpus(self.state.to(dtype), None if self.source is None else self.source.to(dtype),
+                      None if self.velocity is None else self.velocity.to(dtype), self.dt, self.offset, self.begin)
 
     def windows(self, rows: Tensor, starts: Tensor, length: int) -> Corpus:
         """Pieces of `length` steps, one per (row, start); both on the CPU."""

@@ -23,20 +23,15 @@ import numpy as np
 import torch
 
 from dgnet import __version__
-from dgnet.data import Corpus, Dataset, digests
-from dgnet.data.fits import check_fits
+from dgnet.data import Dataset, digests
 from dgnet.errors import InputError
 from dgnet.files import read_json, write_json, write_text, writing_hdf5
 from dgnet.mesh import Mesh
-from dgnet.models import Classical, few_threads
 from dgnet.models.registry import entry
-from dgnet.problems import CONSISTENT, LUMPED
-from dgnet.problems.case import base_problem
 from dgnet.problems.units import Units
 from dgnet.progress import Report
 from dgnet.recipe import Recipe
-from dgnet.scoring.judge import predict
-from dgnet.scoring.metrics import rne
+from dgnet.scoring.judge import judge_file, rivals
 from dgnet.training.fit import Progress
 from dgnet.training.plan import Facts, Wishes, recipe_for
 from dgnet.training.run import Run, read_dataclass, train
@@ -357,9 +352,9 @@ def leave_one_out(run: Run, *, budget: float | None = None, device: str = "cpu",
         folds.append({k: v for k, v in kept.items() if k != "request"})
         if report is not None:
             report("leave one out", at + 1, len(numbers))
-    errors, rivals = (np.array([math.inf if f[key] is None else f[key] for f in folds]) for key in ("rne", "classical"))
+    errors, classical = (np.array([math.inf if f[key] is None else f[key] for f in folds]) for key in ("rne", "classical"))
     result = {"trajectories": len(folds), "budget_seconds": budget, "mean": float(errors.mean()), "worst": float(errors.max()),
-              "classical_mean": float(rivals.mean()), "below_classical": int((errors < rivals).sum()), "folds": folds,
+              "classical_mean": float(classical.mean()), "below_classical": int((errors < classical).sum()), "folds": folds,
               "version": __version__}
     write_json(run.folder / "trust.json", result)
     return result
@@ -418,19 +413,9 @@ def link_without(data: Path, path: Path, numbers: Sequence[int], left_out: int) 
 
 
 def _score(run: Run, data: Path, number: int, device: str) -> dict[str, float]:
-    """RNE from the offset on one trajectory, beside the better classical solver."""
-    with Dataset(data) as dataset:
-        check_fits(dataset, run.case)
-        corpus = Corpus.read(dataset, [number], device)
-    base, offset = base_problem(run.case, device), run.case.offsets
-
-    def error(model: Any) -> float:
-        with torch.no_grad(), few_threads(run.case.mesh.n_nodes, device):
-            states = predict(model, base, corpus)
-        value = rne(states, corpus.state, offset)
-        return value if math.isfinite(value) else math.inf
-
-    return {"rne": error(run.model), "classical": min(error(Classical(CONSISTENT)), error(Classical(LUMPED)))}
+    """RNE from offset on one trajectory, beside the better classical solver."""
+    found = judge_file({"own": run.model, **rivals()}, run.case, data, device, numbers=[number])
+    return {"rne": found.error("own"), "classical": min(found.error(name) for name in rivals())}
 
 
 def _digest(path: Path) -> str:

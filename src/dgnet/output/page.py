@@ -24,7 +24,7 @@ from dgnet import __version__
 from dgnet.data import Corpus
 from dgnet.evaluation.analyse import study
 from dgnet.evaluation.bars import error_bars
-from dgnet.evaluation.evaluate import TOLD
+from dgnet.evaluation.evaluate import TOLD, failures
 from dgnet.evaluation.trust import TrainingRange, judge_states, read_trust, sentence, training_range
 from dgnet.files import write_json, write_text
 from dgnet.models.dgnet import DGNet
@@ -37,7 +37,6 @@ from dgnet.problems import Discretisation, Robin
 from dgnet.problems.case import base_problem
 from dgnet.problems.units import TERMS
 from dgnet.progress import Report
-from dgnet.scoring.metrics import rne
 from dgnet.training.curve import FILE as REACTION
 from dgnet.training.curve import curve_of, labels, write_curve
 from dgnet.training.run import Run
@@ -75,7 +74,7 @@ def write(run: Run, result: dict[str, Any], states: dict[str, Tensor], data: Cor
     known = training_range(run)
     left = result["left_range"] if "left_range" in result else None if known is None else findings(run, states, data, known)
     tell(3)
-    parts = [_head(run, result), _scores(run, result), _time(figures), _trajectories(result, states, data, run, figures),
+    parts = [_head(run, result), _scores(run, result), _time(figures), _trajectories(result, run, figures),
              _map(figures), stability, learned, _trust(run, known, left, read_trust(run.folder)), _origin(run, result)]
     title = f"{_title(run)}: {LABELS.get(run.settings.model, run.settings.model)}"
     body = "\n".join(parts)
@@ -162,7 +161,8 @@ def _scores(run: Run, result: dict[str, Any]) -> str:
     if len(run.case.pde.fields) > 1:
         own = rows[run.settings.model]["fields"]
         each = "<p>By field: " + ", ".join(f"{escape(k)} {_percent(v)}" for k, v in own.items()) + ".</p>"
-    return f"<section><h2>Scores</h2>{table}{each}</section>"
+    broken = "".join(f"<p>{escape(line)}</p>" for line in failures(result))
+    return f"<section><h2>Scores</h2>{table}{broken}{each}</section>"
 
 
 def _time(figures: Sequence[Path]) -> str:
@@ -170,9 +170,8 @@ def _time(figures: Sequence[Path]) -> str:
             f"(band).</p>{_image(figures, 'error-in-time')}</section>")
 
 
-def _trajectories(result: dict[str, Any], states: dict[str, Tensor], data: Corpus, run: Run, figures: Sequence[Path]) -> str:
-    truth, own = data.state.cpu(), states[run.settings.model]
-    each = [rne(own[b:b + 1], truth[b:b + 1], run.case.offsets) for b in range(len(truth))]
+def _trajectories(result: dict[str, Any], run: Run, figures: Sequence[Path]) -> str:
+    each = result["scores"][run.settings.model]["trajectories"]
     words = [f"best {_percent(min(each))}"] + ([f"worst {_percent(max(each))}"] if len(each) > 1 else [])
     shown = "".join(_image([path], path.stem) for path in figures if path.stem.split("-")[0] in ("best", "worst"))
     return f"<section><h2>Best and worst trajectory</h2><p>Relative error: {', '.join(words)}.</p>{shown}</section>"

@@ -13,13 +13,13 @@ from typing import Any
 
 import torch
 
+from dgnet.data import Corpus
 from dgnet.files import locked, read_json, write_json
-from dgnet.models import Classical, rollout
-from dgnet.problems import CONSISTENT, LUMPED
 from dgnet.progress import Report
 from dgnet.reference.record import FlowRecord
 from dgnet.scenarios import Sample, Scenario, Truth
 from dgnet.scenarios.generate import flow_record, flow_rows, source_rows, truth_states
+from dgnet.scoring.judge import judge, rivals
 from dgnet.scoring.metrics import rne
 
 Tensor = torch.Tensor
@@ -87,16 +87,9 @@ def classical_error(scenario: Scenario, sample: Sample, truth: Tensor, flow: Flo
     batch = len(truth)
     source = None if sample.source is None else torch.from_numpy(source_rows(scenario, sample.source, batch, device)[1])
     velocity = None if flow is None or sample.phases is None else flow_rows(scenario, flow, sample.phases)
-    problem = scenario.problem(velocity, device=device)
-    start = truth[:, 0].to(device)
-    moved = None if source is None else source.double().to(device)
-    errors = {}
-    for name, share in (("lumped", LUMPED), ("consistent", CONSISTENT)):
-        model: Any = Classical(share)
-        with torch.no_grad():
-            states = rollout(model, problem, start, moved, scenario.steps)
-        errors[name] = rne(states.cpu(), truth, scenario.offsets)
-    return errors
+    data = Corpus(truth.to(device), None if source is None else source.double().to(device), None, scenario.dt, scenario.offsets)
+    found = judge(rivals(), scenario.problem(velocity, device=device), data)
+    return {name.removeprefix("classical_"): found.error(name) for name in reversed(rivals())}
 
 
 def update_record(path: Path, certificate: Certificate) -> None:

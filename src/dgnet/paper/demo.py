@@ -19,14 +19,16 @@ import torch
 
 from dgnet import __version__
 from dgnet.data import Dataset
-from dgnet.evaluation.evaluate import evaluate, predictions, rivals
+from dgnet.evaluation.evaluate import evaluate
 from dgnet.files import read_json, write_json
 from dgnet.models import Classical, few_threads, rollout
 from dgnet.output.show_run import Duel, Report, Stage
 from dgnet.problems import step_average
+from dgnet.problems.case import base_problem
 from dgnet.scenarios import Scenario, get
 from dgnet.scenarios.generate import generate
 from dgnet.scenarios.spots import Spots
+from dgnet.scoring.judge import judge, rivals
 from dgnet.training.fit import Tell
 from dgnet.training.run import Run, train
 
@@ -166,9 +168,8 @@ def learn(out: Path, *, seed: int = 0, device: str = "cpu", frames: int = 61, bu
     result, states, test = evaluate(run, data, device)
     spans: dict[str, list[float]] = {name: [s] for name, s in result["seconds"].items()}
     for _ in range(_REPEATS - 1):  # the first pass pays for what is loaded on first use
-        again: dict[str, float] = {}
-        predictions({"dgnet": run.model, **rivals()}, run, test, device, again)
-        for name, s in again.items():
+        again = judge({"dgnet": run.model, **rivals()}, base_problem(run.case, device), test)
+        for name, s in again.seconds.items():
             spans[name].append(s)
     evaluated = time.perf_counter() - begin
 

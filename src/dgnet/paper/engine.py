@@ -29,7 +29,6 @@ from dgnet import __version__
 from dgnet.bench.timing import hardware
 from dgnet.data import Dataset
 from dgnet.errors import InputError, NoRoom
-from dgnet.evaluation.evaluate import rivals
 from dgnet.files import Lock, discard, holder, read_json, strict, unfinished, unwritable, write_json, writing
 from dgnet.models.registry import parameter_count
 from dgnet.paper import archive
@@ -37,7 +36,7 @@ from dgnet.paper.cell import CLOCKED, Cell, method
 from dgnet.progress import Report
 from dgnet.scenarios.generate import file_stem, generate, provenance
 from dgnet.scenarios.scenario import Scenario
-from dgnet.scoring.judge import Judged, judge
+from dgnet.scoring.judge import Judged, judge_file, rivals
 from dgnet.scoring.metrics import current_names, error_ratio
 from dgnet.training.fit import Progress, Tell
 from dgnet.training.plan import Facts, Wishes, baseline_recipe
@@ -203,10 +202,10 @@ def _classical(cell: Cell, options: Options) -> dict[str, Any]:
     scenario = cell.definition()
     path, made = data_set(cell, options)
     begin = time.perf_counter()
-    found = judge(rivals(), scenario, path, options.device)
+    found = judge_file(rivals(), scenario, path, options.device)
     write_sample(cell.folder(options.out) / "sample.npz", found)
     return {"about": about(scenario), "seconds": {"generate": made, "evaluate": time.perf_counter() - begin},
-            **results(found, scenario)}
+            **results(found)}
 
 
 def _train(cell: Cell, options: Options) -> dict[str, Any]:
@@ -233,11 +232,11 @@ def _train(cell: Cell, options: Options) -> dict[str, Any]:
     memory = {"train": _peak_memory(options.device)}
     _reset_memory(options.device)
     begin = time.perf_counter()
-    found = judge({cell.method: run.model}, scenario, path, options.device)
+    found = judge_file({cell.method: run.model}, scenario, path, options.device)
     memory["evaluate"] = _peak_memory(options.device)
     write_sample(folder / "sample.npz", found)
     rival = read(cell.needs[0], options.out)
-    own = results(found, scenario)
+    own = results(found)
     for key in ("scores", "curves"):  # the classical rows on the same trajectories, from their own cell
         own[key] = {**rival[key], **own[key]}
     errors = {name: row["rne_from_offset"] for name, row in own["scores"].items()}
@@ -268,8 +267,8 @@ def about(scenario: Scenario) -> dict[str, Any]:
             "fields": list(scenario.pde.fields), "offset": list(scenario.offsets)}
 
 
-def results(found: Judged, scenario: Scenario) -> dict[str, Any]:
-    return {"test_trajectories": found.trajectories, "scores": found.scores(scenario), "curves": found.curves(scenario)}
+def results(found: Judged) -> dict[str, Any]:
+    return {"test_trajectories": found.trajectories, "scores": strict(found.scores()), "curves": found.curves()}
 
 
 def write_sample(path: Path, found: Judged) -> None:

@@ -26,7 +26,7 @@ from dgnet.problems import given_velocity
 from dgnet.problems.case import base_problem
 from dgnet.scenarios.generate import flow_record, flow_rows, source_rows
 from dgnet.scenarios.scenario import Scenario, Truth
-from dgnet.scoring.judge import judge
+from dgnet.scoring.judge import judge_file
 from dgnet.training.run import Run
 
 Tensor = torch.Tensor
@@ -41,7 +41,7 @@ def robust(cell: Cell, options: Options) -> dict[str, Any]:
     path, made = data_set(cell, options)
     opened = Run.open(cell.trained.folder(options.out) / "run", options.device)
     begin = time.perf_counter()
-    own = results(judge({cell.method: opened.model}, scenario, path, options.device), scenario)
+    own = results(judge_file({cell.method: opened.model}, scenario, path, options.device))
     rival = read(cell.needs[0], options.out)
     for key in ("scores", "curves"):
         own[key] = {**rival[key], **own[key]}

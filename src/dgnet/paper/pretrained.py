@@ -22,12 +22,11 @@ from typing import Any
 
 import torch
 
-from dgnet import __version__
 from dgnet.bench.timing import hardware
 from dgnet.data import Dataset
 from dgnet.errors import InputError
-from dgnet.evaluation.evaluate import rivals
-from dgnet.files import did_you_mean, discard, read_json, read_toml, unfinished, write_json, write_text
+from dgnet.evaluation.evaluate import scores as scores_of
+from dgnet.files import did_you_mean, discard, read_json, read_toml, strict, unfinished, write_json, write_text
 from dgnet.models.registry import LABELS, config_class
 from dgnet.paper.cell import Cell
 from dgnet.paper.results import number
@@ -35,7 +34,7 @@ from dgnet.progress import Report
 from dgnet.scenarios import SIZES, TRUTHS, get, names
 from dgnet.scenarios.generate import file_stem, generate, provenance
 from dgnet.scenarios.scenario import Scenario
-from dgnet.scoring.judge import judge
+from dgnet.scoring.judge import rivals
 from dgnet.scoring.metrics import current_names
 from dgnet.training.fit import load_checkpoint, save_tensors
 from dgnet.training.run import Run, Settings, read_dataclass, to_toml
@@ -290,15 +289,15 @@ def check(folder: Path, *, data: Path, trajectories: int | None = None, device: 
     path = tests_of(run.scenario, card.truth, count, data, device, report)
     if report is not None:
         report("rollouts", 0, 1)
-    found = judge({"dgnet": run.model, **rivals()}, run.scenario, path, device, count)
+    found = strict(scores_of(run, path, device, limit=count)[0])
     if report is not None:
         report("rollouts", 1, 1)
-    scores = found.scores(run.scenario)
+    scores = found["scores"]
     whole = count == card.test_trajectories
     rows = {name: _deviation(scores[name], card.figures[name], whole) for name in scores}
-    return {"scenario": card.scenario, "size": card.size, "truth": card.truth, "folder": folder.name, "trajectories": count,
-            "subset": not whole, "data": str(path), "device": device, "hardware": hardware(torch.device(device).type),
-            "version": __version__, "torch": torch.__version__, "scores": scores, "card": asdict(card), "deviation": rows,
+    return {**found, "folder": folder.name, "subset": not whole, "data": str(path), "device": device,
+            "hardware": hardware(torch.device(device).type),
+            "torch": torch.__version__, "card": asdict(card), "deviation": rows,
             "tolerance": TOLERANCE, "agrees": all(value <= TOLERANCE for value in rows.values())}
 
 

@@ -12,17 +12,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from dgnet.data import Dataset, state_scaling
+from dgnet.data import Corpus, Dataset, state_scaling
 from dgnet.data.fits import check_fits
 from dgnet.errors import SolveError
 from dgnet.green import GreenSolver
 from dgnet.mesh import Mesh
 from dgnet.models import Classical, few_threads, rollout
-from dgnet.problems import CONSISTENT, DOUBLE, LUMPED, PDE, WORKING, Discretisation, Robin, given_velocity
+from dgnet.models.registry import LABELS
+from dgnet.problems import CONSISTENT, DOUBLE, PDE, WORKING, Discretisation, Robin
+from dgnet.problems.case import base_problem
 from dgnet.problems.units import SPEED, TERMS, VOLUMETRIC_HEAT
 from dgnet.progress import Report
 from dgnet.projects.project import Project
 from dgnet.projects.toml import ELSEWHERE
+from dgnet.scoring.judge import judge, rivals
 
 Tensor = torch.Tensor
 
@@ -331,36 +334,33 @@ def solver_items(project: Project, data: Dataset, device: str, report: Report | 
     s = project.case
     rows: dict[str, dict[str, float]] = {}
     splits = [(split, data.of(split)[:MOST]) for split in ("train", "test") if data.of(split)]
-    shift = torch.tensor(s.offsets, dtype=torch.float64, device=device)
-    done, total = 0, 2 * len(splits)
+    base = base_problem(s, device)
+    failures: list[str] = []
     explained = alike = whole = float("nan")
     found: list[Item] = []
     for split, numbers in splits:
         begin = {n: float(data.times(n)[0]) for n in numbers}  # one time serves a batch
         numbers = [n for n in numbers if abs(begin[n] - begin[numbers[0]]) < 1e-6 * data.dt]
-        wide = data.batch(numbers, device=device, dtype=torch.float64, only=("source_average", "velocity"))
-        batch = wide.to(device, WORKING)  # in the precision of `train` and `evaluate`
-        problem = s.problem(batch.velocity if s.given_flow else None, device=device, dtype=WORKING)
-        if batch.velocity is not None:
-            problem = problem.given(given_velocity(batch.velocity, s.dt, float(batch.time[0, 0])))
-        rows[split] = {}
-        for name, kind in (("consistent", CONSISTENT), ("lumped", LUMPED)):
+        wide = Corpus.read(data, numbers, device, torch.float64)
+        given = wide.to(WORKING)  # in the precision of `train` and `evaluate`
+        judged = judge(rivals(), base, given, keep=True)
+        rows[split] = {name.removeprefix("classical_"): judged.error(name) for name in rivals()}
+        failures += [f"; {split}, {LABELS[name]}: {words}" for name, words in judged.failures.items()]
+        if split == "train" and "classical_consistent" not in judged.failures:
+            states, problem = judged.states["classical_consistent"].to(device), given.problem(base)
             with torch.no_grad():
-                states = _rolled(Classical(kind), problem, batch)
-                rows[split][name] = float("inf") if states is None else _relative(states - batch.state, batch.state - shift)
-                if name == "consistent" and split == "train" and states is not None:
-                    explained, alike = _explained(problem.double, wide)
-                    whole = 1 - min(1e9, _relative((states - batch.state)[:, -1], batch.state[:, -1] - batch.state[:, 0]))
-                    found += [] if project.unknown_reaction else coefficient_items(project, problem, batch, states)
-            done += 1
-            if report is not None:
-                report("classical solver", done, total)
+                explained, alike = _explained(problem.double, wide)
+                whole = 1 - min(1e9, _relative((states - given.state)[:, -1], given.state[:, -1] - given.state[:, 0]))
+                found += [] if project.unknown_reaction else coefficient_items(project, problem, given, states)
+        if report is not None:
+            report("classical solver", len(rows), len(splits))
     shown = "; ".join(f"{split} {e['consistent']:.3g} (consistent mass), {e['lumped']:.3g} (lumped)" for split, e in rows.items())
     worst = max(e["consistent"] for e in rows.values())
     text, grade = f"RNE from offset of rollouts: {shown}", "ok"
     missing = bool(project.unknown_reaction or project.calibrate)
     if not np.isfinite(worst):
-        text, grade = text + "; it blows up: check the signs and units of the equation, or a smaller dt", "warn"
+        text += "".join(failures[:1]) + "; it blows up: check the signs and units of the equation, or a smaller dt"
+        grade = "warn"
     elif worst > 0.5:
         grade = "note" if missing else "warn"
         text += "; the unknown terms matter" if missing else "; the equation, its units or the source do not fit the data"
@@ -380,50 +380,42 @@ def solver_items(project: Project, data: Dataset, device: str, report: Report | 
     return found
 
 
-def _rolled(model: Classical, problem: Discretisation, batch: Any) -> Tensor | None:
-    try:
-        states = rollout(model, problem, batch.state[:, 0], batch.source_average, batch.steps, t0=float(batch.time[0, 0]))
-    except SolveError:
-        return None
-    return states if bool(torch.isfinite(states).all()) else None
-
-
 def _relative(gap: Tensor, size: Tensor) -> float:
     whole = float(size.double().norm())
     return float(gap.double().norm()) / whole if whole > 0 else float("inf")
 
 
-def _explained(problem: Discretisation, batch: Any, most: int = 20) -> tuple[float, float]:
+def _explained(problem: Discretisation, data: Corpus, most: int = 20) -> tuple[float, float]:
     """1 - |e| / |u(k+1) - u(k)| with e = u(k+1) - step(u(k)) over pairs of steps spread over the data, and how alike the two e are.
 
     Of a wrong coefficient the e of neighbouring steps are nearly equal (1); of white noise n they are n(k+1) - S n(k) with the
     step's matrix S, so they do not correlate or point against each other (0 to -1/2).
     """
     gap = change = both = 0.0
-    state = Classical(CONSISTENT).prepare(problem, len(batch), 1)
-    for k in np.unique(np.linspace(0, max(0, batch.steps - 2), most).astype(int)):
+    state = Classical(CONSISTENT).prepare(problem, len(data), 1)
+    for k in np.unique(np.linspace(0, max(0, data.steps - 2), most).astype(int)):
         pair = []
-        for j in range(k, min(k + 2, batch.steps)):
-            source = None if batch.source_average is None else batch.source_average[:, j]
+        for j in range(k, min(k + 2, data.steps)):
+            source = None if data.source is None else data.source[:, j]
             try:
-                pair.append(batch.state[:, j + 1] - state.step(batch.state[:, j], source, float(batch.time[0, j])))
+                pair.append(data.state[:, j + 1] - state.step(data.state[:, j], source, float(data.begin[0]) + j * data.dt))
             except SolveError:
                 return float("nan"), float("nan")
         gap += float(pair[0].square().sum())
         both += float((pair[0] * pair[-1]).sum())
-        change += float((batch.state[:, k + 1] - batch.state[:, k]).square().sum())
+        change += float((data.state[:, k + 1] - data.state[:, k]).square().sum())
     return (1 - float(np.sqrt(gap / change)) if change > 0 else 1.0), (both / gap if gap > 0 else 1.0)
 
 
 # ---------------------------------------------------------------------- a factor that is wrong
 
 
-def coefficient_items(project: Project, problem: Discretisation, batch: Any, states: Tensor) -> list[Item]:
+def coefficient_items(project: Project, problem: Discretisation, data: Corpus, states: Tensor) -> list[Item]:
     """Would the data fit better with another diffusion, capacity or source? By least squares on rollouts: one factor at a time, and
     of the capacity one for each region."""
-    steps, few, mesh = min(batch.steps, 60), slice(0, 3), problem.mesh
-    truth = batch.state[few, :steps + 1]
-    source = None if batch.source_average is None else batch.source_average[few, :steps]
+    steps, few, mesh = min(data.steps, 60), slice(0, 3), problem.mesh
+    truth = data.state[few, :steps + 1]
+    source = None if data.source is None else data.source[few, :steps]
     size = truth - truth[:, :1]
     before = _relative(states[few, :steps + 1] - truth, size)
     if mesh.n_nodes > _FITTED or not 0.01 < before < float("inf") or project.case.given_flow:
@@ -433,7 +425,7 @@ def coefficient_items(project: Project, problem: Discretisation, batch: Any, sta
         p = replace(problem, pde=_scaled(problem, factors))
         f = None if source is None else source * factors.get("source", 1.0)
         try:
-            return (rollout(Classical(CONSISTENT), p, truth[:, 0], f, steps, t0=float(batch.time[0, 0])) - truth).double()
+            return (rollout(Classical(CONSISTENT), p, truth[:, 0], f, steps, t0=float(data.begin[0])) - truth).double()
         except SolveError:
             return None
 

@@ -1,10 +1,16 @@
-"""Free rollouts of test trajectories, scored piece by piece: memory does not grow with the test set."""
+"""The judge: the only one that rolls models out on trajectories and scores them.
+
+Training's validation, `check`, `certify`, leave-one-out, `evaluate`, `evaluate --pretrained` and `reproduce` all ask here, so a
+figure means the same everywhere. `judge` takes trajectories in memory. `judge_file` reads them from a data set, piece by piece, and
+refuses one that does not fit the case. A model that diverges, or whose solve fails, is scored as infinitely wrong, and `failures`
+says at which step.
+"""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,55 +22,28 @@ from dgnet.data import Corpus, Dataset
 from dgnet.data.fits import check_fits
 from dgnet.errors import InputError, SolveError
 from dgnet.files import strict
-from dgnet.models import few_threads, rollout
-from dgnet.problems import Discretisation
-from dgnet.problems.case import base_problem
-from dgnet.scenarios.scenario import Scenario
-from dgnet.scoring.metrics import Sums
+from dgnet.models import Classical, few_threads, rollout
+from dgnet.models.base import Model
+from dgnet.problems import CONSISTENT, LUMPED, Discretisation
+from dgnet.problems.case import Case, base_problem
+from dgnet.problems.phase import PhaseChange
+from dgnet.scoring.metrics import Score, Sums
 
 Tensor = torch.Tensor
 
-_BYTES = {"cpu": 5e8, "cuda": 2e9}  # of the stored arrays of one piece
-_MOST = 16  # trajectories of one piece
+BYTES = {"cpu": 5e8, "cuda": 2e9}
+"""Size of the arrays of one piece, by kind of device."""
+_MOST = 16  # trajectories read at once
 FRAMES = 4  # of the trajectory that is kept for pictures
 CURVE = 60  # points of a curve over time
 
 
-@dataclass(eq=False)
-class Judged:
-    """Scores of several models on the same trajectories, the seconds they took, and some frames of the first trajectory."""
-
-    trajectories: int
-    steps: int
-    frames: list[int]
-    sums: dict[str, Sums] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
-    sample: dict[str, np.ndarray] = field(default_factory=dict)  # [frames, N, F] each; "truth" as well
-    errors: dict[str, str] = field(default_factory=dict)  # models whose rollout broke down, and why
-    melting: dict[str, np.ndarray] = field(default_factory=dict)  # see _melting
-
-    def scores(self, scenario: Scenario) -> dict[str, dict[str, Any]]:
-        """For JSON: what is not finite becomes None."""
-        out = {}
-        for name, sums in self.sums.items():
-            row = strict(asdict(sums.score(scenario.pde.fields, scenario.dt)))
-            row["seconds"] = self.seconds[name]
-            row["steps_per_second"] = self.trajectories * self.steps / self.seconds[name] if self.seconds[name] else None
-            if name in self.errors:
-                row["error"] = self.errors[name]
-            if name in self.melting:
-                row["melting"] = _melting_numbers(self.melting[name])
-            out[name] = row
-        return out
-
-    def curves(self, scenario: Scenario) -> dict[str, list[float | None]]:
-        """RNE from the offset at up to CURVE of the stored times, and those times."""
-        rows = np.unique(np.linspace(0, self.steps, min(CURVE, self.steps) + 1).round().astype(int))
-        found = {name: strict(s.rne_over_time(offset=True)[torch.from_numpy(rows)].tolist()) for name, s in self.sums.items()}
-        return {"time": [float(k) * scenario.dt for k in rows], **found}
+def rivals() -> dict[str, Classical]:
+    """The classical solvers that every table holds."""
+    return {"classical_consistent": Classical(CONSISTENT), "classical_lumped": Classical(LUMPED)}
 
 
-def predict(model: Any, base: Discretisation, data: Corpus, steps: int | None = None) -> Tensor:
+def predict(model: Model, base: Discretisation, data: Corpus, steps: int | None = None) -> Tensor:
     """Free rollouts [B, steps+1, N, F] of every row from its first state, at its own time."""
     groups, steps = data.together(base), steps or data.steps
     if len(groups) == 1:
@@ -76,47 +55,131 @@ def predict(model: Any, base: Discretisation, data: Corpus, steps: int | None = 
     return out
 
 
-def judge(models: Mapping[str, Any], scenario: Scenario, path: Path, device: str = "cpu", limit: int | None = None) -> Judged:
-    """Roll out every model on all test trajectories of a data set, or on the first `limit` of them."""
-    base = base_problem(scenario, device)
-    with Dataset(path) as dataset:
-        check_fits(dataset, scenario)
-        numbers = dataset.of("test")[:limit]
-        if not numbers:
-            raise InputError(f"{path} has no test trajectory")
-        steps = dataset.steps
-        frames = sorted({max(1, round(k)) for k in np.linspace(0, steps, FRAMES + 1)[1:]})
-        result = Judged(len(numbers), steps, frames)
-        pieces: dict[str, list[Sums]] = {name: [] for name in models}
-        for chunk in _chunks(numbers, scenario, steps, device):
-            data = Corpus.read(dataset, chunk, device)
-            if "truth" not in result.sample:
-                result.sample["truth"] = data.state[0, frames].cpu().numpy()
-            for name, model in models.items():
-                states, seconds = _roll(name, model, data, base, scenario, device, result)
-                result.seconds[name] = result.seconds.get(name, 0.0) + seconds
-                pieces[name].append(Sums.of(states, data.state, scenario.offsets))
-                if name not in result.sample:
-                    result.sample[name] = states[0, frames].cpu().numpy()
-                if scenario.phase_change is not None:
-                    found = _melting(states, data.state, scenario)
-                    result.melting[name] = _melting_join(result.melting.get(name), found)
-                del states
-    result.sums = {name: Sums.join(parts) for name, parts in pieces.items()}
+@dataclass(eq=False)
+class Judged:
+    """Scores of several models on the same trajectories, the seconds they took, and some frames of the first trajectory."""
+
+    fields: tuple[str, ...]
+    dt: float
+    steps: int
+    trajectories: int = 0
+    sums: dict[str, Sums] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)  # models whose rollout broke down or diverged, and at which step
+    sample: dict[str, np.ndarray] = field(default_factory=dict)  # [frames, N, F] each; "truth" as well
+    melting: dict[str, np.ndarray] = field(default_factory=dict)  # see _melting
+    states: dict[str, Tensor] = field(default_factory=dict)  # [B, T+1, N, F] on the CPU, where they are to be kept
+    data: Corpus | None = None  # what they were judged on, where states are kept
+
+    @property
+    def frames(self) -> list[int]:
+        return sorted({max(1, round(k)) for k in np.linspace(0, self.steps, FRAMES + 1)[1:]})
+
+    def error(self, name: str) -> float:
+        """RNE from offset; infinite where the model diverged."""
+        return self.sums[name].rne_from_offset
+
+    def score(self, name: str) -> Score:
+        return self.sums[name].score(self.fields, self.dt)
+
+    def scores(self) -> dict[str, dict[str, Any]]:
+        """All figures by model, infinite where it diverged (null in JSON); `error` says at which step."""
+        out = {}
+        for name, seconds in self.seconds.items():
+            row: dict[str, Any] = asdict(self.score(name))
+            row["seconds"] = seconds
+            row["steps_per_second"] = self.trajectories * self.steps / seconds if seconds else None
+            if name in self.failures:
+                row["error"] = self.failures[name]
+            if name in self.melting:
+                row["melting"] = _melting_numbers(self.melting[name])
+            out[name] = row
+        return out
+
+    def curves(self) -> dict[str, list[float | None]]:
+        """RNE from offset at up to CURVE of the stored times, and those times."""
+        rows = np.unique(np.linspace(0, self.steps, min(CURVE, self.steps) + 1).round().astype(int))
+        found = {name: strict(s.rne_over_time(offset=True)[torch.from_numpy(rows)].tolist()) for name, s in self.sums.items()}
+        return {"time": [float(k) * self.dt for k in rows], **found}
+
+    def add(self, models: Mapping[str, Model], base: Discretisation, data: Corpus, keep: bool, phase: PhaseChange | None) -> None:
+        """Roll out on more trajectories."""
+        truth = data.state[:, : self.steps + 1]
+        self.trajectories += len(data)
+        self.sample.setdefault("truth", truth[0, self.frames].cpu().numpy())
+        for name, model in models.items():
+            states, seconds, failure = _roll(model, base, data, self.steps)
+            self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+            if failure is not None:
+                self.failures.setdefault(name, failure)
+            new = Sums.of(states, truth, data.offset)
+            self.sums[name] = Sums.join([self.sums[name], new]) if name in self.sums else new
+            self.sample.setdefault(name, states[0, self.frames].cpu().numpy())
+            if phase is not None:
+                self.melting[name] = _melting_join(self.melting.get(name), _melting(states, truth, phase))
+            if keep:
+                self.states[name] = torch.cat([*([self.states[name]] if name in self.states else []), states.cpu()])
+            del states
+
+
+def judge(models: Mapping[str, Model], base: Discretisation, data: Corpus, *, steps: int | None = None,
+          keep: bool = False) -> Judged:
+    """Roll out every model on trajectories in memory, over all of their steps or the first `steps`; `keep` the states."""
+    result = Judged(base.pde.fields, data.dt, steps or data.steps, data=data if keep else None)
+    for rows in _batches(range(len(data)), data.state[0].numel(), data.state.device.type):
+        result.add(models, base, data if len(rows) == len(data) else data.part(rows), keep, None)
     return result
 
 
-def _roll(name: str, model: Any, data: Corpus, base: Any, scenario: Scenario, device: str, result: Judged) -> tuple[Tensor, float]:
+def judge_file(models: Mapping[str, Model], case: Case, path: Path, device: str = "cpu", *, split: str = "test",
+               numbers: Sequence[int] | None = None, limit: int | None = None, truth: str = "", keep: bool = False) -> Judged:
+    """Roll out every model on the trajectories of a split, at most the first `limit`, or on those with these `numbers`.
+
+    Data of another mesh, fields, time step or (where given) kind of truth are refused. With `keep` all states stay in memory.
+    """
+    base = base_problem(case, device)
+    with Dataset(path) as dataset:
+        check_fits(dataset, case, truth)
+        numbers = dataset.of(split)[:limit] if numbers is None else numbers
+        if not numbers:
+            raise InputError(f"{path} has no {split} trajectory")
+        result = Judged(case.pde.fields, case.dt, dataset.steps)
+        one = (dataset.steps + 1) * case.mesh.n_nodes * (len(case.pde.fields) + (case.mesh.dim / 4 if case.given_flow else 0))
+        pieces: Iterable[Corpus]
+        if keep:
+            result.data = whole = Corpus.read(dataset, numbers, device)
+            pieces = (whole.part(rows) for rows in _batches(range(len(numbers)), one, device, _MOST))
+        else:
+            pieces = (Corpus.read(dataset, rows, device) for rows in _batches(numbers, one, device, _MOST))
+        for piece in pieces:
+            result.add(models, base, piece, keep, case.phase_change)
+    return result
+
+
+def _roll(model: Model, base: Discretisation, data: Corpus, steps: int) -> tuple[Tensor, float, str | None]:
+    """(states, seconds, what went wrong). A rollout that breaks down is a result, too: it is not a number everywhere."""
+    device, failure = str(data.state.device), None
     _wait(device)
     begin = time.perf_counter()
     try:
-        with torch.no_grad(), few_threads(scenario.mesh.n_nodes, device):
-            states = predict(model, base, data)
-    except SolveError as error:  # a rollout that breaks down is a result, too
-        states = torch.full_like(data.state, math.nan)
-        result.errors[name] = str(error)
+        with torch.no_grad(), few_threads(base.mesh.n_nodes, device):
+            states = predict(model, base, data, steps)
+    except SolveError as error:
+        states, failure = torch.full_like(data.state[:, : steps + 1], math.nan), str(error)
     _wait(device)
-    return states, time.perf_counter() - begin
+    seconds = time.perf_counter() - begin
+    if failure is None:
+        finite = torch.stack([u.isfinite().all() for u in states.unbind(1)]).cpu()
+        if not bool(finite.all()):
+            failure = f"step {int(finite.int().argmin())} of {steps}: the state is no longer finite"
+    return states, seconds, failure
+
+
+def _batches(numbers: Sequence[int], values: float, device: str, most: int | None = None) -> list[Sequence[int]]:
+    """Trajectories of so many values each in pieces that fit into memory: state, prediction, source and room for the step."""
+    size = int(max(1, BYTES[torch.device(device).type] // (16 * values)))
+    size = min(size, most or size)
+    return [numbers[at:at + size] for at in range(0, len(numbers), size)]
 
 
 def _wait(device: str) -> None:
@@ -124,21 +187,12 @@ def _wait(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def _chunks(numbers: list[int], scenario: Scenario, steps: int, device: str) -> list[list[int]]:
-    width = len(scenario.pde.fields) * 4 + (scenario.mesh.dim if scenario.flow is not None else 0)
-    one = 4 * (steps + 1) * scenario.mesh.n_nodes * width
-    size = int(max(1, min(_MOST, _BYTES[torch.device(device).type] // one)))
-    return [numbers[at:at + size] for at in range(0, len(numbers), size)]
-
-
 # ---------------------------------------------------------------------- where a phase transition goes wrong
 
 
-def _melting(states: Tensor, truth: Tensor, scenario: Scenario) -> np.ndarray:
+def _melting(states: Tensor, truth: Tensor, phase: PhaseChange) -> np.ndarray:
     """Sums over all states: squared error in all, squared error, signed error and count where the truth is in transition or
     above it, highest predicted and true value. The transition is T_c - w .. T_c + w."""
-    phase = scenario.phase_change
-    assert phase is not None
     hot = truth > phase.temperature - phase.width
     error = (states - truth).double()
     return np.array([float(error.square().sum()), float(error[hot].square().sum()), float(error[hot].sum()), float(hot.sum()),
@@ -154,4 +208,4 @@ def _melting_join(a: np.ndarray | None, b: np.ndarray) -> np.ndarray:
 
 def _melting_numbers(m: np.ndarray) -> dict[str, float | None]:
     return strict({"share_of_error": float(m[1] / max(m[0], 1e-300)), "share_of_states": float(m[3] / max(m[6], 1.0)),
-                  "mean_overheating": float(m[2] / max(m[3], 1.0)), "highest": float(m[4]), "highest_true": float(m[5])})
+                   "mean_overheating": float(m[2] / max(m[3], 1.0)), "highest": float(m[4]), "highest_true": float(m[5])})

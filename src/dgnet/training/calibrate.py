@@ -101,7 +101,7 @@ def uncertainty(model: DGNet, base: Discretisation, train: Corpus, source: Sourc
     Most of the cost are 4 rollouts on the refined mesh (2 with `source`). With more than 100,000 nodes there it is left out, and
     where states would take too much memory only the first trajectories are looked at.
     """
-    exact, data = replace(base, dtype=torch.float64), train.doubled()
+    exact, data = replace(base, dtype=torch.float64), train.to(torch.float64)
     twin = _classical_twin(model, exact)
     parameters, stage = [twin.calibration[name] for name in model.config.calibrate], Stage(1, data.steps, method="gauss-newton")
     fine = base.mesh.n_nodes * 2**base.mesh.dim

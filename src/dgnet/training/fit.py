@@ -29,7 +29,7 @@ from dgnet.files import write_bytes
 from dgnet.models.classical import Classical
 from dgnet.problems import Discretisation, HeldFlow
 from dgnet.recipe import Recipe, Stage
-from dgnet.scoring.judge import predict
+from dgnet.scoring.judge import judge
 from dgnet.training import replay
 from dgnet.training.calibrate import gauss_newton
 from dgnet.training.identify import identify
@@ -37,14 +37,9 @@ from dgnet.training.identify import identify
 Tensor = torch.Tensor
 
 
-def evaluate_rne(model, base: Discretisation, data: Corpus, steps: int | None = None) -> float:
-    """Relative error of free rollouts, measured from the offset, over all trajectories and steps."""
-    with torch.no_grad():
-        predicted = predict(model, base, data, steps)
-        true = data.state[:, : predicted.shape[1]]
-        shift = true.new_tensor(data.offset or [0.0])
-        value = (predicted - true).double().norm() / (true - shift).double().norm()
-    return float(value) if math.isfinite(float(value)) else math.inf
+def evaluate_rne(model: Any, base: Discretisation, data: Corpus, steps: int | None = None) -> float:
+    """RNE from offset of free rollouts over all trajectories and steps, or the first `steps`; infinite where one breaks down."""
+    return judge({"model": model}, base, data, steps=steps).error("model")
 
 
 @dataclass
@@ -96,10 +91,7 @@ def fit(model: nn.Module, base: Discretisation, train: Corpus, valid: Corpus, re
     def validate(loss: float) -> None:
         nonlocal best, spent
         started = time.perf_counter()
-        try:
-            value = evaluate_rne(model, base, valid, recipe.validate_steps)
-        except SolveError:
-            value = math.inf
+        value = evaluate_rne(model, base, valid, recipe.validate_steps)
         if not progress.history:
             mass = getattr(getattr(model, "config", None), "consistent", 1.0)
             progress.classical = evaluate_rne(Classical(mass), base, valid, recipe.validate_steps)

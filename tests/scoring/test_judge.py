@@ -1,0 +1,105 @@
+"""The judge: same figures from memory and from a file, in pieces or at once; a model that diverges is a result, not an end."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dgnet.data import Corpus, Dataset
+from dgnet.errors import InputError, SolveError
+from dgnet.evaluation.evaluate import evaluate, scores, table
+from dgnet.files import write_json
+from dgnet.models import Classical
+from dgnet.output import figures, page
+from dgnet.problems.case import base_problem
+from dgnet.scenarios import get
+from dgnet.scenarios.generate import generate
+from dgnet.scoring import judge as module
+from dgnet.scoring.judge import judge, judge_file, rivals
+from dgnet.scoring.metrics import rne
+from dgnet.training.fit import evaluate_rne
+from dgnet.training.run import Run, train
+
+Tensor = torch.Tensor
+
+
+class Diverging(Classical):
+    """Classical until step 3: then it fails, or gives what is not a number."""
+
+    solves = False  # as of a network: nobody watches how large its states become
+
+    def __init__(self, fails: bool) -> None:
+        super().__init__()
+        self.fails = fails
+
+    def step(self, state: Any, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
+        if k >= 3 and self.fails:
+            raise SolveError("no solution")
+        return u * math.nan if k >= 3 else super().step(state, u, source, t, k)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return generate(get("laser-heat", "small"), tmp_path_factory.mktemp("data"), truth="same-mesh", trajectories=3)
+
+
+def test_memory_file_and_pieces_agree(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario = get("laser-heat", "small")
+    whole = judge_file(rivals(), scenario, data, keep=True)
+    assert whole.data is not None and whole.trajectories == 3 and not whole.failures
+    for name, states in whole.states.items():
+        assert whole.error(name) == pytest.approx(rne(states, whole.data.state, scenario.offsets), rel=1e-12)
+    base = base_problem(scenario, "cpu")
+    assert evaluate_rne(Classical(), base, whole.data) == pytest.approx(whole.error("classical_consistent"), rel=1e-9)
+    few = judge({"one": Classical()}, base, whole.data, steps=5)
+    assert few.steps == 5 and few.sums["one"].error.shape == (3, 6, 1)
+    monkeypatch.setattr(module, "BYTES", {"cpu": 1.0})  # one trajectory at a time
+    single = judge_file(rivals(), scenario, data)
+    assert not single.states and single.trajectories == 3
+    for name in rivals():
+        assert single.score(name).trajectories == pytest.approx(whole.score(name).trajectories, rel=1e-2)
+    assert judge_file(rivals(), scenario, data, numbers=[4]).error("classical_lumped") == pytest.approx(
+        whole.score("classical_lumped").trajectories[1], rel=1e-2)
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_model_that_diverges_is_scored_as_infinitely_wrong(data: Path, fails: bool) -> None:
+    found = judge_file({"bad": Diverging(fails), "good": Classical()}, get("laser-heat", "small"), data, limit=1)
+    row = found.scores()["bad"]
+    assert row["rne"] == row["mse"] == row["rne_from_offset"] == found.error("bad") == math.inf
+    assert "step 4 of" in row["error"] and ("no solution" in row["error"]) == fails
+    assert math.isfinite(found.error("good")) and set(found.failures) == {"bad"}
+    with Dataset(data) as dataset:
+        corpus = Corpus.read(dataset, [0], "cpu")
+    assert evaluate_rne(Diverging(fails), base_problem(get("laser-heat", "small"), "cpu"), corpus) == math.inf
+
+
+def test_data_that_do_not_fit_are_refused(data: Path) -> None:
+    with pytest.raises(InputError, match="holds data of 'laser-heat', not of 'allen-cahn'"):
+        judge_file(rivals(), get("allen-cahn", "small"), data)
+    with pytest.raises(InputError, match="holds same-mesh truth"):
+        judge_file(rivals(), get("laser-heat", "small"), data, truth="converged")
+
+
+def test_evaluation_and_page_of_a_run_that_diverges(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`evaluate RUN` ended with an error where `evaluate --pretrained` gave a result."""
+    train(get("laser-heat", "small"), "same-mesh", data, tmp_path / "run", factor=0.001)
+    run = Run.open(tmp_path / "run")
+
+    def step(state: Any, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
+        if k >= 3:
+            raise SolveError("no solution")
+        return u
+
+    monkeypatch.setattr(run.model, "step", step)
+    result, states, truth = evaluate(run, data)
+    assert result["error_ratio"] == math.inf and "diverged" in table(result) and "DGNet diverged: step 4 of" in table(result)
+    write_json(tmp_path / "x.json", result)
+    stored = json.loads((tmp_path / "x.json").read_text())
+    assert stored["scores"]["dgnet"]["rne"] is None and stored["error_ratio"] is None
+    written = figures.draw(run, result, states, truth, tmp_path / "figures")
+    assert "Unstable" in page.write(run, result, states, truth, written, tmp_path / "x.html").read_text()
+    assert scores(run, data)[0]["scores"].keys() == result["scores"].keys()
