@@ -111,11 +111,11 @@ def test_states_of_refined_rungs_start_where_the_data_do(small_run):
 
 def test_data_of_another_scenario_is_refused(small_run):
     run, data = small_run
-    other = replace(run, scenario=get("fitzhugh-nagumo", "small"))
+    other = replace(run, case=get("fitzhugh-nagumo", "small"))
     with pytest.raises(InputError, match="is of scenario 'laser-heat'"):
         tradeoff.tradeoff(other, data)
     with pytest.raises(InputError, match="without flow"):
-        tradeoff.tradeoff(replace(run, scenario=get("cylinder", "small")), data)
+        tradeoff.tradeoff(replace(run, case=get("cylinder", "small")), data)
 
 
 def test_command(tmp_path):

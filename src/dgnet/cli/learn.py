@@ -81,7 +81,7 @@ def train(context: typer.Context, name: Annotated[str, typer.Argument(help="A sc
     runs.check_choice(model, amp, unknown_reaction)
     if model != "dgnet":
         refuse(context, {"recipe": f"{model} is trained with the recipe of its own paper"})
-    if name.strip() and Path(name).is_dir():
+    if _means_a_folder(name):
         from dgnet.cli.projects import train_own
 
         own = "a problem folder sets this in its problem.toml"
@@ -108,6 +108,18 @@ def train(context: typer.Context, name: Annotated[str, typer.Argument(help="A sc
                                  unknown_reaction=unknown_reaction, amp=amp, report=tell)
     tell_training(f"{name} ({size}, {truth})", model, progress, json_path)
     advise("evaluate", out)
+
+
+def _means_a_folder(name: str) -> bool:
+    """Whether an argument of `train` is the folder of a problem. A bare name of a scenario is the scenario; both are refused."""
+    from dgnet.projects import FILE
+    from dgnet.scenarios import names
+
+    if not name.strip() or not Path(name).is_dir():
+        return False
+    if name in names() and (Path(name) / FILE).exists():
+        raise InputError(f"'{name}' is a scenario and a problem folder here: write ./{name} for the folder, or rename it")
+    return name not in names()
 
 
 def tell_training(what: str, model: str, progress: Any, json_path: Path | None, more: Mapping[str, Any] | None = None,
