@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import torch
 
-from dgnet.models.base import rollout
+from dgnet.models.timeloop import rollout
 from dgnet.models.classical import Classical
 from dgnet.paper.pretrained import SHELF
 from dgnet.problems.sources import step_average

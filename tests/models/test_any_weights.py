@@ -23,7 +23,7 @@ import torch
 
 from dgnet.green import StepOperator, product
 from dgnet.mesh import Mesh, box
-from dgnet.models.dgnet import DGNet, DGNetConfig, State, ceiling
+from dgnet.models.dgnet import DGNet, DGNetConfig, PreparedDGNet, ceiling
 from dgnet.problems import PDE, Dirichlet, Discretisation, Periodic, Robin
 from dgnet.problems.conditions import Condition
 
@@ -93,7 +93,7 @@ def drawn(config: DGNetConfig, p: Discretisation, size: float, seed: int) -> DGN
     return model
 
 
-def kept(state: State) -> None:
+def kept(state: PreparedDGNet) -> None:
     """The operator of each step of the period is made once: thousands of steps then cost their solves only."""
     build, made = state.solver.operator, {}
 
@@ -175,7 +175,7 @@ def test_the_start_and_the_early_steps_change_energy_by_a_bounded_factor() -> No
         with torch.no_grad():
             state = model.prepare(p, len(u), 100)
             M = state.solver.operators.mass
-            sizes, v = [], u
+            sizes, v = [], model.begin(state, u)
             for k in range(100):
                 v = model.step(state, v, None, k * DT, k)
                 sizes.append((v * product(M, v)).sum((1, 2)).sqrt())

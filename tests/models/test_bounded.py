@@ -20,7 +20,7 @@ from scipy.linalg import cholesky, solve_triangular
 from dgnet.errors import SolveError
 from dgnet.green import product
 from dgnet.models import Classical, rollout
-from dgnet.models.dgnet import DGNet, DGNetConfig, State
+from dgnet.models.dgnet import DGNet, DGNetConfig, PreparedDGNet
 from dgnet.problems import Discretisation, given_velocity
 from dgnet.scenarios import get, names
 from dgnet.scenarios.generate import flow_record, flow_rows, generate
@@ -66,7 +66,7 @@ def saturated(config: DGNetConfig, p: Discretisation, reach: Tensor, seed: int) 
     return model
 
 
-def prepared(model: DGNet, p: Discretisation, period: int | None) -> State:
+def prepared(model: DGNet, p: Discretisation, period: int | None) -> PreparedDGNet:
     """With a periodic flow, the operator of each step of the period is factorised once."""
     state = model.prepare(p, 4, STEPS)
     if period is not None:
@@ -82,7 +82,7 @@ def prepared(model: DGNet, p: Discretisation, period: int | None) -> State:
     return state
 
 
-def energy(state: State, u: Tensor, offset: Tensor) -> Tensor:
+def energy(state: PreparedDGNet, u: Tensor, offset: Tensor) -> Tensor:
     """|u - offset|_M of each trajectory and field [B, F]."""
     v = state.solver.problem.restrict(u) - offset
     return (v * product(state.solver.operators.mass, v)).sum(1).clamp(min=0).sqrt()
@@ -98,7 +98,7 @@ def starts(s: Scenario, p: Discretisation, reach: Tensor, seed: int) -> Tensor:
     return u if p.fixed is None or values is None else torch.where(p.fixed.T, values, u)
 
 
-def march(s: Scenario, model: DGNet, p: Discretisation, period: int | None, u: Tensor, steps: int) -> tuple[State, Tensor]:
+def march(s: Scenario, model: DGNet, p: Discretisation, period: int | None, u: Tensor, steps: int) -> tuple[PreparedDGNet, Tensor]:
     """|u|_M [K, B, F] at 200 times; every state in between is finite, or the solver would have complained."""
     offset = torch.tensor(s.offsets, dtype=torch.float64)
     with torch.no_grad():
@@ -119,7 +119,7 @@ def reach_of(s: Scenario) -> Tensor:
     return torch.tensor(s.offsets, dtype=torch.float64) + ends.expand(2, len(s.pde.fields))
 
 
-def end_of_range(s: Scenario, model: DGNet, state: State) -> Tensor:
+def end_of_range(s: Scenario, model: DGNet, state: PreparedDGNet) -> Tensor:
     """|u - offset|_M [F] of a constant state at the end of the range in which the reaction is believed."""
     area = float(state.solver.operators.mass.row_sums()[0, 0].sum())
     offset = torch.tensor(s.offsets, dtype=torch.float64)

@@ -9,7 +9,7 @@ from dgnet.bench.model import Case, presets, shaken, swaying
 from dgnet.errors import SolveError
 from dgnet.green import GreenSolver, backends
 from dgnet.mesh.box import box
-from dgnet.models import Classical, base, rollout
+from dgnet.models import Classical, capture, rollout
 from dgnet.models.dgnet import DGNet
 from dgnet.models.registry import MODELS, build
 from dgnet.problems import PDE, Dirichlet, Discretisation, HeldFlow, given_velocity
@@ -33,13 +33,13 @@ def case():
 def recorded(monkeypatch):
     """The times a captured step was called for."""
     times = []
-    call = base._Captured.__call__
+    call = capture.CapturedStep.__call__
 
     def spy(self, u, f, t):
         times.append(t)
         return call(self, u, f, t)
 
-    monkeypatch.setattr(base._Captured, "__call__", spy)
+    monkeypatch.setattr(capture.CapturedStep, "__call__", spy)
     return times
 
 
@@ -138,7 +138,7 @@ def test_a_step_that_cannot_be_captured_is_launched_piece_by_piece(case, monkeyp
     run = partial(rollout, Classical(backend="iterative"), case.problem(), case.u0, case.source(STEPS), STEPS)
     with torch.no_grad():
         plain = run(capture=False)
-        monkeypatch.setattr(base._Captured, "__init__", refuse)
+        monkeypatch.setattr(capture.CapturedStep, "__init__", refuse)
         with pytest.warns(RuntimeWarning, match="launched piece by piece"):
             states = run(capture="always")
     torch.testing.assert_close(states, plain, rtol=1e-4, atol=1e-5 * float(plain.abs().max()))

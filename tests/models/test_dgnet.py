@@ -19,6 +19,7 @@ from dgnet.models.dgnet import (
     DGNetConfig,
     FlowInCells,
     cell_pairs,
+    direction_features,
     learned_diffusion,
     mass_headroom,
     soft_limit,
@@ -172,7 +173,7 @@ def test_gradients_reach_every_part() -> None:
 
         def gradients(model: DGNet) -> dict[str, Tensor]:
             state = model.prepare(problem)
-            new = model.step(state, model.step(state, u, f, 0.0, 0), f, problem.dt, 1)
+            new = model.step(state, model.step(state, model.begin(state, u), f, 0.0, 0), f, problem.dt, 1)
             model.zero_grad()
             ((new - target) ** 2).mean().backward()
             return {name: torch.zeros(1) if p.grad is None else p.grad for name, p in model.named_parameters()}
@@ -197,7 +198,7 @@ def test_gradients_are_those_of_differences() -> None:
 
     def value() -> Tensor:
         state = model.prepare(problem)
-        return (model.step(state, u, f, 0.0, 0) ** 2).sum()
+        return (model.step(state, model.begin(state, u), f, 0.0, 0) ** 2).sum()
 
     value().backward()
     for p in model.parameters():
@@ -364,7 +365,8 @@ def test_learned_swirl_moves_and_does_nothing_else(shape: tuple[int, ...]) -> No
 
     uniform = problem.given((1.0, 0.5, 0.2)[: mesh.dim])
     h = problem.geometry.volumes ** (1 / mesh.dim)
-    raw = torch.ones(mesh.n_cells, model.flow_size - model.ways, dtype=torch.float64) / h[:, None]
+    size = direction_features(mesh.dim) * (1 if mesh.dim == 2 else 3)
+    raw = torch.ones(mesh.n_cells, size, dtype=torch.float64) / h[:, None]
     inside = ~torch.as_tensor(mesh.on_boundary)
     moved = product(swirl_transport(uniform, raw, FlowInCells.at(uniform, 0.0)), problem.geometry.tensor(mesh.points[:, :1])[None])
     assert float(moved[0, inside].abs().max()) < 1e-13 < float(moved.abs().max())
@@ -538,8 +540,7 @@ def test_calibration_recovers_wrong_coefficients() -> None:
     wrong = make(2.0)
     model = build(DGNetConfig(decoder="none", network=False, calibrate=("diffusion", "decay", "convection")), wrong)
     train(model, wrong, truth, None, 120, 0.08)
-    found = {name: float(model.factor(name)) for name in model.config.calibrate}
-    assert found == pytest.approx({"diffusion": 0.5, "decay": 2.0, "convection": 0.5}, rel=0.01)
+    assert model.coefficients() == pytest.approx({"diffusion": 0.5, "decay": 2.0, "convection": 0.5}, rel=0.01)
 
 
 @pytest.mark.parametrize("odd", [False, True])
@@ -624,6 +625,6 @@ def test_early_steps_have_operators_of_their_own_and_hand_over_the_total() -> No
         u = trained[:, 1]
         early, late = model.step(state, u, None, 0.0, 1), model.step(state, u, None, 0.0, 9)
     assert float((early - late).norm() / late.norm()) > 1e-3
-    assert model.pieces(0, 12) == [(3, 1), (1, 3), (8, 4)] and model.pieces(0, 2) == [(2, 1)] and model.pieces(5, 4) == [(4, 5)]
+    assert [model.phase(k) for k in range(6)] == [0, 0, 0, 1, 2, 2] and {plain.phase(k) for k in range(6)} == {2}
     with pytest.raises(InputError, match="early_steps"):
         DGNetConfig(early_steps=1)

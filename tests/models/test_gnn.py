@@ -45,6 +45,6 @@ def test_state_net_is_the_textbook_message_passing():
     expected = net.decode(h)
     torch.testing.assert_close(net(x, graph), expected)
     with torch.no_grad():  # prepared parts, and sums by runs as on CUDA
-        torch.testing.assert_close(net(x, graph, net.edge_parts(graph)), expected)
+        torch.testing.assert_close(net(x, graph, net.edge_terms(graph)), expected)
         runs = torch.segment_reduce(m[0][graph.incoming.order], "sum", offsets=graph.incoming.ends, axis=0, unsafe=True)
         torch.testing.assert_close(runs, graph.incoming.total(m[0][graph.incoming.order].contiguous()))

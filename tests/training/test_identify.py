@@ -10,7 +10,7 @@ from dgnet.data import Corpus
 from dgnet.errors import InputError
 from dgnet.mesh import perturbed_square
 from dgnet.models import Classical, rollout
-from dgnet.models.dgnet import DGNet, DGNetConfig, Table
+from dgnet.models.dgnet import DGNet, DGNetConfig, ReactionTable
 from dgnet.problems import PDE, Dirichlet, Discretisation
 from dgnet.recipe import Stage
 from dgnet.scenarios import get
@@ -64,7 +64,7 @@ def test_a_table_finds_the_reaction(reaction, odd: bool, low: float, high: float
 
 
 def test_table() -> None:
-    table = Table(10).double()
+    table = ReactionTable(10).double()
     table.spread(-0.33, 1.0, 0.0)
     places = table.first + table.spacing * torch.arange(12)
     assert float(places[0]) <= -0.33 and float(places[-1]) >= 1.0 and float(places.abs().min()) < 1e-12

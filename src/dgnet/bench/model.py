@@ -30,12 +30,11 @@ from dgnet import __version__
 from dgnet.bench.timing import hardware, peak, sync, timed
 from dgnet.data import Corpus
 from dgnet.errors import InputError, SolveError
-from dgnet.green import GreenSolver
 from dgnet.mesh.box import perturbed_square
 from dgnet.models import Classical, rollout
-from dgnet.models.base import few_threads
 from dgnet.models.dgnet import PAPER, DGNet, DGNetConfig
 from dgnet.models.registry import MODELS, build, parameter_count
+from dgnet.models.timeloop import few_threads
 from dgnet.operators import Geometry, gradient, stiffness
 from dgnet.problems import CONSISTENT, LUMPED, PDE, Discretisation, given_velocity
 from dgnet.problems.case import base_problem
@@ -156,9 +155,7 @@ def fresh(name: str, config: Any, problem: Discretisation, data: Corpus, seed: i
         model = DGNet(config, problem).to(device=problem.geometry.device, dtype=problem.dtype)
     else:
         model = build(name, config, problem)
-    fit_statistics = getattr(model, "fit_statistics", None)
-    if fit_statistics is not None:
-        fit_statistics(data.state, data.source, data.dt, data.velocity)
+    model.fit_statistics(data.state, data.source, data.dt, data.velocity)
     return shaken(model, seed)
 
 
@@ -172,8 +169,8 @@ def measure_rollout(model: Any, case: Case, steps: int, repeats: int = 3, budget
 
     def ready() -> Any:
         state = model.prepare(case.problem(), batch, steps)
-        solver = getattr(state, "solver", state)
-        if isinstance(solver, GreenSolver):
+        solver = model.solver(state)
+        if solver is not None:
             row["backend"] = solver.operator(0.0).prepared.label
         return state
 

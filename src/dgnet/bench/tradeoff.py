@@ -31,7 +31,7 @@ from dgnet.data.fits import check_fits
 from dgnet.errors import InputError, SolveError
 from dgnet.mesh import Mesh
 from dgnet.models import Classical, rollout
-from dgnet.models.base import few_threads
+from dgnet.models.timeloop import few_threads
 from dgnet.problems import CONSISTENT, LUMPED, Discretisation, Source, step_average
 from dgnet.problems.case import base_problem
 from dgnet.progress import Report

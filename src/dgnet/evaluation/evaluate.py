@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import math
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import torch
 
 from dgnet import __version__
 from dgnet.data import Corpus
-from dgnet.models.dgnet import DGNet
+from dgnet.models.dgnet import Calibration, DGNet, EndToEnd, Reaction
 from dgnet.models.registry import LABELS
 from dgnet.scenarios.scenario import Scenario
 from dgnet.scoring.judge import Judged, judge_file, rivals
@@ -36,9 +35,7 @@ def untold(run: Run) -> list[str]:
 
 def told(model: DGNet) -> DGNet:
     """The classical solver that is told what the model found: its reaction and its coefficients, and nothing else of it."""
-    twin = copy.deepcopy(model)
-    twin.config = replace(model.config, decoder="none", residual=False, learn_start=False, early_steps=0)
-    return twin
+    return model.keeping(Calibration, Reaction, EndToEnd)
 
 
 def evaluate(run: Run, path: Path, device: str = "cpu", split: str = "test", limit: int | None = None,

@@ -2,7 +2,7 @@
 
     (M + theta dt K) u+ = (M - (1 - theta) dt K) u + dt (M f + g)              theta = 1/2: Crank-Nicolson, order 2
 
-(paper, Eq. 5-6, with G = (M + dt/2 K)^-1 M.) f is the average of the source over the step. K and the boundary loads g are
+(paper, Eq. 6-7, with G = (M + dt/2 K)^-1 M.) f is the average of the source over the step. K and the boundary loads g are
 those of the middle of the step, t + dt/2: the same K on both sides, whatever changes in time. With w = theta u+ + (1 - theta) u,
 
     |u+|_M^2 - |u|_M^2 = -2 dt w^T K w - (2 theta - 1) |u+ - u|_M^2            (f = g = 0)
@@ -190,7 +190,7 @@ class Operators:
     time_dependent: bool
     still_sums: Tensor | None = None  # row sums [b, f, n] of what does not change in K (decay); None where they are zero
     moving_sums: Callable[[float], Tensor | None] = lambda t: None  # and of what may (convective boundaries, skew advection)
-    parts: tuple[Tensor | None, ...] = ()  # tensors that K(t) is made of, and how: K(t) = assemble(t, *parts)
+    ingredients: tuple[Tensor, ...] = ()  # tensors that K(t) is made of, and how: K(t) = assemble(t, *ingredients)
     assemble: Callable[..., EdgeMatrix] | None = None
     plain: EdgeMatrix | None = None  # turns r(u) into a load, where a capacity makes it differ from the mass
     excess: Callable[[Tensor], Tensor] | None = None  # a rate of u that is taken away along with it: its load is that of the mass
@@ -343,12 +343,12 @@ class GreenSolver:
         own = copy(self)
         plain = None if ops.plain is None or ops.reaction is None else cut(ops.plain)
         if ops.time_dependent:
-            parts = tuple(None if x is None else leaf(x) for x in ops.parts)
+            ingredients = tuple(leaf(x) for x in ops.ingredients)
             assemble = ops.assemble
             assert assemble is not None
             still = None if ops.still_sums is None else leaf(ops.still_sums)
-            own.operators = replace(ops, mass=cut(ops.mass), source=cut(ops.source), parts=parts, plain=plain, still_sums=still,
-                                    stiffness=lambda t: assemble(t, *parts))
+            own.operators = replace(ops, mass=cut(ops.mass), source=cut(ops.source), ingredients=ingredients, plain=plain,
+                                    still_sums=still, stiffness=lambda t: assemble(t, *ingredients))
             return own, pairs
         op = self.operator()
         step = copy(op)

@@ -1,6 +1,7 @@
-"""Models: one protocol, one rollout; the classical solver, DGNet and the baselines."""
+"""Models: one contract, one time loop; the classical solver, DGNet and the baselines."""
 
-from dgnet.models.base import Model, few_threads, rollout
+from dgnet.models.base import Model
 from dgnet.models.classical import Classical
+from dgnet.models.timeloop import few_threads, rollout
 
 __all__ = ["Classical", "Model", "few_threads", "rollout"]

@@ -9,6 +9,7 @@ import torch
 
 from dgnet.errors import InputError
 from dgnet.green import GreenSolver
+from dgnet.models.base import Model
 from dgnet.operators import check_scheme
 from dgnet.problems import CONSISTENT, LUMPED, Discretisation
 
@@ -16,7 +17,7 @@ Tensor = torch.Tensor
 
 
 @dataclass(frozen=True)
-class Classical:
+class Classical(Model[GreenSolver]):
     """Crank-Nicolson finite elements without a learned weight.
 
     `damped_start`: that many first steps are each replaced by two backward Euler half steps (Rannacher), which use the
@@ -31,8 +32,6 @@ class Classical:
     theta: float = 0.5
     tolerance: float | None = None
 
-    solves = True
-
     @property
     def name(self) -> str:
         if self.consistent is None:
@@ -41,8 +40,15 @@ class Classical:
         return f"classical ({kinds.get(self.consistent, f'{self.consistent:g} consistent')})"
 
     @property
+    def solves(self) -> bool:
+        return True
+
+    @property
     def first_steps(self) -> int:
         return self.damped_start
+
+    def phase(self, k: int) -> int:
+        return int(k >= self.damped_start)
 
     def prepare(self, problem: Discretisation, batch: int = 1, steps: int = 1000, careful: bool = False) -> GreenSolver:
         problem = problem.held()
@@ -69,3 +75,6 @@ class Classical:
 
     def finish(self, state: GreenSolver) -> None:
         state.monitor.check()
+
+    def solver(self, state: GreenSolver) -> GreenSolver:
+        return state

@@ -181,7 +181,7 @@ class Processor(nn.Module):
     """M layers h_i <- h_i + Update(h_i, sum_j Message(h_i, h_j, e_ij)), for h [N, B, H] (batched) and e [2E, H].
 
     The first linear layer of Message is split by its inputs, and its last one acts on the sum: products with H columns run
-    over nodes, not edges. What edges contribute does not depend on h and can be computed beforehand (`edge_parts`).
+    over nodes, not edges. What edges contribute does not depend on h and can be computed beforehand (`edge_terms`).
     """
 
     def __init__(self, hidden: int, layers: int) -> None:
@@ -192,17 +192,17 @@ class Processor(nn.Module):
         self.message = nn.ModuleList(nn.Sequential(nn.SiLU(), nn.Linear(hidden, hidden)) for _ in range(layers))
         self.update = nn.ModuleList(MLP([2 * hidden, hidden, hidden], norm=True) for _ in range(layers))
 
-    def edge_parts(self, e: Tensor, graph: MeshGraph) -> list[Tensor]:
+    def edge_terms(self, e: Tensor, graph: MeshGraph) -> list[Tensor]:
         """[2E, H] per layer, sorted by receiver."""
         e = e.index_select(0, graph.incoming.order)
         return [edge(e) for edge in self.edge]
 
-    def forward(self, h: Tensor, parts: list[Tensor], graph: MeshGraph) -> Tensor:
+    def forward(self, h: Tensor, edge_terms: list[Tensor], graph: MeshGraph) -> Tensor:
         edges = graph.incoming
         gather = _Gather.apply if torch.is_grad_enabled() else _Gather.value
         scale = (1 / edges.degree.sqrt())[:, None, None]  # keeps the sum's size the same at nodes of any degree
-        for receive, send, part, message, update in zip(self.receive, self.send, parts, self.message, self.update):
-            total = gather(receive(h), send(h), part, edges)
+        for receive, send, term, message, update in zip(self.receive, self.send, edge_terms, self.message, self.update):
+            total = gather(receive(h), send(h), term, edges)
             outer = message.get_submodule("1")
             assert isinstance(outer, nn.Linear)
             total = functional.linear(total * scale, outer.weight) + outer.bias * (scale * edges.degree[:, None, None])
@@ -221,7 +221,7 @@ class GeometryNet(nn.Module):
 
     def forward(self, graph: MeshGraph) -> tuple[Tensor, Tensor]:
         e = self.edge(graph.edge)
-        return self.process(self.node(graph.node)[:, None], self.process.edge_parts(e, graph), graph)[:, 0], e
+        return self.process(self.node(graph.node)[:, None], self.process.edge_terms(e, graph), graph)[:, 0], e
 
 
 class StateNet(nn.Module):
@@ -234,11 +234,11 @@ class StateNet(nn.Module):
         self.process = Processor(hidden, layers)
         self.decode = MLP([hidden, hidden, outputs], zero=True)
 
-    def edge_parts(self, graph: MeshGraph) -> list[Tensor]:
+    def edge_terms(self, graph: MeshGraph) -> list[Tensor]:
         """What depends on the mesh alone: once per rollout is enough."""
-        return self.process.edge_parts(self.edge(graph.edge), graph)
+        return self.process.edge_terms(self.edge(graph.edge), graph)
 
-    def forward(self, x: Tensor, graph: MeshGraph, parts: list[Tensor] | None = None) -> Tensor:
+    def forward(self, x: Tensor, graph: MeshGraph, edge_terms: list[Tensor] | None = None) -> Tensor:
         place = graph.node[:, -3::2].expand(*x.shape[:-1], 2)  # boundary flag and turn share: no absolute position
         h = self.node(torch.cat([x, place], -1).transpose(0, 1))
-        return self.decode(self.process(h, self.edge_parts(graph) if parts is None else parts, graph)).transpose(0, 1)
+        return self.decode(self.process(h, self.edge_terms(graph) if edge_terms is None else edge_terms, graph)).transpose(0, 1)

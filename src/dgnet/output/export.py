@@ -28,7 +28,7 @@ from dgnet.green import GreenSolver, Operators
 from dgnet.green.bounds import Bounds, bounds_of
 from dgnet.green.solver import StepOperator
 from dgnet.mesh.io import save
-from dgnet.models.dgnet import DGNet, State, Transfer
+from dgnet.models.dgnet import DGNet, MassChange, PreparedDGNet
 from dgnet.models.gnn import MeshGraph, StateNet
 from dgnet.operators import EdgeMatrix, Pattern
 from dgnet.problems import Discretisation
@@ -145,7 +145,7 @@ class Residual(nn.Module):
 class Step(nn.Module):
     """DGNet's step for one mesh, time step and set of conditions: u [B, N, F], f [B, N, F] -> u after dt."""
 
-    def __init__(self, model: DGNet, state: State, solver: GreenSolver) -> None:
+    def __init__(self, model: DGNet, state: PreparedDGNet, solver: GreenSolver) -> None:
         super().__init__()
         p, ops, c = solver.problem, solver.operators, model.config
         op = solver.operator()
@@ -167,7 +167,7 @@ class Step(nn.Module):
         self.gather = nn.ModuleList([Product(A, dtype) for A in matrices])
         self.reaction_net = model.reaction_net if c.reaction == "learned" else None  # whose weights the reaction uses
         self.residual = Residual(model.residual_net, state.graph) if c.residual else None
-        self.inputs: Callable[[Tensor, Tensor | None], Tensor] = model.inputs
+        self.inputs: Callable[[Tensor, Tensor | None], Tensor] = model.scales.inputs
         self.keep("rate", model.rate)
 
     def keep(self, name: str, value: Tensor | None) -> None:
@@ -229,9 +229,9 @@ def sharp_bounds(op: StepOperator, ops: Operators) -> Bounds:
 
 
 class Filter(nn.Module):
-    """What is done to a state once (`Transfer`): to the initial one, or between the early steps and the others."""
+    """What is done to a state once (`MassChange`): to the initial one, or between the early steps and the others."""
 
-    def __init__(self, change: Transfer) -> None:
+    def __init__(self, change: MassChange) -> None:
         super().__init__()
         p, M = change.problem, change.mass
         self.solve = Solve(M, bounds_of(M, M, change.mass_low, symmetric=True), p.dtype)
@@ -257,7 +257,7 @@ class Traced(nn.Module):
         self.model, self.state = model, state
 
     def forward(self, u: Tensor, source: Tensor) -> Tensor:
-        return self.model.step(self.state, u, source, 0.0, 1)
+        return self.model.step(self.state, u, source, 0.0, self.model.first_steps)
 
 
 # ---------------------------------------------------------------------- the command
@@ -299,18 +299,16 @@ def export(run: Run, out: Path, batch: int | None = None) -> Exported:
         solved = isinstance(model, DGNet) and model.config.green
         module = Step(model, state, state.solver) if solved else Traced(model, state)
         u, f = _probe(model, problem, batch or 3)
-        usual = int(getattr(model, "first_steps", 0)) + 1
-        expected = model.step(state, u, f, 0.0, usual)  # before tracing, which leaves its own tensors in caches
+        expected = model.step(state, u, f, 0.0, model.first_steps)  # before tracing, which leaves its own tensors in caches
         program, fixed = _traced(module, (u, f), batch, case.name)
         _agree(_call(program, (u, f), fixed), expected, "step")
         programs = {}
-        for key, change in (("start", state.start), ("switch", state.switch)) if solved else ():
-            if change is not None:
-                programs[key], _ = _traced(Filter(change), (u,), fixed, case.name)
-                _agree(_call(programs[key], (u,), fixed), u + change(u), f"filter '{key}'")
+        for key, change in state.changes().items() if solved else ():
+            programs[key], _ = _traced(Filter(change), (u,), fixed, case.name)
+            _agree(_call(programs[key], (u,), fixed), u + change(u), f"filter '{key}'")
         if solved and state.early is not None:
-            programs["early"], _ = _traced(Step(model, state, state.early), (u, f), fixed, case.name)
-            _agree(_call(programs["early"], (u, f), fixed), model.step(state, u, f, 0.0, 1), "early step")
+            programs["early"], _ = _traced(Step(model, state, state.early.solver), (u, f), fixed, case.name)
+            _agree(_call(programs["early"], (u, f), fixed), model.step(state, u, f, 0.0, 0), "early step")
     known = training_range(run)
     extra = {key: out.with_name(f"{out.stem}-{key}.pt2") for key in programs}
     mesh, about = out.with_suffix(".vtu"), out.with_suffix(".json")
@@ -344,8 +342,8 @@ def export(run: Run, out: Path, batch: int | None = None) -> Exported:
 def _probe(model: Any, problem: Discretisation, batch: int) -> tuple[Tensor, Tensor]:
     """States and sources of the size that the model was trained on."""
     g, shape = torch.Generator().manual_seed(0), (batch, problem.mesh.n_nodes, problem.n_fields)
-    size = getattr(model, "source_std", getattr(model, "source_scale", torch.ones(())))
-    u = model.mean + model.std * torch.randn(shape, generator=g)
+    mean, std, size = model.typical()
+    u = mean + std * torch.randn(shape, generator=g)
     return problem.expand(problem.restrict(u)), size * torch.randn(shape, generator=g)
 
 

@@ -335,7 +335,7 @@ def corrections(run: Run, data: Corpus) -> list[tuple[str, str, str]]:
             for k in steps:
                 f = None if one.source is None else one.source[:, k]
                 u, t = one.state[:, k], begin + k * p.dt
-                gaps.append(model.step(state, u, f, t, model.first_steps + 1) - state.solver.step(u, f, t))
+                gaps.append(model.step(state, u, f, t, model.first_steps) - state.solver.step(u, f, t))
             size = torch.stack(gaps).square().mean().sqrt() / change
             rows.append(("residual network", f"{float(size):.2g} of a step's change", "what no operator explains"))
         if c.reaction == "learned" and ops.reaction is not None:

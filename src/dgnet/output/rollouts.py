@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -25,9 +25,9 @@ from dgnet.data.fits import check_fits
 from dgnet.errors import InputError, NoRoom, SolveError
 from dgnet.evaluation.trust import Guard, sentence, training_range
 from dgnet.files import plain
-from dgnet.green import GreenSolver
 from dgnet.green.bounds import Bounds
-from dgnet.models import few_threads, rollout
+from dgnet.models import Model, few_threads, rollout
+from dgnet.models.base import Continued
 from dgnet.output import series
 from dgnet.output.drives import Drive, Opened, StoredDrive, opened
 from dgnet.output.elsewhere import on_other_mesh, with_step
@@ -48,31 +48,28 @@ GIF_FRAMES, MP4_FRAMES, SNAPSHOTS = 60, 240, 5  # at most
 # ---------------------------------------------------------------------- sources
 
 
-class Driven:
+class Driven(Continued[Any]):
     """A model that fetches its source block by block, and may begin in the middle of a rollout: at step `first` of `steps`.
 
     Blocks lie at fixed places and the backend is chosen for the whole rollout, so that one that goes on after an interruption does
     the same arithmetic as one that was never interrupted. `seen` is told of every block.
     """
 
-    def __init__(self, model: Any, drive: Drive | None, first: int, steps: int, block: int, like: Tensor, dt: float,
+    def __init__(self, model: Model[Any], drive: Drive | None, first: int, steps: int, block: int, like: Tensor, dt: float,
                  seen: Callable[[int, np.ndarray], None] | None = None, bounds: np.ndarray | None = None) -> None:
-        self.model, self.drive, self.first, self.steps, self.block, self.like = model, drive, first, steps, block, like
+        super().__init__(model, first)
+        self.drive, self.steps, self.block, self.like = drive, steps, block, like
         self.dt, self.seen, self.bounds = dt, seen, bounds
         self.start, self.held = 0, like.new_empty(1, 0, *like.shape[1:])
         self.prepared: Any = None
 
     @property
-    def name(self) -> str:
-        return str(self.model.name)
-
-    @property
-    def first_steps(self) -> int:
-        return max(0, int(getattr(self.model, "first_steps", 0)) - self.first)
+    def solves(self) -> bool:
+        return False
 
     def prepare(self, problem: Any, batch: int = 1, steps: int = 1000, careful: bool = False) -> Any:
         self.prepared = self.model.prepare(problem, batch, self.steps, careful)
-        solver = _solver_of(self.prepared)
+        solver = self.model.solver(self.prepared)
         if self.bounds is not None and len(self.bounds) and solver is not None:
             low, high, imag, tight, age = self.bounds.tolist()
             solver._bounds, solver._age = Bounds(low, high, imag, bool(tight)), int(age)
@@ -96,21 +93,16 @@ class Driven:
 
     def memory(self) -> np.ndarray:
         """Bounds that the solver widens from step to step where operators change in time; empty where they do not."""
-        solver = _solver_of(self.prepared)
+        solver = self.model.solver(self.prepared)
         b = None if solver is None else solver._bounds
-        return np.empty(0) if b is None else np.array([b.low, b.high, b.imag, float(b.tight), float(solver._age)])
+        return np.empty(0) if solver is None or b is None else np.array([b.low, b.high, b.imag, float(b.tight), float(solver._age)])
 
     def capturable(self, state: Any) -> bool:
         # a source that is fetched changes behind a captured graph's back
         return self.drive is None and bool(self.model.capturable(state))
 
-    def finish(self, state: Any) -> None:
-        self.model.finish(state)
-
-
-def _solver_of(state: Any) -> Any:
-    solver = getattr(state, "solver", state)
-    return solver if isinstance(solver, GreenSolver) else None
+    def freeze(self, state: Any, times: Sequence[float]) -> bool:
+        return False
 
 
 # ---------------------------------------------------------------------- the command

@@ -17,6 +17,7 @@ from dgnet.data import Corpus, Dataset
 from dgnet.data.fits import check_fits
 from dgnet.evaluation import analyse
 from dgnet.models import few_threads, rollout
+from dgnet.models.base import Continued
 from dgnet.output import operators
 from dgnet.output.figures import Band, error_norm, grid
 from dgnet.output.show import robust_limits
@@ -48,23 +49,6 @@ def robust(cell: Cell, options: Options) -> dict[str, Any]:
     return {"about": about(scenario), "seconds": {"generate": made, "evaluate": time.perf_counter() - begin}, **own}
 
 
-class Later:
-    """A model in the middle of a rollout: its steps are counted from `first`, so that a start is not filtered twice."""
-
-    def __init__(self, model: Any, first: int) -> None:
-        self.model, self.first = model, first
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.model, name)
-
-    @property
-    def first_steps(self) -> int:
-        return max(0, int(getattr(self.model, "first_steps", 0)) - self.first)
-
-    def step(self, state: Any, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
-        return self.model.step(state, u, source, t, k + self.first)
-
-
 def long(cell: Cell, options: Options) -> dict[str, Any]:
     """Ten times the steps of the data: a test trajectory's start, sources and flow, then no source and the last flow."""
     opened = Run.open(cell.trained.folder(options.out) / "run", options.device)
@@ -88,7 +72,7 @@ def long(cell: Cell, options: Options) -> dict[str, Any]:
             def watch(k: int, state: Tensor, kept: list[Tensor] = steps) -> None:
                 kept.append((state - offset).abs().amax())
 
-            later = Later(opened.model, part * s.steps)
+            later = Continued(opened.model, part * s.steps)
             u = rollout(later, problem, u, source if part == 0 else None, s.steps, t0=part * s.horizon, sink=watch)[:, -1]
             largest.append(float(torch.stack(steps).max()))
             if options.report is not None:

@@ -18,8 +18,8 @@ import torch
 from torch import nn
 
 from dgnet.errors import InputError, SolveError
-from dgnet.models.base import few_threads, rollout
 from dgnet.models.dgnet import DGNet
+from dgnet.models.timeloop import few_threads, rollout
 from dgnet.problems import Discretisation, Source, step_average
 from dgnet.problems.finer import half_steps, prolonged, refined
 from dgnet.recipe import Recipe, Stage

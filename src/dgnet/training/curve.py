@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from dgnet.files import write_text
-from dgnet.models.dgnet import DGNet, Table
+from dgnet.models.dgnet import DGNet, Reaction
 from dgnet.problems.units import FIELD, Dimension, Units
 
 FILE = "reaction.csv"
@@ -29,9 +29,10 @@ class Curve:
 
 def curve_of(model: Any) -> Curve | None:
     """None where the model has no learned reaction, or one that is a network."""
-    if not isinstance(model, DGNet) or model.config.reaction != "learned" or not isinstance(model.reaction_net, Table):
+    reaction = model.part(Reaction) if isinstance(model, DGNet) else None
+    table = None if reaction is None else reaction.table
+    if table is None:
         return None
-    table = model.reaction_net
     with torch.no_grad():
         middle = torch.zeros_like(model.mean) if model.config.odd_reaction else model.mean
         u = table.where() * model.std.double() + middle.double()

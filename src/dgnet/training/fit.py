@@ -26,6 +26,7 @@ from dgnet.data import Corpus, Dataset, hold_out
 from dgnet.data.digests import verifying
 from dgnet.errors import InputError, SolveError
 from dgnet.files import write_bytes
+from dgnet.models.base import LearnedModel
 from dgnet.models.classical import Classical
 from dgnet.problems import Discretisation, HeldFlow
 from dgnet.recipe import Recipe, Stage
@@ -62,7 +63,7 @@ Tell = Callable[[Progress, int], None]
 """`tell(progress, iterations)`: called after every iteration, with how many there are in all."""
 
 
-def fit(model: nn.Module, base: Discretisation, train: Corpus, valid: Corpus, recipe: Recipe, *, seed: int = 0,
+def fit(model: LearnedModel[Any], base: Discretisation, train: Corpus, valid: Corpus, recipe: Recipe, *, seed: int = 0,
         budget: float | None = None, folder: Path | None = None, report: Tell | None = None, resume: bool = True) -> Progress:
     """Train in place; the model ends with the weights of the best validation rollout, the untrained ones included.
 
@@ -79,9 +80,7 @@ def fit(model: nn.Module, base: Discretisation, train: Corpus, valid: Corpus, re
     if last is not None and resume and last.exists():
         best, progress = _restore(last, model, optimiser)
     else:
-        fit_statistics = getattr(model, "fit_statistics", None)
-        if fit_statistics is not None:
-            fit_statistics(train.state, train.source, train.dt, train.velocity)
+        model.fit_statistics(train.state, train.source, train.dt, train.velocity)
         best = {k: v.clone() for k, v in model.state_dict().items()}
     scale = train.spread
     ends = np.cumsum([s.iterations for s in recipe.stages])
@@ -93,8 +92,7 @@ def fit(model: nn.Module, base: Discretisation, train: Corpus, valid: Corpus, re
         started = time.perf_counter()
         value = evaluate_rne(model, base, valid, recipe.validate_steps)
         if not progress.history:
-            mass = getattr(getattr(model, "config", None), "consistent", 1.0)
-            progress.classical = evaluate_rne(Classical(mass), base, valid, recipe.validate_steps)
+            progress.classical = evaluate_rne(Classical(model.rival_mass), base, valid, recipe.validate_steps)
         if value < progress.best:
             progress.best, progress.best_iteration = value, progress.iteration
             best = {k: v.clone() for k, v in model.state_dict().items()}
@@ -166,8 +164,8 @@ def _agreed(value: float) -> float:
     return float(shared)
 
 
-def iterate(model, base: Discretisation, train: Corpus, stage: Stage, optimiser, scale: Tensor, seed: int, iteration: int,
-             clip: float) -> float:
+def iterate(model: LearnedModel[Any], base: Discretisation, train: Corpus, stage: Stage, optimiser, scale: Tensor, seed: int,
+            iteration: int, clip: float) -> float:
     """One optimiser step; returns the loss."""
     if stage.method == "gauss-newton":
         return gauss_newton(model, base, train, stage, scale)
@@ -180,8 +178,8 @@ def iterate(model, base: Discretisation, train: Corpus, stage: Stage, optimiser,
     rows = rng.integers(0, len(train), stage.batch)
     starts = rng.integers(min(stage.first, top - 1), top, stage.batch)
     fresh = rng.random(stage.batch) < stage.from_start
-    special = int(getattr(model, "first_steps", 0))
-    if special > 1:  # steps after the start that differ: a batch has all of its windows from the start, or all behind these
+    special = model.first_steps
+    if special:  # steps after the start that differ: a batch has all of its windows from the start, or all behind these
         fresh[:] = fresh[0] or top <= special
         starts = np.maximum(starts, special)
     if train.timed(base):  # one time serves the whole batch: windows of different trajectories from one start
@@ -190,7 +188,7 @@ def iterate(model, base: Discretisation, train: Corpus, stage: Stage, optimiser,
         rows = same[rows % len(same)] if stage.noise else rng.permutation(same)[:stage.batch]  # none twice, unless noise differs
         fresh, starts = fresh[:len(rows)], starts[:len(rows)]
     starts = np.where(fresh, 0, starts)
-    begin = 0 if special > 1 and fresh[0] else special + 1  # the first step's number; the filter of a start is applied here
+    begin = 0 if special and fresh[0] else special  # the first step's number
     generator = torch.Generator(device=train.state.device).manual_seed(int(rng.integers(2**62)))
     noise = torch.randn((len(rows), *train.state.shape[2:]), generator=generator, device=train.state.device,
                         dtype=train.state.dtype) if stage.noise else None
@@ -209,11 +207,10 @@ def iterate(model, base: Discretisation, train: Corpus, stage: Stage, optimiser,
         u = u + stage.noise * scale * noise[mine]
     # learned filters of the initial state act at step 0 of a trajectory only
     first = torch.as_tensor(starts[mine] == 0, device=device)[:, None, None]
-    if getattr(state, "start", None) is not None:
-        u = torch.where(first, u + state.start(u), u)
+    u = torch.where(first, model.begin(state, u), u)
     with torch.no_grad():
         for k in range(push):
-            u = model.step(state, u, None if data.source is None else data.source[:, k], times[k], max(1, begin + k))
+            u = model.step(state, u, None if data.source is None else data.source[:, k], times[k], begin + k)
     # every window counts the same, however many of them a process has
     share = len(data) * _world() / len(rows)
     counted = [k for k in range(length) if k >= stage.skip and (stage.loss == "all" or k in (0, length - 1))]
@@ -236,7 +233,7 @@ def iterate(model, base: Discretisation, train: Corpus, stage: Stage, optimiser,
         states = []
         for k in range(length):
             at = push + k
-            u = model.step(state, u, None if data.source is None else data.source[:, at], times[at], max(1, begin + at))
+            u = model.step(state, u, None if data.source is None else data.source[:, at], times[at], begin + at)
             states.append(u)
         loss = misfit(torch.stack([states[k] for k in counted], 1), counted)
         loss.backward()

@@ -29,7 +29,7 @@ from scipy.interpolate import BSpline
 
 from dgnet.errors import InputError, SolveError
 from dgnet.green import GreenSolver, Operators
-from dgnet.models.dgnet import DGNet, State, Table
+from dgnet.models.dgnet import DGNet, PreparedDGNet, Reaction
 from dgnet.problems import LUMPED, Discretisation
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Pass:
 
 def identify(model: Any, base: Discretisation, train: Corpus) -> float:
     """Set the table and its band; returns the mean square of what it leaves unexplained, against that without a reaction."""
-    if not isinstance(model, DGNet) or not isinstance(getattr(model, "reaction_net", None), Table):
+    if not isinstance(model, DGNet) or _reaction(model).table is None:
         raise InputError("only a DGNet whose learned reaction is a table can be identified")
     fit = Fit(model, base, train)
     length, first = min(_SHORT, train.steps), 0
@@ -85,7 +85,8 @@ class Fit:
 
     def __init__(self, model: DGNet, base: Discretisation, train: Corpus) -> None:
         self.model, self.base, self.train = model, base, train
-        table: Any = model.reaction_net
+        table = _reaction(model).table
+        assert table is not None
         device = train.state.device
         self.table, self.basis, self.patch = table, splines(len(table.values)).to(device), patches(base).to(device)
         count = self.basis.shape[1]
@@ -178,7 +179,7 @@ class Fit:
         inverse, model, table = self.inverse(found.matrix), self.model, self.table
         with torch.no_grad():
             u = table.where() * model.std.double() + (0.0 if model.config.odd_reaction else model.mean.double())
-            phi = model.reaction_features(u[:, None])[:, 0].double() @ self.basis
+            phi = _reaction(model).features(u[:, None], model.scales)[:, 0].double() @ self.basis
             noise = (phi @ (self.c * inverse) * phi).sum(1)
             mesh = (phi @ (inverse @ found.lumped)).square()
             wide = torch.nn.functional.pad(mesh[None], (4, 4), mode="replicate")[0]
@@ -239,16 +240,23 @@ def tangents(model: DGNet, solver: GreenSolver, u: Tensor, after: Tensor, d: Ten
     return d + op.solve(op.right_hand_side(d, ops.gathered(mean)))
 
 
+def _reaction(model: DGNet) -> Reaction:
+    found = model.part(Reaction)
+    if found is None:
+        raise InputError("this model has no reaction")
+    return found
+
+
 def _along(model: DGNet, ops: Operators, u: Tensor, d: Tensor, basis: Tensor) -> list[Tensor]:
     """Derivatives [B, n, K] of the rates at u, which itself has derivatives d."""
     with torch.enable_grad():
         v = u.detach().requires_grad_()
         slopes = [torch.autograd.grad(rate.sum(), v)[0] for rate in ops.rates(v)]
     first, *rest = (slope * d for slope in slopes)
-    return [first + (model.reaction_features(u)[..., 0, :].double() @ basis).to(u.dtype), *rest]
+    return [first + (_reaction(model).features(u, model.scales)[..., 0, :].double() @ basis).to(u.dtype), *rest]
 
 
-def _lumped(state: State, batch: int, steps: int) -> GreenSolver:
+def _lumped(state: PreparedDGNet, batch: int, steps: int) -> GreenSolver:
     """The same problem with a lumped mass and the model's reaction."""
     p = state.solver.problem
     p = p.recast(LUMPED, p.advection_form)

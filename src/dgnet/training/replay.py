@@ -13,11 +13,13 @@ filled before each repetition. Without a GPU the same code runs step by step, wh
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from typing import Any
 
 import torch
 
-from dgnet.models.base import undisturbed
+from dgnet.models.base import Model
+from dgnet.models.capture import Recorded
 
 Tensor = torch.Tensor
 
@@ -26,39 +28,40 @@ _IDLE = 1 << 31  # bytes that may lie idle
 _INSTANTS = 12  # of a flow whose bounds are measured
 
 
-def applies(model: Any, state: Any, length: int, device: torch.device, times: Sequence[float] = ()) -> bool:
+def applies(model: Model[Any], state: Any, length: int, device: torch.device, times: Sequence[float] = ()) -> bool:
     """A window of `length` steps is worth recording here, and can be. `times` are those of its steps where a flow is given."""
-    return device.type == "cuda" and length >= LONG and hasattr(model, "severed") and ready(model, state, times)
+    return device.type == "cuda" and length >= LONG and ready(model, state, times)
 
 
-def ready(model: Any, state: Any, times: Sequence[float] = ()) -> bool:
+def ready(model: Model[Any], state: Any, times: Sequence[float] = ()) -> bool:
     """Make the step the same at all times, if it can be."""
     if times:  # bounds vary slowly with the flow, and every residual is checked: some instants are enough
-        same = hasattr(model, "freeze") and model.freeze(state, times[::max(1, len(times) // _INSTANTS)])
+        same = model.freeze(state, times[::max(1, len(times) // _INSTANTS)])
     else:
         same = model.capturable(state)
     return bool(same) and model.severed(state) is not None
 
 
-def gradients(model: Any, state: Any, u: Tensor, source: Tensor | None, steps: int,
+def gradients(model: Model[Any], state: Any, u: Tensor, source: Tensor | None, steps: int,
               loss: Callable[[Tensor], Tensor], first: int = 1, show: Callable[[int], None] = lambda k: None) -> Tensor:
     """Loss of the states [steps+1, B, N, F] that follow u, its gradients added to the weights. `first` numbers the first step.
 
-    u may carry gradients of its own. source: [B, steps, N, F]. Where a model's steps differ (`pieces`), each kind is recorded.
+    u may carry gradients of its own. source: [B, steps, N, F]. Each phase of a model's steps is recorded by itself.
     `show(k)` puts the flow of step k where the step finds it.
     """
     found = model.severed(state)
     assert found is not None
     cut, pairs = found
     leaves = [leaf for _, leaf in pairs]
-    weights = [p for n, p in model.named_parameters() if n.startswith(model.stepwise) and p.requires_grad]
+    weights = [p for p in model.step_weights() if p.requires_grad]
     wanted = leaves + weights
 
     def force(k: int) -> Tensor | None:
         return None if source is None else source[:, k]
 
-    runs = model.pieces(first, steps) if hasattr(model, "pieces") else [(steps, first)]
-    begins = [sum(count for count, _ in runs[:i]) for i in range(len(runs))]
+    groups = (list(numbers) for _, numbers in groupby(range(first, first + steps), model.phase))
+    runs = [(len(numbers), numbers[0]) for numbers in groups]
+    begins = [number - first for _, number in runs]
 
     # forwards
     states = u.new_empty((steps + 1, *u.shape))
@@ -111,46 +114,3 @@ def gradients(model: Any, state: Any, u: Tensor, source: Tensor | None, steps: i
     if u.is_cuda and torch.cuda.memory_reserved() > 4 * torch.cuda.memory_allocated() + _IDLE:
         torch.cuda.empty_cache()  # what recordings held is of no use to the next ones, but to other processes on this device
     return value.detach()
-
-
-class Recorded:
-    """A function of tensors (None allowed) as a CUDA graph with buffers of its own; elsewhere, or for few `calls`, just itself."""
-
-    def __init__(self, function: Callable[..., tuple[Tensor, ...]], calls: int, *examples: Tensor | None) -> None:
-        self.function = function
-        self.graph: torch.cuda.CUDAGraph | None = None
-        self.inputs: list[Tensor | None] = []
-        self.outputs: tuple[Tensor, ...] = ()
-        if calls < 3 or examples[0] is None or not examples[0].is_cuda:
-            return
-        self.inputs = [None if x is None else x.detach().clone() for x in examples]
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        # not `torch.cuda.graph`: it collects garbage and empties the allocator, which costs more than a window
-        with torch.cuda.stream(side):
-            function(*self.inputs)
-            self.graph = torch.cuda.CUDAGraph()
-            with undisturbed():
-                self.graph.capture_begin()
-                try:
-                    self.outputs = function(*self.inputs)
-                finally:
-                    self.graph.capture_end()
-        torch.cuda.current_stream().wait_stream(side)
-
-    def __call__(self, *inputs: Tensor | None) -> tuple[Tensor, ...]:
-        """The outputs; on CUDA they are overwritten by the next call."""
-        if self.graph is None:
-            return self.function(*inputs)
-        for held, x in zip(self.inputs, inputs):
-            if held is not None and x is not None:
-                held.copy_(x)
-        self.graph.replay()
-        return self.outputs
-
-    def close(self) -> None:
-        """Give back the memory of the recording now: the collector of garbage cannot know how much hangs on it."""
-        if self.graph is not None:
-            torch.cuda.current_stream().synchronize()
-            self.graph.reset()
-        self.graph, self.inputs, self.outputs = None, [], ()

@@ -31,8 +31,8 @@ from dgnet.data import Corpus, Dataset
 from dgnet.data.fits import check_fits
 from dgnet.errors import InputError
 from dgnet.files import did_you_mean, discard, locked, read_toml, unfinished, unwritable, write_text, writing
-from dgnet.models.base import few_threads
 from dgnet.models.registry import configure, entry
+from dgnet.models.timeloop import few_threads
 from dgnet.problems.case import OWN, Case, base_problem
 from dgnet.projects import Project, carried, carry, described
 from dgnet.projects import load as load_project

@@ -29,7 +29,7 @@ from scipy.spatial import cKDTree
 from torch import nn
 
 from dgnet.errors import InputError
-from dgnet.models.dgnet import impose
+from dgnet.models.base import LearnedModel, impose
 from dgnet.operators import lumped
 from dgnet.problems import Discretisation, Neumann, Periodic, Robin
 
@@ -219,7 +219,7 @@ class Prepared:
     own: Any
 
 
-class Baseline(nn.Module):
+class Baseline(LearnedModel[Prepared]):
     """The frame. A method overrides `ready` (its geometry) and `network`, or `advance` where it does not end in one increment."""
 
     name: ClassVar[str]
@@ -310,7 +310,7 @@ class Baseline(nn.Module):
         f = torch.zeros_like(u) if source is None else (source / self.source_scale).expand_as(u)
         return Inputs((u - self.mean) / self.std, f, known.expand(B, -1, -1), state.nodes.types.expand(B, -1, -1), t)
 
-    # ------------------------------------------------------------------ Model protocol
+    # ------------------------------------------------------------------ Model
 
     def prepare(self, problem: Discretisation, batch: int = 1, steps: int = 1000, careful: bool = False) -> Prepared:
         got = problem.mesh.dim, problem.n_fields, self.channels_known(problem)
@@ -325,8 +325,6 @@ class Baseline(nn.Module):
         p = state.problem
         new = p.expand(self.advance(state, p.restrict(u), None if source is None else p.restrict(source), t))
         return new if p.fixed is None else impose(p, new, t)
-
-    stepwise: ClassVar[tuple[str, ...]] = ("",)  # all weights act in every step
 
     def severed(self, state: Prepared) -> tuple[Prepared, list[tuple[Tensor, Tensor]]] | None:
         """The same state with what `ready` computed from weights as leaves, and (tensor, leaf) pairs."""
@@ -344,8 +342,8 @@ class Baseline(nn.Module):
     def freeze(self, state: Prepared, times: Sequence[float]) -> bool:
         return True  # nothing in a network's step depends on what the flow is
 
-    def finish(self, state: Prepared) -> None:
-        """Nothing was deferred."""
+    def typical(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.mean, self.std, self.source_scale
 
     # ------------------------------------------------------------------ what a method adds
 

@@ -4,11 +4,25 @@ from __future__ import annotations
 
 import torch
 
-from dgnet.models.dgnet.parts.limits import soft_limit
+from dgnet.models.dgnet.build import Build
+from dgnet.models.dgnet.limits import soft_limit
+from dgnet.models.dgnet.parts.part import Part
 from dgnet.operators import EdgeMatrix
 from dgnet.problems import Discretisation
 
 Tensor = torch.Tensor
+
+
+class Diffusion(Part):
+    """Each cell's diffusivity times exp(S), S a learned symmetric tensor with entries between -1/2 and 1/2.
+
+    Guarantee: the stiffness of diffusion stays symmetric and positive semidefinite, and its rows sum to zero.
+    """
+
+    def contribute(self, build: Build) -> None:
+        assert build.numbers is not None
+        build.diffusion = learned_diffusion(build.problem, build.numbers.cell[:, :-1], build.diffusion_in_cells)
+
 
 def learned_diffusion(p: Discretisation, raw: Tensor, factor: Tensor | None = None) -> EdgeMatrix:
     """Cell diffusivities times exp(S), S symmetric from raw [K, s] with entries in (-1/2, 1/2): positive semidefinite.
@@ -25,12 +39,12 @@ def learned_diffusion(p: Discretisation, raw: Tensor, factor: Tensor | None = No
     eye = torch.eye(d, dtype=g.dtype, device=g.device)
     half = eye + S / 4 + S @ S / 32  # (I + S/4 + S^2/32)^2 = exp(S/2) to third order, and always positive semidefinite
     root = half @ half  # symmetric, commutes with S
-    parts: list[Tensor] = []
+    fields: list[Tensor] = []
     for D in p.pde.per_field("diffusion")[: 1 if p.pde.shared("diffusion") else None]:
         D = torch.as_tensor(D, dtype=g.dtype, device=g.device)
         tensor = D.reshape(-1, 1, 1) * eye if D.dim() <= 1 else D.expand(len(raw), d, d)
         local = torch.einsum("k,kid,kde,kje->kij", g.volumes, g.gradients, root @ tensor @ root, g.gradients)
         if factor is not None:
-            local = local * (factor if factor.dim() == 1 else factor[len(parts)])[:, None, None]
-        parts.append(EdgeMatrix.from_cells(g.pattern, local).values)
-    return EdgeMatrix(g.pattern, torch.stack(parts)[None])
+            local = local * (factor if factor.dim() == 1 else factor[len(fields)])[:, None, None]
+        fields.append(EdgeMatrix.from_cells(g.pattern, local).values)
+    return EdgeMatrix(g.pattern, torch.stack(fields)[None])

@@ -1,16 +1,35 @@
-"""The learned mass."""
+"""The learned mass M."""
 
 from __future__ import annotations
 
 import torch
 
-from dgnet.models.dgnet.parts.edges import cell_pairs, pair_correction
+from dgnet.models.dgnet.build import Build
+from dgnet.models.dgnet.edges import cell_pairs, pair_correction
+from dgnet.models.dgnet.limits import soft_limit
+from dgnet.models.dgnet.parts.part import Part
 from dgnet.operators import EdgeMatrix
 from dgnet.problems import Discretisation
 
 Tensor = torch.Tensor
 
 _RANGE_DOWN = 1.5  # the mass factor of an edge may fall by this much below its classical value
+
+
+class Mass(Part):
+    """M: lumped minus a graph Laplacian with one learned factor for each edge, which moves between lumped and consistent mass.
+
+    Guarantee: M stays symmetric and positive definite, cell by cell; row sums, and with them constants and the total mass,
+    never change. The same factors hold for the mass that gathers a reaction, where a capacity makes it a matrix of its own.
+    """
+
+    def contribute(self, build: Build) -> None:
+        assert build.numbers is not None
+        p = build.problem
+        delta = soft_limit(build.numbers.pair[:, 0], _RANGE_DOWN, mass_headroom(p))
+        build.mass, build.mass_low = learned_mass(p, delta)
+        if p.capacity is not None:
+            build.reaction_mass = pair_correction(p, build.reaction_mass, delta)
 
 
 def mass_headroom(p: Discretisation) -> float:

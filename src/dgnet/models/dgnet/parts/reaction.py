@@ -1,4 +1,4 @@
-"""A learned reaction of one field as a table."""
+"""The reaction r(u): given or learned, and guarded outside of the training data."""
 
 from __future__ import annotations
 
@@ -6,9 +6,99 @@ import numpy as np
 import torch
 from torch import nn
 
+from dgnet.errors import InputError
+from dgnet.models.dgnet.build import Build, Rate, Scales
+from dgnet.models.dgnet.config import DGNetConfig
+from dgnet.models.dgnet.parts.part import Part, network_precision
+from dgnet.models.gnn import MLP
+from dgnet.problems import Discretisation
+
 Tensor = torch.Tensor
 
-class Table(nn.Module):
+
+class Reaction(Part):
+    """r(u), node by node: the known one, or a network or table that is learned.
+
+    It is used unchanged within thrice the range of the training data. Outside, r stays what it is at the end of that range, and
+    what sticks out decays within a step: r(u) = r(w) - (u - w) / dt, w = u clipped. With a capacity the part that sticks out
+    belongs to the mass, not to the reaction's load: it becomes the `excess`.
+
+    Guarantee: r(u) + u/dt is bounded, and with it a rollout, also where the equation itself has no bound (logistic growth below
+    zero) or a network extrapolates.
+    """
+
+    acts_in_step = True
+
+    def __init__(self, c: DGNetConfig, problem: Discretisation) -> None:
+        super().__init__()
+        self.config, F = c, problem.n_fields
+        if c.reaction_table and F != 1:
+            raise InputError(f"a table of the reaction is for one field, not for {F}")
+        if c.reaction == "learned":
+            self.reaction_net: MLP | ReactionTable = (ReactionTable(c.reaction_table) if c.reaction_table
+                                                      else MLP([F, c.reaction_hidden, c.reaction_hidden, F], zero=True))
+
+    @property
+    def table(self) -> ReactionTable | None:
+        """The table of values, where the reaction is learned as one."""
+        return self.reaction_net if self.config.reaction_table and isinstance(self.reaction_net, ReactionTable) else None
+
+    def fit_statistics(self, state: Tensor, scales: Scales) -> None:
+        """Lay a table's places over the range of the training data."""
+        if self.table is None:
+            return
+        low, high = state.amin((0, 1, 2)), state.amax((0, 1, 2))
+        top = torch.maximum(high.abs(), low.abs())
+        ends = (-top / scales.std, top / scales.std) if self.config.odd_reaction else (
+            (low - scales.mean) / scales.std, (high - scales.mean) / scales.std)
+        self.table.spread(float(ends[0]), float(ends[1]), 0.0 if self.config.odd_reaction else float(-scales.mean / scales.std))
+
+    def contribute(self, build: Build) -> None:
+        p, scales = build.problem, build.scales
+        build.reaction = self.guarded(p, scales)
+        if build.reaction is not None and p.capacity is not None:
+            build.excess = lambda u: (u - torch.clamp(u, scales.low, scales.high)) / p.dt
+
+    def guarded(self, p: Discretisation, scales: Scales) -> Rate | None:
+        """r(u) as above; None where the equation has none and none is learned."""
+        inner = p.pde.reaction if self.config.reaction == "known" else self.learned(scales)
+        if inner is None:
+            return None
+
+        def guarded(u: Tensor) -> Tensor:
+            inside = torch.clamp(u, scales.low, scales.high)
+            return inner(inside) if p.capacity is not None else inner(inside) - (u - inside) / p.dt
+
+        return guarded
+
+    def learned(self, scales: Scales) -> Rate:
+        """The learned reaction without its guard."""
+        def net(v: Tensor) -> Tensor:
+            with network_precision(self.config.amp, v.device):
+                return self.reaction_net(v.to(scales.mean.dtype)).to(v.dtype)
+
+        def learned(u: Tensor) -> Tensor:
+            if self.config.odd_reaction:
+                v = u / scales.std
+                return _size(scales) * 0.5 * (net(v) - net(-v))
+            return _size(scales) * net((u - scales.mean) / scales.std)
+
+        return learned
+
+    def features(self, u: Tensor, scales: Scales) -> Tensor:
+        """[..., J]: how the learned reaction depends on each value of its table."""
+        assert self.table is not None
+        if self.config.odd_reaction:
+            return _size(scales) * 0.5 * (self.table.features(u / scales.std) - self.table.features(-u / scales.std))
+        return _size(scales) * self.table.features((u - scales.mean) / scales.std)
+
+
+def _size(scales: Scales) -> Tensor:
+    """[F]: how large a reaction is that makes up for the rates of the training data."""
+    return scales.rate * scales.capacity
+
+
+class ReactionTable(nn.Module):
     """A function of one number, piecewise linear, constant beyond its ends; zero is one of its places.
 
     `deviation` is the standard deviation of what the model makes of each value, in units of the reaction (NaN: never estimated),
@@ -60,4 +150,4 @@ class Table(nn.Module):
 def _without_band(table: nn.Module, state: dict[str, Tensor], prefix: str, *_: object) -> None:
     """Weights saved before there was a band have none."""
     for name in ("deviation", "density"):
-        state.setdefault(prefix + name, getattr(table, name))
+        state.setdefault(prefix + name, table.get_buffer(name))

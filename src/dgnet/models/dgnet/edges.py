@@ -12,6 +12,7 @@ from dgnet.problems import Discretisation
 
 Tensor = torch.Tensor
 
+
 class Pairs(NamedTuple):
     """Undirected edges seen from the matrices."""
 

@@ -1,0 +1,143 @@
+"""The operators of a step under construction: those of the classical solver, until learned parts change them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+
+from dgnet.green import Operators
+from dgnet.models.dgnet.flow import FlowInCells
+from dgnet.models.dgnet.masses import MassChange
+from dgnet.models.gnn import MeshGraph
+from dgnet.operators import EdgeMatrix
+from dgnet.problems import Discretisation
+
+Tensor = torch.Tensor
+
+Rate = Callable[[Tensor], Tensor]
+Advance = Callable[[Tensor, Tensor | None, float], Tensor]
+"""u [B, N, F], step-averaged source [B, N, F], time t -> a state at t + dt."""
+
+
+class Scales(NamedTuple):
+    """Statistics of the training data, per field [F], and the problem's capacity, averaged over the cells."""
+
+    mean: Tensor
+    std: Tensor
+    source_std: Tensor
+    rate: Tensor  # standard deviation of du/dt
+    low: Tensor  # range within which a reaction is used unchanged
+    high: Tensor
+    capacity: Tensor
+
+    def inputs(self, u: Tensor, source: Tensor | None) -> Tensor:
+        """State and source as a network gets them, normalised: [B, N, 2F]."""
+        f = torch.zeros_like(u) if source is None else source / self.source_std
+        return torch.cat([(u - self.mean) / self.std, f], -1)
+
+
+class Numbers(NamedTuple):
+    """Learned numbers before their limits, in double precision."""
+
+    pair: Tensor  # [E, 2] of undirected edges: mass, start
+    directed: Tensor  # [2E] of directed edges: source
+    cell: Tensor  # [K, s + 1] of cells: diffusion (s entries of a symmetric tensor), streamline diffusion
+    flow: Tensor | None  # [K, w + w or 3 w] of cells, for each feature of the flow's direction: streamline diffusion, swirl
+
+
+class Build:
+    """L_physics of a problem; every part changes or adds what it is responsible for. `operators` then puts it together.
+
+    Matrices have values [b, f, nnz]. What a part must keep:
+
+        mass, mass_low   symmetric positive definite; a proven lower bound of diag(M)^-1 M
+        source           how a source becomes a load: row sums as in the problem's `source_mass`
+        diffusion        positive semidefinite, rows sum to zero
+        still_terms      further symmetric positive semidefinite terms of K, rows sum to zero
+        flow_terms       (function, tensors): function(flow, *tensors) is a term of K that follows a flow; rows sum to zero, the
+                         symmetric part is positive semidefinite. Weights may enter through the tensors only
+        unsigned         t -> a term of K without a sign
+        factors          calibrated factors of diffusion, decay and convection, broadcast to [f, 1]
+        reaction, excess r(u), and what the mass takes away besides (`parts.reaction`)
+        start            what is added to the initial state, once
+        corrections      act on the new state after each step
+        instead          takes the place of the solver's step (variant D)
+    """
+
+    def __init__(self, problem: Discretisation, graph: MeshGraph, scales: Scales, physics: bool = True,
+                 early: bool = False) -> None:
+        p = self.problem = problem
+        self.graph, self.scales, self.physics, self.early = graph, scales, physics, early
+        self.numbers: Numbers | None = None
+        self.mass, self.mass_low = p.mass, p.mass_bounds[0]
+        self.source, self.reaction_mass = p.source_mass, p.source_mass
+        self.diffusion, self.decay = p.diffusion_part, p.decay_part
+        self.diffusion_in_cells: Tensor | None = None  # calibrated factors of regions, [K] or [F, K]
+        self.factors: dict[str, Tensor | float] = {"diffusion": 1.0, "decay": 1.0, "convection": 1.0}
+        self.still_terms: list[EdgeMatrix] = []
+        self.flow_terms: list[tuple[Callable[..., EdgeMatrix], tuple[Tensor, ...]]] = []
+        self.unsigned: Callable[[float], EdgeMatrix] | None = None
+        self.reaction: Rate | None = None
+        self.excess: Rate | None = None
+        self.start: MassChange | None = None
+        self.corrections: list[Advance] = []
+        self.instead: Advance | None = None
+
+    def operators(self) -> Operators:
+        """What a step of the Green solver is made of."""
+        p = self.problem
+        decay = self.decay * self.factors["decay"]
+        still = self.diffusion * self.factors["diffusion"] + decay
+        if not self.physics:
+            still = still * 0.0
+        for term in self.still_terms:
+            still = still + term
+        ingredients = (still.values.double(), *(x for _, tensors in self.flow_terms for x in tensors))
+        K = None if p.time_dependent else self.stiffness(0.0, *ingredients)
+        load_changes = p.data_changes or p.time_dependent  # a convective coefficient in time is in both
+        load = None if load_changes else self.load(0.0)
+        calibrated = isinstance(self.factors["convection"], Tensor)
+        return Operators(
+            mass=self.mass, source=self.source, stiffness=(lambda t: self.stiffness(t, *ingredients)) if K is None else lambda t: K,
+            rest=self.without_sign, load=self.load if load_changes else lambda t: load, reaction=self.reaction,
+            mass_low=self.mass_low, symmetric=(p.pde.velocity is None or not self.physics) and self.unsigned is None,
+            time_dependent=p.time_dependent, still_sums=decay.row_sums() if p.decay_sums is not None and self.physics else None,
+            moving_sums=self.moving_sums, ingredients=ingredients,
+            assemble=None if self.unsigned is not None or calibrated else self.stiffness,
+            plain=None if p.capacity is None else self.reaction_mass, excess=self.excess)
+
+    def without_sign(self, t: float) -> EdgeMatrix | None:
+        """The terms of K(t) that need not be positive semidefinite."""
+        advection = self.problem.advection(t) if self.physics else None
+        if self.unsigned is None:
+            return advection
+        return self.unsigned(t) if advection is None else advection + self.unsigned(t)
+
+    def stiffness(self, t: float, still: Tensor, *tensors: Tensor) -> EdgeMatrix:
+        """K(t) from what does not change (`still`, [b, f, nnz]) and the tensors of `flow_terms`, one after the other."""
+        p = self.problem
+        total, unsigned = EdgeMatrix(p.geometry.pattern, still), self.without_sign(t)
+        convection = p.convection_part(t) if self.physics else None
+        if convection is not None:
+            total = total + convection * self.factors["convection"]
+        if unsigned is not None:
+            total = total + unsigned
+        if self.flow_terms:
+            flow = FlowInCells.at(p, t)
+            for term, own in self.flow_terms:
+                total, tensors = total + term(flow, *tensors[:len(own)]), tensors[len(own):]
+        return total.to(p.dtype)
+
+    def moving_sums(self, t: float) -> Tensor | None:
+        return self.problem.moving_sums(t, self.factors["convection"]) if self.physics else None
+
+    def load(self, t: float) -> Tensor | None:
+        """Boundary fluxes and exchange, integrated."""
+        p = self.problem
+        flux, exchange = p.flux_load(t), p.convection_load(t) if self.physics else None
+        if exchange is None:
+            return flux
+        exchange = (exchange * self.factors["convection"]).to(p.dtype)
+        return exchange if flux is None else flux + exchange

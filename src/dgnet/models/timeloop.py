@@ -1,0 +1,165 @@
+"""`rollout`, the time loop of all predictions. Axes are [batch, time, node, field] everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import isfinite
+from typing import Any, Literal
+
+import torch
+
+from dgnet.errors import InputError, SolveError
+from dgnet.models.base import Model
+from dgnet.models.capture import captured
+from dgnet.problems import Discretisation, HeldFlow
+
+Tensor = torch.Tensor
+
+
+_SMALL = 10_000  # nodes below which one thread is enough
+_ABSURD = 1e6  # growth beyond everything that drives a linear equation: no solution, whatever the units
+_WATCHED = 100  # steps between two looks at how large the state is
+
+
+@contextmanager
+def few_threads(nodes: int, device: str = "cpu") -> Iterator[None]:
+    """One thread for small meshes: on busy cores, threads that wait for each other make a step of these 10 to 30 times slower."""
+    before = torch.get_num_threads()
+    small = nodes < _SMALL and torch.device(device).type == "cpu"
+    if small:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        if small:
+            torch.set_num_threads(before)
+
+
+def rollout(model: Model[Any], problem: Discretisation, u0: Tensor, source: Tensor | None = None, steps: int | None = None, *,
+            t0: float = 0.0, capture: bool | Literal["always"] = True, sink: Callable[[int, Tensor], None] | None = None,
+            progress: Callable[[int], None] | None = None) -> Tensor:
+    """States [B, steps+1, N, F] from u0 [B, N, F] and step-averaged sources [B, steps, N, F].
+
+    On CUDA a step is captured once and replayed, also with a given flow; `capture="always"` runs the step that would be captured
+    on the CPU, too. With a `sink`, each state is handed over as it is made (step index, state)
+    and only the last one is returned, [B, 1, N, F]: memory does not grow with the number of steps.
+    """
+    problem.check_state(u0, "the initial state")
+    if u0.dim() != 3:
+        raise InputError(f"the initial state must be [batch, node, field], got {list(u0.shape)}")
+    if source is not None:
+        problem.check_state(source, "the source")
+        if source.dim() != 4 or source.shape[0] not in (1, u0.shape[0]):
+            raise InputError(f"the source must be [batch, step, node, field], got {list(source.shape)}")
+        source = source.expand(u0.shape[0], -1, -1, -1)
+    steps = (source.shape[1] if source is not None else 0) if steps is None else steps
+    if steps < 1 or (source is not None and source.shape[1] < steps):
+        raise InputError(f"a rollout of {steps} steps needs as many step-averaged sources, got "
+                         f"{'none' if source is None else source.shape[1]}")
+
+    try:
+        return _march(model, problem, u0, source, steps, t0, capture, sink, progress, careful=False)
+    except _Growth:
+        raise
+    except SolveError:
+        if sink is not None:  # what was handed over cannot be taken back
+            raise
+        return _march(model, problem, u0, source, steps, t0, False, sink, progress, careful=True)
+
+
+def _march(model: Model[Any], problem: Discretisation, u0: Tensor, source: Tensor | None, steps: int, t0: float,
+           capture: bool | Literal["always"],
+           sink: Callable[[int, Tensor], None] | None, progress: Callable[[int], None] | None, careful: bool) -> Tensor:
+    replay = bool(capture) and (u0.is_cuda or capture == "always") and not torch.is_grad_enabled() and steps > 8
+    flow = None
+    if replay and problem.only_flow_changes and callable(problem.pde.velocity):
+        flow = HeldFlow(problem.pde.velocity, problem.dt)
+        problem = problem.given(flow)
+    state = model.prepare(problem, u0.shape[0], steps, careful)
+    # with gradients the states are saved at the end: writing each into one tensor makes the way back quadratic in their number
+    saved = [u0] if sink is None and torch.is_grad_enabled() else None
+    out = None if sink or saved else u0.new_empty((u0.shape[0], steps + 1, *u0.shape[1:]))
+    if out is not None:
+        out[:, 0] = u0
+    u = model.begin(state, u0)
+
+    def keep(k: int, value: Tensor) -> None:
+        if saved is not None:
+            saved.append(value)
+        elif out is not None:
+            out[:, k] = value
+        elif sink is not None:
+            sink(k, value)
+        if progress is not None:
+            progress(k)
+        if watch is not None and (k == 1 or k == steps or k % _WATCHED == 0):
+            watch.look(k, value, (lambda j: out[:, j]) if out is not None else (lambda j: saved[j]) if saved is not None else None)
+
+    watch = _Watch(problem, u0, source) if model.solves else None
+
+    def advance(k: int, u: Tensor) -> Tensor:
+        try:
+            return model.step(state, u, None if source is None else source[:, k], t0 + k * problem.dt, k)
+        except SolveError as error:
+            raise SolveError(f"step {k + 1} of {steps}: {error}") from error
+
+    # the first steps run eagerly: they compile, fill caches and may differ (`first_steps`)
+    warm = min(steps, max(3, model.first_steps + 1)) if replay else steps
+    for k in range(warm):
+        u = advance(k, u)
+        keep(k + 1, u)
+    step = None
+    if replay and warm < steps:
+        times = [t0 + k * problem.dt for k in range(warm, steps)]
+        step = captured(model, state, u, None if source is None else source[:, warm], times, warm, flow)
+    for k in range(warm, steps):
+        f = None if source is None else source[:, k]
+        t = t0 + k * problem.dt
+        u = advance(k, u) if step is None else step(u if k == warm else None, f, t)
+        keep(k + 1, u)
+    model.finish(state)
+    if saved is not None:
+        return torch.stack(saved, 1)
+    return u[:, None] if out is None else out
+
+
+class _Growth(SolveError):
+    """A solve that is careful would end the same way."""
+
+
+class _Watch:
+    """How large a state may be: finite, and without a reaction or growth of its own not far above what drives it."""
+
+    def __init__(self, problem: Discretisation, u0: Tensor, source: Tensor | None) -> None:
+        self.problem, self.source, self.last = problem, source, 0
+        self.scale = float(u0.detach().abs().max())
+        self.free = problem.pde.reaction is not None or problem.least_decay < 0
+
+    def look(self, k: int, u: Tensor, states: Callable[[int], Tensor] | None) -> None:
+        """Raise if the state after k steps is out of bounds; `states` gives those since the last look."""
+        if not self._small(u, k):
+            steps = range(self.last + 1, k + 1) if states is not None else ()
+            first = next((j for j in steps if not self._small(states(j), k)), None)  # type: ignore[misc]
+            where = f"at step {first}" if first is not None else f"between steps {self.last} and {k}"
+            raise _Growth(f"the rollout grows without bound: too large {where}, {float(u.detach().abs().max()):.2g} after {k} "
+                          "(is a condition missing where the flow enters, or the time step too long?)")
+        self.last = k
+        if k == 1:
+            self.scale = max(self.scale, float(u.detach().abs().max()))
+
+    def _small(self, u: Tensor, k: int) -> bool:
+        top = float(u.detach().abs().max())
+        if not isfinite(top):
+            return False
+        return self.free or top <= _ABSURD * self.scale or top <= _ABSURD * self._driven(k)
+
+    def _driven(self, k: int) -> float:
+        """The size of everything that a state after k steps may come from."""
+        p = self.problem
+        size = self.scale + (0.0 if self.source is None else k * p.dt * float(self.source.abs().max()))
+        for t in (j * p.dt for j in range(0, k + 1, max(1, k // 50))):
+            w, g = p.fixed_values(t), p.load(t)
+            size += 0.0 if w is None else float(w.detach().abs().max())
+            size += 0.0 if g is None else k * p.dt * float((g.detach().abs().T / p.mass.row_sums()[0]).max())
+        return size
