@@ -279,7 +279,7 @@ def test_registry() -> None:
         with pytest.raises(FrozenInstanceError):
             entry.settings["comparable"].anything = 1
     assert parameter_count(build("classical", None, p)) == 0 and build("classical", {"consistent": 0.0}, p).consistent == 0.0
-    assert build("dgnet", {"calibrate": ["decay"]}, p).config.calibrate == ("decay",)
+    assert build("dgnet", {"calibrate": ["diffusion"]}, p).config.calibrate == ("diffusion",)
     assert configure("mgn", {"setting": "published", "blocks": 3}).hidden == 128
     with pytest.raises(InputError, match="did you mean 'mgn'"):
         build("mgm", None, p)

@@ -30,7 +30,7 @@ class Calibration(Part):
 
     def __init__(self, names: tuple[str, ...], regions: bool, problem: Discretisation) -> None:
         super().__init__()
-        self.fields = problem.pde.fields
+        self.names, self.fields = names, problem.pde.fields
         self.regions = regions_of(problem.mesh)[0] if regions else ()
         sizes = {}
         for name in names:
@@ -41,7 +41,7 @@ class Calibration(Part):
 
     def contribute(self, build: Build) -> None:
         p = build.problem
-        for name in self.calibration:
+        for name in self.names:
             if not self.regional(name):
                 build.factors[name] = self.factor(name)
             elif name == "diffusion":
@@ -79,7 +79,7 @@ class Calibration(Part):
         `diffusion`, or `diffusion of u`, `diffusion in steel`, `diffusion of u in steel` where fields or regions differ.
         """
         found: dict[str, float] = {}
-        for name in self.calibration:
+        for name in self.names:
             value = self.calibrated(name).detach().cpu()
             regions = [f" in {r}" for r in self.regions] if self.regional(name) else [""]
             fields = [f" of {f}" for f in self.fields] if value.numel() > len(regions) else [""]
