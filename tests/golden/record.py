@@ -13,8 +13,8 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import torch
 
-from dgnet.models.timeloop import rollout
 from dgnet.models.classical import Classical
+from dgnet.models.timeloop import rollout
 from dgnet.paper.pretrained import SHELF
 from dgnet.problems.sources import step_average
 from dgnet.projects import load

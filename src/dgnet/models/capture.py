@@ -1,8 +1,8 @@
 """Recorded steps: a step, or a step with its adjoint, as one CUDA graph that is replayed.
 
 `rollout` replays the step of a prediction (`captured`), training that of a long window and its adjoint (`Recorded`). Without CUDA
-the same functions are called again each time, which is how they are tested. What a model must offer for it is part of `Model`: the same
-step every time (`capturable`, `freeze`), and a step cut off from how its operators came about (`severed`).
+the same functions are called again each time, which is how they are tested. What a model must offer for it is part of `Model`: the
+same step every time (`capturable`, `freeze`), and a step cut off from how its operators came about (`severed`).
 """
 
 from __future__ import annotations
