@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import doctest
+import importlib.util
 import inspect
 import re
 import subprocess
@@ -135,3 +136,16 @@ def test_untrained_dgnet_is_the_classical_solver_of_the_same_problem(form: str, 
     with torch.no_grad():
         difference = dg.rollout(model, problem, u, steps=3) - dg.rollout(dg.Classical(), problem, u, steps=3)
     assert float(difference.abs().max()) < 1e-10
+
+
+def test_pages_of_the_reference_name_modules_that_exist() -> None:
+    named = [m for page in (ROOT / "docs" / "api").glob("*.md") for m in re.findall(r"^::: (\S+)$", page.read_text(), re.M)]
+    assert len(named) > 20
+    assert [m for m in named if importlib.util.find_spec(m) is None] == []
+
+
+def test_listings_of_contributing_run() -> None:
+    listings = re.findall(r"^```python\n(.*?)^```", (ROOT / "CONTRIBUTING.md").read_text(), re.S | re.M)
+    assert len(listings) == 3  # the solver alone, a learned part, a baseline
+    for text in listings:
+        exec(compile(text, "CONTRIBUTING.md", "exec"), {})
