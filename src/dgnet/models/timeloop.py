@@ -39,11 +39,29 @@ def few_threads(nodes: int, device: str = "cpu") -> Iterator[None]:
 def rollout(model: Model[Any], problem: Discretisation, u0: Tensor, source: Tensor | None = None, steps: int | None = None, *,
             t0: float = 0.0, capture: bool | Literal["always"] = True, sink: Callable[[int, Tensor], None] | None = None,
             progress: Callable[[int], None] | None = None) -> Tensor:
-    """States [B, steps+1, N, F] from u0 [B, N, F] and step-averaged sources [B, steps, N, F].
+    """States [B, steps+1, N, F] of a model from an initial state: the time loop of all predictions.
 
-    On CUDA a step is captured once and replayed, also with a given flow; `capture="always"` runs the step that would be captured
-    on the CPU, too. With a `sink`, each state is handed over as it is made (step index, state)
-    and only the last one is returned, [B, 1, N, F]: memory does not grow with the number of steps.
+    - `model`: `Classical()`, a `DGNet` or any other `Model`
+    - `problem`: what is stepped; its device is that of states and sources
+    - `u0`: initial states [B, N, F], in the unit of each field
+    - `source`: averages over the steps [B or 1, steps, N, F] (`step_average`); field/time, or W/m3 with a heat
+      capacity; None for none
+    - `steps`: how many; by default as many as there are sources
+    - `t0`: the time at which it begins
+    - `capture`: on CUDA, record a step once and replay it (without gradients); "always" runs the step that would be recorded on the
+      CPU, too
+    - `sink`: called with each step's number and state as it is made; only the last state is then returned, [B, 1, N, F], so that
+      memory does not grow with the number of steps
+    - `progress`: called with the number of each finished step
+
+    Differentiable in states, sources, coefficients and weights. A solve that misses its tolerance or a state that grows without
+    bound is a `SolveError`.
+
+        >>> import dgnet as dg, torch
+        >>> problem = dg.Problem(dg.box((4, 4)), dg.PDE(diffusion=0.1), [dg.Dirichlet("left", 1.0)], dt=0.5)
+        >>> states = dg.rollout(dg.Classical(), problem, torch.zeros(1, 25, 1, dtype=torch.float64), steps=200)
+        >>> states.shape, round(states[0, -1].mean().item(), 4)
+        (torch.Size([1, 201, 25, 1]), 1.0)
     """
     problem.check_state(u0, "the initial state")
     if u0.dim() != 3:

@@ -65,10 +65,28 @@ Tell = Callable[[Progress, int], None]
 
 def fit(model: LearnedModel[Any], base: Discretisation, train: Corpus, valid: Corpus, recipe: Recipe, *, seed: int = 0,
         budget: float | None = None, folder: Path | None = None, report: Tell | None = None, resume: bool = True) -> Progress:
-    """Train in place; the model ends with the weights of the best validation rollout, the untrained ones included.
+    """Train a model in place; it ends with the weights of the best validation rollout, the untrained ones included.
 
-    `budget` seconds of wall clock (all runs together) end the training early, with the learning rate cooled down in time:
-    the schedule follows whichever of iterations and time is further on.
+    - `model`: with weights: a `DGNet` or a baseline
+    - `base`: the problem; a flow that comes with the data is put in for each batch
+    - `train`, `valid`: trajectories to learn from and to validate on
+    - `recipe`: the stages
+    - `seed`: of the random windows
+    - `budget`: seconds of wall clock (all processes together) that end the training early, with the learning rate cooled down in
+      time: the schedule follows whichever of iterations and time is further on
+    - `folder`: where `last.pt` is kept, to resume from; None for nowhere
+    - `report`: called with the progress and the number of iterations after each of them
+    - `resume`: go on from `last.pt`
+
+        >>> import dgnet as dg, torch
+        >>> mesh = dg.box((4, 4))
+        >>> true, guess = (dg.Problem(mesh, dg.PDE(diffusion=D), [], dt=0.1) for D in (0.03, 0.06))
+        >>> start = torch.tensor(mesh.points[:, :1]).cos()[None]  # [batch, node, field]
+        >>> data = dg.Corpus(dg.rollout(dg.Classical(), true, start, steps=10), None, None, 0.1, (0.0,))
+        >>> model = dg.DGNet(dg.DGNetConfig(decoder="none", calibrate=("diffusion",)), guess).double()
+        >>> _ = dg.fit(model, guess, data, data, dg.Recipe("short", (dg.Stage(4, 10, method="gauss-newton"),)))
+        >>> round(model.coefficients()["diffusion"], 3)  # a factor
+        0.5
     """
     parameters = parameter_groups(model, recipe)
     optimiser: torch.optim.Optimizer = torch.optim.Adam(parameters)

@@ -16,35 +16,61 @@ _LARGEST = 8192  # width or depth of a network
 
 @dataclass(frozen=True)
 class DGNetConfig:
-    """Every learned part by name; each can be switched off."""
+    """What a DGNet learns: every part by name; each can be switched off.
+
+    - `decoder`: structured (ours: no weights can make energy), edge (the paper's) or none
+    - `network`: a network of the mesh's geometry feeds the decoder
+    - `free`: plus one free number per edge and cell, for one fixed mesh
+    - `learn_mass`, `learn_source`, `learn_diffusion`, `learn_streamline`: parts of the structured decoder
+    - `learn_swirl`: divergence-free corrections of the transport; they and streamline diffusion see the direction of the flow
+    - `learn_start`: a filter of the initial state, for data whose start the mesh cannot resolve
+    - `early_steps`: that many first steps have a mass and diffusivities of their own, while a rough start smooths out
+    - `residual`: a small network corrects each new state (the paper's)
+    - `reaction`: known, learned or none
+    - `odd_reaction`: r(-u) = -r(u), a symmetry known beforehand
+    - `calibrate`: which of diffusion, decay, convection to fit, as factors on the given ones
+    - `regions`: calibrate diffusion and decay in each of the mesh's regions by itself
+    - `physics`: off for the paper's variant A
+    - `green`: off for the paper's variant D, a network that only sees what the operator gives
+    - `consistent`, `advection_form`: of a problem that has the usual ones (1, "galerkin"); one that has others must agree
+    - `edge_limit`: largest |L_neural| against the local physical operator, `edge` decoder
+    - `hidden`, `layers`: width and depth of the geometry network
+    - `residual_hidden`, `residual_layers`, `reaction_hidden`: of the other networks
+    - `reaction_table`: above 0, a learned reaction of one field is a table of so many intervals instead of a network
+    - `amp`: networks in bfloat16 (mixed precision); operators and solves never are
+
+        >>> import dgnet as dg
+        >>> small = dg.DGNetConfig(free=True, hidden=32, layers=2)
+        >>> paper = dg.DGNetConfig(decoder="edge", residual=True, consistent=0.0)
+    """
 
     decoder: str = "structured"
-    network: bool = True  # the geometry network feeds the decoder
-    free: bool = False  # plus one free number per edge and cell: for one fixed mesh
+    network: bool = True
+    free: bool = False
     learn_mass: bool = True
     learn_source: bool = True
     learn_diffusion: bool = True
     learn_streamline: bool = False
-    learn_swirl: bool = False  # divergence-free corrections of the transport; they and streamline diffusion see its direction
-    learn_start: bool = False  # filter of the initial state, for data whose start the mesh cannot resolve
-    early_steps: int = 0  # so many first steps have a mass and diffusivities of their own, while a rough start smooths out
+    learn_swirl: bool = False
+    learn_start: bool = False
+    early_steps: int = 0
     residual: bool = False
     reaction: str = "known"
-    odd_reaction: bool = False  # r(-u) = -r(u), a symmetry known beforehand
+    odd_reaction: bool = False
     calibrate: tuple[str, ...] = ()
-    regions: bool = False  # calibrate diffusion and decay in each of the mesh's regions by itself
-    physics: bool = True  # off: the paper's variant A
-    green: bool = True  # off: the paper's variant D, a network that only sees what the operator gives
-    consistent: float = 1.0  # these two hold for a problem that has the usual ones (1, "galerkin"); one that has others must agree
+    regions: bool = False
+    physics: bool = True
+    green: bool = True
+    consistent: float = 1.0
     advection_form: str = "galerkin"
-    edge_limit: float = 0.3  # |L_neural| against the local physical operator, `edge` decoder
+    edge_limit: float = 0.3
     hidden: int = 64
     layers: int = 3
     residual_hidden: int = 64
     residual_layers: int = 3
     reaction_hidden: int = 64
-    reaction_table: int = 0  # above 0: a learned reaction of one field is a table of so many intervals instead of a network
-    amp: bool = False  # networks in bfloat16 (mixed precision); operators and solves never are
+    reaction_table: int = 0
+    amp: bool = False
 
     def __post_init__(self) -> None:
         for value, known, what in ((self.decoder, DECODERS, "decoder"), (self.reaction, REACTIONS, "reaction")):

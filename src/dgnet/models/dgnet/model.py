@@ -78,9 +78,21 @@ class PreparedDGNet:
 
 
 class DGNet(LearnedModel[PreparedDGNet]):
-    """The model: a list of parts. Weights are for one kind of problem (dimension, fields) and, with `free`, for one mesh.
+    """The classical solver with learned corrections: a list of parts that all start at zero.
 
-    `extra`: parts of your own, which act after those of the configuration.
+    - `config`: which parts
+    - `problem`: the problem it is made for; weights are for one kind of problem (dimension, fields) and, with `free`, for one mesh
+    - `extra`: parts of your own, which act after those of the configuration
+
+    Untrained it is the classical solver, to rounding. What holds for any weights is in the module's docstring.
+
+        >>> import dgnet as dg, torch
+        >>> problem = dg.Problem(dg.box((4, 4)), dg.PDE(diffusion=0.1), [], dt=0.1)
+        >>> model = dg.DGNet(dg.DGNetConfig(hidden=8, layers=1), problem).double()
+        >>> u = torch.rand(1, 25, 1, dtype=torch.float64)
+        >>> with torch.no_grad():
+        ...     torch.allclose(dg.rollout(model, problem, u, steps=3), dg.rollout(dg.Classical(), problem, u, steps=3))
+        True
     """
 
     def __init__(self, config: DGNetConfig, problem: Discretisation, extra: Sequence[Part] = ()) -> None:
