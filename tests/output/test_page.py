@@ -138,7 +138,7 @@ def test_page_of_a_scenario(data: Path, tmp_path: Path, monkeypatch: pytest.Monk
     rival = min(result["scores"][n]["rne_from_offset"] for n in ("classical_consistent", "classical_lumped"))
     assert page._percent(own) in found.words and page._percent(rival) in found.words
     ratio = rival / own
-    word = "smaller error" if ratio >= 1.05 else "No better, no worse" if ratio > 0.95 else "larger error"
+    word = "smaller error" if ratio >= 1.05 else "Same error" if ratio > 0.95 else "larger error"
     assert word in found.words
     for needed in ("Laser heat treatment of a plate", "adds a bounded amount in each step", "source stencil", "residual network",
                    "482 nodes", "2 training trajectories", "--leave-one-out", "measured from 298.15"):
@@ -151,7 +151,7 @@ def test_page_of_a_scenario(data: Path, tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(page, "study", None)
     assert "spectrum" in page._stability(run, corpus, folder / "page")
     monkeypatch.setattr(page, "LARGE", 10)
-    assert "left to <code>dgnet analyse" in page._stability(run, corpus, folder / "page")
+    assert "run <code>dgnet analyse" in page._stability(run, corpus, folder / "page")
 
 
 def test_page_of_a_baseline(data: Path, tmp_path: Path) -> None:
@@ -199,11 +199,11 @@ def test_page_of_a_project_names_coefficients_with_units(tmp_path: Path, monkeyp
     assert rows["convective exchange"].value == "0.32 m/s (given: 0.4)"
     for row in rows.values():
         assert f"{row.factor:.4g} ×" in found.words and row.value in found.words
-    assert "reaction.csv" in found.words and "not part of this verdict" in found.words
-    assert "was not told the reaction and the calibrated diffusion and the calibrated convection" in found.words
+    assert "reaction.csv" in found.words and "does not include the reaction" in found.words
+    assert "does not know the reaction and the calibrated diffusion and the calibrated convection" in found.words
     result = scoring.evaluate(run, run.data)[0]
-    assert f"Told what was found, its error is {page._percent(result['told']['rne_from_offset'])}" in found.words
-    assert scoring.TOLD in found.words and "were not told the reaction" in scoring.table(result)
+    assert f"With the values found, its error is {page._percent(result['told']['rne_from_offset'])}" in found.words
+    assert scoring.TOLD in found.words and "do not know the reaction" in scoring.table(result)
     head = (folder / "page" / "reaction.csv").read_text().splitlines()[0]
     assert head == "T [K],r [K/s],standard deviation of r [K/s],share of training states"
     assert (folder / "page" / "reaction.png").exists() and len(found.images) == 6  # one test trajectory: no worst, but the reaction

@@ -123,7 +123,7 @@ def test_calibration_is_found_and_said(tmp_path: Path, monkeypatch: pytest.Monke
     found, bar, text = told["coefficients"]["diffusion"], told["error_bars"]["diffusion"], capsys.readouterr().out
     assert found == pytest.approx(1.2, rel=0.02) and f"diffusion: {found:.4g} times" in text and "bias of the mesh" in text
     assert abs(np.log(bar["best"] / 1.2)) < bar["error"] and bar["factor"] == found
-    assert "(which was not told the calibrated diffusion)" in text
+    assert "(which does not know the calibrated diffusion)" in text
     run = Run.open(tmp_path / "run")
     assert (tmp_path / "run" / "coefficients.json").is_file() and asdict(error_bars(run)["diffusion"]) == bar
     (tmp_path / "run" / "coefficients.json").write_text("{}")  # made again

@@ -129,7 +129,7 @@ def tell_training(what: str, model: str, progress: Any, json_path: Path | None, 
 
     `untold` is what the classical solver beside it did not know; `values` are the coefficients with their units.
     """
-    rival = f" (which was not told {' and '.join(untold)})" if untold else ""
+    rival = f" (which does not know {' and '.join(untold)})" if untold else ""
     verdict = "below" if progress.best < progress.classical else "NOT below"
     learned = progress.best_iteration > 0
     write_json(json_path, {"validation": progress.best, "classical": progress.classical, "iterations": progress.iteration,

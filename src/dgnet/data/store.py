@@ -1,7 +1,7 @@
 """Data sets on disk: HDF5, described in docs/data-format.md.
 
 A file appears under its name only when it is whole. Numbers are stored in single precision: rounding (6e-8 relative)
-lies three orders below the error of any solver judged on them, and paper-size sets are gigabytes. No time stamps and a
+lies three orders below the error of any solver compared with them, and paper-size sets are gigabytes. No time stamps and a
 fixed file-format version, so that equal data give equal bytes. Checksums (`digests`) are written along and verified.
 """
 

@@ -1,4 +1,4 @@
-"""What a simulation leaves behind: one trajectory, and a batch of them as tensors."""
+"""One trajectory as NumPy arrays, and a batch of trajectories as tensors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SPLITS = ("train", "test")
 
 @dataclass(frozen=True, eq=False)
 class Trajectory:
-    """States at the coarse nodes and what drove them; axes [time, node, field].
+    """States at the nodes, with source and flow; axes [time, node, field].
 
     `source` holds f at the stored times, `source_average` its mean over each step (the Duhamel term); both are None
     where the equation has no source. `velocity` is the given flow where it changes in time. Instead of its own velocity

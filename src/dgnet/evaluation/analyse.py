@@ -1,4 +1,4 @@
-"""Theory as checks (paper, Appendix on the neural correction): what was learned, as an operator, beside what it corrects.
+"""Checks of the theory (paper, Appendix on the neural correction): the learned operator beside the classical one.
 
     L_physics = -M^-1 K            classical mass and stiffness
     L         = -M'^-1 K'          learned ones;   L_neural = L - L_physics
@@ -220,7 +220,7 @@ def difference_norm(a: Pencil, b: Pencil) -> float:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of two operators and of what lies between them."""
+    """Sizes of two operators and of their difference."""
 
     frobenius: tuple[float, float]  # L_physics, L_neural
     largest: tuple[float, float]
@@ -254,7 +254,7 @@ def sizes(a: Pencil, b: Pencil, probes: int = 200) -> Sizes:
 
 @dataclass(frozen=True, eq=False)
 class FieldStudy:
-    """The two operators of one field, and what was found about them."""
+    """The two operators of one field and their properties."""
 
     name: str
     free: np.ndarray  # degrees of freedom
@@ -280,7 +280,7 @@ class Consistency:
 
 @dataclass(frozen=True, eq=False)
 class Study:
-    """Everything that `study` finds; `numbers()` for JSON, `output.operators.draw` for pictures."""
+    """The result of `study`; `numbers()` for JSON, `output.operators.draw` for pictures."""
 
     problem: Discretisation
     fields: list[FieldStudy]

@@ -1,4 +1,4 @@
-"""Test trajectories, once: DGNet beside the classical solvers on the same mesh and step."""
+"""Scores of a run on test trajectories, beside the classical solvers on the same mesh and step."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from dgnet.scoring.metrics import error_ratio
 from dgnet.training.run import Run
 
 Tensor = torch.Tensor
-TOLD = "classical, told what was found"
+TOLD = "classical with the values found"
 """Name of the row of the solver that `told` makes."""
 _SHOWN = ("mse", "rne", "rne_from_offset", "rne_final")
 
 
 def untold(run: Run) -> list[str]:
-    """What the model found out about the physics and the classical solvers beside it were not told, in words."""
+    """Names of the terms that the model learned about the physics and that the classical solvers do not know."""
     if not isinstance(run.model, DGNet):
         return []
     c = run.model.config
@@ -34,7 +34,7 @@ def untold(run: Run) -> list[str]:
 
 
 def told(model: DGNet) -> DGNet:
-    """The classical solver that is told what the model found: its reaction and its coefficients, and nothing else of it."""
+    """The classical solver with the reaction and the coefficients that the model found, without its other learned parts."""
     return model.keeping(Calibration, Reaction, EndToEnd)
 
 
@@ -86,5 +86,5 @@ def table(result: dict[str, Any]) -> str:
     lines += [line for note in [*failures(result), *result["notes"]] for line in ("", note)]
     if result.get("untold"):
         what = " and ".join(result["untold"])
-        lines += ["", f"The classical solvers were not told {what}; the one that was has what the model found."]
+        lines += ["", f"The classical solvers do not know {what}. The row \"{TOLD}\" uses the values that the model found."]
     return "\n".join(lines)

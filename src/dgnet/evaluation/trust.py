@@ -1,8 +1,8 @@
 """How far a trained run can be trusted: the range of its training data, and its error on trajectories left out of training.
 
-A surrogate answers for what resembles its data. `training_range` says what that was (states, gradients, sources), `Guard` follows
+A surrogate can be trusted near its data. `training_range` measures them (states, gradients, sources), `Guard` follows
 a rollout and says in one sentence where it leaves that range, and `leave_one_out` trains the run again without each of its training
-trajectories and scores it on the one that was missing: the error to expect of a trajectory it has not seen.
+trajectories and scores it on the one that was missing: the error to expect on a new trajectory.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def measure_range(data: Dataset, numbers: Sequence[int]) -> TrainingRange:
 
 
 def training_range(run: Run, keep: bool = True) -> TrainingRange | None:
-    """RUN/range.json; where it is missing it is measured from the run's data set and kept. None where that is gone, too."""
+    """RUN/range.json; where it is missing it is measured from the run's data set and kept. None if that is missing as well."""
     path = run.folder / "range.json"
     if path.exists():
         try:
@@ -271,7 +271,7 @@ def sentence(findings: Sequence[dict[str, Any]], units: Units | None = None) -> 
             parts.append(f"{name} goes {word} {value:.4g}{unit} ({when}), training had {had[0]:.4g} to {had[1]:.4g}{unit}, "
                          f"{_percent(beyond)} of that width beyond")
         elif found["what"] == "gradient":
-            more = "which training never had" if beyond is None else f"{1 + beyond:.2g} times the steepest in training"
+            more = "training had no gradient" if beyond is None else f"{1 + beyond:.2g} times the steepest in training"
             parts.append(f"gradients of {name} reach {value:.3g} ({when}), {more}")
         elif found["what"] == "extent":
             parts.append(f"the source of {name} is {1 + beyond:.2g} times narrower than any in training ({when})")
@@ -315,7 +315,7 @@ def leave_one_out(run: Run, *, budget: float | None = None, device: str = "cpu",
     """Train again without each training trajectory, score on it; the result is kept as RUN/trust.json.
 
     `budget` seconds for all of it together; without one every fold has as long as the run itself took. A fold that is finished is
-    not done again, one that was interrupted goes on.
+    not done again, an interrupted one is resumed.
     """
     settings, scenario = run.settings, run.case
     config = config_of(run.folder, settings.model)
@@ -376,7 +376,7 @@ def config_of(folder: Path, model: str) -> Any:
 
 
 def _plan(run: Run, trajectories: int, steps: int) -> Recipe | None:
-    """The run's own recipe for so many trajectories; None: the one that `train` takes by itself."""
+    """The run's own recipe for this number of trajectories; None: the default of `train`."""
     settings = run.settings
     if settings.model != "dgnet" or settings.recipe != "own":
         return None
@@ -430,7 +430,7 @@ def _read_json(path: Path) -> dict[str, Any] | None:
 
 
 def read_trust(folder: Path) -> dict[str, Any] | None:
-    """What `leave_one_out` kept."""
+    """The stored result of `leave_one_out`."""
     found = _read_json(folder / "trust.json")
     return found and found | {key: math.inf for key in ("mean", "worst", "classical_mean") if found.get(key) is None}
 

@@ -1,4 +1,4 @@
-"""Ways to apply G = A^-1, behind one pair of verbs: prepare a matrix, then solve with it or with its transpose.
+"""Methods that apply G = A^-1, with one interface: prepare a matrix, then solve with it or with its transpose.
 
     lu         SciPy SuperLU in float64, factor once (the paper's way); on CUDA the solve runs on the host
     cholesky   cholespy (extra `cholesky`), for symmetric positive definite matrices on the CPU

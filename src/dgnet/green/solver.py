@@ -177,7 +177,7 @@ def _aligned(A: EdgeMatrix) -> EdgeMatrix:
 
 @dataclass(frozen=True, eq=False)
 class Operators:
-    """What a step is made of. The classical ones come from a `Discretisation`; a learned model puts in its own."""
+    """The matrices and rates of a step. The classical ones come from a `Discretisation`; a learned model replaces them."""
 
     mass: EdgeMatrix  # [b, f, nnz], symmetric positive definite
     source: EdgeMatrix  # turns f into a load: the plain mass, unless it is learned

@@ -97,15 +97,15 @@ def _head(run: Run, result: dict[str, Any]) -> str:
     own, best, rival = _three(result)
     ratio = best / own if own > 0 else math.inf
     if not math.isfinite(own):
-        mood, word, text = "bad", "Unstable", "Its rollouts leave the numbers a computer can hold."
+        mood, word, text = "bad", "Unstable", "Its rollouts are not finite."
     elif ratio >= 1.05:
         mood, word = "good", f"{_short(ratio)}× smaller error"
         text = f"than the better classical solver ({escape(LABELS.get(rival, rival))}) on the same mesh and time step."
     elif ratio > 0.95:
-        mood, word, text = "even", "No better, no worse", "than the classical solver on the same mesh and time step."
+        mood, word, text = "even", "Same error", "as the classical solver on the same mesh and time step."
     else:
         mood, word = "bad", f"{_short(1 / ratio)}× larger error"
-        text = "than the classical solver on the same mesh and time step: use that one, or train longer and on more data."
+        text = "than the classical solver on the same mesh and time step: use that solver, or train longer and on more data."
     text += _untold(result, own)
     offset = [f"{v:g}" for v in run.case.offsets]
     from_ = f", measured from {', '.join(offset)}" if any(run.case.offsets) else ""
@@ -121,17 +121,17 @@ def _head(run: Run, result: dict[str, Any]) -> str:
 
 
 def _untold(result: dict[str, Any], own: float) -> str:
-    """What the rival of the headline was not told, and how one compares that was."""
+    """What the classical solver of the headline does not know, and its error with the values that the model found."""
     if not result.get("untold"):
         return ""
-    text = f" That solver was not told {escape(' and '.join(result['untold']))}, which this model found in its training data."
+    text = f" That solver does not know {escape(' and '.join(result['untold']))}, which this model found in its training data."
     known = result["told"]["rne_from_offset"]
     if not math.isfinite(known):
-        return text + " Told what was found, it blows up."
+        return text + " With the values found, it blows up."
     ratio = known / own if own > 0 else math.inf
-    word = "no better and no worse" if 0.95 < ratio < 1.05 else (
+    word = "the same" if 0.95 < ratio < 1.05 else (
         f"{_short(ratio)}× larger" if ratio >= 1 else f"{_short(1 / ratio)}× smaller")
-    return f"{text} Told what was found, its error is {_percent(known)}, {word}{'' if 'no ' in word else ' than this one'}."
+    return f"{text} With the values found, its error is {_percent(known)}, {word}{'' if word == 'the same' else ' than this one'}."
 
 
 def _scores(run: Run, result: dict[str, Any]) -> str:
@@ -179,7 +179,7 @@ def _trajectories(result: dict[str, Any], run: Run, figures: Sequence[Path]) -> 
 
 def _map(figures: Sequence[Path]) -> str:
     shown = "".join(_image([path], path.stem) for path in figures if path.stem.startswith("error-map"))
-    return ("<section><h2>Where the error lives</h2><p>Root mean square over all trajectories and times at every node, one scale "
+    return ("<section><h2>Map of the error</h2><p>Root mean square over all trajectories and times at every node, one scale "
             f"for all solvers.</p>{shown}</section>")
 
 
@@ -187,23 +187,23 @@ def _stability(run: Run, data: Corpus, folder: Path) -> str:
     head = "<section><h2>Stability</h2>"
     model = run.model
     if not isinstance(model, DGNet):
-        return (f"{head}<p>{escape(_name(run))} has no operator whose spectrum could be looked at: that its rollouts stay bounded "
-                "is seen on the trajectories above, and promised by nothing.</p></section>")
+        return (f"{head}<p>{escape(_name(run))} has no operator and so no spectrum. There is no proof that its rollouts stay "
+                "bounded.</p></section>")
     if not model.config.green:
-        return f"{head}<p>This variant does not solve with its operator, so there is no spectrum to look at.</p></section>"
+        return f"{head}<p>This variant does not solve with its operator, so it has no spectrum.</p></section>"
     flow = None if data.velocity is None else data.velocity[:1].cpu()
     problem = replace(data, velocity=flow).problem(base_problem(run.case, "cpu"))
     proof = ""
     if model.config.residual:
-        proof = "<p>The residual network adds a bounded amount in each step; that it never adds up is promised by nothing.</p>"
+        proof = "<p>The residual network adds a bounded amount in each step; there is no proof that the sum stays bounded.</p>"
     elif model.config.structured and problem.pde.velocity is None:
-        proof = ("<p>Stable by construction: without a source and a reaction the energy ‖u‖<sub>M</sub> cannot grow, whatever the "
-                 "weights are.</p>")
+        proof = ("<p>Stable by construction: without a source and a reaction the energy ‖u‖<sub>M</sub> cannot grow, for any "
+                 "weights.</p>")
     elif model.config.structured:
-        proof = ("<p>What was learned makes no energy: mass and diffusion keep their signs for any weights. What a flow brings in "
-                 "through the boundary, and in the Galerkin form its divergence on the mesh, can.</p>")
+        proof = ("<p>The learned parts create no energy: mass and diffusion keep their signs for any weights. Inflow through the "
+                 "boundary and, in the Galerkin form, the divergence of the flow on the mesh can create energy.</p>")
     if problem.n > LARGE:
-        return f"{head}{proof}<p>The spectrum of {problem.n:,} nodes is left to <code>dgnet analyse</code>.</p></section>"
+        return f"{head}{proof}<p>The mesh is too large for a spectrum here: run <code>dgnet analyse</code>.</p></section>"
     numbers = _spectrum(run, problem, folder)
     rows = ""
     for name, f in numbers["fields"].items():
@@ -219,9 +219,9 @@ def _stability(run: Run, data: Corpus, folder: Path) -> str:
     words = [f"{'Every' if numbers['complete_spectrum'] else 'Of part of the spectrum, every'} eigenvalue of the learned operator "
              "lies on the stable side." if stable else "An eigenvalue lies right of the red line: rollouts can blow up."]
     if reaction:
-        words.append("The reaction is not part of this verdict.")
+        words.append("This does not include the reaction.")
     if callable(problem.pde.velocity):
-        words.append("The flow changes in time; this is its first moment.")
+        words.append("The flow changes in time; this is the spectrum at the start.")
     return f"{head}{proof}<p>{' '.join(words)}</p>{table}{_image([folder / 'spectrum.png'], 'spectrum')}</section>"
 
 
@@ -293,13 +293,13 @@ def _learned(run: Run, data: Corpus, folder: Path) -> str:
     if found:
         rows = "".join(f"<tr><td>{escape(c.name)}</td><td><b>{c.factor:.4g} ×</b> given</td><td>{escape(c.value) or '–'}</td>"
                        f"<td>{c.meaning}</td><td>{escape(c.bar)}</td></tr>" for c in found)
-        parts.append("<table><tr><th>coefficient</th><th>learned</th><th>value</th><th>it is</th><th>factor, error bar</th></tr>"
+        parts.append("<table><tr><th>coefficient</th><th>learned</th><th>value</th><th>meaning</th><th>factor, error bar</th></tr>"
                      f"{rows}</table>")
     else:
-        parts.append("<p>No coefficient was to be calibrated: those of the equation are the given ones.</p>")
+        parts.append("<p>No coefficient was calibrated.</p>")
     rows = "".join(f"<tr><td>{name}</td><td>{size}</td><td>{meaning}</td></tr>" for name, size, meaning in corrections(run, data))
     if rows:
-        parts.append(f"<table><tr><th>correction</th><th>size</th><th>it is</th></tr>{rows}</table>")
+        parts.append(f"<table><tr><th>correction</th><th>size</th><th>meaning</th></tr>{rows}</table>")
     if model.config.reaction == "learned" and model.fields == 1:
         _draw_reaction(folder / "reaction.png", run, data)
         parts.append(_reaction_words(run, folder) + _image([folder / "reaction.png"], "reaction"))
@@ -321,13 +321,13 @@ def corrections(run: Run, data: Corpus) -> list[tuple[str, str, str]]:
         p, ops = state.solver.problem, state.solver.operators
         rows = []
         if c.green and c.structured and c.learn_mass:
-            rows.append(("mass", _share(ops.mass, p.mass), "how nodal values stand for the field between the nodes; constants and "
-                         "the total stay as they are"))
+            rows.append(("mass", _share(ops.mass, p.mass), "how values at nodes represent the field between them; constants and "
+                         "the total are preserved"))
         if c.green and c.structured and c.learn_source:
-            rows.append(("source stencil", _share(ops.source, p.source_mass), "how a node gathers a source the mesh hardly sees"))
+            rows.append(("source stencil", _share(ops.source, p.source_mass), "how a node gathers a narrow source"))
         if c.green and ((c.structured and (c.learn_diffusion or c.learn_streamline)) or c.decoder == "edge" or c.calibrate):
             what = "calibration included" if c.calibrate else "diffusion, advection and boundaries"
-            rows.append(("stiffness", _share(ops.stiffness(begin), p.stiffness(begin)), f"how neighbours exchange; {what}"))
+            rows.append(("stiffness", _share(ops.stiffness(begin), p.stiffness(begin)), f"exchange between neighbours; {what}"))
         steps = sorted({round(k) for k in np.linspace(1, one.steps - 1, 6)} & set(range(one.steps)))
         change = torch.stack([one.state[:, k + 1] - one.state[:, k] for k in steps]).square().mean().sqrt().clamp(min=1e-30)
         if c.residual and c.green:
@@ -337,7 +337,7 @@ def corrections(run: Run, data: Corpus) -> list[tuple[str, str, str]]:
                 u, t = one.state[:, k], begin + k * p.dt
                 gaps.append(model.step(state, u, f, t, model.first_steps) - state.solver.step(u, f, t))
             size = torch.stack(gaps).square().mean().sqrt() / change
-            rows.append(("residual network", f"{float(size):.2g} of a step's change", "what no operator explains"))
+            rows.append(("residual network", f"{float(size):.2g} of a step's change", "the rest that no operator explains"))
         if c.reaction == "learned" and ops.reaction is not None:
             r = torch.stack([p.dt / model.capacity * ops.reaction(one.state[:, k]) for k in steps]).square().mean().sqrt() / change
             rows.append(("reaction", f"{float(r):.2g} of a step's change", "production as a function of the local state"))
@@ -412,21 +412,21 @@ def _draw_reaction(path: Path, run: Run, data: Corpus) -> None:
 def _trust(run: Run, known: TrainingRange | None, left: list[dict[str, Any]] | None, trials: dict[str, Any] | None) -> str:
     parts = ["<section><h2>How far to trust it</h2>"]
     if trials is None:
-        parts.append("<p>Not asked yet: <code>dgnet evaluate RUN --leave-one-out</code> trains again without each training "
-                     "trajectory and says what error to expect of one that it has not seen.</p>")
+        parts.append("<p>Not measured yet: <code>dgnet evaluate RUN --leave-one-out</code> trains again without each training "
+                     "trajectory and measures the error on it.</p>")
     else:
         wins = f"below the classical solver's in {trials['below_classical']} of {trials['trajectories']}"
-        parts.append(f"<p>Of a trajectory that it has not seen, expect an error of about <b>{_percent(trials['mean'])}</b> (worst "
+        parts.append(f"<p>For a new trajectory, expect an error of about <b>{_percent(trials['mean'])}</b> (worst "
                      f"of {trials['trajectories']} trials {_percent(trials['worst'])}; classical "
                      f"{_percent(trials['classical_mean'])}); {wins}. Each trial left one training trajectory out.</p>")
         rows = "".join(f"<tr><td>{f['trajectory']}</td><td>{_percent(f['rne'])}</td><td>{_percent(f['classical'])}</td>"
                        f"<td>{f['seconds']:.0f} s</td></tr>" for f in trials["folds"])
         parts.append(f"<table><tr><th>left out</th><th>RNE on it</th><th>classical</th><th>training</th></tr>{rows}</table>")
     if known is None:
-        parts.append("<p>The range of its training data is not known: the data set is gone.</p></section>")
+        parts.append("<p>The range of the training data is not known: the data set is missing.</p></section>")
         return "".join(parts)
     seen = _count(known.trajectories, "training trajectory", "training trajectories")
-    parts.append(f"<p>It answers for what resembles its {seen}. A rollout that leaves this range says so.</p>")
+    parts.append(f"<p>It was trained on {seen} in the range below. A rollout that leaves this range says so.</p>")
     rows = ""
     for i, name in enumerate(known.fields):
         s = known.states[i]
@@ -442,7 +442,7 @@ def _trust(run: Run, known: TrainingRange | None, left: list[dict[str, Any]] | N
     parts.append(f"<table>{head}{rows}</table>")
     warning = sentence(left or [], run.case.units)
     if warning is None:
-        parts.append('<p class="note good">The rollouts of this page stay within it.</p></section>')
+        parts.append('<p class="note good">The rollouts of this page stay within this range.</p></section>')
     else:
         parts.append(f'<p class="note even">{escape(warning.replace("This leaves", "Rollouts of this page leave"))}</p></section>')
     return "".join(parts)
@@ -453,12 +453,13 @@ def _origin(run: Run, result: dict[str, Any]) -> str:
     mesh = run.case.mesh
     cells = f"{mesh.n_nodes:,} nodes, {mesh.n_cells:,} {'triangles' if mesh.dim == 2 else 'tetrahedra'}"
     rows = [("run", run.folder.name), ("data", Path(s.data).name), ("truth", s.truth), ("mesh", cells),
-            ("time", f"{run.case.steps} steps of {run.case.dt:g}"), ("recipe", f"{s.recipe}, seed {s.seed}"),
+            ("time", f"{run.case.steps} steps of {run.case.dt:g} {run.case.units.time}".rstrip()),
+            ("recipe", f"{s.recipe}, seed {s.seed}"),
             ("weights", f"{result['parameters']:,}"), ("dgnet", __version__)]
     table = "".join(f"<tr><td>{k}</td><td>{escape(str(v))}</td></tr>" for k, v in rows)
     history = run.folder / "history.png"
     shown = _image([history], "history") if history.exists() else ""
-    return f'<section><h2>Where this comes from</h2><table class="plain">{table}</table>{shown}</section>'
+    return f'<section><h2>Origin</h2><table class="plain">{table}</table>{shown}</section>'
 
 
 # ---------------------------------------------------------------------- words and pieces

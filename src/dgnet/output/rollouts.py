@@ -1,8 +1,8 @@
-"""`dgnet rollout`: a trained run for a source and a start of one's own, its states streamed to disk.
+"""`dgnet rollout`: a trained run with a new source and start; its states are written to disk step by step.
 
 Sources come in whatever data come in (`drives`) or from a stored trajectory. Neither the states nor long sources are held in
 memory: states go to HDF5 (docs/data-format.md, one trajectory) as they are made, a source is averaged block by block, and files for
-other programs are written from what is on disk. A rollout that was killed goes on where its last checkpoint is (`Store`).
+other programs are written from what is on disk. A rollout that was interrupted resumes from its last checkpoint (`Store`).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ GIF_FRAMES, MP4_FRAMES, SNAPSHOTS = 60, 240, 5  # at most
 class Driven(Continued[Any]):
     """A model that fetches its source block by block, and may begin in the middle of a rollout: at step `first` of `steps`.
 
-    Blocks lie at fixed places and the backend is chosen for the whole rollout, so that one that goes on after an interruption does
+    Blocks lie at fixed places and the backend is chosen for the whole rollout, so that a resumed rollout does
     the same arithmetic as one that was never interrupted. `seen` is told of every block.
     """
 
@@ -143,11 +143,11 @@ def roll_out(folder: Path, *, source: Path | str | None = None, trajectory: int 
              xdmf: Path | None = None, gif: Path | None = None, mp4: Path | None = None, png: Path | None = None, every: int = 1,
              device: str = "cpu", report: Report | None = None, sink: Sink | None = None, run: Run | None = None,
              dt: float | None = None, mesh: Path | None = None) -> dict[str, Any]:
-    """Roll out a run; returns figures for a person and for JSON. `run` is that of the folder where it is already open.
+    """Roll out a run; returns figures for a person and for JSON. `run`: the opened run of the folder, if there is one.
 
     `trajectory` (its number in the data file) gives start, flow and source; `source` and `initial` replace what they name. Without
     a start, every field begins at the case's offset (an ambient temperature, or zero). Files get every `every`-th state; all
-    but HDF5, whose times are even, also the last one. Killed, the same call goes on. `sink` also gets every state that is made.
+    but HDF5, whose times are even, also the last one. If interrupted, the same call resumes. `sink` also gets every state.
     `dt` and `mesh` are another time step and the file of another mesh, where the model allows it (`elsewhere`).
     """
     if source is None and trajectory is None and initial is None:
@@ -320,17 +320,17 @@ def summary(result: dict[str, Any]) -> str:
     if result["warning"] is not None:
         lines.append(f"  {result['warning']}")
     elif result["left_range"] is None:
-        lines.append("  The range of the training data is not known: the run's data set is gone.")
+        lines.append("  The range of the training data is not known: the run's data set is missing.")
     lines += [f"  {note}" for note in result["notes"]]
     return "\n".join([*lines, *(result[f.name] for f in fields(Outputs) if result[f.name] is not None)])
 
 
 class Watch:
-    """Range of every field beside that of the training data, a check that numbers stay finite, the error against a stored truth."""
+    """Follows a rollout: range of every field, finite numbers, the training range, the error against a stored truth."""
 
     def __init__(self, case: Case, stored: Dataset | None, number: int, steps: int, guard: Guard | None = None,
                  ratio: float = 1.0) -> None:
-        self.ratio = ratio  # step of the rollout over that of what is stored: they are compared where their times meet
+        self.ratio = ratio  # step of the rollout over the stored step; states are compared at common times
         self.guard, self.stride = guard, max(1, steps // 200)  # gradients are looked at 200 times
         width = len(case.pde.fields)
         self.low, self.high = np.full(width, math.inf), np.full(width, -math.inf)
@@ -364,7 +364,7 @@ class Watch:
             self.guard.sources(first, rows)
 
     def memory(self) -> dict[str, np.ndarray]:
-        """What a rollout that goes on needs to know of its beginning."""
+        """Numbers that a resumed rollout needs from its first part."""
         return {"low": self.low, "high": self.high, "sums": np.array([self.error, self.size]),
                 "guard": np.empty(0) if self.guard is None else self.guard.memory}
 

@@ -2,7 +2,7 @@
 
 First the show: one unseen trajectory of the scenario laser-heat on the mesh of the paper with the classical solver. Then the main
 job on the small mesh: data, training, and test trajectories whose lasers move in ways that training never saw, DGNet beside
-the classical solvers. Run again, finished data and a finished training are used as they are; an interrupted one goes on.
+the classical solvers. A second run uses finished data and a finished training, and resumes an interrupted one.
 """
 
 from __future__ import annotations

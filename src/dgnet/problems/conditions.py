@@ -1,4 +1,4 @@
-"""Boundary conditions on named boundaries. What is not named has no flux.
+"""Boundary conditions on named boundaries. Boundaries without a condition are insulated (zero flux).
 
 Values are numbers or functions value(x, t) of points x [n, d] (float64 tensor) and a time t (float), returning [n].
 `field` restricts a condition to one field; None means all of them.

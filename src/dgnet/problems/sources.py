@@ -1,4 +1,4 @@
-"""Sources f(x, t): functions first. What a solver sees, step averages or samples, is derived from them.
+"""Sources f(x, t) as functions. Solvers use their step averages or samples.
 
 A source is any callable f(x, t) with points x [N, d] and times t [T] that returns [B, T, N, F]: one value per
 trajectory of a batch (B = 1 for a single one), time, node and field.

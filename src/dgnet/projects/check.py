@@ -1,4 +1,4 @@
-"""`dgnet check`: what dgnet understands of a project, and what is to be expected of it, before any training.
+"""`dgnet check`: mesh, equation, data and the error of the classical solver, before any training.
 
 Every item has a verdict: `ok`, `note` (worth knowing) or `warn` (probably not what you want), a sentence, and its numbers.
 """

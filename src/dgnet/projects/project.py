@@ -1,4 +1,4 @@
-"""A project: a user's own problem as a case, its data, and what is wished of the training."""
+"""A project: a user's own problem as a case, its data, and settings of the training."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _LAYOUT = 1  # of what the import writes; raise it to import everything anew
 
 @dataclass(frozen=True, eq=False)
 class Project:
-    """A user's own problem. `case` and `data` are what training, evaluation and rollouts work with."""
+    """A user's own problem. Training, evaluation and rollouts use `case` and `data`."""
 
     case: Case
     data: Path

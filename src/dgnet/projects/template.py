@@ -35,18 +35,18 @@ SPACING = 0.012
 CHUNK = 4  # trajectories that the reference solver does at once
 
 PROBLEM = """\
-# A problem of your own: what is known about it, what is to be learned, and the simulations to learn from.
-#   dgnet check .             what dgnet understands, and how good the classical solver is
-#   dgnet train . --out RUN   learn a surrogate;   dgnet evaluate RUN   judge it on the test trajectories
-#   dgnet rollout RUN --source spots.csv --vtk out.pvd     use it for a source it never saw
-# Numbers are in the units below; "14 mm2/s" converts. All keys: docs/problem-files.md.
+# A problem folder: mesh, equation, boundaries and the simulations to learn from.
+#   dgnet check .             check mesh, equation and data; error of the classical solver
+#   dgnet train . --out RUN   train a surrogate;   dgnet evaluate RUN   score it on the test trajectories
+#   dgnet rollout RUN --source spots.csv --vtk out.pvd     simulate a new source
+# Numbers are in the units below; "14 mm2/s" is converted. All keys: docs/problem-files.md.
 
 [problem]
 name = "plate"
 title = "Moving heat spot on an L-shaped aluminium plate"
 fields = ["T"]
 dt = 0.25                      # s, the step of the data and of the surrogate
-offset = { T = 293.15 }        # ambient: what relative errors are measured from, and where a rollout starts
+offset = { T = 293.15 }        # ambient: relative errors are measured from it, and a rollout starts with it
 
 [units]
 length = "m"
@@ -61,11 +61,11 @@ file = "plate.msh"             # any mesh of triangles or tetrahedra that meshio
 # arms = [0.08, 0.1]
 # spacing = 0.012
 # holes = [{ centre = [0.05, 0.15], radius = 0.02 }]
-# names for parts that have none yet:
+# names for unnamed parts:
 # boundaries.foot = { y = 0.0 }
 # regions.weld = { x = [0.09, 0.11] }
 
-# dT/dt = div(D grad T) - v . grad T - k T + r(T) + f; what is not given is not there
+# dT/dt = div(D grad T) - v . grad T - k T + r(T) + f; omitted terms are zero
 [pde]
 diffusion = "97 mm2/s"         # a number, a tensor [[..], [..]], { function = "NAME" }, or one value per region: see below
 # Heat in several materials: give density = "2700 kg/m3", capacity = "900 J/kg/K" and conductivity = "237 W/m/K" instead, each one
@@ -79,35 +79,36 @@ diffusion = "97 mm2/s"         # a number, a tensor [[..], [..]], { function = "
 # weld = "60 mm2/s"
 # elsewhere = "97 mm2/s"
 
-# What no [[boundary]] names lets nothing through. "boundary" is all of it; this mesh has bottom, right, inner, top, left, hole-1.
+# Boundaries without a condition are insulated (zero flux). "boundary" is the whole boundary; this mesh has bottom, right, inner,
+# top, left, hole-1.
 [[boundary]]
 name = "boundary"
 kind = "robin"                 # -D dT/dn = coefficient (T - ambient); or dirichlet, neumann, periodic
 coefficient = "0.02 mm/s"      # heat transfer coefficient over density times heat capacity
 ambient = 293.15
 
-# Simulations or measurements: .npz, .h5, .pvd, .xdmf, .vtu, .csv of sensors. `*` in source is what it is in file.
+# Simulations or measurements: .npz, .h5, .pvd, .xdmf, .vtu, .csv of sensors. `*` in source stands for the same text as in file.
 [[data]]
 file = "runs/train-*.npz"
 split = "train"
 source = "runs/train-*.csv"    # moving spots; or { function = "NAME" }, "file" (samples in the data), "none"
 
 [[data]]
-file = "runs/test-*.npz"       # never used in training; at least one makes the judgement honest
+file = "runs/test-*.npz"       # never used in training; give at least one
 split = "test"
 source = "runs/test-*.csv"
 
 [training]
 minutes = 0.75                 # at most, on one CPU core; larger meshes need more
 
-# [model]                      # settings of DGNet, for those who know them
+# [model]                      # settings of DGNet, for experts
 # hidden = 32
 """
 
 PHYSICS = '''\
 """Functions that problem.toml may name: { function = "NAME" }. Points x are torch tensors [n, d], t is a number.
 
-This file is run only where problem.toml names one of its functions. Nothing here is used by the example as it stands.
+This file is executed only if problem.toml names one of its functions. The example does not use it.
 """
 
 import torch

@@ -76,7 +76,7 @@ class PDESpec:
 
     @property
     def heat(self) -> bool:
-        """The equation counts energy: a capacity is given."""
+        """Whether the equation balances energy: a capacity is given."""
         return bool(self.capacity)
 
 
@@ -114,7 +114,7 @@ class SeriesSpec:
 
 @dataclass(frozen=True)
 class Training:
-    """Changes of the recipe; zero and empty mean: as the recipe has it."""
+    """Changes of the recipe; zero or empty: the recipe's own value."""
 
     minutes: float = 5.0
     windows: tuple[int, ...] = ()  # lengths of the stages' windows
@@ -150,7 +150,7 @@ class ProblemFile:
 
 
 class Table:
-    """A TOML table with its place in the file. What nobody asked for is an unknown key."""
+    """A TOML table with its place in the file. A key that is never read is unknown."""
 
     def __init__(self, values: Mapping[str, Any], path: Path, place: str = "") -> None:
         self.values, self.path, self.place = dict(values), path, place
@@ -271,7 +271,7 @@ def _finite(value: float) -> bool:
 
 
 def read(folder: Path, name: str = "") -> ProblemFile:
-    """The problem file of a folder; a problem that has no name gets `name`, or that of the folder."""
+    """The problem file of a folder; a problem without a name gets `name`, or the folder's name."""
     path = folder / FILE
     if not path.parent.is_dir() or not (path.exists() or path.is_symlink()):
         raise InputError(f"there is no {path}; `dgnet new {folder}` writes an example")

@@ -44,7 +44,7 @@ def generate(scenario: Scenario, out: Path, *, truth: str = "converged", traject
              device: str = "cpu", overwrite: bool = False, report: Report | None = None, split: str | None = None) -> Path:
     """Write the data set to OUT/NAME-SIZE-TRUTH.h5 and return that path; a complete one is left as it is.
 
-    At most `trajectories` of each split. Killed and called again it goes on where it stopped. With `split` only that one is made,
+    At most `trajectories` of each split. If interrupted, the same call resumes. With `split` only that one is made,
     as OUT/NAME-SIZE-TRUTH-SPLIT[-TRAJECTORIES].h5; its trajectories are those of the whole data set, since each draws by its own
     seed.
     """

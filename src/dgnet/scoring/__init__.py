@@ -1,1 +1,1 @@
-"""Errors of models on trajectories: the metrics, and the judge, the only one that rolls out and scores."""
+"""Errors of models on trajectories: the metrics, and the one function that rolls out and scores."""

@@ -1,4 +1,4 @@
-"""Few unknown coefficients at once: Gauss-Newton on rollouts, where Adam would need a hundred small steps.
+"""Calibration of a few coefficients by Gauss-Newton on rollouts; Adam would need a hundred small steps.
 
     minimise |r(theta)|^2,   r = (rollout - data) / spread          theta: logarithms of the calibrated factors
     (J^T J) delta = -J^T r,  J by central differences of the rollout, so 2p + 1 rollouts a step for p numbers
@@ -64,7 +64,7 @@ def gauss_newton(model: nn.Module, base: Discretisation, train: Corpus, stage: S
 
 @dataclass(frozen=True)
 class Bar:
-    """How sure one calibrated factor is. All errors are relative."""
+    """Error bar of one calibrated factor. All errors are relative."""
 
     factor: float  # as the model has it
     best: float  # without the bias of mesh and step, as far as it can be estimated

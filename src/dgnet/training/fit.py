@@ -1,6 +1,6 @@
-"""Training: windows -> loss -> Adam, judged by rollouts of held-out training trajectories.
+"""Training: windows -> loss -> Adam, validated by rollouts of held-out training trajectories.
 
-Batches and noise are drawn from (seed, iteration) alone, so a run that was killed goes on exactly as if nothing had happened,
+Batches and noise are drawn from (seed, iteration) alone, so a run that was interrupted resumes exactly as if nothing had happened,
 and several processes (torchrun) see slices of the same batches. Test trajectories are not read here.
 """
 

@@ -18,7 +18,7 @@ def train_project(project: Project, folder: Path | str, *, model: str = "dgnet",
                   report: Callable[[Progress, int], None] | None = None) -> tuple[Run, Progress]:
     """Train a model on a problem of your own (`dgnet.train`) and keep it as a run, a folder that can be moved.
 
-    If interrupted, the same call goes on.
+    If interrupted, the same call resumes.
 
     - `project`: from `project` or `load_project`
     - `folder`: of the run
@@ -26,7 +26,7 @@ def train_project(project: Project, folder: Path | str, *, model: str = "dgnet",
     - `seed`: of weights and windows
     - `device`: cpu or cuda
     - `minutes`: of wall clock; those of the table [training] by default (5)
-    - `trajectories`: use the first so many for training; None for all
+    - `trajectories`: use only this many for training; None for all
     - `report`: called with the progress and the number of iterations after each of them
 
     Returns the run and how the training went.

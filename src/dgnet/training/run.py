@@ -109,7 +109,7 @@ class Run:
     @classmethod
     def open(cls, folder: Path | str, device: str = "cpu", case: Case | None = None, problem: Path | None = None,
              allow_different: bool = False) -> Run:
-        """Open a run (`dgnet.load_run`) with the problem that it carries.
+        """Open a run (`dgnet.load_run`) with the problem stored in it.
 
         - `folder`: of the run
         - `device`: of its weights: cpu or cuda
@@ -183,7 +183,7 @@ def _compared(folder: Path, stored: Mapping[str, Any], now: Mapping[str, Any], a
         return ()
     text = f"{folder} was trained on another problem: {'; '.join(found)}"
     if not allow_different:
-        raise InputError(f"{text} (--allow-different takes it all the same)")
+        raise InputError(f"{text} (--allow-different accepts it)")
     return (f"{text}.",)
 
 
@@ -198,7 +198,7 @@ def _weights_sum(folder: Path, text: Mapping[str, Any]) -> str:
 
 
 def check_choice(model: str, amp: bool = False, unknown_reaction: bool = False) -> None:
-    """Refuse what cannot be asked of a model."""
+    """Refuse options that do not apply to a model."""
     if model == "classical":
         raise InputError("the classical solver has nothing to train; it stands beside every evaluation")
     for asked, option in ((amp, "--amp (mixed precision)"), (unknown_reaction, "--unknown-reaction")):
@@ -211,7 +211,7 @@ def train(case: Case, truth: str, data: Path, folder: Path, *, model: str = "dgn
           plan: Recipe | None = None, factor: float = 1.0, wishes: Wishes | None = None, project: Project | None = None,
           unknown_reaction: bool = False, amp: bool = False, portable: bool = True,
           report: Callable[[Progress, int], None] | None = None) -> tuple[Run, Progress]:
-    """Train a model on a data set; a run that was interrupted goes on. `factor` scales the number of iterations.
+    """Train a model on a data set, or resume an interrupted run. `factor` scales the number of iterations.
 
     `config` and `plan` take the place of what follows from case, data and `wishes` (`training.plan`): what is learned, and how.
     The run carries problem and data along unless it is not to be `portable`.
@@ -266,7 +266,7 @@ def train(case: Case, truth: str, data: Path, folder: Path, *, model: str = "dgn
 
 
 def _check_same(path: Path, tables: Mapping[str, Any]) -> None:
-    """A folder with a run goes on only with that run, on what it was trained on."""
+    """A folder with a run can only resume that run, on the same problem and data."""
     if not path.exists():
         return
     found, wanted = read_toml(path), tomllib.loads(to_toml(tables))
