@@ -101,7 +101,8 @@ def test_ten_checks_at_once(project: tuple[Path, bytes], tmp_path: Path) -> None
 
 def test_five_evaluations_at_once(made: Path, tmp_path: Path) -> None:
     shutil.copytree(made / "run", tmp_path / "run")
-    found = together(tmp_path / "logs", *[(dgnet, "evaluate", tmp_path / "run", "--no-figures", "--json", tmp_path / "same.json")] * 5)
+    found = together(tmp_path / "logs", *[(dgnet, "evaluate", tmp_path / "run", "--no-figures",
+                                           "--json", tmp_path / "same.json")] * 5)
     assert found.codes() == [0] * 5, [found.said(k)[-300:] for k in range(5)]
     score = json.loads((tmp_path / "same.json").read_text())["scores"]
     assert score == json.loads((tmp_path / "run" / "test.json").read_text())["scores"] and left_over(tmp_path) == []
