@@ -40,7 +40,8 @@ def test_import_is_quick_and_a_wrong_name_is_an_attribute_error() -> None:
         dg.Meshh  # noqa: B018
 
 
-LATER = {"Run", "evaluate", "judge", "predict", "rollout_run", "score"}
+# not yet: Run.model is Any, and the many options of rollout_run are described in prose
+LATER = {"Run", "rollout_run"}
 
 
 @pytest.mark.parametrize("name", sorted(set(dg.__all__) - LATER))

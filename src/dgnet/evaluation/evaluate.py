@@ -40,7 +40,23 @@ def told(model: DGNet) -> DGNet:
 
 def evaluate(run: Run, path: Path, device: str = "cpu", split: str = "test", limit: int | None = None,
              ) -> tuple[dict[str, Any], dict[str, Tensor], Corpus]:
-    """(scores for JSON, predicted states by model, truth) of a split of a data set, or of its first `limit` trajectories."""
+    """Score a run beside the classical solvers: (scores for JSON, predicted states by model, truth).
+
+    - `run`: from `train` or `load_run`
+    - `path`: the data set
+    - `device`: cpu or cuda
+    - `split`: train or test
+    - `limit`: the first so many trajectories; None for all
+
+        >>> import dgnet as dg, torch
+        >>> mesh, pde = dg.box((4, 4)), dg.PDE(diffusion=0.1)
+        >>> start = torch.rand(3, mesh.n_nodes, 1, dtype=torch.float64)
+        >>> states = dg.rollout(dg.Classical(), dg.Problem(mesh, pde, [], dt=0.1), start, steps=8)
+        >>> runs = [dg.trajectory(s, mesh, 0.1, split=k) for s, k in zip(states.numpy(), ("train", "train", "test"))]
+        >>> run, _ = dg.train(dg.project("cooling", mesh, pde, [], 0.1, runs, "cooling.h5"), "run", minutes=0.002)
+        >>> sorted(dg.evaluate(run, run.data)[0]["scores"])
+        ['classical_consistent', 'classical_lumped', 'dgnet']
+    """
     result, found = scores(run, path, device, split, limit, keep=True)
     assert found.data is not None
     return result, {name: states for name, states in found.states.items() if name != "told"}, found.data

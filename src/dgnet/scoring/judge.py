@@ -44,7 +44,19 @@ def rivals() -> dict[str, Classical]:
 
 
 def predict(model: Model, base: Discretisation, data: Corpus, steps: int | None = None) -> Tensor:
-    """Free rollouts [B, steps+1, N, F] of every row from its first state, at its own time."""
+    """Free rollouts [B, steps+1, N, F] of every trajectory from its first state, at its own time.
+
+    - `model`: any model
+    - `base`: the problem; a flow that comes with the data is put in
+    - `data`: trajectories that give start, source and flow
+    - `steps`: how many; all of theirs by default
+
+        >>> import dgnet as dg, torch
+        >>> problem = dg.Problem(dg.box((4, 4)), dg.PDE(diffusion=0.1), [], dt=0.1)
+        >>> data = dg.Corpus(torch.rand(2, 6, 25, 1, dtype=torch.float64), None, None, 0.1, (0.0,))
+        >>> dg.predict(dg.Classical(), problem, data).shape
+        torch.Size([2, 6, 25, 1])
+    """
     groups, steps = data.together(base), steps or data.steps
     if len(groups) == 1:
         source = None if data.source is None else data.source[:, :steps]
@@ -124,7 +136,21 @@ class Judged:
 
 def judge(models: Mapping[str, Model], base: Discretisation, data: Corpus, *, steps: int | None = None,
           keep: bool = False) -> Judged:
-    """Roll out every model on trajectories in memory, over all of their steps or the first `steps`; `keep` the states."""
+    """Roll out several models on the same trajectories in memory and score them. One that diverges counts as infinitely wrong.
+
+    - `models`: by name
+    - `base`: the problem; a flow that comes with the data is put in
+    - `data`: the true trajectories
+    - `steps`: score the first so many steps; all by default
+    - `keep`: keep the predicted states
+
+        >>> import dgnet as dg, torch
+        >>> problem = dg.Problem(dg.box((4, 4)), dg.PDE(diffusion=0.1), [], dt=0.1)
+        >>> true = dg.rollout(dg.Classical(), problem, torch.rand(2, 25, 1, dtype=torch.float64), steps=5)
+        >>> found = dg.judge({"lumped": dg.Classical(0.0)}, problem, dg.Corpus(true, None, None, 0.1, (0.0,)))
+        >>> 0 < found.error("lumped") < 1  # RNE from offset
+        True
+    """
     result = Judged(base.pde.fields, data.dt, steps or data.steps, data=data if keep else None)
     for rows in _batches(range(len(data)), data.state[0].numel(), data.state.device.type):
         result.add(models, base, data if len(rows) == len(data) else data.part(rows), keep, None)

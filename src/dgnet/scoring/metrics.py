@@ -122,7 +122,18 @@ class Sums:
 
 def score(predicted: Tensor, true: Tensor, offset: Sequence[float] | None = None,
           fields: Sequence[str] = ("u",), dt: float = 1.0) -> Score:
-    """All figures for states [B, T, N, F] with stored times `dt` apart."""
+    """All figures (`Score`: mse, rne, rne_from_offset, ...; formulas in docs/metrics.md) of predicted states against true ones.
+
+    - `predicted`, `true`: states [B, T, N, F], in the unit of each field
+    - `offset`: per field, what relative errors are measured from; zero by default
+    - `fields`: their names
+    - `dt`: time between two states
+
+        >>> import dgnet as dg, torch
+        >>> true = torch.ones(1, 3, 25, 1)
+        >>> round(dg.score(1.1 * true, true).rne, 4)
+        0.1
+    """
     return Sums.of(predicted, true, offset).score(fields, dt)
 
 
