@@ -143,6 +143,9 @@ class Run:
             model.load_state_dict(state)
         except RuntimeError as error:
             raise InputError(f"{folder / 'weights.pt'} does not fit the model that run.toml describes") from error
+        for name, weight in model.named_parameters():
+            if not bool(torch.isfinite(weight).all()):
+                raise InputError(f"{folder / 'weights.pt'}: the weight '{name}' holds numbers that are not finite")
         return cls(folder, settings, case, model, project, digest(now), notes)
 
 
