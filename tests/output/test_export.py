@@ -234,7 +234,7 @@ def test_steps_after_the_start_have_programs_of_their_own(data: Path, tmp_path: 
         program = {key: torch.export.load(path).module() for key, path in {**result.extra, "step": result.program}.items()}
         state = run.model.prepare(problem, 2)
         u, f = module._probe(run.model, problem, 2)
-        expected, found = u, program["start"](u)
+        expected, found = run.model.begin(state, u), program["start"](u)
         for k in range(4):
             expected = run.model.step(state, expected, f, k * problem.dt, k)
             found = program["switch"](found) if k == 2 else found
