@@ -8,7 +8,7 @@ import resource
 import shutil
 import stat
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -23,6 +23,7 @@ from dgnet.data import Dataset, Header, Trajectory, write_dataset
 from dgnet.errors import InputError
 from dgnet.green import solver
 from dgnet.mesh import box
+from dgnet.models.base import Model
 from dgnet.models.dgnet import DGNet, DGNetConfig
 from dgnet.output import rollouts, series
 from dgnet.output.rollouts import roll_out
@@ -37,23 +38,16 @@ Tensor = torch.Tensor
 SPOTS = "t,x,y,radius,power\n0,0.2,0.2,0.1,3\n400,0.8,0.7,0.1,3\n"
 
 
-@dataclass(frozen=True)
-class Fading:
+class Fading(Model[float]):
     """The cheapest model there is: what is asked here is about the rollout around it."""
 
-    name: str = "fading"
+    name = "fading"
 
     def prepare(self, problem: Any, batch: int = 1, steps: int = 1000, careful: bool = False) -> float:
         return 0.01
 
     def step(self, state: float, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
         return torch.lerp(u, source, state) if source is not None else u * (1 - state)
-
-    def capturable(self, state: float) -> bool:
-        return False
-
-    def finish(self, state: float) -> None:
-        pass
 
 
 def scenario(cells: tuple[int, ...] = (10, 10), fields: tuple[str, ...] = ("T",)) -> Scenario:

@@ -93,7 +93,7 @@ class Driven(Continued[Any]):
 
     def memory(self) -> np.ndarray:
         """Bounds that the solver widens from step to step where operators change in time; empty where they do not."""
-        solver = self.model.solver(self.prepared)
+        solver = None if self.prepared is None else self.model.solver(self.prepared)  # the first state comes before `prepare`
         b = None if solver is None else solver._bounds
         return np.empty(0) if solver is None or b is None else np.array([b.low, b.high, b.imag, float(b.tight), float(solver._age)])
 
