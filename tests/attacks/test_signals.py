@@ -32,7 +32,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def stopped(found: tuple[int | None, float, str], number: int) -> None:
     code, seconds, said = found
     assert code == 128 + number and seconds < PATIENCE, (code, seconds, said[-600:])
-    assert f"stopped by {signal.Signals(number).name}; the same command" in said.splitlines()[-1] and "Traceback" not in said
+    assert f"stopped by {signal.Signals(number).name}; rerun the same command" in said.splitlines()[-1] and "Traceback" not in said
 
 
 @BOTH
