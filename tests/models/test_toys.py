@@ -68,7 +68,7 @@ def test_a_toy_is_trained_like_any_other(kind: type) -> None:
     assert progress.best < 0.9 * progress.history[0]["validation"]
     if isinstance(model, DGNet):
         found = float(torch.tanh(model.get_parameter("more_diffusion").detach()))
-        assert found == pytest.approx(0.5, abs=0.1) and list(model.state_dict())[0] == "more_diffusion"
+        assert found == pytest.approx(0.5, abs=0.1) and next(iter(model.state_dict())) == "more_diffusion"
 
 
 def test_a_toy_part_changes_nothing_at_birth() -> None:
