@@ -68,7 +68,9 @@ def scores(run: Run, path: Path, device: str = "cpu", split: str = "test", limit
     own, missing = run.settings.model, untold(run)
     models = {own: run.model, **rivals()} | ({"told": told(run.model)} if missing else {})
     found = judge_file(models, run.case, path, device, split=split, limit=limit, truth=run.settings.truth, keep=keep)
-    rows, curves = found.scores(), found.curves()
+    clocks = ("seconds", "steps_per_second")  # they stand apart: the same run has the same scores every time
+    rows = {name: {key: value for key, value in row.items() if key not in clocks} for name, row in found.scores().items()}
+    curves = found.curves()
     errors = {name: row["rne_from_offset"] for name, row in rows.items()}
     paper = run.case.paper.get("DGNet") if isinstance(run.case, Scenario) else None
     return {
