@@ -88,8 +88,9 @@ def signalled(logs: Path, number: int, ready: Callable[[], bool], *job: Any) -> 
 
 
 def left_over(folder: Path) -> list[str]:
-    """Unfinished files and locks anywhere below a folder."""
+    """Unfinished files anywhere below a folder. A lock file may stay: the kernel drops the lock of a process that ends."""
     def odd(name: str) -> bool:
-        return name.startswith(".") or name.endswith((".lock", ".resume", ".parts")) or ".part" in name
+        left = name.startswith(".") or name.endswith((".resume", ".parts")) or ".part" in name
+        return left and not name.endswith(".lock")
 
     return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if odd(p.name))
