@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dgnet.data import Dataset, Header, Trajectory, collate, write_dataset
+from dgnet.data import Corpus, Dataset, Header, Trajectory, write_dataset
 from dgnet.errors import InputError
 from dgnet.mesh import Mesh, perturbed_square
 
@@ -92,14 +92,14 @@ def test_one_without_a_source_has_zeros_of_its_own(tmp_path: Path) -> None:
         batch = data.batch([0, 1])
         assert batch.source_average is not None and not batch.source_average[0].any()
         assert np.array_equal(batch.source_average[1].numpy(), make(mesh, 1).source_average)
-    parts = [make(mesh, 0), make(mesh, 1, source=False)]
-    assert collate(parts).source is not None and not collate(parts).source[1].any()
+    stacked = Corpus.of([make(mesh, 0), make(mesh, 1, source=False)], 0.1)
+    assert stacked.source_average is not None and not stacked.source_average[1].any()
 
 
 def test_some_with_a_velocity_and_some_without_are_refused(tmp_path: Path) -> None:
     mesh = perturbed_square(8)
     with pytest.raises(InputError, match="train trajectory 1 has no velocity"):
-        collate([make(mesh, 0, velocity=True), make(mesh, 1)])
+        Corpus.of([make(mesh, 0, velocity=True), make(mesh, 1)], 0.1)
     with pytest.raises(InputError, match="trajectory 1 has no velocity"):
         Dataset(write(tmp_path / "set.h5", [make(mesh, 0, velocity=True), make(mesh, 1)]))
 

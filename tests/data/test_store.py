@@ -80,7 +80,7 @@ def test_pieces_are_slices(file: Path, mesh: Mesh, header: Header) -> None:
         assert batch.state.shape == (2, 4, mesh.n_nodes, 2) and batch.source_average.shape == (2, 3, mesh.n_nodes, 2)
         assert batch.steps == 3 and batch.velocity.shape == (2, 4, mesh.n_nodes, 2)
         assert np.array_equal(batch.state[1].numpy(), make(mesh, 1).state[4:8].astype(np.float64))
-        assert batch.to(dtype=torch.float32).time.dtype == torch.float64
+        assert batch.to(torch.float32).begin.tolist() == pytest.approx([0.1, 0.4])
         for start, steps in ((5, 3), (-1, 2), (0, 0)):
             with pytest.raises(InputError, match="does not fit"):
                 data.read(0, start, steps)
@@ -92,7 +92,7 @@ def test_own_velocity_and_no_source(tmp_path: Path, mesh: Mesh) -> None:
     write_dataset(path, Header(mesh, FIELDS, 0.1, STEPS), [bare])
     with Dataset(path) as data:
         assert data.has_velocity and not data.has_source and np.array_equal(data.read(0).velocity, flow)
-        assert data.batch([0]).source is None
+        assert data.batch([0]).source_average is None
 
 
 def test_parts_give_the_same_bytes_at_any_time(tmp_path: Path, mesh: Mesh, header: Header) -> None:

@@ -30,7 +30,7 @@ def pair(config, case, data):
     for amp in (False, True):
         torch.manual_seed(0)
         model = DGNet(replace(config, amp=amp), case.fresh())
-        model.fit_statistics(data.state, data.source, data.dt)
+        model.fit_statistics(data.state, data.source_average, data.dt)
         models.append(shaken(shaken(model, 0), 1))
     return models
 

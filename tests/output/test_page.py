@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 
 from dgnet import cli
-from dgnet.data import Corpus, Dataset
+from dgnet.data import Dataset
 from dgnet.evaluation import evaluate as scoring
 from dgnet.mesh import Mesh, box, save
 from dgnet.models import Classical, rollout
@@ -147,7 +147,7 @@ def test_page_of_a_scenario(data: Path, tmp_path: Path, monkeypatch: pytest.Monk
     # the spectrum is kept while the weights are, and a mesh too large for it gets one sentence
     run = Run.open(folder)
     with Dataset(data) as dataset:
-        corpus = Corpus.read(dataset, [0], "cpu")
+        corpus = dataset.batch([0])
     monkeypatch.setattr(page, "study", None)
     assert "spectrum" in page._stability(run, corpus, folder / "page")
     monkeypatch.setattr(page, "LARGE", 10)

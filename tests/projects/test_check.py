@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from dgnet.data import Corpus, Dataset
+from dgnet.data import Dataset
 from dgnet.mesh import box, save
 from dgnet.models import Classical, rollout
 from dgnet.problems import CONSISTENT, LUMPED, PDE, Dirichlet, Discretisation
@@ -127,7 +127,7 @@ def test_check_train_and_evaluate_judge_alike(tmp_path: Path, driven: bool) -> N
     own = project("slender", mesh, pde, walls, dt, data, tmp_path / "d.h5")
     found = items(own)
     with Dataset(own.data) as stored:
-        corpus = Corpus.read(stored, stored.of("test"), "cpu")
+        corpus = stored.batch(stored.of("test"))
     judged = {name: evaluate_rne(Classical(kind), base_problem(own.case, "cpu"), corpus)
               for name, kind in (("consistent", CONSISTENT), ("lumped", LUMPED))}
     errors = found["classical"].numbers["errors"]["test"]

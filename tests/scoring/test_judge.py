@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from dgnet.data import Corpus, Dataset
+from dgnet.data import Dataset
 from dgnet.errors import InputError, SolveError
 from dgnet.evaluation.evaluate import evaluate, scores, table
 from dgnet.files import write_json
@@ -73,7 +73,7 @@ def test_a_model_that_diverges_is_scored_as_infinitely_wrong(data: Path, fails: 
     assert "step 4 of" in row["error"] and ("no solution" in row["error"]) == fails
     assert math.isfinite(found.error("good")) and set(found.failures) == {"bad"}
     with Dataset(data) as dataset:
-        corpus = Corpus.read(dataset, [0], "cpu")
+        corpus = dataset.batch([0])
     assert evaluate_rne(Diverging(fails), base_problem(get("laser-heat", "small"), "cpu"), corpus) == math.inf
 
 

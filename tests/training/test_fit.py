@@ -230,7 +230,7 @@ def test_test_trajectories_are_not_read(tmp_path: Path, monkeypatch: pytest.Monk
     time = data.dt * np.arange(STEPS + 1)
     rows = []
     for k in range(6):
-        state, f = data.state[k].numpy().astype(np.float32), data.source[k].numpy().astype(np.float32)  # type: ignore[index]
+        state, f = (rows[k].numpy().astype(np.float32) for rows in (data.state, data.source_average))  # type: ignore[index]
         if k >= 4:
             state = np.full_like(state, np.nan)
         rows.append(Trajectory(state, time, np.concatenate([f, f[-1:]]), f, seed=k, split="train" if k < 4 else "test", index=k))
@@ -247,7 +247,7 @@ def test_test_trajectories_are_not_read(tmp_path: Path, monkeypatch: pytest.Monk
     with Dataset(path) as dataset:
         training, validation = split(dataset, RECIPE)
         assert sorted(training + validation) == [0, 1, 2, 3] and len(validation) == 2
-        parts = [Corpus.read(dataset, numbers, "cpu") for numbers in (training, validation)]
+        parts = [dataset.batch(numbers) for numbers in (training, validation)]
         model = DGNet(CONFIG, base(dtype=torch.float32))
         progress = fit(model, base(dtype=torch.float32), *parts, RECIPE)
         assert split(dataset, RECIPE, limit=1) == ([0], [0])
@@ -262,7 +262,8 @@ def test_windows_are_pieces_of_their_trajectories() -> None:
     data = replace(data, velocity=velocity)
     piece = data.windows(torch.tensor([2, 0]), torch.tensor([1, 6]), 4)
     assert torch.equal(piece.state[0], data.state[2, 1:6]) and torch.equal(piece.state[1], data.state[0, 6:11])
-    assert piece.source is not None and data.source is not None and torch.equal(piece.source[1], data.source[0, 6:10])
+    assert piece.source_average is not None and data.source_average is not None
+    assert torch.equal(piece.source_average[1], data.source_average[0, 6:10])
     assert piece.velocity is not None and torch.equal(piece.velocity[0], velocity[2, 1:6]) and piece.steps == 4
     flow = piece.problem(base()).pde.velocity
     assert callable(flow) and torch.allclose(flow(data.dt), velocity[[2, 0], [2, 7]])

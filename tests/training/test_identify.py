@@ -53,7 +53,7 @@ def test_a_table_finds_the_reaction(reaction, odd: bool, low: float, high: float
     base, data = world(reaction, low, high, flow)
     torch.manual_seed(0)
     model = DGNet(DGNetConfig(hidden=8, layers=1, reaction="learned", reaction_table=32, odd_reaction=odd), base).double()
-    model.fit_statistics(data.state, data.source, data.dt)
+    model.fit_statistics(data.state, data.source_average, data.dt)
     left = identify(model, base, data)
     u = torch.linspace(float(data.state.min()), float(data.state.max()), 50, dtype=torch.float64)[:, None]
     with torch.no_grad():
@@ -112,10 +112,10 @@ def test_a_given_flow_is_followed() -> None:
     base, data = world(growth, 0.0, 1.2, flow=True)
     rows = torch.tensor([0.3, 0.1], dtype=torch.float64).expand(len(data), data.steps + 1, base.mesh.n_nodes, 2)
     tables = []
-    for corpus in (data, Corpus(data.state, data.source, rows, data.dt, data.offset)):
+    for corpus in (data, Corpus(data.state, data.source_average, rows, data.dt, data.offset)):
         torch.manual_seed(0)
         model = DGNet(CONFIG, base).double()
-        model.fit_statistics(data.state, data.source, data.dt)
+        model.fit_statistics(data.state, data.source_average, data.dt)
         identify(model, base, corpus)
         tables.append(model.reaction_net.values.detach())
     assert float(tables[0].norm()) > 0

@@ -106,7 +106,7 @@ def test_baselines_replay(name: str, moving: bool, monkeypatch: pytest.MonkeyPat
     model = build(name, None, base)
     if model.severed(model.prepare(base)) is None:
         pytest.skip(f"{name} is not replayed")
-    model.fit_statistics(data.state, data.source, 0.05, data.velocity)
+    model.fit_statistics(data.state, data.source_average, 0.05, data.velocity)
     stage = Stage(1, 4, batch=2)
     found = []
     for replayed in (False, True):

@@ -155,7 +155,7 @@ def fresh(name: str, config: Any, problem: Discretisation, data: Corpus, seed: i
         model = DGNet(config, problem).to(device=problem.geometry.device, dtype=problem.dtype)
     else:
         model = build(name, config, problem)
-    model.fit_statistics(data.state, data.source, data.dt, data.velocity)
+    model.fit_statistics(data.state, data.source_average, data.dt, data.velocity)
     return shaken(model, seed)
 
 

@@ -291,7 +291,7 @@ def analyse(run: Annotated[Path, typer.Argument(help="Folder of a run.")],
             problem: Problem = None, allow_different: AllowDifferent = False, device: Device = "cpu",
             json_path: Json = None) -> None:
     """Analyse the learned operator: spectrum, stability, step norm, size and consistency, with pictures."""
-    from dgnet.data import Corpus, Dataset
+    from dgnet.data import Dataset
     from dgnet.data.fits import check_fits
     from dgnet.output.operators import analyse as study_operator
     from dgnet.problems.case import base_problem
@@ -300,9 +300,9 @@ def analyse(run: Annotated[Path, typer.Argument(help="Folder of a run.")],
     opened = Run.open(run, checked_device(device), problem=problem, allow_different=allow_different)
     with Dataset(data or opened.data) as dataset:
         check_fits(dataset, opened.case)
-        corpus = Corpus.read(dataset, dataset.of("train")[:1], device)
+        corpus = dataset.batch(dataset.of("train")[:1], device=device)
     base = base_problem(opened.case, device)
-    result = study_operator(opened.model, corpus.problem(base), corpus.state, corpus.source, t=corpus.clock(base),
+    result = study_operator(opened.model, corpus.problem(base), corpus.state, corpus.source_average, t=corpus.clock(base),
                             folder=out or run / "analysis") | {"notes": list(opened.notes)}
     write_json(json_path or run / "analysis.json", result)
     for note in opened.notes:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 
-from dgnet.data.store import Dataset
+from dgnet.data.trajectory import Trajectory
 from dgnet.errors import InputError
 from dgnet.problems import WORKING, Discretisation, given_velocity
 
@@ -19,7 +20,7 @@ class Corpus:
     """Trajectories in memory on one device, to train and score models on.
 
     - `state`: [B, T+1, N, F], in the unit of each field
-    - `source`: its average over each step [B, T, N, F], field/time; None without a source
+    - `source_average`: the source averaged over each step [B, T, N, F], field/time; None without a source
     - `velocity`: a given flow that changes in time [B, T+1, N, d], length/time; None without one
     - `dt`: time between two states
     - `offset`: per field, what relative errors are measured from; () for zero
@@ -32,7 +33,7 @@ class Corpus:
     """
 
     state: Tensor
-    source: Tensor | None
+    source_average: Tensor | None
     velocity: Tensor | None
     dt: float
     offset: tuple[float, ...]
@@ -42,9 +43,23 @@ class Corpus:
         object.__setattr__(self, "begin", self.begin.expand(len(self)))
 
     @classmethod
-    def read(cls, dataset: Dataset, numbers: Sequence[int], device: str, dtype: torch.dtype = WORKING) -> Corpus:
-        b = dataset.batch(list(numbers), device=device, dtype=dtype, only=("source_average", "velocity"))
-        return cls(b.state, b.source_average, b.velocity, dataset.dt, dataset.offset, b.time[:, 0].cpu())
+    def of(cls, parts: Sequence[Trajectory], dt: float, offset: tuple[float, ...] = (), device: torch.device | str = "cpu",
+           dtype: torch.dtype = WORKING) -> Corpus:
+        """Equally long trajectories. One without a source beside others that have one gets a source of zeros."""
+        def stack(name: str) -> Tensor | None:
+            values = [getattr(p, name) for p in parts]
+            given = [v for v in values if v is not None]
+            if not given:
+                return None
+            if len(given) < len(values) and name == "velocity":
+                p = parts[next(i for i, v in enumerate(values) if v is None)]
+                raise InputError(f"{p.split} trajectory {p.index} has no velocity, but others of the batch have one")
+            return torch.from_numpy(np.stack([np.zeros_like(given[0]) if v is None else v for v in values])).to(device, dtype)
+
+        state = stack("state")
+        assert state is not None
+        begin = torch.tensor([float(p.time[0]) for p in parts], dtype=torch.float64)
+        return cls(state, stack("source_average"), stack("velocity"), dt, offset, begin)
 
     @property
     def steps(self) -> int:
@@ -56,21 +71,23 @@ class Corpus:
     def part(self, rows: Sequence[int]) -> Corpus:
         number = torch.as_tensor(rows, dtype=torch.long)
         index = number.to(self.state.device)
-        return Corpus(self.state[index], None if self.source is None else self.source[index],
-                      None if self.velocity is None else self.velocity[index], self.dt, self.offset, self.begin[number])
+        return self._each(lambda v: v[index], lambda v: v[index], self.begin[number])
 
     def to(self, dtype: torch.dtype) -> Corpus:
         """In another precision."""
-        return Corpus(self.state.to(dtype), None if self.source is None else self.source.to(dtype),
-                      None if self.velocity is None else self.velocity.to(dtype), self.dt, self.offset, self.begin)
+        return self._each(lambda v: v.to(dtype), lambda v: v.to(dtype), self.begin)
 
     def windows(self, rows: Tensor, starts: Tensor, length: int) -> Corpus:
         """Pieces of `length` steps, one per (row, start); both on the CPU."""
         begin = self.begin[rows] + self.dt * starts
         at = (starts[:, None] + torch.arange(length + 1)).to(self.state.device)
         rows = rows[:, None].to(self.state.device)
-        return Corpus(self.state[rows, at], None if self.source is None else self.source[rows, at[:, :-1]],
-                      None if self.velocity is None else self.velocity[rows, at], self.dt, self.offset, begin)
+        return self._each(lambda v: v[rows, at], lambda v: v[rows, at[:, :-1]], begin)
+
+    def _each(self, at_times: Callable[[Tensor], Tensor], over_steps: Callable[[Tensor], Tensor], begin: Tensor) -> Corpus:
+        """The same change of all tensors: of those with a row per time, and of the source with a row per step."""
+        return Corpus(at_times(self.state), None if self.source_average is None else over_steps(self.source_average),
+                      None if self.velocity is None else at_times(self.velocity), self.dt, self.offset, begin)
 
     @property
     def spread(self) -> Tensor:

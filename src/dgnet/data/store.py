@@ -21,10 +21,12 @@ import numpy as np
 import torch
 
 from dgnet.data import digests, typed
-from dgnet.data.trajectory import SPLITS, Batch, Trajectory, collate
+from dgnet.data.corpus import Corpus
+from dgnet.data.trajectory import SPLITS, Trajectory
 from dgnet.errors import InputError
 from dgnet.files import writing_hdf5
 from dgnet.mesh import Mesh
+from dgnet.problems import WORKING
 
 FORMAT = "dgnet-trajectories"
 VERSION = 1
@@ -277,13 +279,13 @@ class Dataset:
             return self._group(number)["time"][()]
 
     def batch(self, numbers: Sequence[int], start: int | Sequence[int] = 0, steps: int | None = None,
-              device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32,
-              only: Sequence[str] | None = None) -> Batch:
+              device: torch.device | str = "cpu", dtype: torch.dtype = WORKING) -> Corpus:
         """Pieces of several trajectories as tensors [B, T, N, F]; `start` may differ between them."""
         starts = [start] * len(numbers) if isinstance(start, int) else list(start)
         if len(starts) != len(numbers):
             raise InputError(f"{len(starts)} starts were given for {len(numbers)} trajectories")
-        return collate([self.read(n, s, steps, only) for n, s in zip(numbers, starts)], device, dtype)
+        parts = [self.read(n, s, steps, ("source_average", "velocity")) for n, s in zip(numbers, starts)]
+        return Corpus.of(parts, self.dt, self.offset, device, dtype)
 
     def check_numbers(self) -> None:
         """Read everything once; raises at the first number that is not finite."""

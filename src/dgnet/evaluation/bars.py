@@ -6,7 +6,7 @@ import hashlib
 import math
 from dataclasses import asdict
 
-from dgnet.data import Corpus, Dataset
+from dgnet.data import Dataset
 from dgnet.errors import InputError, SolveError
 from dgnet.files import read_json, write_json
 from dgnet.models.dgnet import DGNet
@@ -35,7 +35,7 @@ def error_bars(run: Run, keep: bool = True) -> dict[str, Bar]:
         return {}
     device = str(next(run.model.parameters()).device)
     with Dataset(run.data) as data:
-        corpus = Corpus.read(data, data.of("train")[: run.settings.trajectories or None], device)
+        corpus = data.batch(data.of("train")[: run.settings.trajectories or None], device=device)
     try:
         found = uncertainty(run.model, base_problem(run.case, device), corpus)
     except SolveError:  # a rollout on the way broke down: no bar, and no reason to lose the run

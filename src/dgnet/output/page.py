@@ -87,7 +87,7 @@ def write(run: Run, result: dict[str, Any], states: dict[str, Tensor], data: Cor
 
 def findings(run: Run, states: dict[str, Tensor], data: Corpus, known: TrainingRange) -> list[dict[str, Any]]:
     """Where the model's own rollouts of these trajectories leave the range of its training data."""
-    return judge_states(known, run.case.mesh, run.case.dt, states[run.settings.model], data.source)
+    return judge_states(known, run.case.mesh, run.case.dt, states[run.settings.model], data.source_average)
 
 
 # ---------------------------------------------------------------------- sections
@@ -333,7 +333,7 @@ def corrections(run: Run, data: Corpus) -> list[tuple[str, str, str]]:
         if c.residual and c.green:
             gaps = []
             for k in steps:
-                f = None if one.source is None else one.source[:, k]
+                f = None if one.source_average is None else one.source_average[:, k]
                 u, t = one.state[:, k], begin + k * p.dt
                 gaps.append(model.step(state, u, f, t, model.first_steps) - state.solver.step(u, f, t))
             size = torch.stack(gaps).square().mean().sqrt() / change

@@ -93,10 +93,10 @@ def operator(cell: Cell, options: Options) -> dict[str, Any]:
     scenario, folder = opened.scenario, cell.folder(options.out)
     with Dataset(path) as dataset:
         check_fits(dataset, scenario)
-        corpus = Corpus.read(dataset, dataset.of("test")[:1], "cpu", torch.float64)
+        corpus = dataset.batch(dataset.of("test")[:1], dtype=torch.float64)
     begin = time.perf_counter()
     problem = corpus.problem(base_problem(scenario, "cpu"))
-    found = analyse.study(opened.model, problem, corpus.state, corpus.source)
+    found = analyse.study(opened.model, problem, corpus.state, corpus.source_average)
     operators.draw_spectra(folder / "spectrum.png", found.fields)
     operators.draw_matrices(folder / "matrices.png", found.fields[0])
     acted = action(found, scenario, corpus)
@@ -123,8 +123,8 @@ def action(found: analyse.Study, scenario: Scenario, data: Corpus) -> dict[str, 
     k = data.steps // 2
     u, after = data.state[0, k], data.state[0, k + 1]
     reference = (after - u) / data.dt
-    if data.source is not None:
-        reference = reference - data.source[0, k]
+    if data.source_average is not None:
+        reference = reference - data.source_average[0, k]
     if scenario.pde.reaction is not None:
         reference = reference - 0.5 * (scenario.pde.reaction(u) + scenario.pde.reaction(after))
     middle = (0.5 * (u + after) - u.new_tensor(scenario.offsets)).numpy()

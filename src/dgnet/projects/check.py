@@ -341,7 +341,7 @@ def solver_items(project: Project, data: Dataset, device: str, report: Report | 
     for split, numbers in splits:
         begin = {n: float(data.times(n)[0]) for n in numbers}  # one time serves a batch
         numbers = [n for n in numbers if abs(begin[n] - begin[numbers[0]]) < 1e-6 * data.dt]
-        wide = Corpus.read(data, numbers, device, torch.float64)
+        wide = data.batch(numbers, device=device, dtype=torch.float64)
         given = wide.to(WORKING)  # in the precision of `train` and `evaluate`
         judged = judge(rivals(), base, given, keep=True)
         rows[split] = {name.removeprefix("classical_"): judged.error(name) for name in rivals()}
@@ -396,7 +396,7 @@ def _explained(problem: Discretisation, data: Corpus, most: int = 20) -> tuple[f
     for k in np.unique(np.linspace(0, max(0, data.steps - 2), most).astype(int)):
         pair = []
         for j in range(k, min(k + 2, data.steps)):
-            source = None if data.source is None else data.source[:, j]
+            source = None if data.source_average is None else data.source_average[:, j]
             try:
                 pair.append(data.state[:, j + 1] - state.step(data.state[:, j], source, float(data.begin[0]) + j * data.dt))
             except SolveError:
@@ -415,7 +415,7 @@ def coefficient_items(project: Project, problem: Discretisation, data: Corpus, s
     of the capacity one for each region."""
     steps, few, mesh = min(data.steps, 60), slice(0, 3), problem.mesh
     truth = data.state[few, :steps + 1]
-    source = None if data.source is None else data.source[few, :steps]
+    source = None if data.source_average is None else data.source_average[few, :steps]
     size = truth - truth[:, :1]
     before = _relative(states[few, :steps + 1] - truth, size)
     if mesh.n_nodes > _FITTED or not 0.01 < before < float("inf") or project.case.given_flow:

@@ -59,7 +59,7 @@ def predict(model: Model, base: Discretisation, data: Corpus, steps: int | None 
     """
     groups, steps = data.together(base), steps or data.steps
     if len(groups) == 1:
-        source = None if data.source is None else data.source[:, :steps]
+        source = None if data.source_average is None else data.source_average[:, :steps]
         return rollout(model, data.problem(base), data.state[:, 0], source, steps, t0=data.clock(base))
     out = torch.empty_like(data.state[:, : steps + 1])
     for rows in groups:
@@ -173,10 +173,10 @@ def judge_file(models: Mapping[str, Model], case: Case, path: Path, device: str 
         one = (dataset.steps + 1) * case.mesh.n_nodes * (len(case.pde.fields) + (case.mesh.dim / 4 if case.given_flow else 0))
         pieces: Iterable[Corpus]
         if keep:
-            result.data = whole = Corpus.read(dataset, numbers, device)
+            result.data = whole = dataset.batch(numbers, device=device)
             pieces = (whole.part(rows) for rows in _batches(range(len(numbers)), one, device, _MOST))
         else:
-            pieces = (Corpus.read(dataset, rows, device) for rows in _batches(numbers, one, device, _MOST))
+            pieces = (dataset.batch(rows, device=device) for rows in _batches(numbers, one, device, _MOST))
         for piece in pieces:
             result.add(models, base, piece, keep, case.phase_change)
     return result

@@ -232,7 +232,7 @@ def _finer_states(model: DGNet, base: Discretisation, data: Corpus, source: Sour
     out, up, smooth = data.state.clone(), prolonged(base.mesh), kind == "mesh"
     for rows in data.together(base):
         part = data.part(rows)
-        problem, u, f, parts = part.problem(base), part.state[:, 0], part.source, 1
+        problem, u, f, parts = part.problem(base), part.state[:, 0], part.source_average, 1
         if kind == "step":
             problem, f, parts = replace(problem, dt=0.5 * problem.dt), None if f is None else half_steps(f), 2
         else:

@@ -98,7 +98,7 @@ def fit(model: LearnedModel[Any], base: Discretisation, train: Corpus, valid: Co
     if last is not None and resume and last.exists():
         best, progress = _restore(last, model, optimiser)
     else:
-        model.fit_statistics(train.state, train.source, train.dt, train.velocity)
+        model.fit_statistics(train.state, train.source_average, train.dt, train.velocity)
         best = {k: v.clone() for k, v in model.state_dict().items()}
     scale = train.spread
     ends = np.cumsum([s.iterations for s in recipe.stages])
@@ -228,7 +228,7 @@ def iterate(model: LearnedModel[Any], base: Discretisation, train: Corpus, stage
     u = torch.where(first, model.begin(state, u), u)
     with torch.no_grad():
         for k in range(push):
-            u = model.step(state, u, None if data.source is None else data.source[:, k], times[k], begin + k)
+            u = model.step(state, u, None if data.source_average is None else data.source_average[:, k], times[k], begin + k)
     # every window counts the same, however many of them a process has
     share = len(data) * _world() / len(rows)
     counted = [k for k in range(length) if k >= stage.skip and (stage.loss == "all" or k in (0, length - 1))]
@@ -244,14 +244,14 @@ def iterate(model: LearnedModel[Any], base: Discretisation, train: Corpus, stage
             if flow is not None:
                 flow.show(times[push + k])
 
-        source = None if data.source is None else data.source[:, push:]
+        source = None if data.source_average is None else data.source_average[:, push:]
         loss = replay.gradients(model, state, u, source, length,
                                 lambda states: misfit(states[1:][counted].transpose(0, 1), counted), begin + push, show)
     else:
         states = []
         for k in range(length):
             at = push + k
-            u = model.step(state, u, None if data.source is None else data.source[:, at], times[at], begin + at)
+            u = model.step(state, u, None if data.source_average is None else data.source_average[:, at], times[at], begin + at)
             states.append(u)
         loss = misfit(torch.stack([states[k] for k in counted], 1), counted)
         loss.backward()

@@ -208,7 +208,7 @@ def linearised(model: DGNet, base: Discretisation, pieces: Corpus, basis: Tensor
         score = matrix.new_zeros(len(data), int(patch.max()) + 1, count)
         rests = []
         for k in range(data.steps):
-            now, f = t + k * p.dt, None if data.source is None else data.source[:, k]
+            now, f = t + k * p.dt, None if data.source_average is None else data.source_average[:, k]
             after = p.restrict(solver.step(p.expand(u), f, now))
             d = tangents(model, solver, u, after, d, basis, now)
             u = after

@@ -27,7 +27,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import torch
 
 from dgnet import __version__
-from dgnet.data import Corpus, Dataset
+from dgnet.data import Dataset
 from dgnet.data.fits import check_fits
 from dgnet.errors import InputError
 from dgnet.files import did_you_mean, discard, locked, read_toml, unfinished, unwritable, write_text, writing
@@ -239,7 +239,7 @@ def train(case: Case, truth: str, data: Path, folder: Path, *, model: str = "dgn
         tables = {"run": settings, "model": config, "trained_on": trained_on(case, code, dataset, trajectories)}
         _check_same(path, tables)
         numbers, held = split(dataset, plan, seed, trajectories)
-        training, validation = Corpus.read(dataset, numbers, device), Corpus.read(dataset, held, device)
+        training, validation = (dataset.batch(rows, device=device) for rows in (numbers, held))
     writes = join_processes(device)
     with locked(path) if writes else nullcontext():  # one process trains in a folder; the next finds what it has done
         if writes:
