@@ -428,8 +428,8 @@ class GreenSolver:
     def impulse(self, node: int, field: int = 0, t: float = 0.0) -> Tensor:
         """A column of G = (M + theta dt K)^-1 M as a field [N, F]: the response to a unit impulse at a node."""
         p = self.problem
-        if not 0 <= node < p.mesh.n_nodes:
-            raise InputError(f"node {node} does not exist: the mesh has {p.mesh.n_nodes} nodes")
+        if not 0 <= node < p.n_nodes:
+            raise InputError(f"node {node} does not exist: the mesh has {p.n_nodes} nodes")
         e = torch.zeros(1, p.n, p.n_fields, dtype=p.dtype, device=p.geometry.device)
         e[0, int(p.geometry.dof[node]), field] = 1.0
         w = None if p.fixed is None else torch.zeros(p.n, p.n_fields, dtype=p.dtype, device=p.geometry.device)

@@ -29,7 +29,7 @@ def steady(problem: Discretisation, source: Tensor | None = None, t: float = 0.0
     if problem.pde.reaction is not None:
         raise InputError("a steady state with a reaction is not computed here: roll out until nothing changes any more")
     p = problem.double
-    f = p.mass.values.new_zeros(1, p.mesh.n_nodes, p.n_fields) if source is None else source.double()
+    f = p.mass.values.new_zeros(1, p.n_nodes, p.n_fields) if source is None else source.double()
     p.check_state(f, "the source")
     if f.dim() != 3:
         raise InputError(f"the source must be [batch, node, field], got {list(f.shape)}")

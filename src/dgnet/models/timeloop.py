@@ -179,5 +179,5 @@ class _Watch:
         for t in (j * p.dt for j in range(0, k + 1, max(1, k // 50))):
             w, g = p.fixed_values(t), p.load(t)
             size += 0.0 if w is None else float(w.detach().abs().max())
-            size += 0.0 if g is None else k * p.dt * float((g.detach().abs().T / p.mass.row_sums()[0]).max())
+            size += 0.0 if g is None else k * p.dt * float((g.detach().abs().T / p.lumps[0]).max())
         return size

@@ -1,7 +1,7 @@
 """The physics on a mesh as sparse matrices: stiffness, mass, gradient, advection, boundary terms.
 
-All of them are P1 finite elements on simplices, written once for triangles and tetrahedra, vectorised over cells and
-differentiable in their coefficients. With basis functions phi_i, cell volume V and constant gradients g_i = grad(phi_i):
+All of them are finite elements on simplices, written once for triangles and tetrahedra, vectorised over cells and
+differentiable in their coefficients. With P1 basis functions phi_i, cell volume V and constant gradients g_i = grad(phi_i):
 
     stiffness   K_ij = sum_cells V g_i . D g_j                       (2D: the cotangent weights of the paper, Section 3.4.1)
     mass        M_ij = integral of phi_i phi_j, or its row sums on the diagonal (lumped)
@@ -11,6 +11,9 @@ differentiable in their coefficients. With basis functions phi_i, cell volume V 
 Stiffness, mass, advection and convective boundaries are assembled in double precision whatever the working precision is, and
 rounded once: rows of a stiffness assembled in single precision do not sum to zero, which acts like a small decay and adds up over
 hundreds of steps.
+
+A geometry of degree 2 has quadratic elements (P2): the same integrals from the tables of `elements`. Coefficients stay what they
+are, constant (diffusion, capacity) or linear (velocity, decay) in each cell.
 """
 
 from __future__ import annotations
@@ -23,7 +26,8 @@ import numpy as np
 import torch
 
 from dgnet.errors import InputError
-from dgnet.mesh import Mesh, facet_geometry
+from dgnet.mesh import ALL, Mesh, facet_geometry
+from dgnet.operators.elements import Element, element
 from dgnet.operators.sparse import EdgeMatrix, Pattern
 
 Tensor = torch.Tensor
@@ -35,30 +39,40 @@ FORMS = ("galerkin", "skew", "upwind")
 """Of the advection, see `advection`."""
 
 
-def check_scheme(consistent: float = 1.0, form: str = "galerkin") -> None:
+def check_scheme(consistent: float = 1.0, form: str = "galerkin", degree: int = 1) -> None:
     """Refuse a mass or an advection that does not exist."""
+    if degree not in (1, 2):
+        raise InputError(f"elements are linear (degree 1) or quadratic (degree 2), got degree {degree}")
     if not 0 <= consistent <= 1:
         raise InputError(f"the consistent share of the mass must lie in [0, 1], got {consistent}")
     if form not in FORMS:
         raise InputError(f"unknown advection form '{form}' (known: {', '.join(FORMS)})")
+    if degree == 2 and consistent != 1:
+        raise InputError("quadratic elements (degree = 2) have no lumped mass: its entries at the corners are not positive; use "
+                         "consistent = 1")
+    if degree == 2 and form == "upwind":
+        raise InputError("quadratic elements (degree = 2) have no upwind advection, which is of first order: use galerkin or skew")
 
 
 @dataclass(frozen=True, eq=False)
 class Geometry:
     """A mesh as tensors on a device, with the degrees of freedom its nodes stand for.
 
-    `dof[i]` is the degree of freedom of node i: itself, unless periodic boundaries identify nodes.
+    `dof[i]` is the degree of freedom of node i: itself, unless periodic boundaries identify nodes. With degree 2 the nodes are
+    those of the mesh and then the middles of its edges, in the order of `Mesh.edges`.
     """
 
     mesh: Mesh
     device: torch.device
     dtype: torch.dtype
     dof: np.ndarray
+    degree: int = 1
 
     @classmethod
     def of(cls, mesh: Mesh, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float64,
-           dof: np.ndarray | None = None) -> Geometry:
-        return cls(mesh, torch.device(device), dtype, np.arange(mesh.n_nodes) if dof is None else dof)
+           dof: np.ndarray | None = None, degree: int = 1) -> Geometry:
+        nodes = mesh.n_nodes + (len(mesh.edges) if degree == 2 else 0)
+        return cls(mesh, torch.device(device), dtype, np.arange(nodes) if dof is None else dof, degree)
 
     def tensor(self, array: np.ndarray) -> Tensor:
         """A copy on the device: mesh arrays are read-only."""
@@ -77,13 +91,32 @@ class Geometry:
         """The same in double precision, for what is assembled once."""
         if self.dtype == torch.float64:
             return self
-        wide = Geometry(self.mesh, self.device, torch.float64, self.dof)
+        wide = Geometry(self.mesh, self.device, torch.float64, self.dof, self.degree)
         wide.__dict__["pattern"] = self.pattern
         return wide
 
     @cached_property
     def pattern(self) -> Pattern:
-        return Pattern.from_cells(self.dof[self.mesh.cells], self.n, self.device)
+        return Pattern.from_cells(self.dof[self.element.nodes_of(self.mesh, self.mesh.cells)], self.n, self.device)
+
+    @property
+    def element(self) -> Element:
+        return element(self.dim, self.degree)
+
+    def table(self, array: np.ndarray) -> Tensor:
+        """A table of an element on the device, in double precision; copied once, since a recorded step cannot wait for the host."""
+        kept: dict[int, Tensor] = self.__dict__.setdefault("_tables", {})  # elements are kept, so an id stays that of its table
+        if id(array) not in kept:
+            kept[id(array)] = torch.tensor(array, device=self.device)
+        return kept[id(array)]
+
+    def facets(self, name: str) -> np.ndarray:
+        """Nodes of the facets of a boundary [F, m], corners first."""
+        return element(self.dim - 1, self.degree).nodes_of(self.mesh, self.mesh.facets(name))
+
+    def nodes_on(self, name: str) -> np.ndarray:
+        """Sorted nodes on a boundary."""
+        return np.unique(self.facets(name))
 
     @cached_property
     def cells(self) -> Tensor:
@@ -101,6 +134,12 @@ class Geometry:
     @cached_property
     def points(self) -> Tensor:
         return self.tensor(self.mesh.points)
+
+    @cached_property
+    def nodes(self) -> np.ndarray:
+        """Where all nodes are, the middles of edges included [nodes, d]."""
+        mesh = self.mesh
+        return mesh.points if self.degree == 1 else np.concatenate([mesh.points, mesh.points[mesh.edges].mean(axis=1)])
 
 
 def stiffness(geometry: Geometry, diffusion: Array = 1.0) -> EdgeMatrix:
@@ -129,17 +168,34 @@ def stiffness(geometry: Geometry, diffusion: Array = 1.0) -> EdgeMatrix:
             raise InputError("a diffusivity tensor must be positive semidefinite, its lowest eigenvalue is "
                              f"{float(lowest.min()):.3g}")
         local = torch.einsum("k,kid,kde,kje->kij", v, g, D.expand(cells, d, d), g)
+    if geometry.degree == 2:
+        local = _contracted(geometry, geometry.element.spread, local)
     return EdgeMatrix.from_cells(geometry.pattern, local).to(geometry.dtype)
+
+
+def _contracted(geometry: Geometry, table: np.ndarray, local: Tensor) -> Tensor:
+    """sum over the corners a, c of local [..., K, a, c] times a table [a, c, i, j]: [..., K, i, j]."""
+    m = table.shape[-1]
+    return (local.flatten(-2) @ geometry.table(table).reshape(-1, m * m)).unflatten(-1, (m, m))
 
 
 def mass(geometry: Geometry, consistent: float = 1.0, weight: Tensor | None = None) -> EdgeMatrix:
     """M = (1 - c) lumped + c consistent, c in [0, 1]: c = 1 is Galerkin, c = 0 the paper's control volumes.
 
-    `weight` [N] (nodal) or [K] (per cell) multiplies the integrand through its cell averages. Row sums do not depend on c.
+    `weight` [N] (nodal) or [K] (per cell) multiplies the integrand through its cell averages; with degree 2 a nodal one is linear
+    in each cell. Row sums do not depend on c. With degree 2 only c = 1: those row sums, of the corners, are not positive.
     """
-    check_scheme(consistent)
+    check_scheme(consistent, degree=geometry.degree)
     d = geometry.dim
     scale = geometry.exact.volumes
+    if geometry.degree == 2:
+        if weight is not None and weight.shape[-1] != len(scale):
+            at = weight.double()[geometry.cells] * scale[:, None]
+            table = geometry.table(geometry.element.weighted[d + 1])
+            return EdgeMatrix.from_cells(geometry.pattern, torch.einsum("ka,aij->kij", at, table)).to(geometry.dtype)
+        scale = scale if weight is None else scale * weight
+        local = scale[:, None, None] * geometry.table(geometry.element.mass)
+        return EdgeMatrix.from_cells(geometry.pattern, local).to(geometry.dtype)
     if weight is not None:
         per_cell = weight if weight.shape[-1] == len(scale) else weight[geometry.cells].mean(-1)
         scale = scale * per_cell
@@ -149,8 +205,13 @@ def mass(geometry: Geometry, consistent: float = 1.0, weight: Tensor | None = No
     return EdgeMatrix.from_cells(geometry.pattern, scale[:, None, None] * local).to(geometry.dtype)
 
 
-def mass_range(dim: int, consistent: float) -> tuple[float, float]:
+def mass_range(dim: int, consistent: float, degree: int = 1) -> tuple[float, float]:
     """Bounds of the eigenvalues of diag(M)^-1 M, exact per cell and so valid on every mesh (Wathen 1987)."""
+    if degree == 2:
+        local = element(dim, 2).mass
+        root = np.sqrt(np.diag(local))
+        found = np.linalg.eigvalsh(local / np.outer(root, root))
+        return float(found[0]), float(found[-1])
     diagonal = consistent * 2 / (dim + 2) + (1 - consistent)
     low = consistent / (dim + 2) + (1 - consistent)
     return low / diagonal, 1 / diagonal
@@ -215,11 +276,16 @@ def advection(geometry: Geometry, velocity: Array, form: str = "galerkin", weigh
     at = v[..., geometry.cells, :]  # [..., K, d+1, d]
     if weight is not None:
         at = at * weight[:, None, None]
-    check_scheme(form=form)
+    check_scheme(form=form, degree=geometry.degree)
     if form == "upwind":
         return _upwind(exact, at).to(geometry.dtype)
-    moment = (at.sum(-2, keepdim=True) + at) * (exact.volumes / ((d + 1) * (d + 2)))[:, None, None]
-    C = EdgeMatrix.from_cells(geometry.pattern, torch.einsum("...kid,kjd->...kij", moment, g))
+    if geometry.degree == 2:
+        along = torch.einsum("...kad,kcd->...kac", at * exact.volumes[:, None, None], g)
+        local = _contracted(geometry, geometry.element.carried, along)
+    else:
+        moment = (at.sum(-2, keepdim=True) + at) * (exact.volumes / ((d + 1) * (d + 2)))[:, None, None]
+        local = torch.einsum("...kid,kjd->...kij", moment, g)
+    C = EdgeMatrix.from_cells(geometry.pattern, local)
     if form == "skew":
         C = (C - C.mT) * 0.5 + boundary_flux(exact, v) * 0.5
     return C.to(geometry.dtype)
@@ -239,29 +305,37 @@ def _upwind(geometry: Geometry, at: Tensor) -> EdgeMatrix:
 
 
 def boundary_flux(geometry: Geometry, velocity: Tensor) -> EdgeMatrix:
-    """integral over the boundary of (v . n) phi_i phi_j, v nodal [..., N, d] and v . n averaged over each facet."""
+    """integral over the boundary of (v . n) phi_i phi_j, v nodal [..., N, d]; with degree 1 v . n is averaged over each facet."""
     mesh = geometry.mesh
     _measure, normal = mesh.facet_geometry()
     facets = torch.as_tensor(mesh.boundary_facets, device=geometry.device)
-    vn = torch.einsum("...fid,fd->...f", velocity[..., facets, :], geometry.tensor(normal)) / geometry.dim
-    return facet_mass(geometry, mesh.boundary_facets, vn)
+    vn = torch.einsum("...fid,fd->...fi", velocity[..., facets, :], geometry.tensor(normal))
+    return facet_mass(geometry, geometry.facets(ALL), vn)
 
 
 def facet_mass(geometry: Geometry, facets: np.ndarray, weight: Tensor | float = 1.0) -> EdgeMatrix:
-    """integral over facets of w phi_i phi_j, w a number or one per facet [..., F]; periodic facets vanish by summation."""
-    measure, _ = facet_geometry(geometry.mesh.points, facets)
-    exact, d = geometry.exact, geometry.dim
-    eye = torch.eye(d, dtype=torch.float64, device=geometry.device)
-    local = (1 + eye) / (d * (d + 1)) * (exact.tensor(measure) * weight)[..., None, None]
+    """integral over facets of w phi_i phi_j; periodic facets vanish by summation.
+
+    `facets` [F, m] are nodes, corners first. w is a number or given at the corners or all nodes of each facet [..., F, a]; with
+    degree 1 it is averaged over each facet.
+    """
+    local = _facet_local(geometry, facets, weight)
     return EdgeMatrix.from_facets(geometry.pattern, geometry.dof[facets], local).to(geometry.dtype)
 
 
-def facet_load(geometry: Geometry, facets: np.ndarray, nodal: Tensor) -> Tensor:
-    """integral over facets of q phi_i for q given at the facets' corners [F, d] (or a number): [n]."""
-    measure, _ = facet_geometry(geometry.mesh.points, facets)
-    d = geometry.dim
-    q = torch.as_tensor(nodal, dtype=geometry.dtype, device=geometry.device).expand(len(facets), d)
-    load = (q.sum(-1, keepdim=True) + q) * (geometry.tensor(measure) / (d * (d + 1)))[:, None]
+def _facet_local(geometry: Geometry, facets: np.ndarray, weight: Tensor | float) -> Tensor:
+    d, kind = geometry.dim, element(geometry.dim - 1, geometry.degree)
+    measure = geometry.exact.tensor(facet_geometry(geometry.mesh.points, facets[:, :d])[0])
+    if isinstance(weight, float) or geometry.degree == 1:
+        mean = weight if isinstance(weight, float) else weight.mean(-1)
+        return geometry.table(kind.mass) * (measure * mean)[..., None, None]
+    table = geometry.table(kind.weighted[weight.shape[-1]])
+    return torch.einsum("...fa,aij->...fij", weight.double() * measure[:, None], table)
+
+
+def facet_load(geometry: Geometry, facets: np.ndarray, nodal: Tensor, weight: Tensor | float = 1.0) -> Tensor:
+    """integral over facets of w q phi_i for q given at the facets' nodes [F, m] (or a number), and w as in `facet_mass`: [n]."""
+    q = torch.as_tensor(nodal, dtype=torch.float64, device=geometry.device).expand(*facets.shape)
+    load = torch.einsum("fij,fj->fi", _facet_local(geometry, facets, weight), q).to(geometry.dtype)
     index = torch.as_tensor(geometry.dof[facets], device=geometry.device)
     return torch.zeros(geometry.n, dtype=geometry.dtype, device=geometry.device).index_add(0, index.ravel(), load.ravel())
-

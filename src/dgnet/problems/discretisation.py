@@ -11,15 +11,12 @@ coefficients).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from math import isfinite
 
 import numpy as np
 import torch
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
-from scipy.spatial import cKDTree
 
 from dgnet.errors import InputError
 from dgnet.mesh import Mesh
@@ -37,6 +34,7 @@ from dgnet.operators import (
 )
 from dgnet.problems.conditions import Condition, Dirichlet, Neumann, Periodic, Robin, Value
 from dgnet.problems.pde import PDE, Array, Velocity
+from dgnet.problems.periodic import identified
 
 Tensor = torch.Tensor
 
@@ -61,7 +59,7 @@ class Discretisation:
     - `device`: of the matrices, as torch names it
 
     States and sources are [batch, node, field] at the mesh's nodes; `restrict` and `expand` map them to the degrees of freedom,
-    which differ only where boundaries are periodic.
+    which differ only where boundaries are periodic. `quadratic` is the same problem with quadratic elements.
 
         >>> import dgnet as dg
         >>> rod = dg.Problem(dg.box((8, 2)), dg.PDE(diffusion=0.1), [dg.Dirichlet("left", 1.0)], dt=0.05)
@@ -77,6 +75,7 @@ class Discretisation:
     advection_form: str = "galerkin"
     dtype: torch.dtype = torch.float64
     device: torch.device | str = "cpu"
+    degree: int = field(default=1, init=False)  # of the elements; 2 by `quadratic`
 
     def __post_init__(self) -> None:
         if not (isfinite(self.dt) and self.dt > 0):
@@ -103,16 +102,35 @@ class Discretisation:
 
     @cached_property
     def geometry(self) -> Geometry:
-        return Geometry.of(self.mesh, self.device, self.dtype, _identified(self.mesh, self.conditions))
+        plain = Geometry.of(self.mesh, self.device, self.dtype, degree=self.degree)
+        return replace(plain, dof=identified(plain, self.conditions))
+
+    @cached_property
+    def quadratic(self) -> Discretisation:
+        """The same problem with quadratic elements (P2): states are at the mesh's nodes and then at the middle of its edges.
+
+        Third order in space where coefficients are. Refused with a lumped mass (its entries would not be positive) and upwind.
+        """
+        if self.degree == 2:
+            return self
+        check_scheme(self.consistent, "galerkin" if self.pde.velocity is None else self.advection_form, degree=2)
+        other = object.__new__(Discretisation)
+        other.__dict__.update({f.name: getattr(self, f.name) for f in fields(self)} | {"degree": 2})
+        return other
 
     @property
     def n(self) -> int:
         """Degrees of freedom per field."""
         return self.geometry.n
 
+    @property
+    def n_nodes(self) -> int:
+        """Nodes of a state: those of the mesh, and with quadratic elements the middles of its edges."""
+        return len(self.geometry.dof)
+
     @cached_property
     def _periodic(self) -> bool:
-        return self.n != self.mesh.n_nodes
+        return self.n != self.n_nodes
 
     @cached_property
     def _dof(self) -> Tensor:
@@ -166,7 +184,19 @@ class Discretisation:
     @property
     def mass_bounds(self) -> tuple[float, float]:
         """Proven bounds of the eigenvalues of diag(M)^-1 M; they hold cell by cell, so for any capacity."""
-        return mass_range(self.mesh.dim, self.consistent)
+        return mass_range(self.mesh.dim, self.consistent, self.degree)
+
+    @cached_property
+    def lumps(self) -> Tensor:
+        """A positive share of the volume, weighted by the capacity, for each degree of freedom [1, f, n].
+
+        The row sums of M; with quadratic elements, whose row sums need not be positive, its diagonal scaled to the same total.
+        """
+        sums = self.mass.row_sums().detach()
+        if self.degree == 1:
+            return sums
+        diagonal = self.mass.diagonal.detach()
+        return diagonal * (sums.sum(-1, keepdim=True) / diagonal.sum(-1, keepdim=True))
 
     @cached_property
     def time_dependent(self) -> bool:
@@ -195,7 +225,7 @@ class Discretisation:
     @cached_property
     def least_decay(self) -> float:
         """The smallest decay of any field anywhere, against the capacity: 1/time."""
-        return 0.0 if self.decay_sums is None else float((self.decay_sums / self.mass.row_sums()).detach().min())
+        return 0.0 if self.decay_sums is None else float((self.decay_part.diagonal / self.mass.diagonal).detach().min())
 
     @cached_property
     def decay_sums(self) -> Tensor | None:
@@ -275,8 +305,8 @@ class Discretisation:
         total: EdgeMatrix | None = None
         for c in self.conditions:
             if isinstance(c, Robin):
-                facets = self.mesh.facets(c.boundary)
-                h = self._on_facets(c.coefficient, facets, t).mean(-1)
+                facets = self.geometry.facets(c.boundary)
+                h = self._on_facets(c.coefficient, facets, t)
                 if bool((h.detach() < 0).any()):
                     raise InputError(f"the convective coefficient on '{c.boundary}' must not be negative, got {float(h.min()):.4g}")
                 extra = facet_mass(self.geometry, facets, h)
@@ -310,13 +340,10 @@ class Discretisation:
             return kept[name]
         total: Tensor | None = None
         for c in rules:
-            facets = self.mesh.facets(c.boundary)
-            if isinstance(c, Neumann):
-                flux = self._on_facets(c.flux, facets, t)
-            else:
-                h = self._on_facets(c.coefficient, facets, t).mean(-1, keepdim=True)
-                flux = h * self._on_facets(c.ambient, facets, t)
-            part = facet_load(self.geometry, facets, flux)[:, None] * self._field_mask(c.field)
+            facets = self.geometry.facets(c.boundary)
+            h = 1.0 if isinstance(c, Neumann) else self._on_facets(c.coefficient, facets, t)
+            value = self._on_facets(c.flux if isinstance(c, Neumann) else c.ambient, facets, t)
+            part = facet_load(self.geometry, facets, value, h)[:, None] * self._field_mask(c.field)
             total = part if total is None else total + part
         if total is not None and not changing:
             kept[name] = total
@@ -330,7 +357,7 @@ class Discretisation:
             return None
         mask = torch.zeros(self.n_fields, self.n, dtype=torch.bool, device=self.geometry.device)
         for c in rules:
-            dofs = self._dof[torch.as_tensor(self.mesh.nodes_on(c.boundary), device=self.geometry.device)]
+            dofs = self._dof[torch.as_tensor(self.geometry.nodes_on(c.boundary), device=self.geometry.device)]
             rows = slice(None) if c.field is None else self.pde.fields.index(c.field)
             mask[rows, dofs] = True  # type: ignore[index]
         return mask[:1] if bool((mask == mask[:1]).all()) else mask
@@ -364,7 +391,7 @@ class Discretisation:
         w = torch.zeros(self.n, self.n_fields, dtype=self.dtype, device=self.geometry.device)
         for c in self.conditions:
             if isinstance(c, Dirichlet):
-                nodes = torch.as_tensor(self.mesh.nodes_on(c.boundary), device=self.geometry.device)
+                nodes = torch.as_tensor(self.geometry.nodes_on(c.boundary), device=self.geometry.device)
                 value = self._value(c.value, nodes, t)
                 cols = range(self.n_fields) if c.field is None else [self.pde.fields.index(c.field)]
                 for k in cols:
@@ -386,7 +413,7 @@ class Discretisation:
 
     @cached_property
     def _x64(self) -> Tensor:
-        return torch.tensor(self.mesh.points, device=self.geometry.device)
+        return torch.tensor(self.geometry.nodes, device=self.geometry.device)
 
     def _value(self, value: Value, nodes: Tensor, t: float) -> Tensor:
         if callable(value):
@@ -408,19 +435,23 @@ class Discretisation:
 
     def given(self, velocity: Velocity | None) -> Discretisation:
         """The same problem with another velocity; everything that does not depend on it is shared."""
-        return self._derived({"_advection_constant", "time_dependent"}, pde=replace(self.pde, velocity=velocity))
+        other = self._derived({"_advection_constant", "time_dependent"}, pde=replace(self.pde, velocity=velocity))
+        if "quadratic" in self.__dict__:
+            other.__dict__["quadratic"] = self.quadratic.given(velocity)
+        return other
 
     def recast(self, consistent: float, advection_form: str) -> Discretisation:
         """The same problem in another discretisation, on the same geometry."""
         if (consistent, advection_form) == (self.consistent, self.advection_form):
             return self
-        return self._derived({"mass", "source_mass", "decay_part", "decay_sums", "_advection_constant"}, consistent=consistent,
-                             advection_form=advection_form)
+        check_scheme(consistent, advection_form, self.degree)
+        return self._derived({"mass", "source_mass", "decay_part", "decay_sums", "_advection_constant", "lumps"},
+                             consistent=consistent, advection_form=advection_form)
 
     def _derived(self, stale: set[str], **changes: object) -> Discretisation:
         other = object.__new__(Discretisation)
         _ = self.geometry  # shared
-        other.__dict__.update({k: v for k, v in self.__dict__.items() if k not in stale | {"_stiffness_constant"}})
+        other.__dict__.update({k: v for k, v in self.__dict__.items() if k not in stale | {"_stiffness_constant", "quadratic"}})
         other.__dict__.update(changes)
         if self.held() is not self:
             other.__dict__["double"] = self.double._derived(stale, **changes)
@@ -457,36 +488,11 @@ class Discretisation:
     # ------------------------------------------------------------------ checks and numbers to know
 
     def check_state(self, u: Tensor, what: str = "the state") -> None:
-        want = (self.mesh.n_nodes, self.n_fields)
+        want = (self.n_nodes, self.n_fields)
         if u.dim() < 2 or tuple(u.shape[-2:]) != want:
             raise InputError(f"{what} must end in [{want[0]} nodes, {want[1]} fields], got {list(u.shape)}")
 
     @cached_property
     def stiffness_number(self) -> float:
         """Largest dt/2 * K_ii / M_ii: how far from the identity a step is (about 4 dt D / 2h^2 in 2D)."""
-        K, M = self.diffusion_part.diagonal.detach(), self.mass.row_sums().detach()
-        return float((0.5 * self.dt * K / M).max())
-
-
-def _identified(mesh: Mesh, conditions: Sequence[Condition]) -> np.ndarray:
-    """Degree of freedom of each node: periodic partners share one (corners through every pair they belong to)."""
-    pairs = [np.empty((2, 0), dtype=np.int64)]
-    for c in conditions:
-        if not isinstance(c, Periodic):
-            continue
-        a, b = mesh.nodes_on(c.boundary), mesh.nodes_on(c.partner)
-        if len(a) != len(b):
-            raise InputError(f"periodic boundaries '{c.boundary}' and '{c.partner}' have {len(a)} and {len(b)} nodes")
-        shift = mesh.points[b].mean(0) - mesh.points[a].mean(0)
-        gap, partner = cKDTree(mesh.points[b]).query(mesh.points[a] + shift)
-        if gap.max() > 1e-6 * mesh.spacing or len(set(partner)) != len(partner):
-            worst = int(a[np.argmax(gap)])
-            raise InputError(f"periodic boundaries '{c.boundary}' and '{c.partner}' do not match: node {worst} has no partner")
-        pairs.append(np.stack([a, b[partner]]))
-    i, j = np.concatenate(pairs, axis=1)
-    if not len(i):
-        return np.arange(mesh.n_nodes)
-    links = coo_array((np.ones(len(i)), (i, j)), shape=(mesh.n_nodes, mesh.n_nodes))
-    label = connected_components(links, directed=False)[1]
-    _, first = np.unique(label, return_index=True)  # number the parts by their first node, so that plain nodes keep order
-    return np.argsort(np.argsort(first))[label]
+        return float((0.5 * self.dt * self.diffusion_part.diagonal.detach() / self.lumps).max())
