@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from dgnet.cli import screen
-from dgnet.training.fit import Progress
+from dgnet.training.checkpoints import Progress
 
 PAGE = """## Speed
 

@@ -205,7 +205,7 @@ def test_flipped_bits_in_weights_are_noticed(place: Path, monkeypatch: pytest.Mo
                                              capsys: pytest.CaptureFixture[str]) -> None:
     """Of weights.pt any; of last.pt those that a training would go on with."""
     from dgnet.errors import InputError
-    from dgnet.training.fit import load_checkpoint
+    from dgnet.training.checkpoints import load_checkpoint
     from dgnet.training.run import Run
 
     rng, run = np.random.default_rng(1), place / "run"

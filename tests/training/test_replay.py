@@ -16,7 +16,7 @@ from dgnet.models.registry import MODELS, build
 from dgnet.problems import PDE, Dirichlet, Discretisation, Robin
 from dgnet.recipe import Recipe, Stage
 from dgnet.training import replay
-from dgnet.training.fit import iterate, parameter_groups
+from dgnet.training.update import iterate, parameter_groups
 
 BASELINES = [name for name in MODELS if name not in ("dgnet", "classical")]
 STRUCTURED = DGNetConfig(hidden=8, layers=1, free=True, learn_start=True)

@@ -17,8 +17,8 @@ from dgnet.models.dgnet import DGNet, DGNetConfig
 from dgnet.problems import PDE, Dirichlet, Discretisation, Neumann, Robin
 from dgnet.training import Recipe, Stage, evaluate_rne, fit, replay
 from dgnet.training.calibrate import gauss_newton
-from dgnet.training.fit import iterate, parameter_groups
 from dgnet.training.identify import identify
+from dgnet.training.update import iterate, parameter_groups
 
 Tensor = torch.Tensor
 DT, STEPS = 0.05, 16

@@ -43,8 +43,8 @@ from dgnet.progress import Report
 from dgnet.recipe import Recipe, Stage
 from dgnet.scenarios import Draw, get
 from dgnet.scenarios.scenario import Scenario
-from dgnet.training.fit import iterate, parameter_groups
 from dgnet.training.run import Run
+from dgnet.training.update import iterate, parameter_groups
 
 Tensor = torch.Tensor
 

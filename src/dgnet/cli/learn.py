@@ -72,7 +72,7 @@ def train(context: typer.Context, name: Annotated[str, typer.Argument(help="A sc
     from dgnet.scenarios import get
     from dgnet.scenarios.generate import generate as make
     from dgnet.training import run as runs
-    from dgnet.training.fit import join_processes, wait_for_all
+    from dgnet.training.processes import join_processes, wait_for_all
 
     if recipe not in ("staged", "paper"):
         raise InputError(f"unknown recipe '{recipe}' (known: staged, paper)")

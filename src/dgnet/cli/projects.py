@@ -81,8 +81,8 @@ def train_own(folder: Path, out: Path, *, model: str, seed: int, device: str, mi
     from dgnet.evaluation.evaluate import untold
     from dgnet.output.page import coefficients
     from dgnet.projects import load
-    from dgnet.training.fit import join_processes, wait_for_all
     from dgnet.training.own import train_project
+    from dgnet.training.processes import join_processes, wait_for_all
 
     if out.resolve() == folder.resolve():
         raise InputError(f"--out {out} is the problem folder itself; a run needs its own folder")

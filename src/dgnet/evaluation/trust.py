@@ -32,7 +32,7 @@ from dgnet.problems.units import Units
 from dgnet.progress import Report
 from dgnet.recipe import Recipe
 from dgnet.scoring.judge import judge_file, rivals
-from dgnet.training.fit import Progress
+from dgnet.training.checkpoints import Progress
 from dgnet.training.plan import Facts, Wishes, recipe_for
 from dgnet.training.run import Run, read_dataclass, train
 

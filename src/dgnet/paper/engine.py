@@ -38,7 +38,8 @@ from dgnet.scenarios.generate import file_stem, generate, provenance
 from dgnet.scenarios.scenario import Scenario
 from dgnet.scoring.judge import Judged, judge_file, rivals
 from dgnet.scoring.metrics import current_names, error_ratio
-from dgnet.training.fit import Progress, Tell
+from dgnet.training.checkpoints import Progress
+from dgnet.training.fit import Tell
 from dgnet.training.plan import Facts, Wishes, baseline_recipe
 from dgnet.training.plan import plan as plan_training
 from dgnet.training.run import Run, train

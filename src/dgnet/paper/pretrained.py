@@ -36,7 +36,7 @@ from dgnet.scenarios.generate import file_stem, generate, provenance
 from dgnet.scenarios.scenario import Scenario
 from dgnet.scoring.judge import rivals
 from dgnet.scoring.metrics import current_names
-from dgnet.training.fit import load_checkpoint, save_tensors
+from dgnet.training.checkpoints import load_checkpoint, save_tensors
 from dgnet.training.run import Run, Settings, read_dataclass, to_toml
 
 Tensor = torch.Tensor

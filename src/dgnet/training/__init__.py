@@ -3,7 +3,8 @@
 from dgnet.data import Corpus
 from dgnet.recipe import Recipe, Stage
 from dgnet.training.calibrate import calibrated_first, uncertainty
-from dgnet.training.fit import Progress, evaluate_rne, fit, load_checkpoint, split
+from dgnet.training.checkpoints import Progress, load_checkpoint
+from dgnet.training.fit import evaluate_rne, fit, split
 
 __all__ = ["Corpus", "Progress", "Recipe", "Stage", "calibrated_first", "evaluate_rne", "fit", "load_checkpoint",
            "split", "uncertainty"]

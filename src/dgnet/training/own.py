@@ -8,7 +8,7 @@ from pathlib import Path
 from dgnet.models.registry import changed, configure
 from dgnet.problems.case import OWN
 from dgnet.projects import TRUTH, Project
-from dgnet.training.fit import Progress
+from dgnet.training.checkpoints import Progress
 from dgnet.training.plan import Wishes
 from dgnet.training.run import Run, train
 

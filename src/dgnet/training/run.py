@@ -6,7 +6,7 @@
     trained-on.h5 the data, as a second name of the same file or a copy; very large ones that cannot be linked stay where they are
     weights.pt    the best weights by validation rollout
     last.pt       where to resume
-    history.csv   iteration, loss, validation error, seconds; history.png draws it
+    history.csv   iteration, updates, loss, validation error, best so far, seconds; history.png draws it
     reaction.csv  a learned reaction of one field with its band, where there is one (`curve`)
 """
 
@@ -39,11 +39,13 @@ from dgnet.projects import load as load_project
 from dgnet.recipe import Recipe
 from dgnet.scenarios import get
 from dgnet.scenarios.scenario import Scenario
+from dgnet.training.checkpoints import Progress, load_checkpoint, save_tensors
 from dgnet.training.curve import FILE as REACTION
 from dgnet.training.curve import curve_of, labels, write_curve
-from dgnet.training.fit import Progress, fit, join_processes, load_checkpoint, save_tensors, split, wait_for_all
+from dgnet.training.fit import fit, split
 from dgnet.training.identity import differences, digest, fingerprint, of_problem, trained_on
 from dgnet.training.plan import Facts, Wishes, baseline_recipe, configuration, recipe_for
+from dgnet.training.processes import join_processes, wait_for_all
 
 Tensor = torch.Tensor
 
@@ -317,7 +319,7 @@ def _carry_data(data: Path, folder: Path) -> str:
 def write_history(folder: Path, progress: Progress) -> None:
     """history.csv and history.png."""
     with writing(folder / "history.csv") as part, part.open("w", newline="") as file:
-        rows = csv.DictWriter(file, ["iteration", "loss", "validation", "best", "seconds"])
+        rows = csv.DictWriter(file, ["iteration", "updates", "loss", "validation", "best", "seconds"])
         rows.writeheader()
         rows.writerows(progress.history)
     import matplotlib

@@ -1,0 +1,109 @@
+"""What a training has reached, and the files it resumes from. Weights and numbers only: nothing in a file can run code."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import math
+import zipfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from dgnet.data.digests import verifying
+from dgnet.errors import InputError
+from dgnet.files import write_bytes
+
+Tensor = torch.Tensor
+
+
+@dataclass
+class Progress:
+    """What a training has reached; stored with every checkpoint.
+
+    - `iteration`: place in the recipe, which the clock may move on
+    - `best`, `best_iteration`: smallest validation error, and where it was reached; 0 is the untrained model
+    - `classical`: validation error of the classical solver
+    - `seconds`: of wall clock
+    - `updates`: optimiser steps taken
+    - `setbacks`: windows that blew up: the best weights were taken again, and the rate halved
+    - `history`: a row for each validation, the untrained model first: iteration, updates, loss, validation, best, seconds
+    """
+
+    iteration: int = 0
+    best: float = math.inf
+    best_iteration: int = 0
+    classical: float = math.inf
+    seconds: float = 0.0
+    updates: int = 0
+    setbacks: int = 0
+    history: list[dict[str, float]] = field(default_factory=list)
+
+
+def store(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer, best: dict[str, Tensor], progress: Progress) -> None:
+    """Write a checkpoint that `restore` reads."""
+    save_tensors(path, {"model": model.state_dict(), "best": best, "optimiser": optimiser.state_dict(),
+                        "progress": dict(vars(progress))})
+
+
+def restore(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -> tuple[dict[str, Tensor], Progress]:
+    """Best weights and progress of a checkpoint; model and optimiser take theirs. What does not fit is refused by name."""
+    data = load_checkpoint(path, str(next(iter(model.state_dict().values())).device))
+    own = vars(Progress())
+    for key in ("model", "best", "optimiser", "progress"):
+        if not isinstance(data, dict) or not isinstance(data.get(key), dict):
+            raise InputError(f"{path} is no checkpoint to go on from: it holds no table '{key}'")
+    told = data["progress"]
+    for key, value in told.items():
+        fits = isinstance(value, list) if key == "history" else isinstance(value, int | float) and (key == "best" or value >= 0)
+        if key not in own or not fits:
+            raise InputError(f"{path} is no checkpoint to go on from: its progress has '{key}' = {str(value)[:40]}")
+    rows = told.get("history", [])
+    if any(not isinstance(row, dict) or {"iteration", "validation", "seconds"} - set(row) for row in rows):
+        raise InputError(f"{path} is no checkpoint to go on from: its history is not one of validations")
+    try:
+        model.load_state_dict(data["best"])
+        model.load_state_dict(data["model"])
+        optimiser.load_state_dict(data["optimiser"])
+    except (RuntimeError, KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
+        raise InputError(f"{path} does not fit the model that is trained here") from error
+    return data["best"], Progress(**told)
+
+
+def save_tensors(path: Path, value: dict[str, Any]) -> str:
+    """Returns the file's SHA-256. Made in memory first: torch may end the whole process when a disk runs full under it."""
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    write_bytes(path, buffer.getbuffer())
+    return hashlib.sha256(buffer.getbuffer()).hexdigest()
+
+
+def load_checkpoint(path: Path, device: str = "cpu", sha256: str = "") -> dict[str, Any]:
+    """A checkpoint's contents; anything but tensors and plain numbers is refused, and so is a damaged file.
+
+    Every part of the file has a CRC32 of its own, which torch writes but does not compare; `sha256` is that of the whole.
+    """
+    try:
+        if verifying() and path.exists() and not _sound(path, sha256):
+            raise InputError(f"{path} is damaged: it is not what was written (its checksum differs)")
+        return torch.load(path, map_location=device, weights_only=True)
+    except FileNotFoundError as error:
+        raise InputError(f"there is no checkpoint {path}") from error
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"{path} is not a checkpoint of weights: it is damaged, or holds something that could run code") from error
+
+
+def _sound(path: Path, sha256: str) -> bool:
+    if sha256:
+        with path.open("rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
+                return False
+    if not zipfile.is_zipfile(path):
+        return True  # torch decides what it is
+    with zipfile.ZipFile(path) as archive:
+        return archive.testzip() is None

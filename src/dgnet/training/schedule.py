@@ -1,0 +1,57 @@
+"""How far a training is, and the learning rate there: by updates or by the clock, whichever is further on."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from dgnet.recipe import Recipe, Stage
+
+
+@dataclass(frozen=True)
+class Place:
+    """A place in a recipe.
+
+    - `stage`: the stage that is under way
+    - `end`: iteration at which it ends
+    - `done`: share of it that is over, 0 to 1
+    - `over`: the clock has ended it early
+    """
+
+    stage: Stage
+    end: int
+    done: float
+    over: bool
+
+
+def place(recipe: Recipe, iteration: int, clock: float | None) -> Place:
+    """Where `iteration` is; `clock` is the share of the time for updates that has passed, None without a budget."""
+    number, end = 0, recipe.stages[0].iterations
+    while iteration >= end and number + 1 < len(recipe.stages):
+        number += 1
+        end += recipe.stages[number].iterations
+    stage = recipe.stages[number]
+    done = (iteration - end + stage.iterations) / stage.iterations
+    if clock is None or stage.method != "adam":  # few, decisive steps of Gauss-Newton are not cut short
+        return Place(stage, end, done, False)
+    before, share = recipe.share(number)
+    passed = min(1.0, (clock - before) / share)
+    return Place(stage, end, max(done, passed), passed >= 1.0 and iteration + 1 < recipe.iterations)
+
+
+def learning_rate(stage: Stage, done: float) -> float:
+    """Of a stage of which this share is over. A step decay that would happen after k of n iterations happens at done = k/n."""
+    if stage.decay == "cosine":
+        return stage.lr * (0.5 * (1 + math.cos(math.pi * min(1.0, done))) * (1 - stage.end) + stage.end)
+    return stage.lr * stage.decay_rate ** int(done * stage.iterations / max(1, stage.decay_every) + 1e-9)
+
+
+def set_rates(optimiser: torch.optim.Optimizer, stage: Stage, done: float, factor: float = 1.0) -> None:
+    """The learning rate of every group of weights, and which of them this stage trains."""
+    rate = factor * learning_rate(stage, done)
+    for group in optimiser.param_groups:
+        group["lr"] = rate * group["factor"]
+        for name, p in zip(group["names"], group["params"]):
+            p.requires_grad_(not stage.only or name.startswith(stage.only))
