@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from dgnet.mesh import box
-from dgnet.models import Classical, Model, rollout
+from dgnet.models import Classical, Model, Refined, rollout
 from dgnet.models.dgnet import PAPER, VARIANTS, DGNet, DGNetConfig
 from dgnet.problems import PDE, Discretisation, Robin, given_velocity
 
@@ -28,6 +28,8 @@ def dgnet(config: DGNetConfig) -> Callable[[Discretisation], Model]:
 MODELS: dict[str, tuple[Callable[[Discretisation], Model], float | None]] = {
     "classical consistent": (lambda p: Classical(), None),
     "classical lumped": (lambda p: Classical(0.0), None),
+    "classical quadratic": (lambda p: Classical(degree=2), None),
+    "classical refined": (lambda p: Refined(Classical()), None),
     "dgnet": (dgnet(DGNetConfig(free=True, learn_streamline=True, learn_start=True, reaction="learned")), 20.0),
     "dgnet without free numbers": (dgnet(DGNetConfig(reaction="learned")), 20.0),
     "dgnet paper": (dgnet(replace(PAPER, reaction="none")), 20.0),
@@ -104,7 +106,10 @@ def test_protocol_and_shapes(name: str, shared: Case) -> None:
     assert torch.equal(states[:, 0], shared.u0)
     with torch.no_grad():
         state = model.prepare(shared.problem, 3, 8)
-        assert model.step(state, shared.u0, None, 0.0, 1).shape == shared.u0.shape  # a source is optional
+        u = model.begin(state, shared.u0)
+        assert torch.equal(model.read(state, model.lift(state, shared.u0)), shared.u0)
+        assert u.shape[1] == len(model.points(shared.problem)) >= shared.u0.shape[1]
+        assert model.read(state, model.step(state, u, None, 0.0, 1)).shape == shared.u0.shape  # a source is optional
         assert isinstance(model.capturable(state), bool)
         assert model.finish(state) is None  # type: ignore[func-returns-value]
 

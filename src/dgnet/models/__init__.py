@@ -1,7 +1,7 @@
 """Models: one contract, one time loop; the classical solver, DGNet and the baselines."""
 
 from dgnet.models.base import Model
-from dgnet.models.classical import Classical
+from dgnet.models.classical import Classical, Refined
 from dgnet.models.timeloop import few_threads, rollout
 
-__all__ = ["Classical", "Model", "few_threads", "rollout"]
+__all__ = ["Classical", "Model", "Refined", "few_threads", "rollout"]

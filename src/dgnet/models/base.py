@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Generic, TypeVar
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -39,13 +40,30 @@ class Model(ABC, Generic[S]):
 
     @abstractmethod
     def step(self, state: S, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
-        """Step k: u [B, N, F] at time t and the step-averaged source [B, N, F] -> u at t + dt."""
+        """Step k: u [B, N, F] at time t and the step-averaged source [B, N, F] -> u at t + dt.
+
+        A model that has more points than the mesh has nodes steps [B, P, F] instead: see `lift` and `read`.
+        """
+
+    # ------------------------------------------------------------------ points beside the nodes
+
+    def points(self, problem: Discretisation) -> np.ndarray:
+        """Where it has values [P, d], the mesh's nodes first. A start or a source that is a function is best evaluated here."""
+        return problem.mesh.points
+
+    def lift(self, state: S, u: Tensor) -> Tensor:
+        """What steps work on [B, P, F], from values at the nodes [B, N, F] or at all points already."""
+        return u
+
+    def read(self, state: S, u: Tensor) -> Tensor:
+        """The values at the nodes [B, N, F] of what steps work on."""
+        return u
 
     # ------------------------------------------------------------------ the first steps
 
     def begin(self, state: S, u: Tensor) -> Tensor:
-        """The state [B, N, F] that step 0 starts from, given the initial one."""
-        return u
+        """What step 0 starts from, given the initial state [B, N, F] (or [B, P, F], see `points`)."""
+        return self.lift(state, u)
 
     @property
     def first_steps(self) -> int:
@@ -129,7 +147,16 @@ class Continued(Model[S]):
         return self.model.step(state, u, source, t, k + self.first)
 
     def begin(self, state: S, u: Tensor) -> Tensor:
-        return u if self.first else self.model.begin(state, u)
+        return self.lift(state, u) if self.first else self.model.begin(state, u)
+
+    def points(self, problem: Discretisation) -> np.ndarray:
+        return self.model.points(problem)
+
+    def lift(self, state: S, u: Tensor) -> Tensor:
+        return self.model.lift(state, u)
+
+    def read(self, state: S, u: Tensor) -> Tensor:
+        return self.model.read(state, u)
 
     @property
     def first_steps(self) -> int:

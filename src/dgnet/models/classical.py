@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from dgnet.errors import InputError
 from dgnet.green import GreenSolver
-from dgnet.models.base import Model
+from dgnet.models.base import Model, S
 from dgnet.operators import check_scheme
 from dgnet.problems import CONSISTENT, LUMPED, Discretisation
+from dgnet.problems.finer import refined
+from dgnet.problems.lift import Lift
 
 Tensor = torch.Tensor
 
@@ -26,6 +29,8 @@ class Classical(Model[GreenSolver]):
       of Crank-Nicolson on rough initial data without losing second order
     - `theta`: 1/2 Crank-Nicolson to 1 backward Euler
     - `tolerance`: of iterative solves, relative; None for 1e-12 in double and 1e-6 in single precision
+    - `degree`: of the elements: 1 linear, second order; 2 quadratic, third order: it has values at the middles of the edges, too, and
+      takes starts and sources there (`points`). Given at the nodes alone, it fits them. With the consistent mass only
 
         >>> import dgnet as dg
         >>> dg.Classical(consistent=0.0, damped_start=2).name
@@ -37,9 +42,12 @@ class Classical(Model[GreenSolver]):
     damped_start: int = 0
     theta: float = 0.5
     tolerance: float | None = None
+    degree: int = 1
 
     @property
     def name(self) -> str:
+        if self.degree == 2:
+            return "classical (P2)"
         if self.consistent is None:
             return "classical"
         kinds = {CONSISTENT: "consistent", LUMPED: "lumped"}
@@ -57,18 +65,29 @@ class Classical(Model[GreenSolver]):
         return int(k >= self.damped_start)
 
     def prepare(self, problem: Discretisation, batch: int = 1, steps: int = 1000, careful: bool = False) -> GreenSolver:
-        problem = problem.held()
         if self.consistent is not None:
             problem = problem.recast(self.consistent, problem.advection_form)
+        problem = (problem.quadratic if self.degree == 2 else problem).held()
         solver = GreenSolver(problem, self.backend, self.theta, self.tolerance, solves=steps, columns=batch)
         solver.monitor.deferred = problem.geometry.device.type == "cuda" and not careful
         return solver
 
     def step(self, state: GreenSolver, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
+        if self.degree == 2 and source is not None:
+            source = self.lift(state, source)
         return state.step(u, source, t, damped=k < self.damped_start)
 
+    def points(self, problem: Discretisation) -> np.ndarray:
+        return (problem.quadratic if self.degree == 2 else problem).geometry.nodes
+
+    def lift(self, state: GreenSolver, u: Tensor) -> Tensor:
+        return u if self.degree == 1 else Lift.of(state.problem.mesh, u.device)(u)
+
+    def read(self, state: GreenSolver, u: Tensor) -> Tensor:
+        return u if self.degree == 1 else u[:, :state.problem.mesh.n_nodes]
+
     def __post_init__(self) -> None:
-        check_scheme(CONSISTENT if self.consistent is None else self.consistent)
+        check_scheme(CONSISTENT if self.consistent is None else self.consistent, degree=self.degree)
         if self.damped_start < 0:
             raise InputError(f"damped_start must not be negative, got {self.damped_start}")
 
@@ -84,3 +103,58 @@ class Classical(Model[GreenSolver]):
 
     def solver(self, state: GreenSolver) -> GreenSolver:
         return state
+
+
+class Refined(Model[tuple[S, Lift]]):
+    """A model on the mesh refined once, read at the nodes of the given one: what half the spacing gives for its price.
+
+    - `model`: any model whose weights do not belong to one mesh
+
+        >>> import dgnet as dg, torch
+        >>> problem = dg.Problem(dg.box((4, 4)), dg.PDE(diffusion=0.1), [], dt=0.1)
+        >>> from dgnet.models import Refined
+        >>> dg.rollout(Refined(dg.Classical()), problem, torch.zeros(1, 25, 1, dtype=torch.float64), steps=3).shape
+        torch.Size([1, 4, 25, 1])
+    """
+
+    def __init__(self, model: Model[S]) -> None:
+        self.model = model
+
+    @property
+    def name(self) -> str:
+        return f"{self.model.name}, mesh refined once"
+
+    @property
+    def solves(self) -> bool:
+        return self.model.solves
+
+    def prepare(self, problem: Discretisation, batch: int = 1, steps: int = 1000, careful: bool = False) -> tuple[S, Lift]:
+        return self.model.prepare(refined(problem), batch, steps, careful), Lift.of(problem.mesh, problem.geometry.device)
+
+    def step(self, state: tuple[S, Lift], u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
+        return self.model.step(state[0], u, None if source is None else state[1](source), t, k)
+
+    def points(self, problem: Discretisation) -> np.ndarray:
+        return np.concatenate([problem.mesh.points, problem.mesh.points[problem.mesh.edges].mean(axis=1)])
+
+    def lift(self, state: tuple[S, Lift], u: Tensor) -> Tensor:
+        return state[1](u)
+
+    def begin(self, state: tuple[S, Lift], u: Tensor) -> Tensor:
+        return self.model.begin(state[0], state[1](u))
+
+    def read(self, state: tuple[S, Lift], u: Tensor) -> Tensor:
+        return u[:, :state[1].n_nodes]
+
+    @property
+    def first_steps(self) -> int:
+        return self.model.first_steps
+
+    def phase(self, k: int) -> int:
+        return self.model.phase(k)
+
+    def capturable(self, state: tuple[S, Lift]) -> bool:
+        return self.model.capturable(state[0])
+
+    def finish(self, state: tuple[S, Lift]) -> None:
+        self.model.finish(state[0])

@@ -45,7 +45,8 @@ def rollout(model: Model[Any], problem: Discretisation, u0: Tensor, source: Tens
     - `problem`: what is stepped; its device is that of states and sources
     - `u0`: initial states [B, N, F], in the unit of each field
     - `source`: averages over the steps [B or 1, steps, N, F] (`step_average`); field/time, or W/m3 with a heat
-      capacity; None for none
+      capacity; None for none. A model with points beside the nodes (`model.points(problem)`, quadratic elements) takes both at all
+      of them, too; from nodes alone it interpolates
     - `steps`: how many; by default as many as there are sources
     - `t0`: the time at which it begins
     - `capture`: on CUDA, record a step once and replay it (without gradients); "always" runs the step that would be recorded on the
@@ -63,11 +64,11 @@ def rollout(model: Model[Any], problem: Discretisation, u0: Tensor, source: Tens
         >>> states.shape, round(states[0, -1].mean().item(), 4)
         (torch.Size([1, 201, 25, 1]), 1.0)
     """
-    problem.check_state(u0, "the initial state")
+    _check_given(model, problem, u0, "the initial state")
     if u0.dim() != 3:
         raise InputError(f"the initial state must be [batch, node, field], got {list(u0.shape)}")
     if source is not None:
-        problem.check_state(source, "the source")
+        _check_given(model, problem, source, "the source")
         if source.dim() != 4 or source.shape[0] not in (1, u0.shape[0]):
             raise InputError(f"the source must be [batch, step, node, field], got {list(source.shape)}")
         source = source.expand(u0.shape[0], -1, -1, -1)
@@ -86,6 +87,14 @@ def rollout(model: Model[Any], problem: Discretisation, u0: Tensor, source: Tens
         return _march(model, problem, u0, source, steps, t0, False, sink, progress, careful=True)
 
 
+def _check_given(model: Model[Any], problem: Discretisation, value: Tensor, what: str) -> None:
+    points = problem.mesh.n_nodes
+    if value.dim() > 1 and value.shape[-2] != points:  # at all points of the model, perhaps
+        points = len(model.points(problem))
+    if value.dim() < 2 or tuple(value.shape[-2:]) != (points, problem.n_fields):
+        problem.check_state(value, what)
+
+
 def _march(model: Model[Any], problem: Discretisation, u0: Tensor, source: Tensor | None, steps: int, t0: float,
            capture: bool | Literal["always"],
            sink: Callable[[int, Tensor], None] | None, progress: Callable[[int], None] | None, careful: bool) -> Tensor:
@@ -96,10 +105,11 @@ def _march(model: Model[Any], problem: Discretisation, u0: Tensor, source: Tenso
         problem = problem.given(flow)
     state = model.prepare(problem, u0.shape[0], steps, careful)
     # with gradients the states are saved at the end: writing each into one tensor makes the way back quadratic in their number
-    saved = [u0] if sink is None and torch.is_grad_enabled() else None
-    out = None if sink or saved else u0.new_empty((u0.shape[0], steps + 1, *u0.shape[1:]))
+    first = u0[:, :problem.mesh.n_nodes]
+    saved = [first] if sink is None and torch.is_grad_enabled() else None
+    out = None if sink or saved else u0.new_empty((u0.shape[0], steps + 1, *first.shape[1:]))
     if out is not None:
-        out[:, 0] = u0
+        out[:, 0] = first
     u = model.begin(state, u0)
 
     def keep(k: int, value: Tensor) -> None:
@@ -126,7 +136,7 @@ def _march(model: Model[Any], problem: Discretisation, u0: Tensor, source: Tenso
     warm = min(steps, max(3, model.first_steps + 1)) if replay else steps
     for k in range(warm):
         u = advance(k, u)
-        keep(k + 1, u)
+        keep(k + 1, model.read(state, u))
     step = None
     if replay and warm < steps:
         times = [t0 + k * problem.dt for k in range(warm, steps)]
@@ -135,11 +145,11 @@ def _march(model: Model[Any], problem: Discretisation, u0: Tensor, source: Tenso
         f = None if source is None else source[:, k]
         t = t0 + k * problem.dt
         u = advance(k, u) if step is None else step(u if k == warm else None, f, t)
-        keep(k + 1, u)
+        keep(k + 1, model.read(state, u))
     model.finish(state)
     if saved is not None:
         return torch.stack(saved, 1)
-    return u[:, None] if out is None else out
+    return model.read(state, u)[:, None] if out is None else out
 
 
 class _Growth(SolveError):

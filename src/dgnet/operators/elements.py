@@ -38,23 +38,23 @@ class Element:
     @cached_property
     def mass(self) -> np.ndarray:
         """Means of phi_i phi_j [m, m]."""
-        return np.einsum("q,qi,qj->ij", self._weights, self._values, self._values)
+        return np.einsum("q,qi,qj->ij", self.weights, self.values, self.values)
 
     @cached_property
     def spread(self) -> np.ndarray:
         """Means of dphi_i/dl_c dphi_j/dl_e [c, e, i, j]: of the stiffness."""
-        return np.einsum("q,qic,qje->ceij", self._weights, self._slopes, self._slopes)
+        return np.einsum("q,qic,qje->ceij", self.weights, self.slopes, self.slopes)
 
     @cached_property
     def carried(self) -> np.ndarray:
         """Means of l_a phi_i dphi_j/dl_c [a, c, i, j]: of the advection by a velocity that is linear in the cell."""
-        return np.einsum("q,qa,qi,qjc->acij", self._weights, self._corners, self._values, self._slopes)
+        return np.einsum("q,qa,qi,qjc->acij", self.weights, self.corners, self.values, self.slopes)
 
     @cached_property
     def weighted(self) -> dict[int, np.ndarray]:
         """Means of w_a phi_i phi_j [a, i, j] for weights at the corners (w_a = l_a) or all nodes (phi_a), by how many there are."""
-        return {w.shape[1]: np.einsum("q,qa,qi,qj->aij", self._weights, w, self._values, self._values)
-                for w in (self._corners, self._values)}
+        return {w.shape[1]: np.einsum("q,qa,qi,qj->aij", self.weights, w, self.values, self.values)
+                for w in (self.corners, self.values)}
 
     # ------------------------------------------------------------------ at the points of a quadrature
 
@@ -71,25 +71,27 @@ class Element:
         return np.concatenate([left[:, None], coordinates], 1), weights
 
     @property
-    def _weights(self) -> np.ndarray:
+    def weights(self) -> np.ndarray:
+        """[q], their sum is 1."""
         return self._quadrature[1]
 
     @property
-    def _corners(self) -> np.ndarray:
+    def corners(self) -> np.ndarray:
+        """Barycentric coordinates [q, c]: the values of the linear basis."""
         return self._quadrature[0]
 
     @cached_property
-    def _values(self) -> np.ndarray:
-        """[q, m]."""
-        l = self._corners
+    def values(self) -> np.ndarray:
+        """phi_i [q, m]."""
+        l = self.corners
         if self.degree == 1:
             return l
         return np.concatenate([l * (2 * l - 1), *(4 * l[:, [i]] * l[:, [j]] for i, j in self.edges)], 1)
 
     @cached_property
-    def _slopes(self) -> np.ndarray:
+    def slopes(self) -> np.ndarray:
         """dphi_i/dl_c [q, m, c]."""
-        l = self._corners
+        l = self.corners
         eye = np.eye(self.dim + 1)
         if self.degree == 1:
             return np.broadcast_to(eye, (len(l), *eye.shape))

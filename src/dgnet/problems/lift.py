@@ -1,0 +1,111 @@
+"""From the nodes of a mesh to the middles of its edges, for a solver with quadratic elements or on the mesh refined once.
+
+The value at a middle is that of the quadratic polynomial that fits the nodes around the edge best (weighted least squares), so
+quadratics are met exactly and smooth fields with third order. Where there are too few nodes around, those around them join. Where
+even these do not settle a quadratic, the value is linear along the edge. A field that jumps or has a kink is rounded off there.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations_with_replacement
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from scipy.sparse import csr_array, eye_array
+
+from dgnet.mesh import Mesh
+
+Tensor = torch.Tensor
+
+_made: WeakKeyDictionary[Mesh, dict[torch.device, Lift]] = WeakKeyDictionary()
+_STEADY = 2.5  # largest sum of absolute weights of a fit that counts as settled; linear interpolation has 1
+_BLOCK = 50_000  # edges that are fitted at once
+
+
+class Lift:
+    """Values at nodes [..., N, F] -> at nodes and middles [..., N + E, F]: linear, differentiable, without waiting for the host.
+
+    - `mesh`: whose edges
+    """
+
+    def __init__(self, mesh: Mesh, device: torch.device | str = "cpu") -> None:
+        index, weight = _fitted(mesh)
+        self.n_nodes, self.weight = mesh.n_nodes, torch.tensor(weight, device=device)
+        self.index = torch.tensor(index, device=device)
+        rows = np.repeat(np.arange(len(index)), index.shape[1])
+        table = csr_array((weight.ravel(), (rows, index.ravel())), shape=(len(index), mesh.n_nodes))
+        double = torch.sparse_csr_tensor(torch.tensor(table.indptr), torch.tensor(table.indices), torch.tensor(table.data),
+                                         size=table.shape, check_invariants=False)
+        self._tables = {torch.float64: double, torch.float32: double.float()}
+
+    @classmethod
+    def of(cls, mesh: Mesh, device: torch.device | str = "cpu") -> Lift:
+        """The one of a mesh, made once."""
+        kept = _made.setdefault(mesh, {})
+        device = torch.device(device)
+        if device not in kept:
+            kept[device] = cls(mesh, device)
+        return kept[device]
+
+    def __call__(self, u: Tensor) -> Tensor:
+        """Also of what has values at the middles already, which it leaves alone."""
+        if u.shape[-2] != self.n_nodes:
+            return u
+        level = u[..., :1, :].detach()  # so that a constant stays what it is, exactly
+        v = u - level
+        if u.is_cuda or (torch.is_grad_enabled() and u.requires_grad):
+            around = v.index_select(-2, self.index.ravel()).unflatten(-2, self.index.shape)
+            middles = (around * self.weight.to(u.dtype)[..., None]).sum(-2)
+        else:
+            found = torch.mm(self._tables[u.dtype], v.movedim(-2, 0).reshape(self.n_nodes, -1))
+            middles = found.reshape(-1, *u.shape[:-2], u.shape[-1]).movedim(0, -2)
+        return torch.cat([u, middles + level], -2)
+
+
+def _fitted(mesh: Mesh) -> tuple[np.ndarray, np.ndarray]:
+    """Nodes around each edge [E, w] and their weights in the value of its middle; weights of places that are not used are zero."""
+    n, edges = mesh.n_nodes, mesh.edges
+    pairs = np.concatenate([edges, edges[:, ::-1]]).T
+    near = csr_array((np.ones(pairs.shape[1]), (pairs[0], pairs[1])), shape=(n, n)) + eye_array(n)
+    ends = csr_array((np.ones(edges.size), (np.repeat(np.arange(len(edges)), 2), edges.ravel())), shape=(len(edges), n))
+    index, weight = _fit(mesh, np.arange(len(edges)), ends @ near)
+    loose = np.flatnonzero(~(np.abs(weight).sum(1) <= _STEADY))
+    if len(loose):
+        wide_index, wide = _fit(mesh, loose, ends[loose] @ near @ near)
+        lost = ~(np.abs(wide).sum(1) <= _STEADY)
+        wide_index[lost], wide[lost] = edges[loose[lost], 0][:, None], 0.0
+        wide_index[lost, :2], wide[lost, :2] = edges[loose[lost]], 0.5
+        room = max(0, wide.shape[1] - weight.shape[1])
+        index = np.pad(index, ((0, 0), (0, room)), mode="edge")
+        weight = np.pad(weight, ((0, 0), (0, room)))
+        index[loose, : wide.shape[1]], weight[loose] = wide_index, 0.0
+        weight[loose, : wide.shape[1]] = wide
+    return index, weight
+
+
+def _fit(mesh: Mesh, rows: np.ndarray, patches: csr_array) -> tuple[np.ndarray, np.ndarray]:
+    """Least squares in each patch (a row of the matrix) around the middle of edge rows[k]; NaN where it is not settled."""
+    patches = csr_array(patches)
+    counts = np.diff(patches.indptr)
+    used = np.arange(counts.max()) < counts[:, None]
+    index = np.repeat(mesh.edges[rows, :1], counts.max(), axis=1)
+    index[used] = patches.indices
+    weight = np.empty(index.shape)
+    for k in range(0, len(rows), _BLOCK):
+        part = slice(k, k + _BLOCK)
+        ends = mesh.points[mesh.edges[rows[part]]]
+        half = 0.5 * np.linalg.norm(ends[:, 1] - ends[:, 0], axis=1)[:, None, None]
+        y = (mesh.points[index[part]] - ends.mean(1)[:, None]) / half  # the ends are at distance 1
+        closeness = np.where(used[part], 1 / np.maximum((y**2).sum(-1), 0.1) ** 2, 0.0)
+        terms = [(), *((a,) for a in range(mesh.dim)), *combinations_with_replacement(range(mesh.dim), 2)]
+        basis = np.stack([np.prod([y[..., a] for a in term], axis=0) * np.ones_like(closeness) for term in terms], -1)
+        normal = np.einsum("ews,ew,ewt->est", basis, closeness, basis)
+        size = np.sqrt(np.einsum("ess->es", normal)).clip(1e-100)
+        scaled = normal / (size[:, :, None] * size[:, None])
+        settled = np.linalg.eigvalsh(scaled)[:, 0] > 1e-9
+        scaled[~settled] = np.eye(len(terms))
+        first = np.linalg.solve(scaled, np.eye(len(terms))[:, :1])[..., 0] / size / size[:, :1]
+        weight[part] = closeness * np.einsum("ews,es->ew", basis, first)
+        weight[part][~settled] = np.nan
+    return index, weight
