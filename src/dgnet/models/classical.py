@@ -29,8 +29,8 @@ class Classical(Model[GreenSolver]):
       of Crank-Nicolson on rough initial data without losing second order
     - `theta`: 1/2 Crank-Nicolson to 1 backward Euler
     - `tolerance`: of iterative solves, relative; None for 1e-12 in double and 1e-6 in single precision
-    - `degree`: of the elements: 1 linear, second order; 2 quadratic, third order: it has values at the middles of the edges, too, and
-      takes starts and sources there (`points`). Given at the nodes alone, it fits them. With the consistent mass only
+    - `degree`: of the elements: 1 linear, second order; 2 quadratic, third order: it has values at the middles of the edges and
+      takes starts and sources there, too (`points`). Given at the nodes alone, it fits them. With the consistent mass only
 
         >>> import dgnet as dg
         >>> dg.Classical(consistent=0.0, damped_start=2).name
