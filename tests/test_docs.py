@@ -13,11 +13,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import meshio
 import pytest
-import typer
 
 import dgnet.cli  # noqa: F401, registers the commands
-from dgnet.cli.shell import app
+from dgnet.cli import shell
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
@@ -40,12 +40,17 @@ def test_the_tutorial_word_for_word(tmp_path: Path) -> None:
     done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=600,
                           env={**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stdout + done.stderr
-    scores = json.loads((tmp_path / "scores.json").read_text())["scores"]
+    assert not re.search(r"^(warn|error)\b", done.stdout, re.M)  # of `check`
+    told, run = json.loads((tmp_path / "scores.json").read_text()), tmp_path / "run"
+    assert told["error_ratio"] < 0.8 and told["trajectories"] == 2 and told["truth"] == "given" and told["paper"] is None
+    scores = told["scores"]
     assert scores["dgnet"]["rne_from_offset"] < 0.6 * scores["classical_consistent"]["rne_from_offset"]
     every = zip(*(scores[k]["trajectories"] for k in ("dgnet", "classical_consistent", "classical_lumped")), strict=True)
     assert all(ours < min(theirs) for ours, *theirs in every)
     for name in ("plate.pvd", "plate.gif", "mine.png", "run/report.html"):
         assert (tmp_path / name).stat().st_size > 100, name
+    assert len(meshio.read(sorted((tmp_path / "plate-vtu").glob("*.vtu"))[-1]).point_data["T"]) == 275
+    assert str(tmp_path) not in (run / "run.toml").read_text() and not [p for p in run.rglob("*") if p.suffix == ".py"]
     assert "range of the training data" in done.stdout.split("mine.png")[0].rsplit("plate.gif")[-1]  # as the text says
 
 
@@ -85,7 +90,7 @@ def test_commands_and_options_exist() -> None:
     lines = commands()
     assert len(lines) > 15
     for page, words in lines:
-        command: Any = typer.main.get_command(app)
+        command = shell.commands()
         while words and words[0] in getattr(command, "commands", {}):
             command, words = command.commands[words[0]], words[1:]
         assert not hasattr(command, "commands"), f"{page}: dgnet {' '.join(words)} is no command"

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 
-import typer._adapters
-import typer.main
+import typer._adapters  # noqa: F401
 
-from dgnet import cli
+import dgnet.cli  # noqa: F401, registers the commands
+from dgnet.cli import shell
 
-typer.main.get_command = functools.cache(typer.main.get_command)  # type: ignore[assignment]
-typer.main.get_command(cli.app)
+shell.commands()
 gc.collect()
 gc.freeze()  # collections in the forked processes leave alone, and so do not copy, what is here
