@@ -8,7 +8,8 @@ How much is rounding? A step solves A u+ = B u with matrices of relative precisi
 eps (1 + kappa) in a step, kappa = max dt/2 K_ii / M_ii, and steps times that in all. Twice that is allowed here; the gain is zero
 where anything dissipates, and was at most 0.6 of the unit elsewhere.
 
-Every combination is stepped as a user would, 40 steps; some of them 10,000 steps with prepared operators; with DGNET_LONG=1 all.
+Every combination is stepped as a user would, 40 steps; two of them 10,000 steps with prepared operators, four more with `-m slow`,
+all with DGNET_LONG=1.
 """
 
 from __future__ import annotations
@@ -141,8 +142,9 @@ def gained(case: Case, kind: str, dtype: torch.dtype, size: float, steps: int, c
 
 
 COMBINATIONS = [(name, kind, dtype) for name in CASES for kind in FLOWS for dtype in DTYPES]
-FAR = [("insulated", "none", torch.float32), ("insulated", "steady", torch.float32), ("periodic", "turning", torch.float32),
-       ("mixed", "random", torch.float32), ("3D insulated", "random", torch.float32), ("convective", "turning", torch.float64)]
+FAR = [("periodic", "turning", torch.float32), ("mixed", "random", torch.float32)]
+FARTHER = [("insulated", "none", torch.float32), ("insulated", "steady", torch.float32), ("3D insulated", "random", torch.float32),
+           ("convective", "turning", torch.float64)]
 
 
 @pytest.mark.parametrize("number", range(len(COMBINATIONS)), ids=["-".join(map(str, c)) for c in COMBINATIONS])
@@ -152,7 +154,8 @@ def test_no_weights_make_energy(number: int) -> None:
         assert gained(CASES[name], kind, dtype, size, 40) <= ALLOWED, size
 
 
-@pytest.mark.parametrize("name, kind, dtype", COMBINATIONS if LONG else FAR)
+@pytest.mark.parametrize("name, kind, dtype", COMBINATIONS if LONG else
+                         [*FAR, *(pytest.param(*c, marks=pytest.mark.slow) for c in FARTHER)])
 def test_no_weights_make_energy_in_ten_thousand_steps(name: str, kind: str, dtype: torch.dtype) -> None:
     for size in SIZES if LONG else (1e4,):
         assert gained(CASES[name], kind, dtype, size, 10_000, prepared=True) <= ALLOWED, size

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import distributed, multiprocessing
+from torch import distributed
 
 from dgnet.data import Corpus, Dataset, Header, Trajectory, write_dataset
 from dgnet.errors import InputError
@@ -22,6 +22,7 @@ from dgnet.problems import PDE, Discretisation, Robin
 from dgnet.recipe import paper_recipe
 from dgnet.scenarios import get
 from dgnet.training import Progress, Recipe, Stage, evaluate_rne, fit, load_checkpoint, split
+from tests.evaluation.forked import start
 
 Tensor = torch.Tensor
 STEPS = 10
@@ -118,7 +119,6 @@ def test_a_finished_run_is_left_as_it_is(tmp_path: Path) -> None:
 
 
 def _process(rank: int, world: int, port: int, batch: int, out: str) -> None:
-    torch.set_num_threads(1)
     if world > 1:
         distributed.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
     model = new_model()
@@ -134,14 +134,17 @@ def test_two_processes_learn_what_one_learns(tmp_path: Path) -> None:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
     _process(0, 1, port, 4, str(tmp_path / "one"))
-    multiprocessing.spawn(_process, (2, port, 4, str(tmp_path / "two")), nprocs=2)
+    both = [start(_process, rank, 2, port, 4, str(tmp_path / "two")) for rank in (0, 1)]
+    for process in both:
+        process.join(120)
+    assert [process.exitcode for process in both] == [0, 0]
     one, *two = (torch.load(tmp_path / p, weights_only=True)
                  for p in ("one/weights-0.pt", "two/weights-0.pt", "two/weights-1.pt"))
-    start = new_model().state_dict()
+    fresh = new_model().state_dict()
     for name, value in one.items():
         assert torch.equal(two[0][name], two[1][name])  # all processes end with the same weights
         assert torch.allclose(two[0][name], value, rtol=1e-6, atol=1e-8), name
-    assert any(not torch.equal(start[name], value) for name, value in one.items() if name.startswith("reaction_net"))
+    assert any(not torch.equal(fresh[name], value) for name, value in one.items() if name.startswith("reaction_net"))
 
 
 # ---------------------------------------------------------------------- checkpoints
@@ -230,7 +233,7 @@ def test_test_trajectories_are_not_read(tmp_path: Path, monkeypatch: pytest.Monk
     time = data.dt * np.arange(STEPS + 1)
     rows = []
     for k in range(6):
-        state, f = (rows[k].numpy().astype(np.float32) for rows in (data.state, data.source_average))  # type: ignore[index]
+        state, f = (v[k].numpy().astype(np.float32) for v in (data.state, data.source_average))  # type: ignore[index]
         if k >= 4:
             state = np.full_like(state, np.nan)
         rows.append(Trajectory(state, time, np.concatenate([f, f[-1:]]), f, seed=k, split="train" if k < 4 else "test", index=k))

@@ -1,6 +1,7 @@
 """An unknown reaction as a table, identified through rollouts of windows."""
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -29,6 +30,7 @@ def cubic(u: torch.Tensor) -> torch.Tensor:
     return u - u**3
 
 
+@cache
 def world(reaction, low: float, high: float, flow: bool = False) -> tuple[Discretisation, Corpus]:
     """Trajectories of the classical solver with a quarter of the step, on the model's mesh."""
     mesh = perturbed_square(9)
@@ -135,6 +137,7 @@ def menten(u: torch.Tensor) -> torch.Tensor:
     return -1.2 * u.clamp(min=0) / (0.2 + u.clamp(min=0))
 
 
+@cache
 def fine_world(kind: str, seed: int) -> tuple[Discretisation, Corpus, Corpus]:
     """Four training and two test trajectories of the classical solver on a refined mesh with a third of the step.
 
@@ -190,7 +193,7 @@ def judged(base: Discretisation, train: Corpus, test: Corpus, clean: Corpus) -> 
     return evaluate_rne(model, base, test), float(off.max() / true[there].abs().max()), float(inside)
 
 
-@pytest.mark.parametrize(("kind", "seed", "shares"), [("flow", 11, (0.001, 0.01)), ("still", 12, (0.01,)), ("inlet", 13, (0.01,))])
+@pytest.mark.parametrize(("kind", "seed", "shares"), [("flow", 0, (0.001, 0.01)), ("still", 0, (0.01,)), ("inlet", 13, (0.01,))])
 def test_an_unknown_reaction_survives_noise(kind: str, seed: int, shares: tuple[float, ...]) -> None:
     base, clean, test = fine_world(kind, seed)
     plain = judged(base, clean, test, clean)
