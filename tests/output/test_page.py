@@ -9,7 +9,6 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,6 +24,7 @@ from dgnet.models.dgnet import DGNetConfig
 from dgnet.models.registry import entry
 from dgnet.output import figures as figures_of
 from dgnet.output import page
+from dgnet.output.learned import coefficients, given_value
 from dgnet.problems import PDE, Discretisation, Robin
 from dgnet.projects import load
 from dgnet.recipe import Recipe, Stage
@@ -192,7 +192,7 @@ def test_page_of_a_project_names_coefficients_with_units(tmp_path: Path, monkeyp
     run, found = Run.open(folder), read(folder / "report.html")
     assert "A slab <of> steel & tin" in found.words and "own problem" in found.words
     factors = run.model.coefficients()
-    rows = {c.name: c for c in page.coefficients(run)}
+    rows = {c.name: c for c in coefficients(run)}
     assert set(rows) == {"diffusivity", "convective exchange"}
     assert factors == {"diffusion": pytest.approx(1.5), "convection": pytest.approx(0.8)}
     assert rows["diffusivity"].value == "0.03 m2/s (given: 0.02)"
@@ -215,13 +215,12 @@ def test_given_coefficients_per_field_and_region(tmp_path: Path) -> None:
     values = np.where(np.arange(mesh.n_cells) < 10, 0.3, 0.7)
     pde = PDE(("u", "v"), diffusion={"u": values, "v": 0.2}, decay=0.5)
     scenario = replace(get("laser-heat", "small"), build_mesh=lambda: mesh, pde=pde, conditions=())
-    given: Any = page._given
-    assert given(scenario, "diffusion", "diffusion of u in steel", None) == 0.3
-    assert given(scenario, "diffusion", "diffusion of u in tin", None) == 0.7
-    assert given(scenario, "diffusion", "diffusion of v in tin", None) == 0.2
-    assert given(scenario, "diffusion", "diffusion of u", None) is None  # no single number
-    assert given(scenario, "decay", "decay", None) == 0.5
-    assert given(scenario, "convection", "convection", None) is None
+    assert given_value(scenario, "diffusion", "diffusion of u in steel") == 0.3
+    assert given_value(scenario, "diffusion", "diffusion of u in tin") == 0.7
+    assert given_value(scenario, "diffusion", "diffusion of v in tin") == 0.2
+    assert given_value(scenario, "diffusion", "diffusion of u") is None  # no single number
+    assert given_value(scenario, "decay", "decay") == 0.5
+    assert given_value(scenario, "convection", "convection") is None
 
 
 def test_verdicts() -> None:

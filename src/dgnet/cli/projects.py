@@ -79,7 +79,7 @@ def train_own(folder: Path, out: Path, *, model: str, seed: int, device: str, mi
     from dgnet.data import Dataset
     from dgnet.evaluation.bars import error_bars
     from dgnet.evaluation.evaluate import untold
-    from dgnet.output.page import coefficients
+    from dgnet.output.learned import coefficients
     from dgnet.projects import load
     from dgnet.training.own import train_project
     from dgnet.training.processes import join_processes, wait_for_all

@@ -18,7 +18,8 @@ from dgnet.data import Dataset
 from dgnet.errors import InputError
 from dgnet.problems.sources import converged_average
 from dgnet.problems.spot_table import SpotTable
-from dgnet.projects.importers import Frame, OwnSource, source_averages
+from dgnet.projects.importers import OwnSource, source_averages
+from dgnet.projects.readers import Frame
 from dgnet.training.run import Run
 
 Tensor = torch.Tensor

@@ -10,52 +10,36 @@ import hashlib
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 
 from dgnet import __version__
 from dgnet.data import Corpus
 from dgnet.evaluation.analyse import study
-from dgnet.evaluation.bars import error_bars
 from dgnet.evaluation.evaluate import TOLD, failures
 from dgnet.evaluation.trust import TrainingRange, judge_states, read_trust, sentence, training_range
 from dgnet.files import write_json, write_text
 from dgnet.models.dgnet import DGNet
 from dgnet.models.registry import LABELS
-from dgnet.operators import EdgeMatrix
-from dgnet.output.figures import COLOURS, save
+from dgnet.output.figures import COLOURS
+from dgnet.output.learned import coefficients, corrections, draw_reaction, reaction_axes
 from dgnet.output.operators import draw_spectra
-from dgnet.output.pictures import STYLE
-from dgnet.problems import Discretisation, Robin
+from dgnet.problems import Discretisation
 from dgnet.problems.case import base_problem
-from dgnet.problems.units import TERMS
 from dgnet.progress import Report
 from dgnet.training.curve import FILE as REACTION
-from dgnet.training.curve import curve_of, labels, write_curve
+from dgnet.training.curve import curve_of, write_curve
 from dgnet.training.run import Run
 
 Tensor = torch.Tensor
 
 LARGE = 10_000
 """Degrees of freedom above which the page does without the spectrum."""
-
-
-@dataclass(frozen=True)
-class Coefficient:
-    """A calibrated coefficient: how many times the given one, and what that makes."""
-
-    name: str
-    factor: float
-    value: str  # with its unit; empty where the given one is no single number
-    meaning: str
-    bar: str  # how sure it is
 
 
 def write(run: Run, result: dict[str, Any], states: dict[str, Tensor], data: Corpus, figures: Sequence[Path], out: Path,
@@ -246,41 +230,6 @@ def _spectrum(run: Run, problem: Discretisation, folder: Path) -> dict[str, Any]
 # ---------------------------------------------------------------------- what was learned
 
 
-def coefficients(run: Run) -> list[Coefficient]:
-    """Calibrated coefficients with their values: the given one times the factor that was learned."""
-    model, scenario = run.model, run.case
-    if not isinstance(model, DGNet) or not model.config.calibrate:
-        return []
-    units = run.case.units
-    heat = scenario.pde.weighted
-    words = {"diffusion": ("conductivity" if heat else "diffusivity", "how fast it spreads"),
-             "decay": ("decay", "how fast it fades"),
-             "convection": ("convective exchange", "how strongly the boundary follows its surroundings")}
-    found, bars = [], error_bars(run)
-    for label, factor in model.coefficients().items():
-        name = label.split(" ")[0]
-        given = _given(scenario, name, label, model)
-        unit = units.name(TERMS[name][heat], scenario.pde.fields[0])
-        value = "" if given is None else f"{factor * given:.4g} {unit}".strip() + f" (given: {given:.4g})"
-        found.append(Coefficient(label.replace(name, words[name][0], 1), factor, value, words[name][1],
-                                 str(bars.get(label, "not measured"))))
-    return found
-
-
-def _given(scenario: Any, name: str, label: str, model: DGNet) -> float | None:
-    """The number that a factor multiplies; None where it is not one number."""
-    if name == "convection":
-        values = {c.coefficient for c in scenario.conditions if isinstance(c, Robin) and not callable(c.coefficient)}
-        return float(values.pop()) if len(values) == 1 else None
-    fields = scenario.pde.fields
-    at = next((i for i, f in enumerate(fields) if label.startswith(f"{name} of {f}")), 0)
-    value = np.asarray(scenario.pde.per_field(name)[at], dtype=float)
-    if value.ndim == 1 and " in " in label and len(value) == scenario.mesh.n_cells:
-        cells = scenario.mesh.regions.get(label.rsplit(" in ", 1)[1])
-        value = value if cells is None else value[cells]
-    return float(value.flat[0]) if value.ndim <= 1 and value.size and np.ptp(value) <= 1e-12 * np.abs(value).max() else None
-
-
 def _learned(run: Run, data: Corpus, folder: Path) -> str:
     head = "<section><h2>What was learned</h2>"
     model = run.model
@@ -301,56 +250,10 @@ def _learned(run: Run, data: Corpus, folder: Path) -> str:
     if rows:
         parts.append(f"<table><tr><th>correction</th><th>size</th><th>meaning</th></tr>{rows}</table>")
     if model.config.reaction == "learned" and model.fields == 1:
-        _draw_reaction(folder / "reaction.png", run, data)
+        draw_reaction(folder / "reaction.png", run, data)
         parts.append(_reaction_words(run, folder) + _image([folder / "reaction.png"], "reaction"))
     parts.append(f"<p>{count:,} weights in all; every correction starts at zero, where the model is the classical solver.</p>")
     return "".join(parts) + "</section>"
-
-
-def corrections(run: Run, data: Corpus) -> list[tuple[str, str, str]]:
-    """(part, size, meaning) of what stands beside the classical operators, measured on true states where it depends on them."""
-    model = run.model
-    if not isinstance(model, DGNet):
-        return []
-    c = model.config
-    one = data.part([0])
-    base = base_problem(run.case, str(data.state.device))
-    problem, begin = one.problem(base), one.clock(base)
-    with torch.no_grad():
-        state = model.prepare(problem)
-        p, ops = state.solver.problem, state.solver.operators
-        rows = []
-        if c.green and c.structured and c.learn_mass:
-            rows.append(("mass", _share(ops.mass, p.mass), "how values at nodes represent the field between them; constants and "
-                         "the total are preserved"))
-        if c.green and c.structured and c.learn_source:
-            rows.append(("source stencil", _share(ops.source, p.source_mass), "how a node gathers a narrow source"))
-        if c.green and ((c.structured and (c.learn_diffusion or c.learn_streamline)) or c.decoder == "edge" or c.calibrate):
-            what = "calibration included" if c.calibrate else "diffusion, advection and boundaries"
-            rows.append(("stiffness", _share(ops.stiffness(begin), p.stiffness(begin)), f"exchange between neighbours; {what}"))
-        steps = sorted({round(k) for k in np.linspace(1, one.steps - 1, 6)} & set(range(one.steps)))
-        change = torch.stack([one.state[:, k + 1] - one.state[:, k] for k in steps]).square().mean().sqrt().clamp(min=1e-30)
-        if c.residual and c.green:
-            gaps = []
-            for k in steps:
-                f = None if one.source_average is None else one.source_average[:, k]
-                u, t = one.state[:, k], begin + k * p.dt
-                gaps.append(model.step(state, u, f, t, model.first_steps) - state.solver.step(u, f, t))
-            size = torch.stack(gaps).square().mean().sqrt() / change
-            rows.append(("residual network", f"{float(size):.2g} of a step's change", "the rest that no operator explains"))
-        if c.reaction == "learned" and ops.reaction is not None:
-            r = torch.stack([p.dt / model.capacity * ops.reaction(one.state[:, k]) for k in steps]).square().mean().sqrt() / change
-            rows.append(("reaction", f"{float(r):.2g} of a step's change", "production as a function of the local state"))
-        if state.start is not None:
-            u = data.state[:, 0]
-            gap = state.start(u).square().mean().sqrt() / (u - u.mean((0, 1))).square().mean().sqrt().clamp(min=1e-30)
-            rows.append(("filter of the start", f"{float(gap):.2g} of its spread", "a rough start, as the learned mass reads it"))
-    return rows
-
-
-def _share(new: EdgeMatrix, old: EdgeMatrix) -> str:
-    value = float((new.values - old.values).norm() / old.values.expand_as(new.values).norm().clamp(min=1e-30))
-    return f"{100 * value:.2g}% of the classical one"
 
 
 def _reaction_words(run: Run, folder: Path) -> str:
@@ -358,52 +261,13 @@ def _reaction_words(run: Run, folder: Path) -> str:
     curve = curve_of(run.model)
     if curve is None:
         return "<p>The reaction, over the states of these trajectories; a network has no band:</p>"
-    write_curve(folder / REACTION, curve, _reaction_axes(run))
+    write_curve(folder / REACTION, curve, reaction_axes(run))
     band = "" if np.isnan(curve.deviation).all() else (
         " The band is two standard deviations wide on either side: noise of the data and the mesh's own error, estimated when the "
         "reaction was fitted by itself. Where there is no grey column, no training state was: there the curve is a continuation.")
     data = base64.b64encode((folder / REACTION).read_bytes()).decode()
     link = f'<a download="{REACTION}" href="data:text/csv;base64,{data}">{REACTION}</a>'
     return f"<p>The reaction, over the states of these trajectories ({link}).{band}</p>"
-
-
-def _reaction_axes(run: Run) -> tuple[str, str]:
-    return labels(run.case.pde.fields[0], run.case.units, run.case.pde.weighted)
-
-
-def _draw_reaction(path: Path, run: Run, data: Corpus) -> None:
-    """r(u) over the range of the states, its band, where the training states were, and the equation's own where it has one."""
-    model, low, high = run.model, float(data.state.min()), float(data.state.max())
-    u = torch.linspace(low, high, 200, device=data.state.device)[:, None]
-    curve, (across, up) = curve_of(model), _reaction_axes(run)
-    with torch.no_grad():
-        learned = model.prepare(base_problem(run.case, str(u.device))).solver.operators.reaction(u)
-    with matplotlib.rc_context({**STYLE, "font.size": 9}):
-        figure = Figure(figsize=(6.4, 3.0), layout="constrained")
-        axis = figure.add_subplot()
-        if run.case.pde.reaction is not None:
-            with torch.no_grad():
-                axis.plot(u.cpu(), run.case.pde.reaction(u).cpu(), color=COLOURS["classical_consistent"], lw=3, alpha=0.5,
-                          label="the scenario's own, not shown to the model")
-        axis.plot(u.cpu(), learned.cpu(), color=COLOURS["dgnet"], lw=1.8, label="learned")
-        if curve is not None and not np.isnan(curve.deviation).all():
-            seen = (curve.u >= low) & (curve.u <= high) & (curve.share > 0)
-            size = np.abs(curve.r[seen]).max(initial=0.0) if seen.any() else 1.0
-            ends = axis.get_ylim()[0] - size, axis.get_ylim()[1] + size  # a band without data must not flatten the curve
-            wide = 2 * curve.deviation
-            axis.fill_between(curve.u, curve.r - wide, curve.r + wide, color=COLOURS["dgnet"], alpha=0.2, lw=0,
-                              label="± 2 standard deviations")
-            axis.set_ylim(max(axis.get_ylim()[0], ends[0]), min(axis.get_ylim()[1], ends[1]))
-            states = axis.twinx()
-            states.bar(curve.u, curve.share, width=curve.u[1] - curve.u[0], color="0.6", alpha=0.4, lw=0)
-            states.set(ylim=(0, 4 * curve.share.max()), yticks=[])
-            states.spines[["top", "right"]].set_visible(False)
-            axis.bar([low], [0], color="0.6", alpha=0.4, label="training states")
-        axis.axhline(0, color="k", lw=0.5)
-        axis.set(xlabel=across, ylabel=up, xlim=(low, high))
-        axis.spines[["top", "right"]].set_visible(False)
-        figure.legend(loc="outside upper center", ncols=2, frameon=False)
-        save(figure, path, 150)
 
 
 # ---------------------------------------------------------------------- trust

@@ -18,23 +18,25 @@ import torch
 from dgnet import __version__
 from dgnet.data import Dataset, Header, Trajectory, write_dataset
 from dgnet.errors import InputError
-from dgnet.files import did_you_mean, locked, plain, write_bytes, writing
-from dgnet.mesh import ALL, Mesh
+from dgnet.files import locked, write_bytes, writing
+from dgnet.mesh import Mesh
 from dgnet.mesh import load as load_mesh
 from dgnet.mesh import save as save_mesh
 from dgnet.models.registry import MODELS, changed, configure
 from dgnet.problems.case import OWN, Case, equation
-from dgnet.problems.conditions import Condition, Dirichlet, Neumann, Periodic, Robin, Value
+from dgnet.problems.conditions import Condition
 from dgnet.problems.discretisation import Discretisation
 from dgnet.problems.pde import PDE
 from dgnet.problems.sources import Source, converged_average
 from dgnet.problems.spot_table import SpotTable
 from dgnet.progress import Report
-from dgnet.projects.importers import Frame, Note, collected, matches, notes_from, notes_text
+from dgnet.projects.equation import conditions_of, equation_of
+from dgnet.projects.importers import Note, collected, notes_from, notes_text
 from dgnet.projects.physics import FILE as PHYSICS
 from dgnet.projects.physics import Physics
+from dgnet.projects.readers import Frame, matches
 from dgnet.projects.shapes import build
-from dgnet.projects.toml import ELSEWHERE, FILE, ArrayFile, BoundarySpec, Function, ProblemFile, SeriesSpec, Term, Training, read
+from dgnet.projects.toml import FILE, Function, ProblemFile, SeriesSpec, Training, read
 
 Tensor = torch.Tensor
 
@@ -250,14 +252,7 @@ def trajectory(state: np.ndarray, mesh: Mesh, dt: float, source: Source | SpotTa
     return Trajectory(value, time, samples.astype(np.float32), average.astype(np.float32), split=split)
 
 
-def _case(file: ProblemFile, mesh: Mesh, physics: Physics, steps: int) -> Case:
-    pde, flow = _equation(file, mesh, physics), file.pde.velocity == "data"
-    return Case(name=file.name, title=file.title, equation=equation(pde, flow), build_mesh=lambda: mesh, pde=pde,
-                conditions=_conditions(file, mesh, physics), dt=file.dt, steps=steps, offset=file.offset, given_flow=flow,
-                units=file.units)
-
-
-# ---------------------------------------------------------------------- mesh, equation, conditions
+# ---------------------------------------------------------------------- mesh and case
 
 
 def _mesh_of(file: ProblemFile, physics: Physics, kept: Path | None) -> Mesh:
@@ -267,159 +262,11 @@ def _mesh_of(file: ProblemFile, physics: Physics, kept: Path | None) -> Mesh:
     return build(file.mesh, file.folder, physics, str(file.path))
 
 
-def _equation(file: ProblemFile, mesh: Mesh, physics: Physics) -> PDE:
-    spec, where = file.pde, f"{file.path}: pde"
-    velocity: Any = None
-    if isinstance(spec.velocity, tuple):
-        if len(spec.velocity) != mesh.dim:
-            raise InputError(f"{where}.velocity has {len(spec.velocity)} components, but the mesh is {mesh.dim}D")
-        velocity = list(spec.velocity)
-    elif isinstance(spec.velocity, Function):
-        velocity = _velocity(spec.velocity.name, f"{where}.velocity", mesh, physics)
-    reaction = None
-    if isinstance(spec.reaction, Function):
-        reaction = physics.reaction(spec.reaction.name, f"{where}.reaction", len(file.fields))
-    diffusion, decay = (_coefficient(term, key, file, mesh, physics)
-                        for term, key in ((spec.diffusion, spec.spread), (spec.decay, "decay")))
-    capacity: Any = 1.0
-    for key, term in spec.capacity.items():
-        capacity = _product(capacity, _coefficient(term, key, file, mesh, physics), file.fields)
-    return PDE(file.fields, diffusion, velocity, decay, reaction, capacity)
-
-
-def _product(a: Any, b: Any, names: Sequence[str]) -> Any:
-    """Of two coefficients, each for all fields or one per field."""
-    if not isinstance(a, Mapping) and not isinstance(b, Mapping):
-        return a * b
-    return {f: (a[f] if isinstance(a, Mapping) else a) * (b[f] if isinstance(b, Mapping) else b) for f in names}
-
-
-def _velocity(name: str, where: str, mesh: Mesh, physics: Physics) -> Any:
-    """A steady flow where the function has one argument, else one that changes in time."""
-    x = torch.tensor(mesh.points)
-    if physics.stored(where) is not None or not physics.takes_time(name, where):
-        return physics.of_space(name, where, x, ((mesh.n_nodes, mesh.dim),))
-    function = physics.of_space_time(name, where, trailing=(mesh.dim,))
-    function(x, 0.0)
-    return lambda t: function(x, t)
-
-
-def _coefficient(term: Term, name: str, file: ProblemFile, mesh: Mesh, physics: Physics) -> Any:
-    where = f"{file.path}: pde.{name}"
-    if isinstance(term, Mapping) and set(term) & set(file.fields):
-        for key in [*term, *file.fields]:
-            if key not in file.fields or key not in term:
-                raise InputError(f"{where} needs one value for each of the fields {', '.join(file.fields)}; '{key}' "
-                                 f"{'is none of them' if key not in file.fields else 'is missing'}")
-        return {f: _values(term[f], name, f"{where}.{f}", file, mesh, physics) for f in file.fields}
-    return _values(term, name, where, file, mesh, physics)
-
-
-def _values(term: Term, name: str, where: str, file: ProblemFile, mesh: Mesh, physics: Physics) -> Any:
-    d, K, N = mesh.dim, mesh.n_cells, mesh.n_nodes
-    spreads, cells = name in ("diffusion", "conductivity"), name != "decay"
-    shapes: tuple[tuple[int, ...], ...] = ((K,), (K, d, d)) if spreads else ((K,),) if cells else ((N,),)
-    if isinstance(term, Function | ArrayFile):
-        if isinstance(term, ArrayFile):
-            known = physics.stored(where)
-            found = physics.keep(where, _array(file.folder / term.path, shapes)) if known is None else known
-        else:
-            x = torch.tensor(mesh.centroids if cells else mesh.points)
-            found = physics.of_space(term.name, where, x, shapes).numpy()
-        if cells and not spreads and not (found > 0).all():
-            raise InputError(f"{where} must be positive, got {found.min():g} in cell {int(found.argmin())}")
-        return found
-    if isinstance(term, Mapping):
-        return _by_region(term, name, where, mesh)
-    if isinstance(term, tuple):
-        if not spreads:
-            raise InputError(f"{where} must be a number, not a tensor")
-        if len(term) != d:
-            raise InputError(f"{where} is a {len(term)} x {len(term)} tensor, but the mesh is {d}D")
-        return np.array(term)
-    return _signed(term, name, where)
-
-
-def _signed(number: float, name: str, where: str) -> float:
-    """The number, if it has the sign that the term needs."""
-    if number < 0 and name in ("diffusion", "conductivity"):
-        raise InputError(f"{where} must not be negative, got {number:g}")
-    if number <= 0 and name in ("density", "capacity", "volumetric_capacity"):
-        raise InputError(f"{where} must be positive, got {number:g}")
-    return number
-
-
-def _by_region(term: Mapping[str, Any], name: str, where: str, mesh: Mesh) -> np.ndarray:
-    """One value per cell [K], averaged to the nodes [N] where the term needs that (decay)."""
-    value = np.full(mesh.n_cells, np.nan)
-    owner = np.full(mesh.n_cells, "", dtype=object)
-    for region, number in term.items():
-        if region != ELSEWHERE and region not in mesh.regions:
-            raise InputError(f"{where}: there is no region or field '{region}'"
-                             + did_you_mean(region, [*mesh.regions, ELSEWHERE], "the mesh has the regions"))
-        if not isinstance(number, float):
-            raise InputError(f"{where}.{region} must be a number")
-        _signed(number, name, f"{where}.{region}")
-        if region == ELSEWHERE:
-            continue
-        cells = mesh.regions[region]
-        twice = cells[~np.isnan(value[cells])]
-        if len(twice):
-            raise InputError(f"{where}: cell {twice[0]} is in the regions '{owner[twice[0]]}' and '{region}'")
-        value[cells], owner[cells] = number, region
-    left = np.flatnonzero(np.isnan(value))
-    if len(left):
-        if ELSEWHERE not in term:
-            raise InputError(f"{where}: cell {left[0]} is in none of its regions; give '{ELSEWHERE}' a value, too")
-        value[left] = term[ELSEWHERE]
-    if name != "decay":
-        return value
-    share = np.repeat((mesh.volumes / (mesh.dim + 1))[:, None], mesh.dim + 1, axis=1)
-    total = np.bincount(mesh.cells.ravel(), (share * value[:, None]).ravel(), minlength=mesh.n_nodes)
-    return total / np.bincount(mesh.cells.ravel(), share.ravel(), minlength=mesh.n_nodes)
-
-
-def _array(path: Path, shapes: tuple[tuple[int, ...], ...]) -> np.ndarray:
-    try:
-        value = np.load(plain(path), allow_pickle=False)
-    except FileNotFoundError as error:
-        raise InputError(f"there is no file {path}") from error
-    except (OSError, ValueError, EOFError) as error:
-        raise InputError(f"{path} is not an array of numbers (.npy)") from error
-    if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiu" or value.shape not in shapes:
-        got = f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else "an archive"
-        raise InputError(f"{path} must hold numbers {' or '.join(str(list(s)) for s in shapes)}, got {got}")
-    if not np.isfinite(value).all():
-        raise InputError(f"{path} is not finite at index {np.argwhere(~np.isfinite(value))[0].tolist()}")
-    return value.astype(np.float64)
-
-
-def _conditions(file: ProblemFile, mesh: Mesh, physics: Physics) -> tuple[Condition, ...]:
-    found: list[Condition] = []
-    for k, spec in enumerate(file.boundaries, start=1):
-        where = f"{file.path}: boundary[{k}]"
-        for key, name in (("name", spec.name), ("partner", spec.partner)):
-            if name and name != ALL and name not in mesh.boundaries:
-                raise InputError(f"{where}.{key}: the mesh has no boundary '{name}' (it has: {', '.join([*mesh.boundaries, ALL])})")
-        for j, other in enumerate(file.boundaries[:k - 1], start=1):  # a fixed value leaves no room for another condition
-            if (spec.name == other.name and "dirichlet" in (spec.kind, other.kind) and "periodic" not in (spec.kind, other.kind)
-                    and (spec.field == other.field or None in (spec.field, other.field))):
-                raise InputError(f"{where}: '{spec.name}' has a {other.kind} condition already (boundary[{j}])")
-        found.append(_condition(spec, where, physics))
-    return tuple(found)
-
-
-def _condition(spec: BoundarySpec, where: str, physics: Physics) -> Condition:
-    def value(given: float | Function, key: str) -> Value:
-        return physics.of_space_time(given.name, f"{where}.{key}") if isinstance(given, Function) else given
-
-    if spec.kind == "dirichlet":
-        return Dirichlet(spec.name, value(spec.value, "value"), spec.field)
-    if spec.kind == "neumann":
-        return Neumann(spec.name, value(spec.value, "flux"), spec.field)
-    if spec.kind == "robin":
-        return Robin(spec.name, value(spec.coefficient, "coefficient"), value(spec.value, "ambient"), spec.field)
-    return Periodic(spec.name, spec.partner)
+def _case(file: ProblemFile, mesh: Mesh, physics: Physics, steps: int) -> Case:
+    pde, flow = equation_of(file, mesh, physics), file.pde.velocity == "data"
+    return Case(name=file.name, title=file.title, equation=equation(pde, flow), build_mesh=lambda: mesh, pde=pde,
+                conditions=conditions_of(file, mesh, physics), dt=file.dt, steps=steps, offset=file.offset, given_flow=flow,
+                units=file.units)
 
 
 def _validated(file: ProblemFile, case: Case) -> None:
