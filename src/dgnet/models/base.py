@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from dgnet.data import Corpus
+from dgnet.errors import InputError
 from dgnet.green import GreenSolver
 from dgnet.problems import CONSISTENT, Discretisation
 
@@ -124,6 +126,10 @@ class LearnedModel(Model[S], nn.Module):
 
     def step_weights(self) -> Iterator[nn.Parameter]:
         return self.parameters()
+
+    def fit_data(self, base: Discretisation, train: Corpus, valid: Corpus) -> float:
+        """Fit at once, without iterations (the stage method "fitted"): returns the error of the held-out trajectories."""
+        raise InputError(f"{self.name} is trained by iterations, not fitted at once")
 
 
 class Continued(Model[S]):

@@ -16,7 +16,7 @@ from torch import nn
 
 from dgnet.errors import InputError
 from dgnet.files import did_you_mean
-from dgnet.models.baselines import amg, beno, deeponet, mgn, mp_pde, phympgn, singer, transolver
+from dgnet.models.baselines import amg, beno, deeponet, mgn, mp_pde, opinf, phympgn, pod, reduced, singer, transolver
 from dgnet.models.classical import Classical
 from dgnet.models.dgnet import PAPER, DGNet, DGNetConfig
 from dgnet.problems import Discretisation
@@ -26,7 +26,10 @@ SETTINGS = ("comparable", "published")
 
 @dataclass(frozen=True)
 class Entry:
-    """`recipe`: lr, lr_end, weight_decay, noise, pushforward, window, loss, clip as the method's paper has them."""
+    """`recipe`: lr, lr_end, weight_decay, noise, pushforward, window, loss, clip as the method's paper has them.
+
+    `method = "fitted"` stands alone: the model is not iterated but fitted at once (`LearnedModel.fit_data`).
+    """
 
     title: str
     config: type
@@ -50,6 +53,8 @@ MODELS: dict[str, Entry] = {
     "transolver": _baseline(transolver, "Transolver", transolver.TransolverConfig, transolver.Transolver, 710_000),
     "amg": _baseline(amg, "AMG", amg.AMGConfig, amg.AMG, 3_500_000),
     "singer": _baseline(singer, "SINGER-style", singer.SingerConfig, singer.Singer),
+    "pod": _baseline(reduced, "POD–Galerkin", pod.PODConfig, pod.POD),
+    "opinf": _baseline(reduced, "operator inference", opinf.OpInfConfig, opinf.OpInf),
     "dgnet": Entry("DGNet", DGNetConfig, DGNet, {"comparable": DGNetConfig(), "published": PAPER}, {}),
     "classical": Entry("classical", Classical, lambda config, problem: config,
                        {"comparable": Classical(), "published": Classical()}, {}),

@@ -114,6 +114,8 @@ def reaction_first(plan: Recipe, steps: int, table: bool, hold: bool = False) ->
 def baseline_recipe(model: str, case: Case, facts: Facts) -> Recipe:
     """A baseline as its own paper trains it (registry), for as many epochs as the paper's table gives the scenario."""
     hints, steps, nodes = entry(model).recipe, facts.steps, case.mesh.n_nodes
+    if hints.get("method") == "fitted":
+        return Recipe(model, (Stage(1, 1, method="fitted"),), hold_out=_hold_out(facts))
     length = min(int(hints["window"]), steps)
     batch = max(2, min(16, int(16 * 12_000 / max(nodes * length, 1))))  # one step of a training iteration fits any GPU
     epochs = paper_recipe(preset(case, facts).paper, facts.trajectories, steps).stages[0].iterations
