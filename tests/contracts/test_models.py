@@ -13,6 +13,7 @@ from torch import nn
 from dgnet.mesh import box
 from dgnet.models import Classical, Model, Refined, rollout
 from dgnet.models.dgnet import PAPER, VARIANTS, DGNet, DGNetConfig
+from dgnet.models.registry import build
 from dgnet.problems import PDE, Discretisation, Robin, given_velocity
 
 Tensor = torch.Tensor
@@ -24,7 +25,7 @@ def dgnet(config: DGNetConfig) -> Callable[[Discretisation], Model]:
     return lambda problem: DGNet(replace(config, **SMALL), problem).to(problem.dtype)  # type: ignore[arg-type]
 
 
-# name: (how to make one, factor by which overfitting one trajectory must reduce the loss; None: nothing to learn)
+# name: (how to make one, factor by which overfitting one trajectory must reduce the loss; None: no iterations)
 MODELS: dict[str, tuple[Callable[[Discretisation], Model], float | None]] = {
     "classical consistent": (lambda p: Classical(), None),
     "classical lumped": (lambda p: Classical(0.0), None),
@@ -38,6 +39,8 @@ MODELS: dict[str, tuple[Callable[[Discretisation], Model], float | None]] = {
     "variant B": (dgnet(replace(VARIANTS["B"], reaction="none")), 20.0),
     "variant C": (dgnet(replace(VARIANTS["C"], reaction="none")), 1.3),  # a linear operator cannot make a reaction
     "variant D": (dgnet(replace(VARIANTS["D"], reaction="none")), 20.0),
+    "pod": (lambda p: build("pod", None, p), None),  # fitted at once: tests/models/test_reduced.py
+    "opinf": (lambda p: build("opinf", None, p), None),
 }
 
 

@@ -269,13 +269,13 @@ def test_phympgn_with_zero_networks_is_stable_physics() -> None:
 
 
 def test_registry() -> None:
-    assert list(MODELS) == [*BASELINES, "dgnet", "classical"]
+    assert list(MODELS) == [*BASELINES, "pod", "opinf", "dgnet", "classical"]
     p = problem("2d")
     for name, entry in MODELS.items():
         assert config_class(name) is entry.config and set(entry.settings) == set(SETTINGS)
         assert isinstance(entry.settings["published"], entry.config)
         assert entry.recipe.keys() <= {"lr", "lr_end", "weight_decay", "noise", "pushforward", "window", "loss", "clip",
-                                       "relative"}
+                                       "relative", "method"}
         with pytest.raises(FrozenInstanceError):
             entry.settings["comparable"].anything = 1
     assert parameter_count(build("classical", None, p)) == 0 and build("classical", {"consistent": 0.0}, p).consistent == 0.0

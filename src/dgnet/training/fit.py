@@ -117,7 +117,8 @@ class _Training:
             set_rates(self.optimiser, at.stage, at.done, 0.5**progress.setbacks)
             self.update(at.stage)
             if self.due() or progress.iteration in (recipe.iterations, at.end):
-                self.validate()
+                # what is fitted at once has seen the held-out trajectories in the end: their error from before counts
+                self.validate(self.losses[-1] if at.stage.method == "fitted" else None)
             if tell is not None:
                 tell(progress, recipe.iterations)
         if self.losses:  # time ran out between two validations: the last weights are a candidate, too
@@ -134,8 +135,11 @@ class _Training:
         """One step of the optimiser; after windows that blow up, the best weights again and half the rate."""
         progress = self.progress
         try:
-            loss = iterate(self.model, self.base, self.train, stage, self.optimiser, self.scale, self.seed, progress.iteration,
-                           self.recipe.clip)
+            if stage.method == "fitted":
+                loss = self.model.fit_data(self.base, self.train, self.valid)
+            else:
+                loss = iterate(self.model, self.base, self.train, stage, self.optimiser, self.scale, self.seed, progress.iteration,
+                               self.recipe.clip)
         except SolveError:
             progress.setbacks += 1
             if progress.setbacks > _SETBACKS:
@@ -155,10 +159,10 @@ class _Training:
             due = agreed(self.progress.seconds - self.progress.history[-1]["seconds"]) > 4 * agreed(self.spent)
         return due
 
-    def validate(self) -> None:
-        """Judge the weights of now, keep them if they are the best, and write the checkpoint."""
+    def validate(self, known: float | None = None) -> None:
+        """Judge the weights of now, unless their error is known, keep them if they are the best, and write the checkpoint."""
         progress, steps, started = self.progress, self.recipe.validate_steps, time.perf_counter()
-        value = evaluate_rne(self.model, self.base, self.valid, steps)
+        value = evaluate_rne(self.model, self.base, self.valid, steps) if known is None else known
         if not progress.history:
             progress.classical = evaluate_rne(Classical(self.model.rival_mass), self.base, self.valid, steps)
         if value < progress.best:

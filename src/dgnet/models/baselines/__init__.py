@@ -13,4 +13,5 @@ from dgnet.models.baselines.singer import Singer, SingerConfig
 from dgnet.models.baselines.transolver import Transolver, TransolverConfig
 
 __all__ = ["AMG", "BENO", "MGN", "MPPDE", "POD", "AMGConfig", "BENOConfig", "Baseline", "DeepONet", "DeepONetConfig", "MGNConfig",
-           "MPPDEConfig", "OpInf", "OpInfConfig", "PODConfig", "PhyMPGN", "PhyMPGNConfig", "Prepared", "Singer", "SingerConfig", "Transolver", "TransolverConfig"]
+           "MPPDEConfig", "OpInf", "OpInfConfig", "PODConfig", "PhyMPGN", "PhyMPGNConfig", "Prepared",
+           "Singer", "SingerConfig", "Transolver", "TransolverConfig"]

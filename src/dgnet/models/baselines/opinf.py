@@ -22,7 +22,7 @@ from torch import nn
 
 from dgnet.data import Corpus
 from dgnet.models.baselines.adapter import Settings
-from dgnet.models.baselines.reduced import Reduced, Subspace
+from dgnet.models.baselines.reduced import Reduced, Subspace, thinned
 from dgnet.problems import Discretisation
 
 Tensor = torch.Tensor
@@ -116,7 +116,7 @@ class OpInf(Reduced[Inferred]):
         return product(TAILS, RIDGES, (0.0, 1.0), (0.0, 1.0) if self.moving else (0.0,))
 
     def responses(self, base: Discretisation, data: Corpus) -> Tensor | None:
-        return None if data.source is None else data.dt * base.restrict(data.source).flatten(0, 1)
+        return None if data.source_average is None else data.dt * thinned(base.restrict(data.source_average).flatten(0, 1))
 
     def learn(self, base: Discretisation, data: Corpus, setting: tuple[float, ...]) -> None:
         _, ridge, quadratic, carried = setting
@@ -125,8 +125,8 @@ class OpInf(Reduced[Inferred]):
         a = (base.restrict(data.state).double() - shift).flatten(2) @ own.read  # [B, T+1, R]
         now, R = a[:, :-1].flatten(0, 1), a.shape[-1]
         groups = [now, torch.ones_like(now[:, :1])]
-        if data.source is not None:
-            groups.append(base.restrict(data.source).double().flatten(2).flatten(0, 1) @ own.read)
+        if data.source_average is not None:
+            groups.append(base.restrict(data.source_average).double().flatten(2).flatten(0, 1) @ own.read)
         if quadratic:
             i, j = self._pairs()
             groups.append(now[:, i] * now[:, j])
@@ -144,7 +144,7 @@ class OpInf(Reduced[Inferred]):
         linear = weights[0] if quadratic or carried else bounded(weights[0] + eye) - eye
         self.linear[at[:, None], at] = linear.to(self.linear)
         self.constant[at] = weights[1][0].to(self.constant)
-        if data.source is not None:
+        if data.source_average is not None:
             self.source[at[:, None], at] = next(rest).to(self.source)
         if quadratic:
             found = next(rest)

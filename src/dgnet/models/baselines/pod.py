@@ -2,9 +2,9 @@
 
     M_r da/dt = -K_r(t) a + V^T [ S (f + r(u)) + g - K c ] - V^T M dc/dt,      M_r = V^T M V, K_r = V^T K V
 
-stepped by Crank-Nicolson with dense matrices of r x r. It is told the whole equation, as the classical solver is: the known reaction
-is evaluated at the nodes (predictor and corrector, as there), sources and loads are projected. A flow is projected on modes of the
-training flows, v = v_0 + sum b_j v_j, so that K_r = K_0 + sum b_j C_j is linear in the few numbers b_j(t).
+stepped by Crank-Nicolson with dense matrices of r x r. It is told the whole equation, as the classical solver is. The known
+reaction is evaluated at the nodes (predictor and corrector, as there), sources and loads are projected. A flow is projected on
+modes of the training flows, v = v_0 + sum b_j v_j, so that K_r = K_0 + sum b_j C_j is linear in the few numbers b_j(t).
 
 The basis holds, beside the states, what the training sources make of a state at rest within one step. Fitted: the modes, from the
 training states alone; how many is chosen by held-out trajectories.
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -22,13 +23,13 @@ from dgnet.errors import InputError
 from dgnet.green import GreenSolver
 from dgnet.green.solver import product
 from dgnet.models.baselines.adapter import Settings
-from dgnet.models.baselines.reduced import TAILS, Reduced, Subspace
+from dgnet.models.baselines.reduced import Reduced, Subspace, thinned
 from dgnet.operators import EdgeMatrix
 from dgnet.problems import Discretisation, Robin
 
 Tensor = torch.Tensor
 
-_RESPONSES = 1000  # sources whose effect joins the basis, at most
+TAILS = (1e-2, 1e-4, 1e-6, 1e-8, 1e-10, 1e-12, 0.0)  # shares of the energy that a basis may leave out
 
 
 @dataclass(frozen=True)
@@ -98,8 +99,8 @@ class POD(Reduced[Galerkin]):
     @staticmethod
     def _rounded(state: Galerkin) -> Galerkin:
         """In the problem's precision: what is left to do is a handful of dense products."""
-        dtype = state.problem.dtype
-        return replace(state, **{k: v.to(dtype) for k, v in vars(state).items() if isinstance(v, Tensor)})
+        rounded: dict[str, Any] = {k: v.to(state.problem.dtype) for k, v in vars(state).items() if isinstance(v, Tensor)}
+        return replace(state, **rounded)
 
     def _forcing(self, state: Galerkin, t: float) -> Tensor:
         """dt V^T (g - K c) - V^T M (c+ - c) [R] or [b, R], in double precision: what does not depend on the coordinates."""
@@ -162,10 +163,9 @@ class POD(Reduced[Galerkin]):
 
     def responses(self, base: Discretisation, data: Corpus) -> Tensor | None:
         """What sources of the data make of a state of zero within one step [S, n, F], without loads and flow."""
-        if data.source is None:
+        if data.source_average is None:
             return None
-        f = base.restrict(data.source).flatten(0, 1)
-        f = f[torch.linspace(0, len(f) - 1, min(len(f), _RESPONSES)).round().long()].double()
+        f = thinned(base.restrict(data.source_average).flatten(0, 1)).double()
         p = base.double.given(None)
         operator = GreenSolver(p, solves=1, columns=len(f)).operator(0.0)
         return p.dt * operator.solve(product(p.source_mass, f))

@@ -2,9 +2,10 @@
 
     u(t) = c(t) + V a(t)      V [nF, r] modes of the training states around their mean (POD), a [r] a few numbers
 
-c is the mean with the Dirichlet values of the time. Each field has modes of its own, orthonormal with the volumes of the nodes. Modes
-are weights of fixed shape [F, n, modes], of which the first `rank` are used; the rank is chosen by rollouts of held-out training
-trajectories, then everything is fitted again with those included. A model with new weights has random modes, like any network.
+c is the mean with the Dirichlet values of the time. Each field has modes of its own, orthonormal with the volumes of the nodes.
+They are weights of fixed shape [F, n, modes], of which the first `rank` are used. The rank is chosen by rollouts of held-out
+training trajectories, then everything is fitted again with those included. A model with new weights has random modes, like any
+network.
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ Tensor = torch.Tensor
 S = TypeVar("S", bound="Subspace")
 
 RECIPE = {"method": "fitted"}
-TAILS = (1e-2, 1e-4, 1e-6, 1e-8, 1e-10, 1e-12, 0.0)  # shares of the energy that a basis may leave out
 _SNAPSHOTS = 2000  # states that a basis is made of, at most
 
 
@@ -149,19 +149,20 @@ class Reduced(LearnedModel[S]):
         self.learn(base, train, chosen)
         return best
 
+    @torch.no_grad()
     def held_out(self, base: Discretisation, valid: Corpus) -> float:
         """Relative error of free rollouts from the offset, all trajectories together."""
         wrong = size = 0.0
         for rows in valid.together(base):
             part = valid.part(rows)
-            states = rollout(self, part.problem(base), part.state[:, 0], part.source, part.steps, t0=part.clock(base))
+            states = rollout(self, part.problem(base), part.state[:, 0], part.source_average, part.steps, t0=part.clock(base))
             wrong += float((states - part.state).double().square().sum())
             size += float((part.state - part.state.new_tensor(part.offset or [0.0])).double().square().sum())
         return math.sqrt(wrong / size) if math.isfinite(wrong) and size > 0 else math.inf
 
     def take_basis(self, base: Discretisation, data: Corpus) -> Tensor:
-        """All modes of the data; returns the share of the energy [modes] that is left out without each of them and all behind it."""
-        states = _thinned(base.restrict(data.state).flatten(0, 1)).double()
+        """All modes of the data; returns the share of the energy [modes] that is lost without each and all behind it."""
+        states = thinned(base.restrict(data.state).flatten(0, 1)).double()
         mean = states.mean(0)
         self.centre.copy_(mean)
         more = self.responses(base, data)
@@ -176,7 +177,7 @@ class Reduced(LearnedModel[S]):
             left_out[:len(share)] = torch.maximum(left_out[:len(share)], share)
         if self.moving:
             assert data.velocity is not None
-            flow = _thinned(data.velocity.flatten(0, 1)).flatten(1).double()
+            flow = thinned(data.velocity.flatten(0, 1)).flatten(1).double()
             self.flow_centre.copy_(flow.mean(0))
             V = modes_of(flow - flow.mean(0), flow.new_ones(flow.shape[1]), self.flow_basis.shape[1])[0]
             self.flow_basis.zero_()
@@ -184,12 +185,13 @@ class Reduced(LearnedModel[S]):
         return left_out
 
 
-def _thinned(rows: Tensor) -> Tensor:
+def thinned(rows: Tensor) -> Tensor:
+    """At most `_SNAPSHOTS` of the rows, evenly spread."""
     return rows[torch.linspace(0, len(rows) - 1, min(len(rows), _SNAPSHOTS)).round().long().to(rows.device)]
 
 
 def modes_of(rows: Tensor, weight: Tensor, most: int) -> tuple[Tensor, Tensor]:
-    """Leading modes [n, r <= most] of rows [S, n], orthonormal with the weights, and the energy [r] left out without each of them."""
+    """Leading modes [n, r <= most] of rows [S, n], orthonormal with the weights, and the energy [r] that is lost without each."""
     scaled = rows * weight.sqrt()
     if len(scaled) <= scaled.shape[1]:
         size, left = torch.linalg.eigh(scaled @ scaled.T)
@@ -207,5 +209,5 @@ def joined(first: Corpus, second: Corpus) -> Corpus:
     def both(a: Tensor | None, b: Tensor | None) -> Tensor | None:
         return None if a is None or b is None else torch.cat([a, b])
 
-    return Corpus(torch.cat([first.state, second.state]), both(first.source, second.source), both(first.velocity, second.velocity),
-                  first.dt, first.offset, torch.cat([first.begin, second.begin]))
+    return Corpus(torch.cat([first.state, second.state]), both(first.source_average, second.source_average),
+                  both(first.velocity, second.velocity), first.dt, first.offset, torch.cat([first.begin, second.begin]))
