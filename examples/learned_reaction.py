@@ -43,7 +43,7 @@ def main() -> dict[str, float]:
     problem = dg.Problem(mesh, dg.PDE(diffusion=D), [], DT)  # what is known: no reaction in it
     torch.manual_seed(0)
     model = dg.DGNet(dg.DGNetConfig(decoder="none", network=False, reaction="learned", reaction_hidden=24), problem).double()
-    plan = dg.Recipe("reaction", (dg.Stage(500, 1, 8, 5e-2), dg.Stage(60, 10, 8, 5e-3)), validate_every=50)
+    plan = dg.Recipe("reaction", (dg.Stage(500, 1, 8, 5e-2), dg.Stage(60, 10, 8, 5e-3)))
     dg.fit(model, problem, train, valid, plan)
 
     u = torch.linspace(0, 1, 50, dtype=torch.float64)[:, None]

@@ -60,7 +60,7 @@ def main(iterations: int = 150) -> dict[str, dict[str, float]]:
     problem = dg.Problem(MESH, pde, surface, DT, dtype=torch.float32)
     torch.manual_seed(0)
     model = dg.DGNet(dg.DGNetConfig(free=True, hidden=32, layers=2), problem)
-    plan = dg.Recipe("3d", (dg.Stage(iterations, 6, 8, 3e-3), dg.Stage(iterations // 2, 20, 4, 2e-3)), validate_every=25)
+    plan = dg.Recipe("3d", (dg.Stage(iterations, 6, 8, 3e-3), dg.Stage(iterations // 2, 20, 4, 2e-3)))
     dg.fit(model, problem, simulated(spots(range(6))), simulated(spots([10])), plan)
 
     errors = {}

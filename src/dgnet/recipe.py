@@ -24,10 +24,12 @@ class Stage:
     - `from_start`: share of windows that begin at step 0, whatever `first` says
     - `skip`: steps of a window before the loss counts
     - `loss`: all states of a window, or the ends (the first and the last)
-    - `relative`: error of every state against its own size (relative L2) instead of the data's spread
+    - `relative`: error of every state against its own size (relative L2) instead of the data's spread; a state counts as a tenth
+      of the root mean square of the training states at least, since a channel is empty at first
     - `noise`: on the first state, in standard deviations
     - `pushforward`: up to this many steps without gradient before the window
-    - `decay`: of the learning rate: cosine or step; `decay_every`, `decay_rate`: of the latter, in iterations and as a factor
+    - `decay`: of the learning rate: cosine or step; `decay_every`, `decay_rate`: of the latter, in iterations and as a factor.
+      Where a budget of time ends the stage early, both follow the share of the time
     - `end`: share of the learning rate that is left when the cosine is over
     - `only`: names of weights to train; all of them when empty
     - `method`: adam; gauss-newton, for few numbers, on all trajectories in back-to-back windows; identify, for
@@ -70,13 +72,14 @@ class Stage:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a model is trained: stages, one after the other; validation rollouts pick the weights.
+    """How a model is trained: stages, one after the other; validation rollouts choose the weights.
 
     - `name`: of the recipe
     - `stages`: of training
-    - `validate_every`: iterations between two validations
+    - `validations`: how often, evenly over the updates or the budget, whichever ends the training; after every stage as well
     - `validate_steps`: of a validation rollout; None for whole trajectories
-    - `hold_out`: training trajectories that are kept for validation
+    - `hold_out`: training trajectories that are kept for validation; with 0 none is, and rollouts of up to three of those that the
+      model is trained on choose the weights
     - `free_lr`: factor on the learning rate of free per-edge numbers and calibrated coefficients
     - `clip`: largest norm of a gradient
     - `weight_decay`: above 0, AdamW
@@ -89,7 +92,7 @@ class Recipe:
 
     name: str
     stages: tuple[Stage, ...]
-    validate_every: int = 50
+    validations: int = 20
     validate_steps: int | None = None
     hold_out: int = 2
     free_lr: float = 10.0
@@ -106,8 +109,10 @@ class Recipe:
         return sum(cost[:stage]) / sum(cost), cost[stage] / sum(cost)
 
     def scaled(self, factor: float) -> Recipe:
-        """The same recipe with more or fewer iterations."""
-        return replace(self, stages=tuple(replace(s, iterations=max(1, round(s.iterations * factor))) for s in self.stages))
+        """The same recipe with more or fewer iterations; learning rates decay at the same shares of them."""
+        return replace(self, stages=tuple(replace(s, iterations=max(1, round(s.iterations * factor)),
+                                                  decay_every=s.decay_every and max(1, round(s.decay_every * factor)))
+                                          for s in self.stages))
 
 
 @dataclass(frozen=True)
@@ -130,9 +135,9 @@ IN_A_FLOW = (Stage(200, 8, 8, 3e-3), Stage(150, 30, 8, 2e-3))
 
 
 def paper_recipe(row: PaperSettings, trajectories: int, steps: int, noise: float = 0.01) -> Recipe:
-    """The paper's recipe by a row of its table."""
+    """The paper's recipe by a row of its table. The paper does not say how weights are chosen; it trains on all trajectories."""
     length = min(row.length - 1, steps)  # a sub-sequence of Q states is Q - 1 steps
     per_epoch = max(1, trajectories * (steps // length) // row.batch)
     stage = Stage(row.epochs * per_epoch, length, row.batch, row.lr, loss="ends", noise=noise, pushforward=1, decay="step",
                   decay_every=row.decay_step * per_epoch, decay_rate=row.decay_rate)
-    return Recipe("paper", (stage,), validate_every=max(20, per_epoch))
+    return Recipe("paper", (stage,), hold_out=0)

@@ -39,7 +39,7 @@ def make(folder: Path) -> None:
 def learn(data: Path, folder: Path, hidden: int = 8) -> None:
     config = DGNetConfig(hidden=hidden, layers=1, free=True)
     train(scenario(), "same-mesh", data, folder, config=config,
-          plan=Recipe("two", (Stage(8, 2, batch=2, lr=1e-2),), validate_every=4, hold_out=1))
+          plan=Recipe("two", (Stage(8, 2, batch=2, lr=1e-2),), hold_out=1))
 
 
 def roll(run: Path, out: Path) -> None:

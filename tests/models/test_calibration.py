@@ -176,7 +176,7 @@ def test_coefficients_before_and_after_the_rest() -> None:
     base = problem(mesh, "diffusion", 2.0)
     data = Corpus(states.float(), source.float(), None, DT, (0.0,))
     config = DGNetConfig(free=True, network=False, learn_diffusion=False, calibrate=("diffusion",))
-    plan = calibrated_first(Recipe("short", (Stage(60, 5, 8, 3e-3),), validate_every=60), STEPS, 4)
+    plan = calibrated_first(Recipe("short", (Stage(60, 5, 8, 3e-3),)), STEPS, 4)
     assert [s.method for s in plan.stages] == ["gauss-newton", "adam", "gauss-newton"]
     found, model = [], DGNet(config, base)
     for stage in plan.stages:

@@ -64,7 +64,7 @@ def test_a_toy_is_trained_like_any_other(kind: type) -> None:
     torch.manual_seed(0)
     model: LearnedModel = Pointwise(problem).double() if kind is Pointwise else plain(problem, MoreDiffusion()).double()
     assert len(inspect.getsource(kind).splitlines()) <= 30
-    progress = fit(model, problem, data, data, Recipe("toy", (Stage(30, 3, batch=4, lr=0.05),), validate_every=10))
+    progress = fit(model, problem, data, data, Recipe("toy", (Stage(30, 3, batch=4, lr=0.05),)))
     assert progress.best < 0.9 * progress.history[0]["validation"]
     if isinstance(model, DGNet):
         found = float(torch.tanh(model.get_parameter("more_diffusion").detach()))

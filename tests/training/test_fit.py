@@ -29,7 +29,7 @@ STEPS = 10
 CONFIG = DGNetConfig(free=True, learn_start=True, reaction="learned", calibrate=("diffusion",), hidden=12, layers=1,
                      reaction_hidden=12)
 RECIPE = Recipe("test", (Stage(6, 2, batch=4, lr=3e-3, first=1, noise=0.02, pushforward=1, only=("reaction_net",)),
-                         Stage(8, 4, batch=4, lr=3e-3, from_start=0.5)), validate_every=4)
+                         Stage(8, 4, batch=4, lr=3e-3, from_start=0.5)), validations=4)
 
 
 def base(factor: float = 1.0, dtype: torch.dtype = torch.float64) -> Discretisation:
@@ -82,7 +82,7 @@ def test_killed_and_resumed_is_unbroken_bit_for_bit(after: int, tmp_path: Path) 
     assert resumed.best == unbroken.best and resumed.best_iteration == unbroken.best_iteration
     assert str(timeless(resumed)) == str(timeless(unbroken))  # as text: the first loss is not a number
     assert not list(folder.glob("*.part"))
-    if after > RECIPE.validate_every:
+    if after > 4:
         assert resumed.classical == unbroken.classical
 
 
@@ -112,7 +112,7 @@ def test_a_finished_run_is_left_as_it_is(tmp_path: Path) -> None:
     fit(second, base(), train, valid, RECIPE, folder=tmp_path, report=lambda p, n: called.append(p.iteration))
     assert same(first, second) and not called and (tmp_path / "last.pt").read_bytes() == written
     other = fit(new_model(), base(), train, valid, RECIPE, folder=tmp_path, resume=False, seed=1)
-    assert len(other.history) == 6 and (tmp_path / "last.pt").read_bytes() != written
+    assert len(other.history) == 5 and (tmp_path / "last.pt").read_bytes() != written
 
 
 # ---------------------------------------------------------------------- several processes
@@ -206,13 +206,13 @@ def test_training_reduces_the_error() -> None:
     train, valid = corpus(3), corpus(2, 1)
     stage = Stage(120, 4, batch=8, lr=1e-2)
     model = new_model(replace(CONFIG, learn_start=False))
-    progress = fit(model, base(), train, valid, Recipe("short", (stage,), validate_every=40))
+    progress = fit(model, base(), train, valid, Recipe("short", (stage,)))
     assert progress.best < 0.3 * progress.history[0]["validation"]
-    assert progress.iteration == 120 and math.isnan(progress.history[0]["loss"]) and len(progress.history) == 4
+    assert progress.iteration == 120 and math.isnan(progress.history[0]["loss"]) and len(progress.history) == 21
 
 
 def test_a_budget_ends_the_training_in_time() -> None:
-    long = Recipe("long", (Stage(100_000, 2, batch=2), Stage(100_000, 4, batch=2)), validate_every=1000)
+    long = Recipe("long", (Stage(100_000, 2, batch=2), Stage(100_000, 4, batch=2)))
     progress = fit(new_model(), base(), corpus(2), corpus(1, 1), long, budget=1.5)
     assert progress.seconds < 4 and math.isfinite(progress.best)
     assert progress.iteration > 100_000  # the second stage had its share

@@ -123,7 +123,7 @@ def test_short_windows_learn_a_boundary_value_in_time() -> None:
     train, valid = data.part([0, 1, 2]), data.part([3])
     torch.manual_seed(0)
     model = DGNet(CONFIG, base).double()
-    progress = fit(model, base, train, valid, Recipe("short", (Stage(80, 4, batch=8, lr=3e-3, first=1),), validate_every=20))
+    progress = fit(model, base, train, valid, Recipe("short", (Stage(80, 4, batch=8, lr=3e-3, first=1),)))
     print(f"validation error {progress.best:.5f}, classical {progress.classical:.5f}")
     assert progress.best < 0.7 * progress.classical
 

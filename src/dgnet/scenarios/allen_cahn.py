@@ -39,7 +39,7 @@ def scenario(size: str) -> Scenario:
         training=Preset(
             replace(OPERATOR, learn_source=False, learn_start=True, early_steps=4 if small else 30, free=False),
             (Stage(160, 600, 8, 3e-3, from_start=1.0) if small else Stage(250, 1000, 8, 2e-3, from_start=1.0),),
-            PaperSettings(36, 1e-3, 600, 200, 0.1, 20), validate_every=10, odd_reaction=True),
+            PaperSettings(36, 1e-3, 600, 200, 0.1, 20), odd_reaction=True),
         parameters=(
             Parameter("interface width ε", "0.04", "paper"),
             Parameter("time", f"{steps} steps of {dt:g}", "ours" if small else "paper"),

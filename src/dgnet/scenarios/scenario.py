@@ -123,7 +123,6 @@ class Preset:
     config: DGNetConfig
     stages: tuple[Stage, ...]
     paper: PaperSettings
-    validate_every: int = 50
     validate_steps: int | None = None
     odd_reaction: bool = False  # r(-u) = -r(u) is known of an otherwise unknown reaction
     hold_reaction: bool = False  # an unknown reaction stays as it is fitted at first

@@ -30,6 +30,7 @@ class Progress:
     - `seconds`: of wall clock
     - `updates`: optimiser steps taken
     - `setbacks`: windows that blew up: the best weights were taken again, and the rate halved
+    - `validation_steps`: of a validation rollout where the budget is too short for that of the recipe; 0 where it is not
     - `history`: a row for each validation, the untrained model first: iteration, updates, loss, validation, best, seconds
     """
 
@@ -40,6 +41,7 @@ class Progress:
     seconds: float = 0.0
     updates: int = 0
     setbacks: int = 0
+    validation_steps: int = 0
     history: list[dict[str, float]] = field(default_factory=list)
 
 

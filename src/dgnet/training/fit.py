@@ -1,5 +1,9 @@
 """The training loop: updates, validated by free rollouts of trajectories; the best weights are kept.
 
+Validations are spread evenly over the updates or over the budget, whichever ends the training, so that every model is looked at
+equally often, however many updates it makes. Against a clock a validation takes at most a fiftieth of the time: where whole
+rollouts take longer, only their first steps are looked at, in all validations of the training.
+
 One update is `training.update`, learning rates and the clock are `training.schedule`, files to resume from
 `training.checkpoints`, several processes `training.processes`. Test trajectories are not read here.
 """
@@ -30,6 +34,8 @@ from dgnet.training.update import iterate, parameter_groups
 Tensor = torch.Tensor
 
 _SETBACKS = 5
+_JUDGING = 1 / 50  # share of a budget that one validation may take
+_MOST = 3  # trajectories that validate
 
 Tell = Callable[[Progress, int], None]
 """`tell(progress, iterations)`: called after every iteration, with how many there are in all."""
@@ -93,13 +99,30 @@ class _Training:
     def start(self, resume: bool) -> None:
         """Resume, or judge the untrained model."""
         model = self.model
-        if self.last is not None and resume and self.last.exists():
+        stored = self.last is not None and resume and self.last.exists()
+        if agreed(stored) and self.last is not None:  # the first process may write the file before another one looks
             self.best, self.progress = restore(self.last, model, self.optimiser)
         else:
             model.fit_statistics(self.train.state, self.train.source_average, self.train.dt, self.train.velocity)
             self.best = _copied(model)
         self.begin = time.perf_counter() - self.progress.seconds
         if not self.progress.history:
+            self.validate()
+            self.shorten()
+
+    def shorten(self) -> None:
+        """Only the first steps of validation rollouts, where whole ones would take too much of the budget."""
+        progress, whole = self.progress, self.recipe.validate_steps or self.valid.steps
+        fitted = any(stage.method == "fitted" for stage in self.recipe.stages)  # validates by itself, once
+        limit = math.inf if self.budget is None or fitted else _JUDGING * agreed(self.budget - progress.seconds)
+        if agreed(self.spent) <= limit or limit <= 0:
+            return
+        started = time.perf_counter()  # again: the first rollout on a device is slower than the next ones
+        evaluate_rne(self.model, self.base, self.valid, self.recipe.validate_steps)
+        spent = agreed(time.perf_counter() - started)
+        if spent > limit:
+            progress.validation_steps = max(1, int(whole * limit / spent))
+            progress.best, progress.history = math.inf, []
             self.validate()
 
     def run(self, tell: Tell | None) -> None:
@@ -153,22 +176,25 @@ class _Training:
         progress.seconds = time.perf_counter() - self.begin
 
     def due(self) -> bool:
-        """It is time to validate."""
-        due = self.progress.iteration % self.recipe.validate_every == 0
-        if due and self.budget is not None:  # against the clock, judging takes at most a fifth of the time
-            due = agreed(self.progress.seconds - self.progress.history[-1]["seconds"]) > 4 * agreed(self.spent)
-        return due
+        """It is time to validate: enough of the updates or of the budget has passed since the last time."""
+        progress, last = self.progress, self.progress.history[-1]
+        passed = (progress.iteration - last["iteration"]) / self.recipe.iterations
+        if self.budget is not None:
+            judged = progress.history[0]["seconds"]
+            passed = max(passed, agreed(progress.seconds - last["seconds"]) / max(self.budget - judged, 1e-9))
+        return passed * self.recipe.validations >= 1
 
     def validate(self, known: float | None = None) -> None:
         """Judge the weights of now, unless their error is known, keep them if they are the best, and write the checkpoint."""
-        progress, steps, started = self.progress, self.recipe.validate_steps, time.perf_counter()
+        progress, started = self.progress, time.perf_counter()
+        steps = progress.validation_steps or self.recipe.validate_steps
         value = evaluate_rne(self.model, self.base, self.valid, steps) if known is None else known
+        self.spent = time.perf_counter() - started
         if not progress.history:
             progress.classical = evaluate_rne(Classical(self.model.rival_mass), self.base, self.valid, steps)
         if value < progress.best:
             progress.best, progress.best_iteration, self.best = value, progress.iteration, _copied(self.model)
         progress.seconds = time.perf_counter() - self.begin
-        self.spent = time.perf_counter() - started
         loss = sum(self.losses) / len(self.losses) if self.losses else math.nan
         self.losses = []
         progress.history.append({"iteration": progress.iteration, "updates": progress.updates, "loss": loss, "validation": value,
@@ -182,8 +208,16 @@ def _copied(model: torch.nn.Module) -> dict[str, Tensor]:
 
 
 def split(dataset: Dataset, recipe: Recipe, seed: int = 0, limit: int | None = None) -> tuple[list[int], list[int]]:
-    """Numbers of the trajectories to train on and to validate with; with a single one, it serves for both."""
+    """Numbers of the trajectories to train on and to validate with. A single one serves for both, and so do some of all where the
+    recipe holds none out."""
     numbers = dataset.of("train")[:limit]
     if len(numbers) < 2:
         return numbers, numbers
-    return hold_out(numbers, min(recipe.hold_out, len(numbers) - 1), np.random.default_rng(seed))
+    count = min(recipe.hold_out or validated(len(numbers)), len(numbers) - 1)
+    training, validation = hold_out(numbers, count, np.random.default_rng(seed))
+    return (training if recipe.hold_out else list(numbers)), validation
+
+
+def validated(trajectories: int) -> int:
+    """How many of the training trajectories validate."""
+    return max(1, min(_MOST, trajectories // 5))

@@ -18,6 +18,7 @@ from dgnet.projects import Project, Training
 from dgnet.recipe import GENERAL, IN_A_FLOW, Recipe, Stage, paper_recipe
 from dgnet.scenarios.scenario import OPERATOR, Preset, Scenario, general
 from dgnet.training.calibrate import LEARNED, calibrated_first
+from dgnet.training.fit import validated
 
 
 @dataclass(frozen=True)
@@ -112,30 +113,26 @@ def reaction_first(plan: Recipe, steps: int, table: bool, hold: bool = False) ->
 
 
 def baseline_recipe(model: str, case: Case, facts: Facts) -> Recipe:
-    """A baseline as its own paper trains it (registry), for as many epochs as the paper's table gives the scenario."""
+    """A baseline as its own paper trains it (registry), for as many epochs as the paper's table gives the scenario, on all of
+    the training trajectories."""
     hints, steps, nodes = entry(model).recipe, facts.steps, case.mesh.n_nodes
     if hints.get("method") == "fitted":
-        return Recipe(model, (Stage(1, 1, method="fitted"),), hold_out=_hold_out(facts))
+        return Recipe(model, (Stage(1, 1, method="fitted"),), hold_out=validated(facts.trajectories))
     length = min(int(hints["window"]), steps)
     batch = max(2, min(16, int(16 * 12_000 / max(nodes * length, 1))))  # one step of a training iteration fits any GPU
     epochs = paper_recipe(preset(case, facts).paper, facts.trajectories, steps).stages[0].iterations
     lr = float(hints["lr"])
     stage = Stage(epochs, length, batch, lr, loss=str(hints["loss"]), relative=bool(hints.get("relative", False)),
                   noise=float(hints["noise"]), pushforward=int(hints["pushforward"]), end=float(hints["lr_end"]) / lr)
-    return Recipe(model, (stage,), validate_every=max(50, epochs // 20), hold_out=_hold_out(facts),
-                  clip=float(hints["clip"]), weight_decay=float(hints["weight_decay"]))
+    return Recipe(model, (stage,), hold_out=0, clip=float(hints["clip"]), weight_decay=float(hints["weight_decay"]))
 
 
 def _staged(own: Preset, facts: Facts) -> Recipe:
     steps = facts.steps
     fitted = tuple(replace(s, length=min(s.length, steps), first=min(s.first, max(0, steps - s.length)),
                            skip=min(s.skip, max(0, min(s.length, steps) - 1))) for s in own.stages)
-    return Recipe("staged", fitted, validate_every=own.validate_every,
-                  validate_steps=None if own.validate_steps is None else min(own.validate_steps, steps), hold_out=_hold_out(facts))
-
-
-def _hold_out(facts: Facts) -> int:
-    return max(1, min(3, facts.trajectories // 5))
+    return Recipe("staged", fitted, validate_steps=None if own.validate_steps is None else min(own.validate_steps, steps),
+                  hold_out=validated(facts.trajectories))
 
 
 def _wished(plan: Recipe, wish: Training, facts: Facts) -> Recipe:

@@ -27,6 +27,8 @@ from dgnet.training.processes import average_gradients, rank, world
 
 Tensor = torch.Tensor
 
+_SMALLEST = 0.1  # size of a state in a relative loss, against that of the usual one
+
 
 def iterate(model: LearnedModel[Any], base: Discretisation, train: Corpus, stage: Stage, optimiser: torch.optim.Optimizer,
             scale: Tensor, seed: int, iteration: int, clip: float) -> float:
@@ -143,11 +145,18 @@ def _descended(model: LearnedModel[Any], base: Discretisation, train: Corpus, ba
 
 
 def misfit(u: Tensor, true: Tensor, scale: Tensor, offset: Sequence[float] | None) -> Tensor:
-    """Mean squared error in units of the data's spread; given an offset, the mean relative L2 error of the states [..., N, F]."""
-    if offset is not None:
-        size = ((true - true.new_tensor(list(offset) or [0.0])) / scale).flatten(-2).norm(dim=-1).clamp(min=1e-12)
-        return (((u - true) / scale).flatten(-2).norm(dim=-1) / size).mean()
-    return (((u - true) / scale) ** 2).mean()
+    """Mean squared error in units of the data's spread; given an offset, the mean relative L2 error of the states [..., N, F].
+
+    The relative error of a state is |u - true| / max(|true - offset|, 0.1 sqrt(N F)), all fields in units of their spread: the
+    training states have sqrt(N F) in the root mean square. Without the second number an empty channel (zero truth) would
+    decide the loss alone.
+    """
+    error = (u - true) / scale
+    if offset is None:
+        return error.square().mean()
+    size = ((true - true.new_tensor(list(offset) or [0.0])) / scale).flatten(-2).norm(dim=-1)
+    usual = math.sqrt(true.shape[-1] * true.shape[-2])
+    return (error.flatten(-2).norm(dim=-1) / size.clamp(min=_SMALLEST * usual)).mean()
 
 
 def parameter_groups(model: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:

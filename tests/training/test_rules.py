@@ -1,0 +1,133 @@
+"""Rules under which trainings can be compared: a loss with a sane scale, schedules and validations by the share of the budget, all
+of the training data used. Time is a counter here: an update and a validation take as many seconds as the test says."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from dgnet.recipe import paper_recipe
+from dgnet.scenarios import get
+from dgnet.training import Progress, Recipe, Stage, fit, split
+from dgnet.training.plan import Facts, Wishes, baseline_recipe, plan
+from dgnet.training.update import misfit
+from tests.training.test_fit import base, corpus, new_model
+
+# ---------------------------------------------------------------------- the loss
+
+
+def test_a_relative_loss_is_sane_where_the_truth_is_zero() -> None:
+    """A channel is empty at first: an error of one hundredth of the data's spread is no error of 1e10."""
+    scale = torch.tensor([2.0])
+    true, off = torch.zeros(3, 1, 50, 1), torch.full((3, 1, 50, 1), 0.02)  # a hundredth of the spread at every node
+    assert float(misfit(off, true, scale, (0.0,))) == pytest.approx(0.1)  # a state counts as a tenth of the usual size at least
+    assert float(misfit(true, true, scale, (0.0,))) == 0.0
+
+
+def test_a_relative_loss_of_usual_states_is_their_relative_error() -> None:
+    true = 5.0 + torch.rand(4, 2, 50, 1, dtype=torch.float64)
+    u, scale = true + 0.1 * torch.rand_like(true), torch.tensor([0.7], dtype=torch.float64)
+    relative = ((u - true).flatten(-2).norm(dim=-1) / (true - 4.0).flatten(-2).norm(dim=-1)).mean()
+    assert float(misfit(u, true, scale, (4.0,))) == pytest.approx(float(relative))
+
+
+# ---------------------------------------------------------------------- the clock
+
+
+class Clock:
+    """Replaces the clock of the training loop, its updates and its validations."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, update: float, validation: float = 0.0) -> None:
+        self.now, self.rates, self.steps = 0.0, [], []  # type: ignore[var-annotated]
+        self.update, self.validation = update, validation
+        loop = sys.modules["dgnet.training.fit"]
+        monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: self.now))
+        monkeypatch.setattr(loop, "iterate", self.iterate)
+        monkeypatch.setattr(loop, "evaluate_rne", self.evaluate)
+
+    def iterate(self, model: Any, base: Any, train: Any, stage: Stage, optimiser: torch.optim.Optimizer, *rest: Any) -> float:
+        self.now += self.update
+        self.rates.append(optimiser.param_groups[0]["lr"])
+        return 1.0
+
+    def evaluate(self, model: Any, base: Any, data: Any, steps: int | None = None) -> float:
+        self.now += self.validation * (1.0 if steps is None else steps / data.steps)
+        self.steps.append(steps)
+        return 1.0
+
+    def fit(self, recipe: Recipe, budget: float | None, tell: Callable[[Progress, int], None] | None = None) -> Progress:
+        return fit(new_model(), base(), corpus(2), corpus(1, 1), recipe, budget=budget, report=tell)
+
+
+def test_step_decay_follows_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The paper's schedule of 400 epochs with a tenth of the rate after 200 of them, cut by the clock to 100 updates."""
+    clock, row = Clock(monkeypatch, update=1.0), get("laser-heat", "paper").training.paper
+    clock.fit(paper_recipe(row, 20, 200), budget=100.0)
+    shares = [rate / row.lr for rate in clock.rates]
+    assert len(shares) == 100 and shares[0] == 1.0
+    assert shares[row.decay_step * 100 // row.epochs + 1] == pytest.approx(0.1)
+    assert sum(s == pytest.approx(1.0) for s in shares) == pytest.approx(100 * row.decay_step / row.epochs, abs=1)
+
+
+def test_step_decay_follows_the_updates_without_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recipe with fewer iterations keeps the shape of its schedule."""
+    clock = Clock(monkeypatch, update=1.0)
+    whole = Recipe("steps", (Stage(400, 2, lr=1.0, decay="step", decay_every=100, decay_rate=0.5),))
+    clock.fit(whole.scaled(0.05), budget=None)
+    assert clock.rates == pytest.approx([1.0] * 5 + [0.5] * 5 + [0.25] * 5 + [0.125] * 5)
+
+
+@pytest.mark.parametrize("validation", [0.0, 0.5, 5.0, 15.0])
+@pytest.mark.parametrize("model", ["mgn", "dgnet", "dgnet-paper"])
+def test_at_least_ten_validations_within_a_budget(model: str, validation: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many updates the recipe would take, and however long a whole validation would: a third of the time at most."""
+    s = get("cylinder", "paper")
+    facts = Facts(s.train, s.steps)
+    recipe = baseline_recipe("mgn", replace(s, build_mesh=lambda: base().mesh), facts) if model == "mgn" else \
+        plan(s, facts, Wishes("paper" if model == "dgnet-paper" else "staged"))[1]
+    clock = Clock(monkeypatch, update=0.05, validation=validation)
+    progress = clock.fit(recipe, budget=120.0)
+    assert len(progress.history) - 1 >= 10 and progress.seconds < 130 + 3 * validation
+    between = [b["seconds"] - a["seconds"] for a, b in zip(progress.history, progress.history[1:])]
+    assert max(between) <= 12.5
+    spent = progress.seconds - progress.history[0]["seconds"] - 0.05 * progress.updates
+    assert spent <= 120 / 3
+    assert len(set(clock.steps[-5:])) == 1  # all but the first ones are over the same steps
+
+
+def test_at_least_ten_validations_without_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    for iterations in (11, 30, 317, 3000):
+        progress = Clock(monkeypatch, update=1.0).fit(Recipe("one", (Stage(iterations, 2),)), budget=None)
+        assert 10 <= len(progress.history) - 1 <= 30
+    few = Clock(monkeypatch, update=1.0).fit(Recipe("few", (Stage(3, 2),)), budget=None)
+    assert [row["updates"] for row in few.history] == [0, 1, 2, 3]
+
+
+def test_the_learning_curve_counts_updates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock moves the place in the recipe on; updates are those that were made."""
+    recipe = Recipe("two", (Stage(1000, 2), Stage(1000, 2)))
+    progress = Clock(monkeypatch, update=1.0).fit(recipe, budget=50.0)
+    last = progress.history[-1]
+    assert last["updates"] == progress.updates == 50 and last["iteration"] > 1000 and math.isfinite(last["seconds"])
+
+
+# ---------------------------------------------------------------------- the data
+
+
+@pytest.mark.parametrize("name, count", [("allen-cahn", 10), ("cylinder", 15), ("laser-heat", 20)])
+def test_the_papers_preset_and_baselines_train_on_all_trajectories(name: str, count: int) -> None:
+    s = get(name, "paper")
+    facts = Facts(s.train, s.steps)
+    stored: Any = SimpleNamespace(of=lambda which: list(range(s.train)))
+    for recipe in (plan(s, facts, Wishes("paper"))[1], baseline_recipe("mgn", s, facts)):
+        training, validation = split(stored, recipe)
+        assert len(training) == s.train == count and set(validation) < set(training) and len(validation) == 3 - (count == 10)
+    training, validation = split(stored, plan(s, facts, Wishes())[1])
+    assert len(training) + len(validation) == count and not set(training) & set(validation)
