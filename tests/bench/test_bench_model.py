@@ -42,7 +42,7 @@ def test_every_model():
     r = bench.throughput(scenario="laser-heat", size="small", steps=4)
     names = [x["model"] for x in r["rows"]]
     assert set(names) == {"deeponet", "mgn", "mp-pde", "beno", "phympgn", "transolver", "amg", "singer", "dgnet", "dgnet_paper",
-                          "classical_consistent", "classical_lumped"}
+                          "classical_consistent", "classical_lumped", "classical_p2"}
     assert all(positive(x) for x in r["rows"])
     with pytest.raises(InputError, match="no model 'mgm'"):
         bench.throughput(["mgm"], size="small")

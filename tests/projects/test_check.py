@@ -128,8 +128,8 @@ def test_check_train_and_evaluate_judge_alike(tmp_path: Path, driven: bool) -> N
     found = items(own)
     with Dataset(own.data) as stored:
         corpus = stored.batch(stored.of("test"))
-    judged = {name: evaluate_rne(Classical(kind), base_problem(own.case, "cpu"), corpus)
-              for name, kind in (("consistent", CONSISTENT), ("lumped", LUMPED))}
+    kinds = {"consistent": Classical(CONSISTENT), "lumped": Classical(LUMPED), "p2": Classical(CONSISTENT, degree=2)}
+    judged = {name: evaluate_rne(kind, base_problem(own.case, "cpu"), corpus) for name, kind in kinds.items()}
     errors = found["classical"].numbers["errors"]["test"]
     assert errors == pytest.approx(judged, rel=1e-6, abs=1e-12)
     assert errors["consistent"] < (1e-6 if driven else 1e-12)

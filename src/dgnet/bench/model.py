@@ -320,6 +320,8 @@ def throughput(models: Sequence[str] | None = None, scenario: str = "laser-heat"
             wanted |= {preset: (name, config) for preset, config in presets(scenario).items()}
         elif name == "classical":
             wanted |= {label: (name, {"consistent": mass}) for label, mass in CLASSICAL.items()}
+        elif name == "classical-p2":
+            wanted["classical_p2"] = (name, {})
         else:
             wanted[name] = (name, {"setting": setting})
     rows = []

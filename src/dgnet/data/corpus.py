@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -13,6 +14,22 @@ from dgnet.errors import InputError
 from dgnet.problems import WORKING, Discretisation, given_velocity
 
 Tensor = torch.Tensor
+
+
+class Middles(Protocol):
+    """The start [B, E, F] and the step averages of the source [B, T, E, F] at the middles of the mesh's edges, known as functions.
+
+    Solvers with points beside the nodes (quadratic elements) use them; without, they fit what is stored at the nodes. `origin` is a
+    sentence that says where they come from.
+    """
+
+    origin: str
+
+    @property
+    def start(self) -> Tensor | None: ...
+    @property
+    def source_average(self) -> Tensor | None: ...
+    def part(self, rows: Sequence[int]) -> Middles: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,6 +42,7 @@ class Corpus:
     - `dt`: time between two states
     - `offset`: per field, what relative errors are measured from; () for zero
     - `begin`: time of each first state [B], in double precision on the CPU; zero unless told
+    - `middles`: start and source between the nodes, where they are known; None where they are not
 
         >>> import dgnet as dg, torch
         >>> data = dg.Corpus(torch.rand(3, 11, 25, 1), None, None, dt=0.1, offset=(0.0,))
@@ -38,6 +56,7 @@ class Corpus:
     dt: float
     offset: tuple[float, ...]
     begin: Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.float64))
+    middles: Middles | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "begin", self.begin.expand(len(self)))
@@ -71,11 +90,12 @@ class Corpus:
     def part(self, rows: Sequence[int]) -> Corpus:
         number = torch.as_tensor(rows, dtype=torch.long)
         index = number.to(self.state.device)
-        return self._each(lambda v: v[index], lambda v: v[index], self.begin[number])
+        part = self._each(lambda v: v[index], lambda v: v[index], self.begin[number])
+        return part if self.middles is None else replace(part, middles=self.middles.part(number.tolist()))
 
     def to(self, dtype: torch.dtype) -> Corpus:
         """In another precision."""
-        return self._each(lambda v: v.to(dtype), lambda v: v.to(dtype), self.begin)
+        return replace(self._each(lambda v: v.to(dtype), lambda v: v.to(dtype), self.begin), middles=self.middles)
 
     def windows(self, rows: Tensor, starts: Tensor, length: int) -> Corpus:
         """Pieces of `length` steps, one per (row, start); both on the CPU."""
@@ -85,7 +105,7 @@ class Corpus:
         return self._each(lambda v: v[rows, at], lambda v: v[rows, at[:, :-1]], begin)
 
     def _each(self, at_times: Callable[[Tensor], Tensor], over_steps: Callable[[Tensor], Tensor], begin: Tensor) -> Corpus:
-        """The same change of all tensors: of those with a row per time, and of the source with a row per step."""
+        """The same change of all tensors: of those with a row per time, and of the source with a row per step. No middles."""
         return Corpus(at_times(self.state), None if self.source_average is None else over_steps(self.source_average),
                       None if self.velocity is None else at_times(self.velocity), self.dt, self.offset, begin)
 

@@ -220,6 +220,11 @@ class Dataset:
         text = str(self._group(number).attrs.get("labels", ""))
         return tuple(text.split(",")) if text else ()
 
+    def origin(self, number: int) -> tuple[str, int, int]:
+        """Split, number within it, and seed of a trajectory."""
+        attrs = self._group(number).attrs
+        return str(attrs["split"]), int(attrs.get("index", number)), int(attrs["seed"])
+
     @cached_property
     def has_source(self) -> bool:
         """Whether any trajectory has a source; those without one then have a source of zeros."""
@@ -269,9 +274,9 @@ class Dataset:
             if "velocity" in wanted and "velocity_start" in group.attrs and "velocity" not in found:
                 first = int(group.attrs["velocity_start"]) + start
                 found["velocity"] = self._rows(self._file["velocity"], first, first + steps + 1, number, "velocity", start)
-            attrs = group.attrs
-            return Trajectory(**found, time=group["time"][start:start + steps + 1], seed=int(attrs["seed"]),
-                              split=str(attrs["split"]), index=int(attrs.get("index", number)), labels=self.labels(number))
+            split, index, seed = self.origin(number)
+            return Trajectory(**found, time=group["time"][start:start + steps + 1], seed=seed, split=split, index=index,
+                              labels=self.labels(number))
 
     def times(self, number: int) -> np.ndarray:
         """Stored times [T+1] of a trajectory."""

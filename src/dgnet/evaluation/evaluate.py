@@ -14,7 +14,7 @@ from dgnet.data import Corpus
 from dgnet.models.dgnet import Calibration, DGNet, EndToEnd, Reaction
 from dgnet.models.registry import LABELS
 from dgnet.scenarios.scenario import Scenario
-from dgnet.scoring.judge import Judged, judge_file, rivals
+from dgnet.scoring.judge import Judged, finer, judge_file, rivals
 from dgnet.scoring.metrics import error_ratio
 from dgnet.training.run import Run
 
@@ -55,7 +55,7 @@ def evaluate(run: Run, path: Path, device: str = "cpu", split: str = "test", lim
         >>> runs = [dg.trajectory(s, mesh, 0.1, split=k) for s, k in zip(states.numpy(), ("train", "train", "test"))]
         >>> run, _ = dg.train(dg.project("cooling", mesh, pde, [], 0.1, runs, "cooling.h5"), "run", minutes=0.002)
         >>> sorted(dg.evaluate(run, run.data)[0]["scores"])
-        ['classical_consistent', 'classical_lumped', 'dgnet']
+        ['classical_consistent', 'classical_lumped', 'classical_p2', 'classical_refined', 'dgnet']
     """
     result, found = scores(run, path, device, split, limit, keep=True)
     assert found.data is not None
@@ -66,7 +66,9 @@ def scores(run: Run, path: Path, device: str = "cpu", split: str = "test", limit
            ) -> tuple[dict[str, Any], Judged]:
     """Judge a run and the classical solvers: for JSON, and what the judge found; with `keep` states and truth stay in memory."""
     own, missing = run.settings.model, untold(run)
-    models = {own: run.model, **rivals()} | ({"told": told(run.model)} if missing else {})
+    mesh = run.case.mesh
+    more = {} if run.settings.truth == "same-mesh" else finer(mesh.n_nodes + len(mesh.edges), device)
+    models = {own: run.model, **rivals(), **more} | ({"told": told(run.model)} if missing else {})
     found = judge_file(models, run.case, path, device, split=split, limit=limit, truth=run.settings.truth, keep=keep)
     clocks = ("seconds", "steps_per_second")  # they stand apart: the same run has the same scores every time
     rows = {name: {key: value for key, value in row.items() if key not in clocks} for name, row in found.scores().items()}
@@ -75,7 +77,8 @@ def scores(run: Run, path: Path, device: str = "cpu", split: str = "test", limit
     paper = run.case.paper.get("DGNet") if isinstance(run.case, Scenario) else None
     return {
         "scenario": run.settings.scenario, "size": run.settings.size, "truth": run.settings.truth, "split": split, "model": own,
-        "trajectories": found.trajectories, "version": __version__, "notes": list(run.notes),
+        "trajectories": found.trajectories, "version": __version__,
+        "notes": [*run.notes, *filter(None, [found.between])],
         "scores": {name: row for name, row in rows.items() if name != "told"}, "told": rows.get("told"), "untold": missing,
         "seconds": found.seconds, "paper": None if paper is None else asdict(paper),
         "error_ratio": error_ratio(errors[own], (errors[name] for name in rivals())),

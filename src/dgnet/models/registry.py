@@ -58,6 +58,8 @@ MODELS: dict[str, Entry] = {
     "dgnet": Entry("DGNet", DGNetConfig, DGNet, {"comparable": DGNetConfig(), "published": PAPER}, {}),
     "classical": Entry("classical", Classical, lambda config, problem: config,
                        {"comparable": Classical(), "published": Classical()}, {}),
+    "classical-p2": Entry("classical, quadratic elements", Classical, lambda config, problem: config,
+                          {"comparable": Classical(degree=2), "published": Classical(degree=2)}, {}),
 }
 
 
@@ -136,5 +138,6 @@ def parameter_count(model: Any) -> int:
 
 
 LABELS = {name: e.title for name, e in MODELS.items()} | {
-    "classical_consistent": "classical, consistent mass", "classical_lumped": "classical, lumped mass"}
+    "classical_consistent": "classical, consistent mass", "classical_lumped": "classical, lumped mass",
+    "classical_p2": "classical, quadratic elements", "classical_refined": "classical, mesh refined once"}
 """Names of the rows of tables and pictures."""

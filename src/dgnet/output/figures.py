@@ -23,12 +23,14 @@ from dgnet.models.registry import LABELS
 from dgnet.output.pictures import STYLE, axes_of, draw_field, panel_size
 from dgnet.output.show import robust_limits
 from dgnet.progress import Report
+from dgnet.scoring.judge import rivals
 from dgnet.scoring.metrics import Sums, rne
 from dgnet.training.run import Run
 
 Tensor = torch.Tensor
 
-COLOURS = {"dgnet": "#d1495b", "classical_consistent": "#1f6f8b", "classical_lumped": "#8a9ba8"}
+COLOURS = {"dgnet": "#d1495b", "classical_consistent": "#1f6f8b", "classical_lumped": "#8a9ba8", "classical_p2": "#3c8d40",
+           "classical_refined": "#7a5c99"}
 ERROR_MAP = "Reds"
 _LABEL, _TITLE, _BAR = 0.32, 0.3, 0.85  # inches left, above and right of the panels
 
@@ -117,7 +119,7 @@ def write(result: dict[str, Any], states: dict[str, Tensor], truth: Tensor, mesh
           offset: Sequence[float], folder: Path, report: Report | None = None) -> list[Path]:
     """All figures of an evaluation: states and truth [B, T+1, N, F]. Returns the files."""
     scores, mine = result["scores"], result.get("model", "dgnet")
-    rival = min((name for name in states if name.startswith("classical")), key=lambda name: scores[name]["rne_from_offset"])
+    rival = min(rivals(), key=lambda name: scores[name]["rne_from_offset"])
     each = [rne(states[mine][b:b + 1], truth[b:b + 1], offset) for b in range(len(truth))]
     chosen = {"best": int(np.argmin(each))}
     if len(each) > 1:

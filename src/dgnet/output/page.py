@@ -32,6 +32,7 @@ from dgnet.output.operators import draw_spectra
 from dgnet.problems import Discretisation
 from dgnet.problems.case import base_problem
 from dgnet.progress import Report
+from dgnet.scoring.judge import rivals
 from dgnet.training.curve import FILE as REACTION
 from dgnet.training.curve import curve_of, write_curve
 from dgnet.training.run import Run
@@ -90,7 +91,7 @@ def _head(run: Run, result: dict[str, Any]) -> str:
     else:
         mood, word = "bad", f"{_short(1 / ratio)}× larger error"
         text = "than the classical solver on the same mesh and time step: use that solver, or train longer and on more data."
-    text += _untold(result, own)
+    text += _finer(result) + _untold(result, own)
     offset = [f"{v:g}" for v in run.case.offsets]
     from_ = f", measured from {', '.join(offset)}" if any(run.case.offsets) else ""
     count, steps = result["trajectories"], run.case.steps
@@ -102,6 +103,15 @@ def _head(run: Run, result: dict[str, Any]) -> str:
             f"<p>Free rollouts of {_count(count, result['split'] + ' trajectory', result['split'] + ' trajectories')} over {steps} "
             f"steps: relative error (RNE{from_}) <b>{_percent(own)}</b> with {escape(_name(run))}, <b>{_percent(best)}</b> with "
             f"{escape(LABELS.get(rival, rival))}.</p></header>")
+
+
+def _finer(result: dict[str, Any]) -> str:
+    """What classical solvers reach that put more points on the same mesh, without training."""
+    rows = result["scores"]
+    words = {"classical_p2": "quadratic elements on the same mesh reach",
+             "classical_refined": "linear ones on the mesh refined once"}
+    found = [f"{what} {_percent(rows[name]['rne_from_offset'])}" for name, what in words.items() if name in rows]
+    return f" Without training, {' and '.join(found)}." if found else ""
 
 
 def _untold(result: dict[str, Any], own: float) -> str:
@@ -332,7 +342,7 @@ def _origin(run: Run, result: dict[str, Any]) -> str:
 def _three(result: dict[str, Any]) -> tuple[float, float, str]:
     """Error of the model, of the better classical solver, and which that is."""
     rows = result["scores"]
-    rival = min((n for n in rows if n.startswith("classical_")), key=lambda n: rows[n]["rne_from_offset"])
+    rival = min(rivals(), key=lambda n: rows[n]["rne_from_offset"])
     return rows[result["model"]]["rne_from_offset"], rows[rival]["rne_from_offset"], rival
 
 

@@ -34,7 +34,7 @@ KINDS = {
 TRAINED = ("train", "robust", "operator", "long", "tradeoff")  # kinds about one trained model
 CLOCKED = ("throughput", "scaling", "tradeoff")  # kinds that need the device for themselves
 SQUARES = "squares"  # in place of a scenario: meshes of any size
-BASELINES = tuple(name for name in MODELS if name not in ("dgnet", "classical"))
+BASELINES = tuple(name for name in MODELS if name not in ("dgnet", "classical", "classical-p2"))
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from dgnet.problems.units import SPEED, TERMS, VOLUMETRIC_HEAT
 from dgnet.progress import Report
 from dgnet.projects.project import Project
 from dgnet.projects.toml import ELSEWHERE
-from dgnet.scoring.judge import judge, rivals
+from dgnet.scoring.judge import finer, judge, rivals
 
 Tensor = torch.Tensor
 
@@ -343,8 +343,10 @@ def solver_items(project: Project, data: Dataset, device: str, report: Report | 
         numbers = [n for n in numbers if abs(begin[n] - begin[numbers[0]]) < 1e-6 * data.dt]
         wide = data.batch(numbers, device=device, dtype=torch.float64)
         given = wide.to(WORKING)  # in the precision of `train` and `evaluate`
-        judged = judge(rivals(), base, given, keep=True)
-        rows[split] = {name.removeprefix("classical_"): judged.error(name) for name in rivals()}
+        more = finer(s.mesh.n_nodes + len(s.mesh.edges), device)
+        models = {**rivals(), **{name: more[name] for name in more if name == "classical_p2"}}
+        judged = judge(models, base, given, keep=True)
+        rows[split] = {name.removeprefix("classical_"): judged.error(name) for name in models}
         failures += [f"; {split}, {LABELS[name]}: {words}" for name, words in judged.failures.items()]
         if split == "train" and "classical_consistent" not in judged.failures:
             states, problem = judged.states["classical_consistent"].to(device), given.problem(base)
@@ -354,7 +356,9 @@ def solver_items(project: Project, data: Dataset, device: str, report: Report | 
                 found += [] if project.unknown_reaction else coefficient_items(project, problem, given, states)
         if report is not None:
             report("classical solver", len(rows), len(splits))
-    shown = "; ".join(f"{split} {e['consistent']:.3g} (consistent mass), {e['lumped']:.3g} (lumped)" for split, e in rows.items())
+    words = {"consistent": "consistent mass", "lumped": "lumped", "p2": "P2: quadratic elements, fitted between the nodes"}
+    shown = "; ".join(f"{split} " + ", ".join(f"{error:.3g} ({words[name]})" for name, error in e.items())
+                      for split, e in rows.items())
     worst = max(e["consistent"] for e in rows.values())
     text, grade = f"RNE from offset of rollouts: {shown}", "ok"
     missing = bool(project.unknown_reaction or project.calibrate)

@@ -23,12 +23,13 @@ from dgnet.data.store import Scalar
 from dgnet.data.trajectory import SPLITS
 from dgnet.errors import InputError
 from dgnet.files import discard, locked, read_text, write_text
-from dgnet.problems.sources import Source, step_average
+from dgnet.problems.sources import Source
 from dgnet.progress import Report
 from dgnet.reference.phase import solve as solve_phase
 from dgnet.reference.record import FlowRecord, simulate
 from dgnet.reference.transport import solve
 from dgnet.scenarios import get
+from dgnet.scenarios.redrawn import averages
 from dgnet.scenarios.scenario import Draw, Sample, Scale, Scenario, Truth
 
 Tensor = torch.Tensor
@@ -37,7 +38,6 @@ Tensor = torch.Tensor
 
 _BYTES = {"cpu": 1 << 30, "cuda": 1 << 34}  # of one batch of results
 _MOST = {"cpu": 4, "cuda": 64}  # trajectories in a batch, and with it what an interruption can cost
-_ENTRIES = {"cpu": 1 << 21, "cuda": 1 << 26}  # of one call of a source
 
 
 def generate(scenario: Scenario, out: Path, *, truth: str = "converged", trajectories: int | None = None, seed: int = 0,
@@ -98,19 +98,8 @@ def truth_states(scenario: Scenario, sample: Sample, settings: Truth, flow: Flow
 def source_rows(scenario: Scenario, source: Source, batch: int, device: str = "cpu") -> tuple[np.ndarray, np.ndarray]:
     """Samples [B, T+1, N, F] and step averages [B, T, N, F] of a source at the coarse nodes, float32."""
     x = torch.tensor(scenario.mesh.points, dtype=torch.float64, device=device)
-    times = scenario.times.to(device)
-    width = len(scenario.pde.fields)
-    rows = max(1, _ENTRIES[_kind(device)] // (batch * scenario.mesh.n_nodes * width))
-    samples = np.empty((batch, scenario.steps + 1, scenario.mesh.n_nodes, width), dtype=np.float32)
-    averages = np.empty((batch, scenario.steps, scenario.mesh.n_nodes, width), dtype=np.float32)
-    for start in range(0, scenario.steps + 1, rows):
-        block = times[start:start + rows]
-        samples[:, start:start + rows] = source(x, block).float().cpu().numpy()
-        first = times[start:min(start + rows, scenario.steps)]
-        if len(first):
-            mean = step_average(source, x, first, scenario.dt, scenario.panels)
-            averages[:, start:start + len(first)] = mean.float().cpu().numpy()
-    return samples, averages
+    samples = np.concatenate([source(x, t[None]).float().cpu().numpy() for t in scenario.times.to(device)], axis=1)
+    return samples, averages(scenario, source, batch, scenario.mesh.points, device).cpu().numpy()
 
 
 # ---------------------------------------------------------------------- flow

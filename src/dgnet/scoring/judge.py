@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,12 @@ from dgnet.data import Corpus, Dataset
 from dgnet.data.fits import check_fits
 from dgnet.errors import InputError, SolveError
 from dgnet.files import strict
-from dgnet.models import Classical, few_threads, rollout
+from dgnet.models import Classical, Refined, few_threads, rollout
 from dgnet.models.base import Model
 from dgnet.problems import CONSISTENT, LUMPED, Discretisation
 from dgnet.problems.case import Case, base_problem
 from dgnet.problems.phase import PhaseChange
+from dgnet.scenarios.redrawn import Redrawn
 from dgnet.scoring.metrics import Score, Sums
 
 Tensor = torch.Tensor
@@ -34,6 +35,9 @@ Tensor = torch.Tensor
 BYTES = {"cpu": 5e8, "cuda": 2e9}
 """Size of the arrays of one piece, by kind of device."""
 _MOST = 16  # trajectories read at once
+FINER = {"cpu": 60_000, "cuda": 1_000_000}
+"""Points (nodes and edges) up to which tables hold the rows of quadratic elements and of the refined mesh, by kind of device."""
+FITTED = "Between the nodes, starts and sources are fitted to the data at the nodes: quadratic, by least squares."
 FRAMES = 4  # of the trajectory that is kept for pictures
 CURVE = 60  # points of a curve over time
 
@@ -41,6 +45,16 @@ CURVE = 60  # points of a curve over time
 def rivals() -> dict[str, Classical]:
     """The classical solvers that every table holds."""
     return {"classical_consistent": Classical(CONSISTENT), "classical_lumped": Classical(LUMPED)}
+
+
+def finer(points: float, device: str = "cpu") -> dict[str, Model]:
+    """The classical rows with more points than the mesh has nodes: quadratic elements, and linear ones on the mesh refined once.
+
+    None for problems whose `points` (nodes and edges) are too many for the device to do this aside.
+    """
+    if points > FINER[torch.device(device).type]:
+        return {}
+    return {"classical_p2": Classical(CONSISTENT, degree=2), "classical_refined": Refined(Classical(CONSISTENT))}
 
 
 def predict(model: Model, base: Discretisation, data: Corpus, steps: int | None = None) -> Tensor:
@@ -59,12 +73,25 @@ def predict(model: Model, base: Discretisation, data: Corpus, steps: int | None 
     """
     groups, steps = data.together(base), steps or data.steps
     if len(groups) == 1:
-        source = None if data.source_average is None else data.source_average[:, :steps]
-        return rollout(model, data.problem(base), data.state[:, 0], source, steps, t0=data.clock(base))
+        start, source = _given(model, base, data)
+        source = None if source is None else source[:, :steps]
+        return rollout(model, data.problem(base), start, source, steps, t0=data.clock(base))
     out = torch.empty_like(data.state[:, : steps + 1])
     for rows in groups:
         out[rows] = predict(model, base, data.part(rows), steps)
     return out
+
+
+def _given(model: Model, base: Discretisation, data: Corpus) -> tuple[Tensor, Tensor | None]:
+    """Start and source at the nodes, and where the model has points beside them and the data know it, at those."""
+    start, source, middles = data.state[:, 0], data.source_average, data.middles
+    if middles is None or len(model.points(base)) == base.mesh.n_nodes:
+        return start, source
+    if middles.start is not None:
+        start = torch.cat([start, middles.start.to(start)], 1)
+    if source is not None and middles.source_average is not None:
+        source = torch.cat([source, middles.source_average.to(source)], 2)
+    return start, source
 
 
 @dataclass(eq=False)
@@ -82,6 +109,7 @@ class Judged:
     melting: dict[str, np.ndarray] = field(default_factory=dict)  # see _melting
     states: dict[str, Tensor] = field(default_factory=dict)  # [B, T+1, N, F] on the CPU, where they are to be kept
     data: Corpus | None = None  # what they were judged on, where states are kept
+    between: str = ""  # where models have points beside the nodes: what they were given there, a sentence
 
     @property
     def frames(self) -> list[int]:
@@ -119,6 +147,8 @@ class Judged:
         truth = data.state[:, : self.steps + 1]
         self.trajectories += len(data)
         self.sample.setdefault("truth", truth[0, self.frames].cpu().numpy())
+        if any(len(model.points(base)) > base.mesh.n_nodes for model in models.values()):
+            self.between = FITTED if data.middles is None else data.middles.origin
         for name, model in models.items():
             states, seconds, failure = _roll(model, base, data, self.steps)
             self.seconds[name] = self.seconds.get(name, 0.0) + seconds
@@ -171,12 +201,18 @@ def judge_file(models: Mapping[str, Model], case: Case, path: Path, device: str 
             raise InputError(f"{path} has no {split} trajectory")
         result = Judged(case.pde.fields, case.dt, dataset.steps)
         one = (dataset.steps + 1) * case.mesh.n_nodes * (len(case.pde.fields) + (case.mesh.dim / 4 if case.given_flow else 0))
+        finer = any(len(model.points(base)) > case.mesh.n_nodes for model in models.values())
+
+        def read(rows: Sequence[int]) -> Corpus:
+            return replace(dataset.batch(rows, device=device),
+                           middles=Redrawn.of(case, dataset, rows, device) if finer else None)
+
         pieces: Iterable[Corpus]
         if keep:
-            result.data = whole = dataset.batch(numbers, device=device)
+            result.data = whole = read(numbers)
             pieces = (whole.part(rows) for rows in _batches(range(len(numbers)), one, device, _MOST))
         else:
-            pieces = (dataset.batch(rows, device=device) for rows in _batches(numbers, one, device, _MOST))
+            pieces = (read(rows) for rows in _batches(numbers, one, device, _MOST))
         for piece in pieces:
             result.add(models, base, piece, keep, case.phase_change)
     return result
@@ -185,6 +221,8 @@ def judge_file(models: Mapping[str, Model], case: Case, path: Path, device: str 
 def _roll(model: Model, base: Discretisation, data: Corpus, steps: int) -> tuple[Tensor, float, str | None]:
     """(states, seconds, what went wrong). A rollout that breaks down is a result, too: it is not a number everywhere."""
     device, failure = str(data.state.device), None
+    if data.middles is not None and len(model.points(base)) > base.mesh.n_nodes:
+        _ = data.middles.start, data.middles.source_average  # not on its clock: sources at the nodes are stored, too
     _wait(device)
     begin = time.perf_counter()
     try:

@@ -204,7 +204,7 @@ def _weights_sum(folder: Path, text: Mapping[str, Any]) -> str:
 
 def check_choice(model: str, amp: bool = False, unknown_reaction: bool = False) -> None:
     """Refuse options that do not apply to a model."""
-    if model == "classical":
+    if model in ("classical", "classical-p2"):
         raise InputError("the classical solver has nothing to train; it stands beside every evaluation")
     for asked, option in ((amp, "--amp (mixed precision)"), (unknown_reaction, "--unknown-reaction")):
         if asked and model != "dgnet":
