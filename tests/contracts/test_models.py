@@ -12,12 +12,13 @@ from torch import nn
 
 from dgnet.mesh import box
 from dgnet.models import Classical, Model, Refined, rollout
-from dgnet.models.dgnet import PAPER, VARIANTS, DGNet, DGNetConfig
+from dgnet.models.dgnet import BOUNDED, PAPER, DGNet, DGNetConfig, variants
 from dgnet.models.registry import build
 from dgnet.problems import PDE, Discretisation, Robin, given_velocity
 
 Tensor = torch.Tensor
 AMBIENT = 1.3
+VARIANTS = variants(BOUNDED)
 SMALL = dict(hidden=16, layers=2, residual_hidden=24, residual_layers=2, reaction_hidden=24)
 
 
@@ -34,6 +35,8 @@ MODELS: dict[str, tuple[Callable[[Discretisation], Model], float | None]] = {
     "dgnet": (dgnet(DGNetConfig(free=True, learn_streamline=True, learn_start=True, reaction="learned")), 20.0),
     "dgnet without free numbers": (dgnet(DGNetConfig(reaction="learned")), 20.0),
     "dgnet paper": (dgnet(replace(PAPER, reaction="none")), 20.0),
+    "dgnet paper, variant D": (dgnet(replace(variants(PAPER)["D"], reaction="none")), 20.0),
+    "dgnet bounded": (dgnet(replace(BOUNDED, reaction="none")), 20.0),
     # its bounded residual has to stand in for the diffusion, too, of data that are rough
     "variant A": (dgnet(replace(VARIANTS["A"], reaction="none")), 8.0),
     "variant B": (dgnet(replace(VARIANTS["B"], reaction="none")), 20.0),

@@ -15,7 +15,7 @@ from dgnet.errors import InputError
 from dgnet.evaluation.analyse import Pencil, study
 from dgnet.mesh import box, perturbed_square
 from dgnet.models import Classical, rollout
-from dgnet.models.dgnet import PAPER, VARIANTS, DGNet, DGNetConfig
+from dgnet.models.dgnet import BOUNDED, DGNet, DGNetConfig, variants
 from dgnet.output.operators import analyse
 from dgnet.problems import PDE, Dirichlet, Discretisation, Robin
 
@@ -56,7 +56,7 @@ def test_heat_equation_has_the_eigenvalues_of_the_square() -> None:
 def test_theorem_2_where_it_applies() -> None:
     """A strong decay makes eta large: then the bound -eta + gamma holds for the learned operator, and the step contracts."""
     problem = Discretisation(perturbed_square(7), PDE(diffusion=0.01, decay=5.0), (), 1.0)
-    found = analyse(model_of(replace(PAPER, hidden=12, layers=1), problem, 0.3), problem)["fields"]["u"]
+    found = analyse(model_of(replace(BOUNDED, hidden=12, layers=1), problem, 0.3), problem)["fields"]["u"]
     t, n = found["theorem2"], found["learned"]
     assert 0 < t["gamma"] < t["eta"] and t["applies"] and not n["symmetric"]
     assert n["rightmost"] <= n["log_norm_mass"] + 1e-9 and n["log_norm_mass"] <= t["bound"] + 1e-9 < 0
@@ -69,7 +69,7 @@ def test_theorem_2_where_it_applies() -> None:
 CASES = {
     "diffusion": (PDE(diffusion=0.1), SMALL),
     "advection": (None, replace(SMALL, advection_form="skew")),
-    "paper": (None, replace(PAPER, hidden=12, layers=1, advection_form="skew")),
+    "paper": (None, replace(BOUNDED, hidden=12, layers=1, advection_form="skew")),
 }
 
 
@@ -150,7 +150,7 @@ def test_pictures_and_plain_numbers(kind: str, tmp_path: Path) -> None:
     mesh = box((4, 3, 3), perturb=0.2) if kind == "space" else perturbed_square(7)
     pde = PDE(diffusion=0.1, velocity=vortex(mesh) if kind == "flow" else None)
     problem = Discretisation(mesh, pde, (), 0.05, dtype=torch.float32)  # trained in single precision, analysed in double
-    model = model_of(replace(PAPER, hidden=12, layers=1) if kind == "edge" else SMALL, problem, 0.1)
+    model = model_of(replace(BOUNDED, hidden=12, layers=1) if kind == "edge" else SMALL, problem, 0.1)
     states = torch.rand(2, 4, mesh.n_nodes, 1)
     out = analyse(model, problem, states, None, folder=tmp_path, dense=20 if kind == "plane" else None)
     assert json.loads(json.dumps(out, allow_nan=False)) == out
@@ -162,4 +162,4 @@ def test_pictures_and_plain_numbers(kind: str, tmp_path: Path) -> None:
 def test_a_model_without_an_operator_is_refused() -> None:
     problem = Discretisation(perturbed_square(4), PDE(diffusion=0.1), (), 0.05)
     with pytest.raises(InputError, match="does not solve"):
-        analyse(model_of(VARIANTS["D"], problem), problem)
+        analyse(model_of(variants(BOUNDED)["D"], problem), problem)

@@ -7,10 +7,10 @@ import torch
 
 from dgnet.bench.model import Case, measure_training, shaken
 from dgnet.models import rollout
-from dgnet.models.dgnet import PAPER, DGNet, DGNetConfig
+from dgnet.models.dgnet import BOUNDED, DGNet, DGNetConfig
 from dgnet.scenarios import get
 
-CONFIGS = {"structured": DGNetConfig(hidden=16, layers=2, free=True), "paper": replace(PAPER, hidden=16, layers=2),
+CONFIGS = {"structured": DGNetConfig(hidden=16, layers=2, free=True), "paper": replace(BOUNDED, hidden=16, layers=2),
            "learned reaction": DGNetConfig(hidden=16, layers=1, reaction="learned", reaction_hidden=16)}
 
 

@@ -13,8 +13,7 @@ from dgnet.green import GreenSolver, Operators, product
 from dgnet.mesh import Mesh, box, perturbed_square
 from dgnet.models import Classical, rollout
 from dgnet.models.dgnet import (
-    PAPER,
-    VARIANTS,
+    BOUNDED,
     DGNet,
     DGNetConfig,
     FlowInCells,
@@ -25,6 +24,7 @@ from dgnet.models.dgnet import (
     soft_limit,
     streamline_diffusion,
     swirl_transport,
+    variants,
 )
 from dgnet.models.gnn import MeshGraph
 from dgnet.operators import Geometry
@@ -37,7 +37,7 @@ Tensor = torch.Tensor
 EVERYTHING = DGNetConfig(free=True, learn_streamline=True, learn_swirl=True, learn_start=True,
                          calibrate=("diffusion", "decay", "convection"), hidden=16, layers=2, residual_hidden=16,
                          residual_layers=2, reaction_hidden=16)
-SMALL_PAPER = replace(PAPER, hidden=16, layers=2, residual_hidden=16, residual_layers=2)
+SMALL_PAPER = replace(BOUNDED, hidden=16, layers=2, residual_hidden=16, residual_layers=2)
 
 
 def build(config: DGNetConfig, problem: Discretisation, seed: int = 0) -> DGNet:
@@ -381,7 +381,7 @@ def test_edge_decoder_has_zero_row_sums_and_keeps_its_limit(mesh: Mesh) -> None:
     size = problem.diffusion_part.diagonal
     off = change.values.index_fill(-1, change.pattern.diagonal, 0.0).abs()
     total = torch.zeros_like(size).index_add(-1, change.pattern.row.long(), off)
-    assert bool((total <= PAPER.edge_limit * size * (1 + 1e-12)).all())
+    assert bool((total <= BOUNDED.edge_limit * size * (1 + 1e-12)).all())
     skew = change.values - change.mT.values
     assert float(skew.abs().max()) > 0.01 * float(change.values.abs().max())  # directed: not symmetric
 
@@ -580,11 +580,11 @@ def test_residual_is_bounded_by_the_rate_of_the_data(mesh: Mesh) -> None:
 # ---------------------------------------------------------------------- the paper's variants
 
 
-@pytest.mark.parametrize("letter", VARIANTS)
+@pytest.mark.parametrize("letter", variants(BOUNDED))
 def test_variants(letter: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mesh = box((5, 5), perturb=0.2)
     problem = Discretisation(mesh, PDE(("u", "v"), diffusion={"u": 0.1, "v": 0.2}), (Robin("left", 1.0, 2.0, "u"),), 0.05)
-    config = replace(VARIANTS[letter], hidden=16, layers=1, residual_hidden=16, residual_layers=1)
+    config = replace(variants(BOUNDED)[letter], hidden=16, layers=1, residual_hidden=16, residual_layers=1)
     model = build(config, problem)
     u = torch.randn(2, mesh.n_nodes, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     if letter == "D":

@@ -7,7 +7,7 @@ import torch
 
 from dgnet.green import product
 from dgnet.mesh import box
-from dgnet.models.dgnet import PAPER, Build, DGNet, DGNetConfig, FlowInCells
+from dgnet.models.dgnet import BOUNDED, Build, DGNet, DGNetConfig, FlowInCells
 from dgnet.models.dgnet.parts import Calibration, Diffusion, EdgeDecoder, Mass, Reaction, Residual, Source, Start, Streamline, Swirl
 from dgnet.models.gnn import MeshGraph
 from dgnet.operators import EdgeMatrix, Pattern
@@ -130,7 +130,7 @@ def test_reaction(saturated: tuple[Discretisation, DGNet, Build]) -> None:
 
 @pytest.mark.parametrize("size", [1.0, 1e3])
 def test_the_papers_edge_decoder_and_residual_network(size: float) -> None:
-    config = DGNetConfig(**{**vars(PAPER), "hidden": 8, "layers": 1, "residual_hidden": 8, "residual_layers": 1, "free": True})
+    config = DGNetConfig(**{**vars(BOUNDED), "hidden": 8, "layers": 1, "residual_hidden": 8, "residual_layers": 1, "free": True})
     p, model, build = drawn(config, problem(2, consistent=0.0), size)
     model.rate.fill_(2.0)
     assert model.part(EdgeDecoder) is not None and model.part(Residual) is not None and build.unsigned is not None

@@ -17,7 +17,7 @@ from dgnet.data import Corpus, Dataset, Header, Trajectory, write_dataset
 from dgnet.errors import InputError
 from dgnet.mesh import box
 from dgnet.models import Classical, rollout
-from dgnet.models.dgnet import PAPER, DGNet, DGNetConfig
+from dgnet.models.dgnet import BOUNDED, DGNet, DGNetConfig
 from dgnet.problems import PDE, Discretisation, Robin
 from dgnet.recipe import paper_recipe
 from dgnet.scenarios import get
@@ -221,7 +221,7 @@ def test_a_budget_ends_the_training_in_time() -> None:
 def test_the_paper_recipe_runs() -> None:
     recipe = paper_recipe(get("allen-cahn", "small").training.paper, 3, STEPS)
     assert recipe.stages[0].loss == "ends" and recipe.stages[0].length == STEPS  # shorter data, shorter windows
-    model = new_model(replace(PAPER, hidden=8, layers=1, residual_hidden=8, residual_layers=1))
+    model = new_model(replace(BOUNDED, hidden=8, layers=1, residual_hidden=8, residual_layers=1))
     short = replace(recipe, stages=(replace(recipe.stages[0], iterations=4, batch=3),))
     progress = fit(model, base(), corpus(3), corpus(1, 1), short)
     assert progress.iteration == 4

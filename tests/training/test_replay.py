@@ -11,7 +11,7 @@ import torch
 
 from dgnet.data import Corpus
 from dgnet.mesh import perturbed_square
-from dgnet.models.dgnet import PAPER, DGNet, DGNetConfig
+from dgnet.models.dgnet import BOUNDED, DGNet, DGNetConfig
 from dgnet.models.registry import MODELS, build
 from dgnet.problems import PDE, Dirichlet, Discretisation, Robin
 from dgnet.recipe import Recipe, Stage
@@ -29,7 +29,7 @@ CASES = {
     "learned reaction": (replace(STRUCTURED, reaction="learned", reaction_hidden=8), PDE(diffusion=0.05), []),
     "flow": (replace(STRUCTURED, learn_streamline=True, learn_swirl=True), PDE(diffusion=0.05, reaction=lambda u: u - u**3),
              [Dirichlet("left", 0.0)]),
-    "residual": (replace(PAPER, hidden=8, layers=1, residual_hidden=8, residual_layers=1),
+    "residual": (replace(BOUNDED, hidden=8, layers=1, residual_hidden=8, residual_layers=1),
                  PDE(diffusion=0.05, velocity=(0.3, 0.1)), []),
 }
 

@@ -209,7 +209,11 @@ class Mesh:
     # ------------------------------------------------------------------ dual volumes
 
     def dual_volumes(self, kind: str = "barycentric") -> np.ndarray:
-        """Control volumes |Omega_i| [N]; they sum to the volume of the mesh.
+        """Control volumes |Omega_i| [N]; they sum to the volume of the mesh. See `dual_shares` for the kinds."""
+        return np.bincount(self.cells.ravel(), self.dual_shares(kind).ravel(), minlength=self.n_nodes)
+
+    def dual_shares(self, kind: str = "barycentric") -> np.ndarray:
+        """What each cell gives to the control volumes of its corners [K, d+1]; rows sum to the cell's volume.
 
         `barycentric`: each cell gives an equal share to its corners; the row sums of the P1 mass matrix.
         `mixed`: Voronoi shares where they are all positive. Obtuse triangles give half of their area to the obtuse corner
@@ -221,7 +225,7 @@ class Mesh:
             share = _mixed_shares_2d(self) if d == 2 else _mixed_shares_3d(self, share)
         elif kind != "barycentric":
             raise InputError(f"unknown dual volumes '{kind}' (known: barycentric, mixed)")
-        return np.bincount(self.cells.ravel(), share.ravel(), minlength=self.n_nodes)
+        return share
 
     @cached_property
     def cotangent_weights(self) -> np.ndarray:

@@ -17,7 +17,7 @@ from torch import nn
 from dgnet.data import Corpus
 from dgnet.errors import InputError
 from dgnet.green import GreenSolver
-from dgnet.problems import CONSISTENT, Discretisation
+from dgnet.problems import CONSISTENT, Discretisation, Rule
 
 Tensor = torch.Tensor
 S = TypeVar("S")
@@ -42,10 +42,15 @@ class Model(ABC, Generic[S]):
 
     @abstractmethod
     def step(self, state: S, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
-        """Step k: u [B, N, F] at time t and the step-averaged source [B, N, F] -> u at t + dt.
+        """Step k: u [B, N, F] at time t and the source of the step [B, N, F], by its `rule` -> u at t + dt.
 
         A model that has more points than the mesh has nodes steps [B, P, F] instead: see `lift` and `read`.
         """
+
+    @property
+    def rule(self) -> Rule:
+        """How its scheme takes a source: averaged over the step, or as the mean of both ends of it."""
+        return "average"
 
     # ------------------------------------------------------------------ points beside the nodes
 
@@ -141,6 +146,10 @@ class Continued(Model[S]):
     @property
     def name(self) -> str:
         return self.model.name
+
+    @property
+    def rule(self) -> Rule:
+        return self.model.rule
 
     @property
     def solves(self) -> bool:

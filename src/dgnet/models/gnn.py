@@ -1,7 +1,8 @@
 """Graph networks on a mesh: what the hybrid operator and the residual are made of.
 
 Encode-process-decode (paper, Section 3.4.2): node and edge encoders, M message-passing layers with residuals, decoders. All
-parts are MLPs; all decoders start at zero, so that an untrained model is the classical solver.
+parts are MLPs; all decoders start at zero, so that an untrained model is the classical solver. `plain` is what the paper's text
+says and no more: raw coordinates, no LayerNorm, sums that are not divided by anything.
 """
 
 from __future__ import annotations
@@ -52,9 +53,13 @@ class MeshGraph:
     Nodes: position in the bounding box, boundary flag C_i (the paper's), and ours: size of the control volume and the share of
     a full turn that the domain fills around the node (1 inside, 1/2 on a straight boundary, more at re-entrant corners).
     Edges: displacement and length in local spacings, boundary flag, cotangent weight.
+    Networks of states see the two flags of a node, not where it is (`place`).
+
+    `plain`: what the paper's encoder has. Nodes: x_i and C_i. Edges: x_j - x_i and its length, in the mesh's own unit.
     """
 
     node: Tensor  # [N, a]
+    place: Tensor  # [N, p]
     edge: Tensor  # [2E, b]
     to: Tensor  # [2E] node that receives
     frm: Tensor  # [2E] node that sends
@@ -66,10 +71,29 @@ class MeshGraph:
         return Incoming.of(self.to, self.frm, len(self.node), self.node.dtype)
 
     @classmethod
-    def of(cls, geometry: Geometry) -> MeshGraph:
+    def kept(cls, geometry: Geometry, plain: bool = False) -> MeshGraph:
+        """That of a geometry, made once."""
+        cache: dict[bool, MeshGraph] = geometry.__dict__.setdefault("_graphs", {})
+        if plain not in cache:
+            cache[plain] = cls.of(geometry, plain)
+        return cache[plain]
+
+    @classmethod
+    def of(cls, geometry: Geometry, plain: bool = False) -> MeshGraph:
         mesh, E = geometry.mesh, len(geometry.mesh.edges)
         i, j = mesh.edges.T
         to, frm = np.concatenate([i, j]), np.concatenate([j, i])
+        put = geometry.tensor
+
+        def index(a: np.ndarray) -> Tensor:
+            return torch.as_tensor(np.ascontiguousarray(a), device=geometry.device)
+
+        pairs = index(np.arange(2 * E).reshape(2, E).T)
+        if plain:
+            step = mesh.points[frm] - mesh.points[to]
+            node = put(np.column_stack([mesh.points, mesh.on_boundary.astype(float)]))
+            edge = put(np.column_stack([step, np.linalg.norm(step, axis=1)]))
+            return cls(node, node, edge, index(to), index(frm), pairs, geometry.cells)
         low, high = mesh.points.min(0), mesh.points.max(0)
         volume = mesh.dual_volumes()
         local = volume ** (1 / mesh.dim)
@@ -83,12 +107,7 @@ class MeshGraph:
         rim[np.searchsorted(mesh.edges @ key, np.unique(np.sort(sides, axis=1) @ key))] = 1.0
         weight = mesh.cotangent_weights / (mesh.edge_lengths ** (mesh.dim - 2))
         edge = np.column_stack([step, np.linalg.norm(step, axis=1), np.tile(rim, 2), np.tile(np.tanh(weight), 2)])
-        put = geometry.tensor
-
-        def index(a: np.ndarray) -> Tensor:
-            return torch.as_tensor(np.ascontiguousarray(a), device=geometry.device)
-
-        return cls(put(node), put(edge), index(to), index(frm), index(np.arange(2 * E).reshape(2, E).T), geometry.cells)
+        return cls(put(node), put(node[:, -3::2]), put(edge), index(to), index(frm), pairs, geometry.cells)
 
 
 def turn_share(mesh: Mesh) -> np.ndarray:
@@ -182,15 +201,17 @@ class Processor(nn.Module):
 
     The first linear layer of Message is split by its inputs, and its last one acts on the sum: products with H columns run
     over nodes, not edges. What edges contribute does not depend on h and can be computed beforehand (`edge_terms`).
+    Unless `plain`, the sum is divided by the root of its number of terms, and Update ends with a LayerNorm.
     """
 
-    def __init__(self, hidden: int, layers: int) -> None:
+    def __init__(self, hidden: int, layers: int, plain: bool = False) -> None:
         super().__init__()
+        self.plain = plain
         self.receive = nn.ModuleList(nn.Linear(hidden, hidden) for _ in range(layers))
         self.send = nn.ModuleList(nn.Linear(hidden, hidden, bias=False) for _ in range(layers))
         self.edge = nn.ModuleList(nn.Linear(hidden, hidden, bias=False) for _ in range(layers))
         self.message = nn.ModuleList(nn.Sequential(nn.SiLU(), nn.Linear(hidden, hidden)) for _ in range(layers))
-        self.update = nn.ModuleList(MLP([2 * hidden, hidden, hidden], norm=True) for _ in range(layers))
+        self.update = nn.ModuleList(MLP([2 * hidden, hidden, hidden], norm=not plain) for _ in range(layers))
 
     def edge_terms(self, e: Tensor, graph: MeshGraph) -> list[Tensor]:
         """[2E, H] per layer, sorted by receiver."""
@@ -200,7 +221,8 @@ class Processor(nn.Module):
     def forward(self, h: Tensor, edge_terms: list[Tensor], graph: MeshGraph) -> Tensor:
         edges = graph.incoming
         gather = _Gather.apply if torch.is_grad_enabled() else _Gather.value
-        scale = (1 / edges.degree.sqrt())[:, None, None]  # keeps the sum's size the same at nodes of any degree
+        # keeps the sum's size the same at nodes of any degree
+        scale = (torch.ones_like(edges.degree) if self.plain else 1 / edges.degree.sqrt())[:, None, None]
         for receive, send, term, message, update in zip(self.receive, self.send, edge_terms, self.message, self.update):
             total = gather(receive(h), send(h), term, edges)
             outer = message.get_submodule("1")
@@ -213,11 +235,10 @@ class Processor(nn.Module):
 class GeometryNet(nn.Module):
     """Encoder and processor of the operator network: node embeddings h [N, H] from geometry alone."""
 
-    def __init__(self, dim: int, hidden: int, layers: int) -> None:
+    def __init__(self, dim: int, hidden: int, layers: int, plain: bool = False) -> None:
         super().__init__()
-        self.node = MLP([dim + 3, hidden, hidden], norm=True)
-        self.edge = MLP([dim + 3, hidden, hidden], norm=True)
-        self.process = Processor(hidden, layers)
+        self.node, self.edge = (MLP([dim + (1 if plain else 3), hidden, hidden], norm=not plain) for _ in range(2))
+        self.process = Processor(hidden, layers, plain)
 
     def forward(self, graph: MeshGraph) -> tuple[Tensor, Tensor]:
         e = self.edge(graph.edge)
@@ -227,11 +248,11 @@ class GeometryNet(nn.Module):
 class StateNet(nn.Module):
     """A message-passing network on states [B, N, C] -> [B, N, F], zero at birth."""
 
-    def __init__(self, dim: int, inputs: int, outputs: int, hidden: int, layers: int) -> None:
+    def __init__(self, dim: int, inputs: int, outputs: int, hidden: int, layers: int, plain: bool = False) -> None:
         super().__init__()
-        self.node = MLP([inputs + 2, hidden, hidden], norm=True)
-        self.edge = MLP([dim + 3, hidden, hidden], norm=True)
-        self.process = Processor(hidden, layers)
+        self.node = MLP([inputs + (dim + 1 if plain else 2), hidden, hidden], norm=not plain)
+        self.edge = MLP([dim + (1 if plain else 3), hidden, hidden], norm=not plain)
+        self.process = Processor(hidden, layers, plain)
         self.decode = MLP([hidden, hidden, outputs], zero=True)
 
     def edge_terms(self, graph: MeshGraph) -> list[Tensor]:
@@ -239,6 +260,5 @@ class StateNet(nn.Module):
         return self.process.edge_terms(self.edge(graph.edge), graph)
 
     def forward(self, x: Tensor, graph: MeshGraph, edge_terms: list[Tensor] | None = None) -> Tensor:
-        place = graph.node[:, -3::2].expand(*x.shape[:-1], 2)  # boundary flag and turn share: no absolute position
-        h = self.node(torch.cat([x, place], -1).transpose(0, 1))
+        h = self.node(torch.cat([x, graph.place.expand(*x.shape[:-1], -1)], -1).transpose(0, 1))
         return self.decode(self.process(h, self.edge_terms(graph) if edge_terms is None else edge_terms, graph)).transpose(0, 1)

@@ -217,10 +217,11 @@ def mass_range(dim: int, consistent: float, degree: int = 1) -> tuple[float, flo
     return low / diagonal, 1 / diagonal
 
 
-def lumped(geometry: Geometry, kind: str = "barycentric") -> EdgeMatrix:
-    """Diagonal mass from dual volumes (`barycentric` or `mixed` Voronoi)."""
-    volume = np.bincount(geometry.dof, geometry.mesh.dual_volumes(kind), minlength=geometry.n)
-    return EdgeMatrix.from_diagonal(geometry.pattern, geometry.tensor(volume))
+def lumped(geometry: Geometry, kind: str = "barycentric", weight: Tensor | None = None) -> EdgeMatrix:
+    """Diagonal mass from dual volumes (`barycentric` or `mixed` Voronoi); `weight` [K] multiplies each cell's share."""
+    share = geometry.exact.tensor(geometry.mesh.dual_shares(kind))
+    return EdgeMatrix.from_cells(geometry.pattern, torch.diag_embed(share if weight is None else share * weight[:, None])
+                                 ).to(geometry.dtype)
 
 
 def gradient(geometry: Geometry) -> EdgeMatrix:

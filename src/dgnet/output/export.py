@@ -123,7 +123,7 @@ class Residual(nn.Module):
         super().__init__()
         self.net = net
         self.register_buffer("edge", net.edge(graph.edge).detach())
-        self.register_buffer("place", graph.node[:, -3::2].clone())
+        self.register_buffer("place", graph.place.clone())
         self.register_buffer("receiver", graph.to.clone())
         self.register_buffer("sender", graph.frm.clone())
         ones = torch.ones(len(graph.to), dtype=graph.node.dtype)

@@ -5,9 +5,9 @@ from dgnet.problems.discretisation import CONSISTENT, DOUBLE, LUMPED, SINGLE, WO
 from dgnet.problems.flow import HeldFlow, given_velocity
 from dgnet.problems.pde import PDE
 from dgnet.problems.phase import PhaseChange
-from dgnet.problems.sources import FunctionSource, Source, panels_for, step_average
+from dgnet.problems.sources import FunctionSource, Rule, Source, panels_for, step_average
 from dgnet.problems.spot_table import SpotTable
 
 __all__ = ["CONSISTENT", "DOUBLE", "LUMPED", "PDE", "SINGLE", "WORKING", "Condition", "Dirichlet", "Discretisation",
-           "FunctionSource", "HeldFlow", "Neumann", "Periodic", "PhaseChange", "Robin", "Source", "SpotTable", "given_velocity",
+           "FunctionSource", "HeldFlow", "Neumann", "Periodic", "PhaseChange", "Robin", "Rule", "Source", "SpotTable", "given_velocity",
            "panels_for", "step_average"]

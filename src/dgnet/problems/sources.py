@@ -7,7 +7,7 @@ trajectory of a batch (B = 1 for a single one), time, node and field.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
@@ -43,7 +43,12 @@ class FunctionSource:
         return torch.stack([self.function(x, float(s)) for s in t])[None, :, :, None]
 
 
-def step_average(source: Source, x: Tensor, start: Tensor, dt: float, panels: int = 1, order: int = 4) -> Tensor:
+Rule = Literal["average", "trapezoid"]
+"""What a step sees of a source: its average over the step, or the mean of its values at both ends (the paper, Eq. 6)."""
+
+
+def step_average(source: Source, x: Tensor, start: Tensor, dt: float, panels: int = 1, order: int = 4,
+                 rule: Rule = "average") -> Tensor:
     """(1/dt) * integral of f over [start, start + dt] for each start: what a step sees of a source, [B, T, N, F].
 
     Composite Gauss-Legendre, exact for polynomials of degree 2*order-1 in every panel.
@@ -54,6 +59,7 @@ def step_average(source: Source, x: Tensor, start: Tensor, dt: float, panels: in
     - `dt`: length of a step, time
     - `panels`: parts that a step is cut into; a source that crosses its own width w at speed c needs about c*dt/w
     - `order`: points in time per panel
+    - `rule`: average, or trapezoid for (f(start) + f(start + dt)) / 2, whatever the source does in between
 
         >>> import dgnet as dg, torch
         >>> ramp = dg.FunctionSource(lambda x, t: t + 0 * x[:, 0])
@@ -62,6 +68,8 @@ def step_average(source: Source, x: Tensor, start: Tensor, dt: float, panels: in
     """
     if dt <= 0:
         raise InputError(f"the time step must be positive, got {dt}")
+    if rule == "trapezoid":
+        return 0.5 * (source(x, start) + source(x, start + dt))
     nodes, weights = np.polynomial.legendre.leggauss(order)
     total: Tensor | None = None
     for panel in range(panels):

@@ -71,14 +71,18 @@ def predict(model: Model, base: Discretisation, data: Corpus, steps: int | None 
         >>> dg.predict(dg.Classical(), problem, data).shape
         torch.Size([2, 6, 25, 1])
     """
-    groups, steps = data.together(base), steps or data.steps
+    return _predicted(model, base, data.under(model.rule), steps or data.steps)
+
+
+def _predicted(model: Model, base: Discretisation, data: Corpus, steps: int) -> Tensor:
+    groups = data.together(base)
     if len(groups) == 1:
         start, source = _given(model, base, data)
         source = None if source is None else source[:, :steps]
         return rollout(model, data.problem(base), start, source, steps, t0=data.clock(base))
     out = torch.empty_like(data.state[:, : steps + 1])
     for rows in groups:
-        out[rows] = predict(model, base, data.part(rows), steps)
+        out[rows] = _predicted(model, base, data.part(rows), steps)
     return out
 
 

@@ -71,7 +71,8 @@ def fit(model: LearnedModel[Any], base: Discretisation, train: Corpus, valid: Co
         >>> round(model.coefficients()["diffusion"], 3)  # a factor
         0.5
     """
-    training = _Training(model, base, train, valid, recipe, seed, budget, None if folder is None else folder / "last.pt")
+    training = _Training(model, base, train.under(model.rule), valid, recipe, seed, budget,
+                         None if folder is None else folder / "last.pt")
     training.start(resume)
     training.run(report)
     for parameter in model.parameters():

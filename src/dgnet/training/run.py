@@ -31,6 +31,7 @@ from dgnet.data import Dataset
 from dgnet.data.fits import check_fits
 from dgnet.errors import InputError
 from dgnet.files import did_you_mean, discard, locked, read_toml, unfinished, unwritable, write_text, writing
+from dgnet.models.dgnet import DGNetConfig
 from dgnet.models.registry import configure, entry
 from dgnet.models.timeloop import few_threads
 from dgnet.problems.case import OWN, Case, base_problem

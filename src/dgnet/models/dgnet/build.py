@@ -18,7 +18,9 @@ Tensor = torch.Tensor
 
 Rate = Callable[[Tensor], Tensor]
 Advance = Callable[[Tensor, Tensor | None, float], Tensor]
-"""u [B, N, F], step-averaged source [B, N, F], time t -> a state at t + dt."""
+"""u [B, N, F], source of the step [B, N, F], time t -> a state at t + dt."""
+Correction = Callable[[Tensor, Tensor, Tensor | None, float], Tensor]
+"""u at t, a state at t + dt, source of the step, time t -> a better state at t + dt."""
 
 
 class Scales(NamedTuple):
@@ -58,7 +60,8 @@ class Build:
         still_terms      further symmetric positive semidefinite terms of K, rows sum to zero
         flow_terms       (function, tensors): function(flow, *tensors) is a term of K that follows a flow; rows sum to zero, the
                          symmetric part is positive semidefinite. Weights may enter through the tensors only
-        unsigned         t -> a term of K without a sign
+        advection        t -> the term of K that a given flow makes; None without one
+        unsigned         t -> a term of K without a sign; `unsigned_sums` [b, f, n] are its row sums, None where they are zero
         factors          calibrated factors of diffusion, decay and convection, broadcast to [f, 1]
         reaction, excess r(u), and what the mass takes away besides (`parts.reaction`)
         start            what is added to the initial state, once
@@ -78,11 +81,13 @@ class Build:
         self.factors: dict[str, Tensor | float] = {"diffusion": 1.0, "decay": 1.0, "convection": 1.0}
         self.still_terms: list[EdgeMatrix] = []
         self.flow_terms: list[tuple[Callable[..., EdgeMatrix], tuple[Tensor, ...]]] = []
+        self.advection: Callable[[float], EdgeMatrix | None] = p.advection
         self.unsigned: Callable[[float], EdgeMatrix] | None = None
+        self.unsigned_sums: Tensor | None = None
         self.reaction: Rate | None = None
         self.excess: Rate | None = None
         self.start: MassChange | None = None
-        self.corrections: list[Advance] = []
+        self.corrections: list[Correction] = []
         self.instead: Advance | None = None
 
     def operators(self) -> Operators:
@@ -110,7 +115,7 @@ class Build:
 
     def without_sign(self, t: float) -> EdgeMatrix | None:
         """The terms of K(t) that need not be positive semidefinite."""
-        advection = self.problem.advection(t) if self.physics else None
+        advection = self.advection(t) if self.physics else None
         if self.unsigned is None:
             return advection
         return self.unsigned(t) if advection is None else advection + self.unsigned(t)
@@ -131,7 +136,10 @@ class Build:
         return total.to(p.dtype)
 
     def moving_sums(self, t: float) -> Tensor | None:
-        return self.problem.moving_sums(t, self.factors["convection"]) if self.physics else None
+        moving = self.problem.moving_sums(t, self.factors["convection"]) if self.physics else None
+        if moving is None or self.unsigned_sums is None:
+            return self.unsigned_sums if moving is None else moving
+        return moving + self.unsigned_sums
 
     def load(self, t: float) -> Tensor | None:
         """Boundary fluxes and exchange, integrated."""

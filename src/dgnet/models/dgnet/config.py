@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dgnet.errors import InputError
 from dgnet.operators import check_scheme
+from dgnet.problems import Rule
 
+SCHEMES = ("elements", "paper")
 DECODERS = ("structured", "edge", "none")
 REACTIONS = ("known", "learned", "none")
 CALIBRATED = ("diffusion", "decay", "convection")
@@ -18,7 +20,9 @@ _LARGEST = 8192  # width or depth of a network
 class DGNetConfig:
     """What a DGNet learns: every part by name; each can be switched off.
 
-    - `decoder`: structured (ours: no weights can make energy), edge (the paper's) or none
+    - `scheme`: elements (finite elements, the source averaged over the step) or paper: control volumes, Green-Gauss, the source at both
+      ends of a step, plain networks, all of it as the paper's text has it (`PAPER`)
+    - `decoder`: structured (ours: no weights can make energy), edge (numbers of edges, the paper's) or none
     - `network`: a network of the mesh's geometry feeds the decoder
     - `free`: plus one free number per edge and cell, for one fixed mesh
     - `learn_mass`, `learn_source`, `learn_diffusion`, `learn_streamline`: parts of the structured decoder
@@ -33,7 +37,7 @@ class DGNetConfig:
     - `physics`: off for the paper's variant A
     - `green`: off for the paper's variant D, a network that only sees what the operator gives
     - `consistent`, `advection_form`: of a problem that has the usual ones (1, "galerkin"); one that has others must agree
-    - `edge_limit`: largest |L_neural| against the local physical operator, `edge` decoder
+    - `edge_limit`: largest |L_neural| against the local physical operator, `edge` decoder (the paper's scheme has no limit)
     - `hidden`, `layers`: width and depth of the geometry network
     - `residual_hidden`, `residual_layers`, `reaction_hidden`: of the other networks
     - `reaction_table`: above 0, a learned reaction of one field is a table of so many intervals instead of a network
@@ -41,9 +45,10 @@ class DGNetConfig:
 
         >>> import dgnet as dg
         >>> small = dg.DGNetConfig(free=True, hidden=32, layers=2)
-        >>> paper = dg.DGNetConfig(decoder="edge", residual=True, consistent=0.0)
+        >>> paper = dg.DGNetConfig(scheme="paper", decoder="edge", residual=True)
     """
 
+    scheme: str = "elements"
     decoder: str = "structured"
     network: bool = True
     free: bool = False
@@ -73,10 +78,13 @@ class DGNetConfig:
     amp: bool = False
 
     def __post_init__(self) -> None:
-        for value, known, what in ((self.decoder, DECODERS, "decoder"), (self.reaction, REACTIONS, "reaction")):
+        for value, known, what in ((self.scheme, SCHEMES, "scheme"), (self.decoder, DECODERS, "decoder"),
+                                   (self.reaction, REACTIONS, "reaction")):
             if value not in known:
                 raise InputError(f"unknown {what} '{value}' (known: {', '.join(known)})")
         check_scheme(self.consistent, self.advection_form)
+        if self.plain and (self.structured or self.free or self.regions or not self.network):
+            raise InputError("the paper's scheme has a decoder \"edge\" or \"none\" and a network, neither free numbers nor regions")
         if self.regions and not {"diffusion", "decay"} & set(self.calibrate):
             raise InputError("regions = true needs diffusion or decay among the calibrated coefficients")
         if self.early_steps and (self.early_steps < 2 or not (self.structured and self.learn_mass and self.green)):
@@ -94,3 +102,28 @@ class DGNetConfig:
     @property
     def structured(self) -> bool:
         return self.decoder == "structured"
+
+    @property
+    def plain(self) -> bool:
+        """As the paper's text has it."""
+        return self.scheme == "paper"
+
+    @property
+    def rule(self) -> Rule:
+        """How a source is taken, see `Model.rule`."""
+        return "trapezoid" if self.plain else "average"
+
+
+def variants(full: DGNetConfig) -> dict[str, DGNetConfig]:
+    """The paper's ablation of a model (Section 4.3)."""
+    return {"A": replace(full, physics=False),  # without L_physics
+            "B": replace(full, decoder="none"),  # without L_neural
+            "C": replace(full, residual=False),  # without the residual network
+            "D": replace(full, green=False, decoder="none")}  # without the Green solver
+
+
+BOUNDED = DGNetConfig(decoder="edge", residual=True, consistent=0.0, learn_mass=False, learn_source=False, learn_diffusion=False)
+"""The paper's model in our finite elements, with limits on every number that it learns."""
+
+PAPER = replace(BOUNDED, scheme="paper")
+"""The paper's model as its text has it (docs/paper.md)."""

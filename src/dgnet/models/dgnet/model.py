@@ -6,19 +6,21 @@
     L = L_physics + L_neural                         (Eq. 8)          DGNet.hybrid_operator
     G = (I - dt/2 L)^-1                              (Section 3.3)    DGNet.G
     u+ = G [ (I + dt/2 L) u + dt (f + f+) / 2 ]      (Eq. 7)          DGNet.update
-    u+ <- u+ + residual network                      (Section 3.5)    parts.paper.Residual
-    variants A-D of the ablation                     (Section 4.3)    parts.paper.VARIANTS
+    u+ <- u+ + residual network                      (Section 3.5)    parts.paper.PlainResidual
+    variants A-D of the ablation                     (Section 4.3)    config.variants
 
-Deviations from the paper:
-- Finite elements with mass M and stiffness K: L = -M^-1 K, and the update is (M + dt/2 K) u+ = (M - dt/2 K) u + dt P f. With M
-  lumped and the `edge` decoder (`parts.paper.PAPER`) this is the paper's.
-- f is the average of the source over the step, not the mean of its two ends.
-- K is that of the middle of the step. A reaction enters by predictor-corrector; boundary conditions are inside the system.
-- The paper's numbers of edges have no limit; ours are bounded by the local physical operator and have zero row sums.
-- By default (`structured`) no weights can make energy: what may be learned is M, K and P with a limit for every part; the residual
-  network is off. Every part has a file in `parts`, with its guarantee.
+With `PAPER` (scheme "paper", `parts.paper`) this is the paper's text; docs/paper.md has it element by element. Two more models share
+the method:
 
-What holds for any finite weights, in every step, whatever the flow does in time:
+- ours (scheme "elements", decoder "structured"): finite elements with mass M and stiffness K, so that L = -M^-1 K and the update is
+  (M + dt/2 K) u+ = (M - dt/2 K) u + dt P f, f the average of the source over the step. What may be learned is M, K and P, with a
+  limit for every part: no weights can make energy. Every part has a file in `parts`, with its guarantee.
+- bounded (`BOUNDED`, `parts.bounded`): the paper's networks on lumped finite elements, with limits.
+
+In all of them K is that of the middle of the step, a reaction enters by predictor-corrector, and boundary conditions are inside the
+system.
+
+What holds for any finite weights of the structured decoder, in every step, whatever the flow does in time:
 
     f = g = 0, no reaction, no residual network, homogeneous conditions   =>   |u+|_M <= |u|_M
 
@@ -27,35 +29,30 @@ without a flow; and with one if `advection_form` is "skew" and nothing flows in,
 max |div v| / 2. The filter of the start and the change from the early steps' mass to the other's act once each; they change
 |u|_M by a bounded factor. All of it holds to rounding: matrices are assembled in double and rounded once to the working precision,
 so that a step can gain a share of order eps (1 + dt |K| / |M|), eps that of the working precision. Weights so large that a network
-overflows are an error of the solve. The `edge` decoder and the residual network have no such proof.
+overflows are an error of the solve. The `edge` decoders and the residual networks have no such proof.
 
-Every learned part starts at zero: untrained, DGNet is the classical solver on the same mesh, to rounding.
+Every learned part starts at zero: untrained, DGNet is its L_physics, for finite elements the classical solver, to rounding.
 """
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import torch
 from torch import nn
 
 from dgnet.errors import InputError
 from dgnet.green import GreenSolver, Operators
-from dgnet.models.base import LearnedModel, impose
-from dgnet.models.dgnet.build import Advance, Build, Rate, Scales
-from dgnet.models.dgnet.config import DGNetConfig
+from dgnet.models.base import impose
+from dgnet.models.dgnet.build import Advance, Build, Correction
+from dgnet.models.dgnet.learner import Learner
 from dgnet.models.dgnet.masses import MassChange, mass_change
-from dgnet.models.dgnet.parts import Calibration, Part, Reaction, parts_of
-from dgnet.models.dgnet.parts.reaction import ReactionTable
 from dgnet.models.dgnet.parts.start import EarlySteps, phase_of_step
-from dgnet.models.gnn import MLP, MeshGraph, StateNet
-from dgnet.problems import CONSISTENT, Discretisation
+from dgnet.models.gnn import MeshGraph
+from dgnet.problems import CONSISTENT, Discretisation, Rule
 
 Tensor = torch.Tensor
-P = TypeVar("P", bound=Part)
 
 _DENSE = 3000  # nodes up to which a long rollout on CUDA uses the explicit inverse
 
@@ -68,7 +65,7 @@ class PreparedDGNet:
     graph: MeshGraph
     start: MassChange | None  # filter of the initial state
     early: EarlySteps | None
-    corrections: tuple[Advance, ...]
+    corrections: tuple[Correction, ...]
     instead: Advance | None  # variant D
 
     def changes(self) -> dict[str, MassChange]:
@@ -77,7 +74,7 @@ class PreparedDGNet:
         return {name: change for name, change in found.items() if change is not None}
 
 
-class DGNet(LearnedModel[PreparedDGNet]):
+class DGNet(Learner[PreparedDGNet]):
     """The classical solver with learned corrections: a list of parts that all start at zero.
 
     - `config`: which parts
@@ -94,23 +91,6 @@ class DGNet(LearnedModel[PreparedDGNet]):
         ...     torch.allclose(dg.rollout(model, problem, u, steps=3), dg.rollout(dg.Classical(), problem, u, steps=3))
         True
     """
-
-    def __init__(self, config: DGNetConfig, problem: Discretisation, extra: Sequence[Part] = ()) -> None:
-        super().__init__()
-        self.config, self.dim, self.fields = config, problem.mesh.dim, problem.n_fields
-        self.parts = (*parts_of(config, problem), *extra)  # a tuple: the weights below have no part in their names
-        for part in self.parts:
-            for name, weight in part.named_parameters(recurse=False):
-                self.register_parameter(name, weight)
-            for name, module in part.named_children():
-                self.add_module(name, module)
-        F, capacity = self.fields, problem.capacity
-        mean_capacity = torch.ones(F) if capacity is None else capacity.detach().mean(1).expand(F).float().cpu()
-        starts = {"mean": torch.zeros(F), "std": torch.ones(F), "source_std": torch.ones(F), "rate": torch.ones(F),
-                  "low": torch.full((F,), -torch.inf), "high": torch.full((F,), torch.inf), "capacity": mean_capacity.clone()}
-        for name, value in starts.items():
-            self.register_buffer(name, value, persistent=name != "capacity")
-        self.register_load_state_dict_pre_hook(_older)
 
     # ------------------------------------------------------------------ the paper
 
@@ -132,6 +112,8 @@ class DGNet(LearnedModel[PreparedDGNet]):
     def G(self, problem: Discretisation, operators: Operators, batch: int, steps: int, careful: bool) -> GreenSolver:
         """The discrete Green's function, ready to be applied: a solver with (M + dt/2 K)^-1."""
         backend, cuda = "auto", problem.geometry.device.type == "cuda"
+        if self.config.plain and not problem.time_dependent:  # the paper: factorise once, solve many times
+            backend = "lu"
         if cuda:  # for few nodes one dense product is quicker than a dozen small kernels
             few = problem.n <= _DENSE and steps >= 100 and not problem.time_dependent
             backend = "dense" if few else "iterative"
@@ -152,17 +134,18 @@ class DGNet(LearnedModel[PreparedDGNet]):
 
     @property
     def name(self) -> str:
-        return "dgnet"
+        return "dgnet-paper" if self.config.plain else "dgnet"
+
+    @property
+    def rule(self) -> Rule:
+        return self.config.rule
 
     @property
     def solves(self) -> bool:
         return True
 
     def prepare(self, problem: Discretisation, batch: int = 1, steps: int = 1000, careful: bool = False) -> PreparedDGNet:
-        cache = problem.geometry.__dict__.setdefault("_dgnet", {})
-        if "graph" not in cache:
-            cache["graph"] = MeshGraph.of(problem.geometry)
-        graph: MeshGraph = cache["graph"]
+        graph = MeshGraph.kept(problem.geometry, self.config.plain)
         problem = self.own_form(problem.held() if self.config.green else problem)  # networks keep their own precision
         operators, build = self.hybrid_operator(problem, graph)
         solver, start, early = self.G(problem, operators, batch, steps, careful), build.start, None
@@ -188,7 +171,7 @@ class DGNet(LearnedModel[PreparedDGNet]):
     def step(self, state: PreparedDGNet, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
         new = self.update(state, u, source, t, k) if state.instead is None else state.instead(u, source, t)
         for correction in state.corrections:
-            new = correction(new, source, t)
+            new = correction(u, new, source, t)
         return impose(state.solver.problem, new, t)
 
     @property
@@ -228,74 +211,3 @@ class DGNet(LearnedModel[PreparedDGNet]):
     @property
     def rival_mass(self) -> float:
         return self.config.consistent
-
-    # ------------------------------------------------------------------ statistics of the training data
-
-    calibration: nn.ParameterDict
-    reaction_net: MLP | ReactionTable
-    residual_net: StateNet
-    mean: Tensor
-    std: Tensor
-    source_std: Tensor
-    rate: Tensor
-    low: Tensor
-    high: Tensor
-    capacity: Tensor
-
-    @property
-    def scales(self) -> Scales:
-        return Scales(self.mean, self.std, self.source_std, self.rate, self.low, self.high, self.capacity)
-
-    def fit_statistics(self, state: Tensor, source: Tensor | None, dt: float, velocity: Tensor | None = None) -> None:
-        self.mean.copy_(state.mean((0, 1, 2)))
-        self.std.copy_(state.std((0, 1, 2)).clamp(min=1e-12))
-        if source is not None:
-            self.source_std.copy_(source.std((0, 1, 2)).clamp(min=1e-12))
-        self.rate.copy_(((state[:, 1:] - state[:, :-1]) / dt).std((0, 1, 2)).clamp(min=1e-12))
-        low, high = state.amin((0, 1, 2)), state.amax((0, 1, 2))
-        span = (high - low).clamp(min=1e-12)
-        self.low.copy_(low - span)
-        self.high.copy_(high + span)
-        for part in self.parts:
-            part.fit_statistics(state, self.scales)
-
-    def typical(self) -> tuple[Tensor, Tensor, Tensor]:
-        return self.mean, self.std, self.source_std
-
-    # ------------------------------------------------------------------ what was learned about the physics
-
-    def part(self, kind: type[P]) -> P | None:
-        """The part of this kind, if there is one."""
-        return next((part for part in self.parts if isinstance(part, kind)), None)
-
-    def keeping(self, *kinds: type[Part]) -> DGNet:
-        """A copy with these kinds of parts and no others."""
-        twin = copy.deepcopy(self)
-        twin.parts = tuple(part for part in twin.parts if isinstance(part, kinds))
-        twin.config = replace(self.config, early_steps=0)
-        return twin
-
-    def coefficients(self) -> dict[str, float]:
-        """By how much each calibrated coefficient differs from the given one, see `Calibration.coefficients`."""
-        found = self.part(Calibration)
-        return {} if found is None else found.coefficients()
-
-    def reaction(self, problem: Discretisation) -> Rate | None:
-        """r(u), guarded outside of the range of the training data; None where there is none."""
-        found = self.part(Reaction)
-        return None if found is None else found.guarded(problem, self.scales)
-
-    def learned_reaction(self) -> Rate:
-        """The learned reaction r(u), without its guard."""
-        found = self.part(Reaction)
-        if found is None or self.config.reaction != "learned":
-            raise InputError("this model has no learned reaction")
-        return found.learned(self.scales)
-
-
-def _older(model: nn.Module, state: dict[str, Tensor], prefix: str, *_: object) -> None:
-    """Weights saved before there was a range use the reaction everywhere; unused numbers of edges are dropped."""
-    for name in ("low", "high"):
-        state.setdefault(prefix + name, model.get_buffer(name))
-    if prefix + "free_edge" in state and "free_edge" not in dict(model.named_parameters(recurse=False)):
-        del state[prefix + "free_edge"]

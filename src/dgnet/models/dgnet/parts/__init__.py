@@ -1,11 +1,12 @@
 """One file for each part that DGNet can learn, with its guarantee; `parts_of` makes the list of a configuration."""
 
 from dgnet.models.dgnet.config import DGNetConfig
+from dgnet.models.dgnet.parts.bounded import EdgeDecoder, EndToEnd, Residual
 from dgnet.models.dgnet.parts.calibration import Calibration
 from dgnet.models.dgnet.parts.diffusion import Diffusion
 from dgnet.models.dgnet.parts.heads import Heads
 from dgnet.models.dgnet.parts.mass import Mass
-from dgnet.models.dgnet.parts.paper import EdgeDecoder, EndToEnd, Residual
+from dgnet.models.dgnet.parts.paper import ControlVolumes, Decoder, PlainResidual
 from dgnet.models.dgnet.parts.part import Part
 from dgnet.models.dgnet.parts.reaction import Reaction
 from dgnet.models.dgnet.parts.source import Source
@@ -14,17 +15,18 @@ from dgnet.models.dgnet.parts.streamline import Streamline
 from dgnet.models.dgnet.parts.swirl import Swirl
 from dgnet.problems import Discretisation
 
-__all__ = ["Calibration", "Diffusion", "EdgeDecoder", "EndToEnd", "Heads", "Mass", "Part", "Reaction", "Residual", "Source",
-           "Start", "Streamline", "Swirl", "parts_of"]
+__all__ = ["Calibration", "ControlVolumes", "Decoder", "Diffusion", "EdgeDecoder", "EndToEnd", "Heads", "Mass", "Part",
+           "PlainResidual", "Reaction", "Residual", "Source", "Start", "Streamline", "Swirl", "parts_of"]
 
 
 def parts_of(c: DGNetConfig, problem: Discretisation) -> list[Part]:
-    """In the order in which they act: the heads decode what the others use, a filter of the start follows the mass."""
-    parts: list[Part] = []
+    """In the order in which they act: control volumes come first, heads decode what the others use, a filter of the start follows
+    the mass."""
+    parts: list[Part] = [ControlVolumes()] if c.plain else []
     if c.structured:
         parts.append(Heads(c, problem))
     elif c.decoder == "edge":
-        parts.append(EdgeDecoder(c, problem))
+        parts.append(Decoder(c, problem) if c.plain else EdgeDecoder(c, problem))
     if c.calibrate:
         parts.append(Calibration(c.calibrate, c.regions, problem))
     if c.structured:
@@ -36,5 +38,5 @@ def parts_of(c: DGNetConfig, problem: Discretisation) -> list[Part]:
     if not c.green:
         parts.append(EndToEnd(c, problem))
     elif c.residual:
-        parts.append(Residual(c, problem))
+        parts.append(PlainResidual(c, problem) if c.plain else Residual(c, problem))
     return parts

@@ -1,132 +1,128 @@
-"""The paper's own model (`PAPER`): its edge decoder, its residual network, and the variants A-D of its ablation (Section 4.3)."""
+"""The paper's model as its text has it (`PAPER`, Sections 3.3 to 3.5); docs/paper.md says what the text leaves open.
+
+    [L_physics]_ij = m_ij l_ij / 2|Omega_i|      gradient, for advection -v_i . grad u          (Section 3.4.1)
+    [L_physics]_ij = D w_ij / |Omega_i|          Laplacian, w_ij = (cot alpha + cot beta) / 2
+    [L_physics]_ii = minus the sum of its row
+    [L_neural]_ij  = Decoder([h_i, h_j])         for the edges (i, j), nothing on the diagonal   (Eq. 10)
+    u+             = G [ (I + dt/2 L) u + dt (f + f+) / 2 ] + residual network(u)                (Eq. 7, Section 3.5)
+
+The solver's matrices are M = diag |Omega_i| and K = -M L. None of it has a limit: weights can make energy, mass and infinity.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-
+import numpy as np
 import torch
-from torch import nn
 
-from dgnet.green import product
+from dgnet.mesh import Mesh
 from dgnet.models.dgnet.build import Build
 from dgnet.models.dgnet.config import DGNetConfig
 from dgnet.models.dgnet.edges import directed_slots
+from dgnet.models.dgnet.parts.bounded import Residual
 from dgnet.models.dgnet.parts.part import Part, network_precision
-from dgnet.models.gnn import MLP, GeometryNet, StateNet
-from dgnet.operators import EdgeMatrix
+from dgnet.models.gnn import MLP, GeometryNet
+from dgnet.operators import EdgeMatrix, lumped, nodal_velocity
 from dgnet.problems import Discretisation
 
 Tensor = torch.Tensor
 
-PAPER = DGNetConfig(decoder="edge", residual=True, consistent=0.0, learn_mass=False, learn_source=False, learn_diffusion=False)
-VARIANTS = {
-    "A": replace(PAPER, physics=False),  # without L_physics
-    "B": replace(PAPER, decoder="none"),  # without L_neural
-    "C": replace(PAPER, residual=False),  # without the residual network
-    "D": replace(PAPER, green=False, decoder="none"),  # without the Green solver
-}
+
+class ControlVolumes(Part):
+    """L_physics of the paper: nothing in it is learned. Diffusion stays as it is, its stiffness has the cotangent weights.
+
+    |Omega_i| is the Voronoi area, in obtuse triangles the mixed one of Meyer et al. 2003. Tetrahedra, of which the paper says
+    nothing, give equal shares to their corners: few of them contain their circumcentre.
+    """
+
+    def contribute(self, build: Build) -> None:
+        p, pattern = build.problem, build.problem.geometry.pattern
+        kind = "mixed" if p.mesh.dim == 2 else "barycentric"
+        plain = lumped(p.geometry, kind)
+        weighted = [plain] if p.capacity is None else [lumped(p.geometry, kind, c) for c in p.capacity]
+        build.source = build.reaction_mass = EdgeMatrix(pattern, plain.values[None, None])
+        build.mass, build.mass_low = EdgeMatrix(pattern, torch.stack([m.values for m in weighted])[None]), 1.0
+        rates = [torch.as_tensor(k, dtype=p.dtype, device=p.geometry.device).expand(p.mesh.n_nodes)
+                 for k in p.pde.per_field("decay")[: 1 if p.pde.shared("decay") else None]]
+        build.decay = EdgeMatrix(pattern, torch.stack([plain.scale_rows(p.restrict(k[:, None])[:, 0]).values for k in rates])[None])
+        if p.pde.velocity is not None:
+            still = None if callable(p.pde.velocity) else green_gauss(p, 0.0)
+            build.advection = (lambda t: green_gauss(p, t)) if still is None else lambda t: still
 
 
-class EdgeDecoder(Part):
-    """L_neural of the paper (Eq. 10): one number for each directed edge and field.
+def green_gauss(p: Discretisation, t: float) -> EdgeMatrix:
+    """|Omega_i| v_i . grad u by the Green-Gauss theorem: entries v_i . n_ij l_ij / 2. Values [b, 1, nnz], rows sum to zero."""
+    g = p.geometry
+    velocity = p.pde.velocity(t) if callable(p.pde.velocity) else p.pde.velocity
+    assert velocity is not None
+    at = nodal_velocity(g, velocity).double()[..., g.cells, :]  # [..., K, d+1, d]
+    faces = g.exact.tensor(dual_faces(g.mesh))
+    if p.capacity is not None:
+        faces = faces * p.carried_capacity.double()[:, None, None, None]
+    local = 0.5 * torch.einsum("...kid,kijd->...kij", at, faces)
+    local = local - torch.diag_embed(local.sum(-1))
+    return EdgeMatrix(g.pattern, EdgeMatrix.from_cells(g.pattern, local).values.reshape(-1, 1, g.pattern.nnz)).to(p.dtype)
 
-        [L_neural]_ij = limit * size_i / degree_i * tanh(Decoder([h_i, h_j])),     [L_neural]_ii = -sum_j [L_neural]_ij
 
-    size_i is that of row i of L_physics: its diagonal, and for advection half its absolute row sum (its diagonal vanishes inside).
-    With a flow that changes, size follows it. Without L_physics it is that of the identity in one step.
+def dual_faces(mesh: Mesh) -> np.ndarray:
+    """n_ij l_ij inside each cell [K, i, j, d]: the face between the control volumes of corners i and j, from i to j.
 
-    Guarantee: zero row sums, and sum_j |[L_neural]_ij| over the neighbours at most limit * size_i. Energy may grow.
+    In a triangle it runs from the middle of the edge to the circumcentre (obtuse: to the middle of the longest edge), which
+    bounds the mixed Voronoi areas; in a tetrahedron through the barycentres.
+    """
+    if mesh.dim == 3:
+        g = mesh.gradients
+        return (g[:, None] - g[:, :, None]) * (mesh.volumes / 4)[:, None, None, None]
+    x = mesh.points[mesh.cells]
+    next_, last = np.roll(x, -1, axis=1), np.roll(x, 1, axis=1)
+    cosine = ((next_ - x) * (last - x)).sum(2, keepdims=True)  # its sign
+    weight = ((next_ - last) ** 2).sum(2, keepdims=True) * cosine  # barycentric coordinates of the circumcentre, but for their sum
+    obtuse = cosine < 0
+    centre = np.where(obtuse.any(1), (obtuse * 0.5 * (next_ + last)).sum(1), (weight * x).sum(1) / weight.sum(1))
+    along = centre[:, None] - 0.5 * (x + next_)  # of the face between a corner and the next one
+    faces, corner = np.zeros((mesh.n_cells, 3, 3, 2)), np.arange(3)
+    faces[:, corner, (corner + 1) % 3] = np.stack([along[..., 1], -along[..., 0]], -1)
+    return faces - faces.transpose(0, 2, 1, 3)
+
+
+class Decoder(Part):
+    """L_neural of the paper (Eq. 9-10): a plain network gives one number, 1/time, for each directed edge and field.
+
+    Guarantee: none. Rows need not sum to zero, so that a constant need not stay one. Only the start at zero is ours.
     """
 
     def __init__(self, c: DGNetConfig, problem: Discretisation) -> None:
         super().__init__()
-        self.config, F = c, problem.n_fields
-        self.fields = F
-        if c.network:
-            self.geometry_net = GeometryNet(problem.mesh.dim, c.hidden, c.layers)
-            self.decode_edge = MLP([2 * c.hidden, c.hidden, F], zero=True)
-        if c.free:
-            self.free_edge = nn.Parameter(torch.zeros(2 * len(problem.mesh.edges), F))
+        self.amp = c.amp
+        self.geometry_net = GeometryNet(problem.mesh.dim, c.hidden, c.layers, plain=True)
+        self.decode_edge = MLP([2 * c.hidden, c.hidden, problem.n_fields], zero=True)
 
     def contribute(self, build: Build) -> None:
-        at = self.stiffness(build)
-        fixed = None if build.problem.time_dependent else at(0.0)
-        build.unsigned = at if fixed is None else lambda t: fixed
-
-    def stiffness(self, build: Build) -> Callable[[float], EdgeMatrix]:
-        """t -> -M L_neural, values [b, F, nnz]."""
         p, graph = build.problem, build.graph
-        pattern, device = p.geometry.pattern, p.geometry.device
-        to, slots = torch.as_tensor(p.geometry.dof, device=device)[graph.to], directed_slots(p, graph)
-        z = torch.zeros(len(to), self.fields, dtype=torch.float64, device=device)
-        if self.config.network:
-            with network_precision(self.config.amp, device):
-                h = self.geometry_net(graph)[0]
-            h = h.to(build.scales.mean.dtype)
-            z = z + self.decode_edge(torch.cat([h[graph.to], h[graph.frm]], -1))
-        if self.config.free:
-            z = z + self.free_edge
-        degree = torch.zeros(pattern.n, dtype=z.dtype, device=device).index_add(0, to, torch.ones_like(z[:, 0]))
-        share = -self.config.edge_limit * torch.tanh(z).T / degree[to]  # [F, 2E]
-        still = (p.diffusion_part.diagonal + p.decay_part.diagonal).abs() if build.physics else p.mass.diagonal / p.dt
-
-        def at(t: float) -> EdgeMatrix:
-            size, advection = still, p.advection(t) if build.physics else None
-            if advection is not None:
-                size = size + 0.5 * EdgeMatrix(pattern, advection.values.detach().abs()).row_sums()
-            entries = share * size[..., to]  # [b, F, 2E]
-            values = torch.zeros(*entries.shape[:2], pattern.nnz, dtype=entries.dtype, device=device)
-            values = values.index_add(-1, slots, entries).index_add(-1, pattern.diagonal[to], -entries)
-            return EdgeMatrix(pattern, values).to(p.dtype)
-
-        return at
+        with network_precision(self.amp, p.geometry.device):
+            h = self.geometry_net(graph)[0]
+        h = h.to(build.scales.mean.dtype)
+        entries = self.decode_edge(torch.cat([h[graph.to], h[graph.frm]], -1)).T.double()  # [F, 2E]
+        receiver = torch.as_tensor(p.geometry.dof, device=p.geometry.device)[graph.to]
+        weighted = -build.mass.diagonal[..., receiver].double() * entries
+        values = torch.zeros(*weighted.shape[:2], p.geometry.pattern.nnz, dtype=weighted.dtype, device=weighted.device)
+        K = EdgeMatrix(p.geometry.pattern, values.index_add(-1, directed_slots(p, graph), weighted)).to(p.dtype)
+        build.unsigned, build.unsigned_sums = (lambda t: K), K.row_sums()
 
 
-class Residual(Part):
-    """The residual network (Section 3.5): u+ <- u+ + dt rate tanh(network(u+, f)).
+class PlainResidual(Residual):
+    """The residual network of the paper (Section 3.5): u+ <- u+ + dt rate network(u), u the state before the step.
 
-    Guarantee: a step changes by at most dt times the standard deviation of the training data's rates. Energy may grow.
+    Guarantee: none. The text says where it acts and that it is small. That it sees the state before the step is what the authors'
+    published code does. Ours: the state is normalised, and a rate of the training data is the unit of what it adds.
     """
 
-    acts_in_step = True
-
     def __init__(self, c: DGNetConfig, problem: Discretisation) -> None:
-        super().__init__()
-        self.config, F = c, problem.n_fields
-        self.residual_net = StateNet(problem.mesh.dim, (2 if c.green else 3) * F, F, c.residual_hidden, c.residual_layers)
-
-    def network(self, build: Build) -> Callable[[Tensor], Tensor]:
-        """[B, N, C] -> [B, N, F]; what depends on the mesh alone is computed once, where no gradient is asked for."""
-        with network_precision(self.config.amp, build.problem.geometry.device):
-            known = None if torch.is_grad_enabled() else self.residual_net.edge_terms(build.graph)
-
-        def network(x: Tensor) -> Tensor:
-            with network_precision(self.config.amp, x.device):
-                return self.residual_net(x, build.graph, None if torch.is_grad_enabled() else known)
-
-        return network
+        super().__init__(c, problem, problem.n_fields)
 
     def contribute(self, build: Build) -> None:
-        if build.early:
-            return
         network, scales, dt = self.network(build), build.scales, build.problem.dt
 
-        def correction(new: Tensor, source: Tensor | None, t: float) -> Tensor:
-            return new + dt * scales.rate * torch.tanh(network(scales.inputs(new, source)).to(new.dtype))
+        def correction(u: Tensor, new: Tensor, source: Tensor | None, t: float) -> Tensor:
+            return new + dt * scales.rate * network((u - scales.mean) / scales.std).to(new.dtype)
 
         build.corrections.append(correction)
-
-
-class EndToEnd(Residual):
-    """Variant D: an end-to-end network that is shown L_physics u, but does not solve with it. It guarantees nothing."""
-
-    def contribute(self, build: Build) -> None:
-        p, network, scales = build.problem, self.network(build), build.scales
-
-        def instead(u: Tensor, source: Tensor | None, t: float) -> Tensor:
-            Lu = -product(p.stiffness(t), p.restrict(u)) / p.mass.row_sums()[0].T
-            change = network(torch.cat([scales.inputs(u, source), p.expand(Lu) / scales.rate], -1))
-            return u + p.dt * scales.rate * change.to(u.dtype)
-
-        build.instead = instead

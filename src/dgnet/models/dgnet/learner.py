@@ -1,0 +1,115 @@
+"""What a DGNet holds: its parts and their weights, statistics of the training data, and what was learned about the physics."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Self, TypeVar
+
+import torch
+from torch import nn
+
+from dgnet.errors import InputError
+from dgnet.models.base import LearnedModel, S
+from dgnet.models.dgnet.build import Rate, Scales
+from dgnet.models.dgnet.config import DGNetConfig
+from dgnet.models.dgnet.parts import Calibration, Part, Reaction, parts_of
+from dgnet.models.dgnet.parts.reaction import ReactionTable
+from dgnet.models.gnn import MLP, StateNet
+from dgnet.problems import Discretisation
+
+Tensor = torch.Tensor
+P = TypeVar("P", bound=Part)
+
+
+class Learner(LearnedModel[S]):
+    """Parts by a configuration, then `extra` ones. Their weights are the model's own, under their own names."""
+
+    calibration: nn.ParameterDict
+    reaction_net: MLP | ReactionTable
+    residual_net: StateNet
+    mean: Tensor
+    std: Tensor
+    source_std: Tensor
+    rate: Tensor
+    low: Tensor
+    high: Tensor
+    capacity: Tensor
+
+    def __init__(self, config: DGNetConfig, problem: Discretisation, extra: Sequence[Part] = ()) -> None:
+        super().__init__()
+        self.config, self.dim, self.fields = config, problem.mesh.dim, problem.n_fields
+        self.parts = (*parts_of(config, problem), *extra)  # a tuple: the weights below have no part in their names
+        for part in self.parts:
+            for name, weight in part.named_parameters(recurse=False):
+                self.register_parameter(name, weight)
+            for name, module in part.named_children():
+                self.add_module(name, module)
+        F, capacity = self.fields, problem.capacity
+        mean_capacity = torch.ones(F) if capacity is None else capacity.detach().mean(1).expand(F).float().cpu()
+        starts = {"mean": torch.zeros(F), "std": torch.ones(F), "source_std": torch.ones(F), "rate": torch.ones(F),
+                  "low": torch.full((F,), -torch.inf), "high": torch.full((F,), torch.inf), "capacity": mean_capacity.clone()}
+        for name, value in starts.items():
+            self.register_buffer(name, value, persistent=name != "capacity")
+        self.register_load_state_dict_pre_hook(_older)
+
+    # ------------------------------------------------------------------ statistics of the training data
+
+    @property
+    def scales(self) -> Scales:
+        return Scales(self.mean, self.std, self.source_std, self.rate, self.low, self.high, self.capacity)
+
+    def fit_statistics(self, state: Tensor, source: Tensor | None, dt: float, velocity: Tensor | None = None) -> None:
+        self.mean.copy_(state.mean((0, 1, 2)))
+        self.std.copy_(state.std((0, 1, 2)).clamp(min=1e-12))
+        if source is not None:
+            self.source_std.copy_(source.std((0, 1, 2)).clamp(min=1e-12))
+        self.rate.copy_(((state[:, 1:] - state[:, :-1]) / dt).std((0, 1, 2)).clamp(min=1e-12))
+        low, high = state.amin((0, 1, 2)), state.amax((0, 1, 2))
+        span = (high - low).clamp(min=1e-12)
+        self.low.copy_(low - span)
+        self.high.copy_(high + span)
+        for part in self.parts:
+            part.fit_statistics(state, self.scales)
+
+    def typical(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.mean, self.std, self.source_std
+
+    # ------------------------------------------------------------------ what was learned about the physics
+
+    def part(self, kind: type[P]) -> P | None:
+        """The part of this kind, if there is one."""
+        return next((part for part in self.parts if isinstance(part, kind)), None)
+
+    def keeping(self, *kinds: type[Part]) -> Self:
+        """A copy with these kinds of parts and no others."""
+        twin = copy.deepcopy(self)
+        twin.parts = tuple(part for part in twin.parts if isinstance(part, kinds))
+        twin.config = replace(self.config, early_steps=0)
+        return twin
+
+    def coefficients(self) -> dict[str, float]:
+        """By how much each calibrated coefficient differs from the given one, see `Calibration.coefficients`."""
+        found = self.part(Calibration)
+        return {} if found is None else found.coefficients()
+
+    def reaction(self, problem: Discretisation) -> Rate | None:
+        """r(u), guarded outside of the range of the training data; None where there is none."""
+        found = self.part(Reaction)
+        return None if found is None else found.guarded(problem, self.scales)
+
+    def learned_reaction(self) -> Rate:
+        """The learned reaction r(u), without its guard."""
+        found = self.part(Reaction)
+        if found is None or self.config.reaction != "learned":
+            raise InputError("this model has no learned reaction")
+        return found.learned(self.scales)
+
+
+def _older(model: nn.Module, state: dict[str, Tensor], prefix: str, *_: object) -> None:
+    """Weights saved before there was a range use the reaction everywhere; unused numbers of edges are dropped."""
+    for name in ("low", "high"):
+        state.setdefault(prefix + name, model.get_buffer(name))
+    if prefix + "free_edge" in state and "free_edge" not in dict(model.named_parameters(recurse=False)):
+        del state[prefix + "free_edge"]
