@@ -28,10 +28,10 @@ def positive(row):
 def test_rollouts_and_training():
     r = bench.run("laser-heat", "small", steps=8, together=(1, 2), batch=2, window=3)
     assert [(x["model"], x["trajectories"]) for x in r["rows"]] == [
-        (name, count) for count in (1, 2) for name in ("dgnet", "dgnet_paper", "classical_consistent", "classical_lumped")]
+        (name, count) for count in (1, 2) for name in ("dgnet", "dgnet-paper", "classical_consistent", "classical_lumped")]
     assert all(positive(x) for x in r["rows"])
     assert all(x["trajectory_steps_per_s"] == pytest.approx(x["trajectories"] * x["steps_per_s"]) for x in r["rows"])
-    assert [x["model"] for x in r["training"]] == ["dgnet", "dgnet_paper"] and all(x["ms"] > 0 for x in r["training"])
+    assert [x["model"] for x in r["training"]] == ["dgnet", "dgnet-paper"] and all(x["ms"] > 0 for x in r["training"])
     assert all(x["parameters"] > 10_000 for x in r["rows"] if x["model"].startswith("dgnet"))
     json.dumps(r, allow_nan=False)
     text = bench.markdown(r)
@@ -41,7 +41,7 @@ def test_rollouts_and_training():
 def test_every_model():
     r = bench.throughput(scenario="laser-heat", size="small", steps=4)
     names = [x["model"] for x in r["rows"]]
-    assert set(names) == {"deeponet", "mgn", "mp-pde", "beno", "phympgn", "transolver", "amg", "singer", "dgnet", "dgnet_paper",
+    assert set(names) == {"deeponet", "mgn", "mp-pde", "beno", "phympgn", "transolver", "amg", "singer", "dgnet", "dgnet-paper",
                           "classical_consistent", "classical_lumped", "classical_p2"}
     assert all(positive(x) for x in r["rows"])
     with pytest.raises(InputError, match="no model 'mgm'"):

@@ -17,7 +17,7 @@ STEPS = 20
 
 
 @pytest.mark.parametrize("scenario", ["laser-heat", "cylinder", "fitzhugh-nagumo"])
-@pytest.mark.parametrize("name", ["dgnet", "dgnet_paper", "dgnet_paper amp", "classical_consistent", "classical_lumped", "mgn"])
+@pytest.mark.parametrize("name", ["dgnet", "dgnet-paper", "dgnet-paper amp", "classical_consistent", "classical_lumped", "mgn"])
 def test_captured_is_launched(scenario, name):
     case = Case.of(get(scenario, "small"), 2, STEPS, "cuda")
     data = case.corpus(8)

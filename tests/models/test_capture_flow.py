@@ -49,7 +49,7 @@ def double(case):
     return Case(lambda: scenario.problem(velocity), case.u0.double(), case.sources.double(), velocity, case.dt, case.offset, "cpu")
 
 
-@pytest.mark.parametrize("kind", ["classical", "lumped", "damped", "dgnet", "dgnet_paper", "mgn"])
+@pytest.mark.parametrize("kind", ["classical", "lumped", "damped", "dgnet", "dgnet-paper", "mgn"])
 def test_recorded_step_is_the_step(case, recorded, kind):
     case = double(case)
     problem, source = case.problem(), case.source(STEPS)

@@ -33,7 +33,7 @@ from dgnet.errors import InputError, SolveError
 from dgnet.mesh.box import perturbed_square
 from dgnet.models import Classical, rollout
 from dgnet.models.dgnet import PAPER, DGNet, DGNetConfig
-from dgnet.models.registry import MODELS, build, parameter_count
+from dgnet.models.registry import DGNETS, MODELS, build, parameter_count
 from dgnet.models.timeloop import few_threads
 from dgnet.operators import Geometry, gradient, stiffness
 from dgnet.problems import CONSISTENT, LUMPED, PDE, Discretisation, given_velocity
@@ -134,8 +134,8 @@ def swaying(scenario: Scenario, batch: int, steps: int) -> Tensor:
 
 
 def presets(scenario: str) -> dict[str, DGNetConfig]:
-    """DGNet as we train it, and the paper's model with its residual network."""
-    return {"dgnet": get(scenario, "small").training.config, "dgnet_paper": PAPER}
+    """DGNet as we train it, and the paper's."""
+    return {"dgnet": get(scenario, "small").training.config, "dgnet-paper": PAPER}
 
 
 def shaken(model: Any, seed: int) -> Any:
@@ -293,7 +293,7 @@ def run(scenario: str = "laser-heat", size: str = "paper", device: str = "cpu", 
             rows.append({"model": name} | measure_rollout(model, case.first(count), steps))
             tell()
     for name in learned:
-        loss = "ends" if name == "dgnet_paper" else "all"
+        loss = "ends" if name == "dgnet-paper" else "all"
         training.append({"model": name} | measure_training(models[name], case, data, ITERATIONS[_kind(device)], batch, window,
                                                             loss, seed))
         tell()
@@ -304,7 +304,7 @@ def run(scenario: str = "laser-heat", size: str = "paper", device: str = "cpu", 
 def throughput(models: Sequence[str] | None = None, scenario: str = "laser-heat", size: str = "paper", device: str = "cpu",
                steps: int | None = None, batch: int = 1, setting: str = "comparable", seed: int = 0,
                report: Report | None = None) -> dict[str, Any]:
-    """Every model in one run: rows of `measure_rollout`. `classical` stands for both masses, `dgnet` for both presets."""
+    """Every model in one run: rows of `measure_rollout`. `classical` stands for both masses."""
     names = list(MODELS) if models is None else list(models)
     for name in names:
         if name not in MODELS:
@@ -316,8 +316,8 @@ def throughput(models: Sequence[str] | None = None, scenario: str = "laser-heat"
     base = case.fresh()
     wanted: dict[str, tuple[str, Any]] = {}
     for name in names:
-        if name == "dgnet":
-            wanted |= {preset: (name, config) for preset, config in presets(scenario).items()}
+        if name in DGNETS:
+            wanted[name] = (name, presets(scenario)[name])
         elif name == "classical":
             wanted |= {label: (name, {"consistent": mass}) for label, mass in CLASSICAL.items()}
         elif name == "classical-p2":

@@ -144,7 +144,7 @@ def tell_training(what: str, model: str, progress: Any, json_path: Path | None, 
         say(f"  {name}: {factor:.4g} times the value in problem.toml{value}{bar}")
     if not learned:
         why = f"none of {progress.updates} updates lowered the error" if progress.updates else "the time allowed no update"
-        start = "the classical solver" if model == "dgnet" else "an untrained network"
+        start = {"dgnet": "the classical solver", "dgnet-paper": "the paper's solver alone"}.get(model, "an untrained network")
         say(f"nothing was learned: {why}, the result is {start}")
 
 
@@ -300,7 +300,8 @@ def analyse(run: Annotated[Path, typer.Argument(help="Folder of a run.")],
     opened = Run.open(run, checked_device(device), problem=problem, allow_different=allow_different)
     with Dataset(data or opened.data) as dataset:
         check_fits(dataset, opened.case)
-        corpus = dataset.batch(dataset.of("train")[:1], device=device)
+        rule = opened.model.rule
+        corpus = dataset.batch(dataset.of("train")[:1], device=device, ends=rule == "trapezoid").under(rule)
     base = base_problem(opened.case, device)
     result = study_operator(opened.model, corpus.problem(base), corpus.state, corpus.source_average, t=corpus.clock(base),
                             folder=out or run / "analysis") | {"notes": list(opened.notes)}

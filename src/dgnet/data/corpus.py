@@ -11,7 +11,7 @@ import torch
 
 from dgnet.data.trajectory import Trajectory
 from dgnet.errors import InputError
-from dgnet.problems import WORKING, Discretisation, given_velocity
+from dgnet.problems import WORKING, Discretisation, Rule, given_velocity
 
 Tensor = torch.Tensor
 
@@ -43,6 +43,8 @@ class Corpus:
     - `offset`: per field, what relative errors are measured from; () for zero
     - `begin`: time of each first state [B], in double precision on the CPU; zero unless told
     - `middles`: start and source between the nodes, where they are known; None where they are not
+    - `ends`: the mean of the source at both ends of each step [B, T, N, F], for schemes that take that (`under`); None unless asked
+      for
 
         >>> import dgnet as dg, torch
         >>> data = dg.Corpus(torch.rand(3, 11, 25, 1), None, None, dt=0.1, offset=(0.0,))
@@ -57,6 +59,7 @@ class Corpus:
     offset: tuple[float, ...]
     begin: Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.float64))
     middles: Middles | None = None
+    ends: Tensor | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "begin", self.begin.expand(len(self)))
@@ -78,7 +81,18 @@ class Corpus:
         state = stack("state")
         assert state is not None
         begin = torch.tensor([float(p.time[0]) for p in parts], dtype=torch.float64)
-        return cls(state, stack("source_average"), stack("velocity"), dt, offset, begin)
+        samples = stack("source")
+        ends = None if samples is None else 0.5 * (samples[:, :-1] + samples[:, 1:])
+        return cls(state, stack("source_average"), stack("velocity"), dt, offset, begin, ends=ends)
+
+    def under(self, rule: Rule) -> Corpus:
+        """The same with the source as a scheme of this rule sees it in place of its averages."""
+        if rule == "average" or self.source_average is None:
+            return self
+        if self.ends is None:
+            raise InputError("the paper's scheme takes a source at both ends of each step, but these trajectories hold its averages "
+                             "over the steps only")
+        return replace(self, source_average=self.ends, ends=None)
 
     @property
     def steps(self) -> int:
@@ -105,9 +119,10 @@ class Corpus:
         return self._each(lambda v: v[rows, at], lambda v: v[rows, at[:, :-1]], begin)
 
     def _each(self, at_times: Callable[[Tensor], Tensor], over_steps: Callable[[Tensor], Tensor], begin: Tensor) -> Corpus:
-        """The same change of all tensors: of those with a row per time, and of the source with a row per step. No middles."""
-        return Corpus(at_times(self.state), None if self.source_average is None else over_steps(self.source_average),
-                      None if self.velocity is None else at_times(self.velocity), self.dt, self.offset, begin)
+        """The same change of all tensors: of those with a row per time, and of sources with a row per step. No middles."""
+        sources = (None if f is None else over_steps(f) for f in (self.source_average, self.ends))
+        velocity = None if self.velocity is None else at_times(self.velocity)
+        return Corpus(at_times(self.state), next(sources), velocity, self.dt, self.offset, begin, ends=next(sources))
 
     @property
     def spread(self) -> Tensor:

@@ -284,12 +284,13 @@ class Dataset:
             return self._group(number)["time"][()]
 
     def batch(self, numbers: Sequence[int], start: int | Sequence[int] = 0, steps: int | None = None,
-              device: torch.device | str = "cpu", dtype: torch.dtype = WORKING) -> Corpus:
-        """Pieces of several trajectories as tensors [B, T, N, F]; `start` may differ between them."""
+              device: torch.device | str = "cpu", dtype: torch.dtype = WORKING, ends: bool = False) -> Corpus:
+        """Pieces of several trajectories as tensors [B, T, N, F]; `start` may differ between them. `ends`: see `Corpus.ends`."""
         starts = [start] * len(numbers) if isinstance(start, int) else list(start)
         if len(starts) != len(numbers):
             raise InputError(f"{len(starts)} starts were given for {len(numbers)} trajectories")
-        parts = [self.read(n, s, steps, ("source_average", "velocity")) for n, s in zip(numbers, starts)]
+        wanted = ("source_average", "velocity", *(("source",) if ends else ()))
+        parts = [self.read(n, s, steps, wanted) for n, s in zip(numbers, starts)]
         return Corpus.of(parts, self.dt, self.offset, device, dtype)
 
     def check_numbers(self) -> None:

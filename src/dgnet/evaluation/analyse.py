@@ -27,7 +27,7 @@ from scipy.sparse import csc_array, csr_array
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigs, eigsh, splu
 
 from dgnet.errors import InputError
-from dgnet.green import GreenSolver
+from dgnet.green import GreenSolver, Operators
 from dgnet.models.dgnet import DGNet, cell_pairs, edge_mass
 from dgnet.operators import EdgeMatrix
 from dgnet.problems import Discretisation
@@ -301,7 +301,7 @@ def study(model: DGNet, problem: Discretisation, truth_states: Tensor | None = N
           t: float = 0.0, steps: int = 40, dense: int | None = None) -> Study:
     """Operators at time `t` (first trajectory, where flows differ), and consistency on true states [B, T+1, N, F].
 
-    `source` [B, T, N, F] is the step-averaged one that goes with the states, whose first time is `t`. At most `steps` steps of them
+    `source` [B, T, N, F] is that of the steps, by the model's `rule`, which goes with the states, whose first time is `t`. At most `steps` steps of them
     are used, evenly spread. `dense` overrides the size up to which all eigenvalues are computed.
     """
     p = model.own_form(doubled(problem))
@@ -309,8 +309,9 @@ def study(model: DGNet, problem: Discretisation, truth_states: Tensor | None = N
     if not model.config.green:
         raise InputError("variant D has no operator to analyse: it does not solve")
     with torch.no_grad():
-        ops = twin.prepare(p).solver.operators
-        mass, stiffness = p.mass, p.stiffness(t)
+        ready = twin.prepare(p)
+        ops, prior = ready.solver.operators, twin.L_physics(p, ready.graph).operators()
+        mass, stiffness = prior.mass, prior.stiffness(t)
         learned_mass, learned_stiffness = ops.mass, ops.stiffness(t)
         shared = max(m.values.shape[1] for m in (mass, stiffness, learned_mass, learned_stiffness)) == 1
         names = ["all"] if shared and p.n_fields > 1 and (p.fixed is None or len(p.fixed) == 1) else list(p.pde.fields)
@@ -321,7 +322,7 @@ def study(model: DGNet, problem: Discretisation, truth_states: Tensor | None = N
             physics, learned = (Pencil(_piece(M, number, free), _piece(K, number, free), dense)
                                 for M, K in ((mass, stiffness), (learned_mass, learned_stiffness)))
             fields.append(_field_study(name, free, physics, learned, p.dt))
-        consistency = None if truth_states is None else _consistency(twin, p, truth_states, source, steps, t)
+        consistency = None if truth_states is None else _consistency(twin, p, prior, truth_states, source, steps, t)
         pairs = cell_pairs(p.geometry)
         learns = model.config.structured and model.config.learn_mass
         factor = (learned_mass.values[0, 0, pairs.upper] / edge_mass(p, p.mass)[0]).numpy() if learns else None
@@ -387,8 +388,9 @@ def _spread(x: np.ndarray) -> dict[str, float]:
     return {"min": float(x.min()), "mean": float(x.mean()), "max": float(x.max())}
 
 
-def _consistency(model: DGNet, p: Discretisation, truth: Tensor, source: Tensor | None, count: int, t: float) -> Consistency:
-    """Theorem 1 on data: e = (u(t + dt) - step(u(t))) / dt for the classical and the learned step, from true states."""
+def _consistency(model: DGNet, p: Discretisation, prior: Operators, truth: Tensor, source: Tensor | None, count: int,
+                 t: float) -> Consistency:
+    """Theorem 1 on data: e = (u(t + dt) - step(u(t))) / dt for the step by L_physics and the learned one, from true states."""
     p.check_state(truth, "the true states")
     rounding = torch.finfo(truth.dtype).eps if truth.dtype.is_floating_point else 0.0
     truth = truth.to("cpu", torch.float64)
@@ -396,8 +398,8 @@ def _consistency(model: DGNet, p: Discretisation, truth: Tensor, source: Tensor 
     total = truth.shape[1] - 1
     chosen = np.unique(np.linspace(0, total - 1, min(count, total)).round().astype(int))
     # what the model is not told, the classical step it is compared with is not told either
-    known = p if model.config.reaction == "known" else _without_reaction(p)
-    classical = GreenSolver(known, columns=len(truth))
+    known = replace(prior, reaction=p.pde.reaction if model.config.reaction == "known" else None)
+    classical = GreenSolver(p, columns=len(truth), operators=known)
     state = model.prepare(p, len(truth), len(chosen))
     errors: dict[str, list[Tensor]] = {"classical": [], "operator": [], "learned": []}
     for k in chosen:
@@ -426,7 +428,3 @@ def _consistency(model: DGNet, p: Discretisation, truth: Tensor, source: Tensor 
                "removed": 1 - norm["learned"] / small, "cosine": cosine, "ratio_per_field": each,
                "ratio_by_step": (over["learned"] / np.maximum(over["classical"], 1e-300)).tolist()}
     return Consistency(chosen, over["classical"], over["learned"], maps, numbers)
-
-
-def _without_reaction(p: Discretisation) -> Discretisation:
-    return Discretisation(p.mesh, replace(p.pde, reaction=None), p.conditions, p.dt, p.consistent, p.advection_form)

@@ -74,12 +74,13 @@ def corrections(run: Run, data: Corpus) -> list[tuple[str, str, str]]:
     if not isinstance(model, DGNet):
         return []
     c = model.config
-    one = data.part([0])
+    one = data.part([0]).under(model.rule)
     base = base_problem(run.case, str(data.state.device))
     problem, begin = one.problem(base), one.clock(base)
     with torch.no_grad():
         state = model.prepare(problem)
         p, ops = state.solver.problem, state.solver.operators
+        prior = model.L_physics(p, state.graph).operators()
         rows = []
         if c.green and c.structured and c.learn_mass:
             rows.append(("mass", _share(ops.mass, p.mass), "how values at nodes represent the field between them; constants and "
@@ -88,7 +89,7 @@ def corrections(run: Run, data: Corpus) -> list[tuple[str, str, str]]:
             rows.append(("source stencil", _share(ops.source, p.source_mass), "how a node gathers a narrow source"))
         if c.green and ((c.structured and (c.learn_diffusion or c.learn_streamline)) or c.decoder == "edge" or c.calibrate):
             what = "calibration included" if c.calibrate else "diffusion, advection and boundaries"
-            rows.append(("stiffness", _share(ops.stiffness(begin), p.stiffness(begin)), f"exchange between neighbours; {what}"))
+            rows.append(("stiffness", _share(ops.stiffness(begin), prior.stiffness(begin)), f"exchange between neighbours; {what}"))
         steps = sorted({round(k) for k in np.linspace(1, one.steps - 1, 6)} & set(range(one.steps)))
         change = torch.stack([one.state[:, k + 1] - one.state[:, k] for k in steps]).square().mean().sqrt().clamp(min=1e-30)
         if c.residual and c.green:

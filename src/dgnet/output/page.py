@@ -188,7 +188,9 @@ def _stability(run: Run, data: Corpus, folder: Path) -> str:
     flow = None if data.velocity is None else data.velocity[:1].cpu()
     problem = replace(data, velocity=flow).problem(base_problem(run.case, "cpu"))
     proof = ""
-    if model.config.residual:
+    if model.config.plain:
+        proof = "<p>The paper's operator and residual network have no limits: weights can make energy.</p>"
+    elif model.config.residual:
         proof = "<p>The residual network adds a bounded amount in each step; there is no proof that the sum stays bounded.</p>"
     elif model.config.structured and problem.pde.velocity is None:
         proof = ("<p>Stable by construction: without a source and a reaction the energy ‖u‖<sub>M</sub> cannot grow, for any "

@@ -21,9 +21,8 @@ import numpy as np
 
 from dgnet.errors import InputError
 from dgnet.files import read_text, write_bytes, write_text, writing
+from dgnet.paper.cell import Cell, Record, current_methods
 from dgnet.scoring.metrics import current_names
-
-Record = dict[str, Any]
 
 CELLS, FRAMES, PICTURES = "cells.jsonl", "frames.npz", "pictures"
 _DIGITS = 8
@@ -34,7 +33,7 @@ def pack(records: Mapping[str, Record], samples: Mapping[str, Mapping[str, np.nd
          out: Path) -> None:
     """Write the store. `samples[tag]` are arrays [frame, node, field]; `base[tag]` is the cell that holds the truth of a cell."""
     out.mkdir(parents=True, exist_ok=True)
-    plain = ({k: v for k, v in records[tag].items() if k != "folder"} for tag in sorted(records))
+    plain = ({k: v for k, v in records[tag].items() if k not in ("folder", "stored_as")} for tag in sorted(records))
     lines = [json.dumps(_short(record), separators=(",", ":")) for record in plain]
     arrays: dict[str, np.ndarray] = {}
     for tag, sample in sorted(samples.items()):
@@ -66,7 +65,7 @@ def records(folder: Path) -> Iterable[tuple[Path, Record]]:
         return
     for number, line in enumerate(read_text(path).splitlines(), 1):
         try:
-            record = current_names(json.loads(line))
+            record = current_methods(current_names(json.loads(line)))
             str.strip(record["tag"])  # a text
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(f"{path} is damaged in line {number}") from error
@@ -75,19 +74,27 @@ def records(folder: Path) -> Iterable[tuple[Path, Record]]:
 
 def sample(record: Record, base: str) -> dict[str, np.ndarray]:
     """Frames of a stored cell as `write_sample` had them; empty where there are none."""
-    tag = record["tag"]
+    tag = record.get("stored_as", record["tag"])
     with np.load(record["folder"] / FRAMES, allow_pickle=False) as arrays:
         if f"{tag}/frames" not in arrays:
             return {}
         truth = _decoded(arrays, f"{base}/truth")
         names = [key.split("/")[1] for key in arrays.files if key.startswith(f"{tag}/") and key.endswith("/codes")]
         out = {name: truth + _decoded(arrays, f"{tag}/{name}") for name in names if name != "truth"}
-        return {"frames": arrays[f"{tag}/frames"], "truth": truth, **out}
+        return {"frames": arrays[f"{tag}/frames"], "truth": truth, **renamed(record, out)}
+
+
+def renamed(record: Record, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Arrays by the method that a record has today, where it was stored under another name."""
+    if "stored_as" not in record:
+        return arrays
+    own = Cell.parse(record["tag"]).method
+    return {own if name in record["stored_as"].split("_") else name: value for name, value in arrays.items()}
 
 
 def picture(record: Record, name: str) -> Path:
     """Where a picture of a cell lies, in a store or in the folder of the cell."""
-    stored = record["folder"] / PICTURES / f"{record['tag']}-{name}"
+    stored = record["folder"] / PICTURES / f"{record.get('stored_as', record['tag'])}-{name}"
     return stored if (record["folder"] / CELLS).exists() else record["folder"] / Path(name).name
 
 

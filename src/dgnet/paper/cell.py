@@ -16,10 +16,12 @@ from typing import Any
 
 from dgnet.errors import InputError
 from dgnet.files import did_you_mean
-from dgnet.models.dgnet import VARIANTS
-from dgnet.models.registry import MODELS, configure
+from dgnet.models.dgnet import BOUNDED, PAPER, variants
+from dgnet.models.registry import DGNETS, MODELS, configure
 from dgnet.scenarios import SIZES, TRUTHS, get, names
 from dgnet.scenarios.scenario import Scale, Scenario
+
+Record = dict[str, Any]
 
 KINDS = {
     "classical": "the classical solvers on the test trajectories",
@@ -34,7 +36,9 @@ KINDS = {
 TRAINED = ("train", "robust", "operator", "long", "tradeoff")  # kinds about one trained model
 CLOCKED = ("throughput", "scaling", "tradeoff")  # kinds that need the device for themselves
 SQUARES = "squares"  # in place of a scenario: meshes of any size
-BASELINES = tuple(name for name in MODELS if name not in ("dgnet", "classical", "classical-p2"))
+BASELINES = tuple(name for name in MODELS if name not in (*DGNETS, "classical", "classical-p2"))
+FAMILIES = {"dgnet-paper": "the paper's model", "dgnet-bounded": "the paper's networks with limits, on lumped finite elements"}
+"""Models that the paper's ablation is made of, each with its variants A to D."""
 
 
 @dataclass(frozen=True)
@@ -58,14 +62,32 @@ def _methods() -> Mapping[str, Method]:
         found[name] = Method(MODELS[name].title, name, published=known)
         found[f"{name}-published"] = Method(f"{MODELS[name].title}, published size", name,
                                             config=configure(name, {"setting": "published"}), published=known)
-    found["dgnet-paper"] = Method("DGNet, the paper's preset", "dgnet", "paper", published="DGNet")
-    for letter, config in VARIANTS.items():
-        found[f"dgnet-paper-{letter}"] = Method(f"{letter}: {_VARIANTS.get(letter, letter)}", "dgnet", "paper", config)
+    found["dgnet-paper"] = Method("DGNet, the paper's", "dgnet-paper", "paper", published="DGNet")
+    found["dgnet-bounded"] = Method("DGNet, the paper's, bounded", "dgnet", "paper", BOUNDED, published="DGNet")
+    for name, full in (("dgnet-paper", PAPER), ("dgnet-bounded", BOUNDED)):
+        for letter, config in variants(full).items():
+            found[f"{name}-{letter}"] = Method(f"{letter}: {_VARIANTS[letter]}", found[name].model, "paper", config)
     found["dgnet"] = Method("DGNet, ours", "dgnet", published="DGNet")
     return found
 
 
 METHODS = _methods()
+
+
+def is_variant(name: str) -> bool:
+    """One of the variants A to D of an ablation."""
+    return any(name.startswith(f"{family}-") for family in FAMILIES)
+
+
+def current_methods(record: Record) -> Record:
+    """A stored record under the names of today. Until there was a scheme in a configuration, `dgnet-paper` was the bounded one."""
+    old, now = "dgnet-paper", "dgnet-bounded"
+    method = record.get("cell", {}).get("method", "") if isinstance(record.get("cell"), dict) else ""
+    if not str(method).startswith(old) or "scheme" in record.get("config", {"scheme": ""}):
+        return record
+    named = {key: {k.replace(old, now): v for k, v in record[key].items()} for key in ("scores", "curves") if key in record}
+    cell = {**record["cell"], "method": method.replace(old, now)}
+    return {**record, **named, "cell": cell, "tag": record["tag"].replace(old, now), "stored_as": record["tag"]}
 
 
 def method(name: str) -> Method:

@@ -18,15 +18,15 @@ from dgnet.output.figures import ERROR_MAP, Band, error_norm, grid, save
 from dgnet.output.pictures import STYLE
 from dgnet.output.show import robust_limits
 from dgnet.paper import archive
-from dgnet.paper.cell import METHODS
+from dgnet.paper.cell import FAMILIES, METHODS, is_variant
 from dgnet.paper.results import CLASSICAL, Record, Setting, Shelf, sample
 from dgnet.paper.targets import COUNTS, TARGETS
 from dgnet.scenarios import get
 
-COLOURS = {"dgnet": "#d1495b", "dgnet-paper": "#e8862e", "classical_consistent": "#1f6f8b", "classical_lumped": "#8a9ba8",
+COLOURS = {"dgnet": "#d1495b", "dgnet-paper": "#e8862e", "dgnet-bounded": "#e9b44c", "classical_consistent": "#1f6f8b", "classical_lumped": "#8a9ba8",
            "deeponet": "#6a4c93", "mgn": "#2a9d5c", "mp-pde": "#8ab17d", "beno": "#b08968", "phympgn": "#457b9d",
            "transolver": "#c77dff", "amg": "#7f5539", "singer": "#577590"}
-SHORT = {"dgnet": "DGNet, ours", "dgnet-paper": "DGNet, paper's", "classical_consistent": "classical, consistent",
+SHORT = {"dgnet": "DGNet, ours", "dgnet-paper": "DGNet, paper's", "dgnet-bounded": "DGNet, paper's, bounded", "classical_consistent": "classical, consistent",
          "classical_lumped": "classical, lumped"}
 
 
@@ -65,7 +65,7 @@ def overview(path: Path, shelf: Shelf, s: Setting, scenarios: Sequence[str], row
                               label=None if row in drawn else label(row))
                     drawn.add(row)
                 figure_ = published.get(METHODS[row].published) if row in METHODS and s.size == "paper" else None
-                if figure_ is not None and row != "dgnet-paper":
+                if figure_ is not None and row not in FAMILIES:
                     axis.plot(figure_.rne, y + 0.22, "o", mfc="none", color=colour(row), ms=6, zorder=2)
         if not drawn:
             return False
@@ -115,10 +115,10 @@ def fields(path: Path, shelf: Shelf, s: Setting, scenario: str, most: int = 8) -
     if not truth:
         return False
     shown: dict[str, np.ndarray] = {}
-    for row in ("dgnet", "dgnet-paper", *(m for m, _ in shelf.methods(scenario, s))):
+    for row in ("dgnet", *FAMILIES, *(m for m, _ in shelf.methods(scenario, s))):
         records = shelf.trained(scenario, row, s)
         kept = sample(records[0]) if records else {}
-        if row in kept and row not in shown and len(shown) < most - 2 and "-paper-" not in row:
+        if row in kept and row not in shown and len(shown) < most - 2 and not is_variant(row):
             shown[row] = kept[row]
     shown["classical_consistent"] = truth["classical_consistent"]
     definition = get(scenario, s.size)
@@ -191,14 +191,14 @@ def ablation(path: Path, shelf: Shelf, s: Setting, scenarios: Sequence[str], row
         for axis, name in zip(axes, kept):
             values = [shelf.value(name, row, s, "rne_from_offset") for row in rows]
             tops = [v.mean if v is not None and math.isfinite(v.mean) else math.nan for v in values]
-            shades = ["#e8862e" if row == "dgnet-paper" else "#8a9ba8" for row in rows]
+            shades = ["#e8862e" if row in FAMILIES else "#8a9ba8" for row in rows]
             axis.bar(range(len(rows)), tops, color=shades, zorder=3)
             for k, v in enumerate(values):
                 if v is None or not math.isfinite(v.mean):
                     axis.text(k, 0.03, "not run" if v is None else "diverged", rotation=90, ha="center", va="bottom", fontsize=8,
                               transform=axis.get_xaxis_transform())
             axis.set_yscale("log")
-            axis.set_xticks(range(len(rows)), ["full" if row == "dgnet-paper" else row[-1] for row in rows])
+            axis.set_xticks(range(len(rows)), ["full" if row in FAMILIES else row[-1] for row in rows])
             best = shelf.value(name, "classical_lumped", s, "rne_from_offset")
             if best is not None:
                 axis.axhline(best.mean, color=colour("classical_lumped"), ls="--", lw=1, zorder=4)

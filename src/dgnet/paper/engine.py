@@ -30,9 +30,9 @@ from dgnet.bench.timing import hardware
 from dgnet.data import Dataset
 from dgnet.errors import InputError, NoRoom
 from dgnet.files import Lock, discard, holder, read_json, strict, unfinished, unwritable, write_json, writing
-from dgnet.models.registry import parameter_count
+from dgnet.models.registry import DGNETS, parameter_count
 from dgnet.paper import archive
-from dgnet.paper.cell import CLOCKED, Cell, method
+from dgnet.paper.cell import CLOCKED, Cell, current_methods, method
 from dgnet.progress import Report
 from dgnet.scenarios.generate import file_stem, generate, provenance
 from dgnet.scenarios.scenario import Scenario
@@ -255,7 +255,7 @@ def recipe(cell: Cell, scenario: Scenario, path: Path) -> tuple[Any, Any, int]:
     how = method(cell.method)
     with Dataset(path) as dataset:
         facts = Facts.of(dataset, cell.trajectories or None)
-    if how.model == "dgnet":
+    if how.model in DGNETS:
         found = plan_training(scenario, facts, Wishes(how.recipe, cell.unknown_reaction))[1]
     else:
         found = baseline_recipe(how.model, scenario, facts)
@@ -350,8 +350,8 @@ def load(folders: Sequence[Path]) -> dict[str, dict[str, Any]]:
 def _loose(folder: Path) -> Iterable[tuple[Path, dict[str, Any]]]:
     """The cells of a study that is being worked on, each in a folder of its own."""
     for path in sorted(folder.glob("cells/*/cell.json")):
-        record = current_names(read_json(path, {"tag": str}))
-        if path.parent.name != record["tag"]:
+        record = current_methods(current_names(read_json(path, {"tag": str})))
+        if path.parent.name != record.get("stored_as", record["tag"]):
             raise InputError(f"{path}: '{record['tag']}' is not the name of a cell in this folder")
         yield path, {**record, "folder": path.parent}
 

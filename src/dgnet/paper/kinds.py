@@ -57,7 +57,10 @@ def long(cell: Cell, options: Options) -> dict[str, Any]:
     sample = s.sample([draw for draw in s.draws() if draw.split == "test"][:1])
     x = torch.tensor(s.mesh.points, dtype=torch.float64)
     start = sample.initial(x) if callable(sample.initial) else sample.initial
-    source = None if sample.source is None else torch.from_numpy(source_rows(s, sample.source, 1)[1]).to(device)
+    source = None
+    if sample.source is not None:
+        samples, averages = (torch.from_numpy(rows).to(device) for rows in source_rows(s, sample.source, 1))
+        source = averages if opened.model.rule == "average" else 0.5 * (samples[:, :-1] + samples[:, 1:])
     flow = flow_record(s, options.data, device, options.report)
     problem = base_problem(s, device)
     if flow is not None:
@@ -93,10 +96,10 @@ def operator(cell: Cell, options: Options) -> dict[str, Any]:
     scenario, folder = opened.scenario, cell.folder(options.out)
     with Dataset(path) as dataset:
         check_fits(dataset, scenario)
-        corpus = dataset.batch(dataset.of("test")[:1], dtype=torch.float64)
+        corpus = dataset.batch(dataset.of("test")[:1], dtype=torch.float64, ends=opened.model.rule == "trapezoid")
     begin = time.perf_counter()
     problem = corpus.problem(base_problem(scenario, "cpu"))
-    found = analyse.study(opened.model, problem, corpus.state, corpus.source_average)
+    found = analyse.study(opened.model, problem, corpus.state, corpus.under(opened.model.rule).source_average)
     operators.draw_spectra(folder / "spectrum.png", found.fields)
     operators.draw_matrices(folder / "matrices.png", found.fields[0])
     acted = action(found, scenario, corpus)

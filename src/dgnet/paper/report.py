@@ -13,7 +13,7 @@ from typing import Any
 from dgnet.files import write_text
 from dgnet.paper import archive, drawing
 from dgnet.paper.blocks import Block, Head, Lines, Picture, Slot, Table, Text, to_html, to_markdown
-from dgnet.paper.cell import METHODS, Cell
+from dgnet.paper.cell import FAMILIES, METHODS, Cell, is_variant
 from dgnet.paper.engine import expand
 from dgnet.paper.published import INFERENCE, ROBUSTNESS, THROUGHPUT
 from dgnet.paper.results import CLASSICAL, Record, Setting, Shelf, Value, number, training
@@ -87,7 +87,7 @@ class _Maker:
             blocks.append(Text("The paper has no figures for this size."))
         present = self.shelf.scenarios(s)
         rows = list(dict.fromkeys([*CLASSICAL, *(m for name in present for m, u in self.shelf.methods(name, s)
-                                                 if not u and "-paper-" not in m)]))
+                                                 if not u and not is_variant(m))]))
         blocks += self.picture(lambda p: drawing.overview(p, self.shelf, s, present, rows), f"overview-{s.size}-{s.truth}",
                                "RNE of every model that was run." + (" Rings: the paper's figures." if s.size == "paper" else ""))
         for name in ACCURACY:
@@ -108,7 +108,7 @@ class _Maker:
         if target.name != "table-recent":  # models beyond the paper's columns, where they were run
             known = {m for t in TARGETS.values() for m in t.methods}
             for name in target.scenarios:
-                columns += [(m, u) for m, u in shelf.methods(name, s) if (m, u) not in columns and (u or m not in known)]
+                columns += [(m, u) for m, u in shelf.methods(name, s) if (m, u) not in columns and (u or m not in known) and not is_variant(m)]
         blocks: list[Block] = [Head(f"{target.title} ({target.where})", 3)]
         for key, title in (("rne", "RNE"), ("mse", "MSE")):
             lines = []
@@ -129,24 +129,28 @@ class _Maker:
 
     def ablation(self, s: Setting) -> list[Block]:
         target = TARGETS["ablation"]
-        letters = [m for m in target.methods if m != "dgnet-paper"]
-        if not any(self.shelf.value(name, row, s) for name in target.scenarios for row in letters):
+        blocks = [block for family in FAMILIES for block in self.variants(family, s)]
+        return blocks and [Head(f"{target.title} ({target.where})", 3), *blocks, *self.missing(target, s)]
+
+    def variants(self, family: str, s: Setting) -> list[Block]:
+        """The ablation of one model."""
+        target, methods = TARGETS["ablation"], (*(f"{family}-{letter}" for letter in "ABCD"), family)
+        if not any(self.shelf.value(name, row, s) for name in target.scenarios for row in methods[:-1]):
             return []
-        blocks: list[Block] = [Head(f"{target.title} ({target.where})", 3)]
+        blocks: list[Block] = [Text(f"Of {FAMILIES[family]}.")]
         lines: list[list[Slot | str]] = []
         for name in target.scenarios:
-            values = {row: self.shelf.value(name, row, s, "rne_from_offset") for row in (*target.methods, "classical_lumped")}
+            values = {row: self.shelf.value(name, row, s, "rne_from_offset") for row in (*methods, "classical_lumped")}
             best = min((v.mean for v in values.values() if v is not None), default=math.inf)
             lines.append([name, *(self.slot(v, best) for v in values.values())])
-        heads = [METHODS[m].title if m != "dgnet-paper" else "full" for m in target.methods]
+        heads = [METHODS[m].title if m != family else "full" for m in methods]
         blocks.append(Table(["RNE from offset", *heads, drawing.label("classical_lumped")], lines))
         for name in target.scenarios:
-            sentence = _verdict(name, {m: self.shelf.value(name, m, s, "rne_from_offset") for m in target.methods})
+            sentence = _verdict(name, {m: self.shelf.value(name, m, s, "rne_from_offset") for m in methods})
             blocks += [Text(sentence)] if sentence else []
-        blocks += self.picture(lambda p: drawing.ablation(p, self.shelf, s, target.scenarios, target.methods),
-                               f"ablation-{s.size}-{s.truth}", "The paper's preset without one of its parts; dashed: the classical "
-                               "solver it is built on (lumped mass).")
-        return blocks + self.missing(target, s)
+        return blocks + self.picture(lambda p: drawing.ablation(p, self.shelf, s, target.scenarios, methods),
+                                     f"ablation-{s.size}-{s.truth}", "The model without one of its parts; dashed: the classical "
+                                     "solver with a lumped mass.")
 
     def robustness(self, s: Setting) -> list[Block]:
         target = TARGETS["table-robustness"]
@@ -317,13 +321,13 @@ class _Maker:
             paper = THROUGHPUT.get(cell.scenario) if cell.size == "paper" else None
             steps = record["about"]["steps"]
             for r in record["result"]["rows"]:
-                key = "dgnet" if r["model"] == "dgnet_paper" else r["model"]
+                key = "dgnet" if r["model"] in ("dgnet-paper", "dgnet_paper") else r["model"]
                 beside = ""
-                if cell.size == "paper" and r["model"] == "dgnet_paper" and paper:
+                if cell.size == "paper" and r["model"] in ("dgnet-paper", "dgnet_paper") and paper:
                     beside = f"paper {paper[2]:.3g}"
                 elif cell.size == "paper" and key in INFERENCE.get(cell.scenario, {}) and r["model"] != "dgnet":
                     beside = f"paper {1e3 * INFERENCE[cell.scenario][key] / steps:.3g}"
-                title = drawing.label("dgnet-paper" if r["model"] == "dgnet_paper" else r["model"])
+                title = drawing.label("dgnet-bounded" if r["model"] == "dgnet_paper" else r["model"])  # as older cells call it
                 if "not_run" in r:
                     lines.append([title, Slot(f"not run: {r['not_run']}", faint=True), *[""] * 5])
                     continue
@@ -458,14 +462,15 @@ def _verdict(name: str, values: dict[str, Value | None]) -> str:
     if len(run) < 2:
         return ""
     order = sorted(run, key=lambda m: run[m])
-    words = ", ".join(f"{'full' if m == 'dgnet-paper' else m[-1]} ({values[m].text()})" for m in order)  # type: ignore[union-attr]
+    words = ", ".join(f"{'full' if m in FAMILIES else m[-1]} ({values[m].text()})" for m in order)  # type: ignore[union-attr]
     text = f"{name}, from best to worst: {words}."
-    if "dgnet-paper-D" in run and len(run) == len(values):
-        worst = "confirmed" if order[-1] == "dgnet-paper-D" else "refuted"
-        prior = "confirmed" if run["dgnet-paper-A"] > run["dgnet-paper-B"] else "refuted"
+    if len(run) == len(values):
+        by_letter = {m[-1]: v for m, v in run.items() if m not in FAMILIES}
+        worst = "confirmed" if order[-1].endswith("-D") else "refuted"
+        prior = "confirmed" if by_letter["A"] > by_letter["B"] else "refuted"
         text += (f" That removing Green hurts most is {worst}; that removing L_physics hurts more than removing L_neural is "
                  f"{prior}.")
-    elif len(run) < len(values):
+    else:
         text += " The order is not judged, since not all variants were run."
     return text
 

@@ -141,7 +141,7 @@ def sample(record: Record | None) -> dict[str, np.ndarray]:
     if not path.exists():
         return {}
     with np.load(path, allow_pickle=False) as arrays:
-        return {name: arrays[name] for name in arrays.files}
+        return archive.renamed(record, {name: arrays[name] for name in arrays.files})
 
 
 def truth_of(cell: Cell) -> Cell:

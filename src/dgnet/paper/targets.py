@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from dgnet.errors import InputError
 from dgnet.files import did_you_mean
+from dgnet.models.registry import DGNETS
 from dgnet.paper.cell import CLOCKED, METHODS, SQUARES, Cell, method
 from dgnet.scenarios import get, names
 
@@ -130,7 +131,7 @@ def _cells(target: Target, choice: Choice, seed: int, alone: bool) -> list[Cell]
         base = Cell("classical", scenario, choice.size, choice.truth, few=choice.few)
         out.append(base)
         for name in methods_of(target, choice):
-            unknown = choice.unknown_reaction and method(name).model == "dgnet"  # baselines are never told
+            unknown = choice.unknown_reaction and method(name).model in DGNETS  # baselines are never told
             own = replace(base, kind=target.kind, method=name, seed=seed, trajectories=choice.trajectories,
                           unknown_reaction=unknown, factor=choice.factor)
             out += _variants(target, own)

@@ -9,5 +9,5 @@ from dgnet.problems.sources import FunctionSource, Rule, Source, panels_for, ste
 from dgnet.problems.spot_table import SpotTable
 
 __all__ = ["CONSISTENT", "DOUBLE", "LUMPED", "PDE", "SINGLE", "WORKING", "Condition", "Dirichlet", "Discretisation",
-           "FunctionSource", "HeldFlow", "Neumann", "Periodic", "PhaseChange", "Robin", "Rule", "Source", "SpotTable", "given_velocity",
-           "panels_for", "step_average"]
+           "FunctionSource", "HeldFlow", "Neumann", "Periodic", "PhaseChange", "Robin", "Rule", "Source", "SpotTable",
+           "given_velocity", "panels_for", "step_average"]

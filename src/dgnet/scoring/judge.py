@@ -205,10 +205,11 @@ def judge_file(models: Mapping[str, Model], case: Case, path: Path, device: str 
             raise InputError(f"{path} has no {split} trajectory")
         result = Judged(case.pde.fields, case.dt, dataset.steps)
         one = (dataset.steps + 1) * case.mesh.n_nodes * (len(case.pde.fields) + (case.mesh.dim / 4 if case.given_flow else 0))
+        ends = any(model.rule == "trapezoid" for model in models.values())
         finer = any(len(model.points(base)) > case.mesh.n_nodes for model in models.values())
 
         def read(rows: Sequence[int]) -> Corpus:
-            return replace(dataset.batch(rows, device=device),
+            return replace(dataset.batch(rows, device=device, ends=ends),
                            middles=Redrawn.of(case, dataset, rows, device) if finer else None)
 
         pieces: Iterable[Corpus]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
-from dgnet.models.registry import changed, configure
+from dgnet.models.registry import DGNETS, changed, configure
 from dgnet.problems.case import OWN
 from dgnet.projects import TRUTH, Project
 from dgnet.training.checkpoints import Progress
@@ -41,8 +42,8 @@ def train_project(project: Project, folder: Path | str, *, model: str = "dgnet",
         >>> progress.best <= progress.history[0]["validation"]  # the untrained model is a candidate, too
         True
     """
-    wishes = Wishes.of(project)
-    config = None if model == "dgnet" else changed(model, project.model, configure(model), wishes.where)
+    wishes = replace(Wishes.of(project), recipe="paper" if model == "dgnet-paper" else "staged")
+    config = None if model in DGNETS else changed(model, project.model, configure(model), wishes.where)
     return train(project.case, TRUTH, project.data, Path(folder), model=model, recipe=OWN, seed=seed, device=device,
                  budget=60 * (project.training.minutes if minutes is None else minutes), trajectories=trajectories,
                  config=config, wishes=wishes, project=project, report=report)

@@ -32,7 +32,7 @@ from dgnet.data.fits import check_fits
 from dgnet.errors import InputError
 from dgnet.files import did_you_mean, discard, locked, read_toml, unfinished, unwritable, write_text, writing
 from dgnet.models.dgnet import DGNetConfig
-from dgnet.models.registry import configure, entry
+from dgnet.models.registry import DGNETS, configure, entry
 from dgnet.models.timeloop import few_threads
 from dgnet.problems.case import OWN, Case, base_problem
 from dgnet.projects import Project, carried, carry, described
@@ -208,7 +208,7 @@ def check_choice(model: str, amp: bool = False, unknown_reaction: bool = False) 
     if model in ("classical", "classical-p2"):
         raise InputError("the classical solver has nothing to train; it stands beside every evaluation")
     for asked, option in ((amp, "--amp (mixed precision)"), (unknown_reaction, "--unknown-reaction")):
-        if asked and model != "dgnet":
+        if asked and model not in DGNETS:
             raise InputError(f"{option} is an option of dgnet, not of {model}")
 
 
@@ -224,25 +224,27 @@ def train(case: Case, truth: str, data: Path, folder: Path, *, model: str = "dgn
     """
     check_choice(model, amp)
     folder.mkdir(parents=True, exist_ok=True)
+    recipe = "paper" if model == "dgnet-paper" and recipe == "staged" else recipe
     wishes = wishes or Wishes(recipe, unknown_reaction)
     own = project is not None and project.file is not None
     code = None if project is None else project.code
     settings = Settings(case.name, case.size, truth, DATA if portable else _from(data, folder), model,
-                        recipe if model == "dgnet" else model, seed, trajectories or 0, wishes.unknown_reaction,
+                        recipe if model in DGNETS else model, seed, trajectories or 0, wishes.unknown_reaction,
                         PROBLEM if own else "")
     path = folder / "run.toml"
     with Dataset(data) as dataset:
         check_fits(dataset, case, truth)
         facts = Facts.of(dataset, trajectories)
         if config is None:
-            config = configuration(case, facts, wishes) if model == "dgnet" else configure(model)
+            config = configuration(case, facts, wishes) if model in DGNETS else configure(model)
         if plan is None:
-            plan = recipe_for(case, facts, wishes, config) if model == "dgnet" else baseline_recipe(model, case, facts)
+            plan = recipe_for(case, facts, wishes, config) if model in DGNETS else baseline_recipe(model, case, facts)
         plan, config = plan.scaled(factor), replace(config, amp=True) if amp else config
         tables = {"run": settings, "model": config, "trained_on": trained_on(case, code, dataset, trajectories)}
         _check_same(path, tables)
         numbers, held = split(dataset, plan, seed, trajectories)
-        training, validation = (dataset.batch(rows, device=device) for rows in (numbers, held))
+        ends = isinstance(config, DGNetConfig) and config.rule == "trapezoid"
+        training, validation = (dataset.batch(rows, device=device, ends=ends) for rows in (numbers, held))
     writes = join_processes(device)
     with locked(path) if writes else nullcontext():  # one process trains in a folder; the next finds what it has done
         if writes:

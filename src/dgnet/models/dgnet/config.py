@@ -84,7 +84,7 @@ class DGNetConfig:
                 raise InputError(f"unknown {what} '{value}' (known: {', '.join(known)})")
         check_scheme(self.consistent, self.advection_form)
         if self.plain and (self.structured or self.free or self.regions or not self.network):
-            raise InputError("the paper's scheme has a decoder \"edge\" or \"none\" and a network, neither free numbers nor regions")
+            raise InputError("the paper's scheme goes with decoder = \"edge\" or \"none\" and a network, not with free numbers or regions")
         if self.regions and not {"diffusion", "decay"} & set(self.calibrate):
             raise InputError("regions = true needs diffusion or decay among the calibrated coefficients")
         if self.early_steps and (self.early_steps < 2 or not (self.structured and self.learn_mass and self.green)):

@@ -9,8 +9,8 @@
     u+ <- u+ + residual network                      (Section 3.5)    parts.paper.PlainResidual
     variants A-D of the ablation                     (Section 4.3)    config.variants
 
-With `PAPER` (scheme "paper", `parts.paper`) this is the paper's text; docs/paper.md has it element by element. Two more models share
-the method:
+With `PAPER` (scheme "paper", `parts.paper`) this is the paper's text; docs/paper.md has it element by element. Two more models
+share the method:
 
 - ours (scheme "elements", decoder "structured"): finite elements with mass M and stiffness K, so that L = -M^-1 K and the update is
   (M + dt/2 K) u+ = (M - dt/2 K) u + dt P f, f the average of the source over the step. What may be learned is M, K and P, with a
@@ -95,13 +95,18 @@ class DGNet(Learner[PreparedDGNet]):
     # ------------------------------------------------------------------ the paper
 
     def L_physics(self, problem: Discretisation, graph: MeshGraph, early: bool = False) -> Build:
-        """The classical operators of the problem; nothing of them in variant A."""
-        return Build(problem, graph, self.scales, self.config.physics, early)
+        """The classical operators of the problem, or the paper's; nothing of them in variant A."""
+        build = Build(problem, graph, self.scales, self.config.physics, early)
+        for part in self.parts:
+            if part.is_physics:
+                part.contribute(build)
+        return build
 
     def L_neural(self, build: Build) -> None:
         """Every learned part adds to the operators under construction."""
         for part in self.parts:
-            part.contribute(build)
+            if not part.is_physics:
+                part.contribute(build)
 
     def hybrid_operator(self, problem: Discretisation, graph: MeshGraph, early: bool = False) -> tuple[Operators, Build]:
         """L = L_physics + L_neural (Eq. 8), as M, K, P and the reaction; `early`: that of the early steps."""

@@ -34,6 +34,8 @@ class ControlVolumes(Part):
     nothing, give equal shares to their corners: few of them contain their circumcentre.
     """
 
+    is_physics = True
+
     def contribute(self, build: Build) -> None:
         p, pattern = build.problem, build.problem.geometry.pattern
         kind = "mixed" if p.mesh.dim == 2 else "barycentric"

@@ -20,6 +20,7 @@ class Part(nn.Module):
     """
 
     acts_in_step: ClassVar[bool] = False  # the weights act in every step, not only through the operators
+    is_physics: ClassVar[bool] = False  # it belongs to L_physics and has no weights
 
     def fit_statistics(self, state: Tensor, scales: Scales) -> None:
         """Take statistics of the training states [B, T+1, N, F] that go beyond `scales`, which are set."""
