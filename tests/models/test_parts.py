@@ -141,7 +141,7 @@ def test_the_papers_edge_decoder_and_residual_network(size: float) -> None:
     assert bool((beside.abs().sum(1) <= config.edge_limit * scale[0, 0] * (1 + 1e-9)).all())
     u = torch.randn(2, p.mesh.n_nodes, 1, dtype=torch.float64)
     with torch.no_grad():
-        assert float((build.corrections[0](u, None, 0.0) - u).abs().max()) <= p.dt * 2.0 * (1 + 1e-12)
+        assert float((build.corrections[0](u, u, None, 0.0) - u).abs().max()) <= p.dt * 2.0 * (1 + 1e-12)
 
 
 def dense_values(p: Discretisation) -> Tensor:

@@ -90,8 +90,8 @@ class Corpus:
         if rule == "average" or self.source_average is None:
             return self
         if self.ends is None:
-            raise InputError("the paper's scheme takes a source at both ends of each step, but these trajectories hold its averages "
-                             "over the steps only")
+            raise InputError("the paper's scheme takes a source at both ends of each step, but these trajectories hold its "
+                             "averages over the steps only")
         return replace(self, source_average=self.ends, ends=None)
 
     @property

@@ -301,8 +301,8 @@ def study(model: DGNet, problem: Discretisation, truth_states: Tensor | None = N
           t: float = 0.0, steps: int = 40, dense: int | None = None) -> Study:
     """Operators at time `t` (first trajectory, where flows differ), and consistency on true states [B, T+1, N, F].
 
-    `source` [B, T, N, F] is that of the steps, by the model's `rule`, which goes with the states, whose first time is `t`. At most `steps` steps of them
-    are used, evenly spread. `dense` overrides the size up to which all eigenvalues are computed.
+    `source` [B, T, N, F] is that of the steps, by the model's `rule`; it goes with the states, whose first time is `t`. At most
+    `steps` steps of them are used, evenly spread. `dense` overrides the size up to which all eigenvalues are computed.
     """
     p = model.own_form(doubled(problem))
     twin = copy.deepcopy(model).to("cpu", torch.float64).eval()

@@ -91,9 +91,9 @@ class MeshGraph:
         pairs = index(np.arange(2 * E).reshape(2, E).T)
         if plain:
             step = mesh.points[frm] - mesh.points[to]
-            node = put(np.column_stack([mesh.points, mesh.on_boundary.astype(float)]))
-            edge = put(np.column_stack([step, np.linalg.norm(step, axis=1)]))
-            return cls(node, node, edge, index(to), index(frm), pairs, geometry.cells)
+            place = put(np.column_stack([mesh.points, mesh.on_boundary.astype(float)]))
+            lengths = np.linalg.norm(step, axis=1)
+            return cls(place, place, put(np.column_stack([step, lengths])), index(to), index(frm), pairs, geometry.cells)
         low, high = mesh.points.min(0), mesh.points.max(0)
         volume = mesh.dual_volumes()
         local = volume ** (1 / mesh.dim)

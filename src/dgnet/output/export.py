@@ -290,8 +290,8 @@ def export(run: Run, out: Path, batch: int | None = None) -> Exported:
         raise InputError(f"the batch must be positive, got {batch}")
     case, model = run.case, run.model
     if isinstance(model, DGNet) and model.config.plain:
-        raise InputError(f"{run.settings.model} cannot be exported: its scheme takes a source at both ends of a step, and its networks "
-                         "are not those that a program is written for")
+        raise InputError(f"{run.settings.model} cannot be exported: its scheme takes a source at both ends of a step, and its "
+                         "networks are not those that a program is written for")
     problem = base_problem(case, "cpu")
     if problem.time_dependent or problem.data_changes:
         what = "its flow" if case.given_flow else "a coefficient or boundary value"

@@ -85,7 +85,7 @@ def current_methods(record: Record) -> Record:
     method = record.get("cell", {}).get("method", "") if isinstance(record.get("cell"), dict) else ""
     if not str(method).startswith(old) or "scheme" in record.get("config", {"scheme": ""}):
         return record
-    named = {key: {k.replace(old, now): v for k, v in record[key].items()} for key in ("scores", "curves") if key in record}
+    named: Record = {key: {k.replace(old, now): v for k, v in record[key].items()} for key in ("scores", "curves") if key in record}
     cell = {**record["cell"], "method": method.replace(old, now)}
     return {**record, **named, "cell": cell, "tag": record["tag"].replace(old, now), "stored_as": record["tag"]}
 

@@ -23,11 +23,12 @@ from dgnet.paper.results import CLASSICAL, Record, Setting, Shelf, sample
 from dgnet.paper.targets import COUNTS, TARGETS
 from dgnet.scenarios import get
 
-COLOURS = {"dgnet": "#d1495b", "dgnet-paper": "#e8862e", "dgnet-bounded": "#e9b44c", "classical_consistent": "#1f6f8b", "classical_lumped": "#8a9ba8",
+COLOURS = {"dgnet": "#d1495b", "dgnet-paper": "#e8862e", "dgnet-bounded": "#e9b44c",
+           "classical_consistent": "#1f6f8b", "classical_lumped": "#8a9ba8",
            "deeponet": "#6a4c93", "mgn": "#2a9d5c", "mp-pde": "#8ab17d", "beno": "#b08968", "phympgn": "#457b9d",
            "transolver": "#c77dff", "amg": "#7f5539", "singer": "#577590"}
-SHORT = {"dgnet": "DGNet, ours", "dgnet-paper": "DGNet, paper's", "dgnet-bounded": "DGNet, paper's, bounded", "classical_consistent": "classical, consistent",
-         "classical_lumped": "classical, lumped"}
+SHORT = {"dgnet": "DGNet, ours", "dgnet-paper": "DGNet, paper's", "dgnet-bounded": "DGNet, paper's, bounded",
+         "classical_consistent": "classical, consistent", "classical_lumped": "classical, lumped"}
 
 
 def label(row: str) -> str:

@@ -108,7 +108,8 @@ class _Maker:
         if target.name != "table-recent":  # models beyond the paper's columns, where they were run
             known = {m for t in TARGETS.values() for m in t.methods}
             for name in target.scenarios:
-                columns += [(m, u) for m, u in shelf.methods(name, s) if (m, u) not in columns and (u or m not in known) and not is_variant(m)]
+                columns += [(m, u) for m, u in shelf.methods(name, s)
+                            if (m, u) not in columns and (u or m not in known) and not is_variant(m)]
         blocks: list[Block] = [Head(f"{target.title} ({target.where})", 3)]
         for key, title in (("rne", "RNE"), ("mse", "MSE")):
             lines = []

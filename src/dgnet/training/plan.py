@@ -77,7 +77,8 @@ def configuration(case: Case, facts: Facts, wishes: Wishes) -> DGNetConfig:
         config = replace(config, reaction="learned", odd_reaction=own.odd_reaction, reaction_table=INTERVALS if table else 0)
     if wishes.calibrate:  # a diffusivity is either calibrated or corrected
         config = replace(config, calibrate=wishes.calibrate, learn_diffusion="diffusion" not in wishes.calibrate)
-    found: DGNetConfig = changed("dgnet-paper" if config.plain else "dgnet", wishes.model, replace(config, regions=wishes.per_region), wishes.where)
+    name = "dgnet-paper" if config.plain else "dgnet"
+    found: DGNetConfig = changed(name, wishes.model, replace(config, regions=wishes.per_region), wishes.where)
     return found
 
 

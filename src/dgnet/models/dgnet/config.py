@@ -20,8 +20,8 @@ _LARGEST = 8192  # width or depth of a network
 class DGNetConfig:
     """What a DGNet learns: every part by name; each can be switched off.
 
-    - `scheme`: elements (finite elements, the source averaged over the step) or paper: control volumes, Green-Gauss, the source at both
-      ends of a step, plain networks, all of it as the paper's text has it (`PAPER`)
+    - `scheme`: elements (finite elements, the source averaged over the step) or paper: control volumes, Green-Gauss, the source at
+      both ends of a step, plain networks, all of it as the paper's text has it (`PAPER`)
     - `decoder`: structured (ours: no weights can make energy), edge (numbers of edges, the paper's) or none
     - `network`: a network of the mesh's geometry feeds the decoder
     - `free`: plus one free number per edge and cell, for one fixed mesh
@@ -84,7 +84,8 @@ class DGNetConfig:
                 raise InputError(f"unknown {what} '{value}' (known: {', '.join(known)})")
         check_scheme(self.consistent, self.advection_form)
         if self.plain and (self.structured or self.free or self.regions or not self.network):
-            raise InputError("the paper's scheme goes with decoder = \"edge\" or \"none\" and a network, not with free numbers or regions")
+            raise InputError("the paper's scheme goes with decoder = \"edge\" or \"none\" and a network, not with free numbers or "
+                             "regions")
         if self.regions and not {"diffusion", "decay"} & set(self.calibrate):
             raise InputError("regions = true needs diffusion or decay among the calibrated coefficients")
         if self.early_steps and (self.early_steps < 2 or not (self.structured and self.learn_mass and self.green)):
