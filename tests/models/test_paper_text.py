@@ -386,7 +386,7 @@ def test_it_trains_on_the_source_at_both_ends_and_is_judged_on_it() -> None:
     p, data = driven()
     torch.manual_seed(0)
     m = DGNet(SMALL, p).double()
-    recipe = Recipe("paper", (Stage(40, 4, 4, 1e-2, loss="ends", noise=0.01, pushforward=1),), validate_every=20)
+    recipe = Recipe("paper", (Stage(40, 4, 4, 1e-2, loss="ends", noise=0.01, pushforward=1),), validations=2)
     progress = fit(m, p, data, data, recipe)
     assert progress.best < 0.9 * progress.history[0]["validation"]
     with torch.no_grad():
