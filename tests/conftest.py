@@ -1,3 +1,4 @@
+import gc
 import os
 import tempfile
 
@@ -9,6 +10,12 @@ from dgnet.mesh import Mesh, box
 
 torch.set_num_threads(1)
 os.environ["DGNET_TRUSTED"] = f"{tempfile.mkdtemp()}/trusted-physics"  # tests leave the user's own record alone
+
+
+def pytest_collection_finish() -> None:
+    """What is alive now stays: collections, which dgnet also asks for between measurements, need not look at it each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(params=["triangles", "tetrahedra"])

@@ -19,6 +19,7 @@ import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
@@ -124,8 +125,7 @@ def files(folder: Path) -> dict[str, str]:
 
 def dgnet(folder: Path, command: str, seconds: float = SECONDS) -> Outcome:
     """`dgnet COMMAND` in a folder, in a process of its own; exit code None where it had to be ended."""
-    words = folder.parent / f"{folder.name}.out", folder.parent / f"{folder.name}.err"
-    process = start(_command, str(folder), shlex.split(command), str(words[0]), str(words[1]))
+    process = begin(folder, command)
     process.join(seconds)
     if process.exitcode is None:
         process.kill()
@@ -133,7 +133,17 @@ def dgnet(folder: Path, command: str, seconds: float = SECONDS) -> Outcome:
         code = None
     else:
         code = process.exitcode
-    return Outcome(folder, code, *(path.read_text(errors="replace") if path.exists() else "" for path in words))
+    return Outcome(folder, code, *(path.read_text(errors="replace") if path.exists() else "" for path in _words(folder)))
+
+
+def begin(folder: Path, command: str, name: str = "") -> BaseProcess:
+    """The same, not waited for. `name` tells its words from those of others in the folder."""
+    return start(_command, str(folder), shlex.split(command), *map(str, _words(folder, name)))
+
+
+def _words(folder: Path, name: str = "") -> tuple[Path, Path]:
+    """Files beside the folder that take stdout and stderr."""
+    return folder.parent / f"{folder.name}{name}.out", folder.parent / f"{folder.name}{name}.err"
 
 
 def _command(folder: str, arguments: list[str], out: str, err: str) -> None:
