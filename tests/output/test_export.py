@@ -223,14 +223,13 @@ def test_a_program_that_differs_is_not_written(tmp_path: Path, monkeypatch: pyte
 
 def test_steps_after_the_start_have_programs_of_their_own(data: Path, tmp_path: Path) -> None:
     folder = trained(data, tmp_path / "run", config=DGNetConfig(hidden=8, layers=1, learn_start=True, early_steps=2))
-    result = export(Run.open(folder), tmp_path / "there" / "step.pt2")
-    assert result.record["early_steps"] == 2 and set(result.extra) == {"start", "early", "switch"}
-    assert sorted(p.name for p in result.paths) == sorted(p.name for p in (tmp_path / "there").iterdir())
     run, problem = Run.open(folder), base_problem(get("laser-heat", "small"), "cpu")
     with torch.no_grad():
         for p in run.model.parameters():
             p.add_(0.1 * torch.randn_like(p))
-        result = export(replace(run, model=run.model), tmp_path / "other" / "step.pt2")
+        result = export(replace(run, model=run.model), tmp_path / "there" / "step.pt2")
+        assert result.record["early_steps"] == 2 and set(result.extra) == {"start", "early", "switch"}
+        assert sorted(p.name for p in result.paths) == sorted(p.name for p in (tmp_path / "there").iterdir())
         program = {key: torch.export.load(path).module() for key, path in {**result.extra, "step": result.program}.items()}
         state = run.model.prepare(problem, 2)
         u, f = module._probe(run.model, problem, 2)
