@@ -160,6 +160,23 @@ def bench_dfg(context: typer.Context, case: Annotated[str | None, typer.Option(h
         say(f"wrote {target}")
 
 
+@command("dgnet bench published", name="published", of=bench)
+def bench_published(full: Annotated[bool, typer.Option("--full", help="Also the benchmarks that take minutes.")] = False,
+                    target: Annotated[Path | None, typer.Option("--report", help="Page to write.", callback=file_to_write)] = None,
+                    json_path: Json = None) -> None:
+    """Compute benchmarks of others with the classical solver: published value, source, ours, ratio."""
+    from dgnet.bench import published
+
+    with reporting() as progress:
+        result = published.run(full, progress)
+    write_json(json_path, result)
+    text = published.markdown(result)
+    page(text)
+    if target is not None:
+        write_text(target, text)
+        say(f"wrote {target}")
+
+
 @command("dgnet bench report solver.json rollout.json --out solver.md", name="report", of=bench)
 def bench_report(results: Annotated[list[Path], typer.Argument(help="JSON files written by other `dgnet bench` commands.")],
                  out: Annotated[Path, typer.Option(help="Markdown file to write.")] = Path("docs/results/solver.md")) -> None:
