@@ -290,7 +290,7 @@ def markdown(result: dict[str, Any]) -> str:
         lines.append(f"| {r['name']} | {r['quantity']} | {r['published']:.4g} | {sources.index(r['source']) + 1} | {ours(r, 'P1')} "
                      f"| {ours(r, 'P2')} | {r['setting']} |")
     lines += ["", "Sources:", "", *(f"{k + 1}. {source}" for k, source in enumerate(sources)), "",
-              "The front from a step is published for t → ∞. The next term of that series decays as t^(−3/2): a few per cent "
-              "are left at these times. The circle's law holds for a layer that is thin against the radius. Our errors of PFHub 7a are L2 "
-              "norms of the finite-element functions, those of others sums over grid points."]
+              "The front from a step is published for t → ∞. The next term of that series decays as t^(−3/2): a few per cent are "
+              "left at these times. The circle's law holds for a layer that is thin against the radius. Our errors of PFHub 7a are "
+              "L2 norms of the finite-element functions, those of others sums over grid points."]
     return "\n".join(lines) + "\n"
