@@ -85,7 +85,7 @@ def _case(A: EdgeMatrix, M: EdgeMatrix, columns: tuple[int, ...], device: str, d
     if device == "cuda":
         yield from _rival_cupy(A, right, dim)
     for r in columns:
-        choice = choose(n, A.pattern.nnz, 1, r, device, A.values.dtype, count, APPLICATIONS, True)
+        choice = choose(A.pattern, 1, r, count, APPLICATIONS)
         yield {"backend": "auto", "columns": r, "choice": choice}
 
 
@@ -188,7 +188,7 @@ def changing(device: str = "cpu", every: int = 10, size: str = "2D 10k", stiff: 
     b = torch.randn(1, A.pattern.n, 1, generator=torch.Generator().manual_seed(0)).to(device)
     right = b[0].double().cpu().numpy()
     count = bounds_of(A, M, 1.0, symmetric=True).iterations(TOLERANCE[torch.float32])
-    choice = choose(A.pattern.n, A.pattern.nnz, 1, 1, device, torch.float32, count, every, True)
+    choice = choose(A.pattern, 1, 1, count, every)
 
     def ours():
         fresh = EdgeMatrix(A.pattern, A.values * 1.0)

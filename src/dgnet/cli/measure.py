@@ -53,6 +53,21 @@ def bench_rollout(device: Device = "cpu", mesh: str = "gear-plate", json_path: J
     _advise(json_path)
 
 
+@command("dgnet bench elements --size small", name="elements", of=bench)
+def bench_elements(scenario: Annotated[str, typer.Option(help="Any of `dgnet scenarios` without a flow.")] = "laser-heat",
+                   size: Size = "paper", trajectories: Annotated[int, typer.Option(help="Trajectories at once.", min=1)] = 1,
+                   data: Annotated[Path | None, typer.Option(help="Data set whose test trajectories give the errors.")] = None,
+                   steps: Annotated[int | None, typer.Option(help="Steps of a rollout.", min=10)] = None,
+                   device: Device = "cpu", json_path: Json = None) -> None:
+    """Measure linear beside quadratic elements: time of a step, ratios at equal mesh and equal nodes, and errors."""
+    from dgnet.bench import elements
+
+    result = elements.run(scenario, size, checked_device(device), trajectories, data, steps)
+    write_json(json_path, result)
+    page(elements.markdown(result))
+    _advise(json_path)
+
+
 @command("dgnet bench model --scenario laser-heat --size small", "dgnet bench model --run run", name="model", of=bench)
 def bench_model(context: typer.Context,
                 scenario: Annotated[str, typer.Option(help="Any of `dgnet scenarios`.")] = "laser-heat", size: Size = "paper",

@@ -5,23 +5,25 @@ Costs are microseconds on the machines of that page; what matters is their ratio
 
 from __future__ import annotations
 
-import torch
+from dgnet.operators import Pattern
 
 
-def choose(n: int, nnz: int, groups: int, columns: int, device: str, dtype: torch.dtype, iterations: int, solves: int,
-           symmetric: bool) -> str:
-    """Backend for `groups` matrices of n nodes, `columns` right-hand sides each and `solves` solves per matrix.
+def choose(pattern: Pattern, groups: int, columns: int, iterations: int, solves: int) -> str:
+    """Backend for `groups` matrices on a pattern, `columns` right-hand sides each and `solves` solves per matrix.
 
     `iterations` is the proven count of the fixed iteration (very large when there is no proof).
     """
-    if device == "cuda":
+    n, nnz = pattern.n, pattern.nnz
+    if pattern.device.type == "cuda":
         return _choose_cuda(n, nnz, groups, columns, iterations, solves)
-    spatial = nnz / n > 10  # tetrahedra have about 15 neighbours, triangles 7 with the diagonal
+    nodes = pattern.cell_slots.shape[-1]  # of a cell: 3 or 6 of a triangle, 4 or 10 of a tetrahedron
     # where the fixed count is too long, conjugate gradients take fewer but dearer steps: about as much work
     count = min(iterations, 1000)
     bounds = 250.0 + 0.01 * nnz * groups
     iterate = bounds + solves * (60.0 + count * _iteration_cost(n * groups, nnz * groups, columns))
-    factor, solve = _direct_cost(n, spatial, columns)
+    factor, solve = _direct_cost(n, nodes in (4, 10), columns)
+    if nodes in (6, 10):  # quadratic elements couple more nodes with each other, and fill grows along
+        factor, solve = 2.5 * factor, 1.6 * solve
     return "iterative" if iterate <= groups * (factor + solves * solve) else "lu"
 
 

@@ -106,7 +106,7 @@ class StepOperator:
 
     def __init__(self, M: EdgeMatrix, K: EdgeMatrix, dt: float, theta: float = 0.5,
                  fixed: Tensor | None = None, *, sums: Tensor | None = None, pivot: int = 0, backend: str = "auto",
-                 symmetric: bool, mass_low: float = 0.0,
+                 symmetric: bool, mass_low: float = 0.0, sharpen: bool = False,
                  rest: EdgeMatrix | Callable[[], EdgeMatrix | None] | None = None, tolerance: float | None = None,
                  solves: int = 1000, monitor: Monitor | None = None, bounds: Bounds | None = None, columns: int = 1) -> None:
         self.M, self.dt, self.theta = M, dt, theta
@@ -124,11 +124,11 @@ class StepOperator:
         self._mass_low = mass_low
         self._rest = rest
         self.bounds = bounds or replace(self.measure_bounds(), tight=not symmetric)
-        if bounds is None and not symmetric and self.bounds.high < math.inf and self.bounds.low < _POOR:
+        poor = sharpen or (not symmetric and self.bounds.low < _POOR)
+        if bounds is None and poor and self.bounds.high < math.inf:
             self.bounds = sharpened(self.bounds, self.A)
         self.backend = backend if backend != "auto" else choose(
-            self.A.pattern.n, self.A.pattern.nnz, self.groups[0] * self.groups[1], columns, self.A.values.device.type,
-            self.A.values.dtype, self.bounds.iterations(self.tolerance), solves, symmetric)
+            self.A.pattern, self.groups[0] * self.groups[1], columns, self.bounds.iterations(self.tolerance), solves)
         self.prepared: Prepared = prepare(self.flat, self.backend, self.bounds, symmetric, self.tolerance, self.monitor)
 
     def measure_bounds(self) -> Bounds:
@@ -194,12 +194,13 @@ class Operators:
     assemble: Callable[..., EdgeMatrix] | None = None
     plain: EdgeMatrix | None = None  # turns r(u) into a load, where a capacity makes it differ from the mass
     excess: Callable[[Tensor], Tensor] | None = None  # a rate of u that is taken away along with it: its load is that of the mass
+    sharpen: bool = False  # what is proven of the matrices from below is far from sharp: estimate it, and check every solve
 
     @classmethod
     def classical(cls, p: Discretisation) -> Operators:
         return cls(p.mass, p.source_mass, p.stiffness, p.advection, p.load, p.pde.reaction, p.mass_bounds[0],
                    p.pde.velocity is None, p.time_dependent, p.decay_sums, p.moving_sums,
-                   plain=None if p.capacity is None else p.source_mass)
+                   plain=None if p.capacity is None else p.source_mass, sharpen=p.degree == 2)
 
     def sums(self, t: float) -> Tensor | None:
         """K(t) 1 [b, f, n] without the rounding of the terms that do not contribute; None where it is zero."""
@@ -281,9 +282,9 @@ class GreenSolver:
         K = ops.stiffness(middle)
         bounds = self._bounds if ops.time_dependent and self._age % 50 else None
         step = StepOperator(ops.mass, K, dt, theta, p.fixed, sums=ops.sums(middle), pivot=p.pivot, backend=self.backend,
-                            symmetric=ops.symmetric, mass_low=ops.mass_low, rest=lambda: ops.rest(middle), tolerance=self.tolerance,
-                            solves=1 if ops.time_dependent else self.solves, monitor=self.monitor, bounds=bounds,
-                            columns=self.columns)
+                            symmetric=ops.symmetric, mass_low=ops.mass_low, sharpen=ops.sharpen, rest=lambda: ops.rest(middle),
+                            tolerance=self.tolerance, solves=1 if ops.time_dependent else self.solves, monitor=self.monitor,
+                            bounds=bounds, columns=self.columns)
         if ops.time_dependent:
             wide = step.bounds if self._bounds is None else step.bounds.union(self._bounds)
             self._bounds, self._age = replace(wide, tight=True), self._age + 1
@@ -309,7 +310,8 @@ class GreenSolver:
                 flow.spread([t + 0.5 * p.dt for t in times[first:first + chunk]])
                 K = ops.stiffness(0.0)
                 found = StepOperator(ops.mass, K, p.dt, self.theta, p.fixed, backend="iterative", symmetric=ops.symmetric,
-                                     mass_low=ops.mass_low, rest=ops.rest(0.0), tolerance=self.tolerance).bounds
+                                     mass_low=ops.mass_low, sharpen=ops.sharpen, rest=ops.rest(0.0),
+                                     tolerance=self.tolerance).bounds
                 worst = found if worst is None else worst.union(found)
         finally:
             flow.release()
