@@ -46,8 +46,8 @@ def reproduce(context: typer.Context,
                                                              "OUT/data.")] = None,
               scenarios: Annotated[list[str] | None, typer.Option(help="Only these scenarios (several: a,b,c).",
                                                                   callback=all_named)] = None,
-              models: Annotated[list[str] | None, typer.Option(help="Only these models (several: a,b,c); dgnet-paper is the "
-                                                               "paper's preset, mgn-published a model's own size.",
+              models: Annotated[list[str] | None, typer.Option(help="Only these models (several: a,b,c); dgnet-paper is "
+                                                               "the paper's, mgn-published a model's own size.",
                                                                callback=all_named)] = None,
               size: Size = "small", truth: Truth = "converged",
               seeds: Annotated[int, typer.Option(help="Seeds 0 .. K-1.", min=1)] = 1,
