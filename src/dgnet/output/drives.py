@@ -1,4 +1,5 @@
-"""What drives a rollout: step averages of a source by the block, from whatever data come from.
+"""What drives a rollout: sources of steps by the block, from whatever data come from: their averages, or by the rule of the
+paper's scheme the mean of both ends of each step.
 
 `opened` takes a table of moving spots (.csv), step averages or samples in a file (.npy, .npz, .h5, .pvd, .vtu, .xdmf), or
 `physics:NAME`, a function f(x, t) of the problem's physics.py.
@@ -16,7 +17,7 @@ import torch
 
 from dgnet.data import Dataset
 from dgnet.errors import InputError
-from dgnet.problems.sources import converged_average
+from dgnet.problems.sources import Rule, Source, converged_average, step_average
 from dgnet.problems.spot_table import SpotTable
 from dgnet.projects.importers import OwnSource, source_averages
 from dgnet.projects.readers import Frame
@@ -27,35 +28,45 @@ FUNCTION = "physics:"
 
 
 class Drive(Protocol):
-    """Step-averaged source by the block."""
+    """The source of steps by the block."""
 
     def rows(self, start: int, stop: int) -> Tensor:
-        """Averages of the steps start .. stop-1 as [1, n, N, F]."""
+        """Those of the steps start .. stop-1 as [1, n, N, F]."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class TableDrive:
-    """Averages of a table of spots at the nodes of a mesh."""
+    """A table of spots at the nodes of a mesh."""
 
     table: SpotTable
     x: Tensor  # [N, d], float64
     dt: float
+    rule: Rule = "average"
 
     def rows(self, start: int, stop: int) -> Tensor:
+        if self.rule == "trapezoid":
+            return both_ends(self.table, self.x, start, stop, self.dt)
         return self.table.average(self.x, start, stop, self.dt)
 
 
 @dataclass(frozen=True, eq=False)
 class FunctionDrive:
-    """Averages of a function of space and time."""
+    """A function of space and time."""
 
     source: OwnSource
     x: Tensor  # [N, d], float64, on the CPU
     dt: float
+    rule: Rule = "average"
 
     def rows(self, start: int, stop: int) -> Tensor:
+        if self.rule == "trapezoid":
+            return both_ends(self.source, self.x, start, stop, self.dt)
         return converged_average(self.source, self.x, self.dt * torch.arange(start, stop, dtype=torch.float64), self.dt)[0]
+
+
+def both_ends(source: Source, x: Tensor, start: int, stop: int, dt: float) -> Tensor:
+    return step_average(source, x, dt * torch.arange(start, stop, dtype=torch.float64), dt, rule="trapezoid")
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,11 +82,12 @@ class ArrayDrive:
 @dataclass(frozen=True, eq=False)
 class StoredDrive:
     """Averages of a trajectory on disk whose steps are `ratio` times as long: what a step takes of each stored one, so that the
-    integral over time stays what it is."""
+    integral over time stays what it is. By the rule of the trapezoid, the mean of both ends of each stored step."""
 
     data: Dataset
     number: int
     ratio: float = 1.0  # step of the rollout over step of the data
+    rule: Rule = "average"
 
     def rows(self, start: int, stop: int) -> Tensor:
         if self.ratio == 1.0:
@@ -89,9 +101,11 @@ class StoredDrive:
         return torch.tensordot(share.to(part.dtype), part, 1)[None]
 
     def _stored(self, start: int, stop: int) -> Tensor:
-        part = self.data.read(self.number, start, stop - start, only=("source_average",)).source_average
+        name = "source_average" if self.rule == "average" else "source"
+        found = self.data.read(self.number, start, stop - start, only=(name,))
+        part = found.source_average if self.rule == "average" else found.source
         assert part is not None
-        return torch.from_numpy(part)[None]
+        return torch.from_numpy(part if self.rule == "average" else 0.5 * (part[:-1] + part[1:]))[None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,14 +132,17 @@ def opened(source: str, run: Run, device: str) -> Opened:
         own = OwnSource(function, width, 0 if width == 1 else None)
         own(points, torch.zeros(1, dtype=torch.float64))  # says now what is wrong with it
         text = run.project.physics.text or b""
-        return Opened(FunctionDrive(own, points, s.dt), digest=hashlib.sha256(text + source.encode()).hexdigest())
+        return Opened(FunctionDrive(own, points, s.dt, run.model.rule), digest=hashlib.sha256(text + source.encode()).hexdigest())
     path = Path(source)
     if path.suffix.lower() == ".csv":
         if len(names) != 1:
             raise InputError(f"a table of spots drives one field, '{s.name}' has {len(names)}")
         table = SpotTable.read(path, s.mesh.dim)
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        return Opened(TableDrive(table, points.to(device), s.dt), None, len(table.names), digest, table.missed(s.mesh.points))
+        drive = TableDrive(table, points.to(device), s.dt, run.model.rule)
+        return Opened(drive, None, len(table.names), digest, table.missed(s.mesh.points))
     averages = source_averages(path, Frame(path.parent, s.mesh, names, s.offsets, s.dt, False)).astype(np.float32)
     still = "" if averages.any() else f"{path} holds a source that is zero everywhere"
+    if run.model.rule == "trapezoid":
+        still = still or f"{path} is used by its averages over the steps, not at both ends of them as the model was trained"
     return Opened(ArrayDrive(averages), len(averages), None, hashlib.sha256(averages.tobytes()).hexdigest(), still)

@@ -188,7 +188,7 @@ def roll_out(folder: Path, *, source: Path | str | None = None, trajectory: int 
             problem = problem.given(given_velocity(torch.from_numpy(rows)[None].to(u0), trained.dt))
         drive: Drive | None = None if given is None else given.drive
         if given is None and stored is not None and trajectory is not None and stored.has_source:
-            drive = StoredDrive(stored, trajectory, ratio)
+            drive = StoredDrive(stored, trajectory, ratio, run.model.rule)
         compared = stored if given is None and initial is None else None
         known = training_range(run)
         watch = Watch(case, compared, trajectory or 0, steps, None if known is None else Guard(known, part, case.dt), ratio)
