@@ -11,18 +11,22 @@ from dgnet.models import Classical, rollout
 from dgnet.models.gnn import MeshGraph, StateNet
 from dgnet.operators import Geometry
 from dgnet.scenarios import get
+from dgnet.scoring.judge import finer
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 STEPS = 20
 
 
 @pytest.mark.parametrize("scenario", ["laser-heat", "cylinder", "fitzhugh-nagumo"])
-@pytest.mark.parametrize("name", ["dgnet", "dgnet-paper", "dgnet-paper amp", "classical_consistent", "classical_lumped", "mgn"])
+@pytest.mark.parametrize("name", ["dgnet", "dgnet-paper", "dgnet-paper amp", "classical_consistent", "classical_lumped",
+                                  "classical_p2", "classical_refined", "mgn"])
 def test_captured_is_launched(scenario, name):
     case = Case.of(get(scenario, "small"), 2, STEPS, "cuda")
     data = case.corpus(8)
     if name in CLASSICAL:
         model = Classical(CLASSICAL[name])
+    elif name.startswith("classical"):
+        model = finer(0)[name]
     elif name == "mgn":
         model = fresh("mgn", None, case.fresh(), data, 0)
     else:
@@ -34,6 +38,24 @@ def test_captured_is_launched(scenario, name):
         captured = rollout(model, case.problem(), case.u0, case.source(STEPS), STEPS)
     change = (launched - launched[:, :1]).norm()
     assert float((captured - launched).norm() / change) < (2e-2 if name.endswith("amp") else 1e-3)
+
+
+@pytest.mark.parametrize("scenario", ["laser-heat", "cylinder", "laser-heat-3d"])
+def test_quadratic_elements_on_the_gpu_are_those_of_the_cpu(scenario):
+    """States, and gradients in start and source."""
+    results = []
+    for device in ("cpu", "cuda"):
+        case = Case.of(get(scenario, "small"), 2, STEPS, device)
+        source = case.source(4)
+        u0 = case.u0.clone().requires_grad_()
+        with torch.no_grad():
+            states = rollout(Classical(degree=2), case.problem(), case.u0, case.source(STEPS), STEPS)
+        end = rollout(Classical(degree=2), case.problem(), u0, source, 4)[:, -1]
+        (end - end.mean()).square().sum().backward()
+        assert u0.grad is not None
+        results.append(((states - states[:, :1]).cpu(), u0.grad.cpu()))
+    for a, b in zip(*results):
+        assert float((a - b).norm()) < 2e-3 * float(a.norm()) + 1e-12
 
 
 def test_message_passing_on_the_gpu_is_that_of_the_cpu():
