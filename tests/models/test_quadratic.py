@@ -255,3 +255,22 @@ def test_fitted_middles() -> None:
     assert float(Lift(mesh).weight.abs().sum(1).max()) < 3
     two = Lift(box((1, 1)))
     assert torch.equal(two(torch.tensor([[0.0], [1.0], [2.0], [4.0]]))[4:, 0].sort()[0], torch.tensor([0.5, 1.0, 2.0, 2.5, 3.0]))
+
+
+@pytest.mark.parametrize("degree", [1, 2])
+def test_a_skew_flow_is_assembled_on_the_device_alone(degree: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recorded step cannot wait for the host: after the first step nothing is copied from NumPy any more."""
+    mesh = box((3, 3))
+    rows = torch.randn(1, 4, mesh.n_nodes, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    p = dg.Problem(mesh, dg.PDE(diffusion=0.1, velocity=given_velocity(rows, 0.1)), [dg.Robin("left", 1.0, 0.3)], dt=0.1,
+                   advection_form="skew")
+    p = p.quadratic if degree == 2 else p
+    before = p.stiffness(0.05)
+
+    def copied(*arguments: object, **more: object) -> Tensor:
+        raise AssertionError("a copy from the host")
+
+    monkeypatch.setattr(torch, "tensor", copied)
+    after = p.stiffness(0.05)
+    p.moving_sums(0.15)
+    assert torch.equal(before.values, after.values)

@@ -119,6 +119,17 @@ class Geometry:
         return np.unique(self.facets(name))
 
     @cached_property
+    def skin(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Of all boundary facets: corners [F, d], outward normals [F, d], measures [F] and places of their matrices [F m m].
+
+        On the device: a flow that changes meets them in every step.
+        """
+        measure, normal = self.mesh.facet_geometry()
+        slots = self.pattern.facet_slots(self.dof[self.facets(ALL)])
+        corners = torch.tensor(self.mesh.boundary_facets, device=self.device)
+        return corners, torch.tensor(normal, device=self.device), torch.tensor(measure, device=self.device), slots
+
+    @cached_property
     def cells(self) -> Tensor:
         """Corner nodes (not degrees of freedom) of each cell [K, d+1]."""
         return torch.tensor(self.mesh.cells, device=self.device)
@@ -307,11 +318,9 @@ def _upwind(geometry: Geometry, at: Tensor) -> EdgeMatrix:
 
 def boundary_flux(geometry: Geometry, velocity: Tensor) -> EdgeMatrix:
     """integral over the boundary of (v . n) phi_i phi_j, v nodal [..., N, d]; with degree 1 v . n is averaged over each facet."""
-    mesh = geometry.mesh
-    _measure, normal = mesh.facet_geometry()
-    facets = torch.as_tensor(mesh.boundary_facets, device=geometry.device)
-    vn = torch.einsum("...fid,fd->...fi", velocity[..., facets, :], geometry.tensor(normal))
-    return facet_mass(geometry, geometry.facets(ALL), vn)
+    corners, normal, measure, slots = geometry.skin
+    vn = torch.einsum("...fid,fd->...fi", velocity[..., corners, :], normal.to(velocity.dtype))
+    return EdgeMatrix.from_facets(geometry.pattern, slots, _facet_local(geometry, measure, vn)).to(geometry.dtype)
 
 
 def facet_mass(geometry: Geometry, facets: np.ndarray, weight: Tensor | float = 1.0) -> EdgeMatrix:
@@ -320,13 +329,19 @@ def facet_mass(geometry: Geometry, facets: np.ndarray, weight: Tensor | float = 
     `facets` [F, m] are nodes, corners first. w is a number or given at the corners or all nodes of each facet [..., F, a]; with
     degree 1 it is averaged over each facet.
     """
-    local = _facet_local(geometry, facets, weight)
-    return EdgeMatrix.from_facets(geometry.pattern, geometry.dof[facets], local).to(geometry.dtype)
+    local = _facet_local(geometry, _measure(geometry, facets), weight)
+    slots = geometry.pattern.facet_slots(geometry.dof[facets])
+    return EdgeMatrix.from_facets(geometry.pattern, slots, local).to(geometry.dtype)
 
 
-def _facet_local(geometry: Geometry, facets: np.ndarray, weight: Tensor | float) -> Tensor:
-    d, kind = geometry.dim, element(geometry.dim - 1, geometry.degree)
-    measure = geometry.exact.tensor(facet_geometry(geometry.mesh.points, facets[:, :d])[0])
+def _measure(geometry: Geometry, facets: np.ndarray) -> Tensor:
+    """Lengths or areas of facets [F], double."""
+    return torch.tensor(facet_geometry(geometry.mesh.points, facets[:, :geometry.dim])[0], device=geometry.device)
+
+
+def _facet_local(geometry: Geometry, measure: Tensor, weight: Tensor | float) -> Tensor:
+    """Matrices [..., F, m, m] of facets with these measures, weighted as in `facet_mass`."""
+    kind = element(geometry.dim - 1, geometry.degree)
     if isinstance(weight, float) or geometry.degree == 1:
         mean = weight if isinstance(weight, float) else weight.mean(-1)
         return geometry.table(kind.mass) * (measure * mean)[..., None, None]
@@ -337,6 +352,6 @@ def _facet_local(geometry: Geometry, facets: np.ndarray, weight: Tensor | float)
 def facet_load(geometry: Geometry, facets: np.ndarray, nodal: Tensor, weight: Tensor | float = 1.0) -> Tensor:
     """integral over facets of w q phi_i for q given at the facets' nodes [F, m] (or a number), and w as in `facet_mass`: [n]."""
     q = torch.as_tensor(nodal, dtype=torch.float64, device=geometry.device).expand(*facets.shape)
-    load = torch.einsum("fij,fj->fi", _facet_local(geometry, facets, weight), q).to(geometry.dtype)
+    load = torch.einsum("fij,fj->fi", _facet_local(geometry, _measure(geometry, facets), weight), q).to(geometry.dtype)
     index = torch.as_tensor(geometry.dof[facets], device=geometry.device)
     return torch.zeros(geometry.n, dtype=geometry.dtype, device=geometry.device).index_add(0, index.ravel(), load.ravel())

@@ -75,6 +75,11 @@ class Pattern:
             raise InputError("an entry outside the one-ring pattern was asked for")
         return place
 
+    def facet_slots(self, facets: np.ndarray) -> Tensor:
+        """Where each entry of the matrices of facets goes [F m m], for facets [F, m] given in degrees of freedom."""
+        k = facets.shape[1]
+        return self.slots(np.repeat(facets, k, axis=1).ravel(), np.tile(facets, (1, k)).ravel())
+
     @cached_property
     def _keys(self) -> Tensor:
         return self.row.long() * self.n + self.col.long()
@@ -187,10 +192,8 @@ class EdgeMatrix:
         return cls(pattern, values.index_copy(-1, pattern.diagonal, entries))
 
     @classmethod
-    def from_facets(cls, pattern: Pattern, facets: np.ndarray, local: Tensor) -> EdgeMatrix:
-        """Assemble facet matrices [..., F, d, d] over facets [F, d] given in degrees of freedom."""
-        k = facets.shape[1]
-        slots = pattern.slots(np.repeat(facets, k, axis=1).ravel(), np.tile(facets, (1, k)).ravel())
+    def from_facets(cls, pattern: Pattern, slots: Tensor, local: Tensor) -> EdgeMatrix:
+        """Assemble facet matrices [..., F, m, m] at `Pattern.facet_slots` of the facets."""
         flat = local.flatten(-3)
         return cls(pattern, flat.new_zeros((*flat.shape[:-1], pattern.nnz)).index_add(-1, slots, flat))
 
