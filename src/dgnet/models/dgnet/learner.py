@@ -1,9 +1,10 @@
-"""What a DGNet holds: its parts and their weights, statistics of the training data, and what was learned about the physics."""
+"""What a DGNet holds: its parts and their weights, statistics of the training data, what was learned about the physics. And what
+it answers for a state that it has made ready."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Self, TypeVar
 
@@ -11,19 +12,22 @@ import torch
 from torch import nn
 
 from dgnet.errors import InputError
-from dgnet.models.base import LearnedModel, S
+from dgnet.green import GreenSolver
+from dgnet.models.base import LearnedModel
 from dgnet.models.dgnet.build import Rate, Scales
 from dgnet.models.dgnet.config import DGNetConfig
 from dgnet.models.dgnet.parts import Calibration, Part, Reaction, parts_of
 from dgnet.models.dgnet.parts.reaction import ReactionTable
+from dgnet.models.dgnet.parts.start import phase_of_step
+from dgnet.models.dgnet.prepared import PreparedDGNet
 from dgnet.models.gnn import MLP, StateNet
-from dgnet.problems import Discretisation
+from dgnet.problems import Discretisation, Rule
 
 Tensor = torch.Tensor
 P = TypeVar("P", bound=Part)
 
 
-class Learner(LearnedModel[S]):
+class Learner(LearnedModel[PreparedDGNet]):
     """Parts by a configuration, then `extra` ones. Their weights are the model's own, under their own names."""
 
     calibration: nn.ParameterDict
@@ -53,6 +57,48 @@ class Learner(LearnedModel[S]):
         for name, value in starts.items():
             self.register_buffer(name, value, persistent=name != "capacity")
         self.register_load_state_dict_pre_hook(_older)
+
+    # ------------------------------------------------------------------ answers for a state that was made ready
+
+    @property
+    def rule(self) -> Rule:
+        return self.config.rule
+
+    @property
+    def solves(self) -> bool:
+        return True
+
+    @property
+    def rival_mass(self) -> float:
+        return self.config.consistent
+
+    def begin(self, state: PreparedDGNet, u: Tensor) -> Tensor:
+        return u if state.start is None else u + state.start(u)
+
+    @property
+    def first_steps(self) -> int:
+        return self.config.early_steps + 1 if self.config.early_steps else 0
+
+    def phase(self, k: int) -> int:
+        return phase_of_step(k, self.config.early_steps)
+
+    def capturable(self, state: PreparedDGNet) -> bool:
+        return state.capturable
+
+    def freeze(self, state: PreparedDGNet, times: Sequence[float]) -> bool:
+        return state.freeze(times)
+
+    def finish(self, state: PreparedDGNet) -> None:
+        state.finish()
+
+    def severed(self, state: PreparedDGNet) -> tuple[PreparedDGNet, list[tuple[Tensor, Tensor]]] | None:
+        return state.severed()
+
+    def solver(self, state: PreparedDGNet) -> GreenSolver:
+        return state.solver
+
+    def step_weights(self) -> Iterator[nn.Parameter]:
+        return (weight for part in self.parts if part.acts_in_step for weight in part.parameters())
 
     # ------------------------------------------------------------------ statistics of the training data
 

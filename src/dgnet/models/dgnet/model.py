@@ -36,45 +36,25 @@ Every learned part starts at zero: untrained, DGNet is its L_physics, for finite
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-
 import torch
-from torch import nn
 
 from dgnet.errors import InputError
 from dgnet.green import GreenSolver, Operators
 from dgnet.models.base import impose
-from dgnet.models.dgnet.build import Advance, Build, Correction
+from dgnet.models.dgnet.build import Build
 from dgnet.models.dgnet.learner import Learner
-from dgnet.models.dgnet.masses import MassChange, mass_change
-from dgnet.models.dgnet.parts.start import EarlySteps, phase_of_step
+from dgnet.models.dgnet.masses import mass_change
+from dgnet.models.dgnet.parts.start import EarlySteps
+from dgnet.models.dgnet.prepared import PreparedDGNet
 from dgnet.models.gnn import MeshGraph
-from dgnet.problems import CONSISTENT, Discretisation, Rule
+from dgnet.problems import CONSISTENT, Discretisation
 
 Tensor = torch.Tensor
 
 _DENSE = 3000  # nodes up to which a long rollout on CUDA uses the explicit inverse
 
 
-@dataclass(frozen=True, eq=False)
-class PreparedDGNet:
-    """A problem made ready: the hybrid solver, and what acts besides it."""
-
-    solver: GreenSolver
-    graph: MeshGraph
-    start: MassChange | None  # filter of the initial state
-    early: EarlySteps | None
-    corrections: tuple[Correction, ...]
-    instead: Advance | None  # variant D
-
-    def changes(self) -> dict[str, MassChange]:
-        """What is done to a state once: `start` to the initial one, `switch` after the early steps."""
-        found = {"start": self.start, "switch": None if self.early is None else self.early.switch}
-        return {name: change for name, change in found.items() if change is not None}
-
-
-class DGNet(Learner[PreparedDGNet]):
+class DGNet(Learner):
     """The classical solver with learned corrections: a list of parts that all start at zero.
 
     - `config`: which parts
@@ -135,19 +115,11 @@ class DGNet(Learner[PreparedDGNet]):
             u = u + early.switch(u)
         return state.solver.step(u, source, t)
 
-    # ------------------------------------------------------------------ Model
+    # ------------------------------------------------------------------ Model; what only hands on to its state is in `Learner`
 
     @property
     def name(self) -> str:
         return "dgnet-paper" if self.config.plain else "dgnet"
-
-    @property
-    def rule(self) -> Rule:
-        return self.config.rule
-
-    @property
-    def solves(self) -> bool:
-        return True
 
     def prepare(self, problem: Discretisation, batch: int = 1, steps: int = 1000, careful: bool = False) -> PreparedDGNet:
         graph = MeshGraph.kept(problem.geometry, self.config.plain)
@@ -170,49 +142,8 @@ class DGNet(Learner[PreparedDGNet]):
                 raise InputError(f"the problem's {what} is {asked!r}, that of the model {mine!r}: give DGNetConfig the same")
         return p.recast(c.consistent, c.advection_form)
 
-    def begin(self, state: PreparedDGNet, u: Tensor) -> Tensor:
-        return u if state.start is None else u + state.start(u)
-
     def step(self, state: PreparedDGNet, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
         new = self.update(state, u, source, t, k) if state.instead is None else state.instead(u, source, t)
         for correction in state.corrections:
             new = correction(u, new, source, t)
         return impose(state.solver.problem, new, t)
-
-    @property
-    def first_steps(self) -> int:
-        return self.config.early_steps + 1 if self.config.early_steps else 0
-
-    def phase(self, k: int) -> int:
-        return phase_of_step(k, self.config.early_steps)
-
-    def capturable(self, state: PreparedDGNet) -> bool:
-        p = state.solver.problem
-        still = not (p.time_dependent or p.data_changes)
-        return still and (state.instead is not None or state.solver.operator().prepared.capturable)
-
-    def freeze(self, state: PreparedDGNet, times: Sequence[float]) -> bool:
-        return state.instead is not None or state.solver.freeze(times)
-
-    def finish(self, state: PreparedDGNet) -> None:
-        state.solver.monitor.check()
-        if state.early is not None:
-            state.early.solver.monitor.check()
-
-    def severed(self, state: PreparedDGNet) -> tuple[PreparedDGNet, list[tuple[Tensor, Tensor]]] | None:
-        """The same state with operators as leaves, and (tensor, leaf) pairs; None where they change with time, unless frozen."""
-        solver = None if state.instead is not None else state.solver.severed()
-        early = (None, []) if state.early is None else state.early.severed()
-        if solver is None or early is None:
-            return None
-        return replace(state, solver=solver[0], early=early[0]), [*solver[1], *early[1]]
-
-    def step_weights(self) -> Iterator[nn.Parameter]:
-        return (weight for part in self.parts if part.acts_in_step for weight in part.parameters())
-
-    def solver(self, state: PreparedDGNet) -> GreenSolver:
-        return state.solver
-
-    @property
-    def rival_mass(self) -> float:
-        return self.config.consistent
