@@ -40,11 +40,7 @@ def test_import_is_quick_and_a_wrong_name_is_an_attribute_error() -> None:
         dg.Meshh  # noqa: B018
 
 
-# not yet: Run.model is Any, and the many options of rollout_run are described in prose
-LATER = {"Run", "rollout_run"}
-
-
-@pytest.mark.parametrize("name", sorted(set(dg.__all__) - LATER))
+@pytest.mark.parametrize("name", sorted(dg.__all__))
 def test_docstring_names_every_argument_and_its_example_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     thing = getattr(dg, name)
     text = inspect.getdoc(thing) or ""

@@ -43,3 +43,48 @@ def test_the_check_sees_violations(tmp_path: Path) -> None:
     lines = ["def f():", "    from dgnet.models import rollout", "    import dgnet.reference.flow", "    from dgnet import green"]
     file.write_text("\n".join(lines))
     assert imported(file) == {"models", "reference", "green"}
+
+
+# ---------------------------------------------------------------------- sizes and private names
+
+LONG_MODULES = {"paper/engine.py"}  # above 500 lines; to be emptied
+LONG_FUNCTIONS = {"cli/reproduce.py: reproduce"}  # above 80 lines; to be emptied
+OWN = {"self", "cls", "super"}
+
+
+def lines_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """From `def` to the end, without the docstring: its arguments may take what they need."""
+    text = node.body[0] if ast.get_docstring(node) is not None else None
+    return (node.end_lineno or 0) - node.lineno + 1 - (0 if text is None else (text.end_lineno or 0) - text.lineno + 1)
+
+
+def foreign(tree: ast.Module) -> set[str]:
+    """Private names that a module reads from other modules or their objects, but does not define itself."""
+    owned = {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.ClassDef)}
+    owned |= {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)
+              and isinstance(n.value, ast.Name) and n.value.id in OWN}
+    owned |= {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    used = {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute) and not (
+        isinstance(n.value, ast.Name) and n.value.id in OWN)}
+    inner = [n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and (n.module or "").startswith("dgnet")]
+    used |= {alias.name for n in inner for alias in n.names}
+    return {name for name in used - owned if name.startswith("_") and not name.startswith("__") and name not in FOREIGN}
+
+
+FOREIGN = {"_version", "_replace", "_asdict", "_parameters", "_buffers"}  # of torch and the standard library
+
+
+def test_modules_and_functions_are_short() -> None:
+    modules, functions = set(), set()
+    for path in ROOT.rglob("*.py"):
+        name, text = str(path.relative_to(ROOT)), path.read_text()
+        if text.count("\n") > 500:
+            modules.add(name)
+        functions |= {f"{name}: {node.name}" for node in ast.walk(ast.parse(text))
+                      if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and lines_of(node) > 80}
+    assert modules <= LONG_MODULES and functions <= LONG_FUNCTIONS
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda p: str(p.relative_to(ROOT)))
+def test_private_names_stay_at_home(path: Path) -> None:
+    assert foreign(ast.parse(path.read_text())) == set()

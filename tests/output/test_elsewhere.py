@@ -51,7 +51,7 @@ def opened(p: Any, config: Any, model: str = "dgnet") -> Run:
 
 def states(run: Run, **options: Any) -> tuple[dict[str, Any], np.ndarray]:
     kept: list[np.ndarray] = []
-    result = roll_out(run.folder, run=run, sink=lambda k, u: kept.append(u), **options)
+    result = roll_out(run, sink=lambda k, u: kept.append(u), **options)
     return result, np.stack(kept)
 
 
@@ -114,7 +114,7 @@ def test_what_is_refused(own: Run, tmp_path: Path) -> None:
              (mgn, {"mesh": tmp_path / "other.npz"}, "not mgn")]
     for run, options, words in wrong:
         with pytest.raises(InputError, match=words) as caught:
-            roll_out(run.folder, run=run, source=spots, **options)
+            roll_out(run, source=spots, **options)
         assert "\n" not in str(caught.value)
 
 

@@ -76,7 +76,7 @@ def test_in_python(tmp_path: Path) -> None:
                   tmp_path / "data.h5", offset=[20.0], training=Training(windows=(4,), iterations=(30,)))
     run, progress = train_project(own, tmp_path / "run")
     result, _, _ = evaluate(run, own.data)
-    made = roll_out(run.folder, source=tmp_path / "spots.csv", out=tmp_path / "out.h5", run=run)
+    made = roll_out(run, source=tmp_path / "spots.csv", out=tmp_path / "out.h5")
     assert progress.best < progress.classical and result["error_ratio"] < 1 and made["steps"] == STEPS
     with pytest.raises(InputError, match="was made in Python"):
         Run.open(tmp_path / "run")

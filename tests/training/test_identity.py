@@ -298,7 +298,7 @@ def test_a_killed_rollout_goes_on_only_with_the_same_problem(place: Path, monkey
     for opened, resumed in ((None, 3), (other, 0)):
         with pytest.raises(KeyboardInterrupt):
             roll_out(run, trajectory=0, out=out, sink=killed)
-        assert roll_out(run, trajectory=0, out=out, run=opened)["resumed_from"] == resumed
+        assert roll_out(opened or run, trajectory=0, out=out)["resumed_from"] == resumed
         if opened is None:
             assert np.array_equal(states(), whole)  # the edit of problem.toml does not reach it
 

@@ -276,9 +276,9 @@ def rollout(run: Annotated[Path, typer.Argument(help="Folder of a run.")],
 
     opened = Run.open(run, checked_device(device), problem=problem, allow_different=allow_different)
     with reporting() as report:
-        result = rollouts.roll_out(run, source=source, trajectory=trajectory, initial=initial, data=data, steps=steps, out=out,
+        result = rollouts.roll_out(opened, source=source, trajectory=trajectory, initial=initial, data=data, steps=steps, out=out,
                                    vtk=vtk, xdmf=xdmf, gif=gif, mp4=mp4, png=png, every=every, device=device, report=report,
-                                   run=opened, dt=dt, mesh=mesh)
+                                   dt=dt, mesh=mesh)
     write_json(json_path, result)
     say(rollouts.summary(result))
 
@@ -303,7 +303,7 @@ def analyse(run: Annotated[Path, typer.Argument(help="Folder of a run.")],
         rule = opened.model.rule
         corpus = dataset.batch(dataset.of("train")[:1], device=device, ends=rule == "trapezoid").under(rule)
     base = base_problem(opened.case, device)
-    result = study_operator(opened.model, corpus.problem(base), corpus.state, corpus.source_average, t=corpus.clock(base),
+    result = study_operator(opened.dgnet, corpus.problem(base), corpus.state, corpus.source_average, t=corpus.clock(base),
                             folder=out or run / "analysis") | {"notes": list(opened.notes)}
     write_json(json_path or run / "analysis.json", result)
     for note in opened.notes:

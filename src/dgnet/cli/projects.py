@@ -99,7 +99,7 @@ def train_own(folder: Path, out: Path, *, model: str, seed: int, device: str, mi
     with narrating(60 * (minutes or project.training.minutes)) as (_, tell):
         run, progress = train_project(project, out, model=model, seed=seed, device=device, minutes=minutes,
                                       trajectories=trajectories, report=tell)
-    found: dict[str, Any] = run.model.coefficients() if project.calibrate and model in DGNETS else {}
+    found: dict[str, Any] = run.dgnet.coefficients() if project.calibrate and model in DGNETS else {}
     values = {name: c.value for name, c in zip(found, coefficients(run))}
     tell_training(f"{project.case.name} ({folder})", model, progress, json_path, found, error_bars(run), untold(run), values)
     advise("evaluate", out)

@@ -278,6 +278,11 @@ class Dataset:
             return Trajectory(**found, time=group["time"][start:start + steps + 1], seed=seed, split=split, index=index,
                               labels=self.labels(number))
 
+    def raw_states(self, number: int) -> np.ndarray:
+        """States [T+1, N, F] as they are stored: predictions may hold what is not finite, and `read` refuses that."""
+        with self._readable():
+            return self._group(number)["state"][()]
+
     def times(self, number: int) -> np.ndarray:
         """Stored times [T+1] of a trajectory."""
         with self._readable():

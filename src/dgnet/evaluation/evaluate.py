@@ -68,7 +68,7 @@ def scores(run: Run, path: Path, device: str = "cpu", split: str = "test", limit
     own, missing = run.settings.model, untold(run)
     mesh = run.case.mesh
     more = {} if run.settings.truth == "same-mesh" else finer(mesh.n_nodes + len(mesh.edges), device)
-    models = {own: run.model, **rivals(), **more} | ({"told": told(run.model)} if missing else {})
+    models = {own: run.model, **rivals(), **more} | ({"told": told(run.dgnet)} if missing else {})
     found = judge_file(models, run.case, path, device, split=split, limit=limit, truth=run.settings.truth, keep=keep)
     clocks = ("seconds", "steps_per_second")  # they stand apart: the same run has the same scores every time
     rows = {name: {key: value for key, value in row.items() if key not in clocks} for name, row in found.scores().items()}

@@ -260,6 +260,21 @@ class GreenSolver:
         self._severed: StepOperator | None = None
         self._frozen: Bounds | None = None
 
+    @property
+    def memory(self) -> tuple[float, ...]:
+        """What the steps so far leave to the next where operators change in time: bounds that only widen, and their age in steps.
+
+        Empty where nothing is left. Set in another solver of the same problem, it steps on as this one would.
+        """
+        b = self._bounds
+        return () if b is None else (b.low, b.high, b.imag, float(b.tight), float(self._age))
+
+    @memory.setter
+    def memory(self, kept: Sequence[float]) -> None:
+        if len(kept):
+            low, high, imag, tight, age = kept
+            self._bounds, self._age = Bounds(low, high, imag, bool(tight)), int(age)
+
     # ------------------------------------------------------------------ operators
 
     def operator(self, t: float = 0.0, theta: float | None = None, dt: float | None = None) -> StepOperator:

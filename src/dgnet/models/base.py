@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -127,7 +127,9 @@ class Model(ABC, Generic[S]):
 
 
 class LearnedModel(Model[S], nn.Module):
-    """A model with weights, all of which act in every step."""
+    """A model with weights, all of which act in every step. `config` is the frozen dataclass that it was built from."""
+
+    config: Any
 
     def step_weights(self) -> Iterator[nn.Parameter]:
         return self.parameters()

@@ -112,6 +112,7 @@ class StoredDrive:
 class Opened:
     """A source that was named on the command line."""
 
+    name: str  # as it was given
     drive: Drive
     steps: int | None = None  # how long it is known; None: as long as one likes
     spots: int | None = None
@@ -132,7 +133,8 @@ def opened(source: str, run: Run, device: str) -> Opened:
         own = OwnSource(function, width, 0 if width == 1 else None)
         own(points, torch.zeros(1, dtype=torch.float64))  # says now what is wrong with it
         text = run.project.physics.text or b""
-        return Opened(FunctionDrive(own, points, s.dt, run.model.rule), digest=hashlib.sha256(text + source.encode()).hexdigest())
+        drive: Drive = FunctionDrive(own, points, s.dt, run.model.rule)
+        return Opened(source, drive, digest=hashlib.sha256(text + source.encode()).hexdigest())
     path = Path(source)
     if path.suffix.lower() == ".csv":
         if len(names) != 1:
@@ -140,9 +142,9 @@ def opened(source: str, run: Run, device: str) -> Opened:
         table = SpotTable.read(path, s.mesh.dim)
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         drive = TableDrive(table, points.to(device), s.dt, run.model.rule)
-        return Opened(drive, None, len(table.names), digest, table.missed(s.mesh.points))
+        return Opened(source, drive, None, len(table.names), digest, table.missed(s.mesh.points))
     averages = source_averages(path, Frame(path.parent, s.mesh, names, s.offsets, s.dt, False)).astype(np.float32)
     still = "" if averages.any() else f"{path} holds a source that is zero everywhere"
     if run.model.rule == "trapezoid":
         still = still or f"{path} is used by its averages over the steps, not at both ends of them as the model was trained"
-    return Opened(ArrayDrive(averages), len(averages), None, hashlib.sha256(averages.tobytes()).hexdigest(), still)
+    return Opened(source, ArrayDrive(averages), len(averages), None, hashlib.sha256(averages.tobytes()).hexdigest(), still)

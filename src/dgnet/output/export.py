@@ -149,9 +149,9 @@ class Step(nn.Module):
         super().__init__()
         p, ops, c = solver.problem, solver.operators, model.config
         op = solver.operator()
-        self.dt, self.periodic, dtype = p.dt, p.n != p.mesh.n_nodes, p.dtype
-        self.keep("owner", p._owner if self.periodic else None)
-        self.keep("dof", p._dof if self.periodic else None)
+        self.dt, self.periodic, dtype = p.dt, p.periodic, p.dtype
+        self.keep("owner", p.owner if self.periodic else None)
+        self.keep("dof", p.dof if self.periodic else None)
         self.explicit, self.source = Product(op.explicit, dtype), Product(ops.source, dtype)
         self.pivot, self.dtype = op.pivot, dtype
         self.keep("sums", None if op.sums is None else op.sums[0])
@@ -236,9 +236,8 @@ class Filter(nn.Module):
         p, M = change.problem, change.mass
         self.solve = Solve(M, bounds_of(M, M, change.mass_low, symmetric=True), p.dtype)
         self.right, self.dtype = Product(change.right - EdgeMatrix(M.pattern, M.values[None]), p.dtype), p.dtype
-        self.periodic = p.n != p.mesh.n_nodes
-        self.register_buffer("owner", p._owner.clone() if self.periodic else None)
-        self.register_buffer("dof", p._dof.clone() if self.periodic else None)
+        self.register_buffer("owner", p.owner.clone() if p.periodic else None)
+        self.register_buffer("dof", p.dof.clone() if p.periodic else None)
 
     owner: Tensor | None
     dof: Tensor | None
@@ -299,18 +298,18 @@ def export(run: Run, out: Path, batch: int | None = None) -> Exported:
     with torch.no_grad():
         model.eval()
         state = model.prepare(problem, batch or 1)
-        solved = isinstance(model, DGNet) and model.config.green
-        module = Step(model, state, state.solver) if solved else Traced(model, state)
+        solved = model if isinstance(model, DGNet) and model.config.green else None
+        module = Traced(model, state) if solved is None else Step(solved, state, state.solver)
         u, f = _probe(model, problem, batch or 3)
         expected = model.step(state, u, f, 0.0, model.first_steps)  # before tracing, which leaves its own tensors in caches
         program, fixed = _traced(module, (u, f), batch, case.name)
         _agree(_call(program, (u, f), fixed), expected, "step")
         programs = {}
-        for key, change in state.changes().items() if solved else ():
+        for key, change in () if solved is None else state.changes().items():
             programs[key], _ = _traced(Filter(change), (u,), fixed, case.name)
             _agree(_call(programs[key], (u,), fixed), u + change(u), f"filter '{key}'")
-        if solved and state.early is not None:
-            programs["early"], _ = _traced(Step(model, state, state.early.solver), (u, f), fixed, case.name)
+        if solved is not None and state.early is not None:
+            programs["early"], _ = _traced(Step(solved, state, state.early.solver), (u, f), fixed, case.name)
             _agree(_call(programs["early"], (u, f), fixed), model.step(state, u, f, 0.0, 0), "early step")
     known = training_range(run)
     extra = {key: out.with_name(f"{out.stem}-{key}.pt2") for key in programs}

@@ -232,7 +232,7 @@ def _spectrum(run: Run, problem: Discretisation, folder: Path) -> dict[str, Any]
                 return kept["numbers"]
         except (ValueError, KeyError, TypeError):
             pass
-    found = study(run.model, problem, dense=1500)
+    found = study(run.dgnet, problem, dense=1500)
     draw_spectra(picture, found.fields)
     numbers = json.loads(json.dumps(found.numbers()))
     write_json(path, {"weights": key, "numbers": numbers})

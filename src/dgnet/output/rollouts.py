@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,8 @@ from dgnet import __version__
 from dgnet.data import Dataset, Header
 from dgnet.data.fits import check_fits
 from dgnet.errors import InputError, NoRoom, SolveError
-from dgnet.evaluation.trust import Guard, sentence, training_range
+from dgnet.evaluation.trust import Guard, TrainingRange, sentence, training_range
 from dgnet.files import plain
-from dgnet.green.bounds import Bounds
 from dgnet.models import Model, few_threads, rollout
 from dgnet.models.base import Continued
 from dgnet.output import series
@@ -33,7 +33,7 @@ from dgnet.output.drives import Drive, Opened, StoredDrive, opened
 from dgnet.output.elsewhere import on_other_mesh, with_step
 from dgnet.output.pictures import needs_ffmpeg
 from dgnet.output.series import Store, written
-from dgnet.problems import given_velocity
+from dgnet.problems import Discretisation, given_velocity
 from dgnet.problems.case import Case, base_problem
 from dgnet.progress import Report
 from dgnet.training.run import Run
@@ -70,9 +70,8 @@ class Driven(Continued[Any]):
     def prepare(self, problem: Any, batch: int = 1, steps: int = 1000, careful: bool = False) -> Any:
         self.prepared = self.model.prepare(problem, batch, self.steps, careful)
         solver = self.model.solver(self.prepared)
-        if self.bounds is not None and len(self.bounds) and solver is not None:
-            low, high, imag, tight, age = self.bounds.tolist()
-            solver._bounds, solver._age = Bounds(low, high, imag, bool(tight)), int(age)
+        if self.bounds is not None and solver is not None:
+            solver.memory = self.bounds.tolist()
         return self.prepared
 
     def step(self, state: Any, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
@@ -94,8 +93,7 @@ class Driven(Continued[Any]):
     def memory(self) -> np.ndarray:
         """Bounds that the solver widens from step to step where operators change in time; empty where they do not."""
         solver = None if self.prepared is None else self.model.solver(self.prepared)  # the first state comes before `prepare`
-        b = None if solver is None else solver._bounds
-        return np.empty(0) if solver is None or b is None else np.array([b.low, b.high, b.imag, float(b.tight), float(solver._age)])
+        return np.array([] if solver is None else solver.memory)
 
     def capturable(self, state: Any) -> bool:
         # a source that is fetched changes behind a captured graph's back
@@ -132,23 +130,37 @@ class Outputs:
             allowed = suffixes.get(name, (f".{name}",))
             if path.suffix.lower() not in allowed:
                 raise InputError(f"{path} must end in {allowed[0]}")
-        if self.vtk is not None:
-            _needs_meshio()
         if self.mp4 is not None:
             needs_ffmpeg()
 
 
-def roll_out(folder: Path, *, source: Path | str | None = None, trajectory: int | None = None, initial: Path | None = None,
+def roll_out(run: Run | Path, *, source: Path | str | None = None, trajectory: int | None = None, initial: Path | None = None,
              data: Path | None = None, steps: int | None = None, out: Path | None = None, vtk: Path | None = None,
              xdmf: Path | None = None, gif: Path | None = None, mp4: Path | None = None, png: Path | None = None, every: int = 1,
-             device: str = "cpu", report: Report | None = None, sink: Sink | None = None, run: Run | None = None,
-             dt: float | None = None, mesh: Path | None = None) -> dict[str, Any]:
-    """Roll out a run; returns figures for a person and for JSON. `run`: the opened run of the folder, if there is one.
+             device: str = "cpu", report: Report | None = None, sink: Sink | None = None, dt: float | None = None,
+             mesh: Path | None = None) -> dict[str, Any]:
+    """Roll out a trained run and write its states; returns figures for a person and for JSON. If interrupted, rerun to resume.
 
-    `trajectory` (its number in the data file) gives start, flow and source; `source` and `initial` replace what they name. Without
-    a start, every field begins at the case's offset (an ambient temperature, or zero). Files get every `every`-th state; all
-    but HDF5, whose times are even, also the last one. If interrupted, the same call resumes. `sink` also gets every state.
-    `dt` and `mesh` are another time step and the file of another mesh, where the model allows it (`elsewhere`).
+    - `run`: the run, or its folder
+    - `source`: file of a source (a table of spots, an array, a series for ParaView) or the name of a function of physics.py
+    - `trajectory`: number of a trajectory in the data set: gives start, flow and source; `initial` and `source` replace theirs
+    - `initial`: .npy file of the first state [nodes] or [nodes, fields]; without one every field begins at the case's offset
+    - `data`: data set of `trajectory` instead of the run's own
+    - `steps`: number of steps; by default as long as source or trajectory last, else as the case
+    - `out`, `vtk`, `xdmf`, `gif`, `mp4`, `png`: files to write: HDF5, series for ParaView, films, a picture of some states
+    - `every`: store every so many states; all files but HDF5, whose times are even, also get the last one
+    - `device`: cpu or cuda
+    - `report`: called with what is done, how much of it is done and how much there is
+    - `sink`: called with every step's number and state [nodes, fields]
+    - `dt`: another time step than that of the training, where the model allows it
+    - `mesh`: file of another mesh than that of the training, where the model allows it
+
+        >>> import dgnet as dg, numpy as np, pathlib
+        >>> run = dg.load_run(pathlib.Path(dg.__file__).parent / "pretrained" / "laser-heat-converged")
+        >>> np.save("warm.npy", np.full(run.case.mesh.n_nodes, 310.0))  # K; the plate cools along its edges
+        >>> found = dg.rollout_run(run, initial=pathlib.Path("warm.npy"), steps=3, png=pathlib.Path("warm.png"))
+        >>> found["steps"], round(found["range"]["T"][1])
+        (3, 310)
     """
     if source is None and trajectory is None and initial is None:
         raise InputError("a rollout needs --source, --trajectory or --initial")
@@ -158,80 +170,133 @@ def roll_out(folder: Path, *, source: Path | str | None = None, trajectory: int 
     if every < 1 or (steps is not None and steps < 1):
         raise InputError("the number of steps must be positive")
     files.check()
-    run = run or Run.open(folder, device)
-    used = data or run.data
+    opened_run = run if isinstance(run, Run) else Run.open(run, device)
+    used = data or opened_run.data
     if out is not None and out.resolve() == used.resolve():
         raise InputError(f"{out} is the data set of the run; choose another name for --out")
-    trained = run.case
-    if mesh is not None:
-        if trajectory is not None:
-            raise InputError("--mesh goes with --source and --initial: a stored trajectory is on the mesh of the training")
-        run = on_other_mesh(run, mesh)
-    run = run if dt is None or dt == trained.dt else with_step(run, dt)
-    case, part, names = run.case, run.case.mesh, run.case.pde.fields
-    given = None if source is None else opened(str(source), run, device)
     with ExitStack() as stack:
-        stored = None
-        if trajectory is not None:
-            stored = stack.enter_context(Dataset(used))
-            check_fits(stored, trained, from_zero=True)
-        elif case.given_flow:
-            raise InputError(f"'{case.name}' needs a flow: name the trajectory that has it with --trajectory")
-        ratio = case.dt / trained.dt
-        steps = _steps(case, stored, trajectory, given, steps, ratio)
-        if out is not None and every > steps:
-            raise InputError(f"--every {every} leaves nothing to store of {steps} steps")
-        problem, u0 = base_problem(case, device), _start(case, stored, trajectory, initial).to(device)
-        if stored is not None and trajectory is not None and stored.has_velocity:
-            rows = stored.read(trajectory, 0, min(stored.steps, math.ceil(steps * ratio - 1e-9)), only=("velocity",)).velocity
-            assert rows is not None
-            problem = problem.given(given_velocity(torch.from_numpy(rows)[None].to(u0), trained.dt))
-        drive: Drive | None = None if given is None else given.drive
-        if given is None and stored is not None and trajectory is not None and stored.has_source:
-            drive = StoredDrive(stored, trajectory, ratio, run.model.rule)
-        compared = stored if given is None and initial is None else None
-        known = training_range(run)
-        watch = Watch(case, compared, trajectory or 0, steps, None if known is None else Guard(known, part, case.dt), ratio)
-        notes = [*run.notes, *([f"{given.note[0].upper()}{given.note[1:]}"] if given is not None and given.note else [])]
-
-        store: Store | None = None
-        if files.named():
-            origin: dict[str, str | int | float] = {
-                "package": "dgnet", "package_version": __version__, "scenario": case.name, "size": case.size,
-                "model": run.settings.model, "run": folder.name, "run_identity": run.identity, "truth": "prediction",
-                "source": str(source or ("none" if drive is None else "stored")),
-                "trajectory": -1 if trajectory is None else trajectory, "device": torch.device(device).type, "every": every}
-            header = Header(part, names, every * case.dt, steps // every, case.offsets, origin)
-            request = {"steps": steps, "every": every, "trajectory": trajectory, "device": device, "version": __version__,
-                       "files": [_digest(p) for p in (folder / "run.toml", folder / "weights.pt", initial, mesh)],
-                       "source": None if given is None else given.digest, "dt": case.dt,
-                       "problem": run.identity,
-                       "data": None if stored is None or trajectory is None else stored.identity([trajectory])}
-            first = next(iter(files.named().values()))
-            place = out if out is not None else first.with_name(f"{first.name}.states")
-            with written(place):
-                store = Store(place, header, "prediction", every, request)
-
+        stored = None if trajectory is None else stack.enter_context(Dataset(used))
+        plan = _planned(opened_run, stored, trajectory, initial, source, steps, every, device, dt, mesh)
+        if out is not None and every > plan.steps:
+            raise InputError(f"--every {every} leaves nothing to store of {plan.steps} steps")
+        u0 = _start(plan.case, stored, trajectory, initial).to(device)
+        problem, drive, watch = plan.problem(u0), plan.drive(), plan.watch()
+        store = plan.store(files, "none" if drive is None else "stored") if files.named() else None
         begin = time.perf_counter()
         try:
-            resumed, last = _run(run, problem, u0, drive, steps, watch, store, sink, report)
+            resumed, last = _run(plan.run, problem, u0, drive, plan.steps, watch, store, sink, report)
             seconds = time.perf_counter() - begin
             if store is not None:
-                _write_files(files, store, run, (steps, last), report)
+                _write_files(files, store, plan.run, (plan.steps, last), report)
         except BaseException as error:
             if store is not None:  # stopped, or no room: the same call resumes; anything else would only happen again
                 again = not isinstance(error, Exception) or isinstance(error, NoRoom | OSError | MemoryError)
                 store.leave() if again else store.discard()
             raise
-    findings = [] if watch.guard is None else watch.guard.findings()
-    return {"scenario": case.name, "size": case.size, "nodes": part.n_nodes, "steps": steps, "dt": case.dt,
-            "device": device, "seconds": seconds, "steps_per_second": (steps - resumed) / seconds, "resumed_from": resumed,
-            "every": every, "range": {name: [float(low), float(high)] for name, low, high in zip(names, watch.low, watch.high)},
-            "rne": watch.rne, "spots": None if given is None else given.spots,
-            "training_range": None if known is None else known.as_dict(), "left_range": None if known is None else findings,
-            "warning": sentence(findings, run.case.units), "notes": notes,
-            "units": {"time": run.case.units.time, "fields": run.case.units.fields}, **{f.name: None for f in fields(Outputs)},
-            **{name: str(path) for name, path in files.named().items()}}
+    return plan.figures(watch, resumed, seconds) | {f.name: None for f in fields(Outputs)} | {
+        name: str(path) for name, path in files.named().items()}
+
+
+def _planned(run: Run, stored: Dataset | None, trajectory: int | None, initial: Path | None, source: Path | str | None,
+             steps: int | None, every: int, device: str, dt: float | None, mesh: Path | None) -> _Plan:
+    """Open and compare what a rollout needs; refuse what does not go together."""
+    trained, folder = run.case, run.folder
+    if mesh is not None:
+        if trajectory is not None:
+            raise InputError("--mesh goes with --source and --initial: a stored trajectory is on the mesh of the training")
+        run = on_other_mesh(run, mesh)
+    run = run if dt is None or dt == trained.dt else with_step(run, dt)
+    given = None if source is None else opened(str(source), run, device)
+    if stored is not None:
+        check_fits(stored, trained, from_zero=True)
+    elif run.case.given_flow:
+        raise InputError(f"'{run.case.name}' needs a flow: name the trajectory that has it with --trajectory")
+    count = _steps(run.case, stored, trajectory, given, steps, run.case.dt / trained.dt)
+    return _Plan(run, folder, trained, stored, trajectory, given, initial, mesh, count, every, device)
+
+
+@dataclass(frozen=True, eq=False)
+class _Plan:
+    """A rollout before its first step: everything is open and fits together."""
+
+    run: Run
+    folder: Path
+    trained: Case  # the case of the training; `run.case` may have another step or mesh
+    stored: Dataset | None
+    trajectory: int | None  # given with `stored`
+    given: Opened | None  # a source from a file or a function
+    initial: Path | None
+    mesh: Path | None
+    steps: int
+    every: int
+    device: str
+
+    @property
+    def case(self) -> Case:
+        return self.run.case
+
+    @property
+    def ratio(self) -> float:
+        """Step of the rollout over the stored step."""
+        return self.case.dt / self.trained.dt
+
+    def problem(self, like: Tensor) -> Discretisation:
+        problem = base_problem(self.case, self.device)
+        if self.stored is None or self.trajectory is None or not self.stored.has_velocity:
+            return problem
+        last = min(self.stored.steps, math.ceil(self.steps * self.ratio - 1e-9))
+        rows = self.stored.read(self.trajectory, 0, last, only=("velocity",)).velocity
+        assert rows is not None
+        return problem.given(given_velocity(torch.from_numpy(rows)[None].to(like), self.trained.dt))
+
+    def drive(self) -> Drive | None:
+        if self.given is not None:
+            return self.given.drive
+        if self.stored is None or self.trajectory is None or not self.stored.has_source:
+            return None
+        return StoredDrive(self.stored, self.trajectory, self.ratio, self.run.model.rule)
+
+    @cached_property
+    def known(self) -> TrainingRange | None:
+        return training_range(self.run)
+
+    def watch(self) -> Watch:
+        guard = None if self.known is None else Guard(self.known, self.case.mesh, self.case.dt)
+        compared = self.stored if self.given is None and self.initial is None else None
+        return Watch(self.case, compared, self.trajectory or 0, self.steps, guard, self.ratio)
+
+    def store(self, files: Outputs, driven: str) -> Store:
+        """The states on disk. A store that an equal request has left is resumed."""
+        run, case, number = self.run, self.case, self.trajectory
+        origin: dict[str, str | int | float] = {
+            "package": "dgnet", "package_version": __version__, "scenario": case.name, "size": case.size,
+            "model": run.settings.model, "run": self.folder.name, "run_identity": run.identity, "truth": "prediction",
+            "source": driven if self.given is None else self.given.name, "trajectory": -1 if number is None else number,
+            "device": torch.device(self.device).type, "every": self.every}
+        header = Header(case.mesh, case.pde.fields, self.every * case.dt, self.steps // self.every, case.offsets, origin)
+        inputs = self.folder / "run.toml", self.folder / "weights.pt", self.initial, self.mesh
+        request = {"steps": self.steps, "every": self.every, "trajectory": number, "device": self.device, "version": __version__,
+                   "files": [_digest(p) for p in inputs], "source": None if self.given is None else self.given.digest,
+                   "dt": case.dt, "problem": run.identity,
+                   "data": None if self.stored is None or number is None else self.stored.identity([number])}
+        first = next(iter(files.named().values()))
+        place = files.out if files.out is not None else first.with_name(f"{first.name}.states")
+        with written(place):
+            return Store(place, header, "prediction", self.every, request)
+
+    def figures(self, watch: Watch, resumed: int, seconds: float) -> dict[str, Any]:
+        """What a rollout says of itself."""
+        case, units, known = self.case, self.case.units, self.known
+        findings = [] if watch.guard is None else watch.guard.findings()
+        note = "" if self.given is None else self.given.note
+        return {"scenario": case.name, "size": case.size, "nodes": case.mesh.n_nodes, "steps": self.steps, "dt": case.dt,
+                "device": self.device, "seconds": seconds, "steps_per_second": (self.steps - resumed) / seconds,
+                "resumed_from": resumed, "every": self.every,
+                "range": {name: [float(low), float(high)] for name, low, high in zip(case.pde.fields, watch.low, watch.high)},
+                "rne": watch.rne, "spots": None if self.given is None else self.given.spots,
+                "training_range": None if known is None else known.as_dict(), "left_range": None if known is None else findings,
+                "warning": sentence(findings, units), "notes": [*self.run.notes, *([note[0].upper() + note[1:]] if note else [])],
+                "units": {"time": units.time, "fields": units.fields}}
 
 
 def _run(run: Run, problem: Any, u0: Tensor, drive: Drive | None, steps: int, watch: Watch, store: Store | None, sink: Sink | None,
@@ -422,10 +487,3 @@ def _start(case: Case, stored: Dataset | None, trajectory: int | None, initial: 
     else:
         value = np.broadcast_to(np.array(case.offsets), shape)
     return torch.from_numpy(np.array(value, dtype=np.float32))[None]
-
-
-def _needs_meshio() -> None:
-    try:
-        import meshio  # noqa: F401
-    except ImportError as error:
-        raise InputError("--vtk needs meshio: pip install meshio") from error

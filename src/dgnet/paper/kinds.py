@@ -99,7 +99,7 @@ def operator(cell: Cell, options: Options) -> dict[str, Any]:
         corpus = dataset.batch(dataset.of("test")[:1], dtype=torch.float64, ends=opened.model.rule == "trapezoid")
     begin = time.perf_counter()
     problem = corpus.problem(base_problem(scenario, "cpu"))
-    found = analyse.study(opened.model, problem, corpus.state, corpus.under(opened.model.rule).source_average)
+    found = analyse.study(opened.dgnet, problem, corpus.state, corpus.under(opened.model.rule).source_average)
     operators.draw_spectra(folder / "spectrum.png", found.fields)
     operators.draw_matrices(folder / "matrices.png", found.fields[0])
     acted = action(found, scenario, corpus)

@@ -129,26 +129,28 @@ class Discretisation:
         return len(self.geometry.dof)
 
     @cached_property
-    def _periodic(self) -> bool:
+    def periodic(self) -> bool:
+        """Some nodes share a degree of freedom."""
         return self.n != self.n_nodes
 
     @cached_property
-    def _dof(self) -> Tensor:
+    def dof(self) -> Tensor:
+        """The degree of freedom of each node."""
         return torch.as_tensor(self.geometry.dof, device=self.geometry.device)
 
     @cached_property
-    def _owner(self) -> Tensor:
+    def owner(self) -> Tensor:
         """One node for each degree of freedom."""
         _, first = np.unique(self.geometry.dof, return_index=True)
         return torch.as_tensor(first, device=self.geometry.device)
 
     def restrict(self, u: Tensor) -> Tensor:
         """[..., N, F] at nodes -> [..., n, F] at degrees of freedom."""
-        return u.index_select(-2, self._owner) if self._periodic else u
+        return u.index_select(-2, self.owner) if self.periodic else u
 
     def expand(self, u: Tensor) -> Tensor:
         """[..., n, F] at degrees of freedom -> [..., N, F] at nodes."""
-        return u.index_select(-2, self._dof) if self._periodic else u
+        return u.index_select(-2, self.dof) if self.periodic else u
 
     # ------------------------------------------------------------------ matrices
 
@@ -357,7 +359,7 @@ class Discretisation:
             return None
         mask = torch.zeros(self.n_fields, self.n, dtype=torch.bool, device=self.geometry.device)
         for c in rules:
-            dofs = self._dof[torch.as_tensor(self.geometry.nodes_on(c.boundary), device=self.geometry.device)]
+            dofs = self.dof[torch.as_tensor(self.geometry.nodes_on(c.boundary), device=self.geometry.device)]
             rows = slice(None) if c.field is None else self.pde.fields.index(c.field)
             mask[rows, dofs] = True  # type: ignore[index]
         return mask[:1] if bool((mask == mask[:1]).all()) else mask
@@ -395,7 +397,7 @@ class Discretisation:
                 value = self._value(c.value, nodes, t)
                 cols = range(self.n_fields) if c.field is None else [self.pde.fields.index(c.field)]
                 for k in cols:
-                    w = w.index_put((self._dof[nodes], torch.tensor(k, device=w.device)), value)
+                    w = w.index_put((self.dof[nodes], torch.tensor(k, device=w.device)), value)
         return w
 
     @property

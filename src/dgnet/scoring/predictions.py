@@ -117,10 +117,10 @@ def _same_format(found: Dataset, true: Dataset, split: str | None, trajectory: i
         if len(found) != 1:
             raise InputError(f"{name} holds {len(found)} trajectories, they cannot all be number {told} of the truth")
         return [(0, _existing(true, told))]
-    where = {_name(true, number): number for number in range(len(true))}
+    where = {true.origin(number)[:2]: number for number in range(len(true))}
     pairs = []
     for row in range(len(found)):
-        key = _name(found, row)
+        key = found.origin(row)[:2]
         if split is not None and key[0] != split:
             continue
         if key not in where:
@@ -137,17 +137,9 @@ def _existing(true: Dataset, number: int) -> int:
     return number
 
 
-def _name(dataset: Dataset, number: int) -> tuple[str, int]:
-    group = dataset._group(number)
-    return str(group.attrs["split"]), int(group.attrs.get("index", number))
-
-
 def _sums(predicted: Any, row: int, true: Dataset, number: int) -> Sums:
     want = true.read(number, only=()).state
-    if isinstance(predicted, Dataset):
-        got = predicted._file["trajectories"][predicted._keys[row]]["state"][()]  # predictions may hold what is not finite
-    else:
-        got = predicted.read(row)
+    got = predicted.raw_states(row) if isinstance(predicted, Dataset) else predicted.read(row)
     return Sums.of(torch.from_numpy(np.asarray(got, dtype=np.float64))[None],
                    torch.from_numpy(np.asarray(want, dtype=np.float64))[None], true.offset)
 

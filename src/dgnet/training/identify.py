@@ -185,7 +185,7 @@ class Fit:
             wide = torch.nn.functional.pad(mesh[None], (4, 4), mode="replicate")[0]
             mesh = wide.unfold(0, 9, 1).mean(-1)  # where the change crosses zero, the mesh's error need not do so
             table.deviation.copy_((noise + mesh).clamp(min=0).sqrt())
-            states = self.train.state[..., 0].flatten(0, 1)[:, _owners(self.base)[_free(self.base)]]
+            states = self.train.state[..., 0].flatten(0, 1)[:, self.base.owner[_free(self.base)]]
             v = (states - (0.0 if model.config.odd_reaction else model.mean)) / model.std
             table.density.copy_(table.features(v.flatten()[:: max(1, v.numel() // 1_000_000)]).double().mean(0))
 
@@ -309,9 +309,3 @@ def _deviation(x: Tensor) -> float:
 def _free(p: Discretisation) -> Tensor:
     """Degrees of freedom without a Dirichlet value."""
     return torch.ones(p.n, dtype=torch.bool, device=p.geometry.device) if p.fixed is None else ~p.fixed[0]
-
-
-def _owners(p: Discretisation) -> Tensor:
-    """One node for each degree of freedom."""
-    number = torch.arange(p.mesh.n_nodes, device=p.geometry.device)
-    return p.restrict(number[:, None])[:, 0]

@@ -31,7 +31,8 @@ from dgnet.data import Dataset
 from dgnet.data.fits import check_fits
 from dgnet.errors import InputError
 from dgnet.files import did_you_mean, discard, locked, read_toml, unfinished, unwritable, write_text, writing
-from dgnet.models.dgnet import DGNetConfig
+from dgnet.models.base import LearnedModel
+from dgnet.models.dgnet import DGNet, DGNetConfig
 from dgnet.models.registry import DGNETS, configure, entry
 from dgnet.models.timeloop import few_threads
 from dgnet.problems.case import OWN, Case, base_problem
@@ -92,7 +93,7 @@ class Run:
     folder: Path
     settings: Settings
     case: Case
-    model: Any
+    model: LearnedModel[Any]
     project: Project | None = None
     identity: str = ""  # sum of the problem that it is opened with
     notes: tuple[str, ...] = ()
@@ -101,6 +102,13 @@ class Run:
     def data(self) -> Path:
         """The data set that it was trained on."""
         return self.folder / self.settings.data
+
+    @property
+    def dgnet(self) -> DGNet:
+        """The model, where it is a DGNet: the others have no operator."""
+        if not isinstance(self.model, DGNet):
+            raise InputError(f"{self.folder} is a run of {self.settings.model}, which has no operator")
+        return self.model
 
     @property
     def scenario(self) -> Scenario:
