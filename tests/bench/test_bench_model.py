@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -10,11 +11,14 @@ from typer.testing import CliRunner
 from dgnet.bench import model as bench
 from dgnet.bench import tradeoff
 from dgnet.bench.timing import peak
+from dgnet.bench.tradeoff import Setting
 from dgnet.cli import app
 from dgnet.errors import InputError
 from dgnet.models import Classical, rollout
+from dgnet.problems.case import Case
 from dgnet.recipe import Recipe, Stage
-from dgnet.scenarios import Truth, get
+from dgnet.reference.record import FlowRecord
+from dgnet.scenarios import Draw, get
 from dgnet.scenarios.generate import generate
 from dgnet.training.run import train
 
@@ -41,8 +45,8 @@ def test_rollouts_and_training():
 def test_every_model():
     r = bench.throughput(scenario="laser-heat", size="small", steps=4)
     names = [x["model"] for x in r["rows"]]
-    assert set(names) == {"deeponet", "mgn", "mp-pde", "beno", "phympgn", "transolver", "amg", "singer", "dgnet", "dgnet-paper",
-                          "classical_consistent", "classical_lumped", "classical_p2"}
+    assert set(names) == {"deeponet", "mgn", "mp-pde", "beno", "phympgn", "transolver", "amg", "singer", "pod", "opinf", "dgnet",
+                          "dgnet-paper", "classical_consistent", "classical_lumped", "classical_p2"}
     assert all(positive(x) for x in r["rows"])
     with pytest.raises(InputError, match="no model 'mgm'"):
         bench.throughput(["mgm"], size="small")
@@ -84,29 +88,58 @@ def small_run(tmp_path_factory):
 
 def test_cost_against_accuracy(small_run):
     run, data = small_run
-    rungs = [Truth(0, 1), Truth(0, 2), Truth(0, 4), Truth(1, 1), Truth(0, 1, degree=2)]
-    r = tradeoff.tradeoff(run, data, rungs=rungs, budget=1e6, climbs=[(0, 1), (1, 1)])
-    own, rows = r["rows"][0], r["rows"]
-    plain = next(x for x in rows if x.get("mass") == "consistent" and (x["refine"], x["substeps"]) == (0, 1))
+    r = tradeoff.tradeoff(run, data, settings=[Setting(), Setting(2)])
+    own, plain, quadratic = r["rows"]
     assert own["error"] == pytest.approx(plain["error"], rel=0.02)  # untrained: the classical solver
-    finer = next(x for x in rows if x["solver"] == "reference" and x["refine"] == 1)
-    assert finer["error"] < 0.6 * own["error"] and r["cheapest"]["reference"]["error"] <= own["error"]
-    assert r["ratio"]["reference"] == pytest.approx(r["cheapest"]["reference"]["cost_s"] / own["cost_s"])
-    skipped = next(x for x in rows if x["solver"] == "reference" and x["substeps"] == 4)
-    assert "not_run" in skipped and "error" not in skipped
-    assert all(x["cost_s"] == pytest.approx(x["rollout_s"] + x["source_s"]) for x in rows if "not_run" not in x)
+    assert quadratic["error"] < 0.6 * own["error"] and r["cheapest"]["error"] <= own["error"]
+    assert r["ratio"] == pytest.approx(r["cheapest"]["cost_s"] / own["cost_s"])
+    assert all(x["cost_s"] == pytest.approx(tradeoff.whole(x)) and x["source_s"] > 0 for x in r["rows"])
     json.dumps(r, allow_nan=False)
-    assert "times as much as the model" in tradeoff.markdown(r)
+    assert "set-up and sources included" in tradeoff.markdown(r)
+    finer = tradeoff.measure(tradeoff.Trial.read(run, data, "cpu", 1), Setting(1, 1).model, Setting(1, 1), repeats=1)
+    assert finer["error"] < 0.6 * own["error"] and finer["unknowns"] == quadratic["unknowns"]  # the middles of edges
 
 
-def test_states_of_refined_rungs_start_where_the_data_do(small_run):
+def test_settings_that_cannot_help_are_left_out():
+    def row(kind, refine, substeps, cost, error, work):
+        return {"kind": kind, "refine": refine, "substeps": substeps, "cost_s": cost, "error": error, "work": work}
+
+    own = {"cost_s": 1.0, "error": 0.1}
+    tried = [own, row("P1", 0, 1, 1.0, 0.3, 1), row("P1", 0, 2, 2.0, 0.299, 2)]
+    assert "shorter steps" in tradeoff._needless(tried, {"kind": "P1", "refine": 0}, 0.1, 4)
+    assert tradeoff._needless(tried, {"kind": "P1", "refine": 1}, 0.1, 4) is None
+    tried += [row("P2", 0, 1, 5.0, 0.05, 4), row("P1", 1, 1, 6.0, 0.2, 4)]
+    assert "dearer" in tradeoff._needless(tried, {"kind": "P1", "refine": 1}, 0.1, 8)
+    assert tradeoff._needless(tried, {"kind": "P1, lumped", "refine": 1}, 0.1, 8) is None
+
+
+def test_channels_take_the_flow_at_the_points_of_a_setting(tmp_path):
+    """A flow's record gives its own elements' values on refined meshes; the classical setting is the classical solver."""
+    scenario = get("cylinder", "small")
+    mesh, rows = scenario.mesh, round((scenario.horizon + scenario.flow.phases) / scenario.dt) + 2
+    x = mesh.refined(1).points
+    still = np.stack([1 + 0 * x[:, 0], x[:, 1] * 0.1], 1).astype(np.float32)
+    flow = FlowRecord(mesh, 0, scenario.dt, np.broadcast_to(still, (rows, *still.shape)))
+    sample = scenario.sample([Draw("test", 0)])
+    trial = tradeoff.Trial(scenario, sample, torch.zeros(1, scenario.steps + 1, mesh.n_nodes, 1).double(), "cpu", flow)
+    for refine in (0, 1, 2):
+        v = trial.velocity(refine)
+        assert v.shape == (1, scenario.steps + 1, trial.mesh(refine).n_nodes, 2)
+        assert torch.allclose(v[0, 3, :, 1], torch.tensor(0.1 * trial.mesh(refine).points[:, 1]).float(), atol=1e-5)
+    problem = trial.problem(Setting(substeps=2), trial.velocity(0))
+    assert problem.dt == scenario.dt / 2 and problem.time_dependent
+    quadratic = Setting(2).model
+    assert trial.start(Setting(2)).shape[1] == len(quadratic.points(problem)) == trial.sources(quadratic, problem, 2).shape[2]
+
+
+def test_states_of_refined_settings_start_where_the_data_do(small_run):
     run, data = small_run
     trial = tradeoff.Trial.read(run, data, "cpu", None)
-    mesh = run.scenario.mesh.refined(2)
-    coarse = trial.start(run.scenario.mesh, 0)
+    coarse = trial.start(Setting())
     linear = replace(trial, sample=replace(trial.sample, initial=torch.tensor(run.scenario.mesh.points[None, :, :1])))
-    assert torch.allclose(trial.start(mesh, 2)[:, : coarse.shape[1]], coarse)
-    assert torch.allclose(linear.start(mesh, 2)[0, :, 0], torch.tensor(mesh.points[:, 0]))  # linear functions stay linear
+    assert torch.allclose(trial.start(Setting(1, 2))[:, : coarse.shape[1]], coarse)
+    for setting in (Setting(1, 2), Setting(2, 1)):  # linear functions stay linear
+        assert torch.allclose(linear.start(setting)[0, :, 0], torch.tensor(run.scenario.mesh.refined(2).points[:, 0]).float())
 
 
 def test_data_of_another_scenario_is_refused(small_run):
@@ -114,8 +147,10 @@ def test_data_of_another_scenario_is_refused(small_run):
     other = replace(run, case=get("fitzhugh-nagumo", "small"))
     with pytest.raises(InputError, match="is of scenario 'laser-heat'"):
         tradeoff.tradeoff(other, data)
-    with pytest.raises(InputError, match="without flow"):
-        tradeoff.tradeoff(replace(run, case=get("cylinder", "small")), data)
+    own = Case(name="own", title="", equation="", build_mesh=lambda: run.case.mesh, pde=run.case.pde, conditions=(), dt=0.5,
+               steps=40)
+    with pytest.raises(InputError, match="the paper's scenarios"):
+        tradeoff.tradeoff(replace(run, case=own), data)
 
 
 def test_command(tmp_path):

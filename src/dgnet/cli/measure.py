@@ -7,9 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from dgnet.cli.options import Seed, file_to_write, positive, positives, refuse
+from dgnet.cli.options import Seed, file_to_write, named, positive, positives, refuse
 from dgnet.cli.screen import advise, errors, page, reporting, say
 from dgnet.cli.shell import Device, Json, Size, bench, checked_device, command, write_json
+from dgnet.errors import InputError
 from dgnet.files import write_text
 
 
@@ -120,22 +121,38 @@ def bench_scaling(nodes: Annotated[list[int] | None, typer.Option(help="Numbers 
     _advise(json_path)
 
 
-@command("dgnet bench tradeoff run --trajectories 2", name="tradeoff", of=bench)
-def bench_tradeoff(run: Annotated[Path, typer.Argument(help="A training run.")],
-                   data: Annotated[Path | None, typer.Option(help="Data set with test trajectories; the default is the run's "
-                                                                  "own.")] = None,
+@command("dgnet bench tradeoff run --trajectories 2", "dgnet bench tradeoff --pretrained laser-heat --trajectories 2 --device cuda",
+         name="tradeoff", of=bench)
+def bench_tradeoff(run: Annotated[Path | None, typer.Argument(help="A training run.")] = None,
+                   data: Annotated[Path | None, typer.Option(help="Data set with test trajectories; the default is the run's own. "
+                                                                  "With --pretrained: a folder of data sets, by default "
+                                                                  "out/pretrained.")] = None,
+                   pretrained: Annotated[str | None, typer.Option(help="Instead of RUN: the shipped weights of this scenario. Test "
+                                                                  "data are generated.", callback=named)] = None,
                    trajectories: Annotated[int | None, typer.Option(help="Largest number of trajectories.", min=1)] = None,
-                   budget: Annotated[float, typer.Option(help="Seconds for the refined meshes and smaller "
-                                                              "steps.", callback=positive)] = 45.0,
+                   budget: Annotated[float, typer.Option(help="Seconds for the classical settings.", callback=positive)] = 45.0,
                    device: Device = "cpu", json_path: Json = None) -> None:
-    """Compare cost at equal error: the model, the reference and the classical solver on refined meshes and smaller steps."""
+    """Compare cost at equal error: the model, and the classical solver with other elements, meshes and steps.
+
+    Set-up and sources are part of the cost.
+    """
     from dgnet.bench import tradeoff
     from dgnet.training.run import Run
 
     checked_device(device)
-    opened = Run.open(run, device)
+    if (run is None) == (pretrained is None):
+        raise InputError("give the folder of a run (RUN), or --pretrained with the name of a scenario")
     with reporting() as progress:
-        result = tradeoff.tradeoff(opened, data or opened.data, device, trajectories, budget, report=progress)
+        if pretrained is None:
+            opened = Run.open(run or Path(), device)
+            path = data or opened.data
+        else:
+            from dgnet.paper import pretrained as shelf
+
+            opened = shelf.load(pretrained, device=device)
+            count = min(trajectories or opened.scenario.test, opened.scenario.test)
+            path = shelf.tests_of(opened.scenario, opened.settings.truth, count, data or Path("out/pretrained"), device, progress)
+        result = tradeoff.tradeoff(opened, path, device, trajectories, budget, report=progress)
     write_json(json_path, result)
     page(tradeoff.markdown(result))
     _advise(json_path)

@@ -31,7 +31,7 @@ KINDS = {
     "long": "a trained model rolled out ten times longer than its data",
     "throughput": "time and memory of a rollout",
     "scaling": "time and memory against nodes",
-    "tradeoff": "error against cost, beside the reference solver",
+    "tradeoff": "error against cost, beside the classical solver with other elements, meshes and steps",
 }
 TRAINED = ("train", "robust", "operator", "long", "tradeoff")  # kinds about one trained model
 CLOCKED = ("throughput", "scaling", "tradeoff")  # kinds that need the device for themselves

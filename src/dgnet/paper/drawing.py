@@ -14,6 +14,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
 
+from dgnet.bench.tradeoff import whole
 from dgnet.output.figures import ERROR_MAP, Band, error_norm, grid, save
 from dgnet.output.pictures import STYLE
 from dgnet.output.show import robust_limits
@@ -236,11 +237,11 @@ def tradeoff(path: Path, record: Record) -> bool:
     rows = [r for r in found["rows"] if "not_run" not in r and r["error"] and math.isfinite(r["error"])]
     if not rows:
         return False
-    own = {"classical, consistent": ("D", "#1f6f8b"), "classical, lumped": ("D", "#8a9ba8"), "reference": ("s", "#2a9d5c")}
+    own = {"P1": ("D", "#1f6f8b"), "P1, lumped": ("D", "#8a9ba8"), "P2": ("s", "#b5651d"), "reference": ("s", "#2a9d5c")}
     with matplotlib.rc_context(_STYLE):
         figure, (axis,) = _axes(5.8, 3.3)
         for name in dict.fromkeys(_solver(r) for r in rows):
-            points = np.array([(r["cost_s"], r["error"]) for r in rows if _solver(r) == name])
+            points = np.array([(whole(r), r["error"]) for r in rows if _solver(r) == name])
             marker, shade = own.get(name, ("*", COLOURS["dgnet"]))
             star = marker == "*"
             axis.loglog(points[:, 0], points[:, 1], marker, color=shade, ms=14 if star else 6, zorder=3 if star else 2,
@@ -248,12 +249,12 @@ def tradeoff(path: Path, record: Record) -> bool:
         model = next((r for r in rows if _solver(r) not in own), None)
         if model is not None:
             axis.axhline(model["error"], color=COLOURS["dgnet"], lw=0.8, ls=":")
-            axis.axvline(model["cost_s"], color=COLOURS["dgnet"], lw=0.8, ls=":")
+            axis.axvline(whole(model), color=COLOURS["dgnet"], lw=0.8, ls=":")
         for side in (axis.xaxis, axis.yaxis):  # less than two decades: more than the powers of ten, but not all
             side.set_minor_locator(LogLocator(subs=(2, 5)))
             side.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
             side.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axis.set(xlabel=f"seconds for {found['trajectories']} trajectories of {found['steps']} steps, sources included",
+        axis.set(xlabel=f"seconds for {found['trajectories']} trajectories of {found['steps']} steps, set-up and sources included",
                  ylabel="RNE from the offset", title=f"{found['scenario']} on {found['hardware']}")
         axis.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
         save(figure, path, 150)
@@ -261,7 +262,9 @@ def tradeoff(path: Path, record: Record) -> bool:
 
 
 def _solver(row: dict[str, Any]) -> str:
-    return f"{row['solver']}, {row['mass']}" if "mass" in row else str(row["solver"])
+    if row["solver"] != "classical":
+        return str(row["solver"])
+    return str(row.get("kind", "P1, lumped" if row.get("mass") == "lumped" else "P1"))
 
 
 def pictures(target: str, shelf: Shelf, s: Setting, folder: Path, only: Sequence[str] = ()) -> list[Path]:

@@ -26,7 +26,7 @@ from dgnet.paper.engine import Options, about, data_set, has_data, read, results
 from dgnet.problems import given_velocity
 from dgnet.problems.case import base_problem
 from dgnet.scenarios.generate import flow_record, flow_rows, source_rows
-from dgnet.scenarios.scenario import Scenario, Truth
+from dgnet.scenarios.scenario import Scenario
 from dgnet.scoring.judge import judge_file
 from dgnet.training.run import Run
 
@@ -180,12 +180,12 @@ def scaling(cell: Cell, options: Options) -> dict[str, Any]:
 
 
 def tradeoff(cell: Cell, options: Options) -> dict[str, Any]:
-    """A trained model beside the reference and the classical solver on ladders of meshes and steps, on the same device."""
+    """A trained model beside the classical solver with other elements, meshes and steps, on the same device."""
     path, made = data_set(cell, options)
     opened = Run.open(cell.trained.folder(options.out) / "run", options.device)
     begin = time.perf_counter()
-    rungs, climbs = ((Truth(0, 1), Truth(0, 1, degree=2)), ((0, 1), (1, 1))) if cell.few else (None, None)
-    found = ladders.tradeoff(opened, path, options.device, budget=_LADDER, rungs=rungs, climbs=climbs, report=options.report)
+    few = [ladders.Setting(), ladders.Setting(2), ladders.Setting(1, 1)] if cell.few else None
+    found = ladders.tradeoff(opened, path, options.device, budget=_LADDER, settings=few, report=options.report)
     del found["run"]  # cells travel, folders do not
     return {"about": about(opened.scenario), "result": found,
             "seconds": {"generate": made, "evaluate": time.perf_counter() - begin}}

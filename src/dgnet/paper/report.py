@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from dgnet.bench import tradeoff as ladders
 from dgnet.files import write_text
 from dgnet.paper import archive, drawing
 from dgnet.paper.blocks import Block, Head, Lines, Picture, Slot, Table, Text, to_html, to_markdown
@@ -360,19 +361,13 @@ class _Maker:
         title = f"Error against cost: {cell.scenario} ({cell.size} size, {cell.truth} truth), {record['hardware']}"
         rows: list[list[Slot | str]] = []
         for r in found["rows"]:
-            name = r["solver"] + (f", {r['mass']}" if "mass" in r else "") + (f", P{r['degree']}" if "degree" in r else "")
-            head: list[Slot | str] = [drawing.label(name), str(r.get("refine", 0)), str(r.get("substeps", 1))]
-            rows.append([*head, *([Slot(f"not run: {r['not_run']}", faint=True), "", "", ""] if "not_run" in r else
-                                  [number(r[key]) for key in ("error", "rollout_s", "source_s", "setup_s")])])
-        blocks: list[Block] = [Head(title), Table(["", "mesh refined", "substeps", "RNE from offset", "rollout, s", "sources, s",
-                                                   "set-up, s"], rows)]
-        for name, best in found["cheapest"].items():
-            blocks.append(Text(f"No rung of the {name} ladder that was run reaches the model's error." if best is None else
-                               f"The cheapest {name} setting that reaches the model's error costs {number(found['ratio'][name])} "
-                               f"times as much as the model, {number(found['ratio_rollout'][name])} times without the sources."))
-        return blocks + self.picture(partial(drawing.tradeoff, record=record),
-                                     f"tradeoff-{cell.scenario}-{cell.method}-{cell.size}",
-                                     f"{cell.scenario}: error against the cost of all test trajectories at once.")
+            rows.append([drawing.label(ladders.named(r)), *(
+                [Slot(f"not run: {r['not_run']}", faint=True), "", "", "", ""] if "not_run" in r else
+                [number(r["error"]), number(ladders.whole(r)), *(number(r[key]) for key in ("setup_s", "source_s", "rollout_s"))])])
+        head = ["", "RNE from offset", "whole, s", "set-up, s", "sources, s", "rollout, s"]
+        return [Head(title), Table(head, rows), Text(ladders.verdict(found)),
+                *self.picture(partial(drawing.tradeoff, record=record), f"tradeoff-{cell.scenario}-{cell.method}-{cell.size}",
+                              f"{cell.scenario}: error against the cost of all test trajectories at once.")]
 
     def hardware(self) -> list[Block]:
         groups: dict[tuple[Any, ...], list[Record]] = {}

@@ -45,7 +45,7 @@ TARGETS = {t.name: t for t in (
            ("dgnet-paper-A", "dgnet-paper-B", "dgnet-paper-C", "dgnet-paper-D", "dgnet-paper")),
     Target("throughput", "Time and memory of a rollout", "Appendix D, throughput", SEVEN, ("every",), "throughput"),
     Target("scaling", "Time and memory against nodes", "Appendix D, scalability", (SQUARES,), ("every",), "scaling"),
-    Target("tradeoff", "Error against cost", "Appendix D, speed and accuracy", PICTURED, ("dgnet",), "tradeoff"),
+    Target("tradeoff", "Error against cost", "Appendix D, speed and accuracy", ELEVEN, ("dgnet",), "tradeoff"),
     Target("spectrum", "Eigenvalues of L_physics and L", "Appendix D, spectra", PICTURED, OURS, "operator"),
     Target("operator", "The learned operator", "Appendix D, learned operator", PICTURED, OURS, "operator"),
     Target("fields", "Truth beside every model", "Figures of Section 4", SEVEN, (*FIVE, *OURS)),
