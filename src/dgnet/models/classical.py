@@ -73,18 +73,17 @@ class Classical(Model[GreenSolver]):
         return solver
 
     def step(self, state: GreenSolver, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
-        if self.degree == 2 and source is not None:
-            source = self.lift(state, source)
+        source = None if source is None else self.lift(state, source)
         return state.step(u, source, t, damped=k < self.damped_start)
 
     def points(self, problem: Discretisation) -> np.ndarray:
         return (problem.quadratic if self.degree == 2 else problem).geometry.nodes
 
     def lift(self, state: GreenSolver, u: Tensor) -> Tensor:
-        return u if self.degree == 1 else Lift.of(state.problem.mesh, u.device)(u)
+        return u if state.problem.degree == 1 else Lift.of(state.problem.mesh, u.device)(u)
 
     def read(self, state: GreenSolver, u: Tensor) -> Tensor:
-        return u if self.degree == 1 else u[:, :state.problem.mesh.n_nodes]
+        return u if state.problem.degree == 1 else u[:, :state.problem.mesh.n_nodes]
 
     def __post_init__(self) -> None:
         check_scheme(CONSISTENT if self.consistent is None else self.consistent, degree=self.degree)
