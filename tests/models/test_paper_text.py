@@ -15,6 +15,7 @@ import torch
 
 from dgnet.data import Corpus
 from dgnet.errors import InputError
+from dgnet.evaluation.analyse import study
 from dgnet.green import product
 from dgnet.mesh import Mesh, box
 from dgnet.models import Classical, rollout
@@ -288,6 +289,13 @@ def test_untrained_it_is_l_physics_alone() -> None:
     p = problem()
     torch.manual_seed(0)
     assert np.allclose(of_model(DGNet(SMALL, p).double(), p)[1], l_physics(), atol=1e-12 * np.abs(l_physics()).max())
+
+
+def test_the_analysis_takes_the_papers_l_physics() -> None:
+    m = model()
+    field = study(m, problem()).fields[0]
+    u = np.random.default_rng(0).normal(size=8)
+    assert np.allclose(field.physics.apply(u), l_physics() @ u) and np.allclose(field.learned.apply(u), (l_physics() + l_neural(m)) @ u)
 
 
 # ---------------------------------------------------------------------- what the text leaves open

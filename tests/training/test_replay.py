@@ -11,7 +11,7 @@ import torch
 
 from dgnet.data import Corpus
 from dgnet.mesh import perturbed_square
-from dgnet.models.dgnet import BOUNDED, DGNet, DGNetConfig
+from dgnet.models.dgnet import BOUNDED, PAPER, DGNet, DGNetConfig
 from dgnet.models.registry import MODELS, build
 from dgnet.problems import PDE, Dirichlet, Discretisation, Robin
 from dgnet.recipe import Recipe, Stage
@@ -20,6 +20,7 @@ from dgnet.training.update import iterate, parameter_groups
 
 BASELINES = [name for name in MODELS if name not in ("dgnet", "classical")]
 STRUCTURED = DGNetConfig(hidden=8, layers=1, free=True, learn_start=True)
+PLAIN = replace(PAPER, hidden=8, layers=1, residual_hidden=8, residual_layers=1)
 CASES = {
     "structured": (STRUCTURED, PDE(diffusion=0.05, reaction=lambda u: u - u**3), [Robin("right", 0.5, 0.2)]),
     "early": (replace(STRUCTURED, early_steps=3), PDE(diffusion=0.05, reaction=lambda u: u - u**3), [Robin("right", 0.5, 0.2)]),
@@ -31,6 +32,8 @@ CASES = {
              [Dirichlet("left", 0.0)]),
     "residual": (replace(BOUNDED, hidden=8, layers=1, residual_hidden=8, residual_layers=1),
                  PDE(diffusion=0.05, velocity=(0.3, 0.1)), []),
+    "paper": (PLAIN, PDE(diffusion=0.05, decay=0.1, reaction=lambda u: u - u**3), [Robin("right", 0.5, 0.2)]),
+    "paper in a flow": (PLAIN, PDE(diffusion=0.05), [Dirichlet("left", 0.0)]),
 }
 
 
@@ -46,7 +49,7 @@ def setting(name: str) -> tuple[DGNet, Discretisation, Corpus, Stage]:
     state = torch.from_numpy(rng.normal(size=(2, 13, base.mesh.n_nodes, 1)))
     source = torch.from_numpy(rng.normal(size=(2, 12, base.mesh.n_nodes, 1)))
     stage = Stage(1, 8, batch=3, from_start=0.5, skip=2, pushforward=2)
-    flow = torch.from_numpy(0.3 * rng.normal(size=(2, 13, base.mesh.n_nodes, 2))) if name == "flow" else None
+    flow = torch.from_numpy(0.3 * rng.normal(size=(2, 13, base.mesh.n_nodes, 2))) if name.endswith("flow") else None
     return model, base, Corpus(state, source, flow, 0.05, (0.0,)), stage
 
 

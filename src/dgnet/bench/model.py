@@ -374,6 +374,11 @@ def _mb(count: int | None) -> str:
     return "–" if count is None else f"{count / 1e6:,.0f}"
 
 
+def _today(name: str) -> str:
+    """What a row is about: older files call the bounded model the paper's."""
+    return "dgnet-bounded" if name == "dgnet_paper" else name
+
+
 def markdown(result: dict[str, Any]) -> str:
     """Any of the three results as tables."""
     where = "" if "scenario" not in result else f", {result['scenario']} ({result['size']}, {result['nodes']:,} nodes)"
@@ -381,7 +386,7 @@ def markdown(result: dict[str, Any]) -> str:
              "| model | parameters | nodes | trajectories | prepare (ms) | ms/step | steps/s, running | steps/s, whole rollout "
              "| trajectory-steps/s | memory (MB) |", "|---|---|---|---|---|---|---|---|---|---|"]
     for r in result["rows"]:
-        head = f"| {r['model']} | {r['parameters']:,} | {r['nodes']:,} | {r['trajectories']} "
+        head = f"| {_today(r['model'])} | {r['parameters']:,} | {r['nodes']:,} | {r['trajectories']} "
         if "not_run" in r:
             lines.append(head + f"| not run: {r['not_run']} | | | | | |")
             continue
@@ -390,7 +395,7 @@ def markdown(result: dict[str, Any]) -> str:
     if result.get("training"):
         lines += ["", "| training iteration | windows | steps | ms | memory (MB) |", "|---|---|---|---|---|"]
         for r in result["training"]:
-            head = f"| {r['model']} | {r['batch']} | {r['window']} "
+            head = f"| {_today(r['model'])} | {r['batch']} | {r['window']} "
             lines.append(head + (f"| not run: {r['not_run']} | |" if "not_run" in r else
                                  f"| {r['ms']:.1f} | {_mb(r['peak_bytes'])} |"))
     return "\n".join(lines)

@@ -61,7 +61,8 @@ class Build:
         flow_terms       (function, tensors): function(flow, *tensors) is a term of K that follows a flow; rows sum to zero, the
                          symmetric part is positive semidefinite. Weights may enter through the tensors only
         advection        t -> the term of K that a given flow makes; None without one
-        unsigned         t -> a term of K without a sign; `unsigned_sums` [b, f, n] are its row sums, None where they are zero
+        unsigned         t -> a term of K without a sign; rows sum to zero
+        any_term         a term of K that does not change in time; neither its sign nor its row sums matter
         factors          calibrated factors of diffusion, decay and convection, broadcast to [f, 1]
         reaction, excess r(u), and what the mass takes away besides (`parts.reaction`)
         start            what is added to the initial state, once
@@ -83,7 +84,7 @@ class Build:
         self.flow_terms: list[tuple[Callable[..., EdgeMatrix], tuple[Tensor, ...]]] = []
         self.advection: Callable[[float], EdgeMatrix | None] = p.advection
         self.unsigned: Callable[[float], EdgeMatrix] | None = None
-        self.unsigned_sums: Tensor | None = None
+        self.any_term: EdgeMatrix | None = None
         self.reaction: Rate | None = None
         self.excess: Rate | None = None
         self.start: MassChange | None = None
@@ -97,8 +98,10 @@ class Build:
         still = self.diffusion * self.factors["diffusion"] + decay
         if not self.physics:
             still = still * 0.0
-        for term in self.still_terms:
+        for term in (*self.still_terms, *([] if self.any_term is None else [self.any_term])):
             still = still + term
+        decays = decay if p.decay_sums is not None and self.physics else None
+        sums = [A.row_sums() for A in (decays, self.any_term) if A is not None]
         ingredients = (still.values.double(), *(x for _, tensors in self.flow_terms for x in tensors))
         K = None if p.time_dependent else self.stiffness(0.0, *ingredients)
         load_changes = p.data_changes or p.time_dependent  # a convective coefficient in time is in both
@@ -107,14 +110,20 @@ class Build:
         return Operators(
             mass=self.mass, source=self.source, stiffness=(lambda t: self.stiffness(t, *ingredients)) if K is None else lambda t: K,
             rest=self.without_sign, load=self.load if load_changes else lambda t: load, reaction=self.reaction,
-            mass_low=self.mass_low, symmetric=(p.pde.velocity is None or not self.physics) and self.unsigned is None,
-            time_dependent=p.time_dependent, still_sums=decay.row_sums() if p.decay_sums is not None and self.physics else None,
+            mass_low=self.mass_low,
+            symmetric=(p.pde.velocity is None or not self.physics) and self.unsigned is None and self.any_term is None,
+            time_dependent=p.time_dependent, still_sums=None if not sums else sums[0] if len(sums) == 1 else sums[0] + sums[1],
             moving_sums=self.moving_sums, ingredients=ingredients,
             assemble=None if self.unsigned is not None or calibrated else self.stiffness,
             plain=None if p.capacity is None else self.reaction_mass, excess=self.excess)
 
     def without_sign(self, t: float) -> EdgeMatrix | None:
         """The terms of K(t) that need not be positive semidefinite."""
+        moving = self.moving_without_sign(t)
+        return self.any_term if moving is None else moving if self.any_term is None else moving + self.any_term
+
+    def moving_without_sign(self, t: float) -> EdgeMatrix | None:
+        """Those of them that may change in time."""
         advection = self.advection(t) if self.physics else None
         if self.unsigned is None:
             return advection
@@ -123,7 +132,7 @@ class Build:
     def stiffness(self, t: float, still: Tensor, *tensors: Tensor) -> EdgeMatrix:
         """K(t) from what does not change (`still`, [b, f, nnz]) and the tensors of `flow_terms`, one after the other."""
         p = self.problem
-        total, unsigned = EdgeMatrix(p.geometry.pattern, still), self.without_sign(t)
+        total, unsigned = EdgeMatrix(p.geometry.pattern, still), self.moving_without_sign(t)
         convection = p.convection_part(t) if self.physics else None
         if convection is not None:
             total = total + convection * self.factors["convection"]
@@ -136,10 +145,7 @@ class Build:
         return total.to(p.dtype)
 
     def moving_sums(self, t: float) -> Tensor | None:
-        moving = self.problem.moving_sums(t, self.factors["convection"]) if self.physics else None
-        if moving is None or self.unsigned_sums is None:
-            return self.unsigned_sums if moving is None else moving
-        return moving + self.unsigned_sums
+        return self.problem.moving_sums(t, self.factors["convection"]) if self.physics else None
 
     def load(self, t: float) -> Tensor | None:
         """Boundary fluxes and exchange, integrated."""

@@ -57,7 +57,10 @@ def green_gauss(p: Discretisation, t: float) -> EdgeMatrix:
     velocity = p.pde.velocity(t) if callable(p.pde.velocity) else p.pde.velocity
     assert velocity is not None
     at = nodal_velocity(g, velocity).double()[..., g.cells, :]  # [..., K, d+1, d]
-    faces = g.exact.tensor(dual_faces(g.mesh))
+    kept = g.exact.__dict__.setdefault("_dual_faces", [])  # a flow that changes needs them in every step
+    if not kept:
+        kept.append(g.exact.tensor(dual_faces(g.mesh)))
+    faces = kept[0]
     if p.capacity is not None:
         faces = faces * p.carried_capacity.double()[:, None, None, None]
     local = 0.5 * torch.einsum("...kid,kijd->...kij", at, faces)
@@ -107,8 +110,8 @@ class Decoder(Part):
         receiver = torch.as_tensor(p.geometry.dof, device=p.geometry.device)[graph.to]
         weighted = -build.mass.diagonal[..., receiver].double() * entries
         values = torch.zeros(*weighted.shape[:2], p.geometry.pattern.nnz, dtype=weighted.dtype, device=weighted.device)
-        K = EdgeMatrix(p.geometry.pattern, values.index_add(-1, directed_slots(p, graph), weighted)).to(p.dtype)
-        build.unsigned, build.unsigned_sums = (lambda t: K), K.row_sums()
+        K = EdgeMatrix(p.geometry.pattern, values.index_add(-1, directed_slots(p, graph), weighted))
+        build.any_term = K.to(p.dtype)
 
 
 class PlainResidual(Residual):
