@@ -174,7 +174,7 @@ class _Patient:
     def __init__(self, file: BinaryIO) -> None:
         self.file = file
         self.error: OSError | None = None
-        self.at = self.end = 0  # place and length of the file as HDF5 believes them
+        self.at = self.end = 0  # place and length of the file as HDF5 knows them
 
     def seek(self, offset: int, whence: int = 0) -> int:
         self.at = offset if whence == 0 else self.end + offset if whence == 2 else self.at + offset

@@ -61,7 +61,7 @@ def test_scaling():
 def test_synthetic_trajectories_are_finite_and_have_the_scenarios_shape():
     for name in ("cylinder", "fitzhugh-nagumo", "laser-heat-3d"):
         scenario = get(name, "small")
-        case = bench.Case.of(scenario, 5, 6, "cpu")
+        case = bench.Workload.of(scenario, 5, 6, "cpu")
         assert case.u0.shape == (5, scenario.mesh.n_nodes, len(scenario.pde.fields))
         assert (case.velocity is None) == (scenario.flow is None)
         states = rollout(Classical(), case.problem(), case.u0, case.source(6), 6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import shlex
 from collections.abc import Iterator
@@ -67,3 +68,8 @@ def test_help_is_shown_as_written(path: tuple[str, ...]) -> None:
 def test_version() -> None:
     done = CliRunner().invoke(app, ["--version"])
     assert done.exit_code == 0 and done.output == f"dgnet {dgnet.__version__}\n"
+
+
+@pytest.mark.parametrize("path", EVERY, ids=" ".join)
+def test_every_command_ends_with_the_next_one(path: tuple[str, ...]) -> None:
+    assert "advise(" in inspect.getsource(EVERY[path].callback)

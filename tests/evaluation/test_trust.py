@@ -16,7 +16,17 @@ from dgnet import cli
 from dgnet.data import Dataset, Header, Trajectory, write_dataset
 from dgnet.errors import InputError
 from dgnet.evaluation import trust
-from dgnet.evaluation.trust import Guard, Span, TrainingRange, extents, judge_states, leave_one_out, measure_range, sentence, slopes
+from dgnet.evaluation.trust import (
+    Guard,
+    Span,
+    TrainingRange,
+    extents,
+    leave_one_out,
+    measure_range,
+    range_findings,
+    sentence,
+    slopes,
+)
 from dgnet.mesh import box
 from dgnet.models.dgnet import DGNetConfig
 from dgnet.output.rollouts import roll_out
@@ -122,7 +132,7 @@ def test_judged_states_keep_the_worst_of_a_kind() -> None:
     mesh = box((4, 4))
     states = torch.zeros(3, 5, mesh.n_nodes, 2)
     states[1, 2, 0, 0], states[2, 3, 1, 0] = 12.0, 15.0
-    found = [f for f in judge_states(known(False), mesh, 0.1, states, None) if f["what"] == "high"]
+    found = [f for f in range_findings(known(False), mesh, 0.1, states, None) if f["what"] == "high"]
     assert len(found) == 1 and found[0]["trajectory"] == 2 and found[0]["value"] == 15.0 and found[0]["step"] == 3
 
 

@@ -61,7 +61,7 @@ _SHAKE = 1e-3  # size of the random weights on top of decoders that start at zer
 
 
 @dataclass(frozen=True, eq=False)
-class Case:
+class Workload:
     """A problem with synthetic trajectories: start [B, N, F], sources [B, k, N, F] in turn, flow [B, T+1, N, d] or None."""
 
     fresh: Callable[[], Discretisation]  # a problem without anything computed yet
@@ -73,7 +73,7 @@ class Case:
     device: str
 
     @classmethod
-    def of(cls, scenario: Scenario, batch: int, steps: int, device: str) -> Case:
+    def of(cls, scenario: Scenario, batch: int, steps: int, device: str) -> Workload:
         """Float32 trajectories of a scenario: its first training draws, again and again."""
         drawn = min(batch, 4, scenario.train)
         sample = scenario.sample([Draw("train", i) for i in range(drawn)])
@@ -99,9 +99,9 @@ class Case:
         base = self.fresh()
         return base if self.velocity is None else base.given(given_velocity(self.velocity, self.dt))
 
-    def first(self, batch: int) -> Case:
+    def first(self, batch: int) -> Workload:
         """The first trajectories only."""
-        return Case(self.fresh, self.u0[:batch], None if self.sources is None else self.sources[:batch],
+        return Workload(self.fresh, self.u0[:batch], None if self.sources is None else self.sources[:batch],
                     None if self.velocity is None else self.velocity[:batch], self.dt, self.offset, self.device)
 
     def corpus(self, steps: int) -> Corpus:
@@ -162,13 +162,13 @@ def fresh(name: str, config: Any, problem: Discretisation, data: Corpus, seed: i
 # ---------------------------------------------------------------------- clocks
 
 
-def measure_rollout(model: Any, case: Case, steps: int, repeats: int = 3, budget: float = 20.0) -> dict[str, Any]:
+def measure_rollout(model: Any, work: Workload, steps: int, repeats: int = 3, budget: float = 20.0) -> dict[str, Any]:
     """Figures of one model (see the module); a rollout that fails says why under `not_run`."""
-    device, batch = case.device, case.u0.shape[0]
-    row: dict[str, Any] = {"trajectories": batch, "nodes": case.u0.shape[1], "steps": steps, "parameters": parameter_count(model)}
+    device, batch = work.device, work.u0.shape[0]
+    row: dict[str, Any] = {"trajectories": batch, "nodes": work.u0.shape[1], "steps": steps, "parameters": parameter_count(model)}
 
     def ready() -> Any:
-        state = model.prepare(case.problem(), batch, steps)
+        state = model.prepare(work.problem(), batch, steps)
         solver = model.solver(state)
         if solver is not None:
             row["backend"] = solver.operator(0.0).prepared.label
@@ -186,17 +186,17 @@ def measure_rollout(model: Any, case: Case, steps: int, repeats: int = 3, budget
     def trajectory(problem: Discretisation, source: Tensor | None) -> None:
         marks.clear()
         mark(0)
-        rollout(model, problem, case.u0, source, steps, progress=mark)
+        rollout(model, problem, work.u0, source, steps, progress=mark)
         running.append((marks[-1] - marks[-2]) / (steps - late))
 
     try:
-        with torch.no_grad(), few_threads(case.u0.shape[1], device):
+        with torch.no_grad(), few_threads(work.u0.shape[1], device):
             row["prepare_s"] = timed(ready, device, repeats, budget / 4)
-            source = case.source(steps)
-            whole = timed(partial(trajectory, case.problem(), source), device, repeats, budget)
+            source = work.source(steps)
+            whole = timed(partial(trajectory, work.problem(), source), device, repeats, budget)
             gc.collect()
             with peak(device) as memory:
-                rollout(model, case.problem(), case.u0, source, min(steps, 12), sink=lambda k, u: None)
+                rollout(model, work.problem(), work.u0, source, min(steps, 12), sink=lambda k, u: None)
                 sync(device)
     except SolveError as error:
         return row | {"not_run": str(error)}
@@ -205,10 +205,10 @@ def measure_rollout(model: Any, case: Case, steps: int, repeats: int = 3, budget
                   "trajectory_steps_per_s": batch * steps / whole, "running_steps_per_s": 1 / each, "peak_bytes": memory.bytes}
 
 
-def measure_training(model: Any, case: Case, data: Corpus, iterations: int, batch: int = BATCH, window: int = WINDOW,
+def measure_training(model: Any, work: Workload, data: Corpus, iterations: int, batch: int = BATCH, window: int = WINDOW,
                      loss: str = "all", seed: int = 0) -> dict[str, Any]:
     """Forward, backward and optimiser on `batch` windows of `window` steps, through the trainer's own iteration."""
-    device, base = case.device, case.fresh()
+    device, base = work.device, work.fresh()
     stage = Stage(1, window, batch, 1e-4, loss=loss, noise=0.01)
     recipe = Recipe("bench", (stage,))
     groups = parameter_groups(model, recipe)
@@ -222,9 +222,9 @@ def measure_training(model: Any, case: Case, data: Corpus, iterations: int, batc
         iterate(model, base, data, stage, optimiser, scale, seed, count, recipe.clip)
         count += 1
 
-    row = {"batch": batch, "window": window, "loss": loss, "parameters": parameter_count(model), "nodes": case.u0.shape[1]}
+    row = {"batch": batch, "window": window, "loss": loss, "parameters": parameter_count(model), "nodes": work.u0.shape[1]}
     try:
-        with few_threads(case.u0.shape[1], device):
+        with few_threads(work.u0.shape[1], device):
             seconds = timed(once, device, iterations, budget=30.0)
             gc.collect()
             with peak(device) as memory:
@@ -267,9 +267,9 @@ def run(scenario: str = "laser-heat", size: str = "paper", device: str = "cpu", 
     setting = get(scenario, size) if trained is None else trained.scenario
     steps = bounded(setting, steps or STEPS[_kind(device)])
     most = max([*together, batch])
-    case = Case.of(setting, most, max(steps, window + 2), device)
-    data = case.corpus(window + 2)
-    base = case.fresh()
+    work = Workload.of(setting, most, max(steps, window + 2), device)
+    data = work.corpus(window + 2)
+    base = work.fresh()
     models: dict[str, Any] = {}
     if trained is not None:
         models[trained.settings.model] = trained.model
@@ -290,11 +290,11 @@ def run(scenario: str = "laser-heat", size: str = "paper", device: str = "cpu", 
 
     for count in together:
         for name, model in models.items():
-            rows.append({"model": name} | measure_rollout(model, case.first(count), steps))
+            rows.append({"model": name} | measure_rollout(model, work.first(count), steps))
             tell()
     for name in learned:
         loss = "ends" if name == "dgnet-paper" else "all"
-        training.append({"model": name} | measure_training(models[name], case, data, ITERATIONS[_kind(device)], batch, window,
+        training.append({"model": name} | measure_training(models[name], work, data, ITERATIONS[_kind(device)], batch, window,
                                                             loss, seed))
         tell()
     return _head("model", device) | {"scenario": setting.name, "size": setting.size, "nodes": setting.mesh.n_nodes,
@@ -311,9 +311,9 @@ def throughput(models: Sequence[str] | None = None, scenario: str = "laser-heat"
             raise InputError(f"there is no model '{name}' (known: {', '.join(MODELS)})")
     chosen = get(scenario, size)
     steps = bounded(chosen, steps or STEPS[_kind(device)] // (1 if _kind(device) == "cpu" else 5))
-    case = Case.of(chosen, batch, max(steps, WINDOW), device)
-    data = case.corpus(WINDOW)
-    base = case.fresh()
+    work = Workload.of(chosen, batch, max(steps, WINDOW), device)
+    data = work.corpus(WINDOW)
+    base = work.fresh()
     wanted: dict[str, tuple[str, Any]] = {}
     for name in names:
         if name in DGNETS:
@@ -327,7 +327,7 @@ def throughput(models: Sequence[str] | None = None, scenario: str = "laser-heat"
     rows = []
     for k, (label, (name, config)) in enumerate(wanted.items()):
         model = fresh(name, config, base, data, seed)
-        rows.append({"model": label} | measure_rollout(model, case, steps))
+        rows.append({"model": label} | measure_rollout(model, work, steps))
         del model
         _free(device)
         if report is not None:
@@ -356,11 +356,11 @@ def scaling(device: str = "cpu", sizes: Sequence[int] | None = None, steps: int 
 
         x = torch.tensor(mesh.points, dtype=torch.float32, device=device)
         u0 = torch.sin(5 * x[:, :1]) * torch.cos(3 * x[:, 1:])
-        case = Case(problem, u0[None], u0[None, None], None, 1.0, (0.0,), device)
+        work = Workload(problem, u0[None], u0[None, None], None, 1.0, (0.0,), device)
         models: Mapping[str, Any] = {"dgnet": shaken(DGNet(config, problem()).to(device), seed),
                                      **{name: Classical(mass) for name, mass in CLASSICAL.items()}}
         for name, model in models.items():
-            rows.append({"model": name} | measure_rollout(model, case, steps, repeats=2, budget=10.0))
+            rows.append({"model": name} | measure_rollout(model, work, steps, repeats=2, budget=10.0))
             _free(device)
         if report is not None:
             report("scaling", k + 1, len(sizes))

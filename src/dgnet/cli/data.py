@@ -71,7 +71,9 @@ def show(context: typer.Context, file: Annotated[Path, typer.Argument(help="A da
          snapshots: Annotated[int, typer.Option(help="Panels of the picture.", min=2)] = 5,
          frames: Annotated[int, typer.Option(help="Frames of the animation.", min=2)] = 40, gif: bool = True) -> None:
     """Draw snapshots (PNG) and an animation (GIF) of one trajectory of a data set."""
+    from dgnet.data import Dataset
     from dgnet.output.show import show as draw
+    from dgnet.scenarios import names
 
     if not gif:
         refuse(context, {"frames": "--no-gif draws no animation"})
@@ -79,6 +81,9 @@ def show(context: typer.Context, file: Annotated[Path, typer.Argument(help="A da
         written = draw(file, out, trajectory=trajectory, snapshots=snapshots, frames=frames, gif=gif, progress=report)
     for path in written:
         say_path(path)
+    with Dataset(file) as data:
+        scenario = data.provenance.get("scenario")
+    advise("train", scenario if scenario in names() else "PROBLEM", "--out", "run")
 
 
 @command("dgnet certify laser-heat --trajectories 1 --steps 20")
@@ -115,7 +120,7 @@ def certify(context: typer.Context, name: Annotated[str, typer.Argument(help="An
         say(f"  error of the classical solver, {kind} mass: {error:.3e} ({error / result.distance:.0f} times the change)")
     if record is not None:
         update_record(record, result)
-        advise("cards", "--certificates", record)
+    advise(*(("cards", "--certificates", record) if record is not None else ("generate", name, "--out", "data")))
 
 
 @command("dgnet cards --only laser-heat --out cards")
@@ -137,6 +142,7 @@ def cards(context: typer.Context,
     with reporting() as report:
         for path in write_cards(out, certificates, data, [only] if only else names(), report):
             say_path(path)
+    advise("scenarios")
 
 
 @command("dgnet bench generate --out data --only laser-heat --json generate.json", name="generate", of=bench)
@@ -165,3 +171,4 @@ def bench_generate(out: Annotated[Path, typer.Option(help="Folder for the data s
         say(f"{name:18s} {results[-1].seconds:8.1f} s {results[-1].megabytes:10.1f} MB")
         write_json(json_path, [asdict(r) | {"hardware": hardware(device)} for r in results])
     say(f"{'all':18s} {sum(r.seconds for r in results):8.1f} s")
+    advise("bench", "solver", "--json", "solver.json")

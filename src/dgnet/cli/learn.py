@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dgnet.cli.options import Seed, file_to_write, folder_to_write, named, positive, refuse
-from dgnet.cli.screen import advise, console, errors, folding, narrating, page, reporting, say, say_path, table
+from dgnet.cli.screen import advise, errors, folding, narrating, page, reporting, say, say_path, table
 from dgnet.cli.shell import AllowDifferent, Device, Json, Problem, Size, Truth, checked_device, command, write_json
 from dgnet.errors import InputError
+
+if TYPE_CHECKING:
+    from dgnet.problems.case import Case
 
 
 @command("dgnet demo --out demo")
@@ -241,6 +243,7 @@ def _evaluate_pretrained(name: str, truth: str, data: Path, trajectories: int | 
         result = shelf.check(shelf.find(name, truth), data=data, trajectories=trajectories, device=device, report=report)
     write_json(json_path, strict(result))
     page(shelf.table(result))
+    advise("pretrained")
 
 
 @command("dgnet rollout run --trajectory 0 --gif rollout.gif", "dgnet rollout run --source spots.csv --steps 200 --vtk rollout.pvd")
@@ -281,6 +284,8 @@ def rollout(run: Annotated[Path, typer.Argument(help="Folder of a run.")],
                                    dt=dt, mesh=mesh)
     write_json(json_path, result)
     say(rollouts.summary(result))
+    advise(*(("score", out, data or opened.data, "--trajectory", trajectory) if out is not None and trajectory is not None else
+             ("show", out, "--out", "pictures") if out is not None else ("analyse", run)))
 
 
 @command("dgnet analyse run")
@@ -302,10 +307,32 @@ def analyse(run: Annotated[Path, typer.Argument(help="Folder of a run.")],
         check_fits(dataset, opened.case)
         rule = opened.model.rule
         corpus = dataset.batch(dataset.of("train")[:1], device=device, ends=rule == "trapezoid").under(rule)
-    base = base_problem(opened.case, device)
+    base, folder = base_problem(opened.case, device), out or run / "analysis"
     result = study_operator(opened.dgnet, corpus.problem(base), corpus.state, corpus.source_average, t=corpus.clock(base),
-                            folder=out or run / "analysis") | {"notes": list(opened.notes)}
-    write_json(json_path or run / "analysis.json", result)
+                            folder=folder) | {"notes": list(opened.notes)}
+    written = json_path or run / "analysis.json"
+    write_json(written, result)
     for note in opened.notes:
         errors.print(note, highlight=False, soft_wrap=not errors.is_terminal)
-    console.print_json(json.dumps({k: v for k, v in result.items() if not isinstance(v, list)}))
+    _tell_analysis(opened.case, result)
+    for path in (*(folder / name for name in result["figures"]), written):
+        say_path(path)
+    advise("evaluate", run)
+
+
+def _tell_analysis(case: Case, result: dict[str, Any]) -> None:
+    """The verdict of each field, and how much of the classical solver's one-step error is left."""
+    rate = f" [1/{case.units.time}]" if case.units.time else ""
+    size = f"{result['degrees_of_freedom']:,} degrees of freedom"
+    say(f"{case.name} ({case.size}): learned operator beside the classical one, {size}")
+    head = ("field", "verdict", f"max Re λ, learned{rate}", f"max Re λ, classical{rate}", "norm of a step", "correction/classical")
+    rows = []
+    for name, found in result["fields"].items():
+        new, old = found["learned"], found["physics"]
+        verdict = "UNSTABLE" if not new["stable"] else "stable" if new["proven"] else "stable as far as computed"
+        rows.append((name, verdict, f"{new['rightmost']:.3g}", f"{old['rightmost']:.3g}", f"{new['step_norm_mass']:.6g}",
+                     f"{found['size']['frobenius_ratio']:.2g}"))
+    table(head, rows)
+    c = result["consistency"]
+    say(f"One step from a true state: error {c['learned']:.3g} of the step's change, {c['classical']:.3g} with the classical "
+        f"operator (ratio {c['ratio']:.3g}; {c['steps']} steps)")

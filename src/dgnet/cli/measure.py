@@ -14,8 +14,11 @@ from dgnet.errors import InputError
 from dgnet.files import write_text
 
 
-def _advise(written: Path | None) -> None:
-    if written is not None:
+def _advise(name: str, written: Path | None) -> None:
+    """What to do with a measurement: make a page of it, or keep it the next time."""
+    if written is None:
+        advise("bench", name, "--json", f"{name}.json")
+    else:
         advise("bench", "report", written, "--out", written.with_suffix(".md"))
 
 
@@ -40,7 +43,7 @@ def bench_solver(device: Device = "cpu",
         result["changing"] = solver.changing(device)
     write_json(json_path, result)
     page(report.solver_markdown(result | {"rows": []}))
-    _advise(json_path)
+    _advise("solver", json_path)
 
 
 @command("dgnet bench rollout --json rollout.json", name="rollout", of=bench)
@@ -51,7 +54,7 @@ def bench_rollout(device: Device = "cpu", mesh: str = "gear-plate", json_path: J
     result = rollout.run(checked_device(device), mesh)
     write_json(json_path, result)
     page(report.rollout_markdown(result))
-    _advise(json_path)
+    _advise("rollout", json_path)
 
 
 @command("dgnet bench elements --size small", name="elements", of=bench)
@@ -66,7 +69,7 @@ def bench_elements(scenario: Annotated[str, typer.Option(help="Any of `dgnet sce
     result = elements.run(scenario, size, checked_device(device), trajectories, data, steps)
     write_json(json_path, result)
     page(elements.markdown(result))
-    _advise(json_path)
+    _advise("elements", json_path)
 
 
 @command("dgnet bench model --scenario laser-heat --size small", "dgnet bench model --run run", name="model", of=bench)
@@ -86,7 +89,7 @@ def bench_model(context: typer.Context,
         result = model.run(scenario, size, device, run, seed, steps, amp=amp, report=progress)
     write_json(json_path, result)
     page(model.markdown(result))
-    _advise(json_path)
+    _advise("model", json_path)
 
 
 @command("dgnet bench throughput --size small --models dgnet --models mgn", name="throughput", of=bench)
@@ -104,7 +107,7 @@ def bench_throughput(scenario: Annotated[str, typer.Option(help="Any of `dgnet s
         result = model.throughput(models, scenario, size, device, steps, trajectories, setting, seed, report=progress)
     write_json(json_path, result)
     page(model.markdown(result))
-    _advise(json_path)
+    _advise("throughput", json_path)
 
 
 @command("dgnet bench scaling --nodes 1000 --nodes 10000", name="scaling", of=bench)
@@ -118,7 +121,7 @@ def bench_scaling(nodes: Annotated[list[int] | None, typer.Option(help="Numbers 
         result = model.scaling(device, nodes, seed=seed, report=progress)
     write_json(json_path, result)
     page(model.markdown(result))
-    _advise(json_path)
+    _advise("scaling", json_path)
 
 
 @command("dgnet bench tradeoff run --trajectories 2", "dgnet bench tradeoff --pretrained laser-heat --trajectories 2 --device cuda",
@@ -155,7 +158,7 @@ def bench_tradeoff(run: Annotated[Path | None, typer.Argument(help="A training r
         result = tradeoff.tradeoff(opened, path, device, trajectories, budget, report=progress)
     write_json(json_path, result)
     page(tradeoff.markdown(result))
-    _advise(json_path)
+    _advise("tradeoff", json_path)
 
 
 @command("dgnet bench dfg --case 2D-1", name="dfg", of=bench)
@@ -190,6 +193,7 @@ def bench_dfg(context: typer.Context, case: Annotated[str | None, typer.Option(h
         write_json(target.with_suffix(".json"), record)
         write_text(target, flow.markdown(record))
         say(f"wrote {target}")
+    advise("bench", "published")
 
 
 @command("dgnet bench published", name="published", of=bench)
@@ -207,6 +211,7 @@ def bench_published(full: Annotated[bool, typer.Option("--full", help="Also the 
     if target is not None:
         write_text(target, text)
         say(f"wrote {target}")
+    advise("bench", "elements")
 
 
 @command("dgnet bench report solver.json rollout.json --out solver.md", name="report", of=bench)
@@ -217,3 +222,4 @@ def bench_report(results: Annotated[list[Path], typer.Argument(help="JSON files 
 
     write_text(out, report.markdown(results))
     say(f"wrote {out}")
+    advise("bench", "--help")

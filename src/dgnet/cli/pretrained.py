@@ -58,6 +58,7 @@ def pack(cells: Annotated[list[Path], typer.Argument(help="Finished cells of `dg
     write_json(json_path, [asdict(shelf.read_card(folder)) for folder in made])
     for folder in made:
         say(f"{folder} ({(folder / 'weights.pt').stat().st_size / 1024:.0f} KiB)")
+    advise("evaluate", "--pretrained", made[0])
 
 
 @command("dgnet pretrained measured evaluated.json --folder weights", of=pretrained)
@@ -69,3 +70,4 @@ def measured(results: Annotated[list[Path], typer.Argument(help="Files of `dgnet
     for path in results:
         card, new = shelf.add_measured(path, folder or shelf.SHELF)
         say(f"{card.scenario}, {card.truth}: {new.trajectories} trajectories on {new.hardware}")
+    advise("pretrained")

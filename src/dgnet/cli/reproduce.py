@@ -233,6 +233,7 @@ def report(folders: Annotated[list[Path], typer.Argument(help="Folders of studie
         written.append(dgnet)
     for path in written:
         say(f"wrote {path}")
+    advise("reproduce", "all", "--out", folders[0], "--plan")
 
 
 @command("dgnet score rollout.h5 data/laser-heat-small-converged.h5 --trajectory 0")
@@ -256,3 +257,4 @@ def score(predictions: Annotated[Path, typer.Argument(help="Predicted states: a 
     say(f"{result['trajectories']} trajectories, {result['steps']} steps, {result['nodes']:,} nodes")
     table(("measure", "value"), [*((name, "not finite" if value is None else number(value)) for name, value in rows),
                                  ("time at which RNE passes 0.1", until)])
+    advise("evaluate", "--help")

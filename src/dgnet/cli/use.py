@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from dgnet.cli.options import file_to_write
-from dgnet.cli.screen import say, say_path
+from dgnet.cli.screen import advise, say, say_path
 from dgnet.cli.shell import AllowDifferent, Json, Problem, command, write_json
 
 
@@ -27,8 +27,10 @@ def export(run: Annotated[Path, typer.Argument(help="Folder of a run.")],
     result = write(opened, out, batch)
     shape = f"[{result.record['batch'] or 'batch'}, {result.record['nodes']}, {len(result.record['fields'])}]"
     write_json(json_path, result.record)
-    say(f"One step of {result.record['dt']:g}: u {shape}, source {shape} -> u {shape}")
+    step = f"{result.record['dt']:g} {opened.case.units.time}".rstrip()
+    say(f"One step of {step}: u {shape}, source {shape} -> u {shape}")
     for note in opened.notes:
         say(note)
     for path in result.paths:
         say_path(path)
+    advise("analyse", run)

@@ -46,7 +46,7 @@ def evaluate(run: Run, path: Path, device: str = "cpu", split: str = "test", lim
     - `path`: the data set
     - `device`: cpu or cuda
     - `split`: train or test
-    - `limit`: the first so many trajectories; None for all
+    - `limit`: number of trajectories, from the first on; None for all
 
         >>> import dgnet as dg, torch
         >>> mesh, pde = dg.box((4, 4)), dg.PDE(diffusion=0.1)

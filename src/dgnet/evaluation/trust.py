@@ -287,7 +287,7 @@ def _percent(share: float) -> str:
     return f"{100 * share:.0f}%" if share < 10 else f"{share:.0f} times"
 
 
-def judge_states(known: TrainingRange, mesh: Mesh, dt: float, states: Tensor, source: Tensor | None) -> list[dict[str, Any]]:
+def range_findings(known: TrainingRange, mesh: Mesh, dt: float, states: Tensor, source: Tensor | None) -> list[dict[str, Any]]:
     """Findings for rollouts [B, T+1, N, F] and sources [B, T, N, F]; each names its trajectory, the worst one of a kind is kept."""
     worst: dict[tuple[str, str], dict[str, Any]] = {}
     rows = max(1, _ROWS // (mesh.n_cells * (mesh.dim + 1) * states.shape[-1]))

@@ -22,7 +22,7 @@ from dgnet import __version__
 from dgnet.data import Corpus
 from dgnet.evaluation.analyse import study
 from dgnet.evaluation.evaluate import TOLD, failures
-from dgnet.evaluation.trust import TrainingRange, judge_states, read_trust, sentence, training_range
+from dgnet.evaluation.trust import TrainingRange, range_findings, read_trust, sentence, training_range
 from dgnet.files import write_json, write_text
 from dgnet.models.dgnet import DGNet
 from dgnet.models.registry import LABELS
@@ -72,7 +72,7 @@ def write(run: Run, result: dict[str, Any], states: dict[str, Tensor], data: Cor
 
 def findings(run: Run, states: dict[str, Tensor], data: Corpus, known: TrainingRange) -> list[dict[str, Any]]:
     """Where the model's own rollouts of these trajectories leave the range of its training data."""
-    return judge_states(known, run.case.mesh, run.case.dt, states[run.settings.model], data.source_average)
+    return range_findings(known, run.case.mesh, run.case.dt, states[run.settings.model], data.source_average)
 
 
 # ---------------------------------------------------------------------- sections

@@ -148,7 +148,7 @@ def roll_out(run: Run | Path, *, source: Path | str | None = None, trajectory: i
     - `data`: data set of `trajectory` instead of the run's own
     - `steps`: number of steps; by default as long as source or trajectory last, else as the case
     - `out`, `vtk`, `xdmf`, `gif`, `mp4`, `png`: files to write: HDF5, series for ParaView, films, a picture of some states
-    - `every`: store every so many states; all files but HDF5, whose times are even, also get the last one
+    - `every`: store one state every this many steps; all files but HDF5, whose times are even, also get the last one
     - `device`: cpu or cuda
     - `report`: called with what is done, how much of it is done and how much there is
     - `sink`: called with every step's number and state [nodes, fields]

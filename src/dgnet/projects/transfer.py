@@ -13,7 +13,7 @@ from dgnet.mesh import Mesh
 from dgnet.mesh.locate import from_cells, sparse_rows
 
 _SAME = 1e-3  # of the spacing: nodes nearer than this are the same (files often hold single precision)
-_SINGLE = 64  # up to so many points, each is left out by itself
+_SINGLE = 64  # number of points up to which each is left out by itself
 _FOLDS = 8  # otherwise groups of them
 
 

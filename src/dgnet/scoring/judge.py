@@ -175,7 +175,7 @@ def judge(models: Mapping[str, Model], base: Discretisation, data: Corpus, *, st
     - `models`: by name
     - `base`: the problem; a flow that comes with the data is put in
     - `data`: the true trajectories
-    - `steps`: score the first so many steps; all by default
+    - `steps`: number of steps to score, from the first on; all by default
     - `keep`: keep the predicted states
 
         >>> import dgnet as dg, torch
@@ -245,7 +245,7 @@ def _roll(model: Model, base: Discretisation, data: Corpus, steps: int) -> tuple
 
 
 def _batches(numbers: Sequence[int], values: float, device: str, most: int | None = None) -> list[Sequence[int]]:
-    """Trajectories of so many values each in pieces that fit into memory: state, prediction, source and room for the step."""
+    """Trajectories of `one` values each, in pieces that fit into memory: state, prediction, source and room for the step."""
     size = int(max(1, BYTES[torch.device(device).type] // (16 * values)))
     size = min(size, most or size)
     return [numbers[at:at + size] for at in range(0, len(numbers), size)]

@@ -21,7 +21,7 @@ import torch
 
 from dgnet.data import Corpus, Dataset, hold_out
 from dgnet.errors import SolveError
-from dgnet.models.base import LearnedModel
+from dgnet.models.base import LearnedModel, Model
 from dgnet.models.classical import Classical
 from dgnet.problems import Discretisation
 from dgnet.recipe import Recipe, Stage
@@ -41,7 +41,7 @@ Tell = Callable[[Progress, int], None]
 """`tell(progress, iterations)`: called after every iteration, with how many there are in all."""
 
 
-def evaluate_rne(model: Any, base: Discretisation, data: Corpus, steps: int | None = None) -> float:
+def evaluate_rne(model: Model[Any], base: Discretisation, data: Corpus, steps: int | None = None) -> float:
     """RNE from offset of free rollouts over all trajectories and steps, or the first `steps`; infinite where one breaks down."""
     return judge({"model": model}, base, data, steps=steps).error("model")
 

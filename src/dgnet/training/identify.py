@@ -42,7 +42,7 @@ _SHORT, _LONGER = 4, 4  # steps of the first windows, and how much longer the ne
 _ITERATIONS = 6  # of Gauss-Newton for each length
 _WORK = 2e7  # nodes times steps times splines of a pass: more windows than that are thinned out
 _TAIL = 2.4  # where Cauchy's weights set in, in standard deviations
-_ROUGH = 3.0  # a patch that misses the data by so many times the usual: the window's start is not resolved
+_ROUGH = 3.0  # a patch that misses the data by this many times the usual: the window's start is not resolved
 _NOISY = 0.25  # share of noise in what is left, above which longer windows are worth their work
 _ACROSS = 5  # patches along each axis
 
@@ -266,7 +266,7 @@ def _lumped(state: PreparedDGNet, batch: int, steps: int) -> GreenSolver:
 
 
 def windows(train: Corpus, length: int, first: int, count: int) -> Corpus:
-    """Back-to-back windows of all trajectories from step `first` on; so many, evenly spread, that a pass stays affordable."""
+    """Back-to-back windows of all trajectories from step `first` on; evenly spread, and few enough that a pass stays affordable."""
     starts = torch.arange(first, train.steps - length + 1, length)
     rows = torch.arange(len(train)).repeat_interleave(len(starts))
     starts = starts.repeat(len(train))

@@ -40,7 +40,7 @@ class DGNetConfig:
     - `edge_limit`: largest |L_neural| against the local physical operator, `edge` decoder (the paper's scheme has no limit)
     - `hidden`, `layers`: width and depth of the geometry network
     - `residual_hidden`, `residual_layers`, `reaction_hidden`: of the other networks
-    - `reaction_table`: above 0, a learned reaction of one field is a table of so many intervals instead of a network
+    - `reaction_table`: above 0, a learned reaction of one field is a table with this number of intervals instead of a network
     - `amp`: networks in bfloat16 (mixed precision); operators and solves never are
 
         >>> import dgnet as dg

@@ -19,7 +19,7 @@ Tensor = torch.Tensor
 class Reaction(Part):
     """r(u), node by node: the known one, or a network or table that is learned.
 
-    It is used unchanged within thrice the range of the training data. Outside, r stays what it is at the end of that range, and
+    It is used unchanged up to three times the range of the training data. Outside, r stays what it is at the end of that range, and
     what sticks out decays within a step: r(u) = r(w) - (u - w) / dt, w = u clipped. With a capacity the part that sticks out
     belongs to the mass, not to the reaction's load: it becomes the `excess`.
 
