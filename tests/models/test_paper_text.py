@@ -295,7 +295,8 @@ def test_the_analysis_takes_the_papers_l_physics() -> None:
     m = model()
     field = study(m, problem()).fields[0]
     u = np.random.default_rng(0).normal(size=8)
-    assert np.allclose(field.physics.apply(u), l_physics() @ u) and np.allclose(field.learned.apply(u), (l_physics() + l_neural(m)) @ u)
+    assert np.allclose(field.physics.apply(u), l_physics() @ u)
+    assert np.allclose(field.learned.apply(u), (l_physics() + l_neural(m)) @ u)
 
 
 # ---------------------------------------------------------------------- what the text leaves open
