@@ -15,7 +15,7 @@ import torch
 
 from dgnet.models.dgnet import DGNetConfig
 from dgnet.output.rollouts import roll_out
-from dgnet.paper import engine
+from dgnet.paper import engine, planning, stored
 from dgnet.paper.cell import Cell
 from dgnet.projects import load, template
 from dgnet.recipe import Recipe, Stage
@@ -156,7 +156,7 @@ def test_six_new_projects_of_one_name(tmp_path: Path) -> None:
 def cell(folder: Path) -> None:
     engine.POLL = 0.05
     summary = engine.run([Cell("classical", "laser-heat", "small", "same-mesh", few=1)],
-                         engine.Options(folder / "data", folder, say=lambda text: None))
+                         planning.Options(folder / "data", folder, say=lambda text: None))
     assert not summary.failed, summary.failed
 
 
@@ -164,4 +164,4 @@ def cell(folder: Path) -> None:
 def test_one_cell_by_many(count: int, tmp_path: Path) -> None:
     found = together(tmp_path / "logs", *[(cell, tmp_path)] * count)
     assert found.codes() == [0] * count, [found.said(k)[-500:] for k in range(count)]
-    assert len(engine.load([tmp_path])) == 1 and left_over(tmp_path) == []
+    assert len(stored.load([tmp_path])) == 1 and left_over(tmp_path) == []

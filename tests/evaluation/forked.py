@@ -12,7 +12,7 @@ from typing import Any
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["dgnet.cli", "dgnet.output.rollouts", "dgnet.output.page", "dgnet.paper.pretrained",
-                                "dgnet.paper.report", "dgnet.projects", "dgnet.projects.check",
+                                "dgnet.paper.evidence", "dgnet.projects", "dgnet.projects.check",
                                 "dgnet.scenarios.generate", "dgnet.training.own", "torch._dynamo", "skfem", "meshio",
                                 "rich.progress", "rich.table",
                                 "matplotlib.pyplot", "matplotlib.backends.backend_agg", "pytest", "tests.evaluation.forked",

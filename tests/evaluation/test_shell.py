@@ -13,7 +13,7 @@ from dgnet import cli
 from dgnet.cli import screen, shell
 from dgnet.errors import InputError, NoRoom, SolveError
 from dgnet.files import write_json
-from dgnet.paper import engine
+from dgnet.paper import stored
 from dgnet.paper.blocks import Head, Lines, Picture, Table, Text, to_markdown
 
 NAMES = ["x[/y]", "[red]", "a[b", "$HOME", "`id`", "ü", "x;y", "[/]", ":smile:", "-"]
@@ -102,7 +102,7 @@ def test_merge_follows_no_links(tmp_path: Path) -> None:
     (tmp_path / "folder" / "more").write_text("secret")
     os.symlink(tmp_path / "secret", cell / "sample.npz")
     os.symlink(tmp_path / "folder", cell / "run")
-    assert engine.merge([tmp_path / "theirs"], tmp_path / "ours") == [TAG]
+    assert stored.merge([tmp_path / "theirs"], tmp_path / "ours") == [TAG]
     assert sorted(p.name for p in (tmp_path / "ours").rglob("*")) == sorted(["cells", TAG, "cell.json"])
 
 
@@ -111,7 +111,7 @@ def test_merge_of_a_linked_cell_is_refused(tmp_path: Path) -> None:
     os.replace(cell / "cell.json", tmp_path / "elsewhere.json")
     os.symlink(tmp_path / "elsewhere.json", cell / "cell.json")
     with pytest.raises(InputError, match="symbolic link"):
-        engine.merge([tmp_path / "theirs"], tmp_path / "ours")
+        stored.merge([tmp_path / "theirs"], tmp_path / "ours")
     assert not list((tmp_path / "ours" / "cells").glob("*/cell.json")) and not list(tmp_path.rglob("*.part*"))
 
 
@@ -119,7 +119,7 @@ def test_merge_of_a_linked_cell_is_refused(tmp_path: Path) -> None:
 def test_merge_writes_nowhere_else(tag: str, tmp_path: Path) -> None:
     write_json(tmp_path / "theirs" / "cells" / "a" / "cell.json", {"tag": tag, "cell": {}})
     with pytest.raises(InputError, match="name of a cell"):
-        engine.merge([tmp_path / "theirs"], tmp_path / "ours")
+        stored.merge([tmp_path / "theirs"], tmp_path / "ours")
     assert not (tmp_path / "ours" / "cells").exists() or not any((tmp_path / "ours" / "cells").iterdir())
 
 

@@ -16,7 +16,7 @@ from dgnet.cli import app
 from dgnet.data import Dataset
 from dgnet.errors import InputError
 from dgnet.models import rollout
-from dgnet.paper import engine, pretrained
+from dgnet.paper import engine, planning, pretrained
 from dgnet.paper.cell import Cell
 from dgnet.problems.case import base_problem
 from dgnet.scenarios import get, names
@@ -48,7 +48,7 @@ def cell(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished cell: three trajectories of each split, a second or two of training."""
     place = tmp_path_factory.mktemp("cells")
     wanted = Cell("train", "laser-heat", "small", "same-mesh", "dgnet", few=3)
-    summary = engine.run([wanted], engine.Options(place / "data", place, budget=2.0, sharing=3, say=lambda text: None))
+    summary = engine.run([wanted], planning.Options(place / "data", place, budget=2.0, sharing=3, say=lambda text: None))
     assert not summary.failed
     return wanted.folder(place)
 

@@ -15,13 +15,15 @@ from typer.testing import CliRunner
 from dgnet.bench import tradeoff
 from dgnet.cli import app
 from dgnet.errors import InputError
-from dgnet.files import Lock, holder
-from dgnet.paper import engine, report, summary
+from dgnet.files import Lock, holder, write_json
+from dgnet.paper import engine, evidence, planning, stored, summary
 from dgnet.paper import results as packing
 from dgnet.paper.blocks import Head, Lines, Picture, Slot, Table, Text, to_html, to_markdown
 from dgnet.paper.cell import METHODS, Cell
-from dgnet.paper.engine import Options
+from dgnet.paper.origin import code_version
+from dgnet.paper.planning import Options
 from dgnet.paper.results import Setting, Shelf, Value, number
+from dgnet.paper.rows import CLASSICAL
 from dgnet.paper.targets import TARGETS, Choice, cells
 from dgnet.scenarios import get, names
 from tests.attacks.harness import begin
@@ -90,7 +92,7 @@ def test_published_figures_are_there_for_every_method_of_a_table() -> None:
 
 
 def test_what_a_cell_needs_comes_first() -> None:
-    order = engine.expand(cells("table-robustness", Choice()))
+    order = planning.expand(cells("table-robustness", Choice()))
     for cell in order:
         assert all(order.index(need) < order.index(cell) for need in cell.needs)
     assert len(order) == len(set(order))
@@ -102,14 +104,18 @@ def test_what_a_cell_needs_comes_first() -> None:
 def test_table_main(place: Path) -> None:
     found = reproduce(place, "table-main", "--scenarios", "allen-cahn", "--models", "deeponet,dgnet", "--sharing", "3",
                       "--budget", "1")
-    assert len(found["ran"]) == 3 and not found["failed"]
+    assert len(found["ran"]) == 4 and not found["failed"]  # DGNet also with the reaction unknown, as it is to baselines
+    unknown = record(place, "train_allen-cahn_small_same-mesh_dgnet_s0_unknown_d1_f0.0001")
+    assert unknown["config"]["reaction"] == "learned"
     cell = record(place, "train_allen-cahn_small_same-mesh_dgnet_s0_d1_f0.0001")
-    assert set(cell["scores"]) == {"classical_consistent", "classical_lumped", "dgnet"}
+    assert set(cell["scores"]) == {*CLASSICAL, "dgnet"}
     row = cell["scores"]["dgnet"]
     assert {"mse", "log10_mse", "rne", "rne_final", "rne_from_offset", "until", "until_share", "seconds"} <= set(row)
     assert row["log10_mse"] == pytest.approx(np.log10(row["mse"]))
-    assert cell["sharing"] == 3 and cell["budget"] == 60 and cell["parameters"] > 0 and cell["iterations"] >= 1
+    assert cell["sharing"] == 3 and cell["budget"] == 60 and cell["parameters"] > 0 and cell["updates"] >= 1
     assert {"generate", "train", "evaluate", "total"} <= set(cell["seconds"]) and cell["hardware"] and cell["version"]
+    assert cell["code"] == code_version() and "commit" in cell and cell["improving"] is None  # too few updates to tell
+    assert [row["updates"] for row in cell["history"]] == list(range(cell["updates"] + 1)) and cell["validation_steps"] == 60
     assert cell["recipe"]["stages"] and cell["config"]["decoder"] == "structured"
     rival = record(place, "classical_allen-cahn_small_same-mesh_classical_s0_d1")
     assert rival["scores"]["classical_lumped"] == cell["scores"]["classical_lumped"]
@@ -123,7 +129,7 @@ def test_finished_cells_are_skipped(place: Path) -> None:
     reproduce(place, "table-main", "--scenarios", "allen-cahn", "--models", "deeponet,dgnet")
     before = {p: p.stat().st_mtime_ns for p in (place / "out").glob("cells/*/cell.json")}
     found = reproduce(place, "table-main", "--scenarios", "allen-cahn", "--models", "deeponet,dgnet")
-    assert found["ran"] == [] and len(found["finished_before"]) == 3
+    assert found["ran"] == [] and len(found["finished_before"]) == 4
     assert before == {p: p.stat().st_mtime_ns for p in (place / "out").glob("cells/*/cell.json")}
 
 
@@ -218,10 +224,12 @@ def test_the_page_of_dgnet(place: Path, tmp_path: Path) -> None:
         folder = tmp_path / "cells" / cell.tag
         folder.mkdir(parents=True)
         (folder / "cell.json").write_text(json.dumps(
-            {**made, "tag": cell.tag, "cell": {**made["cell"], "seed": seed}, "scores": scores, "sharing": 4}))
+            {**made, "tag": cell.tag, "cell": {**made["cell"], "seed": seed}, "scores": scores, "sharing": 4,
+             "best_iteration": 1}))
     page = summary.markdown([tmp_path])
     row = next(line for line in page.splitlines() if line.startswith("| allen-cahn |"))
-    assert "| 0.013 ± 0.001 | 0.026 | diverged | 0.50 | 0.003 ± 0 | 0.0188 | 0.00376 reached |" in row and "shared by 4" in row
+    assert "| whole equation | 0.013 ± 0.001 | 0.026 | diverged | – | – | 0.50 | 0.003 ± 0 | 0.0188 | 0.00376 reached |" in row
+    assert "shared by 4" in row
     assert "laser-heat | not run: `dgnet reproduce train_laser-heat_paper_same-mesh_dgnet_s0" in page
 
 
@@ -229,7 +237,7 @@ def test_the_stored_pages_are_those_of_the_stored_cells() -> None:
     results = Path(__file__).parents[2] / "docs" / "results"
     page = summary.markdown([results / "study"])
     assert (results / "dgnet.md").read_text() == page, "write it again: dgnet report docs/results/study --dgnet PAGE"
-    found = engine.load([results / "study"])["tradeoff_laser-heat_paper_converged_dgnet_s0"]["result"]
+    found = stored.load([results / "study"])["tradeoff_laser-heat_paper_converged_dgnet_s0"]["result"]
     row = next(line for line in page.split("## Cost against accuracy")[1].splitlines() if line.startswith("| laser-heat "))
     best = tradeoff.cheapest(found)
     assert best is not None and f"| {tradeoff.whole(best) / tradeoff.whole(found['rows'][0]):.3g}× |" in row
@@ -250,14 +258,14 @@ def test_a_packed_study_keeps_numbers_and_frames(tmp_path: Path) -> None:
         (folder / "cell.json").write_text(json.dumps({"tag": cells[kind].tag, "date": "1", "scores": scores}))
     assert packing.pack([tmp_path / "study"], tmp_path / "packed") == 2
     for kind, (row, size) in rows.items():
-        loose, packed = (engine.load([tmp_path / name])[cells[kind].tag] for name in ("study", "packed"))
+        loose, packed = (stored.load([tmp_path / name])[cells[kind].tag] for name in ("study", "packed"))
         assert abs(packed["scores"][row]["rne"] - 1 / 3) < 1e-8 and packed["scores"][row]["x"] is None
         before, after = packing.sample(loose), packing.sample(packed)
         assert list(after["frames"]) == [1, 3]
         difference = (after[row] - after["truth"]) - (before[row] - before["truth"])[[1, 3], :, :1]
         assert np.isnan(after[row][1, 0]).all() and np.nanmax(np.abs(difference)) < 0.02 * size  # 8 bits of the error itself
         assert np.abs(after["truth"] - truth[[1, 3], :, :1]).max() < 1e-4
-    assert sorted(engine.merge([tmp_path / "packed"], tmp_path / "again")) == sorted(c.tag for c in cells.values())
+    assert sorted(stored.merge([tmp_path / "packed"], tmp_path / "again")) == sorted(c.tag for c in cells.values())
     assert all(c.finished(tmp_path / "again") for c in cells.values())
 
 
@@ -291,7 +299,7 @@ def test_the_plan_names_what_is_missing(place: Path, tmp_path: Path) -> None:
     assert states["train_allen-cahn_small_same-mesh_dgnet_s0_d1_f0.0001"] == "finished"
     missing = [i for i in items if i["state"] == "missing"]
     assert missing and all(i["seconds"] > 0 and i["command"].startswith(f"dgnet reproduce {i['tag']} ") for i in missing)
-    plan = engine.plan(cells("all", Choice(size="paper")), Options(tmp_path / "data", tmp_path / "out", "cuda", budget=120.0))
+    plan = planning.plan(cells("all", Choice(size="paper")), Options(tmp_path / "data", tmp_path / "out", "cuda", budget=120.0))
     assert all(i.state == "missing" and "--device cuda" in i.command for i in plan)
     trained = [i for i in plan if i.cell.kind == "train"]
     assert sum(i.seconds for i in plan) >= 120 * len(trained) and all("--budget 2" in i.command for i in trained)
@@ -326,7 +334,7 @@ def test_two_processes_share_the_cells(place: Path, tmp_path: Path) -> None:
         process.join(120)
     assert [process.exitcode for process in both] == [0, 0]
     ran = [set(json.loads((tmp_path / f"{k}.json").read_text())["ran"]) for k in "ab"]
-    assert not ran[0] & ran[1] and len(ran[0] | ran[1]) == 3 == len(list(tmp_path.glob("out/cells/*/cell.json")))
+    assert not ran[0] & ran[1] and len(ran[0] | ran[1]) == 4 == len(list(tmp_path.glob("out/cells/*/cell.json")))
 
 
 def test_a_crew_of_workers(place: Path, tmp_path: Path) -> None:
@@ -360,8 +368,8 @@ def test_a_killed_cell_goes_on_to_the_same_result(place: Path, tmp_path: Path) -
     first: list[int] = []
     engine.run([cell], options("killed", lambda progress, total: first.append(progress.iteration)))
     assert first[0] == 19  # not from the start
-    a, b = (engine.read(cell, tmp_path / out) for out in ("whole", "killed"))
-    assert a["iterations"] == b["iterations"] > 19
+    a, b = (stored.read(cell, tmp_path / out) for out in ("whole", "killed"))
+    assert a["updates"] == b["updates"] > 19
     assert a["scores"]["dgnet"]["rne_from_offset"] == pytest.approx(b["scores"]["dgnet"]["rne_from_offset"], rel=1e-6)
 
 
@@ -374,7 +382,7 @@ def test_a_bad_cell_does_not_stop_the_others(place: Path, tmp_path: Path) -> Non
     summary = engine.run([bad, good], options)
     assert list(summary.failed) == [bad.tag] and good.tag in summary.ran
     assert "is not a checkpoint" in json.loads((bad.folder(tmp_path / "out") / "failed.json").read_text())["error"]
-    assert [i.state for i in engine.plan([bad], options)][-1] == "failed"
+    assert [i.state for i in planning.plan([bad], options)][-1] == "failed"
     (folder / "last.pt").unlink()
     assert engine.run([bad], options).ran == [bad.tag] and not (bad.folder(tmp_path / "out") / "failed.json").exists()
 
@@ -419,14 +427,18 @@ def test_the_report_is_whole_and_honest(place: Path, tmp_path: Path) -> None:
     page = (tmp_path / "r.html").read_text()
     assert "<script" not in page and "http" not in page and "data:image/png;base64," in page and "prefers-color-scheme" in page
     text = (tmp_path / "docs" / "paper.md").read_text()
-    table = next(line for line in text.splitlines() if line.startswith("| allen-cahn |"))
-    assert table.count("*not run*") == 5 and "±" in table and "**" in table  # four baselines and the paper's preset
+    lines = text.splitlines()
+    begin = next(k for k, line in enumerate(lines) if line.startswith("| RNE | is told | allen-cahn |"))
+    rows = {line.split(" | ")[0].strip("| "): line.split(" | ")[1:3] for line in lines[begin + 2:begin + 14]}
+    assert sum(found == "*not run*" for _, found in rows.values()) == 5  # four baselines and the paper's preset
+    assert "±" in rows["DGNet, ours"][1] and any("**" in found for _, found in rows.values())
+    assert rows["DeepONet"][0] == "coefficients, flow" and rows["DGNet, ours, reaction unknown"][0] == "all but the reaction"
     assert "dgnet reproduce train_allen-cahn_small_same-mesh_mgn_s0_d1_f0.0001 --out DIR" in text
-    assert "classical, consistent" in text and "CPU" in text and "from best to worst" in text
+    assert "classical, consistent" in text and "CPU" in text and "not judged" in text
     for link in re.findall(r"\]\((\S+\.png)\)", text):
         assert (tmp_path / "docs" / link).exists()
     number_ = record(place, "classical_allen-cahn_small_same-mesh_classical_s0_d1")["scores"]["classical_consistent"]["rne"]
-    assert number(number_) in table
+    assert number(number_) in rows["classical, consistent"][1]
 
 
 def test_the_papers_value_stands_beside_ours_at_paper_size(tmp_path: Path) -> None:
@@ -439,16 +451,16 @@ def test_the_papers_value_stands_beside_ours_at_paper_size(tmp_path: Path) -> No
               "about": {"nodes": 6072, "steps": 120}, "seconds": {"total": 60.0, "train": 40.0},
               "curves": {"time": [0.0], "classical_consistent": [0.0], "classical_lumped": [0.0], "mgn": [None]}}
     for c, scores in ((cell, score), (trained, {**score, "mgn": {**row, "rne": None}})):
-        engine.write_json(c.folder(tmp_path) / "cell.json", {
+        write_json(c.folder(tmp_path) / "cell.json", {
             "tag": c.tag, "cell": {"kind": c.kind, "size": c.size, "scenario": c.scenario, "method": c.method, "factor": 1.0},
             **common, "scores": scores, "parameters": 5, "iterations": 3, "memory": {"train": 2e9}, "budget": 120.0})
-    blocks = report.build(Shelf.open([tmp_path]), tmp_path / "scratch", Path("out"))
+    blocks = evidence.build(Shelf.open([tmp_path]), tmp_path / "scratch", Path("out"))
     tables = [b for b in blocks if isinstance(b, Table) and b.head[0] == "RNE"]
-    line = next(row for row in tables[0].rows if row[0] == "laser-heat")
-    at = list(tables[0].head).index("MGN")
-    assert line[at] == Slot("diverged", beside="paper 0.171")
-    assert line[1] == Slot("1.00e-4", strong=True) and line[2] == Slot("2.00e-4")
-    assert line[list(tables[0].head).index("DGNet, ours")] == Slot("not run", beside="paper 0.0102", faint=True)
+    at = list(tables[0].head).index("laser-heat")
+    column = {row[0]: row[at] for row in tables[0].rows}
+    assert column["MGN"] == Slot("diverged", beside="paper 0.171")
+    assert column["classical, consistent"] == Slot("1.00e-4", strong=True) and column["classical, lumped"] == Slot("2.00e-4")
+    assert column["DGNet, ours"] == Slot("not run", beside="paper 0.0102", faint=True)
     command = "dgnet reproduce train_laser-heat_paper_converged_dgnet_s0 --out out"
     assert any(isinstance(b, Lines) and command in b.lines for b in blocks)
     assert any(isinstance(b, Table) and b.head[0] == "hardware" and b.rows[0][0] == "a GPU" for b in blocks)

@@ -74,7 +74,7 @@ def reproduce(context: typer.Context,
     If interrupted, rerun to resume. Processes started with the same --out share the cells. `dgnet report` writes the pages.
     """
     from dgnet.files import Lock
-    from dgnet.paper import engine
+    from dgnet.paper import engine, planning, stored
     from dgnet.paper.targets import Choice, cells
 
     if target in ("merge", "pack"):
@@ -83,7 +83,7 @@ def reproduce(context: typer.Context,
     if target == "merge":
         if not sources:
             raise InputError("merge needs the folders to take cells from")
-        copied = engine.merge(sources, out)
+        copied = stored.merge(sources, out)
         write_json(json_path, copied)
         say(f"{len(copied)} cells copied to {out}")
         return
@@ -106,7 +106,7 @@ def reproduce(context: typer.Context,
     seconds = None if budget is None else 60 * budget
     where = data or out / "data"
     if plan:
-        items = engine.plan(wanted, engine.Options(where, out, device, seconds, makers, sharing))
+        items = planning.plan(wanted, planning.Options(where, out, device, seconds, makers, sharing))
         _print_plan(items)
         write_json(json_path, [{"tag": i.cell.tag, "state": i.state, "seconds": i.seconds, "command": i.command, "note": i.note}
                                for i in items])
@@ -122,7 +122,7 @@ def reproduce(context: typer.Context,
         flags = ["--unknown-reaction"] * unknown_reaction + ["--keep-last"] * keep_last
         given = [str(part) for key, value in settings.items() if value not in (None, "") for part in (key, value)]
         with reporting() as progress:
-            done = crew(workers, [target, *given, *flags], out, len(engine.expand(wanted)), progress)
+            done = crew(workers, [target, *given, *flags], out, len(planning.expand(wanted)), progress)
         write_json(json_path, done)
         say(f"{done['finished']} of {done['cells']} cells finished, {len(done['failed'])} failed")
         for tag, reason in done["failed"].items():
@@ -131,7 +131,7 @@ def reproduce(context: typer.Context,
             raise typer.Exit(1)
         return
     with narrating(seconds or 1e9) as (report, tell):
-        options = engine.Options(where, out, device, seconds, makers, sharing, keep_last,
+        options = planning.Options(where, out, device, seconds, makers, sharing, keep_last,
                                  None if stop_after is None else 60 * stop_after, report, tell,
                                  say)
         summary = engine.run(wanted, options)
@@ -160,7 +160,7 @@ def reproduce(context: typer.Context,
 
 def crew(workers: int, arguments: list[str], out: Path, cells: int, progress: Report) -> dict[str, Any]:
     """Run `dgnet reproduce ARGUMENTS` in several processes at once and wait for them."""
-    from dgnet.paper.engine import failures
+    from dgnet.paper.stored import failures
 
     logs = out / "logs"
     logs.mkdir(parents=True, exist_ok=True)
@@ -223,11 +223,10 @@ def report(folders: Annotated[list[Path], typer.Argument(help="Folders of studie
                                                            "FILE.md.")] = None,
            ) -> None:
     """Write tables and pictures of finished cells, with the paper's figures beside ours."""
-    from dgnet.paper import report as pages
-    from dgnet.paper import summary
+    from dgnet.paper import evidence, summary
 
     with reporting() as progress:
-        written = pages.write(folders, out, markdown, progress)
+        written = evidence.write(folders, out, markdown, progress)
     if dgnet is not None:
         write_text(dgnet, summary.markdown(folders))
         written.append(dgnet)

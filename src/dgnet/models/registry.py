@@ -24,13 +24,16 @@ from dgnet.problems import Discretisation
 SETTINGS = ("comparable", "published")
 DGNETS = ("dgnet", "dgnet-paper")
 """Ours, and the one that the paper's text describes: they solve the equation and are trained by a plan (`training.plan`)."""
+TOLD_ALL, TOLD_FIELDS = "whole equation", "coefficients, flow"
+"""What a model is told besides mesh, sources and boundary values: the equation, or fields of it that a network reads."""
 
 
 @dataclass(frozen=True)
 class Entry:
     """`recipe`: lr, lr_end, weight_decay, noise, pushforward, window, loss, clip as the method's paper has them.
 
-    `method = "fitted"` stands alone: the model is not iterated but fitted at once (`LearnedModel.fit_data`).
+    `method = "fitted"` stands alone: the model is not iterated but fitted at once (`LearnedModel.fit_data`). `told`: what the model
+    knows besides mesh, sources and boundary values; a column of the paper's tables.
     """
 
     title: str
@@ -39,11 +42,13 @@ class Entry:
     settings: Mapping[str, Any]
     recipe: Mapping[str, float | int | str]
     published: int | None = None  # parameters, where the method's paper (or its code) has a figure
+    told: str = TOLD_FIELDS
 
 
-def _baseline(module: ModuleType, title: str, config: Any, make: Any, published: int | None = None) -> Entry:
+def _baseline(module: ModuleType, title: str, config: Any, make: Any, published: int | None = None,
+              told: str = TOLD_FIELDS) -> Entry:
     settings = {"comparable": config.comparable(), "published": config.published()}
-    return Entry(title, config, make, settings, module.RECIPE, published)
+    return Entry(title, config, make, settings, module.RECIPE, published, told)
 
 
 MODELS: dict[str, Entry] = {
@@ -51,18 +56,21 @@ MODELS: dict[str, Entry] = {
     "mgn": _baseline(mgn, "MGN", mgn.MGNConfig, mgn.MGN, 2_300_000),
     "mp-pde": _baseline(mp_pde, "MP-PDE", mp_pde.MPPDEConfig, mp_pde.MPPDE, 630_000),
     "beno": _baseline(beno, "BENO", beno.BENOConfig, beno.BENO, 8_700_000),
-    "phympgn": _baseline(phympgn, "PhyMPGN", phympgn.PhyMPGNConfig, phympgn.PhyMPGN, 950_000),
+    "phympgn": _baseline(phympgn, "PhyMPGN", phympgn.PhyMPGNConfig, phympgn.PhyMPGN, 950_000,
+                         "diffusion; " + TOLD_FIELDS),
     "transolver": _baseline(transolver, "Transolver", transolver.TransolverConfig, transolver.Transolver, 710_000),
     "amg": _baseline(amg, "AMG", amg.AMGConfig, amg.AMG, 3_500_000),
     "singer": _baseline(singer, "SINGER-style", singer.SingerConfig, singer.Singer),
-    "pod": _baseline(reduced, "POD–Galerkin", pod.PODConfig, pod.POD),
-    "opinf": _baseline(reduced, "operator inference", opinf.OpInfConfig, opinf.OpInf),
-    "dgnet": Entry("DGNet", DGNetConfig, DGNet, {"comparable": DGNetConfig(), "published": PAPER}, {}),
-    "dgnet-paper": Entry("DGNet, the paper's", DGNetConfig, DGNet, {"comparable": PAPER, "published": PAPER}, {}),
+    "pod": _baseline(reduced, "POD–Galerkin", pod.PODConfig, pod.POD, told=TOLD_ALL),
+    "opinf": _baseline(reduced, "operator inference", opinf.OpInfConfig, opinf.OpInf, told="data only, flow"),
+    "dgnet": Entry("DGNet", DGNetConfig, DGNet, {"comparable": DGNetConfig(), "published": PAPER}, {},
+                   told=TOLD_ALL),
+    "dgnet-paper": Entry("DGNet, the paper's", DGNetConfig, DGNet, {"comparable": PAPER, "published": PAPER}, {},
+                         told=TOLD_ALL),
     "classical": Entry("classical", Classical, lambda config, problem: config,
-                       {"comparable": Classical(), "published": Classical()}, {}),
+                       {"comparable": Classical(), "published": Classical()}, {}, told=TOLD_ALL),
     "classical-p2": Entry("classical, quadratic elements", Classical, lambda config, problem: config,
-                          {"comparable": Classical(degree=2), "published": Classical(degree=2)}, {}),
+                          {"comparable": Classical(degree=2), "published": Classical(degree=2)}, {}, told=TOLD_ALL),
 }
 
 

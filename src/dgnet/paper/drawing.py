@@ -20,7 +20,9 @@ from dgnet.output.pictures import STYLE
 from dgnet.output.show import robust_limits
 from dgnet.paper import archive
 from dgnet.paper.cell import FAMILIES, METHODS, is_variant
-from dgnet.paper.results import CLASSICAL, Record, Setting, Shelf, sample
+from dgnet.paper.origin import learned
+from dgnet.paper.results import Record, Setting, Shelf, sample
+from dgnet.paper.rows import CLASSICAL, Row, label, ordered
 from dgnet.paper.targets import COUNTS, TARGETS
 from dgnet.scenarios import get
 
@@ -28,12 +30,6 @@ COLOURS = {"dgnet": "#d1495b", "dgnet-paper": "#e8862e", "dgnet-bounded": "#e9b4
            "classical_consistent": "#1f6f8b", "classical_lumped": "#8a9ba8",
            "deeponet": "#6a4c93", "mgn": "#2a9d5c", "mp-pde": "#8ab17d", "beno": "#b08968", "phympgn": "#457b9d",
            "transolver": "#c77dff", "amg": "#7f5539", "singer": "#577590"}
-SHORT = {"dgnet": "DGNet, ours", "dgnet-paper": "DGNet, paper's", "dgnet-bounded": "DGNet, paper's, bounded",
-         "classical_consistent": "classical, consistent", "classical_lumped": "classical, lumped"}
-
-
-def label(row: str) -> str:
-    return SHORT.get(row) or (METHODS[row].title if row in METHODS else row)
 
 
 def colour(row: str) -> str:
@@ -52,17 +48,19 @@ def _axes(width: float, height: float, columns: int = 1) -> tuple[Figure, list[A
 _STYLE = {**STYLE, "font.size": 9, "axes.titlesize": 10}
 
 
-def overview(path: Path, shelf: Shelf, s: Setting, scenarios: Sequence[str], rows: Sequence[str]) -> bool:
-    """RNE of every model on every scenario; rings are the paper's figures (its own data)."""
+def overview(path: Path, shelf: Shelf, s: Setting, scenarios: Sequence[str]) -> bool:
+    """RNE of every model on every scenario; rings are the paper's figures (its own data), crosses models that did not learn."""
+    keys = [row.key for row in ordered([Row(key) for key in CLASSICAL] + [row for name in scenarios for row in shelf.rows(name, s)])
+            if not row.unknown and not is_variant(row.key)]
     with matplotlib.rc_context(_STYLE):
         figure, (axis,) = _axes(7.6, 0.42 * len(scenarios) + 1.3)
         drawn = set()
         for y, name in enumerate(scenarios):
             published = get(name, s.size).paper
-            for row in rows:
-                value = shelf.value(name, row, s)
+            for row in keys:
+                value = shelf.value(name, Row(row), s)
                 if value is not None and math.isfinite(value.mean):
-                    marker = "D" if row.startswith("classical") else "o"
+                    marker = "D" if row.startswith("classical") else "o" if value.learned else "x"
                     axis.plot(value.mean, y, marker, color=colour(row), ms=8 if row == "dgnet" else 6, alpha=0.9, zorder=3,
                               label=None if row in drawn else label(row))
                     drawn.add(row)
@@ -85,13 +83,10 @@ def overview(path: Path, shelf: Shelf, s: Setting, scenarios: Sequence[str], row
 def curves(path: Path, shelf: Shelf, s: Setting, scenario: str) -> bool:
     """Error in time of every model, measured from the offset; the first seed of each."""
     found: dict[str, tuple[list[float], list[float | None]]] = {}
-    record = shelf.classical(scenario, s)
-    for row in CLASSICAL if record is not None else ():
-        found[row] = (record["curves"]["time"], record["curves"][row])  # type: ignore[index]
-    for row, unknown in shelf.methods(scenario, s):
-        if not unknown:
-            first = shelf.trained(scenario, row, s)[0]["curves"]
-            found[row] = (first["time"], first[row])
+    for one in (*map(Row, CLASSICAL), *shelf.rows(scenario, s)):
+        records = shelf.found(scenario, one, s)
+        if records and not one.unknown:
+            found[one.key] = (records[0]["curves"]["time"], records[0]["curves"][one.key])
     if not found:
         return False
     with matplotlib.rc_context(_STYLE):
@@ -110,18 +105,20 @@ def curves(path: Path, shelf: Shelf, s: Setting, scenario: str) -> bool:
     return True
 
 
-def fields(path: Path, shelf: Shelf, s: Setting, scenario: str, most: int = 8) -> bool:
+def fields(path: Path, shelf: Shelf, s: Setting, scenario: str) -> bool:
     """Truth beside every model: the first test trajectory half-way and at the end, and the error at the end."""
-    base = shelf.classical(scenario, s)
-    truth = sample(base)
+    base = shelf.found(scenario, Row("classical_consistent"), s)
+    truth = sample(base[0] if base else None)
     if not truth:
         return False
     shown: dict[str, np.ndarray] = {}
-    for row in ("dgnet", *FAMILIES, *(m for m, _ in shelf.methods(scenario, s))):
-        records = shelf.trained(scenario, row, s)
+    titles = {"classical_consistent": label("classical_consistent")}
+    for row in ("dgnet", *FAMILIES, *(row.key for row in shelf.rows(scenario, s))):
+        records = shelf.found(scenario, Row(row), s)
         kept = sample(records[0]) if records else {}
-        if row in kept and row not in shown and len(shown) < most - 2 and not is_variant(row):
+        if row in kept and row not in shown and not is_variant(row):
             shown[row] = kept[row]
+            titles[row] = label(row) if learned(records[0]) else f"{label(row)}, untrained"
     shown["classical_consistent"] = truth["classical_consistent"]
     definition = get(scenario, s.size)
     frames, last = truth["frames"], len(truth["frames"]) - 1
@@ -140,7 +137,7 @@ def fields(path: Path, shelf: Shelf, s: Setting, scenario: str, most: int = 8) -
     bands = [Band(lines, Normalize(low, high), colours, name, "both"),
              Band([("|error|", errors)], error_norm(*_comparable(errors)), ERROR_MAP, "one scale", "max")]
     width = 1.7 if definition.mesh.dim == 2 else None
-    grid(path, definition.mesh, bands, ["truth", *(label(row) for row in shown)], "", width=width, dpi=120)
+    grid(path, definition.mesh, bands, ["truth", *(titles[row] for row in shown)], "", width=width, dpi=120)
     return True
 
 
@@ -159,7 +156,7 @@ def efficiency(path: Path, shelf: Shelf, s: Setting, scenario: str) -> bool:
         if found.model in ("", "classical"):
             continue
         for n in sorted({min(n, top) for n in COUNTS}):
-            value = shelf.value(scenario, row, s, "rne_from_offset", trajectories=0 if n == top else n)
+            value = shelf.value(scenario, Row(row), s, "rne_from_offset", trajectories=0 if n == top else n)
             if value is not None and math.isfinite(value.mean):
                 lines.setdefault(row, []).append((n, value.mean, value.spread))
     lines = {row: points for row, points in lines.items() if len(points) > 1}
@@ -171,7 +168,7 @@ def efficiency(path: Path, shelf: Shelf, s: Setting, scenario: str) -> bool:
             n, mean, spread = np.array(points).T
             axis.errorbar(n, mean, spread, fmt="o-", color=colour(row), ms=5, lw=1.5, label=label(row))
         for row in CLASSICAL:
-            value = shelf.value(scenario, row, s, "rne_from_offset")
+            value = shelf.value(scenario, Row(row), s, "rne_from_offset")
             if value is not None:
                 axis.axhline(value.mean, color=colour(row), ls="--", lw=1, label=label(row))
         axis.set(xscale="log", yscale="log", xlabel="training trajectories", ylabel="RNE from the offset", title=scenario)
@@ -185,23 +182,24 @@ def efficiency(path: Path, shelf: Shelf, s: Setting, scenario: str) -> bool:
 
 def ablation(path: Path, shelf: Shelf, s: Setting, scenarios: Sequence[str], rows: Sequence[str]) -> bool:
     """Bars per variant, a panel per scenario."""
-    kept = [name for name in scenarios if any(shelf.value(name, row, s) for row in rows)]
+    kept = [name for name in scenarios if any(shelf.value(name, Row(row), s) for row in rows)]
     if not kept:
         return False
     with matplotlib.rc_context(_STYLE):
         figure, axes = _axes(3.1 * len(kept) + 0.6, 2.9, len(kept))
         for axis, name in zip(axes, kept):
-            values = [shelf.value(name, row, s, "rne_from_offset") for row in rows]
-            tops = [v.mean if v is not None and math.isfinite(v.mean) else math.nan for v in values]
+            values = [shelf.value(name, Row(row), s, "rne_from_offset") for row in rows]
+            tops = [v.mean if v is not None and v.learned and math.isfinite(v.mean) else math.nan for v in values]
             shades = ["#e8862e" if row in FAMILIES else "#8a9ba8" for row in rows]
             axis.bar(range(len(rows)), tops, color=shades, zorder=3)
             for k, v in enumerate(values):
-                if v is None or not math.isfinite(v.mean):
-                    axis.text(k, 0.03, "not run" if v is None else "diverged", rotation=90, ha="center", va="bottom", fontsize=8,
+                if v is None or not v.learned or not math.isfinite(v.mean):
+                    why = "not run" if v is None else "diverged" if v.learned else "did not learn"
+                    axis.text(k, 0.03, why, rotation=90, ha="center", va="bottom", fontsize=8,
                               transform=axis.get_xaxis_transform())
             axis.set_yscale("log")
             axis.set_xticks(range(len(rows)), ["full" if row in FAMILIES else row[-1] for row in rows])
-            best = shelf.value(name, "classical_lumped", s, "rne_from_offset")
+            best = shelf.value(name, Row("classical_lumped"), s, "rne_from_offset")
             if best is not None:
                 axis.axhline(best.mean, color=colour("classical_lumped"), ls="--", lw=1, zorder=4)
             axis.set_title(name)
@@ -300,6 +298,5 @@ def pictures(target: str, shelf: Shelf, s: Setting, folder: Path, only: Sequence
                  and Setting(c.size, c.truth, c.few, c.factor) == s]
         out += [path for r in found for file in files if (path := archive.picture(r, file)).exists()]
     elif target.startswith("table-"):
-        rows = list(dict.fromkeys([*CLASSICAL, *(m for name in present for m, _ in shelf.methods(name, s) if "-paper-" not in m)]))
-        add("overview", partial(overview, shelf=shelf, s=s, scenarios=present, rows=rows))
+        add("overview", partial(overview, shelf=shelf, s=s, scenarios=present))
     return out

@@ -13,11 +13,10 @@ several machines are merged by copying.
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,41 +28,22 @@ from dgnet import __version__
 from dgnet.bench.timing import hardware
 from dgnet.data import Dataset
 from dgnet.errors import InputError, NoRoom
-from dgnet.files import Lock, discard, holder, read_json, strict, unfinished, unwritable, write_json, writing
+from dgnet.files import Lock, holder, strict, write_json, writing
 from dgnet.models.registry import DGNETS, parameter_count
-from dgnet.paper import archive
-from dgnet.paper.cell import CLOCKED, Cell, current_methods, method
-from dgnet.progress import Report
+from dgnet.paper.cell import CLOCKED, Cell, method
+from dgnet.paper.origin import code_version, commit, improving, learned
+from dgnet.paper.planning import Options, estimate, expand, generation, has_data
+from dgnet.paper.stored import load, read
 from dgnet.scenarios.generate import file_stem, generate, provenance
 from dgnet.scenarios.scenario import Scenario
-from dgnet.scoring.judge import Judged, judge_file, rivals
-from dgnet.scoring.metrics import current_names, error_ratio
+from dgnet.scoring.judge import Judged, finer, judge_file, rivals
+from dgnet.scoring.metrics import error_ratio
 from dgnet.training.checkpoints import Progress
-from dgnet.training.fit import Tell
 from dgnet.training.plan import Facts, Wishes, baseline_recipe
 from dgnet.training.plan import plan as plan_training
 from dgnet.training.run import Run, train
 
-Say = Callable[[str], None]
-
 POLL = 2.0  # seconds between looks at what others do
-
-
-@dataclass(frozen=True)
-class Options:
-    """How cells are run; none of it decides what a cell is."""
-
-    data: Path
-    out: Path
-    device: str = "cpu"
-    budget: float | None = None  # seconds of training per cell
-    makers: int = 2  # data sets made at once in one folder: each may fill a good part of a device
-    sharing: int = 1  # processes that were told to share the device
-    keep_last: bool = False  # the checkpoint to resume from, of finished cells
-    stop_after: float | None = None  # start no cell that would, by its estimate, end later than so many seconds from the start
-    report: Report | None = None
-    tell: Tell | None = None
-    say: Say = print
 
 
 @dataclass
@@ -134,20 +114,6 @@ def _fits(cell: Cell, options: Options, elapsed: float) -> bool:
     return elapsed + making + estimate(cell, options, done) <= options.stop_after
 
 
-def expand(cells: Iterable[Cell]) -> list[Cell]:
-    """The cells with all they need, each once, what is needed first."""
-    out: dict[Cell, None] = {}
-
-    def add(cell: Cell) -> None:
-        for need in cell.needs:
-            add(need)
-        out.setdefault(cell)
-
-    for cell in cells:
-        add(cell)
-    return list(out)
-
-
 def attempt(cell: Cell, options: Options, summary: Summary) -> bool:
     """Run a cell that nobody works on; True when it needs no more attention, False when it is someone else's."""
     folder = cell.folder(options.out)
@@ -193,7 +159,8 @@ def execute(cell: Cell, options: Options) -> dict[str, Any]:
 
 def _header(cell: Cell, options: Options) -> dict[str, Any]:
     return {"tag": cell.tag, "cell": asdict(cell), "version": __version__, "torch": torch.__version__, "date": _date(),
-            "device": options.device, "hardware": hardware(torch.device(options.device).type), "sharing": options.sharing}
+            "code": code_version(), "commit": commit(), "device": options.device,
+            "hardware": hardware(torch.device(options.device).type), "sharing": options.sharing}
 
 
 # ---------------------------------------------------------------------- the two main kinds
@@ -203,7 +170,8 @@ def _classical(cell: Cell, options: Options) -> dict[str, Any]:
     scenario = cell.definition()
     path, made = data_set(cell, options)
     begin = time.perf_counter()
-    found = judge_file(rivals(), scenario, path, options.device)
+    points = scenario.mesh.n_nodes + len(scenario.mesh.edges)
+    found = judge_file({**rivals(), **finer(points, options.device)}, scenario, path, options.device)
     write_sample(cell.folder(options.out) / "sample.npz", found)
     return {"about": about(scenario), "seconds": {"generate": made, "evaluate": time.perf_counter() - begin},
             **results(found)}
@@ -240,12 +208,13 @@ def _train(cell: Cell, options: Options) -> dict[str, Any]:
     own = results(found)
     for key in ("scores", "curves"):  # the classical rows on the same trajectories, from their own cell
         own[key] = {**rival[key], **own[key]}
+    history = [strict(h) for h in progress.history]
     errors = {name: row["rne_from_offset"] for name, row in own["scores"].items()}
     return {"about": about(scenario), "recipe": {"name": training.name, **asdict(training)}, "config": asdict(run.model.config),
             "budget": options.budget, "training_trajectories": count, "parameters": parameter_count(run.model),
-            "iterations": progress.updates, "best_iteration": progress.best_iteration, "validation": strict(progress.best),
-            "validation_classical": strict(progress.classical), "memory": memory,
-            "history": [strict(h) for h in progress.history],
+            "updates": progress.updates, "best_iteration": progress.best_iteration, "validation": strict(progress.best),
+            "validation_classical": strict(progress.classical), "validation_steps": progress.validation_steps or scenario.steps,
+            "improving": improving(history), "history": history, "memory": memory,
             "seconds": {"generate": made, "train": progress.seconds, "evaluate": time.perf_counter() - begin},
             "error_ratio": strict(error_ratio(errors[cell.method], (errors[name] for name in rivals()))), **own}
 
@@ -328,183 +297,6 @@ def _slot(folder: Path, wait: bool, makers: int) -> Lock:
 # ---------------------------------------------------------------------- reading, merging, planning
 
 
-def read(cell: Cell, out: Path) -> dict[str, Any]:
-    return current_names(read_json(cell.folder(out) / "cell.json"))
-
-
-def load(folders: Sequence[Path]) -> dict[str, dict[str, Any]]:
-    """All finished cells of some studies by tag, packed ones included; `folder` is where each lies. The later of two counts."""
-    found: dict[str, dict[str, Any]] = {}
-    for folder in folders:
-        if not folder.is_dir():
-            raise InputError(f"there is no folder {folder}")
-        if not (folder / "cells").is_dir() and not (folder / archive.CELLS).exists():
-            raise InputError(f"{folder} is no study: it has neither a folder 'cells' nor a file {archive.CELLS}")
-        for path, record in (*archive.records(folder), *_loose(folder)):
-            tag, record = record["tag"], _checked(record, path)
-            if tag not in found or record.get("date", "") > found[tag].get("date", ""):
-                found[tag] = record
-    return found
-
-
-def _loose(folder: Path) -> Iterable[tuple[Path, dict[str, Any]]]:
-    """The cells of a study that is being worked on, each in a folder of its own."""
-    for path in sorted(folder.glob("cells/*/cell.json")):
-        record = current_methods(current_names(read_json(path, {"tag": str})))
-        if path.parent.name != record.get("stored_as", record["tag"]):
-            raise InputError(f"{path}: '{record['tag']}' is not the name of a cell in this folder")
-        yield path, {**record, "folder": path.parent}
-
-
-class _Part(dict[str, Any]):
-    """Of a record: who asks for something that is not there is told which file lacks it."""
-
-    def __init__(self, rows: Mapping[str, Any], path: Path) -> None:
-        super().__init__(rows)
-        self.path = path
-
-    def __missing__(self, key: str) -> None:
-        raise InputError(f"{self.path} is damaged: it has no '{key}'")
-
-
-def _checked(record: dict[str, Any], path: Path) -> dict[str, Any]:
-    """The record of a cell, unless its parts are not what tables and pictures expect."""
-    try:
-        cell = Cell.parse(record["tag"])
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
-    if cell.tag != record["tag"]:
-        raise InputError(f"{path}: '{record['tag']}' is not the name of a cell")
-    wanted: dict[str, type] = {"about": dict, "history": list, "curves": dict, "scores": dict, "cell": dict, "date": str,
-                               "seconds": dict}
-    for key, kind in wanted.items():
-        if not isinstance(record.get(key, kind()), kind):
-            raise InputError(f"{path} is damaged: '{key}' is of the wrong kind")
-    for name, row in record.get("scores", {}).items():
-        figures = [row.get(k) for k in ("rne", "mse", "rne_from_offset")] if isinstance(row, dict) else [""]
-        if any(not isinstance(v, int | float | None) for v in figures):
-            raise InputError(f"{path} is damaged: the scores of '{name}' are not numbers")
-    if any(not isinstance(v, int | float) for v in record.get("seconds", {}).values()):
-        raise InputError(f"{path} is damaged: its seconds are not numbers")
-    if "scores" in record:
-        record["scores"] = _Part({name: _Part(row, path) for name, row in record["scores"].items()}, path)
-    return _Part(record, path)
-
-
-def failures(folders: Sequence[Path]) -> dict[str, str]:
-    """Cells that were tried and could not be finished, with the reason."""
-    out = {}
-    for folder in folders:
-        for path in sorted(folder.glob("cells/*/failed.json")):
-            if not (path.parent / "cell.json").exists():
-                out[path.parent.name] = str(read_json(path).get("error", ""))
-    return out
-
-
-def merge(sources: Sequence[Path], out: Path) -> list[str]:
-    """Copy the finished cells of other studies that OUT does not have; returns their tags."""
-    here, copied = load([out]) if (out / "cells").is_dir() else {}, []
-    wanted = {tag: record for tag, record in load(sources).items() if tag not in here}
-    for record in wanted.values():  # before the first is copied
-        if (record["folder"] / "cell.json").is_symlink():
-            raise InputError(f"{record['folder'] / 'cell.json'} is a symbolic link, which merge does not follow")
-    for tag, record in wanted.items():
-        target = out / "cells" / tag
-        part = unfinished(target)
-        try:
-            if (record["folder"] / archive.CELLS).exists():
-                write_json(part / "cell.json", {k: v for k, v in record.items() if k != "folder"})
-            else:
-                shutil.copytree(record["folder"], part, ignore=_not_merged)
-            with _locked(target / ".claim", wait=True):
-                for item in part.iterdir():  # cell.json last: what has it is finished
-                    if item.name != "cell.json":
-                        if (target / item.name).is_dir():
-                            discard(target / item.name)
-                        os.replace(item, target / item.name)
-                os.replace(part / "cell.json", target / "cell.json")
-        except (OSError, shutil.Error) as error:
-            raise unwritable(target, error) from error
-        finally:
-            discard(part)
-        copied.append(tag)
-    return copied
-
-
-def _not_merged(folder: str, names: list[str]) -> set[str]:
-    """What stays behind: unfinished things, and symbolic links, which could point to any file of this machine."""
-    return {name for name in names if (Path(folder) / name).is_symlink() or name in (".claim", "last.pt") or ".part" in name}
-
-
-_GENERATION = {  # seconds of a whole data set, converged truth: one H200 for paper size, one core for small
-    "paper": {"cylinder": 67, "laser-heat": 17, "allen-cahn": 6, "fisher-kpp": 9, "laser-heat-3d": 15, "fitzhugh-nagumo": 19,
-              "phase-transition": 30, "sediments": 129, "wavy-channel": 160, "light-reaction": 150, "obstacles": 200},
-    "small": {name: 9 for name in ("cylinder", "sediments", "obstacles", "wavy-channel")}}
-_TRAINING = {"paper": 300.0, "small": 45.0}  # seconds, where nothing is known
-
-
-@dataclass(frozen=True)
-class Item:
-    """A line of a plan."""
-
-    cell: Cell
-    state: str  # finished | running | failed | missing
-    seconds: float  # still to come
-    command: str
-    note: str = ""
-
-
-def plan(cells: Iterable[Cell], options: Options) -> list[Item]:
-    """What is finished, what is missing, how long it will take, and the command for each cell."""
-    done = load([options.out]) if (options.out / "cells").is_dir() else {}
-    failed = failures([options.out]) if (options.out / "cells").is_dir() else {}
-    items, planned = [], set()
-    for cell in expand(cells):
-        command = command_of(cell, options)
-        if cell.tag in done:
-            items.append(Item(cell, "finished", 0.0, command))
-            continue
-        who = holder(cell.folder(options.out) / ".claim")
-        key = (cell.scenario, cell.size, cell.truth, cell.scale, cell.few)
-        seconds = estimate(cell, options, done)
-        if cell.kind in ("classical", "train") and key not in planned and not has_data(cell, options):
-            planned.add(key)
-            seconds += generation(cell)
-        state = "running" if who else "failed" if cell.tag in failed else "missing"
-        items.append(Item(cell, state, seconds, command, who or failed.get(cell.tag, "")))
-    return items
-
-
-def generation(cell: Cell) -> float:
-    """Seconds for the data set of a cell, roughly."""
-    return 3.0 if cell.few else float(_GENERATION[cell.size].get(cell.scenario, 4))
-
-
-def estimate(cell: Cell, options: Options, done: dict[str, dict[str, Any]]) -> float:
-    """Seconds of a cell without its data: as finished cells of its like took, else the budget."""
-    alike = [r for r in done.values() if r["cell"]["kind"] == cell.kind and r["cell"]["size"] == cell.size
-             and r["device"] == options.device and (r["cell"]["factor"] < 1.0) == (cell.factor < 1.0)]
-    same = [r for r in alike if r["cell"]["scenario"] == cell.scenario]
-    exact = [r for r in same if r["cell"]["method"] == cell.method]
-    for group in (exact, same, alike):
-        if group:
-            took = float(np.mean([r["seconds"]["total"] - r["seconds"].get("generate", 0.0) for r in group]))
-            if cell.kind == "train" and options.budget is not None:  # trained as long as now allowed, judged as before
-                took = float(np.mean([r["seconds"].get("evaluate", 5.0) for r in group])) + options.budget
-            return took
-    if cell.kind != "train":
-        return 10.0 if cell.size == "small" else 60.0
-    if cell.factor < 1.0:
-        return 5.0
-    return 15.0 + (_TRAINING[cell.size] if options.budget is None else options.budget)
-
-
-def command_of(cell: Cell, options: Options) -> str:
-    budget = f" --budget {options.budget / 60:g}" if options.budget is not None and cell.kind == "train" else ""
-    device = f" --device {options.device}" if options.device != "cpu" else ""
-    return f"dgnet reproduce {cell.tag} --data {options.data} --out {options.out}{budget}{device}"
-
-
 def headline(record: dict[str, Any]) -> str:
     """One line about a finished cell."""
     kind, seconds = record["cell"]["kind"], record["seconds"].get("total", 0.0)
@@ -512,18 +304,14 @@ def headline(record: dict[str, Any]) -> str:
     if not scores:
         return f"done in {seconds:.0f} s"
     parts = [f"{name} {_short(row['rne_from_offset'])}" for name, row in scores.items()]
-    extra = f", {record['seconds']['train']:.0f} s of training, {record['iterations']} iterations" if kind == "train" else ""
+    extra = ""
+    if kind == "train":
+        extra = f", {record['seconds']['train']:.0f} s of training, {record['updates']} updates"
+        extra += "" if learned(record) else ", DID NOT LEARN"
     return f"RNE from offset: {', '.join(parts)}{extra}, {seconds:.0f} s in all"
 
 
 # ---------------------------------------------------------------------- pieces
-
-
-def has_data(cell: Cell, options: Options) -> bool:
-    if cell.method == "every":
-        return True  # it needs none
-    folder = options.data if not cell.few else options.data / f"few-{cell.few}"
-    return (folder / f"{file_stem(cell.definition(), cell.truth)}.h5").exists()
 
 
 def _date() -> str:

@@ -22,7 +22,9 @@ from dgnet.output import operators
 from dgnet.output.figures import Band, error_norm, grid
 from dgnet.output.show import robust_limits
 from dgnet.paper.cell import Cell
-from dgnet.paper.engine import Options, about, data_set, has_data, read, results
+from dgnet.paper.engine import about, data_set, results
+from dgnet.paper.planning import Options, has_data
+from dgnet.paper.stored import read
 from dgnet.problems import given_velocity
 from dgnet.problems.case import base_problem
 from dgnet.scenarios.generate import flow_record, flow_rows, source_rows

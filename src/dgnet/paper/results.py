@@ -14,11 +14,14 @@ import numpy as np
 
 from dgnet.paper import archive
 from dgnet.paper.cell import METHODS, Cell
-from dgnet.paper.engine import failures, load
+from dgnet.paper.origin import learned
+from dgnet.paper.rows import Row
+from dgnet.paper.stored import failures, load
 from dgnet.scenarios import names
 
 Record = dict[str, Any]
-CLASSICAL = {"classical_consistent": "classical, consistent mass", "classical_lumped": "classical, lumped mass"}
+Scale = tuple[float, float, float]
+USUAL: Scale = (1.0, 1.0, 1.0)
 
 
 @dataclass(frozen=True, order=True)
@@ -42,19 +45,29 @@ class Setting:
 
 @dataclass(frozen=True)
 class Value:
-    """Mean and spread (standard deviation) over seeds; infinite where a rollout diverged."""
+    """Mean and spread (standard deviation) over seeds; infinite where a rollout diverged.
+
+    `unlearned` counts seeds whose best weights are the untrained ones.
+    """
 
     mean: float
     spread: float
     seeds: int
+    unlearned: int = 0
 
     @classmethod
-    def of(cls, numbers: Iterable[float | None]) -> Value | None:
+    def of(cls, numbers: Iterable[float | None], unlearned: int = 0) -> Value | None:
         values = [math.inf if v is None else float(v) for v in numbers]
         if not values:
             return None
         whole = all(math.isfinite(v) for v in values)
-        return cls(fmean(values) if whole else math.inf, stdev(values) if whole and len(values) > 1 else 0.0, len(values))
+        spread = stdev(values) if whole and len(values) > 1 else 0.0
+        return cls(fmean(values) if whole else math.inf, spread, len(values), unlearned)
+
+    @property
+    def learned(self) -> bool:
+        """Some seed learned something, or there was nothing to learn."""
+        return self.unlearned < self.seeds
 
     def text(self) -> str:
         if not math.isfinite(self.mean):
@@ -101,29 +114,32 @@ class Shelf:
         same = [(c.seed, r) for c, r in self.cells.items() if replace(c, seed=0) == replace(cell, seed=0)]
         return [r for _, r in sorted(same, key=lambda pair: pair[0])]
 
-    def classical(self, scenario: str, s: Setting, scale: tuple[float, float, float] = (1.0, 1.0, 1.0)) -> Record | None:
-        return self.records.get(Cell("classical", scenario, s.size, s.truth, few=s.few, scale=scale).tag)
+    def found(self, scenario: str, row: Row, s: Setting, trajectories: int = 0, scale: Scale = USUAL) -> list[Record]:
+        """The cells that hold a row's scores: one for each seed, or that of the classical solvers; none where it was not run."""
+        if row.classical:
+            cell = Cell("classical", scenario, s.size, s.truth, few=s.few, scale=scale)
+            return [r for r in (self.records.get(cell.tag),) if r is not None and row.key in r["scores"]]
+        cell = training(scenario, row.key, s, row.unknown, trajectories)
+        return self.seeds(cell if scale == USUAL else replace(cell, kind="robust", scale=scale))
 
-    def trained(self, scenario: str, method: str, s: Setting, unknown: bool = False, trajectories: int = 0) -> list[Record]:
-        return self.seeds(training(scenario, method, s, unknown, trajectories))
-
-    def value(self, scenario: str, row: str, s: Setting, key: str = "rne", unknown: bool = False,
-              trajectories: int = 0) -> Value | None:
+    def value(self, scenario: str, row: Row, s: Setting, key: str = "rne", trajectories: int = 0) -> Value | None:
         """A score of a method or a classical solver."""
-        if row in CLASSICAL:
-            record = self.classical(scenario, s)
-            return None if record is None else Value.of([record["scores"][row][key]])
-        return Value.of(r["scores"][row][key] for r in self.trained(scenario, row, s, unknown, trajectories))
+        return value(self.found(scenario, row, s, trajectories), row, key)
 
-    def methods(self, scenario: str, s: Setting) -> list[tuple[str, bool]]:
-        """(method, reaction unknown) that were trained on a scenario with all of its trajectories."""
-        found = {(c.method, c.unknown_reaction) for c in self.cells if c.kind == "train" and c.scenario == scenario
+    def rows(self, scenario: str, s: Setting) -> list[Row]:
+        """Trained on a scenario with all of its trajectories."""
+        found = {Row(c.method, c.unknown_reaction) for c in self.cells if c.kind == "train" and c.scenario == scenario
                  and c.trajectories == 0 and Setting(c.size, c.truth, c.few, c.factor) == s}
-        return [(m, u) for m in METHODS for u in (False, True) if (m, u) in found]
+        return [row for m in METHODS for u in (False, True) if (row := Row(m, u)) in found]
 
     def scenarios(self, s: Setting) -> list[str]:
         found = {c.scenario for c in self.cells if (c.size, c.truth, c.few) == (s.size, s.truth, s.few)}
         return [name for name in names() if name in found]
+
+
+def value(records: Sequence[Record], row: Row, key: str) -> Value | None:
+    """A score over the seeds of a row; None where there are none."""
+    return Value.of((r["scores"][row.key][key] for r in records), sum(not learned(r) for r in records))
 
 
 def training(scenario: str, method: str, s: Setting, unknown: bool = False, trajectories: int = 0) -> Cell:

@@ -9,23 +9,29 @@ from pathlib import Path
 from dgnet.bench import tradeoff
 from dgnet.paper.blocks import tagless
 from dgnet.paper.cell import Cell
-from dgnet.paper.results import CLASSICAL, Record, Shelf, Value, number
+from dgnet.paper.results import Record, Shelf, Value, number, value
+from dgnet.paper.rows import CLASSICAL, Row
 from dgnet.paper.targets import ATTRIBUTES, ELEVEN, FACTORS
 from dgnet.scenarios import get
+from dgnet.scoring.judge import rivals
 
 _HEAD = """# DGNet beside the classical solvers
 
 Written by `dgnet report --dgnet` from finished cells. Errors are RNE from offset over the whole rollout of
 the test trajectories (T − T_amb for temperatures); *plain* is the paper's RNE, without taking the offset away. *error ratio* is the
-error of DGNet / that of the better classical solver on the same mesh and step; below 1 is better. Unless a row says otherwise,
-the reaction, the coefficients, the flow and the sources are known to the model; what is learned is the mass, the source stencil,
+error of DGNet / that of the better classical solver with linear elements on the same mesh and step; below 1 is better.
+*quadratic* are quadratic elements on the same mesh, *refined* linear ones on the mesh refined once, both with more unknowns; –
+where a cell did not score them. Unless a row says otherwise, the reaction, the coefficients, the flow and the
+sources are known to the model; what is learned is the mass, the source stencil,
 the cell diffusivities, with a flow streamline diffusion, in channels of paper size the swirl of the transport, for allen-cahn and
 fisher-kpp a projection of the first state, and for allen-cahn a mass and diffusivities of their own in the first steps. An unknown
 reaction is learned from the data, of one field as a table by least squares (early cells: as a network), of two as a network; ratios
 compare with solvers that know it.
-*updates* are steps of the optimiser (not counted by some early cells). Several seeds: mean ± standard deviation."""
-_COLUMNS = ("scenario", "DGNet", "consistent", "lumped", "error ratio", "DGNet, plain", "paper, plain", "a fifth of it", "test",
-            "training", "hardware")
+*updates* are steps of the optimiser (unknown for some early cells). *did not learn*: no validation was better than that of the
+untrained weights; those were tested, and they give the classical solver's answers. Hardware with the checksum of the code that
+computed the row, where it was recorded. Several seeds: mean ± standard deviation."""
+_COLUMNS = ("scenario", "is told", "DGNet", "consistent", "lumped", "quadratic", "refined", "error ratio", "DGNet, plain",
+            "paper, plain", "a fifth of it", "test", "training", "hardware")
 
 
 def markdown(folders: Sequence[Path]) -> str:
@@ -53,10 +59,12 @@ def _rows(shelf: Shelf, name: str, size: str, truth: str) -> list[str]:
 
 def _row(shelf: Shelf, cell: Cell) -> str:
     records = shelf.seeds(cell)
-    own, plain = (Value.of(r["scores"]["dgnet"][key] for r in records) for key in ("rne_from_offset", "rne"))
+    row = Row("dgnet", cell.unknown_reaction)
+    own, plain = (value(records, row, key) for key in ("rne_from_offset", "rne"))
     assert own is not None and plain is not None
-    rivals = [Value.of([records[0]["scores"][row]["rne_from_offset"]]) for row in CLASSICAL]
-    best = min(v.mean for v in rivals if v is not None)
+    scores = records[0]["scores"]
+    beside = {key: Value.of([scores[key]["rne_from_offset"]]) if key in scores else None for key in CLASSICAL}
+    best = min(v.mean for key in rivals() if (v := beside[key]) is not None)
     ratio = "–" if best == float("inf") else f"{own.mean / best:.2f}"
     scenario = get(cell.scenario, cell.size)
     label = cell.scenario
@@ -73,7 +81,8 @@ def _row(shelf: Shelf, cell: Cell) -> str:
             fifth = f"whole: {'reached' if plain.mean <= figure.rne else 'missed'}"
     tests = records[0]["test_trajectories"]
     of = f"{tests} of {scenario.test}" if tests < scenario.test else str(tests)
-    slots = (label, own.text(), _text(rivals[0]), _text(rivals[1]), ratio, plain.text(), paper, fifth, of, _training(records),
+    tested = own.text() if own.learned else f"did not learn ({own.text()})"
+    slots = (label, row.told, tested, *map(_text, beside.values()), ratio, plain.text(), paper, fifth, of, _training(records),
              _hardware(records[0]))
     return f"| {' | '.join(slots)} |"
 
@@ -84,13 +93,14 @@ def _text(value: Value | None) -> str:
 
 def _training(records: Sequence[Record]) -> str:
     seconds = sum(r["seconds"]["train"] for r in records) / len(records)
-    counts = [r["iterations"] for r in records if r.get("iterations") is not None]
-    return f"{seconds:.0f} s" + (f", {round(sum(counts) / len(counts))} updates" if counts else "")
+    counts = [r["updates"] for r in records if r.get("updates") is not None]
+    return f"{seconds:.0f} s, {round(sum(counts) / len(counts)) if counts else 'unknown'} updates"
 
 
 def _hardware(record: Record) -> str:
     shared = record.get("sharing", 1)
-    return record["hardware"] + (f", shared by {shared}" if shared > 1 else "")
+    code = record.get("code")
+    return record["hardware"] + (f", shared by {shared}" if shared > 1 else "") + (f", code {code}" if code else "")
 
 
 def _seen(shelf: Shelf) -> list[str]:
@@ -124,7 +134,7 @@ def _robust(shelf: Shelf) -> list[str]:
                 tag = replace(base, kind="robust", scale=scale).tag
                 scores = one if f == 1.0 else shelf.records[tag]["scores"] if tag in shelf.records else None
                 slots.append("not run" if scores is None else f"{number(scores['dgnet']['rne_from_offset'])} "
-                             f"({number(min(scores[row]['rne_from_offset'] for row in CLASSICAL))})")
+                             f"({number(min(scores[row]['rne_from_offset'] for row in rivals()))})")
             lines.append(f"| {what} | " + " | ".join(slots) + " |")
     return lines
 

@@ -1,0 +1,142 @@
+"""Tables say where a figure comes from, what a model is told, and that a model did not learn; early cells are marked as unknown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dgnet.files import write_json
+from dgnet.models.registry import MODELS
+from dgnet.paper import evidence
+from dgnet.paper.blocks import Block, Slot, Table, Text
+from dgnet.paper.cell import METHODS, Cell
+from dgnet.paper.origin import DECISIVE, Marks, _meaning, improving, trained_on
+from dgnet.paper.results import Shelf, Value
+from dgnet.paper.rows import Row, ordered
+from dgnet.paper.tables import slot, verdict
+from dgnet.paper.targets import ACCURACY, Choice, cells
+from dgnet.scenarios import get
+
+ROW = {"rne": 0.02, "mse": 1e-3, "rne_from_offset": 0.02, "rne_final": 0.02, "log10_mse": -3.0, "until": None, "until_share": None,
+       "steps_per_second": 1.0}
+
+
+def put(out: Path, method: str = "classical", unknown: bool = False, rne: float = 0.02, seed: int = 0, **facts: Any) -> None:
+    """A finished cell of the small Allen-Cahn scenario as an early version stored it; `facts` are added or changed."""
+    cell = Cell("classical" if method == "classical" else "train", "allen-cahn", method=method, seed=seed, unknown_reaction=unknown)
+    classical = {"classical_consistent": ROW, "classical_lumped": ROW}
+    own = {} if method == "classical" else {method: {**ROW, "rne": rne, "rne_from_offset": rne}}
+    trained = {} if method == "classical" else {
+        "iterations": 7, "best_iteration": 5, "parameters": 9, "memory": {"train": None}, "budget": 60.0,
+        "training_trajectories": 4, "recipe": {"hold_out": 1}, "history": []}
+    record = {"tag": cell.tag, "cell": {"kind": cell.kind, "scenario": cell.scenario, "size": cell.size, "method": method,
+                                        "factor": 1.0},
+              "version": "0.1.0", "hardware": "a GPU", "sharing": 2, "device": "cuda", "date": "2026-01-01 00:00:00",
+              "about": {"nodes": 361, "steps": 10}, "seconds": {"total": 60.0, "train": 40.0}, "scores": {**classical, **own},
+              "curves": {"time": [0.0], **{key: [0.1] for key in (*classical, *own)}}}
+    write_json(cell.folder(out) / "cell.json", {**record, **trained, **facts})
+
+
+def page(out: Path) -> list[Block]:
+    return evidence.build(Shelf.open([out]), out / "scratch", Path("out"))
+
+
+def column(blocks: list[Block], title: str, name: str) -> dict[str, Any]:
+    """A column of the first table with this title."""
+    table = next(b for b in blocks if isinstance(b, Table) and b.head[0] == title)
+    at = list(table.head).index(name)
+    return {str(row[0]): row[at] for row in table.rows}
+
+
+@pytest.fixture()
+def out(tmp_path: Path) -> Path:
+    (tmp_path / "scratch").mkdir()
+    put(tmp_path)
+    return tmp_path
+
+
+def test_untrained_weights_print_as_did_not_learn(out: Path) -> None:
+    put(out, "mgn", rne=0.01, best_iteration=0)
+    put(out, "dgnet", rne=0.015)
+    found = column(page(out), "RNE", "allen-cahn")
+    assert found["MGN"] == Slot("did not learn", faint=True, beside="untrained 0.01")
+    assert found["DGNet, ours"].strong  # the best of those that learned
+    put(out, "mgn", rne=0.01, seed=1)
+    assert column(page(out), "RNE", "allen-cahn")["MGN"].beside == "1 of 2 seeds did not learn"
+
+
+def test_other_hardware_and_other_code_are_marked(out: Path) -> None:
+    put(out, "dgnet", rne=0.01, code="abc")
+    put(out, "mgn", hardware="a CPU")
+    put(out, "deeponet")
+    blocks = page(out)
+    found = column(blocks, "RNE", "allen-cahn")
+    assert found["DeepONet"].beside == "" and {found["MGN"].beside, found["DGNet, ours"].beside} == {"[a]", "[b]"}
+    legend = next(b.text for b in blocks if isinstance(b, Text) and b.text.startswith("Computed on"))
+    assert legend.startswith("Computed on a GPU, dgnet 0.1.0, code not recorded;")
+    assert "on a CPU, dgnet 0.1.0, code not recorded" in legend and "on a GPU, dgnet 0.1.0, code abc" in legend
+
+
+def test_every_table_of_errors_says_what_a_row_is_told(out: Path) -> None:
+    put(out, "mgn")
+    put(out, "dgnet", rne=0.01)
+    put(out, "dgnet", unknown=True, rne=0.012)
+    blocks = page(out)
+    told = column(blocks, "RNE", "is told")
+    assert told["classical, consistent"] == told["DGNet, ours"] == "whole equation" and told["MGN"] == "coefficients, flow"
+    assert told["DGNet, ours, reaction unknown"] == "all but the reaction"
+    for table in (b for b in blocks if isinstance(b, Table) and b.head[0] in ("RNE", "MSE", "allen-cahn")):
+        assert table.head[1] == "is told"
+    assert all(MODELS[METHODS[m].model].told for m in METHODS if METHODS[m].model)
+
+
+def test_details_tell_how_a_training_went_and_what_is_unknown(out: Path) -> None:
+    rows = [{"iteration": k, "validation": 1.0 / (k + 1), "seconds": float(k)} for k in range(11)]
+    put(out, "mgn")
+    put(out, "dgnet", updates=70, history=rows, recipe={"hold_out": 0}, sharing=1)
+    blocks = page(out)
+    for title, early, late in (("trained on", "3 of 4", "4 of 4"), ("updates", "7", "70"), ("validations", "unknown", "10"),
+                               ("still improving", "unknown", "yes"), ("shared by", "2", "1")):
+        found = column(blocks, "allen-cahn", title)
+        assert (found["MGN"], found["DGNet, ours"]) == (early, late), title
+    table = next(b for b in blocks if isinstance(b, Table) and b.head[0] == "hardware")
+    assert all(row[3:5] == ["not recorded", "unknown"] for row in table.rows)
+
+
+def test_a_training_is_still_improving_by_its_last_fifth() -> None:
+    def curve(*errors: float) -> list[dict[str, float | None]]:
+        return [{"seconds": float(k), "validation": e} for k, e in enumerate(errors)]
+
+    assert improving(curve(1, 0.9, 0.8, 0.7, 0.6, 0.5)) is True
+    assert improving(curve(1, 0.5, 0.5, 0.5, 0.5, 0.495)) is False
+    assert improving(curve(1, 0.5)) is None and improving([]) is None
+    assert trained_on({"training_trajectories": 1, "recipe": {"hold_out": 2}}) == "1 of 1" and trained_on({}) == "unknown"
+
+
+def test_no_verdict_of_an_ablation_from_models_that_did_not_learn() -> None:
+    values = {f"dgnet-paper{v}": Value(0.1 * k, 0.0, 1) for k, v in enumerate(("", "-B", "-A", "-C", "-D"), 1)}
+    assert "confirmed" in verdict("laser-heat", values)
+    said = verdict("laser-heat", {**values, "dgnet-paper": Value(0.1, 0.0, 1, unlearned=1)})
+    assert said == "laser-heat: the order of the variants is not judged, since full did not learn."
+
+
+def test_baselines_stand_beside_a_dgnet_that_is_not_told_the_reaction() -> None:
+    for target in ACCURACY:
+        found = cells(target, Choice(size="paper"))
+        for scenario in {c.scenario for c in found}:
+            unknown = [c.method for c in found if c.scenario == scenario and c.unknown_reaction]
+            assert unknown == (["dgnet"] if get(scenario, "paper").pde.reaction is not None else [])
+
+
+def test_the_version_of_the_code_ignores_comments_and_sentences() -> None:
+    one = _meaning('def f(x):\n    """Twice."""\n    return 2 * x\n')
+    assert one == _meaning("def f(x):  # twice\n    return (2 *\n            x)\n") != _meaning("def f(x):\n    return 3 * x\n")
+    assert "training" in DECISIVE and "cli" not in DECISIVE
+
+
+def test_rows_and_marks_have_an_order() -> None:
+    rows = ordered([Row("dgnet"), Row("mgn"), Row("classical_lumped"), Row("mgn")])
+    assert [row.key for row in rows] == ["classical_lumped", "mgn", "dgnet"]
+    assert Marks([]).legend() == [] and slot(None).text == "not run"
