@@ -88,8 +88,9 @@ def small_run(tmp_path_factory):
 
 def test_cost_against_accuracy(small_run):
     run, data = small_run
-    r = tradeoff.tradeoff(run, data, settings=[Setting(), Setting(2)])
-    own, plain, quadratic = r["rows"]
+    r = tradeoff.tradeoff(run, data, settings=[Setting(), Setting(2), Setting(2, fitted=True)])
+    own, plain, quadratic, fitted = r["rows"]
+    assert fitted["error"] < 0.7 * own["error"]
     assert own["error"] == pytest.approx(plain["error"], rel=0.02)  # untrained: the classical solver
     assert quadratic["error"] < 0.6 * own["error"] and r["cheapest"]["error"] <= own["error"]
     assert r["ratio"] == pytest.approx(r["cheapest"]["cost_s"] / own["cost_s"])
@@ -98,6 +99,7 @@ def test_cost_against_accuracy(small_run):
     assert "set-up and sources included" in tradeoff.markdown(r)
     finer = tradeoff.measure(tradeoff.Trial.read(run, data, "cpu", 1), Setting(1, 1).model, Setting(1, 1), repeats=1)
     assert finer["error"] < 0.6 * own["error"] and finer["unknowns"] == quadratic["unknowns"]  # the middles of edges
+    assert {s.kind for s in tradeoff.ladder(2, True, True)} == {"P1", "P1, lumped", "P2", "P2, sources at nodes"}
 
 
 def test_settings_that_cannot_help_are_left_out():
@@ -128,8 +130,8 @@ def test_channels_take_the_flow_at_the_points_of_a_setting(tmp_path):
         assert torch.allclose(v[0, 3, :, 1], torch.tensor(0.1 * trial.mesh(refine).points[:, 1]).float(), atol=1e-5)
     problem = trial.problem(Setting(substeps=2), trial.velocity(0))
     assert problem.dt == scenario.dt / 2 and problem.time_dependent
-    quadratic = Setting(2).model
-    assert trial.start(Setting(2)).shape[1] == len(quadratic.points(problem)) == trial.sources(quadratic, problem, 2).shape[2]
+    quadratic, points = Setting(2).model, len(Setting(2).model.points(problem))
+    assert trial.start(Setting(2)).shape[1] == trial.sources(quadratic, problem, Setting(2)).shape[2] == points
 
 
 def test_states_of_refined_settings_start_where_the_data_do(small_run):

@@ -2,15 +2,16 @@
 
 All solve the same test trajectories at once, on the same device, in single precision, in the same run. The model has the data's
 mesh and step. A setting of the classical solver is a degree of its elements (P1, P2), a mass, a number of refinements of that mesh
-and of parts of that step. Nothing is left out of the cost:
+and of parts of that step. With "sources at nodes" a P2 or refined solver is given the sources at the data's nodes alone and fits
+what is between them (`Lift`), which costs it as little as the model. Nothing is left out of the cost:
 
     setup_s     matrices, factorisation or bounds, decoding of learned operators, capture
     source_s    averages of the sources over the steps, where the solver has its points
     rollout_s   all steps, at the pace of those after the fourth
     cost_s      their sum: from a mesh and an equation to the states
 
-Given to all and not counted: the mesh, refined or not, and the flow at its nodes. Coarser meshes and longer steps than the data's
-are no settings: the error is measured at the data's nodes and times.
+Given to all and not counted: the mesh, refined or not, with what it keeps of its own geometry, and the flow at its nodes. Coarser
+meshes and longer steps than the data's are no settings: the error is measured at the data's nodes and times.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from dgnet.data import Dataset
 from dgnet.data.fits import check_fits
 from dgnet.errors import InputError, SolveError
 from dgnet.mesh import Mesh
-from dgnet.models import Classical, Model, rollout
+from dgnet.models import Classical, Model, Refined, rollout
 from dgnet.models.timeloop import few_threads
 from dgnet.problems import CONSISTENT, LUMPED, WORKING, Discretisation, given_velocity, step_average
 from dgnet.progress import Report
@@ -59,25 +60,35 @@ class Setting:
     refine: int = 0
     substeps: int = 1
     mass: float = CONSISTENT
+    fitted: bool = False  # sources are given at the data's nodes alone: P2 there, or P1 on the mesh refined once
 
     @property
     def kind(self) -> str:
-        return f"P{self.degree}" + (", lumped" if self.mass == LUMPED else "")
+        return f"P{self.degree}" + (", lumped" if self.mass == LUMPED else "") + (", sources at nodes" if self.fitted else "")
 
     def work(self, dim: int) -> float:
         """Unknowns times steps, against those of the data's mesh and step."""
         return 2.0 ** (dim * (self.refine + self.degree - 1)) * self.substeps
 
     @property
-    def model(self) -> Classical:
+    def model(self) -> Model[Any]:
+        if self.fitted and self.degree == 1:
+            return Refined(Classical(self.mass))
         return Classical(degree=2) if self.degree == 2 else Classical(self.mass)
 
+    @property
+    def given(self) -> int:
+        """Refinements of the mesh that the solver is given."""
+        return 0 if self.fitted else self.refine
 
-def ladder(dim: int) -> list[Setting]:
-    """From cheap to dear."""
+
+def ladder(dim: int, sources: bool, flow: bool) -> list[Setting]:
+    """From cheap to dear. A refined solver in a flow needs the flow at its own nodes, so it does not fit."""
     found = [Setting(degree, refine, substeps, mass) for refine in range(4 - dim + 1) for substeps in (1, 2, 4)
              for degree, mass in ((1, CONSISTENT), (1, LUMPED), (2, CONSISTENT))]
-    return sorted(found, key=lambda s: (s.work(dim), s.degree))
+    for substeps in (1, 2, 4) if sources else ():
+        found += [Setting(2, 0, substeps, fitted=True)] + ([] if flow else [Setting(1, 1, substeps, fitted=True)])
+    return sorted(found, key=lambda s: (s.work(dim), not s.fitted, s.degree))
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +147,7 @@ class Trial:
     def problem(self, setting: Setting, velocity: Tensor | None) -> Discretisation:
         s = self.scenario
         pde = s.pde if velocity is None else replace(s.pde, velocity=given_velocity(velocity, s.dt))
-        return Discretisation(self.mesh(setting.refine), pde, s.conditions, s.dt / setting.substeps, dtype=WORKING,
+        return Discretisation(self.mesh(setting.given), pde, s.conditions, s.dt / setting.substeps, dtype=WORKING,
                               device=self.device)
 
     def start(self, setting: Setting) -> Tensor:
@@ -151,11 +162,12 @@ class Trial:
                 u = torch.cat([u, 0.5 * (u[:, edges[:, 0]] + u[:, edges[:, 1]])], 1)
         return u.to(self.device, WORKING)
 
-    def sources(self, model: Model[Any], problem: Discretisation, substeps: int) -> Tensor | None:
-        """Of every step at the model's points [B, T, P, F], in single precision."""
-        s, source, points = self.scenario, self.sample.source, model.points(problem)
+    def sources(self, model: Model[Any], problem: Discretisation, setting: Setting) -> Tensor | None:
+        """Of every step at the model's points [B, T, P, F], or at the nodes that it is given, in single precision."""
+        s, source, substeps = self.scenario, self.sample.source, setting.substeps
         if source is None:
             return None
+        points = problem.mesh.points if setting.fitted else model.points(problem)
         count, width, kind = s.steps * substeps, len(s.pde.fields), _kind(self.device)
         shape = (self.batch, count, len(points), width)
         if 4 * math.prod(shape) > _BYTES[kind]:
@@ -175,7 +187,7 @@ class Trial:
 def measure(trial: Trial, model: Model[Any], setting: Setting, repeats: int = 2) -> dict[str, Any]:
     """Cost and error of a model in a setting of mesh and step; of several runs, each from scratch, the quickest after the first."""
     n, steps, kind = trial.truth.shape[2], trial.scenario.steps * setting.substeps, _kind(trial.device)
-    u0, velocity = trial.start(setting), trial.velocity(setting.refine)
+    u0, velocity = trial.start(setting), trial.velocity(setting.given)
     states = torch.empty(trial.truth.shape, dtype=WORKING, device=trial.device)
     states[:, 0] = u0[:, :n]
     warm = min(WARM, steps - 1)
@@ -184,7 +196,7 @@ def measure(trial: Trial, model: Model[Any], setting: Setting, repeats: int = 2)
         marks = [_now(kind)]
         problem = trial.problem(setting, velocity)
         marks.append(_now(kind))
-        source = trial.sources(model, problem, setting.substeps)
+        source = trial.sources(model, problem, setting)
         marks.append(_now(kind))
 
         def keep(k: int, u: Tensor, marks: list[float] = marks) -> None:
@@ -221,7 +233,7 @@ def tradeoff(run: Run, data: Path, device: str = "cpu", trajectories: int | None
     with few_threads(run.case.mesh.n_nodes, device):
         trial = Trial.read(run, data, device, trajectories, report)
         s = trial.scenario
-        wanted = list(settings or ladder(s.mesh.dim))
+        wanted = list(settings or ladder(s.mesh.dim, trial.sample.source is not None, trial.flow is not None))
         own = {"solver": run.settings.model} | measure(trial, run.model, Setting())
         rows, begin = [own], time.perf_counter()
         for done, setting in enumerate(wanted):
