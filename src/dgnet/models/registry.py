@@ -1,7 +1,7 @@
 """Every model by name: its configuration, how it is built, and how its paper trains it.
 
 A configuration is a plain table (as in TOML). Its key `setting` chooses where to start: `comparable` (the default: a size like
-DGNet's) or `published` (the size of the method's own paper; for dgnet the paper's preset); other keys change single values.
+DGNet's) or `published` (the size of the method's own paper; for dgnet the model of its paper); other keys change single values.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from dgnet.errors import InputError
 from dgnet.files import did_you_mean
 from dgnet.models.registry import DGNETS
-from dgnet.paper.cell import CLOCKED, METHODS, SQUARES, Cell, method
+from dgnet.paper.cell import CLOCKED, FAMILIES, METHODS, SQUARES, Cell, is_variant, method
 from dgnet.paper.rows import reacts
 from dgnet.scenarios import get, names
 
@@ -114,11 +114,9 @@ def methods_of(target: Target, choice: Choice) -> list[str]:
     """Methods of a target, or those asked for by name; an ablation holds nothing but its variants."""
     if not choice.methods or target.methods == ("every",):
         return list(target.methods)
-    variants = TARGETS["ablation"].methods
     if target.name == "ablation":
-        return [m for m in target.methods if m in choice.methods]
-    barred = {"classical", "every", *variants} - {"dgnet-paper"}
-    return [m for m in METHODS if m in choice.methods and m not in barred]
+        return [m for m in METHODS if m in choice.methods and (is_variant(m) or m in FAMILIES)]
+    return [m for m in METHODS if m in choice.methods and m not in ("classical", "every") and not is_variant(m)]
 
 
 def scenarios_of(target: Target, choice: Choice, alone: bool) -> list[str]:
