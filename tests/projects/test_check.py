@@ -1,6 +1,7 @@
 """`dgnet check`: known numbers on known cases, and a verdict for every kind of mistake."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from dgnet.problems.case import base_problem
 from dgnet.projects import load, project, trajectory
 from dgnet.projects.check import Item, check, smallest_angles
 from dgnet.projects.project import Project
+from dgnet.reference.transport import solve
 from dgnet.training.fit import evaluate_rne
 from tests.projects.conftest import DT, STEPS, TOML, command, plate, write_tiny
 
@@ -135,3 +137,34 @@ def test_check_train_and_evaluate_judge_alike(tmp_path: Path, driven: bool) -> N
     assert errors["consistent"] < (1e-6 if driven else 1e-12)
     assert found["solver"].verdict == "note" and found["solver"].numbers["precision"] == "float64"
     assert "computed in double precision, since the stiffness number" in found["solver"].text
+
+
+def test_sources_between_the_nodes(tmp_path: Path) -> None:
+    """A table or a function is evaluated at the middles of the edges and kept with the data; samples and a function that knows the
+    nodes only are not, and quadratic elements then fit the source, which `check` says."""
+    mesh, dt, pde = box((8, 8), perturb=0.2), 0.05, PDE(("T",), diffusion=0.02)
+
+    def spot(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        where = torch.stack([0.3 + 0.4 * t, 0.5 + 0 * t], -1).to(x)
+        return torch.exp(-((x - where[:, None]) ** 2).sum(-1) / (2 * 0.12**2))[None, :, :, None]
+
+    def by_node(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        return torch.ones(1, len(t), mesh.n_nodes, 1, dtype=torch.float64)
+
+    start = torch.zeros(1, mesh.n_nodes, 1, dtype=torch.float64)
+    truth = solve(mesh, pde, [], start, dt=dt, steps=10, refine=1, substeps=4, degree=2, source=spot)[0].numpy()
+    one = trajectory(truth, mesh, dt, spot)
+    assert one.source_middles is not None and one.source_middles.shape == (10, len(mesh.edges), 1)
+    assert trajectory(truth, mesh, dt, by_node).source_middles is None
+    assert one.source is not None and trajectory(truth, mesh, dt, one.source[..., 0]).source_middles is None
+    errors, texts = [], []
+    for name, each in (("evaluated", one), ("fitted", replace(one, source_middles=None))):
+        own = project(name, mesh, pde, [], dt, [each, replace(each, split="test")], tmp_path / f"{name}.h5")
+        found = items(own)["classical"]
+        errors.append(found.numbers["errors"]["test"])
+        texts.append(found.text)
+    assert errors[0]["p2"] < 0.5 * errors[1]["p2"] < errors[1]["consistent"]
+    assert "fitted" in texts[1] and "fitted" not in texts[0]
+    with Dataset(tmp_path / "evaluated.h5") as data:
+        middles = data.middles([0, 1])
+        assert middles is not None and torch.equal(middles.part([1]).source_average[0], torch.from_numpy(one.source_middles))

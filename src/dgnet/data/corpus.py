@@ -23,13 +23,25 @@ class Middles(Protocol):
     sentence that says where they come from.
     """
 
-    origin: str
-
+    @property
+    def origin(self) -> str: ...
     @property
     def start(self) -> Tensor | None: ...
     @property
     def source_average(self) -> Tensor | None: ...
     def part(self, rows: Sequence[int]) -> Middles: ...
+
+
+@dataclass(frozen=True, eq=False)
+class StoredMiddles:
+    """Sources [B, T, E, F] that were evaluated when the data were made; starts are known at the nodes only."""
+
+    source_average: Tensor
+    start: None = None
+    origin: str = "Between the nodes, sources are evaluated, and starts are fitted to the data at the nodes."
+
+    def part(self, rows: Sequence[int]) -> StoredMiddles:
+        return StoredMiddles(self.source_average[torch.as_tensor(rows, device=self.source_average.device)])
 
 
 @dataclass(frozen=True, eq=False)

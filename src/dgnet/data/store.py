@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from dgnet.data import digests, typed
-from dgnet.data.corpus import Corpus
+from dgnet.data.corpus import Corpus, StoredMiddles
 from dgnet.data.trajectory import SPLITS, Trajectory
 from dgnet.errors import InputError
 from dgnet.files import writing_hdf5
@@ -32,6 +32,7 @@ FORMAT = "dgnet-trajectories"
 VERSION = 1
 LIBVER = ("earliest", "v110")
 CHUNK = 1 << 20  # bytes of a chunk: a few steps of all nodes, what a training window reads
+MIDDLES = "source_middles"
 _TIMED = {"state": 1, "source": 1, "source_average": 0, "velocity": 1}  # rows beyond the number of steps
 
 Scalar = str | int | float
@@ -118,6 +119,8 @@ def _write_trajectory(group: h5py.Group, trajectory: Trajectory) -> None:
         value = getattr(trajectory, name)
         if value is not None:
             _put_chunked(group, name, value)
+    if trajectory.source_middles is not None:
+        _put_chunked(group, MIDDLES, trajectory.source_middles)
     group.attrs[digests.SUM] = digests.trajectory_sum(group)
 
 
@@ -297,6 +300,22 @@ class Dataset:
         wanted = ("source_average", "velocity", *(("source",) if ends else ()))
         parts = [self.read(n, s, steps, wanted) for n, s in zip(numbers, starts)]
         return Corpus.of(parts, self.dt, self.offset, device, dtype)
+
+    def middles(self, numbers: Sequence[int], device: torch.device | str = "cpu",
+                dtype: torch.dtype = WORKING) -> StoredMiddles | None:
+        """Step averages of the source at the middles of the mesh's edges; None where one of these trajectories lacks them."""
+        groups = [self._group(n) for n in numbers]
+        if not any(MIDDLES in g for g in groups) or any("source_average" in g and MIDDLES not in g for g in groups):
+            return None
+        shape, found = (self.steps, len(self.mesh.edges), len(self.fields)), []
+        with self._readable():
+            for number, group in zip(numbers, groups):
+                if MIDDLES in group and typed.array(group, MIDDLES, f"{self.path.name}: trajectory {number}").shape != shape:
+                    raise InputError(f"{self.path.name}: trajectory {number}: {MIDDLES} has shape {list(group[MIDDLES].shape)}, "
+                                     f"expected {list(shape)}")
+                found.append(self._rows(group[MIDDLES], 0, self.steps, number, MIDDLES, 0) if MIDDLES in group
+                             else np.zeros(shape, dtype=np.float32))
+        return StoredMiddles(torch.from_numpy(np.stack(found)).to(device, dtype))
 
     def check_numbers(self) -> None:
         """Read everything once; raises at the first number that is not finite."""

@@ -17,7 +17,8 @@ class Trajectory:
 
     `source` holds f at the stored times, `source_average` its mean over each step (the Duhamel term); both are None
     where the equation has no source. `velocity` is the given flow where it changes in time. Instead of its own velocity
-    a trajectory may name its first row (`velocity_start`) in the record that a file shares among its trajectories.
+    a trajectory may name its first row (`velocity_start`) in the record that a file shares among its trajectories. `source_middles`
+    are averages at the middles of the mesh's edges, where the source is known as a function.
     """
 
     state: np.ndarray  # [T+1, N, F]
@@ -30,6 +31,7 @@ class Trajectory:
     split: str = "train"
     index: int = 0
     labels: tuple[str, ...] = ()
+    source_middles: np.ndarray | None = None  # [T, E, F]
 
     def __post_init__(self) -> None:
         if self.state.ndim != 3:
@@ -42,6 +44,9 @@ class Trajectory:
             value = getattr(self, name)
             if value is not None and value.shape != shape:
                 raise InputError(f"{name} has shape {list(value.shape)}, expected {list(shape)}")
+        m = self.source_middles
+        if m is not None and (m.ndim != 3 or (m.shape[0], m.shape[2]) != (times - 1, width)):
+            raise InputError(f"source_middles has shape {list(m.shape)}, expected [{times - 1}, edges, {width}]")
         if self.velocity is not None and (self.velocity.ndim != 3 or self.velocity.shape[:2] != (times, nodes)):
             raise InputError(f"velocity has shape {list(self.velocity.shape)}, expected [{times}, {nodes}, d]")
 

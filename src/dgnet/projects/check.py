@@ -25,7 +25,7 @@ from dgnet.problems.units import SPEED, TERMS, VOLUMETRIC_HEAT
 from dgnet.progress import Report
 from dgnet.projects.project import Project
 from dgnet.projects.toml import ELSEWHERE
-from dgnet.scoring.judge import finer, judge, rivals
+from dgnet.scoring.judge import FITTED, finer, judge, rivals
 
 Tensor = torch.Tensor
 
@@ -336,17 +336,19 @@ def solver_items(project: Project, data: Dataset, device: str, report: Report | 
     splits = [(split, data.of(split)[:MOST]) for split in ("train", "test") if data.of(split)]
     base = base_problem(s, device)
     failures: list[str] = []
+    fitted = False
     explained = alike = whole = float("nan")
     found: list[Item] = []
     for split, numbers in splits:
         begin = {n: float(data.times(n)[0]) for n in numbers}  # one time serves a batch
         numbers = [n for n in numbers if abs(begin[n] - begin[numbers[0]]) < 1e-6 * data.dt]
-        wide = data.batch(numbers, device=device, dtype=torch.float64)
+        wide = replace(data.batch(numbers, device=device, dtype=torch.float64), middles=data.middles(numbers, device))
         given = wide.to(WORKING)  # in the precision of `train` and `evaluate`
         more = finer(s.mesh.n_nodes + len(s.mesh.edges), device)
         models = {**rivals(), **{name: more[name] for name in more if name == "classical_p2"}}
         judged = judge(models, base, given, keep=True)
         rows[split] = {name.removeprefix("classical_"): judged.error(name) for name in models}
+        fitted = fitted or judged.between == FITTED
         failures += [f"; {split}, {LABELS[name]}: {words}" for name, words in judged.failures.items()]
         if split == "train" and "classical_consistent" not in judged.failures:
             states, problem = judged.states["classical_consistent"].to(device), given.problem(base)
@@ -356,7 +358,8 @@ def solver_items(project: Project, data: Dataset, device: str, report: Report | 
                 found += [] if project.unknown_reaction else coefficient_items(project, problem, given, states)
         if report is not None:
             report("classical solver", len(rows), len(splits))
-    words = {"consistent": "consistent mass", "lumped": "lumped", "p2": "P2: quadratic elements, fitted between the nodes"}
+    p2 = "P2" + (", start and source fitted between the nodes" if fitted else "")
+    words = {"consistent": "consistent mass", "lumped": "lumped", "p2": p2}
     shown = "; ".join(f"{split} " + ", ".join(f"{error:.3g} ({words[name]})" for name, error in e.items())
                       for split, e in rows.items())
     worst = max(e["consistent"] for e in rows.values())

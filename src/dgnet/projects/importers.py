@@ -16,7 +16,7 @@ import torch
 from dgnet.data import Trajectory
 from dgnet.errors import InputError
 from dgnet.files import plain
-from dgnet.problems.sources import converged_average
+from dgnet.problems.sources import Source, converged_average
 from dgnet.problems.spot_table import SpotTable
 from dgnet.progress import Report
 from dgnet.projects.physics import Physics
@@ -25,6 +25,9 @@ from dgnet.projects.toml import SeriesSpec, SourceSpec
 from dgnet.projects.transfer import IDENTITY, Transfer, error_of, transfer
 
 Tensor = torch.Tensor
+
+MOST_BETWEEN = 1 << 24
+"""Numbers of a source between the nodes that are kept of a trajectory; beyond, quadratic elements fit it."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +153,8 @@ def driven(found: Found, note: Note, source: SourceSpec, frame: Frame, physics: 
     """The trajectory with samples and step averages of its source."""
     steps, width = len(found.state) - 1, len(frame.fields)
     x = torch.tensor(frame.mesh.points, dtype=torch.float64)
+    between = torch.tensor(frame.mesh.points[frame.mesh.edges].mean(axis=1))
+    between = between if steps * len(between) * width <= MOST_BETWEEN else between[:0]
     times = frame.dt * torch.arange(steps + 1, dtype=torch.float64)
     if source.kind == "none":
         return replace(found, source=None, source_average=None), replace(note, source="none")
@@ -174,6 +179,9 @@ def driven(found: Found, note: Note, source: SourceSpec, frame: Frame, physics: 
         except InputError as error:
             raise InputError(f"{where}.source: {error}") from error
         samples, average = np.zeros((steps + 1, len(x), width)), np.zeros((steps, len(x), width))
+        middles: np.ndarray | None = np.zeros((steps, len(between), width))
+        if len(between):
+            middles[..., column] = table.average(between, 0, steps, frame.dt)[0, :, :, 0].numpy()  # type: ignore[index]
         samples[..., column] = table(x, times)[0, :, :, 0].numpy()
         average[..., column] = steps_of[0, :, :, 0].numpy()
         travel, radius = spot_motion(table, steps, frame.dt)
@@ -185,10 +193,22 @@ def driven(found: Found, note: Note, source: SourceSpec, frame: Frame, physics: 
         samples = own(x, times)[0].numpy()
         found_average, rough = converged_average(own, x, times[:-1], frame.dt)
         average = found_average[0].numpy()
+        middles = averages_between(own, between, times[:-1], frame.dt)
         note = replace(note, source="function", rough=rough)
     if not (np.isfinite(samples).all() and np.isfinite(average).all()):
         raise InputError(f"{where}: the source of {found.label} is not finite everywhere")
-    return replace(found, source=samples, source_average=average), note
+    middles = middles if middles is not None and middles.shape[1] and np.isfinite(middles).all() else None
+    return replace(found, source=samples, source_average=average, source_middles=middles), note
+
+
+def averages_between(source: Source, points: Tensor, start: Tensor, dt: float) -> np.ndarray | None:
+    """Step averages [T, P, F] at points that are no nodes; None of a function that knows the nodes only, or nowhere."""
+    try:
+        if not len(points) or source(points[:2], start[:1]).shape[2] != len(points[:2]):
+            return None
+        return converged_average(source, points, start, dt)[0][0].numpy()
+    except (InputError, RuntimeError, IndexError, ValueError):  # it looks something up by node
+        return None
 
 
 def source_averages(path: Path, frame: Frame) -> np.ndarray:
@@ -281,20 +301,23 @@ def collected(entries: Sequence[tuple[str, Path, SeriesSpec]], frame: Frame, phy
             report("import", k + 1, len(entries))
     steps = min(len(f.state) for f, _ in found) - 1
     moving = any(f.source_average is not None for f, _ in found)
+    every = moving and all(f.source_middles is not None for f, _ in found if f.source_average is not None)
     trajectories, notes, count = [], [], {"train": 0, "test": 0}
     for f, note in found:
         if len(f.state) - 1 > steps:
             note = replace(note, how=f"{note.how}, the first {steps} of {len(f.state) - 1} steps")
-        source, average = f.source, f.source_average
+        source, average, middles = f.source, f.source_average, f.source_middles
         if moving and average is None:
             source, average = np.zeros((steps + 1, *f.state.shape[1:])), np.zeros((steps, *f.state.shape[1:]))
+            middles = np.zeros((steps, len(frame.mesh.edges), len(frame.fields))) if every else None
         with np.errstate(over="ignore"):  # said below
             trajectories.append(Trajectory(
                 f.state[:steps + 1].astype(np.float32), frame.dt * np.arange(steps + 1),
                 None if source is None else source[:steps + 1].astype(np.float32),
                 None if average is None else average[:steps].astype(np.float32),
                 None if f.velocity is None or not frame.flow else f.velocity[:steps + 1].astype(np.float32),
-                split=note.split, index=count[note.split], labels=(note.label,)))
+                split=note.split, index=count[note.split], labels=(note.label,),
+                source_middles=None if middles is None or not every else middles[:steps].astype(np.float32)))
         for name in ("state", "source_average", "velocity"):
             value = getattr(trajectories[-1], name)
             if value is not None and not np.isfinite(value).all():

@@ -31,7 +31,7 @@ from dgnet.problems.sources import Source, converged_average
 from dgnet.problems.spot_table import SpotTable
 from dgnet.progress import Report
 from dgnet.projects.equation import conditions_of, equation_of
-from dgnet.projects.importers import Note, collected, notes_from, notes_text
+from dgnet.projects.importers import MOST_BETWEEN, Note, averages_between, collected, notes_from, notes_text
 from dgnet.projects.physics import FILE as PHYSICS
 from dgnet.projects.physics import Physics
 from dgnet.projects.readers import Frame, matches
@@ -47,7 +47,7 @@ MESH, VALUES = "mesh.npz", "values.npz"
 """What a run carries of its problem besides problem.toml and physics.py."""
 
 TRUTH = "given"
-_LAYOUT = 1  # of what the import writes; raise it to import everything anew
+_LAYOUT = 2  # of what the import writes; raise it to import everything anew
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,15 +241,23 @@ def trajectory(state: np.ndarray, mesh: Mesh, dt: float, source: Source | SpotTa
     time = dt * np.arange(len(value))
     if source is None:
         return Trajectory(value, time, split=split)
+    middles = None
     if isinstance(source, np.ndarray):
         samples = source[..., None] if source.ndim == 2 else source
         average = 0.5 * (samples[1:] + samples[:-1])
     else:
         x, times = torch.tensor(mesh.points), torch.tensor(time)
+        between = torch.tensor(mesh.points[mesh.edges].mean(axis=1))
+        between = between if len(time) * len(between) <= MOST_BETWEEN else between[:0]
         samples = source(x, times)[0].numpy()
-        average = (source.average(x, 0, len(time) - 1, dt) if isinstance(source, SpotTable)
-                   else converged_average(source, x, times[:-1], dt)[0])[0].numpy()
-    return Trajectory(value, time, samples.astype(np.float32), average.astype(np.float32), split=split)
+        if isinstance(source, SpotTable):
+            average = source.average(x, 0, len(time) - 1, dt)[0].numpy()
+            middles = source.average(between, 0, len(time) - 1, dt)[0].numpy() if len(between) else None
+        else:
+            average = converged_average(source, x, times[:-1], dt)[0][0].numpy()
+            middles = averages_between(source, between, times[:-1], dt)
+    return Trajectory(value, time, samples.astype(np.float32), average.astype(np.float32), split=split,
+                      source_middles=None if middles is None else middles.astype(np.float32))
 
 
 # ---------------------------------------------------------------------- mesh and case

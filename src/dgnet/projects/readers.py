@@ -44,6 +44,7 @@ class Found:
     source_average: np.ndarray | None = None  # [T - 1, M, F]
     velocity: np.ndarray | None = None  # [T, M, d]
     split: str = ""
+    source_middles: np.ndarray | None = None  # [T - 1, E, F], at the middles of the mesh's edges
 
     def mapped(self, change: Callable[[np.ndarray], np.ndarray]) -> Found:
         """The same with every array of values [T, M, ...] changed."""

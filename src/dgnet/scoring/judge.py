@@ -210,7 +210,7 @@ def judge_file(models: Mapping[str, Model], case: Case, path: Path, device: str 
 
         def read(rows: Sequence[int]) -> Corpus:
             return replace(dataset.batch(rows, device=device, ends=ends),
-                           middles=Redrawn.of(case, dataset, rows, device) if finer else None)
+                           middles=(Redrawn.of(case, dataset, rows, device) or dataset.middles(rows, device)) if finer else None)
 
         pieces: Iterable[Corpus]
         if keep:
