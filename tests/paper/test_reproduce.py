@@ -390,12 +390,12 @@ def test_a_bad_cell_does_not_stop_the_others(place: Path, tmp_path: Path) -> Non
 def test_cells_of_two_machines_are_merged(place: Path, tmp_path: Path) -> None:
     reproduce(place, "table-main", "--scenarios", "allen-cahn", "--models", "deeponet,dgnet")
     data = str(place / "data")
-    for machine, model in (("one", "deeponet"), ("two", "dgnet")):
-        tag = f"train_allen-cahn_small_same-mesh_{model}_s0_d1_f0.0001"
+    for machine, model in (("one", "deeponet_s0"), ("two", "dgnet_s0"), ("two", "dgnet_s0_unknown")):
+        tag = f"train_allen-cahn_small_same-mesh_{model}_d1_f0.0001"
         done = CliRunner().invoke(app, ["reproduce", tag, "--out", str(tmp_path / machine), "--data", data])
         assert done.exit_code == 0, done.output
     done = CliRunner().invoke(app, ["reproduce", "merge", str(tmp_path / "two"), "--out", str(tmp_path / "one")])
-    assert done.exit_code == 0 and "1 cells copied" in done.output
+    assert done.exit_code == 0 and "2 cells copied" in done.output
     options = Options(place / "data", tmp_path / "one", say=lambda text: None)
     choice = Choice(("allen-cahn",), ("deeponet", "dgnet"), truth="same-mesh", few=1, factor=1e-4)
     assert engine.run(cells("table-main", choice), options).ran == []

@@ -6,11 +6,11 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,6 +20,10 @@ from dgnet.cli.shell import Device, Json, Size, Truth, checked_device, command, 
 from dgnet.errors import InputError
 from dgnet.files import write_text
 from dgnet.progress import Report
+
+if TYPE_CHECKING:
+    from dgnet.paper.planning import Item
+    from dgnet.paper.results import Setting
 
 _NAMED = ("scenarios", "models", "size", "truth", "seeds", "few", "factor", "trajectories", "unknown_reaction")
 """Options that choose cells of a target; the name of a single cell holds them all."""
@@ -38,8 +42,7 @@ def reproduce(context: typer.Context,
                                                     "operator, fields, failure, data-efficiency, dgnet, long, all; the name of "
                                                     "one cell; merge (copy cells of other studies); or pack (write "
                                                     "studies as one small store).")],
-              sources: Annotated[list[Path] | None, typer.Argument(help="With merge and pack: the studies to take cells from.",
-                                                                   )] = None,
+              sources: Annotated[list[Path] | None, typer.Argument(help="With merge and pack: where to take cells from.")] = None,
               out: Annotated[Path, typer.Option(help="Folder of the study; finished cells are skipped.",
                                           callback=folder_to_write)] = Path("out/reproduce"),
               data: Annotated[Path | None, typer.Option(help="Folder of data sets, generated when missing; the default is "
@@ -73,28 +76,14 @@ def reproduce(context: typer.Context,
 
     If interrupted, rerun to resume. Processes started with the same --out share the cells. `dgnet report` writes the pages.
     """
-    from dgnet.files import Lock
-    from dgnet.paper import engine, planning, stored
+    from dgnet.paper import engine, planning
+    from dgnet.paper.results import Setting
     from dgnet.paper.targets import Choice, cells
 
     if target in ("merge", "pack"):
         kept = {"target", "sources", "out", "json_path"}
         refuse(context, {name: f"{target} only copies cells" for name in context.params if name not in kept})
-    if target == "merge":
-        if not sources:
-            raise InputError("merge needs the folders to take cells from")
-        copied = stored.merge(sources, out)
-        write_json(json_path, copied)
-        say(f"{len(copied)} cells copied to {out}")
-        return
-    if target == "pack":
-        from dgnet.paper.results import pack
-
-        if not sources:
-            raise InputError("pack needs the studies to take cells from")
-        count = pack(sources, out)
-        say(f"{count} cells packed into {out}")
-        write_json(json_path, {"cells": count})
+        _copy(target, sources or [], out, json_path)
         return
     if sources:
         raise InputError(f"'{sources[0]}' does not apply to '{target}'; only merge and pack take folders")
@@ -105,57 +94,81 @@ def reproduce(context: typer.Context,
                                   factor))
     seconds = None if budget is None else 60 * budget
     where = data or out / "data"
+    late = None if stop_after is None else 60 * stop_after
+    options = planning.Options(where, out, device, seconds, makers, sharing, keep_last, late)
     if plan:
-        items = planning.plan(wanted, planning.Options(where, out, device, seconds, makers, sharing))
-        _print_plan(items)
-        write_json(json_path, [{"tag": i.cell.tag, "state": i.state, "seconds": i.seconds, "command": i.command, "note": i.note}
-                               for i in items])
+        _tell_plan(planning.plan(wanted, options), json_path)
         return
     if workers > 1:
         settings: dict[str, Any] = {"--out": out, "--data": where, "--budget": budget, "--makers": makers,
                                     "--sharing": max(workers, sharing), "--stop-after": stop_after, "--device": device}
-        chosen = {"--scenarios": ",".join(scenarios or ()), "--models": ",".join(models or ()),
-                   "--size": size, "--truth": truth, "--seeds": seeds, "--trajectories": trajectories, "--few": few,
-                  "--factor": factor}
-        if "_" not in target:
-            settings |= chosen
+        chosen = {"--scenarios": ",".join(scenarios or ()), "--models": ",".join(models or ()), "--size": size, "--truth": truth,
+                  "--seeds": seeds, "--trajectories": trajectories, "--few": few, "--factor": factor}
+        settings |= {} if "_" in target else chosen
         flags = ["--unknown-reaction"] * unknown_reaction + ["--keep-last"] * keep_last
         given = [str(part) for key, value in settings.items() if value not in (None, "") for part in (key, value)]
-        with reporting() as progress:
-            done = crew(workers, [target, *given, *flags], out, len(planning.expand(wanted)), progress)
-        write_json(json_path, done)
-        say(f"{done['finished']} of {done['cells']} cells finished, {len(done['failed'])} failed")
-        for tag, reason in done["failed"].items():
-            say(f"failed: {tag}: {reason}")
-        if done["failed"]:
-            raise typer.Exit(1)
+        _run_crew(workers, [target, *given, *flags], out, len(planning.expand(wanted)), json_path)
         return
     with narrating(seconds or 1e9) as (report, tell):
-        options = planning.Options(where, out, device, seconds, makers, sharing, keep_last,
-                                 None if stop_after is None else 60 * stop_after, report, tell,
-                                 say)
-        summary = engine.run(wanted, options)
+        summary = engine.run(wanted, replace(options, report=report, tell=tell, say=say))
     say(f"{len(summary.ran)} cells run, {len(summary.finished_before)} finished before, {len(summary.failed)} failed, "
         f"{len(summary.left)} left to other processes, {len(summary.postponed)} postponed")
-    for tag, reason in summary.failed.items():
-        say(f"failed: {tag}: {reason}")
-    drawn: list[Path] = []
-    claim = Lock.take(out / "figures" / ".claim") if not summary.left and "_" not in target and out.is_dir() else None
-    if claim is not None:  # of several processes, one draws
-        from dgnet.paper.drawing import pictures
-        from dgnet.paper.results import Setting, Shelf
-        from dgnet.paper.targets import targets
-
-        shelf = Shelf.open([out])
-        for one in targets(target):
-            drawn += pictures(one.name, shelf, Setting(size, truth, few, factor), out / "figures", _listed(scenarios))
-        claim.release()
-        for path in dict.fromkeys(drawn):
-            say_path(path)
+    drawn = [] if summary.left or "_" in target else _draw(target, out, Setting(size, truth, few, factor), _listed(scenarios))
     write_json(json_path, {**asdict(summary), "figures": [str(p) for p in drawn]})
     advise("report", out)
-    if summary.failed:
+    _tell_failed(summary.failed)
+
+
+def _copy(target: str, sources: list[Path], out: Path, json_path: Path | None) -> None:
+    """Cells of other studies: into a study (merge), or into one small store (pack)."""
+    from dgnet.paper import stored
+    from dgnet.paper.results import pack
+
+    if not sources:
+        raise InputError(f"{target} needs the studies to take cells from")
+    if target == "merge":
+        copied = stored.merge(sources, out)
+        write_json(json_path, copied)
+        say(f"{len(copied)} cells copied to {out}")
+    else:
+        count = pack(sources, out)
+        write_json(json_path, {"cells": count})
+        say(f"{count} cells packed into {out}")
+    advise("report", out)
+
+
+def _draw(target: str, out: Path, setting: Setting, scenarios: Sequence[str]) -> list[Path]:
+    """Pictures of the cells; of several processes, one draws."""
+    from dgnet.files import Lock
+    from dgnet.paper.drawing import pictures
+    from dgnet.paper.results import Shelf
+    from dgnet.paper.targets import targets
+
+    claim = Lock.take(out / "figures" / ".claim") if out.is_dir() else None
+    if claim is None:
+        return []
+    shelf = Shelf.open([out])
+    drawn = [path for one in targets(target) for path in pictures(one.name, shelf, setting, out / "figures", scenarios)]
+    claim.release()
+    for path in dict.fromkeys(drawn):
+        say_path(path)
+    return drawn
+
+
+def _tell_failed(failed: Mapping[str, str]) -> None:
+    """Name the cells that failed; the exit code says so, too."""
+    for tag, reason in failed.items():
+        say(f"failed: {tag}: {reason}")
+    if failed:
         raise typer.Exit(1)
+
+
+def _run_crew(workers: int, arguments: list[str], out: Path, cells: int, json_path: Path | None) -> None:
+    with reporting() as progress:
+        done = crew(workers, arguments, out, cells, progress)
+    write_json(json_path, done)
+    say(f"{done['finished']} of {done['cells']} cells finished, {len(done['failed'])} failed")
+    _tell_failed(done["failed"])
 
 
 def crew(workers: int, arguments: list[str], out: Path, cells: int, progress: Report) -> dict[str, Any]:
@@ -196,7 +209,8 @@ def end(processes: Sequence[subprocess.Popen[bytes]], patience: float = 3.0) -> 
             p.wait()
 
 
-def _print_plan(items: list[Any]) -> None:
+def _tell_plan(items: list[Item], json_path: Path | None) -> None:
+    """List what is missing, with the command of each cell."""
     missing = [i for i in items if i.state != "finished"]
     for item in missing:
         note = f"  ({item.state}: {item.note})" if item.note else ""
@@ -204,6 +218,9 @@ def _print_plan(items: list[Any]) -> None:
     total = sum(i.seconds for i in missing)
     say(f"{len(items) - len(missing)} of {len(items)} cells finished; {len(missing)} missing, about {_clock(total)} for "
         "one process")
+    write_json(json_path, [{"tag": i.cell.tag, "state": i.state, "seconds": i.seconds, "command": i.command, "note": i.note}
+                           for i in items])
+    advise("reproduce", "--help")
 
 
 def _clock(seconds: float) -> str:
