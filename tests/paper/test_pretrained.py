@@ -16,7 +16,7 @@ from dgnet.cli import app
 from dgnet.data import Dataset
 from dgnet.errors import InputError
 from dgnet.models import rollout
-from dgnet.paper import engine, planning, pretrained
+from dgnet.paper import compared, engine, planning, pretrained
 from dgnet.paper.cell import Cell
 from dgnet.problems.case import base_problem
 from dgnet.scenarios import get, names
@@ -140,7 +140,7 @@ def test_round_trip_agrees_with_the_card_and_with_full_precision(cell: Path, she
     result = json.loads((tmp_path / "x.json").read_text())
     assert result["agrees"] and not result["subset"] and result["trajectories"] == 3
     assert [p.name for p in place.iterdir()] == ["laser-heat-small-same-mesh-test-3.h5"]
-    assert "agree with the card's figures within 2%" in printed and "whole test set" in printed
+    assert "agree with the card's figures" in printed and "whole test set" in printed and "is expected between devices" in printed
     full = json.loads((cell / "cell.json").read_text())["scores"]["dgnet"]["rne_from_offset"]  # weights in single precision
     assert result["scores"]["dgnet"]["rne_from_offset"] == pytest.approx(full, rel=0.01)
     assert len(list(folder.iterdir())) == 3  # nothing is written beside shipped weights
@@ -169,17 +169,15 @@ def test_a_subset_is_compared_trajectory_by_trajectory(cell: Path, shelf: Path, 
 
 def test_other_figures_are_said_to_differ(cell: Path, copy: Path, tmp_path: Path) -> None:
     card = json.loads((copy / "card.json").read_text())
-    card["figures"]["dgnet"] |= {"rne": 1.03 * card["figures"]["dgnet"]["rne"]}
+    card["figures"]["dgnet"] |= {"rne": 1.07 * card["figures"]["dgnet"]["rne"]}
     card["figures"]["classical_lumped"] |= {"rne": None, "rne_from_offset": None}
     (copy / "card.json").write_text(json.dumps(card))
-    result = pretrained.check(copy, data=cell.parents[1] / "data" / "few-3")
-    assert not result["agrees"] and 0.02 < result["deviation"]["dgnet"] < 0.04
+    result = compared.check(copy, data=cell.parents[1] / "data" / "few-3")
+    assert not result["agrees"] and 0.05 < result["deviation"]["dgnet"] < 0.07
     assert result["deviation"]["classical_lumped"] == np.inf and result["deviation"]["classical_consistent"] < 1e-3
-    assert "DIFFER" in pretrained.table(result) and "rounding" not in pretrained.verdict(result)
-    for figures in (result["scores"], result["card"]["figures"]):
-        figures["dgnet"]["rne_from_offset"] = 1e-5
-    result["deviation"] = {"dgnet": 0.3, "classical_consistent": 0.0}
-    assert "rounding in single precision" in pretrained.verdict(result)
+    assert "DIFFER" in compared.table(result) and "classical, lumped mass diverged in one of them only" in compared.verdict(result)
+    assert "rounding in single precision" in compared.verdict(result)  # the error of DGNet here is below 1e-4
+    assert result["expected"]["dgnet"]["limit"] > result["expected"]["classical_lumped"]["limit"]
 
 
 def test_requests_that_make_no_sense(shelf: Path, tmp_path: Path) -> None:
@@ -289,3 +287,20 @@ def test_something_ships_and_the_page_is_that_of_the_cards() -> None:
     assert page.read_text() == pretrained.markdown(cards), "write it again: dgnet pretrained --markdown docs/results/pretrained.md"
     assert {(c.scenario, c.truth) for c in cards}.isdisjoint(pretrained.missing(cards))
     assert pretrained.load("laser-heat").settings.truth == "converged"
+
+
+def test_the_deviation_between_devices_comes_from_measurement() -> None:
+    """Cards hold rollouts on other hardware; the limit follows the largest of them, and errors of rounding have their own."""
+    cards = pretrained.shipped()
+    usual, tiny = (compared.Expected.measured(cards, rounding) for rounding in (False, True))
+    assert 0.02 < usual.largest < usual.limit < 0.05 < tiny.largest < tiny.limit and usual.rows >= 10
+    laser = next(c for c in cards if c.label == "laser-heat-converged")
+    (elsewhere,) = laser.measured
+    far = {name: pretrained.deviation(row, laser.figures[name], False) for name, row in elsewhere.figures.items()}
+    expected = {name: {"largest": usual.largest, "rows": usual.rows, "limit": usual.limit} for name in far}
+    result = {"trajectories": 2, "subset": True, "card": {"test_trajectories": 20, "figures": laser.figures}, "deviation": far,
+              "expected": expected}
+    said = compared.verdict(result)  # 2.5% off on a CPU: what is to be expected
+    assert said.startswith("These agree with the card's figures (at most 2.5% off). Up to 3.8% is expected between devices")
+    assert compared.verdict({**result, "deviation": {**far, "dgnet": 0.05}}).startswith("These DIFFER")
+    assert compared.Expected.measured([], False).limit == 0.02

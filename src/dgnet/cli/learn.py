@@ -237,12 +237,13 @@ def evaluate(context: typer.Context, run: Annotated[Path | None, typer.Argument(
 
 def _evaluate_pretrained(name: str, truth: str, data: Path, trajectories: int | None, device: str, json_path: Path | None) -> None:
     from dgnet.files import strict
-    from dgnet.paper import pretrained as shelf
+    from dgnet.paper import compared
+    from dgnet.paper.pretrained import find
 
     with reporting() as report:
-        result = shelf.check(shelf.find(name, truth), data=data, trajectories=trajectories, device=device, report=report)
+        result = compared.check(find(name, truth), data=data, trajectories=trajectories, device=device, report=report)
     write_json(json_path, strict(result))
-    page(shelf.table(result))
+    page(compared.table(result))
     advise("pretrained")
 
 

@@ -150,11 +150,12 @@ def bench_tradeoff(run: Annotated[Path | None, typer.Argument(help="A training r
             opened = Run.open(run or Path(), device)
             path = data or opened.data
         else:
-            from dgnet.paper import pretrained as shelf
+            from dgnet.paper.compared import tests_of
+            from dgnet.paper.pretrained import load
 
-            opened = shelf.load(pretrained, device=device)
+            opened = load(pretrained, device=device)
             count = min(trajectories or opened.scenario.test, opened.scenario.test)
-            path = shelf.tests_of(opened.scenario, opened.settings.truth, count, data or Path("out/pretrained"), device, progress)
+            path = tests_of(opened.scenario, opened.settings.truth, count, data or Path("out/pretrained"), device, progress)
         result = tradeoff.tradeoff(opened, path, device, trajectories, budget, report=progress)
     write_json(json_path, result)
     page(tradeoff.markdown(result))

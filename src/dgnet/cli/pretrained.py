@@ -65,9 +65,10 @@ def pack(cells: Annotated[list[Path], typer.Argument(help="Finished cells of `dg
 def measured(results: Annotated[list[Path], typer.Argument(help="Files of `dgnet evaluate --pretrained NAME --json FILE`.")],
              folder: Folder = None) -> None:
     """Add the result of an evaluation to the card of the same weights, beside the figures of training."""
-    from dgnet.paper import pretrained as shelf
+    from dgnet.paper.compared import add_measured
+    from dgnet.paper.pretrained import SHELF
 
     for path in results:
-        card, new = shelf.add_measured(path, folder or shelf.SHELF)
+        card, new = add_measured(path, folder or SHELF)
         say(f"{card.scenario}, {card.truth}: {new.trajectories} trajectories on {new.hardware}")
     advise("pretrained")

@@ -22,7 +22,7 @@ from dgnet.paper import archive
 from dgnet.paper.cell import FAMILIES, METHODS, is_variant
 from dgnet.paper.origin import learned
 from dgnet.paper.results import Record, Setting, Shelf, sample
-from dgnet.paper.rows import CLASSICAL, Row, label, ordered
+from dgnet.paper.rows import CLASSICAL, Row, label, ordered, solvers
 from dgnet.paper.targets import COUNTS, TARGETS
 from dgnet.scenarios import get
 
@@ -83,7 +83,7 @@ def overview(path: Path, shelf: Shelf, s: Setting, scenarios: Sequence[str]) -> 
 def curves(path: Path, shelf: Shelf, s: Setting, scenario: str) -> bool:
     """Error in time of every model, measured from the offset; the first seed of each."""
     found: dict[str, tuple[list[float], list[float | None]]] = {}
-    for one in (*map(Row, CLASSICAL), *shelf.rows(scenario, s)):
+    for one in (*solvers(s.truth), *shelf.rows(scenario, s)):
         records = shelf.found(scenario, one, s)
         if records and not one.unknown:
             found[one.key] = (records[0]["curves"]["time"], records[0]["curves"][one.key])

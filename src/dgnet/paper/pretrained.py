@@ -5,7 +5,7 @@
     NAME-TRUTH/card.json    command, hardware, minutes, figures of DGNet and of both classical solvers, checksum of the weights
 
 A folder is an ordinary run: `Run.open` and all commands that take a run read it. `pack` makes it from a finished cell of
-`dgnet reproduce`; `check` makes the test data again, rolls out and compares with the card.
+`dgnet reproduce`; `compared.check` makes the test data again, rolls out and compares with the card.
 """
 
 from __future__ import annotations
@@ -22,18 +22,12 @@ from typing import Any
 
 import torch
 
-from dgnet.bench.timing import hardware
-from dgnet.data import Dataset
 from dgnet.errors import InputError
-from dgnet.evaluation.evaluate import scores as scores_of
-from dgnet.files import did_you_mean, discard, read_json, read_toml, strict, unfinished, write_json, write_text
+from dgnet.files import did_you_mean, discard, read_toml, unfinished, write_json, write_text
 from dgnet.models.registry import LABELS, config_class
 from dgnet.paper.cell import Cell
 from dgnet.paper.results import number
-from dgnet.progress import Report
 from dgnet.scenarios import SIZES, TRUTHS, get, names
-from dgnet.scenarios.generate import file_stem, generate, provenance
-from dgnet.scenarios.scenario import Scenario
 from dgnet.scoring.judge import rivals
 from dgnet.scoring.metrics import current_names
 from dgnet.training.checkpoints import load_checkpoint, save_tensors
@@ -42,10 +36,8 @@ from dgnet.training.run import Run, Settings, read_dataclass, to_toml
 Tensor = torch.Tensor
 
 SHELF = Path(__file__).parents[1] / "pretrained"
-TOLERANCE = 0.02  # of a figure: what half precision, another device and its truth may change
-ROUNDING = 1e-4  # RNE below which rounding in single precision over hundreds of steps, and with it the device, decides
 HALF_FROM = 64  # numbers of a tensor that is worth storing in half precision
-_FIGURES = ("mse", "rne", "rne_from_offset", "rne_final", "trajectories")
+FIGURES = ("mse", "rne", "rne_from_offset", "rne_final", "trajectories")
 
 
 @dataclass(frozen=True)
@@ -126,7 +118,7 @@ def read_card(folder: Path) -> Card:
         card = replace(read_dataclass(Card, table, str(path)), measured=measured)
         sound = (card.scenario in names() and card.size in SIZES and card.truth in TRUTHS and card.bytes > 0
                  and card.test_trajectories >= 1
-                 and all(set(_FIGURES) <= set(row) and all(isinstance(v, int | float | list | None) for v in row.values())
+                 and all(set(FIGURES) <= set(row) and all(isinstance(v, int | float | list | None) for v in row.values())
                          for figures in (card.figures, *(m.figures for m in measured))
                          for row in [figures["dgnet"], *(figures[name] for name in rivals())]))
     except FileNotFoundError as error:
@@ -261,7 +253,7 @@ def _card(record: dict[str, Any], cell: Cell, state: dict[str, Tensor], size: in
         command = f"dgnet reproduce {cell.tag}" + ("" if budget is None else f" --budget {budget / 60:.3g}")
         command += f" --sharing {record['sharing']}" if record["sharing"] > 1 else ""
         command += f" --device {record['device']}" if record["device"] != "cpu" else ""
-        figures = {name: {key: record["scores"][name][key] for key in _FIGURES} for name in ("dgnet", *rivals())}
+        figures = {name: {key: record["scores"][name][key] for key in FIGURES} for name in ("dgnet", *rivals())}
         return Card(
             cell.scenario, cell.size, cell.truth, command, record["hardware"], record["sharing"], record["seconds"]["train"] / 60,
             None if budget is None else budget / 60, cell.seed, record["training_trajectories"], record["test_trajectories"],
@@ -272,133 +264,27 @@ def _card(record: dict[str, Any], cell: Cell, state: dict[str, Tensor], size: in
         raise InputError(f"the cell {cell.tag} lacks {error}") from error
 
 
-# ---------------------------------------------------------------------- rolling out again
+# ---------------------------------------------------------------------- tables
 
 
-def check(folder: Path, *, data: Path, trajectories: int | None = None, device: str = "cpu",
-          report: Report | None = None) -> dict[str, Any]:
-    """Roll out DGNet and the classical solvers on the first test trajectories, as many as the card's by default, for JSON.
-
-    The data are taken from `data` where a file there holds them and made there where not. `agrees` compares with the card: over
-    its whole test set RNE and RNE from the offset, over fewer trajectories the RNE from the offset of each.
-    """
-    run, card = opened(folder, device)
-    count = card.test_trajectories if trajectories is None else trajectories
-    if not 1 <= count <= run.scenario.test:
-        raise InputError(f"'{card.scenario}' has {run.scenario.test} test trajectories, {count} were asked for")
-    path = tests_of(run.scenario, card.truth, count, data, device, report)
-    if report is not None:
-        report("rollouts", 0, 1)
-    found = strict(scores_of(run, path, device, limit=count)[0])
-    if report is not None:
-        report("rollouts", 1, 1)
-    scores = found["scores"]
-    whole = count == card.test_trajectories
-    rows = {name: _deviation(scores[name], card.figures[name], whole) for name in scores}
-    return {**found, "folder": folder.name, "subset": not whole, "data": str(path), "device": device,
-            "hardware": hardware(torch.device(device).type),
-            "torch": torch.__version__, "card": asdict(card), "deviation": rows,
-            "tolerance": TOLERANCE, "agrees": all(value <= TOLERANCE for value in rows.values())}
+def mean(values: Sequence[float | None]) -> float | None:
+    """None where a value is missing."""
+    known = [v for v in values if v is not None]
+    return sum(known) / len(known) if len(known) == len(values) and known else None
 
 
-def _deviation(here: dict[str, Any], there: dict[str, Any], whole: bool) -> float:
+def text(value: float | None) -> str:
+    """A figure, which a rollout that broke down does not have."""
+    return "diverged" if value is None else number(value)
+
+
+def deviation(here: dict[str, Any], there: dict[str, Any], whole: bool) -> float:
     """Largest relative difference of comparable figures; two that diverged are equal, one that did is infinitely far."""
     if whole:
         pairs = [(here[key], there[key]) for key in ("rne", "rne_from_offset")]
     else:
         pairs = list(zip(here["trajectories"], there["trajectories"]))
     return max(0.0 if a == b else math.inf if a is None or not b else abs(a - b) / b for a, b in pairs)
-
-
-def tests_of(scenario: Scenario, truth: str, count: int, folder: Path, device: str = "cpu", report: Report | None = None) -> Path:
-    """A data set that begins with the first test trajectories: one that is there, whole or only tests, or else a new one.
-
-    Each trajectory draws by its own seed, so it does not matter what else a file holds.
-    """
-    wanted = provenance(scenario, truth, scenario.draws(), 0, device)
-    wanted = {key: value for key, value in wanted.items() if key not in ("train", "test", "device")}
-    for stem in (file_stem(scenario, truth), file_stem(scenario, truth, "test"), file_stem(scenario, truth, "test", count)):
-        path = folder / f"{stem}.h5"
-        if path.exists():
-            with Dataset(path) as found:
-                if len(found.of("test")) >= count and all(found.provenance.get(key) == value for key, value in wanted.items()):
-                    return path
-    return generate(scenario, folder, truth=truth, trajectories=None if count == scenario.test else count, split="test",
-                    device=device, report=report)
-
-
-def add_measured(path: Path, shelf: Path = SHELF) -> tuple[Card, Measured]:
-    """Put what `check` found on the card of these weights; a result for as many trajectories on the same device is replaced."""
-    result = current_names(read_json(path))
-    try:
-        folder = shelf / label(result["scenario"], result["size"], result["truth"])
-        checksum = result["card"]["sha256"]
-        figures = {name: {key: result["scores"][name][key] for key in _FIGURES} for name in ("dgnet", *rivals())}
-        new = Measured(result["trajectories"], result["hardware"], result["device"], result["version"], result["torch"], figures)
-    except (KeyError, TypeError) as error:
-        raise InputError(f"{path} is not a result of `dgnet evaluate --pretrained --json`") from error
-    card = read_card(folder)
-    if checksum != card.sha256:
-        raise InputError(f"the result is of other weights than those in {folder}")
-    kept = [m for m in card.measured if (m.trajectories, m.device) != (new.trajectories, new.device)]
-    card = replace(card, measured=(*kept, new))
-    write_json(folder / "card.json", asdict(card))
-    return card, new
-
-
-# ---------------------------------------------------------------------- tables
-
-
-def table(result: dict[str, Any]) -> str:
-    """The scores as a Markdown table with the card's figures beside them, and whether they agree."""
-    card: dict[str, Any] = result["card"]
-    count, of = result["trajectories"], card["test_trajectories"]
-    lines = [f"{result['scenario']} ({result['size']}), {result['truth']} truth, {count} test trajectories on "
-             f"{result['hardware']}; card: {of} on {card['hardware']}", ""]
-    if result["subset"]:
-        lines += ["| model | MSE | RNE | RNE from offset | mean of trajectories | card, same trajectories | largest deviation "
-                  f"| card, all {of} |", "|---|---|---|---|---|---|---|---|"]
-    else:
-        lines += ["| model | MSE | RNE | RNE from offset | card: MSE | card: RNE | card: RNE from offset | largest deviation |",
-                  "|---|---|---|---|---|---|---|---|"]
-    for name, s in result["scores"].items():
-        there, far = card["figures"][name], result["deviation"][name]
-        own = [_text(s[key]) for key in ("mse", "rne", "rne_from_offset")]
-        off = f"{100 * far:.2g}%" if math.isfinite(far) else "diverged"
-        if result["subset"]:
-            both = min(count, of)
-            row = [*own, _text(_mean(s["trajectories"][:both])), _text(_mean(there["trajectories"][:both])), off,
-                   _text(there["rne_from_offset"])]
-        else:
-            row = [*own, *(_text(there[key]) for key in ("mse", "rne", "rne_from_offset")), off]
-        lines.append(f"| {LABELS.get(name, name)} | {' | '.join(row)} |")
-    return "\n".join([*lines, "", verdict(result)])
-
-
-def verdict(result: dict[str, Any]) -> str:
-    count, of, worst = result["trajectories"], result["card"]["test_trajectories"], max(result["deviation"].values())
-    limit = f"{100 * result['tolerance']:.0f}%"
-    what = f"the card's figures within {limit}" if result["agrees"] else f"the card's figures by more than {limit}"
-    said = "These agree with" if result["agrees"] else "These DIFFER from"
-    far = f" (at most {100 * worst:.2g}%)" if math.isfinite(worst) else " (a rollout diverged in one of them only)"
-    off = [name for name, value in result["deviation"].items() if value > result["tolerance"]]
-    small = all(row[name]["rne_from_offset"] is not None and row[name]["rne_from_offset"] < ROUNDING
-                for row in (result["scores"], result["card"]["figures"]) for name in off)
-    if off and small:
-        far += "; errors below 1e-4 are of the size of rounding in single precision, which is another on every device"
-    if not result["subset"]:
-        return f"{said} {what}{far}. This is the whole test set of the card."
-    which = f"a subset, {count} of the card's {of} test trajectories" if count < of else f"more than the card's {of} trajectories"
-    return f"{said} {what}{far}. This is {which}, compared one by one; figures over all of them are other numbers."
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [v for v in values if v is not None]
-    return sum(known) / len(known) if len(known) == len(values) and known else None
-
-
-def _text(value: float | None) -> str:
-    return "diverged" if value is None else number(value)
 
 
 HEAD = ("scenario", "truth", "DGNet", "classical, consistent", "classical, lumped", "error ratio", "test trajectories", "KiB",
@@ -410,7 +296,7 @@ def rows(cards: Sequence[Card]) -> list[tuple[str, ...]]:
     found = []
     for c in cards:
         size, tests = "" if c.size == "paper" else f" ({c.size})", get(c.scenario, c.size).test
-        figures = (_text(c.figures[name]["rne_from_offset"]) for name in ("dgnet", "classical_consistent", "classical_lumped"))
+        figures = (text(c.figures[name]["rne_from_offset"]) for name in ("dgnet", "classical_consistent", "classical_lumped"))
         shared = f", shared by {c.sharing}" if c.sharing > 1 else ""
         found.append((c.scenario + size, c.truth, *figures, "–" if c.error_ratio is None else f"{c.error_ratio:.2f}",
                       f"{c.test_trajectories}" + (f" of {tests}" if c.test_trajectories < tests else ""), f"{c.bytes / 1024:.0f}",
@@ -476,9 +362,9 @@ def markdown(cards: Sequence[Card]) -> str:
         for c, m in again:
             cells = []
             for name in ("dgnet", "classical_consistent"):
-                cells += [_text(_mean(m.figures[name]["trajectories"])),
-                          _text(_mean(c.figures[name]["trajectories"][:m.trajectories]))]
-            far = max(_deviation(m.figures[name], c.figures[name], False) for name in m.figures)
+                cells += [text(mean(m.figures[name]["trajectories"])),
+                          text(mean(c.figures[name]["trajectories"][:m.trajectories]))]
+            far = max(deviation(m.figures[name], c.figures[name], False) for name in m.figures)
             off = f"{100 * far:.2g}%" if math.isfinite(far) else "diverged"
             lines.append(f"| {c.scenario} | {c.truth} | {m.trajectories} | {m.hardware} | {' | '.join(cells)} | {off} |")
     todo = missing(cards)

@@ -20,6 +20,8 @@ from dgnet.scenarios import get
 CLASSICAL = {"classical_consistent": "classical, consistent", "classical_lumped": "classical, lumped",
              "classical_p2": "classical, quadratic", "classical_refined": "classical, mesh refined"}
 """Solvers of the classical cells: the key of their scores, and their title."""
+FINER = ("classical_p2", "classical_refined")
+"""Those with more unknowns than the mesh has nodes; with truth of the models' own mesh they are no more exact, and left out."""
 TOLD = ("*is told*: all rows are given the mesh, the sources and the boundary values. *Whole equation* adds the coefficients, the "
         "flow and the reaction as the equation has them; *coefficients, flow* are fields that a network reads.")
 _SHORT = {**CLASSICAL, "dgnet": "DGNet, ours", "dgnet-paper": "DGNet, paper's", "dgnet-bounded": "DGNet, paper's, bounded"}
@@ -53,6 +55,11 @@ class Row:
     def published(self) -> str:
         """The name in the paper's tables; empty where it has no such row."""
         return "" if self.classical or self.unknown else METHODS[self.key].published
+
+
+def solvers(truth: str) -> list[Row]:
+    """The classical rows."""
+    return [Row(key) for key in CLASSICAL if truth != "same-mesh" or key not in FINER]
 
 
 def label(key: str) -> str:

@@ -15,7 +15,7 @@ from dgnet.paper.origin import Marks, improving, trained_on
 from dgnet.paper.planning import expand
 from dgnet.paper.published import ROBUSTNESS
 from dgnet.paper.results import Record, Scale, Setting, Shelf, Value, number, value
-from dgnet.paper.rows import CLASSICAL, TOLD, Row, label, ordered, reacts
+from dgnet.paper.rows import TOLD, Row, label, ordered, reacts, solvers
 from dgnet.paper.targets import ATTRIBUTES, COUNTS, FACTORS, TARGETS, Choice, Target, cells
 from dgnet.scenarios import get
 
@@ -77,7 +77,7 @@ class Section:
         if not own:
             return []
         known = {m for t in TARGETS.values() for m in t.methods}
-        wanted = [*map(Row, CLASSICAL), *map(Row, target.methods), *(Row(m, True) for m in self.unknown(target))]
+        wanted = [*solvers(s.truth), *map(Row, target.methods), *(Row(m, True) for m in self.unknown(target))]
         if target.name != "table-recent":  # models beyond the paper's columns, where they were run
             wanted += [row for row in own if (row.unknown or row.key not in known) and not is_variant(row.key)]
         rows = ordered(wanted)
@@ -182,7 +182,7 @@ class Section:
             top = get(name, s.size).train
             top = min(top, s.few) if s.few else top
             counts = sorted({min(n, top) for n in COUNTS} | {c.trajectories for c in own})
-            rows = [*map(Row, dict.fromkeys([*target.methods, *(c.method for c in own)])), *map(Row, CLASSICAL)]
+            rows = [*map(Row, dict.fromkeys([*target.methods, *(c.method for c in own)])), *solvers(s.truth)]
             held = {(row, n): shelf.found(name, row, s, 0 if n == top else n) for row in rows for n in counts}
             marks = Marks(r for records in held.values() for r in records)
             lines: Grid = [[row.title, row.told, *(slot(value(held[row, n], row, "rne_from_offset"), mark=marks.of(held[row, n]))
@@ -205,7 +205,7 @@ class Section:
             Head(f"{target.title} ({target.where})", 3),
             Text("Melting takes up heat without getting hotter. A model that superposes responses heats on: its temperatures "
                  f"overshoot where the truth is in transition or above it (T > {phase.temperature - phase.width:g} K).")]
-        rows = ordered([*map(Row, CLASSICAL), *map(Row, target.methods), *shelf.rows(name, s)])
+        rows = ordered([*solvers(s.truth), *map(Row, target.methods), *shelf.rows(name, s)])
         held = {row: shelf.found(name, row, s) for row in rows}
         marks, lines = Marks(r for records in held.values() for r in records), []
         for row, records in held.items():
@@ -261,7 +261,7 @@ class Section:
                  "the last fifth of the training lowered the validation error by more than 2%, so that more time would help; "
                  "*unknown* where it was validated fewer than five times. *shared by*: processes on the device.")]
         for name in present:
-            rows = ordered([*map(Row, CLASSICAL), *shelf.rows(name, s)])
+            rows = ordered([*solvers(s.truth), *shelf.rows(name, s)])
             held = {row: records for row in rows if (records := shelf.found(name, row, s))}
             if not held:
                 continue
