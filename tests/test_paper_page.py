@@ -6,10 +6,13 @@ import importlib
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dgnet.models.registry import MODELS
+from dgnet.paper import engine
 from dgnet.paper.targets import TARGETS
+from dgnet.scenarios import get
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs" / "paper.md").read_text()
@@ -46,3 +49,31 @@ def test_every_named_test_exists() -> None:
 
 def test_targets_and_models_exist() -> None:
     assert set(re.findall(r"target `([\w-]+)`", TEXT)) <= set(TARGETS) and {"dgnet", "dgnet-paper"} <= set(MODELS)
+
+
+def test_figures_of_the_theory_are_those_of_the_stored_cells() -> None:
+    row = {n: re.search(rf"^\| {n} \|.*$", TEXT, re.M).group() for n in (21, 22, 23)}  # type: ignore[union-attr]
+    cells = engine.load([ROOT / "docs" / "results" / "study"])
+    for scenario, field in (("laser-heat", "T"), ("fitzhugh-nagumo", "u"), ("fitzhugh-nagumo", "v")):
+        numbers = cells[f"operator_{scenario}_paper_converged_dgnet_s0"]["numbers"]
+        found = numbers["fields"][field]
+        gamma, eta = found["theorem2"]["gamma"], found["theorem2"]["eta"]
+        assert f"{gamma:.3g} against" in row[23] and f"{eta:.1e}".replace("e-0", "e-") in row[23]
+        assert not found["theorem2"]["applies"]
+        assert f"{found['size']['frobenius_ratio']:.2f} on {scenario}" in TEXT.replace("\n", " ")
+        assert f"{numbers['consistency']['removed']:.2f} " in row[21]
+        assert field == "v" or f"{found['physics']['log_norm_euclidean']:+.2g}" in row[22]
+
+
+def test_shares_of_edges_that_are_not_delaunay() -> None:
+    """An inner edge is Delaunay where its opposite angles sum to at most 180 degrees: where its cotangent weight is not negative."""
+    row = re.search(r"^\| 3 \|.*$", TEXT, re.M).group()  # type: ignore[union-attr]
+    found, squares = {}, ("allen-cahn", "fisher-kpp", "fitzhugh-nagumo")
+    for name in (*squares, "laser-heat", "cylinder", "sediments", "obstacles", "light-reaction"):
+        mesh = get(name, "paper").mesh
+        sides = np.sort(np.concatenate([mesh.cells[:, [k, k - 1]] for k in range(3)]), 1) @ np.array([mesh.n_nodes, 1])
+        inner = np.unique(sides, return_counts=True)[1] == 2
+        found[name] = inner.sum(), (mesh.cotangent_weights[inner] < -1e-12).sum(), len(inner)
+    assert all(round(100 * bad / count) == 17 for count, bad, _ in list(found.values())[:3]) and "17% of the inner edges" in row
+    assert f"{found['laser-heat'][1]} of {found['laser-heat'][2]:,} edges" in row
+    assert not any(bad for _, bad, _ in list(found.values())[4:])

@@ -21,7 +21,7 @@ from dgnet.mesh import Mesh, box
 from dgnet.models import Classical, rollout
 from dgnet.models.dgnet import PAPER, DGNet, variants
 from dgnet.models.gnn import MLP, MeshGraph
-from dgnet.problems import PDE, Dirichlet, Discretisation, FunctionSource, Robin, step_average
+from dgnet.problems import PDE, Dirichlet, Discretisation, FunctionSource, Periodic, Robin, step_average
 from dgnet.recipe import Recipe, Stage
 from dgnet.scenarios import get
 from dgnet.scoring.judge import judge
@@ -314,6 +314,16 @@ def test_in_three_dimensions_volumes_and_faces_are_barycentric() -> None:
     assert float(ops.mass.diagonal.sum()) == pytest.approx(1.0)
     inner = torch.tensor(~space.on_boundary)
     assert torch.allclose(rate[0, inner], (wind @ slope).expand(int(inner.sum())), atol=1e-11)
+
+
+def test_periodic_boundaries_make_one_control_volume_of_two() -> None:
+    square = box((4, 4), perturb=0.2)
+    p = Discretisation(square, PDE(diffusion=D, velocity=tuple(WIND)), [Periodic("left", "right")], DT)
+    found, L = of_model(DGNet(variants(SMALL)["B"], p).double(), p)
+    assert len(found) == p.n == 20 and found.sum() == pytest.approx(1.0) and np.abs(L.sum(1)).max() < 1e-12
+    with torch.no_grad():
+        states = rollout(model(SMALL, p, 0.1), p, p.expand(torch.rand(2, 20, 1, dtype=torch.float64)), steps=3)
+    assert torch.equal(p.expand(p.restrict(states)), states)
 
 
 def test_capacity_weighs_the_volumes_cell_by_cell() -> None:
