@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dgnet.bench.model import Case, measure_training, shaken
+from dgnet.bench.model import Workload, measure_training, shaken
 from dgnet.models import rollout
 from dgnet.models.dgnet import BOUNDED, DGNet, DGNetConfig
 from dgnet.scenarios import get
@@ -16,7 +16,7 @@ CONFIGS = {"structured": DGNetConfig(hidden=16, layers=2, free=True), "paper": r
 
 @pytest.fixture(scope="module")
 def case():
-    return Case.of(get("laser-heat", "small"), 2, 8, "cpu")
+    return Workload.of(get("laser-heat", "small"), 2, 8, "cpu")
 
 
 @pytest.fixture(scope="module")

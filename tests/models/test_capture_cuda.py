@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dgnet.bench.model import CLASSICAL, Case, fresh, presets
+from dgnet.bench.model import CLASSICAL, Workload, fresh, presets
 from dgnet.models import Classical, rollout
 from dgnet.models.gnn import MeshGraph, StateNet
 from dgnet.operators import Geometry
@@ -21,7 +21,7 @@ STEPS = 20
 @pytest.mark.parametrize("name", ["dgnet", "dgnet-paper", "dgnet-paper amp", "classical_consistent", "classical_lumped",
                                   "classical_p2", "classical_refined", "mgn"])
 def test_captured_is_launched(scenario, name):
-    case = Case.of(get(scenario, "small"), 2, STEPS, "cuda")
+    case = Workload.of(get(scenario, "small"), 2, STEPS, "cuda")
     data = case.corpus(8)
     if name in CLASSICAL:
         model = Classical(CLASSICAL[name])
@@ -45,7 +45,7 @@ def test_quadratic_elements_on_the_gpu_are_those_of_the_cpu(scenario):
     """States, and gradients in start and source."""
     results = []
     for device in ("cpu", "cuda"):
-        case = Case.of(get(scenario, "small"), 2, STEPS, device)
+        case = Workload.of(get(scenario, "small"), 2, STEPS, device)
         source = case.source(4)
         u0 = case.u0.clone().requires_grad_()
         with torch.no_grad():

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import torch
 
-from dgnet.bench.model import Case, presets, shaken, swaying
+from dgnet.bench.model import Workload, presets, shaken, swaying
 from dgnet.errors import SolveError
 from dgnet.green import GreenSolver, backends
 from dgnet.mesh.box import box
@@ -26,7 +26,7 @@ def as_on_a_gpu(monkeypatch):
 
 @pytest.fixture(scope="module")
 def case():
-    return Case.of(get("cylinder", "small"), 2, STEPS, "cpu")
+    return Workload.of(get("cylinder", "small"), 2, STEPS, "cpu")
 
 
 @pytest.fixture
@@ -46,7 +46,8 @@ def recorded(monkeypatch):
 def double(case):
     scenario = get("cylinder", "small")
     velocity = swaying(scenario, 2, STEPS).double()
-    return Case(lambda: scenario.problem(velocity), case.u0.double(), case.sources.double(), velocity, case.dt, case.offset, "cpu")
+    return Workload(lambda: scenario.problem(velocity), case.u0.double(), case.sources.double(), velocity, case.dt, case.offset,
+                    "cpu")
 
 
 @pytest.mark.parametrize("kind", ["classical", "lumped", "damped", "dgnet", "dgnet-paper", "mgn"])
