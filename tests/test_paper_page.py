@@ -66,7 +66,7 @@ def test_figures_of_the_theory_are_those_of_the_stored_cells() -> None:
 
 
 def test_shares_of_edges_that_are_not_delaunay() -> None:
-    """An inner edge is Delaunay where its opposite angles sum to at most 180 degrees: where its cotangent weight is not negative."""
+    """An inner edge is Delaunay where its opposite angles sum to at most 180 degrees: where its weight is not negative."""
     row = re.search(r"^\| 3 \|.*$", TEXT, re.M).group()  # type: ignore[union-attr]
     found, squares = {}, ("allen-cahn", "fisher-kpp", "fitzhugh-nagumo")
     for name in (*squares, "laser-heat", "cylinder", "sediments", "obstacles", "light-reaction"):
