@@ -16,7 +16,7 @@ import torch
 from dgnet.models.dgnet import DGNetConfig
 from dgnet.output.rollouts import roll_out
 from dgnet.paper import engine, planning, stored
-from dgnet.paper.cell import Cell
+from dgnet.paper.experiment import Experiment
 from dgnet.projects import load, template
 from dgnet.recipe import Recipe, Stage
 from dgnet.scenarios import generate as making
@@ -155,7 +155,7 @@ def test_six_new_projects_of_one_name(tmp_path: Path) -> None:
 
 def cell(folder: Path) -> None:
     engine.POLL = 0.05
-    summary = engine.run([Cell("classical", "laser-heat", "small", "same-mesh", few=1)],
+    summary = engine.run([Experiment("classical", "laser-heat", "small", "same-mesh", few=1)],
                          planning.Options(folder / "data", folder, say=lambda text: None))
     assert not summary.failed, summary.failed
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from dgnet.models.dgnet import BOUNDED, PAPER
-from dgnet.paper import drawing, engine, results
-from dgnet.paper.cell import METHODS, Cell, current_methods
+from dgnet.paper import drawing, results
+from dgnet.paper.experiment import METHODS, Experiment, current_methods
 
 STUDY = Path(__file__).parents[2] / "docs" / "results" / "study"
 
@@ -27,15 +27,16 @@ def test_stored_cells_of_the_bounded_model_are_called_bounded() -> None:
 
 
 def test_a_cell_of_the_papers_text_keeps_its_name(tmp_path: Path) -> None:
-    cell = Cell("train", "laser-heat", method="dgnet-paper")
+    cell = Experiment("train", "laser-heat", method="dgnet-paper")
     new = {"tag": cell.tag, "cell": {"method": "dgnet-paper"}, "config": {"scheme": "paper"}, "scores": {"dgnet-paper": {}}}
     assert current_methods(new) is new
     old = {**new, "config": {"decoder": "edge"}}
     folder = cell.folder(tmp_path)
     folder.mkdir(parents=True)
     (folder / "cell.json").write_text(json.dumps(old))
-    (read,) = engine.load([tmp_path]).values()
-    assert read["tag"] == Cell("train", "laser-heat", method="dgnet-bounded").tag and list(read["scores"]) == ["dgnet-bounded"]
+    (read,) = stored.load([tmp_path]).values()
+    assert read["tag"] == Experiment("train", "laser-heat", method="dgnet-bounded").tag
+    assert list(read["scores"]) == ["dgnet-bounded"]
 
 
 def test_the_two_are_what_they_are_called() -> None:

@@ -17,7 +17,7 @@ from dgnet.data import Dataset
 from dgnet.errors import InputError
 from dgnet.models import rollout
 from dgnet.paper import compared, engine, planning, pretrained
-from dgnet.paper.cell import Cell
+from dgnet.paper.experiment import Experiment
 from dgnet.problems.case import base_problem
 from dgnet.scenarios import get, names
 from dgnet.scenarios.generate import generate
@@ -47,7 +47,7 @@ def refused(*arguments: object) -> str:
 def cell(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished cell: three trajectories of each split, a second or two of training."""
     place = tmp_path_factory.mktemp("cells")
-    wanted = Cell("train", "laser-heat", "small", "same-mesh", "dgnet", few=3)
+    wanted = Experiment("train", "laser-heat", "small", "same-mesh", "dgnet", few=3)
     summary = engine.run([wanted], planning.Options(place / "data", place, budget=2.0, sharing=3, say=lambda text: None))
     assert not summary.failed
     return wanted.folder(place)

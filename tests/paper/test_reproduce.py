@@ -19,7 +19,7 @@ from dgnet.files import Lock, holder, write_json
 from dgnet.paper import engine, evidence, planning, stored, summary
 from dgnet.paper import results as packing
 from dgnet.paper.blocks import Head, Lines, Picture, Slot, Table, Text, to_html, to_markdown
-from dgnet.paper.cell import METHODS, Cell
+from dgnet.paper.experiment import METHODS, Experiment
 from dgnet.paper.origin import code_version
 from dgnet.paper.planning import Options
 from dgnet.paper.results import Setting, Shelf, Value, number
@@ -52,14 +52,14 @@ def record(place: Path, tag: str) -> dict:
 
 
 def test_a_tag_says_everything() -> None:
-    for cell in (Cell("train", "laser-heat", "paper", "same-mesh", "mgn", 3), Cell("classical", "allen-cahn"),
-                 Cell("robust", "laser-heat-3d", method="dgnet", scale=(0.5, 1.0, 3.0), few=2, factor=0.002),
-                 Cell("train", "fisher-kpp", method="dgnet-paper-A", trajectories=5, unknown_reaction=True)):
-        assert Cell.parse(cell.tag) == cell
+    for cell in (Experiment("train", "laser-heat", "paper", "same-mesh", "mgn", 3), Experiment("classical", "allen-cahn"),
+                 Experiment("robust", "laser-heat-3d", method="dgnet", scale=(0.5, 1.0, 3.0), few=2, factor=0.002),
+                 Experiment("train", "fisher-kpp", method="dgnet-paper-A", trajectories=5, unknown_reaction=True)):
+        assert Experiment.parse(cell.tag) == cell
     for bad in ("train_nowhere_small_converged_mgn_s0", "train_laser-heat_small_converged_mgn", "x_y", "a_b_c_d_e_f",
                 "train_laser-heat_small_converged_mgn_s0_q3", "train_laser-heat_small_converged_mgn_s-1"):
         with pytest.raises(InputError):
-            Cell.parse(bad)
+            Experiment.parse(bad)
 
 
 def test_targets_hold_what_the_paper_has() -> None:
@@ -217,7 +217,7 @@ def test_the_page_of_dgnet(place: Path, tmp_path: Path) -> None:
     reproduce(place, "table-main", "--scenarios", "allen-cahn", "--models", "dgnet")
     made = record(place, "train_allen-cahn_small_same-mesh_dgnet_s0_d1_f0.0001")
     for seed, rne in ((0, 0.012), (1, 0.014)):
-        cell = Cell("train", "allen-cahn", "paper", "same-mesh", "dgnet", seed)
+        cell = Experiment("train", "allen-cahn", "paper", "same-mesh", "dgnet", seed)
         scores = {"dgnet": {"rne_from_offset": rne, "rne": 0.003}, "classical_consistent": {"rne_from_offset": 0.026, "rne": 0.026},
                   "classical_lumped": {"rne_from_offset": None, "rne": None}}
         folder = tmp_path / "cells" / cell.tag
@@ -246,7 +246,7 @@ def test_a_packed_study_keeps_numbers_and_frames(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     truth = 300 + rng.random((4, 50, 2)).cumsum(0)
     rows = {"classical": ("classical_consistent", 1e-3), "train": ("dgnet", 1e-5)}
-    cells = {kind: Cell(kind, "allen-cahn", method="classical" if kind == "classical" else "dgnet", few=1) for kind in rows}
+    cells = {kind: Experiment(kind, "allen-cahn", method="classical" if kind == "classical" else "dgnet", few=1) for kind in rows}
     for kind, (row, size) in rows.items():
         folder = cells[kind].folder(tmp_path / "study")
         folder.mkdir(parents=True)
@@ -350,7 +350,7 @@ def test_a_crew_of_workers(place: Path, tmp_path: Path) -> None:
 
 
 def test_a_killed_cell_goes_on_to_the_same_result(place: Path, tmp_path: Path) -> None:
-    cell = Cell("train", "fisher-kpp", method="dgnet", truth="same-mesh", few=1, factor=0.06)
+    cell = Experiment("train", "fisher-kpp", method="dgnet", truth="same-mesh", few=1, factor=0.06)
 
     def options(out: str, tell=None) -> Options:
         return Options(place / "data", tmp_path / out, tell=tell, say=lambda text: None)
@@ -373,7 +373,7 @@ def test_a_killed_cell_goes_on_to_the_same_result(place: Path, tmp_path: Path) -
 
 
 def test_a_bad_cell_does_not_stop_the_others(place: Path, tmp_path: Path) -> None:
-    bad, good = (Cell("train", "fisher-kpp", method=m, truth="same-mesh", few=1, factor=1e-4) for m in ("deeponet", "dgnet"))
+    bad, good = (Experiment("train", "fisher-kpp", method=m, truth="same-mesh", few=1, factor=1e-4) for m in ("deeponet", "dgnet"))
     folder = bad.folder(tmp_path / "out") / "run"
     folder.mkdir(parents=True)
     (folder / "last.pt").write_bytes(b"not a checkpoint")
@@ -403,7 +403,7 @@ def test_cells_of_two_machines_are_merged(place: Path, tmp_path: Path) -> None:
 
 
 def test_other_data_under_the_same_name_is_refused(place: Path, tmp_path: Path) -> None:
-    cell = Cell("classical", "allen-cahn", truth="same-mesh", few=2)
+    cell = Experiment("classical", "allen-cahn", truth="same-mesh", few=2)
     options = Options(tmp_path / "data", tmp_path / "out", say=lambda text: None)
     path, seconds = engine.data_set(cell, options)
     assert seconds > 0 and engine.data_set(cell, options) == (path, 0.0)
@@ -411,7 +411,7 @@ def test_other_data_under_the_same_name_is_refused(place: Path, tmp_path: Path) 
     other.mkdir()
     path.rename(other / path.name)
     with pytest.raises(InputError, match="train = 2 instead of 1"):
-        engine.data_set(Cell("classical", "allen-cahn", truth="same-mesh", few=1), options)
+        engine.data_set(Experiment("classical", "allen-cahn", truth="same-mesh", few=1), options)
 
 
 # ---------------------------------------------------------------------- the report
@@ -441,11 +441,11 @@ def test_the_report_is_whole_and_honest(place: Path, tmp_path: Path) -> None:
 
 
 def test_the_papers_value_stands_beside_ours_at_paper_size(tmp_path: Path) -> None:
-    cell = Cell("classical", "laser-heat", "paper")
+    cell = Experiment("classical", "laser-heat", "paper")
     row = {"rne": 1e-4, "mse": 1e-3, "rne_from_offset": 4e-4, "rne_final": 1e-4, "log10_mse": -3.0, "until": None,
            "until_share": None, "steps_per_second": 1.0}
     score = {"classical_consistent": row, "classical_lumped": {**row, "rne": 2e-4}}
-    trained = Cell("train", "laser-heat", "paper", method="mgn")
+    trained = Experiment("train", "laser-heat", "paper", method="mgn")
     common = {"version": "0", "hardware": "a GPU", "sharing": 1, "device": "cuda", "date": "2026-01-01 00:00:00",
               "about": {"nodes": 6072, "steps": 120}, "seconds": {"total": 60.0, "train": 40.0},
               "curves": {"time": [0.0], "classical_consistent": [0.0], "classical_lumped": [0.0], "mgn": [None]}}
@@ -493,7 +493,7 @@ def test_settings_keep_trials_apart(place: Path) -> None:
 
 def test_waiting_for_nothing_ends(tmp_path: Path) -> None:
     """A cell that another process holds is left alone, at once."""
-    cell = Cell("classical", "allen-cahn", few=1)
+    cell = Experiment("classical", "allen-cahn", few=1)
     claim = Lock.take(cell.folder(tmp_path) / ".claim")
     begin = time.perf_counter()
     summary = engine.run([cell], Options(tmp_path / "data", tmp_path, say=lambda text: None))

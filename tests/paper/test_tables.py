@@ -11,7 +11,7 @@ from dgnet.files import write_json
 from dgnet.models.registry import MODELS
 from dgnet.paper import evidence
 from dgnet.paper.blocks import Block, Slot, Table, Text
-from dgnet.paper.cell import METHODS, Cell
+from dgnet.paper.experiment import METHODS, Experiment
 from dgnet.paper.origin import DECISIVE, Marks, _meaning, improving, trained_on
 from dgnet.paper.results import Shelf, Value
 from dgnet.paper.rows import Row, ordered
@@ -25,7 +25,8 @@ ROW = {"rne": 0.02, "mse": 1e-3, "rne_from_offset": 0.02, "rne_final": 0.02, "lo
 
 def put(out: Path, method: str = "classical", unknown: bool = False, rne: float = 0.02, seed: int = 0, **facts: Any) -> None:
     """A finished cell of the small Allen-Cahn scenario as an early version stored it; `facts` are added or changed."""
-    cell = Cell("classical" if method == "classical" else "train", "allen-cahn", method=method, seed=seed, unknown_reaction=unknown)
+    kind = "classical" if method == "classical" else "train"
+    cell = Experiment(kind, "allen-cahn", method=method, seed=seed, unknown_reaction=unknown)
     classical = {"classical_consistent": ROW, "classical_lumped": ROW}
     own = {} if method == "classical" else {method: {**ROW, "rne": rne, "rne_from_offset": rne}}
     trained = {} if method == "classical" else {

@@ -59,7 +59,7 @@ class Lasers:
         return artists
 
 
-class Stage:
+class Scene:
     """A temperature field [T+1, N] with the lasers above it: where each is, and its way over the last second."""
 
     def __init__(self, mesh: Mesh, spots: Spots, states: np.ndarray, dt: float) -> None:

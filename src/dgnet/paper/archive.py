@@ -21,7 +21,7 @@ import numpy as np
 
 from dgnet.errors import InputError
 from dgnet.files import read_text, write_bytes, write_text, writing
-from dgnet.paper.cell import Cell, Record, current_methods
+from dgnet.paper.experiment import Experiment, Record, current_methods
 from dgnet.scoring.metrics import current_names
 
 CELLS, FRAMES, PICTURES = "cells.jsonl", "frames.npz", "pictures"
@@ -88,7 +88,7 @@ def renamed(record: Record, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarr
     """Arrays by the method that a record has today, where it was stored under another name."""
     if "stored_as" not in record:
         return arrays
-    own = Cell.parse(record["tag"]).method
+    own = Experiment.parse(record["tag"]).method
     return {own if name in record["stored_as"].split("_") else name: value for name, value in arrays.items()}
 
 

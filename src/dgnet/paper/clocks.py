@@ -7,7 +7,7 @@ from functools import partial
 from dgnet.bench import tradeoff as ladders
 from dgnet.paper import drawing
 from dgnet.paper.blocks import Block, Head, Slot, Table, Text
-from dgnet.paper.cell import Cell
+from dgnet.paper.experiment import Experiment
 from dgnet.paper.published import INFERENCE, THROUGHPUT
 from dgnet.paper.results import Record, Shelf, number
 from dgnet.paper.rows import label
@@ -40,7 +40,7 @@ def clocks(shelf: Shelf, pictures: Pictures) -> list[Block]:
     return blocks
 
 
-def throughput(cell: Cell, record: Record) -> Table:
+def throughput(cell: Experiment, record: Record) -> Table:
     """Every model on the mesh of one scenario."""
     lines: list[list[Slot | str]] = []
     paper = THROUGHPUT.get(cell.scenario) if cell.size == "paper" else None
@@ -66,7 +66,7 @@ def throughput(cell: Cell, record: Record) -> Table:
                   "peak memory, MB"], lines)
 
 
-def tradeoff(cell: Cell, record: Record, pictures: Pictures) -> list[Block]:
+def tradeoff(cell: Experiment, record: Record, pictures: Pictures) -> list[Block]:
     """All settings that were tried, and the cheapest one that reaches the model's error."""
     found = record["result"]
     title = f"Error against cost: {cell.scenario} ({cell.size} size, {cell.truth} truth), {record['hardware']}"

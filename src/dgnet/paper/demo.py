@@ -22,7 +22,7 @@ from dgnet.data import Dataset
 from dgnet.evaluation.evaluate import evaluate
 from dgnet.files import read_json, write_json
 from dgnet.models import Classical, few_threads, rollout
-from dgnet.output.show_run import Duel, Report, Stage
+from dgnet.output.show_run import Duel, Report, Scene
 from dgnet.problems import step_average
 from dgnet.problems.case import base_problem
 from dgnet.scenarios import Scenario, get
@@ -91,10 +91,10 @@ def show(out: Path, *, size: str = "paper", seed: int = 0, device: str = "cpu", 
     with few_threads(scenario.mesh.n_nodes, device):
         initial, source, spots = trajectory(scenario, seed, device, report)
         run, states = simulate(scenario, initial, source, device, report)
-    stage = Stage(scenario.mesh, spots, states[0, :, :, 0].cpu().numpy(), scenario.dt)
+    scene = Scene(scenario.mesh, spots, states[0, :, :, 0].cpu().numpy(), scenario.dt)
     png, gif = out / "laser.png", out / "laser.gif"
-    stage.strip(png, [t for t in SNAPSHOTS if t <= scenario.horizon])
-    stage.animation(gif, frames, report)
+    scene.strip(png, [t for t in SNAPSHOTS if t <= scenario.horizon])
+    scene.animation(gif, frames, report)
     return run, [png, gif]
 
 

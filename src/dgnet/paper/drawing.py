@@ -19,7 +19,7 @@ from dgnet.output.figures import ERROR_MAP, Band, error_norm, grid, save
 from dgnet.output.pictures import STYLE
 from dgnet.output.show import robust_limits
 from dgnet.paper import archive
-from dgnet.paper.cell import FAMILIES, METHODS, is_variant
+from dgnet.paper.experiment import FAMILIES, METHODS, is_variant
 from dgnet.paper.origin import learned
 from dgnet.paper.results import Record, Setting, Shelf, sample
 from dgnet.paper.rows import CLASSICAL, Row, label, ordered, solvers

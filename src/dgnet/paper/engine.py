@@ -30,7 +30,7 @@ from dgnet.data import Dataset
 from dgnet.errors import InputError, NoRoom
 from dgnet.files import Lock, holder, strict, write_json, writing
 from dgnet.models.registry import DGNETS, parameter_count
-from dgnet.paper.cell import CLOCKED, Cell, method
+from dgnet.paper.experiment import CLOCKED, Experiment, method
 from dgnet.paper.origin import code_version, commit, improving, learned
 from dgnet.paper.planning import Options, estimate, expand, generation, has_data
 from dgnet.paper.stored import load, read
@@ -64,7 +64,7 @@ class Busy(Exception):
 # ---------------------------------------------------------------------- the loop
 
 
-def run(cells: Iterable[Cell], options: Options) -> Summary:
+def run(cells: Iterable[Experiment], options: Options) -> Summary:
     """Run the cells and whatever they need, in order."""
     todo, summary, begin = expand(cells), Summary(), time.perf_counter()
     for cell in list(todo):
@@ -107,14 +107,14 @@ def run(cells: Iterable[Cell], options: Options) -> Summary:
     return summary
 
 
-def _fits(cell: Cell, options: Options, elapsed: float) -> bool:
+def _fits(cell: Experiment, options: Options, elapsed: float) -> bool:
     assert options.stop_after is not None
     done = load([options.out]) if options.out.is_dir() else {}
     making = 0.0 if has_data(cell, options) else generation(cell)
     return elapsed + making + estimate(cell, options, done) <= options.stop_after
 
 
-def attempt(cell: Cell, options: Options, summary: Summary) -> bool:
+def attempt(cell: Experiment, options: Options, summary: Summary) -> bool:
     """Run a cell that nobody works on; True when it needs no more attention, False when it is someone else's."""
     folder = cell.folder(options.out)
     claim = Lock.take(folder / ".claim")
@@ -149,7 +149,7 @@ def attempt(cell: Cell, options: Options, summary: Summary) -> bool:
         return True
 
 
-def execute(cell: Cell, options: Options) -> dict[str, Any]:
+def execute(cell: Experiment, options: Options) -> dict[str, Any]:
     """The result of one cell, as cell.json holds it."""
     from dgnet.paper import kinds as more
 
@@ -157,7 +157,7 @@ def execute(cell: Cell, options: Options) -> dict[str, Any]:
     return {**_header(cell, options), **runners[cell.kind](cell, options)}
 
 
-def _header(cell: Cell, options: Options) -> dict[str, Any]:
+def _header(cell: Experiment, options: Options) -> dict[str, Any]:
     return {"tag": cell.tag, "cell": asdict(cell), "version": __version__, "torch": torch.__version__, "date": _date(),
             "code": code_version(), "commit": commit(), "device": options.device,
             "hardware": hardware(torch.device(options.device).type), "sharing": options.sharing}
@@ -166,7 +166,7 @@ def _header(cell: Cell, options: Options) -> dict[str, Any]:
 # ---------------------------------------------------------------------- the two main kinds
 
 
-def _classical(cell: Cell, options: Options) -> dict[str, Any]:
+def _classical(cell: Experiment, options: Options) -> dict[str, Any]:
     scenario = cell.definition()
     path, made = data_set(cell, options)
     begin = time.perf_counter()
@@ -178,7 +178,7 @@ def _classical(cell: Cell, options: Options) -> dict[str, Any]:
             **results(found)}
 
 
-def _train(cell: Cell, options: Options) -> dict[str, Any]:
+def _train(cell: Experiment, options: Options) -> dict[str, Any]:
     scenario, how = cell.definition(), method(cell.method)
     folder = cell.folder(options.out)
     path, made = data_set(cell, options)
@@ -220,7 +220,7 @@ def _train(cell: Cell, options: Options) -> dict[str, Any]:
             "error_ratio": strict(error_ratio(errors[cell.method], (errors[name] for name in rivals()))), **own}
 
 
-def recipe(cell: Cell, scenario: Scenario, path: Path) -> tuple[Any, Any, int]:
+def recipe(cell: Experiment, scenario: Scenario, path: Path) -> tuple[Any, Any, int]:
     """(recipe, configuration or None for the preset, training trajectories) of a training cell."""
     how = method(cell.method)
     with Dataset(path) as dataset:
@@ -252,7 +252,7 @@ def write_sample(path: Path, found: Judged) -> None:
 # ---------------------------------------------------------------------- data
 
 
-def data_set(cell: Cell, options: Options, wait: bool = False) -> tuple[Path, float]:
+def data_set(cell: Experiment, options: Options, wait: bool = False) -> tuple[Path, float]:
     """The data set of a cell and the seconds it took to make it (0 if it was there). Busy while another process makes it."""
     scenario = cell.definition()
     folder = options.data if not cell.few else options.data / f"few-{cell.few}"

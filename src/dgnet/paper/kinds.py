@@ -21,8 +21,8 @@ from dgnet.models.base import Continued
 from dgnet.output import operators
 from dgnet.output.figures import Band, error_norm, grid
 from dgnet.output.show import robust_limits
-from dgnet.paper.cell import Cell
 from dgnet.paper.engine import about, data_set, results
+from dgnet.paper.experiment import Experiment
 from dgnet.paper.planning import Options, has_data
 from dgnet.paper.stored import read
 from dgnet.problems import given_velocity
@@ -38,7 +38,7 @@ _TRIAL_STEPS, _TRIAL_NODES = 4, (300, 600)  # of measurements in a trial (`few`)
 _LADDER = 90.0  # seconds for the ladders of a trade-off
 
 
-def robust(cell: Cell, options: Options) -> dict[str, Any]:
+def robust(cell: Experiment, options: Options) -> dict[str, Any]:
     """A model trained on the usual sources, on test trajectories with scaled ones; nothing is trained here."""
     scenario = cell.definition()
     path, made = data_set(cell, options)
@@ -51,7 +51,7 @@ def robust(cell: Cell, options: Options) -> dict[str, Any]:
     return {"about": about(scenario), "seconds": {"generate": made, "evaluate": time.perf_counter() - begin}, **own}
 
 
-def long(cell: Cell, options: Options) -> dict[str, Any]:
+def long(cell: Experiment, options: Options) -> dict[str, Any]:
     """Ten times the steps of the data: a test trajectory's start, sources and flow, then no source and the last flow."""
     opened = Run.open(cell.trained.folder(options.out) / "run", options.device)
     s, device = opened.scenario, options.device
@@ -87,7 +87,7 @@ def long(cell: Cell, options: Options) -> dict[str, Any]:
             "last": last, "finite": bool(np.isfinite([*largest, last]).all()), "seconds": {"evaluate": time.perf_counter() - begin}}
 
 
-def operator(cell: Cell, options: Options) -> dict[str, Any]:
+def operator(cell: Experiment, options: Options) -> dict[str, Any]:
     """Spectra, matrices and what L makes of a true field, in double precision on the CPU.
 
     One test trajectory is all it needs: the first one, which is the same in a data set of any size.
@@ -165,7 +165,7 @@ def draw_action(path: Any, scenario: Scenario, acted: dict[str, np.ndarray]) -> 
 # ---------------------------------------------------------------------- clocks
 
 
-def throughput(cell: Cell, options: Options) -> dict[str, Any]:
+def throughput(cell: Experiment, options: Options) -> dict[str, Any]:
     """Every model on the scenario's mesh, in one run."""
     begin = time.perf_counter()
     found = bench.throughput(None, cell.scenario, cell.size, options.device, steps=_TRIAL_STEPS if cell.few else None,
@@ -173,7 +173,7 @@ def throughput(cell: Cell, options: Options) -> dict[str, Any]:
     return {"about": about(cell.definition()), "result": found, "seconds": {"evaluate": time.perf_counter() - begin}}
 
 
-def scaling(cell: Cell, options: Options) -> dict[str, Any]:
+def scaling(cell: Experiment, options: Options) -> dict[str, Any]:
     """DGNet and the classical solvers on squares of more and more nodes."""
     begin = time.perf_counter()
     found = bench.scaling(options.device, _TRIAL_NODES if cell.few else None, _TRIAL_STEPS if cell.few else None,
@@ -181,7 +181,7 @@ def scaling(cell: Cell, options: Options) -> dict[str, Any]:
     return {"result": found, "seconds": {"evaluate": time.perf_counter() - begin}}
 
 
-def tradeoff(cell: Cell, options: Options) -> dict[str, Any]:
+def tradeoff(cell: Experiment, options: Options) -> dict[str, Any]:
     """A trained model beside the classical solver with other elements, meshes and steps, on the same device."""
     path, made = data_set(cell, options)
     opened = Run.open(cell.trained.folder(options.out) / "run", options.device)
@@ -193,6 +193,6 @@ def tradeoff(cell: Cell, options: Options) -> dict[str, Any]:
             "seconds": {"generate": made, "evaluate": time.perf_counter() - begin}}
 
 
-RUNNERS: dict[str, Callable[[Cell, Options], dict[str, Any]]] = {
+RUNNERS: dict[str, Callable[[Experiment, Options], dict[str, Any]]] = {
     "robust": robust, "operator": operator, "long": long, "throughput": throughput, "scaling": scaling,
     "tradeoff": tradeoff}

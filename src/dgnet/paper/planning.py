@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dgnet.files import holder
-from dgnet.paper.cell import Cell
+from dgnet.paper.experiment import Experiment
 from dgnet.paper.stored import failures, load
 from dgnet.progress import Report
 from dgnet.scenarios.generate import file_stem
@@ -42,11 +42,11 @@ class Options:
     say: Say = print
 
 
-def expand(cells: Iterable[Cell]) -> list[Cell]:
+def expand(cells: Iterable[Experiment]) -> list[Experiment]:
     """The cells with all they need, each once, what is needed first."""
-    out: dict[Cell, None] = {}
+    out: dict[Experiment, None] = {}
 
-    def add(cell: Cell) -> None:
+    def add(cell: Experiment) -> None:
         for need in cell.needs:
             add(need)
         out.setdefault(cell)
@@ -60,14 +60,14 @@ def expand(cells: Iterable[Cell]) -> list[Cell]:
 class Item:
     """A line of a plan."""
 
-    cell: Cell
+    cell: Experiment
     state: str  # finished | running | failed | missing
     seconds: float  # still to come
     command: str
     note: str = ""
 
 
-def plan(cells: Iterable[Cell], options: Options) -> list[Item]:
+def plan(cells: Iterable[Experiment], options: Options) -> list[Item]:
     """What is finished, what is missing, how long it will take, and the command for each cell."""
     done = load([options.out]) if (options.out / "cells").is_dir() else {}
     failed = failures([options.out]) if (options.out / "cells").is_dir() else {}
@@ -88,12 +88,12 @@ def plan(cells: Iterable[Cell], options: Options) -> list[Item]:
     return items
 
 
-def generation(cell: Cell) -> float:
+def generation(cell: Experiment) -> float:
     """Seconds for the data set of a cell, roughly."""
     return 3.0 if cell.few else float(_GENERATION[cell.size].get(cell.scenario, 4))
 
 
-def estimate(cell: Cell, options: Options, done: dict[str, dict[str, Any]]) -> float:
+def estimate(cell: Experiment, options: Options, done: dict[str, dict[str, Any]]) -> float:
     """Seconds of a cell without its data: as finished cells of its like took, else the budget."""
     alike = [r for r in done.values() if r["cell"]["kind"] == cell.kind and r["cell"]["size"] == cell.size
              and r["device"] == options.device and (r["cell"]["factor"] < 1.0) == (cell.factor < 1.0)]
@@ -112,14 +112,14 @@ def estimate(cell: Cell, options: Options, done: dict[str, dict[str, Any]]) -> f
     return 15.0 + (_TRAINING[cell.size] if options.budget is None else options.budget)
 
 
-def has_data(cell: Cell, options: Options) -> bool:
+def has_data(cell: Experiment, options: Options) -> bool:
     if cell.method == "every":
         return True  # it needs none
     folder = options.data if not cell.few else options.data / f"few-{cell.few}"
     return (folder / f"{file_stem(cell.definition(), cell.truth)}.h5").exists()
 
 
-def command_of(cell: Cell, options: Options) -> str:
+def command_of(cell: Experiment, options: Options) -> str:
     budget = f" --budget {options.budget / 60:g}" if options.budget is not None and cell.kind == "train" else ""
     device = f" --device {options.device}" if options.device != "cpu" else ""
     return f"dgnet reproduce {cell.tag} --data {options.data} --out {options.out}{budget}{device}"

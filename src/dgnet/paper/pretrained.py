@@ -25,7 +25,7 @@ import torch
 from dgnet.errors import InputError
 from dgnet.files import did_you_mean, discard, read_toml, unfinished, write_json, write_text
 from dgnet.models.registry import LABELS, config_class
-from dgnet.paper.cell import Cell
+from dgnet.paper.experiment import Experiment
 from dgnet.paper.results import number
 from dgnet.scenarios import SIZES, TRUTHS, get, names
 from dgnet.scoring.judge import rivals
@@ -198,7 +198,7 @@ def pack(cell: Path, shelf: Path = SHELF, notes: Sequence[str] = ()) -> Path:
     """
     try:
         record = current_names(json.loads((cell / "cell.json").read_text()))
-        kind = Cell.parse(record["tag"])
+        kind = Experiment.parse(record["tag"])
     except FileNotFoundError as error:
         raise InputError(f"{cell} is no finished cell: it has no cell.json") from error
     except InputError:
@@ -247,7 +247,8 @@ def halved(value: Tensor) -> Tensor:
     return half if bool(close.all()) else value.clone()
 
 
-def _card(record: dict[str, Any], cell: Cell, state: dict[str, Tensor], size: int, checksum: str, notes: tuple[str, ...]) -> Card:
+def _card(record: dict[str, Any], cell: Experiment, state: dict[str, Tensor], size: int, checksum: str,
+          notes: tuple[str, ...]) -> Card:
     try:
         budget = record["budget"]
         command = f"dgnet reproduce {cell.tag}" + ("" if budget is None else f" --budget {budget / 60:.3g}")
@@ -311,7 +312,7 @@ def missing(cards: Sequence[Card]) -> list[tuple[str, str]]:
 
 
 def training_command(scenario: str, truth: str) -> str:
-    return f"dgnet reproduce {Cell('train', scenario, 'paper', truth, 'dgnet').tag} --device cuda"
+    return f"dgnet reproduce {Experiment('train', scenario, 'paper', truth, 'dgnet').tag} --device cuda"
 
 
 def remarks(card: Card) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dgnet.paper import archive
-from dgnet.paper.cell import METHODS, Cell
+from dgnet.paper.experiment import METHODS, Experiment
 from dgnet.paper.origin import learned
 from dgnet.paper.rows import Row
 from dgnet.paper.stored import failures, load
@@ -97,8 +97,8 @@ class Shelf:
         return cls(load(folders), failures(folders))
 
     @cached_property
-    def cells(self) -> dict[Cell, Record]:
-        return {Cell.parse(tag): record for tag, record in self.records.items()}
+    def cells(self) -> dict[Experiment, Record]:
+        return {Experiment.parse(tag): record for tag, record in self.records.items()}
 
     def settings(self) -> list[Setting]:
         """Of all cells that train or judge; whole studies before trials, paper size first."""
@@ -109,7 +109,7 @@ class Shelf:
             found = {Setting(c.size, c.truth, c.few) for c in self.cells}
         return sorted(found, key=lambda s: (s.trial, s.size != "paper", s.truth, s.few, s.factor))
 
-    def seeds(self, cell: Cell) -> list[Record]:
+    def seeds(self, cell: Experiment) -> list[Record]:
         """The records of a cell and of its other seeds."""
         same = [(c.seed, r) for c, r in self.cells.items() if replace(c, seed=0) == replace(cell, seed=0)]
         return [r for _, r in sorted(same, key=lambda pair: pair[0])]
@@ -117,7 +117,7 @@ class Shelf:
     def found(self, scenario: str, row: Row, s: Setting, trajectories: int = 0, scale: Scale = USUAL) -> list[Record]:
         """The cells that hold a row's scores: one for each seed, or that of the classical solvers; none where it was not run."""
         if row.classical:
-            cell = Cell("classical", scenario, s.size, s.truth, few=s.few, scale=scale)
+            cell = Experiment("classical", scenario, s.size, s.truth, few=s.few, scale=scale)
             return [r for r in (self.records.get(cell.tag),) if r is not None and row.key in r["scores"]]
         cell = training(scenario, row.key, s, row.unknown, trajectories)
         return self.seeds(cell if scale == USUAL else replace(cell, kind="robust", scale=scale))
@@ -142,8 +142,8 @@ def value(records: Sequence[Record], row: Row, key: str) -> Value | None:
     return Value.of((r["scores"][row.key][key] for r in records), sum(not learned(r) for r in records))
 
 
-def training(scenario: str, method: str, s: Setting, unknown: bool = False, trajectories: int = 0) -> Cell:
-    return Cell("train", scenario, s.size, s.truth, method, trajectories=trajectories, unknown_reaction=unknown, few=s.few,
+def training(scenario: str, method: str, s: Setting, unknown: bool = False, trajectories: int = 0) -> Experiment:
+    return Experiment("train", scenario, s.size, s.truth, method, trajectories=trajectories, unknown_reaction=unknown, few=s.few,
                 factor=s.factor)
 
 
@@ -152,7 +152,7 @@ def sample(record: Record | None) -> dict[str, np.ndarray]:
     if record is None:
         return {}
     if (record["folder"] / archive.CELLS).exists():
-        return archive.sample(record, truth_of(Cell.parse(record["tag"])).tag)
+        return archive.sample(record, truth_of(Experiment.parse(record["tag"])).tag)
     path = record["folder"] / "sample.npz"
     if not path.exists():
         return {}
@@ -160,9 +160,9 @@ def sample(record: Record | None) -> dict[str, np.ndarray]:
         return archive.renamed(record, {name: arrays[name] for name in arrays.files})
 
 
-def truth_of(cell: Cell) -> Cell:
+def truth_of(cell: Experiment) -> Experiment:
     """The cell of the classical solvers on the same test trajectories: its frames hold the truth."""
-    return Cell("classical", cell.scenario, cell.size, cell.truth, few=cell.few, scale=cell.scale)
+    return Experiment("classical", cell.scenario, cell.size, cell.truth, few=cell.few, scale=cell.scale)
 
 
 def pack(folders: Sequence[Path], out: Path) -> int:
@@ -174,7 +174,7 @@ def pack(folders: Sequence[Path], out: Path) -> int:
     return len(shelf.records)
 
 
-def _drawn(cell: Cell, shelf: Shelf) -> bool:
+def _drawn(cell: Experiment, shelf: Shelf) -> bool:
     """A picture of fields shows this cell: the classical solvers, and of a trained model its first seed with all trajectories."""
     if cell.kind == "classical":
         return not cell.scaled

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dgnet.models.registry import TOLD_ALL, entry
-from dgnet.paper.cell import METHODS, is_variant
+from dgnet.paper.experiment import METHODS, is_variant
 from dgnet.scenarios import get
 
 CLASSICAL = {"classical_consistent": "classical, consistent", "classical_lumped": "classical, lumped",

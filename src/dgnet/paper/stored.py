@@ -11,11 +11,11 @@ from typing import Any
 from dgnet.errors import InputError
 from dgnet.files import Lock, discard, read_json, unfinished, unwritable, write_json
 from dgnet.paper import archive
-from dgnet.paper.cell import Cell, current_methods
+from dgnet.paper.experiment import Experiment, current_methods
 from dgnet.scoring.metrics import current_names
 
 
-def read(cell: Cell, out: Path) -> dict[str, Any]:
+def read(cell: Experiment, out: Path) -> dict[str, Any]:
     """The record of a finished cell of the study OUT."""
     return _renamed(current_names(read_json(cell.folder(out) / "cell.json")))
 
@@ -64,7 +64,7 @@ def _checked(record: dict[str, Any], path: Path) -> dict[str, Any]:
     """The record of a cell, unless its parts are not what tables and pictures expect."""
     record = _renamed(record)
     try:
-        cell = Cell.parse(record["tag"])
+        cell = Experiment.parse(record["tag"])
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     if cell.tag != record["tag"]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dgnet.bench import tradeoff
 from dgnet.paper.blocks import tagless
-from dgnet.paper.cell import Cell
+from dgnet.paper.experiment import Experiment
 from dgnet.paper.results import Record, Shelf, Value, number, value
 from dgnet.paper.rows import CLASSICAL, Row
 from dgnet.paper.targets import ATTRIBUTES, ELEVEN, FACTORS
@@ -57,7 +57,7 @@ def _rows(shelf: Shelf, name: str, size: str, truth: str) -> list[str]:
     return [_row(shelf, cell) for cell in ordered]
 
 
-def _row(shelf: Shelf, cell: Cell) -> str:
+def _row(shelf: Shelf, cell: Experiment) -> str:
     records = shelf.seeds(cell)
     row = Row("dgnet", cell.unknown_reaction)
     own, plain = (value(records, row, key) for key in ("rne_from_offset", "rne"))
@@ -120,7 +120,7 @@ def _seen(shelf: Shelf) -> list[str]:
 def _robust(shelf: Shelf) -> list[str]:
     lines: list[str] = []
     for size in ("paper", "small"):
-        base = Cell("train", "laser-heat-3d", size, "converged", "dgnet")
+        base = Experiment("train", "laser-heat-3d", size, "converged", "dgnet")
         if base.tag not in shelf.records or not any(c.kind == "robust" and c.size == size for c in shelf.cells):
             continue
         one = shelf.records[base.tag]["scores"]

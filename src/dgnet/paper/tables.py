@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dgnet.paper import archive, drawing
 from dgnet.paper.blocks import Block, Head, Lines, Picture, Slot, Table, Text
-from dgnet.paper.cell import FAMILIES, METHODS, Cell, is_variant
+from dgnet.paper.experiment import FAMILIES, METHODS, Experiment, is_variant
 from dgnet.paper.origin import Marks, improving, trained_on
 from dgnet.paper.planning import expand
 from dgnet.paper.published import ROBUSTNESS
@@ -285,7 +285,7 @@ class Section:
         lines = [f"{self.command(c.tag)}{self.why(c)}" for c in wanted]
         return [Lines(f"not run: {len(wanted)} cells; all of them: `{self.command(target.name)}`", lines)]
 
-    def why(self, cell: Cell) -> str:
+    def why(self, cell: Experiment) -> str:
         return f"  # failed: {self.shelf.failed[cell.tag]}" if cell.tag in self.shelf.failed else ""
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from dgnet.errors import InputError
 from dgnet.files import did_you_mean
 from dgnet.models.registry import DGNETS
-from dgnet.paper.cell import CLOCKED, FAMILIES, METHODS, SQUARES, Cell, is_variant, method
+from dgnet.paper.experiment import CLOCKED, FAMILIES, METHODS, SQUARES, Experiment, is_variant, method
 from dgnet.paper.rows import reacts
 from dgnet.scenarios import get, names
 
@@ -88,17 +88,17 @@ def targets(name: str) -> list[Target]:
     return [TARGETS[name]]
 
 
-def cells(name: str, choice: Choice) -> list[Cell]:
+def cells(name: str, choice: Choice) -> list[Experiment]:
     """The cells of a target, one seed of everything before the next; a cell's own name stands for itself."""
     if "_" in name:
-        return [Cell.parse(name)]
+        return [Experiment.parse(name)]
     if choice.seeds < 1:
         raise InputError(f"the number of seeds must be positive, got {choice.seeds}")
     for scenario in choice.scenarios:
         get(scenario, choice.size)
     for row in choice.methods:
         method(row)
-    out: dict[Cell, None] = {}
+    out: dict[Experiment, None] = {}
     for seed in range(choice.seeds):
         for target in targets(name):
             for cell in _cells(target, choice, seed, name != "all"):
@@ -128,13 +128,13 @@ def scenarios_of(target: Target, choice: Choice, alone: bool) -> list[str]:
     return [s for s in target.scenarios if s in choice.scenarios]
 
 
-def _cells(target: Target, choice: Choice, seed: int, alone: bool) -> list[Cell]:
-    out: list[Cell] = []
+def _cells(target: Target, choice: Choice, seed: int, alone: bool) -> list[Experiment]:
+    out: list[Experiment] = []
     for scenario in scenarios_of(target, choice, alone):
         if target.methods == ("every",):  # speed depends neither on the truth nor on what was learned
-            out += [Cell(target.kind, scenario, choice.size, method="every", few=choice.few)] if seed == 0 else []
+            out += [Experiment(target.kind, scenario, choice.size, method="every", few=choice.few)] if seed == 0 else []
             continue
-        base = Cell("classical", scenario, choice.size, choice.truth, few=choice.few)
+        base = Experiment("classical", scenario, choice.size, choice.truth, few=choice.few)
         out.append(base)
         for name in methods_of(target, choice):
             unknown = choice.unknown_reaction and method(name).model in DGNETS  # baselines are never told
@@ -146,7 +146,7 @@ def _cells(target: Target, choice: Choice, seed: int, alone: bool) -> list[Cell]
     return out
 
 
-def _variants(target: Target, own: Cell) -> list[Cell]:
+def _variants(target: Target, own: Experiment) -> list[Experiment]:
     if target.kind == "robust":
         scaled = [replace(own, scale=(f if k == 0 else 1.0, f if k == 1 else 1.0, f if k == 2 else 1.0))
                   for k in ATTRIBUTES.values() for f in FACTORS if f != 1.0]

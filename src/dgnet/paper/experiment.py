@@ -1,9 +1,9 @@
-"""What a cell is: one experiment, named by everything that decides its result.
+"""One experiment, a cell of a study, named by everything that decides its result.
 
     TAG = KIND_SCENARIO_SIZE_TRUTH_METHOD_sSEED[_nTRAJECTORIES][_xSIZE-POWER-COUNT][_unknown][_dFEW][_fFACTOR]
 
-A method is a model with its configuration and recipe under one name. A tag can be read back (`Cell.parse`), so it is also what the
-command line takes to run one cell.
+A method is a model with its configuration and recipe under one name. A tag can be read back (`Experiment.parse`), so it is also
+what the command line takes to run one cell.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def method(name: str) -> Method:
 
 
 @dataclass(frozen=True)
-class Cell:
+class Experiment:
     """One experiment. `trajectories` 0 means all; `few` and `factor` are for trials (data sets and recipes cut short)."""
 
     kind: str
@@ -138,7 +138,7 @@ class Cell:
         return "_".join(parts)
 
     @classmethod
-    def parse(cls, tag: str) -> Cell:
+    def parse(cls, tag: str) -> Experiment:
         parts = tag.split("_")
         try:
             kind, scenario, size, truth, name, seed = parts[:6]
@@ -169,7 +169,7 @@ class Cell:
         return Scale(*self.scale)
 
     @property
-    def needs(self) -> tuple[Cell, ...]:
+    def needs(self) -> tuple[Experiment, ...]:
         """Cells that must be finished before this one."""
         if self.kind not in TRAINED:
             return ()
@@ -181,7 +181,7 @@ class Cell:
         return (self.trained,)
 
     @property
-    def trained(self) -> Cell:
+    def trained(self) -> Experiment:
         """The cell whose weights this one uses."""
         return replace(self, kind="train", scale=(1.0, 1.0, 1.0))
 
