@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from dgnet.models.dgnet import BOUNDED, PAPER
-from dgnet.paper import drawing, results
+from dgnet.paper import drawing, results, stored
 from dgnet.paper.experiment import METHODS, Experiment, current_methods
 
 STUDY = Path(__file__).parents[2] / "docs" / "results" / "study"
