@@ -26,6 +26,7 @@ from dgnet.recipe import Recipe, Stage
 from dgnet.scenarios import get
 from dgnet.scoring.judge import judge
 from dgnet.training.fit import fit
+from dgnet.training.plan import Facts, Wishes, plan
 
 Tensor = torch.Tensor
 
@@ -364,6 +365,25 @@ def test_what_does_not_go_with_the_papers_scheme_is_refused(change: dict[str, ob
 
 
 # ---------------------------------------------------------------------- training
+
+TABLE = {  # Appendix C: batch, rate, epochs, decay step, decay rate, states of a sub-sequence, training trajectories
+    "allen-cahn": (36, 1e-3, 600, 200, 0.1, 20, 10), "fisher-kpp": (24, 5e-4, 300, 60, 0.1, 10, 10),
+    "fitzhugh-nagumo": (10, 1e-3, 400, 100, 0.1, 10, 7), "cylinder": (6, 5e-4, 300, 100, 0.2, 6, 15),
+    "sediments": (6, 5e-4, 300, 100, 0.2, 6, 15), "obstacles": (6, 5e-4, 300, 100, 0.2, 6, 15),
+    "laser-heat": (8, 5e-4, 400, 200, 0.1, 8, 20)}
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_training_is_that_of_the_papers_table(name: str) -> None:
+    batch, rate, epochs, every, factor, states, count = TABLE[name]
+    s = get(name, "paper")
+    config, recipe = plan(s, Facts(s.train, s.steps, s.name == "laser-heat"), Wishes("paper"))
+    (stage,) = recipe.stages
+    per_epoch = count * (s.steps // (states - 1)) // batch
+    assert config == PAPER and s.train == count and recipe.hold_out == 0
+    assert (stage.batch, stage.lr, stage.length, stage.iterations) == (batch, rate, states - 1, epochs * per_epoch)
+    assert (stage.decay, stage.decay_every, stage.decay_rate) == ("step", every * per_epoch, factor)
+    assert stage.loss == "ends" and stage.pushforward == 1 and stage.noise > 0 and stage.method == "adam"
 
 
 def test_gradients_are_those_of_differences() -> None:

@@ -158,9 +158,10 @@ def models(json_path: Json = None) -> None:
     from dgnet.problems import PDE, Discretisation
 
     problem = Discretisation(perturbed_square(12), PDE(diffusion=0.1), [], 0.01)
-    rows = [{"name": name, "parameters": parameter_count(build(name, None, problem))} for name in MODELS]
+    rows = [{"name": name, "title": MODELS[name].title, "parameters": parameter_count(build(name, None, problem))}
+            for name in MODELS]
     write_json(json_path, rows)
-    table(("model", "parameters"), [(str(row["name"]), f"{row['parameters']:,}") for row in rows])
+    table(("model", "title", "parameters"), [(str(r["name"]), str(r["title"]), f"{r['parameters']:,}") for r in rows])
     advise("train", "laser-heat", "--model", "mgn", "--out", "run")
 
 
