@@ -425,7 +425,7 @@ def driven(steps: int = 12) -> tuple[Discretisation, Corpus]:
 def test_what_the_source_at_both_ends_costs() -> None:
     """Lasers cross more than their own radius in a step: what happens in between is not seen. `pytest -s` prints by how much."""
     s = get("laser-heat", "small")
-    sample = s.sample([d for d in s.draws() if d.split == "test"])
+    sample = s.sample([d for d in s.draws() if d.split == "test"][:1])
     p, x = s.problem(), torch.tensor(s.mesh.points)
     m = DGNet(variants(PAPER)["B"], p).double()
     rows = {rule: step_average(sample.source, x, s.times[:-1], s.dt, s.panels, rule=rule) for rule in ("average", "trapezoid")}

@@ -11,6 +11,8 @@ The solver's matrices are M = diag |Omega_i| and K = -M L. None of it has a limi
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 
@@ -21,7 +23,7 @@ from dgnet.models.dgnet.edges import directed_slots
 from dgnet.models.dgnet.parts.bounded import Residual
 from dgnet.models.dgnet.parts.part import Part, network_precision
 from dgnet.models.gnn import MLP, GeometryNet
-from dgnet.operators import EdgeMatrix, lumped, nodal_velocity
+from dgnet.operators import EdgeMatrix, Geometry, lumped, nodal_velocity
 from dgnet.problems import Discretisation
 
 Tensor = torch.Tensor
@@ -39,7 +41,7 @@ class ControlVolumes(Part):
     def contribute(self, build: Build) -> None:
         p, pattern = build.problem, build.problem.geometry.pattern
         kind = "mixed" if p.mesh.dim == 2 else "barycentric"
-        plain = lumped(p.geometry, kind)
+        plain = EdgeMatrix(pattern, _kept(p.geometry, "volumes", lambda: lumped(p.geometry, kind).values))
         weighted = [plain] if p.capacity is None else [lumped(p.geometry, kind, c) for c in p.capacity]
         build.source = build.reaction_mass = EdgeMatrix(pattern, plain.values[None, None])
         build.mass, build.mass_low = EdgeMatrix(pattern, torch.stack([m.values for m in weighted])[None]), 1.0
@@ -51,16 +53,21 @@ class ControlVolumes(Part):
             build.advection = (lambda t: green_gauss(p, t)) if still is None else lambda t: still
 
 
+def _kept(g: Geometry, name: str, make: Callable[[], Tensor]) -> Tensor:
+    """What belongs to a mesh, made once: every update of a training, and every step in a flow that changes, asks for it."""
+    kept: dict[str, Tensor] = g.__dict__.setdefault("_control_volumes", {})
+    if name not in kept:
+        kept[name] = make()
+    return kept[name]
+
+
 def green_gauss(p: Discretisation, t: float) -> EdgeMatrix:
     """|Omega_i| v_i . grad u by the Green-Gauss theorem: entries v_i . n_ij l_ij / 2. Values [b, 1, nnz], rows sum to zero."""
     g = p.geometry
     velocity = p.pde.velocity(t) if callable(p.pde.velocity) else p.pde.velocity
     assert velocity is not None
     at = nodal_velocity(g, velocity).double()[..., g.cells, :]  # [..., K, d+1, d]
-    kept = g.exact.__dict__.setdefault("_dual_faces", [])  # a flow that changes needs them in every step
-    if not kept:
-        kept.append(g.exact.tensor(dual_faces(g.mesh)))
-    faces = kept[0]
+    faces = _kept(g.exact, "faces", lambda: g.exact.tensor(dual_faces(g.mesh)))
     if p.capacity is not None:
         faces = faces * p.carried_capacity.double()[:, None, None, None]
     local = 0.5 * torch.einsum("...kid,kijd->...kij", at, faces)

@@ -14,7 +14,8 @@ Tensor = torch.Tensor
 
 
 class Part(nn.Module):
-    """One learned part of DGNet: it changes the operators under construction. With fresh weights it must change nothing.
+    """One learned part of DGNet: it changes the operators under construction. With fresh weights it must change nothing, unless it
+    belongs to L_physics.
 
     Its weights are registered with the model under their own names (not below the part's), so a name may be used once.
     """
