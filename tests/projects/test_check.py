@@ -4,11 +4,13 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 import torch
 
 from dgnet.data import Dataset
+from dgnet.errors import InputError
 from dgnet.mesh import box, save
 from dgnet.models import Classical, rollout
 from dgnet.problems import CONSISTENT, LUMPED, PDE, Dirichlet, Discretisation
@@ -168,3 +170,9 @@ def test_sources_between_the_nodes(tmp_path: Path) -> None:
     with Dataset(tmp_path / "evaluated.h5") as data:
         middles = data.middles([0, 1])
         assert middles is not None and torch.equal(middles.part([1]).source_average[0], torch.from_numpy(one.source_middles))
+    with h5py.File(tmp_path / "evaluated.h5", "r+") as file:
+        group = file["trajectories/00000"]
+        del group["source_middles"]
+        group["source_middles"] = np.zeros((10, 3, 1), dtype=np.float32)
+    with Dataset(tmp_path / "evaluated.h5") as data, pytest.raises(InputError, match=r"evaluated\.h5: trajectory 0"):
+        data.middles([0])
