@@ -78,8 +78,9 @@ class Section:
             return []
         known = {m for t in TARGETS.values() for m in t.methods}
         wanted = [*solvers(s.truth), *map(Row, target.methods), *(Row(m, True) for m in self.unknown(target))]
-        if target.name != "table-recent":  # models beyond the paper's columns, where they were run
-            wanted += [row for row in own if (row.unknown or row.key not in known) and not is_variant(row.key)]
+        beyond = [row for row in own if (row.unknown or row.key not in known) and not is_variant(row.key)]
+        # models beyond the paper's columns, where they were run; of the second table only those of the paper's DGNet
+        wanted += [row for row in beyond if target.name != "table-recent" or row.key in FAMILIES]
         rows = ordered(wanted)
         held = {(name, row): shelf.found(name, row, s) for name in target.scenarios for row in rows}
         marks = Marks(r for records in held.values() for r in records)
