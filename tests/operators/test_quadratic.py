@@ -87,3 +87,5 @@ def test_what_does_not_exist_is_refused() -> None:
     with pytest.raises(InputError, match="no upwind advection"):
         advection(g, [1.0, 0.0], "upwind")
     assert len(g.nodes_on(ALL)) == 16
+    with pytest.raises(InputError, match="given at their nodes"):
+        facet_mass(g, g.facets(ALL), torch.ones(8, dtype=torch.float64))

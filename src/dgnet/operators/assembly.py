@@ -342,6 +342,8 @@ def _measure(geometry: Geometry, facets: np.ndarray) -> Tensor:
 def _facet_local(geometry: Geometry, measure: Tensor, weight: Tensor | float) -> Tensor:
     """Matrices [..., F, m, m] of facets with these measures, weighted as in `facet_mass`."""
     kind = element(geometry.dim - 1, geometry.degree)
+    if not isinstance(weight, float) and (weight.dim() < 2 or weight.shape[-2] != len(measure)):
+        raise InputError(f"a weight on {len(measure)} facets is a number or given at their nodes, got shape {list(weight.shape)}")
     if isinstance(weight, float) or geometry.degree == 1:
         mean = weight if isinstance(weight, float) else weight.mean(-1)
         return geometry.table(kind.mass) * (measure * mean)[..., None, None]
