@@ -205,6 +205,9 @@ def test_what_is_refused() -> None:
     u = torch.zeros(1, 9, 1, dtype=torch.float64)
     with pytest.raises(InputError, match="no upwind advection"):
         rollout(P2, p, u, steps=1)
+    q = dg.Problem(box((2, 2)), dg.PDE(diffusion=0.1), [], dt=0.1).quadratic
+    with pytest.raises(InputError, match="dgnet has linear elements"):
+        rollout(dg.DGNet(dg.DGNetConfig(), q), q, torch.zeros(1, q.n_nodes, 1), steps=1)
     with pytest.raises(InputError, match=r"must end in .9 nodes, 1 fields"):
         rollout(P2, p.recast(1.0, "skew"), u[:, :8], steps=1)
 

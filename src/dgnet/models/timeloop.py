@@ -64,6 +64,8 @@ def rollout(model: Model[Any], problem: Discretisation, u0: Tensor, source: Tens
         >>> states.shape, round(states[0, -1].mean().item(), 4)
         (torch.Size([1, 201, 25, 1]), 1.0)
     """
+    if problem.degree == 2 and len(model.points(problem)) != problem.n_nodes:
+        raise InputError(f"{model.name} has linear elements: roll it out on the problem itself, not on `problem.quadratic`")
     _check_given(model, problem, u0, "the initial state")
     if u0.dim() != 3:
         raise InputError(f"the initial state must be [batch, node, field], got {list(u0.shape)}")
