@@ -258,7 +258,8 @@ class Section:
         shelf, s = self.shelf, self.s
         blocks: list[Block] = [
             Head("Scenario by scenario", 3),
-            Text("*trained on*: trajectories that gave gradients, of those given; the others chose the weights. *still improving*: "
+            Text("*trained on*: trajectories that gave gradients, of those given; the others chose the weights. *training*: wall "
+                 "clock, with validations, of the *budget* that was allowed. *still improving*: "
                  "the last fifth of the training lowered the validation error by more than 2%, so that more time would help; "
                  "*unknown* where it was validated fewer than five times. *shared by*: processes on the device.")]
         for name in present:
@@ -268,8 +269,8 @@ class Section:
                 continue
             marks = Marks(r for records in held.values() for r in records)
             blocks.append(Table([name, "is told", "RNE", "RNE from offset", "RNE, last step", "log10 MSE", "until RNE > 0.1",
-                                 "seeds", "parameters", "trained on", "updates", "validations", "training", "still improving",
-                                 "shared by", "memory in training", "trajectory-steps/s"],
+                                 "seeds", "parameters", "trained on", "updates", "validations", "training", "budget",
+                                 "still improving", "shared by", "memory in training", "trajectory-steps/s"],
                                 [detail(row, records, marks) for row, records in held.items()]))
             blocks += marks.legend()
             blocks += self.pictures.drawn(partial(drawing.fields, shelf=shelf, s=s, scenario=name), f"fields-{name}-{self.name}",
@@ -305,11 +306,12 @@ def detail(row: Row, records: Sequence[Record], marks: Marks) -> list[Slot | str
     going = {improving(r.get("history", [])) for r in own}
     keys = ("rne", "rne_from_offset", "rne_final", "log10_mse")
     mark = marks.of(records)
-    trained: list[Slot | str] = ["–"] * 8
+    trained: list[Slot | str] = ["–"] * 9
     if own:
         trained = [str(len(own)), f"{own[0]['parameters']:,}", _each(trained_on(r) for r in own),
                    f"{_mean(counts):,.0f}" if counts else "unknown", _each(map(str, looks)) or "unknown",
                    f"{_mean(r['seconds']['train'] for r in own):,.0f} s",
+                   _each("none" if r["budget"] is None else f"{r['budget']:.0f} s" for r in own),
                    _each({True: "yes", False: "no", None: "unknown"}[g] for g in going), _each(str(r["sharing"]) for r in own)]
     figures = (slot(value(records, row, key), mark=mark if key == "rne" else "") for key in keys)
     return [row.title, row.told, *figures, lasts, *trained,
