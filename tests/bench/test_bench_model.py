@@ -97,22 +97,39 @@ def test_cost_against_accuracy(small_run):
     assert all(x["cost_s"] == pytest.approx(tradeoff.whole(x)) and x["source_s"] > 0 for x in r["rows"])
     json.dumps(r, allow_nan=False)
     assert "set-up and sources included" in tradeoff.markdown(r)
-    finer = tradeoff.measure(tradeoff.Trial.read(run, data, "cpu", 1), Setting(1, 1).model, Setting(1, 1), repeats=1)
+    finer = tradeoff.measure(tradeoff.Trial.read(run, data, "cpu", 1), Setting(1, 1).model, Setting(1, 1), seconds=0.0)
     assert finer["error"] < 0.6 * own["error"] and finer["unknowns"] == quadratic["unknowns"]  # the middles of edges
-    assert {s.kind for s in tradeoff.ladder(2, True, True)} == {"P1", "P1, lumped", "P2", "P2, sources at nodes"}
+    long = tradeoff.measure(tradeoff.Trial.read(run, data, "cpu", 1), Setting(2, skip=2).model, Setting(2, skip=2), seconds=0.0)
+    assert long["error"] < 3 * own["error"] and "2 Δt" in tradeoff.named({"solver": "classical", "kind": "P2", "refine": 0,
+                                                                               "substeps": 1, "skip": 2})
 
 
-def test_settings_that_cannot_help_are_left_out():
-    def row(kind, refine, substeps, cost, error, work):
-        return {"kind": kind, "refine": refine, "substeps": substeps, "cost_s": cost, "error": error, "work": work}
+def test_states_between_long_steps():
+    weights, t = tradeoff.in_time(13, 4), torch.arange(13, dtype=torch.float64)
+    assert torch.allclose(weights @ (t[::4] ** 3 - t[::4]), t**3 - t)
+    assert torch.allclose(tradeoff.in_time(5, 1), torch.eye(5, dtype=torch.float64))
 
-    own = {"cost_s": 1.0, "error": 0.1}
-    tried = [own, row("P1", 0, 1, 1.0, 0.3, 1), row("P1", 0, 2, 2.0, 0.299, 2)]
-    assert "shorter steps" in tradeoff._needless(tried, {"kind": "P1", "refine": 0}, 0.1, 4)
-    assert tradeoff._needless(tried, {"kind": "P1", "refine": 1}, 0.1, 4) is None
-    tried += [row("P2", 0, 1, 5.0, 0.05, 4), row("P1", 1, 1, 6.0, 0.2, 4)]
-    assert "dearer" in tradeoff._needless(tried, {"kind": "P1", "refine": 1}, 0.1, 8)
-    assert tradeoff._needless(tried, {"kind": "P1, lumped", "refine": 1}, 0.1, 8) is None
+
+def test_search_goes_from_cheap_to_dear(small_run, monkeypatch):
+    """Made-up costs and errors: shorter steps only where they help, longer ones where the error is reached, dear ones never."""
+    run, data = small_run
+    trial = tradeoff.Trial.read(run, data, "cpu", 1)
+    asked = []
+
+    def made_up(trial, model, setting):
+        asked.append(setting)
+        error = {0: 0.4, 1: 0.15, 2: 0.05}[setting.refine] * (0.25 if setting.degree == 2 else 1.0) + 0.01 * setting.skip**2
+        return {"unknowns": 1, "setup_s": 0.0, "source_s": 0.0, "rollout_s": setting.work(2), "error": error}
+
+    monkeypatch.setattr(tradeoff, "measure", made_up)
+    search = tradeoff.Search(trial, {"solver": "dgnet", "error": 0.2, "setup_s": 0.0, "source_s": 0.1, "rollout_s": 1.0}, 100.0)
+    search.explore()
+    assert Setting(substeps=2) in asked and Setting(substeps=4) not in asked  # shorter steps changed nothing
+    assert Setting(2, skip=4) in asked and Setting(2, skip=8) not in asked  # 40 steps would be 5
+    best = search.best
+    assert best["rollout_s"] == 2.0 and best["skip"] == 2 and any("dearer" in r.get("not_run", "") for r in search.rows)
+    assert all(tradeoff._setting({"kind": s.kind, "refine": s.refine, "substeps": s.substeps, "skip": s.skip}) == s for s in asked)
+    assert {s.kind for s in tradeoff.meshes(2, True, True)} == {"P1", "P1, lumped", "P2", "P2, sources at nodes"}
 
 
 def test_channels_take_the_flow_at_the_points_of_a_setting(tmp_path):

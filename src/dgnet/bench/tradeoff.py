@@ -2,16 +2,17 @@
 
 All solve the same test trajectories at once, on the same device, in single precision, in the same run. The model has the data's
 mesh and step. A setting of the classical solver is a degree of its elements (P1, P2), a mass, a number of refinements of that mesh
-and of parts of that step. With "sources at nodes" a P2 or refined solver is given the sources at the data's nodes alone and fits
-what is between them (`Lift`), which costs it as little as the model. Nothing is left out of the cost:
+and a multiple or part of that step; after long steps, states in between are interpolated in time by cubic polynomials. With
+"sources at nodes" a P2 or refined solver is given the sources at the data's nodes alone and fits what is between them (`Lift`),
+which costs it as little as the model. Nothing is left out of the cost:
 
     setup_s     matrices, factorisation or bounds, decoding of learned operators, capture
     source_s    averages of the sources over the steps, where the solver has its points
-    rollout_s   all steps, at the pace of those after the fourth
+    rollout_s   all steps, at the pace of those after the fourth, and interpolation in time
     cost_s      their sum: from a mesh and an equation to the states
 
 Given to all and not counted: the mesh, refined or not, with what it keeps of its own geometry, and the flow at its nodes. Coarser
-meshes and longer steps than the data's are no settings: the error is measured at the data's nodes and times.
+meshes than the data's are no settings: the error is measured at the data's nodes.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ from dgnet.training.run import Run
 Tensor = torch.Tensor
 
 WARM = 4  # steps before the clock of a rollout counts
+PARTS = ("setup_s", "source_s", "rollout_s")
+LONGEST = 8  # steps of the data that may be one step
 _BYTES = {"cpu": 1 << 30, "cuda": 1 << 34}  # of a setting's sources
 _ENTRIES = {"cpu": 1 << 21, "cuda": 1 << 26}  # of one call of a source
 
@@ -58,7 +61,8 @@ class Setting:
 
     degree: int = 1
     refine: int = 0
-    substeps: int = 1
+    substeps: int = 1  # parts of a step of the data
+    skip: int = 1  # steps of the data that are one step
     mass: float = CONSISTENT
     fitted: bool = False  # sources are given at the data's nodes alone: P2 there, or P1 on the mesh refined once
 
@@ -68,13 +72,14 @@ class Setting:
 
     def work(self, dim: int) -> float:
         """Unknowns times steps, against those of the data's mesh and step."""
-        return 2.0 ** (dim * (self.refine + self.degree - 1)) * self.substeps
+        return 2.0 ** (dim * (self.refine + self.degree - 1)) * self.substeps / self.skip
 
     @property
     def model(self) -> Model[Any]:
+        damped = 2 if self.skip > 1 else 0  # rough starts ring under long steps
         if self.fitted and self.degree == 1:
-            return Refined(Classical(self.mass))
-        return Classical(degree=2) if self.degree == 2 else Classical(self.mass)
+            return Refined(Classical(self.mass, damped_start=damped))
+        return Classical(CONSISTENT if self.degree == 2 else self.mass, degree=self.degree, damped_start=damped)
 
     @property
     def given(self) -> int:
@@ -82,12 +87,12 @@ class Setting:
         return 0 if self.fitted else self.refine
 
 
-def ladder(dim: int, sources: bool, flow: bool) -> list[Setting]:
-    """From cheap to dear. A refined solver in a flow needs the flow at its own nodes, so it does not fit."""
-    found = [Setting(degree, refine, substeps, mass) for refine in range(4 - dim + 1) for substeps in (1, 2, 4)
+def meshes(dim: int, sources: bool, flow: bool) -> list[Setting]:
+    """Elements and meshes, from cheap to dear. A refined solver in a flow needs the flow at its own nodes: it does not fit."""
+    found = [Setting(degree, refine, mass=mass) for refine in range(4 - dim + 1)
              for degree, mass in ((1, CONSISTENT), (1, LUMPED), (2, CONSISTENT))]
-    for substeps in (1, 2, 4) if sources else ():
-        found += [Setting(2, 0, substeps, fitted=True)] + ([] if flow else [Setting(1, 1, substeps, fitted=True)])
+    if sources:
+        found += [Setting(2, 0, fitted=True)] + ([] if flow else [Setting(1, 1, fitted=True)])
     return sorted(found, key=lambda s: (s.work(dim), not s.fitted, s.degree))
 
 
@@ -147,8 +152,8 @@ class Trial:
     def problem(self, setting: Setting, velocity: Tensor | None) -> Discretisation:
         s = self.scenario
         pde = s.pde if velocity is None else replace(s.pde, velocity=given_velocity(velocity, s.dt))
-        return Discretisation(self.mesh(setting.given), pde, s.conditions, s.dt / setting.substeps, dtype=WORKING,
-                              device=self.device)
+        return Discretisation(self.mesh(setting.given), pde, s.conditions, s.dt * setting.skip / setting.substeps,
+                              dtype=WORKING, device=self.device)
 
     def start(self, setting: Setting) -> Tensor:
         """Initial states at the points of a setting [B, P, F]: the function where there is one, else linear in between."""
@@ -164,15 +169,15 @@ class Trial:
 
     def sources(self, model: Model[Any], problem: Discretisation, setting: Setting) -> Tensor | None:
         """Of every step at the model's points [B, T, P, F], or at the nodes that it is given, in single precision."""
-        s, source, substeps = self.scenario, self.sample.source, setting.substeps
+        s, source = self.scenario, self.sample.source
         if source is None:
             return None
         points = problem.mesh.points if setting.fitted else model.points(problem)
-        count, width, kind = s.steps * substeps, len(s.pde.fields), _kind(self.device)
+        count, width, kind = s.steps * setting.substeps // setting.skip, len(s.pde.fields), _kind(self.device)
         shape = (self.batch, count, len(points), width)
         if 4 * math.prod(shape) > _BYTES[kind]:
             raise SolveError("its sources do not fit into memory at once")
-        x, panels = torch.tensor(points, device=self.device), max(1, -(-s.panels // substeps))
+        x, panels = torch.tensor(points, device=self.device), max(1, -(-s.panels * setting.skip // setting.substeps))
         rows = max(1, _ENTRIES[kind] // (self.batch * len(points) * width))
         out = torch.empty(shape, dtype=WORKING, device=self.device)
         for k in range(0, count, rows):
@@ -184,15 +189,18 @@ class Trial:
         return rne(states.double(), self.truth, self.scenario.offsets)
 
 
-def measure(trial: Trial, model: Model[Any], setting: Setting, repeats: int = 2) -> dict[str, Any]:
-    """Cost and error of a model in a setting of mesh and step; of several runs, each from scratch, the quickest after the first."""
-    n, steps, kind = trial.truth.shape[2], trial.scenario.steps * setting.substeps, _kind(trial.device)
+def measure(trial: Trial, model: Model[Any], setting: Setting, seconds: float = 4.0) -> dict[str, Any]:
+    """Cost and error of a model in a setting of mesh and step: of two to six runs from scratch, each part at its quickest."""
+    B, times, n, fields = trial.truth.shape
+    steps, kind = (times - 1) * setting.substeps // setting.skip, _kind(trial.device)
     u0, velocity = trial.start(setting), trial.velocity(setting.given)
-    states = torch.empty(trial.truth.shape, dtype=WORKING, device=trial.device)
-    states[:, 0] = u0[:, :n]
+    kept = torch.empty(B, (times - 1) // setting.skip + 1, n, fields, dtype=WORKING, device=trial.device)
+    kept[:, 0] = u0[:, :n]
+    between = in_time(times, setting.skip).to(kept)
     warm = min(WARM, steps - 1)
-    found: list[dict[str, float]] = []
-    while len(found) < repeats and (not found or found[-1]["cost_s"] < 20.0):
+    states, found = kept, list[dict[str, float]]()
+    spent = 0.0
+    while len(found) < 2 or (len(found) < 6 and spent < seconds):
         marks = [_now(kind)]
         problem = trial.problem(setting, velocity)
         marks.append(_now(kind))
@@ -201,22 +209,37 @@ def measure(trial: Trial, model: Model[Any], setting: Setting, repeats: int = 2)
 
         def keep(k: int, u: Tensor, marks: list[float] = marks) -> None:
             if k % setting.substeps == 0:
-                states[:, k // setting.substeps] = u[:, :n]
+                kept[:, k // setting.substeps] = u[:, :n]
             if k == warm:
                 marks.append(_now(kind))
 
         with torch.no_grad():
             rollout(model, problem, u0, source, steps, sink=keep)
+        stepped = _now(kind)
+        if setting.skip > 1:
+            states = (between @ kept.flatten(2)).unflatten(2, (n, fields))
         begin, assembled, averaged, *running = marks
         end = _now(kind)
-        pace = (end - running[0]) / (steps - warm) if running else (end - averaged) / steps
+        pace = (stepped - running[0]) / (steps - warm) if running else (stepped - averaged) / steps
         source_s = averaged - assembled
-        rollout_s = min(pace * steps, end - averaged)
-        found.append({"setup_s": end - begin - source_s - rollout_s, "source_s": source_s, "rollout_s": rollout_s,
-                      "cost_s": end - begin})
+        rollout_s = min(pace * steps, stepped - averaged) + end - stepped
+        found.append({"setup_s": end - begin - source_s - rollout_s, "source_s": source_s, "rollout_s": rollout_s})
+        spent += end - begin
         del problem, source
-    best = min(found[1:] or found, key=lambda t: t["cost_s"])
-    return {"unknowns": u0.shape[1], **best, "error": trial.error(states.cpu())}
+    best = {part: min(f[part] for f in found) for part in found[0]}  # another process may have disturbed any of them
+    return {"unknowns": u0.shape[1], **best, "cost_s": whole(best), "error": trial.error(states.cpu())}
+
+
+def in_time(times: int, skip: int) -> Tensor:
+    """Weights [times, times // skip + 1] that interpolate every skip-th state to all times by cubics through the four around."""
+    coarse = (times - 1) // skip + 1
+    out = torch.zeros(times, coarse, dtype=torch.float64)
+    for k in range(times):
+        first = min(max(k // skip - 1, 0), max(coarse - 4, 0))
+        near = range(first, min(first + 4, coarse))
+        for i in near:
+            out[k, i] = math.prod((k / skip - j) / (i - j) for j in near if j != i)
+    return out
 
 
 # ---------------------------------------------------------------------- the measurement
@@ -228,39 +251,107 @@ def tradeoff(run: Run, data: Path, device: str = "cpu", trajectories: int | None
 
     - `data`: with test trajectories, of which the first `trajectories` are solved
     - `budget`: seconds for the classical settings
-    - `settings`: in place of the usual ones
+    - `settings`: all of these in place of a search
     """
     with few_threads(run.case.mesh.n_nodes, device):
         trial = Trial.read(run, data, device, trajectories, report)
         s = trial.scenario
-        wanted = list(settings or ladder(s.mesh.dim, trial.sample.source is not None, trial.flow is not None))
-        own = {"solver": run.settings.model} | measure(trial, run.model, Setting())
-        rows, begin = [own], time.perf_counter()
-        for done, setting in enumerate(wanted):
-            work = setting.work(s.mesh.dim)
-            row: dict[str, Any] = {"solver": "classical", "kind": setting.kind, "refine": setting.refine,
-                                   "substeps": setting.substeps}
-            reason = _needless(rows, row, own["error"], work)
-            if reason is None and time.perf_counter() - begin > budget:
-                reason = "no time left"
-            try:
-                row |= {"not_run": reason} if reason else {"work": work, **measure(trial, setting.model, setting)}
-            except (SolveError, InputError) as error:
-                row["not_run"] = str(error)
-            rows.append(row)
-            gc.collect()
-            if report is not None:
-                report(f"{s.name}: cost against accuracy", done + 1, len(wanted))
+        search = Search(trial, {"solver": run.settings.model} | measure(trial, run.model, Setting()), budget)
+        if settings is None:
+            search.explore(report)
+        for setting in settings or ():
+            search.attempt(setting)
+        search.settle(run.model)
+    own, rows = search.own, search.rows
     result = {"benchmark": "tradeoff", "version": __version__, "hardware": hardware(_kind(device)), "device": device,
               "scenario": s.name, "size": s.size, "truth": run.settings.truth, "trajectories": trial.batch, "steps": s.steps,
-              "nodes": s.mesh.n_nodes, "run": str(run.folder), "rows": rows}
+              "nodes": s.mesh.n_nodes, "run": str(run.folder), "rows": [own, *rows]}
     best = cheapest(result)
     return result | {"cheapest": best, "ratio": None if best is None else whole(best) / whole(own)}
 
 
+class Search:
+    """Classical settings that may reach a model's error, tried from cheap to dear until the time is over."""
+
+    def __init__(self, trial: Trial, own: dict[str, Any], budget: float) -> None:
+        self.trial, self.own, self.rows = trial, own, list[dict[str, Any]]()
+        self.end = time.perf_counter() + budget
+        self.longest = LONGEST  # in steps of the data: one that fails where the mesh is fine enough fails on finer ones, too
+
+    @property
+    def best(self) -> dict[str, Any] | None:
+        return min((r for r in self.rows if self.reached(r)), key=whole, default=None)
+
+    def reached(self, row: dict[str, Any]) -> bool:
+        return "not_run" not in row and row["error"] <= self.own["error"]
+
+    def attempt(self, setting: Setting, reason: str | None = None) -> dict[str, Any] | None:
+        """A row for the setting; None where it is not run."""
+        row: dict[str, Any] = {"solver": "classical", "kind": setting.kind, "refine": setting.refine, "substeps": setting.substeps,
+                               "skip": setting.skip}
+        if reason is None and time.perf_counter() > self.end:
+            reason = "no time left"
+        try:
+            row |= {"not_run": reason} if reason else measure(self.trial, setting.model, setting)
+        except (SolveError, InputError) as error:
+            row["not_run"] = str(error)
+        self.rows.append(row)
+        gc.collect()
+        return None if "not_run" in row else row
+
+    def settle(self, model: Model[Any]) -> None:
+        """The model and its nearest rivals once more, one after the other: on a shared machine times drift."""
+        best = self.best
+        near = [] if best is None else [r for r in self.rows if self.reached(r) and whole(r) < 1.5 * whole(best)]
+        for row in (self.own, *near):
+            setting = Setting() if row is self.own else _setting(row)
+            again = measure(self.trial, model if row is self.own else setting.model, setting)
+            row |= {part: min(row[part], again[part]) for part in PARTS}
+            row["cost_s"] = whole(row)
+
+    def needless(self, setting: Setting) -> str | None:
+        """Why a mesh need not be tried: even its longest step is more work, or its sources alone cost more, than what suffices."""
+        best, dim = self.best, self.trial.scenario.mesh.dim
+        if best is None:
+            return None
+        points = 1.0 if setting.fitted else setting.work(dim)
+        dear = setting.work(dim) / self.longest > _setting(best).work(dim) or self.own["source_s"] * points > whole(best)
+        return "dearer than what suffices" if dear else None
+
+    @cached_property
+    def wanted(self) -> list[Setting]:
+        return meshes(self.trial.scenario.mesh.dim, self.trial.sample.source is not None, self.trial.flow is not None)
+
+    def explore(self, report: Report | None = None) -> None:
+        """Every mesh with the data's step; then longer ones where that reaches the error, and shorter ones where they help."""
+        steps = self.trial.scenario.steps
+        for done, setting in enumerate(self.wanted):
+            row = self.attempt(setting, self.needless(setting))
+            if row is not None and self.reached(row):
+                for skip in (k for k in (2, 4, LONGEST) if k <= self.longest and steps % k == 0 and steps // k >= LONGEST):
+                    longer = self.attempt(replace(setting, skip=skip))
+                    if longer is None or not self.reached(longer):
+                        if longer is not None and row["error"] < 0.5 * self.own["error"]:
+                            self.longest = skip // 2
+                        break
+            elif row is not None:
+                for substeps in (2, 4):
+                    shorter = self.attempt(replace(setting, substeps=substeps))
+                    if shorter is None or self.reached(shorter) or shorter["error"] > 0.98 * row["error"]:
+                        break
+                    row = shorter
+            if report is not None:
+                report(f"{self.trial.scenario.name}: cost against accuracy", done + 1, len(self.wanted))
+
+
+def _setting(row: dict[str, Any]) -> Setting:
+    degree, mass = int(row["kind"][1]), LUMPED if "lumped" in row["kind"] else CONSISTENT
+    return Setting(degree, row["refine"], row["substeps"], row["skip"], mass, "nodes" in row["kind"])
+
+
 def whole(row: dict[str, Any]) -> float:
     """Seconds of a row with set-up and sources."""
-    return float(row["setup_s"] + row["source_s"] + row["rollout_s"])
+    return float(sum(row[part] for part in PARTS))
 
 
 def cheapest(result: dict[str, Any]) -> dict[str, Any] | None:
@@ -268,18 +359,6 @@ def cheapest(result: dict[str, Any]) -> dict[str, Any] | None:
     own, *others = result["rows"]
     reached = [r for r in others if r["solver"] == "classical" and "not_run" not in r and r["error"] <= own["error"]]
     return min(reached, key=whole, default=None)
-
-
-def _needless(rows: list[dict[str, Any]], row: dict[str, Any], goal: float, work: float) -> str | None:
-    """Why a setting need not be run: with less work it cost more than what suffices, or shorter steps change nothing."""
-    tried = [r for r in rows[1:] if "not_run" not in r]
-    best = min((r["cost_s"] for r in tried if r["error"] <= goal), default=math.inf)
-    if any(r["cost_s"] > best and r["work"] <= work and r["kind"] == row["kind"] for r in tried):
-        return "dearer than what suffices"
-    kin = sorted((r for r in tried if (r["kind"], r["refine"]) == (row["kind"], row["refine"])), key=lambda r: r["substeps"])
-    if len(kin) > 1 and abs(kin[-1]["error"] - kin[-2]["error"]) < 0.02 * kin[-1]["error"]:
-        return "shorter steps change nothing here"
-    return None
 
 
 def _now(kind: str) -> float:
@@ -301,7 +380,8 @@ def named(row: dict[str, Any]) -> str:
     what = [row["kind"] if "kind" in row else f"P1, {row['mass']}"]  # as cells of before P2 have it
     often = {0: "same mesh", 1: "mesh refined once", 2: "mesh refined twice"}
     what.append(often.get(row["refine"], f"mesh refined {row['refine']} times"))
-    return ", ".join(what + ([f"Δt/{row['substeps']}"] if row["substeps"] > 1 else []))
+    what += [f"Δt/{row['substeps']}"] if row["substeps"] > 1 else [f"{row['skip']} Δt"] if row.get("skip", 1) > 1 else []
+    return ", ".join(what)
 
 
 def verdict(result: dict[str, Any]) -> str:
