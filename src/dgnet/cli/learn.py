@@ -56,7 +56,7 @@ def demo(out: Annotated[Path, typer.Option(help="Folder for the pictures and dem
 def train(context: typer.Context, name: Annotated[str, typer.Argument(help="A scenario, or the folder of your problem.")],
           out: Annotated[Path, typer.Option(help="Folder of the run.", callback=folder_to_write)], size: Size = "small",
           truth: Truth = "converged",
-          recipe: Annotated[str, typer.Option(help="staged (ours) or paper")] = "staged",
+          recipe: Annotated[str, typer.Option(help="staged (ours), or paper: as --model dgnet-paper")] = "staged",
           data: Annotated[Path | None, typer.Option(help="Folder of data sets. Missing ones are generated there.")] = None,
           budget: Annotated[float | None, typer.Option(help="Minutes of training.", callback=positive)] = None,
           trajectories: Annotated[int | None, typer.Option(help="Use only this many training trajectories.", min=1)] = None,

@@ -232,7 +232,9 @@ def train(case: Case, truth: str, data: Path, folder: Path, *, model: str = "dgn
     """
     check_choice(model, amp)
     folder.mkdir(parents=True, exist_ok=True)
-    recipe = "paper" if model == "dgnet-paper" and recipe == "staged" else recipe
+    if model in DGNETS and config is None:  # one choice under two names: the paper's model is trained by the paper's recipe
+        recipe = "paper" if model == "dgnet-paper" and recipe == "staged" else recipe
+        model = "dgnet-paper" if recipe == "paper" else model
     wishes = wishes or Wishes(recipe, unknown_reaction)
     own = project is not None and project.file is not None
     code = None if project is None else project.code
