@@ -110,9 +110,12 @@ class MeshGraph:
         return cls(put(node), put(node[:, -3::2]), put(edge), index(to), index(frm), pairs, geometry.cells)
 
 
-def turn_share(mesh: Mesh) -> np.ndarray:
-    """Angle (2D) or solid angle (3D) that the cells fill around each node, as a share of the full one [N]."""
-    x = mesh.points[mesh.cells]
+def turn_share(mesh: Mesh, corners: np.ndarray | None = None) -> np.ndarray:
+    """Angle (2D) or solid angle (3D) that the cells fill around each node, as a share of the full one [N].
+
+    `corners` [K, d+1, d]: other coordinates for the corners of each cell.
+    """
+    x = mesh.points[mesh.cells] if corners is None else corners
     share = np.zeros(mesh.cells.shape)
     for c in range(mesh.dim + 1):
         rest = [k for k in range(mesh.dim + 1) if k != c]
@@ -222,7 +225,7 @@ class Processor(nn.Module):
         edges = graph.incoming
         gather = _Gather.apply if torch.is_grad_enabled() else _Gather.value
         # keeps the sum's size the same at nodes of any degree
-        scale = (torch.ones_like(edges.degree) if self.plain else 1 / edges.degree.sqrt())[:, None, None]
+        scale = (torch.ones_like(edges.degree) if self.plain else 1 / edges.degree.clamp(min=1).sqrt())[:, None, None]
         for receive, send, term, message, update in zip(self.receive, self.send, edge_terms, self.message, self.update):
             total = gather(receive(h), send(h), term, edges)
             outer = message.get_submodule("1")

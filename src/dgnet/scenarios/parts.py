@@ -1,0 +1,205 @@
+"""Random heat problems on random parts: what universal weights are trained and tested on.
+
+    du/dt = div(D grad u) - k u + f(x, t)     D a number, by regions or a tensor; Dirichlet, Robin, Neumann or insulated pieces
+
+Everything is drawn in units of the mesh: with h the mean edge length, Fo = dt D / h^2 is log-uniform in `FOURIER`, the Biot number
+of a Robin piece, coefficient h / D, in `BIOT`, widths of spots in `WIDTHS` spacings. Two trajectories share a problem.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from dgnet.mesh import Mesh
+from dgnet.problems.conditions import Condition, Dirichlet, Neumann, Robin
+from dgnet.problems.discretisation import Discretisation
+from dgnet.problems.pde import PDE
+from dgnet.problems.sources import step_average
+from dgnet.reference.transport import solve
+
+Tensor = torch.Tensor
+
+FOURIER = (0.003, 3.0)
+BIOT = (1e-3, 10.0)
+WIDTHS = (0.8, 5.0)
+STEPS = 24
+PANELS = 2
+CONDITIONS = ("dirichlet", "insulated", "robin", "mixed")
+
+
+@dataclass(frozen=True, eq=False)
+class Spots:
+    """Moving Gaussian spots of n trajectories with s spots each: strength(t) exp(-|x - c(t)|^2 / 2 w^2).
+
+    c(t) = c0 + v t + a (cos, sin)(omega t + phase) along two directions; the strength swings about its mean.
+    """
+
+    centre: Tensor  # [n, s, d]
+    speed: Tensor  # [n, s, d]
+    axes: Tensor  # [n, s, 2, d]
+    omega: Tensor  # [n, s]
+    width: Tensor  # [n, s]
+    strength: Tensor  # [n, s]
+    swing: Tensor  # [n, s]
+
+    def __call__(self, x: Tensor, t: Tensor) -> Tensor:
+        at, turn = t.to(x.dtype), self.omega[..., None] * t.to(x.dtype)
+        c = (self.centre[:, :, None] + self.speed[:, :, None] * at[:, None] + turn.cos()[..., None] * self.axes[:, :, None, 0]
+             + turn.sin()[..., None] * self.axes[:, :, None, 1])  # [n, s, T, d]
+        power = self.strength[..., None] * (1 + self.swing[..., None] * torch.sin(1.7 * turn + self.width[..., None]))
+        total = torch.zeros(*c.shape[0:1], len(t), len(x), dtype=x.dtype)
+        for k in range(c.shape[1]):
+            away = (x - c[:, k, :, None]).square().sum(-1)
+            total += power[:, k, :, None] * torch.exp(-0.5 * away / self.width[:, k, None, None] ** 2)
+        return total[..., None]
+
+
+@dataclass(frozen=True, eq=False)
+class Waves:
+    """A smooth random field of n trajectories: level + sum of amplitudes times cos(k . x + phase)."""
+
+    level: Tensor  # [n]
+    wave: Tensor  # [n, m, d]
+    phase: Tensor  # [n, m]
+    amplitude: Tensor  # [n, m]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        angle = torch.einsum("nmd,xd->nxm", self.wave, x) + self.phase[:, None]
+        return (self.level[:, None] + (self.amplitude[:, None] * angle.cos()).sum(-1))[..., None]
+
+
+@dataclass(frozen=True, eq=False)
+class PartProblem:
+    """A heat problem on a part: what is known, and its source and start as functions."""
+
+    kind: str
+    conditions_kind: str
+    fourier: float
+    mesh: Mesh
+    pde: PDE
+    conditions: tuple[Condition, ...]
+    dt: float
+    start: Callable[[Tensor], Tensor]
+    source: Callable[[Tensor, Tensor], Tensor] | None
+
+    def problem(self, dtype: torch.dtype = torch.float64, device: str = "cpu") -> Discretisation:
+        return Discretisation(self.mesh, self.pde, self.conditions, self.dt, dtype=dtype, device=device)
+
+    def truth(self, steps: int = STEPS, refine: int = 1, substeps: int = 6) -> Tensor:
+        """[2, steps + 1, N, 1] by the reference: quadratic elements on the refined mesh."""
+        return solve(self.mesh, self.pde, self.conditions, self.start, dt=self.dt, steps=steps, refine=refine, substeps=substeps,
+                     degree=2, source=self.source)
+
+    def samples(self, x: Tensor, steps: int = STEPS) -> Tensor:
+        """Step averages of the source at points x: [2, steps, n, 1]."""
+        start = self.dt * torch.arange(steps, dtype=torch.float64)
+        if self.source is None:
+            return torch.zeros(2, steps, len(x), 1, dtype=torch.float64)
+        return step_average(self.source, x, start, self.dt, PANELS)
+
+
+def draw(kind: str, mesh: Mesh, rng: np.random.Generator, conditions: str | None = None, fourier: float | None = None) -> PartProblem:
+    """A random problem on a part."""
+    fo = float(np.exp(rng.uniform(*np.log(FOURIER)))) if fourier is None else fourier
+    h, dim = mesh.spacing, mesh.dim
+    dt = fo * h**2
+    conditions = str(rng.choice(CONDITIONS)) if conditions is None else conditions
+    start = _start(mesh, rng)
+    mesh, rules = _conditions(mesh, conditions, dt, start, rng)
+    diffusion, decay = _coefficients(mesh, rng), 0.0
+    if rng.random() < 0.2:
+        decay = float(np.exp(rng.uniform(np.log(1e-3), np.log(0.1)))) / dt
+    return PartProblem(kind, conditions, fo, mesh, PDE(diffusion=diffusion, decay=decay), rules, dt, start,
+                       None if rng.random() < 0.1 else _spots(mesh, dt, rng))
+
+
+def with_source(part: PartProblem, source: Callable[[Tensor, Tensor], Tensor]) -> PartProblem:
+    """The same problem driven by another source, from rest."""
+    return replace(part, source=source)
+
+
+def _coefficients(mesh: Mesh, rng: np.random.Generator) -> float | np.ndarray:
+    """Half of the parts are uniform; others have two or three materials, or conduct better along one direction."""
+    choice, d = rng.random(), mesh.dim
+    if choice < 0.5:
+        return 1.0
+    centre = mesh.centroids - mesh.centroids.mean(0)
+    if choice < 0.75:
+        region = sum((centre @ rng.normal(size=d) > 0).astype(int) for _ in range(2))
+        return np.exp(rng.uniform(-1.2, 1.2, 3))[region]
+    axes = np.linalg.qr(rng.normal(size=(d, d)))[0]
+    sizes = np.exp(rng.uniform(0, np.log(6.0), d))
+    return axes @ np.diag(sizes / np.exp(np.log(sizes).mean())) @ axes.T
+
+
+def _conditions(mesh: Mesh, kind: str, dt: float, start: Waves, rng: np.random.Generator) -> tuple[Mesh, tuple[Condition, ...]]:
+    """The boundary cut into one to three pieces by planes, with a condition on each."""
+    facets, h = mesh.boundary_facets, mesh.spacing
+    middle = mesh.points[facets].mean(1)
+    cuts = 0 if kind == "insulated" else int(rng.integers(1, 3)) if kind == "mixed" else int(rng.integers(0, 2))
+    label = sum(((middle - np.median(middle, 0)) @ rng.normal(size=mesh.dim) > 0).astype(int) for _ in range(cuts)) + np.zeros(
+        len(facets), dtype=int)
+    pieces = {f"piece{k}": facets[label == k] for k in np.unique(label)}
+    rules: list[Condition] = []
+    kinds = {"dirichlet": ["dirichlet"], "insulated": [], "robin": ["robin"],
+             "mixed": list(rng.permutation(["dirichlet", "robin", "neumann", "insulated"]))}[kind]
+    for k, name in enumerate(pieces):
+        if not kinds:
+            continue
+        rule = kinds[k % len(kinds)]
+        size, ramp = float(rng.normal()), float(np.exp(rng.uniform(np.log(2), np.log(20)))) * dt
+        if rule == "dirichlet":
+            rules.append(Dirichlet(name, _Held(start, size * float(rng.random() < 0.6), ramp)))
+        elif rule == "robin":
+            rules.append(Robin(name, float(np.exp(rng.uniform(*np.log(BIOT)))) / h, float(start.level[0]) + size))
+        elif rule == "neumann":
+            rules.append(Neumann(name, 0.3 * size * h / dt))
+    return Mesh(mesh.points, mesh.cells, pieces), tuple(rules)
+
+
+@dataclass(frozen=True, eq=False)
+class _Held:
+    """A held value: that of the first trajectory's start, and a smooth rise to `size` more."""
+
+    start: Waves
+    size: float
+    ramp: float
+
+    def __call__(self, x: Tensor, t: float) -> Tensor:
+        rise = 1 - float(np.exp(-((t / self.ramp) ** 2)))
+        return self.start(x)[0, :, 0] + self.size * rise
+
+
+def _start(mesh: Mesh, rng: np.random.Generator) -> Waves:
+    """Both trajectories start alike (held values follow the start): constant, or waves of at least five spacings."""
+    m, h = 4, mesh.spacing
+    rough = rng.random() < 0.5
+    wave = rng.normal(size=(1, m, mesh.dim))
+    wave *= (2 * np.pi / (h * np.exp(rng.uniform(np.log(5), np.log(30), (1, m, 1))))) / np.linalg.norm(wave, axis=-1, keepdims=True)
+    amplitude = rng.normal(size=(1, m)) * rough * 0.5
+    phase, level = rng.uniform(0, 6.3, (1, m)), rng.normal(size=1)
+    return Waves(*(torch.as_tensor(a).expand(2, *a.shape[1:]) for a in (level, wave, phase, amplitude)))
+
+
+def _spots(mesh: Mesh, dt: float, rng: np.random.Generator, n: int = 2) -> Spots:
+    """One to four spots; a spot travels up to one width in a step, and heats by about 1 in all."""
+    s, d, h = int(rng.integers(1, 5)), mesh.dim, mesh.spacing
+    width = h * np.exp(rng.uniform(*np.log(WIDTHS), (n, s)))
+    pace = width * rng.uniform(0, 1, (n, s)) ** 2 / dt  # length per time
+    direction = rng.normal(size=(n, s, d))
+    direction /= np.linalg.norm(direction, axis=-1, keepdims=True)
+    orbit = rng.random((n, s)) < 0.6
+    radius = np.maximum(np.ptp(mesh.points, axis=0).max() * rng.uniform(0.05, 0.35, (n, s)), width)
+    first = rng.normal(size=(n, s, d))
+    first -= (first * direction).sum(-1, keepdims=True) * direction
+    first /= np.linalg.norm(first, axis=-1, keepdims=True)
+    axes = np.stack([direction, first], 2) * (radius * orbit)[..., None, None]
+    centre = mesh.points[rng.integers(mesh.n_nodes, size=(n, s))] - 0.5 * STEPS * dt * (pace * ~orbit)[..., None] * direction
+    omega = pace / radius * rng.choice([-1, 1], (n, s))
+    strength = np.exp(rng.uniform(-1, 1, (n, s))) / (dt * np.minimum(STEPS, 1 + width / (pace * dt + 1e-9)))
+    return Spots(*(torch.as_tensor(a) for a in (centre, direction * (pace * ~orbit)[..., None], axes, omega, width, strength,
+                                                rng.uniform(0, 0.8, (n, s)))))
