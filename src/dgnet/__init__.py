@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # the same names for editors and type checkers; a test compar
     from dgnet.mesh import save as save_mesh
     from dgnet.models import Classical, rollout
     from dgnet.models.dgnet import DGNet, DGNetConfig
+    from dgnet.models.universal import Universal
     from dgnet.output.rollouts import roll_out as rollout_run
     from dgnet.problems import PDE, Dirichlet, FunctionSource, Neumann, Periodic, PhaseChange, Robin, SpotTable, step_average
     from dgnet.problems import Discretisation as Problem
@@ -44,6 +45,7 @@ _HOMES = {
     "dgnet.mesh": "Mesh box shipped load_mesh=load save_mesh=save",
     "dgnet.models": "Classical rollout",
     "dgnet.models.dgnet": "DGNet DGNetConfig",
+    "dgnet.models.universal": "Universal",
     "dgnet.output.rollouts": "rollout_run=roll_out",
     "dgnet.problems": "PDE Dirichlet FunctionSource Neumann Periodic PhaseChange Robin SpotTable step_average "
                       "Problem=Discretisation",
@@ -60,7 +62,7 @@ _NAMES = {entry.split("=")[0]: (home, entry.split("=")[-1]) for home, row in _HO
 __all__ = [
     "PDE", "Classical", "Corpus", "DGNet", "DGNetConfig", "Dataset", "Dirichlet", "FunctionSource", "GreenSolver",
     "InputError", "Mesh", "Neumann", "Periodic", "PhaseChange", "Problem", "Recipe", "Robin", "Run", "SolveError",
-    "SpotTable", "Stage", "box", "evaluate", "fit", "judge", "load_mesh", "load_project", "load_run", "predict", "project",
+    "SpotTable", "Stage", "Universal", "box", "evaluate", "fit", "judge", "load_mesh", "load_project", "load_run", "predict", "project",
     "reference_solve", "rollout", "rollout_run", "save_mesh", "score", "shipped", "steady", "step_average", "train",
     "trajectory", "uncertainty",
 ]

@@ -14,6 +14,7 @@ from dgnet.mesh import box
 from dgnet.models import Classical, Model, Refined, rollout
 from dgnet.models.dgnet import BOUNDED, PAPER, DGNet, DGNetConfig, variants
 from dgnet.models.registry import build
+from dgnet.models.universal import Universal
 from dgnet.problems import PDE, Discretisation, Robin, given_velocity
 
 Tensor = torch.Tensor
@@ -32,6 +33,7 @@ MODELS: dict[str, tuple[Callable[[Discretisation], Model], float | None]] = {
     "classical lumped": (lambda p: Classical(0.0), None),
     "classical quadratic": (lambda p: Classical(degree=2), None),
     "classical refined": (lambda p: Refined(Classical()), None),
+    "universal": (lambda p: Universal(), None),
     "dgnet": (dgnet(DGNetConfig(free=True, learn_streamline=True, learn_start=True, reaction="learned")), 20.0),
     "dgnet without free numbers": (dgnet(DGNetConfig(reaction="learned")), 20.0),
     "dgnet paper": (dgnet(replace(PAPER, reaction="none")), 20.0),

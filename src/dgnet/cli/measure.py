@@ -224,3 +224,17 @@ def bench_report(results: Annotated[list[Path], typer.Argument(help="JSON files 
     write_text(out, report.markdown(results))
     say(f"wrote {out}")
     advise("bench", "--help")
+
+
+@command("dgnet bench any-mesh --parts 4", name="any-mesh", of=bench)
+def bench_any_mesh(dim: Annotated[int, typer.Option(help="2 or 3.", min=2, max=3)] = 2,
+                   parts: Annotated[int | None, typer.Option(help="Only the first of the test parts.", min=1)] = None,
+                   device: Device = "cpu", json_path: Json = None) -> None:
+    """Measure universal weights on parts that no training has seen, beside linear and quadratic elements."""
+    from dgnet.bench import any_mesh
+
+    checked_device(device)
+    with reporting() as report:
+        result = any_mesh.run(dim, parts, device, report)
+    write_json(json_path, result)
+    page(any_mesh.markdown(result))

@@ -99,18 +99,18 @@ class Elimination:
 
 
 class StepOperator:
-    """One assembled step: right-hand side, elimination and the prepared inverse of A = M + theta dt K.
+    """One assembled step: right-hand side, elimination and the prepared inverse of A = M + theta dt K (+ dt times `ahead`).
 
     `sums` [b, f, n] are the row sums of K, None where they are all zero; `pivot` is the degree of freedom whose value is c.
     """
 
     def __init__(self, M: EdgeMatrix, K: EdgeMatrix, dt: float, theta: float = 0.5,
-                 fixed: Tensor | None = None, *, sums: Tensor | None = None, pivot: int = 0, backend: str = "auto",
+                 fixed: Tensor | None = None, *, ahead: EdgeMatrix | None = None, sums: Tensor | None = None, pivot: int = 0, backend: str = "auto",
                  symmetric: bool, mass_low: float = 0.0, sharpen: bool = False,
                  rest: EdgeMatrix | Callable[[], EdgeMatrix | None] | None = None, tolerance: float | None = None,
                  solves: int = 1000, monitor: Monitor | None = None, bounds: Bounds | None = None, columns: int = 1) -> None:
         self.M, self.dt, self.theta = M, dt, theta
-        full = _aligned(M + K * (theta * dt))
+        full = _aligned(M + K * (theta * dt) if ahead is None else M + K * (theta * dt) + ahead * dt)
         self.explicit = _aligned(K * -dt)
         self.sums = None if sums is None else (sums * -dt).mT  # [b, n, f]
         self.pivot = pivot
@@ -194,6 +194,7 @@ class Operators:
     assemble: Callable[..., EdgeMatrix] | None = None
     plain: EdgeMatrix | None = None  # turns r(u) into a load, where a capacity makes it differ from the mass
     excess: Callable[[Tensor], Tensor] | None = None  # a rate of u that is taken away along with it: its load is that of the mass
+    ahead: EdgeMatrix | None = None  # taken later than the rest of K, by one step for a weight of 1; positive semidefinite
     sharpen: bool = False  # what is proven of the matrices from below is far from sharp: estimate it, and check every solve
 
     @classmethod
@@ -296,7 +297,7 @@ class GreenSolver:
                 return self._cache[2]
         K = ops.stiffness(middle)
         bounds = self._bounds if ops.time_dependent and self._age % 50 else None
-        step = StepOperator(ops.mass, K, dt, theta, p.fixed, sums=ops.sums(middle), pivot=p.pivot, backend=self.backend,
+        step = StepOperator(ops.mass, K, dt, theta, p.fixed, ahead=ops.ahead, sums=ops.sums(middle), pivot=p.pivot, backend=self.backend,
                             symmetric=ops.symmetric, mass_low=ops.mass_low, sharpen=ops.sharpen, rest=lambda: ops.rest(middle),
                             tolerance=self.tolerance, solves=1 if ops.time_dependent else self.solves, monitor=self.monitor,
                             bounds=bounds, columns=self.columns)

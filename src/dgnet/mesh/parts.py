@@ -15,7 +15,7 @@ import numpy as np
 
 from dgnet.errors import InputError
 from dgnet.mesh.mesh import Mesh
-from dgnet.mesh.shapes import _generate, _gmsh
+from dgnet.mesh.shapes import generate_mesh, gmsh_model
 
 Draw = Callable[[Any, np.random.Generator], None]
 """Puts a shape of about unit size into the model of gmsh."""
@@ -26,7 +26,7 @@ def random_part(kind: str, nodes: int, rng: np.random.Generator) -> Mesh:
     if kind not in KINDS:
         raise InputError(f"unknown kind of part '{kind}' (known: {', '.join(KINDS)})")
     dim, draw = KINDS[kind]
-    with _gmsh("part") as g:
+    with gmsh_model("part") as g:
         draw(g, rng)
         g.model.occ.synchronize()
         bodies = g.model.getEntities(dim)
@@ -43,7 +43,7 @@ def random_part(kind: str, nodes: int, rng: np.random.Generator) -> Mesh:
         g.option.setNumber("Mesh.MeshSizeExtendFromBoundary", 0)
         g.option.setNumber("Mesh.MeshSizeFromPoints", 0)
         g.option.setNumber("Mesh.Algorithm", 5 if rng.random() < 0.5 else 6)
-        return _generate(g, dim, {})
+        return generate_mesh(g, dim, {})
 
 
 # ---------------------------------------------------------------------- flat shapes

@@ -85,10 +85,10 @@ class Bump:
 def disc(radius: float = 1.0, size: float = 0.1) -> Mesh:
     """A disc about the origin, spacing `size`, boundary `rim`."""
     _positive(radius=radius, size=size)
-    with _gmsh("disc") as g:
+    with gmsh_model("disc") as g:
         rim = g.model.occ.addCircle(0, 0, 0, radius)
         _surface(g, [[rim]])
-        return _generate(g, 2, {"rim": [rim]}, size)
+        return generate_mesh(g, 2, {"rim": [rim]}, size)
 
 
 def channel(length: float = 24.0, height: float = 8.0, obstacles: Sequence[Ellipse] = (), bottom: Sequence[Bump] = (),
@@ -100,7 +100,7 @@ def channel(length: float = 24.0, height: float = 8.0, obstacles: Sequence[Ellip
     """
     _positive(length=length, height=height, size=size, near=size if near is None else near, reach=reach)
     _check_channel(length, height, obstacles, bottom, top)
-    with _gmsh("channel") as g:
+    with gmsh_model("channel") as g:
         occ = g.model.occ
         corners = [occ.addPoint(x, y, 0) for x, y in ((0, 0), (length, 0), (length, height), (0, height))]
         low, low_bumps = _wall(g, corners[0], corners[1], 0.0, length, bottom)
@@ -111,7 +111,7 @@ def channel(length: float = 24.0, height: float = 8.0, obstacles: Sequence[Ellip
         names = {"inlet": [inlet], "outlet": [outlet], "walls": low + high}
         if inner:
             names["obstacle"] = inner
-        return _generate(g, 2, names, size, near, reach, inner + low_bumps + high_bumps)
+        return generate_mesh(g, 2, names, size, near, reach, inner + low_bumps + high_bumps)
 
 
 def dfg_channel(size: float = 0.04, near: float | None = None, reach: float = 0.3) -> Mesh:
@@ -131,7 +131,7 @@ def gear_plate(size: float = 0.018) -> Mesh:
     gives the paper's 6,072 nodes (and 11,750 triangles). Boundaries `outer`, `gear`, `holes`.
     """
     _positive(size=size)
-    with _gmsh("gear plate") as g:
+    with gmsh_model("gear plate") as g:
         occ = g.model.occ
         corners = [occ.addPoint(x, y, 0) for x, y in ((0, 0), (1.4, 0), (1.4, 0.9), (0, 0.9))]
         bulges = [occ.addPoint(x, y, 0) for x, y in ((0.7, -0.09), (1.54, 0.45), (0.7, 0.99), (-0.14, 0.45))]
@@ -146,7 +146,7 @@ def gear_plate(size: float = 0.018) -> Mesh:
         g.option.setNumber("Mesh.Algorithm", 5)
         _sizes(g, outer + gear + holes, 2 * size, size, 0.15, sampling=None)
         g.option.setNumber("Mesh.MeshSizeExtendFromBoundary", 1)
-        return _generate(g, 2, {"outer": outer, "gear": gear, "holes": holes})
+        return generate_mesh(g, 2, {"outer": outer, "gear": gear, "holes": holes})
 
 
 def bracket(size: float = 1.8e-3) -> Mesh:
@@ -158,7 +158,7 @@ def bracket(size: float = 1.8e-3) -> Mesh:
     """
     _positive(size=size)
     long, wide, high, thick, fillet, radius = 0.060, 0.030, 0.040, 0.010, 0.005, 0.007
-    with _gmsh("bracket") as g:
+    with gmsh_model("bracket") as g:
         occ = g.model.occ
         profile = [(0, 0), (long, 0), (long, thick), (thick + fillet, thick), (thick, thick + fillet), (thick, high), (0, high)]
         points = [occ.addPoint(x, 0, z) for x, z in profile]
@@ -178,7 +178,7 @@ def bracket(size: float = 1.8e-3) -> Mesh:
             round_ = g.model.getType(2, tag) == "Cylinder" and abs(extent[0] - 2 * radius) < 1e-4
             names["base" if flat else "bore" if round_ else "faces"].append(tag)
         g.option.setNumber("Mesh.OptimizeNetgen", 1)
-        return _generate(g, 3, names, size)
+        return generate_mesh(g, 3, names, size)
 
 
 # ---------------------------------------------------------------------- geometry helpers
@@ -266,7 +266,7 @@ def _surface(g: Any, loops: Sequence[Sequence[int]]) -> None:
 
 
 @contextmanager
-def _gmsh(shape: str) -> Iterator[Any]:
+def gmsh_model(shape: str) -> Iterator[Any]:
     """The gmsh module with an empty model; what goes wrong inside becomes one sentence."""
     try:
         import gmsh
@@ -305,7 +305,7 @@ def _sizes(g: Any, curves: Sequence[int], size: float, near: float, reach: float
     g.option.setNumber("Mesh.MeshSizeExtendFromBoundary", 0)
 
 
-def _generate(g: Any, dim: int, names: Mapping[str, Sequence[int]], size: float | None = None, near: float | None = None,
+def generate_mesh(g: Any, dim: int, names: Mapping[str, Sequence[int]], size: float | None = None, near: float | None = None,
               reach: float = 1.0, curves: Sequence[int] = ()) -> Mesh:
     """Mesh the model and read it back: points in use, cells, and the facets on each named group of entities."""
     if size is not None and near is not None and curves:

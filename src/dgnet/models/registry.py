@@ -150,5 +150,6 @@ def parameter_count(model: Any) -> int:
 
 LABELS = {name: e.title for name, e in MODELS.items()} | {
     "classical_consistent": "classical, consistent mass", "classical_lumped": "classical, lumped mass",
-    "classical_p2": "classical, quadratic elements", "classical_refined": "classical, mesh refined once"}
+    "classical_p2": "classical, quadratic elements", "classical_refined": "classical, mesh refined once",
+    "universal": "universal weights"}
 """Names of the rows of tables and pictures."""

@@ -345,7 +345,7 @@ def solver_items(project: Project, data: Dataset, device: str, report: Report | 
         wide = replace(data.batch(numbers, device=device, dtype=torch.float64), middles=data.middles(numbers, device))
         given = wide.to(WORKING)  # in the precision of `train` and `evaluate`
         more = finer(s.mesh.n_nodes + len(s.mesh.edges), device)
-        models = {**rivals(), **{name: more[name] for name in more if name == "classical_p2"}}
+        models = {**rivals(), **{name: more[name] for name in more if name == "classical_p2"}, **without_data(base)}
         judged = judge(models, base, given, keep=True)
         rows[split] = {name.removeprefix("classical_"): judged.error(name) for name in models}
         fitted = fitted or judged.between == FITTED
@@ -359,7 +359,7 @@ def solver_items(project: Project, data: Dataset, device: str, report: Report | 
         if report is not None:
             report("classical solver", len(rows), len(splits))
     p2 = "P2" + (", start and source fitted between the nodes" if fitted else "")
-    words = {"consistent": "consistent mass", "lumped": "lumped", "p2": p2}
+    words = {"consistent": "consistent mass", "lumped": "lumped", "p2": p2, "universal": "universal weights"}
     shown = "; ".join(f"{split} " + ", ".join(f"{error:.3g} ({words[name]})" for name, error in e.items())
                       for split, e in rows.items())
     worst = max(e["consistent"] for e in rows.values())

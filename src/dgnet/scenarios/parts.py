@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from importlib.resources import as_file, files
 
 import numpy as np
 import torch
 
 from dgnet.mesh import Mesh
+from dgnet.mesh.parts import load_parts
 from dgnet.problems.conditions import Condition, Dirichlet, Neumann, Robin
 from dgnet.problems.discretisation import Discretisation
 from dgnet.problems.pde import PDE
@@ -28,6 +30,8 @@ BIOT = (1e-3, 10.0)
 WIDTHS = (0.8, 5.0)
 STEPS = 24
 PANELS = 2
+UNSEEN = ("pulsed", "ring", "line", "step", "waves")
+_TEST_SEED = {2: 11, 3: 12}
 CONDITIONS = ("dirichlet", "insulated", "robin", "mixed")
 
 
@@ -117,9 +121,43 @@ def draw(kind: str, mesh: Mesh, rng: np.random.Generator, conditions: str | None
                        None if rng.random() < 0.1 else _spots(mesh, dt, rng))
 
 
-def with_source(part: PartProblem, source: Callable[[Tensor, Tensor], Tensor]) -> PartProblem:
-    """The same problem driven by another source, from rest."""
-    return replace(part, source=source)
+def test_parts(dim: int) -> list[tuple[str, Mesh]]:
+    """(kind, mesh) of the parts that ship for tests: generators and shapes that no training has seen (`dgnet.mesh.parts.TEST`)."""
+    with as_file(files("dgnet.scenarios") / "files" / f"test-parts-{dim}d.npz") as path:
+        return load_parts(path)
+
+
+def test_problem(dim: int, number: int) -> PartProblem:
+    """The problem on a test part: always the same for the same number."""
+    return draw(*test_parts(dim)[number], np.random.default_rng([_TEST_SEED[dim], number, 0]))
+
+
+def driven(part: PartProblem, kind: str, rng: np.random.Generator) -> PartProblem:
+    """The same part from rest, driven by a source of a kind that no training has (`UNSEEN`)."""
+    mesh, h, dt, d = part.mesh, part.mesh.spacing, part.dt, part.mesh.dim
+    place = torch.as_tensor(mesh.points[rng.integers(mesh.n_nodes, size=2)])  # [2, d], one for each trajectory
+    way = torch.as_tensor(np.linalg.qr(rng.normal(size=(2, d, d)))[0][:, 0])
+    width, size = 2.5 * h, float(np.ptp(mesh.points, axis=0).max())
+    waves = torch.as_tensor(rng.normal(size=(2, 3, d))) * (2 * np.pi / (10 * h))
+
+    def value(x: Tensor, t: Tensor) -> Tensor:
+        share = (t / (STEPS * dt))[None, :, None]  # [1, T, 1]
+        away = x - place[:, None, None]  # [2, 1, n, d]
+        if kind == "pulsed":
+            return torch.exp(-0.5 * away.square().sum(-1) / width**2) * torch.sigmoid(12 * torch.sin(2 * np.pi * 4 * share))
+        if kind == "ring":
+            return torch.exp(-0.5 * ((away.norm(dim=-1) - 0.4 * size * share) / width) ** 2)
+        if kind == "line":
+            return torch.exp(-0.5 * ((torch.einsum("btnd,bd->btn", away, way) + size * (0.5 - share)) / width) ** 2)
+        field = torch.einsum("nd,bmd->bnm", x, waves).cos().sum(-1)[:, None]
+        if kind == "step":
+            return field * (share > 5 / STEPS)
+        return field * torch.cos(2 * np.pi * 3 * share)
+
+    rest = Waves(torch.zeros(2, dtype=torch.float64), *(torch.zeros(2, 1, *s, dtype=torch.float64) for s in ((d,), (), ())))
+    rules = tuple(replace(c, ambient=0.0) if isinstance(c, Robin) else replace(c, value=0.0) if isinstance(c, Dirichlet) else c
+                  for c in part.conditions if not isinstance(c, Neumann))
+    return replace(part, conditions=rules, start=rest, source=lambda x, t: value(x, t)[..., None] / (STEPS * dt))
 
 
 def _coefficients(mesh: Mesh, rng: np.random.Generator) -> float | np.ndarray:

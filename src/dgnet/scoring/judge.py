@@ -22,6 +22,7 @@ from dgnet.data import Corpus, Dataset
 from dgnet.data.fits import check_fits
 from dgnet.errors import InputError, SolveError
 from dgnet.files import strict
+from dgnet.models.universal import Universal
 from dgnet.models import Classical, Refined, few_threads, rollout
 from dgnet.models.base import Model
 from dgnet.problems import CONSISTENT, LUMPED, Discretisation
@@ -55,6 +56,12 @@ def finer(points: float, device: str = "cpu") -> dict[str, Model]:
     if points > FINER[torch.device(device).type]:
         return {}
     return {"classical_p2": Classical(CONSISTENT, degree=2), "classical_refined": Refined(Classical(CONSISTENT))}
+
+
+def without_data(base: Discretisation) -> dict[str, Model]:
+    """Learned models that need no data of the problem: universal weights, where they act on it."""
+    universal = Universal()
+    return {"universal": universal} if universal.acts(base) else {}
 
 
 def predict(model: Model, base: Discretisation, data: Corpus, steps: int | None = None) -> Tensor:

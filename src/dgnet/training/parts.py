@@ -11,18 +11,18 @@ so that easy and hard problems count alike.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
-from dgnet.models.dgnet.parts.mass import _RANGE_DOWN, mass_headroom
+from dgnet.models.dgnet.parts.mass import RANGE_DOWN, mass_headroom
 from dgnet.models.dgnet.limits import soft_limit
 from dgnet.models.dgnet.edges import cell_pairs
 from dgnet.models.gnn import MeshGraph
 from dgnet.models.universal.local import Surroundings, surroundings
 from dgnet.models.universal.network import Numbers, stretched
-from dgnet.mesh import facet_geometry
-from dgnet.problems import Discretisation, Robin
+from dgnet.models.universal.operators import convective
+from dgnet.problems import Discretisation
 
 Tensor = torch.Tensor
 
@@ -98,7 +98,7 @@ def gather(parts: Sequence[Part], device: str | torch.device = "cpu") -> Parts:
     to = torch.cat([g.to[:m] + o for g, m, o in zip(graphs, halves, nodes)] + [g.to[m:] + o for g, m, o in zip(graphs, halves, nodes)])
     frm = torch.cat([to[E:], to[:E]])
     cells = torch.cat([g.cells + o for g, o in zip(graphs, nodes)])
-    graph = MeshGraph(node.float().to(device), edge.float().to(device), to.to(device), frm.to(device),
+    graph = MeshGraph(node.float().to(device), node[:, :0].to(device), edge.float().to(device), to.to(device), frm.to(device),
                       torch.arange(2 * E).reshape(2, E).T.to(device), cells.to(device))
     all_of = Surroundings(graph, torch.cat([s.side for s in found]).float().to(device),
                           torch.cat([s.of_cell + o for s, o in zip(found, edges)]).to(device), found[0].ends.to(device),
@@ -112,11 +112,10 @@ def gather(parts: Sequence[Part], device: str | torch.device = "cpu") -> Parts:
     for k, part in enumerate(parts):
         p, m = part.problem, part.problem.mesh.n_nodes
         rest = p.decay_part
-        for f, h, a in convective(p):
-            ring = _facet_mass(p, f)
-            facets.append(f + k * n)
-            exchange.append(p.dt * h[:, None, None] * ring)
-            ambient.append(p.dt * h[:, None] * (ring @ a[..., None])[..., 0])
+        for where, matrix, given in convective(p):
+            facets.append(where + k * n)
+            exchange.append(p.dt * matrix)
+            ambient.append(p.dt * given)
         row, col = p.geometry.pattern.row.long(), p.geometry.pattern.col.long()
         still[k, row, col] = p.dt * rest.values[0, 0]
         held[k, :m] = False if p.fixed is None else p.fixed[0]
@@ -142,25 +141,13 @@ def gather(parts: Sequence[Part], device: str | torch.device = "cpu") -> Parts:
                  mass_headroom(parts[0].problem), (dt * volumes * spread / (dim + 1)).to(device))
 
 
-def convective(p: Discretisation) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Facets [F, d], coefficients [F] and ambient values [F, d] of every convective (Robin) condition, in double precision."""
-    return [(torch.as_tensor(p.mesh.facets(c.boundary).copy(), device=p.geometry.device), *p.exchange(c)) for c in p.conditions if isinstance(c, Robin)]
-
-
-def _facet_mass(p: Discretisation, facets: Tensor) -> Tensor:
-    """[F, d, d]: integrals of phi_i phi_j over each facet."""
-    d = facets.shape[1]
-    size = torch.as_tensor(facet_geometry(p.mesh.points, facets.cpu().numpy())[0], device=facets.device)
-    return size[:, None, None] * (torch.ones(d, d, dtype=torch.float64) + torch.eye(d, dtype=torch.float64)).to(size.device) / (d * (d + 1))
-
-
 def silent(batch: Parts) -> Numbers:
     """Numbers that change nothing."""
     s = batch.surroundings
     E, (K, sides) = len(batch.weight), s.side.shape[:2]
     zero = torch.zeros(K, s.units.shape[-1] + 1, sides, dtype=torch.float64, device=batch.mass.device)
     edge = zero.new_zeros(E)
-    return Numbers(edge, zero.new_zeros(2 * E), zero.new_zeros(2 * E), zero.new_zeros(K, sides), zero, zero, edge, edge.new_zeros(K), edge.new_zeros(len(batch.mass)), edge.new_zeros(len(batch.mass)))
+    return Numbers(edge, zero.new_zeros(2 * E), zero.new_zeros(K, sides), zero, zero, edge, edge.new_zeros(K), edge.new_zeros(len(batch.mass)), edge.new_zeros(len(batch.mass)))
 
 
 def loads(batch: Parts, z: Numbers) -> Tensor:
@@ -172,9 +159,6 @@ def loads(batch: Parts, z: Numbers) -> Tensor:
     total = batch.mass[:, None] * f
     gap = f[j] - f[i]  # consistent mass: lumped minus its graph Laplacian
     total = total.index_add(0, i, w * (1 + z.source[:E, None]) * gap).index_add(0, j, -w * (1 + z.source[E:, None]) * gap)
-    change = torch.gradient(batch.nodal, dim=2)[0].permute(0, 3, 1, 2).reshape(B * n, b * T)
-    gap = change[j] - change[i]
-    total = total.index_add(0, i, w * z.change[:E, None] * gap).index_add(0, j, -w * z.change[E:, None] * gap)
     curve = batch.middle.reshape(E, b * T) - 0.5 * (f[i] + f[j])
     start = batch.truth[:, :, 0].permute(0, 2, 1).reshape(B * n, b)
     now = batch.start_middle - 0.5 * (start[i] + start[j])
@@ -195,7 +179,7 @@ def loads(batch: Parts, z: Numbers) -> Tensor:
 def matrices(batch: Parts, z: Numbers, consistent: float = 1.0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Mass, dt times stiffness, what is taken ahead of it, [B, n, n] each, and dt times the exchange with the ambient [B, n]."""
     B, n = batch.count, batch.n
-    phi = (consistent + soft_limit(z.mass, _RANGE_DOWN, batch.headroom)) * batch.weight
+    phi = (consistent + soft_limit(z.mass, RANGE_DOWN, batch.headroom)) * batch.weight
     i, j = batch.first, batch.second
 
     def at(a: Tensor, c: Tensor) -> Tensor:
@@ -241,8 +225,9 @@ def rivals(batch: Parts) -> Tensor:
     """Squared errors [B, 2] of the classical solvers with consistent and lumped mass."""
     with torch.no_grad():
         z = silent(batch)
-        lumped = (batch.nodal.permute(0, 2, 3, 1) * batch.mass.view(batch.count, 1, -1, 1))
-        return torch.stack([squared_error(batch, roll(batch, z)), squared_error(batch, roll(batch, z, 0.0, lumped))], 1)
+        load = batch.nodal.permute(0, 2, 3, 1) * batch.mass.view(batch.count, 1, -1, 1)
+        lumped = roll(replace(batch, still=torch.diag_embed(batch.still.sum(-1))), z, 0.0, load)
+        return torch.stack([squared_error(batch, roll(batch, z)), squared_error(batch, lumped)], 1)
 
 
 def log_ratio(batch: Parts, z: Numbers) -> Tensor:

@@ -43,7 +43,7 @@ class Surroundings:
 
     def to(self, dtype: torch.dtype) -> Surroundings:
         g = self.graph
-        graph = MeshGraph(g.node.to(dtype), g.edge.to(dtype), g.to, g.frm, g.pairs, g.cells)
+        graph = MeshGraph(g.node.to(dtype), g.place, g.edge.to(dtype), g.to, g.frm, g.pairs, g.cells)
         return Surroundings(graph, self.side.to(dtype), self.of_cell, self.ends, self.units, self.root)
 
 
@@ -99,7 +99,7 @@ def surroundings(p: Discretisation) -> Surroundings:
     ratio = (M[b] / M[a]).log()[:, None]
     edge = torch.cat([torch.cat([both, ratio], 1), torch.cat([both, -ratio], 1)])
     order = torch.arange(2 * E, device=g.device).reshape(2, E).T
-    graph = MeshGraph(node, edge, torch.cat([i, j]), torch.cat([j, i]), order, g.cells)
+    graph = MeshGraph(node, node[:, :0], edge, torch.cat([i, j]), torch.cat([j, i]), order, g.cells)
 
     share = g.volumes[:, None] / ((d + 1) * (d + 2)) / pairs.weight[pairs.of_cell]
     side = torch.stack([length / 2, torch.tanh(coupling), 2 * share - 1], -1)

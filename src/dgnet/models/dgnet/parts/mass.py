@@ -13,7 +13,7 @@ from dgnet.problems import Discretisation
 
 Tensor = torch.Tensor
 
-_RANGE_DOWN = 1.5  # the mass factor of an edge may fall by this much below its classical value
+RANGE_DOWN = 1.5  # the mass factor of an edge may fall by this much below its classical value
 
 
 class Mass(Part):
@@ -26,7 +26,7 @@ class Mass(Part):
     def contribute(self, build: Build) -> None:
         assert build.numbers is not None
         p = build.problem
-        delta = soft_limit(build.numbers.pair[:, 0], _RANGE_DOWN, mass_headroom(p))
+        delta = soft_limit(build.numbers.pair[:, 0], RANGE_DOWN, mass_headroom(p))
         build.mass, build.mass_low = learned_mass(p, delta)
         if p.capacity is not None:
             build.reaction_mass = pair_correction(p, build.reaction_mass, delta)

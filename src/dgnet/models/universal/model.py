@@ -1,0 +1,158 @@
+"""`Universal`: the classical solver with corrections that were learned once, on thousands of random parts, for every mesh.
+
+Their network sees local shape, boundary and dimensionless numbers alone (`local`), so it needs no data of the part at hand. What
+it corrects, and what holds for any weights (`operators`, `network`):
+
+    mass M          symmetric positive definite; rows keep their sums, so constants and the total are kept
+    diffusion K     symmetric positive semidefinite, rows sum to zero
+    ahead           parts of K are taken later than the middle of the step (up to backward Euler's), which damps; steady states stay
+    convection      each coefficient times a factor between 1/2 and 2; a part at the ambient value stays there
+    source          a uniform source is exact; middles of the edges and their memory add what the nodes do not see
+
+With f = g = 0 no step gains energy in the norm of M + ahead. Superposition holds: the model is linear wherever the equation is.
+
+Where a number lies outside the range of the training parts, the corrections fade to zero around it: there, and for what was not
+trained at all (flows, periodic boundaries, fields with different coefficients, a convective coefficient that changes in time), it
+is the classical solver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from dgnet.green import GreenSolver
+from dgnet.models.base import Model
+from dgnet.models.universal.local import Surroundings, surroundings
+from dgnet.models.universal.network import Numbers, UniversalNet
+from dgnet.models.universal.operators import Gathering, operators
+from dgnet.problems import CONSISTENT, Discretisation, Robin
+from dgnet.problems.lift import Lift
+
+Tensor = torch.Tensor
+
+WEIGHTS = Path(__file__).parent / "weights"
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedUniversal:
+    """A problem made ready. `gathering` is None where the solver is the classical one."""
+
+    solver: GreenSolver
+    gathering: Gathering | None
+    lift: Lift
+    n_nodes: int
+
+
+class Universal(Model[PreparedUniversal]):
+    """The classical solver with corrections for every mesh: less error before there is any data.
+
+    - `nets`: networks by dimension; the shipped ones unless given. A dimension without one is solved classically
+
+    It has values at the middles of the edges, too (`points`): a source or a start that is a function is best evaluated at all of
+    them. Given at the nodes alone, it is fitted. `coverage` tells for which share of a mesh the corrections hold.
+
+        >>> import dgnet as dg, torch
+        >>> plate = dg.Problem(dg.box((8, 8)), dg.PDE(diffusion=1.0), [dg.Robin("boundary", 1.0, 0.0)], dt=0.01)
+        >>> states = dg.rollout(dg.Universal(), plate, torch.ones(1, 81, 1, dtype=torch.float64), steps=5)
+        >>> states.shape
+        torch.Size([1, 6, 81, 1])
+    """
+
+    def __init__(self, nets: Mapping[int, UniversalNet] | None = None) -> None:
+        self.nets = dict(nets) if nets is not None else {}
+        self.shipped = nets is None
+
+    @property
+    def name(self) -> str:
+        return "universal"
+
+    @property
+    def solves(self) -> bool:
+        return True
+
+    def net(self, dim: int) -> UniversalNet | None:
+        """The network for meshes of this dimension; None where there is none."""
+        path = WEIGHTS / f"universal-{dim}d.pt"
+        if self.shipped and dim not in self.nets and path.exists():
+            self.nets[dim] = UniversalNet.load(path)
+        return self.nets.get(dim)
+
+    def acts(self, problem: Discretisation) -> bool:
+        """Whether there are corrections for problems of this kind."""
+        return self.net(problem.mesh.dim) is not None and untrained(problem) is None
+
+    def numbers(self, problem: Discretisation) -> tuple[Surroundings, Numbers] | None:
+        """What the network makes of a problem; None for one of a kind that it was not trained for."""
+        net = self.net(problem.mesh.dim) if self.acts(problem) else None
+        if net is None:
+            return None
+        s = surroundings(problem)
+        return s, net.to(problem.geometry.device)(s.to(net.low_node.dtype), fade=True)
+
+    def coverage(self, problem: Discretisation) -> float:
+        """Share of the nodes around which everything lies in the range of the training parts: there the corrections act in full."""
+        net = self.net(problem.mesh.dim) if self.acts(problem) else None
+        if net is None:
+            return 0.0
+        return float((net.to(problem.geometry.device).fading(surroundings(problem).to(net.low_node.dtype))[0] == 1).double().mean())
+
+    def prepare(self, problem: Discretisation, batch: int = 1, steps: int = 1000, careful: bool = False) -> PreparedUniversal:
+        problem = problem.held().recast(CONSISTENT, problem.advection_form)
+        found, ops, gathering = self.numbers(problem), None, None
+        if found is not None:
+            ops, gathering = operators(problem, *found), Gathering.of(problem, *found)
+        solver = GreenSolver(problem, solves=steps, columns=batch, operators=ops)
+        solver.monitor.deferred = problem.geometry.device.type == "cuda" and not careful
+        return PreparedUniversal(solver, gathering, Lift.of(problem.mesh, problem.geometry.device), problem.mesh.n_nodes)
+
+    def step(self, state: PreparedUniversal, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
+        p, gather = state.solver.problem, state.gathering
+        if gather is None:
+            return state.solver.step(u, None if source is None else source[:, :state.n_nodes], t)
+        given = u.dtype
+        nodes, memory = u[:, :state.n_nodes].to(p.dtype), u[:, state.n_nodes:].to(p.dtype)
+        gained, memory = gather(None if source is None else state.lift(source.to(p.dtype)), memory)
+        return torch.cat([state.solver.step(nodes, gained, t), memory], 1).to(given)
+
+    def points(self, problem: Discretisation) -> np.ndarray:
+        return np.concatenate([problem.mesh.points, problem.mesh.points[problem.mesh.edges].mean(axis=1)])
+
+    def lift(self, state: PreparedUniversal, u: Tensor) -> Tensor:
+        """The values at the nodes, then the memory of the edges: how far the middles are from the means of the ends."""
+        if state.gathering is None:
+            return u[:, :state.n_nodes]
+        u = state.lift(u)
+        return torch.cat([u[:, :state.n_nodes], state.gathering.curve(u)], 1)
+
+    def read(self, state: PreparedUniversal, u: Tensor) -> Tensor:
+        return u[:, :state.n_nodes]
+
+    def capturable(self, state: PreparedUniversal) -> bool:
+        p = state.solver.problem
+        return not (p.time_dependent or p.data_changes) and state.solver.operator().prepared.capturable
+
+    def finish(self, state: PreparedUniversal) -> None:
+        state.solver.monitor.check()
+
+    def solver(self, state: PreparedUniversal) -> GreenSolver:
+        return state.solver
+
+
+def untrained(p: Discretisation) -> str | None:
+    """Why the corrections do not apply to a problem, in words; None where they do."""
+    if p.pde.velocity is not None:
+        return "something flows"
+    if p.n != p.mesh.n_nodes:
+        return "boundaries are periodic"
+    shared = all(p.pde.shared(name) for name in ("diffusion", "decay", "capacity")) and all(
+        getattr(c, "field", None) is None for c in p.conditions)
+    if p.n_fields > 1 and not shared:
+        return "its fields have coefficients or conditions of their own"
+    if any(isinstance(c, Robin) and callable(c.coefficient) for c in p.conditions):
+        return "a convective coefficient is a function"
+    return None

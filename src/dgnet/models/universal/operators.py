@@ -1,0 +1,128 @@
+"""The matrices of a step from the numbers of the universal network, and how a source reaches the nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from dgnet.green import Operators
+from dgnet.mesh import facet_geometry
+from dgnet.models.dgnet.limits import soft_limit
+from dgnet.models.dgnet.parts.mass import RANGE_DOWN, learned_mass, mass_headroom
+from dgnet.models.dgnet.parts.source import source_stencil
+from dgnet.models.universal.local import Surroundings
+from dgnet.models.universal.network import Numbers, stretched
+from dgnet.operators import EdgeMatrix
+from dgnet.problems import Discretisation, Robin
+
+Tensor = torch.Tensor
+
+
+def convective(p: Discretisation) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Of every convective (Robin) condition: facets [F, d], matrices [F, d, d] and loads [F, d], in double precision."""
+    found = []
+    for c in p.conditions:
+        if isinstance(c, Robin):
+            facets = p.mesh.facets(c.boundary)
+            h, ambient = (x.double() for x in p.exchange(c))
+            d, size = facets.shape[1], p.geometry.exact.tensor(facet_geometry(p.mesh.points, facets)[0])
+            ring = size[:, None, None] * (1 + torch.eye(d, dtype=size.dtype, device=size.device)) / (d * (d + 1))
+            matrix = h[:, None, None] * ring
+            found.append((torch.tensor(facets, device=size.device), matrix, (matrix @ ambient[..., None])[..., 0]))
+    return found
+
+
+def operators(p: Discretisation, s: Surroundings, z: Numbers) -> Operators:
+    """M, K and the boundary loads of a step. The source is lumped here: `Gathering` makes its load."""
+    g, pattern = p.geometry.exact, p.geometry.pattern
+    M, low = learned_mass(p, soft_limit(z.mass, RANGE_DOWN, mass_headroom(p)))
+    local = torch.einsum("k,kid,kde,kje->kij", g.volumes, g.gradients, stretched(s, z.stretch), g.gradients)
+    K = EdgeMatrix.from_cells(pattern, local).values + p.decay_part.values.double()
+    more = EdgeMatrix.from_cells(pattern, z.ahead[:, None, None] * local).values
+    sums, load = None, None
+    for facets, matrix, ambient in convective(p):
+        factor, ahead = z.rim[facets].mean(1).exp(), z.rim_ahead[facets].mean(1)
+        ring = factor[:, None, None] * matrix
+        slots = pattern.slots(facets[:, :, None].expand_as(ring).ravel(), facets[:, None, :].expand_as(ring).ravel())
+        K = K.index_add(-1, slots, ring.ravel().expand(*K.shape[:-1], -1))
+        more = more.index_add(-1, slots, (ahead[:, None, None] * ring).ravel())
+        sums = (ring.new_zeros(p.n) if sums is None else sums).index_add(0, facets.ravel(), ring.sum(-1).ravel())
+        load = (ring.new_zeros(p.n) if load is None else load).index_add(0, facets.ravel(), (factor[:, None] * ambient).ravel())
+    stiffness = EdgeMatrix(pattern, K).to(p.dtype)
+    exchange = None if load is None else load.to(p.dtype)[:, None].expand(-1, p.n_fields)
+    rows = None if sums is None else sums.to(p.dtype)[None, None]
+
+    def loads(t: float) -> Tensor | None:
+        flux = p.flux_load(t)
+        return exchange if flux is None else flux if exchange is None else flux + exchange
+
+    return Operators(
+        mass=M, source=EdgeMatrix.from_diagonal(pattern, p.source_mass.row_sums()), stiffness=lambda t: stiffness,
+        rest=lambda t: None, load=loads, reaction=p.pde.reaction, mass_low=low, symmetric=True, time_dependent=False,
+        still_sums=p.decay_sums, moving_sums=lambda t: rows, plain=None if p.capacity is None else p.source_mass,
+        ahead=EdgeMatrix(pattern, more[None, None]).to(p.dtype))
+
+
+@dataclass(frozen=True, eq=False)
+class Gathering:
+    """How nodes gather a source: from the nodes around, from the middles of the edges around, and from the edges' memory.
+
+    The middle of an edge counts by how far the source there is from the mean of its ends, c = f_middle - (f_i + f_j) / 2. The memory
+    holds the same for the state, as far as the source and the start made it: w+ = keep w + (1 + keep) dt c / 2, and (w + w+) / 2 acts
+    in the step. A source that is linear along the edges brings nothing to either.
+
+    One sparse matrix [N + E, N + 2E] does it: from the source at nodes and middles and the memory, to what the nodes get, divided by
+    their mass, and the new memory.
+    """
+
+    matrix: tuple[Tensor, Tensor, Tensor]  # rows, columns and values
+    table: Tensor | None  # the same as a CSR matrix, where nothing is differentiated
+    first: Tensor  # [E]
+    second: Tensor  # [E]
+    n: int
+
+    @classmethod
+    def of(cls, p: Discretisation, s: Surroundings, z: Numbers) -> Gathering:
+        g, n, E, d = p.geometry.exact, p.n, len(z.keep), p.mesh.dim
+        P = source_stencil(p, z.source)
+        i, j = (torch.as_tensor(p.mesh.edges[:, k].copy(), device=g.device) for k in (0, 1))
+        memory = torch.einsum("k,kid,kde,kie->k", g.volumes, g.gradients, s.root @ s.root.mT, g.gradients)[:, None, None] * z.memory / (
+            d + 1)
+        keep = z.keep[s.of_cell][:, None]
+        curve = (g.volumes / ((d + 1) * (d + 2)))[:, None, None] * z.middle + 0.25 * (1 + keep) * p.dt * memory  # [K, d+1, s]
+        corner, side = (x.expand_as(curve).ravel() for x in (s.graph.cells[:, :, None], s.of_cell[:, None, :]))
+        edge, gain = torch.arange(E, device=g.device), 0.5 * (1 + z.keep) * p.dt
+        mass = p.source_mass.row_sums()[0, 0].double()
+        flat, old = curve.ravel() / mass[corner], (0.5 * (1 + keep) * memory).ravel() / mass[corner]
+        row = torch.cat([P.pattern.row.long(), *[corner] * 4, *[n + edge] * 4])
+        column = torch.cat([P.pattern.col.long(), n + side, i[side], j[side], n + E + side, n + edge, i, j, n + E + edge])
+        value = torch.cat([P.values[0, 0].double() / mass[P.pattern.row.long()], flat, -0.5 * flat, -0.5 * flat, old, gain, -0.5 * gain,
+                           -0.5 * gain, z.keep])
+        size = n + 2 * E
+        key, place = torch.unique(row * size + column, return_inverse=True)
+        total = value.new_zeros(len(key)).index_add(0, place, value).to(p.dtype)
+        row, column, table = key // size, key % size, None
+        if not total.requires_grad:
+            starts = torch.cat([row.new_zeros(1), torch.bincount(row, minlength=n + E).cumsum(0)])
+            table = torch.sparse_csr_tensor(starts.int(), column.int(), total, size=(n + E, size), check_invariants=False)
+        return cls((row, column, total), table, i, j, n)
+
+    def curve(self, u: Tensor) -> Tensor:
+        """How far values at the middles are from the means of the ends: [B, N + E, F] -> [B, E, F]."""
+        return u[:, self.n:] - 0.5 * (u.index_select(1, self.first) + u.index_select(1, self.second))
+
+    def __call__(self, source: Tensor | None, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """From a source at nodes and middles [B, N + E, F] and the memory [B, E, F]: what the nodes get [B, N, F], and the memory
+        after the step."""
+        batch, edges, fields = memory.shape
+        if source is None:
+            source = memory.new_zeros(batch, self.n + edges, fields)
+        x = torch.cat([source, memory], 1).transpose(0, 1).flatten(1)
+        if self.table is None or (torch.is_grad_enabled() and x.requires_grad):
+            row, column, value = self.matrix
+            found = x.new_zeros(self.n + edges, x.shape[1]).index_add(0, row, value[:, None] * x.index_select(0, column))
+        else:
+            found = torch.mm(self.table, x)
+        found = found.view(-1, batch, fields).transpose(0, 1)
+        return found[:, :self.n], found[:, self.n:]

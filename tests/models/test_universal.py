@@ -1,0 +1,211 @@
+"""Universal corrections: what they do not depend on, what they keep for any weights, and where they fade."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from dgnet.green import GreenSolver
+from dgnet.mesh import Mesh, box
+from dgnet.models import Classical, rollout
+from dgnet.models.universal import Universal, UniversalNet
+from dgnet.models.universal.local import surroundings
+from dgnet.models.universal.model import WEIGHTS, untrained
+from dgnet.problems import PDE, Condition, Dirichlet, Discretisation, Neumann, Periodic, Robin
+from dgnet.training.parts import Part, gather, rivals, roll, silent, squared_error
+
+Tensor = torch.Tensor
+RIM: tuple[Condition, ...] = (Dirichlet("left", 0.3), Robin("right", 2.0, 1.0), Neumann("top", 0.1))
+
+
+def wild(dim: int, size: float = 0.6, seed: int = 0) -> UniversalNet:
+    """A network whose decoders are far from zero."""
+    torch.manual_seed(seed)
+    net = UniversalNet(dim, 12, 2)
+    with torch.no_grad():
+        for weight in net.parameters():
+            weight.add_(size * torch.randn_like(weight))
+    return net.requires_grad_(False)
+
+
+def plate(dim: int = 2, cells: int = 5, conditions: tuple[Condition, ...] = RIM, **coefficients: object) -> Discretisation:
+    mesh = box((cells, cells - 1) if dim == 2 else (3, 3, 2), perturb=0.2)
+    return Discretisation(mesh, PDE(**({"diffusion": 0.7} | coefficients)), conditions, 0.02)  # type: ignore[arg-type]
+
+
+def given(p: Discretisation, steps: int = 6, batch: int = 2) -> tuple[Tensor, Tensor]:
+    points, g = len(Universal().points(p)), torch.Generator().manual_seed(1)
+    return (torch.randn(batch, points, p.n_fields, dtype=torch.float64, generator=g),
+            torch.randn(batch, steps, points, p.n_fields, dtype=torch.float64, generator=g))
+
+
+def states(p: Discretisation, net: UniversalNet, u0: Tensor, f: Tensor | None, steps: int | None = None) -> Tensor:
+    with torch.no_grad():
+        return rollout(Universal({p.mesh.dim: net}), p, u0, f, steps)
+
+
+@pytest.mark.parametrize("dim", [2, 3])
+def test_with_fresh_weights_it_is_the_classical_solver(dim: int) -> None:
+    p = plate(dim, decay=0.4)
+    u0, f = given(p)
+    n = p.mesh.n_nodes
+    with torch.no_grad():
+        classical = rollout(Classical(1.0), p, u0[:, :n], f[:, :, :n])
+    assert torch.allclose(states(p, UniversalNet(dim, 8, 1), u0, f), classical, atol=1e-12)
+
+
+def moved(p: Discretisation, matrix: np.ndarray, scale: float, order: np.ndarray) -> Discretisation:
+    """The part turned or mirrored, scaled with its time, its nodes in another order (`order[k]` is the old number of node k)."""
+    back = np.argsort(order)
+    mesh = p.mesh
+    points = (scale * mesh.points @ matrix.T + 3.0)[order]
+    cells = back[mesh.cells]
+    flip = np.linalg.det(matrix) < 0
+    cells = cells[:, [1, 0, *range(2, mesh.dim + 1)]] if flip else cells
+    boundaries = {name: back[mesh.facets(name)] for name in ("left", "right", "top")}
+    diffusion = torch.as_tensor(np.asarray(p.pde.diffusion))
+    if diffusion.dim() == 2:
+        diffusion = torch.as_tensor(matrix) @ diffusion @ torch.as_tensor(matrix.T)
+    conditions = (Dirichlet("left", 0.3), Robin("right", 2.0 / scale, 1.0), Neumann("top", 0.1 / scale))
+    return Discretisation(Mesh(points, cells, boundaries), replace(p.pde, diffusion=diffusion), conditions, p.dt * scale**2)
+
+
+@pytest.mark.parametrize("dim", [2, 3])
+@pytest.mark.parametrize("mirror", [False, True])
+def test_moving_turning_mirroring_scaling_and_renumbering_change_nothing(dim: int, mirror: bool) -> None:
+    rng, scale = np.random.default_rng(0), 3.7
+    turn = np.linalg.qr(rng.normal(size=(dim, dim)))[0]
+    if (np.linalg.det(turn) < 0) != mirror:
+        turn[:, 0] *= -1
+    axes = np.eye(dim) + 0.3 * np.ones((dim, dim))
+    p, net = plate(dim, diffusion=axes), wild(dim)
+    order = rng.permutation(p.mesh.n_nodes)
+    q = moved(p, turn, scale, order)
+    n, back = p.mesh.n_nodes, np.argsort(order)
+    u0, f = given(p)
+    # middles: the edge between the same two nodes
+    key = {tuple(sorted(order[e])): k for k, e in enumerate(q.mesh.edges)}
+    middles = np.array([key[tuple(sorted(e))] for e in p.mesh.edges])
+    place = torch.as_tensor(np.concatenate([back, n + middles]))
+    v0, g = torch.empty_like(u0), torch.empty_like(f)
+    v0[:, place], g[:, :, place] = u0, f / scale**2
+    own, other = states(p, net, u0, f), states(q, net, v0, g)
+    assert float((own[:, 1:] - rollout(Classical(1.0), p, u0[:, :n], f[:, :, :n])[:, 1:]).abs().max()) > 1e-3
+    assert torch.allclose(other[:, :, torch.as_tensor(back)], own, atol=1e-5)  # networks are in single precision
+
+
+@pytest.mark.parametrize("dim", [2, 3])
+def test_any_weights_keep_energy_constants_and_total(dim: int) -> None:
+    free, net = plate(dim, conditions=()), wild(dim, 2.0)
+    u0, f = given(free)
+    n = free.mesh.n_nodes
+    model = Universal({dim: net})
+    state = model.prepare(free)
+    ops = state.solver.operators
+    assert ops.ahead is not None
+    M = torch.as_tensor((ops.mass + ops.ahead * free.dt).to_scipy().toarray())
+    assert float(torch.linalg.eigvalsh(torch.as_tensor(ops.mass.to_scipy().toarray())).min()) > 0
+    assert float(torch.linalg.eigvalsh(torch.as_tensor(ops.stiffness(0.0).to_scipy().toarray())).min()) > -1e-10
+    u = u0[:, :n, 0]
+    for _ in range(20):
+        new = state.solver.step(u[..., None])[..., 0]
+        assert float(torch.einsum("bi,ij,bj->b", new, M, new).max() - torch.einsum("bi,ij,bj->b", u, M, u).max()) < 1e-12
+        weight = free.mass.row_sums()[0, 0]
+        assert torch.allclose(new @ weight, u @ weight, atol=1e-11)
+        u = new
+    constant = torch.full((1, len(model.points(free)), 1), 5.0, dtype=torch.float64)
+    assert torch.allclose(states(free, net, constant, None, 10), torch.tensor(5.0, dtype=torch.float64), atol=1e-12)
+    uniform = torch.full((1, 10, len(model.points(free)), 1), 2.0, dtype=torch.float64)
+    assert torch.allclose(states(free, net, constant, uniform)[:, -1], torch.tensor(5.0 + 20 * free.dt, dtype=torch.float64), atol=1e-11)
+
+
+def test_superposition_and_steady_states_stay() -> None:
+    p, net = plate(conditions=(Robin("right", 2.0, 0.0),)), wild(2)
+    u0, f = given(p)
+    whole = states(p, net, u0[:1] + u0[1:], f[:1] + f[1:])
+    assert torch.allclose(states(p, net, u0[:1], f[:1]) + states(p, net, u0[1:], f[1:]), whole, atol=1e-11)
+    ambient = plate(conditions=(Robin("right", 2.0, 1.5),))
+    rest = torch.full((1, len(Universal().points(p)), 1), 1.5, dtype=torch.float64)
+    assert torch.allclose(states(ambient, net, rest, None, 10), torch.tensor(1.5, dtype=torch.float64), atol=1e-12)
+
+
+@pytest.mark.parametrize("dim", [2, 3])
+def test_batched_dense_training_steps_as_the_model_does(dim: int) -> None:
+    net, parts, expected = wild(dim, 0.5), [], []
+    for k in (0, 1):
+        p = plate(dim, cells=4 + k, decay=0.3 * k)
+        u0, f = given(p, steps=4)
+        n = p.mesh.n_nodes
+        u0[:, :n] = torch.where((p.fixed[0])[None, :, None], 0.3, u0[:, :n])  # type: ignore[index]
+        expected.append(states(p, net, u0, f)[..., 0])
+        parts.append(Part("box", 0.1, p, f[:, :, :n, 0], f[:, :, n:, 0], u0[:, n:, 0], expected[-1].clone()))
+    batch = gather(parts)
+    with torch.no_grad():
+        found = roll(batch, net(batch.surroundings))
+    for k, own in enumerate(expected):
+        assert torch.allclose(found[k, :, :, : own.shape[-1]], own, atol=1e-6)  # padding changes the order of single precision sums
+    own = rivals(batch)
+    for k, part in enumerate(parts):
+        for column, consistent in enumerate((1.0, 0.0)):
+            with torch.no_grad():
+                classical = rollout(Classical(consistent), part.problem, part.truth[:, 0, :, None], part.nodal[..., None])[..., 0]
+            assert float(own[k, column]) == pytest.approx(float((classical - part.truth).square().sum()), rel=1e-9)
+    assert torch.equal(squared_error(batch, roll(batch, silent(batch))), own[:, 0])
+
+
+def test_gradients_reach_every_correction() -> None:
+    net = wild(2, 0.3).requires_grad_(True)
+    p = plate()
+    u0, f = given(p, steps=3)
+    part = Part("box", 0.1, p, f[:, :, : p.mesh.n_nodes, 0], f[:, :, p.mesh.n_nodes:, 0], u0[:, p.mesh.n_nodes:, 0],
+                torch.randn(2, 4, p.mesh.n_nodes, dtype=torch.float64))
+    batch = gather([part])
+    squared_error(batch, roll(batch, net(batch.surroundings))).sum().backward()
+    for name, weight in net.named_parameters():
+        assert weight.grad is not None and float(weight.grad.abs().max()) > 0, name
+
+
+def test_it_fades_outside_of_the_range_of_its_training() -> None:
+    net, p = wild(2), plate()
+    u0, f = given(p)
+    n = p.mesh.n_nodes
+    s = surroundings(p)
+    ranges = {"node": s.graph.node, "edge": s.graph.edge, "side": s.side.flatten(0, 1)}
+    net.trained_on({name: torch.stack([x.amin(0), x.amax(0)]) for name, x in ranges.items()})
+    assert Universal({2: net}).coverage(p) == 1.0
+    slow = replace(p, dt=p.dt * 1e-4)  # a Fourier number far below
+    assert Universal({2: net}).coverage(slow) == 0.0
+    with torch.no_grad():
+        assert torch.allclose(states(slow, net, u0, f), rollout(Classical(1.0), slow, u0[:, :n], f[:, :, :n]), atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", ["flow", "periodic", "fields"])
+def test_what_was_not_trained_is_solved_classically(kind: str) -> None:
+    mesh = box((4, 4))
+    p = {"flow": Discretisation(mesh, PDE(diffusion=0.1, velocity=(1.0, 0.0)), (), 0.1),
+         "periodic": Discretisation(mesh, PDE(diffusion=0.1), (Periodic("left", "right"),), 0.1),
+         "fields": Discretisation(mesh, PDE(("a", "b"), diffusion={"a": 0.1, "b": 1.0}), (), 0.1)}[kind]
+    assert untrained(p) is not None and Universal().coverage(p) == 0.0
+    u0 = p.expand(p.restrict(torch.rand(1, mesh.n_nodes, p.n_fields, dtype=torch.float64)))
+    assert torch.equal(states(p, wild(2), u0, None, 4), rollout(Classical(1.0), p, u0, steps=4))
+
+
+def test_shipped_weights_are_tensors_of_a_few_hundred_kilobytes() -> None:
+    path = WEIGHTS / "universal-2d.pt"
+    assert path.stat().st_size < 800_000
+    assert UniversalNet.load(path).dim == 2
+
+
+def test_states_on_another_precision_and_recorded_steps_agree() -> None:
+    p = plate()
+    u0, f = given(p, steps=12)
+    full = states(p, wild(2), u0, f)
+    with torch.no_grad():
+        recorded = rollout(Universal({2: wild(2)}), p, u0, f, capture="always")
+    assert torch.allclose(recorded, full, atol=1e-12)
+    single = Discretisation(p.mesh, p.pde, p.conditions, p.dt, dtype=torch.float32)
+    assert torch.allclose(states(single, wild(2), u0.float(), f.float()).double(), full, atol=2e-4)
+    assert isinstance(Universal().solver(Universal().prepare(p)), GreenSolver)
