@@ -62,9 +62,9 @@ _NAMES = {entry.split("=")[0]: (home, entry.split("=")[-1]) for home, row in _HO
 __all__ = [
     "PDE", "Classical", "Corpus", "DGNet", "DGNetConfig", "Dataset", "Dirichlet", "FunctionSource", "GreenSolver",
     "InputError", "Mesh", "Neumann", "Periodic", "PhaseChange", "Problem", "Recipe", "Robin", "Run", "SolveError",
-    "SpotTable", "Stage", "Universal", "box", "evaluate", "fit", "judge", "load_mesh", "load_project", "load_run", "predict", "project",
-    "reference_solve", "rollout", "rollout_run", "save_mesh", "score", "shipped", "steady", "step_average", "train",
-    "trajectory", "uncertainty",
+    "SpotTable", "Stage", "Universal", "box", "evaluate", "fit", "judge", "load_mesh", "load_project", "load_run",
+    "predict", "project", "reference_solve", "rollout", "rollout_run", "save_mesh", "score", "shipped", "steady",
+    "step_average", "train", "trajectory", "uncertainty",
 ]
 
 

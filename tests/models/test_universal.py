@@ -100,7 +100,7 @@ def test_moving_turning_mirroring_scaling_and_renumbering_change_nothing(dim: in
 @pytest.mark.parametrize("dim", [2, 3])
 def test_any_weights_keep_energy_constants_and_total(dim: int) -> None:
     free, net = plate(dim, conditions=()), wild(dim, 2.0)
-    u0, f = given(free)
+    u0 = given(free)[0]
     n = free.mesh.n_nodes
     model = Universal({dim: net})
     state = model.prepare(free)
@@ -119,7 +119,17 @@ def test_any_weights_keep_energy_constants_and_total(dim: int) -> None:
     constant = torch.full((1, len(model.points(free)), 1), 5.0, dtype=torch.float64)
     assert torch.allclose(states(free, net, constant, None, 10), torch.tensor(5.0, dtype=torch.float64), atol=1e-12)
     uniform = torch.full((1, 10, len(model.points(free)), 1), 2.0, dtype=torch.float64)
-    assert torch.allclose(states(free, net, constant, uniform)[:, -1], torch.tensor(5.0 + 20 * free.dt, dtype=torch.float64), atol=1e-11)
+    heated = states(free, net, constant, uniform)[:, -1]
+    assert torch.allclose(heated, torch.full_like(heated, 5.0 + 20 * free.dt), atol=1e-11)
+
+
+def test_an_ambient_that_changes_in_time_is_followed() -> None:
+    rule = Robin("right", 2.0, lambda x, t: torch.full((len(x),), 1.0 + 3 * t, dtype=torch.float64))
+    p, n = plate(conditions=(rule,)), UniversalNet(2, 8, 1)
+    u0, f = given(p)
+    with torch.no_grad():
+        classical = rollout(Classical(1.0), p, u0[:, : p.mesh.n_nodes], f[:, :, : p.mesh.n_nodes])
+    assert torch.allclose(states(p, n, u0, f), classical, atol=1e-12)
 
 
 def test_superposition_and_steady_states_stay() -> None:

@@ -1,8 +1,8 @@
 """`dgnet bench any-mesh`: universal weights on parts that no training has seen, beside the classical solvers.
 
-Every row is measured on the same random heat problems (`dgnet.scenarios.parts`) against a truth with quadratic elements on the refined
-mesh. The error ratio is the error of a model over that of the better one of the two classical solvers (consistent and lumped mass) on
-the same problem; the mean is geometric. Quadratic elements stand beside them: they have four (2D) to seven (3D) times the unknowns.
+Every row is measured on the same random heat problems (`dgnet.scenarios.parts`), against a truth with quadratic elements on the
+refined mesh. The error ratio is the error of a model over that of the better classical solver (consistent or lumped mass) on the
+same problem; the mean is geometric. Quadratic elements stand beside them: they have four (2D) to seven (3D) times the unknowns.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ def summary(rows: Sequence[dict[str, Any]], name: str) -> dict[str, float]:
     """Means by Fourier number and by condition, the 95th percentile and the worst."""
     ratios = [r["ratios"][name] for r in rows]
     by = {"all": rows, f"Fo < {LOW}": [r for r in rows if r["fourier"] < LOW],
-          f"{LOW} to {HIGH}": [r for r in rows if LOW <= r["fourier"] < HIGH], f"Fo > {HIGH}": [r for r in rows if r["fourier"] >= HIGH]}
+          f"{LOW} to {HIGH}": [r for r in rows if LOW <= r["fourier"] < HIGH],
+          f"Fo > {HIGH}": [r for r in rows if r["fourier"] >= HIGH]}
     by |= {kind: [r for r in rows if r["conditions"] == kind] for kind in CONDITIONS}
     return {key: mean(some, name) for key, some in by.items()} | {"95%": float(np.quantile(ratios, 0.95)), "worst": max(ratios)}
 
@@ -131,9 +132,10 @@ def markdown(result: dict[str, Any]) -> str:
     lines += [f"| {name} | " + " | ".join(f"{sums[name][key]:.3f}" for key in head) + " |" for name in names]
     lines += ["", "Sources of kinds that no training held, from rest, mean error ratio:", "",
               "| model | " + " | ".join(result["unseen_sources"]) + " |", "|---|" + "---|" * len(result["unseen_sources"])]
-    lines += [f"| {name} | " + " | ".join(f"{mean(some, name):.3f}" for some in result["unseen_sources"].values()) + " |" for name in names]
+    others = result["unseen_sources"].values()
+    lines += [f"| {name} | " + " | ".join(f"{mean(some, name):.3f}" for some in others) + " |" for name in names]
     c = result["cost"]
-    lines += ["", f"A step takes {c['step_ratio']:.2f} times that of the consistent classical solver, preparing {c['prepare_ratio']:.1f} "
-              f"times ({c['nodes']} nodes, {result['hardware']}, medians in one run). Corrections act in full around "
-              f"{100 * float(np.mean([r['coverage'] for r in rows])):.1f}% of the nodes.", ""]
+    lines += ["", f"A step takes {c['step_ratio']:.2f} times that of the consistent classical solver, preparing "
+              f"{c['prepare_ratio']:.1f} times ({c['nodes']} nodes, {result['hardware']}, medians in one run). Corrections act in full "
+              f"around {100 * float(np.mean([r['coverage'] for r in rows])):.1f}% of the nodes.", ""]
     return "\n".join(lines)

@@ -105,7 +105,8 @@ class StepOperator:
     """
 
     def __init__(self, M: EdgeMatrix, K: EdgeMatrix, dt: float, theta: float = 0.5,
-                 fixed: Tensor | None = None, *, ahead: EdgeMatrix | None = None, sums: Tensor | None = None, pivot: int = 0, backend: str = "auto",
+                 fixed: Tensor | None = None, *, ahead: EdgeMatrix | None = None, sums: Tensor | None = None, pivot: int = 0,
+                 backend: str = "auto",
                  symmetric: bool, mass_low: float = 0.0, sharpen: bool = False,
                  rest: EdgeMatrix | Callable[[], EdgeMatrix | None] | None = None, tolerance: float | None = None,
                  solves: int = 1000, monitor: Monitor | None = None, bounds: Bounds | None = None, columns: int = 1) -> None:
@@ -297,10 +298,11 @@ class GreenSolver:
                 return self._cache[2]
         K = ops.stiffness(middle)
         bounds = self._bounds if ops.time_dependent and self._age % 50 else None
-        step = StepOperator(ops.mass, K, dt, theta, p.fixed, ahead=ops.ahead, sums=ops.sums(middle), pivot=p.pivot, backend=self.backend,
-                            symmetric=ops.symmetric, mass_low=ops.mass_low, sharpen=ops.sharpen, rest=lambda: ops.rest(middle),
-                            tolerance=self.tolerance, solves=1 if ops.time_dependent else self.solves, monitor=self.monitor,
-                            bounds=bounds, columns=self.columns)
+        step = StepOperator(ops.mass, K, dt, theta, p.fixed, ahead=ops.ahead, sums=ops.sums(middle), pivot=p.pivot,
+                            backend=self.backend, symmetric=ops.symmetric, mass_low=ops.mass_low, sharpen=ops.sharpen,
+                            rest=lambda: ops.rest(middle), tolerance=self.tolerance,
+                            solves=1 if ops.time_dependent else self.solves, monitor=self.monitor, bounds=bounds,
+                            columns=self.columns)
         if ops.time_dependent:
             wide = step.bounds if self._bounds is None else step.bounds.union(self._bounds)
             self._bounds, self._age = replace(wide, tight=True), self._age + 1

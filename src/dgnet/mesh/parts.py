@@ -55,7 +55,7 @@ def _loop(g: Any, points: np.ndarray) -> int:
     return int(occ.addCurveLoop([occ.addLine(a, b) for a, b in zip(tags, [*tags[1:], tags[0]])]))
 
 
-def _ring(centre: Sequence[float], radii: np.ndarray, turn: float = 0.0) -> np.ndarray:
+def _ring(centre: Sequence[float] | np.ndarray, radii: np.ndarray, turn: float = 0.0) -> np.ndarray:
     """Points at these radii, at equal angles about a centre."""
     angle = turn + 2 * np.pi * np.arange(len(radii)) / len(radii)
     return np.asarray(centre) + radii[:, None] * np.stack([np.cos(angle), np.sin(angle)], 1)
@@ -82,8 +82,9 @@ def _flat(g: Any, rng: np.random.Generator, outline: np.ndarray) -> None:
         a, b = outline, np.roll(outline, -1, 0)
         t = np.clip(((x[:, None] - a) * (b - a)).sum(-1) / ((b - a) ** 2).sum(-1), 0, 1)
         gap = np.linalg.norm(x[:, None] - a - t[..., None] * (b - a), axis=-1).min(1)
+        rise = np.where(b[:, 1] == a[:, 1], 1e-30, b[:, 1] - a[:, 1])
         crossing = ((a[:, 1] > x[:, None, 1]) != (b[:, 1] > x[:, None, 1])) & (
-            x[:, None, 0] < a[:, 0] + (x[:, None, 1] - a[:, 1]) / np.where(b[:, 1] == a[:, 1], 1e-30, b[:, 1] - a[:, 1]) * (b[:, 0] - a[:, 0]))
+            x[:, None, 0] < a[:, 0] + (x[:, None, 1] - a[:, 1]) / rise * (b[:, 0] - a[:, 0]))
         return np.where(crossing.sum(1) % 2 == 1, gap, -gap)
 
     loops = [_loop(g, outline), *(_loop(g, hole) for hole in _holes(rng, int(rng.integers(0, 4)), room))]

@@ -351,11 +351,6 @@ class Discretisation:
             kept[name] = total
         return total
 
-    def exchange(self, c: Robin, t: float = 0.0) -> tuple[Tensor, Tensor]:
-        """Of a convective condition: the coefficient of each facet [F] and the ambient value at its nodes [F, d]."""
-        facets = self.mesh.facets(c.boundary)
-        return self._on_facets(c.coefficient, facets, t).mean(-1), self._on_facets(c.ambient, facets, t)
-
     @cached_property
     def fixed(self) -> Tensor | None:
         """Dirichlet degrees of freedom as a mask [f, n] with f = 1 or F; None when there are none."""

@@ -25,7 +25,7 @@ from dgnet.problems.units import SPEED, TERMS, VOLUMETRIC_HEAT
 from dgnet.progress import Report
 from dgnet.projects.project import Project
 from dgnet.projects.toml import ELSEWHERE
-from dgnet.scoring.judge import FITTED, finer, judge, rivals
+from dgnet.scoring.judge import FITTED, finer, judge, rivals, without_data
 
 Tensor = torch.Tensor
 

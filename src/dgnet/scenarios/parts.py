@@ -20,7 +20,7 @@ from dgnet.mesh.parts import load_parts
 from dgnet.problems.conditions import Condition, Dirichlet, Neumann, Robin
 from dgnet.problems.discretisation import Discretisation
 from dgnet.problems.pde import PDE
-from dgnet.problems.sources import step_average
+from dgnet.problems.sources import Source, step_average
 from dgnet.reference.transport import solve
 
 Tensor = torch.Tensor
@@ -88,7 +88,7 @@ class PartProblem:
     conditions: tuple[Condition, ...]
     dt: float
     start: Callable[[Tensor], Tensor]
-    source: Callable[[Tensor, Tensor], Tensor] | None
+    source: Source | None
 
     def problem(self, dtype: torch.dtype = torch.float64, device: str = "cpu") -> Discretisation:
         return Discretisation(self.mesh, self.pde, self.conditions, self.dt, dtype=dtype, device=device)
@@ -106,11 +106,11 @@ class PartProblem:
         return step_average(self.source, x, start, self.dt, PANELS)
 
 
-def draw(kind: str, mesh: Mesh, rng: np.random.Generator, conditions: str | None = None, fourier: float | None = None) -> PartProblem:
+def draw(kind: str, mesh: Mesh, rng: np.random.Generator, conditions: str | None = None,
+         fourier: float | None = None) -> PartProblem:
     """A random problem on a part."""
     fo = float(np.exp(rng.uniform(*np.log(FOURIER)))) if fourier is None else fourier
-    h, dim = mesh.spacing, mesh.dim
-    dt = fo * h**2
+    dt = fo * mesh.spacing**2
     conditions = str(rng.choice(CONDITIONS)) if conditions is None else conditions
     start = _start(mesh, rng)
     mesh, rules = _conditions(mesh, conditions, dt, start, rng)
@@ -226,7 +226,7 @@ def _start(mesh: Mesh, rng: np.random.Generator) -> Waves:
 def _spots(mesh: Mesh, dt: float, rng: np.random.Generator, n: int = 2) -> Spots:
     """One to four spots; a spot travels up to one width in a step, and heats by about 1 in all."""
     s, d, h = int(rng.integers(1, 5)), mesh.dim, mesh.spacing
-    width = h * np.exp(rng.uniform(*np.log(WIDTHS), (n, s)))
+    width = h * np.exp(rng.uniform(np.log(WIDTHS[0]), np.log(WIDTHS[1]), (n, s)))
     pace = width * rng.uniform(0, 1, (n, s)) ** 2 / dt  # length per time
     direction = rng.normal(size=(n, s, d))
     direction /= np.linalg.norm(direction, axis=-1, keepdims=True)

@@ -22,9 +22,9 @@ from dgnet.data import Corpus, Dataset
 from dgnet.data.fits import check_fits
 from dgnet.errors import InputError, SolveError
 from dgnet.files import strict
-from dgnet.models.universal import Universal
 from dgnet.models import Classical, Refined, few_threads, rollout
 from dgnet.models.base import Model
+from dgnet.models.universal import Universal
 from dgnet.problems import CONSISTENT, LUMPED, Discretisation
 from dgnet.problems.case import Case, base_problem
 from dgnet.problems.phase import PhaseChange

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from dgnet.models.dgnet.parts.mass import RANGE_DOWN, mass_headroom
-from dgnet.models.dgnet.limits import soft_limit
 from dgnet.models.dgnet.edges import cell_pairs
+from dgnet.models.dgnet.limits import soft_limit
+from dgnet.models.dgnet.parts.mass import RANGE_DOWN, mass_headroom
 from dgnet.models.gnn import MeshGraph
 from dgnet.models.universal.local import Surroundings, surroundings
 from dgnet.models.universal.network import Numbers, stretched
@@ -79,7 +79,7 @@ class Parts:
 def gather(parts: Sequence[Part], device: str | torch.device = "cpu") -> Parts:
     """A batch of problems, padded to the largest."""
     n, B = max(part.problem.mesh.n_nodes for part in parts), len(parts)
-    b, T = parts[0].nodal.shape[:2]
+    T = parts[0].nodal.shape[1]
     found = [surroundings(part.problem) for part in parts]
     nodes = [n * k for k in range(B)]
     edges, offset = [], 0
@@ -95,7 +95,8 @@ def gather(parts: Sequence[Part], device: str | torch.device = "cpu") -> Parts:
 
     node = torch.cat([torch.nn.functional.pad(g.node, (0, 0, 0, n - len(g.node))) for g in graphs])
     edge = torch.cat([g.edge[:m] for g, m in zip(graphs, halves)] + [g.edge[m:] for g, m in zip(graphs, halves)])
-    to = torch.cat([g.to[:m] + o for g, m, o in zip(graphs, halves, nodes)] + [g.to[m:] + o for g, m, o in zip(graphs, halves, nodes)])
+    to = torch.cat([g.to[part] + o for half in (0, 1) for g, m, o in zip(graphs, halves, nodes)
+                    for part in [slice(half * m, (half + 1) * m)]])
     frm = torch.cat([to[E:], to[:E]])
     cells = torch.cat([g.cells + o for g, o in zip(graphs, nodes)])
     graph = MeshGraph(node.float().to(device), node[:, :0].to(device), edge.float().to(device), to.to(device), frm.to(device),
@@ -112,10 +113,10 @@ def gather(parts: Sequence[Part], device: str | torch.device = "cpu") -> Parts:
     for k, part in enumerate(parts):
         p, m = part.problem, part.problem.mesh.n_nodes
         rest = p.decay_part
-        for where, matrix, given in convective(p):
-            facets.append(where + k * n)
-            exchange.append(p.dt * matrix)
-            ambient.append(p.dt * given)
+        for one in convective(p):
+            facets.append(one.nodes + k * n)
+            exchange.append(p.dt * one.matrix)
+            ambient.append(p.dt * one.load(0.0))
         row, col = p.geometry.pattern.row.long(), p.geometry.pattern.col.long()
         still[k, row, col] = p.dt * rest.values[0, 0]
         held[k, :m] = False if p.fixed is None else p.fixed[0]
@@ -130,15 +131,17 @@ def gather(parts: Sequence[Part], device: str | torch.device = "cpu") -> Parts:
     dt = torch.cat([torch.full((part.problem.mesh.n_cells,), part.problem.dt, dtype=torch.float64) for part in parts])
     slopes = torch.cat([g.gradients for g in geometries])
     spread = torch.einsum("kid,kde,kie->k", slopes, all_of.root.cpu() @ all_of.root.cpu().mT, slopes)
-    scaled = [torch.cat([padded(part.nodal * part.problem.dt)[None] for part in parts]),
-              torch.cat([(part.middle * part.problem.dt).permute(2, 0, 1) for part in parts]),
-              torch.cat([part.start_middle.T for part in parts]), torch.stack([padded(part.truth) for part in parts])]
+    put = {
+        "mass": torch.cat([padded(part.problem.source_mass.row_sums()[0, 0], 1.0) for part in parts]),
+        "weight": torch.cat([cell_pairs(g).weight for g in geometries]), "first": to[:E], "second": to[E:], "cells": cells,
+        "area": dt * volumes, "bubble": volumes / ((dim + 1) * (dim + 2)), "slopes": slopes, "still": still, "load": load,
+        "facets": torch.cat(facets), "exchange": torch.cat(exchange), "ambient": torch.cat(ambient), "held": held, "values": values,
+        "nodal": torch.stack([padded(part.nodal * part.problem.dt) for part in parts]),
+        "middle": torch.cat([(part.middle * part.problem.dt).permute(2, 0, 1) for part in parts]),
+        "start_middle": torch.cat([part.start_middle.T for part in parts]),
+        "truth": torch.stack([padded(part.truth) for part in parts]), "steepness": dt * volumes * spread / (dim + 1)}
     return Parts([part.name for part in parts], torch.tensor([part.fourier for part in parts]), all_of, n,
-                 torch.cat([padded(part.problem.source_mass.row_sums()[0, 0], 1.0) for part in parts]).to(device),
-                 torch.cat([cell_pairs(g).weight for g in geometries]).to(device), to[:E].to(device), to[E:].to(device),
-                 cells.to(device), (dt * volumes).to(device), (volumes / ((dim + 1) * (dim + 2))).to(device), slopes.to(device),
-                 still.to(device), load.to(device), *(torch.cat(x).to(device) for x in (facets, exchange, ambient)), held.to(device), values.to(device), *(x.to(device) for x in scaled),
-                 mass_headroom(parts[0].problem), (dt * volumes * spread / (dim + 1)).to(device))
+                 headroom=mass_headroom(parts[0].problem), **{name: value.to(device) for name, value in put.items()})
 
 
 def silent(batch: Parts) -> Numbers:
@@ -147,7 +150,8 @@ def silent(batch: Parts) -> Numbers:
     E, (K, sides) = len(batch.weight), s.side.shape[:2]
     zero = torch.zeros(K, s.units.shape[-1] + 1, sides, dtype=torch.float64, device=batch.mass.device)
     edge = zero.new_zeros(E)
-    return Numbers(edge, zero.new_zeros(2 * E), zero.new_zeros(K, sides), zero, zero, edge, edge.new_zeros(K), edge.new_zeros(len(batch.mass)), edge.new_zeros(len(batch.mass)))
+    node = zero.new_zeros(len(batch.mass))
+    return Numbers(edge, zero.new_zeros(2 * E), zero.new_zeros(K, sides), zero, zero, edge, edge.new_zeros(K), node, node)
 
 
 def loads(batch: Parts, z: Numbers) -> Tensor:
@@ -193,7 +197,8 @@ def matrices(batch: Parts, z: Numbers, consistent: float = 1.0) -> tuple[Tensor,
     ring = factor[:, None, None] * batch.exchange
     where = torch.cat([at(c[:, :, None], c[:, None, :]).ravel() for c in (batch.cells, batch.facets)])
     K = batch.still.flatten().index_add(0, where, torch.cat([local.ravel(), ring.ravel()]))
-    A = torch.zeros_like(K).index_add(0, where, torch.cat([(z.ahead[:, None, None] * local).ravel(), (ahead[:, None, None] * ring).ravel()]))
+    later = torch.cat([(z.ahead[:, None, None] * local).ravel(), (ahead[:, None, None] * ring).ravel()])
+    A = torch.zeros_like(K).index_add(0, where, later)
     g = batch.mass.new_zeros(B * n).index_add(0, batch.facets.ravel(), (factor[:, None] * batch.ambient).ravel())
     return M.view(B, n, n), K.view(B, n, n), A.view(B, n, n), g.view(B, n)
 

@@ -75,7 +75,7 @@ def surroundings(p: Discretisation) -> Surroundings:
     E, flat = len(pairs.weight), pairs.of_cell.ravel()
 
     def per_edge(value: Tensor, reduce: str) -> Tensor:
-        return torch.zeros(E, dtype=torch.float64, device=g.device).scatter_reduce(0, flat, value.ravel(), reduce, include_self=False)
+        return torch.zeros_like(pairs.weight).scatter_reduce(0, flat, value.ravel(), reduce, include_self=False)
 
     dof = torch.as_tensor(p.geometry.dof, device=g.device)
     K, M = p.diffusion_part.diagonal[0, 0].double(), p.mass.row_sums()[0, 0].double()

@@ -120,6 +120,8 @@ class Universal(Model[PreparedUniversal]):
         return torch.cat([state.solver.step(nodes, gained, t), memory], 1).to(given)
 
     def points(self, problem: Discretisation) -> np.ndarray:
+        if not self.acts(problem):
+            return problem.mesh.points
         return np.concatenate([problem.mesh.points, problem.mesh.points[problem.mesh.edges].mean(axis=1)])
 
     def lift(self, state: PreparedUniversal, u: Tensor) -> Tensor:

@@ -74,8 +74,8 @@ class UniversalNet(nn.Module):
         edge = torch.minimum(edge[:E], edge[E:])
         side = inside(s.side, self.low_side, self.high_side)
         cell = torch.minimum(torch.minimum(side, edge[s.of_cell]).amin(1), node[graph.cells].amin(1))
-        flat = graph.cells.ravel()
-        node = torch.minimum(node, torch.ones_like(node).scatter_reduce(0, flat, cell.repeat_interleave(graph.cells.shape[1]), "amin"))
+        around = cell.repeat_interleave(graph.cells.shape[1])
+        node = torch.minimum(node, torch.ones_like(node).scatter_reduce(0, graph.cells.ravel(), around, "amin"))
         ends = graph.to[graph.pairs]
         return node, torch.minimum(edge, node[ends].amin(1)), cell
 
@@ -142,7 +142,7 @@ def apart(mlp: MLP, *pieces: tuple[Tensor, Callable[[Tensor], Tensor]]) -> Tenso
     first = mlp[0]
     assert isinstance(first, nn.Linear)
     weights = first.weight.split([x.shape[-1] for x, _ in pieces], 1)
-    total = first.bias
+    total: Tensor = first.bias
     for (x, place), weight in zip(pieces, weights):
         total = total + place(nn.functional.linear(x, weight))
     for layer in list(mlp)[1:]:
