@@ -37,7 +37,7 @@ def plate(dim: int = 2, cells: int = 5, conditions: tuple[Condition, ...] = RIM,
 
 
 def given(p: Discretisation, steps: int = 6, batch: int = 2) -> tuple[Tensor, Tensor]:
-    points, g = len(Universal().points(p)), torch.Generator().manual_seed(1)
+    points, g = p.mesh.n_nodes + len(p.mesh.edges), torch.Generator().manual_seed(1)
     return (torch.randn(batch, points, p.n_fields, dtype=torch.float64, generator=g),
             torch.randn(batch, steps, points, p.n_fields, dtype=torch.float64, generator=g))
 

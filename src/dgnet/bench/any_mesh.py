@@ -136,6 +136,6 @@ def markdown(result: dict[str, Any]) -> str:
     lines += [f"| {name} | " + " | ".join(f"{mean(some, name):.3f}" for some in others) + " |" for name in names]
     c = result["cost"]
     lines += ["", f"A step takes {c['step_ratio']:.2f} times that of the consistent classical solver, preparing "
-              f"{c['prepare_ratio']:.1f} times ({c['nodes']} nodes, {result['hardware']}, medians in one run). Corrections act in full "
-              f"around {100 * float(np.mean([r['coverage'] for r in rows])):.1f}% of the nodes.", ""]
+              f"{c['prepare_ratio']:.1f} times ({c['nodes']} nodes, {result['hardware']}, medians in one run). Corrections act in "
+              f"full around {100 * float(np.mean([r['coverage'] for r in rows])):.1f}% of the nodes.", ""]
     return "\n".join(lines)

@@ -13,8 +13,9 @@ from dgnet import __version__
 from dgnet.data import Corpus
 from dgnet.models.dgnet import Calibration, DGNet, EndToEnd, Reaction
 from dgnet.models.registry import LABELS
+from dgnet.problems.case import base_problem
 from dgnet.scenarios.scenario import Scenario
-from dgnet.scoring.judge import Judged, finer, judge_file, rivals
+from dgnet.scoring.judge import Judged, finer, judge_file, rivals, without_data
 from dgnet.scoring.metrics import error_ratio
 from dgnet.training.run import Run
 
@@ -55,7 +56,7 @@ def evaluate(run: Run, path: Path, device: str = "cpu", split: str = "test", lim
         >>> runs = [dg.trajectory(s, mesh, 0.1, split=k) for s, k in zip(states.numpy(), ("train", "train", "test"))]
         >>> run, _ = dg.train(dg.project("cooling", mesh, pde, [], 0.1, runs, "cooling.h5"), "run", minutes=0.002)
         >>> sorted(dg.evaluate(run, run.data)[0]["scores"])
-        ['classical_consistent', 'classical_lumped', 'classical_p2', 'classical_refined', 'dgnet']
+        ['classical_consistent', 'classical_lumped', 'classical_p2', 'classical_refined', 'dgnet', 'universal']
     """
     result, found = scores(run, path, device, split, limit, keep=True)
     assert found.data is not None
@@ -67,7 +68,8 @@ def scores(run: Run, path: Path, device: str = "cpu", split: str = "test", limit
     """Judge a run and the classical solvers: for JSON, and what the judge found; with `keep` states and truth stay in memory."""
     own, missing = run.settings.model, untold(run)
     mesh = run.case.mesh
-    more = {} if run.settings.truth == "same-mesh" else finer(mesh.n_nodes + len(mesh.edges), device)
+    more = {} if run.settings.truth == "same-mesh" else finer(mesh.n_nodes + len(mesh.edges), device) | without_data(
+        base_problem(run.case, device))
     models = {own: run.model, **rivals(), **more} | ({"told": told(run.dgnet)} if missing else {})
     found = judge_file(models, run.case, path, device, split=split, limit=limit, truth=run.settings.truth, keep=keep)
     clocks = ("seconds", "steps_per_second")  # they stand apart: the same run has the same scores every time
