@@ -13,6 +13,7 @@ from dgnet.data import Dataset
 from dgnet.errors import InputError
 from dgnet.mesh import box, save
 from dgnet.models import Classical, rollout
+from dgnet.models.universal import Universal
 from dgnet.problems import CONSISTENT, LUMPED, PDE, Dirichlet, Discretisation
 from dgnet.problems.case import base_problem
 from dgnet.projects import load, project, trajectory
@@ -132,7 +133,8 @@ def test_check_train_and_evaluate_judge_alike(tmp_path: Path, driven: bool) -> N
     found = items(own)
     with Dataset(own.data) as stored:
         corpus = stored.batch(stored.of("test"))
-    kinds = {"consistent": Classical(CONSISTENT), "lumped": Classical(LUMPED), "p2": Classical(CONSISTENT, degree=2)}
+    kinds = {"consistent": Classical(CONSISTENT), "lumped": Classical(LUMPED), "p2": Classical(CONSISTENT, degree=2),
+             "universal": Universal()}
     judged = {name: evaluate_rne(kind, base_problem(own.case, "cpu"), corpus) for name, kind in kinds.items()}
     errors = found["classical"].numbers["errors"]["test"]
     assert errors == pytest.approx(judged, rel=1e-6, abs=1e-12)
