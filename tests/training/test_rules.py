@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from dgnet.data import Corpus
 from dgnet.recipe import paper_recipe
 from dgnet.scenarios import get
 from dgnet.training import Progress, Recipe, Stage, fit, split
@@ -62,8 +62,8 @@ class Clock:
         self.steps.append(steps)
         return 1.0
 
-    def fit(self, recipe: Recipe, budget: float | None, tell: Callable[[Progress, int], None] | None = None) -> Progress:
-        return fit(new_model(), base(), corpus(2), corpus(1, 1), recipe, budget=budget, report=tell)
+    def fit(self, recipe: Recipe, budget: float | None, valid: Corpus | None = None) -> Progress:
+        return fit(new_model(), base(), corpus(2), valid or corpus(1, 1), recipe, budget=budget)
 
 
 def test_step_decay_follows_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,6 +100,17 @@ def test_at_least_ten_validations_within_a_budget(model: str, validation: float,
     spent = progress.seconds - progress.history[0]["seconds"] - 0.05 * progress.updates
     assert spent <= 120 / 3
     assert len(set(clock.steps[-5:])) == 1  # all but the first ones are over the same steps
+
+
+def test_a_shortened_validation_does_not_look_at_an_empty_channel(monkeypatch: pytest.MonkeyPatch) -> None:
+    valid = corpus(1, 1)
+    valid.state[:, :6] = 0.5  # the offset: nothing is there yet
+    clock = Clock(monkeypatch, update=0.05, validation=15.0)
+    clock.fit(Recipe("one", (Stage(100_000, 2),)), budget=120.0, valid=valid)
+    assert clock.steps[-1] == 6  # its last state is the first with something in it
+    clock = Clock(monkeypatch, update=0.05, validation=15.0)
+    clock.fit(Recipe("one", (Stage(100_000, 2),)), budget=120.0)
+    assert clock.steps[-1] == 1
 
 
 def test_at_least_ten_validations_without_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:

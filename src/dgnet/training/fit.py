@@ -2,7 +2,8 @@
 
 Validations are spread evenly over the updates or over the budget, whichever ends the training, so that every model is looked at
 equally often, however many updates it makes. Against a clock a validation takes at most a fiftieth of the time: where whole
-rollouts take longer, only their first steps are looked at, in all validations of the training.
+rollouts take longer, only their first steps are looked at, in all validations of the training, but as many as have states of some
+size: an empty channel says nothing.
 
 One update is `training.update`, learning rates and the clock are `training.schedule`, files to resume from
 `training.checkpoints`, several processes `training.processes`. Test trajectories are not read here.
@@ -36,6 +37,7 @@ Tensor = torch.Tensor
 _SETBACKS = 5
 _JUDGING = 1 / 50  # share of a budget that one validation may take
 _MOST = 3  # trajectories that validate
+_SIZE = 0.1  # of the states that a validation looks at, against that of all
 
 Tell = Callable[[Progress, int], None]
 """`tell(progress, iterations)`: called after every iteration, with how many there are in all."""
@@ -122,7 +124,7 @@ class _Training:
         evaluate_rne(self.model, self.base, self.valid, self.recipe.validate_steps)
         spent = agreed(time.perf_counter() - started)
         if spent > limit:
-            progress.validation_steps = max(1, int(whole * limit / spent))
+            progress.validation_steps = min(whole, max(_telling(self.valid, self.scale), int(whole * limit / spent)))
             progress.best, progress.history = math.inf, []
             self.validate()
 
@@ -202,6 +204,13 @@ class _Training:
                                  "best": progress.best, "seconds": progress.seconds})
         if self.last is not None and rank() == 0:
             store(self.last, self.model, self.optimiser, self.best, progress)
+
+
+def _telling(data: Corpus, scale: Tensor) -> int:
+    """Steps after which the states so far have a tenth of the size (root mean square around the offset) of all of them."""
+    square = ((data.state - data.state.new_tensor(data.offset or [0.0])) / scale).square().mean((0, 2, 3)).double()
+    so_far = square.cumsum(0) / torch.arange(1, len(square) + 1, device=square.device)
+    return max(1, int((so_far < _SIZE**2 * square.mean()).sum()))
 
 
 def _copied(model: torch.nn.Module) -> dict[str, Tensor]:
