@@ -48,7 +48,9 @@ def robust(cell: Experiment, options: Options) -> dict[str, Any]:
     rival = read(cell.needs[0], options.out)
     for key in ("scores", "curves"):
         own[key] = {**rival[key], **own[key]}
-    return {"about": about(scenario), "seconds": {"generate": made, "evaluate": time.perf_counter() - begin}, **own}
+    trained = read(cell.trained, options.out)
+    return {"about": about(scenario), "best_iteration": trained["best_iteration"],
+            "seconds": {"generate": made, "evaluate": time.perf_counter() - begin}, **own}
 
 
 def long(cell: Experiment, options: Options) -> dict[str, Any]:
