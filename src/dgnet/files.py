@@ -15,13 +15,16 @@ import secrets
 import socket
 import tomllib
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from dgnet.errors import InputError, NoRoom
+
+if TYPE_CHECKING:
+    import numpy as np
 
 try:
     import fcntl
@@ -270,6 +273,24 @@ def read_text(path: Path, encoding: str = "utf-8") -> str:
         raise
     except (OSError, ValueError) as error:
         raise InputError(f"cannot read {path}: {cause(error)}") from error
+
+
+def read_array(path: Path, shapes: Sequence[tuple[int, ...]]) -> np.ndarray:
+    """Finite numbers of one of these shapes from a .npy file."""
+    import numpy as np
+
+    try:
+        value = np.load(plain(path), allow_pickle=False)
+    except FileNotFoundError as error:
+        raise InputError(f"there is no file {path}") from error
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError(f"{path} is not an array of numbers (.npy)") from error
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiu" or value.shape not in shapes:
+        got = f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else "an archive"
+        raise InputError(f"{path} must hold numbers {' or '.join(str(list(s)) for s in shapes)}, got {got}")
+    if not np.isfinite(value).all():
+        raise InputError(f"{path} is not finite at index {np.argwhere(~np.isfinite(value))[0].tolist()}")
+    return value
 
 
 def read_json(path: Path, keys: Mapping[str, type | tuple[type, ...]] | None = None) -> dict[str, Any]:

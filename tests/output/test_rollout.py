@@ -242,7 +242,7 @@ def test_data_set_is_not_overwritten_and_starts_are_checked(folder: Path, tmp_pa
     with pytest.raises(InputError, match="is the data set of the run"):
         roll_out(folder, trajectory=0, out=data)
     np.save(tmp_path / "short.npy", np.zeros(3))
-    with pytest.raises(InputError, match="482 nodes"):
+    with pytest.raises(InputError, match=r"must hold numbers \[482, 1\] or \[482\], got float64 \[3\]"):
         roll_out(folder, initial=tmp_path / "short.npy")
 
 

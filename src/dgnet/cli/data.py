@@ -78,7 +78,7 @@ def show(context: typer.Context, file: Annotated[Path, typer.Argument(help="A da
     if not gif:
         refuse(context, {"frames": "--no-gif draws no animation"})
     with reporting() as report:
-        written = draw(file, out, trajectory=trajectory, snapshots=snapshots, frames=frames, gif=gif, progress=report)
+        written = draw(file, out, trajectory=trajectory, columns=snapshots, frames=frames, gif=gif, progress=report)
     for path in written:
         say_path(path)
     with Dataset(file) as data:

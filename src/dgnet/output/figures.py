@@ -20,8 +20,7 @@ from dgnet.data import Corpus
 from dgnet.files import writing
 from dgnet.mesh import Mesh
 from dgnet.models.registry import LABELS
-from dgnet.output.pictures import STYLE, axes_of, draw_field, panel_size
-from dgnet.output.show import robust_limits
+from dgnet.output.pictures import STYLE, axes_of, draw_field, panel_size, scale_of
 from dgnet.progress import Report
 from dgnet.scoring.judge import rivals
 from dgnet.scoring.metrics import Sums, rne
@@ -175,10 +174,9 @@ def trajectory(path: Path, mesh: Mesh, truth: np.ndarray, ours: np.ndarray, riva
     """Truth, prediction and both errors of one trajectory [T+1, N] at a few times."""
     rows = sorted({max(1, round(k)) for k in np.linspace(0, len(truth) - 1, columns + 1)[1:]})
     shown = truth[rows]
-    low, high = robust_limits(truth) or (float(truth.min()), float(truth.min()) + 1.0)
+    norm, colours = scale_of(truth)
     errors = np.abs(ours[rows] - shown), np.abs(rival[rows] - shown)
-    colours = "RdBu_r" if low < 0 < high and abs(low + high) < 1e-6 * (high - low) else "inferno"
-    bands = [Band([("truth", shown), (label, ours[rows])], Normalize(low, high), colours, name),
+    bands = [Band([("truth", shown), (label, ours[rows])], norm, colours, name),
              Band([(f"|error|, {label}", errors[0]), ("|error|, classical", errors[1])], error_norm(*errors), ERROR_MAP,
                   f"|error in {name}|", "max")]
     grid(path, mesh, bands, [f"t = {k * dt:.3g}" for k in rows], heading)

@@ -32,48 +32,6 @@ COLOURS = 256
 """Palette of a written picture: small files, no visible bands in the maps used here."""
 
 
-def strip(path: Path, mesh: Mesh, frames: np.ndarray, titles: Sequence[str], label: str = "",
-          limits: tuple[float, float] | None = None, cmap: str | None = None) -> None:
-    """One row of snapshots, frames [K, N], with one colour bar."""
-    frames = np.asarray(frames, dtype=float)
-    if frames.ndim != 2 or frames.shape[1] != mesh.n_nodes:
-        raise InputError(f"frames have shape {list(frames.shape)}, expected [K, {mesh.n_nodes}]")
-    norm, colours = _scale(frames, limits, cmap)
-    with plt.rc_context(STYLE):
-        width, height = panel_size(mesh)
-        figure = Figure(figsize=(len(frames) * width + 0.8, height + 0.3))
-        axes = [axes_of(figure, (1, len(frames), k + 1), mesh) for k in range(len(frames))]
-        for axis, frame, title in zip(axes, frames, titles):
-            draw_field(axis, mesh, frame, norm, colours)
-            axis.set_title(title)
-        figure.subplots_adjust(left=0.01, right=1 - 0.75 / figure.get_figwidth(), bottom=0.02, top=0.88, wspace=0.05)
-        _bar(figure, norm, colours, label)
-        save_figure(figure, path)
-
-
-def animation(path: Path, mesh: Mesh, frames: np.ndarray, titles: Sequence[str], label: str = "",
-              limits: tuple[float, float] | None = None, cmap: str | None = None, milliseconds: int = 80,
-              progress: Callable[[int], None] | None = None) -> None:
-    """A GIF of frames [K, N] on one colour scale."""
-    frames = np.asarray(frames, dtype=float)
-    norm, colours = _scale(frames, limits, cmap)
-    images = []
-    with plt.rc_context(STYLE):
-        width, height = panel_size(mesh)
-        for k, (frame, title) in enumerate(zip(frames, titles)):
-            figure = Figure(figsize=(1.6 * width + 0.9, 1.6 * height + 0.35))
-            axis = axes_of(figure, (1, 1, 1), mesh)
-            draw_field(axis, mesh, frame, norm, colours)
-            axis.set_title(title)
-            figure.subplots_adjust(left=0.02, right=1 - 0.8 / figure.get_figwidth(), bottom=0.03, top=0.9)
-            _bar(figure, norm, colours, label)
-            images.append(_quantised(figure, 100))
-            if progress is not None:
-                progress(k + 1)
-    with writing(path) as part:
-        images[0].save(part, format="GIF", save_all=True, append_images=images[1:], duration=milliseconds, loop=0, optimize=True)
-
-
 class Film:
     """A figure with one panel per field [N, F] whose colours change from frame to frame; written as GIF or MP4."""
 
@@ -150,11 +108,18 @@ def needs_ffmpeg() -> None:
         raise InputError("an MP4 needs the program ffmpeg, which is not on the PATH; install it or write a GIF")
 
 
+def robust_limits(values: np.ndarray) -> tuple[float, float]:
+    """Of a colour scale for any values: a few extreme nodes left out, symmetric where values have both signs."""
+    low, high = (float(v) for v in np.quantile(values, [0.0005, 0.9995]))
+    if low < 0 < high and -low > 0.25 * high and high > -0.25 * low:
+        low, high = -max(-low, high), max(-low, high)
+    return (low, high) if high > low else (low, low + 1.0)
+
+
 def scale_of(frames: np.ndarray) -> tuple[Normalize, str]:
-    """One colour scale for frames [K, N]: symmetric and two-coloured where values have both signs, a few extreme nodes left out."""
-    low, high = (float(v) for v in np.quantile(frames, [0.0005, 0.9995]))
-    norm, colours = _scale(np.array([low, high]), None, None)
-    return norm, colours.name
+    """One colour scale for frames [K, N]: two-coloured where it is symmetric, else a heat map."""
+    low, high = robust_limits(frames)
+    return Normalize(low, high), "RdBu_r" if low == -high else "inferno"
 
 
 def mesh_picture(path: Path, mesh: Mesh) -> None:
@@ -240,26 +205,6 @@ def _lit(mesh: Mesh, rgba: np.ndarray, copies: int = 1) -> np.ndarray:
     light = LightSource(azdeg=300, altdeg=50).direction
     bright = np.repeat(0.72 + 0.28 * np.clip(normal @ light, -0.3, 1), copies)[:, None]
     return np.column_stack([np.clip(rgba[:, :3] * bright, 0, 1), np.ones(len(rgba))])
-
-
-def _scale(frames: np.ndarray, limits: tuple[float, float] | None,
-           cmap: str | None) -> tuple[Normalize, matplotlib.colors.Colormap]:
-    """One scale for all frames: symmetric and two-coloured where values have both signs, else a heat map."""
-    low, high = limits or (float(frames.min()), float(frames.max()))
-    both = low < 0 < high and -low > 0.25 * high and high > -0.25 * low
-    if limits is None and both:
-        high = max(-low, high)
-        low = -high
-    if high <= low:
-        high = low + 1.0
-    return Normalize(low, high), matplotlib.colormaps[cmap or ("RdBu_r" if both else "inferno")]
-
-
-def _bar(figure: Figure, norm: Normalize, colours: matplotlib.colors.Colormap, label: str) -> None:
-    width = figure.get_figwidth()
-    axis = figure.add_axes((1 - 0.68 / width, 0.12, 0.09 / width, 0.7))
-    figure.colorbar(matplotlib.cm.ScalarMappable(norm, colours), cax=axis, label=label)
-    axis.tick_params(labelsize=7)
 
 
 def _quantised(figure: Figure, dpi: int, colours: int = COLOURS) -> Image.Image:

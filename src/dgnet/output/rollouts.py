@@ -25,7 +25,7 @@ from dgnet.data import Dataset, Header
 from dgnet.data.fits import check_fits
 from dgnet.errors import InputError, NoRoom, SolveError
 from dgnet.evaluation.trust import Guard, TrainingRange, sentence, training_range
-from dgnet.files import plain
+from dgnet.files import read_array
 from dgnet.models import Model, few_threads, rollout
 from dgnet.models.base import Continued
 from dgnet.output import series
@@ -470,18 +470,7 @@ def _start(case: Case, stored: Dataset | None, trajectory: int | None, initial: 
     """The first state [1, N, F] in single precision."""
     shape = (case.mesh.n_nodes, len(case.pde.fields))
     if initial is not None:
-        try:
-            value = np.load(plain(initial), allow_pickle=False)
-        except FileNotFoundError as error:
-            raise InputError(f"there is no file {initial}") from error
-        except (OSError, ValueError, EOFError) as error:
-            raise InputError(f"{initial} is not an array of numbers (.npy)") from error
-        if isinstance(value, np.ndarray) and value.shape == shape[:1] and shape[1] == 1:
-            value = value[:, None]
-        if not isinstance(value, np.ndarray) or value.shape != shape or value.dtype.kind not in "fiu":
-            raise InputError(f"{initial} must hold numbers [{shape[0]} nodes, {shape[1]} fields]")
-        if not np.isfinite(value).all():
-            raise InputError(f"{initial} is not a finite number at node {int(np.argwhere(~np.isfinite(value))[0][0])}")
+        value = read_array(initial, (shape, shape[:1]) if shape[1] == 1 else (shape,)).reshape(shape)
     elif stored is not None and trajectory is not None:
         value = stored.read(trajectory, 0, 1, only=()).state[0]
     else:

@@ -22,8 +22,6 @@ from dgnet.output.pictures import STYLE
 from dgnet.progress import Report
 from dgnet.scenarios.spots import Spots
 
-"""Told what is being done, how much of it is done, and how much there is."""
-
 LASER = "#7df9ff"
 HEAT_MAP = "inferno"
 

@@ -12,8 +12,8 @@ import numpy as np
 from dgnet.data import Dataset
 from dgnet.errors import InputError
 from dgnet.files import read_json
-from dgnet.output.pictures import mesh_picture, strip
-from dgnet.output.show import robust_limits
+from dgnet.output.pictures import mesh_picture
+from dgnet.output.series import snapshots
 from dgnet.progress import Report
 from dgnet.scenarios import SIZES, Scenario, get
 from dgnet.scenarios.generate import file_stem, generate
@@ -111,14 +111,12 @@ def _snapshots(folder: Path, name: str, data: Path | None, report: Report | None
 
 def _strips(folder: Path, name: str, path: Path) -> list[str]:
     with Dataset(path) as data:
-        states, time = data.read(0, only=()).state, data.dt * np.arange(data.steps + 1)
-        mesh, fields = data.mesh, data.fields
-    rows = np.linspace(0, len(time) - 1, SNAPSHOTS + 1).round().astype(int)[1:]
+        states, dt, mesh, fields = data.read(0, only=()).state, data.dt, data.mesh, data.fields
+    rows = np.linspace(0, len(states) - 1, SNAPSHOTS + 1).round().astype(int)[1:]
     written = []
     for f, field in enumerate(fields):
         written.append(f"{name}-truth.png" if len(fields) == 1 else f"{name}-truth-{field}.png")
-        strip(folder / written[-1], mesh, states[rows, :, f], [f"t = {time[k]:.3g}" for k in rows], field,
-              robust_limits(states[rows, :, f]))
+        snapshots(folder / written[-1], mesh, [field], dt, [(int(k), states[k, :, f:f + 1]) for k in rows], "")
     return written
 
 

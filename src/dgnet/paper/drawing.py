@@ -16,8 +16,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator
 
 from dgnet.bench.tradeoff import whole
 from dgnet.output.figures import ERROR_MAP, Band, error_norm, grid, save
-from dgnet.output.pictures import STYLE
-from dgnet.output.show import robust_limits
+from dgnet.output.pictures import STYLE, robust_limits
 from dgnet.paper import archive
 from dgnet.paper.experiment import FAMILIES, METHODS, is_variant
 from dgnet.paper.origin import learned
@@ -124,8 +123,8 @@ def fields(path: Path, shelf: Shelf, s: Setting, scenario: str) -> bool:
     frames, last = truth["frames"], len(truth["frames"]) - 1
     middle = max(0, last // 2)
     true = truth["truth"][..., 0]
-    low, high = robust_limits(true) or (float(true.min()), float(true.min()) + 1.0)
-    colours = "RdBu_r" if low < 0 < high and abs(low + high) < 1e-6 * (high - low) else "inferno"
+    low, high = robust_limits(true)
+    colours = "RdBu_r" if low == -high else "inferno"
 
     def line(k: int) -> np.ndarray:
         rows = [true[k], *(np.nan_to_num(v[k, :, 0], nan=high, posinf=high, neginf=low) for v in shown.values())]

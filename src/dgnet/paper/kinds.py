@@ -20,7 +20,7 @@ from dgnet.models import few_threads, rollout
 from dgnet.models.base import Continued
 from dgnet.output import operators
 from dgnet.output.figures import Band, error_norm, grid
-from dgnet.output.show import robust_limits
+from dgnet.output.pictures import robust_limits
 from dgnet.paper.engine import about, data_set, results
 from dgnet.paper.experiment import Experiment
 from dgnet.paper.planning import Options, has_data
@@ -151,7 +151,7 @@ def draw_action(path: Any, scenario: Scenario, acted: dict[str, np.ndarray]) -> 
     off = {key: float(np.linalg.norm(acted[key] - acted["reference"])) / size for key in ("physics", "learned")}
     reference, field = acted["reference"][:, 0], acted["field"][:, 0]
     top = max(float(np.quantile(np.abs(reference), 0.995)), 1e-300)
-    low, high = robust_limits(field) or (float(field.min()), float(field.min()) + 1.0)
+    low, high = robust_limits(field)
     errors = [np.abs(acted[key][:, 0] - reference) for key in ("physics", "learned")]
     values = np.stack([reference, acted["physics"][:, 0], acted["learned"][:, 0]])
     wrong = np.stack([np.zeros_like(reference), *errors])

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from dgnet.errors import InputError
-from dgnet.files import did_you_mean, plain
+from dgnet.files import did_you_mean, read_array
 from dgnet.mesh import ALL, Mesh
 from dgnet.problems.conditions import Condition, Dirichlet, Neumann, Periodic, Robin, Value
 from dgnet.problems.pde import PDE
@@ -74,7 +73,7 @@ def _values(term: Term, name: str, where: str, file: ProblemFile, mesh: Mesh, ph
     if isinstance(term, Function | ArrayFile):
         if isinstance(term, ArrayFile):
             known = physics.stored(where)
-            found = physics.keep(where, _array(file.folder / term.path, shapes)) if known is None else known
+            found = physics.keep(where, read_array(file.folder / term.path, shapes).astype(np.float64)) if known is None else known
         else:
             x = torch.tensor(mesh.centroids if cells else mesh.points)
             found = physics.of_space(term.name, where, x, shapes).numpy()
@@ -129,21 +128,6 @@ def _by_region(term: Mapping[str, Any], name: str, where: str, mesh: Mesh) -> np
     share = np.repeat((mesh.volumes / (mesh.dim + 1))[:, None], mesh.dim + 1, axis=1)
     total = np.bincount(mesh.cells.ravel(), (share * value[:, None]).ravel(), minlength=mesh.n_nodes)
     return total / np.bincount(mesh.cells.ravel(), share.ravel(), minlength=mesh.n_nodes)
-
-
-def _array(path: Path, shapes: tuple[tuple[int, ...], ...]) -> np.ndarray:
-    try:
-        value = np.load(plain(path), allow_pickle=False)
-    except FileNotFoundError as error:
-        raise InputError(f"there is no file {path}") from error
-    except (OSError, ValueError, EOFError) as error:
-        raise InputError(f"{path} is not an array of numbers (.npy)") from error
-    if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiu" or value.shape not in shapes:
-        got = f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else "an archive"
-        raise InputError(f"{path} must hold numbers {' or '.join(str(list(s)) for s in shapes)}, got {got}")
-    if not np.isfinite(value).all():
-        raise InputError(f"{path} is not finite at index {np.argwhere(~np.isfinite(value))[0].tolist()}")
-    return value.astype(np.float64)
 
 
 def conditions_of(file: ProblemFile, mesh: Mesh, physics: Physics) -> tuple[Condition, ...]:

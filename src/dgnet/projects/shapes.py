@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -179,21 +180,6 @@ def _polygon(m: Measures) -> Callable[[], Mesh]:
     return lambda: plate(corners, holes, spacing)
 
 
-def _gear_plate(m: Measures) -> Callable[[], Mesh]:
-    size = m.length("spacing")
-    return lambda: gear_plate(size)
-
-
-def _bracket(m: Measures) -> Callable[[], Mesh]:
-    size = m.length("spacing")
-    return lambda: bracket(size)
-
-
-def _dfg(m: Measures) -> Callable[[], Mesh]:
-    size = m.length("spacing")
-    return lambda: dfg_channel(size)
-
-
 def _channel(m: Measures) -> Callable[[], Mesh]:
     (length, height), size, holes = m.vector("size", (2,), positive=True), m.length("spacing"), m.circles("obstacles")
     return lambda: channel(length, height, [circle(c, r) for c, r in holes], size=size)
@@ -201,7 +187,8 @@ def _channel(m: Measures) -> Callable[[], Mesh]:
 
 SHAPES: dict[str, Callable[[Measures], Callable[[], Mesh]]] = {
     "rectangle": lambda m: _grid(m, 2), "box": lambda m: _grid(m, 3), "disc": _disc, "l-shape": _l_shape, "polygon": _polygon,
-    "channel": _channel, "gear-plate": _gear_plate, "bracket": _bracket, "dfg-channel": _dfg,
+    "channel": _channel, "gear-plate": lambda m: partial(gear_plate, m.length("spacing")),
+    "bracket": lambda m: partial(bracket, m.length("spacing")), "dfg-channel": lambda m: partial(dfg_channel, m.length("spacing")),
 }
 """The first five need nothing; the others are made by gmsh (`pip install 'dgnet[mesh]'`)."""
 

@@ -7,6 +7,8 @@ trajectories, or of all of its trajectories.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,12 +26,9 @@ from dgnet.scoring.metrics import Sums
 
 def score_files(predictions: Path, truth: Path, split: str | None = None, trajectory: int | None = None) -> dict[str, Any]:
     """All metrics for JSON. `split` narrows the trajectories down; `trajectory` says which number of the truth a single one is."""
-    with Dataset(truth) as true:
-        pairs, predicted = _matched(predictions, true, split, trajectory)
-        try:
-            parts = [_sums(predicted, row, true, number) for row, number in pairs]
-        finally:
-            predicted.close()
+    with Dataset(truth) as true, _opened(predictions, len(true.fields)) as predicted:
+        pairs = _matched(predicted, true, split, trajectory)
+        parts = [_sums(predicted, row, true, number) for row, number in pairs]
         sums = Sums.join(parts)
         found = strict(asdict(sums.score(true.fields, true.dt)))
         each = {f"{true.splits[number]} {number}": value for (_, number), value in zip(pairs, found["trajectories"])}
@@ -41,60 +40,52 @@ def score_files(predictions: Path, truth: Path, split: str | None = None, trajec
 class _Plain:
     """A plain file: `state` read as [B, T+1, N, F]."""
 
-    def __init__(self, path: Path, width: int) -> None:
-        self.path, self.file = path, _open(path)
-        if not isinstance(self.file.get("state"), h5py.Dataset):
-            self.file.close()
+    def __init__(self, path: Path, file: h5py.File, width: int) -> None:
+        if not isinstance(file.get("state"), h5py.Dataset):
             raise InputError(f"{path} is neither a dgnet data set nor has it a dataset 'state'")
-        self.data = self.file["state"]
+        self.path, self.data = path, file["state"]
         shape = tuple(self.data.shape)
         if width == 1 and (len(shape) == 2 or (len(shape) == 3 and shape[-1] != 1)):
             shape = (*shape, 1)  # the axis of a single field was left out
         self.single = len(shape) == 3
         self.shape = (1, *shape) if self.single else shape
         if len(self.shape) != 4:
-            self.file.close()
             raise InputError(f"{path}: state has shape {list(self.data.shape)}, expected [time, node, field] or "
                              "[trajectory, time, node, field]")
 
-    def read(self, row: int) -> np.ndarray:
+    def raw_states(self, row: int) -> np.ndarray:
         return np.asarray(self.data[()] if self.single else self.data[row], dtype=np.float64).reshape(self.shape[1:])
 
-    def close(self) -> None:
-        self.file.close()
+
+@contextmanager
+def _opened(path: Path, width: int) -> Iterator[Dataset | _Plain]:
+    """Predictions in our own format or in a plain file."""
+    with _open(path) as file:
+        if file.attrs.get("format") != FORMAT:
+            yield _Plain(path, file, width)
+            return
+    with Dataset(path) as found:
+        yield found
 
 
-def _matched(path: Path, true: Dataset, split: str | None, trajectory: int | None) -> tuple[list[tuple[int, int]], Any]:
-    """(row of the predictions, number in the truth) pairs and the opened predictions; complains about whatever does not fit."""
-    file = _open(path)
-    ours = file.attrs.get("format") == FORMAT
-    file.close()
-    if ours:
-        found = Dataset(path)
-        try:
-            return _same_format(found, true, split, trajectory), found
-        except BaseException:
-            found.close()
-            raise
-    plain_file = _Plain(path, len(true.fields))
-    try:
-        count, times, nodes, width = plain_file.shape
-        wanted = (true.steps + 1, true.mesh.n_nodes, len(true.fields))
-        for what, got, want in zip(("stored times", "nodes", "fields"), (times, nodes, width), wanted):
-            if got != want:
-                raise InputError(f"{path} predicts {got} {what}, the truth {true.path.name} has {want}")
-        numbers = list(range(len(true))) if split is None else true.of(split)
-        if split is None and count != len(true):
-            numbers = true.of("test")
-        if trajectory is not None:
-            numbers = [_existing(true, trajectory)]
-        if count != len(numbers):
-            raise InputError(f"{path} predicts {count} trajectories, the truth {true.path.name} has {len(true.of('test'))} for "
-                             f"test and {len(true)} in all; choose with --split or --trajectory, or store as many")
-        return [(row, number) for row, number in enumerate(numbers)], plain_file
-    except BaseException:
-        plain_file.close()
-        raise
+def _matched(found: Dataset | _Plain, true: Dataset, split: str | None, trajectory: int | None) -> list[tuple[int, int]]:
+    """(row of the predictions, number in the truth) pairs; complains about whatever does not fit."""
+    if isinstance(found, Dataset):
+        return _same_format(found, true, split, trajectory)
+    path, (count, times, nodes, width) = found.path, found.shape
+    wanted = (true.steps + 1, true.mesh.n_nodes, len(true.fields))
+    for what, got, want in zip(("stored times", "nodes", "fields"), (times, nodes, width), wanted):
+        if got != want:
+            raise InputError(f"{path} predicts {got} {what}, the truth {true.path.name} has {want}")
+    numbers = list(range(len(true))) if split is None else true.of(split)
+    if split is None and count != len(true):
+        numbers = true.of("test")
+    if trajectory is not None:
+        numbers = [_existing(true, trajectory)]
+    if count != len(numbers):
+        raise InputError(f"{path} predicts {count} trajectories, the truth {true.path.name} has {len(true.of('test'))} for "
+                         f"test and {len(true)} in all; choose with --split or --trajectory, or store as many")
+    return list(enumerate(numbers))
 
 
 def _same_format(found: Dataset, true: Dataset, split: str | None, trajectory: int | None) -> list[tuple[int, int]]:
@@ -137,11 +128,10 @@ def _existing(true: Dataset, number: int) -> int:
     return number
 
 
-def _sums(predicted: Any, row: int, true: Dataset, number: int) -> Sums:
-    want = true.read(number, only=()).state
-    got = predicted.raw_states(row) if isinstance(predicted, Dataset) else predicted.read(row)
-    return Sums.of(torch.from_numpy(np.asarray(got, dtype=np.float64))[None],
-                   torch.from_numpy(np.asarray(want, dtype=np.float64))[None], true.offset)
+def _sums(predicted: Dataset | _Plain, row: int, true: Dataset, number: int) -> Sums:
+    both = predicted.raw_states(row), true.read(number, only=()).state
+    got, want = (torch.from_numpy(np.asarray(states, dtype=np.float64))[None] for states in both)
+    return Sums.of(got, want, true.offset)
 
 
 def _open(path: Path) -> h5py.File:
