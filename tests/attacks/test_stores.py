@@ -172,7 +172,7 @@ ODD = {"fields are numbers", "offset is a number", "labels are numbers", "state 
 SHOWS = "show tiny/imported.h5 --out pictures --no-gif --snapshots 2"
 SHOWN = [Case(SHOWS, "imported.h5", does, "run", name=f"show, {name}")
          for name, does in CHANGES.items() if name not in ODD]
-EVERY = 8  # every so manieth change for the other commands: what they read with is the same
+EVERY = 8  # the other commands get one change in eight: what they read with is the same
 OTHERS = [Case(f"{command}", "imported.h5", does, "run", name=f"{command.split()[0]}, {name}")
           for k, command in enumerate(("evaluate run --no-figures --data tiny/imported.h5", "analyse run --data tiny/imported.h5",
                                        "rollout run --trajectory 0 --data tiny/imported.h5",
@@ -187,7 +187,8 @@ def test_odd(name: str, grounds: Callable[[str], Path], tmp_path: Path) -> None:
     CHANGES[name](tmp_path / "at")
     found = dgnet(tmp_path / "at", SHOWS)
     if found.code == 0:
-        assert list((tmp_path / "at/pictures").glob("*.png")) and not found.err.strip(), found
+        assert list((tmp_path / "at/pictures").glob("*.png")), found
+        assert all(line.startswith("Next: ") for line in found.err.strip().splitlines()), found
     else:
         said = sentence(found.err)
         assert found.code == 2 and said is not None and "imported.h5" in said and not EXCEPTION.search(said), found

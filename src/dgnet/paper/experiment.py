@@ -82,12 +82,13 @@ def is_variant(name: str) -> bool:
 def current_methods(record: Record) -> Record:
     """A stored record under the names of today. Until there was a scheme in a configuration, `dgnet-paper` was the bounded one."""
     old, now = "dgnet-paper", "dgnet-bounded"
-    method = record.get("cell", {}).get("method", "") if isinstance(record.get("cell"), dict) else ""
+    cell = record.get("cell") if isinstance(record, dict) else None  # a damaged store may hold anything; that is said later
+    method = cell.get("method", "") if isinstance(cell, dict) else ""
     if not str(method).startswith(old) or "scheme" in record.get("config", {"scheme": ""}):
         return record
     named: Record = {key: {k.replace(old, now): v for k, v in record[key].items()} for key in ("scores", "curves") if key in record}
-    cell = {**record["cell"], "method": method.replace(old, now)}
-    return {**record, **named, "cell": cell, "tag": record["tag"].replace(old, now), "stored_as": record["tag"]}
+    named["cell"] = {**record["cell"], "method": method.replace(old, now)}
+    return {**record, **named, "tag": record["tag"].replace(old, now), "stored_as": record["tag"]}
 
 
 def method(name: str) -> Method:
