@@ -105,10 +105,10 @@ def train(context: typer.Context, name: Annotated[str, typer.Argument(help="A sc
     wait_for_all()
     path = make(scenario, data or out / "data", truth=truth, seed=0, device=device)
     with narrating(60 * budget if budget else math.inf) as (_, tell):
-        _, progress = runs.train(scenario, truth, path, out, model=model, recipe=recipe, seed=seed, device=device,
-                                 budget=None if budget is None else 60 * budget, trajectories=trajectories,
-                                 unknown_reaction=unknown_reaction, amp=amp, report=tell)
-    tell_training(f"{name} ({size}, {truth})", model, progress, json_path)
+        run, progress = runs.train(scenario, truth, path, out, model=model, recipe=recipe, seed=seed, device=device,
+                                   budget=None if budget is None else 60 * budget, trajectories=trajectories,
+                                   unknown_reaction=unknown_reaction, amp=amp, report=tell)
+    tell_training(f"{name} ({size}, {truth})", run.settings.model, progress, json_path)
     advise("evaluate", out)
 
 
