@@ -470,10 +470,11 @@ def test_pages_are_escaped(tmp_path: Path) -> None:
     from PIL import Image
 
     Image.new("RGB", (4, 4)).save(tmp_path / "p.png")
-    blocks = [Head("a < b"), Text("`x<y` and **strong**"), Table(["h|1"], [[Slot("1", strong=True, beside="paper 2")]]),
+    blocks = [Head("a < b"), Text("`x<y` and **strong**, *a name*"), Table(["h|1"], [[Slot("1", strong=True, beside="paper 2")]]),
               Picture(tmp_path / "p.png", "a & b"), Lines("`cmd`", ["x > y"])]
     page = to_html("t", blocks)
-    assert "a &lt; b" in page and "<code>x&lt;y</code>" in page and "<b>1</b><small>paper 2</small>" in page and "x &gt; y" in page
+    assert "a &lt; b" in page and "<code>x&lt;y</code>" in page and "<em>a name</em>" in page
+    assert "<b>1</b><small>paper 2</small>" in page and "x &gt; y" in page
     text = to_markdown("t", blocks, tmp_path / "pics", "pics")
     assert "| **1** (paper 2) |" in text and "h\\|1" in text and (tmp_path / "pics" / "p.png").exists()
 

@@ -23,7 +23,7 @@ class Head:
 
 @dataclass(frozen=True)
 class Text:
-    """A paragraph; `code` in backticks, **strong** in stars."""
+    """A paragraph; `code` in backticks, **strong** in two stars, *words that are explained* in one."""
 
     text: str
 
@@ -143,7 +143,8 @@ def _html_slot(s: Slot) -> str:
 def _inline(text: str) -> str:
     text = html.escape(text, quote=False)
     text = re.sub(r"`([^`]+)`", r"<code>\1</code>", text)
-    return re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", text)
+    text = re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", text)
+    return re.sub(r"\*(\w[^*]*\w)\*", r"<em>\1</em>", text)
 
 
 # ---------------------------------------------------------------------- Markdown
