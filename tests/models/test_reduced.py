@@ -185,3 +185,23 @@ def test_modes_belong_to_their_mesh() -> None:
     moving = Robin("left", lambda x, t: 1 + 0 * x[:, 0], 0.0)
     with pytest.raises(InputError, match="coefficient that changes"):
         build("pod", None, Discretisation(MESH, PDE(diffusion=0.02), [moving], DT))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("name", ["pod", "opinf"])
+@pytest.mark.parametrize("kind", ["plain", "reaction", "flow"])
+def test_cuda_equals_cpu(name: str, kind: str) -> None:
+    """Fitted on the CPU, rolled out on both; captured where the problem allows it."""
+    base = PROBLEMS[kind]()
+    data = corpus(base, 6, 0)
+    model = build(name, None, base)
+    model.fit_data(base, data, data)
+    there = Discretisation(base.mesh, base.pde, base.conditions, base.dt, device="cuda")
+    flow = None if data.velocity is None else data.velocity.cuda()
+    moved = Corpus(data.state.cuda(), data.source_average.cuda(), flow, data.dt, data.offset)
+    source, far = (torch.cat([d.source_average, d.source_average], 1) for d in (data, moved))
+    with torch.no_grad():
+        cpu = rollout(model, data.problem(base), data.state[:, 0], source)
+        cuda = rollout(model.to("cuda"), moved.problem(there), moved.state[:, 0], far)
+    torch.testing.assert_close(cuda.cpu(), cpu, rtol=1e-5, atol=1e-6)
