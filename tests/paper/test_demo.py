@@ -99,6 +99,8 @@ def _check_pictures(folder: Path) -> None:
 
 def test_other_settings_train_anew_and_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "TRUTH", "same-mesh")
+    for name in ("picture", "animation"):  # drawn in the test above
+        monkeypatch.setattr(module.Duel, name, lambda *a: None)
     learn = partial(module.learn, frames=2, budget=60.0, factor=0.005)
 
     def stop(progress: object, total: int) -> None:
