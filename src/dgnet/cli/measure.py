@@ -238,3 +238,4 @@ def bench_any_mesh(dim: Annotated[int, typer.Option(help="2 or 3.", min=2, max=3
         result = any_mesh.run(dim, parts, device, report)
     write_json(json_path, result)
     page(any_mesh.markdown(result))
+    advise("simulate", "--help")

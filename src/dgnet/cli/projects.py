@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dgnet.cli.options import Seed
+from dgnet.cli.options import Seed, file_to_write
 from dgnet.cli.screen import advise, console, narrating, reporting, say, say_path
 from dgnet.cli.shell import Device, Json, checked_device, command, write_json
 from dgnet.errors import InputError
@@ -53,6 +53,38 @@ def check(folder: Annotated[Path, typer.Argument(help="Folder with problem.toml.
         for item in items:
             say(f"{item.verdict:<4}  {item.name:<{width}}  {item.text}")
     advise("train", folder, "--out", "run")
+
+
+@command("dgnet simulate my-problem --source my-problem/spots.csv --steps 60 --gif plate.gif",
+         "dgnet simulate my-problem --initial warm.npy --model classical --vtk plate.pvd")
+def simulate(folder: Annotated[Path, typer.Argument(help="Folder with problem.toml; it needs no [[data]].")],
+             model: Annotated[str, typer.Option(help="universal (learned once, for every mesh), classical or "
+                                                     "quadratic.")] = "universal",
+             source: Annotated[str | None, typer.Option(help="CSV table of moving spots (t, x, y[, z], radius, power[, spot]); a "
+                                                        "source in .npy, .npz, .h5, .pvd, .vtu or .xdmf; or physics:NAME, a "
+                                                        "function f(x, t) in the problem's physics.py.")] = None,
+             initial: Annotated[Path | None, typer.Option(help="Start, a .npy file of shape [nodes] or [nodes, fields]; the "
+                                                          "default is the problem's offset.")] = None,
+             steps: Annotated[int | None, typer.Option(help="Number of steps; the default is that of the source, or 100.",
+                                                       min=1)] = None,
+             out: Annotated[Path | None, typer.Option(help="HDF5 file for the states.", callback=file_to_write)] = None,
+             vtk: Annotated[Path | None, typer.Option(help="FILE.pvd for ParaView, with a folder of .vtu beside it.",
+                                                     callback=file_to_write)] = None,
+             gif: Annotated[Path | None, typer.Option(help="Animation, FILE.gif.", callback=file_to_write)] = None,
+             png: Annotated[Path | None, typer.Option(help="Snapshots, FILE.png.", callback=file_to_write)] = None,
+             every: Annotated[int, typer.Option(help="Write one state every N steps.", min=1)] = 1, device: Device = "cpu",
+             json_path: Json = None) -> None:
+    """Simulate a problem without any data: with universal weights, or classically."""
+    from dgnet.output import rollouts
+    from dgnet.output.simulate import without_training
+
+    run = without_training(folder, model)
+    with reporting() as report:
+        result = rollouts.roll_out(run, source=source, initial=initial, steps=steps, out=out, vtk=vtk, gif=gif, png=png,
+                                   every=every, device=checked_device(device), report=report)
+    write_json(json_path, result)
+    say(rollouts.summary(result))
+    advise(*(("show", out, "--out", "pictures") if out is not None else ("check", folder)))
 
 
 @command("dgnet import my-problem", name="import")

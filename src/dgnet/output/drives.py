@@ -17,6 +17,7 @@ import torch
 
 from dgnet.data import Dataset
 from dgnet.errors import InputError
+from dgnet.problems.case import base_problem
 from dgnet.problems.sources import Rule, Source, converged_average, step_average
 from dgnet.problems.spot_table import SpotTable
 from dgnet.projects.importers import OwnSource, source_averages
@@ -123,7 +124,7 @@ class Opened:
 def opened(source: str, run: Run, device: str) -> Opened:
     """The source for the run's scenario (mesh and step)."""
     s = run.case
-    names, points = s.pde.fields, torch.tensor(s.mesh.points, dtype=torch.float64)
+    names, points = s.pde.fields, torch.tensor(run.model.points(base_problem(s, "cpu")), dtype=torch.float64)
     if source.startswith(FUNCTION):
         if run.project is None or run.project.physics is None:
             raise InputError(f"--source {source}: '{s.name}' has no physics.py; name a problem's folder with --problem")

@@ -33,10 +33,10 @@ from dgnet.output.drives import Drive, Opened, StoredDrive, opened
 from dgnet.output.elsewhere import on_other_mesh, with_step
 from dgnet.output.pictures import needs_ffmpeg
 from dgnet.output.series import Store, written
-from dgnet.problems import Discretisation, given_velocity
+from dgnet.problems import Dirichlet, Discretisation, Neumann, Robin, given_velocity
 from dgnet.problems.case import Case, base_problem
 from dgnet.progress import Report
-from dgnet.training.run import Run
+from dgnet.training.run import UNTRAINED, Run
 
 Tensor = torch.Tensor
 
@@ -162,7 +162,8 @@ def roll_out(run: Run | Path, *, source: Path | str | None = None, trajectory: i
         >>> found["steps"], round(found["range"]["T"][1])
         (3, 310)
     """
-    if source is None and trajectory is None and initial is None:
+    opened_run = run if isinstance(run, Run) else Run.open(run, device)
+    if source is None and trajectory is None and initial is None and not _driven(opened_run.case):
         raise InputError("a rollout needs --source, --trajectory or --initial")
     if data is not None and trajectory is None:
         raise InputError("--data does not apply here: it is the data set of --trajectory, which is not given")
@@ -170,7 +171,6 @@ def roll_out(run: Run | Path, *, source: Path | str | None = None, trajectory: i
     if every < 1 or (steps is not None and steps < 1):
         raise InputError("the number of steps must be positive")
     files.check()
-    opened_run = run if isinstance(run, Run) else Run.open(run, device)
     used = data or opened_run.data
     if out is not None and out.resolve() == used.resolve():
         raise InputError(f"{out} is the data set of the run; choose another name for --out")
@@ -275,9 +275,10 @@ class _Plan:
             "device": torch.device(self.device).type, "every": self.every}
         header = Header(case.mesh, case.pde.fields, self.every * case.dt, self.steps // self.every, case.offsets, origin)
         inputs = self.folder / "run.toml", self.folder / "weights.pt", self.initial, self.mesh
+        inside = len(run.model.points(base_problem(case, "cpu"))) > case.mesh.n_nodes  # what the states on disk do not hold
         request = {"steps": self.steps, "every": self.every, "trajectory": number, "device": self.device, "version": __version__,
                    "files": [_digest(p) for p in inputs], "source": None if self.given is None else self.given.digest,
-                   "dt": case.dt, "problem": run.identity,
+                   "dt": case.dt, "problem": run.identity, "begun": time.time_ns() if inside else 0,
                    "data": None if self.stored is None or number is None else self.stored.identity([number])}
         first = next(iter(files.named().values()))
         place = files.out if files.out is not None else first.with_name(f"{first.name}.states")
@@ -291,7 +292,7 @@ class _Plan:
         note = "" if self.given is None else self.given.note
         return {"scenario": case.name, "size": case.size, "nodes": case.mesh.n_nodes, "steps": self.steps, "dt": case.dt,
                 "device": self.device, "seconds": seconds, "steps_per_second": (self.steps - resumed) / seconds,
-                "resumed_from": resumed, "every": self.every,
+                "resumed_from": resumed, "every": self.every, "trained": self.run.settings.recipe != UNTRAINED,
                 "range": {name: [float(low), float(high)] for name, low, high in zip(case.pde.fields, watch.low, watch.high)},
                 "rne": watch.rne, "spots": None if self.given is None else self.given.spots,
                 "training_range": None if known is None else known.as_dict(), "left_range": None if known is None else findings,
@@ -384,7 +385,7 @@ def summary(result: dict[str, Any]) -> str:
         lines.append(f"  RNE from offset against the stored trajectory: {result['rne']:.3g}")
     if result["warning"] is not None:
         lines.append(f"  {result['warning']}")
-    elif result["left_range"] is None:
+    elif result["left_range"] is None and result["trained"]:
         lines.append("  The range of the training data is not known: the run's data set is missing.")
     lines += [f"  {note}" for note in result["notes"]]
     return "\n".join([*lines, *(result[f.name] for f in fields(Outputs) if result[f.name] is not None)])
@@ -446,8 +447,15 @@ class Watch:
         return math.sqrt(self.error / self.size) if self.size > 0 else None
 
 
+def _driven(case: Case) -> bool:
+    """Whether boundary conditions alone move a case away from its offsets."""
+    return any(callable(value) or value != rest for c in case.conditions for rest in case.offsets for value in (
+        (c.value,) if isinstance(c, Dirichlet) else (c.ambient,) if isinstance(c, Robin) else
+        (c.flux + rest,) if isinstance(c, Neumann) and not callable(c.flux) else (c.flux,) if isinstance(c, Neumann) else ()))
+
+
 def _digest(path: Path | None) -> str | None:
-    return None if path is None else hashlib.sha256(path.read_bytes()).hexdigest()
+    return None if path is None or not path.is_file() else hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _steps(case: Case, stored: Dataset | None, trajectory: int | None, given: Opened | None, steps: int | None,

@@ -98,6 +98,9 @@ def load(folder: Path | str, report: Report | None = None, force: bool = False) 
         5
     """
     file = read(Path(folder))
+    if not file.data:
+        raise InputError(f"{file.path}: data is missing; without [[data]] there is nothing to check or to learn, but "
+                         f"`dgnet simulate` needs none")
     physics = Physics(file.folder)
     request = _request(file)
     kept = None if force else _kept(file, request)

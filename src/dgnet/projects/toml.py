@@ -171,10 +171,7 @@ def parse(values: Mapping[str, Any], path: Path, name: str = "") -> ProblemFile:
     head.close()
     mesh, pde = _mesh(top.table("mesh", required=True), units), _pde(top.table("pde", required=True), fields, units)
     boundaries = tuple(_boundary(t, fields, units, pde.heat) for t in top.tables("boundary"))
-    top.need("data")
     data = tuple(_series(t, fields, units) for t in top.tables("data"))
-    if not data:
-        raise InputError(f"{top.where('data')} lists no data")
     model = top.table("model")
     training = _training(top.table("training"))
     top.close()

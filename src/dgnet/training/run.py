@@ -55,6 +55,10 @@ PROBLEM, DATA = "problem", "trained-on.h5"
 _COPIED = 1 << 30  # bytes of a data set that is copied where it cannot be linked
 
 
+UNTRAINED = "none"
+"""The `recipe` of what was never trained: a model that needs no data."""
+
+
 @dataclass(frozen=True)
 class Settings:
     """What identifies a run; stored as [run] in run.toml."""

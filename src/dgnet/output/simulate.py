@@ -1,0 +1,47 @@
+"""`dgnet simulate`: a problem file without data, solved by a model that needs none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+from dgnet.errors import InputError
+from dgnet.models import Classical, Model
+from dgnet.models.base import LearnedModel
+from dgnet.models.universal import Universal
+from dgnet.models.universal.model import untrained
+from dgnet.problems import CONSISTENT
+from dgnet.problems.case import base_problem
+from dgnet.projects.project import described
+from dgnet.training.identity import digest, fingerprint
+from dgnet.training.run import UNTRAINED, Run, Settings
+
+STEPS = 100  # unless a number is asked for, or a source has its own
+MODELS = ("universal", "classical", "quadratic")
+
+
+def model_named(name: str) -> Model[Any]:
+    """One of `MODELS`."""
+    if name not in MODELS:
+        raise InputError(f"unknown model '{name}' (known without data: {', '.join(MODELS)})")
+    return Universal() if name == "universal" else Classical(CONSISTENT, degree=2 if name == "quadratic" else 1)
+
+
+def without_training(folder: Path, name: str = "universal") -> Run:
+    """A run that nobody trained: the problem of a folder with problem.toml, and a model that needs no data."""
+    model = model_named(name)
+    project = described(folder, "", folder / "none", STEPS)
+    if project.unknown_reaction or project.calibrate:
+        what = "the reaction is" if project.unknown_reaction else f"{' and '.join(project.calibrate)} must be"
+        raise InputError(f"{folder}: {what} found from data, so it cannot be simulated without: use `dgnet train`")
+    notes = []
+    if isinstance(model, Universal):
+        problem = base_problem(project.case, "cpu")
+        share, why = model.coverage(problem), untrained(problem)
+        if why is None and model.net(problem.mesh.dim) is None:
+            why = f"there are no weights for {problem.mesh.dim}D yet"
+        notes = [f"Universal weights do not apply ({why}): this is the classical solver." if why is not None else
+                 f"Universal weights act in full around {share:.1%} of the nodes; elsewhere they fade to the classical solver."]
+    settings = Settings(project.case.name, project.case.size, "none", "none", name, UNTRAINED)
+    untouched = cast(LearnedModel[Any], model)  # it has no weights of its own to train; rollouts ask for what every model has
+    return Run(folder, settings, project.case, untouched, project, digest(fingerprint(project.case, project.code)), tuple(notes))
