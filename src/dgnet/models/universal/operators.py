@@ -15,6 +15,7 @@ from dgnet.models.dgnet.parts.source import source_stencil
 from dgnet.models.universal.local import Surroundings
 from dgnet.models.universal.network import Numbers, stretched
 from dgnet.operators import EdgeMatrix
+from dgnet.operators import mass as lumped
 from dgnet.problems import Discretisation, Robin
 
 Tensor = torch.Tensor
@@ -77,7 +78,7 @@ def operators(p: Discretisation, s: Surroundings, z: Numbers) -> Operators:
 
     still = None if p.data_changes else load(0.0)
     return Operators(
-        mass=M, source=EdgeMatrix.from_diagonal(pattern, p.source_mass.row_sums()), stiffness=lambda t: stiffness,
+        mass=M, source=EdgeMatrix(pattern, lumped(p.geometry, 0.0).values[None, None]), stiffness=lambda t: stiffness,
         rest=lambda t: None, load=load if p.data_changes else lambda t: still, reaction=p.pde.reaction, mass_low=low,
         symmetric=True, time_dependent=False, still_sums=p.decay_sums, moving_sums=lambda t: rows,
         plain=None if p.capacity is None else p.source_mass, ahead=EdgeMatrix(pattern, more[None, None]).to(p.dtype))
