@@ -187,6 +187,11 @@ class EdgeMatrix:
         return cls(pattern, values.index_add(-1, pattern.cell_slots.ravel(), flat))
 
     @classmethod
+    def from_diagonal(cls, pattern: Pattern, entries: Tensor) -> EdgeMatrix:
+        values = entries.new_zeros((*entries.shape[:-1], pattern.nnz))
+        return cls(pattern, values.index_copy(-1, pattern.diagonal, entries))
+
+    @classmethod
     def from_facets(cls, pattern: Pattern, slots: Tensor, local: Tensor) -> EdgeMatrix:
         """Assemble facet matrices [..., F, m, m] at `Pattern.facet_slots` of the facets."""
         flat = local.flatten(-3)

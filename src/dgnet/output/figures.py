@@ -46,7 +46,7 @@ class Band:
 
 
 def grid(path: Path, mesh: Mesh, bands: Sequence[Band], titles: Sequence[str], heading: str = "", *, width: float | None = None,
-         dpi: int = 110, decorate: Callable[[Any, int, int], None] | None = None) -> None:
+         dpi: int = 110, decorate: Callable[[Any, int, int], object] | None = None) -> None:
     """Panels in rows (quantities) and columns (times or models), one colour bar per band; 2D and 3D.
 
     `decorate(axis, row, column)` may draw on top of a panel.

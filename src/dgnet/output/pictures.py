@@ -81,9 +81,7 @@ class Film:
             images.append(frame.quantize(COLOURS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE))
             if progress is not None:
                 progress(len(images))
-        pause = [milliseconds] * (len(images) - 1) + [1500]
-        with writing(path) as part:
-            images[0].save(part, format="GIF", save_all=True, append_images=images[1:], duration=pause, loop=0, optimize=False)
+        write_gif(path, images, milliseconds)
 
     def mp4(self, path: Path, shots: Iterable[tuple[np.ndarray, str]], progress: Callable[[int], None] | None = None,
             rate: int = 15) -> None:
@@ -101,6 +99,13 @@ class Film:
                         progress(done)
         except (CalledProcessError, BrokenPipeError, FileNotFoundError) as error:
             raise InputError(f"ffmpeg could not write {path}") from error
+
+
+def write_gif(path: Path, images: Sequence[Image.Image], milliseconds: int) -> None:
+    """Frames in a loop; the last one stays for a while."""
+    pause = [milliseconds] * (len(images) - 1) + [1500]
+    with writing(path) as part:
+        images[0].save(part, format="GIF", save_all=True, append_images=images[1:], duration=pause, loop=0, optimize=False)
 
 
 def needs_ffmpeg() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,9 @@ from matplotlib.figure import Figure
 from matplotlib.tri import Triangulation
 from PIL import Image
 
-from dgnet.files import writing
 from dgnet.mesh import Mesh
 from dgnet.output.figures import ERROR_MAP, Band, colour_bar, error_norm, grid, layout
-from dgnet.output.pictures import STYLE
+from dgnet.output.pictures import STYLE, draw_field, write_gif
 from dgnet.progress import Report
 from dgnet.scenarios.spots import Spots
 
@@ -62,74 +62,23 @@ class Scene:
 
     def __init__(self, mesh: Mesh, spots: Spots, states: np.ndarray, dt: float) -> None:
         self.mesh, self.states, self.dt = mesh, states, dt
-        self.lasers = Lasers(mesh, spots)
-        self.triangles = Triangulation(mesh.points[:, 0], mesh.points[:, 1], mesh.cells)
-        # the eye wants contrast: the first faint trails are lifted, a few nodes at the very peak may saturate
-        self.norm = PowerNorm(0.65, float(states.min()), float(np.quantile(states[-1], 0.999)))
-        self.low, self.high = mesh.points.min(axis=0), mesh.points.max(axis=0)
+        self.lasers, self.norm = Lasers(mesh, spots), _heat(states)
 
     def strip(self, path: Path, times: list[float]) -> None:
         """One row of snapshots with one colour bar."""
-        with matplotlib.rc_context({**STYLE, "font.size": 11, "axes.titlesize": 12}):
-            figure, axes, bar = self._figure(len(times), 3.3)
-            for axis, t in zip(axes, times):
-                self._heat(axis, self.states[round(t / self.dt)])
-                self.lasers.draw(axis, t)
-                axis.set_title(f"t = {t:g} s", pad=2)
-            self._bar(figure, bar)
-            with writing(path) as part:
-                figure.savefig(part, format="png", dpi=150)
+        rows = [round(t / self.dt) for t in times]
+        band = Band([("", self.states[rows])], self.norm, HEAT_MAP, "temperature in K", "max")
+        grid(path, self.mesh, [band], [f"t = {t:g} s" for t in times], width=3.3, dpi=150,
+             decorate=lambda axis, row, column: self.lasers.draw(axis, times[column]))
 
     def animation(self, path: Path, frames: int, report: Report) -> None:
         """A GIF with one palette for all frames."""
-        rows = sorted({round(k) for k in np.linspace(0, len(self.states) - 1, frames)})
-        images: list[Image.Image] = []
         with matplotlib.rc_context({**STYLE, "font.size": 10, "axes.titlesize": 11}):
-            figure, (axis,), bar = self._figure(1, 4.8)
-            canvas = FigureCanvasAgg(figure)
-            self._bar(figure, bar)
-            heat = self._heat(axis, self.states[-1])
-            moving: list[Any] = []
-            palette = _palette()
-            for k in rows:
-                for artist in moving:
-                    artist.remove()
-                heat.set_array(self.states[k])
-                moving = self.lasers.draw(axis, k * self.dt)
-                axis.set_title(f"ten lasers on a steel plate, t = {k * self.dt:4.1f} s", pad=3)
-                canvas.draw()
-                frame = Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3])
-                images.append(frame.quantize(palette=palette, dither=Image.Dither.NONE))
-                report("animation", len(images), len(rows))
-        _gif(path, images)
-
-    # ------------------------------------------------------------------ pieces
-
-    def _figure(self, panels: int, width: float) -> tuple[Figure, list[Any], Any]:
-        extent = self.high - self.low
-        height = width * extent[1] / extent[0]
-        full, top, right = panels * width, 0.3, 0.95
-        figure = Figure(figsize=(full + right, height + top))
-        axes = []
-        for k in range(panels):
-            axis = figure.add_axes((k * width / (full + right), 0.0, width / (full + right), height / (height + top)))
-            pad = 0.015 * extent
-            axis.set(xlim=(self.low[0] - pad[0], self.high[0] + pad[0]), ylim=(self.low[1] - pad[1], self.high[1] + pad[1]))
-            axis.set_aspect("equal")
-            axis.set_axis_off()
-            axes.append(axis)
-        bar = figure.add_axes(((full + 0.15) / (full + right), 0.12, 0.12 / (full + right), 0.7))
-        return figure, axes, bar
-
-    def _heat(self, axis: Any, values: np.ndarray) -> Any:
-        heat = axis.tripcolor(self.triangles, values, shading="gouraud", norm=self.norm, cmap=HEAT_MAP)
-        outline = self.mesh.points[self.mesh.boundary_facets]
-        axis.add_collection(LineCollection(list(outline), colors="#333333", linewidths=1.2, capstyle="round"))
-        return heat
-
-    def _bar(self, figure: Figure, axis: Any) -> None:
-        figure.colorbar(matplotlib.cm.ScalarMappable(self.norm, HEAT_MAP), cax=axis, label="temperature in K",
-                        extend="max", extendfrac=0.04)
+            figure, ((axis,),) = layout(self.mesh, [1], 1, 4.8, 0.0, left=0.05)
+            colour_bar(figure, axis, axis, self.norm, matplotlib.colormaps[HEAT_MAP], "temperature in K", "max")
+            panels = [(axis, self.states, self.norm, HEAT_MAP)]
+            _animate(path, figure, self.mesh, panels, self.lasers, self.dt, frames, "ten lasers on a steel plate", 110,
+                     lambda done, total: report("animation", done, total))
 
 
 class Duel:
@@ -141,9 +90,7 @@ class Duel:
         self.errors = np.abs(ours - truth), np.abs(rival - truth)
         whole_norm = float(np.linalg.norm(truth - ambient))
         self.rne = float(np.linalg.norm(ours - truth)) / whole_norm, float(np.linalg.norm(rival - truth)) / whole_norm
-        self.lasers = Lasers(mesh, spots, rings=False)
-        self.heat = PowerNorm(0.65, float(truth.min()), float(np.quantile(truth[-1], 0.999)))
-        self.error = error_norm(*self.errors)
+        self.lasers, self.heat, self.error = Lasers(mesh, spots, rings=False), _heat(truth), error_norm(*self.errors)
 
     def picture(self, path: Path, times: list[float], who: str = "Test trajectory") -> None:
         """Rows: truth, DGNet and both errors on one scale; columns: times."""
@@ -163,50 +110,45 @@ class Duel:
 
     def animation(self, path: Path, frames: int, report: Report) -> None:
         """Two rows of two panels: truth and DGNet above, their errors below."""
-        steps = sorted({round(k) for k in np.linspace(0, len(self.truth) - 1, frames)})
-        images: list[Image.Image] = []
         with matplotlib.rc_context({**STYLE, "font.size": 9, "axes.titlesize": 10}):
-            figure, axes = layout(self.mesh, [1, 1], 2, 3.3, 0.0, left=0.05, between=0.32)
-            canvas = FigureCanvasAgg(figure)
-            panels = [(axes[0][0], self.truth, self.heat, HEAT_MAP, "truth"), (axes[0][1], self.ours, self.heat, HEAT_MAP, "DGNet"),
-                      (axes[1][0], self.errors[0], self.error, ERROR_MAP, f"|error| of DGNet ({self.rne[0]:.2%} in all)"),
-                      (axes[1][1], self.errors[1], self.error, ERROR_MAP, f"|error| of classical ({self.rne[1]:.2%} in all)")]
-            drawn = [_plate(axis, self.mesh, values[-1], norm, colours) for axis, values, norm, colours, _ in panels]
-            for axis, _, _, _, title in panels:
+            figure, (above, below) = layout(self.mesh, [1, 1], 2, 3.3, 0.0, left=0.05, between=0.32)
+            titles = ("DGNet", f"|error| of DGNet ({self.rne[0]:.2%} in all)", f"|error| of classical ({self.rne[1]:.2%} in all)")
+            for axis, title in zip((above[1], *below), titles):
                 axis.set_title(title, pad=3)
-            for (axis, _, norm, colours, _), label in ((panels[1], "temperature in K"), (panels[3], "error in K")):
+            for axis, norm, colours, label in ((above[1], self.heat, HEAT_MAP, "temperature in K"),
+                                               (below[1], self.error, ERROR_MAP, "error in K")):
                 colour_bar(figure, axis, axis, norm, matplotlib.colormaps[colours], label, "max")
-            moving: list[Any] = []
-            palette = _palette()
-            for k in steps:
-                for artist in moving:
-                    artist.remove()
-                for panel, (_, values, _, _, _) in zip(drawn, panels):
-                    panel.set_array(values[k])
-                moving = self.lasers.draw(axes[0][0], k * self.dt)
-                axes[0][0].set_title(f"truth, t = {k * self.dt:4.1f} s", pad=3)
-                canvas.draw()
-                frame = Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3])
-                images.append(frame.quantize(palette=palette, dither=Image.Dither.NONE))
-                report("animation of DGNet", len(images), len(steps))
-        _gif(path, images, 150)
+            panels = [(above[0], self.truth, self.heat, HEAT_MAP), (above[1], self.ours, self.heat, HEAT_MAP),
+                      *((axis, error, self.error, ERROR_MAP) for axis, error in zip(below, self.errors))]
+            _animate(path, figure, self.mesh, panels, self.lasers, self.dt, frames, "truth", 150,
+                     lambda done, total: report("animation of DGNet", done, total))
 
 
-def _plate(axis: Any, mesh: Mesh, values: np.ndarray, norm: Normalize, colours: str) -> Any:
-    heat = axis.tripcolor(*mesh.points.T, mesh.cells, values, shading="gouraud", norm=norm, cmap=colours)
-    outline = mesh.points[mesh.boundary_facets]
-    axis.add_collection(LineCollection(list(outline), colors="#333333", linewidths=1.0, capstyle="round"))
-    low, high = mesh.points.min(axis=0), mesh.points.max(axis=0)
-    pad = 0.01 * (high - low)
-    axis.set(xlim=(low[0] - pad[0], high[0] + pad[0]), ylim=(low[1] - pad[1], high[1] + pad[1]))
-    axis.set_aspect("equal")
-    return heat
+def _heat(states: np.ndarray) -> PowerNorm:
+    """The eye wants contrast: the first faint trails are lifted, a few nodes at the very peak may saturate."""
+    return PowerNorm(0.65, float(states.min()), float(np.quantile(states[-1], 0.999)))
 
 
-def _gif(path: Path, images: list[Image.Image], milliseconds: int = 110) -> None:
-    pause = [milliseconds] * (len(images) - 1) + [1500]
-    with writing(path) as part:
-        images[0].save(part, format="GIF", save_all=True, append_images=images[1:], duration=pause, loop=0, optimize=False)
+def _animate(path: Path, figure: Figure, mesh: Mesh, panels: Sequence[tuple[Any, np.ndarray, Normalize, str]], lasers: Lasers,
+             dt: float, frames: int, title: str, milliseconds: int, tell: Callable[[int, int], None]) -> None:
+    """A GIF with one palette: panels (axis, values [T+1, N], scale, colours), lasers over the first one, which has the time."""
+    steps = sorted({round(k) for k in np.linspace(0, len(panels[0][1]) - 1, frames)})
+    canvas, palette, first = FigureCanvasAgg(figure), _palette(), panels[0][0]
+    drawn = [draw_field(axis, mesh, values[-1], norm, matplotlib.colormaps[colours]) for axis, values, norm, colours in panels]
+    images: list[Image.Image] = []
+    moving: list[Any] = []
+    for k in steps:
+        for artist in moving:
+            artist.remove()
+        for panel, (_, values, _, _) in zip(drawn, panels):
+            panel.set_array(values[k])
+        moving = lasers.draw(first, k * dt)
+        first.set_title(f"{title}, t = {k * dt:4.1f} s", pad=3)
+        canvas.draw()
+        frame = Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3])
+        images.append(frame.quantize(palette=palette, dither=Image.Dither.NONE))
+        tell(len(images), len(steps))
+    write_gif(path, images, milliseconds)
 
 
 def _palette() -> Image.Image:
