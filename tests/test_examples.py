@@ -45,6 +45,7 @@ def test_unknown_diffusivity() -> None:
         assert abs(found / module["TRUE"] - 1) < error < 0.02
 
 
+@pytest.mark.slow
 def test_new_source_3d() -> None:
     errors = example("new_source_3d")["main"]()
     for found in errors.values():

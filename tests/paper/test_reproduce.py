@@ -142,6 +142,7 @@ def test_table_3d(place: Path) -> None:
     assert any("laser-heat-3d" in tag and "mp-pde" in tag for tag in found["ran"])
 
 
+@pytest.mark.slow
 def test_table_wavy(place: Path) -> None:
     found = reproduce(place, "table-wavy", "--models", "dgnet")
     assert "train_wavy-channel_small_same-mesh_dgnet_s0_d1_f0.0001" in found["ran"]
@@ -269,6 +270,7 @@ def test_a_packed_study_keeps_numbers_and_frames(tmp_path: Path) -> None:
     assert all(c.finished(tmp_path / "again") for c in cells.values())
 
 
+@pytest.mark.slow
 def test_throughput_and_scaling(place: Path) -> None:
     shared = reproduce(place, "throughput", "--scenarios", "allen-cahn", "--sharing", "8")
     assert shared["ran"] == [] and len(shared["postponed"]) == 1  # a clock needs the device for itself
@@ -337,6 +339,7 @@ def test_two_processes_share_the_cells(place: Path, tmp_path: Path) -> None:
     assert not ran[0] & ran[1] and len(ran[0] | ran[1]) == 3 == len(list(tmp_path.glob("out/cells/*/cell.json")))
 
 
+@pytest.mark.slow
 def test_a_crew_of_workers(place: Path, tmp_path: Path) -> None:
     """One command, two processes: every cell once, and their words in files."""
     record = tmp_path / "done.json"
