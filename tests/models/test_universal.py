@@ -192,10 +192,11 @@ def test_it_fades_outside_of_the_range_of_its_training() -> None:
         assert torch.allclose(states(slow, net, u0, f), rollout(Classical(1.0), slow, u0[:, :n], f[:, :, :n]), atol=1e-10)
 
 
-@pytest.mark.parametrize("kind", ["flow", "periodic", "fields"])
+@pytest.mark.parametrize("kind", ["flow", "reaction", "periodic", "fields"])
 def test_what_was_not_trained_is_solved_classically(kind: str) -> None:
     mesh = box((4, 4))
     p = {"flow": Discretisation(mesh, PDE(diffusion=0.1, velocity=(1.0, 0.0)), (), 0.1),
+         "reaction": Discretisation(mesh, PDE(diffusion=0.1, reaction=lambda u: u - u**3), (), 0.1),
          "periodic": Discretisation(mesh, PDE(diffusion=0.1), (Periodic("left", "right"),), 0.1),
          "fields": Discretisation(mesh, PDE(("a", "b"), diffusion={"a": 0.1, "b": 1.0}), (), 0.1)}[kind]
     assert untrained(p) is not None and Universal().coverage(p) == 0.0

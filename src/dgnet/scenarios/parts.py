@@ -72,8 +72,9 @@ class Waves:
     amplitude: Tensor  # [n, m]
 
     def __call__(self, x: Tensor) -> Tensor:
-        angle = torch.einsum("nmd,xd->nxm", self.wave, x) + self.phase[:, None]
-        return (self.level[:, None] + (self.amplitude[:, None] * angle.cos()).sum(-1))[..., None]
+        level, wave, phase, amplitude = (value.to(x) for value in (self.level, self.wave, self.phase, self.amplitude))
+        angle = torch.einsum("nmd,xd->nxm", wave, x) + phase[:, None]
+        return (level[:, None] + (amplitude[:, None] * angle.cos()).sum(-1))[..., None]
 
 
 @dataclass(frozen=True, eq=False)

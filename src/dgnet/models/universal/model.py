@@ -12,7 +12,7 @@ it corrects, and what holds for any weights (`operators`, `network`):
 With f = g = 0 no step gains energy in the norm of M + ahead. Superposition holds: the model is linear wherever the equation is.
 
 Where a number lies outside the range of the training parts, the corrections fade to zero around it: there, and for what was not
-trained at all (flows, periodic boundaries, fields with different coefficients, a convective coefficient that changes in time), it
+trained at all (flows, reactions, periodic boundaries, fields with different coefficients, a convective coefficient that changes in time), it
 is the classical solver.
 """
 
@@ -149,6 +149,8 @@ def untrained(p: Discretisation) -> str | None:
     """Why the corrections do not apply to a problem, in words; None where they do."""
     if p.pde.velocity is not None:
         return "something flows"
+    if p.pde.reaction is not None:
+        return "there is a reaction"
     if p.n != p.mesh.n_nodes:
         return "boundaries are periodic"
     shared = all(p.pde.shared(name) for name in ("diffusion", "decay", "capacity")) and all(
