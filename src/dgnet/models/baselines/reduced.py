@@ -30,7 +30,7 @@ Tensor = torch.Tensor
 S = TypeVar("S", bound="Subspace")
 
 RECIPE = {"method": "fitted"}
-_SNAPSHOTS = 2000  # states that a basis is made of, at most
+_SNAPSHOTS = 1000  # states, and as many responses, that a basis is made of, at most
 
 
 @dataclass(frozen=True, eq=False)
