@@ -27,8 +27,7 @@ def export(run: Annotated[Path, typer.Argument(help="Folder of a run.")],
     result = write(opened, out, batch)
     shape = f"[{result.record['batch'] or 'batch'}, {result.record['nodes']}, {len(result.record['fields'])}]"
     write_json(json_path, result.record)
-    step = f"{result.record['dt']:g} {opened.case.units.time}".rstrip()
-    say(f"One step of {step}: u {shape}, source {shape} -> u {shape}")
+    say(f"One step of {opened.case.units.in_time(result.record['dt'])}: u {shape}, source {shape} -> u {shape}")
     for note in opened.notes:
         say(note)
     for path in result.paths:

@@ -21,11 +21,12 @@ def check_fits(data: Dataset, case: Case, truth: str = "", from_zero: bool = Fal
     if truth and kind not in (None, truth):
         raise InputError(f"{data.path} holds {kind} truth, the run was trained on {truth}")
     _check_mesh(data, case)
+    clock = case.units.in_time
     if data.fields != case.pde.fields:
         raise InputError(f"{data.path} has the fields {', '.join(data.fields)}, '{case.name}' has "
                          f"{', '.join(case.pde.fields)}")
     if not abs(data.dt - case.dt) <= 1e-9 * case.dt:
-        raise InputError(f"{data.path} has the time step {data.dt:g}, '{case.name}' has {case.dt:g}")
+        raise InputError(f"{data.path} has the time step {clock(data.dt)}, '{case.name}' has {clock(case.dt)}")
     if not np.allclose(data.offset, case.offsets, rtol=1e-6, atol=1e-12):
         raise InputError(f"{data.path} has the offset {_list(data.offset)}, '{case.name}' has {_list(case.offsets)}: "
                          "errors would be measured from another value")
@@ -39,8 +40,9 @@ def check_fits(data: Dataset, case: Case, truth: str = "", from_zero: bool = Fal
         off = ~(np.abs(times - wanted) <= 1e-4 * case.dt)  # single precision of long series is enough
         if off.any():
             k = int(off.argmax())
-            raise InputError(f"{data.path}: trajectory {number} has its stored time {k} at t = {times[k]:g}, not at {wanted[k]:g}: "
-                             f"times must be evenly spaced by Δt = {case.dt:g}" + (" and begin at 0" if from_zero else ""))
+            raise InputError(f"{data.path}: trajectory {number} has its stored time {k} at t = {times[k]:g}, not at "
+                             f"{clock(wanted[k])}: times must be evenly spaced by Δt = {clock(case.dt)}"
+                             + (" and begin at 0" if from_zero else ""))
 
 
 def _check_mesh(data: Dataset, case: Case) -> None:

@@ -21,17 +21,17 @@ def with_step(run: Run, dt: float) -> Run:
     beside the coefficients was learned at its own, which the notes say."""
     if not (isfinite(dt) and dt > 0):
         raise InputError(f"--dt must be positive, got {dt:g}")
-    s, model = run.case, run.model
+    s, model, clock = run.case, run.model, run.case.units.in_time
     if not isinstance(model, DGNet):
-        raise InputError(f"{run.settings.model} learned steps of {s.dt:g}, not an equation: it has no meaning for --dt {dt:g}")
+        raise InputError(f"{run.settings.model} learned steps of {clock(s.dt)}, not an equation: it has no meaning for --dt {dt:g}")
     c = model.config
     bound = {"its residual network": c.residual, "early_steps": c.early_steps > 0, "a step without the solver": not c.green,
              "an operator without physics": not c.physics}
     for what, there in bound.items():
         if there:
-            raise InputError(f"--dt {dt:g}: {what} belongs to the steps of {s.dt:g} that the model was trained with")
+            raise InputError(f"--dt {dt:g}: {what} belongs to the steps of {clock(s.dt)} that the model was trained with")
     steps = max(1, round(s.steps * s.dt / dt))
-    note = f"Steps of {dt:g} instead of the {s.dt:g} of the training"
+    note = f"Steps of {clock(dt)} instead of the {clock(s.dt)} of the training"
     if c.decoder != "none":
         note += (": what was learned about the mesh is used as it is, what it made up for of the step does not follow; the further "
                  "from the training, the nearer to the classical solver's error. A stored --trajectory measures it")

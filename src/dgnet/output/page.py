@@ -329,7 +329,7 @@ def _origin(run: Run, result: dict[str, Any]) -> str:
     mesh = run.case.mesh
     cells = f"{mesh.n_nodes:,} nodes, {mesh.n_cells:,} {'triangles' if mesh.dim == 2 else 'tetrahedra'}"
     rows = [("run", run.folder.name), ("data", Path(s.data).name), ("truth", s.truth), ("mesh", cells),
-            ("time", f"{run.case.steps} steps of {run.case.dt:g} {run.case.units.time}".rstrip()),
+            ("time", f"{run.case.steps} steps of {run.case.units.in_time(run.case.dt)}"),
             ("recipe", f"{s.recipe}, seed {s.seed}"),
             ("weights", f"{result['parameters']:,}"), ("dgnet", __version__)]
     table = "".join(f"<tr><td>{k}</td><td>{escape(str(v))}</td></tr>" for k, v in rows)

@@ -68,6 +68,10 @@ class Units:
         low = [base + (str(-power) if power < -1 else "") for base, power in zip(bases, dimension) if power < 0]
         return ("·".join(top) or "1") + "".join("/" + unit for unit in low) if top or low else ""
 
+    def in_time(self, value: float) -> str:
+        """A time as a person writes it: 0.25 s, or the number alone where no unit was declared."""
+        return f"{value:g} {self.time}".rstrip()
+
     def convert(self, text: str, dimension: Dimension, of: str = "") -> float:
         """A number with a unit in the problem's own units; raises ValueError with the reason."""
         found = _NUMBER.match(text)

@@ -164,8 +164,7 @@ def boundary_item(project: Project) -> Item:
 
 def data_items(project: Project, data: Dataset) -> list[Item]:
     s, train, test = project.case, len(data.of("train")), len(data.of("test"))
-    step = f"{s.dt:g} {s.units.time}".strip()
-    text = (f"{train} trajectories for training, {test} for test, {data.steps} steps of {step}"
+    text = (f"{train} trajectories for training, {test} for test, {data.steps} steps of {s.units.in_time(s.dt)}"
             + (", with a source" if data.has_source else "") + (", with a velocity" if data.has_velocity else ""))
     grade = "ok"
     if not test:
