@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -19,9 +20,10 @@ from dgnet import __version__
 from dgnet.bench.timing import hardware, sync
 from dgnet.models import Classical, Model, few_threads, rollout
 from dgnet.models.universal import Universal
+from dgnet.output.figures import error_map
 from dgnet.problems import CONSISTENT, LUMPED
 from dgnet.progress import Report
-from dgnet.scenarios.parts import CONDITIONS, UNSEEN, PartProblem, driven, test_parts, test_problem
+from dgnet.scenarios.parts import CONDITIONS, UNSEEN, PartProblem, driven, unseen_parts, unseen_problem
 
 Tensor = torch.Tensor
 
@@ -76,7 +78,7 @@ def summary(rows: Sequence[dict[str, Any]], name: str) -> dict[str, float]:
 
 def cost(dim: int, device: str = "cpu", repeats: int = 5) -> dict[str, float]:
     """Time of a step and of preparing, against the consistent classical solver in the same run, on the largest test part."""
-    part = max((test_problem(dim, k) for k in range(len(test_parts(dim)))), key=lambda p: p.mesh.n_nodes)
+    part = max((unseen_problem(dim, k) for k in range(len(unseen_parts(dim)))), key=lambda p: p.mesh.n_nodes)
     problem = part.problem(device=device)
     clocks: dict[str, list[tuple[float, float]]] = {"consistent": [], "universal": []}
     with torch.no_grad(), few_threads(part.mesh.n_nodes, device):
@@ -103,13 +105,13 @@ def cost(dim: int, device: str = "cpu", repeats: int = 5) -> dict[str, float]:
 
 def run(dim: int = 2, parts: int | None = None, device: str = "cpu", report: Report | None = None) -> dict[str, Any]:
     """All test parts of a dimension, or the first `parts`; then sources of unseen kinds on the first eight of them."""
-    count = min(parts or 10**6, len(test_parts(dim)))
-    jobs: list[tuple[str, str | None, int]] = [(test_parts(dim)[k][0], None, k) for k in range(count)]
-    jobs += [(test_parts(dim)[k][0], kind, k) for kind in UNSEEN for k in range(min(count, 8))]
+    count = min(parts or 10**6, len(unseen_parts(dim)))
+    jobs: list[tuple[str, str | None, int]] = [(unseen_parts(dim)[k][0], None, k) for k in range(count)]
+    jobs += [(unseen_parts(dim)[k][0], kind, k) for kind in UNSEEN for k in range(min(count, 8))]
     found: dict[str | None, list[dict[str, Any]]] = {None: [], **{kind: [] for kind in UNSEEN}}
     with few_threads(0):
         for done, (shape, kind, k) in enumerate(jobs):
-            part = test_problem(dim, k)
+            part = unseen_problem(dim, k)
             part = part if kind is None else driven(part, kind, np.random.default_rng([13, k]))
             one = row(part, shape)
             if one is not None:
@@ -118,6 +120,22 @@ def run(dim: int = 2, parts: int | None = None, device: str = "cpu", report: Rep
                 report("problems", done + 1, len(jobs))
     return {"what": "any-mesh", "version": __version__, "hardware": hardware(device), "dim": dim, "rows": found.pop(None),
             "unseen_sources": found, "cost": cost(dim, device)}
+
+
+def picture(path: Path, dim: int = 2, number: int = 59) -> None:
+    """Where the errors are, on one test part. The default has nearly the median error ratio of all."""
+    part = unseen_problem(dim, number)
+    truth, problem, n = part.truth(), part.problem(), part.mesh.n_nodes
+    states: dict[str, Tensor] = {}
+    shown: dict[str, Model] = {"classical_consistent": Classical(CONSISTENT), "classical_lumped": Classical(LUMPED),
+                               "universal": Universal()}
+    for name, model in shown.items():
+        x = torch.tensor(model.points(problem))
+        start = part.start(x)
+        start[:, :n] = truth[:, 0]
+        with torch.no_grad():
+            states[name] = rollout(model, problem, start, part.samples(x))[..., 0]
+    error_map(path, part.mesh, states, truth[..., 0], f"A part that no training has seen (Fourier number {part.fourier:.2g})")
 
 
 def markdown(result: dict[str, Any]) -> str:

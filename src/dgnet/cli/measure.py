@@ -229,6 +229,8 @@ def bench_report(results: Annotated[list[Path], typer.Argument(help="JSON files 
 @command("dgnet bench any-mesh --parts 4", name="any-mesh", of=bench)
 def bench_any_mesh(dim: Annotated[int, typer.Option(help="2 or 3.", min=2, max=3)] = 2,
                    parts: Annotated[int | None, typer.Option(help="Only the first of the test parts.", min=1)] = None,
+                   picture: Annotated[Path | None, typer.Option(help="FILE.png: where the errors are on one part.",
+                                                               callback=file_to_write)] = None,
                    device: Device = "cpu", json_path: Json = None) -> None:
     """Measure universal weights on parts that no training has seen, beside linear and quadratic elements."""
     from dgnet.bench import any_mesh
@@ -236,6 +238,8 @@ def bench_any_mesh(dim: Annotated[int, typer.Option(help="2 or 3.", min=2, max=3
     checked_device(device)
     with reporting() as report:
         result = any_mesh.run(dim, parts, device, report)
+        if picture is not None:
+            any_mesh.picture(picture, dim)
     write_json(json_path, result)
     page(any_mesh.markdown(result))
     advise("simulate", "--help")

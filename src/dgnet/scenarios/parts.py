@@ -122,15 +122,15 @@ def draw(kind: str, mesh: Mesh, rng: np.random.Generator, conditions: str | None
                        None if rng.random() < 0.1 else _spots(mesh, dt, rng))
 
 
-def test_parts(dim: int) -> list[tuple[str, Mesh]]:
+def unseen_parts(dim: int) -> list[tuple[str, Mesh]]:
     """(kind, mesh) of the parts that ship for tests: generators and shapes that no training has seen (`dgnet.mesh.parts.TEST`)."""
     with as_file(files("dgnet.scenarios") / "files" / f"test-parts-{dim}d.npz") as path:
         return load_parts(path)
 
 
-def test_problem(dim: int, number: int) -> PartProblem:
+def unseen_problem(dim: int, number: int) -> PartProblem:
     """The problem on a test part: always the same for the same number."""
-    return draw(*test_parts(dim)[number], np.random.default_rng([_TEST_SEED[dim], number, 0]))
+    return draw(*unseen_parts(dim)[number], np.random.default_rng([_TEST_SEED[dim], number, 0]))
 
 
 def driven(part: PartProblem, kind: str, rng: np.random.Generator) -> PartProblem:

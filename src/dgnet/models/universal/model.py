@@ -11,9 +11,9 @@ it corrects, and what holds for any weights (`operators`, `network`):
 
 With f = g = 0 no step gains energy in the norm of M + ahead. Superposition holds: the model is linear wherever the equation is.
 
-Where a number lies outside the range of the training parts, the corrections fade to zero around it: there, and for what was not
-trained at all (flows, reactions, periodic boundaries, fields with different coefficients, a convective coefficient that changes in time), it
-is the classical solver.
+Where a number lies outside the range of the training parts, the corrections fade to zero around it. There it is the classical
+solver, and so it is for what was not trained at all: flows, reactions, periodic boundaries, fields with coefficients of their own,
+a convective coefficient that is a function.
 """
 
 from __future__ import annotations

@@ -1,0 +1,55 @@
+"""`dgnet bench any-mesh`: test parts, their problems, ratios and the page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from dgnet.bench import any_mesh
+from dgnet.mesh.parts import KINDS, TEST, TRAIN, load_parts, save_parts
+from dgnet.scenarios.parts import STEPS, UNSEEN, draw, driven, unseen_parts, unseen_problem
+
+
+def test_parts_of_training_and_test_have_no_shape_in_common() -> None:
+    for dim, least in ((2, 60), (3, 30)):
+        kinds = {kind for kind, _ in unseen_parts(dim)}
+        assert kinds == set(TEST[dim]) and not kinds & set(TRAIN[dim]) and len(unseen_parts(dim)) >= least
+        assert all(KINDS[kind][0] == dim for kind in (*TRAIN[dim], *TEST[dim]))
+
+
+def test_a_problem_is_the_same_every_time_and_within_its_ranges() -> None:
+    one, two = unseen_problem(2, 3), unseen_problem(2, 3)
+    x = torch.tensor(one.mesh.points)
+    assert one.dt == two.dt and torch.equal(one.samples(x), two.samples(x)) and torch.equal(one.start(x), two.start(x))
+    found = [draw(*unseen_parts(2)[k], np.random.default_rng([5, k])) for k in range(20)]
+    assert all(0.003 <= p.fourier <= 3 and p.dt == pytest.approx(p.fourier * p.mesh.spacing**2) for p in found)
+    assert {p.conditions_kind for p in found} == {"dirichlet", "insulated", "robin", "mixed"}
+
+
+@pytest.mark.parametrize("kind", UNSEEN)
+def test_sources_of_unseen_kinds_heat_the_part_from_rest(kind: str) -> None:
+    part = driven(unseen_problem(2, 0), kind, np.random.default_rng(0))
+    x = torch.tensor(part.mesh.points)
+    assert not part.start(x).any() and part.samples(x).shape == (2, STEPS, len(x), 1) and float(part.samples(x).abs().max()) > 0
+
+
+def test_rows_and_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a coarse stand-in for the truth; the real one takes seconds for every part."""
+    small = min(range(len(unseen_parts(2))), key=lambda k: unseen_parts(2)[k][1].n_nodes)
+    part = unseen_problem(2, small)
+    rows = [any_mesh.row(part, "gear", lambda p: p.truth(refine=0, substeps=2))]
+    assert rows[0] is not None and set(rows[0]["ratios"]) == set(any_mesh.models())
+    assert min(rows[0]["ratios"][name] for name in any_mesh.RIVALS) == pytest.approx(1.0)
+    cost = {"nodes": 1, "step_ratio": 1.0, "prepare_ratio": 1.0}
+    page = any_mesh.markdown({"rows": rows, "dim": 2, "unseen_sources": {"ring": rows}, "cost": cost, "hardware": "a CPU"})
+    assert "| universal |" in page and "| quadratic |" in page and "ring" in page
+
+
+def test_parts_in_a_file(tmp_path: Path) -> None:
+    parts = unseen_parts(3)[:2]
+    save_parts(tmp_path / "parts.npz", parts)
+    for (kind, mesh), (other, same) in zip(parts, load_parts(tmp_path / "parts.npz")):
+        assert kind == other and np.array_equal(mesh.cells, same.cells) and np.allclose(mesh.points, same.points)
