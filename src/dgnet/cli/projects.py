@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dgnet.cli.options import Seed, file_to_write
+from dgnet.cli.options import Seed, file_to_write, positive
 from dgnet.cli.screen import advise, console, narrating, reporting, say, say_path
 from dgnet.cli.shell import Device, Json, checked_device, command, write_json
 from dgnet.errors import InputError
@@ -60,6 +60,7 @@ def check(folder: Annotated[Path, typer.Argument(help="Folder with problem.toml.
 def simulate(folder: Annotated[Path, typer.Argument(help="Folder with problem.toml; it needs no [[data]].")],
              model: Annotated[str, typer.Option(help="universal (learned once, for every mesh), classical or "
                                                      "quadratic.")] = "universal",
+             weights: Annotated[Path | None, typer.Option(help="Universal weights of your own, from `dgnet universal`.")] = None,
              source: Annotated[str | None, typer.Option(help="CSV table of moving spots (t, x, y[, z], radius, power[, spot]); a "
                                                         "source in .npy, .npz, .h5, .pvd, .vtu or .xdmf; or physics:NAME, a "
                                                         "function f(x, t) in the problem's physics.py.")] = None,
@@ -78,13 +79,46 @@ def simulate(folder: Annotated[Path, typer.Argument(help="Folder with problem.to
     from dgnet.output import rollouts
     from dgnet.output.simulate import without_training
 
-    run = without_training(folder, model)
+    run = without_training(folder, model, weights)
     with reporting() as report:
         result = rollouts.roll_out(run, source=source, initial=initial, steps=steps, out=out, vtk=vtk, gif=gif, png=png,
                                    every=every, device=checked_device(device), report=report)
     write_json(json_path, result)
     say(rollouts.summary(result))
     advise(*(("show", out, "--out", "pictures") if out is not None else ("check", folder)))
+
+
+@command("dgnet universal meshes/*.msh --out family.pt --budget 10")
+def universal(meshes: Annotated[list[Path], typer.Argument(help="Meshes of your family of parts, at least four; all flat or all "
+                                                            "solid, at most 1,500 nodes each.")],
+              out: Annotated[Path, typer.Option(help="FILE.pt for the weights.", callback=file_to_write)],
+              draws: Annotated[int, typer.Option(help="Random problems on each mesh.", min=1)] = 2,
+              budget: Annotated[float, typer.Option(help="Minutes of training, after the truths are computed.",
+                                                    callback=positive)] = 5.0,
+              workers: Annotated[int, typer.Option(help="Processes that compute truths.", min=1)] = 1,
+              seed: Seed = 0, device: Device = "cpu", json_path: Json = None) -> None:
+    """Train universal weights for a family of parts: no simulations needed, random heat problems are drawn and solved."""
+    from dgnet.mesh import load as load_mesh
+    from dgnet.models.universal import Universal, UniversalNet
+    from dgnet.training import universal as training
+
+    checked_device(device)
+    loaded = [(path.stem, load_mesh(path)) for path in meshes]
+    if len(loaded) < 4 or len({mesh.dim for _, mesh in loaded}) > 1:
+        raise InputError("universal weights need at least four meshes, all flat or all solid")
+    dim, held = loaded[0][1].dim, max(1, len(loaded) // 5)
+    net = Universal().net(dim) or UniversalNet(dim)
+    with reporting() as report:
+        parts = [training.parts_on(some, draws, seed + k, workers, report) for k, some in enumerate((loaded[held:], loaded[:held]))]
+        train, valid = (training.batches(some, device) for some in parts)
+        found = training.fit(net.to(device), train, valid, 60 * budget, seed=seed, report=report)
+    net.trained_on(training.ranges(train))
+    net.cpu().save(out)
+    write_json(json_path, {"before": found.before, "after": found.best, "updates": found.updates, "history": found.history})
+    say(f"On {held} of the {len(loaded)} meshes, held out: error {found.best:.3f} of the better classical solver's, "
+        f"{found.before:.3f} before; {found.updates} updates")
+    say_path(out)
+    advise("simulate", "my-problem", "--weights", out)
 
 
 @command("dgnet import my-problem", name="import")

@@ -8,7 +8,7 @@ from typing import Any, cast
 from dgnet.errors import InputError
 from dgnet.models import Classical, Model
 from dgnet.models.base import LearnedModel
-from dgnet.models.universal import Universal
+from dgnet.models.universal import Universal, UniversalNet
 from dgnet.models.universal.model import untrained
 from dgnet.problems import CONSISTENT
 from dgnet.problems.case import base_problem
@@ -20,16 +20,21 @@ STEPS = 100  # unless a number is asked for, or a source has its own
 MODELS = ("universal", "classical", "quadratic")
 
 
-def model_named(name: str) -> Model[Any]:
-    """One of `MODELS`."""
+def model_named(name: str, weights: Path | None = None) -> Model[Any]:
+    """One of `MODELS`, with universal weights of one's own where they are given."""
     if name not in MODELS:
         raise InputError(f"unknown model '{name}' (known without data: {', '.join(MODELS)})")
+    if weights is not None:
+        if name != "universal":
+            raise InputError(f"--weights does not apply here: the model is {name}")
+        net = UniversalNet.load(weights)
+        return Universal({net.dim: net})
     return Universal() if name == "universal" else Classical(CONSISTENT, degree=2 if name == "quadratic" else 1)
 
 
-def without_training(folder: Path, name: str = "universal") -> Run:
+def without_training(folder: Path, name: str = "universal", weights: Path | None = None) -> Run:
     """A run that nobody trained: the problem of a folder with problem.toml, and a model that needs no data."""
-    model = model_named(name)
+    model = model_named(name, weights)
     project = described(folder, "", folder / "none", STEPS)
     if project.unknown_reaction or project.calibrate:
         what = "the reaction is" if project.unknown_reaction else f"{' and '.join(project.calibrate)} must be"

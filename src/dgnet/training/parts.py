@@ -203,13 +203,28 @@ def matrices(batch: Parts, z: Numbers, consistent: float = 1.0) -> tuple[Tensor,
     return M.view(B, n, n), K.view(B, n, n), A.view(B, n, n), g.view(B, n)
 
 
+class _Inverse(torch.autograd.Function):
+    """The inverse of symmetric positive definite matrices [B, n, n] by Cholesky; its derivative needs the inverse alone."""
+
+    @staticmethod
+    def forward(ctx, A: Tensor) -> Tensor:  # type: ignore[override]
+        G = torch.cholesky_inverse(torch.linalg.cholesky(A))
+        ctx.save_for_backward(G)
+        return G
+
+    @staticmethod
+    def backward(ctx, g: Tensor) -> Tensor:  # type: ignore[override]
+        G, = ctx.saved_tensors
+        return -(G @ g @ G)
+
+
 def roll(batch: Parts, z: Numbers, consistent: float = 1.0, load: Tensor | None = None) -> Tensor:
     """States [B, b, T+1, n] of all problems."""
     M, K, more, ambient = matrices(batch, z, consistent)
     A = M + 0.5 * K + more
     free = (~batch.held).to(A.dtype)
     inner = A * free[:, :, None] * free[:, None, :] + torch.diag_embed(1 - free)
-    G = torch.linalg.inv(inner)
+    G: Tensor = _Inverse.apply(inner)
     drive = (loads(batch, z) if load is None else load) + batch.load[..., None] + ambient[:, None, :, None]  # [B, T, n, b]
     u = batch.truth[:, :, 0].transpose(1, 2)  # [B, n, b]
     states = [u]

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import NamedTuple
 
 import torch
 from torch import nn
 
+from dgnet.errors import InputError
+from dgnet.files import plain
 from dgnet.models.dgnet.limits import soft_limit
 from dgnet.models.gnn import MLP, Processor
 from dgnet.models.universal.local import EDGES, NODES, SIDES, Surroundings
@@ -102,10 +105,15 @@ class UniversalNet(nn.Module):
 
     @classmethod
     def load(cls, path: Path) -> UniversalNet:
-        """What `save` wrote."""
-        state = torch.load(path, map_location="cpu", weights_only=True)
-        net = cls(*state.pop("sizes").tolist())
-        net.load_state_dict({name: value.float() for name, value in state.items()})
+        """What `save` wrote. The file cannot run code."""
+        try:
+            state = torch.load(plain(path), map_location="cpu", weights_only=True)
+            net = cls(*state.pop("sizes").tolist())
+            net.load_state_dict({name: value.float() for name, value in state.items()})
+        except FileNotFoundError as error:
+            raise InputError(f"there is no file {path}") from error
+        except (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError, EOFError, UnpicklingError) as error:
+            raise InputError(f"{path} does not hold universal weights") from error
         return net.requires_grad_(False)
 
     def _numbers(self, s: Surroundings) -> Numbers:
