@@ -3,7 +3,7 @@ VENV   := .venv
 PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup demo test lint wheel docs bench clean
+.PHONY: setup demo test test-slow lint wheel docs bench clean
 
 setup: $(STAMP)
 
@@ -28,6 +28,9 @@ test: lint
 	trap "kill $$second 2>/dev/null" INT TERM; \
 	$(PY) -m pytest $(addprefix --ignore=,$(SECOND)); first=$$?; \
 	wait $$second; code=$$?; cat out/tests.log; exit $$((first + code))
+
+test-slow: setup  # what `make test` leaves out for its time
+	OMP_NUM_THREADS=1 $(PY) -m pytest -m slow
 
 wheel: setup  # the package as others get it: built, installed into an empty environment, used once
 	rm -rf out/wheel
