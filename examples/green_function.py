@@ -9,9 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from matplotlib.colors import Normalize
 
 import dgnet as dg
-from dgnet.output.pictures import strip
+from dgnet.output.figures import Band, grid
 
 STEEL = 50 / (7850 * 450)  # thermal diffusivity in m^2/s
 STEPS = (10.0, 100.0, 1000.0)  # seconds
@@ -32,7 +33,8 @@ def main(path: Path) -> list[tuple[float, float]]:
         columns.append(torch.log10(size.clamp(min=1e-9)).numpy())
         found.append((heat, radius))
         print(f"dt = {dt:5g} s: total heat changed by {heat:8.1e}, above 1e-6 of the peak within {radius:.3f} m")
-    strip(path, mesh, np.stack(columns), [f"Δt = {dt:g} s" for dt in STEPS], "log10 |G| / max", (-6.0, 0.0))
+    band = Band([("", np.stack(columns))], Normalize(-6.0, 0.0), "inferno", "log10 |G| / max", "min")
+    grid(path, mesh, [band], [f"Δt = {dt:g} s" for dt in STEPS])
     print(path)
     return found
 
