@@ -22,6 +22,7 @@ from dgnet.data import Dataset
 from dgnet.evaluation.evaluate import evaluate
 from dgnet.files import read_json, write_json
 from dgnet.models import Classical, few_threads, rollout
+from dgnet.models.registry import LABELS
 from dgnet.output.show_run import Duel, Report, Scene
 from dgnet.problems import step_average
 from dgnet.problems.case import base_problem
@@ -174,7 +175,7 @@ def learn(out: Path, *, seed: int = 0, device: str = "cpu", frames: int = 61, bu
     evaluated = time.perf_counter() - begin
 
     rne = {name: row["rne_from_offset"] for name, row in result["scores"].items()}
-    rival = min((n for n in rne if n != "dgnet"), key=lambda n: rne[n])
+    rival = min(rivals(), key=lambda n: rne[n])
     sample, ways = scenario.sample([d for d in scenario.draws() if d.split == "test"][:1]), kinds(data)
     spots, new = sample.source, [kind for kind in sample.labels[0] if kind not in ways["train"]]
     assert isinstance(spots, Spots)
@@ -246,16 +247,16 @@ def table(record: dict[str, Any]) -> tuple[list[tuple[str, str, str]], list[str]
     """Rows (model, RNE, against the better classical solver) and the sentences below them."""
     rne, seconds = record["rne"], record["seconds"]
     best = min(rne["classical_consistent"], rne["classical_lumped"])
-    names = {"dgnet": f"DGNet, trained {seconds['train']:.0f} s", "classical_consistent": "classical, consistent mass",
-             "classical_lumped": "classical, lumped mass"}
+    names = LABELS | {"dgnet": f"DGNet, trained {seconds['train']:.0f} s"}
     rows = [(names[name], f"{value:.5f}", f"{value / best:.2f}") for name, value in rne.items()]
     new = sorted(set(record["kinds"]["test"]) - set(record["kinds"]["train"]))
     shared = sorted(set(record["kinds"]["test"]) & set(record["kinds"]["train"]))
-    verdict = (f"DGNet makes {record['error_ratio']:.2f} of the error of the better classical solver on the same mesh and step."
-               if record["wins"] else
+    verdict = (f"DGNet makes {record['error_ratio']:.2f} of the error of the better classical solver with linear elements on the same "
+               "mesh and step." if record["wins"] else
                f"DGNet does NOT win here: its error is {record['error_ratio']:.2f} times that of the better classical solver.")
     return rows, [
         f"RNE from the ambient temperature on {record['trajectories']} test trajectories of {record['steps']} steps, "
         f"{record['nodes']} nodes, {record['truth']} truth.",
         f"Their lasers follow {' and '.join(new)} paths, kinds that never occur in training"
-        + (f" ({' and '.join(shared)} paths occur in both)." if shared else "."), verdict]
+        + (f" ({' and '.join(shared)} paths occur in both)." if shared else "."), verdict,
+        *(f"Without training, {LABELS[name]} make {rne[name]:.5f}." for name in ("classical_p2", "universal") if name in rne)]
