@@ -123,12 +123,14 @@ def test_other_settings_train_anew_and_an_interrupted_run_goes_on(tmp_path: Path
 
 
 def test_table_is_plain_about_a_defeat() -> None:
-    record = {"rne": {"dgnet": 0.006, "classical_consistent": 0.004, "classical_lumped": 0.008}, "error_ratio": 1.5, "wins": False,
+    record = {"rne": {"dgnet": 0.006, "classical_consistent": 0.004, "classical_lumped": 0.008,
+                      "classical_p2": 0.002, "classical_refined": 0.003, "universal": 0.001}, "error_ratio": 1.5, "wins": False,
               "seconds": {"train": 1.0}, "trajectories": 4, "steps": 40, "nodes": 482, "truth": "converged",
               "kinds": {"train": ["orbit", "raster"], "test": ["orbit", "spline"]}}
     rows, sentences = module.table(record)
-    assert [row[1:] for row in rows] == [("0.00600", "1.50"), ("0.00400", "1.00"), ("0.00800", "2.00")]
-    assert "NOT" in sentences[-1] and re.search(r"follow spline paths.*orbit paths occur in both", sentences[1])
+    assert [row[1:] for row in rows[:3]] == [("0.00600", "1.50"), ("0.00400", "1.00"), ("0.00800", "2.00")]
+    assert [row[:2] for row in rows[3::2]] == [("classical, quadratic elements", "0.00200"), ("universal weights", "0.00100")]
+    assert "NOT" in sentences[2] and "quadratic elements on that mesh make 0.00200" in sentences[3] and re.search(r"follow spline paths.*orbit paths occur in both", sentences[1])
 
 
 def test_progress_reaches_the_end_and_seeds_matter() -> None:

@@ -251,12 +251,13 @@ def table(record: dict[str, Any]) -> tuple[list[tuple[str, str, str]], list[str]
     rows = [(names[name], f"{value:.5f}", f"{value / best:.2f}") for name, value in rne.items()]
     new = sorted(set(record["kinds"]["test"]) - set(record["kinds"]["train"]))
     shared = sorted(set(record["kinds"]["test"]) & set(record["kinds"]["train"]))
-    verdict = (f"DGNet makes {record['error_ratio']:.2f} of the error of the better classical solver with linear elements on the same "
-               "mesh and step." if record["wins"] else
+    verdict = (f"DGNet makes {record['error_ratio']:.2f} of the error of the better classical solver with linear elements on the "
+               "same mesh and step." if record["wins"] else
                f"DGNet does NOT win here: its error is {record['error_ratio']:.2f} times that of the better classical solver.")
     return rows, [
         f"RNE from the ambient temperature on {record['trajectories']} test trajectories of {record['steps']} steps, "
         f"{record['nodes']} nodes, {record['truth']} truth.",
         f"Their lasers follow {' and '.join(new)} paths, kinds that never occur in training"
         + (f" ({' and '.join(shared)} paths occur in both)." if shared else "."), verdict,
-        *(f"Without training, {LABELS[name]} make {rne[name]:.5f}." for name in ("classical_p2", "universal") if name in rne)]
+        *(f"Without training, {what} make {rne[name]:.5f}." for name, what in (
+            ("classical_p2", "quadratic elements on that mesh"), ("universal", "universal weights")) if name in rne)]
