@@ -109,9 +109,9 @@ def _finer(result: dict[str, Any]) -> str:
     """What classical solvers reach that put more points on the same mesh, without training."""
     rows = result["scores"]
     words = {"classical_p2": "quadratic elements on the same mesh reach",
-             "classical_refined": "linear ones on the mesh refined once"}
+             "classical_refined": "linear ones on the mesh refined once", "universal": "universal weights"}
     found = [f"{what} {_percent(rows[name]['rne_from_offset'])}" for name, what in words.items() if name in rows]
-    return f" Without training, {' and '.join(found)}." if found else ""
+    return f" Without training, {', '.join(found[:-1])}{' and ' if found[:-1] else ''}{found[-1]}." if found else ""
 
 
 def _untold(result: dict[str, Any], own: float) -> str:
