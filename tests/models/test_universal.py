@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -207,7 +209,10 @@ def test_what_was_not_trained_is_solved_classically(kind: str) -> None:
 def test_shipped_weights_are_tensors_of_a_few_hundred_kilobytes() -> None:
     path = WEIGHTS / "universal-2d.pt"
     assert path.stat().st_size < 800_000
-    assert UniversalNet.load(path).dim == 2
+    card = json.loads(path.with_suffix(".json").read_text())
+    assert card["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+    net = UniversalNet.load(path)
+    assert (net.dim, net.hidden, len(net.process.receive)) == (card["dim"], card["hidden"], card["layers"])
 
 
 def test_states_on_another_precision_and_recorded_steps_agree() -> None:
