@@ -16,6 +16,7 @@ import torch
 from dgnet.models.classical import Classical
 from dgnet.models.timeloop import rollout
 from dgnet.paper.pretrained import SHELF
+from dgnet.problems import Discretisation
 from dgnet.problems.sources import step_average
 from dgnet.projects import load
 from dgnet.scenarios.scenario import Scenario
@@ -27,22 +28,20 @@ FILE = Path(__file__).parent / "golden.npz"
 STEPS, NODES = 4, 64
 
 
-def made_up_flow(scenario: Scenario) -> torch.Tensor:
-    """A smooth flow [1, STEPS + 1, N, d] along the first axis that pulses and meanders; no solution of anything."""
+def made_up_flow(scenario: Scenario, steps: int = STEPS) -> torch.Tensor:
+    """A smooth flow [1, steps + 1, N, d] along the first axis that pulses and meanders; no solution of anything."""
     x = torch.tensor(scenario.mesh.points)
     low, high = x.amin(0), x.amax(0)
     s = (x - low) / (high - low)
-    t = torch.arange(STEPS + 1, dtype=torch.float64)[:, None]
-    v = torch.zeros(STEPS + 1, *x.shape, dtype=torch.float64)
+    t = torch.arange(steps + 1, dtype=torch.float64)[:, None]
+    v = torch.zeros(steps + 1, *x.shape, dtype=torch.float64)
     v[..., 0] = 4 * s[:, 1] * (1 - s[:, 1]) * (1 + 0.2 * torch.sin(0.7 * t))
     v[..., 1] = 0.3 * torch.sin(6 * s[:, 0] - 0.5 * t) * s[:, 1] * (1 - s[:, 1])
     return v[None].float()
 
 
-def states(label: str) -> dict[str, np.ndarray]:
-    """Last states [nodes, fields] of one shipped set of weights and of the classical solvers beside it."""
-    run = Run.open(SHELF / label)
-    scenario = run.scenario
+def first_steps(scenario: Scenario, steps: int = STEPS) -> tuple[Discretisation, torch.Tensor, torch.Tensor | None]:
+    """Problem, start and source of the first test draw, in single precision."""
     draw = [d for d in scenario.draws() if d.split == "test"][:1]
     sample = scenario.sample(draw)
     x = torch.tensor(scenario.mesh.points)
@@ -52,8 +51,16 @@ def states(label: str) -> dict[str, np.ndarray]:
         start = start + torch.exp(-((s - 0.4) ** 2).sum(-1) / 0.02).float()[None, :, None]
     source = None
     if sample.source is not None:
-        source = step_average(sample.source, x, scenario.times[:STEPS], scenario.dt, scenario.panels).float()
-    problem = scenario.problem(None if scenario.flow is None else made_up_flow(scenario), dtype=torch.float32)
+        source = step_average(sample.source, x, scenario.times[:steps], scenario.dt, scenario.panels).float()
+    flow = None if scenario.flow is None else made_up_flow(scenario, steps)
+    return scenario.problem(flow, dtype=torch.float32), start, source
+
+
+def states(label: str) -> dict[str, np.ndarray]:
+    """Last states [nodes, fields] of one shipped set of weights and of the classical solvers beside it."""
+    run = Run.open(SHELF / label)
+    scenario = run.scenario
+    problem, start, source = first_steps(scenario)
     at = np.linspace(0, scenario.mesh.n_nodes - 1, NODES).astype(int)
     out = {}
     for name, model in {"dgnet": run.model, "consistent": Classical(1.0), "lumped": Classical(0.0)}.items():
