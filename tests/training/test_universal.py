@@ -11,8 +11,10 @@ from dgnet import cli
 from dgnet.errors import InputError
 from dgnet.mesh import box, save
 from dgnet.models.universal import UniversalNet
+from dgnet.scenarios import get
 from dgnet.scenarios import parts as scenario
 from dgnet.training import universal
+from tests.projects.conftest import TOML, write_tiny
 
 Tensor = torch.Tensor
 
@@ -50,7 +52,7 @@ def test_the_command(quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         return int(stop.value.code or 0)
 
     assert run(*paths, "--out", tmp_path / "w.pt", "--draws", 1, "--budget", 0.03) == 0
-    assert "of the better classical solver's" in capsys.readouterr().out
+    assert "of the better classical solver" in capsys.readouterr().out
     assert UniversalNet.load(tmp_path / "w.pt").dim == 2
     assert run(*paths[:2], "--out", tmp_path / "w.pt") == 2
     assert "at least four meshes" in capsys.readouterr().err
@@ -62,3 +64,20 @@ def test_files_that_are_no_weights_are_refused(tmp_path: Path) -> None:
     for name, words in (("empty.pt", "does not hold"), ("text.pt", "does not hold"), ("none.pt", "there is no file")):
         with pytest.raises(InputError, match=words):
             UniversalNet.load(tmp_path / name)
+
+
+def test_data_of_a_problem_tune_the_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                            capsys: pytest.CaptureFixture[str]) -> None:
+    tiny = write_tiny(tmp_path / "tiny", TOML)
+    monkeypatch.setattr("sys.argv", ["dgnet", "universal", str(tiny), "--out", str(tmp_path / "w.pt"), "--budget", "0.03"])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    shown = capsys.readouterr()
+    assert stop.value.code in (0, None), shown.err
+    assert "on test trajectories" in shown.out and UniversalNet.load(tmp_path / "w.pt").dim == 2
+
+
+def test_problems_that_cannot_tune_are_named() -> None:
+    case = get("allen-cahn", "small")
+    with pytest.raises(InputError, match="there is a reaction"):
+        universal.parts_of_data(case, None, [0])  # type: ignore[arg-type]

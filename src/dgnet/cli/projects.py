@@ -11,6 +11,7 @@ from dgnet.cli.options import Seed, file_to_write, positive
 from dgnet.cli.screen import advise, console, narrating, reporting, say, say_path
 from dgnet.cli.shell import Device, Json, checked_device, command, write_json
 from dgnet.errors import InputError
+from dgnet.progress import Report
 
 _COLOURS = {"ok": "green", "note": "yellow", "warn": "red"}
 
@@ -88,37 +89,63 @@ def simulate(folder: Annotated[Path, typer.Argument(help="Folder with problem.to
     advise(*(("show", out, "--out", "pictures") if out is not None else ("check", folder)))
 
 
-@command("dgnet universal meshes/*.msh --out family.pt --budget 10")
-def universal(meshes: Annotated[list[Path], typer.Argument(help="Meshes of your family of parts, at least four; all flat or all "
-                                                            "solid, at most 1,500 nodes each.")],
+@command("dgnet universal meshes/*.msh --out family.pt --budget 10", "dgnet universal my-problem --out tuned.pt --budget 1")
+def universal(parts: Annotated[list[Path], typer.Argument(help="A problem folder, whose data tune the weights; or at least four "
+                                                           "meshes of a family of parts, all flat or all solid. At most 1,500 "
+                                                           "nodes each.")],
               out: Annotated[Path, typer.Option(help="FILE.pt for the weights.", callback=file_to_write)],
               draws: Annotated[int, typer.Option(help="Random problems on each mesh.", min=1)] = 2,
-              budget: Annotated[float, typer.Option(help="Minutes of training, after the truths are computed.",
-                                                    callback=positive)] = 5.0,
+              trajectories: Annotated[int | None, typer.Option(help="Use only this many training trajectories of the problem.",
+                                                               min=1)] = None,
+              budget: Annotated[float, typer.Option(help="Minutes of training.", callback=positive)] = 1.0,
               workers: Annotated[int, typer.Option(help="Processes that compute truths.", min=1)] = 1,
               seed: Seed = 0, device: Device = "cpu", json_path: Json = None) -> None:
-    """Train universal weights for a family of parts: no simulations needed, random heat problems are drawn and solved."""
+    """Tune universal weights to the data of a problem, or to a family of meshes, on which problems are drawn and solved."""
     from dgnet.mesh import load as load_mesh
     from dgnet.models.universal import Universal, UniversalNet
     from dgnet.training import universal as training
 
     checked_device(device)
-    loaded = [(path.stem, load_mesh(path)) for path in meshes]
-    if len(loaded) < 4 or len({mesh.dim for _, mesh in loaded}) > 1:
-        raise InputError("universal weights need at least four meshes, all flat or all solid")
-    dim, held = loaded[0][1].dim, max(1, len(loaded) // 5)
-    net = Universal().net(dim) or UniversalNet(dim)
     with reporting() as report:
-        parts = [training.parts_on(some, draws, seed + k, workers, report) for k, some in enumerate((loaded[held:], loaded[:held]))]
-        train, valid = (training.batches(some, device) for some in parts)
-        found = training.fit(net.to(device), train, valid, 60 * budget, seed=seed, report=report)
-    net.trained_on(training.ranges(train))
+        if len(parts) == 1 and parts[0].is_dir():
+            dim, train, valid, tests = _stored_parts(parts[0], trajectories, device, report)
+        else:
+            loaded = [(path.stem, load_mesh(path)) for path in parts]
+            if len(loaded) < 4 or len({mesh.dim for _, mesh in loaded}) > 1:
+                raise InputError("universal weights need a problem folder, or at least four meshes, all flat or all solid")
+            dim, held = loaded[0][1].dim, max(1, len(loaded) // 5)
+            made = [training.parts_on(some, draws, seed + k, workers, report)
+                    for k, some in enumerate((loaded[held:], loaded[:held]))]
+            train, valid = (training.batches(some, device) for some in made)
+            tests = valid
+        net = Universal().net(dim) or UniversalNet(dim)
+        before = training.ratio(net.to(device), tests)
+        found = training.fit(net, train, valid, 60 * budget, seed=seed, report=report)
+    after = training.ratio(net, tests)
+    if len(parts) > 1:
+        net.trained_on(training.ranges(train))
     net.cpu().save(out)
-    write_json(json_path, {"before": found.before, "after": found.best, "updates": found.updates, "history": found.history})
-    say(f"On {held} of the {len(loaded)} meshes, held out: error {found.best:.3f} of the better classical solver's, "
-        f"{found.before:.3f} before; {found.updates} updates")
+    write_json(json_path, {"before": before, "after": after, "updates": found.updates, "history": found.history})
+    where = f"{len(parts)} meshes, a fifth of them held out" if len(parts) > 1 else "test trajectories"
+    say(f"Error over that of the better classical solver, on {where}: {after:.3f}, {before:.3f} before; {found.updates} updates")
     say_path(out)
-    advise("simulate", "my-problem", "--weights", out)
+    advise("simulate", parts[0] if len(parts) == 1 else "my-problem", "--weights", out)
+
+
+def _stored_parts(folder: Path, trajectories: int | None, device: str, report: Report) -> tuple[int, Any, Any, Any]:
+    """Dimension, then training, validation and test batches of a problem's data. Few trajectories choose their own weights."""
+    from dgnet.data import Dataset
+    from dgnet.projects import load
+    from dgnet.training.universal import batches, parts_of_data
+
+    project = load(folder, report)
+    with Dataset(project.data) as data:
+        numbers = data.of("train")[:trajectories]
+        held = numbers[-1:] if len(numbers) >= 3 else []
+        rows = [n for n in numbers if n not in held]
+        train, valid, tests = (batches([parts_of_data(project.case, data, some)], device)
+                               for some in (rows, held or rows, data.of("test") or rows))
+    return project.case.mesh.dim, train, valid, tests
 
 
 @command("dgnet import my-problem", name="import")

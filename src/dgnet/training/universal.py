@@ -18,9 +18,13 @@ from multiprocessing import get_context
 import numpy as np
 import torch
 
+from dgnet.data import Dataset
 from dgnet.errors import InputError, SolveError
 from dgnet.mesh import Mesh
 from dgnet.models.universal import UniversalNet
+from dgnet.models.universal.model import untrained
+from dgnet.problems.case import Case, base_problem
+from dgnet.problems.lift import Lift
 from dgnet.progress import Report
 from dgnet.scenarios.parts import draw
 from dgnet.training.parts import Part, Parts, gather, log_ratio
@@ -72,6 +76,22 @@ def parts_on(meshes: Sequence[tuple[str, Mesh]], draws: int, seed: int, workers:
     if not found:
         raise InputError("none of the problems could be solved by the reference")
     return found
+
+
+def parts_of_data(case: Case, data: Dataset, numbers: Sequence[int]) -> Part:
+    """Stored trajectories of one problem. Middles come from the data where these have them, else from a fit to the nodes."""
+    problem, n = base_problem(case, "cpu", torch.float64), case.mesh.n_nodes
+    why = untrained(problem) or ("it has more than one field" if len(case.pde.fields) > 1 else None) or (
+        f"it has {n} nodes, and at most {LARGEST} are stepped as dense matrices" if n > LARGEST else None)
+    if why is not None:
+        raise InputError(f"'{case.name}' cannot tune universal weights: {why}")
+    corpus = data.batch(numbers, dtype=torch.float64)
+    lift, stored = Lift.of(case.mesh), data.middles(numbers, dtype=torch.float64)
+    source = corpus.source_average
+    if source is None:
+        source = torch.zeros(len(numbers), corpus.steps, n, 1, dtype=torch.float64)
+    middle = lift(source)[:, :, n:] if stored is None or stored.source_average is None else stored.source_average
+    return Part(case.name, 1.0, problem, source[..., 0], middle[..., 0], lift(corpus.state[:, 0])[:, n:, 0], corpus.state[..., 0])
 
 
 def batches(parts: Sequence[Part], device: str = "cpu") -> list[Parts]:
