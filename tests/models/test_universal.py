@@ -134,6 +134,17 @@ def test_an_ambient_that_changes_in_time_is_followed() -> None:
     assert torch.allclose(states(p, n, u0, f), classical, atol=1e-12)
 
 
+def test_a_capacity_is_the_same_as_dividing_by_it() -> None:
+    """Heat with c = 3.5e6 J/m3/K: sources in W/m3 act as sources over c do, on the memory of the edges, too."""
+    c, net = 3.5e6, wild(2)
+    plain = plate(conditions=(Robin("right", 2.0, 1.0),))
+    heat = Discretisation(plain.mesh, PDE(diffusion=0.7 * c, capacity=c), (Robin("right", 2.0 * c, 1.0),), plain.dt)
+    u0, f = given(plain)
+    assert torch.allclose(states(heat, net, u0, f * c), states(plain, net, u0, f), atol=1e-5)
+    uneven = Discretisation(plain.mesh, PDE(diffusion=0.7, capacity=np.linspace(1, 2, plain.mesh.n_cells)), (), plain.dt)
+    assert untrained(uneven) == "its capacity differs from cell to cell"
+
+
 def test_superposition_and_steady_states_stay() -> None:
     p, net = plate(conditions=(Robin("right", 2.0, 0.0),)), wild(2)
     u0, f = given(p)

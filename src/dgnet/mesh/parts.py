@@ -46,6 +46,31 @@ def random_part(kind: str, nodes: int, rng: np.random.Generator) -> Mesh:
         return generate_mesh(g, dim, {})
 
 
+def random_parts(kinds: Sequence[str], count: int, nodes: tuple[int, int], seed: int) -> list[tuple[str, Mesh]]:
+    """`count` random parts, (kind, mesh) each, the kinds in turn; wished numbers of nodes are log-uniform between two bounds.
+
+    Parts with slivers (quality below 0.05) or far from the wished size are drawn again. The shipped weights for flat parts come
+    from random_parts(TRAIN[2], 440, (120, 420), 101), the test parts from (TEST[2], 64, (150, 700), 102) and (TEST[3], 32,
+    (200, 600), 104), with gmsh 4.15.
+    """
+    found: list[tuple[str, Mesh]] = []
+    (low, high), tried = nodes, 0
+    while len(found) < count:
+        rng = np.random.default_rng([seed, tried])
+        tried += 1
+        kind = kinds[tried % len(kinds)]
+        wished = int(np.exp(rng.uniform(np.log(low), np.log(high))))
+        try:
+            mesh = random_part(kind, wished, rng)
+        except (InputError, ValueError):  # some draws make shapes that cannot be meshed
+            if tried > 20 * count + 20:
+                raise
+            continue
+        if 0.6 * low <= mesh.n_nodes <= 1.5 * high and mesh.quality.min() >= 0.05:
+            found.append((kind, mesh))
+    return found
+
+
 # ---------------------------------------------------------------------- flat shapes
 
 

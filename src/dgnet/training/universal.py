@@ -81,7 +81,8 @@ def parts_on(meshes: Sequence[tuple[str, Mesh]], draws: int, seed: int, workers:
 def parts_of_data(case: Case, data: Dataset, numbers: Sequence[int]) -> Part:
     """Stored trajectories of one problem. Middles come from the data where these have them, else from a fit to the nodes."""
     problem, n = base_problem(case, "cpu", torch.float64), case.mesh.n_nodes
-    why = untrained(problem) or ("it has more than one field" if len(case.pde.fields) > 1 else None) or (
+    why = untrained(problem) or ("it has a capacity: divide by it" if problem.capacity is not None else None) or (
+        "it has more than one field" if len(case.pde.fields) > 1 else None) or (
         f"it has {n} nodes, and at most {LARGEST} are stepped as dense matrices" if n > LARGEST else None)
     if why is not None:
         raise InputError(f"'{case.name}' cannot tune universal weights: {why}")

@@ -13,7 +13,7 @@ With f = g = 0 no step gains energy in the norm of M + ahead. Superposition hold
 
 Where a number lies outside the range of the training parts, the corrections fade to zero around it. There it is the classical
 solver, and so it is for what was not trained at all: flows, reactions, periodic boundaries, fields with coefficients of their own,
-a convective coefficient that is a function.
+a capacity that differs from cell to cell, a convective coefficient that is a function.
 """
 
 from __future__ import annotations
@@ -157,6 +157,8 @@ def untrained(p: Discretisation) -> str | None:
         getattr(c, "field", None) is None for c in p.conditions)
     if p.n_fields > 1 and not shared:
         return "its fields have coefficients or conditions of their own"
+    if p.capacity is not None and bool((p.capacity.detach() != p.capacity.detach().flatten()[0]).any()):
+        return "its capacity differs from cell to cell"
     if any(isinstance(c, Robin) and callable(c.coefficient) for c in p.conditions):
         return "a convective coefficient is a function"
     return None

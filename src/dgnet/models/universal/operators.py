@@ -89,8 +89,8 @@ class Gathering:
     """How nodes gather a source: from the nodes around, from the middles of the edges around, and from the edges' memory.
 
     The middle of an edge counts by how far the source there is from the mean of its ends, c = f_middle - (f_i + f_j) / 2. The
-    memory holds the same for the state, as far as the source and the start made it: w+ = keep w + (1 + keep) dt c / 2, and
-    (w + w+) / 2 acts in the step. A source that is linear along the edges brings nothing to either.
+    memory holds the same for the state, as far as the source and the start made it: w+ = keep w + (1 + keep) dt c / 2, divided by
+    the capacity, and (w + w+) / 2 acts in the step. A source that is linear along the edges brings nothing to either.
 
     One sparse matrix [N + E, N + 2E] does it: from the source at nodes and middles and the memory, to what the nodes get, divided
     by their mass, and the new memory.
@@ -109,11 +109,13 @@ class Gathering:
         i, j = (torch.as_tensor(p.mesh.edges[:, k].copy(), device=g.device) for k in (0, 1))
         steepness = torch.einsum("k,kid,kde,kie->k", g.volumes, g.gradients, s.root @ s.root.mT, g.gradients) / (d + 1)
         memory = steepness[:, None, None] * z.memory
+        mass, whole = (A.row_sums()[0, 0].double() for A in (p.source_mass, p.mass))
+        capacity = (whole[i] + whole[j]) / (mass[i] + mass[j])  # a source f raises the state by dt f / c
+        gain = 0.5 * (1 + z.keep) * p.dt / capacity
         keep = z.keep[s.of_cell][:, None]
-        curve = (g.volumes / ((d + 1) * (d + 2)))[:, None, None] * z.middle + 0.25 * (1 + keep) * p.dt * memory  # [K, d+1, s]
+        curve = (g.volumes / ((d + 1) * (d + 2)))[:, None, None] * z.middle + 0.5 * gain[s.of_cell][:, None] * memory  # [K, d+1, s]
         corner, side = (x.expand_as(curve).ravel() for x in (s.graph.cells[:, :, None], s.of_cell[:, None, :]))
-        edge, gain = torch.arange(E, device=g.device), 0.5 * (1 + z.keep) * p.dt
-        mass = p.source_mass.row_sums()[0, 0].double()
+        edge = torch.arange(E, device=g.device)
         flat, old = curve.ravel() / mass[corner], (0.5 * (1 + keep) * memory).ravel() / mass[corner]
         row = torch.cat([P.pattern.row.long(), *[corner] * 4, *[n + edge] * 4])
         column = torch.cat([P.pattern.col.long(), n + side, i[side], j[side], n + E + side, n + edge, i, j, n + E + edge])
