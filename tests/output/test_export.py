@@ -18,8 +18,9 @@ from dgnet.mesh import box
 from dgnet.models.dgnet import DGNet, DGNetConfig
 from dgnet.models.registry import entry
 from dgnet.operators import EdgeMatrix
-from dgnet.output import export as module
 from dgnet.output.export import Filter, Solve, Step, export
+from dgnet.output.export import plain as module
+from dgnet.output.export.record import probe
 from dgnet.problems import PDE, Dirichlet, Discretisation, Neumann, Periodic, Robin
 from dgnet.problems.case import base_problem
 from dgnet.recipe import Recipe, Stage
@@ -84,6 +85,7 @@ CASES = {
     "flow": (PDE(diffusion=0.02, velocity=(0.7, 0.3)), (Dirichlet("left", 1.0),),
              DGNetConfig(hidden=8, layers=1, learn_streamline=True, learn_swirl=True)),
     "edge": (PDE(diffusion=0.05), (), DGNetConfig(decoder="edge", hidden=8, layers=1, consistent=0.0, residual=True)),
+    "quick": (PDE(("u", "v"), diffusion={"u": 0.05, "v": 0.2}), (Dirichlet("top", 0.5, "v"),), DGNetConfig(hidden=8, layers=1)),
     "stiff": (PDE(diffusion=4.0), (), DGNetConfig(hidden=8, layers=1)),
     "calibrated": (PDE(diffusion=0.05, decay=0.4), (Robin("left", 0.5, 1.0),),
                    DGNetConfig(hidden=8, layers=1, calibrate=("diffusion", "decay", "convection"))),
@@ -93,6 +95,8 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_plain_form_is_the_step(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if case != "quick":
+        monkeypatch.setattr(module, "_QUICK", 0)  # or the few nodes of a test would always have the explicit inverse
     if case == "stiff":
         monkeypatch.setattr(module, "_UNROLLED", 20)
     pde, conditions, config = CASES[case]
@@ -103,11 +107,11 @@ def test_plain_form_is_the_step(case: str, monkeypatch: pytest.MonkeyPatch) -> N
     with torch.no_grad():
         state = model.prepare(problem)
         step = Step(model, state, state.solver)
-        u, f = module._probe(model, problem, 3)
+        u, f = probe(model, problem, 3)
         assert close(step(u, f), model.step(state, u, f, 0.0, 1))
         assert close(step(step(u, f), f), model.step(state, model.step(state, u, f, 0.0, 1), f, problem.dt, 2))
         assert close(step(u, 0 * f), model.step(state, u, None, 0.0, 1))
-    assert ("dense" in step.solve.label) == (case == "stiff")
+    assert ("dense" in step.solve.label) == (case in ("stiff", "quick"))
 
 
 def test_start_filter_in_plain_form() -> None:
@@ -116,7 +120,7 @@ def test_start_filter_in_plain_form() -> None:
     model = saturated(DGNet(DGNetConfig(hidden=8, layers=1, learn_start=True), problem))
     with torch.no_grad():
         state = model.prepare(problem)
-        u = module._probe(model, problem, 3)[0]
+        u = probe(model, problem, 3)[0]
         assert state.start is not None and not torch.allclose(state.start(u), torch.zeros_like(u))
         assert close(Filter(state.start)(u), u + state.start(u))
 
@@ -162,8 +166,8 @@ def test_a_run_steps_without_the_package(data: Path, tmp_path: Path, monkeypatch
     with torch.no_grad():
         for batch in (1, 4):
             state = run.model.prepare(problem, batch)
-            u, _ = module._probe(run.model, problem, batch)
-            sources = [module._probe(run.model, problem, batch)[1] * k for k in (1.0, 0.0, 2.0)]
+            u, _ = probe(run.model, problem, batch)
+            sources = [probe(run.model, problem, batch)[1] * k for k in (1.0, 0.0, 2.0)]
             expected = u
             for k, f in enumerate(sources):
                 expected = run.model.step(state, expected, f, k * scenario.dt, k)  # its first step filters the start
@@ -182,7 +186,7 @@ def test_a_baseline_is_traced_as_it_is(data: Path, tmp_path: Path) -> None:
     result = export(run, tmp_path / "step.pt2", batch=2)
     assert result.record["batch"] == 2 and not result.extra
     problem = base_problem(run.scenario, "cpu")
-    u, f = module._probe(run.model, problem, 2)
+    u, f = probe(run.model, problem, 2)
     with torch.no_grad():
         expected = run.model.step(run.model.prepare(problem), u, f, 0.0, 1)
     found = torch.export.load(tmp_path / "step.pt2").module()(u, f)
@@ -232,7 +236,7 @@ def test_steps_after_the_start_have_programs_of_their_own(data: Path, tmp_path: 
         assert sorted(p.name for p in result.paths) == sorted(p.name for p in (tmp_path / "there").iterdir())
         program = {key: torch.export.load(path).module() for key, path in {**result.extra, "step": result.program}.items()}
         state = run.model.prepare(problem, 2)
-        u, f = module._probe(run.model, problem, 2)
+        u, f = probe(run.model, problem, 2)
         expected, found = run.model.begin(state, u), program["start"](u)
         for k in range(4):
             expected = run.model.step(state, expected, f, k * problem.dt, k)

@@ -12,14 +12,14 @@ from dgnet.cli.screen import advise, say, say_path
 from dgnet.cli.shell import AllowDifferent, Json, Problem, command, write_json
 
 
-@command("dgnet export run --out step.pt2")
+@command("dgnet export run --out step.pt2", "dgnet export run --out step.onnx")
 def export(run: Annotated[Path, typer.Argument(help="Folder of a run.")],
-           out: Annotated[Path, typer.Option(help="FILE.pt2; the mesh (.vtu) and a description (.json) are written beside it.",
-                                            callback=file_to_write)],
+           out: Annotated[Path, typer.Option(help="FILE.pt2 (torch.export) or FILE.onnx; the mesh (.vtu) and a description (.json) "
+                                                 "are written beside it.", callback=file_to_write)],
            batch: Annotated[int | None, typer.Option(help="Fix the number of trajectories; the default is any "
                                                           "number.", min=1)] = None,
            problem: Problem = None, allow_different: AllowDifferent = False, json_path: Json = None) -> None:
-    """Write one step of a run as a torch.export program that runs without this package."""
+    """Write one step of a run as a program that runs without this package."""
     from dgnet.output.export import export as write
     from dgnet.training.run import Run
 

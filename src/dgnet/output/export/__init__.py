@@ -1,0 +1,26 @@
+"""A step of a trained run for use without this package: as a program of torch or ONNX, as a C file, as an FMU.
+
+The kind follows from the name of the file: .pt2, .onnx (`program`), .c (`c_file`) or .fmu (`fmu`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dgnet.errors import InputError
+from dgnet.output.export.plain import Filter, Solve, Step
+from dgnet.output.export.program import export_program
+from dgnet.output.export.record import Exported
+from dgnet.training.run import Run
+
+KINDS = (".pt2", ".onnx")
+
+
+def export(run: Run, out: Path, batch: int | None = None) -> Exported:
+    """Write one step of a run as the kind of file that OUT ends in, with the mesh (.vtu) and a description (.json) beside it."""
+    if out.suffix not in KINDS:
+        raise InputError(f"{out} must end in {', '.join(KINDS[:-1])} or {KINDS[-1]}")
+    return export_program(run, out, batch)
+
+
+__all__ = ["KINDS", "Exported", "Filter", "Solve", "Step", "export"]
