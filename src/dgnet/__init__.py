@@ -24,7 +24,20 @@ if TYPE_CHECKING:  # the same names for editors and type checkers; a test compar
     from dgnet.models.dgnet import DGNet, DGNetConfig
     from dgnet.models.universal import Universal
     from dgnet.output.rollouts import roll_out as rollout_run
-    from dgnet.problems import PDE, Dirichlet, FunctionSource, Neumann, Periodic, PhaseChange, Robin, SpotTable, step_average
+    from dgnet.problems import (
+        PDE,
+        ByRegion,
+        Curve,
+        Dirichlet,
+        FunctionSource,
+        Neumann,
+        Periodic,
+        PhaseChange,
+        Robin,
+        Scaled,
+        SpotTable,
+        step_average,
+    )
     from dgnet.problems import Discretisation as Problem
     from dgnet.projects.project import load as load_project
     from dgnet.projects.project import project, trajectory
@@ -47,8 +60,8 @@ _HOMES = {
     "dgnet.models.dgnet": "DGNet DGNetConfig",
     "dgnet.models.universal": "Universal",
     "dgnet.output.rollouts": "rollout_run=roll_out",
-    "dgnet.problems": "PDE Dirichlet FunctionSource Neumann Periodic PhaseChange Robin SpotTable step_average "
-                      "Problem=Discretisation",
+    "dgnet.problems": "PDE ByRegion Curve Dirichlet FunctionSource Neumann Periodic PhaseChange Robin Scaled SpotTable "
+                      "step_average Problem=Discretisation",
     "dgnet.projects.project": "load_project=load project trajectory",
     "dgnet.reference.transport": "reference_solve=solve",
     "dgnet.scoring.judge": "judge predict",
@@ -60,9 +73,9 @@ _HOMES = {
 _NAMES = {entry.split("=")[0]: (home, entry.split("=")[-1]) for home, row in _HOMES.items() for entry in row.split()}
 
 __all__ = [
-    "PDE", "Classical", "Corpus", "DGNet", "DGNetConfig", "Dataset", "Dirichlet", "FunctionSource", "GreenSolver",
-    "InputError", "Mesh", "Neumann", "Periodic", "PhaseChange", "Problem", "Recipe", "Robin", "Run", "SolveError",
-    "SpotTable", "Stage", "Universal", "box", "evaluate", "fit", "judge", "load_mesh", "load_project", "load_run",
+    "PDE", "ByRegion", "Classical", "Corpus", "Curve", "DGNet", "DGNetConfig", "Dataset", "Dirichlet", "FunctionSource",
+    "GreenSolver", "InputError", "Mesh", "Neumann", "Periodic", "PhaseChange", "Problem", "Recipe", "Robin", "Run", "Scaled",
+    "SolveError", "SpotTable", "Stage", "Universal", "box", "evaluate", "fit", "judge", "load_mesh", "load_project", "load_run",
     "predict", "project", "reference_solve", "rollout", "rollout_run", "save_mesh", "score", "shipped", "steady",
     "step_average", "train", "trajectory", "uncertainty",
 ]

@@ -34,7 +34,8 @@ def run(device: str = "cpu", mesh: str = "gear-plate", steps: int | None = None)
             model = Classical(consistent=consistent)
             with torch.no_grad():
                 seconds = timed(partial(rollout, model, problem, u0, source), device, repeats=3, budget=20.0)
-            label = model.prepare(problem, batch, steps).operator().prepared.label
+            solver = model.solver(model.prepare(problem, batch, steps))
+            label = "" if solver is None else solver.operator().prepared.label
             rows.append({"model": model.name, "backend": label, "trajectories": batch, "steps": steps, "seconds": seconds,
                          "steps_per_s": steps / seconds, "trajectory_steps_per_s": batch * steps / seconds})
         rows.append(_rival(problem, u0, source, device, batch))

@@ -2,8 +2,10 @@
 
 from dgnet.green.backends import NAMES as BACKENDS
 from dgnet.green.bounds import Bounds, bounds_of
+from dgnet.green.enthalpy import EnthalpySolver, Stepper
+from dgnet.green.material import Materials, Term
 from dgnet.green.solver import GreenSolver, Operators, StepOperator, fold, product, unfold
 from dgnet.green.steady import steady
 
-__all__ = ["BACKENDS", "Bounds", "GreenSolver", "Operators", "StepOperator", "bounds_of", "fold", "product", "steady",
-           "unfold"]
+__all__ = ["BACKENDS", "Bounds", "EnthalpySolver", "GreenSolver", "Materials", "Operators", "StepOperator", "Stepper", "Term",
+           "bounds_of", "fold", "product", "steady", "unfold"]

@@ -120,12 +120,12 @@ def bounds_of(A: EdgeMatrix, M: EdgeMatrix | None = None, mass_low: float = 0.0,
         return 0.5 * (scaled + mirrored), 0.5 * (scaled - mirrored)
 
     sym, skew = parts(values)
-    imag = 0.0 if symmetric else float(_norm_bound(pattern, skew))
-    spread = float(_norm_bound(pattern, sym.index_fill(-1, pattern.diagonal, 0.0)))
+    imag = 0.0 if symmetric else float(norm_bound(pattern, skew))
+    spread = float(norm_bound(pattern, sym.index_fill(-1, pattern.diagonal, 0.0)))
     low = 1.0 - spread
     if M is not None and mass_low > 0:
         share = float((M.values.detach().double().index_select(-1, pattern.diagonal) / diagonal).min())
-        unsigned = 0.0 if symmetric or rest is None else float(_norm_bound(pattern, parts(rest.values)[0]))
+        unsigned = 0.0 if symmetric or rest is None else float(norm_bound(pattern, parts(rest.values)[0]))
         low = max(low, mass_low * share - unsigned)
     return Bounds(low, 1.0 + spread, imag)
 
@@ -157,7 +157,7 @@ def _lowest(pattern: Pattern, entries: Tensor, steps: int = 24) -> float:
     return float(torch.linalg.eigvalsh(0.5 * (small + small.T))[0])
 
 
-def _norm_bound(pattern: Pattern, entries: Tensor) -> Tensor:
+def norm_bound(pattern: Pattern, entries: Tensor) -> Tensor:
     """Upper bound of the 2-norm of a (skew-)symmetric matrix: its largest absolute row sum, sharpened.
 
     For positive weights w, ||X|| <= max_i (|X| w)_i / w_i for symmetric |X| (Perron-Frobenius); w after some products is

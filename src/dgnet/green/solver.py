@@ -249,6 +249,8 @@ class GreenSolver:
             raise InputError(f"theta must lie in [0.5, 1] (Crank-Nicolson to backward Euler), got {theta}")
         if tolerance is not None and not 0 < tolerance < 1:
             raise InputError(f"the tolerance must lie between 0 and 1, got {tolerance}")
+        if problem.pde.curved:
+            raise InputError("the capacity or the diffusion changes with the solution: EnthalpySolver takes such a problem")
         self.problem, self.backend, self.theta = problem, backend, theta
         self.tolerance, self.solves, self.columns = tolerance, solves, columns
         if problem.least_decay <= -1 / (theta * problem.dt):
@@ -276,6 +278,16 @@ class GreenSolver:
         if len(kept):
             low, high, imag, tight, age = kept
             self._bounds, self._age = Bounds(low, high, imag, bool(tight)), int(age)
+
+    @property
+    def capturable(self) -> bool:
+        """The step is the same sequence of device operations every time."""
+        p = self.problem
+        return not (p.time_dependent or p.data_changes) and self.operator().prepared.capturable
+
+    def finish(self) -> None:
+        """Raise if a solve whose check was put off missed its tolerance."""
+        self.monitor.check()
 
     # ------------------------------------------------------------------ operators
 

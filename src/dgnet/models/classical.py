@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from dgnet.errors import InputError
-from dgnet.green import GreenSolver
+from dgnet.green import EnthalpySolver, GreenSolver, Stepper
 from dgnet.models.base import Model, S
 from dgnet.operators import check_scheme
 from dgnet.problems import CONSISTENT, LUMPED, Discretisation
@@ -20,10 +20,11 @@ Tensor = torch.Tensor
 
 
 @dataclass(frozen=True)
-class Classical(Model[GreenSolver]):
+class Classical(Model[Stepper]):
     """The classical solver: Crank-Nicolson finite elements on the same mesh, what every learned model has to beat.
 
-    - `consistent`: share of the consistent mass: 1 Galerkin, 0 lumped (the paper's L_physics), None as the problem says
+    - `consistent`: share of the consistent mass: 1 Galerkin, 0 lumped (the paper's L_physics), None as the problem says; lumped
+      where capacity or diffusion are curves of u, since it overshoots less
     - `backend`: of the linear solves: auto, lu, cholesky, iterative or dense
     - `damped_start`: that many first steps are each replaced by two backward Euler half steps (Rannacher), which remove the ringing
       of Crank-Nicolson on rough initial data without losing second order
@@ -64,25 +65,30 @@ class Classical(Model[GreenSolver]):
     def phase(self, k: int) -> int:
         return int(k >= self.damped_start)
 
-    def prepare(self, problem: Discretisation, batch: int = 1, steps: int = 1000, careful: bool = False) -> GreenSolver:
-        if self.consistent is not None:
-            problem = problem.recast(self.consistent, problem.advection_form)
-        problem = (problem.quadratic if self.degree == 2 else problem).held()
+    def prepare(self, problem: Discretisation, batch: int = 1, steps: int = 1000, careful: bool = False) -> Stepper:
+        curved = problem.pde.curved
+        if curved or self.consistent is not None:
+            problem = problem.recast(LUMPED if self.consistent is None else self.consistent, problem.advection_form)
+        deferred = problem.geometry.device.type == "cuda" and not careful
+        problem = problem.quadratic if self.degree == 2 else problem
+        if curved:
+            return EnthalpySolver(problem, self.theta, self.tolerance, deferred=deferred)
+        problem = problem.held()
         solver = GreenSolver(problem, self.backend, self.theta, self.tolerance, solves=steps, columns=batch)
-        solver.monitor.deferred = problem.geometry.device.type == "cuda" and not careful
+        solver.monitor.deferred = deferred
         return solver
 
-    def step(self, state: GreenSolver, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
+    def step(self, state: Stepper, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
         source = None if source is None else self.lift(state, source)
         return state.step(u, source, t, damped=k < self.damped_start)
 
     def points(self, problem: Discretisation) -> np.ndarray:
         return (problem.quadratic if self.degree == 2 else problem).geometry.nodes
 
-    def lift(self, state: GreenSolver, u: Tensor) -> Tensor:
+    def lift(self, state: Stepper, u: Tensor) -> Tensor:
         return u if state.problem.degree == 1 else Lift.of(state.problem.mesh, u.device)(u)
 
-    def read(self, state: GreenSolver, u: Tensor) -> Tensor:
+    def read(self, state: Stepper, u: Tensor) -> Tensor:
         return u if state.problem.degree == 1 else u[:, :state.problem.mesh.n_nodes]
 
     def __post_init__(self) -> None:
@@ -90,18 +96,17 @@ class Classical(Model[GreenSolver]):
         if self.damped_start < 0:
             raise InputError(f"damped_start must not be negative, got {self.damped_start}")
 
-    def capturable(self, state: GreenSolver) -> bool:
-        p = state.problem
-        return not (p.time_dependent or p.data_changes) and state.operator().prepared.capturable
+    def capturable(self, state: Stepper) -> bool:
+        return state.capturable
 
-    def freeze(self, state: GreenSolver, times: Sequence[float]) -> bool:
+    def freeze(self, state: Stepper, times: Sequence[float]) -> bool:
         return state.freeze(times)
 
-    def finish(self, state: GreenSolver) -> None:
-        state.monitor.check()
+    def finish(self, state: Stepper) -> None:
+        state.finish()
 
-    def solver(self, state: GreenSolver) -> GreenSolver:
-        return state
+    def solver(self, state: Stepper) -> GreenSolver | None:
+        return state if isinstance(state, GreenSolver) else None
 
 
 class Refined(Model[tuple[S, Lift]]):

@@ -111,6 +111,15 @@ def multiply(cols: Tensor, vals: Tensor, x: Tensor) -> Tensor:
     return out
 
 
+def rectangular(cols: Tensor, vals: Tensor, x: Tensor) -> Tensor:
+    """A x for one matrix with any number of columns: ELL values [1, width, rows], x [columns, R] -> [rows, R]."""
+    rows, r = cols.shape[1], x.shape[1]
+    grid, block_n, block_r = _grid(rows, r, 1)
+    out = x.new_empty(rows, r)
+    _multiply[grid](cols, vals, x.contiguous(), out, rows, r, WIDTH=cols.shape[0], BN=block_n, BR=block_r)
+    return out
+
+
 def residual(cols: Tensor, vals: Tensor, dinv: Tensor, b: Tensor, x: Tensor) -> Tensor:
     """Largest relative residual over all columns, weighted with 1/D, as a tensor on the device."""
     groups, n, r = b.shape

@@ -12,6 +12,7 @@ import numpy as np
 from dgnet.errors import InputError
 from dgnet.mesh import load as load_mesh
 from dgnet.models.dgnet import DGNet
+from dgnet.problems.curves import in_places
 from dgnet.projects.project import on_mesh
 from dgnet.training.run import Run
 
@@ -49,7 +50,7 @@ def on_other_mesh(run: Run, path: Path) -> Run:
     if run.project is not None and run.project.file is not None:
         other = on_mesh(run.project, path)
     else:
-        uneven = [name for name in ("diffusion", "decay", "capacity") if any(np.ndim(v) in (1, 3) for v in s.pde.per_field(name))]
+        uneven = [name for name in ("diffusion", "decay", "capacity") if any(in_places(v) for v in s.pde.per_field(name))]
         flow: Any = s.pde.velocity
         uneven += ["velocity"] * (not callable(flow) and np.ndim(flow) == 2)
         if uneven:

@@ -1,6 +1,7 @@
 """Problems: the PDE, its boundary conditions and sources, and their discretisation on a mesh."""
 
 from dgnet.problems.conditions import Condition, Dirichlet, Neumann, Periodic, Robin
+from dgnet.problems.curves import ByRegion, Curve, Scaled
 from dgnet.problems.discretisation import CONSISTENT, DOUBLE, LUMPED, SINGLE, WORKING, Discretisation
 from dgnet.problems.flow import HeldFlow, given_velocity
 from dgnet.problems.pde import PDE
@@ -8,6 +9,6 @@ from dgnet.problems.phase import PhaseChange
 from dgnet.problems.sources import FunctionSource, Rule, Source, panels_for, step_average
 from dgnet.problems.spot_table import SpotTable
 
-__all__ = ["CONSISTENT", "DOUBLE", "LUMPED", "PDE", "SINGLE", "WORKING", "Condition", "Dirichlet", "Discretisation",
-           "FunctionSource", "HeldFlow", "Neumann", "Periodic", "PhaseChange", "Robin", "Rule", "Source", "SpotTable",
-           "given_velocity", "panels_for", "step_average"]
+__all__ = ["CONSISTENT", "DOUBLE", "LUMPED", "PDE", "SINGLE", "WORKING", "ByRegion", "Condition", "Curve", "Dirichlet",
+           "Discretisation", "FunctionSource", "HeldFlow", "Neumann", "Periodic", "PhaseChange", "Robin", "Rule", "Scaled",
+           "Source", "SpotTable", "given_velocity", "panels_for", "step_average"]

@@ -33,6 +33,7 @@ from dgnet.operators import (
     stiffness,
 )
 from dgnet.problems.conditions import Condition, Dirichlet, Neumann, Periodic, Robin, Value
+from dgnet.problems.curves import typical
 from dgnet.problems.pde import PDE, Array, Velocity
 from dgnet.problems.periodic import identified
 
@@ -159,7 +160,7 @@ class Discretisation:
         """The capacity of each cell [f, K] in double precision, f = 1 where all fields share it; None where it is 1 throughout."""
         rows, cells = [], self.mesh.n_cells
         for value in self.pde.per_field("capacity")[: 1 if self.pde.shared("capacity") else None]:
-            c = torch.as_tensor(value, dtype=torch.float64, device=self.geometry.device)
+            c = torch.as_tensor(typical(value, self.mesh, "capacity"), dtype=torch.float64, device=self.geometry.device)
             if c.dim() > 1 or (c.dim() == 1 and len(c) != cells):
                 raise InputError(f"capacity must be a number or one per cell [{cells}], got shape {list(c.shape)}")
             bad = ~(torch.isfinite(c.detach()) & (c.detach() > 0))
@@ -208,8 +209,8 @@ class Discretisation:
     @cached_property
     def diffusion_part(self) -> EdgeMatrix:
         """Stiffness of the diffusion, positive semidefinite. Values [1, f, nnz]."""
-        values = self.pde.per_field("diffusion")[: 1 if self.pde.shared("diffusion") else None]
-        return self._stacked([stiffness(self.geometry, D) for D in values])
+        values = [typical(D, self.mesh, "diffusion") for D in self.pde.per_field("diffusion")]
+        return self._stacked([stiffness(self.geometry, D) for D in values[: 1 if self.pde.shared("diffusion") else None]])
 
     @cached_property
     def decay_part(self) -> EdgeMatrix:
@@ -380,9 +381,7 @@ class Discretisation:
         """w(t) [n, F] at the Dirichlet degrees of freedom, zero elsewhere. Where two boundaries meet, the later one wins."""
         if self.fixed is None:
             return None
-        if self._fixed_constant is not None:
-            return self._fixed_constant
-        return self._fixed_at(t)
+        return self._fixed_at(t) if self._fixed_constant is None else self._fixed_constant
 
     @cached_property
     def _fixed_constant(self) -> Tensor | None:

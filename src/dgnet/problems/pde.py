@@ -8,6 +8,9 @@ with capacity c, diffusion D, velocity v, decay k, reaction r and source f. With
 For heat with c = density * specific heat [J/m3/K], D is the conductivity [W/m/K], f and r are powers per volume [W/m3],
 fluxes and convective exchange are powers per area, and k is [W/m3/K]. The flux D du/dn is continuous where c or D jumps, and the
 heat, the integral of c u, changes only by sources and boundaries. (Dividing by c is the same only where c is constant.)
+
+c and D may change with u: a `Curve`, a curve times a tensor (`Scaled`), one for each region (`ByRegion`). Then the heat is the
+enthalpy H, the integral of c over u, and a step solves for it by Newton's method (`green.enthalpy`).
 """
 
 from __future__ import annotations
@@ -19,11 +22,15 @@ import torch
 
 from dgnet.errors import InputError
 from dgnet.operators import Array as Array
+from dgnet.problems.curves import ByRegion, Varied, curves_of
 
 Tensor = torch.Tensor
 
 Coefficient = Array | Mapping[str, Array]
 """Shared by all fields, or given per field name."""
+
+Material = Varied | Mapping[str, Varied]
+"""A coefficient that may change with u, shared by all fields or given per field name."""
 
 Velocity = Array | Callable[[float], Tensor]
 """Constant [d], nodal [N, d], or a function of time that returns [N, d] or, one per trajectory, [batch, N, d]."""
@@ -40,12 +47,13 @@ class PDE:
 
     - `fields`: names of the fields, at least one
     - `diffusion`: D, a number, one per cell [K], a symmetric tensor [d, d] or one per cell [K, d, d]; length2/time, or the
-      conductivity in W/m/K with a heat capacity
+      conductivity in W/m/K with a heat capacity; or a `Curve` of u, a `Scaled` one or one `ByRegion`
     - `velocity`: v, constant [d], nodal [N, d] or a function of time that returns [N, d] or, one per trajectory, [batch, N, d];
       length/time
     - `decay`: k, a number or one per node [N]; 1/time, or W/m3/K with a heat capacity
     - `reaction`: r, a function of the local state [..., F] -> [..., F] in torch; field/time, or W/m3 with a heat capacity
-    - `capacity`: c, a number or one per cell [K]; 1, or density times specific heat in J/m3/K
+    - `capacity`: c, a number or one per cell [K]; 1, or density times specific heat in J/m3/K; or a `Curve` of u, with latent heat
+      (`Curve.melting`), a `Scaled` one or one `ByRegion`
 
         >>> import dgnet as dg
         >>> heat = dg.PDE(("T",), diffusion=1.4e-5)
@@ -53,11 +61,11 @@ class PDE:
     """
 
     fields: tuple[str, ...] = ("u",)
-    diffusion: Coefficient = 0.0
+    diffusion: Material = 0.0
     velocity: Velocity | None = None
     decay: Coefficient = 0.0
     reaction: Reaction | None = None
-    capacity: Coefficient = 1.0
+    capacity: Material = 1.0
 
     def __post_init__(self) -> None:
         if not self.fields or len(set(self.fields)) != len(self.fields):
@@ -66,7 +74,7 @@ class PDE:
             value = getattr(self, name)
             if any(callable(v) for v in (value.values() if isinstance(value, Mapping) else (value,))):
                 raise InputError(f"{name} must be numbers, not a function: give its values in the cells (mesh.centroids) or nodes; "
-                                 "coefficients that change with the solution are not known here")
+                                 "one that changes with the solution is a Curve")
             if isinstance(value, Mapping):
                 strange = set(value) - set(self.fields)
                 if strange:
@@ -74,13 +82,24 @@ class PDE:
                 missing = [f for f in self.fields if f not in value]
                 if missing:
                     raise InputError(f"{name} is not given for field '{missing[0]}'")
+        if any(curves_of(value) for value in self.per_field("decay")):
+            raise InputError("the decay cannot change with u: give -k(u) u as the reaction")
+        for curve in (c for value in self.per_field("capacity") for c in curves_of(value)):
+            if curve.least <= 0:
+                raise InputError(f"the capacity must be positive, but the {curve.name} falls to {curve.least:.4g}")
 
     @property
     def weighted(self) -> bool:
         """There is a capacity other than 1."""
-        return any(bool((torch.as_tensor(c).detach() != 1).any()) for c in self.per_field("capacity"))
+        return any(isinstance(c, ByRegion) or bool(curves_of(c)) or bool((torch.as_tensor(c).detach() != 1).any())
+                   for c in self.per_field("capacity"))
 
-    def per_field(self, name: str) -> list[Array]:
+    @property
+    def curved(self) -> bool:
+        """Capacity or diffusion change with u."""
+        return any(curves_of(value) for name in ("capacity", "diffusion") for value in self.per_field(name))
+
+    def per_field(self, name: str) -> list[Varied]:
         """The coefficient `name` for each field in turn."""
         value = getattr(self, name)
         return [value[f] for f in self.fields] if isinstance(value, Mapping) else [value] * len(self.fields)

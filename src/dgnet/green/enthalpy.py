@@ -1,0 +1,241 @@
+"""One step where capacity or diffusion change with u: the theta scheme in the enthalpy, by Newton's method.
+
+    M (H(u+) - H(u)) + dt [ K theta(w) + C H(w) + L w ] = dt (S (f + r) + g),    phi(w) = (1 - a) phi(u) + a phi(u+)
+
+(see `material`; a = 1/2: Crank-Nicolson, order 2). With E(u) the enthalpy in the volume of each node, Newton's unknown is z = dE:
+
+    (I + W q) z = residual,     q = (slopes of H, theta, u) / E',     W = [M - E', a dt K, a dt C, a dt L] side by side
+
+W never changes: only the numbers q at the nodes do, so trajectories are columns of one product. Without flow I + W q is similar to
+I + a dt q^1/2 K q^1/2: symmetric, never below I, also where the diffusion vanishes or melting makes the capacity as large as one
+likes. Chebyshev's iteration with Jacobi's preconditioner then needs a number of iterations that is known beforehand. The new u
+follows from E + z exactly, piece by piece, so that a sharp melting front needs no smaller steps; and since the columns of K sum to
+zero, what is left of a residual can be spread such that the enthalpy gained is what entered, to rounding, however early the
+iteration ends.
+
+Steps are computed in double precision whatever states they are given. A known reaction enters by predictor-corrector. Gradients are
+those of the solution (implicit adjoint): one linear solve with the transposed matrix per step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+
+from dgnet.errors import InputError, SolveError
+from dgnet.green.backends import Monitor
+from dgnet.green.material import Materials
+from dgnet.green.solver import product
+from dgnet.green.system import At, System
+from dgnet.problems import Discretisation
+from dgnet.problems.curves import tabulated
+
+Tensor = torch.Tensor
+
+TOLERANCE = {torch.float32: 1e-7, torch.float64: 1e-11}
+_MOST = 60  # Newton iterations, where their number is free
+_SMOOTH = (1e-2, 1e-4, 1e-6)  # reductions of the linear solves where their number is not
+_MELTING = (1e-2, 1e-2, 1e-2, 1e-2, 1e-2, 1e-3, 1e-3, 1e-4)
+_SLACK = 20.0  # a fixed number of iterations may miss the tolerance by this factor
+_BEYOND = 0.01  # how far a state may leave a curve, in parts of its range
+
+
+class Stepper(Protocol):
+    """What a model needs of a solver: steps, and what to ask before and after them."""
+
+    problem: Discretisation
+
+    def step(self, u: Tensor, f: Tensor | None = None, t: float = 0.0, damped: bool = False) -> Tensor: ...
+
+    @property
+    def capturable(self) -> bool: ...
+
+    def freeze(self, times: Sequence[float]) -> bool: ...
+
+    def finish(self) -> None: ...
+
+
+class EnthalpySolver:
+    """Steps of a problem whose capacity or diffusion are curves of u. `Classical` chooses it where it is needed.
+
+    - `problem`: what is stepped
+    - `theta`: 1/2 Crank-Nicolson (second order) to 1 backward Euler (first order, damps)
+    - `tolerance`: of Newton's method, relative to the change of a step; None for 1e-11 in double and 1e-7 in single precision
+    - `materials`: matrices of your own in place of the problem's (a learned model puts in its own)
+    - `deferred`: a fixed number of iterations; residuals and ranges are looked at in `finish` only, so that steps can be recorded
+
+        >>> import dgnet as dg, torch
+        >>> k = dg.Curve([0.0, 1.0], [0.1, 0.2], name="conductivity")
+        >>> problem = dg.Problem(dg.box((4, 4)), dg.PDE(diffusion=k), [dg.Dirichlet("left", 1.0)], dt=0.1)
+        >>> states = dg.rollout(dg.Classical(), problem, torch.zeros(1, 25, 1, dtype=torch.float64), steps=200)
+        >>> round(states[0, -1].min().item(), 4)
+        1.0
+    """
+
+    def __init__(self, problem: Discretisation, theta: float = 0.5, tolerance: float | None = None,
+                 materials: Materials | None = None, deferred: bool = False) -> None:
+        if not 0.5 <= theta <= 1.0:
+            raise InputError(f"theta must lie in [0.5, 1] (Crank-Nicolson to backward Euler), got {theta}")
+        if tolerance is not None and not 0 < tolerance < 1:
+            raise InputError(f"the tolerance must lie between 0 and 1, got {tolerance}")
+        p = self.problem = problem.double
+        self.theta, self.tolerance, self.monitor = theta, tolerance or TOLERANCE[problem.dtype], Monitor(deferred)
+        m = self.materials = materials or Materials.classical(p)
+        self.curves = list({id(c): c for term in (*m.mass, *m.spread) if (c := term.curve) is not None}.values())
+        self.tables = tabulated(self.curves, p.geometry.device)
+        self._systems: dict[tuple[float, float], System] = {}
+        self._reductions = _MELTING if any(c.latent for c in self.curves) else _SMOOTH
+        self._reached = torch.tensor([[math.inf, -math.inf]] * p.n_fields, dtype=torch.float64, device=p.geometry.device)
+
+    # ------------------------------------------------------------------ stepping
+
+    def step(self, u: Tensor, f: Tensor | None = None, t: float = 0.0, damped: bool = False) -> Tensor:
+        """u at t [B, N, F] and the step-averaged source f [B, N, F] -> u at t + dt [B, N, F]. Leading axis optional.
+
+        `damped`: two backward Euler half steps instead (Rannacher), as `GreenSolver.step`.
+        """
+        p = self.problem
+        p.check_state(u)
+        if f is not None:
+            p.check_state(f, "the source")
+        if u.dim() == 2:
+            return self.step(u[None], None if f is None else f.reshape(-1, *f.shape[-2:]), t, damped)[0]
+        given = u.dtype
+        u = p.restrict(u).to(p.dtype)
+        f = None if f is None else p.restrict(f).to(p.dtype)
+        if damped:
+            half = 0.5 * p.dt
+            u = self._advance(u, f, t, 1.0, half)
+            u = self._advance(u, f, t + half, 1.0, half)
+        else:
+            u = self._advance(u, f, t, self.theta, p.dt)
+        self._look(u.detach())
+        return p.expand(u).to(given)
+
+    def _advance(self, u: Tensor, f: Tensor | None, t: float, theta: float, dt: float) -> Tensor:
+        m, p = self.materials, self.problem
+        system = self._system(t, theta, dt)
+        load = m.load(t + 0.5 * dt)
+        force = torch.zeros_like(u) if f is None else product(m.source, f)
+        force = force if load is None else force + load
+        w = p.fixed_values(t + dt)
+        if m.reaction is None:
+            return self._solve(system, u, force, w)
+        start = m.reaction(u)
+        guess = self._solve(system, u, force + product(m.plain, start), w)
+        mean = torch.lerp(start, m.reaction(guess), theta)
+        return self._solve(system, u, force + product(m.plain, mean), w)
+
+    def _system(self, t: float, theta: float, dt: float) -> System:
+        if self.problem.time_dependent:
+            return System(self.problem, self.materials, self.curves, self.tables, t + 0.5 * dt, theta, dt)
+        key = (theta, dt)
+        if key not in self._systems:
+            self._systems[key] = System(self.problem, self.materials, self.curves, self.tables, 0.0, theta, dt)
+        return self._systems[key]
+
+    def _solve(self, system: System, u: Tensor, force: Tensor, w: Tensor | None) -> Tensor:
+        """u [B, n, F] at t and the load over time [B, n, F] -> u at t + dt."""
+        old, load = u.transpose(0, 1), system.dt * force.transpose(0, 1)
+        wall = None if w is None else w[:, None].expand_as(old)
+        with torch.no_grad():
+            at = self._newton(system, old, load, wall)
+        new = at.u
+        if torch.is_grad_enabled():
+            now, before = system.at(new), system.at(old)
+            rest = now.E - before.E + system.gathered(now.phi + system.ratios * before.phi) - load
+            if wall is not None and system.free is not None:
+                rest = torch.where(system.free.bool(), rest, new - wall)
+            new = _Implicit.apply(rest, new, system, at, self.tolerance)
+        return new.transpose(0, 1)
+
+    def _newton(self, system: System, old: Tensor, load: Tensor, wall: Tensor | None) -> At:
+        """The state at the end of the step: E(u) + W phi(u) = E(old) - W (ratio phi(old)) + load."""
+        before = system.at(old)
+        base = before.E - system.product(system.ratios * before.phi) + load
+        at = before if wall is None else system.at(system.imposed(old, wall))
+        deferred, weight = self.monitor.deferred, before.D.rsqrt()
+        rounding = 100 * torch.finfo(old.dtype).eps * _size(before.E, weight) / self.tolerance
+        reductions = self._reductions if deferred else (1e-2,) * _MOST
+        scale, ratio, last = rounding, math.inf, math.inf
+        for k, reduction in enumerate((*reductions, None)):
+            residual = system.masked(base - at.E - system.product(at.phi))
+            size = _size(residual, weight)
+            scale = scale + size if k == 0 else scale
+            if not deferred:
+                ratio = float((size / scale).max())
+                if ratio <= self.tolerance:
+                    return at
+                if not math.isfinite(ratio):
+                    break
+                reduction = max(0.3 * self.tolerance / ratio, min(1e-2, (ratio / last) ** 2)) if reduction else None
+                last = ratio
+            if reduction is None:
+                break
+            z = system.solve(at, residual, reduction, system.worst if deferred else None)
+            at = system.at(system.imposed(system.inverse(at.E + z), wall))
+        if not deferred:
+            raise SolveError(f"Newton's method for the enthalpy stopped at a residual of {ratio:.1e} of the change in the step")
+        self.monitor.record((size / scale).max(), _SLACK * self.tolerance)
+        return at
+
+    # ------------------------------------------------------------------ before and after
+
+    @property
+    def capturable(self) -> bool:
+        """The step is the same sequence of operations every time."""
+        return not (self.problem.time_dependent or self.problem.data_changes)
+
+    def freeze(self, times: Sequence[float]) -> bool:
+        """Steps with a flow that changes are not recorded."""
+        return False
+
+    def finish(self) -> None:
+        """Raise if a step missed its tolerance, or if the states left the range of a curve."""
+        self.monitor.check()
+        self._in_range()
+
+    def _look(self, u: Tensor) -> None:
+        least, most = self._reached.unbind(1)
+        torch.minimum(least, u.amin((0, 1)), out=least)
+        torch.maximum(most, u.amax((0, 1)), out=most)
+        if not self.monitor.deferred:
+            self._in_range()
+
+    def _in_range(self) -> None:
+        m, names = self.materials, self.problem.pde.fields
+        for field, (least, most) in enumerate(self._reached.tolist()):
+            for curve in {term.curve for term in (*m.mass, *m.spread) if field in term.fields and term.curve is not None}:
+                slack = _BEYOND * (curve.high - curve.low)
+                if curve.extends or (least >= curve.low - slack and most <= curve.high + slack):
+                    continue
+                below = least < curve.low - slack
+                end = f"begins at {curve.low:g}" if below else f"ends at {curve.high:g}"
+                raise InputError(f"the run reaches {names[field]} = {least if below else most:.6g}, but the {curve.name} {end}: "
+                                 "its table must cover the run")
+
+
+def _size(x: Tensor, weight: Tensor) -> Tensor:
+    """The weighted norm of each column: [n, B, F] -> [B, F]."""
+    return (x * weight).norm(dim=0)
+
+
+class _Implicit(torch.autograd.Function):
+    """The solution u+ of R(u+, ...) = 0: d u+ = -J^-1 dR with J = dR/du+, so that the adjoint solves with J^T = D + slope W^T."""
+
+    @staticmethod
+    def forward(ctx: Any, rest: Tensor, new: Tensor, system: System, at: At, tolerance: float) -> Tensor:  # type: ignore[override]
+        ctx.system, ctx.at, ctx.tolerance = system, at, tolerance
+        return new.clone()
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        system, at = ctx.system, ctx.at
+        adjoint = system.solve(at, system.masked(g / at.D), ctx.tolerance, transposed=True)
+        if system.free is not None:  # rows of fixed values are u+ - w = 0
+            through = (at.slope * system.wide.transposed(adjoint.flatten(1)).view(at.slope.shape)).sum(0)
+            adjoint = torch.where(system.free.bool(), adjoint, g - through)
+        return -adjoint, None, None, None, None

@@ -1,0 +1,207 @@
+"""The equations of one step in the enthalpy, at all nodes: evaluation, the linear systems of Newton's method, and the inverse.
+
+E(u) is the enthalpy in the volume of each node, phi the stacked integrals that the wide matrix W acts on (`enthalpy`). Arrays are
+[n, B, F] and [m, n, B, F] for the m terms of W.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+
+from dgnet.green.bounds import Bounds, bounds_of, norm_bound
+from dgnet.green.material import Materials, Term
+from dgnet.operators import EdgeMatrix
+from dgnet.operators.wide import Wide
+from dgnet.problems import Discretisation
+from dgnet.problems.curves import Curve, Tables
+
+Tensor = torch.Tensor
+
+
+class At(NamedTuple):
+    """Everything at a state u: enthalpy E and its slope D in u, and phi and their slopes."""
+
+    u: Tensor
+    E: Tensor
+    D: Tensor
+    phi: Tensor
+    slope: Tensor
+
+
+class System:
+    """The terms of a step of length dt at time t; `curves` are those of `tables`, in order."""
+
+    def __init__(self, p: Discretisation, m: Materials, curves: list[Curve], tables: Tables, t: float, theta: float,
+                 dt: float) -> None:
+        self.problem, self.tables, self.dt = p, tables, dt
+        self.mass_low = m.mass_low
+        place = {id(c): k for k, c in enumerate(curves)}
+        device = p.geometry.device
+
+        def index(terms: list[Term]) -> Tensor:
+            return torch.tensor([len(curves) if term.curve is None else place[id(term.curve)] for term in terms], device=device)
+
+        def columns(terms: list[Term]) -> Tensor:
+            return torch.tensor([[float(k in term.fields) for k in range(p.n_fields)] for term in terms], dtype=torch.float64,
+                                device=device)  # [terms, F]
+
+        mass = list(m.mass)
+        sums = [term.matrix.row_sums() for term in mass]
+        self.mass_curve = index(mass)
+        self.volume = torch.stack(sums)[:, :, None, None] * columns(mass)[:, None, None]  # [mass terms, n, 1, F]
+        coupled = [Term(term.matrix - EdgeMatrix.from_diagonal(term.matrix.pattern, one), term.curve, term.fields)
+                   for term, one in zip(mass, sums) if m.coupled]
+        still, linear = [*m.spread, *m.carried(t)], list(m.linear(t))
+        self.terms = [*coupled, *still, *linear] or [Term(mass[0].matrix * 0.0, None, ())]
+        self.coupled = len(coupled)
+        rest = len(self.terms) - self.coupled
+        self.factors = [1.0] * self.coupled + [theta * dt] * rest
+        self.ratios = torch.tensor([-1.0] * self.coupled + [(1 - theta) / theta] * rest, dtype=torch.float64,
+                                   device=device)[:, None, None, None]
+        # where rows sum to zero, what is the same everywhere is taken away before the product: a constant then stays one, exactly
+        self.shifted = torch.tensor([1.0] * (len(self.terms) - len(linear)) + [0.0] * len(linear), dtype=torch.float64,
+                                    device=device)[:, None, None, None]
+        self.curve = index(self.terms)
+        own = columns(self.terms)
+        self.own = None if bool(own.all()) else own[:, None, None]
+        self.wide = Wide([EdgeMatrix(term.matrix.pattern, term.matrix.values.detach()) for term in self.terms], self.factors)
+        self.free = None if p.fixed is None else (~p.fixed.T)[:, None].double()  # [n, 1, f]
+        self.high = max([1.0, *(_highest(term.matrix) for term in (*mass, *m.spread, *linear))])
+        self.imag = 0.0
+        if p.pde.velocity is not None:
+            A = p.mass + p.stiffness(t) * (theta * dt)
+            self.imag = bounds_of(A, p.mass, p.mass_bounds[0], p.advection(t)).imag
+
+    # ------------------------------------------------------------------ evaluation
+
+    def at(self, u: Tensor) -> At:
+        """Everything at u [n, B, F]; differentiable in u and in the curves."""
+        values, integrals = self.tables.at(u)
+        values, integrals = torch.cat([values, torch.ones_like(u)[None]]), torch.cat([integrals, u[None]])
+        E = (self.volume * integrals.index_select(0, self.mass_curve)).sum(0)
+        D = (self.volume * values.index_select(0, self.mass_curve)).sum(0)
+        phi, slope = integrals.index_select(0, self.curve), values.index_select(0, self.curve)
+        phi = phi - self.shifted * phi[:, self.problem.pivot:self.problem.pivot + 1]
+        return At(u, E, D, *((phi, slope) if self.own is None else (phi * self.own, slope * self.own)))
+
+    def product(self, phi: Tensor) -> Tensor:
+        """W phi: [m, n, B, F] -> [n, B, F], without gradients."""
+        return (self.wide @ phi).view(phi.shape[1:])
+
+    def gathered(self, phi: Tensor) -> Tensor:
+        """W phi, with gradients in phi and in the matrices."""
+        parts = [(term.matrix @ x.flatten(1)) * factor for term, x, factor in zip(self.terms, phi, self.factors)]
+        return torch.stack(parts).sum(0).view(phi.shape[1:])
+
+    def masked(self, x: Tensor) -> Tensor:
+        """x on the free nodes, zero on those with fixed values."""
+        return x if self.free is None else x * self.free
+
+    def imposed(self, u: Tensor, wall: Tensor | None) -> Tensor:
+        return u if wall is None or self.free is None else torch.where(self.free.bool(), u, wall)
+
+    # ------------------------------------------------------------------ linear systems
+
+    def solve(self, at: At, right: Tensor, reduction: float, known: Bounds | None = None, transposed: bool = False) -> Tensor:
+        """z with (I + W q) z = right on the free nodes, q = slope / D, to a relative residual of `reduction`.
+
+        Chebyshev's iteration. What is left of the residual is spread such that its sum is zero: E + z conserves. `transposed`: with
+        the transposed matrix, and without that. `known`: bounds that hold at any state; None measures those of this one.
+        """
+        q = at.slope / at.D
+        P = 1 + (self.wide.diagonals[..., None, None] * q).sum(0)
+        bounds = known or self._bounds(*self._share(q, P))
+        inverse = self.masked(1 / P)
+        x, left, p = torch.zeros_like(right), right, torch.zeros_like(right)
+        for alpha, beta in bounds.coefficients(bounds.iterations(reduction)):
+            p = p.mul_(beta).addcmul_(left, inverse)
+            x.add_(p, alpha=alpha)
+            if transposed:
+                left = right - x - (q * self.wide.transposed(x.flatten(1)).view(q.shape)).sum(0)
+            else:
+                left = right - x - self.product(q * x)
+        if transposed:
+            return x
+        share = self.masked(at.D)
+        return x + share * (self.masked(left).sum(0) / share.sum(0))
+
+    def _share(self, q: Tensor, P: Tensor) -> tuple[float, float]:
+        """The least share of the mass in the diagonal of a row, and the largest of everything else."""
+        mass = 1 + (self.wide.diagonals[:self.coupled, :, None, None] * q[:self.coupled]).sum(0) if self.coupled else 1.0
+        share = mass / P
+        return float(share.min()), 1 - float(share.min())
+
+    def _bounds(self, least: float, most: float) -> Bounds:
+        spread = (self.high - 1.0) * (1.0 if self.coupled else max(most, 0.01))
+        return Bounds(self.mass_low * least, 1.0 + spread, self.imag, tight=True)
+
+    @cached_property
+    def worst(self) -> Bounds:
+        """Bounds that hold at any state: the ratio of two curves is largest where one of them bends."""
+        t = self.tables
+        edges = torch.cat([t.knots, torch.nextafter(t.knots, torch.full_like(t.knots, -torch.inf))])
+        least, most = 1.0, 0.0
+        ones = torch.ones(self.problem.n, 1, self.problem.n_fields, dtype=torch.float64, device=t.knots.device)
+        for x in edges:
+            at = self.at(ones * x)
+            q = at.slope / at.D
+            low, high = self._share(q, 1 + (self.wide.diagonals[..., None, None] * q).sum(0))
+            least, most = min(least, low), max(most, high)
+        return self._bounds(least, most)
+
+    # ------------------------------------------------------------------ the inverse
+
+    def inverse(self, E: Tensor) -> Tensor:
+        """u with the enthalpy E [n, B, F], exactly."""
+        if len(self._mixtures) == 1:
+            return self._inverse(E, *self._mixtures[0])
+        u = torch.empty_like(E)
+        for fields, terms in self._mixtures:
+            u[..., fields] = self._inverse(E[..., fields], fields, terms)
+        return u
+
+    @cached_property
+    def _mixtures(self) -> list[tuple[list[int], list[int]]]:
+        """Fields that have the same terms in E, with these terms."""
+        present = (self.volume != 0).any(1)[:, 0].T.tolist()  # [F, mass terms]
+        found: dict[tuple[int, ...], list[int]] = {}
+        for field, row in enumerate(present):
+            found.setdefault(tuple(k for k, there in enumerate(row) if there), []).append(field)
+        return [(fields, list(terms)) for terms, fields in found.items()]
+
+    @cached_property
+    def _pieces(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Value, slope and integral of every curve and of u itself on the pieces between the knots: each [L + 1, m + 1]."""
+        left = self.tables.left
+        value, slope, integral = self.tables.rows.detach().T.reshape(3, -1, len(left)).unbind(0)
+        one = torch.ones_like(left)[None]
+        return torch.cat([value, one]), torch.cat([slope, 0 * one]), torch.cat([integral, left[None]])
+
+    def _inverse(self, E: Tensor, fields: list[int], terms: list[int]) -> Tensor:
+        curves = self.mass_curve[terms]
+        V = self.volume[terms, :, 0, fields[0], None].detach()  # [terms, n, 1]: fields that share terms share volumes
+        if bool((curves == len(self._pieces[0]) - 1).all()):
+            return E / V.sum(0)[..., None]
+        value, slope, integral = (x[curves] for x in self._pieces)
+        left, flat = self.tables.left, E.flatten(1)
+        if len(terms) == 1:
+            flat = flat / V[0]
+            k = torch.bucketize(flat, integral[0, 1:], right=True)
+            c, s, h = value[0][k], slope[0][k], flat - integral[0][k]
+        else:
+            total = torch.einsum("tn,tm->nm", V[..., 0], integral)
+            k = torch.searchsorted(total[:, 1:].contiguous(), flat.contiguous(), right=True)
+            c, s = ((V * x[:, k]).sum(0) for x in (value, slope))
+            h = flat - total.gather(1, k)
+        return (left[k] + 2 * h / (c + (c * c + 2 * s * h).clamp(min=0).sqrt())).view(E.shape)
+
+
+def _highest(A: EdgeMatrix) -> float:
+    """A bound of the largest eigenvalue of diag(A)^-1 A on the rows that have a diagonal, A symmetric."""
+    diagonal = A.diagonal.detach()
+    root = torch.where(diagonal > 0, diagonal, torch.ones_like(diagonal)).rsqrt() * (diagonal > 0)
+    scaled = A.values.detach() * root.index_select(-1, A.pattern.row) * root.index_select(-1, A.pattern.col)
+    return 1.0 + float(norm_bound(A.pattern, scaled.index_fill(-1, A.pattern.diagonal, 0.0)))
