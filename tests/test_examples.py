@@ -17,7 +17,7 @@ def example(name: str) -> dict[str, Any]:
 
 def test_every_example_is_tested() -> None:
     assert sorted(p.stem for p in (ROOT / "examples").glob("*.py")) == [
-        "green_function", "heat_on_a_plate", "learned_reaction", "new_source_3d", "unknown_diffusivity"]
+        "gray_scott", "green_function", "heat_on_a_plate", "learned_reaction", "new_source_3d", "unknown_diffusivity"]
 
 
 def test_heat_on_a_plate() -> None:
@@ -58,6 +58,14 @@ def test_learned_reaction() -> None:
     assert errors["learned reaction"] < 0.1 * errors["diffusion only"]
     assert errors["learned reaction"] < 4 * errors["true reaction"]
     assert errors["curve"] < 0.15
+
+
+def test_gray_scott(tmp_path: Path) -> None:
+    module = example("gray_scott")
+    found, true = module["main"](tmp_path), module["TRUE"]
+    assert found.keys() == true.keys()
+    for name, coefficient in true.items():
+        assert found[name] == pytest.approx(coefficient, rel=0.02), name
 
 
 def test_readme_listing(capsys: pytest.CaptureFixture[str]) -> None:

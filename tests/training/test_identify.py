@@ -18,6 +18,7 @@ from dgnet.scenarios import get
 from dgnet.training.fit import evaluate_rne
 from dgnet.training.identify import Fit, identify, noise_level
 from dgnet.training.plan import Facts, Wishes, plan
+from dgnet.training.unknowns import unknown_of
 
 CONFIG = DGNetConfig(hidden=8, layers=1, reaction="learned", reaction_table=32)
 
@@ -104,9 +105,10 @@ def test_what_comes_after_the_identification() -> None:
     assert all(s.only and "reaction_net" not in s.only for s in rest)  # the table stays
     first, *rest = stages("allen-cahn", Facts(10, 1000))
     assert first.method == "identify" and not any(s.only for s in rest)
-    assert [s.method for s in stages("fitzhugh-nagumo", Facts(7, 1200))[:2]] == ["adam", "adam"]
+    first, *rest, last = stages("fitzhugh-nagumo", Facts(7, 1200))
+    assert first == last and first.method == "identify" and all("reaction_net" not in s.only for s in rest)
     assert config("fisher-kpp").reaction_table and not config("fisher-kpp", False).reaction_table
-    assert not config("fitzhugh-nagumo").reaction_table  # two fields: a network
+    assert not config("fitzhugh-nagumo").reaction_table and config("fitzhugh-nagumo").reaction_degree  # two fields: terms
 
 
 def test_a_given_flow_is_followed() -> None:
@@ -230,7 +232,7 @@ def test_tangents_are_derivatives() -> None:
     base, clean, _ = fine_world("flow", 0)
     model = DGNet(CONFIG, base).double()
     model.fit_statistics(clean.state, None, clean.dt)
-    fit = Fit(model, base, clean)
+    fit = Fit(model, unknown_of(model, clean), base, clean)
     fit.pieces = clean.windows(torch.tensor([0]), torch.tensor([0]), 6)
     theta = torch.linspace(-1, 1, len(fit.theta), dtype=torch.float64) ** 2
     found, shift = fit.at(theta), torch.zeros_like(theta)

@@ -20,6 +20,7 @@ from dgnet.problems import Robin
 from dgnet.problems.case import Case, base_problem
 from dgnet.problems.units import TERMS
 from dgnet.training.curve import curve_of, labels
+from dgnet.training.formula import Summand
 from dgnet.training.run import Run
 
 
@@ -152,4 +153,22 @@ def draw_reaction(path: Path, run: Run, data: Corpus) -> None:
         axis.set(xlabel=across, ylabel=up, xlim=(low, high))
         axis.spines[["top", "right"]].set_visible(False)
         figure.legend(loc="outside upper center", ncols=2, frameon=False)
+        save(figure, path, 150)
+
+
+def draw_terms(path: Path, found: list[Summand]) -> None:
+    """The summands of a reaction of several fields: how large each gets in the training data, with two standard deviations."""
+    fields = list(dict.fromkeys(s.field for s in found))
+    with matplotlib.rc_context({**STYLE, "font.size": 9}):
+        figure = Figure(figsize=(6.4, 0.9 + 0.28 * len(found)), layout="constrained")
+        axis = figure.add_subplot()
+        for k, s in enumerate(found):
+            unit = s.size / max(abs(s.coefficient), 1e-300)
+            axis.barh(k, s.coefficient * unit, xerr=None if np.isnan(s.deviation) else 2 * s.deviation * unit, height=0.6,
+                      color=COLOURS["dgnet"], alpha=0.4 + 0.5 * (fields.index(s.field) % 2 == 0), error_kw={"lw": 1, "capsize": 3})
+        axis.set(yticks=range(len(found)), yticklabels=[f"r_{s.field}: {s.term}" for s in found],
+                 xlabel="coefficient times the largest size of the term in the training data, ± 2 standard deviations")
+        axis.invert_yaxis()
+        axis.axvline(0, color="k", lw=0.5)
+        axis.spines[["top", "right"]].set_visible(False)
         save(figure, path, 150)

@@ -27,7 +27,7 @@ from dgnet.files import write_json, write_text
 from dgnet.models.dgnet import DGNet
 from dgnet.models.registry import LABELS
 from dgnet.output.figures import COLOURS
-from dgnet.output.learned import coefficients, corrections, draw_reaction, reaction_axes
+from dgnet.output.learned import coefficients, corrections, draw_reaction, draw_terms, reaction_axes
 from dgnet.output.operators import draw_spectra
 from dgnet.problems import Discretisation
 from dgnet.problems.case import base_problem
@@ -35,6 +35,7 @@ from dgnet.progress import Report
 from dgnet.scoring.judge import rivals
 from dgnet.training.curve import FILE as REACTION
 from dgnet.training.curve import curve_of, write_curve
+from dgnet.training.formula import formulas, summands, write_formula
 from dgnet.training.run import Run
 
 Tensor = torch.Tensor
@@ -264,6 +265,13 @@ def _learned(run: Run, data: Corpus, folder: Path) -> str:
     if model.config.reaction == "learned" and model.fields == 1:
         draw_reaction(folder / "reaction.png", run, data)
         parts.append(_reaction_words(run, folder) + _image([folder / "reaction.png"], "reaction"))
+    terms = summands(model)
+    if terms:
+        draw_terms(folder / "reaction.png", terms)
+        write_formula(folder / REACTION, terms)
+        parts.append(f"<p>The reaction, with one standard deviation of each coefficient ({_download(folder / REACTION)}):</p>"
+                     + "".join(f"<p><b>{escape(line)}</b></p>" for line in formulas(terms))
+                     + _image([folder / "reaction.png"], "reaction"))
     parts.append(f"<p>{count:,} weights in all; every correction starts at zero, where the model is the classical solver.</p>")
     return "".join(parts) + "</section>"
 
@@ -277,9 +285,13 @@ def _reaction_words(run: Run, folder: Path) -> str:
     band = "" if np.isnan(curve.deviation).all() else (
         " The band is two standard deviations wide on either side: noise of the data and the mesh's own error, estimated when the "
         "reaction was fitted by itself. Where there is no grey column, no training state was: there the curve is a continuation.")
-    data = base64.b64encode((folder / REACTION).read_bytes()).decode()
-    link = f'<a download="{REACTION}" href="data:text/csv;base64,{data}">{REACTION}</a>'
-    return f"<p>The reaction, over the states of these trajectories ({link}).{band}</p>"
+    return f"<p>The reaction, over the states of these trajectories ({_download(folder / REACTION)}).{band}</p>"
+
+
+def _download(path: Path) -> str:
+    """A link that holds the file itself."""
+    data = base64.b64encode(path.read_bytes()).decode()
+    return f'<a download="{path.name}" href="data:text/csv;base64,{data}">{path.name}</a>'
 
 
 # ---------------------------------------------------------------------- trust

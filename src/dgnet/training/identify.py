@@ -1,10 +1,12 @@
-"""An unknown reaction of one field through rollouts, before anything else is trained; with a band.
+"""An unknown reaction through rollouts, before anything else is trained; with its standard deviations.
 
-    minimise  sum s^2 log(1 + (y_k - u_k)^2 / s^2) + c alpha |second differences of theta|^2      u_k: rollout of a window
+    minimise  sum s^2 log(1 + (y_k - u_k)^2 / s^2) + c alpha theta^T P theta      u_k: rollout of a window
 
-r is a cubic spline with coefficients theta, laid down in the model's table. A window is rolled out from its first state: no
+r is linear in theta: of one field a cubic spline, laid down in the model's table, of several a sum of few terms
+(`training.unknowns`; P is the spline's bending, zero for terms). Which terms, least squares decide beforehand (`training.weak`);
+of those a term goes that the rollouts cannot tell from zero. A window is rolled out from its first state: no
 difference of noisy states is divided by dt, and the noise of all nodes and steps is averaged. Gauss-Newton; the columns of the
-Jacobian are stepped along with the state, all in one solve (tangent of a step; phi(u) the splines at u):
+Jacobian are stepped along with the state, all in one solve (tangent of a step; phi(u) the splines or terms at u):
 
     (M + dt/2 K) d+ = (M - dt/2 K) d + dt/2 M [r'(u) d + phi(u) + r'(u+) d* + phi(u+)],      d* the same with r'(u) d + phi(u) alone
 
@@ -25,22 +27,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from scipy.interpolate import BSpline
 
 from dgnet.errors import InputError, SolveError
 from dgnet.green import GreenSolver, Operators
-from dgnet.models.dgnet import DGNet, PreparedDGNet, Reaction
+from dgnet.green.solver import StepOperator
+from dgnet.models.dgnet import DGNet, PreparedDGNet
 from dgnet.problems import LUMPED, Discretisation
+from dgnet.training.unknowns import Terms, Unknown, free_nodes, unknown_of
+from dgnet.training.weak import choose_terms
 
 if TYPE_CHECKING:
     from dgnet.data import Corpus
 
 Tensor = torch.Tensor
 
-_SPLINES = 24
 _SHORT, _LONGER = 4, 4  # steps of the first windows, and how much longer the next ones are
 _ITERATIONS = 6  # of Gauss-Newton for each length
-_WORK = 2e7  # nodes times steps times splines of a pass: more windows than that are thinned out
+_WORK = 2e7  # nodes times steps times unknowns of a pass: more windows than that are thinned out
 _TAIL = 2.4  # where Cauchy's weights set in, in standard deviations
 _ROUGH = 3.0  # a patch that misses the data by this many times the usual: the window's start is not resolved
 _NOISY = 0.25  # share of noise in what is left, above which longer windows are worth their work
@@ -54,44 +57,52 @@ class Pass:
     matrix: Tensor
     scores: Tensor
     misfit: float
-    residuals: Tensor  # [windows, steps, free nodes]
+    residuals: Tensor  # [windows, steps, free nodes, F], in the unknown's units
     lumped: Tensor  # [K]: J^T W (rollout with a lumped mass - rollout)
 
 
 def identify(model: Any, base: Discretisation, train: Corpus) -> float:
-    """Set the table and its band; returns the mean square of what it leaves unexplained, against that without a reaction."""
-    if not isinstance(model, DGNet) or _reaction(model).table is None:
-        raise InputError("only a DGNet whose learned reaction is a table can be identified")
-    fit = Fit(model, base, train)
-    length, first = min(_SHORT, train.steps), 0
-    whole, left = fit.descend(length, first)
+    """Set the reaction and its standard deviations; returns the mean square of what it leaves, against that without a reaction."""
+    if not isinstance(model, DGNet):
+        raise InputError("only a DGNet whose learned reaction is a table or a sum of terms can be identified")
+    unknown = unknown_of(model, train)
+    if isinstance(unknown, Terms) and unknown.fresh:
+        choose_terms(model, unknown.library, base, train)
+    fit = Fit(model, unknown, base, train)
+    whole = fit.without()
+    left = _fitted(fit)
+    while isinstance(unknown, Terms) and unknown.drop(fit.theta, fit.covariance):
+        fit = Fit(model, unknown, base, train)
+        left = _fitted(fit)
+    fit.finish()
+    return left / max(whole, 1e-300)
+
+
+def _fitted(fit: Fit) -> float:
+    """Windows of every length that is worth it; the mean squared misfit of the last ones."""
+    train, length, first = fit.train, min(_SHORT, fit.train.steps), 0
+    left = fit.descend(length, first)
     settled = fit.settled(length)
     if settled:
         first = settled
-        left = fit.descend(length, first)[1]
-    noise = noise_level(train.state)
+        left = fit.descend(length, first)
+    noise = noise_level(train.state / fit.unknown.unit)
     while length < train.steps - first and (length == _SHORT or noise**2 > _NOISY * fit.spread**2):
         length = min(_LONGER * length, train.steps - first)
         try:
-            left = fit.descend(length, first)[1]
+            left = fit.descend(length, first)
         except SolveError:  # such long windows blow up: the shorter ones have to do
             break
-    fit.finish()
-    return left / max(whole, 1e-300)
+    return left
 
 
 class Fit:
     """The unknowns, and what is known of them so far."""
 
-    def __init__(self, model: DGNet, base: Discretisation, train: Corpus) -> None:
-        self.model, self.base, self.train = model, base, train
-        table = _reaction(model).table
-        assert table is not None
-        device = train.state.device
-        self.table, self.basis, self.patch = table, splines(len(table.values)).to(device), patches(base).to(device)
-        count = self.basis.shape[1]
-        bend = torch.diff(torch.eye(count, dtype=torch.float64, device=device), n=2, dim=0)
-        self.bend, self.theta = bend.T @ bend, torch.zeros(count, dtype=torch.float64, device=device)
+    def __init__(self, model: DGNet, unknown: Unknown, base: Discretisation, train: Corpus) -> None:
+        self.model, self.unknown, self.base, self.train = model, unknown, base, train
+        self.patch = patches(base).to(train.state.device)
+        self.bend, self.theta = unknown.bend, unknown.theta
         self.c = self.alpha = self.spread = 0.0
         self.pieces, self.scale = train, math.inf
         self.last: Pass | None = None
@@ -99,14 +110,18 @@ class Fit:
     def at(self, theta: Tensor, lumped: bool = False) -> Pass:
         """Roll out with these coefficients; a SolveError where that is not finite."""
         with torch.no_grad():
-            self.table.values.copy_(self.basis @ theta)
-            return linearised(self.model, self.base, self.pieces, self.basis, self.patch, self.scale, lumped)
+            self.unknown.put(theta)
+            return linearised(self.model, self.base, self.pieces, self.unknown, self.patch, self.scale, lumped)
 
-    def descend(self, length: int, first: int) -> tuple[float, float]:
-        """Gauss-Newton on windows of this length that begin at step `first` or later; mean squared misfits before and after."""
+    def without(self) -> float:
+        """The mean squared misfit of short windows without a reaction."""
+        self.pieces = windows(self.train, min(_SHORT, self.train.steps), 0, len(self.theta))
+        return float(self.at(torch.zeros_like(self.theta)).residuals.square().mean())
+
+    def descend(self, length: int, first: int) -> float:
+        """Gauss-Newton on windows of this length that begin at step `first` or later; the mean squared misfit after it."""
         self.pieces, self.scale = windows(self.train, length, first, len(self.theta)), math.inf
         found = self.at(self.theta)
-        before = float(found.residuals.square().mean())
         for k in range(_ITERATIONS):
             if k == 1:
                 self.scale = max(_TAIL * _deviation(found.residuals), 1e-300)
@@ -124,10 +139,10 @@ class Fit:
             if better is None:
                 break
             self.theta, found = self.theta + delta, better
-            if k and float((self.basis @ delta).norm()) < 0.01 * float((self.basis @ self.theta).norm()):
+            if k and self.unknown.settled(delta, self.theta):
                 break
         self.last, self.spread = found, _deviation(found.residuals)
-        return before, float(found.residuals.square().mean())
+        return float(found.residuals.square().mean())
 
     def objective(self, found: Pass, theta: Tensor) -> float:
         return found.misfit + self.c * self.alpha * float(theta @ self.bend @ theta)
@@ -137,31 +152,38 @@ class Fit:
         small = 1e-12 * H.diagonal().max().clamp(min=1e-300) * torch.eye(len(H), dtype=H.dtype, device=H.device)
         return torch.linalg.inv(H + self.c * self.alpha * self.bend + small)
 
+    @property
+    def covariance(self) -> Tensor:
+        """Of the coefficients, by the noise, at the last pass."""
+        assert self.last is not None
+        return self.c * self.inverse(self.last.matrix)
+
     def regularised(self, found: Pass) -> Tensor:
         """The next coefficients, with the c and alpha that go with them."""
         H, spread = found.matrix, found.scores.T @ found.scores
         right = found.scores.sum(0) + H @ self.theta
-        if not self.alpha:
+        smooth = bool(self.bend.any())
+        if not self.c:
             self.c = max(float(found.residuals.square().mean()), 1e-300)
-            self.alpha = max(1e-6 * float(H.diagonal().max()), 1e-300) / self.c
+            self.alpha = max(1e-6 * float(H.diagonal().max()), 1e-300) / self.c if smooth else 0.0
         for _ in range(30):
             inverse = self.inverse(H)
             target = inverse @ right
             used = max(float((inverse * H).sum()), 1e-3)  # how many numbers the data decide
+            old, groups = (self.c, self.alpha), len(found.scores)
             bent = max(len(H) - 2 - self.c * self.alpha * float((inverse * self.bend).sum()), 1e-3)
-            old = self.c, self.alpha
-            groups = len(found.scores)
             self.c = max(float((inverse * spread).sum()) / used * groups / max(groups - used, 1.0), 1e-300)
-            self.alpha = bent / max(float(target @ self.bend @ target), 1e-300)
-            if abs(math.log(self.c / old[0])) + abs(math.log(self.alpha / old[1])) < 0.02:
+            if smooth:
+                self.alpha = bent / max(float(target @ self.bend @ target), 1e-300)
+            if abs(math.log(self.c / old[0])) + (abs(math.log(self.alpha / old[1])) if smooth else 0.0) < 0.02:
                 break
         return target
 
     def settled(self, length: int) -> int:
         """The step from which on windows are as good as usual: twice the time in which a patch misses by `_ROUGH` times as much."""
         assert self.last is not None
-        free = _free(self.base)
-        square, patch = self.last.residuals.square().mean(1), self.patch[free.to(self.patch.device)]
+        free = free_nodes(self.base)[0]
+        square, patch = self.last.residuals.square().mean((1, 3)), self.patch[free.to(self.patch.device)]
         nodes = torch.bincount(patch, minlength=int(self.patch.max()) + 1).clamp(min=1)
         worst = (square.new_zeros(len(square), len(nodes)).index_add(1, patch, square) / nodes).amax(1)
         starts = torch.round((self.pieces.begin - self.train.begin.min()) / self.train.dt)  # trajectories may begin apart
@@ -174,27 +196,17 @@ class Fit:
         return min(2 * rough, self.train.steps // 2)
 
     def finish(self) -> None:
-        """The table and its band at the last coefficients."""
+        """The reaction and its standard deviations at the last coefficients."""
         found = self.at(self.theta, lumped=True)
-        inverse, model, table = self.inverse(found.matrix), self.model, self.table
-        with torch.no_grad():
-            u = table.where() * model.std.double() + (0.0 if model.config.odd_reaction else model.mean.double())
-            phi = _reaction(model).features(u[:, None], model.scales)[:, 0].double() @ self.basis
-            noise = (phi @ (self.c * inverse) * phi).sum(1)
-            mesh = (phi @ (inverse @ found.lumped)).square()
-            wide = torch.nn.functional.pad(mesh[None], (4, 4), mode="replicate")[0]
-            mesh = wide.unfold(0, 9, 1).mean(-1)  # where the change crosses zero, the mesh's error need not do so
-            table.deviation.copy_((noise + mesh).clamp(min=0).sqrt())
-            states = self.train.state[..., 0].flatten(0, 1)[:, self.base.owner[_free(self.base)]]
-            v = (states - (0.0 if model.config.odd_reaction else model.mean)) / model.std
-            table.density.copy_(table.features(v.flatten()[:: max(1, v.numel() // 1_000_000)]).double().mean(0))
+        inverse = self.inverse(found.matrix)
+        self.unknown.conclude(self.c * inverse, inverse @ found.lumped, self.base)
 
 
-def linearised(model: DGNet, base: Discretisation, pieces: Corpus, basis: Tensor, patch: Tensor, scale: float,
+def linearised(model: DGNet, base: Discretisation, pieces: Corpus, unknown: Unknown, patch: Tensor, scale: float,
                lumped: bool = False) -> Pass:
     """Roll out all windows, with the derivatives of every state by the coefficients."""
-    count = basis.shape[1]
-    matrix = torch.zeros(count, count, dtype=torch.float64, device=basis.device)
+    count, unit = len(unknown.theta), unknown.unit
+    matrix = torch.zeros(count, count, dtype=torch.float64, device=patch.device)
     other, misfit = matrix.new_zeros(count), matrix.new_zeros(())
     scores, residuals = [], []
     for rows in pieces.together(base):
@@ -202,27 +214,28 @@ def linearised(model: DGNet, base: Discretisation, pieces: Corpus, basis: Tensor
         state = model.prepare(data.problem(base), len(data), data.steps)
         solver, rival = state.solver, _lumped(state, len(data), data.steps) if lumped else None
         p, t = solver.problem, data.clock(base)
-        free = _free(p)
+        free, held = free_nodes(p)
+        weight = held / unit
         u = p.restrict(data.state[:, 0]).to(p.dtype)
-        coarse, d = u, u.new_zeros(*u.shape[:2], count)
+        coarse, d = u, u.new_zeros(*u.shape, count)
         score = matrix.new_zeros(len(data), int(patch.max()) + 1, count)
         rests = []
         for k in range(data.steps):
             now, f = t + k * p.dt, None if data.source_average is None else data.source_average[:, k]
             after = p.restrict(solver.step(p.expand(u), f, now))
-            d = tangents(model, solver, u, after, d, basis, now)
+            d = tangents(solver, unknown, u, after, d, now)
             u = after
-            rest = (p.restrict(data.state[:, k + 1]) - u)[:, free, 0].double()
+            rest = (p.restrict(data.state[:, k + 1]) - u)[:, free].double() * weight
             ratio = (rest / scale).square()
             misfit = misfit + (rest.square().sum() if scale == math.inf else scale**2 * torch.log1p(ratio).sum())
-            J = d[:, free].double()
+            J = d[:, free].double() * weight[..., None]
             weighted = J / (1 + ratio[..., None])
-            matrix += weighted.flatten(0, 1).T @ J.flatten(0, 1)
-            score.index_add_(1, patch[free], weighted * rest[..., None])
+            matrix += weighted.flatten(0, 2).T @ J.flatten(0, 2)
+            score.index_add_(1, patch[free], (weighted * rest[..., None]).sum(2))
             rests.append(rest)
             if rival is not None:
                 coarse = p.restrict(rival.step(p.expand(coarse), f, now))
-                other += weighted.flatten(0, 1).T @ (coarse - u)[:, free, 0].double().flatten()
+                other += weighted.flatten(0, 2).T @ ((coarse - u)[:, free].double() * weight).flatten()
         model.finish(state)
         scores.append(score.flatten(0, 1))
         residuals.append(torch.stack(rests, 1))
@@ -231,29 +244,42 @@ def linearised(model: DGNet, base: Discretisation, pieces: Corpus, basis: Tensor
     return Pass(matrix, torch.cat(scores), float(misfit), torch.cat(residuals), other)
 
 
-def tangents(model: DGNet, solver: GreenSolver, u: Tensor, after: Tensor, d: Tensor, basis: Tensor, t: float) -> Tensor:
-    """Derivatives [B, n, K] of the state after a step by the coefficients, from those before it."""
+def tangents(solver: GreenSolver, unknown: Unknown, u: Tensor, after: Tensor, d: Tensor, t: float) -> Tensor:
+    """Derivatives [B, n, F, K] of the state after a step by the coefficients, from those before it."""
     op, ops = solver.operator(t), solver.operators
-    drive = _along(model, ops, u, d, basis)
-    guess = d + op.solve(op.right_hand_side(d, ops.gathered(drive)))
-    mean = [0.5 * (a + b) for a, b in zip(drive, _along(model, ops, after, guess, basis))]
-    return d + op.solve(op.right_hand_side(d, ops.gathered(mean)))
+    drive = _along(ops, unknown, u, d)
+    guess = _advanced(op, ops, d, drive)
+    mean = [0.5 * (a + b) for a, b in zip(drive, _along(ops, unknown, after, guess))]
+    return _advanced(op, ops, d, mean)
 
 
-def _reaction(model: DGNet) -> Reaction:
-    found = model.part(Reaction)
-    if found is None:
-        raise InputError("this model has no reaction")
-    return found
+def _advanced(op: StepOperator, ops: Operators, d: Tensor, rates: list[Tensor]) -> Tensor:
+    """A step of the derivatives [B, n, F, K]. Those that share a matrix are columns of one solve."""
+    batch, n, fields, count = d.shape
+    many, each = op.groups
+
+    def columns(x: Tensor) -> list[Tensor]:
+        if each == 1:  # all fields have the same matrix
+            return [x.reshape(batch, n, fields * count)]
+        return [x.permute(0, 3, 1, 2).reshape(batch * count, n, fields)] if many == 1 else list(x.unbind(-1))
+
+    new = [one + op.solve(op.right_hand_side(one, ops.gathered(own)))
+           for one, *own in zip(columns(d), *(columns(rate) for rate in rates))]
+    if each == 1:
+        return new[0].view(batch, n, fields, count)
+    return new[0].view(batch, count, n, fields).permute(0, 2, 3, 1) if many == 1 else torch.stack(new, -1)
 
 
-def _along(model: DGNet, ops: Operators, u: Tensor, d: Tensor, basis: Tensor) -> list[Tensor]:
-    """Derivatives [B, n, K] of the rates at u, which itself has derivatives d."""
+def _along(ops: Operators, unknown: Unknown, u: Tensor, d: Tensor) -> list[Tensor]:
+    """Derivatives [B, n, F, K] of the rates at u, which itself has derivatives d."""
+    found = []
     with torch.enable_grad():
         v = u.detach().requires_grad_()
-        slopes = [torch.autograd.grad(rate.sum(), v)[0] for rate in ops.rates(v)]
-    first, *rest = (slope * d for slope in slopes)
-    return [first + (_reaction(model).features(u, model.scales)[..., 0, :].double() @ basis).to(u.dtype), *rest]
+        for rate in ops.rates(v):
+            slopes = [torch.autograd.grad(one.sum(), v, retain_graph=True, allow_unused=True)[0] for one in rate.unbind(-1)]
+            found.append(torch.stack([torch.zeros_like(u) if s is None else s for s in slopes], -2))
+    first, *rest = (slope @ d for slope in found)
+    return [first + unknown.slopes(u).to(u.dtype), *rest]
 
 
 def _lumped(state: PreparedDGNet, batch: int, steps: int) -> GreenSolver:
@@ -273,13 +299,6 @@ def windows(train: Corpus, length: int, first: int, count: int) -> Corpus:
     most = max(1, int(_WORK / (train.state.shape[2] * length * count)))
     keep = torch.linspace(0, len(rows) - 1, min(most, len(rows))).round().long().unique()
     return train.windows(rows[keep], starts[keep], length)
-
-
-def splines(places: int) -> Tensor:
-    """[J, K]: cubic B-splines at J equidistant places."""
-    count = max(4, min(_SPLINES, places))
-    knots = np.arange(-3, count + 1) / (count - 3)
-    return torch.tensor(BSpline.design_matrix(np.linspace(0, 1, places), knots, 3).toarray())
 
 
 def patches(base: Discretisation) -> Tensor:
@@ -305,7 +324,3 @@ def _deviation(x: Tensor) -> float:
     """Standard deviation of what lies around zero, whatever the tails are."""
     return 1.4826 * float(x.abs().median())
 
-
-def _free(p: Discretisation) -> Tensor:
-    """Degrees of freedom without a Dirichlet value."""
-    return torch.ones(p.n, dtype=torch.bool, device=p.geometry.device) if p.fixed is None else ~p.fixed[0]

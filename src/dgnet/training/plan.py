@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from dgnet.data import Dataset
 from dgnet.errors import InputError
-from dgnet.models.dgnet import INTERVALS, DGNetConfig
+from dgnet.models.dgnet import DEGREE, INTERVALS, DGNetConfig
 from dgnet.models.dgnet import PAPER as PAPER_MODEL
 from dgnet.models.registry import changed, entry
 from dgnet.problems.case import OWN, Case
@@ -69,12 +69,14 @@ def preset(case: Case, facts: Facts) -> Preset:
 
 
 def configuration(case: Case, facts: Facts, wishes: Wishes) -> DGNetConfig:
-    """The parts that are learned. An unknown reaction is learned node by node: of one field as a table, of more as a network."""
+    """The parts that are learned. An unknown reaction is learned node by node: of one field a table, of more a sum of terms."""
     own = preset(case, facts)
     config = PAPER_MODEL if wishes.recipe == "paper" else own.config
     if wishes.unknown_reaction:
-        table = len(case.pde.fields) == 1 and (case.pde.reaction is not None or not isinstance(case, Scenario))
-        config = replace(config, reaction="learned", odd_reaction=own.odd_reaction, reaction_table=INTERVALS if table else 0)
+        one = len(case.pde.fields) == 1
+        table = one and (case.pde.reaction is not None or not isinstance(case, Scenario))
+        config = replace(config, reaction="learned", odd_reaction=own.odd_reaction, reaction_table=INTERVALS if table else 0,
+                         reaction_degree=0 if one else DEGREE)
     if wishes.calibrate:  # a diffusivity is either calibrated or corrected
         config = replace(config, calibrate=wishes.calibrate, learn_diffusion="diffusion" not in wishes.calibrate)
     name = "dgnet-paper" if config.plain else "dgnet"
@@ -91,26 +93,34 @@ def recipe_for(case: Case, facts: Facts, wishes: Wishes, config: DGNetConfig) ->
     if not isinstance(case, Scenario):
         found = replace(found, name=OWN)
     if wishes.unknown_reaction:
-        found = reaction_first(found, steps, bool(config.reaction_table), own.hold_reaction)
+        found = reaction_first(found, steps, config, own.hold_reaction)
     if not wishes.calibrate:
         return found
-    found, c = calibrated_first(found, steps), config
-    more = (c.decoder != "none" and (c.network or c.free)) or c.residual or not c.green or c.reaction == "learned"
-    return found if more else replace(found, stages=found.stages[:1])  # nothing but coefficients is learned
+    found = calibrated_first(found, steps)
+    return found if _corrected(config) or config.reaction == "learned" else replace(found, stages=found.stages[:1])
 
 
-def reaction_first(plan: Recipe, steps: int, table: bool, hold: bool = False) -> Recipe:
-    """The plan after the reaction has been fitted by itself: a network on short windows, a table as `identify` does.
+def _corrected(c: DGNetConfig) -> bool:
+    """Something is learned besides coefficients of the equation and its reaction."""
+    return (c.decoder != "none" and (c.network or c.free)) or c.residual or not c.green
+
+
+def reaction_first(plan: Recipe, steps: int, config: DGNetConfig, hold: bool = False) -> Recipe:
+    """The plan after the reaction has been fitted by itself: a network on short windows, a table or terms as `identify` does.
 
     Then all is trained together: on a coarse mesh the fit takes what the operator misses for a part of the reaction. With
     `hold` the reaction stays as it was fitted: windows that are short against the rollout do not see how a small bias of it grows.
+    The few numbers of a sum of terms are held and fitted once more in the end, as calibrated coefficients are.
     """
     only = ("reaction_net",)
-    if hold:
+    fitted = (Stage(1, 1, method="identify", only=only),)
+    if hold or config.reaction_degree:
         others = tuple(name for name in LEARNED if name not in only)
         plan = replace(plan, stages=tuple(replace(s, only=s.only or others) for s in plan.stages))
+    if config.reaction_degree:
+        return replace(plan, stages=(*fitted, *plan.stages, *fitted) if _corrected(config) else fitted)
     first = (Stage(600, 2, 32, 5e-3, only=only), Stage(300, min(10, steps), 16, 2e-3, only=only))
-    return replace(plan, stages=((Stage(1, 1, method="identify", only=only),) if table else first) + plan.stages)
+    return replace(plan, stages=(fitted if config.reaction_table else first) + plan.stages)
 
 
 def baseline_recipe(model: str, case: Case, facts: Facts) -> Recipe:

@@ -45,6 +45,7 @@ from dgnet.training.checkpoints import Progress, load_checkpoint, save_tensors
 from dgnet.training.curve import FILE as REACTION
 from dgnet.training.curve import curve_of, labels, write_curve
 from dgnet.training.fit import fit, split
+from dgnet.training.formula import summands, write_formula
 from dgnet.training.identity import differences, digest, fingerprint, of_problem, trained_on
 from dgnet.training.plan import Facts, Wishes, baseline_recipe, configuration, recipe_for
 from dgnet.training.processes import join_processes, wait_for_all
@@ -280,9 +281,11 @@ def train(case: Case, truth: str, data: Path, folder: Path, *, model: str = "dgn
             weights = {"sha256": save_tensors(folder / "weights.pt", network.state_dict())}
             write_text(path, to_toml({**tables, "weights": weights}))
             write_history(folder, progress)
-            curve = curve_of(network)
+            curve, terms = curve_of(network), summands(network)
             if curve is not None:
                 write_curve(folder / REACTION, curve, labels(case.pde.fields[0], case.units, case.pde.weighted))
+            if terms:
+                write_formula(folder / REACTION, terms)
         wait_for_all()
     return Run(folder, settings, case, network, project, digest(fingerprint(case, code))), progress
 

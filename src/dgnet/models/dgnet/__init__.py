@@ -1,7 +1,7 @@
 """DGNet: a Green solver whose operator is partly learned."""
 
 from dgnet.models.dgnet.build import Build
-from dgnet.models.dgnet.config import BOUNDED, INTERVALS, PAPER, DGNetConfig, variants
+from dgnet.models.dgnet.config import BOUNDED, DEGREE, INTERVALS, PAPER, DGNetConfig, variants
 from dgnet.models.dgnet.edges import cell_pairs, edge_mass
 from dgnet.models.dgnet.flow import FlowInCells, direction_features
 from dgnet.models.dgnet.limits import ceiling, soft_limit
@@ -10,13 +10,14 @@ from dgnet.models.dgnet.model import DGNet
 from dgnet.models.dgnet.parts import Calibration, EndToEnd, Part, Reaction
 from dgnet.models.dgnet.parts.calibration import regions_of
 from dgnet.models.dgnet.parts.diffusion import learned_diffusion
+from dgnet.models.dgnet.parts.library import Library
 from dgnet.models.dgnet.parts.mass import mass_headroom
 from dgnet.models.dgnet.parts.reaction import ReactionTable
 from dgnet.models.dgnet.parts.streamline import streamline_diffusion
 from dgnet.models.dgnet.parts.swirl import swirl_transport
 from dgnet.models.dgnet.prepared import PreparedDGNet
 
-__all__ = ["BOUNDED", "INTERVALS", "PAPER", "Build", "Calibration", "DGNet", "DGNetConfig", "EndToEnd", "FlowInCells",
-           "MassChange", "Part", "PreparedDGNet", "Reaction", "ReactionTable", "ceiling", "cell_pairs", "direction_features",
-           "edge_mass", "learned_diffusion", "mass_headroom", "regions_of", "soft_limit", "streamline_diffusion", "swirl_transport",
-           "variants"]
+__all__ = ["BOUNDED", "DEGREE", "INTERVALS", "PAPER", "Build", "Calibration", "DGNet", "DGNetConfig", "EndToEnd", "FlowInCells",
+           "Library", "MassChange", "Part", "PreparedDGNet", "Reaction", "ReactionTable", "ceiling", "cell_pairs",
+           "direction_features", "edge_mass", "learned_diffusion", "mass_headroom", "regions_of", "soft_limit",
+           "streamline_diffusion", "swirl_transport", "variants"]

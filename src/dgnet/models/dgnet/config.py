@@ -13,6 +13,7 @@ DECODERS = ("structured", "edge", "none")
 REACTIONS = ("known", "learned", "none")
 CALIBRATED = ("diffusion", "decay", "convection")
 INTERVALS = 64  # of a table of the reaction, unless told otherwise
+DEGREE, DEGREES = 3, 5  # of the products in a sum of terms: unless told otherwise, and the highest
 _LARGEST = 8192  # width or depth of a network
 
 
@@ -41,6 +42,8 @@ class DGNetConfig:
     - `hidden`, `layers`: width and depth of the geometry network
     - `residual_hidden`, `residual_layers`, `reaction_hidden`: of the other networks
     - `reaction_table`: above 0, a learned reaction of one field is a table with this number of intervals instead of a network
+    - `reaction_degree`: above 0, a learned reaction is a sum of few terms: products of the fields up to this degree
+    - `reaction_terms`: further terms to choose from, such as "u/(1+v)"
     - `amp`: networks in bfloat16 (mixed precision); operators and solves never are
 
         >>> import dgnet as dg
@@ -75,6 +78,8 @@ class DGNetConfig:
     residual_layers: int = 3
     reaction_hidden: int = 64
     reaction_table: int = 0
+    reaction_degree: int = 0
+    reaction_terms: tuple[str, ...] = ()
     amp: bool = False
 
     def __post_init__(self) -> None:
@@ -92,6 +97,11 @@ class DGNetConfig:
             raise InputError("early_steps must be 0 or at least 2, and needs the structured decoder with a learned mass")
         if self.reaction_table and (self.reaction_table < 2 or self.reaction != "learned"):
             raise InputError("reaction_table must be 0 or at least 2, and needs reaction = \"learned\"")
+        if self.reaction_degree and not (0 < self.reaction_degree <= DEGREES and self.reaction == "learned"
+                                         and not self.reaction_table):
+            raise InputError(f"reaction_degree must be 0 or at most {DEGREES}, and needs reaction = \"learned\" without a table")
+        if self.reaction_terms and not self.reaction_degree:
+            raise InputError("reaction_terms are further terms of a sum: give reaction_degree as well")
         for name in ("hidden", "layers", "residual_hidden", "residual_layers", "reaction_hidden"):
             size = getattr(self, name)
             if not isinstance(size, int) or not 0 < size <= _LARGEST:

@@ -17,6 +17,7 @@ from dgnet.models.base import LearnedModel
 from dgnet.models.dgnet.build import Rate, Scales
 from dgnet.models.dgnet.config import DGNetConfig
 from dgnet.models.dgnet.parts import Calibration, Part, Reaction, parts_of
+from dgnet.models.dgnet.parts.library import Library
 from dgnet.models.dgnet.parts.reaction import ReactionTable
 from dgnet.models.dgnet.parts.start import phase_of_step
 from dgnet.models.dgnet.prepared import PreparedDGNet
@@ -31,7 +32,7 @@ class Learner(LearnedModel[PreparedDGNet]):
     """Parts by a configuration, then `extra` ones. Their weights are the model's own, under their own names."""
 
     calibration: nn.ParameterDict
-    reaction_net: MLP | ReactionTable
+    reaction_net: MLP | ReactionTable | Library
     residual_net: StateNet
     mean: Tensor
     std: Tensor

@@ -9,6 +9,7 @@ from torch import nn
 from dgnet.errors import InputError
 from dgnet.models.dgnet.build import Build, Rate, Scales
 from dgnet.models.dgnet.config import DGNetConfig
+from dgnet.models.dgnet.parts.library import Library
 from dgnet.models.dgnet.parts.part import Part, network_precision
 from dgnet.models.gnn import MLP
 from dgnet.problems import Discretisation
@@ -17,7 +18,7 @@ Tensor = torch.Tensor
 
 
 class Reaction(Part):
-    """r(u), node by node: the known one, or a network or table that is learned.
+    """r(u), node by node: the known one, or what is learned: a table, a sum of few terms, or a network.
 
     It is used unchanged up to three times the range of the training data. Outside, r stays what it is at the end of that range, and
     what sticks out decays within a step: r(u) = r(w) - (u - w) / dt, w = u clipped. With a capacity the part that sticks out
@@ -35,8 +36,15 @@ class Reaction(Part):
         if c.reaction_table and F != 1:
             raise InputError(f"a table of the reaction is for one field, not for {F}")
         if c.reaction == "learned":
-            self.reaction_net: MLP | ReactionTable = (ReactionTable(c.reaction_table) if c.reaction_table
-                                                      else MLP([F, c.reaction_hidden, c.reaction_hidden, F], zero=True))
+            self.reaction_net: MLP | ReactionTable | Library = (
+                ReactionTable(c.reaction_table) if c.reaction_table else
+                Library(problem.pde.fields, c.reaction_degree, c.odd_reaction, c.reaction_terms) if c.reaction_degree else
+                MLP([F, c.reaction_hidden, c.reaction_hidden, F], zero=True))
+
+    @property
+    def library(self) -> Library | None:
+        """The terms, where the reaction is learned as a sum of such."""
+        return self.reaction_net if self.config.reaction_degree and isinstance(self.reaction_net, Library) else None
 
     @property
     def table(self) -> ReactionTable | None:
@@ -44,7 +52,9 @@ class Reaction(Part):
         return self.reaction_net if self.config.reaction_table and isinstance(self.reaction_net, ReactionTable) else None
 
     def fit_statistics(self, state: Tensor, scales: Scales) -> None:
-        """Lay a table's places over the range of the training data."""
+        """Lay a table's places over the range of the training data; measure the terms of a library there."""
+        if self.library is not None:
+            self.library.spread(state)
         if self.table is None:
             return
         low, high = state.amin((0, 1, 2)), state.amax((0, 1, 2))
@@ -73,6 +83,10 @@ class Reaction(Part):
 
     def learned(self, scales: Scales) -> Rate:
         """The learned reaction without its guard."""
+        library = self.library
+        if library is not None:
+            return lambda u: _size(scales).to(u.dtype) * library(u)
+
         def net(v: Tensor) -> Tensor:
             with network_precision(self.config.amp, v.device):
                 return self.reaction_net(v.to(scales.mean.dtype)).to(v.dtype)
@@ -86,7 +100,9 @@ class Reaction(Part):
         return learned
 
     def features(self, u: Tensor, scales: Scales) -> Tensor:
-        """[..., J]: how the learned reaction depends on each value of its table."""
+        """How the reaction of each field depends on each value of its table, [..., 1, J], or of its library, [..., F, P]."""
+        if self.library is not None:
+            return _size(scales)[:, None].to(u.dtype) * self.library.features(u)[..., None, :]
         assert self.table is not None
         if self.config.odd_reaction:
             return _size(scales) * 0.5 * (self.table.features(u / scales.std) - self.table.features(-u / scales.std))
