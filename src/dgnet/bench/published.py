@@ -20,7 +20,7 @@ from scipy.optimize import brentq
 from dgnet import __version__
 from dgnet.bench.timing import hardware
 from dgnet.green import GreenSolver
-from dgnet.green.solver import product
+from dgnet.green.fold import product
 from dgnet.green.steady import steady
 from dgnet.mesh import ALL, Mesh, box
 from dgnet.problems import PDE, Condition, Dirichlet, Discretisation, FunctionSource, Periodic, Robin, Source, step_average

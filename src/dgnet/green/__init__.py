@@ -3,8 +3,9 @@
 from dgnet.green.backends import NAMES as BACKENDS
 from dgnet.green.bounds import Bounds, bounds_of
 from dgnet.green.enthalpy import EnthalpySolver, Stepper
+from dgnet.green.fold import fold, product, unfold
 from dgnet.green.material import Materials, Term
-from dgnet.green.solver import GreenSolver, Operators, StepOperator, fold, product, unfold
+from dgnet.green.solver import GreenSolver, Operators, StepOperator
 from dgnet.green.steady import steady
 
 __all__ = ["BACKENDS", "Bounds", "EnthalpySolver", "GreenSolver", "Materials", "Operators", "StepOperator", "Stepper", "Term",

@@ -27,8 +27,8 @@ import torch
 
 from dgnet.errors import InputError, SolveError
 from dgnet.green.backends import Monitor
+from dgnet.green.fold import product
 from dgnet.green.material import Materials
-from dgnet.green.solver import product
 from dgnet.green.system import At, System
 from dgnet.problems import Discretisation
 from dgnet.problems.curves import tabulated

@@ -17,7 +17,8 @@ What is solved for is the increment d = u+ - u, with a reference value c of each
 This is the same equation, but its rounding and tolerances are relative to the change and to the range of u, not to an offset
 like 298 K, and a constant in a closed box stays what it is, exactly.
 
-A known reaction enters by predictor-corrector: u* with r(u), then u+ with (r(u) + r(u*)) / 2, order 2. Dirichlet rows sit
+A known reaction enters by predictor-corrector: u* with r(u), then u+ with (r(u) + r(u*)) / 2, order 2. Where that asks for shorter
+steps (dt times the slope of r at u* above 1.5), this step and all later ones are implicit in it: `stiff`. Dirichlet rows sit
 inside the system: their columns go to the right-hand side, so the matrix stays symmetric, and their value is that of the
 new time level.
 """
@@ -35,6 +36,8 @@ from dgnet.errors import InputError, SolveError
 from dgnet.green.auto import choose
 from dgnet.green.backends import NAMES, TOLERANCE, Monitor, Prepared, apply, prepare
 from dgnet.green.bounds import Bounds, bounds_of, sharpened
+from dgnet.green.fold import fold, product, unfold
+from dgnet.green.stiff import Stiffness, implicit_step
 from dgnet.operators import EdgeMatrix
 from dgnet.problems import DOUBLE, Discretisation, HeldFlow
 
@@ -42,37 +45,6 @@ Tensor = torch.Tensor
 
 _POOR = 0.1  # a lower bound below which it is worth estimating one
 _FROZEN_ENTRIES = {"cpu": 1 << 20, "cuda": 1 << 24}  # of matrices whose bounds are measured at once
-
-
-def fold(u: Tensor, b: int, f: int) -> Tensor:
-    """[B, n, F] -> [G, n, R] for matrices [b, f, nnz]: what shares a matrix becomes columns of one product."""
-    batch, n, fields = u.shape
-    if b == 1 and f == 1:
-        return u.transpose(0, 1).reshape(1, n, batch * fields)
-    if b == 1:
-        return u.permute(2, 1, 0).contiguous()
-    if f == 1:
-        return u.contiguous()
-    return u.transpose(1, 2).reshape(batch * fields, n, 1)
-
-
-def unfold(x: Tensor, b: int, f: int, batch: int, fields: int) -> Tensor:
-    """The inverse of `fold`."""
-    n = x.shape[1]
-    if b == 1 and f == 1:
-        return x.view(n, batch, fields).transpose(0, 1)
-    if b == 1:
-        return x.permute(2, 1, 0)
-    if f == 1:
-        return x
-    return x.view(batch, fields, n).transpose(1, 2)
-
-
-def product(A: EdgeMatrix, u: Tensor) -> Tensor:
-    """A u for a matrix with values [b, f, nnz] and a state [B, n, F]."""
-    b, f = A.values.shape[:2]
-    flat = EdgeMatrix(A.pattern, A.values.reshape(b * f, -1)) if b * f > 1 else A
-    return unfold(flat @ fold(u, b, f) if b * f > 1 else A @ fold(u, b, f), b, f, u.shape[0], u.shape[2])
 
 
 @dataclass(frozen=True, eq=False)
@@ -257,7 +229,7 @@ class GreenSolver:
             raise InputError(f"a decay of {problem.least_decay:.4g} grows too fast for the time step {problem.dt:g}: "
                              f"it must be above {-1 / (theta * problem.dt):.4g}")
         self.operators = operators or Operators.classical(problem)
-        self.monitor = Monitor()
+        self.monitor, self.stiff = Monitor(), Stiffness()
         self._cache: tuple[tuple[object, ...], EdgeMatrix, StepOperator] | None = None
         self._bounds: Bounds | None = None
         self._age = self._version = 0
@@ -283,7 +255,7 @@ class GreenSolver:
     def capturable(self) -> bool:
         """The step is the same sequence of device operations every time."""
         p = self.problem
-        return not (p.time_dependent or p.data_changes) and self.operator().prepared.capturable
+        return not (p.time_dependent or p.data_changes or self.stiff.found) and self.operator().prepared.capturable
 
     def finish(self) -> None:
         """Raise if a solve whose check was put off missed its tolerance."""
@@ -329,7 +301,7 @@ class GreenSolver:
         still recorded, and `monitor.check` tells at the end. False, and nothing changed, if no fixed number will do.
         """
         p, ops, flow = self.problem, self.operators, self.problem.pde.velocity
-        if not isinstance(flow, HeldFlow) or not times:
+        if not isinstance(flow, HeldFlow) or not times or self.stiff.found:
             return False
         one = flow(times[0])
         matrices = (one.shape[0] if one.dim() == 3 else 1) * p.geometry.pattern.nnz
@@ -359,7 +331,7 @@ class GreenSolver:
         Where they change with a flow, a frozen solver is cut at what they are made of. None where they change otherwise.
         """
         p, ops = self.problem, self.operators
-        if p.data_changes or (ops.time_dependent and (self._frozen is None or ops.assemble is None)):
+        if p.data_changes or self.stiff.found or (ops.time_dependent and (self._frozen is None or ops.assemble is None)):
             return None
         pairs: list[tuple[Tensor, Tensor]] = []
 
@@ -437,10 +409,18 @@ class GreenSolver:
 
         if ops.reaction is None:
             return add(right)
+        if self.stiff.found:
+            return self._implicit(op, u, f, t)
         start = ops.rates(u)
         guess = add(right + dt * ops.gathered(start))
+        if self.stiff.look(ops.reaction, guess, dt):
+            return self._implicit(op, u, f, t)
         mean = [torch.lerp(r0, r1, theta) for r0, r1 in zip(start, ops.rates(guess))]
         return add(right + dt * ops.gathered(mean))
+
+    def _implicit(self, op: StepOperator, u: Tensor, f: Tensor | None, t: float) -> Tensor:
+        p = self.problem
+        return implicit_step(self.operators, op, u, self._force(f, t, op.dt), p.fixed_values, p.fixed, t)
 
     def _met(self, u: Tensor, w: Tensor) -> bool:
         """u has the Dirichlet values w already, so that nothing changes there. Only looked at where that is cheap."""

@@ -6,7 +6,8 @@ import torch
 
 from dgnet.errors import InputError
 from dgnet.green.backends import apply, prepare
-from dgnet.green.solver import Elimination, fold, product, unfold
+from dgnet.green.fold import fold, product, unfold
+from dgnet.green.solver import Elimination
 from dgnet.operators import EdgeMatrix
 from dgnet.problems import Discretisation
 

@@ -21,7 +21,7 @@ import torch
 from dgnet.data import Corpus
 from dgnet.errors import InputError
 from dgnet.green import GreenSolver
-from dgnet.green.solver import product
+from dgnet.green.fold import product
 from dgnet.models.baselines.adapter import Settings
 from dgnet.models.baselines.reduced import Reduced, Subspace, thinned
 from dgnet.operators import EdgeMatrix

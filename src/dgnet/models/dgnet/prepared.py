@@ -35,7 +35,7 @@ class PreparedDGNet:
     @property
     def capturable(self) -> bool:
         p = self.solver.problem
-        still = not (p.time_dependent or p.data_changes)
+        still = not (p.time_dependent or p.data_changes or self.solver.stiff.found)
         return still and (self.instead is not None or self.solver.operator().prepared.capturable)
 
     def freeze(self, times: Sequence[float]) -> bool:

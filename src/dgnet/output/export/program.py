@@ -117,6 +117,9 @@ def traced(run: Run, batch: int | None = None) -> Traces:
         u, f = probe(model, problem, batch or 3)
         # before tracing, which leaves its own tensors in caches
         checks: dict[str, tuple[tuple[Tensor, ...], Tensor]] = {"step": ((u, f), model.step(state, u, f, 0.0, model.first_steps))}
+        if solved is not None and state.solver.stiff.found:
+            raise InputError(f"the step of '{case.name}' cannot be exported: its reaction is too fast for a step of {case.dt:g}, and "
+                             "implicit steps iterate")
         program, fixed = _traced(module, (u, f), batch, case.name)
         extra = {}
         for key, change in () if solved is None else state.changes().items():
