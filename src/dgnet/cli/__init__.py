@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dgnet.cli import data, learn, measure, pretrained, projects, reproduce, use  # noqa: F401  (each adds its commands)
+from dgnet.cli import data, learn, measure, pretrained, projects, reproduce, studio, use  # noqa: F401  (each adds its commands)
 from dgnet.cli.shell import app, main
 
 __all__ = ["app", "main"]

@@ -1,0 +1,97 @@
+"""The command that opens the studio."""
+
+from __future__ import annotations
+
+import signal
+import webbrowser
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dgnet.cli.screen import advise, say
+from dgnet.cli.shell import Stopped, command
+from dgnet.errors import InputError
+from dgnet.files import did_you_mean
+
+if TYPE_CHECKING:
+    from dgnet.studio.server import Entry
+
+
+@command("dgnet studio", "dgnet studio run", "dgnet studio my-problem", "dgnet studio part.msh", "dgnet studio laser-heat")
+def studio(what: Annotated[str | None, typer.Argument(help="Folder of a run, folder with problem.toml, file of a mesh, or a "
+                                                           "scene of the gallery; without it, the gallery.")] = None,
+           port: Annotated[int, typer.Option(help="Port on this computer; 0 takes a free one.", min=0, max=65535)] = 0,
+           browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in the browser.")] = True) -> None:
+    """Draw sources with the mouse and watch the field in the browser. The page is served to this computer only."""
+    from dgnet.studio.server import serve
+
+    entries = gallery()
+    first = "" if what is None else what if what in entries else "given"
+    if first == "given":
+        assert what is not None
+        entries = {"given": _given(Path(what), list(entries)), **entries}
+
+    def ready(address: str) -> None:
+        say(f"The studio is open at {address} (Ctrl-C closes it)")
+        if browser:
+            webbrowser.open(address)
+
+    try:
+        serve(entries, first, port, ready)
+    except Stopped as stopped:
+        if stopped.number != signal.SIGINT:
+            raise
+        say("The studio is closed.")
+        advise("new", "my-problem")
+
+
+ABOUT = {
+    "laser-heat": "Ten lasers heat a steel plate; you hold the eleventh.",
+    "laser-heat-3d": "Lasers on a steel bracket. Turn it, and cut it open.",
+    "fitzhugh-nagumo": "An excitable medium: a touch starts a wave, two waves put each other out.",
+    "light-reaction": "Patterns of light drive a reaction in a dish.",
+    "allen-cahn": "Noise separates into two phases, and the interfaces shrink.",
+    "fisher-kpp": "A population spreads and is carried by the wind.",
+    "phase-transition": "Lasers melt a plate; the model knows the latent heat only from data.",
+}
+
+
+def gallery() -> dict[str, Entry]:
+    """The pretrained scenarios that need no flow of their data set."""
+    from dgnet.paper.pretrained import SHELF, label, shipped
+    from dgnet.scenarios import get
+    from dgnet.studio.scene import Scene, run_scene
+    from dgnet.studio.server import Entry
+    from dgnet.training.run import Run
+
+    def opened(folder: Path) -> Scene:
+        return run_scene(Run.open(folder))
+
+    found = {}
+    for card in shipped():
+        case = get(card.scenario, card.size)
+        if card.truth == "converged" and not case.given_flow:
+            about = f"{ABOUT.get(card.scenario, case.geometry)} {card.nodes:,} nodes."
+            found[card.scenario] = Entry(case.title, about, partial(opened, SHELF / label(card.scenario, card.size, card.truth)))
+    return {name: found[name] for name in [*(n for n in ABOUT if n in found), *(n for n in found if n not in ABOUT)]}
+
+
+def _given(path: Path, known: list[str]) -> Entry:
+    """What the command line names, opened at once: what is wrong with it is told here and not in the browser."""
+    from dgnet.mesh import load
+    from dgnet.output.simulate import without_training
+    from dgnet.studio.scene import mesh_scene, run_scene
+    from dgnet.studio.server import Entry
+    from dgnet.training.run import Run
+
+    if (path / "run.toml").exists():
+        scene = run_scene(Run.open(path))
+    elif path.is_dir():
+        scene = run_scene(without_training(path, "classical"))
+    elif path.exists():
+        scene = mesh_scene(load(path), path.name)
+    else:
+        raise InputError(f"there is no run, problem or mesh '{path}', and no scene of that name{did_you_mean(str(path), known)}")
+    return Entry(scene.title, f"{path.name}, as given on the command line", lambda: scene)

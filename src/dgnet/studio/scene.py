@@ -1,0 +1,200 @@
+"""A scene: what can be opened in the studio, from a run, a problem or a bare mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from dgnet.data import Dataset
+from dgnet.errors import InputError
+from dgnet.mesh import Mesh
+from dgnet.models import Classical, Model
+from dgnet.models.registry import LABELS
+from dgnet.models.universal import Universal
+from dgnet.problems import PDE, WORKING, Discretisation
+from dgnet.problems.case import Case, base_problem
+from dgnet.problems.conditions import Dirichlet, Neumann, Periodic, Robin
+from dgnet.problems.sources import Source
+from dgnet.problems.units import LENGTH, TERMS, Units
+from dgnet.scenarios.scenario import Draw, Scenario
+from dgnet.training.run import UNTRAINED, Run
+
+Tensor = torch.Tensor
+
+CLASSICAL, UNIVERSAL, TRAINED = "classical", "universal", "trained"
+KINDS = {"insulated": None, "held": Dirichlet, "flux": Neumann, "exchange": Robin}
+"""What can be asked of a boundary, by the names of the page."""
+_EXTENT = 0.04  # radius of the pointer's spot over the size of the mesh
+
+
+@dataclass(frozen=True, eq=False)
+class Scene:
+    """A case with the models that know it, where it starts and what drives it.
+
+    - `start`: nodal values [1, N, F], in the unit of each field
+    - `source`: of a scenario, f(x, t) -> [1, T, N, F]; None where only the pointer drives
+    - `panels`: parts of a step for the average of `source`
+    - `radius`, `power`: of the pointer's spot, length and field/time (a power per volume with a heat capacity)
+    - `free`: each boundary may be insulated, held, given a flux or an exchange; else only the values of its conditions change
+    """
+
+    title: str
+    case: Case
+    start: Tensor
+    power: float
+    radius: float
+    learned: Model[Any] | None = None
+    source: Source | None = None
+    panels: int = 1
+    steps: int = 5  # of a frame
+    free: bool = False
+    notes: tuple[str, ...] = ()
+
+    def problem(self, dt: float, diffusion: float, conditions: list[Any]) -> Discretisation:
+        """The discretised case with another step, a factor on its diffusion, and these conditions."""
+        pde = self.case.pde if diffusion == 1.0 else replace(self.case.pde, diffusion=_times(self.case.pde.diffusion, diffusion))
+        return Discretisation(self.case.mesh, pde, conditions, dt, dtype=WORKING)
+
+    def models(self) -> dict[str, str]:
+        """The models that can run here, and their names on the page. Universal weights only where they correct anything."""
+        found = {CLASSICAL: "Classical solver"}
+        if Universal().acts(base_problem(self.case, "cpu")):
+            found[UNIVERSAL] = "Universal weights"
+        if self.learned is not None:
+            found[TRAINED] = f"{LABELS.get(self.learned.name, self.learned.name)}, trained"
+        return found
+
+    def model(self, name: str) -> Model[Any]:
+        if name == TRAINED and self.learned is not None:
+            return self.learned
+        if name not in (CLASSICAL, UNIVERSAL):
+            raise InputError(f"this scene has no model '{name}'")
+        return Universal() if name == UNIVERSAL else Classical()
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The conditions as the page shows them; `fixed` where a value is a function or a boundary is periodic."""
+        if self.free:
+            names = list(self.case.mesh.boundaries)[:12] or ["boundary"]
+            return [{"boundary": name, "kind": "insulated", "value": 0.0, "coefficient": self.coefficient, "fixed": False}
+                    for name in names]
+        return [_row(c) for c in self.case.conditions]
+
+    @property
+    def coefficient(self) -> float:
+        """Of an exchange that cools the part about as fast as its own diffusion evens it out, length/time."""
+        return float(np.max(self.case.pde.per_field("diffusion")[0])) / _size(self.case.mesh) * 4
+
+    def conditions(self, rows: list[dict[str, Any]]) -> list[Any]:
+        """The conditions that rows of the page ask for."""
+        if self.free:
+            known = {row["boundary"] for row in self.rows()}
+            return [c for c in (_condition(row, known) for row in rows) if c is not None]
+        if len(rows) != len(self.case.conditions):
+            raise InputError(f"this scene has {len(self.case.conditions)} boundary conditions, got {len(rows)}")
+        return [c if _row(c)["fixed"] else _changed(c, row) for c, row in zip(self.case.conditions, rows)]
+
+    def described(self) -> dict[str, Any]:
+        """Everything that the page needs besides the mesh, as JSON."""
+        case, units = self.case, self.case.units
+        name, heat = case.pde.fields[0], case.pde.weighted
+        return {
+            "title": self.title, "dim": case.mesh.dim, "nodes": case.mesh.n_nodes, "cells": case.mesh.n_cells,
+            "fields": list(case.pde.fields), "offsets": list(case.offsets), "models": self.models(), "dt": case.dt,
+            "conditions": self.rows(), "free": self.free, "radius": self.radius, "power": self.power,
+            "steps": self.steps, "driven": self.source is not None, "notes": list(self.notes),
+            "diffusion": _times(case.pde.diffusion, 1.0) is not None, "size": _size(case.mesh),
+            "units": {"time": units.time, "length": units.name(LENGTH),
+                      "fields": [units.fields.get(f, "") for f in case.pde.fields],
+                      "power": units.name((0, -3, -1, 1, 0) if heat else (1, 0, -1, 0, 0), name),
+                      "flux": units.name(TERMS["flux"][heat], name), "coefficient": units.name(TERMS["convection"][heat], name),
+                      "diffusion": units.name(TERMS["diffusion"][heat], name)}}
+
+
+# ---------------------------------------------------------------------- made from
+
+
+def run_scene(run: Run) -> Scene:
+    """A trained run, or a problem without one (`without_training`). A scenario starts and is driven as in its first test."""
+    case = run.case
+    if case.given_flow:
+        raise InputError(f"{case.name}: its flow comes with its data, which the studio does not read yet")
+    x = torch.tensor(case.mesh.points, dtype=torch.float64)
+    start, source, panels, steps = None, None, 1, 5
+    if isinstance(case, Scenario):
+        sample = case.sample([Draw("test", 0)])
+        start = sample.initial(x) if callable(sample.initial) else sample.initial
+        source, panels, steps = sample.source, case.panels, 5 if sample.source is None else 1
+    elif run.settings.recipe != UNTRAINED and run.data.exists():
+        with Dataset(run.data) as data:
+            start = torch.as_tensor(data.read((data.of("test") or data.of("train"))[0], 0, 0).state)[None, 0]
+    if start is None:
+        start = torch.tensor(case.offsets, dtype=torch.float64).expand(1, case.mesh.n_nodes, -1)
+    if source is not None:
+        power = float(source(x, torch.linspace(0, case.horizon, 9, dtype=torch.float64)).abs().max())
+    else:
+        power = max(float((start - torch.tensor(case.offsets)).abs().max()), 1.0) / (20 * case.dt)
+    learned = None if run.settings.recipe == UNTRAINED else run.model
+    return Scene(case.title or case.name, case, start.to(WORKING), power, _EXTENT * _size(case.mesh), learned, source, panels,
+                 steps, notes=run.notes)
+
+
+def mesh_scene(mesh: Mesh, name: str) -> Scene:
+    """Heat on a bare mesh, with a diffusivity by its size: in a hundred steps a spot spreads over a tenth of it."""
+    size = _size(mesh)
+    diffusion = 1e-4 * size**2
+    case = Case(name=name, title=f"Heat in {name}", equation="du/dt = div(D grad u) + f", build_mesh=lambda: mesh,
+                pde=PDE(("T",), diffusion=diffusion), conditions=(), dt=1.0, steps=1000, units=Units())
+    start = torch.zeros(1, mesh.n_nodes, 1, dtype=WORKING)
+    return Scene(case.title, case, start, 1.0, _EXTENT * size, free=True)
+
+
+# ---------------------------------------------------------------------- pieces
+
+
+def _size(mesh: Mesh) -> float:
+    return float(np.ptp(mesh.points, axis=0).max())
+
+
+def _times(value: Any, factor: float) -> Any:
+    """A coefficient times a number; None for one that is more than numbers (a curve)."""
+    if isinstance(value, Mapping):
+        found = {name: _times(v, factor) for name, v in value.items()}
+        return None if any(v is None for v in found.values()) else found
+    if factor == 1.0:
+        return value if isinstance(value, int | float | np.ndarray | Tensor) else None
+    return value * factor
+
+
+def _row(c: Any) -> dict[str, Any]:
+    kind = next((name for name, cls in KINDS.items() if cls is not None and isinstance(c, cls)), "periodic")
+    if isinstance(c, Periodic):
+        return {"boundary": f"{c.boundary} and {c.partner}", "kind": kind, "fixed": True}
+    value = c.value if isinstance(c, Dirichlet) else c.flux if isinstance(c, Neumann) else c.ambient
+    coefficient = c.coefficient if isinstance(c, Robin) else 0.0
+    name = c.boundary if c.field is None else f"{c.boundary}, {c.field}"
+    if callable(value) or callable(coefficient):
+        return {"boundary": name, "kind": kind, "fixed": True}
+    return {"boundary": name, "kind": kind, "value": float(value), "coefficient": float(coefficient), "fixed": False}
+
+
+def _changed(c: Any, row: dict[str, Any]) -> Any:
+    value = float(row["value"])
+    if isinstance(c, Dirichlet):
+        return Dirichlet(c.boundary, value, c.field)
+    if isinstance(c, Neumann):
+        return Neumann(c.boundary, value, c.field)
+    return Robin(c.boundary, float(row["coefficient"]), value, c.field)
+
+
+def _condition(row: dict[str, Any], known: set[str]) -> Any:
+    if row["boundary"] not in known or row["kind"] not in KINDS:
+        raise InputError(f"there is no boundary '{row['boundary']}' that can be '{row['kind']}'")
+    value = float(row["value"])
+    if row["kind"] == "exchange":
+        return Robin(row["boundary"], float(row["coefficient"]), value)
+    cls = KINDS[row["kind"]]
+    return None if cls is None else cls(row["boundary"], value)

@@ -1,0 +1,201 @@
+"""The talk with one page over a WebSocket: JSON from the page, JSON and binary frames to it.
+
+The page asks for each frame and so sets the pace (back-pressure); nothing is sent unasked. Messages of the page:
+
+    {"type": "open", "scene": NAME, "controls": {...}}             -> {"type": "scene", ...}, then the mesh (kind 2)
+    {"type": "controls", "controls": {...}}                        -> {"type": "controls", ...}
+    {"type": "frame", "steps": n, "spots": [...], "driven": bool}  -> a frame (kind 1)
+    {"type": "restart"}                                            -> a frame of the start
+    {"type": "impulse", "node": i, "field": f}                     -> the Green's function of a node (kind 3)
+    binary: time (float64), step (uint32), rows (uint32), values   -> goes on from there; a frame
+
+Whatever cannot be done is answered by {"type": "error", "message": ..., "of": TYPE}, and the session goes on. A binary message to
+the page begins with five uint32 (kind, step, a, b, tag), a float32 (milliseconds of computing) and a float64 (time), 32 bytes:
+
+    kind 1, 3   a rows of b nodal values, float32
+    kind 2      a nodes, b coordinates each; then uint32: number of triangles, tetrahedra and lines, and what they are made of.
+                Triangles are the cells of a flat mesh or the surface of a solid one, lines the outline of a flat one
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from dgnet.errors import InputError, SolveError
+from dgnet.mesh import Mesh
+from dgnet.studio.scene import Scene
+from dgnet.studio.simulation import Controls, Simulation, Spot, number
+
+FRAME, MESH, IMPULSE = 1, 2, 3
+_HEAD = struct.Struct("<5Ifd")
+_STATE = struct.Struct("<dII")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a page may ask for."""
+
+    upload_bytes: int = 64 << 20
+    upload_seconds: float = 30.0
+    uploads: int = 8  # kept at a time
+    nodes: int = 300_000
+    sessions: int = 8
+    frame_steps: int = 200
+    frame_seconds: float = 2.0  # after which a frame ends early
+    session_seconds: float = 3600.0  # of computing
+    spots: int = 50
+    message_bytes: int = 16 << 20
+
+
+class Socket(Protocol):
+    """What a session needs of a WebSocket."""
+
+    async def receive(self) -> dict[str, Any]: ...
+    async def send_text(self, data: str) -> None: ...
+    async def send_bytes(self, data: bytes) -> None: ...
+
+
+class Session:
+    """One page: its simulation, and how long that has computed."""
+
+    def __init__(self, socket: Socket, scenes: Callable[[str], Scene], limits: Limits, pool: ThreadPoolExecutor) -> None:
+        self.socket, self.scenes, self.limits, self.pool = socket, scenes, limits, pool
+        self.simulation: Simulation | None = None
+        self.seconds = 0.0
+
+    async def run(self) -> None:
+        """Answer until the page goes away."""
+        while True:
+            message = await self.socket.receive()
+            if message["type"] == "websocket.disconnect":
+                return
+            kind = "state"
+            try:
+                if message.get("bytes") is not None:
+                    await self._resume(message["bytes"])
+                else:
+                    given = _parsed(message.get("text") or "")
+                    kind = str(given.get("type"))
+                    await self._answer(kind, given)
+            except (InputError, SolveError) as error:
+                await self._say({"type": "error", "message": str(error), "of": kind})
+            except (MemoryError, RuntimeError) as error:  # torch tells of too little memory by a RuntimeError
+                await self._say({"type": "error", "message": f"this computer cannot do that: {error}", "of": kind})
+
+    async def _answer(self, kind: str, given: dict[str, Any]) -> None:
+        if kind == "open":
+            return await self._open(given)
+        answers = {"controls": self._controls, "frame": self._frame, "restart": self._restart, "impulse": self._impulse}
+        if kind not in answers:
+            raise InputError(f"unknown message '{kind[:40]}' (known: open, {', '.join(answers)})")
+        if self.simulation is None:
+            raise InputError("nothing is open yet")
+        await answers[kind](self.simulation, given)
+
+    async def _open(self, given: dict[str, Any]) -> None:
+        def made() -> Simulation:
+            scene = self.scenes(str(given.get("scene")))
+            return Simulation(scene, Controls.read(scene, _table(given, "controls")))
+
+        simulation = await self._work(made)
+        self.simulation = simulation
+        await self._say({"type": "scene", "scene": given["scene"], "controls": vars(simulation.controls),
+                         **simulation.scene.described()})
+        await self.socket.send_bytes(packed_mesh(simulation.scene.case.mesh))
+
+    async def _controls(self, simulation: Simulation, given: dict[str, Any]) -> None:
+        controls = Controls.read(simulation.scene, _table(given, "controls"))
+        begin = time.perf_counter()
+        await self._work(lambda: simulation.configure(controls))
+        await self._say({"type": "controls", "controls": vars(controls), "seconds": time.perf_counter() - begin})
+
+    async def _frame(self, simulation: Simulation, given: dict[str, Any]) -> None:
+        steps = int(number(given.get("steps", 1), "the number of steps", 0, self.limits.frame_steps))
+        spots = given.get("spots", [])
+        if not isinstance(spots, list) or len(spots) > self.limits.spots:
+            raise InputError(f"a frame has a list of up to {self.limits.spots} spots")
+        case = simulation.scene.case
+        drawn = [Spot.read(spot, case.mesh.dim, len(case.pde.fields)) for spot in spots]
+        driven = bool(given.get("driven", False))
+        await self._work(lambda: simulation.advance(steps, drawn, driven, self.limits.frame_seconds) if steps else 0)
+        await self._show(simulation, given)
+
+    async def _restart(self, simulation: Simulation, given: dict[str, Any]) -> None:
+        await self._work(simulation.restart)
+        await self._show(simulation, given)
+
+    async def _resume(self, content: bytes) -> None:
+        if self.simulation is None or len(content) < _STATE.size:
+            raise InputError("nothing is open yet" if self.simulation is None else "the values to go on from are incomplete")
+        simulation = self.simulation
+        at, step, rows = _STATE.unpack_from(content)
+        body = np.frombuffer(content, np.float32, offset=_STATE.size) if len(content) % 4 == 0 else np.empty(0, np.float32)
+        if not 0 < rows <= 64 or len(body) % rows:
+            raise InputError("the values to go on from are incomplete")
+        number(at, "the time", -1e30, 1e30)
+        await self._work(lambda: simulation.resume(body.reshape(rows, -1), step, at))
+        await self._show(simulation, {})
+
+    async def _impulse(self, simulation: Simulation, given: dict[str, Any]) -> None:
+        node, of = (int(number(given.get(key, 0), f"the {key}", 0, 1e9)) for key in ("node", "field"))
+        values = await self._work(lambda: simulation.impulse(node, of))
+        head = _HEAD.pack(IMPULSE, simulation.step, 1, len(values), node, 0.0, simulation.time)
+        await self.socket.send_bytes(head + values.tobytes())
+
+    async def _show(self, simulation: Simulation, given: dict[str, Any]) -> None:
+        tag = int(number(given.get("tag", 0), "the tag", 0, 2**32 - 1))
+        values = simulation.values()
+        head = _HEAD.pack(FRAME, simulation.step, *values.shape, tag, 1000 * self.last, simulation.time)
+        await self.socket.send_bytes(head + values.tobytes())
+
+    async def _work(self, function: Callable[[], T]) -> T:
+        """Compute in a worker thread, so that other pages are answered meanwhile; a session has limited time."""
+        if self.seconds > self.limits.session_seconds:
+            raise InputError(f"this page has computed for {self.limits.session_seconds:g} s, the limit: reload it to go on")
+        begin = time.perf_counter()
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self.pool, function)
+        finally:
+            self.last = time.perf_counter() - begin
+            self.seconds += self.last
+
+    async def _say(self, message: dict[str, Any]) -> None:
+        await self.socket.send_text(json.dumps(message))
+
+
+def packed_mesh(mesh: Mesh) -> bytes:
+    """The mesh as the page draws it (kind 2)."""
+    solid = mesh.dim == 3
+    none = np.empty(0)
+    parts = (mesh.boundary_facets if solid else mesh.cells, mesh.cells if solid else none, none if solid else mesh.boundary_facets)
+    counts = np.array([len(part) for part in parts], dtype=np.uint32)
+    head = _HEAD.pack(MESH, 0, mesh.n_nodes, mesh.dim, 0, 0.0, 0.0)
+    return b"".join([head, mesh.points.astype(np.float32).tobytes(), counts.tobytes(),
+                     *(part.astype(np.uint32).tobytes() for part in parts)])
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    try:
+        given = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError("a message must be JSON") from error
+    if not isinstance(given, dict):
+        raise InputError("a message must be a JSON object")
+    return given
+
+
+def _table(given: dict[str, Any], key: str) -> dict[str, Any]:
+    found = given.get(key, {})
+    if not isinstance(found, dict):
+        raise InputError(f"'{key}' must be a table")
+    return found

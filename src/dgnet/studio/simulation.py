@@ -1,0 +1,214 @@
+"""A simulation that is steered while it runs: one or two models, spots that move, settings that change between steps.
+
+Stepping is the library's own (`Model.step`). A change of the settings prepares the models again and keeps the nodal values.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from dgnet.errors import InputError, SolveError
+from dgnet.models import Model
+from dgnet.problems.sources import Source, panels_for, step_average
+from dgnet.studio.scene import Scene
+
+Tensor = torch.Tensor
+
+_PANELS = 16  # at most, of a spot that moves fast
+_STEPS = 100_000  # hint for the choice of a backend: a session is long
+
+
+@dataclass(frozen=True)
+class Controls:
+    """What the page can change. `dt` in the unit of time, `diffusion` a factor, `conditions` rows of `Scene.rows`."""
+
+    model: str
+    versus: str | None
+    dt: float
+    diffusion: float
+    conditions: list[dict[str, Any]] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, scene: Scene, given: dict[str, Any]) -> Controls:
+        """Checked settings; what is not given is as the scene has it."""
+        models = scene.models()
+        first, second = given.get("model", next(reversed(models))), given.get("versus") or None
+        for name in (first, second):
+            if name is not None and name not in models:
+                raise InputError(f"this scene has no model '{name}' (it has: {', '.join(models)})")
+        dt = number(given.get("dt", scene.case.dt), "the time step", 1e-6 * scene.case.dt, 1e6 * scene.case.dt)
+        diffusion = number(given.get("diffusion", 1.0), "the factor on the diffusion", 1e-4, 1e4)
+        rows = given.get("conditions", scene.rows())
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            raise InputError("the boundary conditions must be a list of tables")
+        for row in rows:
+            for key in ("value", "coefficient"):
+                if key in row:
+                    number(row[key], f"the {key} of a boundary", -1e30, 1e30)
+        return cls(first, second if second != first else None, dt, diffusion, rows)
+
+
+@dataclass(frozen=True)
+class Spot:
+    """A Gaussian P exp(-|x - p|^2 / (2 r^2)) whose centre goes from `begin` to `end` during a frame; a source of one field."""
+
+    begin: tuple[float, ...]
+    end: tuple[float, ...]
+    radius: float
+    power: float
+    field: int = 0
+
+    @classmethod
+    def read(cls, given: Any, dim: int, fields: int) -> Spot:
+        try:
+            begin, end = (tuple(number(v, "a place", -1e30, 1e30) for v in given[key]) for key in ("from", "to"))
+            radius, power = number(given["radius"], "a radius", 1e-30, 1e30), number(given["power"], "a power", -1e30, 1e30)
+            index = int(given.get("field", 0))
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError("a spot is a table of from, to, radius and power") from error
+        if len(begin) != dim or len(end) != dim or not 0 <= index < fields:
+            raise InputError(f"a spot has {dim} coordinates and one of {fields} fields")
+        return cls(begin, end, radius, power, index)
+
+    def averages(self, x: Tensor, steps: int) -> list[Tensor]:
+        """The averages [N] over each of the steps of a frame."""
+        a, b = (torch.tensor(p, dtype=x.dtype) for p in (self.begin, self.end))
+        way = b - a
+
+        def spot(x: Tensor, t: Tensor) -> Tensor:
+            distance = ((x[None] - (a + t.to(x.dtype)[:, None] * way)[:, None]) ** 2).sum(-1)
+            return (self.power * torch.exp(-0.5 * distance / self.radius**2))[None, :, :, None]
+
+        if not bool(way.any()):
+            return [spot(x, torch.zeros(1))[0, 0, :, 0]] * steps
+        panels = min(_PANELS, panels_for(float(way.norm()) / steps, self.radius, 1.0))
+        share = torch.arange(steps, dtype=torch.float64) / steps
+        found = step_average(spot, x, share, 1.0 / steps, panels, order=2)
+        return list(found[0, :, :, 0])
+
+
+@dataclass(eq=False)
+class Track:
+    """One model on its way: what it made of the problem, where it has values, and its state."""
+
+    model: Model[Any]
+    prepared: Any
+    points: Tensor
+    u: Tensor
+
+
+class Simulation:
+    """The state of a session. All methods run in a worker thread, one at a time."""
+
+    def __init__(self, scene: Scene, controls: Controls) -> None:
+        self.scene, self.controls = scene, controls
+        self.step, self.time = 0, 0.0
+        self.tracks = self._prepared(controls, [scene.start])
+
+    @torch.no_grad()
+    def _prepared(self, controls: Controls, states: Sequence[Tensor]) -> list[Track]:
+        """Tracks of the wanted models from nodal states; a model that was not there before starts from the first one."""
+        self.problem = self.scene.problem(controls.dt, controls.diffusion, self.scene.conditions(controls.conditions))
+        found = []
+        for k, name in enumerate(filter(None, (controls.model, controls.versus))):
+            model = self.scene.model(name)
+            prepared = model.prepare(self.problem, 1, _STEPS)
+            u = states[min(k, len(states) - 1)].to(self.problem.dtype)
+            u = model.begin(prepared, u) if self.step == 0 else model.lift(prepared, u)
+            points = torch.tensor(model.points(self.problem), dtype=self.problem.dtype)
+            found.append(Track(model, prepared, points, u))
+        return found
+
+    def configure(self, controls: Controls) -> None:
+        """Go on with other settings, from the present values; where they are refused, everything stays as it was."""
+        before = self.problem
+        try:
+            self.tracks = self._prepared(controls, self._states())
+        except (InputError, SolveError):
+            self.problem = before
+            raise
+        self.controls = controls
+
+    def restart(self) -> None:
+        """Back to the start."""
+        self.step, self.time = 0, 0.0
+        self.tracks = self._prepared(self.controls, [self.scene.start])
+
+    def resume(self, values: np.ndarray, step: int, at: float) -> None:
+        """Go on from values [rows, N] that `values` gave before."""
+        fields, nodes = len(self.scene.case.pde.fields), self.scene.case.mesh.n_nodes
+        if values.shape not in ((fields, nodes), (2 * fields, nodes)) or not np.isfinite(values).all():
+            raise InputError(f"the values to go on from must be finite numbers [{fields}, {nodes}], got {list(values.shape)}")
+        states = torch.tensor(values).reshape(-1, 1, fields, nodes).transpose(2, 3)
+        self.step, self.time = max(step, 0), at
+        self.tracks = self._prepared(self.controls, list(states))
+
+    @torch.no_grad()
+    def advance(self, steps: int, spots: Sequence[Spot], driven: bool, seconds: float) -> int:
+        """Take up to `steps` steps, fewer where they take longer than `seconds`; returns how many."""
+        begin, dt = time.perf_counter(), self.problem.dt
+        drawn = [self._drawn(track, spots, steps) for track in self.tracks]
+        for k in range(steps):
+            for track, mine in zip(self.tracks, drawn):
+                source = None if mine is None else mine[k]
+                if driven and self.scene.source is not None:
+                    own = self._scenario(self.scene.source, track.points)
+                    source = own if source is None else source + own
+                track.u = track.model.step(track.prepared, track.u, source, self.time, self.step)
+            self.step += 1
+            self.time += dt
+            if time.perf_counter() - begin > seconds:
+                break
+        for track in self.tracks:
+            if not math.isfinite(float(track.u.abs().max())):
+                raise SolveError(f"{track.model.name} grew without bound before t = {self.time:.4g}: restart with a smaller step")
+        return k + 1
+
+    def _drawn(self, track: Track, spots: Sequence[Spot], steps: int) -> list[Tensor] | None:
+        """What the page's spots give in each step, [1, P, F]."""
+        if not spots:
+            return None
+        total = torch.zeros(steps, 1, len(track.points), self.problem.n_fields, dtype=self.problem.dtype)
+        for spot in spots:
+            for k, values in enumerate(spot.averages(track.points, steps)):
+                total[k, 0, :, spot.field] += values
+        return list(total)
+
+    def _scenario(self, source: Source, points: Tensor) -> Tensor:
+        """The scenario's own source in the next step [1, P, F]: the mean of the averages over its panels, all at once."""
+        panels, dt = self.scene.panels, self.problem.dt
+        begin = self.time + dt / panels * torch.arange(panels, dtype=torch.float64)
+        return step_average(source, points, begin, dt / panels, order=2).mean(1).to(self.problem.dtype)
+
+    def _states(self) -> list[Tensor]:
+        return [track.model.read(track.prepared, track.u) for track in self.tracks]
+
+    def values(self) -> np.ndarray:
+        """Nodal values of all models and fields as float32 [models * fields, N]."""
+        rows = [u[0].T for u in self._states()]
+        return torch.cat(rows).to(torch.float32).contiguous().numpy()
+
+    @torch.no_grad()
+    def impulse(self, node: int, of: int) -> np.ndarray:
+        """The discrete Green's function of a node under the first model: what one step makes of a unit impulse, [N]."""
+        track = self.tracks[0]
+        solver = track.model.solver(track.prepared)
+        if solver is None:
+            raise InputError(f"{track.model.name} has no Green's function")
+        if not 0 <= of < self.problem.n_fields:
+            raise InputError(f"there is no field {of}")
+        return solver.impulse(node, of, self.time)[:, of].to(torch.float32).numpy()
+
+
+def number(value: Any, what: str, low: float, high: float) -> float:
+    """A finite number between bounds, from JSON."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or not low <= value <= high:
+        raise InputError(f"{what} must be a number from {low:g} to {high:g}, got {str(value)[:40]}")
+    return float(value)
