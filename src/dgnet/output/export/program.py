@@ -118,7 +118,7 @@ def traced(run: Run, batch: int | None = None) -> Traces:
         # before tracing, which leaves its own tensors in caches
         checks: dict[str, tuple[tuple[Tensor, ...], Tensor]] = {"step": ((u, f), model.step(state, u, f, 0.0, model.first_steps))}
         if solved is not None and state.solver.stiff.found:
-            raise InputError(f"the step of '{case.name}' cannot be exported: its reaction is too fast for a step of {case.dt:g}, and "
+            raise InputError(f"the step of '{case.name}' cannot be exported: its reaction is fast against the step, and "
                              "implicit steps iterate")
         program, fixed = _traced(module, (u, f), batch, case.name)
         extra = {}
