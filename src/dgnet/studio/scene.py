@@ -29,6 +29,7 @@ CLASSICAL, UNIVERSAL, TRAINED = "classical", "universal", "trained"
 KINDS = {"insulated": None, "held": Dirichlet, "flux": Neumann, "exchange": Robin}
 """What can be asked of a boundary, by the names of the page."""
 _EXTENT = 0.04  # radius of the pointer's spot over the size of the mesh
+_DIFFUSION = 1e-4  # of a bare mesh, in units of its size squared over a step
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,15 +79,9 @@ class Scene:
     def rows(self) -> list[dict[str, Any]]:
         """The conditions as the page shows them; `fixed` where a value is a function or a boundary is periodic."""
         if self.free:
-            names = list(self.case.mesh.boundaries)[:12] or ["boundary"]
-            return [{"boundary": name, "kind": "insulated", "value": 0.0, "coefficient": self.coefficient, "fixed": False}
-                    for name in names]
+            names, h = list(self.case.mesh.boundaries)[:12] or ["boundary"], 4 * _DIFFUSION * _size(self.case.mesh)
+            return [{"boundary": name, "kind": "insulated", "value": 0.0, "coefficient": h, "fixed": False} for name in names]
         return [_row(c) for c in self.case.conditions]
-
-    @property
-    def coefficient(self) -> float:
-        """Of an exchange that cools the part about as fast as its own diffusion evens it out, length/time."""
-        return float(np.max(self.case.pde.per_field("diffusion")[0])) / _size(self.case.mesh) * 4
 
     def conditions(self, rows: list[dict[str, Any]]) -> list[Any]:
         """The conditions that rows of the page ask for."""
@@ -145,9 +140,8 @@ def run_scene(run: Run) -> Scene:
 def mesh_scene(mesh: Mesh, name: str) -> Scene:
     """Heat on a bare mesh, with a diffusivity by its size: in a hundred steps a spot spreads over a tenth of it."""
     size = _size(mesh)
-    diffusion = 1e-4 * size**2
     case = Case(name=name, title=f"Heat in {name}", equation="du/dt = div(D grad u) + f", build_mesh=lambda: mesh,
-                pde=PDE(("T",), diffusion=diffusion), conditions=(), dt=1.0, steps=1000, units=Units())
+                pde=PDE(("T",), diffusion=_DIFFUSION * size**2), conditions=(), dt=1.0, steps=1000, units=Units())
     start = torch.zeros(1, mesh.n_nodes, 1, dtype=WORKING)
     return Scene(case.title, case, start, 1.0, _EXTENT * size, free=True)
 
