@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from dgnet.green import Operators
-from dgnet.green.solver import product
+from dgnet.green.fold import product
 from dgnet.models.dgnet import DGNet, Library
 from dgnet.operators import EdgeMatrix
 from dgnet.problems import Discretisation
