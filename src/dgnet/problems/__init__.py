@@ -3,6 +3,7 @@
 from dgnet.problems.conditions import Condition, Dirichlet, Neumann, Periodic, Robin
 from dgnet.problems.curves import ByRegion, Curve, Scaled
 from dgnet.problems.discretisation import CONSISTENT, DOUBLE, LUMPED, SINGLE, WORKING, Discretisation
+from dgnet.problems.fibres import fibre_tensors
 from dgnet.problems.flow import HeldFlow, given_velocity
 from dgnet.problems.pde import PDE
 from dgnet.problems.phase import PhaseChange
@@ -11,4 +12,4 @@ from dgnet.problems.spot_table import SpotTable
 
 __all__ = ["CONSISTENT", "DOUBLE", "LUMPED", "PDE", "SINGLE", "WORKING", "ByRegion", "Condition", "Curve", "Dirichlet",
            "Discretisation", "FunctionSource", "HeldFlow", "Neumann", "Periodic", "PhaseChange", "Robin", "Rule", "Scaled",
-           "Source", "SpotTable", "given_velocity", "panels_for", "step_average"]
+           "Source", "SpotTable", "fibre_tensors", "given_velocity", "panels_for", "step_average"]

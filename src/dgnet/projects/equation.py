@@ -12,9 +12,10 @@ from dgnet.errors import InputError
 from dgnet.files import did_you_mean, read_array
 from dgnet.mesh import ALL, Mesh
 from dgnet.problems.conditions import Condition, Dirichlet, Neumann, Periodic, Robin, Value
+from dgnet.problems.fibres import fibre_tensors
 from dgnet.problems.pde import PDE
 from dgnet.projects.physics import Physics
-from dgnet.projects.toml import ELSEWHERE, ArrayFile, BoundarySpec, Function, ProblemFile, Term
+from dgnet.projects.toml import ELSEWHERE, ArrayFile, BoundarySpec, Fibres, Function, ProblemFile, Term
 
 
 def equation_of(file: ProblemFile, mesh: Mesh, physics: Physics) -> PDE:
@@ -80,6 +81,10 @@ def _values(term: Term, name: str, where: str, file: ProblemFile, mesh: Mesh, ph
         if cells and not spreads and not (found > 0).all():
             raise InputError(f"{where} must be positive, got {found.min():g} in cell {int(found.argmin())}")
         return found
+    if isinstance(term, Fibres):
+        if not spreads:
+            raise InputError(f"{where} must be a number: only diffusion and conductivity have fibres")
+        return _along_fibres(term, where, file, mesh, physics)
     if isinstance(term, Mapping):
         return _by_region(term, name, where, mesh)
     if isinstance(term, tuple):
@@ -91,9 +96,31 @@ def _values(term: Term, name: str, where: str, file: ProblemFile, mesh: Mesh, ph
     return _signed(term, name, where)
 
 
+def _along_fibres(term: Fibres, where: str, file: ProblemFile, mesh: Mesh, physics: Physics) -> np.ndarray:
+    """A tensor for each cell [K, d, d]."""
+    shape, here = (mesh.n_cells, mesh.dim), f"{where}.fibres"
+    directions: np.ndarray
+    if isinstance(term.directions, tuple):
+        if len(term.directions) != mesh.dim:
+            raise InputError(f"{here} has {len(term.directions)} components, but the mesh is {mesh.dim}D")
+        directions = np.broadcast_to(np.array(term.directions), shape)
+    elif isinstance(term.directions, Function):
+        directions = physics.of_space(term.directions.name, here, torch.tensor(mesh.centroids), (shape,)).numpy()
+    else:
+        known = physics.stored(here)
+        directions = (physics.keep(here, read_array(file.folder / term.directions.path, (shape,)).astype(np.float64))
+                      if known is None else known)
+    along, across = (_values(value, key, f"{where}.{key}", file, mesh, physics)
+                     for key, value in (("along", term.along), ("across", term.across)))
+    try:
+        return fibre_tensors(directions, along, across)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
+
+
 def _signed(number: float, name: str, where: str) -> float:
     """The number, if it has the sign that the term needs."""
-    if number < 0 and name in ("diffusion", "conductivity"):
+    if number < 0 and name in ("diffusion", "conductivity", "along", "across"):
         raise InputError(f"{where} must not be negative, got {number:g}")
     if number <= 0 and name in ("density", "capacity", "volumetric_capacity"):
         raise InputError(f"{where} must be positive, got {number:g}")

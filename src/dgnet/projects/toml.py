@@ -36,8 +36,19 @@ class ArrayFile:
 
 
 Tensor = tuple[tuple[float, ...], ...]
-Term = float | Tensor | Function | ArrayFile | Mapping[str, Any]
-"""A coefficient: a number, a tensor, a function, an array, or one of these per field or region."""
+
+
+@dataclass(frozen=True)
+class Fibres:
+    """Diffusion along and across the fibres of each cell; `along` and `across` may differ from region to region."""
+
+    directions: tuple[float, ...] | Function | ArrayFile
+    along: Term
+    across: Term
+
+
+Term = float | Tensor | Function | ArrayFile | Fibres | Mapping[str, Any]
+"""A coefficient: a number, a tensor, a function, an array, fibres, or one of these per field or region."""
 
 Number = float | Function
 
@@ -313,6 +324,8 @@ def _term(t: Table, key: str, dimension: Dimension, units: Units, array: str, fi
             file = inner.text(array)
             inner.close()
             return ArrayFile(file)
+        if {"fibres", "along", "across"} & set(value):
+            return _fibres(inner, dimension, units, fields)
         if not value:
             raise InputError(f"{t.where(key)} is an empty table")
         return {name: _term(inner, name, dimension, units, array, fields) for name in value}
@@ -321,6 +334,22 @@ def _term(t: Table, key: str, dimension: Dimension, units: Units, array: str, fi
             return tuple(tuple(t.quantity(v, key, dimension, units, of) for v in row) for row in value)
         raise t.wrong(key, "a number, a square tensor, or a table")
     return t.quantity(value, key, dimension, units, of)
+
+
+def _fibres(t: Table, dimension: Dimension, units: Units, fields: Sequence[str]) -> Fibres:
+    directions: tuple[float, ...] | Function | ArrayFile
+    for key in ("fibres", "along", "across"):
+        t.need(key)
+    given = t.values["fibres"]
+    if isinstance(given, dict):
+        directions = _function(t.table("fibres"))
+    elif isinstance(given, list) and len(given) in (2, 3) and all(isinstance(v, int | float) for v in given):
+        directions = tuple(float(v) for v in given)
+    else:
+        directions = ArrayFile(t.text("fibres"))
+    along, across = (_term(t, key, dimension, units, "cells", fields) for key in ("along", "across"))
+    t.close()
+    return Fibres(directions, along, across)
 
 
 def _function(t: Table) -> Function:
