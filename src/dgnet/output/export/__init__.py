@@ -8,18 +8,21 @@ from __future__ import annotations
 from pathlib import Path
 
 from dgnet.errors import InputError
+from dgnet.output.export.c_file import export_c
 from dgnet.output.export.plain import Filter, Solve, Step
 from dgnet.output.export.program import export_program
 from dgnet.output.export.record import Exported
 from dgnet.training.run import Run
 
-KINDS = (".pt2", ".onnx")
+KINDS = (".pt2", ".onnx", ".c")
 
 
 def export(run: Run, out: Path, batch: int | None = None) -> Exported:
     """Write one step of a run as the kind of file that OUT ends in, with the mesh (.vtu) and a description (.json) beside it."""
     if out.suffix not in KINDS:
         raise InputError(f"{out} must end in {', '.join(KINDS[:-1])} or {KINDS[-1]}")
+    if out.suffix == ".c":
+        return export_c(run, out)
     return export_program(run, out, batch)
 
 
