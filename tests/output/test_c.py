@@ -68,7 +68,7 @@ def test_the_c_file_is_the_step(case: str, tmp_path: Path, monkeypatch: pytest.M
     run = run_of(case)
     problem = base_problem(run.case, "cpu")
     made = written(run, problem, "mine")
-    u, f = probe(run.model, problem, 1)
+    u, f = (0.3 * x for x in probe(run.model, problem, 1))  # larger ones would make u - u^3 fast, and the library implicit
     with torch.no_grad():
         expected = rollout(run.model, problem, u, f[:, None].expand(-1, 100, -1, -1), 100)
     for real in ("double", "float"):

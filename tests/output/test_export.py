@@ -106,7 +106,7 @@ def test_plain_form_is_the_step(case: str, monkeypatch: pytest.MonkeyPatch) -> N
     model = saturated(DGNet(config, problem))
     with torch.no_grad():
         state = model.prepare(problem)
-        step = Step(model, state, state.solver)
+        step = Step(state.solver, model, state.graph)
         u, f = probe(model, problem, 3)
         assert close(step(u, f), model.step(state, u, f, 0.0, 1))
         assert close(step(step(u, f), f), model.step(state, model.step(state, u, f, 0.0, 1), f, problem.dt, 2))

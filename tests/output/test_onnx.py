@@ -31,7 +31,7 @@ def test_the_graph_is_the_step(case: str, monkeypatch: pytest.MonkeyPatch) -> No
     with torch.no_grad():
         state = model.prepare(problem)
         u, f = probe(model, problem, 3)
-        program, batch = _traced(Step(model, state, state.solver), (u, f), None, case)
+        program, batch = _traced(Step(state.solver, model, state.graph), (u, f), None, case)
         session = onnxruntime.InferenceSession(to_onnx(program, batch is None), providers=["CPUExecutionProvider"])
         for size in (1, 3):
             expected, found = u[:size], u[:size].numpy()

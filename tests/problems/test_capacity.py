@@ -198,7 +198,7 @@ def test_the_exported_step_gathers_the_reaction_without_the_capacity(kind):
             weight.add_(0.3 * torch.randn(weight.shape, generator=g))
         state = model.prepare(p)
         assert state.start is not None
-        exported = Step(model, state, state.solver)
+        exported = Step(state.solver, model, state.graph)
         torch.testing.assert_close(exported(u, f), model.step(state, u, f, 0.0, 1), rtol=1e-8, atol=1e-10)
         torch.testing.assert_close(Filter(state.start)(u), u + state.start(u), rtol=1e-8, atol=1e-10)
 

@@ -31,7 +31,7 @@ from dgnet.models import Classical, Model
 from dgnet.models.dgnet import DGNet, MassChange
 from dgnet.operators import EdgeMatrix
 from dgnet.output.export.c_rates import number, rates_in_c
-from dgnet.output.export.pieces import Pieces, refuse_changing
+from dgnet.output.export.pieces import Pieces, refuse_changing, refuse_fast
 from dgnet.output.export.record import Exported, agree, described, probe
 from dgnet.problems import SINGLE, Dirichlet, Discretisation, Neumann, Periodic, Robin
 from dgnet.problems.case import base_problem
@@ -163,7 +163,9 @@ def written(run: Run, problem: Discretisation, name: str) -> CSource:
 def _prepared(model: Model[Any], problem: Discretisation, run: Run) -> tuple[dict[str, MassChange], list[GreenSolver], int]:
     """What the model made of the problem: changes of the mass, a solver for each stage, number of early steps."""
     if isinstance(model, Classical) and model.degree == 1 and not model.damped_start:
-        return {}, [model.prepare(problem)], 0
+        solver = model.solver(model.prepare(problem))
+        assert solver is not None  # `refuse_changing`
+        return {}, [solver], 0
     if not isinstance(model, DGNet):
         raise InputError(f"{model.name} cannot be written as C: it is not a step of the linear solver with a reaction; .pt2 and "
                          ".onnx hold learned models of any kind")
@@ -388,6 +390,9 @@ def compare(run: Run, problem: Discretisation, made: CSource, folder: Path, comp
     expected = model.begin(state, u)
     for k in range(_STEPS):
         expected = model.step(state, expected, f, k * problem.dt, k)
+    solver = model.solver(state)
+    if solver is not None:
+        refuse_fast(solver, run.case)
     for real in ("double",) if made.double_only else ("double", "float"):
         c = Compiled(made, folder, compiler, real)
         c.array("state", u.numel())[:] = u.numpy().ravel()

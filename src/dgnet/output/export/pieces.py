@@ -49,7 +49,17 @@ class Pieces:
 
 
 def refuse_changing(problem: Discretisation, case: Case) -> None:
-    """A file holds one step: what changes in time cannot be in it."""
+    """A file holds one step of a linear solver: what changes in time or with the solution cannot be in it."""
+    if problem.pde.curved:
+        raise InputError(f"the step of '{case.name}' cannot be exported: capacity or diffusion change with the field, and such "
+                         "steps iterate")
     if problem.time_dependent or problem.data_changes:
         what = "its flow" if case.given_flow else "a coefficient or boundary value"
         raise InputError(f"the step of '{case.name}' cannot be exported: {what} changes in time, and a program holds one step")
+
+
+def refuse_fast(solver: GreenSolver, case: Case) -> None:
+    """After steps of the model: whether one of them had to be implicit."""
+    if solver.stiff.found:
+        raise InputError(f"the step of '{case.name}' cannot be exported: its reaction is fast against the step, and implicit steps "
+                         "iterate")

@@ -17,7 +17,7 @@ from torch.nn import functional
 from dgnet.errors import InputError
 from dgnet.green import GreenSolver
 from dgnet.green.bounds import Bounds, bounds_of
-from dgnet.models.dgnet import DGNet, MassChange, PreparedDGNet
+from dgnet.models.dgnet import DGNet, MassChange
 from dgnet.models.gnn import MeshGraph, StateNet
 from dgnet.operators import EdgeMatrix, Pattern
 from dgnet.output.export.pieces import Pieces
@@ -130,11 +130,14 @@ class Residual(nn.Module):
 
 
 class Step(nn.Module):
-    """DGNet's step for one mesh, time step and set of conditions: u [B, N, F], f [B, N, F] -> u after dt."""
+    """A solver's step for one mesh, time step and set of conditions: u [B, N, F], f [B, N, F] -> u after dt.
 
-    def __init__(self, model: DGNet, state: PreparedDGNet, solver: GreenSolver) -> None:
+    With the `model` whose solver it is, what acts besides: its networks of states, on the graph of the mesh.
+    """
+
+    def __init__(self, solver: GreenSolver, model: DGNet | None = None, graph: MeshGraph | None = None) -> None:
         super().__init__()
-        made, c = Pieces.of(solver), model.config
+        made = Pieces.of(solver)
         p, dtype = made.problem, made.problem.dtype
         self.dt, self.periodic, self.pivot, self.dtype, self.rates = p.dt, p.periodic, made.pivot, dtype, made.rates
         self.keep("owner", p.owner if self.periodic else None)
@@ -146,10 +149,13 @@ class Step(nn.Module):
             self.keep(name, value)
         self.full = None if p.fixed is None else Product(made.full, dtype)
         self.gather = nn.ModuleList([Product(A, dtype) for A in made.gather])
-        self.reaction_net = model.reaction_net if c.reaction == "learned" else None  # whose weights the reaction uses
-        self.residual = Residual(model.residual_net, state.graph) if c.residual else None
-        self.inputs: Callable[[Tensor, Tensor | None], Tensor] = model.scales.inputs
-        self.keep("rate", model.rate)
+        learned = model is not None and model.config.reaction == "learned"
+        self.reaction_net = model.reaction_net if model is not None and learned else None  # whose weights the reaction uses
+        self.residual = None
+        if model is not None and graph is not None and model.config.residual:
+            self.residual = Residual(model.residual_net, graph)
+            self.inputs: Callable[[Tensor, Tensor | None], Tensor] = model.scales.inputs
+        self.keep("rate", None if model is None else model.rate)
 
     def keep(self, name: str, value: Tensor | None) -> None:
         self.register_buffer(name, None if value is None else value.detach().clone(memory_format=torch.contiguous_format))
@@ -160,7 +166,7 @@ class Step(nn.Module):
     fixed: Tensor | None
     wall: Tensor | None
     sums: Tensor | None
-    rate: Tensor
+    rate: Tensor | None
 
     def forward(self, u: Tensor, source: Tensor) -> Tensor:
         inner, f = self.inward(u).to(self.dtype), self.inward(source).to(self.dtype)
@@ -178,7 +184,7 @@ class Step(nn.Module):
             mean = [0.5 * (r + after) for r, after in zip(start, self.rates(guess))]
             new = self.advanced(inner, right + self.dt * self.gathered(mean))
         new = self.outward(new).to(u.dtype)
-        if self.residual is not None:
+        if self.residual is not None and self.rate is not None:
             new = new + self.dt * self.rate * torch.tanh(self.residual(self.inputs(new, source)))
             new = self.outward(self.imposed(self.inward(new)))
         return new

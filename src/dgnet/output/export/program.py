@@ -20,8 +20,9 @@ from torch import nn
 from dgnet.errors import InputError
 from dgnet.files import write_bytes, write_json
 from dgnet.mesh.io import save
+from dgnet.models import Classical
 from dgnet.models.dgnet import DGNet
-from dgnet.output.export.pieces import refuse_changing
+from dgnet.output.export.pieces import refuse_changing, refuse_fast
 from dgnet.output.export.plain import Filter, Step, Traced
 from dgnet.output.export.record import Exported, agree, described, probe
 from dgnet.problems import Discretisation
@@ -104,22 +105,23 @@ def traced(run: Run, batch: int | None = None) -> Traces:
     if batch is not None and batch < 1:
         raise InputError(f"the batch must be positive, got {batch}")
     case, model = run.case, run.model
+    if isinstance(model, nn.Module):
+        model.eval()
     if isinstance(model, DGNet) and model.config.plain:
         raise InputError(f"{run.settings.model} cannot be exported: its scheme takes a source at both ends of a step, and its "
                          "networks are not those that a program is written for")
     problem = base_problem(case, "cpu")
     refuse_changing(problem, case)
     with torch.no_grad():
-        model.eval()
         state = model.prepare(problem, batch or 1)
         solved = model if isinstance(model, DGNet) and model.config.green else None
-        module = Traced(model, state) if solved is None else Step(solved, state, state.solver)
+        solver = model.solver(state) if solved is not None or isinstance(model, Classical) else None
+        module = Traced(model, state) if solver is None else Step(solver) if solved is None else Step(solver, solved, state.graph)
         u, f = probe(model, problem, batch or 3)
         # before tracing, which leaves its own tensors in caches
         checks: dict[str, tuple[tuple[Tensor, ...], Tensor]] = {"step": ((u, f), model.step(state, u, f, 0.0, model.first_steps))}
-        if solved is not None and state.solver.stiff.found:
-            raise InputError(f"the step of '{case.name}' cannot be exported: its reaction is fast against the step, and "
-                             "implicit steps iterate")
+        if solver is not None:
+            refuse_fast(solver, case)
         program, fixed = _traced(module, (u, f), batch, case.name)
         extra = {}
         for key, change in () if solved is None else state.changes().items():
@@ -127,7 +129,7 @@ def traced(run: Run, batch: int | None = None) -> Traces:
             extra[key], _ = _traced(Filter(change), (u,), fixed, case.name)
         if solved is not None and state.early is not None:
             checks["early"] = (u, f), model.step(state, u, f, 0.0, 0)
-            extra["early"], _ = _traced(Step(solved, state, state.early.solver), (u, f), fixed, case.name)
+            extra["early"], _ = _traced(Step(state.early.solver, solved, state.graph), (u, f), fixed, case.name)
         for key, (inputs, expected) in checks.items():
             agree(_call(program if key == "step" else extra[key], inputs, fixed), expected, key)
     return Traces(problem, program, extra, fixed, module.solve.label if isinstance(module, Step) else None,
