@@ -113,13 +113,14 @@ class StepOperator:
             rest = e.matrix(rest) - e.matrix(rest * 0.0)
         return bounds_of(self.A, M, self._mass_low, rest, self.symmetric)
 
-    def right_hand_side(self, u: Tensor, force: Tensor | None) -> Tensor:
-        """Of the increment: dt (-K u + force), force [B, n, F] already integrated (M f + g).
+    def reference(self, u: Tensor) -> Tensor:
+        """c [B, 1, F]. It carries no gradient: the step does not depend on it."""
+        return u[:, self.pivot:self.pivot + 1].detach()
 
-        c carries no gradient: the sum does not depend on it.
-        """
-        c = u[:, self.pivot:self.pivot + 1].detach()
-        right = product(self.explicit, u - c)
+    def right_hand_side(self, u: Tensor, force: Tensor | None, moved: Tensor | None = None) -> Tensor:
+        """Of the increment: dt (-K u + force), force [B, n, F] already integrated (M f + g). `moved`: -dt K (u - c), if at hand."""
+        c = self.reference(u)
+        right = product(self.explicit, u - c) if moved is None else moved
         if self.sums is not None:
             right = torch.addcmul(right, c, self.sums)
         return right if force is None else torch.add(right, force, alpha=self.dt)
@@ -383,9 +384,7 @@ class GreenSolver:
         if u.dim() == 2:
             return self.step(u[None], None if f is None else f.reshape(-1, *f.shape[-2:]), t, damped)[0]
         given = u.dtype
-        if p.stiffness_number > DOUBLE and not (u.is_cuda and torch.cuda.is_current_stream_capturing()):
-            if bool((u - u[:, :1]).any()):
-                raise SolveError(f"the step cannot be computed: {p.precision}; take a smaller time step or less slender cells")
+        self._refuse_stiff(u)
         u = p.restrict(u).to(p.dtype)
         f = None if f is None else p.restrict(f).to(p.dtype)
         if damped:
@@ -396,12 +395,26 @@ class GreenSolver:
             u = self._advance(u, f, t, self.theta, p.dt)
         return p.expand(u).to(given)
 
-    def _advance(self, u: Tensor, f: Tensor | None, t: float, theta: float, dt: float) -> Tensor:
+    def step_moved(self, u: Tensor, moved: Tensor, t: float = 0.0) -> Tensor:
+        """The same step, where a model has made `moved` = dt (-K (u - c) + load of the source) [B, n, F] at one go.
+
+        c = `operator().reference(u)`; u and `moved` are at the degrees of freedom, in the problem's precision.
+        """
+        self._refuse_stiff(u)
+        return self._advance(u, None, t, self.theta, self.problem.dt, moved)
+
+    def _refuse_stiff(self, u: Tensor) -> None:
+        p = self.problem
+        if p.stiffness_number > DOUBLE and not (u.is_cuda and torch.cuda.is_current_stream_capturing()):
+            if bool((u - u[:, :1]).any()):
+                raise SolveError(f"the step cannot be computed: {p.precision}; take a smaller time step or less slender cells")
+
+    def _advance(self, u: Tensor, f: Tensor | None, t: float, theta: float, dt: float, moved: Tensor | None = None) -> Tensor:
         ops = self.operators
         op = self.operator(t, theta, dt)
         w, fixed = self.problem.fixed_values(t + dt), self.problem.fixed
         wall = None if w is None or self._met(u, w) else w - u
-        right = op.right_hand_side(u, self._force(f, t, dt))
+        right = op.right_hand_side(u, self._force(f, t, dt), moved)
 
         def add(right: Tensor) -> Tensor:
             new = u + op.solve(right, wall)

@@ -103,10 +103,10 @@ def iterate(cols: Tensor, vals: Tensor, dinv: Tensor, b: Tensor, coefficients: l
 
 
 def multiply(cols: Tensor, vals: Tensor, x: Tensor) -> Tensor:
-    """A x for ELL values [G, width, n] and x [G, n, R]."""
-    groups, n, r = x.shape
+    """A x for ELL values [G, width, n] and x [G, n, R]. With G = 1, A may have more or fewer columns than its n rows."""
+    groups, n, r = x.shape[0], cols.shape[1], x.shape[2]
     grid, block_n, block_r = _grid(n, r, groups)
-    out = torch.empty_like(x)
+    out = x.new_empty(groups, n, r)
     _multiply[grid](cols, vals, x, out, n, r, WIDTH=cols.shape[0], BN=block_n, BR=block_r)
     return out
 

@@ -27,9 +27,10 @@ import torch
 
 from dgnet.green import GreenSolver
 from dgnet.models.base import Model
+from dgnet.models.universal.gathering import Gathering
 from dgnet.models.universal.local import Surroundings, surroundings
 from dgnet.models.universal.network import Numbers, UniversalNet
-from dgnet.models.universal.operators import Gathering, operators
+from dgnet.models.universal.operators import operators
 from dgnet.problems import CONSISTENT, Discretisation, Robin
 from dgnet.problems.lift import Lift
 
@@ -105,7 +106,8 @@ class Universal(Model[PreparedUniversal]):
         problem = problem.held().recast(CONSISTENT, problem.advection_form)
         found, ops, gathering = self.numbers(problem), None, None
         if found is not None:
-            ops, gathering = operators(problem, *found), Gathering.of(problem, *found)
+            ops = operators(problem, *found)
+            gathering = Gathering.of(problem, *found, ops.stiffness(0.0))
         solver = GreenSolver(problem, solves=steps, columns=batch, operators=ops)
         solver.monitor.deferred = problem.geometry.device.type == "cuda" and not careful
         return PreparedUniversal(solver, gathering, Lift.of(problem.mesh, problem.geometry.device), problem.mesh.n_nodes)
@@ -114,10 +116,15 @@ class Universal(Model[PreparedUniversal]):
         p, gather = state.solver.problem, state.gathering
         if gather is None:
             return state.solver.step(u, None if source is None else source[:, :state.n_nodes], t)
-        given = u.dtype
-        nodes, memory = u[:, :state.n_nodes].to(p.dtype), u[:, state.n_nodes:].to(p.dtype)
-        gained, memory = gather(None if source is None else state.lift(source.to(p.dtype)), memory)
-        return torch.cat([state.solver.step(nodes, gained, t), memory], 1).to(given)
+        given, n = u.dtype, state.n_nodes
+        nodes, memory = u[:, :n].to(p.dtype), u[:, n:].to(p.dtype)
+        level = state.solver.operator(t).reference(nodes)
+        found = gather(nodes - level, None if source is None else state.lift(source.to(p.dtype)), memory)
+        new = state.solver.step_moved(nodes, found[:, :n], t)
+        if new.requires_grad:
+            return torch.cat([new, found[:, n:]], 1).to(given)
+        found[:, :n] = new
+        return found.to(given)
 
     def points(self, problem: Discretisation) -> np.ndarray:
         if not self.acts(problem):
