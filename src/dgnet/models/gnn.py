@@ -7,6 +7,7 @@ says and no more: raw coordinates, no LayerNorm, sums that are not divided by an
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -131,6 +132,10 @@ def turn_share(mesh: Mesh, corners: np.ndarray | None = None) -> np.ndarray:
     return np.bincount(mesh.cells.ravel(), share.ravel(), minlength=mesh.n_nodes)
 
 
+BLOCK = {"cpu": 1 << 13, "cuda": 1 << 20}
+"""Directed edges whose messages are made at once, where nothing is differentiated: what the cache, or 200 MB, can hold."""
+
+
 @dataclass(frozen=True, eq=False)
 class Incoming:
     """Directed edges sorted by receiver, so that sums at nodes are sums over runs: no atomics, the same result every time."""
@@ -141,6 +146,7 @@ class Incoming:
     ends: Tensor  # [N + 1] edges of node i are ends[i] .. ends[i + 1]
     reverse: Tensor  # [2E] the same edge the other way round
     degree: Tensor  # [N]
+    first: int = 0  # of a block: the place of its first edge
 
     @classmethod
     def of(cls, to: Tensor, frm: Tensor, n: int, dtype: torch.dtype) -> Incoming:
@@ -157,6 +163,18 @@ class Incoming:
         count = len(self.to)
         return torch.sparse_csr_tensor(self.ends.int(), torch.arange(count, dtype=torch.int32, device=self.to.device),
                                        self.degree.new_ones(count), size=(len(self.degree), count), check_invariants=False)
+
+    @cached_property
+    def blocks(self) -> list[Incoming]:
+        """The same for runs of receivers: messages of one block after the other need little memory."""
+        size, n = BLOCK[self.to.device.type], len(self.degree)
+        if len(self.to) <= size:
+            return [self]
+        cuts = torch.arange(size, len(self.to), size, device=self.to.device)
+        nodes = [0, *dict.fromkeys(torch.searchsorted(self.ends, cuts).tolist()), n]
+        runs = self.ends[torch.tensor(nodes, device=self.to.device)].tolist()
+        return [Incoming(self.order[a:b], self.to[a:b], self.frm[a:b], self.ends[i:j + 1] - a, self.reverse[a:b], self.degree[i:j], a)
+                for i, j, a, b in zip(nodes, nodes[1:], runs, runs[1:]) if i < j]
 
     def total(self, m: Tensor) -> Tensor:
         """Sums of [2E, W] at the receivers [N, W]."""
@@ -178,8 +196,13 @@ class _Gather(torch.autograd.Function):
         return _Gather.value(a, b, c, edges)
 
     @staticmethod
-    def value(a: Tensor, b: Tensor, c: Tensor, edges: Incoming) -> Tensor:
-        return edges.total(functional.silu(_Gather.inner(a, b, c, edges), inplace=True).flatten(1)).view(a.shape)
+    def value(a: Tensor, b: Tensor, c: Tensor | Callable[[Incoming], Tensor], edges: Incoming) -> Tensor:
+        """c may be a function that makes the terms of a block of edges when they are needed."""
+        found = []
+        for block in edges.blocks:
+            term = c[block.first:block.first + len(block.to)] if isinstance(c, Tensor) else c(block)
+            found.append(block.total(functional.silu(_Gather.inner(a, b, term, block), inplace=True).flatten(1)))
+        return (found[0] if len(found) == 1 else torch.cat(found)).view(a.shape)
 
     @staticmethod
     def inner(a: Tensor, b: Tensor, c: Tensor, edges: Incoming) -> Tensor:
@@ -221,7 +244,7 @@ class Processor(nn.Module):
         e = e.index_select(0, graph.incoming.order)
         return [edge(e) for edge in self.edge]
 
-    def forward(self, h: Tensor, edge_terms: list[Tensor], graph: MeshGraph) -> Tensor:
+    def forward(self, h: Tensor, edge_terms: Sequence[Tensor | Callable[[Incoming], Tensor]], graph: MeshGraph) -> Tensor:
         edges = graph.incoming
         gather = _Gather.apply if torch.is_grad_enabled() else _Gather.value
         # keeps the sum's size the same at nodes of any degree

@@ -100,12 +100,34 @@ def _fit(mesh: Mesh, rows: np.ndarray, patches: csr_array) -> tuple[np.ndarray, 
         closeness = np.where(used[part], 1 / np.maximum((y**2).sum(-1), 0.1) ** 2, 0.0)
         terms = [(), *((a,) for a in range(mesh.dim)), *combinations_with_replacement(range(mesh.dim), 2)]
         basis = np.stack([np.prod([y[..., a] for a in term], axis=0) * np.ones_like(closeness) for term in terms], -1)
-        normal = np.einsum("ews,ew,ewt->est", basis, closeness, basis)
+        normal = np.swapaxes(basis * closeness[..., None], 1, 2) @ basis
         size = np.sqrt(np.einsum("ess->es", normal)).clip(1e-100)
-        scaled = normal / (size[:, :, None] * size[:, None])
-        settled = np.linalg.eigvalsh(scaled)[:, 0] > 1e-9
-        scaled[~settled] = np.eye(len(terms))
-        first = np.linalg.solve(scaled, np.eye(len(terms))[:, :1])[..., 0] / size / size[:, :1]
-        weight[part] = closeness * np.einsum("ews,es->ew", basis, first)
+        first, settled = _first_of_inverse(normal / (size[:, :, None] * size[:, None]))
+        weight[part] = closeness * (basis @ (first / size / size[:, :1])[..., None])[..., 0]
         weight[part][~settled] = np.nan
     return index, weight
+
+
+def _first_of_inverse(A: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The first columns [E, m] of the inverses of symmetric matrices [E, m, m] with a unit diagonal, and where they are settled.
+
+    A = L D L^T entry by entry, each for all edges at once. A pivot of D near zero means that the terms depend on each other.
+    """
+    m = A.shape[1]
+    L, D = np.moveaxis(A, 0, -1).copy(), np.empty((m, len(A)))
+    settled = np.ones(len(A), dtype=bool)
+    for k in range(m):
+        D[k] = L[k, k]
+        settled &= D[k] > 1e-9
+        D[k][~settled] = 1.0
+        below = L[k + 1:, k] / D[k]
+        L[k + 1:, k + 1:] -= below[:, None] * L[k + 1:, k][None]
+        L[k + 1:, k] = below
+    x = np.zeros((m, len(A)))
+    x[0] = 1.0
+    for k in range(1, m):
+        x[k] = -(L[k, :k] * x[:k]).sum(0)
+    x /= D
+    for k in range(m - 2, -1, -1):
+        x[k] -= (L[k + 1:, k] * x[k + 1:]).sum(0)
+    return x.T, settled

@@ -45,8 +45,11 @@ class PreparedUniversal:
 
     solver: GreenSolver
     gathering: Gathering | None
-    lift: Lift
     n_nodes: int
+
+    def lift(self, u: Tensor) -> Tensor:
+        """Values at nodes and middles; fitted, where u [B, N, F] has none at the middles."""
+        return u if u.shape[1] != self.n_nodes else Lift.of(self.solver.problem.mesh, u.device)(u)
 
 
 class Universal(Model[PreparedUniversal]):
@@ -110,7 +113,7 @@ class Universal(Model[PreparedUniversal]):
             gathering = Gathering.of(problem, *found, ops.stiffness(0.0))
         solver = GreenSolver(problem, solves=steps, columns=batch, operators=ops)
         solver.monitor.deferred = problem.geometry.device.type == "cuda" and not careful
-        return PreparedUniversal(solver, gathering, Lift.of(problem.mesh, problem.geometry.device), problem.mesh.n_nodes)
+        return PreparedUniversal(solver, gathering, problem.mesh.n_nodes)
 
     def step(self, state: PreparedUniversal, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
         p, gather = state.solver.problem, state.gathering

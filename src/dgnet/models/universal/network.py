@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import NamedTuple
 
 import torch
 from torch import nn
+from torch.nn.functional import linear
 
 from dgnet.errors import InputError
 from dgnet.files import plain
 from dgnet.models.dgnet.limits import soft_limit
-from dgnet.models.gnn import MLP, Processor
+from dgnet.models.gnn import BLOCK, MLP, Incoming, MeshGraph, Processor
 from dgnet.models.universal.local import EDGES, NODES, SIDES, Surroundings
 
 Tensor = torch.Tensor
@@ -21,6 +23,7 @@ Tensor = torch.Tensor
 STRETCH = 0.4  # largest entry along one side of the stretch of a cell's diffusivity
 STENCIL = 3.0  # largest change of an entry of the source's stencil, in units of the consistent mass of its edge
 RIM = 0.7  # largest log of the factor of a convective coefficient
+_KEPT = 1 << 26  # numbers of encoded edges that are kept
 _DECAY = 8.0  # of the memory of an untrained network, in Fourier numbers of the edge
 
 
@@ -117,45 +120,81 @@ class UniversalNet(nn.Module):
         return net.requires_grad_(False)
 
     def _numbers(self, s: Surroundings) -> Numbers:
-        graph = s.graph
-        e = self.edge(graph.edge)
-        h = self.process(self.node(graph.node)[:, None], self.process.edge_terms(e, graph), graph)[:, 0]
-        i, j = graph.to[graph.pairs[:, 0]], graph.frm[graph.pairs[:, 0]]
-        both = e[graph.pairs].sum(1)  # read both ways: the result does not depend on the order of i and j
-        ends, cells, sides = h[i] + h[j], graph.cells, s.of_cell
-        corners = h[cells]  # [K, d+1, H]
-        whole = corners.sum(1)
-        pair = self.pair(torch.cat([ends, (h[i] - h[j]).abs(), both], -1)).double()
-        directed = apart(self.directed, (h, lambda y: y[graph.to]), (h, lambda y: y[graph.frm]), (e, lambda y: y)).double()
-        stretch = apart(self.side, (ends, lambda y: y[sides]), (both, lambda y: y[sides]), (s.side, lambda y: y),
-                        (whole, lambda y: y[:, None]))[..., 0].double()
-        found = apart(self.corner, (h, lambda y: y[cells][:, :, None]), (ends, lambda y: y[sides][:, None]),
-                      (both, lambda y: y[sides][:, None]), (s.side, lambda y: y[:, None]),
-                      (whole, lambda y: y[:, None, None])).double()  # [K, d+1, s, 4]
-        rim = self.rim(h).double()
+        graph, H, E = s.graph, self.hidden, len(s.graph.pairs)
+        to, frm, cells = graph.to, graph.frm, graph.cells
+        e = self._edges(graph)
+        terms = (self.process.edge_terms(e(slice(None)), graph) if torch.is_grad_enabled() else
+                 [partial(_edge_term, layer, e) for layer in self.process.edge])
+        h = self.process(self.node(graph.node)[:, None], terms, graph)[:, 0]
+
+        # first layers act piece by piece, where a piece has the fewest rows: at nodes, edges, sides or cells
+        side, corner, directed = _first(self.side), _first(self.corner), _first(self.directed)
+        sizes = [2 * H, SIDES, H]
+        of_edge, of_side, of_cell = zip(side.weight.split(sizes, 1), corner.weight[:, H:].split(sizes, 1))
+        ways = directed.weight.split(H, 1)
+        at_corner, at_to, at_frm = (linear(h, weight) for weight in (corner.weight[:, :H], *ways[:2]))
+
+        def edge(b: slice) -> tuple[Tensor, ...]:
+            there, back = slice(b.start, b.stop), slice(b.start + E, b.stop + E)
+            i, j, e_there, e_back = h[to[b]], h[frm[b]], e(there), e(back)
+            one = [_rest(self.directed, (at_to[to[way]] + at_frm[frm[way]]).add_(linear(x, ways[2], directed.bias)))[:, 0]
+                   for way, x in ((there, e_there), (back, e_back))]
+            ends, both = i + j, e_there + e_back  # read both ways: the result does not depend on the order of i and j
+            joined = torch.cat([ends, both], -1)
+            return self.pair(torch.cat([ends, (i - j).abs(), both], -1)), *one, *(linear(joined, w) for w in of_edge)
+
+        pair, there, back, *at_edge = _in_blocks(edge, E, h.device)
+
+        def cell(b: slice) -> tuple[Tensor, ...]:
+            corners = h[cells[b]]  # [k, d+1, H]
+            whole = corners.sum(1)
+            along, across = (at[s.of_cell[b]].add_(linear(s.side[b], w, bias)).add_(linear(whole, v)[:, None])  # [k, s, H]
+                             for at, w, bias, v in zip(at_edge, of_side, (side.bias, corner.bias), of_cell))
+            found = _rest(self.corner, at_corner[cells[b]][:, :, None] + across[:, None])  # [k, d+1, s, 4]
+            return _rest(self.side, along)[..., 0], found, self.cell(torch.cat([whole, corners.amax(1)], -1))[:, 0]
+
+        stretch, found, later = (x.double() for x in _in_blocks(cell, len(cells), h.device, 1 + s.of_cell.shape[1]))
+        pair, rim = pair.double(), self.rim(h).double()
         on = (s.ends[None, :, :] == torch.arange(self.dim + 1, device=h.device)[:, None, None]).any(-1)  # [d+1, s]
         middle, memory = (torch.where(on, found[..., k], found[..., k + 1]) for k in (0, 2))
         memory = soft_limit(memory, STENCIL, STENCIL)
-        scale = torch.exp(-2 * s.graph.edge[: len(pair), 0].double())  # Fourier number of an edge
-        return Numbers(pair[:, 0], soft_limit(directed[:, 0], STENCIL, STENCIL),
+        scale = torch.exp(-2 * graph.edge[:E, 0].double())  # Fourier number of an edge
+        return Numbers(pair[:, 0], soft_limit(torch.cat([there, back]).double(), STENCIL, STENCIL),
                        soft_limit(stretch, STRETCH, STRETCH), soft_limit(middle, STENCIL, STENCIL),
                        memory - memory.mean(1, keepdim=True),
                        torch.exp(-scale * _DECAY * torch.exp(soft_limit(pair[:, 1], 3.0, 3.0))),
-                       ahead(self.cell(torch.cat([whole, corners.amax(1)], -1))[:, 0].double()),
-                       soft_limit(rim[:, 0], RIM, RIM), ahead(rim[:, 1]))
+                       ahead(later), soft_limit(rim[:, 0], RIM, RIM), ahead(rim[:, 1]))
+
+    def _edges(self, graph: MeshGraph) -> Callable[[slice | Tensor], Tensor]:
+        """The encoded edges by their places. Those of large meshes are encoded when they are asked for, and not kept."""
+        if torch.is_grad_enabled() or len(graph.edge) * self.hidden < _KEPT:
+            return _in_blocks(lambda b: (self.edge(graph.edge[b]),), len(graph.edge), graph.edge.device)[0].__getitem__
+        return lambda places: self.edge(graph.edge[places])
 
 
-def apart(mlp: MLP, *pieces: tuple[Tensor, Callable[[Tensor], Tensor]]) -> Tensor:
-    """mlp of joined pieces, each put in its place by its function: the first layer's products run before that, over fewer rows."""
-    first = mlp[0]
-    assert isinstance(first, nn.Linear)
-    weights = first.weight.split([x.shape[-1] for x, _ in pieces], 1)
-    total: Tensor = first.bias
-    for (x, place), weight in zip(pieces, weights):
-        total = total + place(nn.functional.linear(x, weight))
-    for layer in list(mlp)[1:]:
-        total = layer(total)
-    return total
+def _edge_term(layer: nn.Linear, e: Callable[[Tensor], Tensor], block: Incoming) -> Tensor:
+    """What edges add to the messages of a layer."""
+    return layer(e(block.order))
+
+
+def _in_blocks(make: Callable[[slice], tuple[Tensor, ...]], count: int, device: torch.device, rows: int = 1) -> tuple[Tensor, ...]:
+    """make of 0 .. count, in blocks that the cache or the memory can hold where nothing is differentiated. `rows`: for each place."""
+    size = count if torch.is_grad_enabled() else BLOCK[device.type] // 2 // rows
+    made = [make(slice(k, min(k + size, count))) for k in range(0, count, max(1, size))]
+    return tuple(parts[0] if len(parts) == 1 else torch.cat(parts) for parts in zip(*made))
+
+
+def _first(mlp: MLP) -> nn.Linear:
+    layer = mlp[0]
+    assert isinstance(layer, nn.Linear)
+    return layer
+
+
+def _rest(mlp: MLP, x: Tensor) -> Tensor:
+    """All layers but the first, whose result is x."""
+    for layer in list(mlp)[2:]:
+        x = layer(nn.functional.silu(x, inplace=not torch.is_grad_enabled()) if layer is mlp[2] else x)
+    return x
 
 
 def ahead(z: Tensor) -> Tensor:
