@@ -13,7 +13,9 @@ import torch
 from dgnet.green import GreenSolver
 from dgnet.mesh import Mesh, box
 from dgnet.models import Classical, rollout
+from dgnet.models.gnn import BLOCK
 from dgnet.models.universal import Universal, UniversalNet
+from dgnet.models.universal.gathering import Table
 from dgnet.models.universal.local import surroundings
 from dgnet.models.universal.model import WEIGHTS, untrained
 from dgnet.problems import PDE, Condition, Dirichlet, Discretisation, Neumann, Periodic, Robin
@@ -236,3 +238,42 @@ def test_states_on_another_precision_and_recorded_steps_agree() -> None:
     single = Discretisation(p.mesh, p.pde, p.conditions, p.dt, dtype=torch.float32)
     assert torch.allclose(states(single, wild(2), u0.float(), f.float()).double(), full, atol=2e-4)
     assert isinstance(Universal().solver(Universal().prepare(p)), GreenSolver)
+
+
+def term_by_term(columns: Tensor, values: Tensor, x: Tensor) -> Tensor:
+    """`kernels.multiply` without a GPU."""
+    return (values[..., None] * x[:, columns.long()]).sum(1)
+
+
+@pytest.mark.parametrize("dim", [2, 3])
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("driven", [True, False])
+def test_one_matrix_gathers_what_the_terms_gather(dim: int, batch: int, driven: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    p = plate(dim)
+    u0, f = given(p, batch=batch)
+    source, n = f[:, 0] if driven else None, p.mesh.n_nodes
+    with torch.no_grad():
+        gather = Universal({dim: wild(dim)}).prepare(p).gathering
+        assert gather is not None
+        x = u0[:, :n], source, u0[:, n:]
+        plain = gather._differentiable(*x)
+        assert float((plain - gather._differentiable(x[0], source, 0 * x[2])).abs().max()) > 1e-3
+        assert torch.allclose(gather(*x), plain, atol=1e-13)
+        monkeypatch.setattr("dgnet.operators.kernels.multiply", term_by_term)
+        gather.__dict__["_tables"] = {driven: Table.of(*gather._terms(driven), padded=True)}
+        assert torch.allclose(gather(*x), plain, atol=1e-13)
+
+
+@pytest.mark.parametrize("dim", [2, 3])
+@pytest.mark.parametrize("kept", [True, False])
+def test_the_network_in_blocks_is_the_network(dim: int, kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    net, s = wild(dim), surroundings(plate(dim)).to(torch.float32)
+    whole = net(s)  # in one piece, as training has it
+    monkeypatch.setitem(BLOCK, "cpu", 40)
+    monkeypatch.setattr("dgnet.models.universal.network._KEPT", 1 << 26 if kept else 0)
+    s.graph.__dict__.pop("incoming")
+    with torch.no_grad():
+        parts = net(s)
+    for name, one, other in zip(whole._fields, whole, parts):
+        assert float(one.abs().max()) > 1e-7, name
+        assert torch.allclose(one, other, atol=2e-5), name

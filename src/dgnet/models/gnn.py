@@ -17,7 +17,6 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from dgnet.mesh import Mesh
 from dgnet.operators import Geometry
 
 Tensor = torch.Tensor
@@ -99,8 +98,8 @@ class MeshGraph:
         volume = mesh.dual_volumes()
         local = volume ** (1 / mesh.dim)
         flag = mesh.on_boundary.astype(float)
-        node = np.column_stack([2 * (mesh.points - low) / (high - low).max() - 1, flag, np.log(volume / volume.mean()),
-                                turn_share(mesh)])
+        turns = turn_share(torch.tensor(mesh.points[mesh.cells]), torch.tensor(mesh.cells), mesh.n_nodes)
+        node = np.column_stack([2 * (mesh.points - low) / (high - low).max() - 1, flag, np.log(volume / volume.mean()), turns])
         step = (mesh.points[frm] - mesh.points[to]) / np.sqrt(local[to] * local[frm])[:, None]
         rim = np.zeros(E)
         sides = np.concatenate([mesh.boundary_facets[:, [a, b]] for a in range(mesh.dim) for b in range(a)])
@@ -111,29 +110,25 @@ class MeshGraph:
         return cls(put(node), put(node[:, -3::2]), put(edge), index(to), index(frm), pairs, geometry.cells)
 
 
-def turn_share(mesh: Mesh, corners: np.ndarray | None = None) -> np.ndarray:
-    """Angle (2D) or solid angle (3D) that the cells fill around each node, as a share of the full one [N].
-
-    `corners` [K, d+1, d]: other coordinates for the corners of each cell.
-    """
-    x = mesh.points[mesh.cells] if corners is None else corners
-    share = np.zeros(mesh.cells.shape)
-    for c in range(mesh.dim + 1):
-        rest = [k for k in range(mesh.dim + 1) if k != c]
-        e = [x[:, k] - x[:, c] for k in rest]
-        length = [np.linalg.norm(v, axis=1) for v in e]
-        if mesh.dim == 2:
-            share[:, c] = np.arccos(np.clip((e[0] * e[1]).sum(1) / (length[0] * length[1]), -1, 1)) / (2 * np.pi)
+def turn_share(corners: Tensor, cells: Tensor, n: int) -> Tensor:
+    """Angle (2D) or solid angle (3D) that cells [K, d+1] with corners [K, d+1, d] fill around each of n nodes, as a share of the
+    full one [n]."""
+    d, share = corners.shape[-1], []
+    for c in range(d + 1):
+        e = [corners[:, k] - corners[:, c] for k in range(d + 1) if k != c]
+        length = [v.norm(dim=1) for v in e]
+        if d == 2:
+            share.append(((e[0] * e[1]).sum(1) / (length[0] * length[1])).clamp(-1, 1).arccos() / (2 * np.pi))
         else:
-            top = np.abs(np.linalg.det(np.stack(e, axis=1)))
+            top = torch.linalg.det(torch.stack(e, 1)).abs()
             bottom = (length[0] * length[1] * length[2] + (e[0] * e[1]).sum(1) * length[2]
                       + (e[0] * e[2]).sum(1) * length[1] + (e[1] * e[2]).sum(1) * length[0])
-            share[:, c] = 2 * np.arctan2(top, bottom) / (4 * np.pi)
-    return np.bincount(mesh.cells.ravel(), share.ravel(), minlength=mesh.n_nodes)
+            share.append(2 * torch.arctan2(top, bottom) / (4 * np.pi))
+    return corners.new_zeros(n).index_add(0, cells.ravel(), torch.stack(share, 1).ravel())
 
 
-BLOCK = {"cpu": 1 << 13, "cuda": 1 << 20}
-"""Directed edges whose messages are made at once, where nothing is differentiated: what the cache, or 200 MB, can hold."""
+BLOCK = {"cpu": 1 << 13, "cuda": 1 << 18}
+"""Directed edges whose messages are made at once, where nothing is differentiated: what the cache holds, or some 60 MB."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,7 +168,8 @@ class Incoming:
         cuts = torch.arange(size, len(self.to), size, device=self.to.device)
         nodes = [0, *dict.fromkeys(torch.searchsorted(self.ends, cuts).tolist()), n]
         runs = self.ends[torch.tensor(nodes, device=self.to.device)].tolist()
-        return [Incoming(self.order[a:b], self.to[a:b], self.frm[a:b], self.ends[i:j + 1] - a, self.reverse[a:b], self.degree[i:j], a)
+        return [Incoming(self.order[a:b], self.to[a:b], self.frm[a:b], self.ends[i:j + 1] - a, self.reverse[a:b],
+                         self.degree[i:j], a)
                 for i, j, a, b in zip(nodes, nodes[1:], runs, runs[1:]) if i < j]
 
     def total(self, m: Tensor) -> Tensor:

@@ -143,6 +143,14 @@ class Geometry:
         return self.tensor(self.mesh.gradients)
 
     @cached_property
+    def edges(self) -> tuple[Tensor, Tensor]:
+        """The ends of the mesh's edges, [E] each, lower node first, in the order of `Mesh.edges`."""
+        if self.n == self.mesh.n_nodes == len(self.dof):  # the pattern has them already
+            return self.pattern.row[self.pattern.upper].long(), self.pattern.col[self.pattern.upper].long()
+        first, second = torch.tensor(self.mesh.edges, device=self.device).T
+        return first, second
+
+    @cached_property
     def points(self) -> Tensor:
         return self.tensor(self.mesh.points)
 

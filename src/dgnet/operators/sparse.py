@@ -40,6 +40,12 @@ class Pattern:
     def from_cells(cls, cells: np.ndarray, n: int, device: torch.device | str = "cpu") -> Pattern:
         """One-ring pattern of cells [K, d+1] over n degrees of freedom."""
         k = cells.shape[1]
+        if torch.device(device).type == "cuda":  # sorting is what takes long on the host
+            on = torch.tensor(cells, device=device)
+            keys, slots = torch.unique(on[:, :, None] * n + on[:, None, :], return_inverse=True)
+            row, col = keys // n, keys % n
+            return cls(n, torch.searchsorted(row, torch.arange(n + 1, device=device)).int(), col.int(), row.int(),
+                       torch.nonzero(row == col).ravel(), torch.searchsorted(keys, col * n + row), slots)
         i, j = np.repeat(cells, k, axis=1).ravel(), np.tile(cells, (1, k)).ravel()
         keys, slots = np.unique(i.astype(np.int64) * n + j, return_inverse=True)
         row, col = keys // n, keys % n

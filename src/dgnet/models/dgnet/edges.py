@@ -28,15 +28,15 @@ def cell_pairs(g: Geometry) -> Pairs:
     cache = g.__dict__.setdefault("_pairs", {})
     if "pairs" not in cache:
         n, d = g.mesh.n_nodes, g.dim
-        key = torch.as_tensor(g.mesh.edges[:, 0] * n + g.mesh.edges[:, 1], device=g.device)
+        key = g.edges[0] * n + g.edges[1]
         ends = [(a, b) for a in range(d + 1) for b in range(a + 1, d + 1)]
         low = torch.stack([torch.minimum(g.cells[:, a], g.cells[:, b]) for a, b in ends], 1)
         high = torch.stack([torch.maximum(g.cells[:, a], g.cells[:, b]) for a, b in ends], 1)
         edge = torch.searchsorted(key, low * n + high)
         share = g.exact.volumes / ((d + 1) * (d + 2))
-        weight = torch.zeros(len(g.mesh.edges), dtype=torch.float64, device=g.device).index_add(
+        weight = torch.zeros(len(key), dtype=torch.float64, device=g.device).index_add(
             0, edge.ravel(), share[:, None].expand_as(edge).reshape(-1))
-        i, j = (torch.as_tensor(g.dof[g.mesh.edges[:, k]], device=g.device) for k in (0, 1))
+        i, j = (torch.as_tensor(g.dof, device=g.device)[end] for end in g.edges)
         cache["pairs"] = Pairs(edge, weight, g.pattern.slots(i, j), g.pattern.slots(j, i), g.pattern.diagonal[i],
                                g.pattern.diagonal[j])
     return cache["pairs"]

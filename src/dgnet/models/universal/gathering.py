@@ -31,7 +31,7 @@ def around(g: Geometry) -> Around:
     """That of a geometry, made once."""
     kept: dict[str, Around] = g.__dict__.setdefault("_around", {})
     if "around" not in kept:
-        sides, n, E = cell_pairs(g).of_cell, g.mesh.n_nodes, len(g.mesh.edges)
+        sides, n, E = cell_pairs(g).of_cell, g.mesh.n_nodes, len(g.edges[0])
         key, slots = torch.unique(g.cells[:, :, None] * E + sides[:, None, :], return_inverse=True)
         row = key // E
         crow = torch.cat([row.new_zeros(1), torch.bincount(row, minlength=n).cumsum(0)])
@@ -63,7 +63,7 @@ class Gathering:
     @classmethod
     def of(cls, p: Discretisation, s: Surroundings, z: Numbers, stiffness: EdgeMatrix) -> Gathering:
         g, d, places = p.geometry.exact, p.mesh.dim, around(p.geometry)
-        i, j = (torch.as_tensor(p.mesh.edges[:, k].copy(), device=g.device) for k in (0, 1))
+        i, j = g.edges
         steepness = torch.einsum("k,kid,kde,kie->k", g.volumes, g.gradients, s.root @ s.root.mT, g.gradients) / (d + 1)
         memory = steepness[:, None, None] * z.memory
         mass, whole = (A.row_sums()[0, 0].double() for A in (p.source_mass, p.mass))
@@ -94,7 +94,8 @@ class Gathering:
 
         From a state [B, N, F] without its reference value, a source at nodes and middles [B, N + E, F] and the memory [B, E, F].
         """
-        if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (u, source, memory, self.middle, self.moved.values)):
+        tracked = (u, source, memory, self.middle, self.moved.values)
+        if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tracked):
             return self._differentiable(u, source, memory)
         batch, _, fields = u.shape
         x = torch.cat([u, memory] if source is None else [u, source, memory], 1)
@@ -113,35 +114,74 @@ class Gathering:
             kept = kept + self.gain[:, None] * self.curve(source)
         return torch.cat([moved, kept], 1)
 
-    def _table(self, driven: bool) -> Tensor:
-        """All terms as one CSR matrix: [N + E, N + (N + E) + E], or without a source [N + E, N + E]."""
-        kept: dict[bool, Tensor] = self.__dict__.setdefault("_tables", {})
+    def _table(self, driven: bool) -> Table:
+        """All terms as one matrix: [N + E, N + (N + E) + E], or without a source [N + E, N + E]."""
+        kept: dict[bool, Table] = self.__dict__.setdefault("_tables", {})
         if driven not in kept:
-            kept[driven] = self._laid_out(driven)
+            kept[driven] = Table.of(*self._terms(driven), padded=kernels.AVAILABLE and self.keep.is_cuda)
         return kept[driven]
 
-    def _laid_out(self, driven: bool) -> Tensor:
+    def _terms(self, driven: bool) -> tuple[list[Term], list[tuple[Tensor, Tensor]]]:
+        """Blocks of entries in the rows of nodes; columns and values of the edges' rows, which have all the same number of them."""
         ring, n, E = self.moved.pattern, self.n, len(self.keep)
-        edge = torch.arange(E, device=self.keep.device)
-        left = 2 * n + E if driven else n  # columns before the memory
-        terms = [(ring.crow, ring.row, ring.col, self.moved.values[0, 0]), (*self.places[:2], self.places.col + left, self.memory)]
-        narrow, own = [(edge + left, self.keep)], 1
-        if driven:
-            terms[1:1] = [(ring.crow, ring.row, ring.col + n, self.near.values[0, 0]),
-                          (*self.places[:2], self.places.col + 2 * n, self.middle)]
-            half = -0.5 * self.gain
-            narrow = [(self.first + n, half), (self.second + n, half), (edge + 2 * n, self.gain), *narrow]
-            own = 4
-        counts = [(crow[1:] - crow[:-1]).long() for crow, *_ in terms]
-        size = torch.cat([torch.stack(counts).sum(0), torch.full_like(edge, own)])
-        start = torch.cat([size.new_zeros(1), size.cumsum(0)])
-        total = int(start[-1])
-        column, value = torch.empty(total, dtype=torch.int32, device=edge.device), self.keep.new_empty(total)
-        offset = start[:n]
-        for (crow, row, col, entries), count in zip(terms, counts):
-            place = (offset - crow[:-1])[row.long()] + torch.arange(len(row), device=edge.device)
-            column[place], value[place] = col.int(), entries.detach()
-            offset = offset + count
-        for k, (col, entries) in enumerate(narrow):
-            column[start[n]:][k::own], value[start[n]:][k::own] = col.int(), entries.detach()
-        return torch.sparse_csr_tensor(start.int(), column, value, size=(n + E, left + E), check_invariants=False)
+        crow, row, col, _ = self.places
+        own = torch.arange(E, device=col.device)
+        if not driven:
+            return [Term(ring.crow, ring.row, ring.col, self.moved.values[0, 0]), Term(crow, row, col + n, self.memory)], [
+                (own + n, self.keep)]
+        half = -0.5 * self.gain
+        return [Term(ring.crow, ring.row, ring.col, self.moved.values[0, 0]),
+                Term(ring.crow, ring.row, ring.col + n, self.near.values[0, 0]), Term(crow, row, col + 2 * n, self.middle),
+                Term(crow, row, col + 2 * n + E, self.memory)], [
+            (self.first + n, half), (self.second + n, half), (own + 2 * n, self.gain), (own + 2 * n + E, self.keep)]
+
+
+class Term(NamedTuple):
+    """A block of entries of a matrix in CSR order."""
+
+    crow: Tensor
+    row: Tensor
+    col: Tensor
+    value: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """A matrix with rows for nodes and rows for edges: CSR on the host, padded (ELL) for the kernels of the GPU."""
+
+    csr: Tensor | None
+    ell: tuple[tuple[Tensor, Tensor], ...]  # columns [width, rows] and values [1, width, rows], of nodes and of edges
+
+    @classmethod
+    def of(cls, wide: list[Term], narrow: list[tuple[Tensor, Tensor]], padded: bool) -> Table:
+        n, E, device, dtype = len(wide[0].crow) - 1, len(narrow[0][0]), narrow[0][0].device, narrow[0][1].dtype
+        counts = torch.stack([(term.crow[1:] - term.crow[:-1]).long() for term in wide])  # [terms, n]
+        size = counts.sum(0)
+        offsets = counts.cumsum(0) - counts
+        # the place of each entry in its row
+        lanes = [(offset - term.crow[:-1])[term.row] + torch.arange(len(term.row), device=device)
+                 for term, offset in zip(wide, offsets)]
+        if padded:
+            width = int(size.max())
+            columns = torch.zeros(width, n, dtype=torch.int32, device=device)
+            values = torch.zeros(1, width, n, dtype=dtype, device=device)
+            for term, lane in zip(wide, lanes):
+                columns[lane, term.row.long()], values[0, lane, term.row.long()] = term.col.int(), term.value.detach()
+            return cls(None, ((columns, values), (torch.stack([col for col, _ in narrow]).int(),
+                                                  torch.stack([x for _, x in narrow]).detach()[None])))
+        start = torch.cat([size.new_zeros(1), torch.cat([size, size.new_full((E,), len(narrow))]).cumsum(0)])
+        total, first = int(start[-1]), int(start[n])
+        column, value = torch.empty(total, dtype=torch.int32, device=device), torch.empty(total, dtype=dtype, device=device)
+        for term, lane in zip(wide, lanes):
+            place = start[term.row] + lane
+            column[place], value[place] = term.col.int(), term.value.detach()
+        column[first:] = torch.stack([col for col, _ in narrow], 1).ravel().int()
+        value[first:] = torch.stack([x for _, x in narrow], 1).ravel().detach()
+        shape = n + E, int(narrow[-1][0][-1]) + 1
+        return cls(torch.sparse_csr_tensor(start.int(), column, value, size=shape, check_invariants=False), ())
+
+    def __matmul__(self, x: Tensor) -> Tensor:
+        """Of x [columns] or [columns, R]."""
+        if self.csr is not None:
+            return self.csr @ x
+        return torch.cat([kernels.multiply(*part, x.reshape(1, len(x), -1).contiguous())[0] for part in self.ell])

@@ -84,18 +84,18 @@ def surroundings(p: Discretisation) -> Surroundings:
     R = torch.zeros_like(M) if convection is None else convection.diagonal[0, 0].double()
     decay = torch.zeros_like(M) if p.decay_sums is None else p.decay_sums[0, 0].double()
     fixed = torch.zeros_like(M) if p.fixed is None else p.fixed[0].double()
-    turn = _turns(p, x)
+    turn = turn_share(x, g.cells, p.mesh.n_nodes)
     rim = g.tensor(p.mesh.on_boundary.astype(float))
     at_dof = torch.stack([(p.dt * K / M).log() / 2, fixed, torch.log1p(30 * R / K) / 2, torch.log1p(p.dt * R / M),
                           torch.log1p(30 * p.dt * decay.clamp(min=0) / M)], 1)[dof]
     node = torch.cat([at_dof, rim[:, None], 2 * turn[:, None] - 1], 1)
 
-    i, j = (torch.as_tensor(p.mesh.edges[:, k].copy(), device=g.device) for k in (0, 1))
+    i, j = g.edges
     a, b = dof[i], dof[j]
     off = p.diffusion_part.values[0, 0].double()[pairs.upper] / (K[a] * K[b]).sqrt()
     weight = pairs.weight / (p.source_mass.row_sums()[0, 0].double()[a] * p.source_mass.row_sums()[0, 0].double()[b]).sqrt()
     both = torch.stack([per_edge(length, "mean") / 2, per_edge(length, "amax") - per_edge(length, "amin"), -3 * off, 8 * weight - 1,
-                        g.tensor(_on_rim(p.geometry))], 1)
+                        _on_rim(g)], 1)
     ratio = (M[b] / M[a]).log()[:, None]
     edge = torch.cat([torch.cat([both, ratio], 1), torch.cat([both, -ratio], 1)])
     order = torch.arange(2 * E, device=g.device).reshape(2, E).T
@@ -112,15 +112,9 @@ def _slopes(x: Tensor) -> Tensor:
     return torch.cat([-inverse.sum(-1, keepdim=True), inverse], -1).mT
 
 
-def _turns(p: Discretisation, x: Tensor) -> Tensor:
-    """`turn_share` in the measure of the cells [N]."""
-    return p.geometry.exact.tensor(turn_share(p.mesh, x.detach().cpu().numpy()))
-
-
-def _on_rim(g: Geometry) -> np.ndarray:
+def _on_rim(g: Geometry) -> Tensor:
     """1 for edges of boundary facets [E]."""
-    mesh, key = g.mesh, np.array([g.mesh.n_nodes, 1])
-    rim = np.zeros(len(mesh.edges))
-    sides = np.concatenate([mesh.boundary_facets[:, [a, b]] for a in range(mesh.dim) for b in range(a)])
-    rim[np.searchsorted(mesh.edges @ key, np.unique(np.sort(sides, axis=1) @ key))] = 1.0
-    return rim
+    n, mesh = g.mesh.n_nodes, g.mesh
+    sides = np.sort(np.concatenate([mesh.boundary_facets[:, [a, b]] for a in range(mesh.dim) for b in range(a)]), axis=1)
+    place = torch.searchsorted(g.edges[0] * n + g.edges[1], torch.tensor(sides @ np.array([n, 1]), device=g.device))
+    return g.points.new_zeros(len(g.edges[0])).index_fill(0, place, 1.0)

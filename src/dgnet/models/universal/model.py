@@ -95,8 +95,8 @@ class Universal(Model[PreparedUniversal]):
         net = self.net(problem.mesh.dim) if self.acts(problem) else None
         if net is None:
             return None
-        s = surroundings(problem)
-        return s, net.to(problem.geometry.device)(s.to(net.low_node.dtype), fade=True)
+        s = surroundings(problem).to(net.low_node.dtype)
+        return s, net.to(problem.geometry.device)(s, fade=True)
 
     def coverage(self, problem: Discretisation) -> float:
         """Share of the nodes around which everything lies in the range of the training parts: there the corrections act in full."""

@@ -23,7 +23,7 @@ Tensor = torch.Tensor
 STRETCH = 0.4  # largest entry along one side of the stretch of a cell's diffusivity
 STENCIL = 3.0  # largest change of an entry of the source's stencil, in units of the consistent mass of its edge
 RIM = 0.7  # largest log of the factor of a convective coefficient
-_KEPT = 1 << 26  # numbers of encoded edges that are kept
+_KEPT = 1 << 26  # numbers that are kept of the edges: meshes of up to 180,000 nodes in 2D
 _DECAY = 8.0  # of the memory of an untrained network, in Fourier numbers of the edge
 
 
@@ -122,7 +122,8 @@ class UniversalNet(nn.Module):
     def _numbers(self, s: Surroundings) -> Numbers:
         graph, H, E = s.graph, self.hidden, len(s.graph.pairs)
         to, frm, cells = graph.to, graph.frm, graph.cells
-        e = self._edges(graph)
+        kept = torch.is_grad_enabled() or len(graph.edge) * H < _KEPT  # what is made for edges; else it is made again for each use
+        e = self._edges(graph, kept)
         terms = (self.process.edge_terms(e(slice(None)), graph) if torch.is_grad_enabled() else
                  [partial(_edge_term, layer, e) for layer in self.process.edge])
         h = self.process(self.node(graph.node)[:, None], terms, graph)[:, 0]
@@ -134,29 +135,32 @@ class UniversalNet(nn.Module):
         ways = directed.weight.split(H, 1)
         at_corner, at_to, at_frm = (linear(h, weight) for weight in (corner.weight[:, :H], *ways[:2]))
 
+        def both_ways(places: slice | Tensor, back: slice | Tensor) -> Tensor:  # does not depend on the order of the ends
+            return torch.cat([h[to[places]] + h[frm[places]], e(places) + e(back)], -1)
+
         def edge(b: slice) -> tuple[Tensor, ...]:
-            there, back = slice(b.start, b.stop), slice(b.start + E, b.stop + E)
-            i, j, e_there, e_back = h[to[b]], h[frm[b]], e(there), e(back)
-            one = [_rest(self.directed, (at_to[to[way]] + at_frm[frm[way]]).add_(linear(x, ways[2], directed.bias)))[:, 0]
-                   for way, x in ((there, e_there), (back, e_back))]
-            ends, both = i + j, e_there + e_back  # read both ways: the result does not depend on the order of i and j
-            joined = torch.cat([ends, both], -1)
-            return self.pair(torch.cat([ends, (i - j).abs(), both], -1)), *one, *(linear(joined, w) for w in of_edge)
+            back = slice(b.start + E, b.stop + E)
+            one = [_rest(self.directed, (at_to[to[way]] + at_frm[frm[way]]).add_(linear(e(way), ways[2], directed.bias)))[:, 0]
+                   for way in (b, back)]
+            joined = both_ways(b, back)
+            pair = self.pair(torch.cat([joined[:, :H], (h[to[b]] - h[frm[b]]).abs(), joined[:, H:]], -1))
+            return (pair, *one, *(linear(joined, w) for w in of_edge)) if kept else (pair, *one)
 
         pair, there, back, *at_edge = _in_blocks(edge, E, h.device)
+        on = (s.ends[None, :, :] == torch.arange(self.dim + 1, device=h.device)[:, None, None]).any(-1)  # [d+1, s]
 
         def cell(b: slice) -> tuple[Tensor, ...]:
-            corners = h[cells[b]]  # [k, d+1, H]
+            corners, sides = h[cells[b]], s.of_cell[b]  # [k, d+1, H], [k, s]
             whole = corners.sum(1)
-            along, across = (at[s.of_cell[b]].add_(linear(s.side[b], w, bias)).add_(linear(whole, v)[:, None])  # [k, s, H]
-                             for at, w, bias, v in zip(at_edge, of_side, (side.bias, corner.bias), of_cell))
+            on_edges = [at[sides] for at in at_edge] if kept else [linear(both_ways(sides, sides + E), w) for w in of_edge]
+            along, across = (at.add_(linear(s.side[b], w, bias)).add_(linear(whole, v)[:, None])  # [k, s, H]
+                             for at, w, bias, v in zip(on_edges, of_side, (side.bias, corner.bias), of_cell))
             found = _rest(self.corner, at_corner[cells[b]][:, :, None] + across[:, None])  # [k, d+1, s, 4]
-            return _rest(self.side, along)[..., 0], found, self.cell(torch.cat([whole, corners.amax(1)], -1))[:, 0]
+            middle, memory = (torch.where(on, found[..., k], found[..., k + 1]) for k in (0, 2))
+            return _rest(self.side, along)[..., 0], middle, memory, self.cell(torch.cat([whole, corners.amax(1)], -1))[:, 0]
 
-        stretch, found, later = (x.double() for x in _in_blocks(cell, len(cells), h.device, 1 + s.of_cell.shape[1]))
+        stretch, middle, memory, later = (x.double() for x in _in_blocks(cell, len(cells), h.device, 1 + s.of_cell.shape[1]))
         pair, rim = pair.double(), self.rim(h).double()
-        on = (s.ends[None, :, :] == torch.arange(self.dim + 1, device=h.device)[:, None, None]).any(-1)  # [d+1, s]
-        middle, memory = (torch.where(on, found[..., k], found[..., k + 1]) for k in (0, 2))
         memory = soft_limit(memory, STENCIL, STENCIL)
         scale = torch.exp(-2 * graph.edge[:E, 0].double())  # Fourier number of an edge
         return Numbers(pair[:, 0], soft_limit(torch.cat([there, back]).double(), STENCIL, STENCIL),
@@ -165,20 +169,21 @@ class UniversalNet(nn.Module):
                        torch.exp(-scale * _DECAY * torch.exp(soft_limit(pair[:, 1], 3.0, 3.0))),
                        ahead(later), soft_limit(rim[:, 0], RIM, RIM), ahead(rim[:, 1]))
 
-    def _edges(self, graph: MeshGraph) -> Callable[[slice | Tensor], Tensor]:
-        """The encoded edges by their places. Those of large meshes are encoded when they are asked for, and not kept."""
-        if torch.is_grad_enabled() or len(graph.edge) * self.hidden < _KEPT:
+    def _edges(self, graph: MeshGraph, kept: bool) -> Callable[[slice | Tensor], Tensor]:
+        """The encoded edges by their places; unless they are kept, they are encoded whenever they are asked for."""
+        if kept:
             return _in_blocks(lambda b: (self.edge(graph.edge[b]),), len(graph.edge), graph.edge.device)[0].__getitem__
         return lambda places: self.edge(graph.edge[places])
 
 
-def _edge_term(layer: nn.Linear, e: Callable[[Tensor], Tensor], block: Incoming) -> Tensor:
+def _edge_term(layer: nn.Module, e: Callable[[Tensor], Tensor], block: Incoming) -> Tensor:
     """What edges add to the messages of a layer."""
-    return layer(e(block.order))
+    found: Tensor = layer(e(block.order))
+    return found
 
 
 def _in_blocks(make: Callable[[slice], tuple[Tensor, ...]], count: int, device: torch.device, rows: int = 1) -> tuple[Tensor, ...]:
-    """make of 0 .. count, in blocks that the cache or the memory can hold where nothing is differentiated. `rows`: for each place."""
+    """`make` of 0 .. count; where nothing is differentiated, in blocks that fit into the cache. `rows`: of each place."""
     size = count if torch.is_grad_enabled() else BLOCK[device.type] // 2 // rows
     made = [make(slice(k, min(k + size, count))) for k in range(0, count, max(1, size))]
     return tuple(parts[0] if len(parts) == 1 else torch.cat(parts) for parts in zip(*made))
@@ -192,8 +197,9 @@ def _first(mlp: MLP) -> nn.Linear:
 
 def _rest(mlp: MLP, x: Tensor) -> Tensor:
     """All layers but the first, whose result is x."""
+    x = nn.functional.silu(x, inplace=not torch.is_grad_enabled())
     for layer in list(mlp)[2:]:
-        x = layer(nn.functional.silu(x, inplace=not torch.is_grad_enabled()) if layer is mlp[2] else x)
+        x = layer(x)
     return x
 
 
