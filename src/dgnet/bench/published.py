@@ -18,6 +18,7 @@ import torch
 from scipy.optimize import brentq
 
 from dgnet import __version__
+from dgnet.bench.materials import Barenblatt, Stefan
 from dgnet.bench.timing import hardware
 from dgnet.green import GreenSolver
 from dgnet.green.fold import product
@@ -253,6 +254,13 @@ BENCHMARKS = (
     Benchmark("Shrinking Allen–Cahn circle", "d(R²)/dt in units of D", -2.0,
               "Allen and Cahn, Acta Metall. 27, 1979: speed D/R of a thin layer", "64 × 64 squares on a quarter, layer 0.03",
               shrinking_circle),
+    Benchmark("Solidification of aluminium, two-phase Stefan problem", "front after 5 s, mm", 1e3 * Stefan().front(5.0),
+              "Neumann's solution: Carslaw and Jaeger, Conduction of Heat in Solids, 1959; data of code_aster's TTNL02 with the "
+              "latent heat that satisfies the balance of the front, 9.004e8 J/m³", "200 elements, 100 steps",
+              lambda degree: 1e3 * Stefan().found(200, 100)[0], (1,)),
+    Benchmark("Porous medium, Barenblatt's solution", "height in the middle at t = 3", Barenblatt().height / math.sqrt(3.0),
+              "Barenblatt, Prikl. Mat. Mekh. 16, 1952; Vázquez, The Porous Medium Equation, 2007", "64 × 64 squares, 32 steps",
+              lambda degree: Barenblatt().found(64, 32)[0], (1,)),
 )
 
 

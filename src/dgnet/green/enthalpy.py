@@ -37,6 +37,7 @@ Tensor = torch.Tensor
 
 TOLERANCE = {torch.float32: 1e-7, torch.float64: 1e-11}
 _MOST = 60  # Newton iterations, where their number is free
+_PATIENCE = 10  # of them before nodes have to stop at the ends of melting
 _SMOOTH = (1e-2, 1e-4, 1e-6)  # reductions of the linear solves where their number is not
 _MELTING = (1e-2, 1e-2, 1e-2, 1e-2, 1e-2, 1e-3, 1e-3, 1e-4)
 _SLACK = 20.0  # a fixed number of iterations may miss the tolerance by this factor
@@ -176,11 +177,20 @@ class EnthalpySolver:
             if reduction is None:
                 break
             z = system.solve(at, residual, reduction, system.worst if deferred else None)
-            at = system.at(system.imposed(system.inverse(at.E + z), wall))
+            u = system.inverse(at.E + z)
+            if k >= _PATIENCE:  # a front that crosses many cells in one step can make the iteration jump to and fro for ever
+                u = self._stopped(at.u, u)
+            at = system.at(system.imposed(u, wall))
         if not deferred:
             raise SolveError(f"Newton's method for the enthalpy stopped at a residual of {ratio:.1e} of the change in the step")
         self.monitor.record((size / scale).max(), _SLACK * self.tolerance)
         return at
+
+    def _stopped(self, old: Tensor, new: Tensor) -> Tensor:
+        """The new iterate, but no node passes an end of a melting range at once: it stops there first."""
+        for bend in sorted({x for c in self.curves for x in c.bends}):
+            new = torch.where((old - bend) * (new - bend) < 0, torch.full_like(new, bend), new)
+        return new
 
     # ------------------------------------------------------------------ before and after
 

@@ -41,8 +41,8 @@ class System:
         place = {id(c): k for k, c in enumerate(curves)}
         device = p.geometry.device
 
-        def index(terms: list[Term]) -> Tensor:
-            return torch.tensor([len(curves) if term.curve is None else place[id(term.curve)] for term in terms], device=device)
+        def index(terms: list[Term]) -> list[int]:
+            return [-1 if term.curve is None else place[id(term.curve)] for term in terms]  # -1: u itself
 
         def columns(terms: list[Term]) -> Tensor:
             return torch.tensor([[float(k in term.fields) for k in range(p.n_fields)] for term in terms], dtype=torch.float64,
@@ -62,8 +62,7 @@ class System:
         self.ratios = torch.tensor([-1.0] * self.coupled + [(1 - theta) / theta] * rest, dtype=torch.float64,
                                    device=device)[:, None, None, None]
         # where rows sum to zero, what is the same everywhere is taken away before the product: a constant then stays one, exactly
-        self.shifted = torch.tensor([1.0] * (len(self.terms) - len(linear)) + [0.0] * len(linear), dtype=torch.float64,
-                                    device=device)[:, None, None, None]
+        self.shifted = [True] * (len(self.terms) - len(linear)) + [False] * len(linear)
         self.curve = index(self.terms)
         own = columns(self.terms)
         self.own = None if bool(own.all()) else own[:, None, None]
@@ -79,12 +78,14 @@ class System:
 
     def at(self, u: Tensor) -> At:
         """Everything at u [n, B, F]; differentiable in u and in the curves."""
-        values, integrals = self.tables.at(u)
-        values, integrals = torch.cat([values, torch.ones_like(u)[None]]), torch.cat([integrals, u[None]])
-        E = (self.volume * integrals.index_select(0, self.mass_curve)).sum(0)
-        D = (self.volume * values.index_select(0, self.mass_curve)).sum(0)
-        phi, slope = integrals.index_select(0, self.curve), values.index_select(0, self.curve)
-        phi = phi - self.shifted * phi[:, self.problem.pivot:self.problem.pivot + 1]
+        one, pivot = torch.ones_like(u), self.problem.pivot
+        values, integrals = ((*found.unbind(0), more) for found, more in zip(self.tables.at(u), (one, u)))
+        E, D = self.volume[0] * integrals[self.mass_curve[0]], self.volume[0] * values[self.mass_curve[0]]
+        for volume, k in zip(self.volume[1:], self.mass_curve[1:]):
+            E, D = torch.addcmul(E, volume, integrals[k]), torch.addcmul(D, volume, values[k])
+        chosen = [integrals[k] for k in self.curve]
+        phi = torch.stack([x - x[pivot:pivot + 1] if shifted else x for x, shifted in zip(chosen, self.shifted)])
+        slope = torch.stack([values[k] for k in self.curve])
         return At(u, E, D, *((phi, slope) if self.own is None else (phi * self.own, slope * self.own)))
 
     def product(self, phi: Tensor) -> Tensor:
@@ -115,14 +116,16 @@ class System:
         P = 1 + (self.wide.diagonals[..., None, None] * q).sum(0)
         bounds = known or self._bounds(*self._share(q, P))
         inverse = self.masked(1 / P)
+        right, inverse, q = right.flatten(1), inverse.flatten(1), q.flatten(2)
         x, left, p = torch.zeros_like(right), right, torch.zeros_like(right)
         for alpha, beta in bounds.coefficients(bounds.iterations(reduction)):
-            p = p.mul_(beta).addcmul_(left, inverse)
+            p.mul_(beta).addcmul_(left, inverse)
             x.add_(p, alpha=alpha)
             if transposed:
-                left = right - x - (q * self.wide.transposed(x.flatten(1)).view(q.shape)).sum(0)
+                left = right - x - (q * self.wide.transposed(x)).sum(0)
             else:
-                left = right - x - self.product(q * x)
+                left = self.wide.taken(right - x, q * x)
+        x, left = x.view(at.u.shape), left.view(at.u.shape)
         if transposed:
             return x
         share = self.masked(at.D)
@@ -173,30 +176,31 @@ class System:
         return [(fields, list(terms)) for terms, fields in found.items()]
 
     @cached_property
-    def _pieces(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Value, slope and integral of every curve and of u itself on the pieces between the knots: each [L + 1, m + 1]."""
-        left = self.tables.left
-        value, slope, integral = self.tables.rows.detach().T.reshape(3, -1, len(left)).unbind(0)
-        one = torch.ones_like(left)[None]
-        return torch.cat([value, one]), torch.cat([slope, 0 * one]), torch.cat([integral, left[None]])
+    def _pieces(self) -> Tensor:
+        """Value, slope and integral of every curve and of u itself on the pieces between the knots: [3, L + 1, m + 1]."""
+        rows = self.tables.rows.detach()
+        left = rows[:1]
+        own = torch.stack([torch.ones_like(left), torch.zeros_like(left), left])
+        return torch.cat([rows[1:].reshape(3, -1, rows.shape[1]), own], 1)
 
     def _inverse(self, E: Tensor, fields: list[int], terms: list[int]) -> Tensor:
-        curves = self.mass_curve[terms]
+        curves = [self.mass_curve[k] for k in terms]
         V = self.volume[terms, :, 0, fields[0], None].detach()  # [terms, n, 1]: fields that share terms share volumes
-        if bool((curves == len(self._pieces[0]) - 1).all()):
+        if all(k < 0 for k in curves):
             return E / V.sum(0)[..., None]
-        value, slope, integral = (x[curves] for x in self._pieces)
-        left, flat = self.tables.left, E.flatten(1)
+        pieces, left, flat = self._pieces[:, curves], self.tables.rows[0].detach(), E.flatten(1)
         if len(terms) == 1:
             flat = flat / V[0]
-            k = torch.bucketize(flat, integral[0, 1:], right=True)
-            c, s, h = value[0][k], slope[0][k], flat - integral[0][k]
+            k = torch.bucketize(flat, pieces[2, 0, 1:], right=True)
+            rows = torch.cat([left[None], pieces[:, 0]])
+            start, c, s, total = rows.gather(1, k.view(1, -1).expand(4, -1)).view(4, *flat.shape).unbind(0)
         else:
-            total = torch.einsum("tn,tm->nm", V[..., 0], integral)
-            k = torch.searchsorted(total[:, 1:].contiguous(), flat.contiguous(), right=True)
-            c, s = ((V * x[:, k]).sum(0) for x in (value, slope))
-            h = flat - total.gather(1, k)
-        return (left[k] + 2 * h / (c + (c * c + 2 * s * h).clamp(min=0).sqrt())).view(E.shape)
+            at_knots = torch.einsum("tn,tm->nm", V[..., 0], pieces[2])
+            k = torch.searchsorted(at_knots[:, 1:].contiguous(), flat.contiguous(), right=True)
+            c, s = ((V * x[:, k]).sum(0) for x in pieces[:2])
+            start, total = left[k], at_knots.gather(1, k)
+        h = flat - total
+        return (start + 2 * h / (c + torch.addcmul(c * c, s, h, value=2).clamp_(min=0).sqrt_())).view(E.shape)
 
 
 def _highest(A: EdgeMatrix) -> float:

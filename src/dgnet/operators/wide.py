@@ -35,6 +35,14 @@ class Wide:
         """sum_k A_k x_k: [m, n, columns] -> [n, columns]."""
         return _product(self._rows, x.reshape(self.m * self.n, -1))
 
+    def taken(self, b: Tensor, x: Tensor) -> Tensor:
+        """b - W x, for b [n, columns] and x [m, n, columns]."""
+        x = x.reshape(self.m * self.n, -1)
+        A = self._rows
+        if isinstance(A, tuple):
+            return b - _product(A, x)
+        return torch.addmv(b[:, 0], A, x[:, 0], alpha=-1)[:, None] if x.shape[1] == 1 else torch.addmm(b, A, x, alpha=-1)
+
     def transposed(self, y: Tensor) -> Tensor:
         """A_k^T y for every k: [n, columns] -> [m, n, columns]."""
         return _product(self._columns, y).view(self.m, self.n, -1)

@@ -131,8 +131,8 @@ class Curve:
         """The curve in other units (a number), or times a field of numbers or tensors in the cells."""
         if np.ndim(factor):
             return Scaled(self, factor)
-        by = float(torch.as_tensor(factor))
-        return replace(self, values=self.points[1] * by, latent=tuple(replace(x, heat=x.heat * by) for x in self.latent))
+        by = torch.as_tensor(factor, dtype=torch.float64, device=self.points[1].device)
+        return replace(self, values=self.points[1] * by, latent=tuple(replace(x, heat=by * x.heat) for x in self.latent))
 
     # ------------------------------------------------------------------ what is known of it
 
@@ -348,15 +348,16 @@ class Tables(NamedTuple):
     """Several curves on common knots: one search gives all of them."""
 
     knots: Tensor  # [m]
-    left: Tensor  # [m + 1]
-    rows: Tensor  # [m + 1, 3 L]: value, slope and integral of each curve
+    rows: Tensor  # [1 + 3 L, m + 1]: where each piece begins, and there the value, the slope and the integral of each curve
 
     def at(self, u: Tensor) -> tuple[Tensor, Tensor]:
         """Values and integrals of all curves at u [...]: both [L, ...]."""
-        k = torch.bucketize(u.detach().contiguous(), self.knots, right=True)
-        x = u - self.left[k]
-        value, slope, integral = self.rows.index_select(0, k.reshape(-1)).T.reshape(3, -1, *u.shape).unbind(0)
-        return torch.addcmul(value, slope, x), integral + x * torch.addcmul(value, slope, x, value=0.5)
+        k = torch.bucketize(u.detach().contiguous(), self.knots, right=True).reshape(-1)
+        found = self.rows.gather(1, k.expand(len(self.rows), -1))  # many times quicker than index_select
+        x = u.reshape(-1) - found[0]
+        value, slope, integral = found[1:].reshape(3, -1, len(x)).unbind(0)
+        change = slope * x
+        return (value + change).view(-1, *u.shape), torch.addcmul(integral, x, value + 0.5 * change).view(-1, *u.shape)
 
 
 def tabulated(curves: Sequence[Curve], device: torch.device | str = "cpu") -> Tables:
@@ -372,4 +373,4 @@ def tabulated(curves: Sequence[Curve], device: torch.device | str = "cpu") -> Ta
         values.append(s.value[k] + s.slope[k] * x)
         slopes.append(s.slope[k])
         integrals.append(s.integral[k] + x * (s.value[k] + 0.5 * s.slope[k] * x))
-    return Tables(knots, left, torch.stack([*values, *slopes, *integrals], 1))
+    return Tables(knots, torch.stack([left, *values, *slopes, *integrals]))
