@@ -43,7 +43,7 @@ def without_training(folder: Path, name: str = "universal", weights: Path | None
     if isinstance(model, Universal):
         problem = base_problem(project.case, "cpu")
         share, why = model.coverage(problem), untrained(problem)
-        if why is None and model.net(problem.mesh.dim) is None:
+        if why is None and model.net(problem.mesh.dim, problem.pde.velocity is not None) is None:
             why = f"there are no weights for {problem.mesh.dim}D yet"
         notes = [f"Universal weights do not apply ({why}): this is the classical solver." if why is not None else
                  f"Universal weights act in full around {share:.1%} of the nodes; elsewhere they fade to the classical solver."]

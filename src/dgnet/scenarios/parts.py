@@ -11,12 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.resources import as_file, files
+from math import ceil
 
 import numpy as np
 import torch
+from scipy.sparse.linalg import spsolve
 
 from dgnet.mesh import Mesh
 from dgnet.mesh.parts import load_parts
+from dgnet.operators import Geometry, mass, stiffness
 from dgnet.problems.conditions import Condition, Dirichlet, Neumann, Robin
 from dgnet.problems.discretisation import Discretisation
 from dgnet.problems.pde import PDE
@@ -28,6 +31,8 @@ Tensor = torch.Tensor
 FOURIER = (0.003, 3.0)
 BIOT = (1e-3, 10.0)
 WIDTHS = (0.8, 5.0)
+PECLET = (0.3, 30.0)
+COURANT = (0.05, 2.0)
 STEPS = 24
 PANELS = 2
 UNSEEN = ("pulsed", "ring", "line", "step", "waves")
@@ -94,10 +99,22 @@ class PartProblem:
     def problem(self, dtype: torch.dtype = torch.float64, device: str = "cpu") -> Discretisation:
         return Discretisation(self.mesh, self.pde, self.conditions, self.dt, dtype=dtype, device=device)
 
-    def truth(self, steps: int = STEPS, refine: int = 1, substeps: int = 6) -> Tensor:
-        """[2, steps + 1, N, 1] by the reference: quadratic elements on the refined mesh."""
+    def truth(self, steps: int = STEPS, refine: int = 1, substeps: int = 6, device: str = "cpu") -> Tensor:
+        """[2, steps + 1, N, 1] by the reference: quadratic elements on the refined mesh. With a flow, which it takes explicitly, at
+        least ten substeps for each cell that the flow crosses in a step."""
+        substeps = max(substeps, ceil(substeps / 6 * 10 * self.courant))
         return solve(self.mesh, self.pde, self.conditions, self.start, dt=self.dt, steps=steps, refine=refine, substeps=substeps,
-                     degree=2, source=self.source)
+                     degree=2, source=self.source, device=device)
+
+    @property
+    def courant(self) -> float:
+        """The largest number of cells that the flow crosses in a step; 0 without a flow."""
+        if self.pde.velocity is None:
+            return 0.0
+        v = np.asarray(self.pde.velocity)[self.mesh.cells].mean(1)
+        edges = self.mesh.points[self.mesh.cells[:, 1:]] - self.mesh.points[self.mesh.cells[:, :1]]
+        push = np.linalg.solve(edges.transpose(0, 2, 1), v[..., None])[..., 0]  # v . grad of the corners but the first
+        return float(0.5 * self.dt * (np.abs(push).sum(1) + np.abs(push.sum(1))).max())
 
     def samples(self, x: Tensor, steps: int = STEPS) -> Tensor:
         """Step averages of the source at points x: [2, steps, n, 1]."""
@@ -120,6 +137,55 @@ def draw(kind: str, mesh: Mesh, rng: np.random.Generator, conditions: str | None
         decay = float(np.exp(rng.uniform(np.log(1e-3), np.log(0.1)))) / dt
     return PartProblem(kind, conditions, fo, mesh, PDE(diffusion=diffusion, decay=decay), rules, dt, start,
                        None if rng.random() < 0.1 else _spots(mesh, dt, rng))
+
+
+def draw_flow(kind: str, mesh: Mesh, rng: np.random.Generator) -> PartProblem:
+    """A random problem with a steady flow that keeps its volume.
+
+    The cell's Peclet number |v| h / D of the fastest place is log-uniform in `PECLET`, its Courant number |v| dt / h in `COURANT`.
+    Half of the flows circulate inside the part, the others pass through it; those bring in a held value.
+    """
+    peclet, courant = (float(np.exp(rng.uniform(*np.log(span)))) for span in (PECLET, COURANT))
+    h = mesh.spacing
+    dt = courant / peclet * h**2
+    through = rng.random() < 0.5
+    start = _start(mesh, rng)
+    velocity = _velocity(mesh, through, rng)
+    velocity *= peclet / h / np.linalg.norm(velocity, axis=1).max()
+    if through:
+        facets = mesh.boundary_facets
+        enters = (velocity[facets].mean(1) * mesh.facet_geometry()[1]).sum(1) < 0
+        mesh = Mesh(mesh.points, mesh.cells, {"inflow": facets[enters], "outflow": facets[~enters]})
+        rise = float(rng.normal()) * float(rng.random() < 0.6)
+        rules: tuple[Condition, ...] = (Dirichlet("inflow", _Held(start, rise, float(rng.uniform(4, 20)) * dt)),)
+        conditions = "inflow"
+    else:
+        conditions = str(rng.choice(CONDITIONS))
+        mesh, rules = _conditions(mesh, conditions, dt, start, rng)
+    return PartProblem(kind, conditions, courant / peclet, mesh, PDE(diffusion=_coefficients(mesh, rng), velocity=velocity), rules, dt,
+                       start, None if rng.random() < 0.1 else _spots(mesh, dt, rng))
+
+
+def _velocity(mesh: Mesh, through: bool, rng: np.random.Generator) -> np.ndarray:
+    """[N, 2]: the curl of a stream function at the nodes. Circulating flows have one that is zero on the rim."""
+    g, field = Geometry.of(mesh), _start(mesh, rng)(torch.tensor(mesh.points))[0, :, 0].numpy()
+    if through:
+        way, size = rng.normal(size=2), float(np.ptp(mesh.points, axis=0).max())
+        psi = mesh.points @ (way / np.linalg.norm(way)) + 0.05 * size * rng.uniform() * (field - field.mean())
+    else:
+        inside = np.flatnonzero(~mesh.on_boundary)
+        K, load = stiffness(g, 1.0).to_scipy().tocsr(), mass(g, 1.0).to_scipy() @ (0.5 + field - field.mean())
+        psi = np.zeros(mesh.n_nodes)
+        psi[inside] = spsolve(K[inside][:, inside].tocsc(), load[inside])
+    slope = mesh.gradients.transpose(0, 2, 1) @ psi[mesh.cells][..., None]  # [K, 2, 1]
+    nodal = np.zeros((mesh.n_nodes, 2))
+    np.add.at(nodal, mesh.cells, (mesh.volumes[:, None, None] * slope.transpose(0, 2, 1)).repeat(3, 1))
+    return nodal[:, ::-1] * [1, -1] / np.bincount(mesh.cells.ravel(), mesh.volumes.repeat(3), minlength=mesh.n_nodes)[:, None]
+
+
+def unseen_flow(number: int) -> PartProblem:
+    """The problem with a flow on a flat test part: always the same for the same number."""
+    return draw_flow(*unseen_parts(2)[number], np.random.default_rng([14, number, 0]))
 
 
 def unseen_parts(dim: int) -> list[tuple[str, Mesh]]:

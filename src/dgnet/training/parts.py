@@ -20,7 +20,7 @@ from dgnet.models.dgnet.limits import soft_limit
 from dgnet.models.dgnet.parts.mass import RANGE_DOWN, mass_headroom
 from dgnet.models.gnn import MeshGraph
 from dgnet.models.universal.local import Surroundings, surroundings
-from dgnet.models.universal.network import Numbers, stretched
+from dgnet.models.universal.network import Numbers, beside_the_flow, stretched
 from dgnet.models.universal.operators import convective
 from dgnet.problems import Discretisation
 
@@ -69,6 +69,9 @@ class Parts:
     truth: Tensor  # [B, b, T+1, n]
     headroom: float
     steepness: Tensor  # [K] dt tr K / (d+1) of each cell
+    carried: Tensor | None  # [B, n, n] dt times the advection
+    points: Tensor  # [K, d+1, d] corners of the cells
+    dt: Tensor  # [K]
     rival: Tensor | None = None  # [B, 2] squared errors of consistent and lumped mass
 
     @property
@@ -88,6 +91,7 @@ def gather(parts: Sequence[Part], device: str | torch.device = "cpu") -> Parts:
         offset += len(s.graph.pairs)
     E = offset
     graphs = [s.graph for s in found]
+    flows = found[0].carried is not None
     halves = [len(g.pairs) for g in graphs]
 
     def padded(x: Tensor, value: float = 0.0) -> Tensor:
@@ -103,8 +107,10 @@ def gather(parts: Sequence[Part], device: str | torch.device = "cpu") -> Parts:
                       torch.arange(2 * E).reshape(2, E).T.to(device), cells.to(device))
     all_of = Surroundings(graph, torch.cat([s.side for s in found]).float().to(device),
                           torch.cat([s.of_cell + o for s, o in zip(found, edges)]).to(device), found[0].ends.to(device),
-                          torch.cat([s.units for s in found]).to(device), torch.cat([s.root for s in found]).to(device))
+                          torch.cat([s.units for s in found]).to(device), torch.cat([s.root for s in found]).to(device),
+                          torch.cat([s.carried for s in found if s.carried is not None]).to(device) if flows else None)
     still = torch.zeros(B, n, n, dtype=torch.float64)
+    carried = torch.zeros(B, n, n, dtype=torch.float64) if flows else None
     load, values = torch.zeros(B, T, n, dtype=torch.float64), torch.zeros(B, T + 1, n, dtype=torch.float64)
     held = torch.ones(B, n, dtype=torch.bool)
     dim = parts[0].problem.mesh.dim
@@ -119,6 +125,9 @@ def gather(parts: Sequence[Part], device: str | torch.device = "cpu") -> Parts:
             ambient.append(p.dt * one.load(0.0))
         row, col = p.geometry.pattern.row.long(), p.geometry.pattern.col.long()
         still[k, row, col] = p.dt * rest.values[0, 0]
+        advection = p.advection()
+        if carried is not None and advection is not None:
+            carried[k, row, col] = p.dt * advection.values[0, 0]
         held[k, :m] = False if p.fixed is None else p.fixed[0]
         for t in range(T + 1):
             w = p.fixed_values(t * p.dt)
@@ -139,9 +148,10 @@ def gather(parts: Sequence[Part], device: str | torch.device = "cpu") -> Parts:
         "nodal": torch.stack([padded(part.nodal * part.problem.dt) for part in parts]),
         "middle": torch.cat([(part.middle * part.problem.dt).permute(2, 0, 1) for part in parts]),
         "start_middle": torch.cat([part.start_middle.T for part in parts]),
-        "truth": torch.stack([padded(part.truth) for part in parts]), "steepness": dt * volumes * spread / (dim + 1)}
+        "truth": torch.stack([padded(part.truth) for part in parts]), "steepness": dt * volumes * spread / (dim + 1),
+        "points": torch.cat([g.points[g.cells] for g in geometries]), "dt": dt}
     return Parts([part.name for part in parts], torch.tensor([part.fourier for part in parts]), all_of, n,
-                 headroom=mass_headroom(parts[0].problem), **{name: value.to(device) for name, value in put.items()})
+                 headroom=mass_headroom(parts[0].problem), carried=None if carried is None else carried.to(device), **{name: value.to(device) for name, value in put.items()})
 
 
 def silent(batch: Parts) -> Numbers:
@@ -150,8 +160,10 @@ def silent(batch: Parts) -> Numbers:
     E, (K, sides) = len(batch.weight), s.side.shape[:2]
     zero = torch.zeros(K, s.units.shape[-1] + 1, sides, dtype=torch.float64, device=batch.mass.device)
     edge = zero.new_zeros(E)
-    node = zero.new_zeros(len(batch.mass))
-    return Numbers(edge, zero.new_zeros(2 * E), zero.new_zeros(K, sides), zero, zero, edge, edge.new_zeros(K), node, node)
+    node, cell = zero.new_zeros(len(batch.mass)), zero.new_zeros(K)
+    flow = None if batch.carried is None else cell
+    return Numbers(edge, zero.new_zeros(2 * E), zero.new_zeros(K, sides), zero, zero, edge, cell, node, node, flow,
+                   None if flow is None else zero[..., 0])
 
 
 def loads(batch: Parts, z: Numbers) -> Tensor:
@@ -199,6 +211,10 @@ def matrices(batch: Parts, z: Numbers, consistent: float = 1.0) -> tuple[Tensor,
     K = batch.still.flatten().index_add(0, where, torch.cat([local.ravel(), ring.ravel()]))
     later = torch.cat([(z.ahead[:, None, None] * local).ravel(), (ahead[:, None, None] * ring).ravel()])
     A = torch.zeros_like(K).index_add(0, where, later)
+    if batch.carried is not None:
+        along, swirl = beside_the_flow(batch.surroundings, z, batch.slopes, batch.points, batch.dt)
+        more = batch.area[:, None, None] * (along + swirl)
+        K = (K + batch.carried.flatten()).index_add(0, where[:more.numel()], more.ravel())
     g = batch.mass.new_zeros(B * n).index_add(0, batch.facets.ravel(), (factor[:, None] * batch.ambient).ravel())
     return M.view(B, n, n), K.view(B, n, n), A.view(B, n, n), g.view(B, n)
 
@@ -224,7 +240,7 @@ def roll(batch: Parts, z: Numbers, consistent: float = 1.0, load: Tensor | None 
     A = M + 0.5 * K + more
     free = (~batch.held).to(A.dtype)
     inner = A * free[:, :, None] * free[:, None, :] + torch.diag_embed(1 - free)
-    G: Tensor = _Inverse.apply(inner)
+    G: Tensor = _Inverse.apply(inner) if batch.carried is None else torch.linalg.inv(inner)
     drive = (loads(batch, z) if load is None else load) + batch.load[..., None] + ambient[:, None, :, None]  # [B, T, n, b]
     u = batch.truth[:, :, 0].transpose(1, 2)  # [B, n, b]
     states = [u]

@@ -9,11 +9,14 @@ the features do not change when the part is moved, turned, mirrored, scaled toge
     edges   mean log length squared and its spread over the edge's cells (jumps of D); coupling -K_ij / sqrt(K_ii K_jj); mass of
             the edge against its ends'; on the rim. One way: log of the ends' mass ratio
     sides   an edge as one of its cells sees it: log length squared, coupling in the cell, share of the edge's mass
+    flow    with a velocity v, along an edge x one way: the Peclet number v D^-1 x c and the Courant number, that divided by the
+            square of the length; at nodes the largest Courant number around
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
@@ -21,12 +24,13 @@ import torch
 
 from dgnet.models.dgnet.edges import cell_pairs
 from dgnet.models.gnn import MeshGraph, turn_share
-from dgnet.operators import Geometry
+from dgnet.operators import Geometry, nodal_velocity
 from dgnet.problems import Discretisation
 
 Tensor = torch.Tensor
 
 NODES, EDGES, SIDES = 7, 6, 3
+FLOW_NODES, FLOW_EDGES = 1, 2  # more of them, with a flow
 _LEAST = 1e-12
 
 
@@ -40,11 +44,12 @@ class Surroundings:
     ends: Tensor  # [s, 2] corners of each side
     units: Tensor  # [K, s, d] direction of each side in the measure of its cell, of length 1
     root: Tensor  # [K, d, d] R with R R^T = D
+    carried: Tensor | None = None  # [K, d] velocity of each cell
 
     def to(self, dtype: torch.dtype) -> Surroundings:
         g = self.graph
         graph = MeshGraph(g.node.to(dtype), g.place, g.edge.to(dtype), g.to, g.frm, g.pairs, g.cells)
-        return Surroundings(graph, self.side.to(dtype), self.of_cell, self.ends, self.units, self.root)
+        return replace(self, graph=graph, side=self.side.to(dtype))
 
 
 def cell_tensors(p: Discretisation) -> Tensor:
@@ -96,14 +101,33 @@ def surroundings(p: Discretisation) -> Surroundings:
     weight = pairs.weight / (p.source_mass.row_sums()[0, 0].double()[a] * p.source_mass.row_sums()[0, 0].double()[b]).sqrt()
     both = torch.stack([per_edge(length, "mean") / 2, per_edge(length, "amax") - per_edge(length, "amin"), -3 * off, 8 * weight - 1,
                         _on_rim(g)], 1)
-    ratio = (M[b] / M[a]).log()[:, None]
-    edge = torch.cat([torch.cat([both, ratio], 1), torch.cat([both, -ratio], 1)])
+    one_way, carried = (M[b] / M[a]).log()[:, None], None
+    if p.pde.velocity is not None:
+        carried, peclet, courant = _flow(p, measure, step, square, per_edge)
+        one_way = torch.cat([one_way, peclet[:, None], courant[:, None]], 1)
+        largest = torch.zeros_like(M).scatter_reduce(0, torch.cat([i, j]), courant.abs().repeat(2), "amax")
+        node = torch.cat([node, largest[:, None]], 1)
+    edge = torch.cat([torch.cat([both, one_way], 1), torch.cat([both, -one_way], 1)])
     order = torch.arange(2 * E, device=g.device).reshape(2, E).T
     graph = MeshGraph(node, node[:, :0], edge, torch.cat([i, j]), torch.cat([j, i]), order, g.cells)
 
     share = g.volumes[:, None] / ((d + 1) * (d + 2)) / pairs.weight[pairs.of_cell]
     side = torch.stack([length / 2, torch.tanh(coupling), 2 * share - 1], -1)
-    return Surroundings(graph, side, pairs.of_cell, ends, step / square.sqrt()[..., None], root)
+    return Surroundings(graph, side, pairs.of_cell, ends, step / square.sqrt()[..., None], root, carried)
+
+
+def _flow(p: Discretisation, measure: Tensor, step: Tensor, square: Tensor,
+          per_edge: Callable[[Tensor, str], Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """The velocity of each cell [K, d], and asinh of the Peclet and Courant numbers of each edge [E], from its second to its
+    first node."""
+    g = p.geometry.exact
+    assert p.pde.velocity is not None and not callable(p.pde.velocity)
+    velocity = nodal_velocity(p.geometry, p.pde.velocity).double()[g.cells].mean(1)
+    w = torch.linalg.solve_triangular(measure, velocity[..., None] * p.dt, upper=False)[..., 0]  # in the measure of the cell
+    peclet = torch.einsum("kd,ksd->ks", w, step)
+    corners = g.cells[:, torch.tensor(list(combinations(range(p.mesh.dim + 1), 2)), device=g.device)]  # [K, s, 2]
+    along = torch.where(corners[..., 0] < corners[..., 1], -1.0, 1.0)  # edges go from their lower node to their higher one
+    return velocity, per_edge(along * peclet, "mean").asinh(), per_edge(along * peclet / square, "mean").asinh()
 
 
 def _slopes(x: Tensor) -> Tensor:

@@ -9,11 +9,14 @@ it corrects, and what holds for any weights (`operators`, `network`):
     convection      each coefficient times a factor between 1/2 and 2; a part at the ambient value stays there
     source          a uniform source is exact; middles of the edges and their memory add what the nodes do not see
 
-With f = g = 0 no step gains energy in the norm of M + ahead. Superposition holds: the model is linear wherever the equation is.
+    flow            diffusion along it, positive semidefinite; transport beside it, skew with zero row and column sums
+
+With f = g = 0 and no flow no step gains energy in the norm of M + ahead; with a flow the corrections add none to what the classical
+solver makes of it. Superposition holds: the model is linear wherever the equation is.
 
 Where a number lies outside the range of the training parts, the corrections fade to zero around it. There it is the classical
-solver, and so it is for what was not trained at all: flows, reactions, periodic boundaries, fields with coefficients of their own,
-a capacity that differs from cell to cell, a convective coefficient that is a function.
+solver, and so it is for what was not trained at all: flows that change in time, reactions, periodic boundaries, fields with
+coefficients of their own, a capacity that differs from cell to cell, a convective coefficient that is a function.
 """
 
 from __future__ import annotations
@@ -68,7 +71,7 @@ class Universal(Model[PreparedUniversal]):
     """
 
     def __init__(self, nets: Mapping[int, UniversalNet] | None = None) -> None:
-        self.nets = dict(nets) if nets is not None else {}
+        self.loaded = {} if nets is None else {net.name: net for net in nets.values()}
         self.shipped = nets is None
 
     @property
@@ -79,20 +82,24 @@ class Universal(Model[PreparedUniversal]):
     def solves(self) -> bool:
         return True
 
-    def net(self, dim: int) -> UniversalNet | None:
-        """The network for meshes of this dimension; None where there is none."""
-        path = WEIGHTS / f"universal-{dim}d.pt"
-        if self.shipped and dim not in self.nets and path.exists():
-            self.nets[dim] = UniversalNet.load(path)
-        return self.nets.get(dim)
+    def net(self, dim: int, flow: bool = False) -> UniversalNet | None:
+        """The network for meshes of this dimension, with or without a flow; None where there is none."""
+        name = f"universal-flow-{dim}d" if flow else f"universal-{dim}d"
+        path = WEIGHTS / f"{name}.pt"
+        if self.shipped and name not in self.loaded and path.exists():
+            self.loaded[name] = UniversalNet.load(path)
+        return self.loaded.get(name)
+
+    def _net_for(self, problem: Discretisation) -> UniversalNet | None:
+        return self.net(problem.mesh.dim, problem.pde.velocity is not None)
 
     def acts(self, problem: Discretisation) -> bool:
         """Whether there are corrections for problems of this kind."""
-        return self.net(problem.mesh.dim) is not None and untrained(problem) is None
+        return untrained(problem) is None and self._net_for(problem) is not None
 
     def numbers(self, problem: Discretisation) -> tuple[Surroundings, Numbers] | None:
         """What the network makes of a problem; None for one of a kind that it was not trained for."""
-        net = self.net(problem.mesh.dim) if self.acts(problem) else None
+        net = self._net_for(problem) if self.acts(problem) else None
         if net is None:
             return None
         s = surroundings(problem).to(net.low_node.dtype)
@@ -100,7 +107,7 @@ class Universal(Model[PreparedUniversal]):
 
     def coverage(self, problem: Discretisation) -> float:
         """Share of the nodes around which everything lies in the range of the training parts: there the corrections act in full."""
-        net = self.net(problem.mesh.dim) if self.acts(problem) else None
+        net = self._net_for(problem) if self.acts(problem) else None
         if net is None:
             return 0.0
         return float((net.to(problem.geometry.device).fading(surroundings(problem).to(net.low_node.dtype))[0] == 1).double().mean())
@@ -157,8 +164,12 @@ class Universal(Model[PreparedUniversal]):
 
 def untrained(p: Discretisation) -> str | None:
     """Why the corrections do not apply to a problem, in words; None where they do."""
-    if p.pde.velocity is not None:
-        return "something flows"
+    if callable(p.pde.velocity):
+        return "its flow changes in time"
+    if p.pde.velocity is not None and p.advection_form != "galerkin":
+        return f"its advection has the form '{p.advection_form}'"
+    if p.pde.velocity is not None and p.capacity is not None:
+        return "something flows and it has a capacity"
     if p.pde.reaction is not None:
         return "there is a reaction"
     if p.n != p.mesh.n_nodes:

@@ -16,13 +16,14 @@ from dgnet.errors import InputError
 from dgnet.files import plain
 from dgnet.models.dgnet.limits import soft_limit
 from dgnet.models.gnn import BLOCK, MLP, Incoming, MeshGraph, Processor
-from dgnet.models.universal.local import EDGES, NODES, SIDES, Surroundings
+from dgnet.models.universal.local import EDGES, FLOW_EDGES, FLOW_NODES, NODES, SIDES, Surroundings
 
 Tensor = torch.Tensor
 
 STRETCH = 0.4  # largest entry along one side of the stretch of a cell's diffusivity
 STENCIL = 3.0  # largest change of an entry of the source's stencil, in units of the consistent mass of its edge
 RIM = 0.7  # largest log of the factor of a convective coefficient
+SWIRL = 0.5  # largest weight of a corner in the potential of the transport beside a flow
 _KEPT = 1 << 26  # numbers that are kept of the edges: meshes of up to 180,000 nodes in 2D
 _DECAY = 8.0  # of the memory of an untrained network, in Fourier numbers of the edge
 
@@ -39,16 +40,19 @@ class Numbers(NamedTuple):
     ahead: Tensor  # [K] how far beyond the middle of the step the diffusion of a cell is taken, in steps; not negative
     rim: Tensor  # [N] log of the factor of a node's convective coefficient
     rim_ahead: Tensor  # [N] as `ahead`, for convective boundaries
+    along: Tensor | None = None  # [K] strength of the diffusion along a flow; not negative
+    swirl: Tensor | None = None  # [K, d+1] weight of a corner in the potential of a transport beside the flow
 
 
 class UniversalNet(nn.Module):
     """Encoder, messages and one decoder for each correction. All decoders start at zero."""
 
-    def __init__(self, dim: int, hidden: int = 48, layers: int = 2) -> None:
+    def __init__(self, dim: int, hidden: int = 48, layers: int = 2, flow: bool = False) -> None:
         super().__init__()
-        self.dim, self.hidden = dim, hidden
-        self.node = MLP([NODES, hidden, hidden], norm=True)
-        self.edge = MLP([EDGES, hidden, hidden], norm=True)
+        self.dim, self.hidden, self.flow = dim, hidden, bool(flow)
+        nodes, edges = NODES + FLOW_NODES * self.flow, EDGES + FLOW_EDGES * self.flow
+        self.node = MLP([nodes, hidden, hidden], norm=True)
+        self.edge = MLP([edges, hidden, hidden], norm=True)
         self.process = Processor(hidden, layers)
         self.pair = MLP([3 * hidden, hidden, 2], zero=True)  # mass, memory
         self.directed = MLP([3 * hidden, hidden, 1], zero=True)
@@ -56,7 +60,10 @@ class UniversalNet(nn.Module):
         self.cell = MLP([2 * hidden, hidden, 1], zero=True)
         self.rim = MLP([hidden, hidden, 2], zero=True)
         self.corner = MLP([4 * hidden + SIDES, hidden, 4], zero=True)  # middle and memory; for corners on the side, and off it
-        for name, size in (("node", NODES), ("edge", EDGES), ("side", SIDES)):
+        if self.flow:
+            self.along = MLP([2 * hidden, hidden, 1], zero=True)
+            self.swirl = MLP([2 * hidden, hidden, 1], zero=True)
+        for name, size in (("node", nodes), ("edge", edges), ("side", SIDES)):
             self.register_buffer(f"low_{name}", torch.full((size,), -1e6))
             self.register_buffer(f"high_{name}", torch.full((size,), 1e6))
 
@@ -66,6 +73,10 @@ class UniversalNet(nn.Module):
     high_edge: Tensor
     low_side: Tensor
     high_side: Tensor
+
+    @property
+    def name(self) -> str:
+        return f"universal-{'flow-' * self.flow}{self.dim}d"
 
     def fading(self, s: Surroundings) -> tuple[Tensor, Tensor, Tensor]:
         """Between 1 and 0, for nodes [N], edges [E] and cells [K]: 1 where all features are in the range of the training parts,
@@ -92,7 +103,8 @@ class UniversalNet(nn.Module):
             return z
         node, edge, cell = (x.double() for x in self.fading(s))
         return Numbers(z.mass * edge, z.source * torch.cat([edge, edge]), z.stretch * cell[:, None], z.middle * cell[:, None, None],
-                       z.memory * cell[:, None, None], z.keep, z.ahead * cell, z.rim * node, z.rim_ahead * node)
+                       z.memory * cell[:, None, None], z.keep, z.ahead * cell, z.rim * node, z.rim_ahead * node,
+                       None if z.along is None else z.along * cell, None if z.swirl is None else z.swirl * cell[:, None])
 
     @torch.no_grad()
     def trained_on(self, ranges: Mapping[str, Tensor]) -> None:
@@ -103,7 +115,7 @@ class UniversalNet(nn.Module):
 
     def save(self, path: Path) -> None:
         """Tensors alone, with the sizes that `load` needs."""
-        sizes = torch.tensor([self.dim, self.hidden, len(self.process.receive)])
+        sizes = torch.tensor([self.dim, self.hidden, len(self.process.receive), self.flow])
         torch.save({"sizes": sizes} | {name: value.cpu() for name, value in self.state_dict().items()}, path)
 
     @classmethod
@@ -155,11 +167,15 @@ class UniversalNet(nn.Module):
             on_edges = [at[sides] for at in at_edge] if kept else [linear(both_ways(sides, sides + E), w) for w in of_edge]
             along, across = (at.add_(linear(s.side[b], w, bias)).add_(linear(whole, v)[:, None])  # [k, s, H]
                              for at, w, bias, v in zip(on_edges, of_side, (side.bias, corner.bias), of_cell))
-            found = _rest(self.corner, at_corner[cells[b]][:, :, None] + across[:, None])  # [k, d+1, s, 4]
-            middle, memory = (torch.where(on, found[..., k], found[..., k + 1]) for k in (0, 2))
-            return _rest(self.side, along)[..., 0], middle, memory, self.cell(torch.cat([whole, corners.amax(1)], -1))[:, 0]
+            raw = _rest(self.corner, at_corner[cells[b]][:, :, None] + across[:, None])  # [k, d+1, s, 4]
+            middle, memory = (torch.where(on, raw[..., k], raw[..., k + 1]) for k in (0, 2))
+            seen = torch.cat([whole, corners.amax(1)], -1)
+            found = (_rest(self.side, along)[..., 0], middle, memory, self.cell(seen)[:, 0])
+            if not self.flow:
+                return found
+            return *found, self.along(seen)[:, 0], self.swirl(torch.cat([corners, whole[:, None].expand_as(corners)], -1))[..., 0]
 
-        stretch, middle, memory, later = (x.double() for x in _in_blocks(cell, len(cells), h.device, 1 + s.of_cell.shape[1]))
+        stretch, middle, memory, later, *flow = (x.double() for x in _in_blocks(cell, len(cells), h.device, 1 + s.of_cell.shape[1]))
         pair, rim = pair.double(), self.rim(h).double()
         memory = soft_limit(memory, STENCIL, STENCIL)
         scale = torch.exp(-2 * graph.edge[:E, 0].double())  # Fourier number of an edge
@@ -167,7 +183,8 @@ class UniversalNet(nn.Module):
                        soft_limit(stretch, STRETCH, STRETCH), soft_limit(middle, STENCIL, STENCIL),
                        memory - memory.mean(1, keepdim=True),
                        torch.exp(-scale * _DECAY * torch.exp(soft_limit(pair[:, 1], 3.0, 3.0))),
-                       ahead(later), soft_limit(rim[:, 0], RIM, RIM), ahead(rim[:, 1]))
+                       ahead(later), soft_limit(rim[:, 0], RIM, RIM), ahead(rim[:, 1]),
+                       *((ahead(flow[0]), soft_limit(flow[1], SWIRL, SWIRL)) if self.flow else ()))
 
     def _edges(self, graph: MeshGraph, kept: bool) -> Callable[[slice | Tensor], Tensor]:
         """The encoded edges by their places; unless they are kept, they are encoded whenever they are asked for."""
@@ -214,3 +231,28 @@ def stretched(s: Surroundings, stretch: Tensor) -> Tensor:
     half = torch.eye(S.shape[-1], dtype=S.dtype, device=S.device) + S / 4 + S @ S / 32  # its square: exp(S/2), to third order
     wide = s.root @ half @ half
     return wide @ wide.mT
+
+
+def beside_the_flow(s: Surroundings, z: Numbers, gradients: Tensor, points: Tensor, dt: Tensor | float) -> tuple[Tensor, Tensor]:
+    """Corrections of a transport by v in cells of volume 1, [K, d+1, d+1] each.
+
+    - along the flow: tau (v . grad phi_i)(v . grad phi_j) with tau = along (dt + crossing time) / 2, symmetric and positive
+      semidefinite with zero row sums
+    - swirl: a . (grad phi_i x grad phi_j) with a = sum of the corners' weights times v x (corner - centre), a transport along the
+      curl of a; skew with zero row and column sums
+
+    So neither makes energy, for any weights. points [K, d+1, d]; dt is a number or [K].
+    """
+    assert s.carried is not None and z.along is not None and z.swirl is not None
+    push = torch.einsum("kd,kid->ki", s.carried, gradients)
+    rate = push.abs().sum(-1) / 2  # of crossing the cell
+    tau = 0.5 * z.along * (dt + 1 / rate.clamp(min=1e-12 * rate.max().clamp(min=1e-300)))
+    arm = points - points.mean(1, keepdim=True)
+    x, y = gradients[:, :, None, :], gradients[:, None, :, :]
+    if points.shape[-1] == 2:
+        lever = s.carried[:, None, 0] * arm[..., 1] - s.carried[:, None, 1] * arm[..., 0]
+        swirl = (z.swirl * lever).sum(1)[:, None, None] * (x[..., 0] * y[..., 1] - x[..., 1] * y[..., 0])
+    else:
+        lever = (z.swirl[..., None] * torch.linalg.cross(s.carried[:, None].expand_as(arm), arm)).sum(1)
+        swirl = torch.einsum("ka,kija->kij", lever, torch.linalg.cross(*torch.broadcast_tensors(x, y)))
+    return tau[:, None, None] * push[:, :, None] * push[:, None, :], swirl

@@ -11,7 +11,7 @@ from dgnet.mesh import facet_geometry
 from dgnet.models.dgnet.limits import soft_limit
 from dgnet.models.dgnet.parts.mass import RANGE_DOWN, learned_mass, mass_headroom
 from dgnet.models.universal.local import Surroundings
-from dgnet.models.universal.network import Numbers, stretched
+from dgnet.models.universal.network import Numbers, beside_the_flow, stretched
 from dgnet.operators import EdgeMatrix
 from dgnet.problems import Discretisation, Robin
 
@@ -54,6 +54,13 @@ def operators(p: Discretisation, s: Surroundings, z: Numbers) -> Operators:
     local = torch.einsum("k,kid,kde,kje->kij", g.volumes, g.gradients, stretched(s, z.stretch), g.gradients)
     K = EdgeMatrix.from_cells(pattern, local).values + p.decay_part.values.double()
     more = EdgeMatrix.from_cells(pattern, z.ahead[:, None, None] * local).values
+    carried = p.advection()
+    if carried is not None and z.along is not None:
+        weight = (g.volumes if p.capacity is None else g.volumes * p.capacity[0])[:, None, None]
+        along, swirl = (EdgeMatrix.from_cells(pattern, weight * part).values
+                        for part in beside_the_flow(s, z, g.gradients, g.points[g.cells], p.dt))
+        carried = EdgeMatrix(pattern, carried.values.double() + swirl).to(p.dtype)
+        K = K + along + carried.values.double()
     sums, exchanges = None, []
     for one in convective(p):
         factor, ahead = z.rim[one.nodes].mean(1).exp(), z.rim_ahead[one.nodes].mean(1)
@@ -76,6 +83,6 @@ def operators(p: Discretisation, s: Surroundings, z: Numbers) -> Operators:
     still = None if p.data_changes else load(0.0)
     return Operators(
         mass=M, source=p.source_mass, stiffness=lambda t: stiffness,
-        rest=lambda t: None, load=load if p.data_changes else lambda t: still, reaction=p.pde.reaction, mass_low=low,
-        symmetric=True, time_dependent=False, still_sums=p.decay_sums, moving_sums=lambda t: rows,
+        rest=lambda t: carried, load=load if p.data_changes else lambda t: still, reaction=p.pde.reaction, mass_low=low,
+        symmetric=carried is None, time_dependent=False, still_sums=p.decay_sums, moving_sums=lambda t: rows,
         plain=None if p.capacity is None else p.source_mass, ahead=EdgeMatrix(pattern, more[None, None]).to(p.dtype))
