@@ -56,14 +56,16 @@ class Spots:
     swing: Tensor  # [n, s]
 
     def __call__(self, x: Tensor, t: Tensor) -> Tensor:
-        at, turn = t.to(x.dtype), self.omega[..., None] * t.to(x.dtype)
-        c = (self.centre[:, :, None] + self.speed[:, :, None] * at[:, None] + turn.cos()[..., None] * self.axes[:, :, None, 0]
-             + turn.sin()[..., None] * self.axes[:, :, None, 1])  # [n, s, T, d]
-        power = self.strength[..., None] * (1 + self.swing[..., None] * torch.sin(1.7 * turn + self.width[..., None]))
-        total = torch.zeros(*c.shape[0:1], len(t), len(x), dtype=x.dtype)
+        centre, speed, axes, omega, width, strength, swing = (
+            value.to(x) for value in (self.centre, self.speed, self.axes, self.omega, self.width, self.strength, self.swing))
+        at, turn = t.to(x), omega[..., None] * t.to(x)
+        c = (centre[:, :, None] + speed[:, :, None] * at[:, None] + turn.cos()[..., None] * axes[:, :, None, 0]
+             + turn.sin()[..., None] * axes[:, :, None, 1])  # [n, s, T, d]
+        power = strength[..., None] * (1 + swing[..., None] * torch.sin(1.7 * turn + width[..., None]))
+        total = torch.zeros(*c.shape[0:1], len(t), len(x), dtype=x.dtype, device=x.device)
         for k in range(c.shape[1]):
             away = (x - c[:, k, :, None]).square().sum(-1)
-            total += power[:, k, :, None] * torch.exp(-0.5 * away / self.width[:, k, None, None] ** 2)
+            total += power[:, k, :, None] * torch.exp(-0.5 * away / width[:, k, None, None] ** 2)
         return total[..., None]
 
 
