@@ -10,7 +10,8 @@ import torch
 
 from dgnet.bench import any_mesh
 from dgnet.mesh.parts import KINDS, TEST, TRAIN, load_parts, random_parts, save_parts
-from dgnet.scenarios.parts import STEPS, UNSEEN, draw, driven, unseen_parts, unseen_problem
+from dgnet.operators import Geometry
+from dgnet.scenarios.parts import COURANT, PECLET, STEPS, UNSEEN, draw, driven, unseen_parts, unseen_problem
 
 
 def test_parts_of_training_and_test_have_no_shape_in_common() -> None:
@@ -44,7 +45,8 @@ def test_rows_and_page(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rows[0] is not None and set(rows[0]["ratios"]) == set(any_mesh.models())
     assert min(rows[0]["ratios"][name] for name in any_mesh.RIVALS) == pytest.approx(1.0)
     cost = {"nodes": 1, "step_ratio": 1.0, "prepare_ratio": 1.0}
-    page = any_mesh.markdown({"rows": rows, "dim": 2, "unseen_sources": {"ring": rows}, "cost": cost, "hardware": "a CPU"})
+    found = {"rows": rows, "dim": 2, "flow": False, "unseen_sources": {"ring": rows}, "cost": cost, "hardware": "a CPU"}
+    page = any_mesh.markdown(found)
     assert "| universal |" in page and "| quadratic |" in page and "ring" in page
 
 
@@ -61,3 +63,17 @@ def test_test_parts_are_drawn_again() -> None:
     kind, mesh = random_parts(TEST[2], 1, (150, 700), 102)[0]
     shipped_kind, shipped = unseen_parts(2)[0]
     assert kind == shipped_kind and abs(mesh.n_nodes - shipped.n_nodes) <= 0.05 * shipped.n_nodes  # versions of gmsh differ
+
+
+def test_a_flow_keeps_its_volume_and_has_the_numbers_that_were_drawn() -> None:
+    for k in range(6):
+        p = unseen_problem(2, k, flow=True)
+        v, h = torch.tensor(p.pde.velocity), p.mesh.spacing
+        fastest = float(v.norm(dim=1).max())
+        peclet, courant = fastest * h, fastest * p.dt / h
+        assert PECLET[0] <= peclet <= PECLET[1] and COURANT[0] <= courant <= COURANT[1]
+        assert p.fourier == pytest.approx(courant / peclet)
+        g = Geometry.of(p.mesh)
+        through = (g.gradients * v[g.cells]).sum((1, 2)) * g.volumes  # what leaves a cell
+        assert float(through.abs().sum()) < 0.25 * float(v.norm(dim=1).mean()) * float(g.volumes.sum()) / h
+        assert (p.conditions_kind == "inflow") == ("inflow" in p.mesh.boundaries)

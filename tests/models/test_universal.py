@@ -25,10 +25,10 @@ Tensor = torch.Tensor
 RIM: tuple[Condition, ...] = (Dirichlet("left", 0.3), Robin("right", 2.0, 1.0), Neumann("top", 0.1))
 
 
-def wild(dim: int, size: float = 0.6, seed: int = 0) -> UniversalNet:
+def wild(dim: int, size: float = 0.6, seed: int = 0, flow: bool = False) -> UniversalNet:
     """A network whose decoders are far from zero."""
     torch.manual_seed(seed)
-    net = UniversalNet(dim, 12, 2)
+    net = UniversalNet(dim, 12, 2, flow)
     with torch.no_grad():
         for weight in net.parameters():
             weight.add_(size * torch.randn_like(weight))
@@ -74,18 +74,21 @@ def moved(p: Discretisation, matrix: np.ndarray, scale: float, order: np.ndarray
     if diffusion.dim() == 2:
         diffusion = torch.as_tensor(matrix) @ diffusion @ torch.as_tensor(matrix.T)
     conditions = (Dirichlet("left", 0.3), Robin("right", 2.0 / scale, 1.0), Neumann("top", 0.1 / scale))
-    return Discretisation(Mesh(points, cells, boundaries), replace(p.pde, diffusion=diffusion), conditions, p.dt * scale**2)
+    velocity = None if p.pde.velocity is None else matrix @ np.asarray(p.pde.velocity) / scale
+    pde = replace(p.pde, diffusion=diffusion, velocity=velocity)
+    return Discretisation(Mesh(points, cells, boundaries), pde, conditions, p.dt * scale**2)
 
 
 @pytest.mark.parametrize("dim", [2, 3])
 @pytest.mark.parametrize("mirror", [False, True])
-def test_moving_turning_mirroring_scaling_and_renumbering_change_nothing(dim: int, mirror: bool) -> None:
+@pytest.mark.parametrize("flow", [False, True])
+def test_moving_turning_mirroring_scaling_and_renumbering_change_nothing(dim: int, mirror: bool, flow: bool) -> None:
     rng, scale = np.random.default_rng(0), 3.7
     turn = np.linalg.qr(rng.normal(size=(dim, dim)))[0]
     if (np.linalg.det(turn) < 0) != mirror:
         turn[:, 0] *= -1
     axes = np.eye(dim) + 0.3 * np.ones((dim, dim))
-    p, net = plate(dim, diffusion=axes), wild(dim)
+    p, net = plate(dim, diffusion=axes, velocity=[7.0, -4.0, 2.0][:dim] if flow else None), wild(dim, flow=flow)
     order = rng.permutation(p.mesh.n_nodes)
     q = moved(p, turn, scale, order)
     n, back = p.mesh.n_nodes, np.argsort(order)
@@ -99,6 +102,24 @@ def test_moving_turning_mirroring_scaling_and_renumbering_change_nothing(dim: in
     own, other = states(p, net, u0, f), states(q, net, v0, g)
     assert float((own[:, 1:] - rollout(Classical(1.0), p, u0[:, :n], f[:, :, :n])[:, 1:]).abs().max()) > 1e-3
     assert torch.allclose(other[:, :, torch.as_tensor(back)], own, atol=1e-5)  # networks are in single precision
+
+
+@pytest.mark.parametrize("dim", [2, 3])
+def test_corrections_of_a_flow_make_no_energy_and_keep_constants(dim: int) -> None:
+    p = plate(dim, conditions=(), velocity=[7.0, -4.0, 2.0][:dim])
+    nets = wild(dim, 0.2, seed=2, flow=True), UniversalNet(dim, 8, 1, flow=True)
+    ops, plain = (Universal({dim: net}).prepare(p).solver.operators for net in nets)
+    K, C, own, classical = (torch.as_tensor(A.to_scipy().toarray()) for A in (
+        ops.stiffness(0.0), ops.rest(0.0), plain.stiffness(0.0), plain.rest(0.0)))
+    assert torch.allclose(classical, torch.as_tensor(p.advection().to_scipy().toarray()), atol=1e-14)
+    swirl = C - classical
+    assert float(swirl.abs().max()) > 1e-3 and torch.allclose(swirl, -swirl.T, atol=1e-13)
+    assert max(float(swirl.sum(k).abs().max()) for k in (0, 1)) < 1e-12
+    along = K - C
+    assert float(torch.linalg.eigvalsh((along + along.T) / 2).min()) > -1e-10 and float((along - along.T).abs().max()) < 1e-12
+    assert float((along - (own - classical)).abs().max()) > 1e-3
+    constant = torch.full((1, p.mesh.n_nodes, 1), 3.0, dtype=torch.float64)
+    assert torch.allclose(states(p, wild(dim, seed=2, flow=True), constant, None, 5), constant[:, None], atol=1e-12)
 
 
 @pytest.mark.parametrize("dim", [2, 3])
@@ -207,10 +228,11 @@ def test_it_fades_outside_of_the_range_of_its_training() -> None:
         assert torch.allclose(states(slow, net, u0, f), rollout(Classical(1.0), slow, u0[:, :n], f[:, :, :n]), atol=1e-10)
 
 
-@pytest.mark.parametrize("kind", ["flow", "reaction", "periodic", "fields"])
+@pytest.mark.parametrize("kind", ["flow", "skew", "reaction", "periodic", "fields"])
 def test_what_was_not_trained_is_solved_classically(kind: str) -> None:
     mesh = box((4, 4))
-    p = {"flow": Discretisation(mesh, PDE(diffusion=0.1, velocity=(1.0, 0.0)), (), 0.1),
+    p = {"flow": Discretisation(mesh, PDE(diffusion=0.1, velocity=lambda t: torch.ones(25, 2, dtype=torch.float64)), (), 0.1),
+         "skew": Discretisation(mesh, PDE(diffusion=0.1, velocity=(1.0, 0.0)), (), 0.1, advection_form="skew"),
          "reaction": Discretisation(mesh, PDE(diffusion=0.1, reaction=lambda u: u - u**3), (), 0.1),
          "periodic": Discretisation(mesh, PDE(diffusion=0.1), (Periodic("left", "right"),), 0.1),
          "fields": Discretisation(mesh, PDE(("a", "b"), diffusion={"a": 0.1, "b": 1.0}), (), 0.1)}[kind]
@@ -219,13 +241,14 @@ def test_what_was_not_trained_is_solved_classically(kind: str) -> None:
     assert torch.equal(states(p, wild(2), u0, None, 4), rollout(Classical(1.0), p, u0, steps=4))
 
 
-def test_shipped_weights_are_tensors_of_a_few_hundred_kilobytes() -> None:
-    path = WEIGHTS / "universal-2d.pt"
+@pytest.mark.parametrize("name", ["universal-2d", "universal-3d", "universal-flow-2d"])
+def test_shipped_weights_are_tensors_of_a_few_hundred_kilobytes(name: str) -> None:
+    path = WEIGHTS / f"{name}.pt"
     assert path.stat().st_size < 800_000
     card = json.loads(path.with_suffix(".json").read_text())
     assert card["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
     net = UniversalNet.load(path)
-    assert (net.dim, net.hidden, len(net.process.receive)) == (card["dim"], card["hidden"], card["layers"])
+    assert (net.name, net.dim, net.hidden, len(net.process.receive)) == (name, card["dim"], card["hidden"], card["layers"])
 
 
 def test_states_on_another_precision_and_recorded_steps_agree() -> None:
@@ -267,7 +290,7 @@ def test_one_matrix_gathers_what_the_terms_gather(dim: int, batch: int, driven: 
 @pytest.mark.parametrize("dim", [2, 3])
 @pytest.mark.parametrize("kept", [True, False])
 def test_the_network_in_blocks_is_the_network(dim: int, kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    net, s = wild(dim), surroundings(plate(dim)).to(torch.float32)
+    net, s = wild(dim, seed=2, flow=True), surroundings(plate(dim, velocity=[3.0, -2.0, 1.0][:dim])).to(torch.float32)
     whole = net(s)  # in one piece, as training has it
     monkeypatch.setitem(BLOCK, "cpu", 40)
     monkeypatch.setattr("dgnet.models.universal.network._KEPT", 1 << 26 if kept else 0)

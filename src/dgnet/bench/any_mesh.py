@@ -51,7 +51,7 @@ def errors(part: PartProblem, truth: Tensor) -> dict[str, float]:
     return found
 
 
-def row(part: PartProblem, kind: str, truth: Callable[[PartProblem], Tensor] = lambda part: part.truth()) -> dict[str, Any] | None:
+def row(part: PartProblem, kind: str, truth: Callable[[PartProblem], Tensor]) -> dict[str, Any] | None:
     """Errors and ratios on one part; None where the classical solvers make no error to speak of."""
     found = errors(part, truth(part))
     best = min(found[name] for name in RIVALS)
@@ -72,13 +72,14 @@ def summary(rows: Sequence[dict[str, Any]], name: str) -> dict[str, float]:
     by = {"all": rows, f"Fo < {LOW}": [r for r in rows if r["fourier"] < LOW],
           f"{LOW} to {HIGH}": [r for r in rows if LOW <= r["fourier"] < HIGH],
           f"Fo > {HIGH}": [r for r in rows if r["fourier"] >= HIGH]}
-    by |= {kind: [r for r in rows if r["conditions"] == kind] for kind in CONDITIONS}
+    by |= {kind: [r for r in rows if r["conditions"] == kind] for kind in (*CONDITIONS, "inflow")}
+    by = {key: some for key, some in by.items() if some}
     return {key: mean(some, name) for key, some in by.items()} | {"95%": float(np.quantile(ratios, 0.95)), "worst": max(ratios)}
 
 
-def cost(dim: int, device: str = "cpu", repeats: int = 5) -> dict[str, float]:
+def cost(dim: int, device: str = "cpu", flow: bool = False, repeats: int = 5) -> dict[str, float]:
     """Time of a step and of preparing, against the consistent classical solver in the same run, on the largest test part."""
-    part = max((unseen_problem(dim, k) for k in range(len(unseen_parts(dim)))), key=lambda p: p.mesh.n_nodes)
+    part = max((unseen_problem(dim, k, flow) for k in range(len(unseen_parts(dim)))), key=lambda p: p.mesh.n_nodes)
     problem = part.problem(device=device)
     clocks: dict[str, list[tuple[float, float]]] = {"consistent": [], "universal": []}
     with torch.no_grad(), few_threads(part.mesh.n_nodes, device):
@@ -103,23 +104,27 @@ def cost(dim: int, device: str = "cpu", repeats: int = 5) -> dict[str, float]:
             "prepare_ratio": prepare["universal"] / prepare["consistent"]}
 
 
-def run(dim: int = 2, parts: int | None = None, device: str = "cpu", report: Report | None = None) -> dict[str, Any]:
-    """All test parts of a dimension, or the first `parts`; then sources of unseen kinds on the first eight of them."""
+def run(dim: int = 2, parts: int | None = None, device: str = "cpu", report: Report | None = None,
+        flow: bool = False) -> dict[str, Any]:
+    """All test parts of a dimension, or the first `parts`; then sources of unseen kinds on the first eight of them.
+
+    `flow`: with a steady flow on each. The truths and the clocks run on the device; the errors are those of the CPU.
+    """
     count = min(parts or 10**6, len(unseen_parts(dim)))
     jobs: list[tuple[str, str | None, int]] = [(unseen_parts(dim)[k][0], None, k) for k in range(count)]
     jobs += [(unseen_parts(dim)[k][0], kind, k) for kind in UNSEEN for k in range(min(count, 8))]
     found: dict[str | None, list[dict[str, Any]]] = {None: [], **{kind: [] for kind in UNSEEN}}
     with few_threads(0):
         for done, (shape, kind, k) in enumerate(jobs):
-            part = unseen_problem(dim, k)
+            part = unseen_problem(dim, k, flow)
             part = part if kind is None else driven(part, kind, np.random.default_rng([13, k]))
-            one = row(part, shape)
+            one = row(part, shape, lambda part: part.truth(device=device))
             if one is not None:
                 found[kind].append(one)
             if report is not None:
                 report("problems", done + 1, len(jobs))
-    return {"what": "any-mesh", "version": __version__, "hardware": hardware(device), "dim": dim, "rows": found.pop(None),
-            "unseen_sources": found, "cost": cost(dim, device)}
+    return {"what": "any-mesh", "version": __version__, "hardware": hardware(device), "dim": dim, "flow": flow,
+            "rows": found.pop(None), "unseen_sources": found, "cost": cost(dim, device, flow)}
 
 
 def picture(path: Path, dim: int = 2, number: int = 59) -> None:
@@ -143,7 +148,7 @@ def markdown(result: dict[str, Any]) -> str:
     rows, names = result["rows"], [name for name in models() if name not in RIVALS]
     sums = {name: summary(rows, name) for name in names}
     head = list(sums[names[0]])
-    lines = [f"# Universal weights on {len(rows)} unseen parts, {result['dim']}D", "",
+    lines = [f"# Universal weights on {len(rows)} unseen parts, {result['dim']}D{', with a steady flow' * result['flow']}", "",
              "Error over that of the better classical solver (consistent or lumped mass) on the same problem; below 1 is better. "
              "Geometric means, by Fourier number and by boundary condition.", "",
              "| model | " + " | ".join(head) + " |", "|---|" + "---|" * len(head)]

@@ -229,6 +229,7 @@ def bench_report(results: Annotated[list[Path], typer.Argument(help="JSON files 
 @command("dgnet bench any-mesh --parts 4", name="any-mesh", of=bench)
 def bench_any_mesh(dim: Annotated[int, typer.Option(help="2 or 3.", min=2, max=3)] = 2,
                    parts: Annotated[int | None, typer.Option(help="Only the first of the test parts.", min=1)] = None,
+                   flow: Annotated[bool, typer.Option(help="With a steady flow on each part (2D).")] = False,
                    picture: Annotated[Path | None, typer.Option(help="FILE.png: where the errors are on one part.",
                                                                callback=file_to_write)] = None,
                    device: Device = "cpu", json_path: Json = None) -> None:
@@ -236,8 +237,10 @@ def bench_any_mesh(dim: Annotated[int, typer.Option(help="2 or 3.", min=2, max=3
     from dgnet.bench import any_mesh
 
     checked_device(device)
+    if flow and dim == 3:
+        raise InputError("universal weights with a flow are for flat parts: leave out --flow or use --dim 2")
     with reporting() as report:
-        result = any_mesh.run(dim, parts, device, report)
+        result = any_mesh.run(dim, parts, device, report, flow)
         if picture is not None:
             any_mesh.picture(picture, dim)
     write_json(json_path, result)

@@ -36,7 +36,7 @@ COURANT = (0.05, 2.0)
 STEPS = 24
 PANELS = 2
 UNSEEN = ("pulsed", "ring", "line", "step", "waves")
-_TEST_SEED = {2: 11, 3: 12}
+_TEST_SEED, _FLOW_SEED = {2: 11, 3: 12}, 14
 CONDITIONS = ("dirichlet", "insulated", "robin", "mixed")
 
 
@@ -164,8 +164,9 @@ def draw_flow(kind: str, mesh: Mesh, rng: np.random.Generator) -> PartProblem:
     else:
         conditions = str(rng.choice(CONDITIONS))
         mesh, rules = _conditions(mesh, conditions, dt, start, rng)
-    return PartProblem(kind, conditions, courant / peclet, mesh, PDE(diffusion=_coefficients(mesh, rng), velocity=velocity), rules, dt,
-                       start, None if rng.random() < 0.1 else _spots(mesh, dt, rng))
+    pde = PDE(diffusion=_coefficients(mesh, rng), velocity=velocity)
+    return PartProblem(kind, conditions, courant / peclet, mesh, pde, rules, dt, start,
+                       None if rng.random() < 0.1 else _spots(mesh, dt, rng))
 
 
 def _velocity(mesh: Mesh, through: bool, rng: np.random.Generator) -> np.ndarray:
@@ -185,20 +186,16 @@ def _velocity(mesh: Mesh, through: bool, rng: np.random.Generator) -> np.ndarray
     return nodal[:, ::-1] * [1, -1] / np.bincount(mesh.cells.ravel(), mesh.volumes.repeat(3), minlength=mesh.n_nodes)[:, None]
 
 
-def unseen_flow(number: int) -> PartProblem:
-    """The problem with a flow on a flat test part: always the same for the same number."""
-    return draw_flow(*unseen_parts(2)[number], np.random.default_rng([14, number, 0]))
-
-
 def unseen_parts(dim: int) -> list[tuple[str, Mesh]]:
     """(kind, mesh) of the parts that ship for tests: generators and shapes that no training has seen (`dgnet.mesh.parts.TEST`)."""
     with as_file(files("dgnet.scenarios") / "files" / f"test-parts-{dim}d.npz") as path:
         return load_parts(path)
 
 
-def unseen_problem(dim: int, number: int) -> PartProblem:
-    """The problem on a test part: always the same for the same number."""
-    return draw(*unseen_parts(dim)[number], np.random.default_rng([_TEST_SEED[dim], number, 0]))
+def unseen_problem(dim: int, number: int, flow: bool = False) -> PartProblem:
+    """The problem on a test part, or the one with a flow (2D): always the same for the same number."""
+    seed = _FLOW_SEED if flow else _TEST_SEED[dim]
+    return (draw_flow if flow else draw)(*unseen_parts(dim)[number], np.random.default_rng([seed, number, 0]))
 
 
 def driven(part: PartProblem, kind: str, rng: np.random.Generator) -> PartProblem:

@@ -151,7 +151,8 @@ def gather(parts: Sequence[Part], device: str | torch.device = "cpu") -> Parts:
         "truth": torch.stack([padded(part.truth) for part in parts]), "steepness": dt * volumes * spread / (dim + 1),
         "points": torch.cat([g.points[g.cells] for g in geometries]), "dt": dt}
     return Parts([part.name for part in parts], torch.tensor([part.fourier for part in parts]), all_of, n,
-                 headroom=mass_headroom(parts[0].problem), carried=None if carried is None else carried.to(device), **{name: value.to(device) for name, value in put.items()})
+                 headroom=mass_headroom(parts[0].problem), carried=None if carried is None else carried.to(device),
+                 **{name: value.to(device) for name, value in put.items()})
 
 
 def silent(batch: Parts) -> Numbers:
