@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from dgnet.green.solver import product
+from dgnet.green.fold import product
 from dgnet.models.dgnet.edges import cell_pairs
 from dgnet.models.dgnet.parts.source import source_stencil
 from dgnet.models.universal.local import Surroundings
