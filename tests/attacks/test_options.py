@@ -274,6 +274,12 @@ export run --out x.txt | .pt2
 export run --out x.pt2 --batch 0 | batch
 export run --out x.pt2 --batch -1 | batch
 export run --out tiny | tiny
+export run --out x.c --batch 2 | --batch
+export run --out x.onnx --probe 0,0 | --probe
+export run --out x.fmu --fmi 4 | --fmi
+export run --out x.fmu --probe here | here
+export run --out x.fmu --spots -1 | --spots
+bench export nowhere | nowhere
 analyse run --data nowhere.h5 | nowhere.h5
 analyse run --out tiny/problem.toml | problem.toml
 show tiny/imported.h5 --out pictures --trajectory 9 | 9

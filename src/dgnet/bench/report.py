@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from dgnet.bench import elements, model, tradeoff
+from dgnet.bench import elements, exported, model, tradeoff
 from dgnet.errors import InputError
 from dgnet.files import read_text
 from dgnet.scenarios import names
 
-KNOWN = ("solver", "rollout", "generate", "model", "throughput", "scaling", "tradeoff", "elements")
+KNOWN = ("solver", "rollout", "generate", "model", "throughput", "scaling", "tradeoff", "elements", "export")
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def markdown(paths: list[Path]) -> str:
     for path in paths:
         data = load(path)
         write = {"solver": solver_markdown, "rollout": rollout_markdown, "generate": lambda d: generate_markdown(d, names()),
-                 "tradeoff": tradeoff.markdown, "elements": elements.markdown,
+                 "tradeoff": tradeoff.markdown, "elements": elements.markdown, "export": exported.markdown,
                  **dict.fromkeys(("model", "throughput", "scaling"), model.markdown)}
         try:
             parts += ["", write[data["benchmark"]](data)]

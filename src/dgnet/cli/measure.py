@@ -14,10 +14,10 @@ from dgnet.errors import InputError
 from dgnet.files import write_text
 
 
-def _advise(name: str, written: Path | None) -> None:
-    """What to do with a measurement: make a page of it, or keep it the next time."""
+def _advise(name: str, written: Path | None, *of: object) -> None:
+    """What to do with a measurement: make a page of it, or keep it the next time. `of`: what was measured."""
     if written is None:
-        advise("bench", name, "--json", f"{name}.json")
+        advise("bench", name, *of, "--json", f"{name}.json")
     else:
         advise("bench", "report", written, "--out", written.with_suffix(".md"))
 
@@ -55,6 +55,19 @@ def bench_rollout(device: Device = "cpu", mesh: str = "gear-plate", json_path: J
     write_json(json_path, result)
     page(report.rollout_markdown(result))
     _advise("rollout", json_path)
+
+
+@command("dgnet bench export run --json export.json", name="export", of=bench)
+def bench_export(run: Annotated[Path, typer.Argument(help="Folder of a run, or of a problem.")],
+                 steps: Annotated[int, typer.Option(help="Steps of a rollout.", min=1)] = 100, json_path: Json = None) -> None:
+    """Measure steps of an exported C file and ONNX program beside those of the library, on one core."""
+    from dgnet.bench import exported
+    from dgnet.output.simulate import opened_or_classical
+
+    result = exported.run(opened_or_classical(run), steps)
+    write_json(json_path, result)
+    page(exported.markdown(result))
+    _advise("export", json_path, run)
 
 
 @command("dgnet bench elements --size small", name="elements", of=bench)

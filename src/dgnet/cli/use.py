@@ -7,29 +7,52 @@ from typing import Annotated
 
 import typer
 
-from dgnet.cli.options import file_to_write
+from dgnet.cli.options import file_to_write, refuse
 from dgnet.cli.screen import advise, say, say_path
 from dgnet.cli.shell import AllowDifferent, Json, Problem, command, write_json
+from dgnet.errors import InputError
+
+_FMU = "it is an option of .fmu"
 
 
-@command("dgnet export run --out step.pt2", "dgnet export run --out step.onnx")
-def export(run: Annotated[Path, typer.Argument(help="Folder of a run.")],
-           out: Annotated[Path, typer.Option(help="FILE.pt2 (torch.export) or FILE.onnx; the mesh (.vtu) and a description (.json) "
-                                                 "are written beside it.", callback=file_to_write)],
-           batch: Annotated[int | None, typer.Option(help="Fix the number of trajectories; the default is any "
+def _point(text: str) -> tuple[float, ...]:
+    """Coordinates of a probe."""
+    try:
+        return tuple(float(x) for x in text.split(","))
+    except ValueError:
+        raise InputError(f"--probe {text}: coordinates are numbers with commas in between, as in 0.3,0.7") from None
+
+
+@command("dgnet export run --out step.pt2", "dgnet export run --out step.onnx", "dgnet export run --out plate.c",
+         "dgnet export run --out plate.fmu --fmi 3 --probe 0.3,0.7 --spots 2")
+def export(context: typer.Context,
+           run: Annotated[Path, typer.Argument(help="Folder of a run; or of a problem (problem.toml), whose classical solver is "
+                                                    "written.")],
+           out: Annotated[Path, typer.Option(help="FILE.pt2 (torch.export), FILE.onnx, FILE.c (C99, with FILE.h) or FILE.fmu; the "
+                                                  "mesh (.vtu) and a description (.json) are written beside it.",
+                                             callback=file_to_write)],
+           batch: Annotated[int | None, typer.Option(help="Fix the number of trajectories of .pt2 and .onnx; the default is any "
                                                           "number.", min=1)] = None,
+           fmi: Annotated[int, typer.Option(help="Version of the standard of an .fmu: 2 or 3.", min=2, max=3)] = 2,
+           probe: Annotated[list[str] | None, typer.Option(help="X,Y or X,Y,Z: a point whose values are outputs of an .fmu. May be "
+                                                                "repeated; the default is the middle.")] = None,
+           spots: Annotated[int, typer.Option(help="Number of Gaussian spots that are inputs of an .fmu.", min=0, max=1000)] = 1,
            problem: Problem = None, allow_different: AllowDifferent = False, json_path: Json = None) -> None:
-    """Write one step of a run as a program that runs without this package."""
+    """Write one step of a run as a program, a C file or an FMU that works without this package."""
     from dgnet.output.export import export as write
-    from dgnet.training.run import Run
+    from dgnet.output.simulate import opened_or_classical
 
-    opened = Run.open(run, problem=problem, allow_different=allow_different)
-    result = write(opened, out, batch)
-    shape = f"[{result.record['batch'] or 'batch'}, {result.record['nodes']}, {len(result.record['fields'])}]"
+    refuse(context, {"batch": "a C file has one trajectory"} if out.suffix in (".c", ".fmu") else {})
+    refuse(context, {} if out.suffix == ".fmu" else {"fmi": _FMU, "probe": _FMU, "spots": _FMU})
+    opened = opened_or_classical(run, problem, allow_different)
+    result = write(opened, out, batch, fmi=fmi, probes=[_point(text) for text in probe or ()], spots=spots)
     write_json(json_path, result.record)
-    say(f"One step of {opened.case.units.in_time(result.record['dt'])}: u {shape}, source {shape} -> u {shape}")
+    size = f"{result.record['nodes']} nodes, {len(result.record['fields'])} field{'s' * (len(result.record['fields']) > 1)}"
+    say(f"One step of {opened.case.units.in_time(result.record['dt'])} on {size}: {result.record['bytes'] / 1e6:.1f} MB")
     for note in opened.notes:
         say(note)
+    for line in result.record["call"]:
+        say(f"    {line}")
     for path in result.paths:
         say_path(path)
-    advise("analyse", run)
+    advise("bench", "export", run)

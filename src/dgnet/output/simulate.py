@@ -50,3 +50,10 @@ def without_training(folder: Path, name: str = "universal", weights: Path | None
     settings = Settings(project.case.name, project.case.size, "none", "none", name, UNTRAINED)
     untouched = cast(LearnedModel[Any], model)  # it has no weights of its own to train; rollouts ask for what every model has
     return Run(folder, settings, project.case, untouched, project, digest(fingerprint(project.case, project.code)), tuple(notes))
+
+
+def opened_or_classical(folder: Path, problem: Path | None = None, allow_different: bool = False, model: str = "classical") -> Run:
+    """The run in a folder; where it holds a problem and no run, that problem with a model that needs no data."""
+    if (folder / "run.toml").exists() or not (folder / "problem.toml").exists():
+        return Run.open(folder, problem=problem, allow_different=allow_different)
+    return without_training(folder, model)

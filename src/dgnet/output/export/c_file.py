@@ -150,13 +150,13 @@ def written(run: Run, problem: Discretisation, name: str) -> CSource:
         C.lines.append(rates_in_c(made[-1].rates, states, case.name))
     stages = C.stages(made, changes, order, counts, early)
     double_only = p.stiffness_number > SINGLE or (label != "direct" and any(_reach(m.bounds) > 1e-6 for m in made))
-    fields = _fields(run, p, name, boundaries)
+    fields = header_fields(run, name, boundaries)
     guard = [f"typedef char single_precision_does_not_hold_this_step[sizeof({name}_real) >= sizeof(double) ? 1 : -1];"]
     includes = [f'#include "{name}.h"', "", "#include <math.h>", "#include <stdlib.h>", "#include <string.h>", "",
                 f"typedef {name}_real real;", *(guard if double_only else [])]
     head = f"/* {fields['title']}: one step, written by dgnet {__version__}. {name}.h says how to use it. */"
-    body = _filled((TEXT / "step.c").read_text(), fields | {"stages": stages})
-    return CSource(name, _filled((TEXT / "step.h").read_text(), fields), "\n".join([head, *includes, "", *C.lines, "", body]),
+    body = filled((TEXT / "step.c").read_text(), fields | {"stages": stages})
+    return CSource(name, filled((TEXT / "step.h").read_text(), fields), "\n".join([head, *includes, "", *C.lines, "", body]),
                    boundaries, label if label == "direct" else f"chebyshev({counts[0]})", double_only)
 
 
@@ -247,18 +247,20 @@ def _fixed_by(p: Discretisation, conditions: Sequence[Condition], order: np.ndar
     return by[:1, order] if len(p.fixed) == 1 and bool((by == by[:1]).all()) else by[:, order]
 
 
-def _fields(run: Run, p: Discretisation, name: str, boundaries: Sequence[Boundary]) -> dict[str, str]:
+def header_fields(run: Run, name: str, boundaries: Sequence[Boundary]) -> dict[str, str]:
+    """What the texts of `c` leave open."""
     case, units = run.case, run.case.units
     rows = "".join(f"\n        {k} {b.name}: {b.meaning}, {b.value:g} unless changed" for k, b in enumerate(boundaries))
     unit = units.in_time(case.dt).removeprefix(f"{case.dt:g}")
     return {"title": case.title.replace("*/", "* /").replace("\\", "/"), "name": name, "NAME": name.upper(), "dt": repr(case.dt),
-            "unit": unit, "nodes": str(p.mesh.n_nodes), "fields": str(p.n_fields), "field_names": ", ".join(case.pde.fields),
-            "dim": str(p.mesh.dim), "conditions": str(len(boundaries)), "boundary_list": rows, "version": __version__,
+            "unit": unit, "nodes": str(case.mesh.n_nodes), "fields": str(len(case.pde.fields)),
+            "field_names": ", ".join(case.pde.fields),
+            "dim": str(case.mesh.dim), "conditions": str(len(boundaries)), "boundary_list": rows, "version": __version__,
             "offsets": ", ".join(f"{o:g}" for o in case.offsets),
-            "source_unit": "power per volume" if p.capacity is not None else "change of the field per time"}
+            "source_unit": "power per volume" if case.pde.weighted else "change of the field per time"}
 
 
-def _filled(text: str, fields: dict[str, str]) -> str:
+def filled(text: str, fields: dict[str, str]) -> str:
     """The text with @name@ replaced."""
     return re.sub(r"@(\w+)@", lambda found: fields[found[1]], text)
 

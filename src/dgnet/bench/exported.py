@@ -1,0 +1,113 @@
+"""`dgnet bench export`: steps of exported files beside those of the library, on one core, in one run."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from dgnet import __version__
+from dgnet.bench.timing import hardware
+from dgnet.errors import InputError
+from dgnet.models.timeloop import few_threads
+from dgnet.output.export import export
+from dgnet.output.export.c_file import Compiled, find_compiler, written
+from dgnet.output.export.record import probe
+from dgnet.problems.case import base_problem
+from dgnet.training.run import Run
+
+STEPS, ROUNDS = 100, 5
+
+
+@torch.no_grad()
+def run(opened: Run, steps: int = STEPS) -> dict[str, Any]:
+    """Milliseconds of a step by library, C (double, float) and ONNX: medians of rounds in turn; differences after `steps` steps."""
+    model, problem = opened.model, base_problem(opened.case, "cpu")
+    u, f = probe(model, problem, 1)
+    state = model.prepare(problem, 1, steps)
+    lasting = model.first_steps + 1  # number of a step that is like all later ones
+    rows, ways, reasons = [], dict[str, Callable[[int], np.ndarray]](), []
+    with few_threads(0), tempfile.TemporaryDirectory() as folder:
+        def library(count: int) -> np.ndarray:
+            v = u
+            for _ in range(count):
+                v = model.step(state, v, f, 0.0, lasting)
+            return v.numpy().ravel()
+
+        ways["library"] = library
+        sizes: dict[str, int | None] = {"library": None}
+        for kind in ("C (double)", "C (float)", "ONNX"):
+            try:
+                ways[kind], sizes[kind] = (_onnx if kind == "ONNX" else _compiled)(opened, Path(folder), kind, u, f)
+            except InputError as error:
+                reasons.append(f"{kind}: {error}")
+        seconds: dict[str, list[float]] = {kind: [] for kind in ways}
+        ends = {kind: way(steps) for kind, way in ways.items()}  # also warms up
+        for _ in range(ROUNDS):
+            for kind, way in ways.items():
+                begin = time.process_time()
+                way(steps)
+                seconds[kind].append((time.process_time() - begin) / steps)
+    base = statistics.median(seconds["library"])
+    for kind in ways:
+        middle = statistics.median(seconds[kind])
+        gap = float(np.abs(ends[kind] - ends["library"]).max() / np.abs(ends["library"]).max())
+        rows.append({"kind": kind, "ms": 1e3 * middle, "speed": base / middle, "bytes": sizes[kind], "difference": gap})
+    return {"benchmark": "export", "version": __version__, "hardware": hardware("cpu"), "scenario": opened.case.name,
+            "model": opened.settings.model, "nodes": problem.mesh.n_nodes, "steps": steps, "rows": rows, "not_run": reasons}
+
+
+def _compiled(opened: Run, folder: Path, kind: str, u: torch.Tensor, f: torch.Tensor) -> tuple[Callable[[int], np.ndarray], int]:
+    compiler = find_compiler()
+    if compiler is None:
+        raise InputError("there is no C compiler")
+    made = written(opened, base_problem(opened.case, "cpu"), "step")
+    c = Compiled(made, folder, compiler, "float" if "float" in kind else "double")
+    lasting = opened.model.first_steps + 1
+
+    def way(count: int) -> np.ndarray:
+        c.function("restart")(c.model)
+        for _ in range(lasting):  # the first ones filter the start or have operators of their own
+            c.step()
+        state = c.array("state", u.numel())
+        state[:] = u.numpy().ravel()
+        c.array("source", u.numel())[:] = f.numpy().ravel()
+        for _ in range(count):
+            c.step()
+        return state.astype(np.float64)
+
+    return way, len(made.source)
+
+
+def _onnx(opened: Run, folder: Path, kind: str, u: torch.Tensor, f: torch.Tensor) -> tuple[Callable[[int], np.ndarray], int]:
+    written_file = export(opened, folder / "step.onnx", batch=1).program
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(str(written_file), options, providers=["CPUExecutionProvider"])
+
+    def way(count: int) -> np.ndarray:
+        v, source = u.numpy(), f.numpy()
+        for _ in range(count):
+            (v,) = session.run(None, {"u": v, "source": source})
+        return v.ravel()
+
+    return way, written_file.stat().st_size
+
+
+def markdown(data: dict[str, Any]) -> str:
+    lines = [f"## Exported steps of {data['scenario']} on {data['hardware']}", "",
+             f"{data['nodes']:,} nodes, one core, one trajectory; medians of {ROUNDS} rounds in turn. Speed: steps per second "
+             f"against the library. Difference: after {data['steps']} steps, relative to the largest value.", "",
+             "| | ms a step | speed | file (MB) | difference |", "|---|---|---|---|---|"]
+    for r in data["rows"]:
+        size = "–" if r["bytes"] is None else f"{r['bytes'] / 1e6:.1f}"
+        lines.append(f"| {r['kind']} | {r['ms']:.3g} | {r['speed']:.2f} | {size} | {r['difference']:.1e} |")
+    return "\n".join([*lines, *(f"\nNot run: {reason}" for reason in data["not_run"])])
