@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -104,25 +106,30 @@ def cost(dim: int, device: str = "cpu", flow: bool = False, repeats: int = 5) ->
             "prepare_ratio": prepare["universal"] / prepare["consistent"]}
 
 
-def run(dim: int = 2, parts: int | None = None, device: str = "cpu", report: Report | None = None,
-        flow: bool = False) -> dict[str, Any]:
+def measured(dim: int, number: int, kind: str | None, flow: bool, device: str) -> dict[str, Any] | None:
+    """The row of a test part, with its own source or one of an unseen kind."""
+    part = unseen_problem(dim, number, flow)
+    part = part if kind is None else driven(part, kind, np.random.default_rng([13, number]))
+    with few_threads(0):
+        return row(part, unseen_parts(dim)[number][0], lambda part: part.truth(device=device))
+
+
+def run(dim: int = 2, parts: int | None = None, device: str = "cpu", report: Report | None = None, flow: bool = False,
+        workers: int = 1) -> dict[str, Any]:
     """All test parts of a dimension, or the first `parts`; then sources of unseen kinds on the first eight of them.
 
     `flow`: with a steady flow on each. The truths and the clocks run on the device; the errors are those of the CPU.
     """
     count = min(parts or 10**6, len(unseen_parts(dim)))
-    jobs: list[tuple[str, str | None, int]] = [(unseen_parts(dim)[k][0], None, k) for k in range(count)]
-    jobs += [(unseen_parts(dim)[k][0], kind, k) for kind in UNSEEN for k in range(min(count, 8))]
+    jobs = [(dim, k, None, flow, device) for k in range(count)]
+    jobs += [(dim, k, kind, flow, device) for kind in UNSEEN for k in range(min(count, 8))]
     found: dict[str | None, list[dict[str, Any]]] = {None: [], **{kind: [] for kind in UNSEEN}}
-    with few_threads(0):
-        for done, (shape, kind, k) in enumerate(jobs):
-            part = unseen_problem(dim, k, flow)
-            part = part if kind is None else driven(part, kind, np.random.default_rng([13, k]))
-            one = row(part, shape, lambda part: part.truth(device=device))
-            if one is not None:
-                found[kind].append(one)
+    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+        made = pool.map(measured, *zip(*jobs)) if workers > 1 else (measured(*job) for job in jobs)
+        for done, (job, one) in enumerate(zip(jobs, made), start=1):
+            found[job[2]] += [] if one is None else [one]
             if report is not None:
-                report("problems", done + 1, len(jobs))
+                report("problems", done, len(jobs))
     return {"what": "any-mesh", "version": __version__, "hardware": hardware(device), "dim": dim, "flow": flow,
             "rows": found.pop(None), "unseen_sources": found, "cost": cost(dim, device, flow)}
 

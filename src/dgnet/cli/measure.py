@@ -243,6 +243,7 @@ def bench_report(results: Annotated[list[Path], typer.Argument(help="JSON files 
 def bench_any_mesh(dim: Annotated[int, typer.Option(help="2 or 3.", min=2, max=3)] = 2,
                    parts: Annotated[int | None, typer.Option(help="Only the first of the test parts.", min=1)] = None,
                    flow: Annotated[bool, typer.Option(help="With a steady flow on each part (2D).")] = False,
+                   workers: Annotated[int, typer.Option(help="Problems side by side.", min=1)] = 1,
                    picture: Annotated[Path | None, typer.Option(help="FILE.png: where the errors are on one part.",
                                                                callback=file_to_write)] = None,
                    device: Device = "cpu", json_path: Json = None) -> None:
@@ -253,7 +254,7 @@ def bench_any_mesh(dim: Annotated[int, typer.Option(help="2 or 3.", min=2, max=3
     if flow and dim == 3:
         raise InputError("universal weights with a flow are for flat parts: leave out --flow or use --dim 2")
     with reporting() as report:
-        result = any_mesh.run(dim, parts, device, report, flow)
+        result = any_mesh.run(dim, parts, device, report, flow, workers)
         if picture is not None:
             any_mesh.picture(picture, dim)
     write_json(json_path, result)
