@@ -89,7 +89,7 @@ def test_uploads_and_sockets_need_an_origin(page: TestClient) -> None:
 def test_the_page_needs_nothing_from_elsewhere(page: TestClient) -> None:
     answer = page.get("/")
     assert "default-src 'none'" in answer.headers["content-security-policy"]
-    for name in ("studio.css", "viewer.js", "chart.js", "gif.js", "controls.js", "studio.js"):
+    for name in ("studio.css", "soft.js", "viewer.js", "chart.js", "gif.js", "controls.js", "studio.js"):
         text = page.get(f"/{name}")
         assert text.status_code == 200 and name in answer.text and "http" not in text.text.replace("http://www.w3.org", "")
     assert page.get("/../session.py").status_code == 404 and page.get("/__init__.py").status_code == 404

@@ -25,7 +25,7 @@ def studio(what: Annotated[str | None, typer.Argument(help="Folder of a run, fol
            port: Annotated[int, typer.Option(help="Port on this computer; 0 takes a free one.", min=0, max=65535)] = 0,
            browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in the browser.")] = True) -> None:
     """Draw sources with the mouse and watch the field in the browser. The page is served to this computer only."""
-    from dgnet.studio.server import serve
+    from dgnet.studio.server import listening
 
     entries = gallery()
     first = "" if what is None else what if what in entries else "given"
@@ -33,13 +33,12 @@ def studio(what: Annotated[str | None, typer.Argument(help="Folder of a run, fol
         assert what is not None
         entries = {"given": _given(Path(what), list(entries)), **entries}
 
-    def ready(address: str) -> None:
-        say(f"The studio is open at {address} (Ctrl-C closes it)")
-        if browser:
-            webbrowser.open(address)
-
+    address, serve, _ = listening(entries, first, port)
+    say(f"The studio is open at {address} (Ctrl-C closes it)")
+    if browser:
+        webbrowser.open(address)
     try:
-        serve(entries, first, port, ready)
+        serve()
     except Stopped as stopped:
         if stopped.number != signal.SIGINT:
             raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from dgnet.models.universal import Universal
 from dgnet.problems import PDE, WORKING, Discretisation
 from dgnet.problems.case import Case, base_problem
 from dgnet.problems.conditions import Dirichlet, Neumann, Periodic, Robin
+from dgnet.problems.curves import ByRegion, Curve, Scaled
 from dgnet.problems.sources import Source
 from dgnet.problems.units import LENGTH, TERMS, Units
 from dgnet.scenarios.scenario import Draw, Scenario
@@ -29,6 +31,7 @@ CLASSICAL, UNIVERSAL, TRAINED = "classical", "universal", "trained"
 KINDS = {"insulated": None, "held": Dirichlet, "flux": Neumann, "exchange": Robin}
 """What can be asked of a boundary, by the names of the page."""
 _EXTENT = 0.04  # radius of the pointer's spot over the size of the mesh
+_SMALL = 20_000  # nodes up to which universal weights are prepared in a second or two
 _DIFFUSION = 1e-4  # of a bare mesh, in units of its size squared over a step
 
 
@@ -60,6 +63,7 @@ class Scene:
         pde = self.case.pde if diffusion == 1.0 else replace(self.case.pde, diffusion=_times(self.case.pde.diffusion, diffusion))
         return Discretisation(self.case.mesh, pde, conditions, dt, dtype=WORKING)
 
+    @cached_property
     def models(self) -> dict[str, str]:
         """The models that can run here, and their names on the page. Universal weights only where they correct anything."""
         found = {CLASSICAL: "Classical solver"}
@@ -68,6 +72,12 @@ class Scene:
         if self.learned is not None:
             found[TRAINED] = f"{LABELS.get(self.learned.name, self.learned.name)}, trained"
         return found
+
+    @property
+    def usual(self) -> str:
+        """The model to begin with: a trained one, else the universal weights where preparing them takes a moment only."""
+        small = self.case.mesh.n_nodes <= _SMALL
+        return next(name for name in (TRAINED, UNIVERSAL, CLASSICAL) if name in self.models and (small or name != UNIVERSAL))
 
     def model(self, name: str) -> Model[Any]:
         if name == TRAINED and self.learned is not None:
@@ -98,10 +108,10 @@ class Scene:
         name, heat = case.pde.fields[0], case.pde.weighted
         return {
             "title": self.title, "dim": case.mesh.dim, "nodes": case.mesh.n_nodes, "cells": case.mesh.n_cells,
-            "fields": list(case.pde.fields), "offsets": list(case.offsets), "models": self.models(), "dt": case.dt,
+            "fields": list(case.pde.fields), "offsets": list(case.offsets), "models": self.models, "dt": case.dt,
             "conditions": self.rows(), "free": self.free, "radius": self.radius, "power": self.power,
             "steps": self.steps, "driven": self.source is not None, "notes": list(self.notes),
-            "diffusion": _times(case.pde.diffusion, 1.0) is not None, "size": _size(case.mesh),
+            "size": _size(case.mesh),
             "units": {"time": units.time, "length": units.name(LENGTH),
                       "fields": [units.fields.get(f, "") for f in case.pde.fields],
                       "power": units.name((0, -3, -1, 1, 0) if heat else (1, 0, -1, 0, 0), name),
@@ -154,13 +164,15 @@ def _size(mesh: Mesh) -> float:
 
 
 def _times(value: Any, factor: float) -> Any:
-    """A coefficient times a number; None for one that is more than numbers (a curve)."""
+    """A coefficient times a number: numbers, tensors, curves of the field, each perhaps by field or by region."""
     if isinstance(value, Mapping):
-        found = {name: _times(v, factor) for name, v in value.items()}
-        return None if any(v is None for v in found.values()) else found
-    if factor == 1.0:
-        return value if isinstance(value, int | float | np.ndarray | Tensor) else None
-    return value * factor
+        return {name: _times(v, factor) for name, v in value.items()}
+    if isinstance(value, ByRegion):
+        return ByRegion({name: _times(v, factor) for name, v in value.parts.items()})
+    if isinstance(value, Curve | Scaled):
+        curve, by = (value, 1.0) if isinstance(value, Curve) else (value.curve, value.by)
+        return Scaled(curve, _times(by, factor))
+    return factor * (value if isinstance(value, Tensor) else np.asarray(value))
 
 
 def _row(c: Any) -> dict[str, Any]:

@@ -159,24 +159,29 @@ def app(entries: Mapping[str, Entry], hosts: set[str], limits: Limits | None = N
     return made
 
 
-def serve(entries: Mapping[str, Entry], first: str = "", port: int = 0, ready: Callable[[str], None] | None = None) -> None:
-    """Serve until interrupted. `port` 0 takes a free one; `ready` is told the address once requests are answered."""
+def listening(entries: Mapping[str, Entry], first: str = "", port: int = 0) -> tuple[str, Callable[[], None], Callable[[], None]]:
+    """A server that is bound: its address, a function that serves until the end, and one that ends it from another thread.
+
+    `port` 0 takes a free one; the address is answered as soon as serving begins.
+    """
     try:
         import uvicorn
         import websockets  # noqa: F401
     except ImportError as error:
         raise InputError("the studio needs the packages of its extra: pip install 'dgnet[studio]'") from error
-    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((HOST, port))
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((HOST, port))
     except OSError as error:
         raise InputError(f"port {port} of {HOST} cannot be used: {error.strerror}") from error
-    port = listening.getsockname()[1]
+    port = bound.getsockname()[1]
     hosts, limits = {f"{name}:{port}" for name in (HOST, "localhost")}, Limits()
     config = uvicorn.Config(app(entries, hosts, limits, first), log_level="warning", ws="websockets-sansio",
                             ws_max_size=limits.message_bytes, ws_per_message_deflate=False, timeout_graceful_shutdown=2)
     server = uvicorn.Server(config)
-    if ready is not None:
-        ready(f"http://{HOST}:{port}/")
-    server.run(sockets=[listening])
+
+    def end() -> None:
+        server.should_exit = True
+
+    return f"http://{HOST}:{port}/", lambda: server.run(sockets=[bound]), end

@@ -38,8 +38,8 @@ class Controls:
     @classmethod
     def read(cls, scene: Scene, given: dict[str, Any]) -> Controls:
         """Checked settings; what is not given is as the scene has it."""
-        models = scene.models()
-        first, second = given.get("model", next(reversed(models))), given.get("versus") or None
+        models = scene.models
+        first, second = given.get("model", scene.usual), given.get("versus") or None
         for name in (first, second):
             if name is not None and name not in models:
                 raise InputError(f"this scene has no model '{name}' (it has: {', '.join(models)})")

@@ -1,5 +1,6 @@
 "use strict";
-/* A field on a mesh, drawn with WebGL 2: triangles with one value per node and a colour map as a texture.
+/* A field on a mesh, drawn with WebGL 2 (triangles with one value per node, a colour map as a texture) or, without a graphics card, by
+   soft.js.
 
    Flat meshes are panned and zoomed, solid ones also rotated; a cutting plane opens them. Coordinates given to and by the viewer are
    those of the mesh; inside, they are shifted and scaled to [-1, 1]. A second canvas on top holds what is not the field: colour
@@ -27,17 +28,19 @@ void main() {
   colour = vec4(c, 1.0);
 }`;
 
+const NARROW = 560;  // CSS pixels below which the colour bar lies across the top instead of standing at the left
+
 class FieldViewer {
   /** `canvas` shows the field, `overlay` lies on top of it; `maps` are colour maps by name, base64 of RGB bytes. */
   constructor(canvas, overlay, maps) {
     this.canvas = canvas; this.overlay = overlay;
-    const gl = this.gl = canvas.getContext("webgl2", {antialias: !FieldViewer.software()});
-    if (!gl) throw new Error("This browser shows no WebGL 2, which the viewer draws with.");
+    this.gl = FieldViewer.card() ? canvas.getContext("webgl2", {antialias: true}) : null;
+    this.soft = this.gl ? null : new SoftField(canvas); this.opened = 0;
     this.maps = {};
     for (const [name, text] of Object.entries(maps)) this.maps[name] = Uint8Array.from(atob(text), c => c.charCodeAt(0));
     this.marks = []; this.range = [0, 1]; this.bands = 0; this.edges = false; this.label = ""; this.title = "";
     this.ink = "#1d2733"; this.plane = null; this.logarithmic = false; this.legend = true;
-    this._start();
+    if (this.gl) this._start();
     canvas.addEventListener("webglcontextlost", e => e.preventDefault());
     canvas.addEventListener("webglcontextrestored", () => {
       this._start(); this.colours(this.map); if (this.mesh) { const v = this.values, p = this.plane; this.open(this.mesh, true); this.plane = p; if (v) this.show(v); }
@@ -45,12 +48,12 @@ class FieldViewer {
     this.colours("viridis");
   }
 
-  /** Whether the processor draws instead of a graphics card: then smooth edges cost more than everything else. */
-  static software() {
+  /** Whether a graphics card draws WebGL. Where the processor would imitate one, SoftField is several times quicker. */
+  static card() {
     const gl = document.createElement("canvas").getContext("webgl2"), info = gl && gl.getExtension("WEBGL_debug_renderer_info");
     const name = info ? String(gl.getParameter(info.UNMASKED_RENDERER_WEBGL)) : "";
     if (gl) gl.getExtension("WEBGL_lose_context")?.loseContext();
-    return /swiftshader|llvmpipe|software|basic render/i.test(name);
+    return !!gl && !/swiftshader|llvmpipe|softpipe|software|basic render/i.test(name) || location.hash === "#webgl";
   }
 
   _start() {
@@ -89,30 +92,33 @@ class FieldViewer {
     this.extent = low.map((v, a) => (high[a] - v) / 2 / this.half);
     const x = this.x = new Float32Array(3 * n);
     for (let i = 0; i < n; i++) for (let a = 0; a < mesh.dim; a++) x[3 * i + a] = (mesh.points[i * mesh.dim + a] - this.centre[a]) / this.half;
-    this.mesh = mesh; this.n = n; this.values = null; this.plane = null; this.section = null; this.grid = null;
-    const gl = this.gl;
-    this._fill("points", gl.ARRAY_BUFFER, x);
-    this._fill("triangles", gl.ELEMENT_ARRAY_BUFFER, mesh.triangles);
-    this._fill("lines", gl.ELEMENT_ARRAY_BUFFER, mesh.lines);
-    const t = mesh.triangles, e = new Uint32Array(2 * t.length);
-    for (let k = 0; k < t.length; k += 3) e.set([t[k], t[k + 1], t[k + 1], t[k + 2], t[k + 2], t[k]], 2 * k);
-    this._fill("edges", gl.ELEMENT_ARRAY_BUFFER, e);
+    this.mesh = mesh; this.n = n; this.values = null; this.plane = null; this.section = null; this.grid = null; this.opened++;
     if (!keep) this.home();
+    if (!this.gl) return;
+    const t = mesh.triangles, e = new Uint32Array(2 * t.length), index = this.gl.ELEMENT_ARRAY_BUFFER;
+    for (let k = 0; k < t.length; k += 3) e.set([t[k], t[k + 1], t[k + 1], t[k + 2], t[k + 2], t[k]], 2 * k);
+    this._fill("points", this.gl.ARRAY_BUFFER, x);
+    for (const [name, data] of [["triangles", t], ["lines", mesh.lines], ["edges", e]]) this._fill(name, index, data);
   }
 
-  home() { this.zoom = 1; this.shift = [0, 0]; this.turn = this.mesh && this.mesh.dim === 3 ? [-0.6, -1.05] : [0, 0]; this._look = null; }
+  /** The whole mesh, a little lower than the middle: tools and, on narrow pages, the colour bar are above it. */
+  home() {
+    this.zoom = 1; this.turn = this.mesh && this.mesh.dim === 3 ? [-0.6, -1.05] : [0, 0]; this._look = null;
+    this.shift = [0, this.legend ? -(this.canvas.clientWidth < NARROW ? 44 : 14) / this._scale() : 0];
+  }
 
   _fill(name, target, data) { this.gl.bindBuffer(target, this.buffers[name]); this.gl.bufferData(target, data, this.gl.DYNAMIC_DRAW); }
 
   /** Values at the nodes [N] (Float32Array). */
   show(values) {
     this.values = values;
-    this._fill("values", this.gl.ARRAY_BUFFER, values);
+    if (this.gl) this._fill("values", this.gl.ARRAY_BUFFER, values);
     if (this.section) this._cutValues();
   }
 
   colours(name) {
     const gl = this.gl, rgb = this.maps[name]; this.map = name;
+    if (!gl) return;
     gl.bindTexture(gl.TEXTURE_2D, this.texture);
     gl.pixelStorei(gl.UNPACK_ALIGNMENT, 1);
     gl.texImage2D(gl.TEXTURE_2D, 0, gl.RGB, 256, 1, 0, gl.RGB, gl.UNSIGNED_BYTE, rgb);
@@ -141,14 +147,14 @@ class FieldViewer {
       const p = x[3 * ends[2 * i] + a]; place[3 * i + a] = p + weights[i] * (x[3 * ends[2 * i + 1] + a] - p);
     }
     this.section = {ends: Uint32Array.from(ends), weights: Float32Array.from(weights), place, values: new Float32Array(m)};
-    this._fill("cutPoints", this.gl.ARRAY_BUFFER, place);
+    if (this.gl) this._fill("cutPoints", this.gl.ARRAY_BUFFER, place);
     if (this.values) this._cutValues();
   }
 
   _cutValues() {
     const {ends, weights, values} = this.section, v = this.values;
     for (let i = 0; i < weights.length; i++) { const p = v[ends[2 * i]]; values[i] = p + weights[i] * (v[ends[2 * i + 1]] - p); }
-    this._fill("cutValues", this.gl.ARRAY_BUFFER, values);
+    if (this.gl) this._fill("cutValues", this.gl.ARRAY_BUFFER, values);
   }
 
   // ---------------------------------------------------------------- camera
@@ -171,8 +177,8 @@ class FieldViewer {
   _scale() {
     const w = this.canvas.clientWidth, h = this.canvas.clientHeight, e = this.extent || [1, 1, 1];
     const r = this.mesh && this.mesh.dim === 3 ? Math.hypot(...e) * 0.92 : 0;
-    const room = this.legend ? 84 : 16;
-    return this.zoom * Math.min(Math.max(w - 2 * room, 60) / 2 / (r || e[0]), Math.max(h - 76, 60) / 2 / (r || e[1]));
+    const room = this.legend && w >= NARROW ? 84 : 16, above = this.legend && w < NARROW ? 210 : 76;
+    return this.zoom * Math.min(Math.max(w - 2 * room, 60) / 2 / (r || e[0]), Math.max(h - above, 60) / 2 / (r || e[1]));
   }
 
   /** Rotation matrix, rows: right, up, towards the eye. */
@@ -253,8 +259,13 @@ class FieldViewer {
   }
 
   draw() {
-    const gl = this.gl;
     this._size(this.canvas);
+    if (this.gl) this._drawCard(); else if (this.mesh && this.values) this.soft.draw(this);
+    this._above();
+  }
+
+  _drawCard() {
+    const gl = this.gl;
     gl.viewport(0, 0, this.canvas.width, this.canvas.height);
     gl.clearColor(0, 0, 0, 0); gl.clear(gl.COLOR_BUFFER_BIT | gl.DEPTH_BUFFER_BIT);
     if (this.mesh && this.values) {
@@ -279,7 +290,6 @@ class FieldViewer {
         gl.drawArrays(gl.TRIANGLES, 0, this.section.weights.length);
       }
     }
-    this._above();
   }
 
   _rgb(text) { return [1, 3, 5].map(k => parseInt(text.slice(k, k + 2), 16) / 255); }
@@ -292,7 +302,7 @@ class FieldViewer {
 
   /** Colour bar, markers and the pointer on the canvas on top. marks: {point, text, colour, radius (in mesh lengths), cross}. */
   _above() {
-    const h = this.canvas.clientHeight, bar = this._scaleMarks(h);
+    const h = this.canvas.clientHeight, bar = this._scaleMarks();
     const marks = this.mesh ? this.marks.map(m => [...this.project(m.point).map(Math.round), m.text, m.colour, m.radius && m.radius * this.zoom]) : [];
     const now = JSON.stringify([h, this.canvas.clientWidth, window.devicePixelRatio, marks, bar, this.label, this.map, this.ink, !!this.values]);
     if (now === this._drawn) return;  // a second layer that changes in every frame would cost as much as the field
@@ -315,26 +325,34 @@ class FieldViewer {
         c.fillStyle = "#fff"; c.textAlign = "center"; c.fillText(mark.text, x, y + 0.5);
       }
     }
-    if (bar.length) this._bar(c, bar, h);
+    if (bar.length) this._bar(c, bar);
   }
 
-  /** The colour bar's numbers as [height in pixels, text]; none where there is no room. */
-  _scaleMarks(h) {
-    const size = Math.min(260, h - 84), [lo, hi] = this.range;
+  /** Length of the colour bar in CSS pixels. */
+  _barLength() { const w = this.canvas.clientWidth; return w < NARROW ? w - 48 : Math.min(260, this.canvas.clientHeight - 84); }
+
+  /** The colour bar's numbers as [pixels from its low end, text]; none where there is no room. */
+  _scaleMarks() {
+    const size = this._barLength(), [lo, hi] = this.range;
     if (!this.legend || size < 60 || !this.values) return [];
-    return ticks(lo, hi, 5).map(v => [Math.round(44 + size * (1 - (v - lo) / (hi - lo))), this.logarithmic ? `10${raised(v)}` : short(v, hi - lo)]);
+    return ticks(lo, hi, 5).map(v => [Math.round(size * (v - lo) / (hi - lo)), this.logarithmic ? `10${raised(v)}` : short(v, hi - lo)]);
   }
 
-  _bar(c, numbers, h) {
-    const rgb = this.maps[this.map], top = 44, size = Math.min(260, h - 84);
+  _bar(c, numbers) {
+    const rgb = this.maps[this.map], size = this._barLength(), flat = this.canvas.clientWidth < NARROW, top = flat ? 92 : 44, left = flat ? 24 : 16;
     for (let k = 0; k < size; k++) {
-      const i = Math.min(255, Math.floor(256 * (1 - k / size)));
-      c.fillStyle = `rgb(${rgb[3 * i]},${rgb[3 * i + 1]},${rgb[3 * i + 2]})`; c.fillRect(16, top + k, 14, 1.5);
+      const i = Math.min(255, Math.floor(256 * (flat ? k / size : 1 - k / size)));
+      c.fillStyle = `rgb(${rgb[3 * i]},${rgb[3 * i + 1]},${rgb[3 * i + 2]})`;
+      flat ? c.fillRect(left + k, top, 1.5, 12) : c.fillRect(left, top + k, 14, 1.5);
     }
-    c.strokeStyle = this.ink; c.globalAlpha = 0.5; c.lineWidth = 1; c.strokeRect(15.5, top - 0.5, 15, size + 1); c.globalAlpha = 1;
-    c.fillStyle = this.ink; c.textAlign = "left"; c.font = "12px system-ui, sans-serif";
-    for (const [y, text] of numbers) { c.fillRect(31, y - 0.5, 4, 1); c.fillText(text, 39, y + 0.5); }
-    c.font = "600 13px system-ui, sans-serif"; c.fillText(this.label, 15, top - 20);
+    c.strokeStyle = this.ink; c.globalAlpha = 0.5; c.lineWidth = 1;
+    c.strokeRect(left - 0.5, top - 0.5, flat ? size + 1 : 15, flat ? 13 : size + 1); c.globalAlpha = 1;
+    c.fillStyle = this.ink; c.textAlign = flat ? "center" : "left"; c.font = "12px system-ui, sans-serif";
+    for (const [at, text] of numbers) {
+      if (flat) { c.fillRect(left + at - 0.5, top + 13, 1, 4); c.fillText(text, Math.min(left + at, left + size - 8), top + 25); }
+      else { c.fillRect(31, top + size - at - 0.5, 4, 1); c.fillText(text, 39, top + size - at + 0.5); }
+    }
+    c.textAlign = "left"; c.font = "600 13px system-ui, sans-serif"; c.fillText(this.label, flat ? left : 15, flat ? top - 14 : top - 20);
   }
 
   /** Everything as one picture of a given width, with a title line. Returns a canvas. */

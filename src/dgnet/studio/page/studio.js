@@ -45,7 +45,7 @@ async function reopen() {
 
 function told(message) {
   if (message.type === "scene") { studio.next = message; return; }
-  if (message.type === "controls") { studio.controls = message.controls; status("connected", ""); ask(); return; }
+  if (message.type === "controls") { status("connected", ""); ask(); return; }
   if (message.type === "error") {
     waiting = false; status("connected", ""); hint(message.message, true);
     if (["frame", "controls"].includes(message.of)) pause();
@@ -85,14 +85,14 @@ function opened(buffer, n, dim) {
   const take = count => { const part = new Uint32Array(buffer, at, count); at += 4 * count; return part; };
   const mesh = {dim, points: floats, triangles: take(3 * nt), tets: take(4 * nk), lines: take(2 * nl)};
   const scene = studio.next, again = resuming && studio.scene && studio.scene.nodes === scene.nodes;
-  studio.mesh = mesh; studio.controls = scene.controls; status("connected", ""); hideHint();
+  studio.mesh = mesh; status("connected", ""); hideHint();
   if (again) {
     studio.scene.scene = scene.scene; resuming = false;
     const last = studio.frames[studio.frames.length - 1];
     waiting = send(state(last));
     return;
   }
-  resuming = false; studio.scene = scene;
+  resuming = false; studio.scene = scene; studio.controls = scene.controls;
   Object.assign(studio, {frames: [], shown: -1, field: 0, view: "first", steps: scene.steps, driven: scene.driven, radius: scene.radius, power: scene.power,
     spots: [], sensors: [], node: null, green: null, cut: null, cross: null, playing: true, range: null});
   viewer.open(mesh);
@@ -232,7 +232,7 @@ function sidebar() {
     make("div", {className: "buttons"}, make("button", {onclick: () => { studio.spots = []; redraw(); }}, "Remove sources that stay")));
   $("equation").replaceChildren(
     slider({label: "time step Δt", unit: u.time, value: studio.controls.dt, log: true, change: v => { studio.controls.dt = v; tell(); }}),
-    s.diffusion ? slider({label: "conductivity ×", value: studio.controls.diffusion, log: true, change: v => { studio.controls.diffusion = v; tell(); }}) : null,
+    slider({label: "conductivity ×", value: studio.controls.diffusion, log: true, change: v => { studio.controls.diffusion = v; tell(); }}),
     slider({label: "steps a frame", value: studio.steps, low: 1, high: 20, change: v => { studio.steps = Math.max(1, Math.round(v)); }}));
   $("boundaries-box").hidden = !studio.controls.conditions.length;
   $("boundaries").replaceChildren(...studio.controls.conditions.map(row => boundary(row, s.free,
@@ -305,7 +305,7 @@ function pointers(canvas) {
   const at = e => { const box = canvas.getBoundingClientRect(); return [e.clientX - box.left, e.clientY - box.top]; };
   canvas.onpointerdown = e => {
     if (!studio.scene) return;
-    canvas.setPointerCapture(e.pointerId); canvas.focus({preventScroll: true}); held.set(e.pointerId, at(e)); studio.cross = null;
+    canvas.setPointerCapture(e.pointerId); held.set(e.pointerId, at(e)); studio.cross = null;
     if (held.size === 2) { moving = "pinch"; endDraw(); gap = spread(held); return; }
     const hit = viewer.pick(...at(e)), tool = e.button === 2 || e.button === 1 || studio.tool === "move" || !hit || !hit.inside ? "move" : studio.tool;
     if (tool === "move") { moving = studio.scene.dim === 3 && !(e.button === 1 || e.ctrlKey) ? "turn" : "pan"; return; }
@@ -329,6 +329,7 @@ function pointers(canvas) {
   const up = e => { held.delete(e.pointerId); if (held.size < 2 && moving === "pinch") moving = null; if (!held.size) { moving = null; endDraw(); } };
   canvas.onpointerup = up; canvas.onpointercancel = up;
   canvas.onpointerleave = e => { if (!held.has(e.pointerId)) { studio.pointer = null; redraw(); } };
+  canvas.onmousedown = e => { e.preventDefault(); document.activeElement?.blur(); };  // arrow keys move a cross only where keys lead to it
   canvas.oncontextmenu = e => e.preventDefault();
   canvas.addEventListener("wheel", e => { e.preventDefault(); if (viewer.mesh) { viewer.magnify(Math.exp(-0.0015 * e.deltaY), ...at(e)); redraw(); } }, {passive: false});
 }
@@ -487,7 +488,7 @@ function openGallery() { $("gallery").showModal(); }
 
 async function start() {
   galleryData = await (await fetch("gallery.json")).json();
-  try { viewer = new FieldViewer($("field"), $("above"), galleryData.colours); } catch (error) { return hint(error.message, true, true); }
+  viewer = new FieldViewer($("field"), $("above"), galleryData.colours);
   studio.viewer = viewer;
   const ink = () => { viewer.ink = dark.matches ? "#e6eaef" : "#1d2733"; redraw(); };
   dark.onchange = ink; ink();
