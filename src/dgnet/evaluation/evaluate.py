@@ -68,8 +68,8 @@ def scores(run: Run, path: Path, device: str = "cpu", split: str = "test", limit
     """Judge a run and the classical solvers: for JSON, and what the judge found; with `keep` states and truth stay in memory."""
     own, missing = run.settings.model, untold(run)
     mesh = run.case.mesh
-    more = {} if run.settings.truth == "same-mesh" else finer(mesh.n_nodes + len(mesh.edges), device) | without_data(
-        base_problem(run.case, device))
+    more = {} if run.settings.truth == "same-mesh" else finer(
+        mesh.n_nodes + len(mesh.edges), device, run.case.pde.curved) | without_data(base_problem(run.case, device))
     models = {own: run.model, **rivals(), **more} | ({"told": told(run.dgnet)} if missing else {})
     found = judge_file(models, run.case, path, device, split=split, limit=limit, truth=run.settings.truth, keep=keep)
     clocks = ("seconds", "steps_per_second")  # they stand apart: the same run has the same scores every time

@@ -1,6 +1,7 @@
 """The discrete Green solver: G = (M + dt/2 K)^-1 M applied by the fastest backend, with its exact adjoint."""
 
 from dgnet.green.backends import NAMES as BACKENDS
+from dgnet.green.balance import Balance, Totals
 from dgnet.green.bounds import Bounds, bounds_of
 from dgnet.green.enthalpy import EnthalpySolver, Stepper
 from dgnet.green.fold import fold, product, unfold
@@ -8,5 +9,5 @@ from dgnet.green.material import Materials, Term
 from dgnet.green.solver import GreenSolver, Operators, StepOperator
 from dgnet.green.steady import steady
 
-__all__ = ["BACKENDS", "Bounds", "EnthalpySolver", "GreenSolver", "Materials", "Operators", "StepOperator", "Stepper", "Term",
-           "bounds_of", "fold", "product", "steady", "unfold"]
+__all__ = ["BACKENDS", "Balance", "Bounds", "EnthalpySolver", "GreenSolver", "Materials", "Operators", "StepOperator", "Stepper",
+           "Term", "Totals", "bounds_of", "fold", "product", "steady", "unfold"]

@@ -161,7 +161,7 @@ class EnthalpySolver:
         deferred, weight = self.monitor.deferred, before.D.rsqrt()
         rounding = 100 * torch.finfo(old.dtype).eps * _size(before.E, weight) / self.tolerance
         reductions = self._reductions if deferred else (1e-2,) * _MOST
-        scale, ratio, last = rounding, math.inf, math.inf
+        scale, ratio, last = rounding, math.inf, 1.0
         for k, reduction in enumerate((*reductions, None)):
             residual = system.masked(base - at.E - system.product(at.phi))
             size = _size(residual, weight)
@@ -172,7 +172,8 @@ class EnthalpySolver:
                     return at
                 if not math.isfinite(ratio):
                     break
-                reduction = max(0.3 * self.tolerance / ratio, min(1e-2, (ratio / last) ** 2)) if reduction else None
+                if reduction is not None:
+                    reduction = max(0.3 * self.tolerance / ratio, min(reduction, (ratio / last) ** 2))
                 last = ratio
             if reduction is None:
                 break

@@ -23,7 +23,7 @@ import torch
 from dgnet import __version__
 from dgnet.data import Dataset, Header
 from dgnet.data.fits import check_fits
-from dgnet.errors import InputError, NoRoom, SolveError
+from dgnet.errors import InputError, NoRoom
 from dgnet.evaluation.trust import Guard, TrainingRange, sentence, training_range
 from dgnet.files import read_array
 from dgnet.models import Model, few_threads, rollout
@@ -33,9 +33,11 @@ from dgnet.output.drives import Drive, Opened, StoredDrive, opened
 from dgnet.output.elsewhere import on_other_mesh, with_step
 from dgnet.output.pictures import needs_ffmpeg
 from dgnet.output.series import Store, written
+from dgnet.output.watch import Watch
 from dgnet.problems import Dirichlet, Discretisation, Neumann, Robin, given_velocity
 from dgnet.problems.case import Case, base_problem
 from dgnet.progress import Report
+from dgnet.scoring.balance import balance_of, content_units, sentences
 from dgnet.training.run import UNTRAINED, Run
 
 Tensor = torch.Tensor
@@ -89,6 +91,10 @@ class Driven(Continued[Any]):
         if self.seen is not None:
             self.seen(start, rows[0].cpu().numpy())
         return rows.to(self.like)
+
+    def used(self, k: int) -> Tensor | None:
+        """The source of step k [N, F], just after that step; None without one."""
+        return None if self.drive is None else self.held[0, k - self.start]
 
     def memory(self) -> np.ndarray:
         """Bounds that the solver widens from step to step where operators change in time; empty where they do not."""
@@ -296,8 +302,9 @@ class _Plan:
                 "range": {name: [float(low), float(high)] for name, low, high in zip(case.pde.fields, watch.low, watch.high)},
                 "rne": watch.rne, "spots": None if self.given is None else self.given.spots,
                 "training_range": None if known is None else known.as_dict(), "left_range": None if known is None else findings,
-                "warning": sentence(findings, units), "notes": [*self.run.notes, *([note[0].upper() + note[1:]] if note else [])],
-                "units": {"time": units.time, "fields": units.fields}}
+                "balance": watch.balanced(), "warning": sentence(findings, units),
+                "notes": [*self.run.notes, *([note[0].upper() + note[1:]] if note else [])],
+                "units": {"time": units.time, "fields": units.fields, "content": content_units(case)}}
 
 
 def _run(run: Run, problem: Any, u0: Tensor, drive: Drive | None, steps: int, watch: Watch, store: Store | None, sink: Sink | None,
@@ -309,6 +316,7 @@ def _run(run: Run, problem: Any, u0: Tensor, drive: Drive | None, steps: int, wa
         watch.restore(left)
         u0 = torch.from_numpy(left["state"])[None].to(u0)
     last = u0[0].cpu().numpy()
+    balance = watch.balance = balance_of(run.model, problem) if first == 0 else None  # a part of a rollout has none
     block = max(1, _BLOCK // (4 * u0.numel()))
     bounds = None if left is None else left["bounds"]
     model = Driven(run.model, drive, first, steps, block, u0, run.case.dt, watch.source, bounds)
@@ -319,6 +327,11 @@ def _run(run: Run, problem: Any, u0: Tensor, drive: Drive | None, steps: int, wa
         k += first
         last = u[0].detach().cpu().numpy()
         watch.add(k, last)
+        if balance is not None:
+            balance.state(torch.from_numpy(last))
+            f = None if k == 0 else source[0, k - 1] if source is not None else model.used(k - 1)
+            if f is not None:
+                balance.source(f)
         if sink is not None:
             sink(k, last)
         if store is not None:
@@ -328,11 +341,11 @@ def _run(run: Run, problem: Any, u0: Tensor, drive: Drive | None, steps: int, wa
         if report is not None and (k % stride == 0 or k == steps):
             report("rollout", k, steps)
 
+    source: Tensor | None = None
     if left is None:
         take(0, u0)
     if first < steps:
         with torch.no_grad(), few_threads(u0.shape[1], str(u0.device)):
-            source = None
             if drive is not None and u0.is_cuda and 4 * u0.numel() * steps <= _WHOLE:  # in one piece, so that steps can be captured
                 begin = first - first % block
                 source = torch.cat([model.fetch(k) for k in range(begin, steps, block)], dim=1)[:, first - begin:]
@@ -381,6 +394,7 @@ def summary(result: dict[str, Any]) -> str:
              f"in {result['seconds']:.2f} s ({result['steps_per_second']:,.0f} steps/s, source and files included)"]
     lines += [f"  {name} from {low:.6g} to {high:.6g} {units.get(name, '')}".rstrip()
               for name, (low, high) in result["range"].items()]
+    lines += [f"  {line}" for line in sentences(result["balance"], result["units"]["content"])]
     if result["rne"] is not None:
         lines.append(f"  RNE from offset against the stored trajectory: {result['rne']:.3g}")
     if result["warning"] is not None:
@@ -389,62 +403,6 @@ def summary(result: dict[str, Any]) -> str:
         lines.append("  The range of the training data is not known: the run's data set is missing.")
     lines += [f"  {note}" for note in result["notes"]]
     return "\n".join([*lines, *(result[f.name] for f in fields(Outputs) if result[f.name] is not None)])
-
-
-class Watch:
-    """Follows a rollout: range of every field, finite numbers, the training range, the error against a stored truth."""
-
-    def __init__(self, case: Case, stored: Dataset | None, number: int, steps: int, guard: Guard | None = None,
-                 ratio: float = 1.0) -> None:
-        self.ratio = ratio  # step of the rollout over the stored step; states are compared at common times
-        self.guard, self.stride = guard, max(1, steps // 200)  # gradients are looked at 200 times
-        width = len(case.pde.fields)
-        self.low, self.high = np.full(width, math.inf), np.full(width, -math.inf)
-        self.offset, self.stored, self.number, self.steps = np.array(case.offsets), stored, number, steps
-        self.block = max(1, _BLOCK // (4 * case.mesh.n_nodes * width))
-        self.first, self.held = 0, np.empty((0, case.mesh.n_nodes, width), dtype=np.float32)
-        self.error = self.size = 0.0
-
-    def add(self, k: int, u: np.ndarray) -> None:
-        if not np.isfinite(u).all():
-            raise SolveError(f"the rollout is no longer finite at step {k}")
-        low, high = u.min(axis=0), u.max(axis=0)
-        self.low, self.high = np.minimum(self.low, low), np.maximum(self.high, high)
-        if self.guard is not None:
-            self.guard.states(k, low[None], high[None])
-            if k % self.stride == 0 or k == self.steps:
-                self.guard.gradients(k, u[None])
-        place = k * self.ratio
-        k = round(place)
-        if self.stored is None or k > self.stored.steps or abs(place - k) > 1e-6 * max(1, k):
-            return
-        if not self.first <= k < self.first + len(self.held):
-            self.first = min(k, self.stored.steps - 1)  # a window has at least one step, that is two states
-            self.held = self.stored.read(self.number, self.first, min(self.block, self.stored.steps - self.first), only=()).state
-        true = self.held[k - self.first].astype(np.float64)
-        self.error += float(np.square(u - true).sum())
-        self.size += float(np.square(true - self.offset).sum())
-
-    def source(self, first: int, rows: np.ndarray) -> None:
-        if self.guard is not None:
-            self.guard.sources(first, rows)
-
-    def memory(self) -> dict[str, np.ndarray]:
-        """Numbers that a resumed rollout needs from its first part."""
-        return {"low": self.low, "high": self.high, "sums": np.array([self.error, self.size]),
-                "guard": np.empty(0) if self.guard is None else self.guard.memory}
-
-    def restore(self, left: dict[str, np.ndarray]) -> None:
-        self.low, self.high = left["low"], left["high"]
-        self.error, self.size = (float(v) for v in left["sums"])
-        if self.guard is not None and left["guard"].shape == self.guard.memory.shape:
-            self.guard.memory = left["guard"]
-
-    @property
-    def rne(self) -> float | None:
-        if self.stored is None or self.steps * self.ratio > self.stored.steps * (1 + 1e-9):
-            return None
-        return math.sqrt(self.error / self.size) if self.size > 0 else None
 
 
 def _driven(case: Case) -> bool:

@@ -10,7 +10,6 @@ from dgnet.models import Classical, Model
 from dgnet.models.base import LearnedModel
 from dgnet.models.universal import Universal, UniversalNet
 from dgnet.models.universal.model import untrained
-from dgnet.problems import CONSISTENT
 from dgnet.problems.case import base_problem
 from dgnet.projects.project import described
 from dgnet.training.identity import digest, fingerprint
@@ -29,7 +28,7 @@ def model_named(name: str, weights: Path | None = None) -> Model[Any]:
             raise InputError(f"--weights does not apply here: the model is {name}")
         net = UniversalNet.load(weights)
         return Universal({net.dim: net})
-    return Universal() if name == "universal" else Classical(CONSISTENT, degree=2 if name == "quadratic" else 1)
+    return Universal() if name == "universal" else Classical(degree=2 if name == "quadratic" else 1)
 
 
 def without_training(folder: Path, name: str = "universal", weights: Path | None = None) -> Run:

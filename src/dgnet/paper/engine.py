@@ -171,7 +171,7 @@ def _classical(cell: Experiment, options: Options) -> dict[str, Any]:
     path, made = data_set(cell, options)
     begin = time.perf_counter()
     points = scenario.mesh.n_nodes + len(scenario.mesh.edges)
-    more = {} if cell.truth == "same-mesh" else finer(points, options.device)
+    more = {} if cell.truth == "same-mesh" else finer(points, options.device, scenario.pde.curved)
     found = judge_file({**rivals(), **more}, scenario, path, options.device)
     write_sample(cell.folder(options.out) / "sample.npz", found)
     return {"about": about(scenario), "seconds": {"generate": made, "evaluate": time.perf_counter() - begin},

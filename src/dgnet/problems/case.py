@@ -12,6 +12,7 @@ import torch
 from dgnet.errors import InputError
 from dgnet.mesh import Mesh
 from dgnet.problems.conditions import Condition
+from dgnet.problems.curves import curves_of
 from dgnet.problems.discretisation import CONSISTENT, WORKING, Discretisation
 from dgnet.problems.flow import given_velocity
 from dgnet.problems.pde import PDE
@@ -94,9 +95,12 @@ def equation(pde: PDE, flow: bool = False) -> str:
     def there(name: str) -> bool:
         return any(not np.isscalar(v) or v != 0 for v in pde.per_field(name))
 
-    heat = pde.weighted
+    def symbol(letter: str, name: str) -> str:
+        return f"{letter}(u)" if any(curves_of(v) for v in pde.per_field(name)) else letter
+
+    heat, c = pde.weighted, symbol("c", "capacity")
     moving = flow or pde.velocity is not None
-    terms = ["div(D grad u)"] * there("diffusion") + ["- v . grad u"] * (moving and not heat)
+    terms = [f"div({symbol('D', 'diffusion')} grad u)"] * there("diffusion") + ["- v . grad u"] * (moving and not heat)
     terms += ["- k u"] * there("decay") + ["+ r(u)"] * (pde.reaction is not None) + ["+ f"]
-    left = "du/dt" if not heat else "c (du/dt + v . grad u)" if moving else "c du/dt"
+    left = "du/dt" if not heat else f"{c} (du/dt + v . grad u)" if moving else f"{c} du/dt"
     return (f"{left} = " + " ".join(terms)).replace("= + ", "= ")

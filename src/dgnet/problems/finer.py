@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from dgnet.mesh import Mesh
+from dgnet.problems.curves import ByRegion, Curve, Scaled
 from dgnet.problems.discretisation import Discretisation
 
 Tensor = torch.Tensor
@@ -28,6 +29,12 @@ def refined(p: Discretisation) -> Discretisation:
     def each(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
         if isinstance(value, Mapping):
             return {name: each(v, change) for name, v in value.items()}
+        if isinstance(value, Curve):
+            return value
+        if isinstance(value, Scaled):
+            return Scaled(value.curve, each(value.by, change))
+        if isinstance(value, ByRegion):  # the children of a region's cells are its cells
+            return ByRegion(each(value.parts, change))
         return change(torch.as_tensor(value, dtype=torch.float64)) if np.ndim(value) else value
 
     def children(value: Tensor) -> Tensor:

@@ -34,6 +34,8 @@ FLUX: Dimension = (1, 1, -1, 0, 0)
 DENSITY: Dimension = (0, -3, 0, 0, 1)
 SPECIFIC_HEAT: Dimension = (-1, 0, 0, 1, -1)
 VOLUMETRIC_HEAT: Dimension = (-1, -3, 0, 1, 0)
+LATENT_HEAT: Dimension = (0, 0, 0, 1, -1)
+LATENT_VOLUME: Dimension = (0, -3, 0, 1, 0)
 TERMS: dict[str, tuple[Dimension, Dimension]] = {
     "diffusion": (DIFFUSIVITY, (-1, -1, -1, 1, 0)), "decay": (RATE, (-1, -3, -1, 1, 0)), "flux": (FLUX, (0, -2, -1, 1, 0)),
     "convection": (SPEED, (-1, -2, -1, 1, 0))}

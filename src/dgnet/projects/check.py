@@ -5,7 +5,6 @@ Every item has a verdict: `ok`, `note` (worth knowing) or `warn` (probably not w
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -19,12 +18,15 @@ from dgnet.green import GreenSolver
 from dgnet.mesh import Mesh
 from dgnet.models import Classical, few_threads, rollout
 from dgnet.models.registry import LABELS
-from dgnet.problems import CONSISTENT, DOUBLE, PDE, WORKING, Discretisation, Robin
+from dgnet.problems import DOUBLE, WORKING, Discretisation, Robin
 from dgnet.problems.case import base_problem
+from dgnet.problems.curves import curves_of, typical
 from dgnet.problems.units import SPEED, TERMS, VOLUMETRIC_HEAT
 from dgnet.progress import Report
+from dgnet.projects.factors import fitted, scaled
 from dgnet.projects.project import Project
 from dgnet.projects.toml import ELSEWHERE
+from dgnet.scoring.balance import balance_of, content_units, sentences
 from dgnet.scoring.judge import FITTED, finer, judge, rivals, without_data
 
 Tensor = torch.Tensor
@@ -128,8 +130,12 @@ def _each(project: Project, name: str) -> list[tuple[str, str]]:
     """(of which field, value in words) of a coefficient that is not zero."""
     pde, found = project.case.pde, []
     for f, value in zip(pde.fields, pde.per_field(name)):
-        v = np.asarray(value)
-        if v.any():
+        v, curved = np.asarray(typical(value, project.case.mesh, name)), curves_of(value)
+        if curved:
+            ends = [float(x) for c in curved for x in (c.points[1].min(), c.points[1].max())]
+            text = f"{min(ends):.4g} to {max(ends):.4g}, a curve of {f}" + ", with latent heat" * any(c.latent for c in curved)
+            found.append(("" if pde.shared(name) else f" of {f}", text))
+        elif v.any():
             text = f"{float(v):.4g}" if v.ndim == 0 else f"{v.min():.4g} to {v.max():.4g}" if v.ndim == 1 else "tensor"
             found.append(("" if pde.shared(name) else f" of {f}", text))
     return found[:1] if pde.shared(name) else found
@@ -234,7 +240,7 @@ def _diffusivities(problem: Discretisation) -> np.ndarray:
     """Scalar diffusivity [F, K], diffusion over capacity: of a tensor, its mean eigenvalue."""
     rows = []
     for value in problem.pde.per_field("diffusion"):
-        v = np.asarray(value, dtype=float)
+        v = np.asarray(typical(value, problem.mesh, "diffusion"), dtype=float)
         v = np.trace(v, axis1=-2, axis2=-1) / problem.mesh.dim if v.ndim >= 2 else v
         rows.append(np.broadcast_to(v, problem.mesh.n_cells))
     return np.stack(rows) if problem.capacity is None else np.stack(rows) / problem.capacity.cpu().numpy()
@@ -270,6 +276,9 @@ def number_items(problem: Discretisation, velocity: Tensor) -> list[Item]:
         elif top > 2:
             text, grade = text + "; the classical solver rings at fronts (streamline diffusion will be learned)", "note"
         found.append(Item("advection", grade, text, {"peclet": float(np.median(peclet)), "peclet_max": top, "courant": courant}))
+    if problem.pde.curved:
+        return [*found, Item("solver", "ok", "materials change with the solution: steps in the enthalpy by Newton's method, in "
+                             "double precision", {"backend": "newton", "precision": "float64"})]
     held = problem.held()
     backend = GreenSolver(held, solves=1000).operator().backend
     found.append(Item("solver", "warn" if stiff > DOUBLE else "ok" if held is problem else "note",
@@ -343,7 +352,7 @@ def solver_items(project: Project, data: Dataset, device: str, report: Report | 
         numbers = [n for n in numbers if abs(begin[n] - begin[numbers[0]]) < 1e-6 * data.dt]
         wide = replace(data.batch(numbers, device=device, dtype=torch.float64), middles=data.middles(numbers, device))
         given = wide.to(WORKING)  # in the precision of `train` and `evaluate`
-        more = finer(s.mesh.n_nodes + len(s.mesh.edges), device)
+        more = finer(s.mesh.n_nodes + len(s.mesh.edges), device, s.pde.curved)
         models = {**rivals(), **{name: more[name] for name in more if name == "classical_p2"}, **without_data(base)}
         judged = judge(models, base, given, keep=True)
         rows[split] = {name.removeprefix("classical_"): judged.error(name) for name in models}
@@ -355,6 +364,7 @@ def solver_items(project: Project, data: Dataset, device: str, report: Report | 
                 explained, alike = _explained(problem.double, wide)
                 whole = 1 - min(1e9, _relative((states - given.state)[:, -1], given.state[:, -1] - given.state[:, 0]))
                 found += [] if project.unknown_reaction else coefficient_items(project, problem, given, states)
+                found += balance_items(project, problem.double, wide)
         if report is not None:
             report("classical solver", len(rows), len(splits))
     p2 = "P2" + (", start and source fitted between the nodes" if fitted else "")
@@ -398,7 +408,7 @@ def _explained(problem: Discretisation, data: Corpus, most: int = 20) -> tuple[f
     step's matrix S, so they do not correlate or point against each other (0 to -1/2).
     """
     gap = change = both = 0.0
-    state = Classical(CONSISTENT).prepare(problem, len(data), 1)
+    state = Classical().prepare(problem, len(data), 1)
     for k in np.unique(np.linspace(0, max(0, data.steps - 2), most).astype(int)):
         pair = []
         for j in range(k, min(k + 2, data.steps)):
@@ -411,6 +421,22 @@ def _explained(problem: Discretisation, data: Corpus, most: int = 20) -> tuple[f
         both += float((pair[0] * pair[-1]).sum())
         change += float((data.state[:, k + 1] - data.state[:, k]).square().sum())
     return (1 - float(np.sqrt(gap / change)) if change > 0 else 1.0), (both / gap if gap > 0 else 1.0)
+
+
+def balance_items(project: Project, problem: Discretisation, data: Corpus, most: int = 100) -> list[Item]:
+    """What enters, leaves and is stored in a rollout of the first trajectory: it shows terms and units at a glance."""
+    balance, steps = balance_of(Classical(), problem), min(most, data.steps)
+    if balance is None:
+        return []
+    balance.t0 = float(data.begin[0])
+    f = None if data.source_average is None else data.source_average[:1, :steps]
+    for u in rollout(Classical(), problem, data.state[:1, 0], f, steps, t0=balance.t0)[0]:
+        balance.state(u)
+    for k in range(0 if f is None else steps):
+        balance.source(f[0, k])  # type: ignore[index]
+    rows = {name: one.as_dict() for name, one in zip(problem.pde.fields, balance.totals())}
+    return [Item("balance", "ok" if one["closes"] < 1e-6 else "warn", f"{steps} steps of the first trajectory: {text}", {name: one})
+            for (name, one), text in zip(rows.items(), sentences(rows, content_units(project.case)))]
 
 
 # ---------------------------------------------------------------------- a factor that is wrong
@@ -428,10 +454,10 @@ def coefficient_items(project: Project, problem: Discretisation, data: Corpus, s
         return []  # too large, nothing to explain, or a flow of its own in every trajectory
 
     def misfit(factors: dict[str, float]) -> Tensor | None:
-        p = replace(problem, pde=_scaled(problem, factors))
+        p = replace(problem, pde=scaled(problem, factors))
         f = None if source is None else source * factors.get("source", 1.0)
         try:
-            return (rollout(Classical(CONSISTENT), p, truth[:, 0], f, steps, t0=float(data.begin[0])) - truth).double()
+            return (rollout(Classical(), p, truth[:, 0], f, steps, t0=float(data.begin[0])) - truth).double()
         except SolveError:
             return None
 
@@ -440,7 +466,7 @@ def coefficient_items(project: Project, problem: Discretisation, data: Corpus, s
     trials += [("source",)] * (source is not None)
     regions = [*mesh.regions, *([ELSEWHERE] if sum(map(len, mesh.regions.values())) < mesh.n_cells else [])]
     trials += [tuple(f"capacity in {r}" for r in regions)] if 1 < len(regions) < 7 else []
-    fits = [_fit(misfit, names) for names in trials]
+    fits = [fitted(misfit, names) for names in trials]
     scores = [_relative(gap, size) for _, gap in fits]
     best = min(range(len(fits)), key=lambda k: (round(scores[k] / before, 2), k))
     factors, after = {name: f for name, f in fits[best][0].items() if abs(np.log(f)) > 0.05}, scores[best]
@@ -452,46 +478,3 @@ def coefficient_items(project: Project, problem: Discretisation, data: Corpus, s
     text = f"the data fit better with {words}: error {after:.2g} instead of {before:.2g} of the change"
     far = max(abs(np.log(f)) for f in factors.values()) > 0.25
     return [Item("coefficients", "warn" if after < 0.5 * before and far else "note", text, numbers)]
-
-
-def _fit(misfit: Callable[[dict[str, float]], Tensor | None], names: tuple[str, ...]) -> tuple[dict[str, float], Tensor]:
-    """The factors with the smallest misfit and that misfit: Gauss-Newton for their logarithms, from 1."""
-    def factors(logs: np.ndarray) -> dict[str, float]:
-        return {name: float(np.exp(v)) for name, v in zip(names, logs)}
-
-    at, gap = np.zeros(len(names)), misfit(dict.fromkeys(names, 1.0))
-    assert gap is not None
-    for _ in range(5):
-        beside = [misfit(factors(at + 0.02 * e)) for e in np.eye(len(names))]
-        slopes = [(b - gap).flatten() / 0.02 for b in beside if b is not None]
-        if len(slopes) < len(names):
-            break
-        J = torch.stack(slopes, 1)
-        normal = (J.T @ J).cpu().numpy()
-        step = -np.linalg.lstsq(normal, (J.T @ gap.flatten()).cpu().numpy(), rcond=1e-10)[0].clip(-1.5, 1.5)
-        new = misfit(factors(at + step))
-        if new is None or float(new.norm()) >= float(gap.norm()):
-            break
-        at, gap = at + step, new
-        if np.abs(step).max() < 0.02:
-            break
-    return factors(at), gap
-
-
-def _scaled(p: Discretisation, factors: dict[str, float]) -> PDE:
-    """The equation with its diffusion and capacity times factors, everywhere or (`capacity in REGION`) in some cells."""
-    pde = p.pde
-    for name, factor in factors.items():
-        term, _, region = name.partition(" in ")
-        if term == "source":
-            continue
-        weight: Any = factor
-        if region:
-            cells = p.mesh.regions[region] if region != ELSEWHERE else np.setdiff1d(
-                np.arange(p.mesh.n_cells), np.concatenate(list(p.mesh.regions.values())))
-            weight = np.ones(p.mesh.n_cells)
-            weight[cells] = factor
-        rows = {f: np.asarray(v, dtype=float) * weight for f, v in zip(pde.fields, pde.per_field(term))}
-        value = rows[pde.fields[0]] if pde.shared(term) else rows
-        pde = replace(pde, diffusion=value) if term == "diffusion" else replace(pde, capacity=value)
-    return pde

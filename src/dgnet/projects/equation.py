@@ -12,10 +12,12 @@ from dgnet.errors import InputError
 from dgnet.files import did_you_mean, read_array
 from dgnet.mesh import ALL, Mesh
 from dgnet.problems.conditions import Condition, Dirichlet, Neumann, Periodic, Robin, Value
+from dgnet.problems.curves import ByRegion
 from dgnet.problems.fibres import fibre_tensors
 from dgnet.problems.pde import PDE
+from dgnet.projects.materials import curve_of, melted, times
 from dgnet.projects.physics import Physics
-from dgnet.projects.toml import ELSEWHERE, ArrayFile, BoundarySpec, Fibres, Function, ProblemFile, Term
+from dgnet.projects.toml import ELSEWHERE, ArrayFile, BoundarySpec, CurveSpec, Fibres, Function, ProblemFile, Term
 
 
 def equation_of(file: ProblemFile, mesh: Mesh, physics: Physics) -> PDE:
@@ -35,15 +37,17 @@ def equation_of(file: ProblemFile, mesh: Mesh, physics: Physics) -> PDE:
                         for term, key in ((spec.diffusion, spec.spread), (spec.decay, "decay")))
     capacity: Any = 1.0
     for key, term in spec.capacity.items():
-        capacity = _product(capacity, _coefficient(term, key, file, mesh, physics), file.fields)
+        part = _coefficient(term, key, file, mesh, physics)
+        part = part if key == "density" else melted(part, spec.melting, where)
+        capacity = _product(capacity, part, file.fields)
     return PDE(file.fields, diffusion, velocity, decay, reaction, capacity)
 
 
 def _product(a: Any, b: Any, names: Sequence[str]) -> Any:
     """Of two coefficients, each for all fields or one per field."""
     if not isinstance(a, Mapping) and not isinstance(b, Mapping):
-        return a * b
-    return {f: (a[f] if isinstance(a, Mapping) else a) * (b[f] if isinstance(b, Mapping) else b) for f in names}
+        return times(a, b)
+    return {f: times(a[f] if isinstance(a, Mapping) else a, b[f] if isinstance(b, Mapping) else b) for f in names}
 
 
 def _velocity(name: str, where: str, mesh: Mesh, physics: Physics) -> Any:
@@ -85,7 +89,19 @@ def _values(term: Term, name: str, where: str, file: ProblemFile, mesh: Mesh, ph
         if not spreads:
             raise InputError(f"{where} must be a number: only diffusion and conductivity have fibres")
         return _along_fibres(term, where, file, mesh, physics)
+    if isinstance(term, CurveSpec):
+        if name == "density":
+            raise InputError(f"{where} cannot change with the field: give the product with the capacity as volumetric_capacity")
+        curve = curve_of(term, name, where, file.folder, file.units, physics)
+        if not spreads and curve.least <= 0:
+            raise InputError(f"{where} must be positive, but falls to {curve.least:g}")
+        return curve
     if isinstance(term, Mapping):
+        melts = name in ("capacity", "volumetric_capacity") and "" not in file.pde.melting and bool(file.pde.melting)
+        if melts or any(isinstance(part, CurveSpec) for part in term.values()):
+            parts = ByRegion({part: _values(value, name, f"{where}.{part}", file, mesh, physics) for part, value in term.items()})
+            parts.cells(mesh, where)  # every cell has one
+            return parts
         return _by_region(term, name, where, mesh)
     if isinstance(term, tuple):
         if not spreads:

@@ -32,6 +32,7 @@ from dgnet.problems.spot_table import SpotTable
 from dgnet.progress import Report
 from dgnet.projects.equation import conditions_of, equation_of
 from dgnet.projects.importers import MOST_BETWEEN, Note, averages_between, collected, notes_from, notes_text
+from dgnet.projects.materials import CURVE
 from dgnet.projects.physics import FILE as PHYSICS
 from dgnet.projects.physics import Physics
 from dgnet.projects.readers import Frame, matches
@@ -165,7 +166,8 @@ def on_mesh(project: Project, path: Path) -> Case:
     """The project's equation and conditions on the mesh of another file, whose names are those of the problem file."""
     file, physics = project.file, project.physics
     assert file is not None and physics is not None
-    fresh = Physics(file.folder, None if physics.kept is None else {})  # values of its own mesh do not fit
+    curves = {key: value for key, value in physics.values.items() if key.endswith(CURVE)}  # other values belong to its own mesh
+    fresh = Physics(file.folder, None if physics.kept is None else curves)
     mesh = build(replace(file.mesh, file=str(path.resolve()), shipped="", shape="", measures={}), file.folder, fresh, str(path))
     return _case(file, mesh, fresh, project.case.steps)
 

@@ -12,13 +12,14 @@ from typing import Any
 
 from dgnet.errors import InputError
 from dgnet.files import read_toml
+from dgnet.problems.curves import ELSEWHERE as ELSEWHERE
 from dgnet.problems.units import DENSITY, FIELD, LENGTH, SPECIFIC_HEAT, SPEED, TERMS, TIME, VOLUMETRIC_HEAT, Dimension, Units
+from dgnet.projects.curve_spec import CurveSpec, Melting, curve_spec, melting_of
 from dgnet.projects.table import Table
 
 FILE = "problem.toml"
 SPLITS = ("train", "test")
 KINDS = ("dirichlet", "neumann", "robin", "periodic")
-ELSEWHERE = "elsewhere"
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,8 @@ class Fibres:
     across: Term
 
 
-Term = float | Tensor | Function | ArrayFile | Fibres | Mapping[str, Any]
-"""A coefficient: a number, a tensor, a function, an array, fibres, or one of these per field or region."""
+Term = float | Tensor | Function | ArrayFile | Fibres | CurveSpec | Mapping[str, Any]
+"""A coefficient: a number, a tensor, a function, an array, fibres, a curve, or one of these per field or region."""
 
 Number = float | Function
 
@@ -83,6 +84,7 @@ class PDESpec:
     per_region: bool = False
     capacity: Mapping[str, Term] = field(default_factory=dict)  # key -> term: their product is the capacity; empty: 1
     spread: str = "diffusion"  # the key that `diffusion` was given by
+    melting: Mapping[str, Melting] = field(default_factory=dict)  # of each region; "" for all cells
 
     @property
     def heat(self) -> bool:
@@ -293,7 +295,8 @@ def _pde(t: Table, fields: Sequence[str], units: Units) -> PDESpec:
         else:
             reaction = t.text("reaction", choices=("none", "unknown"))
     calibrate = t.texts("calibrate", (), ("diffusion", "decay", "convection"))
-    spec = PDESpec(diffusion, velocity, decay, reaction, tuple(dict.fromkeys(calibrate)), t.flag("per_region"), capacity, spread)
+    spec = PDESpec(diffusion, velocity, decay, reaction, tuple(dict.fromkeys(calibrate)), t.flag("per_region"), capacity, spread,
+                   melting_of(t, list(capacity), fields[0], units))
     t.close()
     if spec.per_region and not {"diffusion", "decay"} & set(calibrate):
         raise InputError(f"{t.where('per_region')} needs diffusion or decay in pde.calibrate")
@@ -324,6 +327,8 @@ def _term(t: Table, key: str, dimension: Dimension, units: Units, array: str, fi
             file = inner.text(array)
             inner.close()
             return ArrayFile(file)
+        if array == "cells" and inner.has("curve"):
+            return curve_spec(inner, dimension, units, of)
         if {"fibres", "along", "across"} & set(value):
             return _fibres(inner, dimension, units, fields)
         if not value:
@@ -333,6 +338,10 @@ def _term(t: Table, key: str, dimension: Dimension, units: Units, array: str, fi
         if key != "decay" and all(isinstance(row, list) and len(row) == len(value) for row in value) and len(value) in (2, 3):
             return tuple(tuple(t.quantity(v, key, dimension, units, of) for v in row) for row in value)
         raise t.wrong(key, "a number, a square tensor, or a table")
+    if isinstance(value, str) and value.lower().endswith(".csv"):
+        if array != "cells":
+            raise t.wrong(key, "a number or a table, since it does not change with the field")
+        return CurveSpec(of, dimension, file=value)
     return t.quantity(value, key, dimension, units, of)
 
 

@@ -48,14 +48,16 @@ def rivals() -> dict[str, Classical]:
     return {"classical_consistent": Classical(CONSISTENT), "classical_lumped": Classical(LUMPED)}
 
 
-def finer(points: float, device: str = "cpu") -> dict[str, Model]:
+def finer(points: float, device: str = "cpu", curved: bool = False) -> dict[str, Model]:
     """The classical rows with more points than the mesh has nodes: quadratic elements, and linear ones on the mesh refined once.
 
-    None for problems whose `points` (nodes and edges) are too many for the device to do this aside.
+    Quadratic elements do not know materials that change with the solution (`curved`). None for problems whose `points` (nodes and
+    edges) are too many for the device to do this aside.
     """
     if points > FINER[torch.device(device).type]:
         return {}
-    return {"classical_p2": Classical(CONSISTENT, degree=2), "classical_refined": Refined(Classical(CONSISTENT))}
+    quadratic: dict[str, Model] = {} if curved else {"classical_p2": Classical(CONSISTENT, degree=2)}
+    return quadratic | {"classical_refined": Refined(Classical(CONSISTENT))}
 
 
 def without_data(base: Discretisation) -> dict[str, Model]:

@@ -17,6 +17,7 @@ from dgnet.data import Dataset
 from dgnet.mesh import Mesh
 from dgnet.problems.case import GIVEN_FLOW, Case
 from dgnet.problems.conditions import Periodic
+from dgnet.problems.curves import ByRegion, Curve, Scaled
 from dgnet.problems.pde import PDE
 
 _WORDS = {"dt": "Δt", "physics": "physics.py", "data": "the training data", "phase_change": "phase change", "mesh": "the mesh"}
@@ -95,7 +96,14 @@ def _mesh(mesh: Mesh) -> str:
 
 
 def _value(value: Any) -> str:
-    """A number as it is, an array by its range and its sum."""
+    """A number as it is, an array by its range and its sum, a curve by its points, a value per region by its parts."""
+    if isinstance(value, ByRegion):
+        return "; ".join(f"{name}: {_value(part)}" for name, part in sorted(value.parts.items()))
+    if isinstance(value, Scaled):
+        return f"{_value(value.curve)} times {_value(value.by)}"
+    if isinstance(value, Curve):
+        heats = [x for melt in value.latent for x in (float(torch.as_tensor(melt.heat).detach()), melt.low, melt.high)]
+        return f"curve from {value.low:.6g} to {value.high:.6g}, {_sum(*value.points, np.array(heats))}"
     v = np.asarray(value.detach().cpu() if isinstance(value, torch.Tensor) else value, dtype=np.float64)
     return repr(float(v)) if v.ndim == 0 else f"{v.min():.6g} to {v.max():.6g}, {_sum(v)}"
 

@@ -28,8 +28,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from dgnet.green import GreenSolver
+from dgnet.green import GreenSolver, Stepper
 from dgnet.models.base import Model
+from dgnet.models.classical import Classical
 from dgnet.models.universal.gathering import Gathering
 from dgnet.models.universal.local import Surroundings, surroundings
 from dgnet.models.universal.network import Numbers, UniversalNet
@@ -46,7 +47,7 @@ WEIGHTS = Path(__file__).parent / "weights"
 class PreparedUniversal:
     """A problem made ready. `gathering` is None where the solver is the classical one."""
 
-    solver: GreenSolver
+    solver: Stepper
     gathering: Gathering | None
     n_nodes: int
 
@@ -113,6 +114,8 @@ class Universal(Model[PreparedUniversal]):
         return float((net.to(problem.geometry.device).fading(surroundings(problem).to(net.low_node.dtype))[0] == 1).double().mean())
 
     def prepare(self, problem: Discretisation, batch: int = 1, steps: int = 1000, careful: bool = False) -> PreparedUniversal:
+        if problem.pde.curved:
+            return PreparedUniversal(Classical().prepare(problem, batch, steps, careful), None, problem.mesh.n_nodes)
         problem = problem.held().recast(CONSISTENT, problem.advection_form)
         found, ops, gathering = self.numbers(problem), None, None
         if found is not None:
@@ -126,6 +129,7 @@ class Universal(Model[PreparedUniversal]):
         p, gather = state.solver.problem, state.gathering
         if gather is None:
             return state.solver.step(u, None if source is None else source[:, :state.n_nodes], t)
+        assert isinstance(state.solver, GreenSolver)
         given, n = u.dtype, state.n_nodes
         nodes, memory = u[:, :n].to(p.dtype), u[:, n:].to(p.dtype)
         level = state.solver.operator(t).reference(nodes)
@@ -152,18 +156,19 @@ class Universal(Model[PreparedUniversal]):
         return u[:, :state.n_nodes]
 
     def capturable(self, state: PreparedUniversal) -> bool:
-        p = state.solver.problem
-        return not (p.time_dependent or p.data_changes) and state.solver.operator().prepared.capturable
+        return state.solver.capturable
 
     def finish(self, state: PreparedUniversal) -> None:
-        state.solver.monitor.check()
+        state.solver.finish()
 
-    def solver(self, state: PreparedUniversal) -> GreenSolver:
-        return state.solver
+    def solver(self, state: PreparedUniversal) -> GreenSolver | None:
+        return state.solver if isinstance(state.solver, GreenSolver) else None
 
 
 def untrained(p: Discretisation) -> str | None:
     """Why the corrections do not apply to a problem, in words; None where they do."""
+    if p.pde.curved:
+        return "its materials change with the solution"
     if callable(p.pde.velocity):
         return "its flow changes in time"
     if p.pde.velocity is not None and p.advection_form != "galerkin":

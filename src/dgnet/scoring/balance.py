@@ -1,0 +1,31 @@
+"""The balance of a rollout for people: which models have one, and in which units."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dgnet.green import Balance, Totals
+from dgnet.models import Model
+from dgnet.models.base import LearnedModel
+from dgnet.problems import LUMPED, Discretisation
+from dgnet.problems.case import Case
+
+
+def balance_of(model: Model[Any], problem: Discretisation) -> Balance | None:
+    """Follows the rollout of a model; None for models with points beside the nodes, and where the operators change in time."""
+    if problem.time_dependent or len(model.points(problem)) != problem.mesh.n_nodes:
+        return None
+    return Balance(problem.recast(LUMPED, problem.advection_form) if problem.pde.curved else problem,
+                   learned=isinstance(model, LearnedModel))
+
+
+def content_units(case: Case) -> dict[str, str]:
+    """The unit of what a field has in all, by field: J or, for 1 m of depth, J/m with a heat capacity."""
+    dimension = (0, case.mesh.dim - 3, 0, 1, 0) if case.pde.weighted else (1, case.mesh.dim, 0, 0, 0)
+    return {name: case.units.name(dimension, name) for name in case.pde.fields}
+
+
+def sentences(balance: Mapping[str, Mapping[str, float]] | None, units: Mapping[str, str]) -> list[str]:
+    """One for each field."""
+    return [f"{name}: {Totals.of(row).sentence(units[name])}" for name, row in (balance or {}).items()]
