@@ -11,6 +11,7 @@ import torch
 from dgnet.bench import any_mesh
 from dgnet.mesh.parts import KINDS, TEST, TRAIN, load_parts, random_parts, save_parts
 from dgnet.operators import Geometry
+from dgnet.problems import Dirichlet
 from dgnet.scenarios.parts import COURANT, PECLET, STEPS, UNSEEN, draw, driven, unseen_parts, unseen_problem
 
 
@@ -35,6 +36,17 @@ def test_sources_of_unseen_kinds_heat_the_part_from_rest(kind: str) -> None:
     part = driven(unseen_problem(2, 0), kind, np.random.default_rng(0))
     x = torch.tensor(part.mesh.points)
     assert not part.start(x).any() and part.samples(x).shape == (2, STEPS, len(x), 1) and float(part.samples(x).abs().max()) > 0
+
+
+@pytest.mark.parametrize("dim", [2, 3])
+def test_sources_starts_and_held_values_are_made_where_the_points_are(dim: int) -> None:
+    x, t = (torch.empty(*shape, dtype=torch.float64, device="meta") for shape in ((10, dim), (2,)))
+    parts = [unseen_problem(dim, k) for k in range(4)]
+    for part in [*parts, *(driven(parts[0], kind, np.random.default_rng(0)) for kind in UNSEEN)]:
+        assert part.start(x).device.type == "meta"
+        assert part.source is None or part.source(x, t).device.type == "meta"
+        held = [c.value for c in part.conditions if isinstance(c, Dirichlet)]
+        assert all(value(x, 0.1).device.type == "meta" for value in held if callable(value))
 
 
 def test_rows_and_page(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -208,14 +208,14 @@ def driven(part: PartProblem, kind: str, rng: np.random.Generator) -> PartProble
 
     def value(x: Tensor, t: Tensor) -> Tensor:
         share = (t / (STEPS * dt))[None, :, None]  # [1, T, 1]
-        away = x - place[:, None, None]  # [2, 1, n, d]
+        away = x - place.to(x)[:, None, None]  # [2, 1, n, d]
         if kind == "pulsed":
             return torch.exp(-0.5 * away.square().sum(-1) / width**2) * torch.sigmoid(12 * torch.sin(2 * np.pi * 4 * share))
         if kind == "ring":
             return torch.exp(-0.5 * ((away.norm(dim=-1) - 0.4 * size * share) / width) ** 2)
         if kind == "line":
-            return torch.exp(-0.5 * ((torch.einsum("btnd,bd->btn", away, way) + size * (0.5 - share)) / width) ** 2)
-        field = torch.einsum("nd,bmd->bnm", x, waves).cos().sum(-1)[:, None]
+            return torch.exp(-0.5 * ((torch.einsum("btnd,bd->btn", away, way.to(x)) + size * (0.5 - share)) / width) ** 2)
+        field = torch.einsum("nd,bmd->bnm", x, waves.to(x)).cos().sum(-1)[:, None]
         if kind == "step":
             return field * (share > 5 / STEPS)
         return field * torch.cos(2 * np.pi * 3 * share)
