@@ -280,6 +280,11 @@ export run --out x.fmu --fmi 4 | --fmi
 export run --out x.fmu --probe here | here
 export run --out x.fmu --spots -1 | --spots
 bench export nowhere | nowhere
+serve nowhere | nowhere
+serve run --port -1 | --port
+serve run --limit 0 | --limit
+serve run --seconds nan | --seconds
+serve tiny --model nobody | nobody
 analyse run --data nowhere.h5 | nowhere.h5
 analyse run --out tiny/problem.toml | problem.toml
 show tiny/imported.h5 --out pictures --trajectory 9 | 9

@@ -24,7 +24,7 @@ from dgnet.cli.screen import console, errors
 from dgnet.errors import InputError, SolveError
 
 GROUPS = {
-    "Your problem": ("new", "studio", "simulate", "check", "import", "train", "evaluate", "rollout", "show", "export",
+    "Your problem": ("new", "studio", "simulate", "check", "import", "train", "evaluate", "rollout", "show", "export", "serve",
                      "universal"),
     "The paper": ("demo", "scenarios", "models", "pretrained", "generate", "certify", "cards", "reproduce", "report"),
     "Measuring": ("analyse", "score", "bench"),

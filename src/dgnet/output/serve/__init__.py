@@ -1,0 +1,1 @@
+"""`dgnet serve`: rollouts, probes and gradients of one run over HTTP."""
