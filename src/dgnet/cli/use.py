@@ -70,10 +70,13 @@ def serve(run: Annotated[Path, typer.Argument(help="Folder of a run, or of a pro
           seconds: Annotated[float, typer.Option(help="Seconds that a request may take.", callback=positive)] = 60.0,
           problem: Problem = None, allow_different: AllowDifferent = False) -> None:
     """Answer requests for rollouts, probes and gradients over HTTP, with JSON or NumPy arrays."""
-    from dgnet.output.serve.app import serve as listen
     from dgnet.output.serve.service import Limits, Service
     from dgnet.output.simulate import opened_or_classical
 
+    try:
+        from dgnet.output.serve.app import serve as listen
+    except ImportError as error:
+        raise InputError("dgnet serve needs the packages of its extra: pip install 'dgnet[serve]'") from error
     opened = opened_or_classical(run, problem, allow_different, model)
     service = Service(opened, Limits(work=limit, queue=queue, seconds=seconds))
     for note in opened.notes:

@@ -15,22 +15,25 @@ import zipfile
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
 
 from dgnet import __version__
 from dgnet.errors import InputError, SolveError
 from dgnet.output.serve.openapi import description
 from dgnet.output.serve.service import KEYS, Arrays, Service, TooLong
 
-if TYPE_CHECKING:
-    from starlette.applications import Starlette
-
 JSON, NPZ = "application/json", "application/x-npz"
 LOCAL = ("127.0.0.1", "localhost")
 _SPREAD = 4  # an archive may unpack to this many times the largest body
-_NEEDED = "dgnet serve needs the packages of its extra: pip install 'dgnet[serve]'"
 
 
 class Refused(Exception):
@@ -77,40 +80,55 @@ class Gate:
             return await asyncio.get_running_loop().run_in_executor(self.pool, work)
 
 
+class Held(Response):
+    """An answer that counts until it is sent."""
+
+    def __init__(self, content: bytes, kind: str, gate: Gate, size: int) -> None:
+        super().__init__(content, media_type=kind)
+        self.gate, self.size = gate, size
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        try:
+            async with asyncio.timeout(self.gate.limits.seconds):
+                await super().__call__(scope, receive, send)
+        finally:
+            await self.gate.leave(self.size)
+
+
+async def _received(request: Request, gate: Gate) -> bytes:
+    """The body, counted as it comes in: at the end it holds as many bytes of the gate as it has."""
+    body, limits = bytearray(), gate.limits
+    try:
+        async with asyncio.timeout(limits.seconds):
+            async for part in request.stream():
+                if len(body) + len(part) > limits.body:
+                    raise Refused(413, f"a request may have {limits.body:,} bytes")
+                gate.take(len(part))
+                body += part
+    except BaseException:
+        gate.held -= len(body)
+        raise
+    return bytes(body)
+
+
 def application(service: Service, hosts: tuple[str, ...] = LOCAL) -> Starlette:
     """The application. It answers requests that name one of `hosts`; "*" stands for any."""
-    try:
-        from starlette.applications import Starlette
-        from starlette.exceptions import HTTPException
-        from starlette.middleware.trustedhost import TrustedHostMiddleware
-        from starlette.responses import HTMLResponse, JSONResponse, Response
-        from starlette.routing import Route
-    except ImportError as error:
-        raise InputError(_NEEDED) from error
     gate, limits = Gate(service), service.limits
 
-    async def said(request: Any, error: Any) -> Response:
-        """Every refusal is one sentence."""
-        status = error.status if isinstance(error, Refused) else error.status_code
-        sentence = str(error) if isinstance(error, Refused) else {404: "there is no such page; / lists them",
-                                                                  405: "this page takes another method; / lists them"}.get(
-            status, str(error.detail))
-        return JSONResponse({"error": sentence}, status, headers={"Retry-After": "1"} if status == 503 else {})
-
-    async def front(request: Any) -> Response:
+    async def front(request: Request) -> Response:
         return HTMLResponse(_page(service))
 
-    async def about(request: Any) -> Response:
+    async def about(request: Request) -> Response:
         return JSONResponse(service.about())
 
-    async def openapi(request: Any) -> Response:
+    async def openapi(request: Request) -> Response:
         return JSONResponse(description(service))
 
-    async def mesh(request: Any) -> Response:
+    async def mesh(request: Request) -> Response:
         kind = _wanted(request)
         return Response(encoded(service.mesh(), kind), media_type=kind)
 
-    async def compute(request: Any) -> Response:
+    async def compute(request: Request) -> Response:
         name, kind, given = request.url.path.strip("/"), _wanted(request), _given(request)
         length = request.headers.get("content-length", "")
         if length.isdigit() and int(length) > limits.body:
@@ -118,22 +136,15 @@ def application(service: Service, hosts: tuple[str, ...] = LOCAL) -> Starlette:
         gate.enter()
         size = 0
         try:
-            body = bytearray()
-            async with asyncio.timeout(limits.seconds):
-                async for part in request.stream():
-                    if len(body) + len(part) > limits.body:
-                        raise Refused(413, f"a request may have {limits.body:,} bytes")
-                    gate.take(len(part))
-                    size += len(part)
-                    body += part
+            body = await _received(request, gate)
+            size = len(body)
 
             def work() -> bytes:
-                return encoded(service.answer(name, decoded(bytes(body), given, limits.body)), kind)
+                return encoded(service.answer(name, decoded(body, given, limits.body)), kind)
 
             answer = await gate.compute(work, request.is_disconnected)
             gate.held += len(answer)
-            size += len(answer)
-            return _Held(answer, kind, gate, size)
+            return Held(answer, kind, gate, size + len(answer))
         except BaseException as error:
             await gate.leave(size)
             told = _refusal(error)
@@ -141,26 +152,20 @@ def application(service: Service, hosts: tuple[str, ...] = LOCAL) -> Starlette:
                 raise
             raise told from error
 
-    class _Held(Response):
-        """An answer that counts until it is sent."""
-
-        def __init__(self, content: bytes, kind: str, gate: Gate, size: int) -> None:
-            super().__init__(content, media_type=kind)
-            self.gate, self.size = gate, size
-
-        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-            try:
-                async with asyncio.timeout(limits.seconds):
-                    await super().__call__(scope, receive, send)
-            finally:
-                await self.gate.leave(self.size)
-
     routes = [Route("/", front), Route("/openapi.json", openapi), Route("/about", about), Route("/mesh", mesh),
               *(Route(f"/{name}", compute, methods=["POST"]) for name in KEYS)]
-    made = Starlette(routes=routes, exception_handlers={HTTPException: said, Refused: said})
+    made = Starlette(routes=routes, exception_handlers={HTTPException: _said, Refused: _said})
     if "*" not in hosts:  # a page of another site must not reach it under a name of its own
         made.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))
     return made
+
+
+async def _said(request: Request, error: Any) -> Response:
+    """Every refusal is one sentence."""
+    known = {404: "there is no such page; / lists them", 405: "this page takes another method; / lists them"}
+    status = error.status if isinstance(error, Refused) else error.status_code
+    sentence = str(error) if isinstance(error, Refused) else known.get(status, str(error.detail))
+    return JSONResponse({"error": sentence}, status, headers={"Retry-After": "1"} if status == 503 else {})
 
 
 def _refusal(error: BaseException) -> Refused | None:
@@ -179,14 +184,14 @@ def _refusal(error: BaseException) -> Refused | None:
 # ---------------------------------------------------------------------- formats
 
 
-def _given(request: Any) -> str:
+def _given(request: Request) -> str:
     kind = (request.headers.get("content-type") or JSON).split(";")[0].strip().lower()
     if kind not in (JSON, NPZ):
         raise Refused(415, f"a request is {JSON} or {NPZ}, not {kind[:60]}")
     return kind
 
 
-def _wanted(request: Any) -> str:
+def _wanted(request: Request) -> str:
     return NPZ if NPZ in (request.headers.get("accept") or "") else JSON
 
 
@@ -238,10 +243,6 @@ def _page(service: Service) -> str:
 
 def serve(service: Service, host: str = LOCAL[0], port: int = 0, ready: Callable[[str], None] | None = None) -> None:
     """Serve until interrupted. `port` 0 takes a free one; `ready` is told the address before the first request is answered."""
-    try:
-        import uvicorn
-    except ImportError as error:
-        raise InputError(_NEEDED) from error
     listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
