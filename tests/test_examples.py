@@ -17,7 +17,7 @@ def example(name: str) -> dict[str, Any]:
 
 def test_every_example_is_tested() -> None:
     assert sorted(p.stem for p in (ROOT / "examples").glob("*.py")) == [
-        "gray_scott", "green_function", "heat_on_a_plate", "learned_reaction", "new_source_3d", "unknown_diffusivity"]
+        "errors_in_motion", "gray_scott", "green_function", "heat_on_a_plate", "learned_reaction", "new_source_3d", "unknown_diffusivity"]
 
 
 def test_heat_on_a_plate() -> None:
@@ -34,6 +34,13 @@ def test_green_function(tmp_path: Path) -> None:
     assert radii == sorted(radii)
     assert radii[0] < 0.15  # of a plate 1.4 m wide
     with Image.open(tmp_path / "green.png") as picture:
+        assert picture.width > 500
+
+
+def test_errors_in_motion(tmp_path: Path) -> None:
+    errors = example("errors_in_motion")["main"](tmp_path / "errors.gif", frames=2)
+    assert errors["universal weights"] < 0.5 * errors["linear elements"]
+    with Image.open(tmp_path / "errors.gif") as picture:
         assert picture.width > 500
 
 
