@@ -17,7 +17,8 @@ def example(name: str) -> dict[str, Any]:
 
 def test_every_example_is_tested() -> None:
     assert sorted(p.stem for p in (ROOT / "examples").glob("*.py")) == [
-        "errors_in_motion", "gray_scott", "green_function", "heat_on_a_plate", "learned_reaction", "new_source_3d", "unknown_diffusivity"]
+        "errors_in_motion", "gray_scott", "green_function", "heat_on_a_plate", "learned_reaction", "new_source_3d",
+        "unknown_diffusivity"]
 
 
 def test_heat_on_a_plate() -> None:
