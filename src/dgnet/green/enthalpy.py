@@ -20,7 +20,7 @@ those of the solution (implicit adjoint): one linear solve with the transposed m
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -31,7 +31,7 @@ from dgnet.green.fold import product
 from dgnet.green.material import Materials
 from dgnet.green.system import At, System
 from dgnet.problems import Discretisation
-from dgnet.problems.curves import tabulated
+from dgnet.problems.curves import Curve, tabulated
 
 Tensor = torch.Tensor
 
@@ -41,6 +41,7 @@ _PATIENCE = 10  # of them before nodes have to stop at the ends of melting
 _SMOOTH = (1e-2, 1e-4, 1e-6)  # reductions of the linear solves where their number is not
 _MELTING = (1e-2, 1e-2, 1e-2, 1e-2, 1e-2, 1e-3, 1e-3, 1e-4)
 _SLACK = 20.0  # a fixed number of iterations may miss the tolerance by this factor
+_TANGENT = 1e-6  # reduction of the linear solves of derivatives
 _BEYOND = 0.01  # how far a state may leave a curve, in parts of its range
 
 
@@ -192,6 +193,36 @@ class EnthalpySolver:
         for bend in sorted({x for c in self.curves for x in c.bends}):
             new = torch.where((old - bend) * (new - bend) < 0, torch.full_like(new, bend), new)
         return new
+
+    @torch.no_grad()
+    def tangent(self, u: Tensor, after: Tensor, d: Tensor, t: float, inner: Callable[[Curve, Tensor], Tensor | None]) -> Tensor:
+        """Derivatives [B, n, F, K] by K numbers of the state `after` the step from u [B, n, F], from those before it.
+
+        `inner(curve, u)`: derivatives [B, n, F, K] of the integral of a curve at u by the numbers, u held; None for none.
+        """
+        batch, n, fields, count = d.shape
+        system = self._system(t, self.theta, self.problem.dt)
+
+        def wide(x: Tensor) -> Tensor:
+            """[B, n, F, K] -> [n, B K, F]"""
+            return x.permute(1, 0, 3, 2).reshape(n, batch * count, fields)
+
+        def repeated(at: At) -> At:
+            return At(*(x.repeat_interleave(count, -2) for x in at))
+
+        def direct(v: Tensor) -> tuple[Tensor, Tensor]:
+            """Derivatives of E and phi by the numbers alone."""
+            parts = [None if (found := inner(curve, v)) is None else wide(found) for curve in self.curves]
+            none = torch.zeros(n, batch * count, fields, dtype=torch.float64, device=d.device)
+            rows = torch.stack([none if x is None else x for x in (*parts, None)])
+            phi = rows.index_select(0, system.curve)
+            return (system.volume * rows.index_select(0, system.mass_curve)).sum(0), phi if system.own is None else phi * system.own
+
+        old, new = (repeated(system.at(x.transpose(0, 1))) for x in (u, after))
+        along, (E0, phi0), (E1, phi1) = wide(d), direct(u), direct(after)
+        right = old.D * along + E0 - E1 - system.product(system.ratios * (old.slope * along + phi0) + phi1)
+        found = system.solve(new, system.masked(right), _TANGENT) / new.D
+        return found.view(n, batch, count, fields).permute(1, 0, 3, 2)
 
     # ------------------------------------------------------------------ before and after
 
