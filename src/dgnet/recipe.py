@@ -33,7 +33,7 @@ class Stage:
     - `end`: share of the learning rate that is left when the cosine is over
     - `only`: names of weights to train; all of them when empty
     - `method`: adam; gauss-newton, for few numbers, on all trajectories in back-to-back windows; identify, for
-      the table of a reaction; fitted, for a model that is fitted at once
+      an unknown reaction; material, for unknown curves of capacity and diffusion; fitted, for a model that is fitted at once
 
         >>> import dgnet as dg
         >>> dg.Stage(iterations=500, length=8, lr=3e-3)
@@ -59,7 +59,7 @@ class Stage:
     method: str = "adam"
 
     def __post_init__(self) -> None:
-        known = ("adam", "gauss-newton", "identify", "fitted")
+        known = ("adam", "gauss-newton", "identify", "material", "fitted")
         if self.method not in known:
             raise InputError(f"unknown training method '{self.method}' (known: {', '.join(known)})")
         if self.loss not in ("all", "ends"):

@@ -16,8 +16,9 @@ from dgnet.problems import PDE, Dirichlet, Discretisation
 from dgnet.recipe import Stage
 from dgnet.scenarios import get
 from dgnet.training.fit import evaluate_rne
-from dgnet.training.identify import Fit, identify, noise_level
+from dgnet.training.identify import Fit, identify
 from dgnet.training.plan import Facts, Wishes, plan
+from dgnet.training.residuals import noise_level
 from dgnet.training.unknowns import unknown_of
 
 CONFIG = DGNetConfig(hidden=8, layers=1, reaction="learned", reaction_table=32)

@@ -212,11 +212,11 @@ class EnthalpySolver:
 
         def direct(v: Tensor) -> tuple[Tensor, Tensor]:
             """Derivatives of E and phi by the numbers alone."""
-            parts = [None if (found := inner(curve, v)) is None else wide(found) for curve in self.curves]
             none = torch.zeros(n, batch * count, fields, dtype=torch.float64, device=d.device)
-            rows = torch.stack([none if x is None else x for x in (*parts, None)])
-            phi = rows.index_select(0, system.curve)
-            return (system.volume * rows.index_select(0, system.mass_curve)).sum(0), phi if system.own is None else phi * system.own
+            rows = [none if (found := inner(curve, v)) is None else wide(found) for curve in self.curves] + [none]
+            phi = torch.stack([rows[k] for k in system.curve])
+            E = torch.stack([volume * rows[k] for volume, k in zip(system.volume, system.mass_curve)]).sum(0)
+            return E, phi if system.own is None else phi * system.own
 
         old, new = (repeated(system.at(x.transpose(0, 1))) for x in (u, after))
         along, (E0, phi0), (E1, phi1) = wide(d), direct(u), direct(after)

@@ -279,6 +279,15 @@ def curves_of(value: Varied) -> list[Curve]:
     return [value] if isinstance(value, Curve) else [value.curve] if isinstance(value, Scaled) else []
 
 
+def frozen(value: Varied) -> Array | ByRegion:
+    """The coefficient with the value at the lower end of every curve in place of the curve: that of the linear equation."""
+    if isinstance(value, ByRegion):
+        return ByRegion({region: frozen(part) for region, part in value.parts.items()})  # type: ignore[misc]
+    if isinstance(value, Scaled):
+        return torch.as_tensor(value.by, dtype=torch.float64) * float(value.curve.points[1][0].detach())
+    return float(value.points[1][0].detach()) if isinstance(value, Curve) else value
+
+
 def in_places(value: Varied) -> bool:
     """The coefficient belongs to the cells, nodes or regions of one mesh."""
     if isinstance(value, ByRegion):

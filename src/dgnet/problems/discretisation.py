@@ -436,7 +436,7 @@ class Discretisation:
 
     def given(self, velocity: Velocity | None) -> Discretisation:
         """The same problem with another velocity; everything that does not depend on it is shared."""
-        other = self._derived({"_advection_constant", "time_dependent"}, pde=replace(self.pde, velocity=velocity))
+        other = self.derived({"_advection_constant", "time_dependent"}, pde=replace(self.pde, velocity=velocity))
         if "quadratic" in self.__dict__:
             other.__dict__["quadratic"] = self.quadratic.given(velocity)
         return other
@@ -446,16 +446,17 @@ class Discretisation:
         if (consistent, advection_form) == (self.consistent, self.advection_form):
             return self
         check_scheme(consistent, advection_form, self.degree)
-        return self._derived({"mass", "source_mass", "decay_part", "decay_sums", "_advection_constant", "lumps"},
+        return self.derived({"mass", "source_mass", "decay_part", "decay_sums", "_advection_constant", "lumps"},
                              consistent=consistent, advection_form=advection_form)
 
-    def _derived(self, stale: set[str], **changes: object) -> Discretisation:
+    def derived(self, stale: set[str], **changes: object) -> Discretisation:
+        """The same problem with these changes; `stale` names what must be computed anew."""
         other = object.__new__(Discretisation)
         _ = self.geometry  # shared
         other.__dict__.update({k: v for k, v in self.__dict__.items() if k not in stale | {"_stiffness_constant", "quadratic"}})
         other.__dict__.update(changes)
         if self.held() is not self:
-            other.__dict__["double"] = self.double._derived(stale, **changes)
+            other.__dict__["double"] = self.double.derived(stale, **changes)
         return other
 
     # ------------------------------------------------------------------ precision

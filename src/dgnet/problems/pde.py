@@ -16,13 +16,13 @@ enthalpy H, the integral of c over u, and a step solves for it by Newton's metho
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from dgnet.errors import InputError
 from dgnet.operators import Array as Array
-from dgnet.problems.curves import ByRegion, Varied, curves_of
+from dgnet.problems.curves import ByRegion, Varied, curves_of, frozen
 
 Tensor = torch.Tensor
 
@@ -98,6 +98,14 @@ class PDE:
     def curved(self) -> bool:
         """Capacity or diffusion change with u."""
         return any(curves_of(value) for name in ("capacity", "diffusion") for value in self.per_field(name))
+
+    @property
+    def frozen(self) -> PDE:
+        """The linear equation: curves of u with the values at their lower ends."""
+        def of(value: Material) -> Material:
+            return {f: frozen(v) for f, v in value.items()} if isinstance(value, Mapping) else frozen(value)
+
+        return replace(self, capacity=of(self.capacity), diffusion=of(self.diffusion))
 
     def per_field(self, name: str) -> list[Varied]:
         """The coefficient `name` for each field in turn."""

@@ -25,7 +25,6 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from dgnet.errors import InputError, SolveError
@@ -33,6 +32,7 @@ from dgnet.green import GreenSolver, Operators
 from dgnet.green.solver import StepOperator
 from dgnet.models.dgnet import DGNet, PreparedDGNet
 from dgnet.problems import LUMPED, Discretisation
+from dgnet.training.residuals import deviation, noise_level, patches
 from dgnet.training.unknowns import Terms, Unknown, free_nodes, unknown_of
 from dgnet.training.weak import choose_terms
 
@@ -47,7 +47,6 @@ _WORK = 2e7  # nodes times steps times unknowns of a pass: more windows than tha
 _TAIL = 2.4  # where Cauchy's weights set in, in standard deviations
 _ROUGH = 3.0  # a patch that misses the data by this many times the usual: the window's start is not resolved
 _NOISY = 0.25  # share of noise in what is left, above which longer windows are worth their work
-_ACROSS = 5  # patches along each axis
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +123,7 @@ class Fit:
         found = self.at(self.theta)
         for k in range(_ITERATIONS):
             if k == 1:
-                self.scale = max(_TAIL * _deviation(found.residuals), 1e-300)
+                self.scale = max(_TAIL * deviation(found.residuals), 1e-300)
                 found = self.at(self.theta)
             target = self.regularised(found)
             delta, better = target - self.theta, None
@@ -141,7 +140,7 @@ class Fit:
             self.theta, found = self.theta + delta, better
             if k and self.unknown.settled(delta, self.theta):
                 break
-        self.last, self.spread = found, _deviation(found.residuals)
+        self.last, self.spread = found, deviation(found.residuals)
         return float(found.residuals.square().mean())
 
     def objective(self, found: Pass, theta: Tensor) -> float:
@@ -299,28 +298,3 @@ def windows(train: Corpus, length: int, first: int, count: int) -> Corpus:
     most = max(1, int(_WORK / (train.state.shape[2] * length * count)))
     keep = torch.linspace(0, len(rows) - 1, min(most, len(rows))).round().long().unique()
     return train.windows(rows[keep], starts[keep], length)
-
-
-def patches(base: Discretisation) -> Tensor:
-    """A number for each degree of freedom: boxes of nodes, whose residuals may hang together."""
-    x = base.mesh.points
-    box = np.minimum((x - x.min(0)) / np.maximum(np.ptp(x, axis=0), 1e-300) * _ACROSS, _ACROSS - 1).astype(int)
-    label = np.unique(box @ _ACROSS ** np.arange(x.shape[1]), return_inverse=True)[1].ravel()
-    out = np.zeros(base.n, dtype=np.int64)
-    out[base.geometry.dof] = label
-    return torch.tensor(out)
-
-
-def noise_level(state: Tensor) -> float:
-    """Standard deviation of white noise in states [B, T+1, N, 1]: the least that differences in time of any order up to 7 show."""
-    found, d = [], state.double()
-    for order in range(1, min(8, state.shape[1] - 1)):
-        d = d.diff(dim=1)
-        found.append(_deviation(d) / math.sqrt(math.comb(2 * order, order)))
-    return min(found, default=0.0)
-
-
-def _deviation(x: Tensor) -> float:
-    """Standard deviation of what lies around zero, whatever the tails are."""
-    return 1.4826 * float(x.abs().median())
-

@@ -7,33 +7,37 @@ what a window of m steps says about them (lumped V, weights 1 / V):
 
 Phi_j, Psi_l: integrals of the hat functions at the points. Where the states are noisy, the regressors are, too, so the result is a
 start only. Then through rollouts (`refined`): Gauss-Newton on whole trajectories, in the logarithms x of the values, so that they
-stay positive and the enthalpy monotone. The columns of the Jacobian are stepped along (`EnthalpySolver.tangent`).
+stay positive and the enthalpy monotone. The columns of the Jacobian are stepped along (`EnthalpySolver.tangent`). Noise of the
+first states is smoothed away as far as it is noise, else the curves would do that.
 
-    minimise  |y - u(x)|^2 + c sum_i alpha_i (second difference i of x)^2 + c |x - x_0|^2 / _FREE^2
+    minimise  |y - u(x)|^2 + c sum_i alpha_i (second difference i of x)^2 + c |x|^2 / _FREE^2
 
-alpha_i is what makes the data most likely, averaged over neighbours: a curve may bend sharply where it melts and is smooth
+x = 0 is the constant that fits best. alpha_i is what makes the data most likely, averaged over neighbours: a curve may bend sharply where it melts and is smooth
 elsewhere. c is the variance of what is left, taken from patches of nodes, since residuals of a rollout hang together. What the data do
-not determine stays smooth and within a factor of about e^_FREE of where least squares have put the whole curve.
+not determine stays smooth and near that constant. Standard deviations: c times the inverse of the normal matrix for the noise,
+and what the curves would change if the spacing were halved.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from scipy.optimize import lsq_linear
 
-from dgnet.errors import SolveError
-from dgnet.green import EnthalpySolver
-from dgnet.green.material import Materials
-from dgnet.green.fold import product
-from dgnet.problems import Discretisation
+from dgnet.errors import InputError, SolveError
+from dgnet.green import EnthalpySolver, GreenSolver, product
+from dgnet.models import Classical, Refined
+from dgnet.models.dgnet import DGNet, Material, PreparedDGNet
+from dgnet.operators import EdgeMatrix
+from dgnet.problems import LUMPED, PDE, Discretisation, Periodic
 from dgnet.problems.curves import Curve
-from dgnet.training.identify import noise_level, patches
+from dgnet.scoring.judge import predict
+from dgnet.training.residuals import patches, quiet_noise
 from dgnet.training.unknowns import free_nodes
 
 if TYPE_CHECKING:
@@ -42,11 +46,30 @@ if TYPE_CHECKING:
 Tensor = torch.Tensor
 
 _LEAST = 0.05  # of the constant that fits best: the lower bound of the first curve
-_FREE = 2.0  # standard deviation of the logarithm of a value about which nothing is known
+_FREE = 1.0  # standard deviation of the logarithm of a value about which nothing is known
 _ITERATIONS = 12
 _LONGEST = 1.0  # step of a logarithm: a factor of e
 _SMOOTHED = 5  # neighbours that share a smoothness
+_SETTLED = 0.03  # a step of the logarithms after which nothing more is to come
+_WINDOWS = (1, 4, 16, 64)  # steps over which the equation may be summed
+_FINEST = 100_000  # nodes of the refined mesh, up to which the mesh's own error is estimated
 _WORK = 1e9  # nodes times steps times unknowns of a pass: more trajectories than that are left out
+
+
+def identify_material(model: Any, base: Discretisation, train: Corpus) -> float:
+    """Set the curves and their standard deviations; returns the mean squared misfit of rollouts, against that of constants."""
+    material = model.part(Material) if isinstance(model, DGNet) else None
+    if material is None:
+        raise InputError("only a DGNet with unknown curves of the material can identify them")
+    unknowns = Unknowns(model, material, base, train)
+    with torch.no_grad():
+        if not bool(unknowns.x.any()):
+            start(unknowns)
+        constants = unknowns.misfit(torch.zeros_like(unknowns.x))
+        refined = Refinement(unknowns)
+        left = refined.run()
+        refined.conclude()
+    return left / max(constants, 1e-300)
 
 
 def hats(at: Tensor, u: Tensor) -> Tensor:
@@ -68,125 +91,155 @@ def hats(at: Tensor, u: Tensor) -> Tensor:
 
 
 class Unknowns:
-    """The values of some curves of a problem as one vector of logarithms.
+    """The logarithms of all curves as one vector x [K], and the rollouts of the model with them."""
 
-    - `curves`: the unknown ones, as they are in `problem.pde`; their points stay, their values are the start
-    """
+    def __init__(self, model: DGNet, material: Material, base: Discretisation, train: Corpus) -> None:
+        self.model, self.base, self.curves = model, base, material.curves()
+        counts = [len(c.values) for c in self.curves.values()]
+        self.slices = {name: slice(sum(counts[:k]), sum(counts[:k + 1])) for k, name in enumerate(self.curves)}
+        most = max(1, int(_WORK / (train.state[0].numel() * sum(counts))))
+        self.train = train.part(range(min(most, len(train)))).to(torch.float64)
 
-    def __init__(self, curves: Sequence[Curve]) -> None:
-        self.curves = list(curves)
-        self.at = [c.points[0] for c in curves]
-        counts = [len(a) for a in self.at]
-        self.slices = [slice(sum(counts[:k]), sum(counts[:k + 1])) for k in range(len(counts))]
-        self.x = torch.cat([c.points[1].detach().log() for c in curves])
-        self.prior = self.x  # where nothing is known
+    @property
+    def x(self) -> Tensor:
+        return torch.cat([c.values.detach() for c in self.curves.values()])
 
-    def values(self, x: Tensor) -> list[Tensor]:
-        return [x[s].exp() for s in self.slices]
+    def put(self, x: Tensor) -> None:
+        for name, s in self.slices.items():
+            self.curves[name].values.copy_(x[s])
 
-    def inner(self, x: Tensor, curves: Sequence[Curve]) -> Callable[[Curve, Tensor], Tensor | None]:
-        """Derivatives of the integrals of the curves by x: those of the hat functions times the values."""
-        place = {id(c): k for k, c in enumerate(curves)}
+    def solver(self, data: Corpus) -> EnthalpySolver:
+        """That of the model, with the values of now."""
+        state: PreparedDGNet = self.model.prepare(data.problem(self.base), len(data), data.steps, careful=True)
+        assert isinstance(state.stepper, EnthalpySolver)
+        return state.stepper
 
-        def found(curve: Curve, u: Tensor) -> Tensor | None:
-            k = place.get(id(curve))
-            if k is None:
-                return None
-            out = u.new_zeros(*u.shape, len(x))
-            out[..., self.slices[k]] = hats(self.at[k].to(u), u) * x[self.slices[k]].exp().to(u)
-            return out
+    def inner(self, curve: Curve, u: Tensor) -> Tensor | None:
+        """Derivatives of the integral of a curve by x: those of the hat functions, times the values."""
+        own = self.curves.get(curve.name)
+        if own is None:
+            return None
+        out = u.new_zeros(*u.shape, len(self.x))
+        out[..., self.slices[curve.name]] = hats(own.at, u) * curve.points[1]
+        return out
 
-        return found
+    def misfit(self, x: Tensor) -> float:
+        """Mean squared misfit of whole rollouts; infinite where they break down."""
+        self.put(x)
+        try:
+            found = float((predict(self.model, self.base, self.train) - self.train.state).square().mean())
+        except SolveError:
+            return math.inf
+        return found if math.isfinite(found) else math.inf
 
     @property
     def bends(self) -> Tensor:
-        """Second differences of all curves [rows, K], for points at any distance."""
-        rows = []
-        for at, s in zip(self.at, self.slices):
-            h = at.diff()
-            scale = float(h.mean()) ** 2
-            for i in range(1, len(at) - 1):
-                row = torch.zeros(len(self.x), dtype=torch.float64)
-                row[s.start + i - 1], row[s.start + i + 1] = 2 / (h[i - 1] * (h[i - 1] + h[i])), 2 / (h[i] * (h[i - 1] + h[i]))
-                row[s.start + i] = -2 / (h[i - 1] * h[i])
-                rows.append(row * scale)
-        return torch.stack(rows) if rows else torch.zeros(0, len(self.x), dtype=torch.float64)
-
-    def groups(self) -> list[slice]:
-        """Rows of `bends` of each curve."""
-        counts = [max(0, len(at) - 2) for at in self.at]
-        return [slice(sum(counts[:k]), sum(counts[:k + 1])) for k in range(len(counts))]
+        """Second differences of all curves [rows, K]."""
+        rows = [torch.diff(torch.eye(len(self.x), dtype=torch.float64)[s], n=2, dim=0) for s in self.slices.values()]
+        return torch.cat(rows).to(self.train.state.device)
 
 
 # ---------------------------------------------------------------------- least squares
 
 
-def started(unknowns: Unknowns, problem: Discretisation, train: Corpus, window: int) -> None:
-    """Set the logarithms to those of the bounded least-squares fit; `window`: steps over which the equation is summed."""
-    m = Materials.classical(problem)
-    count, free = len(unknowns.x), free_nodes(problem)[0]
-    matrix, right = torch.zeros(count, count, dtype=torch.float64), torch.zeros(count, dtype=torch.float64)
-    volume = problem.source_mass.row_sums()[0, 0].double()
-    for rows in train.together(problem):
-        data = train.part(rows).to(torch.float64)
-        for start in range(0, data.steps - window + 1, window):
-            x, y = _window(unknowns, m, problem, data, start, window)
-            w = (1 / volume)[free]
-            flat, load = x[:, free].flatten(0, 1), y[:, free].flatten()
-            weight = w.repeat(len(rows))[:, None]
-            matrix += (flat * weight).T @ flat
-            right += (flat * weight).T @ load
-    constant = _constants(unknowns, matrix, right)
-    scale = torch.cat([torch.full((len(at),), c, dtype=torch.float64) for at, c in zip(unknowns.at, constant)])
-    matrix = matrix * scale * scale[:, None]
-    matrix = matrix + 1e-6 * float(matrix.diagonal().mean()) * (unknowns.bends.T @ unknowns.bends + 1e-3 * torch.eye(count).double())
-    lower = torch.linalg.cholesky(matrix + 1e-14 * float(matrix.diagonal().max()) * torch.eye(count).double())
-    goal = torch.linalg.solve_triangular(lower, (right * scale)[:, None], upper=False)[:, 0]
-    found = lsq_linear(lower.T.numpy(), goal.numpy(), bounds=(_LEAST, np.inf)).x
-    unknowns.x, unknowns.prior = (torch.tensor(found) * scale).log(), scale.log()
+def start(unknowns: Unknowns) -> None:
+    """Bounded least squares; of several windows those values with the best rollouts. Sets what x = 0 stands for as well."""
+    found = []
+    for window in (w for w in _WINDOWS if w == 1 or w <= unknowns.train.steps // 2):
+        matrix, right = _normal(unknowns, window)
+        constants = _constants(unknowns, matrix, right)
+        x = _bounded(unknowns, matrix, right, constants)
+        _sizes(unknowns, constants)
+        found.append((unknowns.misfit(x), x, constants))
+    best = min(found, key=lambda one: one[0])
+    _sizes(unknowns, best[2])
+    unknowns.put(best[1])
 
 
-def _window(unknowns: Unknowns, m: Materials, p: Discretisation, data: Corpus, start: int, length: int) -> tuple[Tensor, Tensor]:
+def _sizes(unknowns: Unknowns, constants: np.ndarray) -> None:
+    for curve, size in zip(unknowns.curves.values(), constants):
+        curve.size.fill_(float(size))
+
+
+def _normal(unknowns: Unknowns, window: int) -> tuple[Tensor, Tensor]:
+    """X^T W X [K, K] and X^T W y [K], by the values themselves."""
+    train, base = unknowns.train, unknowns.base
+    count, device = len(unknowns.x), train.state.device
+    matrix, right = torch.zeros(count, count, dtype=torch.float64, device=device), torch.zeros(count, dtype=torch.float64, device=device)
+    for rows in train.together(base):
+        data = train.part(rows)
+        solver = unknowns.solver(data)
+        p, free = solver.problem, free_nodes(solver.problem)[0]
+        weight = (1 / p.source_mass.row_sums()[0, 0].double())[free].repeat(len(rows))
+        for begin in range(0, data.steps - window + 1, window):
+            x, y = _window(unknowns, solver, data, begin, window)
+            flat = x[:, free].flatten(0, 1)
+            weighted = (flat * weight[:, None]).T
+            matrix += weighted @ flat
+            right += weighted @ y[:, free].flatten()
+    return matrix.cpu(), right.cpu()
+
+
+def _window(unknowns: Unknowns, solver: EnthalpySolver, data: Corpus, begin: int, length: int) -> tuple[Tensor, Tensor]:
     """What a window says: x [B, n, K] times the values is y [B, n]."""
-    states = [p.restrict(data.state[:, k])[..., 0] for k in range(start, start + length + 1)]
-    x = torch.zeros(*states[0].shape, len(unknowns.x), dtype=torch.float64)
-    y = torch.zeros_like(states[0])
+    p, m, t = solver.problem, solver.materials, data.clock(unknowns.base)
+    states = [p.restrict(data.state[:, k]) for k in range(begin, begin + length + 1)]
     weights = [0.5, *[1.0] * (length - 1), 0.5]
+    x, y = states[0].new_zeros(*states[0].shape[:2], len(unknowns.x)), torch.zeros_like(states[0][..., 0])
 
-    def add(matrix, curve: Curve | None, part: Callable[[Callable[[Tensor], Tensor]], Tensor]) -> None:
+    def over_time(of: Callable[[Tensor], Tensor]) -> Tensor:
+        return p.dt * torch.stack([w * of(u) for w, u in zip(weights, states)]).sum(0)
+
+    def add(A: EdgeMatrix, curve: Curve | None, part: Callable[[Callable[[Tensor], Tensor]], Tensor]) -> None:
         """A term of the equation: to the regressors where its curve is unknown, else to the other side."""
-        nonlocal x, y
-        k = next((k for k, c in enumerate(unknowns.curves) if c is curve), None)
-        if k is None:
-            y = y - (matrix @ part(lambda u: u if curve is None else curve.integral(u)).T).T
+        nonlocal y
+        own = None if curve is None else unknowns.curves.get(curve.name)
+        if own is None or curve is None:
+            y = y - (A @ part(lambda u: u if curve is None else curve.integral(u))[..., 0].T).T
             return
-        phi = part(lambda u: hats(unknowns.at[k], u))  # [B, n, J]
-        moved = matrix @ phi.transpose(0, 1).flatten(1)
-        x[..., unknowns.slices[k]] += moved.view(phi.shape[1], phi.shape[0], -1).transpose(0, 1)
+        phi = part(lambda u: hats(own.at, u[..., 0])).transpose(0, 1)  # [n, B, J]
+        x[..., unknowns.slices[curve.name]] += (A @ phi.flatten(1)).view_as(phi).transpose(0, 1)
 
     for term in m.mass:
         add(term.matrix, term.curve, lambda of: of(states[-1]) - of(states[0]))
-    t = data.clock(p) + (start + 0.5 * length) * p.dt
-    for term in (*m.spread, *m.carried(t), *m.linear(t)):
-        add(term.matrix, term.curve, lambda of: p.dt * torch.stack([w * of(u) for w, u in zip(weights, states)]).sum(0))
-    for k in range(start, start + length):
-        load = m.load(data.clock(p) + (k + 0.5) * p.dt)
-        if load is not None:
-            y = y + p.dt * load[..., 0]
-        if data.source_average is not None:
-            y = y + p.dt * product(m.source.to(torch.float64), p.restrict(data.source_average[:, k]))[..., 0]
+    middle = t + (begin + 0.5 * length) * p.dt
+    for term in (*m.spread, *m.carried(middle), *m.linear(middle)):
+        add(term.matrix, term.curve, over_time)
+    for k in range(begin, begin + length):
+        load = m.load(t + (k + 0.5) * p.dt)
+        y = y if load is None else y + p.dt * load[..., 0]
+    if data.source_average is not None:
+        y = y + p.dt * product(m.source, p.restrict(data.source_average[:, begin:begin + length].sum(1)))[..., 0]
+    if m.reaction is not None:
+        y = y + product(m.plain, over_time(m.reaction))[..., 0]
     return x, y
 
 
-def _constants(unknowns: Unknowns, matrix: Tensor, right: Tensor) -> list[float]:
-    """The constant values of the curves that fit best."""
-    sums = torch.zeros(len(unknowns.x), len(unknowns.at), dtype=torch.float64)
-    for k, s in enumerate(unknowns.slices):
+def _constants(unknowns: Unknowns, matrix: Tensor, right: Tensor) -> np.ndarray:
+    """The constant values of the curves that fit best; one that would be negative is as small as it may be."""
+    sums = torch.zeros(len(right), len(unknowns.slices), dtype=torch.float64)
+    for k, s in enumerate(unknowns.slices.values()):
         sums[s, k] = 1.0
     A, b = sums.T @ matrix @ sums, sums.T @ right
-    size = A.diagonal().sqrt().clamp(min=1e-300)
-    found = lsq_linear((A / size / size[:, None]).numpy(), (b / size).numpy(), bounds=(1e-12, np.inf)).x / size.numpy()
-    return [max(float(c), 1e-300) for c in found]
+    size = A.diagonal().sqrt().clamp(min=1e-150)
+    found = lsq_linear((A / size / size[:, None]).numpy(), (b / size).numpy(), bounds=(0, np.inf)).x / size.numpy()
+    given = np.array([float(c.size) for c in unknowns.curves.values()])
+    return np.where(found > 1e-6 * np.abs(found).max(), found, given)
+
+
+def _bounded(unknowns: Unknowns, matrix: Tensor, right: Tensor, constants: np.ndarray) -> Tensor:
+    """Logarithms of the values over the constants, with a slight penalty on bends."""
+    scale = torch.cat([torch.full((s.stop - s.start,), float(c), dtype=torch.float64)
+                       for s, c in zip(unknowns.slices.values(), constants)])
+    A, bends, eye = matrix * scale * scale[:, None], unknowns.bends.cpu(), torch.eye(len(scale), dtype=torch.float64)
+    for s in unknowns.slices.values():  # each curve against its own weight in the data
+        rows = bends[:, s].any(1)
+        A = A + 1e-6 * float(A.diagonal()[s].mean()) * bends[rows].T @ bends[rows]
+        A[s, s] += 1e-9 * float(A.diagonal()[s].mean()) * eye[s, s]
+    factor = torch.linalg.cholesky(A + 1e-14 * float(A.diagonal().max()) * eye)
+    goal = torch.linalg.solve_triangular(factor, (right * scale)[:, None], upper=False)[:, 0]
+    found = torch.tensor(lsq_linear(factor.T.numpy(), goal.numpy(), bounds=(_LEAST, np.inf)).x)
+    return found.log().to(unknowns.train.state.device)
 
 
 # ---------------------------------------------------------------------- rollouts
@@ -194,89 +247,84 @@ def _constants(unknowns: Unknowns, matrix: Tensor, right: Tensor) -> list[float]
 
 @dataclass(frozen=True, eq=False)
 class Pass:
-    """All trajectories rolled out once: J^T W J [K, K], gradients of patches [C, K], objective, residuals."""
+    """All trajectories rolled out once: J^T J [K, K], gradients of patches [C, K], squared misfit, number of residuals."""
 
     matrix: Tensor
     scores: Tensor
     misfit: float
-    residuals: Tensor
+    count: int
+    mesh: Tensor  # [K]: J^T (what half the spacing changes), where it was asked for
 
 
 class Refinement:
-    """Gauss-Newton on whole trajectories from a start; `build(values)` makes the problem with these values of the curves."""
+    """Gauss-Newton on whole trajectories from where the curves are."""
 
-    def __init__(self, unknowns: Unknowns, build: Callable[[Sequence[Tensor]], tuple[Discretisation, list[Curve]]],
-                 train: Corpus) -> None:
-        self.unknowns, self.build, self.train = unknowns, build, train
-        self.base, self.first = build(unknowns.values(unknowns.x))[0], unknowns.prior
-        self.patch = patches(self.base)
-        self.bends, self.c = unknowns.bends, 0.0
-        self.alpha = torch.full((len(self.bends),), 1.0, dtype=torch.float64)
+    def __init__(self, unknowns: Unknowns) -> None:
+        self.unknowns, device = unknowns, unknowns.train.state.device
+        self.patch, self.bends, self.c = patches(unknowns.base).to(device), unknowns.bends, 0.0
+        self.alpha = torch.ones(len(self.bends), dtype=torch.float64, device=device)
+        self.begin = calmed(unknowns.base, unknowns.train)
 
-    def at(self, x: Tensor) -> Pass:
+    def at(self, x: Tensor, biased: bool = False) -> Pass:
         """Roll out; a SolveError where that is not finite."""
-        p, curves = self.build(self.unknowns.values(x))
-        inner, count = self.unknowns.inner(x, curves), len(x)
-        matrix, misfit = torch.zeros(count, count, dtype=torch.float64), 0.0
-        scores, residuals = [], []
-        for rows in self.train.together(p):
-            data = self.train.part(rows).to(torch.float64)
-            solver, t, (free, held) = EnthalpySolver(p), data.clock(p), free_nodes(p)
-            u = p.restrict(data.state[:, 0])
-            d = u.new_zeros(*u.shape, count)
-            score, rests = matrix.new_zeros(len(data), int(self.patch.max()) + 1, count), []
+        u, count = self.unknowns, len(x)
+        u.put(x)
+        matrix, other = x.new_zeros(count, count), x.new_zeros(count)
+        misfit, number, scores = x.new_zeros(()), 0, []
+        for rows in u.train.together(u.base):
+            data = u.train.part(rows)
+            solver, t = u.solver(data), data.clock(u.base)
+            p = solver.problem
+            free, held = free_nodes(p)
+            state = p.restrict(self.begin[rows])
+            gap = _bias(u, data, self.begin[rows]) if biased else None
+            d, score = state.new_zeros(*state.shape, count), matrix.new_zeros(len(rows), int(self.patch.max()) + 1, count)
             for k in range(data.steps):
                 now, f = t + k * p.dt, None if data.source_average is None else data.source_average[:, k]
-                with torch.no_grad():
-                    after = p.restrict(solver.step(p.expand(u), f, now))
-                d, u = solver.tangent(u, after, d, now, inner), after
-                rest = (p.restrict(data.state[:, k + 1]) - u)[:, free] * held
-                misfit += float(rest.square().sum())
-                J = d[:, free] * held[..., None]
+                after = p.restrict(solver.step(p.expand(state), f, now))
+                d, state = solver.tangent(state, after, d, now, u.inner), after
+                rest, J = (p.restrict(data.state[:, k + 1]) - state)[:, free] * held, d[:, free] * held[..., None]
                 matrix += J.flatten(0, 2).T @ J.flatten(0, 2)
                 score.index_add_(1, self.patch[free], (J * rest[..., None]).sum(2))
-                rests.append(rest)
-            solver.finish()
+                misfit, number = misfit + rest.square().sum(), number + rest.numel()
+                if gap is not None:
+                    other += J.flatten(0, 2).T @ (p.restrict(gap[:, k + 1])[:, free] * held).flatten()
             scores.append(score.flatten(0, 1))
-            residuals.append(torch.stack(rests, 1))
-        if not math.isfinite(misfit):
+        if not math.isfinite(float(misfit)):
             raise SolveError("a rollout of the material's fit is not finite")
-        return Pass(matrix, torch.cat(scores), misfit, torch.cat(residuals))
+        return Pass(matrix, torch.cat(scores), float(misfit), number, other)
 
-    def penalty(self) -> Tensor:
-        return self.bends.T @ (self.alpha[:, None] * self.bends) + torch.eye(len(self.first)).double() / _FREE**2
+    def inverse(self, H: Tensor) -> Tensor:
+        return torch.linalg.inv(H + self.c * (self.bends.T @ (self.alpha[:, None] * self.bends) + torch.eye(len(H)).to(H) / _FREE**2))
 
     def objective(self, found: Pass, x: Tensor) -> float:
-        bent, away = self.bends @ x, x - self.first
-        return found.misfit + self.c * float((self.alpha * bent.square()).sum() + away.square().sum() / _FREE**2)
+        return found.misfit + self.c * float((self.alpha * (self.bends @ x).square()).sum() + x.square().sum() / _FREE**2)
 
-    def step(self, found: Pass, x: Tensor) -> Tensor:
+    def target(self, found: Pass, x: Tensor) -> Tensor:
         """The next logarithms, with the c and alpha that go with them."""
         H, spread, groups = found.matrix, found.scores.T @ found.scores, len(found.scores)
         right = found.scores.sum(0) + H @ x
-        if not self.c:
-            self.c = max(float(found.residuals.square().mean()), 1e-300)
+        self.c = self.c or max(found.misfit / found.count, 1e-300)
         for _ in range(30):
-            inverse = torch.linalg.inv(H + self.c * self.penalty())
-            target = inverse @ (right + self.c * self.first / _FREE**2)
-            used = max(float((inverse * H).sum()), 1e-3)
-            old = self.c
+            inverse = self.inverse(H)
+            target = inverse @ right
+            used, old = max(float((inverse * H).sum()), 1e-3), self.c  # how many numbers the data decide
             self.c = max(float((inverse * spread).sum()) / used * groups / max(groups - used, 1.0), 1e-300)
             square = (self.bends @ target).square() + self.c * (self.bends @ inverse * self.bends).sum(1)
-            for rows in self.unknowns.groups():
-                own = square[rows]
-                wide = torch.nn.functional.pad(own[None], (_SMOOTHED // 2, _SMOOTHED // 2), mode="replicate")[0]
+            for s in self.unknowns.slices.values():
+                rows = self.bends[:, s].any(1)
+                wide = torch.nn.functional.pad(square[rows][None], (_SMOOTHED // 2, _SMOOTHED // 2), mode="replicate")[0]
                 self.alpha[rows] = 1 / wide.unfold(0, _SMOOTHED, 1).mean(-1).clamp(min=1e-8)
             if abs(math.log(self.c / old)) < 0.02:
                 break
         return target
 
-    def run(self) -> None:
-        """Descend; sets the unknowns."""
+    def run(self) -> float:
+        """Descend; the mean squared misfit at the end."""
         x = self.unknowns.x
         found = self.at(x)
-        for k in range(_ITERATIONS):
-            delta, better = self.step(found, x) - x, None
+        for _ in range(_ITERATIONS):
+            delta, better = self.target(found, x) - x, None
             delta = delta * min(1.0, _LONGEST / max(float(delta.abs().max()), 1e-300))
             for _ in range(6):
                 try:
@@ -289,7 +337,41 @@ class Refinement:
             if better is None:
                 break
             x, found = x + delta, better
-            if k and float(delta.abs().max()) < 0.02:
+            if float(delta.abs().max()) < _SETTLED:
                 break
-        self.unknowns.x, self.last = x, found
-        self.deviation = (self.c * torch.linalg.inv(found.matrix + self.c * self.penalty())).diagonal().sqrt()
+        self.unknowns.put(x)
+        return found.misfit / found.count
+
+    def conclude(self) -> None:
+        """The standard deviations at the curves of now."""
+        found = self.at(self.unknowns.x, biased=True)
+        inverse = self.inverse(found.matrix)
+        deviation = (self.c * inverse.diagonal() + (inverse @ found.mesh).square()).clamp(min=0).sqrt()
+        for name, s in self.unknowns.slices.items():
+            self.unknowns.curves[name].deviation.copy_(deviation[s])
+
+
+def _bias(unknowns: Unknowns, data: Corpus, begin: Tensor) -> Tensor:
+    """What half the spacing changes in rollouts, times 4/3 (second order), nothing else learned; zero where it costs too much."""
+    material, mesh = unknowns.model.part(Material), unknowns.base.mesh
+    assert material is not None
+    if mesh.n_nodes * 2**mesh.dim > _FINEST:
+        return torch.zeros_like(data.state)
+    problem, own = material.told(unknowns.base), replace(data, state=torch.cat([begin[:, None], data.state[:, 1:]], 1))
+    return 4 / 3 * (predict(Refined(Classical(LUMPED)), problem, own) - predict(Classical(LUMPED), problem, own))
+
+
+def calmed(base: Discretisation, train: Corpus) -> Tensor:
+    """First states [B, N, F], smoothed in space by diffusion, by as much as they are noisy and no more."""
+    noise, u = quiet_noise(train.state), train.state[:, 0]
+    found, around = u, [c for c in base.conditions if isinstance(c, Periodic)]
+    if noise <= 1e-6 * float(train.spread.max()):
+        return found
+    spacing = float(np.mean(np.linalg.norm(np.diff(base.mesh.points[base.mesh.edges], axis=1)[:, 0], axis=1)))
+    for k in range(-2, 8):
+        smooth = Discretisation(base.mesh, PDE(base.pde.fields, diffusion=1.0), around, spacing**2 * 4.0**k, device=base.device)
+        new = GreenSolver(smooth, theta=1.0).step(u)
+        if float((new - u).square().mean().sqrt()) > noise:
+            break
+        found = new
+    return found

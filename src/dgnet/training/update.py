@@ -23,6 +23,7 @@ from dgnet.recipe import Recipe, Stage
 from dgnet.training import replay
 from dgnet.training.calibrate import gauss_newton
 from dgnet.training.identify import identify
+from dgnet.training.material import identify_material
 from dgnet.training.processes import average_gradients, rank, world
 
 Tensor = torch.Tensor
@@ -37,6 +38,8 @@ def iterate(model: LearnedModel[Any], base: Discretisation, train: Corpus, stage
         return gauss_newton(model, base, train, stage, scale)
     if stage.method == "identify":
         return identify(model, base, train)
+    if stage.method == "material":
+        return identify_material(model, base, train)
     optimiser.zero_grad(set_to_none=True)
     state, loss = _descended(model, base, train, draw(model, base, train, stage, seed, iteration), stage, scale)
     parameters = [p for group in optimiser.param_groups for p in group["params"] if p.grad is not None]

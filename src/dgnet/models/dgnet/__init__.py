@@ -7,7 +7,7 @@ from dgnet.models.dgnet.flow import FlowInCells, direction_features
 from dgnet.models.dgnet.limits import ceiling, soft_limit
 from dgnet.models.dgnet.masses import MassChange
 from dgnet.models.dgnet.model import DGNet
-from dgnet.models.dgnet.parts import Calibration, EndToEnd, Part, Reaction
+from dgnet.models.dgnet.parts import Calibration, EndToEnd, Material, Part, Reaction
 from dgnet.models.dgnet.parts.calibration import regions_of
 from dgnet.models.dgnet.parts.diffusion import learned_diffusion
 from dgnet.models.dgnet.parts.library import Library
@@ -18,6 +18,6 @@ from dgnet.models.dgnet.parts.swirl import swirl_transport
 from dgnet.models.dgnet.prepared import PreparedDGNet
 
 __all__ = ["BOUNDED", "DEGREE", "INTERVALS", "PAPER", "Build", "Calibration", "DGNet", "DGNetConfig", "EndToEnd", "FlowInCells",
-           "Library", "MassChange", "Part", "PreparedDGNet", "Reaction", "ReactionTable", "ceiling", "cell_pairs",
+           "Library", "MassChange", "Material", "Part", "PreparedDGNet", "Reaction", "ReactionTable", "ceiling", "cell_pairs",
            "direction_features", "edge_mass", "learned_diffusion", "mass_headroom", "regions_of", "soft_limit",
            "streamline_diffusion", "swirl_transport", "variants"]

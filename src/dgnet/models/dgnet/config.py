@@ -12,6 +12,7 @@ SCHEMES = ("elements", "paper")
 DECODERS = ("structured", "edge", "none")
 REACTIONS = ("known", "learned", "none")
 CALIBRATED = ("diffusion", "decay", "convection")
+CURVES = ("capacity", "diffusion")
 INTERVALS = 64  # of a table of the reaction, unless told otherwise
 DEGREE, DEGREES = 3, 5  # of the products in a sum of terms: unless told otherwise, and the highest
 _LARGEST = 8192  # width or depth of a network
@@ -34,6 +35,7 @@ class DGNetConfig:
     - `reaction`: known, learned or none
     - `odd_reaction`: r(-u) = -r(u), a symmetry known beforehand
     - `calibrate`: which of diffusion, decay, convection to fit, as factors on the given ones
+    - `unknown_curves`: which of capacity and diffusion are learned as curves of u, for one field
     - `regions`: calibrate diffusion and decay in each of the mesh's regions by itself
     - `physics`: off for the paper's variant A
     - `green`: off for the paper's variant D, a network that only sees what the operator gives
@@ -66,6 +68,7 @@ class DGNetConfig:
     reaction: str = "known"
     odd_reaction: bool = False
     calibrate: tuple[str, ...] = ()
+    unknown_curves: tuple[str, ...] = ()
     regions: bool = False
     physics: bool = True
     green: bool = True
@@ -109,6 +112,17 @@ class DGNetConfig:
         strange = set(self.calibrate) - set(CALIBRATED)
         if strange:
             raise InputError(f"cannot calibrate '{min(strange)}' (known: {', '.join(CALIBRATED)})")
+
+        strange = set(self.unknown_curves) - set(CURVES)
+        if strange:
+            raise InputError(f"cannot learn a curve of '{min(strange)}' (known: {', '.join(CURVES)})")
+        if self.unknown_curves and (self.linear or self.calibrate):
+            raise InputError("unknown_curves go with decoder = \"structured\" or \"none\", and not with calibrate")
+
+    @property
+    def linear(self) -> bool:
+        """Coefficients are numbers: curves of u are taken at their lower ends."""
+        return self.plain or self.decoder == "edge" or not self.green or not self.physics
 
     @property
     def structured(self) -> bool:

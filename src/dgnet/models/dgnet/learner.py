@@ -95,8 +95,8 @@ class Learner(LearnedModel[PreparedDGNet]):
     def severed(self, state: PreparedDGNet) -> tuple[PreparedDGNet, list[tuple[Tensor, Tensor]]] | None:
         return state.severed()
 
-    def solver(self, state: PreparedDGNet) -> GreenSolver:
-        return state.solver
+    def solver(self, state: PreparedDGNet) -> GreenSolver | None:
+        return state.stepper if isinstance(state.stepper, GreenSolver) else None
 
     def step_weights(self) -> Iterator[nn.Parameter]:
         return (weight for part in self.parts if part.acts_in_step for weight in part.parameters())

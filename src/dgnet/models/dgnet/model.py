@@ -42,12 +42,14 @@ from dgnet.errors import InputError
 from dgnet.green import GreenSolver, Operators
 from dgnet.models.base import impose
 from dgnet.models.dgnet.build import Build
+from dgnet.models.dgnet.curved import linear_problem, solver_of, unit_problem
 from dgnet.models.dgnet.learner import Learner
 from dgnet.models.dgnet.masses import mass_change
+from dgnet.models.dgnet.parts import Material
 from dgnet.models.dgnet.parts.start import EarlySteps
 from dgnet.models.dgnet.prepared import PreparedDGNet
 from dgnet.models.gnn import MeshGraph
-from dgnet.problems import CONSISTENT, Discretisation
+from dgnet.problems import CONSISTENT, LUMPED, Discretisation
 
 Tensor = torch.Tensor
 
@@ -113,7 +115,7 @@ class DGNet(Learner):
             return early.solver.step(u, source, t)
         if early is not None and k == early.steps:
             u = u + early.switch(u)
-        return state.solver.step(u, source, t)
+        return state.stepper.step(u, source, t)
 
     # ------------------------------------------------------------------ Model; what only hands on to its state is in `Learner`
 
@@ -123,6 +125,12 @@ class DGNet(Learner):
 
     def prepare(self, problem: Discretisation, batch: int = 1, steps: int = 1000, careful: bool = False) -> PreparedDGNet:
         graph = MeshGraph.kept(problem.geometry, self.config.plain)
+        material = self.part(Material)
+        problem = problem if material is None else material.told(problem)
+        if problem.pde.curved:
+            if not self.config.linear:
+                return self.prepare_curved(problem, graph, careful)
+            problem = linear_problem(problem)
         problem = self.own_form(problem.held() if self.config.green else problem)  # networks keep their own precision
         operators, build = self.hybrid_operator(problem, graph)
         solver, start, early = self.G(problem, operators, batch, steps, careful), build.start, None
@@ -132,6 +140,17 @@ class DGNet(Learner):
             start = first_build.start
             early = EarlySteps(self.config.early_steps, self.G(problem, first, batch, steps, careful), switch)
         return PreparedDGNet(solver, graph, start, early, tuple(build.corrections), build.instead)
+
+    def prepare_curved(self, problem: Discretisation, graph: MeshGraph, careful: bool) -> PreparedDGNet:
+        """Where capacity or diffusion are curves of u. The mass is lumped, until one is learned: it overshoots less."""
+        c = self.config
+        if c.early_steps or c.learn_start or c.calibrate:
+            raise InputError("where capacity or diffusion change with u, a DGNet has no early_steps, learn_start or calibrate")
+        problem = problem.recast(LUMPED, c.advection_form)
+        build = self.L_physics(unit_problem(problem), graph)
+        self.L_neural(build)
+        solver = solver_of(problem, build, problem.geometry.device.type == "cuda" and not careful)
+        return PreparedDGNet(solver, graph, None, None, tuple(build.corrections), None)
 
     def own_form(self, p: Discretisation) -> Discretisation:
         """The problem in the discretisation that this model corrects. A problem that asks for another one is not overruled."""
@@ -146,4 +165,4 @@ class DGNet(Learner):
         new = self.update(state, u, source, t, k) if state.instead is None else state.instead(u, source, t)
         for correction in state.corrections:
             new = correction(u, new, source, t)
-        return impose(state.solver.problem, new, t)
+        return impose(state.stepper.problem, new, t)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from dgnet.green import GreenSolver
+from dgnet.errors import InputError
+from dgnet.green import EnthalpySolver, GreenSolver
 from dgnet.models.dgnet.build import Advance, Correction
 from dgnet.models.dgnet.masses import MassChange
 from dgnet.models.dgnet.parts.start import EarlySteps
@@ -20,12 +21,19 @@ Tensor = torch.Tensor
 class PreparedDGNet:
     """A problem made ready: the hybrid solver, and what acts besides it."""
 
-    solver: GreenSolver
+    stepper: GreenSolver | EnthalpySolver
     graph: MeshGraph
     start: MassChange | None  # filter of the initial state
     early: EarlySteps | None
     corrections: tuple[Correction, ...]
     instead: Advance | None  # variant D
+
+    @property
+    def solver(self) -> GreenSolver:
+        """The solver of a linear equation, with its operators; refused where capacity or diffusion change with u."""
+        if not isinstance(self.stepper, GreenSolver):
+            raise InputError("capacity or diffusion change with the solution: this step has no single operator to look at")
+        return self.stepper
 
     def changes(self) -> dict[str, MassChange]:
         """What is done to a state once: `start` to the initial one, `switch` after the early steps."""
@@ -34,22 +42,21 @@ class PreparedDGNet:
 
     @property
     def capturable(self) -> bool:
-        p = self.solver.problem
-        still = not (p.time_dependent or p.data_changes or self.solver.stiff.found)
-        return still and (self.instead is not None or self.solver.operator().prepared.capturable)
+        p = self.stepper.problem
+        return self.stepper.capturable if self.instead is None else not (p.time_dependent or p.data_changes)
 
     def freeze(self, times: Sequence[float]) -> bool:
-        return self.instead is not None or self.solver.freeze(times)
+        return self.instead is not None or self.stepper.freeze(times)
 
     def finish(self) -> None:
-        self.solver.monitor.check()
+        self.stepper.finish()
         if self.early is not None:
-            self.early.solver.monitor.check()
+            self.early.solver.finish()
 
     def severed(self) -> tuple[PreparedDGNet, list[tuple[Tensor, Tensor]]] | None:
         """The same with operators as leaves, and (tensor, leaf) pairs; None where they change with time, unless frozen."""
-        solver = None if self.instead is not None else self.solver.severed()
+        solver = self.stepper.severed() if self.instead is None and isinstance(self.stepper, GreenSolver) else None
         early = (None, []) if self.early is None else self.early.severed()
         if solver is None or early is None:
             return None
-        return replace(self, solver=solver[0], early=early[0]), [*solver[1], *early[1]]
+        return replace(self, stepper=solver[0], early=early[0]), [*solver[1], *early[1]]

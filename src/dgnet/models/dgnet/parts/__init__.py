@@ -6,6 +6,7 @@ from dgnet.models.dgnet.parts.calibration import Calibration
 from dgnet.models.dgnet.parts.diffusion import Diffusion
 from dgnet.models.dgnet.parts.heads import Heads
 from dgnet.models.dgnet.parts.mass import Mass
+from dgnet.models.dgnet.parts.material import Material
 from dgnet.models.dgnet.parts.paper import ControlVolumes, Decoder, PlainResidual
 from dgnet.models.dgnet.parts.part import Part
 from dgnet.models.dgnet.parts.reaction import Reaction
@@ -15,7 +16,7 @@ from dgnet.models.dgnet.parts.streamline import Streamline
 from dgnet.models.dgnet.parts.swirl import Swirl
 from dgnet.problems import Discretisation
 
-__all__ = ["Calibration", "ControlVolumes", "Decoder", "Diffusion", "EdgeDecoder", "EndToEnd", "Heads", "Mass", "Part",
+__all__ = ["Calibration", "ControlVolumes", "Decoder", "Diffusion", "EdgeDecoder", "EndToEnd", "Heads", "Mass", "Material", "Part",
            "PlainResidual", "Reaction", "Residual", "Source", "Start", "Streamline", "Swirl", "parts_of"]
 
 
@@ -27,6 +28,8 @@ def parts_of(c: DGNetConfig, problem: Discretisation) -> list[Part]:
         parts.append(Heads(c, problem))
     elif c.decoder == "edge":
         parts.append(Decoder(c, problem) if c.plain else EdgeDecoder(c, problem))
+    if c.unknown_curves:
+        parts.append(Material(c.unknown_curves, problem))
     if c.calibrate:
         parts.append(Calibration(c.calibrate, c.regions, problem))
     if c.structured:

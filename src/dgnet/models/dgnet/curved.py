@@ -1,0 +1,61 @@
+"""DGNet where capacity or diffusion are curves of u: learned matrices, each with the curve that it acts on.
+
+    M dH(u)/dt = -K theta(u) - L u + P (f + r(u)) + g        M, K, P: those of capacity and diffusion 1, with what was learned
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dgnet.green import EnthalpySolver, Materials
+from dgnet.green.material import Term, law_lists
+from dgnet.models.dgnet.build import Build
+from dgnet.operators import EdgeMatrix
+from dgnet.problems import Discretisation
+from dgnet.problems.pde import Material
+
+
+def with_material(p: Discretisation, capacity: Material | None = None, diffusion: Material | None = None) -> Discretisation:
+    """The same problem with another capacity or diffusion, on the same geometry."""
+    stale = {"capacity", "mass", "source_mass", "diffusion_part", "lumps", "stiffness_number", "double"}
+    return p.derived(stale, pde=replace(p.pde, capacity=p.pde.capacity if capacity is None else capacity,
+                                        diffusion=p.pde.diffusion if diffusion is None else diffusion))
+
+
+def linear_problem(p: Discretisation) -> Discretisation:
+    """The problem with the values at the lower ends of its curves: all that the paper's models can be told."""
+    return with_material(p, p.pde.frozen.capacity, p.pde.frozen.diffusion)
+
+
+def unit_problem(p: Discretisation) -> Discretisation:
+    """The problem with capacity and diffusion 1, whose matrices are corrected."""
+    return with_material(p, 1.0, 1.0)
+
+
+def solver_of(p: Discretisation, build: Build, deferred: bool) -> EnthalpySolver:
+    """The solver of a problem with curves: the classical matrices, but the learned ones where one curve holds for the whole mesh.
+
+    Where a coefficient differs between regions or fields, its classical matrices stay.
+    """
+    plain = Materials.classical(p.double)
+
+    def one(name: str) -> bool:
+        """One curve for the whole mesh, without a jump."""
+        found = [law for law, _ in law_lists(p, name)]
+        return len(found) == 1 and not found[0].factor.dim() and found[0].curve is not None and not found[0].curve.latent
+
+    def own(terms: tuple[Term, ...], A: EdgeMatrix) -> tuple[Term, ...]:
+        return (Term(EdgeMatrix(A.pattern, A.values[0, 0].double()), terms[0].curve, terms[0].fields),)
+
+    learned = plain
+    if one("capacity"):
+        coupled = plain.coupled or build.mass is not build.problem.mass
+        learned = replace(learned, mass=own(plain.mass, build.mass), coupled=coupled, mass_low=build.mass_low)
+    if one("diffusion"):
+        total = build.diffusion
+        for term in build.still_terms:
+            total = total + term
+        learned = replace(learned, spread=own(plain.spread, total))
+    learned = replace(learned, source=build.source.to(p.double.dtype), plain=build.reaction_mass.to(p.double.dtype),
+                      reaction=build.reaction)
+    return EnthalpySolver(p, materials=learned, deferred=deferred)

@@ -1,0 +1,92 @@
+"""Unknown curves of the material: capacity c(u) and diffusion D(u), learned."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from dgnet.errors import InputError
+from dgnet.models.dgnet.build import Build, Scales
+from dgnet.models.dgnet.curved import with_material
+from dgnet.models.dgnet.parts.part import Part
+from dgnet.problems import Discretisation
+from dgnet.problems.curves import Curve, frozen
+
+Tensor = torch.Tensor
+
+POINTS = {"capacity": 61, "diffusion": 13}
+"""A capacity may hold a latent heat; a diffusion is smooth."""
+
+
+class MaterialCurve(nn.Module):
+    """A positive function of u: its value times exp(`values`), linear between points that lie evenly over `low` .. `high`.
+
+    `deviation` is the standard deviation of each of the logarithms (NaN: never estimated), `density` the share of the training
+    states at each point. `size` is what `values` of zero stand for. Zero at first.
+    """
+
+    def __init__(self, points: int, size: float) -> None:
+        super().__init__()
+        self.values = nn.Parameter(torch.zeros(points, dtype=torch.float64))
+        for name, value in (("low", torch.tensor(0.0)), ("high", torch.tensor(1.0)), ("size", torch.tensor(size)),
+                            ("deviation", torch.full((points,), torch.nan)), ("density", torch.full((points,), torch.nan))):
+            self.register_buffer(name, value.double())
+
+    low: Tensor
+    high: Tensor
+    size: Tensor
+    deviation: Tensor
+    density: Tensor
+
+    @property
+    def at(self) -> Tensor:
+        """The points [J]."""
+        return torch.linspace(0, 1, len(self.values), dtype=torch.float64, device=self.low.device) * (self.high - self.low) + self.low
+
+    def spread(self, state: Tensor) -> None:
+        """Lay the points over the range of the states, and count these."""
+        low, high = state.min().double(), state.max().double()
+        self.low.copy_(low)
+        self.high.copy_(torch.maximum(high, low + 1e-9 * low.abs() + 1e-30))
+        step = (self.high - self.low) / (len(self.values) - 1)
+        nearest = ((state.flatten().double() - self.low) / step).round().long().clamp(0, len(self.values) - 1)
+        self.density.copy_(torch.bincount(nearest, minlength=len(self.values)) / nearest.numel())
+
+    def curve(self, name: str) -> Curve:
+        return Curve(self.at, self.size.double() * self.values.double().exp(), extends=True, name=name)
+
+
+class Material(Part):
+    """Capacity and diffusion of one field as learned curves of u, in place of those of the equation.
+
+    Guarantee: both stay positive, so that the enthalpy is monotone and diffusion takes energy away, for any weights. Untrained they
+    are constants: the equation's own where it has numbers, else those at the lower end of its curves. Beyond the training states the
+    end values hold.
+    """
+
+    def __init__(self, names: tuple[str, ...], problem: Discretisation) -> None:
+        super().__init__()
+        if problem.n_fields != 1:
+            raise InputError(f"unknown curves of the material are for one field, not for {problem.n_fields}")
+        sizes = {}
+        for name in names:
+            size = torch.as_tensor(frozen(problem.pde.per_field(name)[0]))
+            if size.dim():
+                raise InputError(f"an unknown {name} is one curve for the whole mesh, not one per cell or region")
+            sizes[name] = float(size) or 1.0
+        self.material = nn.ModuleDict({name: MaterialCurve(POINTS[name], sizes[name]) for name in names})
+
+    def fit_statistics(self, state: Tensor, scales: Scales) -> None:
+        for curve in self.material.values():
+            assert isinstance(curve, MaterialCurve)
+            curve.spread(state)
+
+    def curves(self) -> dict[str, MaterialCurve]:
+        return {name: curve for name, curve in self.material.items() if isinstance(curve, MaterialCurve)}
+
+    def told(self, problem: Discretisation) -> Discretisation:
+        """The problem with these curves."""
+        return with_material(problem, **{name: c.curve(name) for name, c in self.curves().items()})
+
+    def contribute(self, build: Build) -> None:
+        """Nothing: the curves are in the problem (`told`), and what is built are the matrices they go with."""
