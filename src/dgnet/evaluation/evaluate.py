@@ -11,7 +11,7 @@ import torch
 
 from dgnet import __version__
 from dgnet.data import Corpus
-from dgnet.models.dgnet import Calibration, DGNet, EndToEnd, Reaction
+from dgnet.models.dgnet import Calibration, DGNet, EndToEnd, Material, Reaction
 from dgnet.models.registry import LABELS
 from dgnet.problems.case import base_problem
 from dgnet.scenarios.scenario import Scenario
@@ -31,12 +31,13 @@ def untold(run: Run) -> list[str]:
         return []
     c = run.model.config
     reaction = ["the reaction"] * (c.reaction == "learned" and run.case.pde.reaction is None)
+    reaction += [f"the {name} as a curve" for name in c.unknown_curves if not run.case.pde.curved]
     return reaction + [f"the calibrated {name}" for name in c.calibrate]
 
 
 def told(model: DGNet) -> DGNet:
     """The classical solver with the reaction and the coefficients that the model found, without its other learned parts."""
-    return model.keeping(Calibration, Reaction, EndToEnd)
+    return model.keeping(Calibration, Material, Reaction, EndToEnd)
 
 
 def evaluate(run: Run, path: Path, device: str = "cpu", split: str = "test", limit: int | None = None,

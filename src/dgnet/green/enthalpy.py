@@ -41,7 +41,7 @@ _PATIENCE = 10  # of them before nodes have to stop at the ends of melting
 _SMOOTH = (1e-2, 1e-4, 1e-6)  # reductions of the linear solves where their number is not
 _MELTING = (1e-2, 1e-2, 1e-2, 1e-2, 1e-2, 1e-3, 1e-3, 1e-4)
 _SLACK = 20.0  # a fixed number of iterations may miss the tolerance by this factor
-_TANGENT = 1e-6  # reduction of the linear solves of derivatives
+_TANGENT = 1e-4  # reduction of the linear solves of derivatives
 _BEYOND = 0.01  # how far a state may leave a curve, in parts of its range
 
 

@@ -34,7 +34,7 @@ from dgnet.green import EnthalpySolver, GreenSolver, product
 from dgnet.models import Classical, Refined
 from dgnet.models.dgnet import DGNet, Material, PreparedDGNet
 from dgnet.operators import EdgeMatrix
-from dgnet.problems import LUMPED, PDE, Discretisation, Periodic
+from dgnet.problems import PDE, Discretisation, Periodic
 from dgnet.problems.curves import Curve
 from dgnet.scoring.judge import predict
 from dgnet.training.residuals import patches, quiet_noise
@@ -358,7 +358,8 @@ def _bias(unknowns: Unknowns, data: Corpus, begin: Tensor) -> Tensor:
     if mesh.n_nodes * 2**mesh.dim > _FINEST:
         return torch.zeros_like(data.state)
     problem, own = material.told(unknowns.base), replace(data, state=torch.cat([begin[:, None], data.state[:, 1:]], 1))
-    return 4 / 3 * (predict(Refined(Classical(LUMPED)), problem, own) - predict(Classical(LUMPED), problem, own))
+    plain = Classical(unknowns.model.rival_mass)
+    return 4 / 3 * (predict(Refined(plain), problem, own) - predict(plain, problem, own))
 
 
 def calmed(base: Discretisation, train: Corpus) -> Tensor:

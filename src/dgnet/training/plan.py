@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from dgnet.data import Dataset
 from dgnet.errors import InputError
-from dgnet.models.dgnet import DEGREE, INTERVALS, DGNetConfig
+from dgnet.models.dgnet import CURVES, DEGREE, INTERVALS, DGNetConfig
 from dgnet.models.dgnet import PAPER as PAPER_MODEL
 from dgnet.models.registry import changed, entry
 from dgnet.problems.case import OWN, Case
@@ -41,6 +41,7 @@ class Wishes:
 
     recipe: str = "staged"  # staged | paper
     unknown_reaction: bool = False
+    unknown_curves: tuple[str, ...] = ()  # of capacity and diffusion
     calibrate: tuple[str, ...] = ()
     per_region: bool = False
     model: Mapping[str, object] = field(default_factory=dict)
@@ -50,7 +51,7 @@ class Wishes:
     @classmethod
     def of(cls, project: Project) -> Wishes:
         where = "the model's settings" if project.file is None else f"{project.file.path}: model"
-        return cls(unknown_reaction=project.unknown_reaction, calibrate=project.calibrate, per_region=project.per_region,
+        return cls(unknown_reaction=project.unknown_reaction, unknown_curves=project.unknown_curves, calibrate=project.calibrate, per_region=project.per_region,
                    model=project.model, training=project.training, where=where)
 
 
@@ -72,7 +73,11 @@ def configuration(case: Case, facts: Facts, wishes: Wishes) -> DGNetConfig:
     """The parts that are learned. An unknown reaction is learned node by node: of one field a table, of more a sum of terms."""
     own = preset(case, facts)
     config = PAPER_MODEL if wishes.recipe == "paper" else own.config
-    if wishes.unknown_reaction:
+    curves = _curves(case, wishes)
+    if curves:
+        corrected = own.config.learn_diffusion and "diffusion" not in curves
+        config = replace(config, unknown_curves=curves, learn_diffusion=corrected)
+    elif wishes.unknown_reaction:
         one = len(case.pde.fields) == 1
         table = one and (case.pde.reaction is not None or not isinstance(case, Scenario))
         config = replace(config, reaction="learned", odd_reaction=own.odd_reaction, reaction_table=INTERVALS if table else 0,
@@ -84,6 +89,12 @@ def configuration(case: Case, facts: Facts, wishes: Wishes) -> DGNetConfig:
     return found
 
 
+def _curves(case: Case, wishes: Wishes) -> tuple[str, ...]:
+    """The unknown curves of the material. "Unknown" of a scenario without a reaction means its curves."""
+    of_scenario = wishes.unknown_reaction and isinstance(case, Scenario) and case.pde.reaction is None and case.pde.curved
+    return wishes.unknown_curves or (CURVES if of_scenario else ())
+
+
 def recipe_for(case: Case, facts: Facts, wishes: Wishes, config: DGNetConfig) -> Recipe:
     """Stages for one case; windows never exceed its steps. What can be fitted by itself comes first: calibrated coefficients, then
     an unknown reaction."""
@@ -92,7 +103,9 @@ def recipe_for(case: Case, facts: Facts, wishes: Wishes, config: DGNetConfig) ->
     found = _wished(found, wishes.training, facts)
     if not isinstance(case, Scenario):
         found = replace(found, name=OWN)
-    if wishes.unknown_reaction:
+    if config.unknown_curves:
+        found = material_first(found, config)
+    elif wishes.unknown_reaction:
         found = reaction_first(found, steps, config, own.hold_reaction)
     if not wishes.calibrate:
         return found
@@ -103,6 +116,13 @@ def recipe_for(case: Case, facts: Facts, wishes: Wishes, config: DGNetConfig) ->
 def _corrected(c: DGNetConfig) -> bool:
     """Something is learned besides coefficients of the equation and its reaction."""
     return (c.decoder != "none" and (c.network or c.free)) or c.residual or not c.green
+
+
+def material_first(plan: Recipe, config: DGNetConfig) -> Recipe:
+    """The plan after the curves of the material have been identified; then they are held, and identified once more in the end."""
+    fitted = (Stage(1, 1, method="material", only=("material",)),)
+    others = tuple(replace(s, only=s.only or LEARNED) for s in plan.stages)
+    return replace(plan, stages=(*fitted, *others, *fitted) if _corrected(config) else fitted)
 
 
 def reaction_first(plan: Recipe, steps: int, config: DGNetConfig, hold: bool = False) -> Recipe:

@@ -49,7 +49,7 @@ from dgnet.models.dgnet.parts import Material
 from dgnet.models.dgnet.parts.start import EarlySteps
 from dgnet.models.dgnet.prepared import PreparedDGNet
 from dgnet.models.gnn import MeshGraph
-from dgnet.problems import CONSISTENT, LUMPED, Discretisation
+from dgnet.problems import CONSISTENT, Discretisation
 
 Tensor = torch.Tensor
 
@@ -142,11 +142,11 @@ class DGNet(Learner):
         return PreparedDGNet(solver, graph, start, early, tuple(build.corrections), build.instead)
 
     def prepare_curved(self, problem: Discretisation, graph: MeshGraph, careful: bool) -> PreparedDGNet:
-        """Where capacity or diffusion are curves of u. The mass is lumped, until one is learned: it overshoots less."""
+        """Where capacity or diffusion are curves of u."""
         c = self.config
         if c.early_steps or c.learn_start or c.calibrate:
             raise InputError("where capacity or diffusion change with u, a DGNet has no early_steps, learn_start or calibrate")
-        problem = problem.recast(LUMPED, c.advection_form)
+        problem = self.own_form(problem)
         build = self.L_physics(unit_problem(problem), graph)
         self.L_neural(build)
         solver = solver_of(problem, build, problem.geometry.device.type == "cuda" and not careful)
