@@ -74,7 +74,7 @@ def train(context: typer.Context, name: Annotated[str, typer.Argument(help="A sc
     from dgnet.scenarios import get
     from dgnet.scenarios.generate import generate as make
     from dgnet.training import run as runs
-    from dgnet.training.formula import formulas, summands
+    from dgnet.training.formula import sentences
     from dgnet.training.processes import join_processes, wait_for_all
 
     if recipe not in ("staged", "paper"):
@@ -109,7 +109,7 @@ def train(context: typer.Context, name: Annotated[str, typer.Argument(help="A sc
         run, progress = runs.train(scenario, truth, path, out, model=model, recipe=recipe, seed=seed, device=device,
                                    budget=None if budget is None else 60 * budget, trajectories=trajectories,
                                    unknown_reaction=unknown_reaction, amp=amp, report=tell)
-    tell_training(f"{name} ({size}, {truth})", run.settings.model, progress, json_path, formulas=formulas(summands(run.model)))
+    tell_training(f"{name} ({size}, {truth})", run.settings.model, progress, json_path, found=sentences(run.model))
     advise("evaluate", out)
 
 
@@ -127,11 +127,11 @@ def _means_a_folder(name: str) -> bool:
 
 def tell_training(what: str, model: str, progress: Any, json_path: Path | None, more: Mapping[str, Any] | None = None,
                   bars: Mapping[str, Any] | None = None, untold: Sequence[str] = (),
-                  values: Mapping[str, str] | None = None, formulas: Sequence[str] = ()) -> None:
+                  values: Mapping[str, str] | None = None, found: Sequence[str] = ()) -> None:
     """The result of a training on the screen and as JSON: its errors, the coefficients found, and whether anything was learned.
 
-    `untold` is what the classical solver beside it did not know; `values` are the coefficients with their units; `formulas` are
-    what was learned as such.
+    `untold` is what the classical solver beside it did not know; `values` are the coefficients with their units; `found` are
+    sentences about it.
     """
     rival = f" (which does not know {' and '.join(untold)})" if untold else ""
     verdict = "below" if progress.best < progress.classical else "NOT below"
@@ -139,7 +139,7 @@ def tell_training(what: str, model: str, progress: Any, json_path: Path | None, 
     write_json(json_path, {"validation": progress.best, "classical": progress.classical, "iterations": progress.iteration,
                            "best_iteration": progress.best_iteration, "learned": learned, "seconds": progress.seconds,
                            "history": progress.history} | ({} if more is None else {"coefficients": dict(more)})
-               | ({"formulas": list(formulas)} if formulas else {})
+               | ({"found": list(found)} if found else {})
                | ({} if bars is None else {"error_bars": {name: asdict(bar) for name, bar in bars.items()}}))
     say(f"{what}: validation error {progress.best:.3e} after {progress.best_iteration} iterations, {verdict} the "
         f"classical solver's {progress.classical:.3e}{rival}; {progress.seconds:.0f} s")
@@ -147,7 +147,7 @@ def tell_training(what: str, model: str, progress: Any, json_path: Path | None, 
         value = f", that is {values[name]}" if values and values.get(name) else ""
         bar = f"; error bar: {bars[name]}" if bars and name in bars else ""
         say(f"  {name}: {factor:.4g} times the value in problem.toml{value}{bar}")
-    for line in formulas:
+    for line in found:
         say(f"  {line}")
     if not learned:
         why = f"none of {progress.updates} updates lowered the error" if progress.updates else "the time allowed no update"

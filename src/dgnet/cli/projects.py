@@ -175,7 +175,7 @@ def train_own(folder: Path, out: Path, *, model: str, seed: int, device: str, mi
     from dgnet.models.registry import DGNETS
     from dgnet.output.learned import coefficients
     from dgnet.projects import load
-    from dgnet.training.formula import formulas, summands
+    from dgnet.training.formula import sentences
     from dgnet.training.own import train_project
     from dgnet.training.processes import join_processes, wait_for_all
 
@@ -196,5 +196,5 @@ def train_own(folder: Path, out: Path, *, model: str, seed: int, device: str, mi
     found: dict[str, Any] = run.dgnet.coefficients() if project.calibrate and model in DGNETS else {}
     values = {name: c.value for name, c in zip(found, coefficients(run))}
     tell_training(f"{project.case.name} ({folder})", model, progress, json_path, found, error_bars(run), untold(run), values,
-                  formulas(summands(run.model)))
+                  sentences(run.model))
     advise("evaluate", out)

@@ -18,9 +18,11 @@ from dgnet.output.figures import COLOURS, save
 from dgnet.output.pictures import STYLE
 from dgnet.problems import Robin
 from dgnet.problems.case import Case, base_problem
+from dgnet.problems.curves import curves_of
 from dgnet.problems.units import TERMS
 from dgnet.training.curve import curve_of, labels
 from dgnet.training.formula import Summand
+from dgnet.training.material_curve import Found
 from dgnet.training.run import Run
 
 
@@ -78,6 +80,8 @@ def corrections(run: Run, data: Corpus) -> list[tuple[str, str, str]]:
     one = data.part([0]).under(model.rule)
     base = base_problem(run.case, str(data.state.device))
     problem, begin = one.problem(base), one.clock(base)
+    if problem.pde.curved or c.unknown_curves:
+        return []  # matrices act on several curves: no single operator to compare with
     with torch.no_grad():
         state = model.prepare(problem)
         p, ops = state.solver.problem, state.solver.operators
@@ -171,4 +175,28 @@ def draw_terms(path: Path, found: list[Summand]) -> None:
         axis.invert_yaxis()
         axis.axvline(0, color="k", lw=0.5)
         axis.spines[["top", "right"]].set_visible(False)
+        save(figure, path, 150)
+
+
+def draw_material(path: Path, found: list[Found], run: Run) -> None:
+    """The learned curves of the material with two standard deviations, where the training states were, and the case's own."""
+    true = {name: curves_of(run.case.pde.per_field(name)[0]) for name in ("capacity", "diffusion")}
+    with matplotlib.rc_context({**STYLE, "font.size": 9}):
+        figure = Figure(figsize=(3.6 * len(found) + 0.4, 3.0), layout="constrained")
+        for axis, one in zip(figure.subplots(1, len(found), squeeze=False)[0], found):
+            for curve in true[one.name]:
+                with torch.no_grad():
+                    axis.plot(one.u, curve.value(torch.tensor(one.u)), color=COLOURS["classical_consistent"], lw=3, alpha=0.5,
+                              label="the scenario's own, not shown to the model")
+            axis.plot(one.u, one.value, color=COLOURS["dgnet"], lw=1.6, label="learned")
+            ends = one.value.min() / 3, 3 * one.value.max()  # a band without data must not flatten the curve
+            axis.fill_between(one.u, one.value * np.exp(-2 * one.deviation), one.value * np.exp(2 * one.deviation),
+                              color=COLOURS["dgnet"], alpha=0.2, lw=0, label="± 2 standard deviations")
+            axis.set(xlabel=run.case.pde.fields[0], ylabel=one.name, yscale="log", ylim=ends, xlim=(one.u[0], one.u[-1]))
+            states = axis.twinx()
+            states.bar(one.u, one.share, width=one.u[1] - one.u[0], color="0.6", alpha=0.4, lw=0)
+            states.set(ylim=(0, 4 * max(float(np.nanmax(one.share)), 1e-9)), yticks=[])
+            for side in (axis, states):
+                side.spines[["top", "right"]].set_visible(False)
+        figure.legend(*axis.get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False)
         save(figure, path, 150)

@@ -27,7 +27,7 @@ from dgnet.files import write_json, write_text
 from dgnet.models.dgnet import DGNet
 from dgnet.models.registry import LABELS
 from dgnet.output.figures import COLOURS
-from dgnet.output.learned import coefficients, corrections, draw_reaction, draw_terms, reaction_axes
+from dgnet.output.learned import coefficients, corrections, draw_material, draw_reaction, draw_terms, reaction_axes
 from dgnet.output.operators import draw_spectra
 from dgnet.problems import Discretisation
 from dgnet.problems.case import base_problem
@@ -36,6 +36,7 @@ from dgnet.scoring.judge import rivals
 from dgnet.training.curve import FILE as REACTION
 from dgnet.training.curve import curve_of, write_curve
 from dgnet.training.formula import formulas, summands, write_formula
+from dgnet.training.material_curve import found_curves, write_curves
 from dgnet.training.run import Run
 
 Tensor = torch.Tensor
@@ -265,6 +266,15 @@ def _learned(run: Run, data: Corpus, folder: Path) -> str:
     if model.config.reaction == "learned" and model.fields == 1:
         draw_reaction(folder / "reaction.png", run, data)
         parts.append(_reaction_words(run, folder) + _image([folder / "reaction.png"], "reaction"))
+    curves = found_curves(model)
+    if curves:
+        draw_material(folder / "material.png", curves, run)
+        write_curves(folder, curves, run.case.pde.fields[0])
+        links = ", ".join(_download(folder / f"{one.name}.csv") for one in curves)
+        parts.append(f"<p>The curves of the material ({links}). The band is two standard deviations on either side: noise, and "
+                     "what half the spacing would change. Grey columns: where the training states were.</p>"
+                     + "".join(f"<p><b>{escape(one.sentence)}</b></p>" for one in curves)
+                     + _image([folder / "material.png"], "curves of the material"))
     terms = summands(model)
     if terms:
         draw_terms(folder / "reaction.png", terms)

@@ -453,8 +453,8 @@ class Discretisation:
         """The same problem with these changes; `stale` names what must be computed anew."""
         other = object.__new__(Discretisation)
         _ = self.geometry  # shared
-        other.__dict__.update({k: v for k, v in self.__dict__.items() if k not in stale | {"_stiffness_constant", "quadratic", "double"}})
-        other.__dict__.update(changes)
+        own = stale | {"_stiffness_constant", "quadratic", "double"}
+        other.__dict__.update({k: v for k, v in self.__dict__.items() if k not in own} | changes)
         if self.held() is not self:
             other.__dict__["double"] = self.double.derived(stale, **changes)
         return other

@@ -68,6 +68,11 @@ class Project:
     physics: Physics | None = None
 
     @property
+    def unknown_curves(self) -> tuple[str, ...]:
+        """Which of capacity and diffusion are to be found as curves."""
+        return () if self.file is None else self.file.pde.unknown
+
+    @property
     def code(self) -> bytes | None:
         """physics.py, if equation or conditions call it at every step; functions of space alone are known by their values."""
         if self.file is None or self.physics is None:

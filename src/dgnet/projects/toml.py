@@ -18,6 +18,7 @@ from dgnet.projects.curve_spec import CurveSpec, Melting, curve_spec, melting_of
 from dgnet.projects.table import Table
 
 FILE = "problem.toml"
+UNKNOWN = "unknown"
 SPLITS = ("train", "test")
 KINDS = ("dirichlet", "neumann", "robin", "periodic")
 
@@ -85,6 +86,7 @@ class PDESpec:
     capacity: Mapping[str, Term] = field(default_factory=dict)  # key -> term: their product is the capacity; empty: 1
     spread: str = "diffusion"  # the key that `diffusion` was given by
     melting: Mapping[str, Melting] = field(default_factory=dict)  # of each region; "" for all cells
+    unknown: tuple[str, ...] = ()  # which of capacity and diffusion are curves to be found
 
     @property
     def heat(self) -> bool:
@@ -296,11 +298,20 @@ def _pde(t: Table, fields: Sequence[str], units: Units) -> PDESpec:
             reaction = t.text("reaction", choices=("none", "unknown"))
     calibrate = t.texts("calibrate", (), ("diffusion", "decay", "convection"))
     spec = PDESpec(diffusion, velocity, decay, reaction, tuple(dict.fromkeys(calibrate)), t.flag("per_region"), capacity, spread,
-                   melting_of(t, list(capacity), fields[0], units))
+                   melting_of(t, list(capacity), fields[0], units), _unknown(t))
     t.close()
+    if spec.unknown and (len(fields) > 1 or spec.calibrate or spec.reaction == "unknown"):
+        raise InputError(f"{t.where(spread)} or its capacity is unknown: that goes with one field, and neither with pde.calibrate "
+                         "nor with an unknown reaction")
     if spec.per_region and not {"diffusion", "decay"} & set(calibrate):
         raise InputError(f"{t.where('per_region')} needs diffusion or decay in pde.calibrate")
     return spec
+
+
+def _unknown(t: Table) -> tuple[str, ...]:
+    """The coefficients that are "unknown": curves to be found in the data."""
+    keys = {"capacity": ("capacity", "volumetric_capacity"), "diffusion": ("diffusion", "conductivity")}
+    return tuple(name for name, own in keys.items() if any(t.values.get(key) == UNKNOWN for key in own))
 
 
 def _capacity(t: Table, fields: Sequence[str], units: Units) -> dict[str, Term]:
@@ -319,6 +330,10 @@ def _term(t: Table, key: str, dimension: Dimension, units: Units, array: str, fi
         return 0.0
     of = key if key in fields else fields[0]  # a table per field
     value = t.values[key]
+    if value == UNKNOWN and not t.place.count("."):
+        if key in ("density", "decay"):
+            raise t.wrong(key, "given: capacity, diffusion and conductivity can be unknown")
+        return 1.0  # until it is found
     if isinstance(value, dict):
         inner = t.table(key)
         if inner.has("function"):

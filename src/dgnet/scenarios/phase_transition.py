@@ -1,11 +1,10 @@
 """Lasers melt a plate: the quasilinear failure mode of the paper, whose geometry and numbers are all ours.
 
-The equation is divided by rho c_s, so that sources and convection carry the same units as in laser-heat; enthalpies are then in
-kelvin. Models that can are given capacity and diffusivity as curves of T, or have to find them; the paper's have the constants of the
-solid, the lower ends of the curves.
+The equation is divided by rho c_s, so that sources, convection and the linear surrogate that models are given (its solid
+constants) carry the same units as in laser-heat; enthalpies are then in kelvin.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -13,7 +12,6 @@ import torch
 from dgnet.mesh import ALL
 from dgnet.mesh.library import shipped
 from dgnet.problems.conditions import Robin
-from dgnet.problems.curves import Curve
 from dgnet.problems.pde import PDE
 from dgnet.problems.phase import PhaseChange
 from dgnet.problems.sources import panels_for
@@ -34,31 +32,24 @@ def sample(scenario: Scenario, draws: Sequence[tuple[Draw, np.random.Generator]]
     return Sample(start, Spots(spots), labels=tuple(lasers.labels(s) for s in spots))
 
 
-def curve(function: Callable[[torch.Tensor], torch.Tensor], name: str) -> Curve:
-    """A table of the material, dense where it melts; beyond its ends it goes on as it is there."""
-    w = WIDTH * torch.linspace(-3, 3, 61, dtype=torch.float64)
-    at = torch.cat([torch.tensor([CRITICAL - 20 * WIDTH]).double(), CRITICAL + w, torch.tensor([CRITICAL + 20 * WIDTH]).double()])
-    return Curve(at, function(at), extends=True, name=name)
-
-
 def scenario(size: str) -> Scenario:
     small = size == "small"
     dt, steps, train, test = (0.5, 40, 4, 2) if small else (0.5, 120, 20, 20)
     diffusion = lasers.CONDUCTIVITY / lasers.CAPACITY
-    melting = PhaseChange(CRITICAL, WIDTH, LATENT / lasers.HEAT, capacity_liquid=LIQUID_HEAT / lasers.HEAT, conductivity_solid=diffusion,
-                          conductivity_liquid=LIQUID_CONDUCTIVITY / lasers.CAPACITY)
     return Scenario(
         name="phase-transition", title="Quasilinear phase transition", size=size,
         equation=r"\rho\,c_\mathrm{eff}(T)\,\partial_t T = \nabla\cdot(k(T)\nabla T) + Q(\mathbf{x},t),\qquad "
                  r"c_\mathrm{eff} = c_s + (c_l-c_s)S + L\,S',\quad k = k_s + (k_l-k_s)S,\quad "
                  r"S = \frac{1}{1+e^{-4(T-T_c)/w}}",
         geometry="The plate of laser-heat.", build_mesh=lambda: shipped("gear-plate-small" if small else "gear-plate"),
-        pde=PDE(("T",), diffusion=curve(melting.conductivity, "conductivity"), capacity=curve(melting.capacity, "capacity")),
+        pde=PDE(("T",), diffusion=diffusion),
         conditions=(Robin(ALL, lasers.CONVECTION / lasers.CAPACITY, lasers.AMBIENT),),
         dt=dt, steps=steps, train=train, test=test, sampler=sample, offset=(lasers.AMBIENT,),
         truths={"same-mesh": Truth(0, 8), "converged": Truth(2, 8)}, paper={},
         panels=panels_for(lasers.FASTEST, lasers.NARROWEST * (WIDER if small else 1.0), dt),
-        phase_change=melting,
+        phase_change=PhaseChange(CRITICAL, WIDTH, LATENT / lasers.HEAT, capacity_liquid=LIQUID_HEAT / lasers.HEAT,
+                                 conductivity_solid=diffusion,
+                                 conductivity_liquid=LIQUID_CONDUCTIVITY / lasers.CAPACITY),
         training=general(small),
         parameters=(
             Parameter("equation with a sharp transition", "quasilinear in c_eff and k", "paper"),
@@ -69,5 +60,4 @@ def scenario(size: str) -> Scenario:
             Parameter("convection h, T_amb", "25 W/(m² K) on every edge, 298.15 K, also the initial state", "ours"),
             Parameter("lasers", "as in laser-heat, kinds of its training set in both splits", "ours"),
             Parameter("time", f"{steps} steps of {dt:g} s", "ours"),
-            Parameter("what models are given", "the curves c_eff(T) and k(T), or with curves unknown nothing of them; models of "
-                      "linear equations the constants of the solid", "ours")))
+            Parameter("what models are given", "the linear equation with the constants of the solid", "ours")))

@@ -11,6 +11,7 @@ import torch
 
 from dgnet.files import write_text
 from dgnet.models.dgnet import DGNet, Reaction
+from dgnet.training.material_curve import found_curves
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,11 @@ def formulas(found: list[Summand]) -> list[str]:
             text += f" {sign}{_number(s)}{'' if s.term == '1' else f' {s.term}'}"
         lines.append(f"r_{field} ={text}")
     return lines
+
+
+def sentences(model: Any) -> list[str]:
+    """What a model found about the physics, in words: formulas of its reaction, the curves of its material."""
+    return formulas(summands(model)) + [curve.sentence for curve in found_curves(model)]
 
 
 def _number(s: Summand) -> str:

@@ -12,10 +12,10 @@ first states is smoothed away as far as it is noise, else the curves would do th
 
     minimise  |y - u(x)|^2 + c sum_i alpha_i (second difference i of x)^2 + c |x|^2 / _FREE^2
 
-x = 0 is the constant that fits best. alpha_i is what makes the data most likely, averaged over neighbours: a curve may bend sharply where it melts and is smooth
-elsewhere. c is the variance of what is left, taken from patches of nodes, since residuals of a rollout hang together. What the data do
-not determine stays smooth and near that constant. Standard deviations: c times the inverse of the normal matrix for the noise,
-and what the curves would change if the spacing were halved.
+x = 0 is the constant that fits best. alpha_i is what makes the data most likely, averaged over neighbours: a curve may bend
+sharply where it melts and is smooth elsewhere. c is the variance of what is left, taken from patches of nodes, since residuals of a
+rollout hang together. What the data do not determine stays smooth and near the constant. Covariance: c times the inverse of the
+normal matrix for the noise, and what the curves would change if the spacing were halved.
 """
 
 from __future__ import annotations
@@ -165,7 +165,8 @@ def _normal(unknowns: Unknowns, window: int) -> tuple[Tensor, Tensor]:
     """X^T W X [K, K] and X^T W y [K], by the values themselves."""
     train, base = unknowns.train, unknowns.base
     count, device = len(unknowns.x), train.state.device
-    matrix, right = torch.zeros(count, count, dtype=torch.float64, device=device), torch.zeros(count, dtype=torch.float64, device=device)
+    right = torch.zeros(count, dtype=torch.float64, device=device)
+    matrix = right.new_zeros(count, count)
     for rows in train.together(base):
         data = train.part(rows)
         solver = unknowns.solver(data)
@@ -295,7 +296,8 @@ class Refinement:
         return Pass(matrix, torch.cat(scores), float(misfit), number, other)
 
     def inverse(self, H: Tensor) -> Tensor:
-        return torch.linalg.inv(H + self.c * (self.bends.T @ (self.alpha[:, None] * self.bends) + torch.eye(len(H)).to(H) / _FREE**2))
+        smooth = self.bends.T @ (self.alpha[:, None] * self.bends)
+        return torch.linalg.inv(H + self.c * (smooth + torch.eye(len(H)).to(H) / _FREE**2))
 
     def objective(self, found: Pass, x: Tensor) -> float:
         return found.misfit + self.c * float((self.alpha * (self.bends @ x).square()).sum() + x.square().sum() / _FREE**2)
@@ -343,12 +345,13 @@ class Refinement:
         return found.misfit / found.count
 
     def conclude(self) -> None:
-        """The standard deviations at the curves of now."""
+        """The covariance at the curves of now."""
         found = self.at(self.unknowns.x, biased=True)
         inverse = self.inverse(found.matrix)
-        deviation = (self.c * inverse.diagonal() + (inverse @ found.mesh).square()).clamp(min=0).sqrt()
+        bias = inverse @ found.mesh
+        covariance = self.c * inverse + bias[:, None] * bias
         for name, s in self.unknowns.slices.items():
-            self.unknowns.curves[name].deviation.copy_(deviation[s])
+            self.unknowns.curves[name].covariance.copy_(covariance[s, s])
 
 
 def _bias(unknowns: Unknowns, data: Corpus, begin: Tensor) -> Tensor:

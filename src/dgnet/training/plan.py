@@ -51,8 +51,8 @@ class Wishes:
     @classmethod
     def of(cls, project: Project) -> Wishes:
         where = "the model's settings" if project.file is None else f"{project.file.path}: model"
-        return cls(unknown_reaction=project.unknown_reaction, unknown_curves=project.unknown_curves, calibrate=project.calibrate, per_region=project.per_region,
-                   model=project.model, training=project.training, where=where)
+        return cls(unknown_reaction=project.unknown_reaction, unknown_curves=project.unknown_curves, calibrate=project.calibrate,
+                   per_region=project.per_region, model=project.model, training=project.training, where=where)
 
 
 def plan(case: Case, facts: Facts, wishes: Wishes) -> tuple[DGNetConfig, Recipe]:

@@ -47,6 +47,7 @@ from dgnet.training.curve import curve_of, labels, write_curve
 from dgnet.training.fit import fit, split
 from dgnet.training.formula import summands, write_formula
 from dgnet.training.identity import differences, digest, fingerprint, of_problem, trained_on
+from dgnet.training.material_curve import found_curves, write_curves
 from dgnet.training.plan import Facts, Wishes, baseline_recipe, configuration, recipe_for
 from dgnet.training.processes import join_processes, wait_for_all
 
@@ -286,6 +287,7 @@ def train(case: Case, truth: str, data: Path, folder: Path, *, model: str = "dgn
                 write_curve(folder / REACTION, curve, labels(case.pde.fields[0], case.units, case.pde.weighted))
             if terms:
                 write_formula(folder / REACTION, terms)
+            write_curves(folder, found_curves(network), case.pde.fields[0])
         wait_for_all()
     return Run(folder, settings, case, network, project, digest(fingerprint(case, code))), progress
 

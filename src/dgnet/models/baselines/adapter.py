@@ -183,7 +183,8 @@ def coefficients(p: Discretisation) -> Tensor:
         return v.new_zeros(N, v.shape[-1]).index_add(0, g.cells.ravel(), per_corner * weight) / total
 
     pde = p.pde
-    parts = [at_nodes(D) for D in pde.per_field("diffusion")[: 1 if pde.shared("diffusion") else None]]
+    spread = pde.frozen.per_field("diffusion")  # networks see numbers in place of curves
+    parts = [at_nodes(D) for D in spread[: 1 if pde.shared("diffusion") else None]]
     decay = [torch.as_tensor(k, dtype=g.dtype, device=g.device).reshape(-1, 1).expand(N, 1)
              for k in pde.per_field("decay")[: 1 if pde.shared("decay") else None]]
     capacity = [] if p.capacity is None else [at_nodes(c) for c in p.capacity]

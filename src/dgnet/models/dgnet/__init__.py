@@ -12,12 +12,13 @@ from dgnet.models.dgnet.parts.calibration import regions_of
 from dgnet.models.dgnet.parts.diffusion import learned_diffusion
 from dgnet.models.dgnet.parts.library import Library
 from dgnet.models.dgnet.parts.mass import mass_headroom
+from dgnet.models.dgnet.parts.material import MaterialCurve
 from dgnet.models.dgnet.parts.reaction import ReactionTable
 from dgnet.models.dgnet.parts.streamline import streamline_diffusion
 from dgnet.models.dgnet.parts.swirl import swirl_transport
 from dgnet.models.dgnet.prepared import PreparedDGNet
 
 __all__ = ["BOUNDED", "CURVES", "DEGREE", "INTERVALS", "PAPER", "Build", "Calibration", "DGNet", "DGNetConfig", "EndToEnd",
-           "FlowInCells", "Library", "MassChange", "Material", "Part", "PreparedDGNet", "Reaction", "ReactionTable", "ceiling", "cell_pairs",
-           "direction_features", "edge_mass", "learned_diffusion", "mass_headroom", "regions_of", "soft_limit",
-           "streamline_diffusion", "swirl_transport", "variants"]
+           "FlowInCells", "Library", "MassChange", "Material", "MaterialCurve", "Part", "PreparedDGNet", "Reaction",
+           "ReactionTable", "ceiling", "cell_pairs", "direction_features", "edge_mass", "learned_diffusion", "mass_headroom",
+           "regions_of", "soft_limit", "streamline_diffusion", "swirl_transport", "variants"]

@@ -21,27 +21,29 @@ POINTS = {"capacity": 61, "diffusion": 13}
 class MaterialCurve(nn.Module):
     """A positive function of u: its value times exp(`values`), linear between points that lie evenly over `low` .. `high`.
 
-    `deviation` is the standard deviation of each of the logarithms (NaN: never estimated), `density` the share of the training
-    states at each point. `size` is what `values` of zero stand for. Zero at first.
+    `covariance` is that of the logarithms (NaN: never estimated), `density` the share of the training states at each point. `size`
+    is what `values` of zero stand for. Zero at first.
     """
 
     def __init__(self, points: int, size: float) -> None:
         super().__init__()
         self.values = nn.Parameter(torch.zeros(points, dtype=torch.float64))
+        nothing = torch.full((points,), torch.nan)
         for name, value in (("low", torch.tensor(0.0)), ("high", torch.tensor(1.0)), ("size", torch.tensor(size)),
-                            ("deviation", torch.full((points,), torch.nan)), ("density", torch.full((points,), torch.nan))):
+                            ("covariance", nothing.repeat(points, 1)), ("density", nothing)):
             self.register_buffer(name, value.double())
 
     low: Tensor
     high: Tensor
     size: Tensor
-    deviation: Tensor
+    covariance: Tensor
     density: Tensor
 
     @property
     def at(self) -> Tensor:
         """The points [J]."""
-        return torch.linspace(0, 1, len(self.values), dtype=torch.float64, device=self.low.device) * (self.high - self.low) + self.low
+        part = torch.linspace(0, 1, len(self.values), dtype=torch.float64, device=self.low.device)
+        return self.low + part * (self.high - self.low)
 
     def spread(self, state: Tensor) -> None:
         """Lay the points over the range of the states, and count these."""
@@ -59,9 +61,9 @@ class MaterialCurve(nn.Module):
 class Material(Part):
     """Capacity and diffusion of one field as learned curves of u, in place of those of the equation.
 
-    Guarantee: both stay positive, so that the enthalpy is monotone and diffusion takes energy away, for any weights. Untrained they
-    are constants: the equation's own where it has numbers, else those at the lower end of its curves. Beyond the training states the
-    end values hold.
+    Guarantee: both stay positive, so that the enthalpy is monotone and diffusion takes energy away, for any weights. Untrained
+    they are constants: the equation's own where it has numbers, else those at the lower end of its curves. Beyond the training
+    states the end values hold.
     """
 
     def __init__(self, names: tuple[str, ...], problem: Discretisation) -> None:
