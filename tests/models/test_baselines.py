@@ -269,7 +269,8 @@ def test_phympgn_with_zero_networks_is_stable_physics() -> None:
 
 
 def test_registry() -> None:
-    assert list(MODELS) == [*BASELINES, "pod", "opinf", "dgnet", "dgnet-paper", "classical", "classical-p2"]
+    assert list(MODELS) == [*BASELINES, "pod", "opinf", "dgnet", "dgnet-paper", "universal-tuned", "universal", "classical",
+                            "classical-p2"]
     p = problem("2d")
     for name, entry in MODELS.items():
         assert config_class(name) is entry.config and set(entry.settings) == set(SETTINGS)

@@ -12,5 +12,5 @@ def test_models_are_listed_with_their_parameters(tmp_path, monkeypatch):
     assert not stop.value.code
     rows = {r["name"]: r["parameters"] for r in json.loads((tmp_path / "models.json").read_text())}
     assert set(rows) == {"deeponet", "mgn", "mp-pde", "beno", "phympgn", "transolver", "amg", "singer", "pod", "opinf", "dgnet",
-                         "dgnet-paper", "classical", "classical-p2"}
-    assert all(n == 0 if name.startswith("classical") else n > 20_000 for name, n in rows.items())
+                         "dgnet-paper", "universal", "universal-tuned", "classical", "classical-p2"}
+    assert all(n == 0 if name.startswith("classical") or name == "universal" else n > 20_000 for name, n in rows.items())

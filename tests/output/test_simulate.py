@@ -91,3 +91,22 @@ def test_the_command(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
     last = sorted((folder / "o").glob("*.vtu"))[-1] if (folder / "o").is_dir() else sorted(folder.rglob("*.vtu"))[-1]
     assert meshio.read(last).point_data["T"].max() > 20.5
     assert run("--model", "nonsense", "--source", folder / "spots.csv") == 2
+
+
+@pytest.mark.parametrize("model", ["universal", "quadratic"])
+def test_an_interrupted_simulation_goes_on_with_what_lies_between_the_nodes(folder: Path, model: str,
+                                                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory of the edges, and the middles of quadratic elements, are not in the states at the nodes."""
+    _, whole = simulated(folder, model, source=folder / "spots.csv")
+    monkeypatch.setattr("dgnet.output.series.PAUSE", -1.0)  # a checkpoint after every step
+
+    def stop(k: int, u: np.ndarray) -> None:
+        if k == 7:
+            raise KeyboardInterrupt
+
+    rest = dict(source=folder / "spots.csv", steps=12, out=folder / "out.h5")
+    with pytest.raises(KeyboardInterrupt):
+        roll_out(without_training(folder, model), sink=stop, **rest)  # type: ignore[arg-type]
+    states: list[np.ndarray] = []
+    result = roll_out(without_training(folder, model), sink=lambda k, u: states.append(u.copy()), **rest)  # type: ignore[arg-type]
+    assert result["resumed_from"] == 6 and np.array_equal(np.stack(states), whole[7:])

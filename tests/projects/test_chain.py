@@ -147,7 +147,7 @@ def test_the_documented_python(example: Path, monkeypatch: pytest.MonkeyPatch, c
     (example.parent / "plate").symlink_to(example)
     monkeypatch.chdir(example.parent)
     exec(compile(code.replace("minutes=0.75", "minutes=0.05"), "problem-files.md", "exec"), {})
-    assert "'dgnet'" in capsys.readouterr().out and Path("out.pvd").exists()
+    assert "'universal-tuned'" in capsys.readouterr().out and Path("out.pvd").exists()
 
 
 def test_a_folder_does_not_hide_a_scenario_of_the_same_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,

@@ -62,7 +62,10 @@ def train(context: typer.Context, name: Annotated[str, typer.Argument(help="A sc
           trajectories: Annotated[int | None, typer.Option(help="Use only this many training trajectories.", min=1)] = None,
           unknown_reaction: Annotated[bool, typer.Option(help="Learn the reaction from data instead of using the known "
                                                               "one.")] = False,
-          model: Annotated[str, typer.Option(help="Any of `dgnet models`.")] = "dgnet",
+          model: Annotated[str | None, typer.Option(help="Any of `dgnet models`. The default is dgnet; for a problem folder where "
+                                                         "universal weights hold, these, tuned to its data.")] = None,
+          from_scratch: Annotated[bool, typer.Option("--from-scratch", help="dgnet from the classical solver on, where universal "
+                                                                            "weights hold, too.")] = False,
           amp: Annotated[bool, typer.Option("--amp", help="Compute networks in bfloat16; operators and solves are "
                                                           "unchanged.")] = False,
           seed: Seed = 0, device: Device = "cpu", json_path: Json = None) -> None:
@@ -79,12 +82,17 @@ def train(context: typer.Context, name: Annotated[str, typer.Argument(help="A sc
 
     if recipe not in ("staged", "paper"):
         raise InputError(f"unknown recipe '{recipe}' (known: staged, paper)")
-    entry(model)
+    if from_scratch and model is not None:
+        raise InputError(f"--from-scratch trains dgnet, not {model}")
+    own_folder = _means_a_folder(name)
+    model = model if own_folder and not from_scratch else model or "dgnet"
+    if model is not None:
+        entry(model)
+        runs.check_choice(model, amp, unknown_reaction)
     checked_device(device)
-    runs.check_choice(model, amp, unknown_reaction)
-    if model != "dgnet":
+    if model not in (None, "dgnet"):
         refuse(context, {"recipe": f"{model} is trained with the recipe of its own paper"})
-    if _means_a_folder(name):
+    if own_folder:
         from dgnet.cli.projects import train_own
 
         own = "a problem folder sets this in its problem.toml"
@@ -94,6 +102,7 @@ def train(context: typer.Context, name: Annotated[str, typer.Argument(help="A sc
         train_own(Path(name), out, model=model, seed=seed, device=device, minutes=budget, trajectories=trajectories,
                   json_path=json_path)
         return
+    assert model is not None
     scenario = get(name, size)
     scenario.truth(truth)
     if unknown_reaction and scenario.pde.reaction is None:
@@ -133,6 +142,8 @@ def tell_training(what: str, model: str, progress: Any, json_path: Path | None, 
     `untold` is what the classical solver beside it did not know; `values` are the coefficients with their units; `found` are
     sentences about it.
     """
+    from dgnet.models.registry import TUNED
+
     rival = f" (which does not know {' and '.join(untold)})" if untold else ""
     verdict = "below" if progress.best < progress.classical else "NOT below"
     learned = progress.best_iteration > 0
@@ -143,6 +154,10 @@ def tell_training(what: str, model: str, progress: Any, json_path: Path | None, 
                | ({} if bars is None else {"error_bars": {name: asdict(bar) for name, bar in bars.items()}}))
     say(f"{what}: validation error {progress.best:.3e} after {progress.best_iteration} iterations, {verdict} the "
         f"classical solver's {progress.classical:.3e}{rival}; {progress.seconds:.0f} s")
+    if model == TUNED:
+        first = progress.history[0]["validation"]
+        say(f"  It started from universal weights: {first:.3e} before any training, {first / progress.classical:.2f} times the "
+            "classical solver's (--from-scratch trains dgnet without them)")
     for name, factor in (more or {}).items():
         value = f", that is {values[name]}" if values and values.get(name) else ""
         bar = f"; error bar: {bars[name]}" if bars and name in bars else ""
@@ -151,7 +166,8 @@ def tell_training(what: str, model: str, progress: Any, json_path: Path | None, 
         say(f"  {line}")
     if not learned:
         why = f"none of {progress.updates} updates lowered the error" if progress.updates else "the time allowed no update"
-        start = {"dgnet": "the classical solver", "dgnet-paper": "the paper's solver alone"}.get(model, "an untrained network")
+        start = {"dgnet": "the classical solver", "dgnet-paper": "the paper's solver alone",
+                 TUNED: "universal weights as they are"}.get(model, "an untrained network")
         say(f"nothing was learned: {why}, the result is {start}")
 
 

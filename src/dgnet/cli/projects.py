@@ -165,8 +165,8 @@ def import_(folder: Annotated[Path, typer.Argument(help="Folder with problem.tom
     advise("check", folder)
 
 
-def train_own(folder: Path, out: Path, *, model: str, seed: int, device: str, minutes: float | None, trajectories: int | None,
-              json_path: Path | None) -> None:
+def train_own(folder: Path, out: Path, *, model: str | None, seed: int, device: str, minutes: float | None,
+              trajectories: int | None, json_path: Path | None) -> None:
     """`dgnet train FOLDER`."""
     from dgnet.cli.learn import tell_training
     from dgnet.data import Dataset
@@ -176,7 +176,7 @@ def train_own(folder: Path, out: Path, *, model: str, seed: int, device: str, mi
     from dgnet.output.learned import coefficients
     from dgnet.projects import load
     from dgnet.training.formula import sentences
-    from dgnet.training.own import train_project
+    from dgnet.training.own import first_choice, train_project
     from dgnet.training.processes import join_processes, wait_for_all
 
     if out.resolve() == folder.resolve():
@@ -190,6 +190,7 @@ def train_own(folder: Path, out: Path, *, model: str, seed: int, device: str, mi
         count = len(data.of("train"))
     if (trajectories or 0) > count:
         raise InputError(f"--trajectories {trajectories}: {folder} has {count} training trajectories")
+    model = first_choice(project) if model is None else model
     with narrating(60 * (minutes or project.training.minutes)) as (_, tell):
         run, progress = train_project(project, out, model=model, seed=seed, device=device, minutes=minutes,
                                       trajectories=trajectories, report=tell)

@@ -128,7 +128,9 @@ class Corpus:
         begin = self.begin[rows] + self.dt * starts
         at = (starts[:, None] + torch.arange(length + 1)).to(self.state.device)
         rows = rows[:, None].to(self.state.device)
-        return self._each(lambda v: v[rows, at], lambda v: v[rows, at[:, :-1]], begin)
+        part = self._each(lambda v: v[rows, at], lambda v: v[rows, at[:, :-1]], begin)
+        between = None if self.middles is None else self.middles.source_average
+        return part if between is None else replace(part, middles=StoredMiddles(between[rows, at[:, :-1]]))
 
     def _each(self, at_times: Callable[[Tensor], Tensor], over_steps: Callable[[Tensor], Tensor], begin: Tensor) -> Corpus:
         """The same change of all tensors: of those with a row per time, and of sources with a row per step. No middles."""

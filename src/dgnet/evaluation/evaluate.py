@@ -55,7 +55,7 @@ def evaluate(run: Run, path: Path, device: str = "cpu", split: str = "test", lim
         >>> start = torch.rand(3, mesh.n_nodes, 1, dtype=torch.float64)
         >>> states = dg.rollout(dg.Classical(), dg.Problem(mesh, pde, [], dt=0.1), start, steps=8)
         >>> runs = [dg.trajectory(s, mesh, 0.1, split=k) for s, k in zip(states.numpy(), ("train", "train", "test"))]
-        >>> run, _ = dg.train(dg.project("cooling", mesh, pde, [], 0.1, runs, "cooling.h5"), "run", minutes=0.002)
+        >>> run, _ = dg.train(dg.project("cooling", mesh, pde, [], 0.1, runs, "cooling.h5"), "run", model="dgnet", minutes=0.002)
         >>> sorted(dg.evaluate(run, run.data)[0]["scores"])
         ['classical_consistent', 'classical_lumped', 'classical_p2', 'classical_refined', 'dgnet', 'universal']
     """

@@ -19,11 +19,14 @@ from dgnet.files import did_you_mean
 from dgnet.models.baselines import amg, beno, deeponet, mgn, mp_pde, opinf, phympgn, pod, reduced, singer, transolver
 from dgnet.models.classical import Classical
 from dgnet.models.dgnet import PAPER, DGNet, DGNetConfig
+from dgnet.models.universal import Tuned, TunedConfig, Universal
 from dgnet.problems import Discretisation
 
 SETTINGS = ("comparable", "published")
 DGNETS = ("dgnet", "dgnet-paper")
 """Ours, and the one that the paper's text describes: they solve the equation and are trained by a plan (`training.plan`)."""
+TUNED = "universal-tuned"
+"""Universal weights that are tuned to data: trained by `training.plan.tuning`."""
 TOLD_ALL, TOLD_FIELDS = "whole equation", "coefficients, flow"
 """What a model is told besides mesh, sources and boundary values: the equation, or fields of it that a network reads."""
 
@@ -43,6 +46,11 @@ class Entry:
     recipe: Mapping[str, float | int | str]
     published: int | None = None  # parameters, where the method's paper (or its code) has a figure
     told: str = TOLD_FIELDS
+
+
+@dataclass(frozen=True)
+class Unchanged:
+    """Settings of a model that has none."""
 
 
 def _baseline(module: ModuleType, title: str, config: Any, make: Any, published: int | None = None,
@@ -67,6 +75,10 @@ MODELS: dict[str, Entry] = {
                    told=TOLD_ALL),
     "dgnet-paper": Entry("DGNet, the paper's", DGNetConfig, DGNet, {"comparable": PAPER, "published": PAPER}, {},
                          told=TOLD_ALL),
+    TUNED: Entry("universal weights, tuned", TunedConfig, Tuned, {"comparable": TunedConfig(), "published": TunedConfig()}, {},
+                       told=TOLD_ALL),
+    "universal": Entry("universal weights, without data", Unchanged, lambda config, problem: Universal(),
+                       {"comparable": Unchanged(), "published": Unchanged()}, {}, told=TOLD_ALL),
     "classical": Entry("classical", Classical, lambda config, problem: config,
                        {"comparable": Classical(), "published": Classical()}, {}, told=TOLD_ALL),
     "classical-p2": Entry("classical, quadratic elements", Classical, lambda config, problem: config,

@@ -12,6 +12,8 @@ import numpy as np
 from dgnet.errors import InputError
 from dgnet.mesh import load as load_mesh
 from dgnet.models.dgnet import DGNet
+from dgnet.models.universal import Tuned
+from dgnet.problems.case import base_problem
 from dgnet.problems.curves import in_places
 from dgnet.projects.project import on_mesh
 from dgnet.training.run import Run
@@ -23,6 +25,9 @@ def with_step(run: Run, dt: float) -> Run:
     if not (isfinite(dt) and dt > 0):
         raise InputError(f"--dt must be positive, got {dt:g}")
     s, model, clock = run.case, run.model, run.case.units.in_time
+    if isinstance(model, Tuned):
+        note = f"Steps of {clock(dt)} instead of the {clock(s.dt)} of the training: universal weights were tuned to those."
+        return replace(run, case=replace(s, dt=dt, steps=max(1, round(s.steps * s.dt / dt))), notes=(*run.notes, note))
     if not isinstance(model, DGNet):
         raise InputError(f"{run.settings.model} learned steps of {clock(s.dt)}, not an equation: it has no meaning for --dt {dt:g}")
     c = model.config
@@ -42,9 +47,10 @@ def with_step(run: Run, dt: float) -> Run:
 def on_other_mesh(run: Run, path: Path) -> Run:
     """The run on the mesh of a file, with the equation and conditions of its problem. No learned number may belong to an edge."""
     s, model = run.case, run.model
-    if not isinstance(model, DGNet):
-        raise InputError(f"--mesh: only dgnet is used on another mesh than it was trained on, not {run.settings.model}")
-    if model.config.free:
+    if not isinstance(model, DGNet | Tuned):
+        raise InputError(f"--mesh: only dgnet and universal weights are used on another mesh than they were trained on, not "
+                         f"{run.settings.model}")
+    if isinstance(model, DGNet) and model.config.free:
         raise InputError(f"--mesh: this model has learned numbers for every edge and cell of its mesh ({s.mesh.n_nodes} nodes); "
                          "train it with free = false in [model] for others")
     if run.project is not None and run.project.file is not None:
@@ -66,4 +72,7 @@ def on_other_mesh(run: Run, path: Path) -> Run:
     note = (f"On {path.name} ({other.mesh.n_nodes} nodes, spacing {other.mesh.spacing:.3g}) instead of the mesh of the training "
             f"({s.mesh.n_nodes} nodes, spacing {s.mesh.spacing:.3g}): cells of other sizes and shapes than those are beyond what "
             "was learned.")
+    if isinstance(model, Tuned):
+        share = model.coverage(base_problem(replace(other, dt=s.dt), "cpu"))
+        note += f" Universal weights act in full around {share:.1%} of its nodes; elsewhere they fade to the classical solver."
     return replace(run, case=replace(other, steps=s.steps, dt=s.dt), notes=(*run.notes, note))

@@ -26,6 +26,7 @@ from dgnet.evaluation.trust import TrainingRange, range_findings, read_trust, se
 from dgnet.files import write_json, write_text
 from dgnet.models.dgnet import DGNet
 from dgnet.models.registry import LABELS
+from dgnet.models.universal import Tuned
 from dgnet.output.figures import COLOURS
 from dgnet.output.learned import coefficients, corrections, draw_material, draw_reaction, draw_terms, reaction_axes
 from dgnet.output.operators import draw_spectra
@@ -182,6 +183,8 @@ def _map(figures: Sequence[Path]) -> str:
 def _stability(run: Run, data: Corpus, folder: Path) -> str:
     head = "<section><h2>Stability</h2>"
     model = run.model
+    if isinstance(model, Tuned):
+        return f"{head}<p>Stable by construction: without a source the energy cannot grow, for any weights.</p></section>"
     if not isinstance(model, DGNet):
         return (f"{head}<p>{escape(_name(run))} has no operator and so no spectrum. There is no proof that its rollouts stay "
                 "bounded.</p></section>")
@@ -248,6 +251,9 @@ def _learned(run: Run, data: Corpus, folder: Path) -> str:
     head = "<section><h2>What was learned</h2>"
     model = run.model
     count = sum(p.numel() for p in model.parameters())
+    if isinstance(model, Tuned):
+        return (f"{head}<p>Universal weights were tuned to the training trajectories: {count:,} numbers that correct mass, "
+                "diffusion, convective boundaries and how nodes gather a source. They belong to no mesh.</p></section>")
     if not isinstance(model, DGNet):
         return (f"{head}<p>{count:,} weights of {escape(_name(run))}: they map states to states and have no meaning one by "
                 "one.</p></section>")

@@ -58,12 +58,15 @@ class Driven(Continued[Any]):
     """
 
     def __init__(self, model: Model[Any], drive: Drive | None, first: int, steps: int, block: int, like: Tensor, dt: float,
-                 seen: Callable[[int, np.ndarray], None] | None = None, bounds: np.ndarray | None = None) -> None:
+                 seen: Callable[[int, np.ndarray], None] | None = None, bounds: np.ndarray | None = None,
+                 between: np.ndarray | None = None) -> None:
         super().__init__(model, first)
+        self.between = None if between is None or not between.size else torch.from_numpy(between).to(like)
         self.drive, self.steps, self.block, self.like = drive, steps, block, like
         self.dt, self.seen, self.bounds = dt, seen, bounds
         self.start, self.held = 0, like.new_empty(1, 0, *like.shape[1:])
         self.prepared: Any = None
+        self.last: Tensor | None = None  # what the steps work on
 
     @property
     def solves(self) -> bool:
@@ -83,23 +86,32 @@ class Driven(Continued[Any]):
                 self.start = k - k % self.block
                 self.held = self.fetch(self.start)
             source = self.held[:, k - self.start]
-        return self.model.step(state, u, source, k * self.dt, k)
+        self.last = self.model.step(state, u, source, k * self.dt, k)
+        return self.last
+
+    def begin(self, state: Any, u: Tensor) -> Tensor:
+        """In the middle of a rollout: the state at the nodes, and what the model had between them."""
+        u = super().begin(state, u) if self.between is None else torch.cat([u, self.between], 1)
+        self.last = u
+        return u
 
     def fetch(self, start: int) -> Tensor:
         assert self.drive is not None
         rows = self.drive.rows(start, min(start + self.block, self.steps))
         if self.seen is not None:
-            self.seen(start, rows[0].cpu().numpy())
+            self.seen(start, rows[0, :, :self.like.shape[1]].cpu().numpy())
         return rows.to(self.like)
 
     def used(self, k: int) -> Tensor | None:
         """The source of step k [N, F], just after that step; None without one."""
-        return None if self.drive is None else self.held[0, k - self.start]
+        return None if self.drive is None else self.held[0, k - self.start, :self.like.shape[1]]
 
-    def memory(self) -> np.ndarray:
-        """Bounds that the solver widens from step to step where operators change in time; empty where they do not."""
+    def memory(self) -> dict[str, np.ndarray]:
+        """What a resumed rollout needs besides the state at the nodes: bounds that the solver widens from step to step where
+        operators change in time, and what the model has between the nodes; empty where there is nothing."""
         solver = None if self.prepared is None else self.model.solver(self.prepared)  # the first state comes before `prepare`
-        return np.array([] if solver is None else solver.memory)
+        between = self.like[:, :0] if self.last is None else self.last[:, self.like.shape[1]:]
+        return {"bounds": np.array([] if solver is None else solver.memory), "between": between.detach().cpu().numpy()}
 
     def capturable(self, state: Any) -> bool:
         # a source that is fetched changes behind a captured graph's back
@@ -281,10 +293,9 @@ class _Plan:
             "device": torch.device(self.device).type, "every": self.every}
         header = Header(case.mesh, case.pde.fields, self.every * case.dt, self.steps // self.every, case.offsets, origin)
         inputs = self.folder / "run.toml", self.folder / "weights.pt", self.initial, self.mesh
-        inside = len(run.model.points(base_problem(case, "cpu"))) > case.mesh.n_nodes  # what the states on disk do not hold
         request = {"steps": self.steps, "every": self.every, "trajectory": number, "device": self.device, "version": __version__,
                    "files": [_digest(p) for p in inputs], "source": None if self.given is None else self.given.digest,
-                   "dt": case.dt, "problem": run.identity, "begun": time.time_ns() if inside else 0,
+                   "dt": case.dt, "problem": run.identity,
                    "data": None if self.stored is None or number is None else self.stored.identity([number])}
         first = next(iter(files.named().values()))
         place = files.out if files.out is not None else first.with_name(f"{first.name}.states")
@@ -318,8 +329,8 @@ def _run(run: Run, problem: Any, u0: Tensor, drive: Drive | None, steps: int, wa
     last = u0[0].cpu().numpy()
     balance = watch.balance = balance_of(run.model, problem) if first == 0 else None  # a part of a rollout has none
     block = max(1, _BLOCK // (4 * u0.numel()))
-    bounds = None if left is None else left["bounds"]
-    model = Driven(run.model, drive, first, steps, block, u0, run.case.dt, watch.source, bounds)
+    bounds, between = (None, None) if left is None else (left["bounds"], left.get("between"))
+    model = Driven(run.model, drive, first, steps, block, u0, run.case.dt, watch.source, bounds, between)
     stride = max(1, steps // 500)
 
     def take(k: int, u: Tensor) -> None:
@@ -337,7 +348,7 @@ def _run(run: Run, problem: Any, u0: Tensor, drive: Drive | None, steps: int, wa
         if store is not None:
             store.add(k, last)
             if store.due() or k == steps:
-                store.checkpoint(k, last, watch.memory() | {"bounds": model.memory()})
+                store.checkpoint(k, last, watch.memory() | model.memory())
         if report is not None and (k % stride == 0 or k == steps):
             report("rollout", k, steps)
 

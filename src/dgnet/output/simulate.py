@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
 
@@ -48,7 +49,9 @@ def without_training(folder: Path, name: str = "universal", weights: Path | None
                  f"Universal weights act in full around {share:.1%} of the nodes; elsewhere they fade to the classical solver."]
     settings = Settings(project.case.name, project.case.size, "none", "none", name, UNTRAINED)
     untouched = cast(LearnedModel[Any], model)  # it has no weights of its own to train; rollouts ask for what every model has
-    return Run(folder, settings, project.case, untouched, project, digest(fingerprint(project.case, project.code)), tuple(notes))
+    told = {"model": name, "weights": "" if weights is None else sha256(weights.read_bytes()).hexdigest()}
+    identity = digest(fingerprint(project.case, project.code) | told)
+    return Run(folder, settings, project.case, untouched, project, identity, tuple(notes))
 
 
 def opened_or_classical(folder: Path, problem: Path | None = None, allow_different: bool = False, model: str = "classical") -> Run:

@@ -86,7 +86,7 @@ def predict(model: Model, base: Discretisation, data: Corpus, steps: int | None 
 def _predicted(model: Model, base: Discretisation, data: Corpus, steps: int) -> Tensor:
     groups = data.together(base)
     if len(groups) == 1:
-        start, source = _given(model, base, data)
+        start, source = given(model, base, data)
         source = None if source is None else source[:, :steps]
         return rollout(model, data.problem(base), start, source, steps, t0=data.clock(base))
     out = torch.empty_like(data.state[:, : steps + 1])
@@ -95,7 +95,7 @@ def _predicted(model: Model, base: Discretisation, data: Corpus, steps: int) -> 
     return out
 
 
-def _given(model: Model, base: Discretisation, data: Corpus) -> tuple[Tensor, Tensor | None]:
+def given(model: Model, base: Discretisation, data: Corpus) -> tuple[Tensor, Tensor | None]:
     """Start and source at the nodes, and where the model has points beside them and the data know it, at those."""
     start, source, middles = data.state[:, 0], data.source_average, data.middles
     if middles is None or len(model.points(base)) == base.mesh.n_nodes:

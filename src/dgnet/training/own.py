@@ -6,15 +6,31 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from dgnet.models.registry import DGNETS, changed, configure
-from dgnet.problems.case import OWN
+from dgnet.models.registry import DGNETS, TUNED, changed, configure
+from dgnet.models.universal import Universal
+from dgnet.problems.case import OWN, base_problem
 from dgnet.projects import TRUTH, Project
 from dgnet.training.checkpoints import Progress
 from dgnet.training.plan import Wishes
 from dgnet.training.run import Run, train
 
+_COVERED = 0.9  # share of the nodes around which universal weights must hold to be the start of a training
 
-def train_project(project: Project, folder: Path | str, *, model: str = "dgnet", seed: int = 0, device: str = "cpu",
+
+def first_choice(project: Project) -> str:
+    """The model that a training takes unless one is named: universal weights where they hold, tuned to the data, else dgnet.
+
+    A coefficient or reaction to be found, and settings of dgnet in the problem file ([model], or windows and iterations in
+    [training]), ask for dgnet.
+    """
+    t = project.training
+    if project.calibrate or project.unknown_reaction or project.model or t.windows or t.iterations:
+        return "dgnet"
+    covered = Universal().coverage(base_problem(project.case, "cpu"))
+    return TUNED if covered >= _COVERED else "dgnet"
+
+
+def train_project(project: Project, folder: Path | str, *, model: str | None = None, seed: int = 0, device: str = "cpu",
                   minutes: float | None = None, trajectories: int | None = None,
                   report: Callable[[Progress, int], None] | None = None) -> tuple[Run, Progress]:
     """Train a model on a problem of your own (`dgnet.train`) and keep it as a run, a folder that can be moved.
@@ -23,7 +39,8 @@ def train_project(project: Project, folder: Path | str, *, model: str = "dgnet",
 
     - `project`: from `project` or `load_project`
     - `folder`: of the run
-    - `model`: dgnet or the name of a baseline (`dgnet models` lists them)
+    - `model`: any that `dgnet models` lists; by default universal weights where they hold for the problem, tuned to its data, and
+      dgnet elsewhere (`first_choice`)
     - `seed`: of weights and windows
     - `device`: cpu or cuda
     - `minutes`: of wall clock; those of the table [training] by default (5)
@@ -42,6 +59,7 @@ def train_project(project: Project, folder: Path | str, *, model: str = "dgnet",
         >>> progress.best <= progress.history[0]["validation"]  # the untrained model is a candidate, too
         True
     """
+    model = first_choice(project) if model is None else model
     wishes = replace(Wishes.of(project), recipe="paper" if model == "dgnet-paper" else "staged")
     config = None if model in DGNETS else changed(model, project.model, configure(model), wishes.where)
     return train(project.case, TRUTH, project.data, Path(folder), model=model, recipe=OWN, seed=seed, device=device,

@@ -33,7 +33,7 @@ from dgnet.errors import InputError
 from dgnet.files import did_you_mean, discard, locked, read_toml, unfinished, unwritable, write_text, writing
 from dgnet.models.base import LearnedModel
 from dgnet.models.dgnet import DGNet, DGNetConfig
-from dgnet.models.registry import DGNETS, configure, entry
+from dgnet.models.registry import DGNETS, TUNED, configure, entry
 from dgnet.models.timeloop import few_threads
 from dgnet.problems.case import OWN, Case, base_problem
 from dgnet.projects import Project, carried, carry, described
@@ -48,7 +48,7 @@ from dgnet.training.fit import fit, split
 from dgnet.training.formula import summands, write_formula
 from dgnet.training.identity import differences, digest, fingerprint, of_problem, trained_on
 from dgnet.training.material_curve import found_curves, write_curves
-from dgnet.training.plan import Facts, Wishes, baseline_recipe, configuration, recipe_for
+from dgnet.training.plan import Facts, Wishes, baseline_recipe, configuration, recipe_for, tuning
 from dgnet.training.processes import join_processes, wait_for_all
 
 Tensor = torch.Tensor
@@ -221,6 +221,9 @@ def check_choice(model: str, amp: bool = False, unknown_reaction: bool = False) 
     """Refuse options that do not apply to a model."""
     if model in ("classical", "classical-p2"):
         raise InputError("the classical solver has nothing to train; it stands beside every evaluation")
+    if model == "universal":
+        raise InputError("universal weights need no training, they stand beside every evaluation; "
+                         f"--model {TUNED} tunes them to data")
     for asked, option in ((amp, "--amp (mixed precision)"), (unknown_reaction, "--unknown-reaction")):
         if asked and model not in DGNETS:
             raise InputError(f"{option} is an option of dgnet, not of {model}")
@@ -254,13 +257,16 @@ def train(case: Case, truth: str, data: Path, folder: Path, *, model: str = "dgn
         if config is None:
             config = configuration(case, facts, wishes) if model in DGNETS else configure(model)
         if plan is None:
-            plan = recipe_for(case, facts, wishes, config) if model in DGNETS else baseline_recipe(model, case, facts)
+            plan = (recipe_for(case, facts, wishes, config) if model in DGNETS else tuning(facts) if model == TUNED else
+                    baseline_recipe(model, case, facts))
         plan, config = plan.scaled(factor), replace(config, amp=True) if amp else config
         tables = {"run": settings, "model": config, "trained_on": trained_on(case, code, dataset, trajectories)}
         _check_same(path, tables)
         numbers, held = split(dataset, plan, seed, trajectories)
         ends = isinstance(config, DGNetConfig) and config.rule == "trapezoid"
-        training, validation = (dataset.batch(rows, device=device, ends=ends) for rows in (numbers, held))
+        training, validation = (replace(dataset.batch(rows, device=device, ends=ends),
+                                        middles=dataset.middles(rows, device) if model == TUNED else None)
+                                for rows in (numbers, held))
     writes = join_processes(device)
     with locked(path) if writes else nullcontext():  # one process trains in a folder; the next finds what it has done
         if writes:

@@ -20,6 +20,7 @@ from dgnet.errors import SolveError
 from dgnet.models.base import LearnedModel
 from dgnet.problems import Discretisation, HeldFlow
 from dgnet.recipe import Recipe, Stage
+from dgnet.scoring.judge import given
 from dgnet.training import replay
 from dgnet.training.calibrate import gauss_newton
 from dgnet.training.identify import identify
@@ -108,15 +109,15 @@ def _descended(model: LearnedModel[Any], base: Discretisation, train: Corpus, ba
         flow = HeldFlow(problem.pde.velocity, data.dt)
         problem = problem.given(flow)
     state = model.prepare(problem, len(data), length + push)
-    u = data.state[:, 0]
+    u, source = given(model, base, data)
     if batch.noise is not None:
         u = u + stage.noise * scale * batch.noise[mine]
     # learned filters of the initial state act at step 0 of a trajectory only
     first = torch.as_tensor(batch.starts[mine] == 0, device=device)[:, None, None]
-    u = torch.where(first, model.begin(state, u), u)
+    u = torch.where(first, model.begin(state, u), model.lift(state, u))
 
     def step(u: Tensor, k: int) -> Tensor:
-        return model.step(state, u, None if data.source_average is None else data.source_average[:, k], times[k], batch.number + k)
+        return model.step(state, u, None if source is None else source[:, k], times[k], batch.number + k)
 
     with torch.no_grad():
         for k in range(push):
@@ -135,13 +136,12 @@ def _descended(model: LearnedModel[Any], base: Discretisation, train: Corpus, ba
             if flow is not None:
                 flow.show(times[push + k])
 
-        source = None if data.source_average is None else data.source_average[:, push:]
-        return state, replay.gradients(model, state, u, source, length,
+        return state, replay.gradients(model, state, u, None if source is None else source[:, push:], length,
                                        lambda states: loss_of(states[1:][counted].transpose(0, 1)), batch.number + push, show)
     states = []
     for k in range(length):
         u = step(u, push + k)
-        states.append(u)
+        states.append(model.read(state, u))
     loss = loss_of(torch.stack([states[k] for k in counted], 1))
     loss.backward()
     return state, loss

@@ -2,5 +2,6 @@
 
 from dgnet.models.universal.model import Universal
 from dgnet.models.universal.network import UniversalNet
+from dgnet.models.universal.tuned import Tuned, TunedConfig
 
-__all__ = ["Universal", "UniversalNet"]
+__all__ = ["Tuned", "TunedConfig", "Universal", "UniversalNet"]

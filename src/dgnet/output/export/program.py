@@ -22,6 +22,7 @@ from dgnet.files import write_bytes, write_json
 from dgnet.mesh.io import save
 from dgnet.models import Classical
 from dgnet.models.dgnet import DGNet
+from dgnet.models.universal import Universal
 from dgnet.output.export.pieces import refuse_changing, refuse_fast
 from dgnet.output.export.plain import Filter, Step, Traced
 from dgnet.output.export.record import Exported, agree, described, probe
@@ -110,6 +111,9 @@ def traced(run: Run, batch: int | None = None) -> Traces:
     if isinstance(model, DGNet) and model.config.plain:
         raise InputError(f"{run.settings.model} cannot be exported: its scheme takes a source at both ends of a step, and its "
                          "networks are not those that a program is written for")
+    if isinstance(model, Universal):
+        raise InputError("universal weights cannot be exported, since their steps carry a memory of the edges; train with "
+                         "--from-scratch")
     problem = base_problem(case, "cpu")
     refuse_changing(problem, case)
     with torch.no_grad():
