@@ -121,7 +121,7 @@ def run(dim: int = 2, parts: int | None = None, device: str = "cpu", report: Rep
     `flow`: with a steady flow on each. The truths and the clocks run on the device; the errors are those of the CPU.
     """
     count = min(parts or 10**6, len(unseen_parts(dim)))
-    jobs = [(dim, k, None, flow, device) for k in range(count)]
+    jobs: list[tuple[int, int, str | None, bool, str]] = [(dim, k, None, flow, device) for k in range(count)]
     jobs += [(dim, k, kind, flow, device) for kind in UNSEEN for k in range(min(count, 8))]
     found: dict[str | None, list[dict[str, Any]]] = {None: [], **{kind: [] for kind in UNSEEN}}
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:

@@ -19,7 +19,7 @@ from dgnet.files import did_you_mean
 from dgnet.models.baselines import amg, beno, deeponet, mgn, mp_pde, opinf, phympgn, pod, reduced, singer, transolver
 from dgnet.models.classical import Classical
 from dgnet.models.dgnet import PAPER, DGNet, DGNetConfig
-from dgnet.models.universal import Tuned, TunedConfig, Universal
+from dgnet.models.universal import AsShipped, Tuned, Universal
 from dgnet.problems import Discretisation
 
 SETTINGS = ("comparable", "published")
@@ -48,11 +48,6 @@ class Entry:
     told: str = TOLD_FIELDS
 
 
-@dataclass(frozen=True)
-class Unchanged:
-    """Settings of a model that has none."""
-
-
 def _baseline(module: ModuleType, title: str, config: Any, make: Any, published: int | None = None,
               told: str = TOLD_FIELDS) -> Entry:
     settings = {"comparable": config.comparable(), "published": config.published()}
@@ -75,10 +70,10 @@ MODELS: dict[str, Entry] = {
                    told=TOLD_ALL),
     "dgnet-paper": Entry("DGNet, the paper's", DGNetConfig, DGNet, {"comparable": PAPER, "published": PAPER}, {},
                          told=TOLD_ALL),
-    TUNED: Entry("universal weights, tuned", TunedConfig, Tuned, {"comparable": TunedConfig(), "published": TunedConfig()}, {},
-                       told=TOLD_ALL),
-    "universal": Entry("universal weights, without data", Unchanged, lambda config, problem: Universal(),
-                       {"comparable": Unchanged(), "published": Unchanged()}, {}, told=TOLD_ALL),
+    TUNED: Entry("universal weights, tuned", AsShipped, Tuned, {"comparable": AsShipped(), "published": AsShipped()}, {},
+                 told=TOLD_ALL),
+    "universal": Entry("universal weights, without data", AsShipped, lambda config, problem: Universal(),
+                       {"comparable": AsShipped(), "published": AsShipped()}, {}, told=TOLD_ALL),
     "classical": Entry("classical", Classical, lambda config, problem: config,
                        {"comparable": Classical(), "published": Classical()}, {}, told=TOLD_ALL),
     "classical-p2": Entry("classical, quadratic elements", Classical, lambda config, problem: config,

@@ -20,11 +20,11 @@ _COVERED = 0.9  # share of the nodes around which universal weights must hold to
 def first_choice(project: Project) -> str:
     """The model that a training takes unless one is named: universal weights where they hold, tuned to the data, else dgnet.
 
-    A coefficient or reaction to be found, and settings of dgnet in the problem file ([model], or windows and iterations in
+    A flow, a coefficient or reaction to be found, and settings of dgnet in the problem file ([model], or windows and iterations in
     [training]), ask for dgnet.
     """
     t = project.training
-    if project.calibrate or project.unknown_reaction or project.model or t.windows or t.iterations:
+    if project.calibrate or project.unknown_reaction or project.case.moving or project.model or t.windows or t.iterations:
         return "dgnet"
     covered = Universal().coverage(base_problem(project.case, "cpu"))
     return TUNED if covered >= _COVERED else "dgnet"

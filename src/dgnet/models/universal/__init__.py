@@ -2,6 +2,6 @@
 
 from dgnet.models.universal.model import Universal
 from dgnet.models.universal.network import UniversalNet
-from dgnet.models.universal.tuned import Tuned, TunedConfig
+from dgnet.models.universal.tuned import AsShipped, Tuned
 
-__all__ = ["Tuned", "TunedConfig", "Universal", "UniversalNet"]
+__all__ = ["AsShipped", "Tuned", "Universal", "UniversalNet"]
