@@ -1,0 +1,241 @@
+"""Sensor kernels: how each sensor responds to every source at every past step, from one backward rollout per sensor.
+
+A linear step is u_k+1 = A u_k + B f_k + c_k, a reading y_n = w . u_n. Its transpose, applied again and again, gives
+
+    y_n = sum over k < n of (B' A'^(n-1-k) w) . f_k  +  (begin' A'^n w) . u_0  +  what the conditions alone give
+
+The transposes are those of the model's own step (`Model.step`, by reverse differentiation), so the kernels are exact for the
+classical solver, universal weights and trained models alike. Where the operator stays the same, the response to a source depends on
+the lag n-1-k alone; steps that differ (a damped start, a flow that changes) have kernels of their own, `early`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+from zipfile import BadZipFile
+
+import numpy as np
+import torch
+
+from dgnet.errors import InputError
+from dgnet.files import plain, writing
+from dgnet.models import Classical, Model, few_threads, rollout
+from dgnet.problems import Discretisation
+from dgnet.problems.lift import Lift
+from dgnet.sensors.sensor import Sensor, named, rows
+
+Tensor = torch.Tensor
+S = TypeVar("S")
+
+_MOST = 6e9  # bytes of all kernels together
+
+
+@dataclass(frozen=True, eq=False)
+class Kernels:
+    """Responses of S sensors over H steps to sources and starts at the model's points P (`Model.points`), F fields.
+
+    - `lag` [S, H, P, F]: of the reading after a step to the source of the step that lies j steps before it, j = 0 for the last one
+    - `early` [S, H+1, E, P, F]: of reading n to the source of step k < E, where the first E steps differ from all others
+    - `start` [S, H+1, P, F]: of reading n to the start
+    - `base` [S, H+1]: the readings without source from a start of zero: what boundary conditions give alone
+    - `names` of the sensors, `dt`, and `loss`, the relative error of a stored low-rank form (0 where nothing was left out)
+    """
+
+    lag: Tensor
+    early: Tensor
+    start: Tensor
+    base: Tensor
+    names: tuple[str, ...]
+    dt: float
+    lift: Lift | None = None
+    loss: float = 0.0
+
+    @property
+    def horizon(self) -> int:
+        return self.start.shape[1] - 1
+
+    def _at_points(self, values: Tensor) -> Tensor:
+        """[..., P, F]; values at the mesh's nodes alone are fitted to the other points of the model, as its rollout does."""
+        values = values.to(self.lag.dtype)
+        if self.lift is not None and values.shape[-2] == self.lift.n_nodes:
+            values = self.lift(values)
+        points, fields = self.start.shape[2:]
+        if tuple(values.shape[-2:]) != (points, fields):
+            raise InputError(f"values must end in [{points} points, {fields} fields], got {list(values.shape)}")
+        return values
+
+    def responses(self, shapes: Tensor) -> Tensor:
+        """R [S, H+1, J, H]: reading n to the source with the shape j [J, P, F] in step k alone; zero for k >= n."""
+        shapes, H, first = self._at_points(shapes), self.horizon, self.early.shape[2]
+        out = shapes.new_zeros(len(self.names), H + 1, len(shapes), H)
+        by_lag = torch.einsum("shpf,jpf->shj", self.lag, shapes)
+        for k in range(first, H):
+            out[:, k + 1:, :, k] = by_lag[:, : H - k]
+        out[..., :first] = torch.einsum("snkpf,jpf->snjk", self.early, shapes)
+        return out
+
+    def readings(self, source: Tensor | None = None, start: Tensor | None = None) -> Tensor:
+        """y [S, T+1] for a source [T, P or N, F] (as `rollout` takes it) and a start [P or N, F]; dot products alone."""
+        steps, first = self.horizon if source is None else len(source), self.early.shape[2]
+        if steps > self.horizon:
+            raise InputError(f"the kernels reach {self.horizon} steps, the source has {steps}")
+        y = self.base[:, : steps + 1].clone()
+        if start is not None:
+            y += torch.einsum("snpf,pf->sn", self.start[:, : steps + 1], self._at_points(start))
+        if source is not None:
+            source = self._at_points(source)
+            for k in range(min(first, steps)):
+                y += torch.einsum("snpf,pf->sn", self.early[:, : steps + 1, k], source[k])
+            if steps > first:
+                products = torch.einsum("shpf,kpf->shk", self.lag[:, : steps - first], source[first:])
+                for k in range(first, steps):
+                    y[:, k + 1:] += products[:, : steps - k, k - first]
+        return y
+
+    # ------------------------------------------------------------------ files
+
+    def save(self, path: Path | str, error: float = 0.0) -> float:
+        """Write to an .npz file; returns the relative error (in the 2-norm) of what it holds.
+
+        With `error` > 0 the table [readings, points] is stored as a product of two thin ones, as thin as this error allows.
+        """
+        arrays = {name: getattr(self, name).cpu().numpy() for name in ("lag", "early", "start", "base")}
+        loss = 0.0
+        if error > 0:
+            width = self.start[0, 0].numel()
+            sizes = [arrays[name].size // width for name in ("lag", "early", "start")]
+            table = np.concatenate([arrays.pop(name).reshape(-1, width) for name in ("lag", "early", "start")])
+            left, size, right = np.linalg.svd(table, full_matrices=False)
+            rank = max(1, int((size > error * size[0]).sum()))
+            loss = float(size[rank] / size[0]) if rank < len(size) else 0.0
+            arrays |= {"left": left[:, :rank] * size[:rank], "right": right[:rank], "sizes": np.array(sizes)}
+        shape = np.array([*self.start.shape, self.early.shape[2]])
+        with writing(Path(path)) as part, part.open("wb") as file:
+            np.savez(file, shape=shape, names=np.array(self.names, dtype=np.str_), dt=np.array(self.dt), loss=np.array(loss),
+                     **arrays)
+        return loss
+
+    @classmethod
+    def load(cls, path: Path | str, lift: Lift | None = None) -> Kernels:
+        """What `save` wrote. `lift` is needed only to take values at nodes where the model has more points (`Lift.of(mesh)`)."""
+        try:
+            with np.load(plain(Path(path)), allow_pickle=False) as archive:
+                found = {name: archive[name] for name in archive.files}
+            sensors, n, points, fields, first = (int(x) for x in found["shape"])
+            if "left" in found:
+                parts = np.split(found["left"] @ found["right"], np.cumsum(found["sizes"])[:-1])
+                found |= dict(zip(("lag", "early", "start"), parts))
+            shapes = {"lag": (sensors, n - 1, points, fields), "early": (sensors, n, first, points, fields),
+                      "start": (sensors, n, points, fields), "base": (sensors, n)}
+            values = {name: torch.from_numpy(found[name].reshape(shape)) for name, shape in shapes.items()}
+            return cls(**values, names=tuple(map(str, found["names"])), dt=float(found["dt"]), lift=lift, loss=float(found["loss"]))
+        except FileNotFoundError as error:
+            raise InputError(f"there is no file {path}") from error
+        except (OSError, ValueError, TypeError, KeyError, EOFError, BadZipFile) as error:
+            raise InputError(f"{path} does not hold sensor kernels") from error
+
+
+def kernels(problem: Discretisation, sensors: Sequence[Sensor] | np.ndarray, horizon: int, model: Model[S] | None = None,
+            t0: float = 0.0) -> Kernels:
+    """How every sensor responds to any source at any place and past step: one backward rollout per sensor.
+
+    - `problem`: a linear one: no reaction, no material that changes with the solution
+    - `sensors`: `Point`, `Patch` and `Flux` of dgnet.sensors, or coordinates [S, d] of points
+    - `horizon`: number of steps
+    - `model`: whose step; the classical solver unless given. Universal weights and trained DGNets are linear, too
+    - `t0`: the time of the start, where boundary data or the flow change in time
+
+    A reading is then a dot product. Kernels repeat the model's rollout to rounding, and take memory for sensors x steps x points.
+
+        >>> import dgnet as dg, torch
+        >>> problem = dg.Problem(dg.box((4, 4)), dg.PDE(diffusion=0.1), [dg.Robin("left", 1.0, 20.0)], dt=0.1)
+        >>> seen = dg.kernels(problem, [[0.3, 0.6]], horizon=10)
+        >>> source, start = torch.rand(10, 25, 1, dtype=torch.float64), torch.rand(25, 1, dtype=torch.float64)
+        >>> states = dg.rollout(dg.Classical(), problem, start[None], source[None])
+        >>> value = problem.mesh.interpolate(states[0], [[0.3, 0.6]])[:, 0, 0]
+        >>> bool(abs(seen.readings(source, start)[0] - torch.tensor(value)).max() < 1e-10)
+        True
+    """
+    model = Classical() if model is None else model  # type: ignore[assignment]
+    assert model is not None
+    if horizon < 1 or not len(sensors):
+        raise InputError(f"kernels need at least one sensor and one step, got {len(sensors)} and {horizon}")
+    there = named(sensors)
+    refuse_nonlinear(problem, model)
+    points = len(model.points(problem))
+    first = horizon if problem.time_dependent else min(horizon, model.first_steps)
+    size = (2 + first) * len(there) * (horizon + 1.0) * points * problem.n_fields * problem.dtype.itemsize
+    if size > _MOST:
+        raise InputError(f"kernels of {len(there)} sensors over {horizon} steps at {points} points would take {size / 1e9:.0f} GB: "
+                         "use fewer sensors or steps")
+    with torch.no_grad(), few_threads(points, str(problem.device)):
+        w = rows(there, problem).to(problem.geometry.device, problem.dtype)
+        zero = w.new_zeros(1, problem.mesh.n_nodes, problem.n_fields)
+        base = torch.einsum("bnpf,spf->sn", rollout(model, problem, zero, steps=horizon, t0=t0), w)
+        lag, early, start = _backwards(model, problem, w, horizon, first, t0)
+        names = tuple(s.name or f"sensor {k}" for k, s in enumerate(there, start=1))
+        lift = Lift.of(problem.mesh, problem.geometry.device) if points != problem.mesh.n_nodes else None
+        return Kernels(lag, early, start, base, names, problem.dt, lift)
+
+
+def _backwards(model: Model[S], problem: Discretisation, w: Tensor, horizon: int, first: int,
+               t0: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Transposed steps for all sensors at once: `lag`, `early` and `start` of `Kernels`."""
+    state = model.prepare(problem, len(w), horizon)
+    points, sensors = len(model.points(problem)), len(w)
+    zero = w.new_zeros(1, points, problem.n_fields)
+    size = model.begin(state, zero).shape[1:]  # of what steps work on
+
+    def transposed(forward: Callable[..., Tensor], *inputs: Tensor) -> Callable[[Tensor], tuple[Tensor, ...]]:
+        with torch.enable_grad():
+            leaves = [x.clone().requires_grad_() for x in inputs]
+            out = forward(*leaves)
+        return lambda v: torch.autograd.grad(out, leaves, v.to(out.dtype), retain_graph=True, allow_unused=True,
+                                             materialize_grads=True)
+
+    def step_back(k: int, batch: int) -> Callable[[Tensor], tuple[Tensor, ...]]:
+        return transposed(lambda u, f: model.step(state, u, f, t0 + k * problem.dt, k),
+                          w.new_zeros(batch, *size), zero.expand(batch, -1, -1))
+
+    seen = transposed(lambda u: model.read(state, u), w.new_zeros(sensors, *size))(w)[0]
+    lag = w.new_zeros(sensors, horizon, *zero.shape[1:])
+    later = [seen]  # the adjoint state j steps before a reading
+    back = step_back(first, sensors) if first < horizon else None
+    for j in range(horizon - first):
+        assert back is not None
+        before, lag[:, j] = back(later[-1])
+        later.append(before)
+    current = torch.stack([later[max(0, n - first)] for n in range(horizon + 1)])  # [n, S, ...] after the first steps
+    early = w.new_zeros(sensors, horizon + 1, first, *zero.shape[1:])
+    for k in reversed(range(first)):
+        part = current[k + 1:]
+        before, source = step_back(k, part.shape[0] * sensors)(part.flatten(0, 1))
+        current[k + 1:] = before.unflatten(0, part.shape[:2])
+        early[:, k + 1:, k] = source.unflatten(0, part.shape[:2]).transpose(0, 1)
+    start = transposed(lambda u: model.begin(state, u), zero.expand(sensors, -1, -1))
+    begun = torch.stack([start(row)[0] for row in current], 1)
+    begun[:, 0] = 0.0  # the first reading is of the start as it is given
+    begun[:, 0, : problem.mesh.n_nodes] = w
+    return lag, early, begun
+
+
+def refuse_nonlinear(problem: Discretisation, model: Model[Any]) -> None:
+    """A sentence about what makes a step nonlinear: named where it is known, else found by superposing two states."""
+    why = "the equation has a reaction" if problem.pde.reaction is not None else "materials change with the solution"
+    if problem.pde.reaction is not None or problem.pde.curved:
+        raise InputError(f"{why}, so readings are not linear in sources: sensor kernels need a linear equation")
+    g = torch.Generator().manual_seed(0)
+    mean, spread, power = (x.detach().cpu().double() for x in model.typical())
+    noise = torch.randn(2, 2, len(model.points(problem)), problem.n_fields, generator=g, dtype=torch.float64)
+    with torch.no_grad():
+        state = model.prepare(problem, 3, 1)
+        for size in (0.03, 1.0, 30.0):  # a network may be nearly constant for large states, and nearly linear for small ones
+            pair = mean + size * spread * noise[0], size * power * noise[1]
+            u, f = (torch.stack([*x, x.mean(0)]).to(problem.geometry.device, problem.dtype) for x in pair)
+            out = model.step(state, model.lift(state, u), f, 0.0, model.first_steps).double()
+            if float((out[2] - out[:2].mean(0)).abs().max()) > 1e-4 * float((out[0] - out[1]).abs().max()):
+                raise InputError(f"a step of {model.name} is not linear in state and source: sensor kernels need one that is, such "
+                                 "as the classical solver, universal weights or a DGNet without a residual network")

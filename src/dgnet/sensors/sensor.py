@@ -1,0 +1,136 @@
+"""What a sensor reads of a field: a value at a point, an average over a patch, a flux through a boundary.
+
+Each is a row of weights on the mesh's nodes, so a reading is w . u, linear in the field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+import torch
+
+from dgnet.errors import InputError
+from dgnet.mesh.locate import from_cells
+from dgnet.problems import Discretisation
+from dgnet.problems.curves import typical
+
+Tensor = torch.Tensor
+
+_ACROSS = 17  # points across a patch: about 200 in a disc, 2,000 in a ball
+
+
+@dataclass(frozen=True)
+class Point:
+    """The value of a field at a place, linear within its cell.
+
+    - `place`: coordinates, anywhere in the part
+    - `name`: of the sensor
+    - `field`: which field it reads; None for the first one
+    """
+
+    place: tuple[float, ...]
+    name: str = ""
+    field: str | None = None
+
+    def weights(self, problem: Discretisation) -> np.ndarray:
+        """w [N]."""
+        rows, outside = from_cells(problem.mesh.points, problem.mesh.cells, _place(self, problem)[None])
+        if len(outside):
+            raise InputError(f"{_called(self)} at {list(self.place)} lies outside of the part")
+        return rows.toarray()[0]
+
+
+@dataclass(frozen=True)
+class Patch:
+    """The average of a field over a disc (2D) or ball (3D), as far as it lies in the part: what a camera or a large bead sees.
+
+    - `place`: of its middle
+    - `radius`: a length
+    - `name`, `field`: as of a `Point`
+    """
+
+    place: tuple[float, ...]
+    radius: float
+    name: str = ""
+    field: str | None = None
+
+    def weights(self, problem: Discretisation) -> np.ndarray:
+        """w [N]: the mean of the rows of evenly spread points."""
+        middle = _place(self, problem)
+        if not self.radius > 0:
+            raise InputError(f"{_called(self)}: the radius must be positive, got {self.radius}")
+        spread = np.linspace(-1, 1, _ACROSS)
+        grid = np.array([p for p in product(spread, repeat=len(middle)) if np.dot(p, p) <= 1])
+        rows, outside = from_cells(problem.mesh.points, problem.mesh.cells, middle + self.radius * grid)
+        inside = np.setdiff1d(np.arange(len(grid)), outside)
+        if not len(inside):
+            raise InputError(f"{_called(self)} at {list(self.place)} lies outside of the part")
+        return np.asarray(rows[inside].mean(axis=0)).ravel()
+
+
+@dataclass(frozen=True)
+class Flux:
+    """What leaves through a boundary, -integral of D du/dn (W per metre of depth for heat with a capacity in 2D, W in 3D).
+
+    The gradient is that of the cells at the boundary: first order in the mesh's spacing.
+
+    - `boundary`: its name in the mesh
+    - `name`, `field`: as of a `Point`
+    """
+
+    boundary: str
+    name: str = ""
+    field: str | None = None
+
+    def weights(self, problem: Discretisation) -> np.ndarray:
+        """w [N]."""
+        mesh, rows = problem.mesh, problem.mesh.facet_index(self.boundary)
+        cells, (size, normal) = mesh.facet_cells[rows], mesh.facet_geometry(self.boundary)
+        given = problem.pde.per_field("diffusion")[_field(self, problem)]
+        D = torch.as_tensor(typical(given, mesh, "diffusion"), dtype=torch.float64).detach().cpu().numpy()
+        D = D[cells] if D.ndim in (1, 3) else D
+        along = D[..., None] * normal if D.ndim <= 1 else np.einsum("...ij,...j->...i", D, normal)
+        part = -size[:, None] * np.einsum("fkd,fd->fk", mesh.gradients[cells], np.broadcast_to(along, normal.shape))
+        return np.bincount(mesh.cells[cells].ravel(), part.ravel(), mesh.n_nodes)
+
+
+Sensor = Point | Patch | Flux
+
+
+def named(sensors: Sequence[Sensor] | np.ndarray) -> list[Sensor]:
+    """Sensors from places [S, d]; given sensors as they are."""
+    if len(sensors) and isinstance(sensors[0], Point | Patch | Flux):
+        return list(sensors)  # type: ignore[arg-type]
+    places = np.asarray(sensors, dtype=np.float64)
+    if places.ndim != 2 or not np.isfinite(places).all():
+        raise InputError(f"sensors are given as objects or by finite coordinates [sensors, axes], got {list(places.shape)}")
+    return [Point(tuple(place.tolist()), f"sensor {k}") for k, place in enumerate(places, start=1)]
+
+
+def rows(sensors: Sequence[Sensor], problem: Discretisation) -> Tensor:
+    """The weights of all sensors on all nodes and fields: [S, N, F] in double precision."""
+    out = torch.zeros(len(sensors), problem.mesh.n_nodes, problem.n_fields, dtype=torch.float64)
+    for row, sensor in zip(out, sensors):
+        row[:, _field(sensor, problem)] = torch.from_numpy(sensor.weights(problem))
+    return out
+
+
+def _field(sensor: Sensor, problem: Discretisation) -> int:
+    fields = problem.pde.fields
+    if sensor.field is not None and sensor.field not in fields:
+        raise InputError(f"{_called(sensor)} reads the field '{sensor.field}', but the fields are {', '.join(fields)}")
+    return 0 if sensor.field is None else fields.index(sensor.field)
+
+
+def _place(sensor: Point | Patch, problem: Discretisation) -> np.ndarray:
+    place = np.asarray(sensor.place, dtype=np.float64)
+    if place.shape != (problem.mesh.dim,) or not np.isfinite(place).all():
+        raise InputError(f"{_called(sensor)} needs {problem.mesh.dim} finite coordinates, got {list(sensor.place)}")
+    return place
+
+
+def _called(sensor: Sensor) -> str:
+    return f"sensor '{sensor.name}'" if sensor.name else "a sensor"

@@ -1,0 +1,145 @@
+"""Sensor kernels give what rollouts give: every model, kind of sensor, operator and precision; files; what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from dgnet.errors import InputError
+from dgnet.mesh import box
+from dgnet.models import Classical, Model, rollout
+from dgnet.models.dgnet import DGNet, DGNetConfig
+from dgnet.models.universal import Universal
+from dgnet.problems import PDE, Condition, Dirichlet, Discretisation, Neumann, Periodic, Robin
+from dgnet.problems.lift import Lift
+from dgnet.sensors import Flux, Kernels, Patch, Point, Sensor, kernels
+from dgnet.sensors.sensor import rows
+
+Tensor = torch.Tensor
+RIM: tuple[Condition, ...] = (Dirichlet("left", 0.3), Robin("right", 2.0, 1.0), Neumann("top", 0.1))
+
+
+def drawn(seed: int, dtype: torch.dtype = torch.float64) -> Discretisation:
+    """A random linear problem: 2D or 3D, one or two fields, with and without flow, capacity, decay, time-dependent data."""
+    rng = np.random.default_rng(seed)
+    three = rng.random() < 0.25
+    mesh = box((3, 2, 3) if three else (5, 4), perturb=0.2, seed=seed)
+    fields = ("a", "b") if rng.random() < 0.3 else ("u",)
+    flow = 0.5 * rng.standard_normal(mesh.dim)
+    moving = rng.random()
+    velocity = flow if moving < 0.3 else (lambda t: (1 + t) * torch.tensor(flow, dtype=dtype)) if moving < 0.45 else None
+    pde = PDE(fields, diffusion=float(rng.uniform(0.1, 1.0)), decay=float(rng.uniform(0, 0.5)), velocity=velocity,
+              capacity=float(rng.uniform(0.5, 2.0)) if rng.random() < 0.3 else 1.0)
+    tide = Dirichlet("left", lambda x, t: 0.3 + t + 0 * x[:, 0])
+    rims: list[tuple[Condition, ...]] = [(), RIM, (tide, Robin("right", 2.0, 1.0)), (Periodic("left", "right"),)]
+    return Discretisation(mesh, pde, rims[int(rng.integers(len(rims)))], float(rng.uniform(0.01, 0.1)), dtype=dtype)
+
+
+def sensors_of(p: Discretisation) -> list[Sensor]:
+    middle = (0.43,) * p.mesh.dim
+    return [Point((0.31, *middle[1:]), "bead"), Patch(middle, 0.2, "camera", p.pde.fields[-1]), Flux("right", "wall")]
+
+
+def gap(p: Discretisation, model: Model, steps: int = 7, seed: int = 0) -> float:
+    """Largest difference between readings of kernels and of a rollout, over the range of the readings."""
+    g = torch.Generator().manual_seed(seed)
+    points = len(model.points(p))
+    source = torch.randn(steps, points, p.n_fields, generator=g, dtype=torch.float64).to(p.dtype)
+    start = torch.randn(points, p.n_fields, generator=g, dtype=torch.float64).to(p.dtype)
+    found = kernels(p, sensors_of(p), steps, model).readings(source, start)
+    with torch.no_grad():
+        states = rollout(model, p, start[None], source[None])[0]
+    wanted = torch.einsum("npf,spf->sn", states.double(), rows(sensors_of(p), p))
+    assert found.shape == wanted.shape and found.dtype == p.dtype
+    span = wanted.amax(1) - wanted.amin(1)
+    return float(((found - wanted).abs().amax(1) / span).max())
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_kernels_repeat_rollouts(seed: int) -> None:
+    assert gap(drawn(seed), Classical(), seed=seed) < 1e-10
+    assert gap(drawn(seed, torch.float32), Classical(), seed=seed) < 1e-5
+
+
+@pytest.mark.slow
+def test_kernels_repeat_rollouts_of_fifty_random_problems() -> None:
+    for seed in range(50):
+        assert gap(drawn(seed), Classical(), 20, seed) < 1e-10, seed
+        assert gap(drawn(seed, torch.float32), Classical(), 20, seed) < 1e-5, seed
+
+
+def far_from_zero(p: Discretisation, config: DGNetConfig, size: float = 0.2) -> DGNet:
+    torch.manual_seed(0)
+    net = DGNet(config, p).double()
+    with torch.no_grad():
+        for weight in net.parameters():
+            weight.add_(size * torch.randn_like(weight))
+    return net
+
+
+@pytest.mark.parametrize("kind", ["damped", "quadratic", "universal", "dgnet", "early"])
+def test_every_linear_model_has_kernels(kind: str) -> None:
+    p = Discretisation(box((5, 4), perturb=0.2), PDE(diffusion=0.7), RIM, 0.02)
+    model: Model = {"damped": lambda: Classical(damped_start=2), "quadratic": lambda: Classical(degree=2), "universal": Universal,
+                    "dgnet": lambda: far_from_zero(p, DGNetConfig(hidden=6, layers=1)),
+                    "early": lambda: far_from_zero(p, DGNetConfig(hidden=6, layers=1, early_steps=2))}[kind]()
+    assert gap(p, model) < 1e-10
+
+
+def test_sensors_read_what_they_say() -> None:
+    for p in (Discretisation(box((6, 5), perturb=0.2), PDE(diffusion=0.3), [], 0.1),
+              Discretisation(box((4, 3, 3), perturb=0.2), PDE(diffusion=0.3), [], 0.1)):
+        slope = np.array([2.0, -1.0, 0.5])[: p.mesh.dim]
+        u = torch.from_numpy(p.mesh.points @ slope)
+        middle = (0.4, 0.6, 0.5)[: p.mesh.dim]
+        w = rows([Point(middle), Patch(middle, 0.1), Flux("right"), Flux("boundary")], p)[..., 0]
+        assert (w @ u).numpy() == pytest.approx([middle @ slope, middle @ slope, -0.3 * 2.0, 0.0], abs=1e-9)
+
+
+def test_nodes_alone_are_fitted_as_a_rollout_does() -> None:
+    p = Discretisation(box((4, 4)), PDE(diffusion=0.7), RIM, 0.02)
+    source = torch.rand(5, 25, 1, dtype=torch.float64)
+    found = kernels(p, [[0.3, 0.3]], 5, Universal()).readings(source)
+    with torch.no_grad():
+        states = rollout(Universal(), p, torch.zeros(1, 25, 1, dtype=torch.float64), source[None])[0]
+    assert found[0].numpy() == pytest.approx(p.mesh.interpolate(states, [[0.3, 0.3]])[:, 0, 0], abs=1e-11)
+
+
+def test_files_hold_all_of_it_or_state_what_they_lose(tmp_path: Path) -> None:
+    p = Discretisation(box((5, 4)), PDE(diffusion=0.7), RIM, 0.02)
+    made = kernels(p, sensors_of(p), 8, Classical(damped_start=1))
+    source, start = torch.rand(8, 30, 1, dtype=torch.float64), torch.rand(30, 1, dtype=torch.float64)
+    assert made.save(tmp_path / "k.npz") == 0.0
+    again = Kernels.load(tmp_path / "k.npz")
+    assert torch.equal(again.readings(source, start), made.readings(source, start)) and again.names == ("bead", "camera", "wall")
+    lost = made.save(tmp_path / "thin.npz", error=1e-3)
+    thin = Kernels.load(tmp_path / "thin.npz", Lift.of(p.mesh))
+    assert 0 < lost <= 1e-3 and thin.loss == lost
+    for name in ("lag", "early", "start"):
+        assert (getattr(thin, name) - getattr(made, name)).norm() < 1e-2 * made.start.norm()
+    assert (tmp_path / "thin.npz").stat().st_size < (tmp_path / "k.npz").stat().st_size
+    (tmp_path / "bad.npz").write_bytes(b"PK nothing")
+    for name, words in (("bad.npz", "does not hold sensor kernels"), ("none.npz", "there is no file")):
+        with pytest.raises(InputError, match=words):
+            Kernels.load(tmp_path / name)
+
+
+def test_what_has_no_kernels_is_refused() -> None:
+    mesh = box((3, 3))
+    p = Discretisation(mesh, PDE(diffusion=1.0), [], 0.1)
+    strange = far_from_zero(p, DGNetConfig(hidden=6, layers=1, residual=True), 0.05)
+    for problem, given, model, words in (
+        (Discretisation(mesh, PDE(diffusion=1.0, reaction=torch.sin), [], 0.1), [[0.5, 0.5]], None, "has a reaction"),
+        (p, [[0.5, 0.5]], strange, "not linear"),
+        (p, [[1.5, 0.5]], None, r"sensor 'sensor 1' at \[1.5, 0.5\] lies outside"),
+        (p, [Patch((3.0, 3.0), 0.1, "far")], None, "sensor 'far' .* outside"),
+        (p, [Point((0.5,), "short")], None, "needs 2 finite coordinates"),
+        (p, [Point((0.5, 0.5), "lost", "v")], None, "reads the field 'v'"),
+        (p, [Flux("lid")], None, "no boundary 'lid'"),
+        (p, [], None, "at least one sensor"),
+    ):
+        with pytest.raises(InputError, match=words):
+            kernels(problem, given, 3, model)
