@@ -6,9 +6,11 @@ import base64
 import io
 import json
 import re
+import zlib
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -144,6 +146,9 @@ def test_page_of_a_scenario(data: Path, tmp_path: Path, monkeypatch: pytest.Monk
                    "482 nodes", "2 training trajectories", "--leave-one-out", "measured from 298.15"):
         assert needed in found.words, needed
     assert (result["warning"] is None) == ("stay within" in found.words)
+    for needed in ("solver that made the data takes about", "evaluated", "threads", "training"):
+        assert needed in found.words, needed
+    compare_field(folder, data, result)
     # the spectrum is kept while the weights are, and a mesh too large for it gets one sentence
     run = Run.open(folder)
     with Dataset(data) as dataset:
@@ -152,6 +157,31 @@ def test_page_of_a_scenario(data: Path, tmp_path: Path, monkeypatch: pytest.Monk
     assert "spectrum" in page._stability(run, corpus, folder / "page")
     monkeypatch.setattr(page, "LARGE", 10)
     assert "run <code>dgnet analyse" in page._stability(run, corpus, folder / "page")
+
+
+def compare_field(folder: Path, data: Path, result: dict[str, Any]) -> None:
+    """The numbers inside the page are those of the trajectory that it names, to the bits that they have."""
+    text = (folder / "report.html").read_text()
+    assert len(text) < 5e6
+
+    def inner(name: str) -> str:
+        return re.findall(rf'id="{name}">(.*?)</script>', text, re.S)[0]
+
+    about, block = json.loads(inner("field-about")), zlib.decompress(base64.b64decode(inner("field-data")))
+    assert json.loads(inner("field-scores"))["scores"] == result["scores"]
+    number = int(np.argmax(result["scores"]["dgnet"]["trajectories"]))
+    run = Run.open(folder)
+    with Dataset(data) as dataset:
+        true = dataset.batch(dataset.of("test")).state[number, :, :, 0].numpy()
+    n, frames, skip = about["nodes"], len(about["times"]), 4 * (2 * about["nodes"] + sum(about["counts"]))
+    assert frames == len(true) and about["times"][-1] == run.case.horizon and about["units"]["fields"] == ["K"]
+    stored = np.frombuffer(block, np.uint16, frames * n, skip).reshape(frames, n) / 65535
+    low, high = about["low"][0], about["high"][0]
+    assert np.abs(low + stored * (high - low) - true).max() < 2e-5 * (high - low)
+    error = np.frombuffer(block, np.int8, frames * n, skip + 2 * frames * n).reshape(frames, n) / 127 * about["scales"][0][0]
+    rne = np.linalg.norm(error) / np.linalg.norm(true - 298.15)
+    assert rne == pytest.approx(result["scores"]["dgnet"]["trajectories"][number], rel=0.05)
+    assert len(block) == skip + frames * n * 5 and len(about["peaks"]) == frames and about["peaks"][3]
 
 
 def test_page_of_a_baseline(data: Path, tmp_path: Path) -> None:

@@ -320,3 +320,56 @@ def test_speed_measured_in_the_page(studio: Studio, tab: Callable[..., Page]) ->
               f"(median), {late:.0f} ms (95%); computing {server:.0f} ms a frame")
         assert shown > 3 and latency
         page.close()
+
+
+@pytest.mark.slow
+def test_the_report_page_opens_from_disk(browser: Any, tmp_path: Path) -> None:
+    """The viewer inside RUN/report.html: time, switch, probes and files, without any request."""
+    from dgnet.models.dgnet import DGNetConfig
+    from dgnet.output import figures, page
+    from dgnet.recipe import Recipe, Stage
+    from dgnet.scenarios import get
+    from dgnet.scenarios.generate import generate
+    from dgnet.training.run import train
+
+    scenario = get("laser-heat-3d", "small")
+    data = generate(scenario, tmp_path, truth="same-mesh", trajectories=1)
+    run, _ = train(scenario, "same-mesh", data, tmp_path / "run", config=DGNetConfig(hidden=8, layers=1),
+                   plan=Recipe("short", (Stage(2, 3, batch=1, lr=1e-2),)))
+    result, states, truth = dg.evaluate(run, data)
+    drawn = figures.draw(run, result, states, truth, tmp_path / "figures")
+    report = page.write(run, result, states, truth, drawn, tmp_path / "report.html")
+    wrong: list[str] = []
+    for width, height in ((1400, 900), (400, 800)):
+        context = browser.new_context(viewport={"width": width, "height": height}, offline=True, accept_downloads=True)
+        tab = context.new_page()
+        tab.on("pageerror", lambda error: wrong.append(str(error)))
+        tab.on("request", lambda r: None if r.url.startswith(("file:", "data:", "blob:")) else wrong.append(r.url))
+        tab.goto(report.as_uri())
+        until(tab, "window.report !== undefined && report.viewer.values !== null")
+        assert tab.evaluate("document.documentElement.scrollWidth") <= width
+        tab.locator("#field-box").scroll_into_view_if_needed()
+        x, y = tab.evaluate("""() => {
+            const c = report.viewer.canvas, box = c.getBoundingClientRect(), hits = [];
+            for (let x = 0; x < box.width; x += 8) for (let y = 0; y < box.height; y += 8)
+                if (report.viewer.pick(x, y)?.inside) hits.push([box.left + x, box.top + y]);
+            return hits[hits.length >> 1]; }""")
+        tab.mouse.click(x, y)
+        assert tab.evaluate("report.state.probes.length") == 1
+        tab.locator("#field-box select").nth(1).select_option("1")
+        tab.locator("#field-box select").first.select_option("e0")
+        assert tab.evaluate("report.viewer.map") == "diverging" and tab.evaluate("report.viewer.section !== null")
+        tab.locator("#field-box button", has_text="Play").click()
+        before = tab.evaluate("report.state.frame")
+        until(tab, f"report.state.frame !== {before}")
+        tab.screenshot(path=str(SHOTS / f"report-{width}.png"))
+        tab.locator("#field-box button", has_text="Pause").click()
+        for word, name in (("JSON", "a.json"), ("CSV", "a.csv"), ("VTU", "a.vtu")):
+            with tab.expect_download() as told:
+                tab.locator("#field-box button", has_text=word).click()
+            told.value.save_as(tmp_path / name)
+        context.close()
+    assert not wrong
+    assert json.loads((tmp_path / "a.json").read_text())["scores"]["dgnet"]["rne"] == result["scores"]["dgnet"]["rne"]
+    assert len((tmp_path / "a.csv").read_text().splitlines()) == scenario.steps + 2
+    assert dg.load_mesh(tmp_path / "a.vtu").n_cells == scenario.mesh.n_cells

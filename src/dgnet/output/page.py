@@ -6,9 +6,13 @@ Sections that do not apply to a model are one sentence that says why. Pictures a
 from __future__ import annotations
 
 import base64
+import csv
 import hashlib
 import json
 import math
+import os
+import platform
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from html import escape
@@ -27,12 +31,16 @@ from dgnet.files import write_json, write_text
 from dgnet.models.dgnet import DGNet
 from dgnet.models.registry import LABELS
 from dgnet.models.universal import Tuned
+from dgnet.output import field
 from dgnet.output.figures import COLOURS
 from dgnet.output.learned import coefficients, corrections, draw_material, draw_reaction, draw_terms, reaction_axes
 from dgnet.output.operators import draw_spectra
+from dgnet.output.viewer import VIEWER
 from dgnet.problems import Discretisation
 from dgnet.problems.case import base_problem
 from dgnet.progress import Report
+from dgnet.scenarios.generate import truth_states
+from dgnet.scenarios.scenario import Draw, Scenario
 from dgnet.scoring.judge import rivals
 from dgnet.training.curve import FILE as REACTION
 from dgnet.training.curve import curve_of, write_curve
@@ -44,6 +52,7 @@ Tensor = torch.Tensor
 
 LARGE = 10_000
 """Degrees of freedom above which the page does without the spectrum."""
+_FIRST, _FINE = (1, 4), 150_000  # steps of the fine solver that are timed; its nodes above which it is not
 
 
 def write(run: Run, result: dict[str, Any], states: dict[str, Tensor], data: Corpus, figures: Sequence[Path], out: Path,
@@ -62,12 +71,13 @@ def write(run: Run, result: dict[str, Any], states: dict[str, Tensor], data: Cor
     known = training_range(run)
     left = result["left_range"] if "left_range" in result else None if known is None else findings(run, states, data, known)
     tell(3)
-    parts = [_head(run, result), _scores(run, result), _time(figures), _trajectories(result, run, figures),
-             _map(figures), stability, learned, _trust(run, known, left, read_trust(run.folder)), _origin(run, result)]
+    parts = [_head(run, result), field.section(run, result, states, data), _scores(run, result), _time(figures),
+             _trajectories(result, run, figures), _map(figures), stability, learned,
+             _trust(run, known, left, read_trust(run.folder)), _origin(run, result)]
     title = f"{_title(run)}: {LABELS.get(run.settings.model, run.settings.model)}"
-    body = "\n".join(parts)
+    body, css = "\n".join(parts), (VIEWER / "report.css").read_text()
     text = (f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-            f"<title>{escape(title)}</title>\n<style>{CSS}</style></head>\n<body>\n{body}\n</body></html>\n")
+            f"<title>{escape(title)}</title>\n<style>{css}</style></head>\n<body>\n{body}\n</body></html>\n")
     write_text(out, text)
     tell(4)
     return out
@@ -141,7 +151,9 @@ def _scores(run: Run, result: dict[str, Any]) -> str:
     for name, s in rows.items():
         cells = [escape(LABELS.get(name, name)), _figure(s["rne_from_offset"]), *([_figure(s["rne"])] if shifted else []),
                  _figure(s["rne_final"]), _figure(s["mse"]), f"{result['seconds'][name]:.2f} s"]
-        lines.append(f'<tr class="{"best" if name == best else ""}">' + "".join(f"<td>{c}</td>" for c in cells) + "</tr>")
+        if name == best:  # the smallest error; its time may be the longest
+            cells[1] = f"<b>{cells[1]}</b>"
+        lines.append("<tr>" + "".join(f"<td>{c}</td>" for c in cells) + "</tr>")
     if result.get("told"):
         s = result["told"]
         cells = [TOLD, _figure(s["rne_from_offset"]), *([_figure(s["rne"])] if shifted else []), _figure(s["rne_final"]),
@@ -158,8 +170,32 @@ def _scores(run: Run, result: dict[str, Any]) -> str:
     if len(run.case.pde.fields) > 1:
         own = rows[run.settings.model]["fields"]
         each = "<p>By field: " + ", ".join(f"{escape(k)} {_percent(v)}" for k, v in own.items()) + ".</p>"
-    broken = "".join(f"<p>{escape(line)}</p>" for line in failures(result))
+    broken = _fine(run, result) + "".join(f"<p>{escape(line)}</p>" for line in failures(result))
     return f"<section><h2>Scores</h2>{table}{broken}{each}</section>"
+
+
+def _fine(run: Run, result: dict[str, Any]) -> str:
+    """How long the solver that made the data takes on this machine, beside the model; nothing where that is not known.
+
+    Measured on its first steps (`_FIRST`) and extended to all of them: it is slow.
+    """
+    case = run.case
+    if not isinstance(case, Scenario) or case.flow is not None:
+        return ""
+    settings, device = case.truth(run.settings.truth), _device(run)
+    if case.mesh.n_nodes * 2 ** (case.mesh.dim * (settings.refine + settings.degree - 1)) > _FINE:
+        return ""
+    sample, took = case.sample([Draw("test", 0)]), []
+    for steps in _FIRST:
+        begin = time.perf_counter()
+        truth_states(replace(case, steps=steps), sample, settings, None, str(device))
+        took.append(time.perf_counter() - begin)
+    each = max(took[1] - took[0], 0.0) / (_FIRST[1] - _FIRST[0])
+    fine, own = took[0] + (case.steps - _FIRST[0]) * each, result["seconds"][run.settings.model] / result["trajectories"]
+    ratio = f"{_short(fine / own)} times as long" if fine >= own else f"only {_short(fine / own)} of that"
+    return (f"<p>{escape(_name(run))} takes {own:.3g} s for a trajectory (all at once, divided by their number). The fine "
+            f"solver that made the data takes about {fine:.3g} s for one on this machine, {ratio} (from its first {_FIRST[1]} "
+            "steps).</p>")
 
 
 def _time(figures: Sequence[Path]) -> str:
@@ -359,11 +395,33 @@ def _origin(run: Run, result: dict[str, Any]) -> str:
     rows = [("run", run.folder.name), ("data", Path(s.data).name), ("truth", s.truth), ("mesh", cells),
             ("time", f"{run.case.steps} steps of {run.case.units.in_time(run.case.dt)}"),
             ("recipe", f"{s.recipe}, seed {s.seed}"),
-            ("weights", f"{result['parameters']:,}"), ("dgnet", __version__)]
+            ("weights", f"{result['parameters']:,}"), ("training", _training_time(run)), ("evaluated", time.strftime("%Y-%m-%d")),
+            ("on", _machine(_device(run))), ("dgnet", __version__)]
     table = "".join(f"<tr><td>{k}</td><td>{escape(str(v))}</td></tr>" for k, v in rows)
     history = run.folder / "history.png"
     shown = _image([history], "history") if history.exists() else ""
     return f'<section><h2>Origin</h2><table class="plain">{table}</table>{shown}</section>'
+
+
+def _training_time(run: Run) -> str:
+    """Wall clock of the training, from the last row of its history; it may have run on another machine."""
+    path = run.folder / "history.csv"
+    try:
+        with path.open(newline="") as file:
+            seconds = float(list(csv.DictReader(file))[-1]["seconds"])
+    except (OSError, ValueError, LookupError):
+        return "not known"
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.1f} min"
+
+
+def _device(run: Run) -> torch.device:
+    return next(run.model.parameters(), torch.zeros(())).device
+
+
+def _machine(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{platform.machine()} CPU, {torch.get_num_threads()} of {os.cpu_count()} threads"
 
 
 # ---------------------------------------------------------------------- words and pieces
@@ -420,38 +478,3 @@ def _short(value: float) -> str:
 
 def _count(n: int, one: str, many: str) -> str:
     return f"{n} {one if n == 1 else many}"
-
-
-CSS = """
-:root{--ink:#1d2733;--quiet:#66717e;--line:#e3e7eb;--paper:#fff;--back:#f4f6f8;--good:#1c7c54;--bad:#b3261e;--even:#8a6100}
-*{box-sizing:border-box}
-body{margin:0;background:var(--back);color:var(--ink);font:15px/1.55 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
-header,section{max-width:1040px;margin:18px auto;background:var(--paper);border:1px solid var(--line);border-radius:12px;
- padding:22px 30px;overflow-x:auto}
-header{margin-top:34px}
-h1{font-size:29px;line-height:1.2;margin:2px 0 16px;letter-spacing:-.01em}
-h2{font-size:19px;margin:0 0 8px}
-p{margin:8px 0;max-width:76ch}
-.kind{color:var(--quiet);font-size:13px;letter-spacing:.03em;margin:0}
-.verdict{display:flex;gap:36px;align-items:center;flex-wrap:wrap;border-left:6px solid;padding:10px 20px;border-radius:6px;
- margin:6px 0 14px;background:#f7faf8}
-.verdict>div{flex:1 1 300px}
-.verdict.good{border-color:var(--good)}.verdict.bad{border-color:var(--bad);background:#fdf5f4}
-.verdict.even{border-color:#c99a2e;background:#fdfaf2}
-.big{font-size:31px;font-weight:650;line-height:1.15;margin:0}
-.good .big{color:var(--good)}.bad .big{color:var(--bad)}.even .big{color:var(--even)}
-.bar{display:grid;grid-template-columns:10.5em 1fr 4.6em;gap:10px;align-items:center;margin:5px 0;font-size:13px}
-.bar i{display:block;height:15px;border-radius:3px}
-.bar b{text-align:right;font-variant-numeric:tabular-nums}
-table{border-collapse:collapse;margin:12px 0;font-variant-numeric:tabular-nums;font-size:14px}
-th{text-align:left;font-weight:600;color:var(--quiet);font-size:12.5px}
-th,td{padding:5px 20px 5px 0;border-bottom:1px solid var(--line);vertical-align:top}
-tr.best td{font-weight:650}tr.quiet td{color:var(--quiet)}
-table.plain td:first-child{color:var(--quiet)}
-td.good{color:var(--good);font-weight:600}td.bad{color:var(--bad);font-weight:600}
-img{display:block;max-width:100%;height:auto;margin:14px auto}
-.note{border-left:4px solid;padding:6px 14px;border-radius:4px}
-.note.good{border-color:var(--good);background:#f4faf7}.note.even{border-color:#c99a2e;background:#fdfaf2}
-code{background:#eef1f4;border-radius:4px;padding:1px 5px;font-size:13px}
-@media print{body{background:#fff}header,section{border:none;break-inside:avoid;margin:0 auto;padding:10px 0}}
-"""

@@ -38,7 +38,7 @@ def scenario(size: str) -> Scenario:
         build_mesh=lambda: shipped("gear-plate-small" if small else "gear-plate"),
         pde=PDE(("T",), diffusion=lasers.CONDUCTIVITY / lasers.CAPACITY),
         conditions=(Robin(ALL, lasers.CONVECTION / lasers.CAPACITY, lasers.AMBIENT),),
-        dt=dt, steps=steps, train=train, test=test, sampler=sample, offset=(lasers.AMBIENT,),
+        dt=dt, steps=steps, train=train, test=test, sampler=sample, offset=(lasers.AMBIENT,), units=lasers.UNITS,
         truths={"same-mesh": Truth(0, 8), "converged": Truth(1, 8, degree=2)}, paper=PAPER,
         panels=panels_for(lasers.FASTEST, lasers.NARROWEST * (WIDER if small else 1.0), dt),
         training=general(small),

@@ -10,7 +10,7 @@ from dgnet.mesh.library import shipped
 from dgnet.problems.conditions import Robin
 from dgnet.problems.pde import PDE
 from dgnet.problems.sources import panels_for
-from dgnet.scenarios.lasers import AMBIENT, CAPACITY, CONDUCTIVITY, CONVECTION, labels
+from dgnet.scenarios.lasers import AMBIENT, CAPACITY, CONDUCTIVITY, CONVECTION, UNITS, labels
 from dgnet.scenarios.paths import Path, billiard, lissajous, orbit, raster, spline, waypoint
 from dgnet.scenarios.scenario import Draw, Figure, Parameter, Sample, Scenario, Truth, general
 from dgnet.scenarios.spots import Spot, Spots
@@ -84,7 +84,7 @@ def scenario(size: str) -> Scenario:
         geometry="L-bracket, 60 × 30 mm base, back 40 mm high, 10 mm thick, bore of radius 7 mm.",
         build_mesh=lambda: shipped("bracket-small" if small else "bracket"),
         pde=PDE(("T",), diffusion=CONDUCTIVITY / CAPACITY), conditions=(Robin(ALL, CONVECTION / CAPACITY, AMBIENT),),
-        dt=dt, steps=steps, train=train, test=test, sampler=sample, offset=(AMBIENT,), scalable=True,
+        dt=dt, steps=steps, train=train, test=test, sampler=sample, offset=(AMBIENT,), units=UNITS, scalable=True,
         truths={"same-mesh": Truth(0, 8), "converged": Truth(0, 4, degree=2)}, paper=PAPER,
         panels=panels_for(SPEED, RADIUS[0] * (3.0 if small else 1.0), dt),
         training=general(small),

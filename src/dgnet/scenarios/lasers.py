@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from dgnet.problems.units import Units
 from dgnet.scenarios.paths import Path, billiard, lissajous, orbit, raster, spline, waypoint
 from dgnet.scenarios.spots import Spot
 
 DENSITY, HEAT, CONDUCTIVITY, CONVECTION, AMBIENT = 7850.0, 450.0, 50.0, 25.0, 298.15
 CAPACITY = DENSITY * HEAT  # J/(m^3 K)
+UNITS = Units("m", "s", {"T": "K"})
 
 LOW, HIGH = np.array([0.0, 0.0]), np.array([1.4, 0.9])
 SPEED = 0.8

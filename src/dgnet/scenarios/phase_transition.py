@@ -44,7 +44,7 @@ def scenario(size: str) -> Scenario:
         geometry="The plate of laser-heat.", build_mesh=lambda: shipped("gear-plate-small" if small else "gear-plate"),
         pde=PDE(("T",), diffusion=diffusion),
         conditions=(Robin(ALL, lasers.CONVECTION / lasers.CAPACITY, lasers.AMBIENT),),
-        dt=dt, steps=steps, train=train, test=test, sampler=sample, offset=(lasers.AMBIENT,),
+        dt=dt, steps=steps, train=train, test=test, sampler=sample, offset=(lasers.AMBIENT,), units=lasers.UNITS,
         truths={"same-mesh": Truth(0, 8), "converged": Truth(2, 8)}, paper={},
         panels=panels_for(lasers.FASTEST, lasers.NARROWEST * (WIDER if small else 1.0), dt),
         phase_change=PhaseChange(CRITICAL, WIDTH, LATENT / lasers.HEAT, capacity_liquid=LIQUID_HEAT / lasers.HEAT,

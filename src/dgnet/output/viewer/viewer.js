@@ -300,10 +300,10 @@ class FieldViewer {
     const gl = this.gl; gl.bindBuffer(gl.ELEMENT_ARRAY_BUFFER, this.buffers[buffer]); gl.drawElements(kind, count, gl.UNSIGNED_INT, 0);
   }
 
-  /** Colour bar, markers and the pointer on the canvas on top. marks: {point, text, colour, radius (in mesh lengths), cross}. */
+  /** Colour bar, markers and the pointer on the canvas on top. marks: {point, text, colour, radius (in mesh lengths), cross, faint (opacity)}. */
   _above() {
     const h = this.canvas.clientHeight, bar = this._scaleMarks();
-    const marks = this.mesh ? this.marks.map(m => [...this.project(m.point).map(Math.round), m.text, m.colour, m.radius && m.radius * this.zoom]) : [];
+    const marks = this.mesh ? this.marks.map(m => [...this.project(m.point).map(Math.round), m.text, m.colour, m.faint, m.radius && m.radius * this.zoom]) : [];
     const now = JSON.stringify([h, this.canvas.clientWidth, window.devicePixelRatio, marks, bar, this.label, this.map, this.ink, !!this.values]);
     if (now === this._drawn) return;  // a second layer that changes in every frame would cost as much as the field
     this._drawn = now;
@@ -316,6 +316,8 @@ class FieldViewer {
       if (mark.radius) {
         c.beginPath(); c.arc(x, y, Math.max(4, mark.radius / this.half * this._scale()), 0, 7); c.lineWidth = 3;
         c.strokeStyle = "rgba(255,255,255,.75)"; c.stroke(); c.lineWidth = 1.5; c.strokeStyle = mark.colour; c.stroke();
+      } else if (mark.faint) {
+        c.beginPath(); c.arc(x, y, 2.5, 0, 7); c.globalAlpha = mark.faint; c.fillStyle = mark.colour; c.fill(); c.globalAlpha = 1;
       } else if (mark.cross) {
         for (const [width, style] of [[4, "rgba(255,255,255,.85)"], [1.5, mark.colour]]) {
           c.beginPath(); c.moveTo(x - 9, y); c.lineTo(x + 9, y); c.moveTo(x, y - 9); c.lineTo(x, y + 9); c.lineWidth = width; c.strokeStyle = style; c.stroke();
