@@ -255,3 +255,10 @@ def test_baselines_are_told_the_capacity():
     p = mixed()
     assert coefficients(p).shape[1] == coefficients(mixed(1.0)).shape[1] + 1
     assert Operators.classical(p).plain is p.source_mass
+
+
+def test_the_double_of_another_form_has_that_form():
+    """Once kept, it used to be that of the form before."""
+    p = mixed()
+    assert p.double is p
+    assert p.recast(0.0, "galerkin").double.consistent == 0.0

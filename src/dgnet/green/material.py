@@ -39,6 +39,7 @@ class Materials:
     coupled: bool  # whether the mass has entries beside the diagonal
     mass_low: float  # a proven lower bound of diag(M)^-1 M
     spread: tuple[Term, ...]  # diffusion; symmetric positive semidefinite, rows sum to zero
+    spread_factors: tuple[Tensor, ...]  # diffusivity of each of them without its curve: [], [K], [d, d] or [K, d, d]
     carried: Callable[[float], tuple[Term, ...]]  # advection at a time; rows sum to zero
     linear: Callable[[float], tuple[Term, ...]]  # decay and convective boundaries at a time
     source: EdgeMatrix  # turns f into a load
@@ -54,11 +55,13 @@ class Materials:
         found = law_lists(p, "capacity")
         smooth = not any(law.curve is not None and law.curve.latent for law, _ in found)
         consistent = p.consistent if smooth else 0.0  # a mass that couples nodes cannot follow a jump of the enthalpy
+        spread = law_lists(p, "diffusion")
         return cls(
             tuple(Term(mass(p.geometry, consistent, in_cells(law.factor, p)), law.curve, fields) for law, fields in found),
             consistent > 0, mass_range(p.mesh.dim, consistent)[0],
-            tuple(Term(stiffness(p.geometry, law.factor), law.curve, fields) for law, fields in law_lists(p, "diffusion")),
-            lambda t: _carried(p, t), lambda t: _linear(p, t), p.source_mass, p.source_mass, p.load, p.pde.reaction)
+            tuple(Term(stiffness(p.geometry, law.factor), law.curve, fields) for law, fields in spread),
+            tuple(law.factor for law, _ in spread), lambda t: _carried(p, t), lambda t: _linear(p, t), p.source_mass, p.source_mass,
+            p.load, p.pde.reaction)
 
 
 def law_lists(p: Discretisation, name: str) -> list[tuple[Law, tuple[int, ...]]]:
@@ -77,21 +80,21 @@ def in_cells(factor: Tensor, p: Discretisation) -> Tensor:
     return factor.expand(cells)
 
 
-def _split(A: EdgeMatrix | None, p: Discretisation) -> Iterable[Term]:
-    """A matrix with values [b, f, nnz] as terms of u itself."""
+def split(A: EdgeMatrix | None, fields: int) -> Iterable[Term]:
+    """A matrix with values [b, f, nnz] as terms of u itself, for so many fields."""
     if A is None:
         return
     if len(A.values) > 1:
         raise InputError("with materials that change with the solution, all trajectories share one velocity")
     rows = A.values[0].double()
-    every = tuple(range(p.n_fields))
+    every = tuple(range(fields))
     for k, row in enumerate(rows):
         if row.requires_grad or bool(row.any()):
             yield Term(EdgeMatrix(A.pattern, row), None, every if len(rows) == 1 else (k,))
 
 
 def _linear(p: Discretisation, t: float) -> tuple[Term, ...]:
-    return (*_split(p.decay_part, p), *_split(p.convection_part(t), p))
+    return (*split(p.decay_part, p.n_fields), *split(p.convection_part(t), p.n_fields))
 
 
 def _carried(p: Discretisation, t: float) -> tuple[Term, ...]:
@@ -100,7 +103,7 @@ def _carried(p: Discretisation, t: float) -> tuple[Term, ...]:
         return ()
     found = law_lists(p, "capacity")
     if all(law.curve is None for law, _ in found):
-        return tuple(_split(p.advection(t), p))
+        return tuple(split(p.advection(t), p.n_fields))
     if p.advection_form == "skew":
         raise InputError('the skew form of the advection needs a constant capacity: use advection_form = "galerkin"')
     terms = []

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from dgnet.data import Corpus
 from dgnet.evaluation.bars import error_bars
+from dgnet.green import EnthalpySolver, Materials
 from dgnet.models.dgnet import DGNet
 from dgnet.operators import EdgeMatrix
 from dgnet.output.figures import COLOURS, save
@@ -84,6 +85,8 @@ def corrections(run: Run, data: Corpus) -> list[tuple[str, str, str]]:
         return []  # matrices act on several curves: no single operator to compare with
     with torch.no_grad():
         state = model.prepare(problem)
+        if isinstance(state.stepper, EnthalpySolver):
+            return _around_curves(state.stepper)
         p, ops = state.solver.problem, state.solver.operators
         prior = model.L_physics(p, state.graph).operators()
         rows = []
@@ -113,6 +116,14 @@ def corrections(run: Run, data: Corpus) -> list[tuple[str, str, str]]:
             gap = state.start(u).square().mean().sqrt() / (u - u.mean((0, 1))).square().mean().sqrt().clamp(min=1e-30)
             rows.append(("filter of the start", f"{float(gap):.2g} of its spread", "a rough start, as the learned mass reads it"))
     return rows
+
+
+def _around_curves(solver: EnthalpySolver) -> list[tuple[str, str, str]]:
+    """The same where materials change with the solution: what is learned stands beside the curves."""
+    ours, known = solver.materials, Materials.classical(solver.problem)
+    stiff = [EdgeMatrix(m.spread[0].matrix.pattern, torch.stack([term.matrix.values for term in m.spread])) for m in (ours, known)]
+    return [("source stencil", _share(ours.source, known.source), "how a node gathers a narrow source"),
+            ("stiffness", _share(*stiff), "exchange between neighbours, beside the curves")]
 
 
 def _share(new: EdgeMatrix, old: EdgeMatrix) -> str:

@@ -301,6 +301,14 @@ class Law(NamedTuple):
     curve: Curve | None
     factor: Tensor  # [], [K], [d, d] or [K, d, d], in double precision
 
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The least and the largest value where it acts; of a tensor, its eigenvalues'."""
+        own = self.factor.detach() if self.factor.dim() <= 1 else torch.linalg.eigvalsh(self.factor.detach())
+        own = own[own != 0] if bool((own != 0).any()) else own.reshape(-1)[:1]
+        values = torch.ones(1, dtype=torch.float64) if self.curve is None else self.curve.points[1].detach().cpu()
+        return float(own.min()) * float(values.min()), float(own.max()) * float(values.max())
+
 
 def laws(value: Varied, mesh: Mesh, what: str, device: torch.device | str = "cpu") -> list[Law]:
     """A coefficient as a sum of laws, those without a curve in one. `what` names it in messages."""

@@ -20,7 +20,7 @@ from dgnet.models import Classical, few_threads, rollout
 from dgnet.models.registry import LABELS
 from dgnet.problems import DOUBLE, WORKING, Discretisation, Robin
 from dgnet.problems.case import base_problem
-from dgnet.problems.curves import curves_of, typical
+from dgnet.problems.curves import curves_of, laws, typical
 from dgnet.problems.units import SPEED, TERMS, VOLUMETRIC_HEAT
 from dgnet.progress import Report
 from dgnet.projects.factors import fitted, scaled
@@ -132,7 +132,7 @@ def _each(project: Project, name: str) -> list[tuple[str, str]]:
     for f, value in zip(pde.fields, pde.per_field(name)):
         v, curved = np.asarray(typical(value, project.case.mesh, name)), curves_of(value)
         if curved:
-            ends = [float(x) for c in curved for x in (c.points[1].min(), c.points[1].max())]
+            ends = [x for law in laws(value, project.case.mesh, name) for x in law.ends]
             text = f"{min(ends):.4g} to {max(ends):.4g}, a curve of {f}" + ", with latent heat" * any(c.latent for c in curved)
             found.append(("" if pde.shared(name) else f" of {f}", text))
         elif v.any():

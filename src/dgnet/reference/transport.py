@@ -226,6 +226,8 @@ class _System:
         self.space, self.pde, self.h, self.device, self.dtype = space, pde, h, device, dtype
         self.points = torch.as_tensor(space.points, device=device, dtype=dtype)
         self.n_fields = len(pde.fields)
+        if pde.curved:
+            raise InputError("the reference solver knows no materials that change with the solution, except `PhaseChange`")
         if pde.weighted:
             raise InputError("the reference solver knows no capacity: divide by it where it is constant")
         self.mass_matrix = space.mass()

@@ -79,6 +79,7 @@ class Build:
         self.source, self.reaction_mass = p.source_mass, p.source_mass
         self.diffusion, self.decay = p.diffusion_part, p.decay_part
         self.diffusion_in_cells: Tensor | None = None  # calibrated factors of regions, [K] or [F, K]
+        self.shapes: Tensor | None = None  # numbers of the learned diffusivities [K, s], before their limits
         self.factors: dict[str, Tensor | float] = {"diffusion": 1.0, "decay": 1.0, "convection": 1.0}
         self.still_terms: list[EdgeMatrix] = []
         self.flow_terms: list[tuple[Callable[..., EdgeMatrix], tuple[Tensor, ...]]] = []

@@ -10,16 +10,10 @@ from dataclasses import replace
 from dgnet.green import EnthalpySolver, Materials
 from dgnet.green.material import Term, law_lists
 from dgnet.models.dgnet.build import Build
+from dgnet.models.dgnet.parts.diffusion import shaped_stiffness
+from dgnet.models.dgnet.parts.material import with_material
 from dgnet.operators import EdgeMatrix
 from dgnet.problems import Discretisation
-from dgnet.problems.pde import Material
-
-
-def with_material(p: Discretisation, capacity: Material | None = None, diffusion: Material | None = None) -> Discretisation:
-    """The same problem with another capacity or diffusion, on the same geometry."""
-    stale = {"capacity", "mass", "source_mass", "diffusion_part", "lumps", "stiffness_number", "double"}
-    return p.derived(stale, pde=replace(p.pde, capacity=p.pde.capacity if capacity is None else capacity,
-                                        diffusion=p.pde.diffusion if diffusion is None else diffusion))
 
 
 def linear_problem(p: Discretisation) -> Discretisation:
@@ -33,9 +27,11 @@ def unit_problem(p: Discretisation) -> Discretisation:
 
 
 def solver_of(p: Discretisation, build: Build, deferred: bool) -> EnthalpySolver:
-    """The solver of a problem with curves: the classical matrices, but the learned ones where one curve holds for the whole mesh.
+    """The solver of a problem with curves, with the learned matrices in place of the classical ones.
 
-    Where a coefficient differs between regions or fields, its classical matrices stay.
+    The stiffness of every region and field has the learned shapes of its cells: symmetric, positive semidefinite, rows that sum to
+    zero, whatever the curves are. The mass is the learned one where one capacity without a jump holds for the whole mesh, else
+    the classical one. With a lumped mass and f = g = 0, d/dt sum V (integral of theta dH) = -theta^T K theta <= 0 for any weights.
     """
     plain = Materials.classical(p.double)
 
@@ -56,6 +52,9 @@ def solver_of(p: Discretisation, build: Build, deferred: bool) -> EnthalpySolver
         for term in build.still_terms:
             total = total + term
         learned = replace(learned, spread=own(plain.spread, total))
+    elif build.shapes is not None:
+        learned = replace(learned, spread=tuple(replace(term, matrix=shaped_stiffness(p, factor, build.shapes))
+                                                for term, factor in zip(plain.spread, plain.spread_factors)))
     learned = replace(learned, source=build.source.to(p.double.dtype), plain=build.reaction_mass.to(p.double.dtype),
                       reaction=build.reaction)
     return EnthalpySolver(p, materials=learned, deferred=deferred)

@@ -16,6 +16,7 @@ from dgnet.models.dgnet.parts.diffusion import learned_diffusion
 from dgnet.models.dgnet.parts.part import Part
 from dgnet.operators import EdgeMatrix, mass
 from dgnet.problems import Discretisation, Robin
+from dgnet.problems.curves import typical
 
 Tensor = torch.Tensor
 
@@ -96,7 +97,7 @@ def _refuse_zero(name: str, p: Discretisation, own: bool) -> None:
         return
     values = p.pde.per_field(name)[: None if own else 1]
     for label, value in zip([f" of {f}" for f in p.pde.fields] if len(values) > 1 else [""], values):
-        if not bool(torch.as_tensor(value).any()):
+        if not bool(torch.as_tensor(typical(value, p.mesh, name)).any()):
             raise InputError(f"{name}{label} is zero everywhere, so no factor can be calibrated: give a guess that is not zero")
 
 

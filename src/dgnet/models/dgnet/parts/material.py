@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import nn
 
 from dgnet.errors import InputError
 from dgnet.models.dgnet.build import Build, Scales
-from dgnet.models.dgnet.curved import with_material
 from dgnet.models.dgnet.parts.part import Part
 from dgnet.problems import Discretisation
 from dgnet.problems.curves import Curve, frozen
+from dgnet.problems.pde import Material as Coefficient
 
 Tensor = torch.Tensor
 
 POINTS = {"capacity": 61, "diffusion": 13}
 """A capacity may hold a latent heat; a diffusion is smooth."""
+
+
+def with_material(p: Discretisation, capacity: Coefficient | None = None, diffusion: Coefficient | None = None) -> Discretisation:
+    """The same problem with another capacity or diffusion, on the same geometry."""
+    stale = {"capacity", "mass", "source_mass", "diffusion_part", "lumps", "stiffness_number", "double"}
+    return p.derived(stale, pde=replace(p.pde, capacity=p.pde.capacity if capacity is None else capacity,
+                                        diffusion=p.pde.diffusion if diffusion is None else diffusion))
 
 
 class MaterialCurve(nn.Module):
