@@ -135,7 +135,7 @@ def run_scene(run: Run) -> Scene:
         source, panels, steps = sample.source, case.panels, 5 if sample.source is None else 1
     elif run.settings.recipe != UNTRAINED and run.data.exists():
         with Dataset(run.data) as data:
-            start = torch.as_tensor(data.read((data.of("test") or data.of("train"))[0], 0, 0).state)[None, 0]
+            start = torch.as_tensor(data.read((data.of("test") or data.of("train"))[0], 0, 1, only=()).state)[None, 0]
     if start is None:
         start = torch.tensor(case.offsets, dtype=torch.float64).expand(1, case.mesh.n_nodes, -1)
     if source is not None:

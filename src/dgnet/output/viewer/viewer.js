@@ -40,6 +40,7 @@ class FieldViewer {
     for (const [name, text] of Object.entries(maps)) this.maps[name] = Uint8Array.from(atob(text), c => c.charCodeAt(0));
     this.marks = []; this.range = [0, 1]; this.bands = 0; this.edges = false; this.label = ""; this.title = "";
     this.ink = "#1d2733"; this.plane = null; this.logarithmic = false; this.legend = true;
+    this.headroom = 0;  // CSS pixels at the top that the page has put tools over
     if (this.gl) this._start();
     canvas.addEventListener("webglcontextlost", e => e.preventDefault());
     canvas.addEventListener("webglcontextrestored", () => {
@@ -101,10 +102,10 @@ class FieldViewer {
     for (const [name, data] of [["triangles", t], ["lines", mesh.lines], ["edges", e]]) this._fill(name, index, data);
   }
 
-  /** The whole mesh, a little lower than the middle: tools and, on narrow pages, the colour bar are above it. */
+  /** The whole mesh, a little lower than the middle: tools and the colour bar may be above it. */
   home() {
     this.zoom = 1; this.turn = this.mesh && this.mesh.dim === 3 ? [-0.6, -1.05] : [0, 0]; this._look = null;
-    this.shift = [0, this.legend ? -(this.canvas.clientWidth < NARROW ? 44 : 14) / this._scale() : 0];
+    this.shift = [0, -(this._top() - 24) / 2 / this._scale()];
   }
 
   _fill(name, target, data) { this.gl.bindBuffer(target, this.buffers[name]); this.gl.bufferData(target, data, this.gl.DYNAMIC_DRAW); }
@@ -177,9 +178,12 @@ class FieldViewer {
   _scale() {
     const w = this.canvas.clientWidth, h = this.canvas.clientHeight, e = this.extent || [1, 1, 1];
     const r = this.mesh && this.mesh.dim === 3 ? Math.hypot(...e) * 0.92 : 0;
-    const room = this.legend && w >= NARROW ? 84 : 16, above = this.legend && w < NARROW ? 210 : 76;
-    return this.zoom * Math.min(Math.max(w - 2 * room, 60) / 2 / (r || e[0]), Math.max(h - above, 60) / 2 / (r || e[1]));
+    const room = this.legend && w >= NARROW ? 84 : 16;
+    return this.zoom * Math.min(Math.max(w - 2 * room, 60) / 2 / (r || e[0]), Math.max(h - this._top() - 24, 60) / 2 / (r || e[1]));
   }
+
+  /** CSS pixels above the mesh that tools and, on narrow pages, the colour bar take. */
+  _top() { return 24 + (this.canvas.clientWidth < NARROW && this.legend ? this.headroom + 56 : 0.6 * this.headroom); }
 
   /** Rotation matrix, rows: right, up, towards the eye. */
   _axes() {
@@ -341,7 +345,7 @@ class FieldViewer {
   }
 
   _bar(c, numbers) {
-    const rgb = this.maps[this.map], size = this._barLength(), flat = this.canvas.clientWidth < NARROW, top = flat ? 92 : 44, left = flat ? 24 : 16;
+    const rgb = this.maps[this.map], size = this._barLength(), flat = this.canvas.clientWidth < NARROW, top = flat ? this.headroom + 40 : 44, left = flat ? 24 : 16;
     for (let k = 0; k < size; k++) {
       const i = Math.min(255, Math.floor(256 * (flat ? k / size : 1 - k / size)));
       c.fillStyle = `rgb(${rgb[3 * i]},${rgb[3 * i + 1]},${rgb[3 * i + 2]})`;

@@ -489,7 +489,7 @@ function openGallery() { $("gallery").showModal(); }
 async function start() {
   galleryData = await (await fetch("gallery.json")).json();
   viewer = new FieldViewer($("field"), $("above"), galleryData.colours);
-  studio.viewer = viewer;
+  studio.viewer = viewer; viewer.headroom = 54;
   const ink = () => { viewer.ink = dark.matches ? "#e6eaef" : "#1d2733"; redraw(); };
   dark.onchange = ink; ink();
   pointers($("above")); pickTool("draw"); playButton();

@@ -1,0 +1,69 @@
+"""What `dgnet studio` opens: the gallery, a run, a problem, a mesh."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import dgnet as dg
+from dgnet.cli.studio import _given, gallery
+from dgnet.errors import InputError
+from dgnet.studio.scene import run_scene
+from dgnet.studio.simulation import Controls, Simulation
+
+PROBLEM = """
+[problem]
+name = "plate"
+title = "A warm plate"
+fields = ["T"]
+dt = 0.1
+offset = { T = 300.0 }
+[units]
+length = "m"
+time = "s"
+T = "K"
+[mesh]
+file = "part.msh"
+[pde]
+diffusion = 0.02
+[[boundary]]
+name = "left"
+kind = "robin"
+coefficient = 0.4
+ambient = 300.0
+"""
+
+
+def test_the_gallery_holds_what_needs_no_flow() -> None:
+    found = gallery()
+    assert next(iter(found)) == "laser-heat" and "allen-cahn" in found and "cylinder" not in found
+    assert all(entry.title and entry.about for entry in found.values())
+
+
+def test_problem_mesh_and_nonsense(tmp_path: Path) -> None:
+    dg.save_mesh(dg.box((3, 3)), tmp_path / "part.msh")
+    (tmp_path / "problem.toml").write_text(PROBLEM)
+    for path, title in ((tmp_path, "A warm plate"), (tmp_path / "part.msh", "Heat in part.msh")):
+        scene = _given(path, []).make()
+        simulation = Simulation(scene, Controls.read(scene, {}))
+        assert simulation.advance(2, [], True, 60.0) == 2 and scene.title == title
+    told = _given(tmp_path, []).make().described()
+    assert told["units"] == {"time": "s", "length": "m", "fields": ["K"], "power": "K/s", "flux": "K·m/s", "coefficient": "m/s",
+                             "diffusion": "m2/s"}
+    assert told["conditions"] == [{"boundary": "left", "kind": "exchange", "value": 300.0, "coefficient": 0.4, "fixed": False}]
+    with pytest.raises(InputError, match="did you mean"):
+        _given(Path("laser-heta"), ["laser-heat"])
+
+
+def test_a_trained_run_begins_where_its_data_do(tmp_path: Path) -> None:
+    mesh, pde = dg.box((4, 4)), dg.PDE(diffusion=0.1)
+
+    start = torch.rand(3, mesh.n_nodes, 1, dtype=torch.float64)
+    states = dg.rollout(dg.Classical(), dg.Problem(mesh, pde, [], dt=0.1), start, steps=8)
+    runs = [dg.trajectory(s, mesh, 0.1, split=k) for s, k in zip(states.numpy(), ("train", "train", "test"))]
+    run, _ = dg.train(dg.project("cooling", mesh, pde, [], 0.1, runs, tmp_path / "cooling.h5"), tmp_path / "run", minutes=0.002)
+
+    scene = run_scene(run)
+    assert torch.allclose(scene.start[0], start[2].float()) and scene.usual == "trained"
