@@ -63,6 +63,11 @@ def reaction(u: Tensor) -> Tensor:
     return u - u**3
 
 
+def coupled(u: Tensor) -> Tensor:
+    a, b = u[..., 0], u[..., 1]
+    return torch.stack([a - a**3 - b, 0.5 * a.clamp(min=0.0) - b], -1)
+
+
 def saturated(model: DGNet, seed: int = 0) -> DGNet:
     """Weights of every learned part away from zero."""
     g = torch.Generator().manual_seed(seed)
@@ -85,6 +90,7 @@ CASES = {
     "flow": (PDE(diffusion=0.02, velocity=(0.7, 0.3)), (Dirichlet("left", 1.0),),
              DGNetConfig(hidden=8, layers=1, learn_streamline=True, learn_swirl=True)),
     "edge": (PDE(diffusion=0.05), (), DGNetConfig(decoder="edge", hidden=8, layers=1, consistent=0.0, residual=True)),
+    "fields": (PDE(("u", "v"), diffusion=0.02, reaction=coupled), (), DGNetConfig(hidden=8, layers=1)),
     "quick": (PDE(("u", "v"), diffusion={"u": 0.05, "v": 0.2}), (Dirichlet("top", 0.5, "v"),), DGNetConfig(hidden=8, layers=1)),
     "stiff": (PDE(diffusion=4.0), (), DGNetConfig(hidden=8, layers=1)),
     "calibrated": (PDE(diffusion=0.05, decay=0.4), (Robin("left", 0.5, 1.0),),

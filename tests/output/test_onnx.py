@@ -20,7 +20,7 @@ onnxruntime = pytest.importorskip("onnxruntime")
 from dgnet.output.export.onnx_graph import to_onnx  # noqa: E402  (after the packages that it needs)
 
 
-@pytest.mark.parametrize("case", ["walls", "learned", "reaction", "quick"])
+@pytest.mark.parametrize("case", ["walls", "learned", "reaction", "fields", "quick"])
 def test_the_graph_is_the_step(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if case != "quick":
         monkeypatch.setattr(plain, "_QUICK", 0)

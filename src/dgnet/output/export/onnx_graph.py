@@ -112,7 +112,7 @@ class _Graph:
             return value
         if not isinstance(value, Tensor):
             value = torch.tensor(value, dtype=dtype or self.dtype)
-        array = np.ascontiguousarray(value.detach().cpu().numpy())
+        array = np.asarray(value.detach().cpu().numpy(), order="C")  # ascontiguousarray would make a list of a number
         key = (array.shape, array.dtype.str, array.tobytes())
         if key not in self.stored:
             self.stored[key] = f"c{len(self.stored)}"
