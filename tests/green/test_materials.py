@@ -176,3 +176,26 @@ def test_a_fixed_number_of_iterations_gives_the_same_step() -> None:
             a, b = free.step(a), fixed.step(b)
     fixed.finish()
     assert (a - b).abs().max() < 1e-6
+
+
+def test_a_recorded_step_is_the_step() -> None:
+    mesh, gen = halves((8, 8)), torch.Generator().manual_seed(0)
+    p = mixed_problem(mesh, 0.02, True)
+    u, f = (torch.rand(2, *shape, mesh.n_nodes, 2, dtype=torch.float64, generator=gen) for shape in ((), (12,)))
+    with torch.no_grad():
+        assert torch.equal(dg.rollout(dg.Classical(), p, u, f, capture="always"), dg.rollout(dg.Classical(), p, u, f, capture=False))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_steps_on_cuda_are_recorded_and_the_same(dtype: torch.dtype) -> None:
+    mesh, gen = halves((12, 12)), torch.Generator().manual_seed(0)
+    u, f = (torch.rand(2, *shape, mesh.n_nodes, 2, dtype=torch.float64, generator=gen).to(dtype) for shape in ((), (20,)))
+    states = []
+    for device in ("cpu", "cuda"):
+        p = replace(mixed_problem(mesh, 0.02, True), dtype=dtype, device=device)
+        with torch.no_grad():
+            model = dg.Classical(tolerance=1e-7)
+            assert model.capturable(model.prepare(p))
+            states.append(dg.rollout(model, p, u.to(device), f.to(device)).cpu())
+    assert (states[0] - states[1]).abs().max() < 1e-5

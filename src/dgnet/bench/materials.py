@@ -10,9 +10,9 @@ from functools import cached_property
 import torch
 from scipy.optimize import brentq
 
-from dgnet.mesh import box
+from dgnet.mesh import Mesh, box
 from dgnet.models import Classical, rollout
-from dgnet.problems import PDE, Curve, Dirichlet, Discretisation, Scaled
+from dgnet.problems import PDE, Curve, Dirichlet, Discretisation, Robin, Scaled
 
 Tensor = torch.Tensor
 
@@ -145,6 +145,24 @@ class Kirchhoff:
             end = rollout(Classical(), p, self.exact(x, 0.0)[None, :, None], steps=steps)[0, -1, :, 0]
         V, exact = p.lumps[0, 0], self.exact(x, t)
         return math.sqrt(float(torch.dot(V, (end - exact) ** 2) / torch.dot(V, exact**2)))
+
+
+def steel() -> tuple[Curve, Curve]:
+    """Capacity J/m3/K and conductivity W/m/K of carbon steel, 20 to 1200 °C (EN 1993-1-2), with its change of phase at 735 °C."""
+    T = torch.cat([torch.arange(20.0, 600.0, 20.0), torch.arange(600.0, 720.0, 5.0), torch.arange(720.0, 750.0, 1.0),
+                   torch.arange(750.0, 900.0, 10.0), torch.tensor([900.0, 1200.0])]).double()
+    rising = 425 + 0.773 * T - 1.69e-3 * T**2 + 2.22e-6 * T**3
+    peak = torch.where(T < 735, 666 + 13002 / (738 - T), 545 + 17820 / (T - 731))
+    c = torch.where(T < 600, rising, torch.where(T < 900, peak, torch.full_like(T, 650.0)))
+    return Curve(T, 7850 * c, name="capacity"), Curve(T, (54 - 0.0333 * T).clamp(min=27.3), name="conductivity")
+
+
+def heated_plate(mesh: Mesh, steps: int, dtype: torch.dtype, device: str, dt: float = 0.5) -> tuple[Discretisation, float]:
+    """A steel plate that loses heat along its edge, and the power per volume (W/m3) that brings it to 850 °C in so many steps."""
+    capacity, conductivity = steel()
+    pde = PDE(("T",), diffusion=conductivity, capacity=capacity)
+    content = float(capacity.integral(torch.tensor(850.0, dtype=torch.float64)))
+    return Discretisation(mesh, pde, [Robin("boundary", 25.0, 20.0)], dt, dtype=dtype, device=device), content / (steps * dt)
 
 
 def order(errors: Callable[[int], float], levels: int = 3) -> float:

@@ -10,6 +10,7 @@ import torch
 from scipy.sparse.linalg import splu
 
 from dgnet import __version__
+from dgnet.bench.materials import heated_plate
 from dgnet.bench.timing import hardware, sync, timed
 from dgnet.mesh import shipped
 from dgnet.models import Classical, rollout
@@ -20,7 +21,10 @@ STEPS = {"cpu": 200, "cuda": 2000}
 
 
 def run(device: str = "cpu", mesh: str = "gear-plate", steps: int | None = None) -> dict[str, Any]:
-    """Steps per second with lumped and consistent mass, 1 and 16 trajectories, step-averaged sources, float32."""
+    """Steps per second with lumped and consistent mass, 1 and 16 trajectories, step-averaged sources, float32.
+
+    Then the same plate of steel whose capacity and conductivity change with the temperature, heated through its change of phase.
+    """
     steps = steps or STEPS[device]
     shape = shipped(mesh)
     pde = PDE(diffusion=50 / (7850 * 450))
@@ -32,15 +36,23 @@ def run(device: str = "cpu", mesh: str = "gear-plate", steps: int | None = None)
             problem = Discretisation(shape, pde, [Robin("boundary", 25 / (7850 * 450), 298.15)], 0.5, consistent=consistent,
                                      dtype=torch.float32, device=device)
             model = Classical(consistent=consistent)
-            with torch.no_grad():
-                seconds = timed(partial(rollout, model, problem, u0, source), device, repeats=3, budget=20.0)
             solver = model.solver(model.prepare(problem, batch, steps))
             label = "" if solver is None else solver.operator().prepared.label
-            rows.append({"model": model.name, "backend": label, "trajectories": batch, "steps": steps, "seconds": seconds,
-                         "steps_per_s": steps / seconds, "trajectory_steps_per_s": batch * steps / seconds})
+            rows.append(_row(model.name, label, model, problem, u0, source))
+        plate, power = heated_plate(shape, steps, torch.float32, device)
+        rows.append(_row("classical, steel", "newton", Classical(), plate, torch.full_like(u0, 20.0), source.mul(2 * power)))
         rows.append(_rival(problem, u0, source, device, batch))
     return {"benchmark": "rollout", "version": __version__, "hardware": hardware(device), "device": device, "mesh": mesh,
             "nodes": shape.n_nodes, "rows": rows}
+
+
+def _row(name: str, backend: str, model: Classical, problem: Discretisation, u0: torch.Tensor,
+         source: torch.Tensor) -> dict[str, Any]:
+    batch, steps = source.shape[:2]
+    with torch.no_grad():
+        seconds = timed(partial(rollout, model, problem, u0, source), str(u0.device.type), repeats=3, budget=20.0)
+    return {"model": name, "backend": backend, "trajectories": batch, "steps": steps, "seconds": seconds,
+            "steps_per_s": steps / seconds, "trajectory_steps_per_s": batch * steps / seconds}
 
 
 def _rival(problem: Discretisation, u0: torch.Tensor, source: torch.Tensor, device: str, batch: int) -> dict[str, Any]:

@@ -160,45 +160,58 @@ class System:
     def inverse(self, E: Tensor) -> Tensor:
         """u with the enthalpy E [n, B, F], exactly."""
         if len(self._mixtures) == 1:
-            return self._inverse(E, *self._mixtures[0])
+            return self._mixtures[0].inverse(E)
         u = torch.empty_like(E)
-        for fields, terms in self._mixtures:
-            u[..., fields] = self._inverse(E[..., fields], fields, terms)
+        for mixture in self._mixtures:
+            u.index_copy_(2, mixture.fields, mixture.inverse(E.index_select(2, mixture.fields)))
         return u
 
     @cached_property
-    def _mixtures(self) -> list[tuple[list[int], list[int]]]:
-        """Fields that have the same terms in E, with these terms."""
-        present = (self.volume != 0).any(1)[:, 0].T.tolist()  # [F, mass terms]
+    def _mixtures(self) -> list[_Mixture]:
+        """Fields that have the same terms in E, each group with these terms. Nothing of them is copied to the device later on."""
+        volume, rows = self.volume.detach(), self.tables.rows.detach()
+        own = torch.stack([torch.ones_like(rows[0]), torch.zeros_like(rows[0]), rows[0]])[:, None]
+        pieces = torch.cat([rows[1:].reshape(3, -1, rows.shape[1]), own], 1)  # [3, L + 1, m + 1]: the last one is u itself
         found: dict[tuple[int, ...], list[int]] = {}
-        for field, row in enumerate(present):
+        for field, row in enumerate((volume != 0).any(1)[:, 0].T.tolist()):
             found.setdefault(tuple(k for k, there in enumerate(row) if there), []).append(field)
-        return [(fields, list(terms)) for terms, fields in found.items()]
+        mixtures = []
+        for terms, fields in found.items():
+            curves = [self.mass_curve[k] for k in terms]
+            V = torch.stack([volume[k, :, :, fields[0]] for k in terms])  # [terms, n, 1]: fields that share terms share volumes
+            plain = all(k < 0 for k in curves)
+            table = torch.stack([pieces[:, k] for k in curves], 1)
+            total = V.new_empty(0) if plain or len(terms) == 1 else torch.einsum("tn,tm->nm", V[..., 0], table[2])
+            mixtures.append(_Mixture(torch.tensor(fields, device=V.device), V, plain, rows[0], table, total,
+                                     total[:, 1:].contiguous() if total.numel() else table[2, 0, 1:].contiguous(),
+                                     torch.cat([rows[:1], table[:, 0]])))
+        return mixtures
 
-    @cached_property
-    def _pieces(self) -> Tensor:
-        """Value, slope and integral of every curve and of u itself on the pieces between the knots: [3, L + 1, m + 1]."""
-        rows = self.tables.rows.detach()
-        left = rows[:1]
-        own = torch.stack([torch.ones_like(left), torch.zeros_like(left), left])
-        return torch.cat([rows[1:].reshape(3, -1, rows.shape[1]), own], 1)
 
-    def _inverse(self, E: Tensor, fields: list[int], terms: list[int]) -> Tensor:
-        curves = [self.mass_curve[k] for k in terms]
-        V = self.volume[terms, :, 0, fields[0], None].detach()  # [terms, n, 1]: fields that share terms share volumes
-        if all(k < 0 for k in curves):
-            return E / V.sum(0)[..., None]
-        pieces, left, flat = self._pieces[:, curves], self.tables.rows[0].detach(), E.flatten(1)
-        if len(terms) == 1:
-            flat = flat / V[0]
-            k = torch.bucketize(flat, pieces[2, 0, 1:], right=True)
-            rows = torch.cat([left[None], pieces[:, 0]])
-            start, c, s, total = rows.gather(1, k.view(1, -1).expand(4, -1)).view(4, *flat.shape).unbind(0)
+class _Mixture(NamedTuple):
+    """What it takes to find u from the enthalpy of nodes whose volume is made of the same materials."""
+
+    fields: Tensor
+    volume: Tensor  # [terms, n, 1]
+    plain: bool  # E is linear in u
+    left: Tensor  # [m + 1] where each piece between the knots begins
+    pieces: Tensor  # [3, terms, m + 1]: value, slope and integral there
+    total: Tensor  # [n, m + 1]: E there; empty for one material
+    ends: Tensor  # [n, m] or [m]: E at the knots, of one material per volume
+    rows: Tensor  # [4, m + 1]: left, value, slope and integral of the first material
+
+    def inverse(self, E: Tensor) -> Tensor:
+        if self.plain:
+            return E / self.volume.sum(0)[..., None]
+        flat = E.flatten(1)
+        if len(self.volume) == 1:
+            flat = flat / self.volume[0]
+            k = torch.bucketize(flat, self.ends, right=True)
+            start, c, s, total = self.rows.gather(1, k.view(1, -1).expand(4, -1)).view(4, *flat.shape).unbind(0)
         else:
-            at_knots = torch.einsum("tn,tm->nm", V[..., 0], pieces[2])
-            k = torch.searchsorted(at_knots[:, 1:].contiguous(), flat.contiguous(), right=True)
-            c, s = ((V * x[:, k]).sum(0) for x in pieces[:2])
-            start, total = left[k], at_knots.gather(1, k)
+            k = torch.searchsorted(self.ends, flat.contiguous(), right=True)
+            c, s = ((self.volume * x[:, k]).sum(0) for x in self.pieces[:2])
+            start, total = self.left[k], self.total.gather(1, k)
         h = flat - total
         return (start + 2 * h / (c + torch.addcmul(c * c, s, h, value=2).clamp_(min=0).sqrt_())).view(E.shape)
 
