@@ -38,8 +38,9 @@ Tensor = torch.Tensor
 TOLERANCE = {torch.float32: 1e-7, torch.float64: 1e-11}
 _MOST = 60  # Newton iterations, where their number is free
 _PATIENCE = 10  # of them before nodes have to stop at the ends of melting
-_SMOOTH = (1e-2, 1e-4, 1e-6)  # reductions of the linear solves where their number is not
-_MELTING = (1e-2, 1e-2, 1e-2, 1e-2, 1e-2, 1e-3, 1e-3, 1e-4)
+# reductions of the linear solves where their number is not free, by precision and whether something melts
+_FIXED = {(torch.float32, False): (1e-2, 1e-3, 1e-4), (torch.float64, False): (1e-2, 1e-4, 1e-6),
+          (torch.float32, True): (1e-2,) * 5 + (1e-3,), (torch.float64, True): (1e-2,) * 5 + (1e-3, 1e-3, 1e-4)}
 _SLACK = 20.0  # a fixed number of iterations may miss the tolerance by this factor
 _TANGENT = 1e-4  # reduction of the linear solves of derivatives
 _BEYOND = 0.01  # how far a state may leave a curve, in parts of its range
@@ -89,7 +90,7 @@ class EnthalpySolver:
         self.curves = list({id(c): c for term in (*m.mass, *m.spread) if (c := term.curve) is not None}.values())
         self.tables = tabulated(self.curves, p.geometry.device)
         self._systems: dict[tuple[float, float], System] = {}
-        self._reductions = _MELTING if any(c.latent for c in self.curves) else _SMOOTH
+        self._reductions = _FIXED[problem.dtype, any(c.latent for c in self.curves)]
         self._reached = torch.tensor([[math.inf, -math.inf]] * p.n_fields, dtype=torch.float64, device=p.geometry.device)
 
     # ------------------------------------------------------------------ stepping
