@@ -15,7 +15,8 @@ PAPER = {  # nodes (None: ours), dt, steps, train, test: Appendix B and the supp
     "fitzhugh-nagumo": (10_000, 0.005, 1200, 7, 3), "cylinder": (2275, 0.05, 2000, 15, 5),
     "sediments": (5758, 0.05, 2000, 15, 5), "obstacles": (8841, 0.05, 2000, 15, 5), "laser-heat": (6072, 0.5, 120, 20, 20),
     "laser-heat-3d": (6000, 0.5, 120, 20, 40), "wavy-channel": (6000, 0.05, 2000, 15, 5),
-    "light-reaction": (30_000, 0.5, 200, 40, 160), "phase-transition": (6000, 0.5, 120, 20, 20)}
+    "light-reaction": (30_000, 0.5, 200, 40, 160), "phase-transition": (6000, 0.5, 120, 20, 20),
+    "melting": (6000, 0.5, 120, 20, 20)}
 
 
 @pytest.fixture(params=names())
@@ -46,7 +47,7 @@ def test_paper_size_is_the_papers(name: str) -> None:
     assert (s.dt, s.steps, s.train, s.test) == (dt, steps, train, test)
     assert s.mesh.n_nodes == pytest.approx(nodes, rel=0.02)
     assert set(s.truths) == set(TRUTHS) and s.truth("same-mesh").refine == 0
-    assert s.paper.get("DGNet") is not None or name == "phase-transition"
+    assert s.paper.get("DGNet") is not None or name in ("phase-transition", "melting")
     assert {p.origin for p in s.parameters} <= {"paper", "script", "ours"}
     with pytest.raises(InputError, match="unknown kind of truth"):
         s.truth("exact")

@@ -62,6 +62,8 @@ def train(context: typer.Context, name: Annotated[str, typer.Argument(help="A sc
           trajectories: Annotated[int | None, typer.Option(help="Use only this many training trajectories.", min=1)] = None,
           unknown_reaction: Annotated[bool, typer.Option(help="Learn the reaction from data instead of using the known "
                                                               "one.")] = False,
+          unknown_curves: Annotated[bool, typer.Option(help="Learn capacity and diffusion as curves of the field instead of "
+                                                            "using the known ones.")] = False,
           model: Annotated[str | None, typer.Option(help="Any of `dgnet models`. The default is dgnet; for a problem folder where "
                                                          "universal weights hold, these, tuned to its data.")] = None,
           from_scratch: Annotated[bool, typer.Option("--from-scratch", help="dgnet from the classical solver on, where universal "
@@ -88,7 +90,7 @@ def train(context: typer.Context, name: Annotated[str, typer.Argument(help="A sc
     model = model if own_folder and not from_scratch else model or "dgnet"
     if model is not None:
         entry(model)
-        runs.check_choice(model, amp, unknown_reaction)
+        runs.check_choice(model, amp, unknown_reaction or unknown_curves)
     checked_device(device)
     if model not in (None, "dgnet"):
         refuse(context, {"recipe": f"{model} is trained with the recipe of its own paper"})
@@ -97,7 +99,8 @@ def train(context: typer.Context, name: Annotated[str, typer.Argument(help="A sc
 
         own = "a problem folder sets this in its problem.toml"
         refuse(context, {"size": own, "truth": own, "data": f"{own} ([[data]])", "recipe": f"{own} ([training])",
-                         "amp": f"{own} ([model] amp = true)", "unknown_reaction": f'{own} ([pde] reaction = "unknown")'})
+                         "amp": f"{own} ([model] amp = true)", "unknown_reaction": f'{own} ([pde] reaction = "unknown")',
+                         "unknown_curves": f'{own} ([pde] capacity = "unknown", conductivity = "unknown")'})
 
         train_own(Path(name), out, model=model, seed=seed, device=device, minutes=budget, trajectories=trajectories,
                   json_path=json_path)
@@ -107,6 +110,8 @@ def train(context: typer.Context, name: Annotated[str, typer.Argument(help="A sc
     scenario.truth(truth)
     if unknown_reaction and scenario.pde.reaction is None:
         raise InputError(f"--unknown-reaction does not apply here: '{name}' has no reaction")
+    if unknown_curves and not scenario.pde.curved:
+        raise InputError(f"--unknown-curves does not apply here: capacity and diffusion of '{name}' are numbers")
     if (trajectories or 0) > scenario.train:
         raise InputError(f"--trajectories {trajectories}: '{name}' has {scenario.train} training trajectories")
     if join_processes(device):  # under torchrun one process makes the data, the others wait for it
@@ -117,7 +122,7 @@ def train(context: typer.Context, name: Annotated[str, typer.Argument(help="A sc
     with narrating(60 * budget if budget else math.inf) as (_, tell):
         run, progress = runs.train(scenario, truth, path, out, model=model, recipe=recipe, seed=seed, device=device,
                                    budget=None if budget is None else 60 * budget, trajectories=trajectories,
-                                   unknown_reaction=unknown_reaction, amp=amp, report=tell)
+                                   unknown_reaction=unknown_reaction or unknown_curves, amp=amp, report=tell)
     tell_training(f"{name} ({size}, {truth})", run.settings.model, progress, json_path, found=sentences(run.model))
     advise("evaluate", out)
 

@@ -101,7 +101,7 @@ def configure(name: str, config: Mapping[str, Any] | None = None) -> Any:
     for key, value in values.items():
         if key not in known:
             raise InputError(f"{name} has no setting '{key}'" + did_you_mean(key, sorted(known)))
-        if isinstance(value, list):
+        if isinstance(value, list | tuple):
             values[key] = tuple(value)
     return replace(model.settings[setting], **values)
 
@@ -130,14 +130,14 @@ def changed(name: str, table: Mapping[str, Any], base: Any, where: str) -> Any:
 def _typed(value: Any, like: Any, where: str) -> Any:
     """The value, if it is of the kind that the setting has."""
     if isinstance(like, tuple):
-        if isinstance(value, list):
+        if isinstance(value, list | tuple):
             return tuple(value)
     elif isinstance(like, bool) or isinstance(value, bool):
         if isinstance(like, bool) and isinstance(value, bool):
             return value
     elif isinstance(like, float) and isinstance(value, int | float) and isfinite(value):
         return float(value)
-    elif isinstance(like, int) and isinstance(value, int) and 0 < value < 100_000:
+    elif isinstance(like, int) and isinstance(value, int) and 0 <= value < 100_000:
         return value
     elif isinstance(like, str) and isinstance(value, str):
         return value

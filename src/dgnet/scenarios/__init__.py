@@ -14,6 +14,7 @@ from dgnet.scenarios import (
     laser_heat,
     laser_heat_3d,
     light_reaction,
+    melting,
     obstacles,
     phase_transition,
     sediments,
@@ -44,6 +45,7 @@ _SCENARIOS: dict[str, Callable[[str], Scenario]] = {
     "wavy-channel": wavy_channel.scenario,
     "light-reaction": light_reaction.scenario,
     "phase-transition": phase_transition.scenario,
+    "melting": melting.scenario,
 }
 
 

@@ -90,7 +90,9 @@ def configuration(case: Case, facts: Facts, wishes: Wishes) -> DGNetConfig:
 
 
 def _curves(case: Case, wishes: Wishes) -> tuple[str, ...]:
-    """The unknown curves of the material. "Unknown" of a scenario without a reaction means its curves."""
+    """The unknown curves of the material. "Unknown" of a scenario without a reaction means them; the paper's model has none."""
+    if wishes.recipe == "paper":
+        return ()
     of_scenario = wishes.unknown_reaction and isinstance(case, Scenario) and case.pde.reaction is None and case.pde.curved
     return wishes.unknown_curves or (CURVES if of_scenario else ())
 
