@@ -23,8 +23,8 @@ def first_choice(project: Project) -> str:
     A flow, a coefficient or reaction to be found, and settings of dgnet in the problem file ([model], or windows and iterations in
     [training]), ask for dgnet.
     """
-    t = project.training
-    if project.calibrate or project.unknown_reaction or project.case.moving or project.model or t.windows or t.iterations:
+    t, unknown = project.training, project.calibrate or project.unknown_reaction or project.unknown_curves
+    if unknown or project.case.moving or project.model or t.windows or t.iterations:
         return "dgnet"
     covered = Universal().coverage(base_problem(project.case, "cpu"))
     return TUNED if covered >= _COVERED else "dgnet"
