@@ -50,8 +50,7 @@ def test_problem_mesh_and_nonsense(tmp_path: Path) -> None:
         simulation = Simulation(scene, Controls.read(scene, {}))
         assert simulation.advance(2, [], True, 60.0) == 2 and scene.title == title
     told = _given(tmp_path, []).make().described()
-    assert told["units"] == {"time": "s", "length": "m", "fields": ["K"], "power": "K/s", "flux": "K·m/s", "coefficient": "m/s",
-                             "diffusion": "m2/s"}
+    assert told["units"] == {"time": "s", "length": "m", "fields": ["K"], "power": "K/s", "flux": "K·m/s", "coefficient": "m/s"}
     assert told["conditions"] == [{"boundary": "left", "kind": "exchange", "value": 300.0, "coefficient": 0.4, "fixed": False}]
     with pytest.raises(InputError, match="did you mean"):
         _given(Path("laser-heta"), ["laser-heat"])

@@ -70,7 +70,7 @@ class Scene:
         if Universal().acts(base_problem(self.case, "cpu")):
             found[UNIVERSAL] = "Universal weights"
         if self.learned is not None:
-            found[TRAINED] = f"{LABELS.get(self.learned.name, self.learned.name)}, trained"
+            found[TRAINED] = LABELS.get(self.learned.name, self.learned.name)
         return found
 
     @property
@@ -115,8 +115,7 @@ class Scene:
             "units": {"time": units.time, "length": units.name(LENGTH),
                       "fields": [units.fields.get(f, "") for f in case.pde.fields],
                       "power": units.name((0, -3, -1, 1, 0) if heat else (1, 0, -1, 0, 0), name),
-                      "flux": units.name(TERMS["flux"][heat], name), "coefficient": units.name(TERMS["convection"][heat], name),
-                      "diffusion": units.name(TERMS["diffusion"][heat], name)}}
+                      "flux": units.name(TERMS["flux"][heat], name), "coefficient": units.name(TERMS["convection"][heat], name)}}
 
 
 # ---------------------------------------------------------------------- made from

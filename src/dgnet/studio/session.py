@@ -71,7 +71,7 @@ class Session:
     def __init__(self, socket: Socket, scenes: Callable[[str], Scene], limits: Limits, pool: ThreadPoolExecutor) -> None:
         self.socket, self.scenes, self.limits, self.pool = socket, scenes, limits, pool
         self.simulation: Simulation | None = None
-        self.seconds = 0.0
+        self.seconds, self.last = 0.0, 0.0  # of computing: in all, and for the last answer
 
     async def run(self) -> None:
         """Answer until the page goes away."""

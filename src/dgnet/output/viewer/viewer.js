@@ -38,7 +38,7 @@ class FieldViewer {
     this.soft = this.gl ? null : new SoftField(canvas); this.opened = 0;
     this.maps = {};
     for (const [name, text] of Object.entries(maps)) this.maps[name] = Uint8Array.from(atob(text), c => c.charCodeAt(0));
-    this.marks = []; this.range = [0, 1]; this.bands = 0; this.edges = false; this.label = ""; this.title = "";
+    this.marks = []; this.range = [0, 1]; this.bands = 0; this.edges = false; this.label = "";
     this.ink = "#1d2733"; this.plane = null; this.logarithmic = false; this.legend = true;
     this.headroom = 0;  // CSS pixels at the top that the page has put tools over
     if (this.gl) this._start();

@@ -9,10 +9,10 @@ const colour = name => getComputedStyle(document.documentElement).getPropertyVal
 const studio = {
   scene: null, mesh: null, controls: null, frames: [], shown: -1, playing: true, tool: "draw", field: 0, view: "first", map: null,
   steps: 5, driven: false, radius: 1, power: 1, spots: [], sensors: [], node: null, green: null, pointer: null, cross: null, cut: null,
-  upload: null, stats: {latency: [], frames: 0, shown: 0, steps: 0, times: []},
+  upload: null, stats: {latency: [], shown: 0, times: [], fps: 0},
 };
 window.studio = studio;  // for scripts that measure
-let viewer, socket = null, waiting = false, tag = 0, retry = 0, wanted = null, drawing = false, tellLater = 0, stamps = new Map(), resuming = false, galleryData = null;
+let viewer, socket = null, waiting = false, tag = 0, retry = 0, wanted = null, drawing = false, tellLater = 0, stamps = new Map(), resuming = false, opening = false, galleryData = null;
 
 // ---------------------------------------------------------------------- talking with the server
 
@@ -36,7 +36,10 @@ function connect() {
 
 function send(message) { if (socket && socket.readyState === 1) { socket.send(message instanceof ArrayBuffer ? message : JSON.stringify(message)); return true; } return false; }
 
-function open(name, controls = {}) { wanted = name; waiting = false; status("preparing", "busy"); send({type: "open", scene: name, controls}); }
+/** Ask for a scene. Frames of the one before that are still on their way are not wanted any more. */
+function open(name, controls = {}) {
+  wanted = name; waiting = false; opening = true; clearTimeout(tellLater); status("preparing", "busy"); send({type: "open", scene: name, controls});
+}
 
 async function reopen() {
   const given = studio.upload ? await uploaded(studio.upload).catch(() => null) : {scene: studio.scene.scene};
@@ -48,6 +51,7 @@ function told(message) {
   if (message.type === "controls") { status("connected", ""); ask(); return; }
   if (message.type === "error") {
     waiting = false; status("connected", ""); hint(message.message, true);
+    if (message.of === "open") { opening = false; studio.setup = null; }
     if (["frame", "controls"].includes(message.of)) pause();
   }
 }
@@ -58,15 +62,13 @@ function binary(buffer) {
   if (kind === MESH) return opened(buffer, a, b);
   if (kind === IMPULSE) return showGreen(new Float32Array(buffer, 32), mark);
   waiting = false;
-  if (studio.scene === null || b !== studio.scene.nodes) return;
+  if (opening || !studio.scene || b !== studio.scene.nodes) return;
   const frame = {step, time, values: new Float32Array(buffer, 32), tag: mark, milliseconds: head.getFloat32(20, true)};
   const last = studio.frames[studio.frames.length - 1];
   if (last && step <= last.step) { if (step < last.step) studio.frames = studio.frames.filter(f => f.step < step); else studio.frames.pop(); }
   const follow = studio.playing || studio.shown >= studio.frames.length - 1;
   studio.frames.push(frame);
   thin();
-  if (last) studio.stats.steps += Math.max(0, step - last.step);
-  studio.stats.frames++;
   if (follow) studio.shown = studio.frames.length - 1;
   redraw();
 }
@@ -85,7 +87,7 @@ function opened(buffer, n, dim) {
   const take = count => { const part = new Uint32Array(buffer, at, count); at += 4 * count; return part; };
   const mesh = {dim, points: floats, triangles: take(3 * nt), tets: take(4 * nk), lines: take(2 * nl)};
   const scene = studio.next, again = resuming && studio.scene && studio.scene.nodes === scene.nodes;
-  studio.mesh = mesh; status("connected", ""); hideHint();
+  studio.mesh = mesh; opening = false; status("connected", ""); hideHint();
   if (again) {
     studio.scene.scene = scene.scene; resuming = false;
     const last = studio.frames[studio.frames.length - 1];
@@ -110,7 +112,7 @@ function state(frame) {
 
 /** Ask for the next frame, unless one is on its way: the page sets the pace. */
 function ask(steps = studio.steps) {
-  if (waiting || !studio.scene || !socket || (steps && (!studio.playing || studio.shown < studio.frames.length - 1))) return;
+  if (waiting || opening || !studio.scene || !socket || (steps && (!studio.playing || studio.shown < studio.frames.length - 1))) return;
   const spots = studio.spots.map(s => ({from: s.point, to: s.point, radius: s.radius, power: s.power, field: s.field}));
   const p = studio.pointer;
   if (p && p.on) { spots.push({from: p.last || p.point, to: p.point, radius: studio.radius, power: studio.power, field: studio.field}); p.last = p.point; }
@@ -199,15 +201,15 @@ function readings(frame, now) {
   studio.stats.fps = fps;
   $("speed").textContent = studio.playing && fps ? `${fps.toFixed(0)} frames/s${l.length ? ` · ${l[l.length >> 1].toFixed(0)} ms` : ""}` : "";
   const unit = studio.scene.units.fields[studio.field], values = shownValues(frame);
-  studio.sensors.forEach(s => { s.out.textContent = `${short(values[s.node], range_() || 1)} ${unit}`.trim(); });
+  studio.sensors.forEach(s => { s.out.textContent = `${short(values[s.node], width())} ${unit}`.trim(); });
   const style = {now: frame.time, unit: viewer.label, time: studio.scene.units.time ? `t in ${studio.scene.units.time}` : "t", ink: colour("--ink"), quiet: colour("--quiet"), line: colour("--line")};
   if (studio.sensors.length) chart($("sensor-chart"), studio.sensors.map((s, k) => history(s.node, SERIES[k % SERIES.length])), style);
   if (studio.node) {
-    $("node-value").textContent = `${short(values[studio.node.node], range_() || 1)} ${unit}`.trim();
+    $("node-value").textContent = `${short(values[studio.node.node], width())} ${unit}`.trim();
     chart($("node-chart"), [history(studio.node.node, colour("--accent"))], style);
   }
 }
-const range_ = () => studio.range ? studio.range[1] - studio.range[0] : 0;
+const width = () => studio.range ? studio.range[1] - studio.range[0] : 1;  // of the colours: how many digits a value deserves
 
 function history(node, colour) {
   const every = Math.max(1, Math.ceil(studio.frames.length / 400)), picked = studio.frames.filter((f, k) => k % every === 0 || k === studio.frames.length - 1);
@@ -225,7 +227,7 @@ function sidebar() {
   const span = Math.max(20 * s.power * s.dt, 1e-6);
   $("source").replaceChildren(
     make("p", {className: "quiet"}, "Hold the pointer on the mesh. Shift-click leaves a source that stays."),
-    slider({label: "power", unit: u.power, value: s.power, log: true, change: v => { studio.power = v; }}),
+    slider({label: "power", unit: u.power, value: s.power, log: true, change: v => { studio.power = studio.power < 0 ? -v : v; }}),
     slider({label: "radius", unit: u.length, value: s.radius, log: true, decades: 0.7, change: v => { studio.radius = v; redraw(); }}),
     check("cool instead of heat", studio.power < 0, v => { studio.power = Math.abs(studio.power) * (v ? -1 : 1); }),
     s.driven ? check("sources of the scenario", studio.driven, v => { studio.driven = v; }) : null,
