@@ -18,7 +18,7 @@ def example(name: str) -> dict[str, Any]:
 def test_every_example_is_tested() -> None:
     assert sorted(p.stem for p in (ROOT / "examples").glob("*.py")) == [
         "errors_in_motion", "gray_scott", "green_function", "heat_on_a_plate", "learned_reaction", "new_source_3d",
-        "unknown_diffusivity"]
+        "unknown_diffusivity", "unknown_material"]
 
 
 def test_heat_on_a_plate() -> None:
@@ -74,6 +74,14 @@ def test_gray_scott(tmp_path: Path) -> None:
     assert found.keys() == true.keys()
     for name, coefficient in true.items():
         assert found[name] == pytest.approx(coefficient, rel=0.02), name
+
+
+def test_unknown_material(tmp_path: Path) -> None:
+    module = example("unknown_material")
+    latent, error, before = module["main"](tmp_path, tmp_path / "curves.png")
+    assert latent == pytest.approx(module["LATENT"], rel=0.05) and error < 2e-3 < 0.01 * before
+    with Image.open(tmp_path / "curves.png") as picture:
+        assert picture.width > 500
 
 
 def test_readme_listing(capsys: pytest.CaptureFixture[str]) -> None:
