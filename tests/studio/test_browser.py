@@ -276,8 +276,8 @@ def test_it_fits_and_is_pictured(tab: Callable[..., Page], width: int, height: i
     page = tab("laser-heat", width, height, scheme)
     page.locator("[data-tool=sensor]").click()
     x, y = middle(page)
-    page.mouse.click(x - 0.2 * width, y)
-    page.mouse.click(x + 0.2 * width, y - 20)
+    page.mouse.click(x - 0.2 * width, y + 80)
+    page.mouse.click(x + 0.2 * width, y + 80)
     until(page, "studio.frames.length > 12")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.screenshot(path=str(SHOTS / f"plate-{width}-{scheme}.png"))

@@ -28,9 +28,9 @@ def diverging(count: int = 256) -> np.ndarray:
     Blue and orange differ for every common colour blindness; the middle is grey, so that zero has no hue.
     """
     s = np.linspace(-1, 1, count)
-    lightness = 96 - 54 * np.abs(s)
-    angle = np.radians(np.where(s < 0, 277.0, 55.0))
-    chroma = 62 * np.abs(s) ** 0.9
+    lightness = 95 - 53 * np.abs(s)
+    angle = np.radians(np.where(s < 0, 285.0, 55.0))
+    chroma = 58 * np.abs(s) ** 0.9  # the most that sRGB holds on both sides
     lab = np.stack([lightness, chroma * np.cos(angle), chroma * np.sin(angle)], axis=1)
     fy = (lab[:, 0] + 16) / 116
     f = np.stack([fy + lab[:, 1] / 500, fy, fy - lab[:, 2] / 200], axis=1)

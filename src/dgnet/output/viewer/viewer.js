@@ -102,10 +102,12 @@ class FieldViewer {
     for (const [name, data] of [["triangles", t], ["lines", mesh.lines], ["edges", e]]) this._fill(name, index, data);
   }
 
+  _bottom() { return this.headroom ? 52 : 24; }
+
   /** The whole mesh, a little lower than the middle: tools and the colour bar may be above it. */
   home() {
     this.zoom = 1; this.turn = this.mesh && this.mesh.dim === 3 ? [-0.6, -1.05] : [0, 0]; this._look = null;
-    this.shift = [0, -(this._top() - 24) / 2 / this._scale()];
+    this.shift = [0, -(this._top() - this._bottom()) / 2 / this._scale()];
   }
 
   _fill(name, target, data) { this.gl.bindBuffer(target, this.buffers[name]); this.gl.bufferData(target, data, this.gl.DYNAMIC_DRAW); }
@@ -179,7 +181,7 @@ class FieldViewer {
     const w = this.canvas.clientWidth, h = this.canvas.clientHeight, e = this.extent || [1, 1, 1];
     const r = this.mesh && this.mesh.dim === 3 ? Math.hypot(...e) * 0.92 : 0;
     const room = this.legend && w >= NARROW ? 84 : 16;
-    return this.zoom * Math.min(Math.max(w - 2 * room, 60) / 2 / (r || e[0]), Math.max(h - this._top() - 24, 60) / 2 / (r || e[1]));
+    return this.zoom * Math.min(Math.max(w - 2 * room, 60) / 2 / (r || e[0]), Math.max(h - this._top() - this._bottom(), 60) / 2 / (r || e[1]));
   }
 
   /** CSS pixels above the mesh that tools and, on narrow pages, the colour bar take. */
@@ -308,7 +310,7 @@ class FieldViewer {
   _above() {
     const h = this.canvas.clientHeight, bar = this._scaleMarks();
     const marks = this.mesh ? this.marks.map(m => [...this.project(m.point).map(Math.round), m.text, m.colour, m.faint, m.radius && m.radius * this.zoom]) : [];
-    const now = JSON.stringify([h, this.canvas.clientWidth, window.devicePixelRatio, marks, bar, this.label, this.map, this.ink, !!this.values]);
+    const now = JSON.stringify([h, this.canvas.clientWidth, window.devicePixelRatio, marks, bar, this.plane, this.label, this.map, this.ink, !!this.values]);
     if (now === this._drawn) return;  // a second layer that changes in every frame would cost as much as the field
     this._drawn = now;
     const ratio = this._size(this.overlay), c = this.overlay.getContext("2d");
@@ -316,6 +318,7 @@ class FieldViewer {
     if (!this.mesh) return;
     c.font = "600 12px system-ui, sans-serif"; c.textBaseline = "middle";
     for (const mark of this.marks) {
+      if (this._cutAway(mark.point)) continue;
       const [x, y] = this.project(mark.point);
       if (mark.radius) {
         c.beginPath(); c.arc(x, y, Math.max(4, mark.radius / this.half * this._scale()), 0, 7); c.lineWidth = 3;
@@ -332,6 +335,13 @@ class FieldViewer {
       }
     }
     if (bar.length) this._bar(c, bar);
+  }
+
+  /** Whether a point lies in the part that the cutting plane hides. */
+  _cutAway(point) {
+    if (!this.plane) return false;
+    const axis = this.plane.indexOf(1);
+    return (point[axis] - this.centre[axis]) / this.half > this.plane[3] + 1e-3;
   }
 
   /** Length of the colour bar in CSS pixels. */

@@ -10,6 +10,9 @@ function make(tag, properties = {}, ...children) {
   return made;
 }
 
+/** Put these into a box, without those that are null. */
+function fill(box, ...children) { box.replaceChildren(...children.filter(c => c !== null)); }
+
 let rows = 0;
 
 /** A number with its slider. `log`: the slider moves the exponent over `decades` either side; else from `low` to `high`. */
@@ -60,11 +63,11 @@ function check(label, on, change) {
 /** The rows of one boundary; `change` is called with the row of the protocol. */
 function boundary(row, free, scale, units, change) {
   const box = make("div", {className: "boundary"}), words = {held: "held at", flux: "flux inwards", exchange: "exchanges with", insulated: "insulated", periodic: "periodic"};
-  const fill = () => {
+  const rebuild = () => {
     box.replaceChildren(make("b", {}, row.boundary));
     if (row.fixed) { box.append(make("p", {className: "quiet"}, row.kind === "periodic" ? "periodic" : `${words[row.kind]} a function of place and time`)); return; }
     if (free) box.append(choice("is", [["insulated", "insulated"], ["held", "held at a value"], ["flux", "given a flux"], ["exchange", "exchanging with surroundings"]], row.kind,
-      v => { row.kind = v; fill(); change(); }));
+      v => { row.kind = v; rebuild(); change(); }));
     if (row.kind === "insulated") return;
     const span = row.kind === "flux" ? scale.flux : scale.field;
     box.append(slider({label: free ? "value" : words[row.kind], unit: row.kind === "flux" ? units.flux : units.fields[0], value: row.value,
@@ -72,6 +75,6 @@ function boundary(row, free, scale, units, change) {
     if (row.kind === "exchange") box.append(slider({label: "coefficient", unit: units.coefficient, value: row.coefficient || scale.coefficient, log: true, decades: 2,
       change: v => { row.coefficient = v; change(); }}));
   };
-  fill();
+  rebuild();
   return box;
 }

@@ -139,7 +139,7 @@ function paint() {
   const frame = frames[studio.shown];
   if (!frame || !viewer.mesh) return;
   const values = studio.green ? studio.green.values : shownValues(frame);
-  if (!studio.green) range(values);
+  if (!studio.green) range(values, viewOf(frame));
   viewer.marks = marks();
   viewer.show(values);
   viewer.draw();
@@ -153,11 +153,13 @@ function paint() {
   readings(frame, now);
 }
 
+/** What can be shown of a frame: those from before a second model was chosen have the first one only. */
+const viewOf = frame => frame.values.length > studio.scene.nodes * studio.scene.fields.length ? studio.view : "first";
+
 /** The row of a frame that is shown: of the first model, the second, or their difference. */
-function shownValues(frame, view = studio.view) {
-  const n = studio.scene.nodes, fields = studio.scene.fields.length, row = k => frame.values.subarray(k * n, (k + 1) * n);
-  const second = frame.values.length > n * fields;
-  if (view === "first" || !second) return row(studio.field);
+function shownValues(frame) {
+  const n = studio.scene.nodes, fields = studio.scene.fields.length, row = k => frame.values.subarray(k * n, (k + 1) * n), view = viewOf(frame);
+  if (view === "first") return row(studio.field);
   if (view === "second") return row(fields + studio.field);
   const a = row(studio.field), b = row(fields + studio.field), d = new Float32Array(n);
   for (let i = 0; i < n; i++) d[i] = a[i] - b[i];
@@ -165,10 +167,11 @@ function shownValues(frame, view = studio.view) {
 }
 
 /** Colours follow the values: they widen at once and narrow slowly, so that nothing flickers. */
-function range(values, fit = false) {
+function range(values, view, fit = false) {
   let [lo, hi] = limits(values);
-  const small = studio.view === "difference" ? 1e-9 : 0.2 * Math.abs(studio.power) * studio.controls.dt || 1e-9;
-  if (studio.view === "difference") { hi = Math.max(Math.abs(lo), Math.abs(hi), small); lo = -hi; } else if (hi - lo < small) hi = lo + small;
+  const apart = view === "difference", small = apart ? 1e-9 : 0.2 * Math.abs(studio.power) * studio.controls.dt || 1e-9;
+  if (apart !== studio.apart) { studio.apart = apart; studio.range = null; }
+  if (apart) { hi = Math.max(Math.abs(lo), Math.abs(hi), small); lo = -hi; } else if (hi - lo < small) hi = lo + small;
   const old = studio.range;
   if (old && !fit) {
     const slow = studio.playing ? 0.03 : 0;
@@ -177,8 +180,8 @@ function range(values, fit = false) {
   studio.range = [lo, hi];
   viewer.range = studio.range; viewer.logarithmic = false;
   const unit = studio.scene.units.fields[studio.field];
-  viewer.label = (studio.view === "difference" ? "Δ" : "") + studio.scene.fields[studio.field] + (unit ? ` in ${unit}` : "");
-  const map = studio.view === "difference" ? "diverging" : studio.map || "viridis";
+  viewer.label = (apart ? "Δ" : "") + studio.scene.fields[studio.field] + (unit ? ` in ${unit}` : "");
+  const map = apart ? "diverging" : studio.map || "viridis";
   if (viewer.map !== map) viewer.colours(map);
 }
 
@@ -225,7 +228,7 @@ function sidebar() {
   fillSelect($("versus"), [["", "nothing"], ...Object.entries(s.models).filter(([k]) => k !== studio.controls.model)], studio.controls.versus || "");
   $("versus-box").hidden = Object.keys(s.models).length < 2;
   const span = Math.max(20 * s.power * s.dt, 1e-6);
-  $("source").replaceChildren(
+  fill($("source"),
     make("p", {className: "quiet"}, "Hold the pointer on the mesh. Shift-click leaves a source that stays."),
     slider({label: "power", unit: u.power, value: s.power, log: true, change: v => { studio.power = studio.power < 0 ? -v : v; }}),
     slider({label: "radius", unit: u.length, value: s.radius, log: true, decades: 0.7, change: v => { studio.radius = v; redraw(); }}),
@@ -250,14 +253,14 @@ function fillSelect(select, options, value) {
 function pictureBox() {
   const s = studio.scene, two = !!studio.controls.versus, name = k => s.models[k];
   if (!two) studio.view = "first";
-  $("picture").replaceChildren(
+  fill($("picture"),
     two ? choice("show", [["first", name(studio.controls.model)], ["second", name(studio.controls.versus)], ["difference", "difference of both"]], studio.view,
-      v => { studio.view = v; studio.range = null; redraw(); }) : "",
-    s.fields.length > 1 ? choice("field", s.fields.map((f, k) => [String(k), f]), String(studio.field), v => { studio.field = Number(v); studio.range = null; redraw(); }) : "",
+      v => { studio.view = v; studio.range = null; redraw(); }) : null,
+    s.fields.length > 1 ? choice("field", s.fields.map((f, k) => [String(k), f]), String(studio.field), v => { studio.field = Number(v); studio.range = null; redraw(); }) : null,
     choice("colours", [["viridis", "viridis"], ["cividis", "cividis"], ["inferno", "inferno"], ["diverging", "blue – orange"]], studio.map || "viridis", v => { studio.map = v; redraw(); }),
     s.dim === 3 ? choice("cutting plane", [["", "none"], ["0", "across x"], ["1", "across y"], ["2", "across z"]], studio.cut ? String(studio.cut.axis) : "",
-      v => { studio.cut = v === "" ? null : {axis: Number(v), share: 0.5}; recut(); pictureBox(); }) : "",
-    studio.cut ? slider({label: "place of the plane", value: studio.cut.share, low: 0, high: 1, change: v => { studio.cut.share = v; recut(); }}) : "",
+      v => { studio.cut = v === "" ? null : {axis: Number(v), share: 0.5}; recut(); pictureBox(); }) : null,
+    studio.cut ? slider({label: "place of the plane", value: studio.cut.share, low: 0, high: 1, change: v => { studio.cut.share = v; recut(); }}) : null,
     check("lines of equal value", viewer.bands > 0, v => { viewer.bands = v ? 12 : 0; redraw(); }),
     check("mesh", viewer.edges, v => { viewer.edges = v; redraw(); }));
 }
@@ -391,7 +394,7 @@ function playButton() { $("play").textContent = studio.playing ? "❚❚" : "▶
 function scrub(k) { if (!studio.frames.length) return; pause(); if (studio.green) leaveGreen(); studio.shown = Math.max(0, Math.min(studio.frames.length - 1, k)); redraw(); }
 function restart() { studio.frames = []; studio.shown = -1; studio.range = null; if (studio.green) leaveGreen(); hideHint(); waiting = send({type: "restart"}); studio.playing = true; playButton(); }
 function branch() { studio.frames.length = studio.shown + 1; waiting = send(state(studio.frames[studio.shown])); studio.playing = true; playButton(); redraw(); }
-function fitColours() { const f = studio.frames[studio.shown]; if (f && !studio.green) { range(shownValues(f), true); redraw(); } }
+function fitColours() { const f = studio.frames[studio.shown]; if (f && !studio.green) { range(shownValues(f), viewOf(f), true); redraw(); } }
 function pickTool(name) {
   studio.tool = name; $("above").className = name;
   for (const b of document.querySelectorAll("[data-tool]")) b.setAttribute("aria-pressed", String(b.dataset.tool === name));
