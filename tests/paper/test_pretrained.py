@@ -19,7 +19,7 @@ from dgnet.models import rollout
 from dgnet.paper import compared, engine, planning, pretrained
 from dgnet.paper.experiment import Experiment
 from dgnet.problems.case import base_problem
-from dgnet.scenarios import get, names
+from dgnet.scenarios import get, paper_names
 from dgnet.scenarios.generate import generate
 from dgnet.training.run import Run
 
@@ -93,7 +93,7 @@ def test_the_list_holds_figures_sizes_and_what_is_missing(shelf: Path, tmp_path:
     for part in (f"{card.figures['dgnet']['rne_from_offset']:.3g}"[:4], "shared by 3", "a trial", f"{card.bytes / 1024:.0f}"):
         assert part in text
     assert "laser-heat (small)" in text and "Not trained yet" in printed
-    assert text.count("--device cuda") == 2 * len(names())  # nothing here is of the paper's size
+    assert text.count("--device cuda") == 2 * len(paper_names())  # nothing here is of the paper's size
     assert "iterations" not in text
 
 

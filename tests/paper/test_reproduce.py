@@ -24,7 +24,7 @@ from dgnet.paper.origin import code_version
 from dgnet.paper.planning import Options
 from dgnet.paper.results import Setting, Shelf, Value, number
 from dgnet.paper.targets import REDUCED, TARGETS, Choice, cells
-from dgnet.scenarios import get, names
+from dgnet.scenarios import get, paper_names
 from tests.attacks.harness import begin
 
 
@@ -75,7 +75,7 @@ def test_targets_hold_what_the_paper_has() -> None:
     counts = {c.trajectories for c in few if c.kind == "train"}
     assert counts == {1, 2, 5, 10, 0}  # 20 are all
     everything = cells("all", Choice(size="paper"))
-    assert len(set(everything)) == len(everything) and {c.scenario for c in everything} >= set(names())
+    assert len(set(everything)) == len(everything) and {c.scenario for c in everything} >= set(paper_names())
     assert {c.seed for c in cells("table-3d", Choice(seeds=3)) if c.kind == "train"} == {0, 1, 2}
     with pytest.raises(InputError, match="did you mean 'ablation'"):
         cells("ablaton", Choice())

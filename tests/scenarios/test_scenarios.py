@@ -5,9 +5,10 @@ import pytest
 import torch
 
 from dgnet.errors import InputError
+from dgnet.paper.targets import TARGETS
 from dgnet.problems import given_velocity
 from dgnet.problems.sources import step_average
-from dgnet.scenarios import SIZES, TRUTHS, Draw, Sample, Scenario, get, names
+from dgnet.scenarios import SIZES, TRUTHS, Draw, Sample, Scenario, get, names, paper_names
 from dgnet.scenarios.lasers import TEST_KINDS, TRAINING_KINDS
 
 PAPER = {  # nodes (None: ours), dt, steps, train, test: Appendix B and the supplementary experiments
@@ -33,14 +34,22 @@ def start(scenario: Scenario, sample: Sample) -> torch.Tensor:
 
 
 def test_all_are_there() -> None:
-    assert set(names()) == set(PAPER)
+    assert set(paper_names()) == set(PAPER) and set(names()) - set(PAPER) == {"cardiac", "spiral"}
     with pytest.raises(InputError, match="did you mean 'laser-heat'"):
         get("laser-haet")
     with pytest.raises(InputError, match="there is no size 'large'"):
         get("cylinder", "large")
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", sorted(set(names()) - set(PAPER)))
+def test_our_own_say_so_and_stand_in_no_table_of_the_paper(name: str) -> None:
+    s = get(name, "paper")
+    assert not s.paper and {p.origin for p in s.parameters} == {"ours"} and "not in the paper" in s.title
+    assert set(s.truths) == set(TRUTHS) and s.truth("same-mesh").refine == 0
+    assert all(name not in target.scenarios for target in TARGETS.values())
+
+
+@pytest.mark.parametrize("name", paper_names())
 def test_paper_size_is_the_papers(name: str) -> None:
     s = get(name, "paper")
     nodes, dt, steps, train, test = PAPER[name]
@@ -112,7 +121,7 @@ def test_step_averages_are_accurate(name: str, size: str) -> None:
     first = s.times[:-1][:: max(1, s.steps // 6)]
     coarse = step_average(source, x, first, s.dt, s.panels)
     fine = step_average(source, x, first, s.dt, 8 * s.panels)
-    assert coarse.shape == (4, len(first), len(x), 1) and float(fine.abs().max()) > 0
+    assert coarse.shape == (4, len(first), len(x), len(s.pde.fields)) and float(fine.abs().max()) > 0
     assert float((coarse - fine).norm() / fine.norm()) < 1e-4
 
 

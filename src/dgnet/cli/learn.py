@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dgnet.cli.options import Seed, file_to_write, folder_to_write, named, positive, refuse
+from dgnet.cli.options import Adaptive, Seed, file_to_write, folder_to_write, named, positive, refuse
 from dgnet.cli.screen import advise, errors, folding, narrating, page, reporting, say, say_path, table
 from dgnet.cli.shell import AllowDifferent, Device, Json, Problem, Size, Truth, checked_device, command, write_json
 from dgnet.errors import InputError
@@ -299,6 +299,7 @@ def rollout(run: Annotated[Path, typer.Argument(help="Folder of a run.")],
             dt: Annotated[float | None, typer.Option(help="Time step, if different from the training data.")] = None,
             mesh: Annotated[Path | None, typer.Option(help="File of another mesh with the same boundary names. The model must have "
                                                       "been trained with free = false.")] = None,
+            adaptive: Adaptive = None,
             problem: Problem = None, allow_different: AllowDifferent = False, device: Device = "cpu",
             json_path: Json = None) -> None:
     """Roll out a trained run with a new source and start, writing states to disk as it goes. If interrupted, rerun to resume."""
@@ -309,7 +310,7 @@ def rollout(run: Annotated[Path, typer.Argument(help="Folder of a run.")],
     with reporting() as report:
         result = rollouts.roll_out(opened, source=source, trajectory=trajectory, initial=initial, data=data, steps=steps, out=out,
                                    vtk=vtk, xdmf=xdmf, gif=gif, mp4=mp4, png=png, every=every, device=device, report=report,
-                                   dt=dt, mesh=mesh)
+                                   dt=dt, mesh=mesh, adaptive=adaptive)
     write_json(json_path, result)
     say(rollouts.summary(result))
     advise(*(("score", out, data or opened.data, "--trajectory", trajectory) if out is not None and trajectory is not None else

@@ -69,6 +69,11 @@ def folder_to_write(path: Path | None) -> Path | None:
 Seed = Annotated[int, typer.Option(min=0, max=SEEDS - 1, help="Seed of all random numbers.")]
 
 
+Adaptive = Annotated[float | None, typer.Option(
+    help="Halve steps until the error of each is below this share of the range of each field; stored times stay as they are.",
+    callback=positive)]
+
+
 def given(context: typer.Context, name: str) -> bool:
     """Whether an option was written on the command line."""
     source = context.get_parameter_source(name)

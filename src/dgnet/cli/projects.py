@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dgnet.cli.options import Seed, file_to_write, positive
+from dgnet.cli.options import Adaptive, Seed, file_to_write, positive
 from dgnet.cli.screen import advise, console, narrating, reporting, say, say_path
 from dgnet.cli.shell import Device, Json, checked_device, command, write_json
 from dgnet.errors import InputError
@@ -74,8 +74,8 @@ def simulate(folder: Annotated[Path, typer.Argument(help="Folder with problem.to
                                                      callback=file_to_write)] = None,
              gif: Annotated[Path | None, typer.Option(help="Animation, FILE.gif.", callback=file_to_write)] = None,
              png: Annotated[Path | None, typer.Option(help="Snapshots, FILE.png.", callback=file_to_write)] = None,
-             every: Annotated[int, typer.Option(help="Write one state every N steps.", min=1)] = 1, device: Device = "cpu",
-             json_path: Json = None) -> None:
+             every: Annotated[int, typer.Option(help="Write one state every N steps.", min=1)] = 1, adaptive: Adaptive = None,
+             device: Device = "cpu", json_path: Json = None) -> None:
     """Simulate a problem without any data: with universal weights, or classically."""
     from dgnet.output import rollouts
     from dgnet.output.simulate import without_training
@@ -83,7 +83,7 @@ def simulate(folder: Annotated[Path, typer.Argument(help="Folder with problem.to
     run = without_training(folder, model, weights)
     with reporting() as report:
         result = rollouts.roll_out(run, source=source, initial=initial, steps=steps, out=out, vtk=vtk, gif=gif, png=png,
-                                   every=every, device=checked_device(device), report=report)
+                                   every=every, device=checked_device(device), report=report, adaptive=adaptive)
     write_json(json_path, result)
     say(rollouts.summary(result))
     advise(*(("show", out, "--out", "pictures") if out is not None else ("check", folder)))

@@ -18,7 +18,7 @@ This is the same equation, but its rounding and tolerances are relative to the c
 like 298 K, and a constant in a closed box stays what it is, exactly.
 
 A known reaction enters by predictor-corrector: u* with r(u), then u+ with (r(u) + r(u*)) / 2, order 2. Where that asks for shorter
-steps (dt times the slope of r at u* above 1.5), this step and all later ones are implicit in it: `stiff`. Dirichlet rows sit
+steps (dt times the slope of r at u* above 1.5), steps are implicit as long as that lasts: `stiff`. Dirichlet rows sit
 inside the system: their columns go to the right-hand side, so the matrix stays symmetric, and their value is that of the
 new time level.
 """
@@ -169,6 +169,7 @@ class Operators:
     plain: EdgeMatrix | None = None  # turns r(u) into a load, where a capacity makes it differ from the mass
     excess: Callable[[Tensor], Tensor] | None = None  # a rate of u that is taken away along with it: its load is that of the mass
     ahead: EdgeMatrix | None = None  # taken later than the rest of K, by one step for a weight of 1; positive semidefinite
+    may_be_stiff: bool = True  # the reaction is taken implicitly where it is too fast; a learned one stays what it was trained as
     sharpen: bool = False  # what is proven of the matrices from below is far from sharp: estimate it, and check every solve
 
     @classmethod
@@ -426,14 +427,17 @@ class GreenSolver:
             return self._implicit(op, u, f, t)
         start = ops.rates(u)
         guess = add(right + dt * ops.gathered(start))
-        if self.stiff.look(ops.reaction, guess, dt):
+        if ops.may_be_stiff and self.stiff.look(ops.reaction, guess, dt):
             return self._implicit(op, u, f, t)
         mean = [torch.lerp(r0, r1, theta) for r0, r1 in zip(start, ops.rates(guess))]
         return add(right + dt * ops.gathered(mean))
 
     def _implicit(self, op: StepOperator, u: Tensor, f: Tensor | None, t: float) -> Tensor:
-        p = self.problem
-        return implicit_step(self.operators, op, u, self._force(f, t, op.dt), p.fixed_values, p.fixed, t)
+        p, ops = self.problem, self.operators
+        new = implicit_step(ops, op, u, self._force(f, t, op.dt), p.fixed_values, p.fixed, t)
+        assert ops.reaction is not None
+        self.stiff.look(ops.reaction, new, op.dt)
+        return new
 
     def _met(self, u: Tensor, w: Tensor) -> bool:
         """u has the Dirichlet values w already, so that nothing changes there. Only looked at where that is cheap."""

@@ -52,26 +52,25 @@ def slopes(rate: Callable[[Tensor], Tensor], u: Tensor) -> Tensor:
 
 
 class Stiffness:
-    """Watches dt times the slope of a reaction along a run; once it is above `LIMIT`, steps are implicit from there on."""
+    """Watches dt times the slope of a reaction along a run: while it is above `LIMIT`, steps are implicit (`found`)."""
 
     def __init__(self) -> None:
         self.found = False
         self._wait = 0
 
     def look(self, rate: Callable[[Tensor], Tensor], u: Tensor, dt: float) -> bool:
-        """True if steps from here on must be implicit, judged at the state u [B, n, F]. Far below the limit it looks seldom."""
-        recorded = torch.compiler.is_compiling() or (u.is_cuda and torch.cuda.is_current_stream_capturing())
-        if self.found or recorded:
+        """Whether steps near the state u [B, n, F] must be implicit. Far below the limit it looks seldom."""
+        if torch.compiler.is_compiling() or (u.is_cuda and torch.cuda.is_current_stream_capturing()):
             return self.found
         self._wait -= 1
         if self._wait > 0:
-            return False
+            return self.found
         J = slopes(rate, u)
         for _ in range(2):  # |J^4|^(1/4) bounds the spectral radius and hardly depends on the units of the fields
             J = J @ J
         size = dt * float(J.abs().sum(-1).max()) ** 0.25
         self.found = not size <= LIMIT
-        self._wait = max(1, min(_SELDOM, int(LIMIT / size))) if size > 0 else _SELDOM
+        self._wait = _SELDOM if size == 0 else 1 if self.found else max(1, min(_SELDOM, int(LIMIT / size)))
         return self.found
 
 

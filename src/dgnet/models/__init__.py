@@ -1,7 +1,8 @@
 """Models: one contract, one time loop; the classical solver, DGNet and the baselines."""
 
+from dgnet.models.adaptive import Adaptive
 from dgnet.models.base import Model
 from dgnet.models.classical import Classical, Refined
 from dgnet.models.timeloop import few_threads, rollout
 
-__all__ = ["Classical", "Model", "Refined", "few_threads", "rollout"]
+__all__ = ["Adaptive", "Classical", "Model", "Refined", "few_threads", "rollout"]

@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from dgnet.errors import InputError
 from dgnet.mesh import load as load_mesh
-from dgnet.models.dgnet import DGNet
-from dgnet.models.universal import Tuned
+from dgnet.models import Adaptive, Classical, Model
+from dgnet.models.base import LearnedModel
+from dgnet.models.dgnet import DGNet, DGNetConfig
+from dgnet.models.universal import Tuned, Universal
 from dgnet.problems.case import base_problem
 from dgnet.problems.curves import in_places
 from dgnet.projects.project import on_mesh
@@ -24,24 +26,43 @@ def with_step(run: Run, dt: float) -> Run:
     beside the coefficients was learned at its own, which the notes say."""
     if not (isfinite(dt) and dt > 0):
         raise InputError(f"--dt must be positive, got {dt:g}")
-    s, model, clock = run.case, run.model, run.case.units.in_time
-    if isinstance(model, Tuned):
+    s, clock = run.case, run.case.units.in_time
+    if isinstance(run.model, Tuned):
         note = f"Steps of {clock(dt)} instead of the {clock(s.dt)} of the training: universal weights were tuned to those."
         return replace(run, case=replace(s, dt=dt, steps=max(1, round(s.steps * s.dt / dt))), notes=(*run.notes, note))
-    if not isinstance(model, DGNet):
-        raise InputError(f"{run.settings.model} learned steps of {clock(s.dt)}, not an equation: it has no meaning for --dt {dt:g}")
-    c = model.config
-    bound = {"its residual network": c.residual, "early_steps": c.early_steps > 0, "a step without the solver": not c.green,
-             "an operator without physics": not c.physics}
-    for what, there in bound.items():
-        if there:
-            raise InputError(f"--dt {dt:g}: {what} belongs to the steps of {clock(s.dt)} that the model was trained with")
+    c = _of_any_step(run, f"--dt {dt:g}")
     steps = max(1, round(s.steps * s.dt / dt))
     note = f"Steps of {clock(dt)} instead of the {clock(s.dt)} of the training"
     if c.decoder != "none":
         note += (": what was learned about the mesh is used as it is, what it made up for of the step does not follow; the further "
                  "from the training, the nearer to the classical solver's error. A stored --trajectory measures it")
     return replace(run, case=replace(s, dt=dt, steps=steps), notes=(*run.notes, f"{note}."))
+
+
+def _of_any_step(run: Run, option: str) -> DGNetConfig:
+    """The configuration of a model that may take other steps than it was trained with; refuses those that may not."""
+    model, step = run.model, run.case.units.in_time(run.case.dt)
+    if not isinstance(model, DGNet):
+        raise InputError(f"{run.settings.model} learned steps of {step}, not an equation: it has no meaning for {option}")
+    c = model.config
+    bound = {"its residual network": c.residual, "early_steps": c.early_steps > 0, "a step without the solver": not c.green,
+             "an operator without physics": not c.physics}
+    for what, there in bound.items():
+        if there:
+            raise InputError(f"{option}: {what} belongs to the steps of {step} that the model was trained with")
+    return c
+
+
+def adaptively(run: Run, tolerance: float) -> Run:
+    """The run with steps as short as the tolerance asks for, between the same stored times."""
+    option = f"--adaptive {tolerance:g}"
+    notes, model = run.notes, cast(Model[Any], run.model)
+    if isinstance(model, Universal):
+        raise InputError(f"{option}: universal weights remember the last step at the edges, so they need even steps; use --model "
+                         "classical or quadratic")
+    if not isinstance(model, Classical) and _of_any_step(run, option).decoder != "none":
+        notes = (*notes, "What was learned about the mesh is used as it is; what it made up for of the step does not follow.")
+    return replace(run, model=cast(LearnedModel[Any], Adaptive(model, tolerance)), notes=notes)
 
 
 def on_other_mesh(run: Run, path: Path) -> Run:

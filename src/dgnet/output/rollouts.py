@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,11 +26,11 @@ from dgnet.data.fits import check_fits
 from dgnet.errors import InputError, NoRoom
 from dgnet.evaluation.trust import Guard, TrainingRange, sentence, training_range
 from dgnet.files import read_array
-from dgnet.models import Model, few_threads, rollout
+from dgnet.models import Adaptive, Model, few_threads, rollout
 from dgnet.models.base import Continued
 from dgnet.output import series
 from dgnet.output.drives import Drive, Opened, StoredDrive, opened
-from dgnet.output.elsewhere import on_other_mesh, with_step
+from dgnet.output.elsewhere import adaptively, on_other_mesh, with_step
 from dgnet.output.pictures import needs_ffmpeg
 from dgnet.output.series import Store, written
 from dgnet.output.watch import Watch
@@ -156,7 +156,7 @@ def roll_out(run: Run | Path, *, source: Path | str | None = None, trajectory: i
              data: Path | None = None, steps: int | None = None, out: Path | None = None, vtk: Path | None = None,
              xdmf: Path | None = None, gif: Path | None = None, mp4: Path | None = None, png: Path | None = None, every: int = 1,
              device: str = "cpu", report: Report | None = None, sink: Sink | None = None, dt: float | None = None,
-             mesh: Path | None = None) -> dict[str, Any]:
+             mesh: Path | None = None, adaptive: float | None = None) -> dict[str, Any]:
     """Roll out a trained run and write its states; returns figures for a person and for JSON. If interrupted, rerun to resume.
 
     - `run`: the run, or its folder
@@ -172,6 +172,8 @@ def roll_out(run: Run | Path, *, source: Path | str | None = None, trajectory: i
     - `sink`: called with every step's number and state [nodes, fields]
     - `dt`: another time step than that of the training, where the model allows it
     - `mesh`: file of another mesh than that of the training, where the model allows it
+    - `adaptive`: largest error of a step, relative to the range of each field: steps between the stored times are halved until they
+      keep it
 
         >>> import dgnet as dg, numpy as np, pathlib
         >>> run = dg.load_run(pathlib.Path(dg.__file__).parent / "pretrained" / "laser-heat-converged")
@@ -195,6 +197,7 @@ def roll_out(run: Run | Path, *, source: Path | str | None = None, trajectory: i
     with ExitStack() as stack:
         stored = None if trajectory is None else stack.enter_context(Dataset(used))
         plan = _planned(opened_run, stored, trajectory, initial, source, steps, every, device, dt, mesh)
+        plan = plan if adaptive is None else replace(plan, run=adaptively(plan.run, adaptive))
         if out is not None and every > plan.steps:
             raise InputError(f"--every {every} leaves nothing to store of {plan.steps} steps")
         u0 = _start(plan.case, stored, trajectory, initial).to(device)
@@ -254,6 +257,11 @@ class _Plan:
         return self.run.case
 
     @property
+    def adaptive(self) -> Adaptive[Any] | None:
+        model: Model[Any] = self.run.model
+        return model if isinstance(model, Adaptive) else None
+
+    @property
     def ratio(self) -> float:
         """Step of the rollout over the stored step."""
         return self.case.dt / self.trained.dt
@@ -295,7 +303,7 @@ class _Plan:
         inputs = self.folder / "run.toml", self.folder / "weights.pt", self.initial, self.mesh
         request = {"steps": self.steps, "every": self.every, "trajectory": number, "device": self.device, "version": __version__,
                    "files": [_digest(p) for p in inputs], "source": None if self.given is None else self.given.digest,
-                   "dt": case.dt, "problem": run.identity,
+                   "dt": case.dt, "problem": run.identity, "adaptive": self.adaptive and self.adaptive.tolerance,
                    "data": None if self.stored is None or number is None else self.stored.identity([number])}
         first = next(iter(files.named().values()))
         place = files.out if files.out is not None else first.with_name(f"{first.name}.states")
@@ -315,6 +323,7 @@ class _Plan:
                 "training_range": None if known is None else known.as_dict(), "left_range": None if known is None else findings,
                 "balance": watch.balanced(), "warning": sentence(findings, units),
                 "notes": [*self.run.notes, *([note[0].upper() + note[1:]] if note else [])],
+                "adaptive": self.adaptive and self.adaptive.figures(),
                 "units": {"time": units.time, "fields": units.fields, "content": content_units(case)}}
 
 
@@ -327,7 +336,8 @@ def _run(run: Run, problem: Any, u0: Tensor, drive: Drive | None, steps: int, wa
         watch.restore(left)
         u0 = torch.from_numpy(left["state"])[None].to(u0)
     last = u0[0].cpu().numpy()
-    balance = watch.balance = balance_of(run.model, problem) if first == 0 else None  # a part of a rollout has none
+    even = first == 0 and not isinstance(run.model, Adaptive)  # a part of a rollout has no balance, nor have uneven steps
+    balance = watch.balance = balance_of(run.model, problem) if even else None
     block = max(1, _BLOCK // (4 * u0.numel()))
     bounds, between = (None, None) if left is None else (left["bounds"], left.get("between"))
     model = Driven(run.model, drive, first, steps, block, u0, run.case.dt, watch.source, bounds, between)
@@ -403,6 +413,10 @@ def summary(result: dict[str, Any]) -> str:
     step = f"{result['dt']:g} {time}".strip()
     lines = [f"{result['scenario']} ({result['size']}): {result['steps']} steps of {step} on {result['nodes']:,} nodes "
              f"in {result['seconds']:.2f} s ({result['steps_per_second']:,.0f} steps/s, source and files included)"]
+    if result["adaptive"] is not None:
+        a = result["adaptive"]
+        lines.append(f"  {a['taken']:,} steps, the shortest {a['shortest']:.3g} {time}".rstrip() +
+                     f", kept the tolerance {a['tolerance']:g}; {a['rejected']:,} others were too long")
     lines += [f"  {name} from {low:.6g} to {high:.6g} {units.get(name, '')}".rstrip()
               for name, (low, high) in result["range"].items()]
     lines += [f"  {line}" for line in sentences(result["balance"], result["units"]["content"])]

@@ -27,7 +27,7 @@ from dgnet.files import did_you_mean, discard, read_toml, unfinished, write_json
 from dgnet.models.registry import LABELS, config_class
 from dgnet.paper.experiment import Experiment
 from dgnet.paper.results import number
-from dgnet.scenarios import SIZES, TRUTHS, get, names
+from dgnet.scenarios import SIZES, TRUTHS, get, names, paper_names
 from dgnet.scoring.judge import rivals
 from dgnet.scoring.metrics import current_names
 from dgnet.training.checkpoints import load_checkpoint, save_tensors
@@ -308,7 +308,7 @@ def rows(cards: Sequence[Card]) -> list[tuple[str, ...]]:
 def missing(cards: Sequence[Card]) -> list[tuple[str, str]]:
     """(scenario, truth) at paper size that nothing on the shelf is for."""
     have = {(c.scenario, c.truth) for c in cards if c.size == "paper"}
-    return [(name, truth) for name in names() for truth in reversed(TRUTHS) if (name, truth) not in have]
+    return [(name, truth) for name in paper_names() for truth in reversed(TRUTHS) if (name, truth) not in have]
 
 
 def training_command(scenario: str, truth: str) -> str:

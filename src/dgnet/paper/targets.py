@@ -9,14 +9,14 @@ from dgnet.files import did_you_mean
 from dgnet.models.registry import DGNETS
 from dgnet.paper.experiment import CLOCKED, FAMILIES, METHODS, SQUARES, Experiment, is_variant, method
 from dgnet.paper.rows import reacts
-from dgnet.scenarios import get, names
+from dgnet.scenarios import get, paper_names
 
 FIVE = ("deeponet", "mgn", "mp-pde", "beno", "phympgn")
 REDUCED = ("pod", "opinf")  # not in the paper's tables
 OURS = ("dgnet-paper", "dgnet")
 RIVALS = (*FIVE, *REDUCED, *OURS)
 SEVEN = ("allen-cahn", "fisher-kpp", "fitzhugh-nagumo", "cylinder", "sediments", "obstacles", "laser-heat")
-ELEVEN = tuple(names())
+ELEVEN = tuple(paper_names())
 PICTURED = ("fitzhugh-nagumo", "laser-heat")
 ABLATED = ("obstacles", "fitzhugh-nagumo", "laser-heat")
 FACTORS = (0.5, 1.0, 2.0, 3.0)

@@ -1,4 +1,4 @@
-"""The scenarios of the paper: `get(name, size)` and `names()`."""
+"""The scenarios of the paper and our own: `get(name, size)`, `names()` and `paper_names()`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dgnet.errors import InputError
 from dgnet.files import did_you_mean
 from dgnet.scenarios import (
     allen_cahn,
+    cardiac,
     cylinder,
     fisher_kpp,
     fitzhugh_nagumo,
@@ -18,6 +19,7 @@ from dgnet.scenarios import (
     obstacles,
     phase_transition,
     sediments,
+    spiral,
     wavy_channel,
 )
 from dgnet.scenarios.scenario import (
@@ -33,7 +35,7 @@ from dgnet.scenarios.scenario import (
     Truth,
 )
 
-_SCENARIOS: dict[str, Callable[[str], Scenario]] = {
+_PAPER: dict[str, Callable[[str], Scenario]] = {
     "allen-cahn": allen_cahn.scenario,
     "fisher-kpp": fisher_kpp.scenario,
     "fitzhugh-nagumo": fitzhugh_nagumo.scenario,
@@ -47,10 +49,18 @@ _SCENARIOS: dict[str, Callable[[str], Scenario]] = {
     "phase-transition": phase_transition.scenario,
     "melting": melting.scenario,
 }
+_OURS: dict[str, Callable[[str], Scenario]] = {"cardiac": cardiac.scenario, "spiral": spiral.scenario}
+_SCENARIOS = _PAPER | _OURS
 
 
 def names() -> list[str]:
+    """Those of the paper first."""
     return list(_SCENARIOS)
+
+
+def paper_names() -> list[str]:
+    """What the paper's tables are made of."""
+    return list(_PAPER)
 
 
 def get(name: str, size: str = "paper") -> Scenario:
@@ -62,4 +72,4 @@ def get(name: str, size: str = "paper") -> Scenario:
 
 
 __all__ = ["SIZES", "TRUTHS", "Draw", "Figure", "Flow", "Parameter", "Sample", "Scale", "Scenario", "Truth", "get",
-           "names"]
+           "names", "paper_names"]

@@ -64,7 +64,7 @@ class Build:
         unsigned         t -> a term of K without a sign; rows sum to zero
         any_term         a term of K that does not change in time; neither its sign nor its row sums matter
         factors          calibrated factors of diffusion, decay and convection, broadcast to [f, 1]
-        reaction, excess r(u), and what the mass takes away besides (`parts.reaction`)
+        reaction, excess r(u), and what the mass takes away besides (`parts.reaction`); `learned` where r is not the problem's own
         start            what is added to the initial state, once
         corrections      act on the new state after each step
         instead          takes the place of the solver's step (variant D)
@@ -88,6 +88,7 @@ class Build:
         self.any_term: EdgeMatrix | None = None
         self.reaction: Rate | None = None
         self.excess: Rate | None = None
+        self.learned = False
         self.start: MassChange | None = None
         self.corrections: list[Correction] = []
         self.instead: Advance | None = None
@@ -116,7 +117,7 @@ class Build:
             time_dependent=p.time_dependent, still_sums=None if not sums else sums[0] if len(sums) == 1 else sums[0] + sums[1],
             moving_sums=self.moving_sums, ingredients=ingredients,
             assemble=None if self.unsigned is not None or calibrated else self.stiffness,
-            plain=None if p.capacity is None else self.reaction_mass, excess=self.excess)
+            plain=None if p.capacity is None else self.reaction_mass, excess=self.excess, may_be_stiff=not self.learned)
 
     def without_sign(self, t: float) -> EdgeMatrix | None:
         """The terms of K(t) that need not be positive semidefinite."""

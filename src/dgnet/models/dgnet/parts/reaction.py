@@ -65,7 +65,7 @@ class Reaction(Part):
 
     def contribute(self, build: Build) -> None:
         p, scales = build.problem, build.scales
-        build.reaction = self.guarded(p, scales)
+        build.reaction, build.learned = self.guarded(p, scales), self.config.reaction == "learned"
         if build.reaction is not None and p.capacity is not None:
             build.excess = lambda u: (u - torch.clamp(u, scales.low, scales.high)) / p.dt
 

@@ -1,0 +1,91 @@
+"""Steps as short as a tolerance asks for: errors follow it, stored times stay, commands say what was done."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import dgnet as dg
+from dgnet.errors import InputError, SolveError
+from dgnet.models import Adaptive
+from tests.projects.conftest import command
+
+F64 = torch.float64
+TOML = """
+[problem]
+fields = ["u"]
+dt = 0.5
+offset = { u = 1.0 }
+[mesh]
+shape = "rectangle"
+size = [1, 1]
+spacing = 0.25
+[pde]
+diffusion = 0.05
+reaction = { function = "pull" }
+[[boundary]]
+name = "left"
+kind = "dirichlet"
+value = 2.0
+"""
+
+
+def wave(x: torch.Tensor) -> torch.Tensor:
+    return torch.cos(torch.pi * x[:, :1])[None]
+
+
+@pytest.mark.parametrize("reaction", [None, lambda u: -10 * u**3], ids=["linear", "reaction"])
+def test_the_error_follows_the_tolerance(reaction) -> None:
+    problem = dg.Problem(dg.box((8, 1)), dg.PDE(diffusion=0.2, reaction=reaction), [], dt=0.5)
+    start = wave(torch.tensor(problem.mesh.points))
+    short = dg.Problem(problem.mesh, problem.pde, problem.conditions, dt=0.5 / 256)
+    with torch.no_grad():
+        exact = dg.rollout(dg.Classical(), short, start, steps=256)[:, ::256]
+        errors, taken = [], []
+        for tolerance in (1e-2, 1e-3, 1e-4):
+            model = Adaptive(dg.Classical(), tolerance)
+            states = dg.rollout(model, problem, start, steps=1)
+            assert states.shape == exact.shape
+            errors.append(float((states - exact).abs().max() / (exact.max() - exact.min())))
+            taken.append(model.taken)
+    assert all(e < tolerance for e, tolerance in zip(errors, (1e-2, 1e-3, 1e-4)))
+    assert errors[2] < errors[0] / 2 and taken[0] <= taken[1] < taken[2]
+
+
+def test_steps_become_longer_again_and_short_only_where_needed() -> None:
+    """A front that dies out within a tenth of the time."""
+    problem = dg.Problem(dg.box((8, 1)), dg.PDE(diffusion=0.0, reaction=lambda u: -20 * u), [], dt=1.0)
+    model = Adaptive(dg.Classical(), 1e-3)
+    with torch.no_grad():
+        last = dg.rollout(model, problem, torch.ones(1, problem.mesh.n_nodes, 1, dtype=F64), steps=3)
+    assert float(last[:, 1:].abs().max()) < 1e-3
+    assert model.taken < 0.5 * 3 / model.shortest  # even steps would be this many
+
+
+def test_quadratic_elements_a_learned_model_and_a_tolerance_out_of_reach() -> None:
+    problem = dg.Problem(dg.box((4, 1)), dg.PDE(diffusion=0.2), [], dt=0.5)
+    start = wave(torch.tensor(problem.mesh.points))
+    with torch.no_grad():
+        plain = dg.rollout(Adaptive(dg.Classical(), 1e-4), problem, start, steps=2)
+        single = dg.Problem(problem.mesh, problem.pde, [], dt=0.5, dtype=torch.float32)
+        learned = dg.rollout(Adaptive(dg.DGNet(dg.DGNetConfig(hidden=4, layers=1), single), 1e-4), single, start.float(), steps=2)
+        quadratic = Adaptive(dg.Classical(degree=2), 1e-4)
+        better = dg.rollout(quadratic, problem, wave(torch.tensor(quadratic.points(problem))), steps=2)
+    assert learned.dtype == torch.float32 and torch.allclose(learned.double(), plain, atol=1e-5)
+    exact = start[0] * torch.exp(torch.tensor(-0.2 * torch.pi**2))
+    assert float((better[0, -1] - exact).norm()) < 0.3 * float((plain[0, -1] - exact).norm())
+    with pytest.raises(SolveError, match="still miss the tolerance"):
+        dg.rollout(Adaptive(dg.Classical(), 1e-16), problem, start, steps=1)
+    with pytest.raises(InputError, match="must lie between 0 and 1"):
+        Adaptive(dg.Classical(), 2.0)
+
+
+def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "problem.toml").write_text(TOML)
+    (tmp_path / "physics.py").write_text("def pull(u):\n    return 4 * (1 - u)\n")
+    call = ("simulate", tmp_path, "--steps", 2, "--adaptive", 1e-2)
+    assert command(monkeypatch, *call, "--model", "classical") == 0
+    said = capsys.readouterr().out
+    assert "2 steps of 0.5" in said and "kept the tolerance 0.01" in said
+    assert command(monkeypatch, *call) == 2
+    assert "universal weights remember the last step" in capsys.readouterr().err
