@@ -11,8 +11,9 @@ import torch
 
 from dgnet.errors import InputError
 from dgnet.mesh import box
-from dgnet.models import Classical, rollout
+from dgnet.models import Classical, Model, rollout
 from dgnet.models.dgnet import DGNet, DGNetConfig
+from dgnet.models.universal import Universal
 from dgnet.output.export import c_file, export
 from dgnet.output.export.c_file import FLAGS, Compiled, find_compiler, written
 from dgnet.output.export.record import probe
@@ -47,6 +48,7 @@ CASES = {
     "start": (PDE(diffusion=0.05, reaction=reaction), (), DGNetConfig(hidden=8, layers=1, learn_start=True, early_steps=3)),
     "iteration": (PDE(diffusion=0.05), (Dirichlet("left", 1.0),), DGNetConfig(hidden=8, layers=1, learn_start=True, early_steps=3)),
     "classical": (PDE(diffusion=0.05), (Robin("right", 2.0, 0.4),), None),
+    "universal": (PDE(diffusion=0.05), (Robin("right", 2.0, 0.4), Dirichlet("top", 1.0)), None),
 }
 
 
@@ -55,8 +57,10 @@ def run_of(case: str) -> Run:
     run = fake(pde, conditions)
     scenario = replace(run.scenario, build_mesh=lambda: box((7, 6), perturb=0.0 if case == "known" else 0.2))
     torch.manual_seed(1)
-    model = Classical() if config is None else saturated(DGNet(config, base_problem(scenario, "cpu")))
-    if config is not None and config.reaction_table:
+    if config is None:
+        return replace(run, case=scenario, model=Universal() if case == "universal" else Classical())
+    model = saturated(DGNet(config, base_problem(scenario, "cpu")))
+    if config.reaction_table:
         model.fit_statistics(torch.randn(2, 3, 56, 1), None, 0.05)
     return replace(run, case=scenario, model=model)
 
@@ -83,6 +87,7 @@ def test_the_c_file_is_the_step(case: str, tmp_path: Path, monkeypatch: pytest.M
                 assert float((found - expected[:, k]).abs().max()) <= 1e-5 * float(expected.abs().max()), (real, k)
         c.close()
     assert (made.solver == "direct") == (case != "iteration")
+    assert ("#define EDGES 0\n" in made.source) == (case != "universal")
 
 
 def test_boundary_values_change_on_the_way(tmp_path: Path) -> None:
@@ -104,17 +109,24 @@ def test_boundary_values_change_on_the_way(tmp_path: Path) -> None:
     c.close()
 
 
-def test_a_spot_is_averaged_along_its_way(tmp_path: Path) -> None:
-    run = replace(fake(PDE(diffusion=0.1)), model=Classical())
-    problem = base_problem(run.case, "cpu")
+@pytest.mark.parametrize("model", [Classical(), Universal()], ids=lambda m: m.name)
+def test_a_spot_is_averaged_along_its_way(model: Model, tmp_path: Path) -> None:
+    run = replace(fake(PDE(diffusion=0.1), (Robin("left", 1.0, 2.0),)), model=model)
+    run = replace(run, case=replace(run.scenario, offset=(0.5,)))
+    problem, dt, place = base_problem(run.case, "cpu"), run.case.dt, ctypes.c_double * 2
     c = Compiled(written(run, problem, "mine"), tmp_path, compiler)
-    dt, three = run.case.dt, ctypes.c_double * 2
     call = c.function("spot")
-    call.argtypes = [ctypes.c_void_p, ctypes.c_int, three, three, ctypes.c_double, ctypes.c_double]
-    call(c.model, 0, three(0.1, 0.2), three(0.9, 0.5), 0.15, 7.0)
+    call.argtypes = [ctypes.c_void_p, ctypes.c_int, place, place, ctypes.c_double, ctypes.c_double]
+    call(c.model, 0, place(0.1, 0.2), place(0.9, 0.5), 0.15, 7.0)
     table = SpotTable(("spot",), (np.array([0.0, dt]),), (np.array([[0.1, 0.2, 0.15, 7.0], [0.9, 0.5, 0.15, 7.0]]),))
-    expected = table.average(torch.tensor(problem.mesh.points), 0, 1, dt)
-    np.testing.assert_allclose(c.array("source", 25), expected.numpy().ravel(), rtol=1e-6)
+    f = table.average(torch.tensor(model.points(problem)), 0, 1, dt).float()
+    states = rollout(model, problem, torch.full((1, 25, 1), 0.5), torch.cat([f, 0 * f], 1))
+    for k in (1, 2):
+        c.step()
+        np.testing.assert_allclose(c.array("state", 25), states[0, k].numpy().ravel(), rtol=1e-6)
+        clear = c.function("clear_spots")
+        clear.argtypes = [ctypes.c_void_p]
+        clear(c.model)
     c.close()
 
 

@@ -31,14 +31,13 @@ def run(opened: Run, steps: int = STEPS) -> dict[str, Any]:
     model, problem = opened.model, base_problem(opened.case, "cpu")
     u, f = probe(model, problem, 1)
     state = model.prepare(problem, 1, steps)
-    lasting = model.first_steps + 1  # number of a step that is like all later ones
     rows, ways, reasons = [], dict[str, Callable[[int], np.ndarray]](), []
     with few_threads(0), tempfile.TemporaryDirectory() as folder:
         def library(count: int) -> np.ndarray:
-            v = u
-            for _ in range(count):
-                v = model.step(state, v, f, 0.0, lasting)
-            return v.numpy().ravel()
+            v = model.begin(state, u)
+            for k in range(count):
+                v = model.step(state, v, f, k * problem.dt, k)
+            return model.read(state, v).numpy().ravel()
 
         ways["library"] = library
         sizes: dict[str, int | None] = {"library": None}
@@ -69,12 +68,9 @@ def _compiled(opened: Run, folder: Path, kind: str, u: torch.Tensor, f: torch.Te
         raise InputError("there is no C compiler")
     made = written(opened, base_problem(opened.case, "cpu"), "step")
     c = Compiled(made, folder, compiler, "float" if "float" in kind else "double")
-    lasting = opened.model.first_steps + 1
 
     def way(count: int) -> np.ndarray:
         c.function("restart")(c.model)
-        for _ in range(lasting):  # the first ones filter the start or have operators of their own
-            c.step()
         state = c.array("state", u.numel())
         state[:] = u.numpy().ravel()
         c.array("source", u.numel())[:] = f.numpy().ravel()
@@ -86,20 +82,24 @@ def _compiled(opened: Run, folder: Path, kind: str, u: torch.Tensor, f: torch.Te
 
 
 def _onnx(opened: Run, folder: Path, kind: str, u: torch.Tensor, f: torch.Tensor) -> tuple[Callable[[int], np.ndarray], int]:
-    written_file = export(opened, folder / "step.onnx", batch=1).program
+    made = export(opened, folder / "step.onnx", batch=1)
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(str(written_file), options, providers=["CPUExecutionProvider"])
+    sessions = {key: onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+                for key, path in {"step": made.program, **made.extra}.items()}
+    early = made.record["early_steps"]
 
     def way(count: int) -> np.ndarray:
         v, source = u.numpy(), f.numpy()
-        for _ in range(count):
-            (v,) = session.run(None, {"u": v, "source": source})
+        for k in range(count):
+            for once in [key for key, when in (("start", 0), ("switch", early)) if key in sessions and k == when]:
+                (v,) = sessions[once].run(None, {"u": v})
+            (v,) = sessions["early" if k < early else "step"].run(None, {"u": v, "source": source})
         return v.ravel()
 
-    return way, written_file.stat().st_size
+    return way, made.record["bytes"]
 
 
 def markdown(data: dict[str, Any]) -> str:

@@ -27,8 +27,7 @@ def _point(text: str) -> tuple[float, ...]:
 @command("dgnet export run --out step.pt2", "dgnet export run --out step.onnx", "dgnet export run --out plate.c",
          "dgnet export run --out plate.fmu --fmi 3 --probe 0.3,0.7 --spots 2")
 def export(context: typer.Context,
-           run: Annotated[Path, typer.Argument(help="Folder of a run; or of a problem (problem.toml), whose classical solver is "
-                                                    "written.")],
+           run: Annotated[Path, typer.Argument(help="Folder of a run, or of a problem (problem.toml).")],
            out: Annotated[Path, typer.Option(help="FILE.pt2 (torch.export), FILE.onnx, FILE.c (C99, with FILE.h) or FILE.fmu; the "
                                                   "mesh (.vtu) and a description (.json) are written beside it.",
                                              callback=file_to_write)],
@@ -38,6 +37,7 @@ def export(context: typer.Context,
            probe: Annotated[list[str] | None, typer.Option(help="X,Y or X,Y,Z: a point whose values are outputs of an .fmu. May be "
                                                                 "repeated; the default is the middle.")] = None,
            spots: Annotated[int, typer.Option(help="Number of Gaussian spots that are inputs of an .fmu.", min=0, max=1000)] = 1,
+           model: Annotated[str, typer.Option(help="Model of a problem: classical, or universal as .c or .fmu.")] = "classical",
            problem: Problem = None, allow_different: AllowDifferent = False, json_path: Json = None) -> None:
     """Write one step of a run as a program, a C file or an FMU that works without this package."""
     from dgnet.output.export import export as write
@@ -45,7 +45,7 @@ def export(context: typer.Context,
 
     refuse(context, {"batch": "a C file has one trajectory"} if out.suffix in (".c", ".fmu") else {})
     refuse(context, {} if out.suffix == ".fmu" else {"fmi": _FMU, "probe": _FMU, "spots": _FMU})
-    opened = opened_or_classical(run, problem, allow_different)
+    opened = opened_or_classical(run, problem, allow_different, model)
     result = write(opened, out, batch, fmi=fmi, probes=[_point(text) for text in probe or ()], spots=spots)
     write_json(json_path, result.record)
     size = f"{result.record['nodes']} nodes, {len(result.record['fields'])} field{'s' * (len(result.record['fields']) > 1)}"

@@ -29,6 +29,8 @@ from dgnet.green.bounds import Bounds, bounds_of
 from dgnet.mesh.io import save
 from dgnet.models import Classical, Model
 from dgnet.models.dgnet import DGNet, MassChange
+from dgnet.models.universal import Universal
+from dgnet.models.universal.gathering import Gathering
 from dgnet.operators import EdgeMatrix
 from dgnet.output.export.c_rates import number, rates_in_c
 from dgnet.output.export.pieces import Pieces, refuse_changing, refuse_fast
@@ -36,6 +38,7 @@ from dgnet.output.export.record import Exported, agree, described, probe
 from dgnet.problems import SINGLE, Dirichlet, Discretisation, Neumann, Periodic, Robin
 from dgnet.problems.case import base_problem
 from dgnet.problems.conditions import Condition
+from dgnet.problems.lift import Lift
 from dgnet.training.run import Run
 
 Tensor = torch.Tensor
@@ -109,8 +112,10 @@ def written(run: Run, problem: Discretisation, name: str) -> CSource:
     """The step of a run as C, not yet compared with anything."""
     model, case = run.model, run.case
     refuse_changing(problem, case)
-    changes, solvers, early = _prepared(model, problem, run)
+    changes, solvers, early, edges = _prepared(model, problem, run)
     made = [Pieces.of(solver) for solver in solvers]
+    if edges is not None:
+        made = [replace(m, source=edges.near * (1 / problem.dt)) for m in made]
     p, pattern = made[-1].problem, made[-1].system.pattern
     order, label, counts = _order(made, changes)
     new = np.empty(p.n, np.int64)
@@ -122,6 +127,7 @@ def written(run: Run, problem: Discretisation, name: str) -> CSource:
     C = _Constants(slots)
     C.enum(NODES=p.mesh.n_nodes, UNKNOWNS=p.n, FIELDS=p.n_fields, DIM=p.mesh.dim, ENTRIES=len(col), CONDITIONS=len(boundaries),
            PIVOT=int(new[made[-1].pivot]), EARLY_STEPS=early)
+    C.define(EDGES=0 if edges is None else len(edges.keep))
     groups = max(m.system.values.shape[1] for m in made)
     fixed = _fixed_by(p, case.conditions, order)
     C.define(RATES=len(made[-1].gather), STAGES=len(made), CHANGES=len(changes), GROUPS=groups, FIXED=0 if fixed is None else
@@ -131,8 +137,10 @@ def written(run: Run, problem: Discretisation, name: str) -> CSource:
     C.integers("owner", p.owner.numpy()[order] if p.periodic else order)
     C.integers("unknown", new[p.dof.numpy()])
     C.integers("fixed_by", np.array([-1]) if fixed is None else fixed, "short")
-    C.reals("points", torch.from_numpy(np.array(p.mesh.points)))
+    C.reals("points", torch.from_numpy(np.array(model.points(problem))))
     C.reals("offset", torch.tensor(case.offsets, dtype=torch.float64))
+    if edges is not None:
+        C.edges(edges, Lift.of(p.mesh), order)
     at, weight = [], []
     for load in loads:
         moved = load.T[:, torch.from_numpy(order)].flatten()
@@ -160,12 +168,17 @@ def written(run: Run, problem: Discretisation, name: str) -> CSource:
                    boundaries, label if label == "direct" else f"chebyshev({counts[0]})", double_only)
 
 
-def _prepared(model: Model[Any], problem: Discretisation, run: Run) -> tuple[dict[str, MassChange], list[GreenSolver], int]:
-    """What the model made of the problem: changes of the mass, a solver for each stage, number of early steps."""
+def _prepared(model: Model[Any], problem: Discretisation,
+              run: Run) -> tuple[dict[str, MassChange], list[GreenSolver], int, Gathering | None]:
+    """What the model made of the problem: changes of the mass, a solver for each stage, number of early steps, the edges' part."""
+    if isinstance(model, Universal):
+        prepared = model.prepare(problem)
+        assert isinstance(prepared.solver, GreenSolver)  # `refuse_changing`
+        return {}, [prepared.solver], 0, prepared.gathering
     if isinstance(model, Classical) and model.degree == 1 and not model.damped_start:
         solver = model.solver(model.prepare(problem))
         assert solver is not None  # `refuse_changing`
-        return {}, [solver], 0
+        return {}, [solver], 0, None
     if not isinstance(model, DGNet):
         raise InputError(f"{model.name} cannot be written as C: it is not a step of the linear solver with a reaction; .pt2 and "
                          ".onnx hold learned models of any kind")
@@ -174,8 +187,8 @@ def _prepared(model: Model[Any], problem: Discretisation, run: Run) -> tuple[dic
         raise InputError(f"{run.settings.model} cannot be written as C: a network of states acts in every step; .pt2 and .onnx "
                          "hold it")
     if ready.early is None:
-        return ready.changes(), [ready.solver], 0
-    return ready.changes(), [ready.early.solver, ready.solver], ready.early.steps
+        return ready.changes(), [ready.solver], 0, None
+    return ready.changes(), [ready.early.solver, ready.solver], ready.early.steps, None
 
 
 def _order(made: Sequence[Pieces], changes: dict[str, MassChange]) -> tuple[np.ndarray, str, list[int]]:
@@ -287,6 +300,24 @@ class _Constants:
         text = [str(v) for v in array] if array.dtype == np.float32 else [number(v) for v in array.tolist()]
         self.lines.append(f"static const real {name}[{array.size}] = {{{_lines(text)}}};")
 
+    def edges(self, g: Gathering, lift: Lift, order: np.ndarray) -> None:
+        """What nodes gather of the edges around them, rows in the new order; how middles follow from nodes."""
+        crow = g.places.crow.numpy()
+        counts = np.diff(crow)[order]
+        start = np.concatenate([[0], np.cumsum(counts)])
+        slots = np.repeat(crow[order] - start[:-1], counts) + np.arange(start[-1])
+        self.integers("around_start", start)
+        self.integers("around", g.places.col.numpy()[slots])
+        self.reals("around_middle", g.middle[slots])
+        self.reals("around_memory", g.memory[slots])
+        self.integers("edge_end", torch.stack([g.first, g.second], 1).numpy())
+        self.reals("edge_keep", g.keep)
+        self.reals("edge_gain", g.gain)
+        used = lift.weight != 0
+        self.integers("fit_start", np.concatenate([[0], np.cumsum(used.sum(1).numpy())]))
+        self.integers("fit_node", lift.index[used].numpy())
+        self.reals("fit_weight", lift.weight[used])
+
     def matrix(self, A: EdgeMatrix | None) -> str:
         if A is None:
             return "{NULL, 0}"
@@ -392,7 +423,7 @@ def compare(run: Run, problem: Discretisation, made: CSource, folder: Path, comp
     expected = model.begin(state, u)
     for k in range(_STEPS):
         expected = model.step(state, expected, f, k * problem.dt, k)
-    solver = model.solver(state)
+    expected, solver = model.read(state, expected), model.solver(state)
     if solver is not None:
         refuse_fast(solver, run.case)
     for real in ("double",) if made.double_only else ("double", "float"):

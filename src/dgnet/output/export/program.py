@@ -111,15 +111,15 @@ def traced(run: Run, batch: int | None = None) -> Traces:
     if isinstance(model, DGNet) and model.config.plain:
         raise InputError(f"{run.settings.model} cannot be exported: its scheme takes a source at both ends of a step, and its "
                          "networks are not those that a program is written for")
-    if isinstance(model, Universal):
-        raise InputError("universal weights cannot be exported, since their steps carry a memory of the edges; train with "
-                         "--from-scratch")
     problem = base_problem(case, "cpu")
+    if len(model.points(problem)) != problem.mesh.n_nodes:
+        raise InputError(f"{model.name} has values at the middles of the edges, which a program does not hold: universal weights "
+                         "leave as .c or .fmu")
     refuse_changing(problem, case)
     with torch.no_grad():
         state = model.prepare(problem, batch or 1)
         solved = model if isinstance(model, DGNet) and model.config.green else None
-        solver = model.solver(state) if solved is not None or isinstance(model, Classical) else None
+        solver = model.solver(state) if solved is not None or isinstance(model, Classical | Universal) else None
         module = Traced(model, state) if solver is None else Step(solver) if solved is None else Step(solver, solved, state.graph)
         u, f = probe(model, problem, batch or 3)
         # before tracing, which leaves its own tensors in caches

@@ -150,7 +150,7 @@ static int unit_advance(unit *u, double now, double length)
         @name@_set_boundary(u->model, k, (@name@_real)u->value[FIRST_BOUNDARY + k]);
     while ((u->steps + 1) * @NAME@_DT <= end + 1e-9 * (fabs(end) + @NAME@_DT)) {
         const double since = u->begin + u->steps * @NAME@_DT - now;
-        memset(@name@_source(u->model), 0, (size_t)@NAME@_NODES * FIELDS * sizeof(@name@_real));
+        @name@_clear_spots(u->model);
         for (int s = 0; s < SPOTS; s++) {
             const double *spot = u->value + FIRST_SPOT + s * PER_SPOT;
             @name@_real from[DIM], to[DIM];

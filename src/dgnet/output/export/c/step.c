@@ -296,6 +296,8 @@ static void solve(const solver *s, const fill *shared, const real *b, real *x, r
 
 struct @name@ {
     real *state, *source;                             /* [NODES][FIELDS] */
+    real *spots;                                      /* [NODES + EDGES][FIELDS]: at nodes, then at the middles of edges */
+    real *memory, *middle;                            /* [FIELDS][EDGES], [EDGES] */
     real *x, *f, *right, *trial, *guess, *load, *work; /* [FIELDS][UNKNOWNS] each */
     real *rate;                                       /* [2][RATES][FIELDS][UNKNOWNS] */
     real boundary[CONDITIONS + 1];
@@ -331,6 +333,10 @@ static void boundary_load(@name@ *m)
         *arrays[k] = fresh(all, sizeof **arrays[k]);
         bad = bad || *arrays[k] == NULL;
     }
+    m->spots = fresh((size_t)(NODES + EDGES) * FIELDS, sizeof *m->spots);
+    m->memory = fresh((size_t)FIELDS * EDGES, sizeof *m->memory);
+    m->middle = fresh(EDGES, sizeof *m->middle);
+    bad = bad || m->spots == NULL || m->memory == NULL || m->middle == NULL;
     m->work = fresh(2 * (size_t)UNKNOWNS, sizeof *m->work);
     m->rate = fresh(2 * RATES * all, sizeof *m->rate);
     bad = bad || m->work == NULL || m->rate == NULL || fill_make(&m->shared);
@@ -356,7 +362,8 @@ void @name@_free(@name@ *m)
     for (int s = 0; s < STAGES; s++)
         for (int g = 0; g < GROUPS; g++)
             solver_free(&m->solvers[s][g]);
-    real *arrays[] = {m->state, m->source, m->x, m->f, m->right, m->trial, m->guess, m->load, m->work, m->rate};
+    real *arrays[] = {m->state, m->source, m->spots, m->memory, m->middle, m->x,   m->f,
+                      m->right, m->trial,  m->guess, m->load,   m->work,   m->rate};
     for (size_t k = 0; k < sizeof arrays / sizeof *arrays; k++)
         free(arrays[k]);
     free(m->shared.start);
@@ -407,6 +414,11 @@ real @name@_get_boundary(const @name@ *m, int number)
     return number >= 0 && number < CONDITIONS ? m->boundary[number] : 0;
 }
 
+void @name@_clear_spots(@name@ *m)
+{
+    memset(m->spots, 0, (size_t)(NODES + EDGES) * FIELDS * sizeof *m->spots);
+}
+
 void @name@_spot(@name@ *m, int field, const real *from, const real *to, real radius, real power)
 {
     static const real gauss[4] = {(real)-0.8611363115940526, (real)-0.3399810435848563, (real)0.3399810435848563,
@@ -423,14 +435,14 @@ void @name@_spot(@name@ *m, int field, const real *from, const real *to, real ra
     for (int piece = 0; piece < pieces; piece++)
         for (int g = 0; g < (moves ? 4 : 1); g++) {
             const real at = moves ? (piece + (1 + gauss[g]) / 2) / pieces : 0, weight = moves ? power * share[g] / (2 * pieces) : power;
-            for (int i = 0; i < NODES; i++) {
+            for (int i = 0; i < NODES + EDGES; i++) {
                 real square = 0;
                 for (int d = 0; d < DIM; d++) {
                     const real gap = points[i * DIM + d] - from[d] - at * (to[d] - from[d]);
                     square += gap * gap;
                 }
                 if (square * inverse < 60)
-                    m->source[i * FIELDS + field] += weight * (real)exp((double)(-square * inverse));
+                    m->spots[i * FIELDS + field] += weight * (real)exp((double)(-square * inverse));
             }
         }
 }
@@ -480,6 +492,56 @@ static void add_rates(const stage *s, const real *rate, int f, real *right)
 }
 #endif
 
+#if EDGES
+/* Values at the middles of the edges, fitted to those at the nodes around. */
+static void fit_middles(const real *nodes, int f, real *middle)
+{
+    const real level = nodes[f];
+    for (int e = 0; e < EDGES; e++) {
+        real s = 0;
+        for (int p = fit_start[e]; p < fit_start[e + 1]; p++)
+            s += fit_weight[p] * (nodes[fit_node[p] * FIELDS + f] - level);
+        middle[e] = level + s;
+    }
+}
+
+/* How far a middle is from the mean of the ends of its edge. */
+static real bend(const real *nodes, const real *middle, int f, int e)
+{
+    return middle[e] - (nodes[edge_end[2 * e] * FIELDS + f] + nodes[edge_end[2 * e + 1] * FIELDS + f]) / 2;
+}
+
+/* What a field's nodes gather of the edges around: their memory of what the nodes do not see, and the source at their middles. */
+static void add_edges(@name@ *m, int f, int driven, real *right)
+{
+    real *memory = m->memory + (size_t)f * EDGES, *middle = m->middle;
+    if (m->steps == 0) {
+        fit_middles(m->state, f, middle);
+        for (int e = 0; e < EDGES; e++)
+            memory[e] = bend(m->state, middle, f, e);
+    }
+    if (driven) {
+        fit_middles(m->source, f, middle);
+        for (int e = 0; e < EDGES; e++)
+            middle[e] += m->spots[(NODES + e) * FIELDS + f];
+    } else
+        memset(middle, 0, EDGES * sizeof *middle);
+    for (int i = 0; i < UNKNOWNS; i++) {
+        real s = 0;
+        for (int p = around_start[i]; p < around_start[i + 1]; p++)
+            s += around_memory[p] * memory[around[p]] + around_middle[p] * middle[around[p]];
+        right[i] += s;
+    }
+    for (int e = 0; e < EDGES; e++) {
+        memory[e] *= edge_keep[e];
+        if (driven) {
+            memory[e] += edge_gain[e] * bend(m->source, middle, f, e);
+            memory[e] -= edge_gain[e] * (m->spots[edge_end[2 * e] * FIELDS + f] + m->spots[edge_end[2 * e + 1] * FIELDS + f]) / 2;
+        }
+    }
+}
+#endif
+
 #if CHANGES
 /* x += M^-1 D x */
 static int apply_change(@name@ *m, const change *c)
@@ -512,7 +574,7 @@ int @name@_step(@name@ *m)
         for (int i = 0; i < UNKNOWNS; i++) {
             const size_t at = (size_t)f * UNKNOWNS + i;
             m->x[at] = m->state[owner[i] * FIELDS + f];
-            m->f[at] = m->source[owner[i] * FIELDS + f];
+            m->f[at] = m->source[owner[i] * FIELDS + f] + m->spots[owner[i] * FIELDS + f];
             driven = driven || m->f[at] != 0;
         }
 #if CHANGES
@@ -529,6 +591,9 @@ int @name@_step(@name@ *m)
         add_product(values(s->explicit_part, f), x, c, 1, right);
         if (driven)
             add_product(values(s->source, f), m->f + at, 0, (real)@NAME@_DT, right);
+#if EDGES
+        add_edges(m, f, driven, right);
+#endif
     }
 #if RATES
     real *later = m->rate + (size_t)RATES * FIELDS * UNKNOWNS;

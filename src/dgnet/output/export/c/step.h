@@ -44,8 +44,9 @@ void @name@_free(@name@ *model);
 /* The source [node][field], averaged over the next step: @source_unit@. It stays until it is changed; zero at first. */
 @name@_real *@name@_source(@name@ *model);
 
-/* Add a Gaussian spot to the source, power * exp(-|x - centre|^2 / (2 radius^2)), averaged over a step in which its centre moves in a
- * straight line: from [dim], to [dim]. */
+/* Add a Gaussian spot, power * exp(-|x - centre|^2 / (2 radius^2)), averaged over a step in which its centre moves in a straight line:
+ * from [dim], to [dim]. Spots are kept beside the source, which they add to, until they are cleared. */
+void @name@_clear_spots(@name@ *model);
 void @name@_spot(@name@ *model, int field, const @name@_real *from, const @name@_real *to, @name@_real radius, @name@_real power);
 
 /* Values at boundaries: number 0 .. BOUNDARIES - 1, as listed above. */
