@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import dgnet as dg
+from dgnet.green import system
 from dgnet.problems import LUMPED
 
 Tensor = torch.Tensor
@@ -162,6 +163,25 @@ def test_gradients_with_a_flow_and_a_coupled_mass() -> None:
         return dg.rollout(dg.Classical(consistent=1.0, tolerance=1e-13), p, u0, steps=3)[:, -1]
 
     assert torch.autograd.gradcheck(end, (u0, double(1.0, 3.0, 2.0), double(0.1, 0.4)), eps=1e-6, atol=1e-6, fast_mode=True)
+
+
+def test_a_strong_flow_is_factorised() -> None:
+    """Chebyshev's iteration would need far too many products; the two ways agree where both go."""
+    mesh = dg.box((8, 8), perturb=0.2)
+    u0 = torch.rand(1, mesh.n_nodes, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    c, k = (dg.Curve([-2.0, 4.0], values, extends=True) for values in ([1.0, 2.0], [1e-3, 2e-3]))
+    pde = dg.PDE(capacity=c, diffusion=k, velocity=[3.0, 1.0])
+    fixed = [dg.Dirichlet("left", 1.0), dg.Dirichlet("bottom", 1.0)]
+    end = dg.rollout(dg.Classical(), dg.Problem(mesh, pde, fixed, dt=0.2), u0, steps=3)[:, -1]
+    assert torch.isfinite(torch.autograd.grad(end.square().sum(), u0)[0]).all()
+    short = dg.Problem(mesh, pde, fixed, dt=0.01)
+    with torch.no_grad():
+        iterated = dg.rollout(dg.Classical(), short, u0, steps=3)
+        limits, system.MOST["cpu"] = system.MOST["cpu"], 0
+        try:
+            assert (dg.rollout(dg.Classical(), short, u0, steps=3) - iterated).abs().max() < 1e-9
+        finally:
+            system.MOST["cpu"] = limits
 
 
 def test_a_fixed_number_of_iterations_gives_the_same_step() -> None:

@@ -29,7 +29,7 @@ from dgnet.errors import InputError, SolveError
 from dgnet.green.backends import Monitor
 from dgnet.green.fold import product
 from dgnet.green.material import Materials
-from dgnet.green.system import At, System
+from dgnet.green.system import MOST, At, System
 from dgnet.problems import Discretisation
 from dgnet.problems.curves import Curve, tabulated
 
@@ -229,8 +229,11 @@ class EnthalpySolver:
 
     @property
     def capturable(self) -> bool:
-        """The step is the same sequence of operations every time."""
-        return not (self.problem.time_dependent or self.problem.data_changes)
+        """The step is the same sequence of operations every time, without the host."""
+        p = self.problem
+        if p.time_dependent or p.data_changes:
+            return False
+        return self._system(0.0, self.theta, p.dt).worst.iterations(min(self._reductions)) <= MOST[p.geometry.device.type]
 
     def freeze(self, times: Sequence[float]) -> bool:
         """Steps with a flow that changes are not recorded."""

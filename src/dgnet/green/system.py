@@ -9,7 +9,10 @@ from __future__ import annotations
 from functools import cached_property
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from scipy.sparse import csc_array, diags_array, eye_array
+from scipy.sparse.linalg import splu
 
 from dgnet.green.bounds import Bounds, bounds_of, norm_bound
 from dgnet.green.material import Materials, Term
@@ -19,6 +22,9 @@ from dgnet.problems import Discretisation
 from dgnet.problems.curves import Curve, Tables
 
 Tensor = torch.Tensor
+
+MOST = {"cpu": 500, "cuda": 3000}
+"""Iterations beyond which a factorisation for each column is quicker."""
 
 
 class At(NamedTuple):
@@ -109,16 +115,20 @@ class System:
     def solve(self, at: At, right: Tensor, reduction: float, known: Bounds | None = None, transposed: bool = False) -> Tensor:
         """z with (I + W q) z = right on the free nodes, q = slope / D, to a relative residual of `reduction`.
 
-        Chebyshev's iteration. What is left of the residual is spread such that its sum is zero: E + z conserves. `transposed`: with
-        the transposed matrix, and without that. `known`: bounds that hold at any state; None measures those of this one.
+        Chebyshev's iteration, or a factorisation where that would take too long (a strong flow). What is left of the residual is
+        spread such that its sum is zero: E + z conserves. `transposed`: with the transposed matrix, and without that. `known`:
+        bounds that hold at any state; None measures those of this one.
         """
         q = at.slope / at.D
         P = 1 + (self.wide.diagonals[..., None, None] * q).sum(0)
         bounds = known or self._bounds(*self._share(q, P))
+        count = bounds.iterations(reduction)
+        if count > MOST[right.device.type] * right[0].numel():
+            return self._direct(q, right, transposed)
         inverse = self.masked(1 / P)
         right, inverse, q = right.flatten(1), inverse.flatten(1), q.flatten(2)
         x, left, p = torch.zeros_like(right), right, torch.zeros_like(right)
-        for alpha, beta in bounds.coefficients(bounds.iterations(reduction)):
+        for alpha, beta in bounds.coefficients(count):
             p.mul_(beta).addcmul_(left, inverse)
             x.add_(p, alpha=alpha)
             if transposed:
@@ -130,6 +140,17 @@ class System:
             return x
         share = self.masked(at.D)
         return x + share * (self.masked(left).sum(0) / share.sum(0))
+
+    def _direct(self, q: Tensor, right: Tensor, transposed: bool) -> Tensor:
+        """The same by a factorisation on the host for each column."""
+        free = np.ones(right.shape) if self.free is None else self.free.expand_as(right).cpu().numpy()
+        slopes, wanted = q.cpu().numpy(), right.cpu().numpy()
+        found = np.zeros(right.shape)
+        for b, f in np.ndindex(*right.shape[1:]):
+            mask = free[:, b, f]
+            A = diags_array(mask) @ self.wide.collapsed(slopes[:, :, b, f]) @ diags_array(mask) + eye_array(len(mask))
+            found[:, b, f] = splu(csc_array(A)).solve(wanted[:, b, f] * mask, trans="T" if transposed else "N")
+        return torch.from_numpy(found).to(right.device)
 
     def _share(self, q: Tensor, P: Tensor) -> tuple[float, float]:
         """The least share of the mass in the diagonal of a row, and the largest of everything else."""

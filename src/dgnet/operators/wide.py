@@ -43,6 +43,12 @@ class Wide:
             return b - _product(A, x)
         return torch.addmv(b[:, 0], A, x[:, 0], alpha=-1)[:, None] if x.shape[1] == 1 else torch.addmm(b, A, x, alpha=-1)
 
+    def collapsed(self, q: np.ndarray) -> csr_array:
+        """sum_k A_k diag(q_k) [n, n], for q [m, n]."""
+        A = self._matrix
+        entries = A.data * q.ravel()[A.indices]
+        return csr_array((entries, A.indices % self.n, A.indptr), shape=(self.n, self.n))
+
     def transposed(self, y: Tensor) -> Tensor:
         """A_k^T y for every k: [n, columns] -> [m, n, columns]."""
         return _product(self._columns, y).view(self.m, self.n, -1)

@@ -11,10 +11,13 @@ from dgnet.models.base import LearnedModel
 from dgnet.problems import LUMPED, Discretisation
 from dgnet.problems.case import Case
 
+LARGEST = 300_000
+"""Nodes above which no balance is taken: it needs the matrices a second time, in double precision."""
+
 
 def balance_of(model: Model[Any], problem: Discretisation) -> Balance | None:
-    """Follows the rollout of a model; None for models with points beside the nodes, and where the operators change in time."""
-    if problem.time_dependent or len(model.points(problem)) != problem.mesh.n_nodes:
+    """Follows the rollout of a model; None for models with points beside the nodes, large meshes, and operators in time."""
+    if problem.time_dependent or problem.mesh.n_nodes > LARGEST or len(model.points(problem)) != problem.mesh.n_nodes:
         return None
     return Balance(problem.recast(LUMPED, problem.advection_form) if problem.pde.curved else problem,
                    learned=isinstance(model, LearnedModel))
