@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from dgnet.cli import data, learn, measure, pretrained, projects, reproduce, studio, use  # noqa: F401  (each adds its commands)
+from dgnet.cli import (  # noqa: F401  (each adds its commands)
+    data,
+    learn,
+    measure,
+    pretrained,
+    projects,
+    reproduce,
+    sensors,
+    studio,
+    use,
+)
 from dgnet.cli.shell import app, main
 
 __all__ = ["app", "main"]

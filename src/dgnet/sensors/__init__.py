@@ -1,6 +1,9 @@
 """From sensors to answers: kernels of sensors, recovery of what is unknown, where to measure."""
 
 from dgnet.sensors.kernels import Kernels, kernels
+from dgnet.sensors.readings import Readings, read_readings, read_sensors
+from dgnet.sensors.recover import Recovered, read_spots, recover
 from dgnet.sensors.sensor import Flux, Patch, Point, Sensor
 
-__all__ = ["Flux", "Kernels", "Patch", "Point", "Sensor", "kernels"]
+__all__ = ["Flux", "Kernels", "Patch", "Point", "Readings", "Recovered", "Sensor", "kernels", "read_readings", "read_sensors",
+           "read_spots", "recover"]

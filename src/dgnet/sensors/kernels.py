@@ -68,13 +68,21 @@ class Kernels:
         return values
 
     def responses(self, shapes: Tensor) -> Tensor:
-        """R [S, H+1, J, H]: reading n to the source with the shape j [J, P, F] in step k alone; zero for k >= n."""
+        """R [S, H+1, J, H]: reading n to the source with the shape j in step k alone; zero for k >= n.
+
+        Shapes are [J, P or N, F] where they stay, [J, H, P or N, F] where each step has its own.
+        """
         shapes, H, first = self._at_points(shapes), self.horizon, self.early.shape[2]
+        moving = shapes if shapes.dim() == 4 else None
         out = shapes.new_zeros(len(self.names), H + 1, len(shapes), H)
-        by_lag = torch.einsum("shpf,jpf->shj", self.lag, shapes)
-        for k in range(first, H):
-            out[:, k + 1:, :, k] = by_lag[:, : H - k]
-        out[..., :first] = torch.einsum("snkpf,jpf->snjk", self.early, shapes)
+        by_lag = None if moving is not None else torch.einsum("shpf,jpf->shj", self.lag, shapes)
+        for k in range(H):
+            now = shapes if moving is None else moving[:, k]
+            if k < first:
+                out[..., k] = torch.einsum("snpf,jpf->snj", self.early[:, :, k], now)
+            else:
+                found = torch.einsum("shpf,jpf->shj", self.lag[:, : H - k], now) if by_lag is None else by_lag[:, : H - k]
+                out[:, k + 1:, :, k] = found
         return out
 
     def readings(self, source: Tensor | None = None, start: Tensor | None = None) -> Tensor:

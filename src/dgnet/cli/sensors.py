@@ -1,0 +1,90 @@
+"""Commands about sensors: what is unknown, from readings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dgnet.cli.options import folder_to_write, positive
+from dgnet.cli.screen import advise, say, say_path
+from dgnet.cli.shell import AllowDifferent, Json, Problem, command, write_json
+from dgnet.errors import InputError
+
+Folder = Annotated[Path, typer.Argument(help="Folder with problem.toml, or of a run.")]
+Sensors = Annotated[Path, typer.Option(help="CSV table of the sensors: sensor, x, y[, z] and, where needed, radius (averages over "
+                                            "a patch), field, boundary (fluxes).")]
+Unknown = Annotated[list[str], typer.Option(help="source (the strength of each spot over time), field (a steady source anywhere), "
+                                                 "start, or flux:BOUNDARY. May be repeated.")]
+Spots = Annotated[Path | None, typer.Option(help="CSV table of the places of the sources: x, y[, z], radius[, spot]; or of their "
+                                                 "paths, with t and power, too.")]
+ModelName = Annotated[str, typer.Option(help="Model of a problem: universal, classical or quadratic.")]
+
+
+def opened(folder: Path, problem: Path | None, allow_different: bool, model: str) -> tuple[Any, Any, Any]:
+    """The run or problem of a folder, its discretised problem and its model, in the precision of its weights."""
+    import torch
+
+    from dgnet.output.simulate import opened_or_classical
+    from dgnet.problems.case import base_problem
+
+    run = opened_or_classical(folder, problem, allow_different, model)
+    if run.case.given_flow:
+        raise InputError(f"{folder}: its flow changes from trajectory to trajectory, so sensors respond differently in each")
+    weights = list(run.model.parameters()) if isinstance(run.model, torch.nn.Module) else []
+    return run, base_problem(run.case, "cpu", weights[0].dtype if weights else torch.float64), run.model
+
+
+@command("dgnet recover plate readings.csv --sensors sensors.csv --unknown source --spots spots.csv --out answers",
+         "dgnet recover plate readings.csv --sensors sensors.csv --unknown start --out answers",
+         "dgnet recover plate readings.csv --sensors sensors.csv --unknown flux:left --out answers --noise 0.2")
+def recover(folder: Folder,
+            readings: Annotated[Path, typer.Argument(help="CSV table of readings: t and one column for each sensor.")],
+            sensors: Sensors, unknown: Unknown,
+            out: Annotated[Path, typer.Option(help="Folder for answers, bands and pictures.", callback=folder_to_write)],
+            spots: Spots = None,
+            source: Annotated[Path | None, typer.Option(help="CSV table of moving spots that are known.")] = None,
+            initial: Annotated[Path | None, typer.Option(help="Start, a .npy file of shape [nodes] or [nodes, fields]; the default "
+                                                         "is the problem's offset.")] = None,
+            noise: Annotated[float | None, typer.Option(help="Standard deviation of a reading; found from all readings unless "
+                                                             "given.",
+                                                        callback=positive)] = None,
+            model: ModelName = "universal", problem: Problem = None, allow_different: AllowDifferent = False,
+            json_path: Json = None) -> None:
+    """Find sources, the start or boundary fluxes from the readings of sensors, with bands and what the sensors do not see."""
+    import numpy as np
+    import torch
+
+    from dgnet.files import read_array
+    from dgnet.output import recovered
+    from dgnet.problems import SpotTable
+    from dgnet.sensors import read_readings, read_sensors, read_spots
+    from dgnet.sensors import recover as solve
+
+    run, discrete, solver = opened(folder, problem, allow_different, model)
+    case, shape = run.case, (run.case.mesh.n_nodes, len(run.case.pde.fields))
+    table = read_readings(readings, read_sensors(sensors, case.mesh.dim))
+    start = np.broadcast_to(np.array(case.offsets), shape) if initial is None else read_array(
+        initial, (shape, shape[:1]) if shape[1] == 1 else (shape,)).reshape(shape)
+    known = None
+    if source is not None:
+        steps = int(np.ceil(table.times[-1] / case.dt - 1e-9))
+        known = SpotTable.read(source, case.mesh.dim).average(torch.tensor(solver.points(discrete)), 0, steps, case.dt)[0]
+    found = solve(discrete, table, unknown, spots=None if spots is None else read_spots(spots, case.mesh.dim),
+                  start=torch.from_numpy(np.array(start)), source=known, noise=noise, model=solver)
+    paths = recovered.write(found, case.mesh, case.pde.fields, out)
+    write_json(json_path, recovered.summary(found))
+    for note in (*run.notes, *found.notes):
+        say(note)
+    count, sensed = int(np.isfinite(found.fitted).sum()), len(found.readings.sensors)
+    say(f"{count} readings of {sensed} sensors determine {found.determined:.1f} of {found.unknowns} numbers; "
+        f"noise {found.noise:.3g}, misfit {found.misfit:.3g}")
+    for name in found.answers:
+        mean, sd = found.get(name), found.get(name, "sd")
+        for k, label in enumerate(found.columns[name] or case.pde.fields):
+            say(f"{name}, {label}: from {mean[:, k].min():.4g} to {mean[:, k].max():.4g}, "
+                f"standard deviation {np.median(sd[:, k]):.3g} (median)")
+    for path in paths:
+        say_path(path)
+    advise("simulate", folder)

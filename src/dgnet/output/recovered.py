@@ -1,0 +1,93 @@
+"""Files of what sensors told (`dgnet recover`): tables, pictures with bands, fields for ParaView."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+
+from dgnet.files import write_json, write_text
+from dgnet.mesh import Mesh, save
+from dgnet.output.figures import Band, grid
+from dgnet.output.figures import save as save_picture
+from dgnet.output.pictures import STYLE, scale_of
+from dgnet.sensors import Recovered
+
+
+def write(found: Recovered, mesh: Mesh, fields: tuple[str, ...], folder: Path) -> list[Path]:
+    """NAME.csv and NAME.png of every answer, NAME.vtu of fields, answers.json and fit.csv (readings beside what explains them)."""
+    written = []
+    for name in found.answers:
+        stem = name.replace(":", "-")
+        if found.history(name):
+            _history(found, name, folder / stem)
+        else:
+            _field(found, name, mesh, fields, folder / stem)
+            written.append(folder / f"{stem}.vtu")
+        written += [folder / f"{stem}.csv", folder / f"{stem}.png"]
+    names = [s.name for s in found.readings.sensors]
+    rows = np.concatenate([found.readings.times[:, None], found.readings.values, found.fitted], axis=1)
+    _table(folder / "fit.csv", ["t", *names, *(f"{n} fitted" for n in names)], rows)
+    write_json(folder / "answers.json", summary(found))
+    return [*written, folder / "fit.csv", folder / "answers.json"]
+
+
+def summary(found: Recovered) -> dict[str, Any]:
+    """As JSON: noise, misfit, notes and every answer; bands hold each number with a probability of 90%."""
+    answers = {}
+    for name, answer in found.answers.items():
+        low, high = answer.band()
+        parts = {"mean": answer.mean, "sd": answer.sd, "low": low, "high": high, "seen": answer.seen}
+        answers[name] = {"length": answer.length, "columns": list(found.columns[name])} | {
+            key: (value.reshape(found.shapes[name]).T if found.history(name) else value.reshape(found.shapes[name])).tolist()
+            for key, value in parts.items()}
+    return {"noise": found.noise, "misfit": found.misfit, "determined": found.determined, "unknowns": found.unknowns,
+            "sensors": [s.name for s in found.readings.sensors], "notes": list(found.notes), "answers": answers}
+
+
+def _history(found: Recovered, name: str, stem: Path) -> None:
+    """Averages over the steps, with the bands of 90% and the share of the prior variance that the readings remove."""
+    low, high = (x.reshape(found.shapes[name]).T for x in found.answers[name].band())
+    mean, sd, seen = (found.get(name, what) for what in ("mean", "sd", "seen"))
+    columns, values = ["from", "to"], [found.times[:-1], found.times[1:]]
+    for k, label in enumerate(found.columns[name]):
+        columns += [label, f"{label} sd", f"{label} low", f"{label} high", f"{label} seen"]
+        values += [mean[:, k], sd[:, k], low[:, k], high[:, k], seen[:, k]]
+    _table(stem.with_suffix(".csv"), columns, np.stack(values, 1))
+    with matplotlib.rc_context({**STYLE, "font.size": 9, "axes.titlesize": 9}):
+        figure = Figure(figsize=(6.4, 1.8 * mean.shape[1] + 0.6), layout="constrained")
+        for k, label in enumerate(found.columns[name]):
+            axis = figure.add_subplot(mean.shape[1], 1, k + 1)
+            axis.fill_between(found.times, np.append(low[:, k], low[-1, k]), np.append(high[:, k], high[-1, k]), step="post",
+                              color="#1f6f8b", alpha=0.25, linewidth=0)
+            axis.stairs(mean[:, k], found.times, color="#1f6f8b", lw=1.6, baseline=None)
+            axis.set_title(f"{label}, with the band that holds it with a probability of 90%")
+            axis.grid(alpha=0.25, linewidth=0.5)
+            axis.spines[["top", "right"]].set_visible(False)
+        axis.set_xlabel("time")
+        save_picture(figure, stem.with_suffix(".png"), 120)
+
+
+def _field(found: Recovered, name: str, mesh: Mesh, fields: tuple[str, ...], stem: Path) -> None:
+    """Means, standard deviations and what the sensors see of a field, at the nodes."""
+    columns, values = list("xyz"[: mesh.dim]), list(mesh.points.T)
+    parts = {what: found.get(name, what) for what in ("mean", "sd", "seen")}
+    for f, field in enumerate(fields):
+        columns += [field, f"{field} sd", f"{field} seen"]
+        values += [part[:, f] for part in parts.values()]
+    _table(stem.with_suffix(".csv"), columns, np.stack(values, 1))
+    save(mesh, stem.with_suffix(".vtu"), dict(zip(columns[mesh.dim:], values[mesh.dim:])))
+    norm, colours = scale_of(parts["mean"].T)
+    bands = [Band([(f"{fields[0]}: change" if name == "start" else "source", parts["mean"][:, :1].T)], norm, colours, "mean"),
+             Band([("sd", parts["sd"][:, :1].T)], Normalize(0, max(float(parts["sd"].max()), 1e-300)), "Reds", "sd"),
+             Band([("seen", parts["seen"][:, :1].T)], Normalize(0, 1), "viridis", "share of the variance removed")]
+    grid(stem.with_suffix(".png"), mesh, bands, [name])
+
+
+def _table(path: Path, columns: list[str], rows: np.ndarray) -> None:
+    lines = [",".join(columns), *(",".join("" if np.isnan(x) else f"{x:.8g}" for x in row) for row in rows)]
+    write_text(path, "\n".join(lines) + "\n")

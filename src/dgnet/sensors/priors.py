@@ -1,0 +1,63 @@
+"""Priors of what is recovered: histories that are smooth in time, fields that are smooth in space."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+from scipy.sparse import csc_array, diags_array
+from scipy.sparse.linalg import splu
+
+from dgnet.mesh import Mesh
+from dgnet.operators import Geometry, stiffness
+from dgnet.sensors.posterior import Choice, Spread
+
+_DECAY = np.sqrt(8.0)  # of a field's correlation: 0.14 at the distance of one length
+
+
+def histories(count: int, steps: int, dt: float) -> tuple[tuple[Choice, ...], Spread]:
+    """Choices and covariance of `count` independent histories [count, steps], flattened; of variance 1.
+
+    With s = |t - t'| / length: exp(-s) for histories that jump, (1 + s') exp(-s') with s' = sqrt(3) s for those with kinks,
+    exp(-s^2 / 2) for smooth ones (Matern covariances of order 1/2, 3/2 and infinity).
+    """
+    apart = np.abs(dt * (np.arange(steps)[:, None] - np.arange(steps)))
+    laws = {0.5: lambda s: np.exp(-s), 1.5: lambda s: (1 + np.sqrt(3.0) * s) * np.exp(-np.sqrt(3.0) * s),
+            np.inf: lambda s: np.exp(-0.5 * s**2)}
+
+    def spread(choice: Choice, H: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        C = laws[choice[0]](apart / choice[1])
+        return np.einsum("ts,mcs->ctm", C, H.reshape(len(H), count, steps)).reshape(count * steps, len(H)), np.ones(count * steps)
+
+    doublings = range(max(1, int(np.log2(max(2, steps)))) + 1)
+    return tuple((order, dt * 2.0**k) for order in laws for k in doublings), spread
+
+
+def fields(mesh: Mesh, count: int = 1) -> tuple[tuple[Choice, ...], Spread]:
+    """Choices and covariance of `count` independent smooth fields [N, count] on a mesh, flattened; their mean variance is 1.
+
+    (k^2 - div grad) x = white noise with k = sqrt(8) / length, discretised on the mesh: neighbours across a hole or a slit are far
+    apart, as heat sees them.
+    """
+    K = csc_array(stiffness(Geometry.of(mesh), 1.0).to_scipy())
+    volumes = mesh.dual_volumes()
+
+    @lru_cache
+    def solved(length: float) -> tuple[Callable[[np.ndarray], np.ndarray], np.ndarray]:
+        solve = splu(csc_array(K + diags_array((_DECAY / length) ** 2 * volumes))).solve
+        variance = np.empty(mesh.n_nodes)
+        for at in range(0, mesh.n_nodes, 1000):
+            columns = np.eye(mesh.n_nodes, min(1000, mesh.n_nodes - at), -at)
+            variance[at:at + 1000] = (volumes[:, None] * solve(columns) ** 2).sum(0)
+        return solve, variance
+
+    def spread(choice: Choice, H: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        solve, variance = solved(choice[1])
+        size = variance.mean()
+        columns = H.reshape(len(H), mesh.n_nodes, count).transpose(1, 2, 0).reshape(mesh.n_nodes, -1)
+        moved = solve(volumes[:, None] * solve(columns)) / size
+        return moved.reshape(mesh.n_nodes * count, len(H)), np.repeat(variance / size, count)
+
+    extent = float(np.linalg.norm(np.ptp(mesh.points, axis=0)))
+    return tuple((1.0, extent * 2.0**-k) for k in range(4)), spread

@@ -1,0 +1,168 @@
+"""Readings of sensors from CSV tables. What is wrong with them is named in one sentence, and worked around where that can be."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from dgnet.errors import InputError
+from dgnet.files import read_text
+from dgnet.mesh.locate import from_cells
+from dgnet.problems import Discretisation
+from dgnet.problems.spot_table import number_in, read_table
+from dgnet.sensors.sensor import Flux, Patch, Point, Sensor
+
+_NOTHING = ("", "nan", "na", "null", "none", "-")
+_STUCK = 5  # equal readings in a row, of a sensor that is noisy before
+_KELVIN = 273.15
+
+
+@dataclass(frozen=True, eq=False)
+class Readings:
+    """What sensors read.
+
+    - `times` [T], increasing, counted from the start
+    - `values` [T, S], not a number where there is none
+    - `sensors`: what each of them reads
+    - `notes`: what was wrong and how it was worked around
+    """
+
+    times: np.ndarray
+    values: np.ndarray
+    sensors: tuple[Sensor, ...]
+    notes: tuple[str, ...] = ()
+
+    def keeping(self, kept: Sequence[int], *notes: str) -> Readings:
+        """These sensors alone."""
+        return replace(self, values=self.values[:, list(kept)], sensors=tuple(self.sensors[k] for k in kept),
+                       notes=(*self.notes, *notes))
+
+
+def read_sensors(path: Path, dim: int) -> list[Sensor]:
+    """A table with the columns sensor, x, y[, z] and, where needed, radius (averages over a patch), field, boundary (fluxes)."""
+    axes = ["x", "y", "z"][:dim]
+    found: dict[str, Sensor] = {}
+    for line, row in read_table(path, ["sensor"], [*axes, "radius", "field", "boundary"]):
+        name, field = row["sensor"], row.get("field") or None
+        if not name or name in found:
+            raise InputError(f"{path}, line {line}: sensor '{name}' {'is listed twice' if name else 'has no name'}")
+        if row.get("boundary"):
+            found[name] = Flux(row["boundary"], name, field)
+            continue
+        place = tuple(number_in(row.get(axis, ""), path, line, axis) for axis in axes)
+        radius = number_in(row["radius"], path, line, "radius") if row.get("radius") else 0.0
+        found[name] = Patch(place, radius, name, field) if radius else Point(place, name, field)
+    if not found:
+        raise InputError(f"{path} lists no sensors")
+    return list(found.values())
+
+
+def read_readings(path: Path, sensors: Sequence[Sensor]) -> Readings:
+    """A table with the column t and one column for each sensor, by its name; cells may be empty or nan."""
+    lines = [row for row in csv.reader(read_text(path, "utf-8-sig").splitlines()) if any(cell.strip() for cell in row)]
+    if len(lines) < 2:
+        raise InputError(f"{path} has no rows below its header")
+    header = [cell.strip() for cell in lines[0]]
+    if header.count("t") != 1:
+        raise InputError(f"{path} needs one column t (the time), and one for each sensor")
+    known = {sensor.name: sensor for sensor in sensors}
+    for name in header:
+        if name != "t" and name not in known:
+            raise InputError(f"{path}: column '{name}' is no sensor of the list (it has: {', '.join(known)})")
+        if header.count(name) > 1:
+            raise InputError(f"{path} has twice the column '{name}'")
+    table = np.full((len(lines) - 1, len(header)), np.nan)
+    for k, cells in enumerate(lines[1:]):
+        if len(cells) != len(header):
+            raise InputError(f"{path}, row {k + 2}: {len(cells)} cells under {len(header)} columns")
+        for j, cell in enumerate(cells):
+            if cell.strip().lower() not in _NOTHING or header[j] == "t":
+                table[k, j] = number_in(cell.strip(), path, k + 2, header[j])
+    at = header.index("t")
+    times, values = table[:, at], np.delete(table, at, axis=1)
+    late = np.flatnonzero(np.diff(times) <= 0)
+    if len(late):
+        raise InputError(f"{path}, row {late[0] + 3}: times must increase, got {times[late[0] + 1]:g} after {times[late[0]]:g}")
+    names = [name for name in header if name != "t"]
+    absent = [name for name in known if name not in names]
+    notes = (f"No readings of {_listed(absent)}: left out.",) if absent else ()
+    return Readings(times, values, tuple(known[name] for name in names), notes)
+
+
+def cleaned(readings: Readings, problem: Discretisation, level: float | None = None) -> Readings:
+    """Readings that can be used: sensors outside of the part, dead ones and gaps left out, degrees Celsius turned into kelvin.
+
+    `level` is the mean of the start, where it is known.
+    """
+    if not math.isfinite(readings.times[0]) or readings.times[0] < 0:
+        raise InputError(f"readings begin at t = {readings.times[0]:g}, before the start at 0")
+    if readings.times[-1] < 0.5 * problem.dt:
+        raise InputError(f"readings end at t = {readings.times[-1]:g}, within the first step of {problem.dt:g}: are they in another"
+                         " unit of time?")
+    readings = _inside(readings, problem)
+    empty = [k for k in range(len(readings.sensors)) if not np.isfinite(readings.values[:, k]).any()]
+    readings = _without(readings, empty, "without any reading")
+    readings = _alive(readings)
+    notes = [f"Sensor '{s.name}' lacks {gaps} of {len(column)} readings: the others are used."
+             for s, column in zip(readings.sensors, readings.values.T) if (gaps := int(np.isnan(column).sum()))]
+    readings = replace(readings, notes=(*readings.notes, *notes))
+    if level is not None and level > 0.5 * _KELVIN:
+        first = float(np.nanmedian(readings.values[0])) if np.isfinite(readings.values[0]).any() else math.nan
+        if abs(first + _KELVIN - level) < 0.1 * _KELVIN < abs(first - level):
+            note = f"Readings begin at {first:.4g}, the start at {level:.4g}: taken for degrees Celsius, {_KELVIN} added."
+            readings = replace(readings, values=readings.values + _KELVIN, notes=(*readings.notes, note))
+    return readings
+
+
+def _inside(readings: Readings, problem: Discretisation) -> Readings:
+    placed = [(k, s) for k, s in enumerate(readings.sensors) if isinstance(s, Point)]
+    if not placed:
+        return readings
+    places = np.array([s.place for _, s in placed])
+    if places.shape[1] != problem.mesh.dim:
+        raise InputError(f"sensors have {places.shape[1]} coordinates, the part has {problem.mesh.dim}")
+    outside = [placed[k] for k in from_cells(problem.mesh.points, problem.mesh.cells, places)[1]]
+    if len(outside) == len(placed):
+        low, high = problem.mesh.points.min(0), problem.mesh.points.max(0)
+        raise InputError(f"every sensor lies outside of the part, which reaches from {low.round(4).tolist()} to "
+                         f"{high.round(4).tolist()}: are their coordinates in another unit?")
+    return _without(readings, [k for k, _ in outside], "outside of the part")
+
+
+def _alive(readings: Readings) -> Readings:
+    """Without sensors that never change while others do; of one that stops changing, what it read before."""
+    values = readings.values.copy()
+    moves = [len(np.unique(column[np.isfinite(column)])) > 1 for column in values.T]
+    if not any(moves):
+        raise InputError("no sensor ever changes its reading: there is nothing to learn from")
+    notes = []
+    for k, sensor in enumerate(readings.sensors):
+        there = np.flatnonzero(np.isfinite(values[:, k]))
+        changes = np.diff(values[there, k]) != 0
+        if not moves[k] or not changes[: len(changes) // 3].all():
+            continue  # dead throughout, or not noisy: equal readings mean nothing
+        stuck = len(changes) - (int(np.flatnonzero(changes)[-1]) + 1)
+        if stuck >= _STUCK:
+            since = readings.times[there[-stuck - 1]]
+            notes.append(f"Sensor '{sensor.name}' repeats its reading from t = {since:g} on: left out there.")
+            values[there[-stuck:], k] = np.nan
+    readings = replace(readings, values=values, notes=(*readings.notes, *notes))
+    return _without(readings, [k for k, moved in enumerate(moves) if not moved and len(readings.times) > 2], "that never change")
+
+
+def _without(readings: Readings, dropped: Sequence[int], why: str) -> Readings:
+    if not dropped:
+        return readings
+    kept = [k for k in range(len(readings.sensors)) if k not in set(dropped)]
+    if not kept:
+        raise InputError(f"all sensors are {why}" if why.startswith("outside") else f"there are only sensors {why}")
+    return readings.keeping(kept, f"Sensors {why}, left out: {', '.join(readings.sensors[k].name for k in dropped)}.")
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names)

@@ -1,0 +1,244 @@
+"""What is unknown about a part, from the readings of its sensors, with bands and with what the sensors cannot see.
+
+Linear unknowns: the strength over time of sources at known places or on known paths, a steady source field, the start, the flux
+through a boundary; several at once. Their responses come from sensor kernels, the answer is a Gaussian posterior (`posterior`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from dgnet.errors import InputError
+from dgnet.models import Classical, Model, few_threads, rollout
+from dgnet.problems import Discretisation, Neumann, SpotTable
+from dgnet.problems.spot_table import number_in, read_table
+from dgnet.sensors.kernels import Kernels, kernels
+from dgnet.sensors.posterior import Answer, Unknown, infer
+from dgnet.sensors.priors import fields, histories
+from dgnet.sensors.readings import Readings, cleaned
+from dgnet.sensors.sensor import rows
+
+Tensor = torch.Tensor
+
+KINDS = ("source", "field", "start", "flux:BOUNDARY")
+_APART = 4.0  # a sensor whose residuals are this often the median of all sensors' is left out
+_DIMLY = 0.5  # share of the prior variance below which a number counts as unseen
+
+
+@dataclass(frozen=True, eq=False)
+class Recovered:
+    """Answers by name: histories [H, spots] or [H, 1] (averages over the steps), fields [N, F].
+
+    - `noise`: standard deviation of the readings, as given or found; `misfit`: root mean square of what the answers leave
+    - `determined`: how many numbers the readings determine, of `unknowns`
+    - `notes`: what was wrong with the readings, what the sensors do not see
+    """
+
+    answers: dict[str, Answer]
+    shapes: dict[str, tuple[int, ...]]
+    columns: dict[str, tuple[str, ...]]
+    times: np.ndarray  # [H + 1], ends of the steps
+    noise: float
+    misfit: float
+    determined: float
+    readings: Readings
+    fitted: np.ndarray  # [T, S]
+    notes: tuple[str, ...]
+
+    @property
+    def unknowns(self) -> int:
+        return sum(a.mean.size for a in self.answers.values())
+
+    def get(self, name: str, what: str = "mean") -> np.ndarray:
+        """`mean`, `sd`, `prior_sd` or `seen` of an answer, in its shape; histories as [H, columns]."""
+        value = {"mean": lambda a: a.mean, "sd": lambda a: a.sd, "prior_sd": lambda a: a.prior_sd, "seen": lambda a: a.seen}[what](
+            self.answers[name]).reshape(self.shapes[name])
+        return value.T if self.history(name) else value
+
+    def history(self, name: str) -> bool:
+        """Whether an answer is a history (strengths, a flux), not a field."""
+        return name == "source" or name.startswith("flux:")
+
+
+def recover(problem: Discretisation, readings: Readings, unknown: Sequence[str], *, spots: SpotTable | None = None,
+            start: Tensor | None = None, source: Tensor | None = None, noise: float | None = None,
+            model: Model[Any] | None = None) -> Recovered:
+    """What is unknown about a part, from readings of sensors, with uncertainty.
+
+    - `problem`: a linear one
+    - `readings`: of sensors, as `read_readings` reads them from CSV; they are checked and cleaned first
+    - `unknown`: which of source (the strength of each spot over time), field (a steady source anywhere), start, flux:BOUNDARY (into
+      the part, the same along the boundary, over time)
+    - `spots`: places or paths and radii of the sources whose strength is unknown; their powers are not used
+    - `start`: what is known of the start [N, F]; zero unless given. An unknown start is found as a deviation from it
+    - `source`: what is known of the sources, averages over the steps [H, P or N, F]
+    - `noise`: standard deviation of the readings; found by the evidence unless given
+    - `model`: whose step; the classical solver unless given
+
+        >>> import dgnet as dg, numpy as np, torch
+        >>> from dgnet.sensors import Point, Readings
+        >>> problem = dg.Problem(dg.box((6, 6)), dg.PDE(diffusion=0.1), [dg.Robin("boundary", 1.0, 0.0)], dt=0.1)
+        >>> lamp = dg.SpotTable(("lamp",), (np.array([0.0, 9.0]),), (np.array([[0.4, 0.5, 0.2, 1.0]] * 2),))
+        >>> sensors = tuple(Point(place, f"s{k}") for k, place in enumerate([(0.3, 0.5), (0.7, 0.6)]))
+        >>> states = dg.rollout(dg.Classical(), problem, torch.zeros(1, 49, 1, dtype=torch.float64),
+        ...                     3.0 * lamp.average(torch.tensor(problem.mesh.points), 0, 30, 0.1))
+        >>> seen = problem.mesh.interpolate(states[0], [s.place for s in sensors])[..., 0]
+        >>> noisy = seen + 1e-3 * np.random.default_rng(0).standard_normal(seen.shape)
+        >>> found = dg.recover(problem, Readings(0.1 * np.arange(31), noisy, sensors), ["source"], spots=lamp)
+        >>> bool(abs(found.get("source")[5:25].mean() - 3.0) < 0.1)
+        True
+    """
+    if not unknown:
+        raise InputError(f"name at least one unknown (known: {', '.join(KINDS)})")
+    known = problem.mesh.n_nodes, problem.n_fields
+    begin = torch.zeros(known, dtype=torch.float64) if start is None else start.double()
+    readings = cleaned(readings, problem, None if start is None else float(begin.mean()))
+    horizon = int(np.ceil(readings.times[-1] / problem.dt - 1e-9))
+    with few_threads(problem.mesh.n_nodes), torch.no_grad():
+        made = kernels(problem, readings.sensors, horizon, model)
+        expected = made.readings(None if source is None else source[:horizon], begin)
+        parts = {name: _responses(name, problem, made, readings, spots, model) for name in unknown}
+    return _answered(problem, readings, parts, made, expected, noise)
+
+
+def _answered(problem: Discretisation, readings: Readings, parts: dict[str, tuple[Tensor, tuple[int, ...], tuple[str, ...]]],
+              made: Kernels, expected: Tensor, noise: float | None) -> Recovered:
+    """Infer, and once more without sensors whose residuals stand out."""
+    H = made.horizon
+    while True:
+        at = _interpolation(readings.times, H, problem.dt)
+        index = [made.names.index(s.name) for s in readings.sensors]
+        there = np.isfinite(readings.values)
+        y = (readings.values - at @ expected[index].double().numpy().T)[there]
+        unknowns = []
+        for name, (R, shape, _) in parts.items():
+            response = np.einsum("tn,snj->tsj", at, R[index].double().numpy())[there]
+            choices, spread = histories(shape[0], H, problem.dt) if shape[1:] == (H,) else fields(problem.mesh, problem.n_fields)
+            unknowns.append(Unknown(name, response, choices, spread))
+        count = sum(u.response.shape[1] for u in unknowns)
+        found = infer(y, unknowns, noise)
+        left = np.full(there.shape, np.nan)
+        left[there] = y - found.fitted
+        size = np.sqrt(np.nanmean(left**2, axis=0))
+        worst = int(size.argmax())
+        if len(size) < 4 or size[worst] < _APART * np.median(size) or size[worst] < 3 * (noise or 0.0):
+            break
+        note = (f"Sensor '{readings.sensors[worst].name}' disagrees with the others (residuals of {size[worst]:.3g}, the median is "
+                f"{np.median(size):.3g}): drifting or misplaced, left out.")
+        readings = readings.keeping([k for k in range(len(size)) if k != worst], note)
+    notes = list(readings.notes)
+    if len(y) < count:
+        notes.append(f"{len(y)} readings for {count} unknown numbers: the rest follows from the smoothness that the prior assumes.")
+    for answer in found.answers:
+        dim = float((answer.seen < _DIMLY).mean())
+        if dim > 0.01:
+            notes.append(f"The sensors hardly see {dim:.0%} of '{answer.name}' (there its band is nearly that of the prior).")
+    fitted = np.full(there.shape, np.nan)
+    fitted[there] = readings.values[there] - left[there]
+    return Recovered({a.name: a for a in found.answers}, {n: p[1] for n, p in parts.items()}, {n: p[2] for n, p in parts.items()},
+                     problem.dt * np.arange(H + 1), found.noise, float(np.sqrt(np.nanmean(left**2))), found.determined, readings,
+                     fitted, tuple(notes))
+
+
+def _responses(name: str, problem: Discretisation, made: Kernels, readings: Readings, spots: SpotTable | None,
+               model: Model[Any] | None) -> tuple[Tensor, tuple[int, ...], tuple[str, ...]]:
+    """Of all readings [S, H+1, n] to one unknown, the shape of its n numbers, and names of histories."""
+    H, S, nodes = made.horizon, len(made.names), problem.mesh.n_nodes
+    if name == "source":
+        if spots is None:
+            raise InputError("the strength of a source is unknown, but not its place: give the places (or paths) of the spots")
+        if problem.n_fields > 1:
+            raise InputError("spots drive one field; this problem has several")
+        R = made.responses(unit_shapes(spots, problem, model, H))
+        return R.flatten(2), (R.shape[2], H), tuple(n or f"spot {k}" for k, n in enumerate(spots.names, start=1))
+    if name == "field":
+        total = torch.zeros_like(made.start)
+        first = made.early.shape[2]
+        for n in range(1, H + 1):
+            total[:, n] = made.early[:, n].sum(1) + (made.lag[:, : n - first].sum(1) if n > first else 0)
+        return _at_nodes(made, total), (nodes, problem.n_fields), ()
+    if name == "start":
+        return _at_nodes(made, made.start), (nodes, problem.n_fields), ()
+    if name.startswith("flux:"):
+        return _flux(name.removeprefix("flux:"), problem, made, readings, model).reshape(S, H + 1, H), (1, H), (name,)
+    raise InputError(f"unknown '{name}' cannot be recovered (known: {', '.join(KINDS)})")
+
+
+def unit_shapes(spots: SpotTable, problem: Discretisation, model: Model[Any] | None, steps: int) -> Tensor:
+    """Spots of power 1 where they are in each step: [J, steps, P, 1]."""
+    x = torch.tensor((model or Classical()).points(problem))
+    always = (-1e-9, steps * problem.dt + 1e-9)
+    shapes = []
+    for name, times, values in zip(spots.names, spots.times, spots.values):
+        values = np.concatenate([values[:, :-1], np.ones((len(values), 1))], axis=1)
+        inside = (times > always[0]) & (times < always[1])  # it stays where its path begins and ends
+        times = np.concatenate([[always[0]], times[inside], [always[1]]])
+        values = np.concatenate([values[:1], values[inside], values[-1:]])
+        one = SpotTable((name,), (times,), (values,))
+        missed = one.missed(problem.mesh.points)
+        if missed:
+            raise InputError(missed)
+        shapes.append(one.average(x, 0, steps, problem.dt)[0])
+    return torch.stack(shapes)
+
+
+def read_spots(path: Path, dim: int) -> SpotTable:
+    """Places of sources: columns x, y[, z], radius and spot; or paths, with the columns t and power, too (`SpotTable`)."""
+    with_time = any(cell.strip().lower() == "t" for cell in (path.read_text().splitlines() or [""])[0].split(","))
+    if with_time:
+        return SpotTable.read(path, dim)
+    axes = ["x", "y", "z"][:dim]
+    names: list[str] = []
+    values: list[np.ndarray] = []
+    for line, row in read_table(path, [*axes, "radius"], ["spot"]):
+        numbers = [number_in(row[name], path, line, name) for name in [*axes, "radius"]]
+        if numbers[-1] <= 0:
+            raise InputError(f"{path}, line {line}: a radius must be positive, got {row['radius']}")
+        names.append(row.get("spot", "") or f"spot {len(names) + 1}")
+        values.append(np.array([[*numbers, 1.0]] * 2))
+    if not names:
+        raise InputError(f"{path} has no rows below its header")
+    if len(set(names)) < len(names):
+        raise InputError(f"{path}: two spots have the same name; paths need a column t")
+    return SpotTable(tuple(names), (np.array([0.0, 1.0]),) * len(names), tuple(values))
+
+
+def _at_nodes(made: Kernels, values: Tensor) -> Tensor:
+    """Responses to values at the model's points [S, n, P, F] as responses to those at the nodes [S, n, N F]."""
+    if made.lift is None:
+        return values.flatten(2)
+    with torch.enable_grad():
+        u = values.new_zeros(*values.shape[:2], made.lift.n_nodes, values.shape[3]).requires_grad_()
+        return torch.autograd.grad(made.lift(u), u, values)[0].flatten(2)
+
+
+def _flux(boundary: str, problem: Discretisation, made: Kernels, readings: Readings, model: Model[Any] | None) -> Tensor:
+    """[S, H+1, H] to a unit flux in each step: what switching it on for good changes, and of that the difference of two steps."""
+    if made.early.shape[2]:
+        raise InputError("a flux is recovered where all steps are the same: not with a damped start, early steps or changing flow")
+    solver, H = model or Classical(), made.horizon
+    heated = replace(problem, conditions=[*problem.conditions, Neumann(boundary, 1.0)])
+    zero = torch.zeros(1, problem.mesh.n_nodes, problem.n_fields, dtype=problem.dtype)
+    w = rows(readings.sensors, problem).to(problem.dtype)
+    on, off = (torch.einsum("npf,spf->sn", rollout(solver, p, zero, steps=H)[0], w) for p in (heated, problem))
+    impulse = (on - off).diff(dim=1)
+    out = impulse.new_zeros(len(w), H + 1, H)
+    for k in range(H):
+        out[:, k + 1:, k] = impulse[:, : H - k]
+    return out
+
+
+def _interpolation(times: np.ndarray, steps: int, dt: float) -> np.ndarray:
+    """[T, H+1]: readings between two steps are linear in time."""
+    place = np.clip(times / dt, 0, steps)
+    left = np.minimum(place.astype(int), steps - 1)
+    out = np.zeros((len(times), steps + 1))
+    out[np.arange(len(times)), left] = 1 - (place - left)
+    out[np.arange(len(times)), left + 1] += place - left
+    return out
