@@ -204,3 +204,9 @@ def test_without_meshio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         save(box((2, 2)), tmp_path / "m.vtu")
     save(box((2, 2)), tmp_path / "m.npz")
     assert load(tmp_path / "m.npz").n_nodes == 9
+
+
+def test_a_file_with_points_alone(tmp_path: Path) -> None:
+    (tmp_path / "empty.off").write_text("OFF\n3 0 0\n0 0 0\n1 0 0\n0 1 0\n")
+    with pytest.raises(InputError, match=r"empty.off: the file holds no triangles and no tetrahedra"):
+        load(tmp_path / "empty.off")

@@ -167,9 +167,9 @@ def _read_meshio(path: Path, suffix: str) -> Mesh:
     other = [k for k in kinds if k not in (_SIMPLEX[dim], _FACET[dim], *_IGNORED)]
     if other:
         raise InputError(f"the mesh holds cells of type '{other[0]}', but only triangles or tetrahedra are known here")
-    if _SIMPLEX[dim] not in kinds:
-        raise InputError("the file holds no triangles and no tetrahedra")
     cells, cell_names = _collect(raw, _SIMPLEX[dim], dim, dim)
+    if not len(cells):
+        raise InputError("the file holds no triangles and no tetrahedra")
     facets, facet_names = _collect(raw, _FACET[dim], dim - 1, dim)
     points = np.asarray(raw.points, dtype=np.float64)
     if cells.min() < 0 or cells.max() >= len(points):
