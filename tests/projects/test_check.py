@@ -73,6 +73,8 @@ def test_the_classical_solver_on_its_own_data(tmp_path: Path) -> None:
     assert errors["train"]["consistent"] < 1e-6 < 1e-3 < errors["train"]["lumped"]
     assert errors["test"] == pytest.approx(errors["train"])
     assert found["step"].numbers["explained"] > 1 - 1e-4 and found["fixed values"].verdict == "ok"
+    balance = found["balance"].numbers["u"]
+    assert balance["closes"] < 1e-6 and balance["stored"] == pytest.approx(balance["fixed"]) and balance["source"] == 0
     wrong = items(project("own", mesh, pde, [Dirichlet("left", 0.0)], DT, data, tmp_path / "d.h5"))
     assert wrong["fixed values"].verdict == "warn" and wrong["fixed values"].numbers["difference"] == pytest.approx(1.0)
 

@@ -96,6 +96,13 @@ def test_a_function_of_the_field_is_a_curve(tmp_path: Path) -> None:
     assert float(D.value(torch.tensor(50.0, dtype=torch.float64))) == pytest.approx(1.5e-6)
 
 
+def test_a_curve_times_fibres(tmp_path: Path) -> None:
+    wood = ONE.replace('"k(T).csv"', '{ fibres = [1, 1], along = "0.4 W/m/K", across = "0.1 W/m/K", times = "rise.csv" }')
+    D = equation(write(tmp_path, wood, **{"rise.csv": "T [°C], rise [1]\n0, 1\n1300, 2\n"})).diffusion
+    assert isinstance(D, Scaled) and D.curve.points[1].tolist() == [1.0, 2.0]
+    assert np.allclose(np.asarray(D.by)[0], [[0.25, 0.15], [0.15, 0.25]])
+
+
 def test_a_run_carries_its_curves(tmp_path: Path) -> None:
     project = described(write(tmp_path / "own", MIXED), "own", tmp_path / "none", 5)
     assert project.file is not None
@@ -125,6 +132,8 @@ def test_a_run_carries_its_curves(tmp_path: Path) -> None:
     (ONE + 'latent_heat = "270 kJ/kg"\nmelting = ["710 °C", "700 °C"]\n', {}, r"\[begin, end\] in this order"),
     (ONE + 'latent_heat = { lead = "270 kJ/kg" }\nmelting = { lead = "700 °C" }\n', {}, "there is no region 'lead'"),
     ('diffusion = 1e-5\nlatent_heat = "270 kJ/kg"\nmelting = "700 °C"\n', {}, "needs density and capacity"),
+    (ONE.replace('"k(T).csv"', '{ fibres = [1, 0], along = "k(T).csv", across = "0.1 W/m/K" }'), {}, "along must be a number"),
+    (ONE.replace('"k(T).csv"', '{ fibres = [1, 0], along = 1.0, across = 0.1, times = 2.0 }'), {}, "times must be a curve"),
     (ONE + 'decay = "k(T).csv"\n', {}, r"decay must be a number or a table"),
 ])
 def test_bad_materials_are_one_sentence(tmp_path: Path, pde: str, files: dict[str, str], said: str) -> None:

@@ -430,7 +430,11 @@ def balance_items(project: Project, problem: Discretisation, data: Corpus, most:
         return []
     balance.t0 = float(data.begin[0])
     f = None if data.source_average is None else data.source_average[:1, :steps]
-    for u in rollout(Classical(), problem, data.state[:1, 0], f, steps, t0=balance.t0)[0]:
+    try:
+        states = rollout(Classical(), problem, data.state[:1, 0], f, steps, t0=balance.t0)[0]
+    except SolveError:
+        return []  # the item of the classical solver says so
+    for u in states:
         balance.state(u)
     for k in range(0 if f is None else steps):
         balance.source(f[0, k])  # type: ignore[index]

@@ -12,7 +12,7 @@ from dgnet.errors import InputError
 from dgnet.files import did_you_mean, read_array
 from dgnet.mesh import ALL, Mesh
 from dgnet.problems.conditions import Condition, Dirichlet, Neumann, Periodic, Robin, Value
-from dgnet.problems.curves import ByRegion
+from dgnet.problems.curves import ByRegion, Scaled
 from dgnet.problems.fibres import fibre_tensors
 from dgnet.problems.pde import PDE
 from dgnet.projects.materials import curve_of, melted, times
@@ -88,8 +88,11 @@ def _values(term: Term, name: str, where: str, file: ProblemFile, mesh: Mesh, ph
     if isinstance(term, Fibres):
         if not spreads:
             raise InputError(f"{where} must be a number: only diffusion and conductivity have fibres")
-        return _along_fibres(term, where, file, mesh, physics)
+        tensors = _along_fibres(term, where, file, mesh, physics)
+        return tensors if term.times is None else Scaled(_values(term.times, name, f"{where}.times", file, mesh, physics), tensors)
     if isinstance(term, CurveSpec):
+        if name in ("along", "across"):
+            raise InputError(f"{where} must be a number: a curve of the field that multiplies both along and across is 'times'")
         if name == "density":
             raise InputError(f"{where} cannot change with the field: give the product with the capacity as volumetric_capacity")
         curve = curve_of(term, name, where, file.folder, file.units, physics)

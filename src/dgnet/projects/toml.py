@@ -13,7 +13,7 @@ from typing import Any
 from dgnet.errors import InputError
 from dgnet.files import read_toml
 from dgnet.problems.curves import ELSEWHERE as ELSEWHERE
-from dgnet.problems.units import DENSITY, FIELD, LENGTH, SPECIFIC_HEAT, SPEED, TERMS, TIME, VOLUMETRIC_HEAT, Dimension, Units
+from dgnet.problems.units import DENSITY, FIELD, LENGTH, PURE, SPECIFIC_HEAT, SPEED, TERMS, TIME, VOLUMETRIC_HEAT, Dimension, Units
 from dgnet.projects.curve_spec import CurveSpec, Melting, curve_spec, melting_of
 from dgnet.projects.table import Table
 
@@ -42,11 +42,15 @@ Tensor = tuple[tuple[float, ...], ...]
 
 @dataclass(frozen=True)
 class Fibres:
-    """Diffusion along and across the fibres of each cell; `along` and `across` may differ from region to region."""
+    """Diffusion along and across the fibres of each cell; `along` and `across` may differ from region to region.
+
+    `times`: a curve of the field that multiplies both.
+    """
 
     directions: tuple[float, ...] | Function | ArrayFile
     along: Term
     across: Term
+    times: CurveSpec | None = None
 
 
 Term = float | Tensor | Function | ArrayFile | Fibres | CurveSpec | Mapping[str, Any]
@@ -372,8 +376,11 @@ def _fibres(t: Table, dimension: Dimension, units: Units, fields: Sequence[str])
     else:
         directions = ArrayFile(t.text("fibres"))
     along, across = (_term(t, key, dimension, units, "cells", fields) for key in ("along", "across"))
+    times = _term(t, "times", PURE, units, "cells", fields) if t.has("times") else None
+    if times is not None and not isinstance(times, CurveSpec):
+        raise t.wrong("times", 'a curve of the field: a .csv file or { curve = "NAME", range = [a, b] }')
     t.close()
-    return Fibres(directions, along, across)
+    return Fibres(directions, along, across, times)
 
 
 def _function(t: Table) -> Function:
