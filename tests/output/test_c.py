@@ -1,6 +1,7 @@
 """`dgnet export --out step.c`: a C file that compiles without a warning and makes the same states as the library."""
 
 import ctypes
+import json
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -9,8 +10,10 @@ import numpy as np
 import pytest
 import torch
 
+from dgnet import cli
 from dgnet.errors import InputError
 from dgnet.mesh import box
+from dgnet.mesh.io import save as save_mesh
 from dgnet.models import Classical, Model, rollout
 from dgnet.models.dgnet import DGNet, DGNetConfig
 from dgnet.models.universal import Universal
@@ -22,6 +25,7 @@ from dgnet.problems.case import base_problem
 from dgnet.problems.spot_table import SpotTable
 from dgnet.training.run import Run
 from tests.output.test_export import fake, reaction, saturated
+from tests.output.test_simulate import PROBLEM
 
 compiler = find_compiler() or ""
 pytestmark = pytest.mark.skipif(not compiler, reason="no C compiler")
@@ -160,6 +164,27 @@ def test_a_program_uses_the_files(tmp_path: Path) -> None:
         problem = base_problem(run.case, "cpu")
         u = rollout(Classical(), problem, torch.arange(25.0).view(1, 25, 1), steps=5)[0, -1, 7, 0]
         assert said[::2] == ["0.25", "left_ambient"] and float(said[1]) == pytest.approx(float(u), rel=1e-5)
+
+
+def test_problems_leave_by_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                            capsys: pytest.CaptureFixture[str]) -> None:
+    save_mesh(box((8, 8), perturb=0.2), tmp_path / "plate.msh")
+    (tmp_path / "problem.toml").write_text(PROBLEM)
+
+    def dgnet(*words: str) -> str:
+        monkeypatch.setattr("sys.argv", ["dgnet", *words])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        assert not stop.value.code
+        return capsys.readouterr().out
+
+    for model in ("classical", "universal"):
+        assert "81 nodes" in dgnet("export", str(tmp_path), "--model", model, "--out", str(tmp_path / "out" / f"{model}.c"))
+    texts = [(tmp_path / "out" / f"{model}.c").read_text() for model in ("classical", "universal")]
+    assert ["#define EDGES 0\n" in text for text in texts] == [True, False]
+    assert "C (float)" in dgnet("bench", "export", str(tmp_path), "--steps", "5", "--json", str(tmp_path / "bench.json"))
+    rows = json.loads((tmp_path / "bench.json").read_text())["rows"]
+    assert [r["kind"] for r in rows][:3] == ["library", "C (double)", "C (float)"] and all(r["difference"] < 1e-5 for r in rows)
 
 
 def test_what_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from dgnet.errors import InputError
-from dgnet.models import Classical, rollout
+from dgnet.models import Classical, Model, rollout
+from dgnet.models.universal import Universal
 from dgnet.output.serve.service import Limits, Service
 from dgnet.problems import PDE, Dirichlet
 from dgnet.problems.case import base_problem
@@ -28,8 +29,8 @@ from dgnet.output.serve.app import NPZ, application  # noqa: E402  (after the pa
 SPOT = [[0.0, 0.2, 0.3, 0.2, 5.0], [1.0, 0.8, 0.3, 0.2, 5.0]]
 
 
-def service(limits: Limits | None = None) -> Service:
-    run = replace(fake(PDE(diffusion=0.1), (Dirichlet("left", 1.5),)), model=Classical())
+def service(limits: Limits | None = None, model: Model | None = None) -> Service:
+    run = replace(fake(PDE(diffusion=0.1), (Dirichlet("left", 1.5),)), model=model or Classical())
     return Service(replace(run, case=replace(run.scenario, offset=(0.5,))), limits)
 
 
@@ -70,13 +71,14 @@ def test_probes_follow_spots() -> None:
     assert driven[-1][0][0] > quiet[-1][0][0] + 0.5 and driven[-1][1] == quiet[-1][1] == [1.5]
 
 
-def test_a_gradient_is_that_of_differences() -> None:
-    start = torch.full((25, 1), 0.5)
+@pytest.mark.parametrize("model", [Classical(), Universal()], ids=lambda m: m.name)
+def test_a_gradient_is_that_of_differences(model: Model) -> None:
+    served, start = service(model=model), torch.full((25, 1), 0.5)
     table = {"steps": 5, "points": [[0.6, 0.4]], "initial": start.tolist(), "spots": [SPOT], "source": 0.3}
-    found = post("/gradient", table).json()
+    found = post("/gradient", table, served).json()
 
     def value(**changes: Any) -> float:
-        return post("/probe", table | changes).json()["values"][-1][0][0]
+        return post("/probe", table | changes, served).json()["values"][-1][0][0]
 
     assert found["value"] == pytest.approx(value(), rel=1e-6)
     moved = start.clone()

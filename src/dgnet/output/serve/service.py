@@ -22,6 +22,7 @@ from dgnet.mesh.locate import from_cells
 from dgnet.models import few_threads, rollout
 from dgnet.models.base import Continued
 from dgnet.problems.case import base_problem
+from dgnet.problems.lift import Lift
 from dgnet.problems.spot_table import SpotTable
 from dgnet.training.run import Run
 
@@ -70,7 +71,8 @@ class Service:
             raise InputError(f"'{run.case.name}' cannot be served: its flow comes with the data")
         self.run, self.limits = run, limits or Limits()
         self.problem = base_problem(run.case, "cpu")
-        self.points = torch.tensor(self.problem.mesh.points, dtype=torch.float64)
+        # a model with values between the nodes takes spots there, too
+        self.points = torch.tensor(run.model.points(self.problem), dtype=torch.float64)
         if isinstance(run.model, torch.nn.Module):
             run.model.eval().requires_grad_(False)
         with torch.no_grad():
@@ -100,10 +102,10 @@ class Service:
             if key not in KEYS[kind]:
                 raise InputError(f"unknown entry '{str(key)[:60]}'" + did_you_mean(str(key), KEYS[kind]))
         steps = _whole(table.get("steps"), "steps")
-        size = self.shape[0] * self.shape[1] * steps * (_TAPE if kind == "gradient" else 1)
+        size = len(self.points) * self.shape[1] * steps * (_TAPE if kind == "gradient" else 1)
         if size > self.limits.work:
             most = self.limits.work * steps // size
-            raise InputError(f"{steps} steps are too many: with {self.shape[0]} nodes, a {kind} has at most {most}")
+            raise InputError(f"{steps} steps are too many: with {len(self.points)} nodes, a {kind} has at most {most}")
         with few_threads(self.shape[0]):
             return {"rollout": self._rollout, "probe": self._probe, "gradient": self._gradient}[kind](table, steps)
 
@@ -116,7 +118,10 @@ class Service:
         if count * size > self.limits.numbers:
             raise InputError(f"the answer would hold {count * size:,} numbers, at most {self.limits.numbers:,} are sent: ask for "
                              "fewer steps, or for every tenth")
-        u, source = self._initial(table), self._source(table, steps)
+        u, given, spots = self._initial(table), self._given(table, steps), self._spots(table)
+        source = None if given is None and not spots else self._lifted(given, steps)
+        for spot in spots:
+            source[..., :1] += self._spot(spot, steps)  # type: ignore[index]
         out = np.empty((count, size), np.float32)
         out[0] = keep(u).ravel()
 
@@ -142,12 +147,16 @@ class Service:
         rows = self._interpolation(table)
         weights = self._array(table.get("weights", 1.0), (rows.shape[0], self.shape[1]), "weights")
         last = torch.from_numpy((rows.T @ weights.numpy()).astype(np.float32))
-        u, f = self._initial(table).requires_grad_(), self._source(table, steps)
-        f = (torch.zeros(1, steps, *self.shape) if f is None else f).requires_grad_()
+        u, given, spots = self._initial(table).requires_grad_(), self._given(table, steps), self._spots(table)
+        nodes = (torch.zeros(1, steps, *self.shape) if given is None else given).requires_grad_()
+        parts = torch.zeros(1, steps, len(self.points), self.shape[1])
+        for spot in spots:
+            parts[..., :1] += self._spot(spot, steps)
+        f = self._lifted(nodes, steps) + parts
         value = (rollout(self.model, self.problem, u, f, steps, progress=self._clock())[0, -1] * last).sum()
-        du, df = torch.autograd.grad(value, (u, f))
-        spots = [float((df[..., :1] * self._spot(spot, steps)).sum()) for spot in self._spots(table)]
-        return {"value": value.detach().numpy(), "initial": du[0].numpy(), "source": df[0].sum(0).numpy(), "spots": np.array(spots)}
+        du, df, dn = torch.autograd.grad(value, (u, f, nodes))
+        powers = np.array([float((df[..., :1] * self._spot(spot, steps)).sum()) for spot in spots])
+        return {"value": value.detach().numpy(), "initial": du[0].numpy(), "source": dn[0].sum(0).numpy(), "spots": powers}
 
     def _clock(self) -> Callable[[int], None]:
         end = time.monotonic() + self.limits.seconds
@@ -166,18 +175,19 @@ class Service:
         u = offsets.expand(self.shape).clone() if given is None else self._array(given, self.shape, "initial")
         return self.problem.expand(self.problem.restrict(u[None])).contiguous()
 
-    def _source(self, table: Table, steps: int) -> Tensor | None:
-        total: Tensor | None = None
-        if table.get("source") is not None:
-            n, fields = self.shape
-            values = _numbers(table["source"], "source")
-            shape = (steps, n, fields) if values.ndim == 3 else self.shape
-            total = self._array(values, shape, "source").reshape(1, -1, n, fields).expand(1, steps, n, fields).contiguous()
-        for spot in self._spots(table):
-            part = self._spot(spot, steps)
-            total = torch.zeros(1, steps, *self.shape) if total is None else total
-            total[..., :1] += part
-        return total
+    def _given(self, table: Table, steps: int) -> Tensor | None:
+        """The source at the nodes [1, steps, N, F]."""
+        if table.get("source") is None:
+            return None
+        values = _numbers(table["source"], "source")
+        shape = (steps, *self.shape) if values.ndim == 3 else self.shape
+        return self._array(values, shape, "source").reshape(1, -1, *self.shape).expand(1, steps, *self.shape).contiguous()
+
+    def _lifted(self, source: Tensor | None, steps: int) -> Tensor:
+        """A source at the nodes at all points of the model [1, steps, P, F]; zero where there is none."""
+        if source is None:
+            return torch.zeros(1, steps, len(self.points), self.shape[1])
+        return source if len(self.points) == self.shape[0] else Lift.of(self.problem.mesh)(source)
 
     def _spots(self, table: Table) -> list[SpotTable]:
         given, width = table.get("spots"), self.problem.mesh.dim + 3
