@@ -1,4 +1,4 @@
-"""Commands about sensors: what is unknown, from readings."""
+"""Commands about sensors: what is unknown, from readings; where to measure."""
 
 from __future__ import annotations
 
@@ -88,3 +88,46 @@ def recover(folder: Folder,
     for path in paths:
         say_path(path)
     advise("simulate", folder)
+
+
+@command("dgnet place plate --count 12 --unknown source --spots spots.csv --steps 40 --noise 0.5 --strength 20 --out placed",
+         "dgnet place plate --count 6 --unknown start --steps 20 --noise 0.2 --strength 10 --candidates sensors.csv --out placed")
+def place(folder: Folder,
+          count: Annotated[int, typer.Option(help="How many sensors to choose.", min=1)],
+          unknown: Unknown,
+          steps: Annotated[int, typer.Option(help="Number of steps, each of which ends with a reading.", min=1)],
+          noise: Annotated[float, typer.Option(help="Standard deviation of a reading.", callback=positive)],
+          strength: Annotated[float, typer.Option(help="Standard deviation of what is unknown, before any reading.",
+                                                  callback=positive)],
+          out: Annotated[Path, typer.Option(help="Folder for the list of sensors, the curve and a picture.",
+                                            callback=folder_to_write)],
+          length: Annotated[float | None, typer.Option(help="Time (of histories) or distance (of fields) over which it is "
+                                                            "correlated; a quarter of the whole unless given.", callback=positive)] = None,
+          spots: Spots = None,
+          candidates: Annotated[Path | None, typer.Option(help="CSV table of places to choose from: sensor, x, y[, z]; the default "
+                                                               "is 100 nodes all over the part.")] = None,
+          criterion: Annotated[str, typer.Option(help="A (least variance of all unknowns) or D (most information).")] = "A",
+          model: ModelName = "universal", problem: Problem = None, allow_different: AllowDifferent = False,
+          json_path: Json = None) -> None:
+    """Choose the best places for sensors, before anything is measured, with the uncertainty left by each number of them."""
+    from dgnet.output import recovered
+    from dgnet.sensors import place as choose
+    from dgnet.sensors import read_sensors, read_spots
+    from dgnet.sensors.place import spread_out
+
+    if criterion not in ("A", "D"):
+        raise InputError(f"--criterion {criterion}: known are A and D")
+    run, discrete, solver = opened(folder, problem, allow_different, model)
+    mesh = run.case.mesh
+    where = spread_out(mesh, 100) if candidates is None else read_sensors(candidates, mesh.dim)
+    found = choose(discrete, where, count, unknown, steps, noise=noise, strength=strength, length=length, model=solver,
+                   spots=None if spots is None else read_spots(spots, mesh.dim), criterion="D" if criterion == "D" else "A")
+    paths = recovered.write_placement(found, where, mesh, out)
+    write_json(json_path, {"sensors": [s.name for s in found.sensors], "uncertainty": found.uncertainty.tolist()})
+    for note in run.notes:
+        say(note)
+    for k, (sensor, left) in enumerate(zip(found.sensors, found.uncertainty[1:]), start=1):
+        say(f"{k:3d}  {sensor.name}: leaves {left:.1%} of the standard deviation before any reading")
+    for path in paths:
+        say_path(path)
+    advise("recover", folder, "readings.csv", "--sensors", paths[0], "--unknown", unknown[0], "--out", "answers")

@@ -1,7 +1,8 @@
-"""Files of what sensors told (`dgnet recover`): tables, pictures with bands, fields for ParaView."""
+"""Files of what sensors told (`dgnet recover`) and of their places (`dgnet place`): tables, pictures, fields for ParaView."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ from dgnet.files import write_json, write_text
 from dgnet.mesh import Mesh, save
 from dgnet.output.figures import Band, grid
 from dgnet.output.figures import save as save_picture
-from dgnet.output.pictures import STYLE, scale_of
-from dgnet.sensors import Recovered
+from dgnet.output.pictures import STYLE, axes_of, draw_outline, scale_of
+from dgnet.sensors import Flux, Patch, Placement, Recovered, Sensor
 
 
 def write(found: Recovered, mesh: Mesh, fields: tuple[str, ...], folder: Path) -> list[Path]:
@@ -91,3 +92,28 @@ def _field(found: Recovered, name: str, mesh: Mesh, fields: tuple[str, ...], ste
 def _table(path: Path, columns: list[str], rows: np.ndarray) -> None:
     lines = [",".join(columns), *(",".join("" if np.isnan(x) else f"{x:.8g}" for x in row) for row in rows)]
     write_text(path, "\n".join(lines) + "\n")
+
+
+def write_placement(found: Placement, candidates: Sequence[Sensor], mesh: Mesh, folder: Path) -> list[Path]:
+    """sensors.csv (as `dgnet recover` takes it), curve.csv and, in 2D, a picture of places and curve."""
+    axes = list("xyz"[: mesh.dim])
+    lines = [",".join(["sensor", *axes, "radius", "field", "boundary"])]
+    for s in found.sensors:
+        place = [""] * mesh.dim if isinstance(s, Flux) else [f"{x:.8g}" for x in s.place]
+        radius, boundary = f"{s.radius:g}" if isinstance(s, Patch) else "", s.boundary if isinstance(s, Flux) else ""
+        lines.append(",".join([s.name, *place, radius, s.field or "", boundary]))
+    write_text(folder / "sensors.csv", "\n".join(lines) + "\n")
+    _table(folder / "curve.csv", ["sensors", "uncertainty"], np.stack([np.arange(len(found.uncertainty)), found.uncertainty], 1))
+    with matplotlib.rc_context({**STYLE, "font.size": 9, "axes.titlesize": 9}):
+        figure = Figure(figsize=(8.4, 3.2), layout="constrained")
+        curve = figure.add_subplot(1, 2, 2)
+        curve.plot(found.uncertainty, "o-", color="#1f6f8b", ms=4)
+        curve.set(xlabel="sensors", ylabel="standard deviation left, of that before", ylim=(0, 1.05))
+        if mesh.dim == 2:
+            part = axes_of(figure, (1, 2, 1), mesh)
+            draw_outline(part, mesh)
+            for some, style in ((candidates, {"s": 4, "color": "#c0c8ce"}), (found.sensors, {"s": 26, "color": "#d1495b"})):
+                places = np.array([s.place for s in some if not isinstance(s, Flux)]).reshape(-1, 2)
+                part.scatter(places[:, 0], places[:, 1], zorder=3, **style)
+        save_picture(figure, folder / "places.png", 120)
+    return [folder / "sensors.csv", folder / "curve.csv", folder / "places.png"]

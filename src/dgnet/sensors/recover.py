@@ -22,7 +22,7 @@ from dgnet.sensors.kernels import Kernels, kernels
 from dgnet.sensors.posterior import Answer, Unknown, infer
 from dgnet.sensors.priors import fields, histories
 from dgnet.sensors.readings import Readings, cleaned
-from dgnet.sensors.sensor import rows
+from dgnet.sensors.sensor import Sensor, rows
 
 Tensor = torch.Tensor
 
@@ -103,7 +103,7 @@ def recover(problem: Discretisation, readings: Readings, unknown: Sequence[str],
     with few_threads(problem.mesh.n_nodes), torch.no_grad():
         made = kernels(problem, readings.sensors, horizon, model)
         expected = made.readings(None if source is None else source[:horizon], begin)
-        parts = {name: _responses(name, problem, made, readings, spots, model) for name in unknown}
+        parts = {name: responses_of(name, problem, made, readings.sensors, spots, model) for name in unknown}
     return _answered(problem, readings, parts, made, expected, noise)
 
 
@@ -146,8 +146,8 @@ def _answered(problem: Discretisation, readings: Readings, parts: dict[str, tupl
                      fitted, tuple(notes))
 
 
-def _responses(name: str, problem: Discretisation, made: Kernels, readings: Readings, spots: SpotTable | None,
-               model: Model[Any] | None) -> tuple[Tensor, tuple[int, ...], tuple[str, ...]]:
+def responses_of(name: str, problem: Discretisation, made: Kernels, sensors: Sequence[Sensor], spots: SpotTable | None,
+                 model: Model[Any] | None) -> tuple[Tensor, tuple[int, ...], tuple[str, ...]]:
     """Of all readings [S, H+1, n] to one unknown, the shape of its n numbers, and names of histories."""
     H, S, nodes = made.horizon, len(made.names), problem.mesh.n_nodes
     if name == "source":
@@ -166,7 +166,7 @@ def _responses(name: str, problem: Discretisation, made: Kernels, readings: Read
     if name == "start":
         return _at_nodes(made, made.start), (nodes, problem.n_fields), ()
     if name.startswith("flux:"):
-        return _flux(name.removeprefix("flux:"), problem, made, readings, model).reshape(S, H + 1, H), (1, H), (name,)
+        return _flux(name.removeprefix("flux:"), problem, made, sensors, model).reshape(S, H + 1, H), (1, H), (name,)
     raise InputError(f"unknown '{name}' cannot be recovered (known: {', '.join(KINDS)})")
 
 
@@ -218,14 +218,14 @@ def _at_nodes(made: Kernels, values: Tensor) -> Tensor:
         return torch.autograd.grad(made.lift(u), u, values)[0].flatten(2)
 
 
-def _flux(boundary: str, problem: Discretisation, made: Kernels, readings: Readings, model: Model[Any] | None) -> Tensor:
+def _flux(boundary: str, problem: Discretisation, made: Kernels, sensors: Sequence[Sensor], model: Model[Any] | None) -> Tensor:
     """[S, H+1, H] to a unit flux in each step: what switching it on for good changes, and of that the difference of two steps."""
     if made.early.shape[2]:
         raise InputError("a flux is recovered where all steps are the same: not with a damped start, early steps or changing flow")
     solver, H = model or Classical(), made.horizon
     heated = replace(problem, conditions=[*problem.conditions, Neumann(boundary, 1.0)])
     zero = torch.zeros(1, problem.mesh.n_nodes, problem.n_fields, dtype=problem.dtype)
-    w = rows(readings.sensors, problem).to(problem.dtype)
+    w = rows(sensors, problem).to(problem.dtype)
     on, off = (torch.einsum("npf,spf->sn", rollout(solver, p, zero, steps=H)[0], w) for p in (heated, problem))
     impulse = (on - off).diff(dim=1)
     out = impulse.new_zeros(len(w), H + 1, H)
