@@ -40,6 +40,8 @@ def test_the_gallery_holds_what_needs_no_flow() -> None:
     found = gallery()
     assert next(iter(found)) == "laser-heat" and "allen-cahn" in found and "cylinder" not in found
     assert all(entry.title and entry.about for entry in found.values())
+    scene = found["cardiac"].make()  # no weights ship for it; its stimulus is a short pulse, which sets the pointer's power
+    assert list(scene.models) == ["classical"] and scene.power > 0.01
 
 
 def test_problem_mesh_and_nonsense(tmp_path: Path) -> None:

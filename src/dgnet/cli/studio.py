@@ -50,31 +50,36 @@ ABOUT = {
     "laser-heat": "Ten lasers heat a steel plate; you hold the eleventh.",
     "laser-heat-3d": "Lasers on a steel bracket. Turn it, and cut it open.",
     "fitzhugh-nagumo": "An excitable medium: a touch starts a wave, two waves put each other out.",
+    "spiral": "Waves that chase their own tails. Break one with the pointer.",
+    "cardiac": "A beat runs through heart muscle whose fibres turn with depth.",
     "light-reaction": "Patterns of light drive a reaction in a dish.",
     "allen-cahn": "Noise separates into two phases, and the interfaces shrink.",
     "fisher-kpp": "A population spreads and is carried by the wind.",
     "phase-transition": "Lasers melt a plate; the model knows the latent heat only from data.",
+    "melting": "Lasers melt a plate, with the latent heat in the equation.",
 }
 
 
 def gallery() -> dict[str, Entry]:
-    """The pretrained scenarios that need no flow of their data set."""
+    """The scenarios that need no flow of their data set, with their pretrained model where one ships."""
     from dgnet.paper.pretrained import SHELF, label, shipped
-    from dgnet.scenarios import get
-    from dgnet.studio.scene import Scene, run_scene
+    from dgnet.scenarios import get, names
+    from dgnet.studio.scene import Scene, case_scene, run_scene
     from dgnet.studio.server import Entry
     from dgnet.training.run import Run
 
-    def opened(folder: Path) -> Scene:
-        return run_scene(Run.open(folder))
+    def opened(name: str) -> Scene:
+        return run_scene(Run.open(trained[name])) if name in trained else case_scene(get(name, "paper"))
 
+    trained = {card.scenario: SHELF / label(card.scenario, card.size, card.truth) for card in shipped()
+               if (card.size, card.truth) == ("paper", "converged")}
     found = {}
-    for card in shipped():
-        case = get(card.scenario, card.size)
-        if card.truth == "converged" and not case.given_flow:
-            about = f"{ABOUT.get(card.scenario, case.geometry)} {card.nodes:,} nodes."
-            found[card.scenario] = Entry(case.title, about, partial(opened, SHELF / label(card.scenario, card.size, card.truth)))
-    return {name: found[name] for name in [*(n for n in ABOUT if n in found), *(n for n in found if n not in ABOUT)]}
+    for name in [*ABOUT, *(n for n in names() if n not in ABOUT)]:
+        case = get(name, "paper")
+        if not case.given_flow:
+            title = case.title.removesuffix(" (not in the paper)")
+            found[name] = Entry(title, ABOUT.get(name, case.geometry), partial(opened, name))
+    return found
 
 
 def _given(path: Path, known: list[str]) -> Entry:

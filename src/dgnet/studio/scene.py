@@ -122,28 +122,34 @@ class Scene:
 
 
 def run_scene(run: Run) -> Scene:
-    """A trained run, or a problem without one (`without_training`). A scenario starts and is driven as in its first test."""
-    case = run.case
+    """A trained run, or a problem without one (`without_training`). A run of one's own starts as its first test does."""
+    trained = run.settings.recipe != UNTRAINED
+    start = None
+    if trained and not isinstance(run.case, Scenario) and run.data.exists():
+        with Dataset(run.data) as data:
+            start = torch.as_tensor(data.read((data.of("test") or data.of("train"))[0], 0, 1, only=()).state)[None, 0]
+    return case_scene(run.case, run.model if trained else None, start, run.notes)
+
+
+def case_scene(case: Case, learned: Model[Any] | None = None, start: Tensor | None = None, notes: tuple[str, ...] = ()) -> Scene:
+    """A case from a start [1, N, F], by default its offset. A scenario starts and is driven as in its first test."""
     if case.given_flow:
         raise InputError(f"{case.name}: its flow comes with its data, which the studio does not read yet")
     x = torch.tensor(case.mesh.points, dtype=torch.float64)
-    start, source, panels, steps = None, None, 1, 5
+    source, panels, steps = None, 1, 5
     if isinstance(case, Scenario):
         sample = case.sample([Draw("test", 0)])
         start = sample.initial(x) if callable(sample.initial) else sample.initial
         source, panels, steps = sample.source, case.panels, 5 if sample.source is None else 1
-    elif run.settings.recipe != UNTRAINED and run.data.exists():
-        with Dataset(run.data) as data:
-            start = torch.as_tensor(data.read((data.of("test") or data.of("train"))[0], 0, 1, only=()).state)[None, 0]
     if start is None:
         start = torch.tensor(case.offsets, dtype=torch.float64).expand(1, case.mesh.n_nodes, -1)
     if source is not None:
-        power = float(source(x, torch.linspace(0, case.horizon, 9, dtype=torch.float64)).abs().max())
+        some, times = x[:: max(1, len(x) // 1000)], case.times[:: max(1, case.steps // 250)]  # short pulses must not be missed
+        power = float(source(some, times).abs().max())
     else:
         power = max(float((start - torch.tensor(case.offsets)).abs().max()), 1.0) / (20 * case.dt)
-    learned = None if run.settings.recipe == UNTRAINED else run.model
     return Scene(case.title or case.name, case, start.to(WORKING), power, _EXTENT * _size(case.mesh), learned, source, panels,
-                 steps, notes=run.notes)
+                 steps, notes=notes)
 
 
 def mesh_scene(mesh: Mesh, name: str) -> Scene:

@@ -201,7 +201,7 @@ class Simulation:
         track = self.tracks[0]
         solver = track.model.solver(track.prepared)
         if solver is None:
-            raise InputError(f"{track.model.name} has no Green's function")
+            raise InputError(f"{track.model.name} has no Green's function here: its step is more than one linear solve")
         if not 0 <= of < self.problem.n_fields:
             raise InputError(f"there is no field {of}")
         return solver.impulse(node, of, self.time)[:, of].to(torch.float32).numpy()
