@@ -139,7 +139,7 @@ MAIN = """
 #include "plate.h"
 int main(void)
 {
-    plate *m = plate_new();
+    plate_model *m = plate_new();
     if (m == NULL) return 1;
     for (int i = 0; i < PLATE_NODES; i++) plate_state(m)[i] = i;
     for (int k = 0; k < 5; k++) if (plate_step(m)) return 1;
@@ -164,6 +164,21 @@ def test_a_program_uses_the_files(tmp_path: Path) -> None:
         problem = base_problem(run.case, "cpu")
         u = rollout(Classical(), problem, torch.arange(25.0).view(1, 25, 1), steps=5)[0, -1, 7, 0]
         assert said[::2] == ["0.25", "left_ambient"] and float(said[1]) == pytest.approx(float(u), rel=1e-5)
+
+
+def test_names_of_all_kinds(tmp_path: Path) -> None:
+    """Names are the user's: those of C's own words, and what would end a comment or a string."""
+    mesh = box((4, 4))
+    mesh = replace(mesh, boundaries={'odd "*/ name\\ ??)': mesh.boundaries["left"]})
+    run = fake(PDE(diffusion=0.1))
+    case = replace(run.scenario, title="*/ int x; /* ??/", build_mesh=lambda: mesh, pde=PDE(("int",), diffusion=0.1),
+                   conditions=(Dirichlet('odd "*/ name\\ ??)', 1.5),))
+    run = replace(run, case=case, model=Classical())
+    for name in ("int", "points", "solve", "exp", "1 plate"):
+        result = export(run, tmp_path / f"{name}.c")
+        assert result.record["compared"]
+        made = written(run, base_problem(run.case, "cpu"), result.record["prefix"])
+        assert not Compiled(made, tmp_path, compiler).messages
 
 
 def test_problems_leave_by_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,

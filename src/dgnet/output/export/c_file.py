@@ -85,7 +85,7 @@ def export_c(run: Run, out: Path) -> Exported:
         "header": header.name, "prefix": made.name, "solver": made.solver, "precision": "double" if made.double_only else
         "double, or single with -DDGNET_REAL=float", "boundaries": {b.name: b.value for b in made.boundaries},
         "compared": compiler is not None, "bytes": len(made.source),
-        "call": [f"cc {' '.join(FLAGS)} -c {out.name}", f"{made.name} *m = {made.name}_new();", f"{made.name}_step(m);"]}
+        "call": [f"cc {' '.join(FLAGS)} -c {out.name}", f"{made.name}_model *m = {made.name}_new();", f"{made.name}_step(m);"]}
     out.parent.mkdir(parents=True, exist_ok=True)
     write_text(out, made.source)
     write_text(header, made.header)
@@ -217,7 +217,7 @@ def _boundaries(model: Model[Any], problem: Discretisation, p: Discretisation) -
         if isinstance(c, Periodic):
             continue
         meaning, value = _given(c)
-        base = "_".join([c.boundary, meaning, *([c.field] if c.field else [])])
+        base = re.sub(r'[\x00-\x1f"\\?]', "_", "_".join([c.boundary, meaning, *([c.field] if c.field else [])]))
         name = base if base not in taken else f"{base}_{len(taken)}"
         taken.add(name)
         found.append(Boundary(name, value, f"{meaning} on '{c.boundary}'"))
@@ -263,14 +263,19 @@ def _fixed_by(p: Discretisation, conditions: Sequence[Condition], order: np.ndar
 def header_fields(run: Run, name: str, boundaries: Sequence[Boundary]) -> dict[str, str]:
     """What the texts of `c` leave open."""
     case, units = run.case, run.case.units
-    rows = "".join(f"\n        {k} {b.name}: {b.meaning}, {b.value:g} unless changed" for k, b in enumerate(boundaries))
+    rows = "".join(f"\n        {k} {_comment(f'{b.name}: {b.meaning}')}, {b.value:g} unless changed"
+                   for k, b in enumerate(boundaries))
     unit = units.in_time(case.dt).removeprefix(f"{case.dt:g}")
-    return {"title": case.title.replace("*/", "* /").replace("\\", "/"), "name": name, "NAME": name.upper(), "dt": repr(case.dt),
-            "unit": unit, "nodes": str(case.mesh.n_nodes), "fields": str(len(case.pde.fields)),
-            "field_names": ", ".join(case.pde.fields),
-            "dim": str(case.mesh.dim), "conditions": str(len(boundaries)), "boundary_list": rows, "version": __version__,
-            "offsets": ", ".join(f"{o:g}" for o in case.offsets),
+    return {"title": _comment(case.title), "name": name, "NAME": name.upper(), "dt": repr(case.dt), "unit": _comment(unit),
+            "nodes": str(case.mesh.n_nodes), "fields": str(len(case.pde.fields)), "dim": str(case.mesh.dim),
+            "field_names": _comment(", ".join(case.pde.fields)), "conditions": str(len(boundaries)), "boundary_list": rows,
+            "version": __version__, "offsets": ", ".join(f"{o:g}" for o in case.offsets),
             "source_unit": "power per volume" if case.pde.weighted else "change of the field per time"}
+
+
+def _comment(text: str) -> str:
+    """Words of a user for a comment, which they must not end."""
+    return re.sub(r"\s+", " ", text).replace("*/", "* /").replace("/*", "/ *").replace("??", "? ?")
 
 
 def filled(text: str, fields: dict[str, str]) -> str:
@@ -362,7 +367,7 @@ class _Constants:
                 rows.append(f"    {{{self.matrix(M)}, {self.matrix(c.right - M)}, {name}, {count}}}")
                 when.append(0 if key == "start" else early)
             text += ["static const change changes[CHANGES] = {", ",\n".join(rows), "};",
-                     f"static const int change_step[CHANGES] = {{{', '.join(map(str, when))}}};"]
+                     f"static const int change_at[CHANGES] = {{{', '.join(map(str, when))}}};"]
         return "\n".join(text)
 
 

@@ -42,7 +42,7 @@ static const double probe_weight[@probe_size@] = {@probe_weights@};
 static const double share[@NAME@_NODES] = {@shares@};
 
 typedef struct {
-    @name@ *model;
+    @name@_model *model;
     double value[VARIABLES];
     double begin, time; /* of the simulation, and of the master */
     long steps;

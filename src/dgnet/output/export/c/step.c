@@ -294,7 +294,7 @@ static void solve(const solver *s, const fill *shared, const real *b, real *x, r
 
 /* ---------------------------------------------------------------------- model */
 
-struct @name@ {
+struct @name@_model {
     real *state, *source;                             /* [NODES][FIELDS] */
     real *spots;                                      /* [NODES + EDGES][FIELDS]: at nodes, then at the middles of edges */
     real *memory, *middle;                            /* [FIELDS][EDGES], [EDGES] */
@@ -311,7 +311,7 @@ static const short *fixed_rows(int f)
     return FIXED ? fixed_by + (FIXED > 1 ? (size_t)f * UNKNOWNS : 0) : NULL;
 }
 
-static void boundary_load(@name@ *m)
+static void boundary_load(@name@_model *m)
 {
     memset(m->load, 0, (size_t)FIELDS * UNKNOWNS * sizeof *m->load);
     for (int k = 0; k < CONDITIONS; k++)
@@ -319,10 +319,10 @@ static void boundary_load(@name@ *m)
             m->load[load_at[p]] += m->boundary[k] * load_weight[p];
 }
 
-@name@ *@name@_new(void)
+@name@_model *@name@_new(void)
 {
     const size_t all = (size_t)FIELDS * UNKNOWNS;
-    @name@ *m = fresh(1, sizeof *m);
+    @name@_model *m = fresh(1, sizeof *m);
     if (m == NULL)
         return NULL;
     m->state = fresh((size_t)NODES * FIELDS, sizeof *m->state);
@@ -355,7 +355,7 @@ static void boundary_load(@name@ *m)
     return m;
 }
 
-void @name@_free(@name@ *m)
+void @name@_free(@name@_model *m)
 {
     if (m == NULL)
         return;
@@ -371,22 +371,22 @@ void @name@_free(@name@ *m)
     free(m);
 }
 
-real *@name@_state(@name@ *m)
+real *@name@_state(@name@_model *m)
 {
     return m->state;
 }
 
-real *@name@_source(@name@ *m)
+real *@name@_source(@name@_model *m)
 {
     return m->source;
 }
 
-double @name@_time(const @name@ *m)
+double @name@_time(const @name@_model *m)
 {
     return m->steps * @NAME@_DT;
 }
 
-void @name@_restart(@name@ *m)
+void @name@_restart(@name@_model *m)
 {
     m->steps = 0;
 }
@@ -401,7 +401,7 @@ const char *@name@_boundary(int number)
     return number >= 0 && number < CONDITIONS ? boundary_name[number] : NULL;
 }
 
-void @name@_set_boundary(@name@ *m, int number, real value)
+void @name@_set_boundary(@name@_model *m, int number, real value)
 {
     if (number < 0 || number >= CONDITIONS || m->boundary[number] == value)
         return;
@@ -409,17 +409,17 @@ void @name@_set_boundary(@name@ *m, int number, real value)
     boundary_load(m);
 }
 
-real @name@_get_boundary(const @name@ *m, int number)
+real @name@_get_boundary(const @name@_model *m, int number)
 {
     return number >= 0 && number < CONDITIONS ? m->boundary[number] : 0;
 }
 
-void @name@_clear_spots(@name@ *m)
+void @name@_clear_spots(@name@_model *m)
 {
     memset(m->spots, 0, (size_t)(NODES + EDGES) * FIELDS * sizeof *m->spots);
 }
 
-void @name@_spot(@name@ *m, int field, const real *from, const real *to, real radius, real power)
+void @name@_spot(@name@_model *m, int field, const real *from, const real *to, real radius, real power)
 {
     static const real gauss[4] = {(real)-0.8611363115940526, (real)-0.3399810435848563, (real)0.3399810435848563,
                                   (real)0.8611363115940526};
@@ -450,7 +450,7 @@ void @name@_spot(@name@ *m, int field, const real *from, const real *to, real ra
 /* ---------------------------------------------------------------------- step */
 
 /* to = u + A^-1 right for one field, whose increment at fixed unknowns is known beforehand; right is changed. */
-static void advance(@name@ *m, const stage *s, const solver *A, int f, const real *u, real *right, real *to)
+static void advance(@name@_model *m, const stage *s, const solver *A, int f, const real *u, real *right, real *to)
 {
     const short *by = fixed_rows(f);
     if (by != NULL) {
@@ -512,7 +512,7 @@ static real bend(const real *nodes, const real *middle, int f, int e)
 }
 
 /* What a field's nodes gather of the edges around: their memory of what the nodes do not see, and the source at their middles. */
-static void add_edges(@name@ *m, int f, int driven, real *right)
+static void add_edges(@name@_model *m, int f, int driven, real *right)
 {
     real *memory = m->memory + (size_t)f * EDGES, *middle = m->middle;
     if (m->steps == 0) {
@@ -544,7 +544,7 @@ static void add_edges(@name@ *m, int f, int driven, real *right)
 
 #if CHANGES
 /* x += M^-1 D x */
-static int apply_change(@name@ *m, const change *c)
+static int apply_change(@name@_model *m, const change *c)
 {
     for (int f = 0; f < FIELDS; f++) {
         real *x = m->x + (size_t)f * UNKNOWNS;
@@ -565,7 +565,7 @@ static int apply_change(@name@ *m, const change *c)
 }
 #endif
 
-int @name@_step(@name@ *m)
+int @name@_step(@name@_model *m)
 {
     const int now = STAGES > 1 && m->steps < EARLY_STEPS ? 0 : STAGES - 1;
     const stage *s = &stages[now];
@@ -579,7 +579,7 @@ int @name@_step(@name@ *m)
         }
 #if CHANGES
     for (int k = 0; k < CHANGES; k++)
-        if (m->steps == change_step[k] && apply_change(m, &changes[k]))
+        if (m->steps == change_at[k] && apply_change(m, &changes[k]))
             return 1;
 #endif
     for (int f = 0; f < FIELDS; f++) {
