@@ -275,8 +275,8 @@ def tradeoff(run: Run, data: Path, device: str = "cpu", trajectories: int | None
 class Search:
     """Classical settings that may reach a model's error, tried from cheap to dear until the time is over."""
 
-    def __init__(self, trial: Trial, own: dict[str, Any], budget: float) -> None:
-        self.trial, self.own, self.rows = trial, own, list[dict[str, Any]]()
+    def __init__(self, trial: Trial, own: dict[str, Any], budget: float, at: Setting | None = None) -> None:
+        self.trial, self.own, self.rows, self.at = trial, own, list[dict[str, Any]](), at or Setting()  # `at`: of the model
         self.end = time.perf_counter() + budget
         self.still = math.inf  # the smallest error that shorter steps did not lower
         self.longest = LONGEST  # in steps of the data: one that fails where the mesh is fine enough fails on finer ones, too
@@ -307,7 +307,7 @@ class Search:
         best = self.best
         near = [] if best is None else [r for r in self.rows if self.reached(r) and whole(r) < 1.5 * whole(best)]
         for row in (self.own, *near):
-            setting = Setting() if row is self.own else _setting(row)
+            setting = self.at if row is self.own else _setting(row)
             again = measure(self.trial, model if row is self.own else setting.model, setting)
             row |= {part: min(row[part], again[part]) for part in PARTS}
         alike = [self.own, *(r for r in near if _setting(r).fitted and r["substeps"] == r["skip"] == 1)]
@@ -322,6 +322,7 @@ class Search:
         if best is None:
             return None
         points = 1.0 if setting.fitted else setting.work(dim)
+        points *= self.own["unknowns"] / self.own.get("sources", self.own["unknowns"])  # places of the model's sources
         dear = setting.work(dim) / self.longest > _setting(best).work(dim) or self.own["source_s"] * points > whole(best)
         return "dearer than what suffices" if dear else None
 

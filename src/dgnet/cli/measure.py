@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dgnet.cli.options import Seed, file_to_write, named, positive, positives, refuse
+from dgnet.cli.options import Seed, file_to_write, folder_to_write, named, positive, positives, refuse
 from dgnet.cli.screen import advise, errors, page, reporting, say
 from dgnet.cli.shell import Device, Json, Size, bench, checked_device, command, write_json
 from dgnet.errors import InputError
@@ -237,6 +237,40 @@ def bench_report(results: Annotated[list[Path], typer.Argument(help="JSON files 
     write_text(out, report.markdown(results))
     say(f"wrote {out}")
     advise("bench", "--help")
+
+
+@command("dgnet bench tune --part plate --budget 0.5", name="tune", of=bench)
+def bench_tune(out: Annotated[Path, typer.Option(help="Folder for data and runs.", callback=folder_to_write)] = Path("out/tune"),
+               part: Annotated[list[str] | None, typer.Option(help="plate, disc or tee; several times for several. All unless "
+                                                                   "given.")] = None,
+               budget: Annotated[float, typer.Option(help="Minutes of each of seven trainings.", callback=positive)] = 0.5,
+               json_path: Json = None) -> None:
+    """Tune universal weights to 1, 3 and 10 simulations of three parts, beside DGNet with the same data."""
+    from dgnet.bench import tune
+
+    for name in part or ():
+        if name not in tune.PARTS:
+            raise InputError(f"--part {name} is unknown (known: {', '.join(tune.PARTS)})")
+    with reporting() as report:
+        result = tune.run(out, budget, part or tuple(tune.PARTS), report=report)
+    write_json(json_path, result)
+    page(tune.markdown(result))
+    advise("train", "my-problem", "--out", "run")
+
+
+@command("dgnet bench equal --parts 3", name="equal", of=bench)
+def bench_equal(parts: Annotated[int, typer.Option(help="Number of test parts.", min=1)] = 10,
+                dim: Annotated[int, typer.Option(help="2 or 3.", min=2, max=3)] = 2,
+                budget: Annotated[float, typer.Option(help="Seconds of search on each part.", callback=positive)] = 10.0,
+                json_path: Json = None) -> None:
+    """Measure what the error of universal weights costs classically, on parts that no training has seen."""
+    from dgnet.bench import equal
+
+    with reporting() as report:
+        result = equal.run(parts, dim, budget, report)
+    write_json(json_path, result)
+    page(equal.markdown(result))
+    advise("bench", "any-mesh")
 
 
 @command("dgnet bench any-mesh --parts 4", name="any-mesh", of=bench)

@@ -157,13 +157,7 @@ def _grid(m: Measures, dim: int) -> Callable[[], Mesh]:
 
 def _disc(m: Measures) -> Callable[[], Mesh]:
     centre, radius, spacing = m.vector("centre", (2,), (0.0, 0.0)), m.length("radius"), m.length("spacing")
-    middle = np.array(centre)
-
-    def make() -> Mesh:
-        return meshed(lambda x: np.linalg.norm(x - middle, axis=1) - radius, middle - radius, middle + radius, spacing,
-                      np.empty((0, 2)), [("rim", lambda x: np.abs(np.linalg.norm(x - middle, axis=1) - radius))])
-
-    return make
+    return partial(disc, radius, spacing, np.array(centre))
 
 
 def _l_shape(m: Measures) -> Callable[[], Mesh]:
@@ -194,6 +188,13 @@ SHAPES: dict[str, Callable[[Measures], Callable[[], Mesh]]] = {
 
 
 # ---------------------------------------------------------------------- a mesh generator for flat shapes
+
+
+def disc(radius: float, spacing: float, middle: np.ndarray | None = None) -> Mesh:
+    """A disc; its boundary is `rim`."""
+    centre = np.zeros(2) if middle is None else middle
+    return meshed(lambda x: np.linalg.norm(x - centre, axis=1) - radius, centre - radius, centre + radius, spacing,
+                  np.empty((0, 2)), [("rim", lambda x: np.abs(np.linalg.norm(x - centre, axis=1) - radius))])
 
 
 def plate(corners: np.ndarray, holes: Sequence[tuple[tuple[float, float], float]], spacing: float,

@@ -16,7 +16,7 @@ solver makes of it. Superposition holds: the model is linear wherever the equati
 
 Where a number lies outside the range of the training parts, the corrections fade to zero around it. There it is the classical
 solver, and so it is for what was not trained at all: flows that change in time, reactions, periodic boundaries, fields with
-coefficients of their own, a capacity that differs from cell to cell, a convective coefficient that is a function.
+coefficients of their own, a convective coefficient that is a function.
 """
 
 from __future__ import annotations
@@ -183,8 +183,6 @@ def untrained(p: Discretisation) -> str | None:
         getattr(c, "field", None) is None for c in p.conditions)
     if p.n_fields > 1 and not shared:
         return "its fields have coefficients or conditions of their own"
-    if p.capacity is not None and bool((p.capacity.detach() != p.capacity.detach().flatten()[0]).any()):
-        return "its capacity differs from cell to cell"
     if any(isinstance(c, Robin) and callable(c.coefficient) for c in p.conditions):
         return "a convective coefficient is a function"
     return None

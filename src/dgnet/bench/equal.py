@@ -1,0 +1,119 @@
+"""`dgnet bench equal`: what the error of universal weights costs classically, on parts that no training has seen.
+
+For each part the cheapest of linear and quadratic elements on the mesh or refined ones, with any time step, that reaches the error
+of universal weights (the search of `tradeoff`). Set-up, sources and steps count; the mesh does not. Two trajectories at once, 24
+steps, single precision. Universal weights are measured twice, with the source at nodes and middles and at the nodes alone; the
+cheaper way for its error counts. `steps alone` leaves set-up and sources out, as in many rollouts of one problem.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from dgnet import __version__
+from dgnet.bench.timing import hardware
+from dgnet.bench.tradeoff import PARTS, Search, Setting, Trial, measure, named, whole
+from dgnet.models import few_threads
+from dgnet.models.universal import Universal
+from dgnet.problems import WORKING, Discretisation
+from dgnet.problems.finer import refined
+from dgnet.problems.pde import PDE
+from dgnet.progress import Report
+from dgnet.scenarios import get
+from dgnet.scenarios.parts import PANELS, STEPS, PartProblem, unseen_parts, unseen_problem
+from dgnet.scenarios.scenario import Sample
+
+Tensor = torch.Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class PartTrial(Trial):
+    """The two trajectories of a test part."""
+
+    @classmethod
+    def of(cls, part: PartProblem) -> PartTrial:
+        case = replace(get("laser-heat", "small"), name=part.kind, build_mesh=lambda: part.mesh, pde=part.pde,
+                       conditions=part.conditions, dt=part.dt, steps=STEPS, panels=PANELS, offset=(0.0,))
+        return cls(case, Sample(part.start, part.source), part.truth(), "cpu")
+
+    def problem(self, setting: Setting, velocity: Tensor | None) -> Discretisation:
+        s = self.scenario
+        return Discretisation(self.mesh(setting.given), self._pde(setting.given), s.conditions,
+                              s.dt * setting.skip / setting.substeps, dtype=WORKING)
+
+    def _pde(self, refine: int) -> PDE:
+        """The equation on the mesh refined so often: cells have the coefficients of their parents."""
+        kept: dict[int, PDE] = self.__dict__.setdefault("_pdes", {0: self.scenario.pde})
+        if refine not in kept:
+            s = self.scenario
+            kept[refine] = refined(Discretisation(self.mesh(refine - 1), self._pde(refine - 1), s.conditions, s.dt)).pde
+        return kept[refine]
+
+
+def compared(part: PartProblem, budget: float) -> dict[str, Any]:
+    """Universal weights and the cheapest classical setting that reaches their error on one part, in `budget` seconds of search."""
+    trial, model, found = PartTrial.of(part), Universal(), []
+    for at in (Setting(), Setting(fitted=True)):
+        places = part.mesh.n_nodes + (0 if at.fitted else len(part.mesh.edges))
+        own = {"solver": "universal", "sources": places} | measure(trial, model, at)
+        search = Search(trial, own, budget / 2, at)
+        search.explore()
+        search.settle(model)
+        best = search.best
+        found.append({"sources": "nodes" if at.fitted else "nodes and middles", "own": search.own, "best": best,
+                      "ratio": np.inf if best is None else whole(best) / whole(search.own),
+                      "steps_ratio": np.inf if best is None else best["rollout_s"] / search.own["rollout_s"]})
+    return {"part": part.kind, "conditions": part.conditions_kind, "fourier": part.fourier, "nodes": part.mesh.n_nodes,
+            **max(found, key=lambda one: float(one["ratio"]))}
+
+
+def run(parts: int = 10, dim: int = 2, budget: float = 10.0, report: Report | None = None) -> dict[str, Any]:
+    """Parts spread evenly over the test set."""
+    count = len(unseen_parts(dim))
+    numbers = sorted({round(k) for k in np.linspace(0, count - 1, min(parts, count))})
+    rows = []
+    with few_threads(0):
+        for done, number in enumerate(numbers, start=1):
+            rows.append(compared(unseen_problem(dim, number), budget))
+            if report is not None:
+                report("parts", done, len(numbers))
+    return {"what": "equal", "version": __version__, "hardware": hardware("cpu"), "dim": dim, "rows": rows}
+
+
+def mean(values: Sequence[float]) -> float:
+    """The geometric mean of those that are finite."""
+    known = [value for value in values if np.isfinite(value)]
+    return float(np.exp(np.mean(np.log(known)))) if known else float("inf")
+
+
+def markdown(result: dict[str, Any]) -> str:
+    """The page of a result."""
+    rows = result["rows"]
+    lines = [f"# What the error of universal weights costs classically, {result['dim']}D", "",
+             "The cheapest of linear and quadratic elements, on the mesh or refined ones, with any time step, that reaches the "
+             "error of universal weights without data. Cost over that of universal weights: above 1, these are cheaper. "
+             f"Two trajectories of {STEPS} steps at once, single precision, one thread, {result['hardware']}.", "",
+             "| part | conditions | Fourier number | nodes | error | universal: set-up, sources, steps (ms) | cheapest classical | "
+             "its error | set-up, sources, steps (ms) | cost | steps alone |", "|---|---|---|---|---|---|---|---|---|---|---|"]
+
+    def clock(row: dict[str, Any]) -> str:
+        return ", ".join(f"{1e3 * row[part]:.1f}" for part in PARTS)
+
+    for r in rows:
+        own, best = r["own"], r["best"]
+        rest = f"none of those tried | – | – | {np.inf} | {np.inf}" if best is None else (
+            f"{named(best)} | {best['error']:.2g} | {clock(best)} | {r['ratio']:.2f} | {r['steps_ratio']:.2f}")
+        lines.append(f"| {r['part']} | {r['conditions']} | {r['fourier']:.3g} | {r['nodes']} | {own['error']:.2g} | {clock(own)} | "
+                     f"{rest} |")
+    quadratic = sum(r["best"] is not None and r["best"]["kind"].startswith("P2") for r in rows)
+    cheaper = sum(r["ratio"] < 1 for r in rows)
+    cost, steps = (mean([r[key] for r in rows]) for key in ("ratio", "steps_ratio"))
+    lines += ["", f"Geometric mean of the cost {cost:.2f}, of the steps alone {steps:.2f}. On {cheaper} of {len(rows)} parts a "
+              f"classical setting is cheaper. The cheapest one has quadratic elements on {quadratic} parts. `dgnet bench equal` "
+              "prints this page.", ""]
+    return "\n".join(lines)
