@@ -145,10 +145,11 @@ def reaction_first(plan: Recipe, steps: int, config: DGNetConfig, hold: bool = F
     return replace(plan, stages=(fitted if config.reaction_table else first) + plan.stages)
 
 
-def tuning(facts: Facts) -> Recipe:
+def tuning(facts: Facts, wishes: Wishes) -> Recipe:
     """Universal weights: whole rollouts from the start, all trajectories at once, up to twelve."""
     stage = Stage(600, facts.steps, min(12, facts.trajectories), 2e-3, from_start=1.0)
-    return Recipe("tuned", (stage,), validations=20, hold_out=validated(facts.trajectories), weight_decay=1e-4)
+    plan = Recipe("tuned", (stage,), hold_out=validated(facts.trajectories), weight_decay=1e-4)
+    return _wished(plan, wishes.training, facts)
 
 
 def baseline_recipe(model: str, case: Case, facts: Facts) -> Recipe:

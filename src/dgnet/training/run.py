@@ -257,7 +257,7 @@ def train(case: Case, truth: str, data: Path, folder: Path, *, model: str = "dgn
         if config is None:
             config = configuration(case, facts, wishes) if model in DGNETS else configure(model)
         if plan is None:
-            plan = (recipe_for(case, facts, wishes, config) if model in DGNETS else tuning(facts) if model == TUNED else
+            plan = (recipe_for(case, facts, wishes, config) if model in DGNETS else tuning(facts, wishes) if model == TUNED else
                     baseline_recipe(model, case, facts))
         plan, config = plan.scaled(factor), replace(config, amp=True) if amp else config
         tables = {"run": settings, "model": config, "trained_on": trained_on(case, code, dataset, trajectories)}
