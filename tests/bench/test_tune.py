@@ -39,12 +39,13 @@ def clocks(error: float, setup: float, steps: float, **more: object) -> dict[str
 def test_the_page_of_costs() -> None:
     own = clocks(1e-3, 0.02, 0.01, solver="universal")
     best = clocks(9e-4, 0.01, 0.05, solver="classical", kind="P2", refine=0, substeps=1, skip=1)
-    row = {"part": "gear", "conditions": "mixed", "fourier": 0.1, "nodes": 300, "own": own, "best": best, "ratio": 2.0,
-           "steps_ratio": 5.0}
-    none = row | {"best": None, "ratio": float("inf"), "steps_ratio": float("inf")}
+    row = {"part": "gear", "conditions": "mixed", "fourier": 0.1, "nodes": 300, "own": own, "best": best, "complete": True,
+           "ratio": 2.0, "steps_ratio": 5.0}
+    none = row | {"best": None, "complete": False, "ratio": float("inf"), "steps_ratio": float("inf")}
     page = equal.markdown({"dim": 2, "hardware": "a CPU", "rows": [row, row | {"ratio": 0.5}, none]})
-    assert "none of those tried" in page and "P2, same mesh" in page
-    assert "cost 1.00, of the steps alone 5.00. On 1 of 3 parts" in page and "quadratic elements on 2 parts" in page
+    assert "none before the time was over" in page and "P2, same mesh" in page
+    assert "On 2 of 3 parts" in page and "cost is 1.00, of the steps alone 5.00; on 1 of them" in page
+    assert "quadratic elements on 2 parts" in page
 
 
 def test_a_part_refined_keeps_its_materials() -> None:

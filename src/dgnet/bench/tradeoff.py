@@ -322,7 +322,6 @@ class Search:
         if best is None:
             return None
         points = 1.0 if setting.fitted else setting.work(dim)
-        points *= self.own["unknowns"] / self.own.get("sources", self.own["unknowns"])  # places of the model's sources
         dear = setting.work(dim) / self.longest > _setting(best).work(dim) or self.own["source_s"] * points > whole(best)
         return "dearer than what suffices" if dear else None
 

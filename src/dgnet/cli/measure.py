@@ -261,7 +261,7 @@ def bench_tune(out: Annotated[Path, typer.Option(help="Folder for data and runs.
 @command("dgnet bench equal --parts 3", name="equal", of=bench)
 def bench_equal(parts: Annotated[int, typer.Option(help="Number of test parts.", min=1)] = 10,
                 dim: Annotated[int, typer.Option(help="2 or 3.", min=2, max=3)] = 2,
-                budget: Annotated[float, typer.Option(help="Seconds of search on each part.", callback=positive)] = 10.0,
+                budget: Annotated[float, typer.Option(help="Seconds of search on each part.", callback=positive)] = 30.0,
                 json_path: Json = None) -> None:
     """Measure what the error of universal weights costs classically, on parts that no training has seen."""
     from dgnet.bench import equal
