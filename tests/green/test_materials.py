@@ -96,6 +96,26 @@ def test_constant_curves_give_the_linear_solver(consistent: float) -> None:
     assert (states[0] - states[1]).abs().max() < 1e-10
 
 
+def test_a_skew_flow_and_one_in_time_give_the_linear_solver() -> None:
+    """The capacity is a number here, so the advection may have any form and change in time."""
+    mesh, gen = dg.box((8, 8), perturb=0.2), torch.Generator().manual_seed(0)
+    u0 = 300 + torch.rand(2, mesh.n_nodes, 1, dtype=torch.float64, generator=gen)
+    flow = torch.rand(mesh.n_nodes, 2, dtype=torch.float64, generator=gen)
+    exchange = [dg.Robin("left", lambda x, t: 0.3 + t * x[:, 1], 290.0)]
+    for form, velocity in (("skew", flow), ("galerkin", lambda t: (1 + t) * flow)):
+        numbers = dg.PDE(diffusion=0.1, capacity=2.0, velocity=velocity)
+        curves = replace(numbers, diffusion=dg.Curve([200.0, 400.0], [0.1, 0.1], extends=True))
+        problems = [dg.Problem(mesh, pde, exchange, dt=0.05, advection_form=form) for pde in (numbers, curves)]
+        states = [dg.rollout(dg.Classical(0.0), p, u0, steps=4) for p in problems]
+        assert (states[0] - states[1]).abs().max() < 1e-8
+    each = replace(curves, velocity=lambda t: flow.expand(2, -1, -1))
+    with pytest.raises(dg.InputError, match="all trajectories share one velocity"):
+        dg.rollout(dg.Classical(), dg.Problem(mesh, each, [], dt=0.05), u0, steps=1)
+    bent = replace(numbers, velocity=flow, capacity=dg.Curve([200.0, 400.0], [1.0, 2.0]))
+    with pytest.raises(dg.InputError, match="skew form of the advection needs a constant capacity"):
+        dg.rollout(dg.Classical(), dg.Problem(mesh, bent, [], dt=0.05, advection_form="skew"), u0, steps=1)
+
+
 def test_regions_with_equal_curves_are_one_material() -> None:
     mesh = halves((8, 8))
     u0 = torch.rand(1, mesh.n_nodes, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))

@@ -68,3 +68,19 @@ def test_a_front_may_cross_many_cells_in_one_step() -> None:
     case = Stefan()
     front, _ = case.found(300, 16)
     assert front == pytest.approx(case.front(5.0), rel=0.01)
+
+
+@pytest.mark.parametrize("dt", [1e-3, 1e2, 1e6, 1e8])
+def test_any_step_is_taken(dt: float) -> None:
+    """Stiffness numbers from 1e-5 to 1e6. Long steps end in the steady state of Kirchhoff's transform, straight from 900 to 300."""
+    mesh = dg.box((8, 2), upper=(1.0, 0.25))
+    k = dg.Curve([0.0, 1000.0], [50.0, 20.0])
+    c = dg.Curve([0.0, 1000.0], [1e6, 3e6])
+    p = dg.Problem(mesh, dg.PDE(diffusion=k, capacity=c), [dg.Dirichlet("left", 900.0), dg.Dirichlet("right", 300.0)], dt=dt)
+    u0 = torch.full((1, mesh.n_nodes, 1), 300.0, dtype=torch.float64)
+    with torch.no_grad():
+        end = dg.rollout(dg.Classical(theta=1.0), p, u0, steps=4)[0, -1, :, 0]
+    assert float(end.min()) > 299.9 and float(end.max()) < 900.1
+    if dt > 1e5:
+        hot, cold = (k.integral(torch.tensor(v, dtype=torch.float64)) for v in (900.0, 300.0))
+        assert torch.allclose(k.integral(end), hot + (cold - hot) * torch.tensor(mesh.points[:, 0]), rtol=1e-6)

@@ -10,8 +10,8 @@ W never changes: only the numbers q at the nodes do, so trajectories are columns
 I + a dt q^1/2 K q^1/2: symmetric, never below I, also where the diffusion vanishes or melting makes the capacity as large as one
 likes. Chebyshev's iteration with Jacobi's preconditioner then needs a number of iterations that is known beforehand. The new u
 follows from E + z exactly, piece by piece, so that a sharp melting front needs no smaller steps; and since the columns of K sum to
-zero, what is left of a residual can be spread such that the enthalpy gained is what entered, to rounding, however early the
-iteration ends.
+zero, what is left of a residual in a closed box can be spread such that the enthalpy gained is what entered, to rounding, however
+early the iteration ends.
 
 Steps are computed in double precision whatever states they are given. A known reaction enters by predictor-corrector. Gradients are
 those of the solution (implicit adjoint): one linear solve with the transposed matrix per step.
@@ -161,7 +161,7 @@ class EnthalpySolver:
         base = before.E - system.product(system.ratios * before.phi) + load
         at = before if wall is None else system.at(system.imposed(old, wall))
         deferred, weight = self.monitor.deferred, before.D.rsqrt()
-        rounding = 100 * torch.finfo(old.dtype).eps * _size(before.E, weight) / self.tolerance
+        rounding = 100 * torch.finfo(old.dtype).eps * _size(system.magnitude(at), weight) / self.tolerance
         reductions = self._reductions if deferred else (1e-2,) * _MOST
         scale, ratio, last = rounding, math.inf, 1.0
         for k, reduction in enumerate((*reductions, None)):

@@ -60,15 +60,17 @@ class System:
         self.volume = torch.stack(sums)[:, :, None, None] * columns(mass)[:, None, None]  # [mass terms, n, 1, F]
         coupled = [Term(term.matrix - EdgeMatrix.from_diagonal(term.matrix.pattern, one), term.curve, term.fields)
                    for term, one in zip(mass, sums) if m.coupled]
-        still, linear = [*m.spread, *m.carried(t)], list(m.linear(t))
-        self.terms = [*coupled, *still, *linear] or [Term(mass[0].matrix * 0.0, None, ())]
-        self.coupled = len(coupled)
+        carried, linear = list(m.carried(t)), list(m.linear(t))
+        self.terms = [*coupled, *m.spread, *carried, *linear]
+        self.coupled, self.spreading = len(coupled), len(m.spread)
+        self.closed = p.fixed is None and not carried and not linear
         rest = len(self.terms) - self.coupled
         self.factors = [1.0] * self.coupled + [theta * dt] * rest
         self.ratios = torch.tensor([-1.0] * self.coupled + [(1 - theta) / theta] * rest, dtype=torch.float64,
                                    device=device)[:, None, None, None]
         # where rows sum to zero, what is the same everywhere is taken away before the product: a constant then stays one, exactly
-        self.shifted = [True] * (len(self.terms) - len(linear)) + [False] * len(linear)
+        closed = [True] * (self.coupled + len(m.spread)) + [p.advection_form != "skew"] * len(carried)
+        self.shifted = closed + [False] * len(linear)
         self.curve = index(self.terms)
         own = columns(self.terms)
         self.own = None if bool(own.all()) else own[:, None, None]
@@ -98,6 +100,10 @@ class System:
         """W phi: [m, n, B, F] -> [n, B, F], without gradients."""
         return (self.wide @ phi).view(phi.shape[1:])
 
+    def magnitude(self, at: At) -> Tensor:
+        """How large the terms are whose sum is a residual [n, B, F]: their rounding is what no iteration can pass."""
+        return at.E.abs() + (self.wide.diagonals[..., None, None] * at.phi).abs().sum(0)
+
     def gathered(self, phi: Tensor) -> Tensor:
         """W phi, with gradients in phi and in the matrices."""
         parts = [(term.matrix @ x.flatten(1)) * factor for term, x, factor in zip(self.terms, phi, self.factors)]
@@ -115,9 +121,9 @@ class System:
     def solve(self, at: At, right: Tensor, reduction: float, known: Bounds | None = None, transposed: bool = False) -> Tensor:
         """z with (I + W q) z = right on the free nodes, q = slope / D, to a relative residual of `reduction`.
 
-        Chebyshev's iteration, or a factorisation where that would take too long (a strong flow). What is left of the residual is
-        spread such that its sum is zero: E + z conserves. `transposed`: with the transposed matrix, and without that. `known`:
-        bounds that hold at any state; None measures those of this one.
+        Chebyshev's iteration, or a factorisation where that would take too long (a strong flow). In a closed box what is left of
+        the residual is spread such that its sum is zero: E + z conserves. `transposed`: with the transposed matrix, and without
+        that. `known`: bounds that hold at any state; None measures those of this one.
         """
         q = at.slope / at.D
         P = 1 + (self.wide.diagonals[..., None, None] * q).sum(0)
@@ -135,11 +141,22 @@ class System:
                 left = right - x - (q * self.wide.transposed(x)).sum(0)
             else:
                 left = self.wide.taken(right - x, q * x)
-        x, left = x.view(at.u.shape), left.view(at.u.shape)
-        if transposed:
-            return x
-        share = self.masked(at.D)
-        return x + share * (self.masked(left).sum(0) / share.sum(0))
+        if self.closed and not transposed:
+            x = x + self._spread(at).flatten(1) * left.sum(0)
+        return x.view(at.u.shape)
+
+    def _spread(self, at: At) -> Tensor:
+        """A change of the enthalpy with the sum 1 that K does not see: theta changes by the same number everywhere.
+
+        Where the diffusion all but vanishes it is taken larger, at least a thousandth of the largest one.
+        """
+        own = slice(self.coupled, self.coupled + self.spreading)
+        weight = self.wide.diagonals[own, :, None, None]
+        k = (weight * at.slope[own]).sum(0)
+        top = k.amax(0)
+        k = torch.maximum(k, torch.where(top > 0, 1e-3 * top, torch.ones_like(top)))
+        share = at.D * weight.sum(0).clamp(min=1e-300) / k
+        return share / share.sum(0)
 
     def _direct(self, q: Tensor, right: Tensor, transposed: bool) -> Tensor:
         """The same by a factorisation on the host for each column."""
