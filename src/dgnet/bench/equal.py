@@ -110,7 +110,7 @@ def markdown(result: dict[str, Any]) -> str:
     found = [r for r in rows if r["best"] is not None]
     cost, steps = (mean([r[key] for r in found]) for key in ("ratio", "steps_ratio"))
     wins = sum(r["ratio"] < 1 for r in found)
-    lines += ["", f"On {len(found)} of {len(rows)} parts a classical setting reaches the error. There the geometric mean of the cost "
-              f"is {cost:.2f}, of the steps alone {steps:.2f}; on {wins} of them it is the cheaper way. The cheapest setting has "
-              f"quadratic elements on {quadratic} parts. `dgnet bench equal` prints this page.", ""]
+    lines += ["", f"On {len(found)} of {len(rows)} parts a classical setting reaches the error. There the geometric mean of the "
+              f"cost is {cost:.2f}, of the steps alone {steps:.2f}; on {wins} of them it is the cheaper way. The cheapest "
+              f"setting has quadratic elements on {quadratic} parts. `dgnet bench equal` prints this page.", ""]
     return "\n".join(lines)
