@@ -77,14 +77,14 @@ def tab(studio: Studio, browser: Any) -> Iterator[Callable[..., Page]]:
     """Opens a tab; at the end no script of any tab has failed and nothing was fetched from elsewhere."""
     contexts, wrong = [], []
 
-    def opened(scene: str = "plate", width: int = 1400, height: int = 900, scheme: str = "light") -> Page:
+    def opened(scene: str = "plate", width: int = 1400, height: int = 900, scheme: str = "light", hash_: str = "") -> Page:
         context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme, accept_downloads=True)
         contexts.append(context)
         page = context.new_page()
         page.on("pageerror", lambda error: wrong.append(str(error)))
         own = (studio.address, "data:", "blob:", "ws:")
         page.on("request", lambda r: None if r.url.startswith(own) else wrong.append(r.url))
-        page.goto(studio.address)
+        page.goto(studio.address + hash_)
         until(page, "window.studio && studio.frames.length > 1")
         if scene != "plate":
             page.evaluate(f"open('{scene}')")
@@ -267,6 +267,34 @@ def test_by_keyboard_alone(tab: Callable[..., Page]) -> None:
     assert page.locator("#gallery").is_visible()
     page.keyboard.press("Escape")
     assert not page.locator("#gallery").is_visible()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scene", ["plate", "solid"])
+def test_both_ways_of_drawing_agree(tab: Callable[..., Page], scene: str) -> None:
+    """WebGL, which a graphics card draws, against the page's own drawing: the same pixels up to the edges."""
+    page = tab(scene, 900, 700, hash_="#webgl")
+    page.evaluate("pause()")
+    page.wait_for_timeout(300)
+    share = page.evaluate("""() => {
+        const values = new Float32Array(studio.scene.nodes).map((_, i) => Math.sin(7 * viewer.x[3 * i]) + viewer.x[3 * i + 1]);
+        FieldViewer.card = () => false;
+        const canvases = [0, 1].map(() => document.getElementById("stage").appendChild(document.createElement("canvas")));
+        const other = new FieldViewer(...canvases, galleryData.colours);
+        if (!viewer.gl || other.gl) throw new Error("this compares nothing");
+        const pictures = [viewer, other].map(v => {
+            v.headroom = 0; v.legend = false; v.marks = []; v.open(studio.mesh); if (studio.mesh.dim === 3) v.cut(0, 0.6);
+            v.range = limits(values); v.show(values);
+            const made = v.picture(600, "#ffffff", "");
+            return made.getContext("2d").getImageData(0, 0, made.width, made.height).data; });
+        let far = 0;
+        for (let i = 0; i < pictures[0].length; i += 4) {
+            const d = [0, 1, 2].map(c => Math.abs(pictures[0][i + c] - pictures[1][i + c]));
+            if (Math.max(...d) > 24) far++;
+        }
+        const drawn = pictures[1].filter((v, i) => i % 4 === 0 && v < 250).length;
+        return [far / (pictures[0].length / 4), drawn / (pictures[1].length / 4)]; }""")
+    assert share[0] < 0.02 and share[1] > 0.15, share
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import dgnet as dg
 from dgnet.cli.studio import _given, gallery
 from dgnet.errors import InputError
 from dgnet.studio.scene import run_scene
+from dgnet.studio.server import listening
 from dgnet.studio.simulation import Controls, Simulation
 
 PROBLEM = """
@@ -68,3 +70,9 @@ def test_a_trained_run_begins_where_its_data_do(tmp_path: Path) -> None:
 
     scene = run_scene(run)
     assert torch.allclose(scene.start[0], start[2].float()) and scene.usual == "trained"
+
+
+def test_without_its_packages_it_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    with pytest.raises(InputError, match=r"dgnet\[studio\]"):
+        listening({})

@@ -75,7 +75,7 @@ class FieldViewer {
     gl.bindTexture(gl.TEXTURE_2D, this.texture);
     for (const [k, v] of [[gl.TEXTURE_MIN_FILTER, gl.LINEAR], [gl.TEXTURE_MAG_FILTER, gl.LINEAR], [gl.TEXTURE_WRAP_S, gl.CLAMP_TO_EDGE],
                           [gl.TEXTURE_WRAP_T, gl.CLAMP_TO_EDGE]]) gl.texParameteri(gl.TEXTURE_2D, k, v);
-    gl.enable(gl.DEPTH_TEST); gl.enable(gl.POLYGON_OFFSET_FILL); gl.polygonOffset(1, 1);
+    gl.depthFunc(gl.LEQUAL); gl.enable(gl.POLYGON_OFFSET_FILL); gl.polygonOffset(1, 4);
   }
 
   // ---------------------------------------------------------------- what is shown
@@ -276,6 +276,7 @@ class FieldViewer {
     gl.clearColor(0, 0, 0, 0); gl.clear(gl.COLOR_BUFFER_BIT | gl.DEPTH_BUFFER_BIT);
     if (this.mesh && this.values) {
       const solid = this.mesh.dim === 3;
+      solid ? gl.enable(gl.DEPTH_TEST) : gl.disable(gl.DEPTH_TEST);
       gl.uniformMatrix4fv(this.at.camera, false, this._camera());
       const [lo, hi] = this.range;
       gl.uniform2f(this.at.range, lo, hi > lo ? hi : lo + 1);
@@ -284,7 +285,8 @@ class FieldViewer {
       gl.uniform4f(this.at.plain, 0, 0, 0, 0);
       this._attribute("points", this.place, 3); this._attribute("values", this.value, 1);
       this._elements("triangles", gl.TRIANGLES, this.mesh.triangles.length);
-      if (this.edges) { gl.uniform4f(this.at.plain, 0, 0, 0, 0.28); gl.enable(gl.BLEND); gl.blendFunc(gl.ZERO, gl.ONE_MINUS_SRC_ALPHA);
+      if (this.edges) { gl.uniform4f(this.at.plain, 0, 0, 0, 0.18);  // every inner edge is drawn twice
+        gl.enable(gl.BLEND); gl.blendFunc(gl.ZERO, gl.ONE_MINUS_SRC_ALPHA);
         gl.colorMask(true, true, true, false); this._elements("edges", gl.LINES, 2 * this.mesh.triangles.length);
         gl.colorMask(true, true, true, true); gl.disable(gl.BLEND); }
       const ink = this._rgb(this.ink);
