@@ -285,6 +285,9 @@ serve run --port -1 | --port
 serve run --limit 0 | --limit
 serve run --seconds nan | --seconds
 serve tiny --model nobody | nobody
+serve run --model universal | --model
+export run --out x.c --model universal | --model
+export tiny --out x.c --allow-different | --allow-different
 analyse run --data nowhere.h5 | nowhere.h5
 analyse run --out tiny/problem.toml | problem.toml
 show tiny/imported.h5 --out pictures --trajectory 9 | 9

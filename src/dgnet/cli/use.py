@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +12,9 @@ from dgnet.cli.options import file_to_write, named, positive, refuse
 from dgnet.cli.screen import advise, say, say_path
 from dgnet.cli.shell import AllowDifferent, Json, Problem, Stopped, command, write_json
 from dgnet.errors import InputError
+
+if TYPE_CHECKING:
+    from dgnet.training.run import Run
 
 _FMU = "it is an option of .fmu"
 
@@ -22,6 +25,16 @@ def _point(text: str) -> tuple[float, ...]:
         return tuple(float(x) for x in text.split(","))
     except ValueError:
         raise InputError(f"--probe {text}: coordinates are numbers with commas in between, as in 0.3,0.7") from None
+
+
+def _opened(context: typer.Context, folder: Path, problem: Path | None, allow_different: bool, model: str) -> Run:
+    """A run with its own model, or a problem with one that needs no data."""
+    from dgnet.output.simulate import opened_or_classical
+
+    own = (folder / "problem.toml").exists() and not (folder / "run.toml").exists()
+    plain = f"{folder} is a problem, not a run"
+    refuse(context, {"problem": plain, "allow_different": plain} if own else {"model": f"{folder} is no problem; a run has its model"})
+    return opened_or_classical(folder, problem, allow_different, model)
 
 
 @command("dgnet export run --out step.pt2", "dgnet export run --out step.onnx", "dgnet export run --out plate.c",
@@ -41,11 +54,10 @@ def export(context: typer.Context,
            problem: Problem = None, allow_different: AllowDifferent = False, json_path: Json = None) -> None:
     """Write one step of a run as a program, a C file or an FMU that works without this package."""
     from dgnet.output.export import export as write
-    from dgnet.output.simulate import opened_or_classical
 
     refuse(context, {"batch": "a C file has one trajectory"} if out.suffix in (".c", ".fmu") else {})
     refuse(context, {} if out.suffix == ".fmu" else {"fmi": _FMU, "probe": _FMU, "spots": _FMU})
-    opened = opened_or_classical(run, problem, allow_different, model)
+    opened = _opened(context, run, problem, allow_different, model)
     result = write(opened, out, batch, fmi=fmi, probes=[_point(text) for text in probe or ()], spots=spots)
     write_json(json_path, result.record)
     size = f"{result.record['nodes']} nodes, {len(result.record['fields'])} field{'s' * (len(result.record['fields']) > 1)}"
@@ -60,7 +72,8 @@ def export(context: typer.Context,
 
 
 @command("dgnet serve run", "dgnet serve my-problem --port 8420")
-def serve(run: Annotated[Path, typer.Argument(help="Folder of a run, or of a problem (problem.toml).")],
+def serve(context: typer.Context,
+          run: Annotated[Path, typer.Argument(help="Folder of a run, or of a problem (problem.toml).")],
           host: Annotated[str, typer.Option(help="Address to listen at. Others than 127.0.0.1 are open to the network, without a "
                                                  "password.", callback=named)] = "127.0.0.1",
           port: Annotated[int, typer.Option(help="Port; 0 takes a free one.", min=0, max=65535)] = 8420,
@@ -71,13 +84,12 @@ def serve(run: Annotated[Path, typer.Argument(help="Folder of a run, or of a pro
           problem: Problem = None, allow_different: AllowDifferent = False) -> None:
     """Answer requests for rollouts, probes and gradients over HTTP, with JSON or NumPy arrays."""
     from dgnet.output.serve.service import Limits, Service
-    from dgnet.output.simulate import opened_or_classical
 
     try:
         from dgnet.output.serve.app import serve as listen
     except ImportError as error:
         raise InputError("dgnet serve needs the packages of its extra: pip install 'dgnet[serve]'") from error
-    opened = opened_or_classical(run, problem, allow_different, model)
+    opened = _opened(context, run, problem, allow_different, model)
     service = Service(opened, Limits(work=limit, queue=queue, seconds=seconds))
     for note in opened.notes:
         say(note)

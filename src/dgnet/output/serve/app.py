@@ -116,7 +116,7 @@ def application(service: Service, hosts: tuple[str, ...] = LOCAL) -> Starlette:
     gate, limits = Gate(service), service.limits
 
     async def front(request: Request) -> Response:
-        return HTMLResponse(_page(service))
+        return HTMLResponse(_page(service, str(request.base_url)))
 
     async def about(request: Request) -> Response:
         return JSONResponse(service.about())
@@ -225,7 +225,7 @@ def encoded(arrays: Arrays, kind: str) -> bytes:
     return json.dumps({key: array.tolist() for key, array in arrays.items()}, separators=(",", ":")).encode()
 
 
-def _page(service: Service) -> str:
+def _page(service: Service, address: str) -> str:
     """A page for people: what this is, and how to ask."""
     facts = service.about()
     example = json.dumps({"steps": 10, "points": [service.problem.mesh.points.mean(0).round(6).tolist()]})
@@ -238,7 +238,7 @@ def _page(service: Service) -> str:
             f"<h1>{escape(facts['title'])}</h1><p>{facts['nodes']:,} nodes, fields {escape(', '.join(facts['fields']))}, steps of "
             f"{escape(service.run.case.units.in_time(facts['dt']))}; model {escape(facts['model'])}, dgnet {__version__}.</p>"
             f"<table>{rows}</table><p>For instance:</p><pre>curl -H 'Content-Type: application/json' -d '{escape(example)}' "
-            "http://127.0.0.1:PORT/probe</pre><p><a href=/openapi.json>openapi.json</a> describes every entry.</p></html>")
+            f"{escape(address)}probe</pre><p><a href=/openapi.json>openapi.json</a> describes every entry.</p></html>")
 
 
 def serve(service: Service, host: str = LOCAL[0], port: int = 0, ready: Callable[[str], None] | None = None) -> None:
