@@ -18,7 +18,7 @@ def example(name: str) -> dict[str, Any]:
 def test_every_example_is_tested() -> None:
     assert sorted(p.stem for p in (ROOT / "examples").glob("*.py")) == [
         "errors_in_motion", "gray_scott", "green_function", "heat_on_a_plate", "learned_reaction", "new_source_3d",
-        "unknown_diffusivity", "unknown_material"]
+        "unknown_diffusivity", "unknown_material", "what_heats_the_plate"]
 
 
 def test_heat_on_a_plate() -> None:
@@ -95,3 +95,9 @@ def test_readme_listing(capsys: pytest.CaptureFixture[str]) -> None:
     gained, given = float((states[0, -1, :, 0] - 298.15) @ total), 0.5 * float((heating[0, :, :, 0] @ total).sum())
     assert gained == pytest.approx(given, rel=1e-2) and gained < given  # what is missing left through the edges
     assert f"{float(states.max()):.1f} K" in capsys.readouterr().out
+
+
+def test_what_heats_the_plate() -> None:
+    found = example("what_heats_the_plate")["main"](2)
+    assert found["swinging"]["median"] < 0.08 and found["switched"]["median"] < 0.2
+    assert min(found[kind]["inside"] for kind in ("swinging", "switched")) > 0.8 and found["places"]["variance"] > 2

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from typer.testing import CliRunner
 
 from dgnet.cli import app
 from dgnet.errors import InputError
-from dgnet.mesh import box, save
+from dgnet.mesh import box
 from dgnet.problems import PDE, Discretisation, Robin, SpotTable
 from dgnet.sensors import Placement, kernels, place, read_sensors
 from dgnet.sensors.place import spread_out
@@ -72,16 +72,16 @@ def test_what_cannot_be_placed_is_refused() -> None:
             place(PLATE, spread_out(PLATE.mesh, 10), count, ["start"], 5, noise=noise, strength=1.0)
 
 
-def test_the_command_writes_a_list_that_recover_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_about_sensors_word_for_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("problem.toml").write_text('problem = { name = "plate", fields = ["T"], dt = 0.1 }\nmesh = { file = "plate.npz" }\n'
-                                    'pde = { diffusion = 0.05 }\n')
-    save(PLATE.mesh, Path("plate.npz"))
-    options = "--count 3 --unknown start --steps 6 --noise 0.1 --strength 1 --out placed".split()
-    done = CliRunner().invoke(app, ["place", ".", *options], catch_exceptions=False)
-    assert done.exit_code == 0 and "  3  p" in done.output, done.output
+    text = (Path(__file__).parents[2] / "docs" / "how-to" / "sensors.md").read_text()
+    exec(re.findall(r"^```python\n(.*?)^```", text, re.S | re.M)[0], {})
+    for line in "".join(re.findall(r"^```sh\n(.*?)^```", text, re.S | re.M)).splitlines():
+        done = CliRunner().invoke(app, line.split()[1:], catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+    found = np.genfromtxt("answers/source.csv", delimiter=",", names=True)
+    assert np.abs(found["B"][4:-4] - 2.0).mean() < 0.15
     listed = read_sensors(tmp_path / "placed" / "sensors.csv", 2)
-    assert len(listed) == 3 and torch.isfinite(kernels(PLATE, listed, 2).lag).all()
-    assert np.genfromtxt("placed/curve.csv", delimiter=",", names=True)["uncertainty"].tolist() == sorted(
-        np.genfromtxt("placed/curve.csv", delimiter=",", names=True)["uncertainty"], reverse=True)
-    assert (tmp_path / "placed" / "places.png").stat().st_size > 1000
+    assert len(listed) == 4 and (np.diff(np.genfromtxt("placed/curve.csv", delimiter=",", names=True)["uncertainty"]) < 0).all()
+    for name in ("both/start.vtu", "somewhere/field.png", "flux/flux-left.csv", "placed/places.png"):
+        assert (tmp_path / name).stat().st_size > 1000, name

@@ -102,7 +102,8 @@ def place(folder: Folder,
           out: Annotated[Path, typer.Option(help="Folder for the list of sensors, the curve and a picture.",
                                             callback=folder_to_write)],
           length: Annotated[float | None, typer.Option(help="Time (of histories) or distance (of fields) over which it is "
-                                                            "correlated; a quarter of the whole unless given.", callback=positive)] = None,
+                                                            "correlated; a quarter of the whole unless given.",
+                                                       callback=positive)] = None,
           spots: Spots = None,
           candidates: Annotated[Path | None, typer.Option(help="CSV table of places to choose from: sensor, x, y[, z]; the default "
                                                                "is 100 nodes all over the part.")] = None,

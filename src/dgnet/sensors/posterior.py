@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import product
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve, qr
@@ -88,10 +87,18 @@ def infer(y: np.ndarray, unknowns: Sequence[Unknown], noise: float | None = None
     data, spare, rest, responses = _reduced(y, [u.response for u in unknowns])
     scale = max(float(np.sqrt(np.mean(y**2))), 1e-300)
     found = []
-    for choices in product(*(u.choices for u in unknowns)):
+
+    def settle(choices: tuple[Choice, ...]) -> None:
         spreads = [u.spread(choice, H) for u, choice, H in zip(unknowns, choices, responses)]
         grams = [H @ CHt for H, (CHt, _) in zip(responses, spreads)]
         found.append((choices, spreads, *_strongest(data, spare, rest, grams, scale, noise)))
+
+    now = tuple(u.choices[len(u.choices) // 2] for u in unknowns)
+    for b, u in enumerate(unknowns):  # one unknown after the other: all combinations would be many
+        others = [(*now[:b], choice, *now[b + 1:]) for choice in u.choices if b == 0 or choice != now[b]]
+        for choices in others:
+            settle(choices)
+        now = max(found, key=lambda f: f[-1])[0]
     best = max(evidence for *_, evidence in found)
     weights = np.array([np.exp(evidence - best) for *_, evidence in found])
     chosen = [(f, w) for f, w in zip(found, weights / weights.sum()) if w > _NEGLIGIBLE * weights.max() / weights.sum()]

@@ -30,7 +30,7 @@ def histories(count: int, steps: int, dt: float) -> tuple[tuple[Choice, ...], Sp
         C = laws[choice[0]](apart / choice[1])
         return np.einsum("ts,mcs->ctm", C, H.reshape(len(H), count, steps)).reshape(count * steps, len(H)), np.ones(count * steps)
 
-    doublings = range(max(1, int(np.log2(max(2, steps)))) + 1)
+    doublings = range(1, max(1, int(np.log2(max(2, steps)))) + 1)
     return tuple((order, dt * 2.0**k) for order in laws for k in doublings), spread
 
 
