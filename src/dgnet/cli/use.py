@@ -33,7 +33,7 @@ def _opened(context: typer.Context, folder: Path, problem: Path | None, allow_di
 
     own = (folder / "problem.toml").exists() and not (folder / "run.toml").exists()
     plain = f"{folder} is a problem, not a run"
-    refuse(context, {"problem": plain, "allow_different": plain} if own else {"model": f"{folder} is no problem; a run has its model"})
+    refuse(context, {"problem": plain, "allow_different": plain} if own else {"model": f"{folder} is no problem; runs have theirs"})
     return opened_or_classical(folder, problem, allow_different, model)
 
 
