@@ -8,15 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from dgnet.data import Dataset
 from dgnet.errors import InputError
 from dgnet.files import read_json
-from dgnet.output.pictures import mesh_picture
+from dgnet.output.figures import Band, grid
+from dgnet.output.pictures import mesh_picture, scale_of
 from dgnet.output.series import snapshots
 from dgnet.progress import Report
-from dgnet.scenarios import SIZES, Scenario, get
+from dgnet.scenarios import SIZES, Scenario, get, names, paper_names
 from dgnet.scenarios.generate import file_stem, generate
+from dgnet.scoring.waves import activation_times
 
 NOT_RUN = "not yet run"
 SNAPSHOTS = 4
@@ -44,6 +47,7 @@ def write_cards(out: Path, certificates: Path, data: Path | None, names: Sequenc
 
 def card(paper: Scenario, small: Scenario, measured: Mapping[str, Any], shown: str, pictures: Sequence[str]) -> str:
     """The page of one scenario."""
+    theirs = paper.name in paper_names()
     lines = [f"# {paper.title}", "", f"`{paper.name}` · written by `dgnet cards`", "", "## Equation", "",
              f"$${paper.equation}$$", "", "## Geometry and mesh", "", paper.geometry, "",
              "| | paper | small |", "|---|---|---|",
@@ -52,10 +56,12 @@ def card(paper: Scenario, small: Scenario, measured: Mapping[str, Any], shown: s
              f"| mean spacing | {paper.mesh.spacing:.3g} | {small.mesh.spacing:.3g} |",
              f"| steps × Δt | {paper.steps:,} × {paper.dt:g} | {small.steps:,} × {small.dt:g} |",
              f"| trajectories, train / test | {paper.train} / {paper.test} | {small.train} / {small.test} |", "",
-             f"![mesh](img/{paper.name}-mesh.png)", "", "## Parameters", "", "At the paper's size.", "",
+             f"![mesh](img/{paper.name}-mesh.png)", "", "## Parameters", "",
+             "At the paper's size." if theirs else "At the larger size.", "",
              "| parameter | value | origin |", "|---|---|---|"]
     lines += [f"| {p.name} | {p.value} | {p.origin} |" for p in paper.parameters]
-    lines += ["", '"paper": given there; "script": in the authors\' public code; "ours": left open by both.', "",
+    origins = '"paper": given there; "script": in the authors\' public code; "ours": left open by both.'
+    lines += ["", origins if theirs else "This scenario is ours; the paper does not have it.", "",
               "## Truth", "",
               f"Snapshots of one training trajectory (`converged`, {shown} size).", ""]
     lines += [f"![truth](img/{name})" for name in pictures]
@@ -87,9 +93,8 @@ def card(paper: Scenario, small: Scenario, measured: Mapping[str, Any], shown: s
 
 def contents(measured: Mapping[str, Any]) -> str:
     """The list of cards."""
-    from dgnet.scenarios import names
-
-    lines = ["# Scenarios", "", "Written by `dgnet cards`; data by `dgnet generate NAME --size paper --out DIR`.", "",
+    lines = ["# Scenarios", "", "Written by `dgnet cards`; data by `dgnet generate NAME --size paper --out DIR`. "
+             f"{' and '.join(n for n in names() if n not in paper_names())} are ours, the others the paper's.", "",
              "| scenario | nodes | steps × Δt | train / test | certificate (paper size) |", "|---|---|---|---|---|"]
     for name in names():
         s = get(name, "paper")
@@ -117,6 +122,14 @@ def _strips(folder: Path, name: str, path: Path) -> list[str]:
     for f, field in enumerate(fields):
         written.append(f"{name}-truth.png" if len(fields) == 1 else f"{name}-truth-{field}.png")
         snapshots(folder / written[-1], mesh, [field], dt, [(int(k), states[k, :, f:f + 1]) for k in rows], "")
+    threshold = get(name).activated
+    if threshold is not None:
+        times = activation_times(torch.from_numpy(states[None, ..., 0]), dt, threshold)[0].numpy()
+        times = np.where(np.isnan(times), dt * (len(states) - 1), times)[None]
+        written.append(f"{name}-activation.png")
+        norm, colours = scale_of(times)
+        grid(folder / written[-1], mesh, [Band([("", times)], norm, colours, "ms")], [f"when {fields[0]} reaches {threshold:g}"],
+             "activation times")
     return written
 
 

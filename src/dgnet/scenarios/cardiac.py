@@ -22,8 +22,6 @@ K, A, EPSILON, MU_1, MU_2, UNIT = 8.0, 0.15, 0.002, 0.2, 0.3, 12.9
 ALONG, ACROSS = 0.4, 0.1  # mm2/ms
 TURN = (-60.0, 60.0)  # degrees, at the lower and the upper face
 STIMULI, PULSE, RADIUS, STRENGTH = 2, 6.0, 1.4, 0.5  # per trajectory; ms, mm, 1/ms
-ACTIVATED = 0.5
-"""u from which a place counts as activated."""
 
 
 def reaction(w: Tensor) -> Tensor:
@@ -75,7 +73,7 @@ def scenario(size: str) -> Scenario:
                  "nodes moved by up to 0.15 spacings.",
         build_mesh=lambda: mesh,
         pde=PDE(("u", "v"), diffusion={"u": fibre_tensors(fibres(mesh), ALONG, ACROSS), "v": 0.0}, reaction=reaction),
-        conditions=(), dt=dt, steps=steps, train=train, test=test, sampler=sample, panels=4,
+        conditions=(), dt=dt, steps=steps, train=train, test=test, sampler=sample, panels=4, activated=0.5,
         truths={"same-mesh": Truth(0, 4), "converged": Truth(1, 2, degree=2) if small else Truth(0, 4, degree=2)}, paper={},
         training=Preset(
             OPERATOR,

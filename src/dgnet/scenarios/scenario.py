@@ -154,6 +154,7 @@ class Scenario(Case):
     flow: Flow | None = None
     scale: Scale = field(default_factory=Scale)
     scalable: bool = False
+    activated: float | None = None  # of the first field, where waves of it are followed by their times of activation
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "given_flow", self.flow is not None)  # computed once and stored with the data
