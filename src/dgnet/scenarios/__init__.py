@@ -47,9 +47,12 @@ _PAPER: dict[str, Callable[[str], Scenario]] = {
     "wavy-channel": wavy_channel.scenario,
     "light-reaction": light_reaction.scenario,
     "phase-transition": phase_transition.scenario,
-    "melting": melting.scenario,
 }
-_OURS: dict[str, Callable[[str], Scenario]] = {"cardiac": cardiac.scenario, "spiral": spiral.scenario}
+_OURS: dict[str, Callable[[str], Scenario]] = {
+    "melting": melting.scenario,
+    "cardiac": cardiac.scenario,
+    "spiral": spiral.scenario,
+}
 _SCENARIOS = _PAPER | _OURS
 
 
