@@ -50,7 +50,8 @@ def random_parts(kinds: Sequence[str], count: int, nodes: tuple[int, int], seed:
     """`count` random parts, (kind, mesh) each, the kinds in turn; wished numbers of nodes are log-uniform between two bounds.
 
     Parts with slivers (quality below 0.05) or far from the wished size are drawn again. The shipped weights for flat parts come
-    from random_parts(TRAIN[2], 440, (120, 420), 101), the test parts from (TEST[2], 64, (150, 700), 102) and (TEST[3], 32,
+    from random_parts(TRAIN[2], 440, (120, 420), 101) and (TRAIN[2], 400, (120, 420), 201), those for bodies from (TRAIN[3], 200,
+    (130, 450), 103) and (TRAIN[3], 160, (140, 460), 203), the test parts from (TEST[2], 64, (150, 700), 102) and (TEST[3], 32,
     (200, 600), 104), with gmsh 4.15.
     """
     found: list[tuple[str, Mesh]] = []
