@@ -24,8 +24,8 @@ from dgnet.mesh import Mesh, box, save
 from dgnet.models import Classical, rollout
 from dgnet.models.dgnet import DGNetConfig
 from dgnet.models.registry import entry
+from dgnet.output import field, page
 from dgnet.output import figures as figures_of
-from dgnet.output import page
 from dgnet.output.learned import coefficients, given_value
 from dgnet.problems import PDE, Discretisation, Robin
 from dgnet.projects import load
@@ -184,7 +184,7 @@ def compare_field(folder: Path, data: Path, result: dict[str, Any]) -> None:
     assert len(block) == skip + frames * n * 5 and len(about["peaks"]) == frames and about["peaks"][3]
 
 
-def test_page_of_a_baseline(data: Path, tmp_path: Path) -> None:
+def test_page_of_a_baseline(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = replace(entry("mgn").settings["comparable"], hidden=16)
     run, _ = train(get("laser-heat", "small"), "same-mesh", data, tmp_path / "run", model="mgn", config=config, plan=SHORT)
     result, states, truth = scoring.evaluate(run, data)
@@ -192,6 +192,11 @@ def test_page_of_a_baseline(data: Path, tmp_path: Path) -> None:
     found = read(page.write(run, result, states, truth, figures, tmp_path / "report.html"))
     assert "MGN has no operator" in found.words and "no meaning one by one" in found.words and "larger error" in found.words
     assert "spectrum" not in (tmp_path / "report.html").read_text().split("src=")[-1]
+    monkeypatch.setattr(field, "BLOCK", 60_000)  # a page has a limit: fewer frames
+    short = field.section(run, result, states, truth)
+    assert len(re.findall(r'id="field-data">(.*?)</script>', short)[0]) <= 60_000 < len(short) and "too large" not in short
+    monkeypatch.setattr(field, "_BYTES", 1000)
+    assert "too large to be shown" in field.section(run, result, states, truth)
 
 
 def slab(folder: Path) -> Path:
