@@ -240,3 +240,18 @@ def test_steps_on_cuda_are_recorded_and_the_same(dtype: torch.dtype) -> None:
             assert model.capturable(model.prepare(p))
             states.append(dg.rollout(model, p, u.to(device), f.to(device)).cpu())
     assert (states[0] - states[1]).abs().max() < 1e-5
+
+
+def test_numbers_by_region_are_a_linear_problem() -> None:
+    mesh = halves((6, 6))
+    tensor = [[2.0, 0.3], [0.3, 1.0]]
+    pde = dg.PDE(diffusion=dg.ByRegion({"left": 1.0, "right": tensor}), capacity=dg.ByRegion({"left": 1.0, "right": 3.0}))
+    p = dg.Problem(mesh, pde, [dg.Dirichlet("left", 1.0)], dt=0.01)
+    u0 = torch.rand(1, mesh.n_nodes, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    left = torch.tensor(mesh.centroids[:, 0] < 0.5)
+    D = torch.where(left[:, None, None], torch.eye(2, dtype=torch.float64), torch.tensor(tensor, dtype=torch.float64))
+    same = replace(p, pde=dg.PDE(diffusion=D, capacity=torch.where(left, 1.0, 3.0).double()))
+    assert not p.pde.curved
+    with torch.no_grad():
+        for model in (dg.Classical(), dg.Universal(), dg.DGNet(dg.DGNetConfig(hidden=8, layers=1), p).double()):
+            assert torch.allclose(dg.rollout(model, p, u0, steps=3), dg.rollout(model, same, u0, steps=3), rtol=1e-12)

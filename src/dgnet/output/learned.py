@@ -19,7 +19,7 @@ from dgnet.output.figures import COLOURS, save
 from dgnet.output.pictures import STYLE
 from dgnet.problems import Robin
 from dgnet.problems.case import Case, base_problem
-from dgnet.problems.curves import curves_of
+from dgnet.problems.curves import curves_of, typical
 from dgnet.problems.units import TERMS
 from dgnet.training.curve import curve_of, labels
 from dgnet.training.formula import Summand
@@ -65,7 +65,7 @@ def given_value(case: Case, name: str, label: str) -> float | None:
         return float(values.pop()) if len(values) == 1 else None
     fields = case.pde.fields
     at = next((i for i, f in enumerate(fields) if label.startswith(f"{name} of {f}")), 0)
-    value = np.asarray(case.pde.per_field(name)[at], dtype=float)
+    value = np.asarray(typical(case.pde.per_field(name)[at], case.mesh, name), dtype=float)
     if value.ndim == 1 and " in " in label and len(value) == case.mesh.n_cells:
         cells = case.mesh.regions.get(label.rsplit(" in ", 1)[1])
         value = value if cells is None else value[cells]

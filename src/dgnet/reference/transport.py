@@ -27,6 +27,7 @@ from scipy.sparse import csr_matrix
 from dgnet.errors import InputError, SolveError
 from dgnet.mesh import Mesh
 from dgnet.problems.conditions import Condition, Dirichlet, Neumann, Periodic, Robin, Value
+from dgnet.problems.curves import ByRegion
 from dgnet.problems.pde import PDE
 from dgnet.problems.sources import Source
 from dgnet.reference.assembly import Advection, Space, to_torch
@@ -226,8 +227,9 @@ class _System:
         self.space, self.pde, self.h, self.device, self.dtype = space, pde, h, device, dtype
         self.points = torch.as_tensor(space.points, device=device, dtype=dtype)
         self.n_fields = len(pde.fields)
-        if pde.curved:
-            raise InputError("the reference solver knows no materials that change with the solution, except `PhaseChange`")
+        if pde.curved or any(isinstance(value, ByRegion) for value in pde.per_field("diffusion")):
+            raise InputError("the reference solver knows no materials that change with the solution, except `PhaseChange`, and no "
+                             "regions: give the diffusion cell by cell")
         if pde.weighted:
             raise InputError("the reference solver knows no capacity: divide by it where it is constant")
         self.mass_matrix = space.mass()

@@ -32,6 +32,7 @@ from dgnet.errors import InputError
 from dgnet.models.base import LearnedModel, impose
 from dgnet.operators import lumped
 from dgnet.problems import Discretisation, Neumann, Periodic, Robin
+from dgnet.problems.curves import typical
 
 Tensor = torch.Tensor
 T = TypeVar("T")
@@ -184,7 +185,7 @@ def coefficients(p: Discretisation) -> Tensor:
 
     pde = p.pde
     spread = pde.frozen.per_field("diffusion")  # networks see numbers in place of curves
-    parts = [at_nodes(D) for D in spread[: 1 if pde.shared("diffusion") else None]]
+    parts = [at_nodes(typical(D, p.mesh, "diffusion")) for D in spread[: 1 if pde.shared("diffusion") else None]]
     decay = [torch.as_tensor(k, dtype=g.dtype, device=g.device).reshape(-1, 1).expand(N, 1)
              for k in pde.per_field("decay")[: 1 if pde.shared("decay") else None]]
     capacity = [] if p.capacity is None else [at_nodes(c) for c in p.capacity]

@@ -26,6 +26,7 @@ from dgnet.models.dgnet.edges import cell_pairs
 from dgnet.models.gnn import MeshGraph, turn_share
 from dgnet.operators import Geometry, nodal_velocity
 from dgnet.problems import Discretisation
+from dgnet.problems.curves import typical
 
 Tensor = torch.Tensor
 
@@ -55,7 +56,7 @@ class Surroundings:
 def cell_tensors(p: Discretisation) -> Tensor:
     """D of each cell [K, d, d] in double precision; all fields must share it."""
     g, d = p.geometry, p.mesh.dim
-    D = torch.as_tensor(p.pde.per_field("diffusion")[0], dtype=torch.float64, device=g.device)
+    D = torch.as_tensor(typical(p.pde.per_field("diffusion")[0], p.mesh, "diffusion"), dtype=torch.float64, device=g.device)
     eye = torch.eye(d, dtype=torch.float64, device=g.device)
     return (D.reshape(-1, 1, 1) * eye if D.dim() <= 1 else D).expand(p.mesh.n_cells, d, d)
 
