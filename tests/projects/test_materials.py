@@ -9,8 +9,12 @@ import pytest
 import torch
 
 from dgnet.errors import InputError
+from dgnet.output.simulate import without_training
 from dgnet.problems import PDE, ByRegion, Curve, Scaled
 from dgnet.projects.project import carried, carry, described, on_mesh
+from dgnet.recipe import GENERAL
+from dgnet.training.own import first_choice
+from dgnet.training.plan import Facts, Wishes, plan
 from tests.projects.conftest import command
 
 HEAD = """
@@ -116,7 +120,23 @@ def test_a_run_carries_its_curves(tmp_path: Path) -> None:
         assert np.allclose(parts["steel"].curve.points[1], [440.0, 1400.0, 5000.0, 1400.0, 650.0])
 
 
+def test_unknown_curves_are_asked_for(tmp_path: Path) -> None:
+    for pde, names in (('density = "7850 kg/m3"\ncapacity = "unknown"\nconductivity = "unknown"\n', ("capacity", "diffusion")),
+                       ('volumetric_capacity = "unknown"\nconductivity = "k(T).csv"\n', ("capacity",))):
+        folder = write(tmp_path, pde)
+        project = described(folder, "", folder / "none", 5)
+        config, recipe = plan(project.case, Facts(4, 40), Wishes.of(project))
+        assert project.unknown_curves == config.unknown_curves == names and first_choice(project) == "dgnet"
+        assert [s.method for s in recipe.stages] == ["material", *["adam"] * len(GENERAL), "material"]
+        with pytest.raises(InputError, match="must be found from data"):
+            without_training(folder)
+
+
 @pytest.mark.parametrize(("pde", "files", "said"), [
+    (ONE.replace('"7850 kg/m3"', '"unknown"'), {}, "density must be given"),
+    (ONE.replace('"c(T).csv"', '"unknown"') + 'latent_heat = "270 kJ/kg"\nmelting = "700 °C"\n', {}, "leave it out"),
+    (ONE.replace('"k(T).csv"', '"unknown"') + 'reaction = "unknown"\n', {}, "nor with an unknown reaction"),
+    (ONE.replace('"k(T).csv"', '"unknown"') + 'calibrate = ["decay"]\n', {}, "neither with pde.calibrate"),
     (ONE, {"k(T).csv": "0 50\n10 40\n10 30\n"}, r"conductivity: the points of .*k\(T\)\.csv.* must increase, but 10 follows 10"),
     (ONE, {"c(T).csv": "0 500\n1300 0\n"}, r"pde\.capacity must be positive, but falls to 0"),
     (ONE, {"k(T).csv": "0 -3\n10 40\n"}, "not negative, got -3 at 0"),

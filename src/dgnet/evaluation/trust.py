@@ -381,7 +381,7 @@ def _plan(run: Run, trajectories: int, steps: int) -> Recipe | None:
     if settings.model != "dgnet" or settings.recipe != "own":
         return None
     config = run.dgnet.config
-    wishes = Wishes(unknown_reaction=settings.unknown_reaction, calibrate=config.calibrate)
+    wishes = Wishes(unknown_reaction=settings.unknown_reaction, unknown_curves=config.unknown_curves, calibrate=config.calibrate)
     return recipe_for(run.case, Facts(trajectories, steps), wishes if run.project is None else Wishes.of(run.project), config)
 
 

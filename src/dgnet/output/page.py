@@ -228,6 +228,9 @@ def _stability(run: Run, data: Corpus, folder: Path) -> str:
         return f"{head}<p>This variant does not solve with its operator, so it has no spectrum.</p></section>"
     flow = None if data.velocity is None else data.velocity[:1].cpu()
     problem = replace(data, velocity=flow).problem(base_problem(run.case, "cpu"))
+    if model.curved(problem):
+        return (f"{head}<p>Capacity and diffusion change with the field, so there is no single spectrum. For any weights the "
+                "capacity stays positive and diffusion takes energy away.</p></section>")
     proof = ""
     if model.config.plain:
         proof = "<p>The paper's operator and residual network have no limits: weights can make energy.</p>"

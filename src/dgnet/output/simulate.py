@@ -36,8 +36,9 @@ def without_training(folder: Path, name: str = "universal", weights: Path | None
     """A run that nobody trained: the problem of a folder with problem.toml, and a model that needs no data."""
     model = model_named(name, weights)
     project = described(folder, "", folder / "none", STEPS)
-    if project.unknown_reaction or project.calibrate:
-        what = "the reaction is" if project.unknown_reaction else f"{' and '.join(project.calibrate)} must be"
+    if project.unknown_reaction or project.unknown_curves or project.calibrate:
+        names = project.unknown_curves or project.calibrate
+        what = "the reaction is" if project.unknown_reaction else f"{' and '.join(names)} must be"
         raise InputError(f"{folder}: {what} found from data, so it cannot be simulated without: use `dgnet train`")
     notes = []
     if isinstance(model, Universal):

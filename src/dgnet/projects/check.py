@@ -117,6 +117,7 @@ def equation_item(project: Project) -> Item:
     learned = [f"{c} calibrated{' in each region' if project.per_region and c != 'convection' else ''}" for c in project.calibrate]
     if project.unknown_reaction:
         learned.append("reaction unknown, learned")
+    learned += [f"{name} unknown, learned as a curve" for name in project.unknown_curves]
     text = f"{s.equation} for {', '.join(s.pde.fields)}; " + "; ".join(known + learned)
     idle = [c for c in project.calibrate if not _present(project, c)]
     if idle:
@@ -363,7 +364,8 @@ def solver_items(project: Project, data: Dataset, device: str, report: Report | 
             with torch.no_grad():
                 explained, alike = _explained(problem.double, wide)
                 whole = 1 - min(1e9, _relative((states - given.state)[:, -1], given.state[:, -1] - given.state[:, 0]))
-                found += [] if project.unknown_reaction else coefficient_items(project, problem, given, states)
+                unknown = project.unknown_reaction or project.unknown_curves
+                found += [] if unknown else coefficient_items(project, problem, given, states)
                 found += balance_items(project, problem.double, wide)
         if report is not None:
             report("classical solver", len(rows), len(splits))
@@ -373,7 +375,7 @@ def solver_items(project: Project, data: Dataset, device: str, report: Report | 
                       for split, e in rows.items())
     worst = max(e["consistent"] for e in rows.values())
     text, grade = f"RNE from offset of rollouts: {shown}", "ok"
-    missing = bool(project.unknown_reaction or project.calibrate)
+    missing = bool(project.unknown_reaction or project.unknown_curves or project.calibrate)
     if not np.isfinite(worst):
         text += "".join(failures[:1]) + "; it blows up: check the signs and units of the equation, or a smaller dt"
         grade = "warn"

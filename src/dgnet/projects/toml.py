@@ -304,6 +304,8 @@ def _pde(t: Table, fields: Sequence[str], units: Units) -> PDESpec:
     spec = PDESpec(diffusion, velocity, decay, reaction, tuple(dict.fromkeys(calibrate)), t.flag("per_region"), capacity, spread,
                    melting_of(t, list(capacity), fields[0], units), _unknown(t))
     t.close()
+    if "capacity" in spec.unknown and spec.melting:
+        raise InputError(f"{t.where('latent_heat')} is found together with the unknown capacity: leave it out")
     if spec.unknown and (len(fields) > 1 or spec.calibrate or spec.reaction == "unknown"):
         raise InputError(f"{t.where(spread)} or its capacity is unknown: that goes with one field, and neither with pde.calibrate "
                          "nor with an unknown reaction")

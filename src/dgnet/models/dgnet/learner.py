@@ -146,6 +146,10 @@ class Learner(LearnedModel[PreparedDGNet]):
         found = self.part(Reaction)
         return None if found is None else found.guarded(problem, self.scales)
 
+    def curved(self, problem: Discretisation) -> bool:
+        """Capacity or diffusion change with u in this model: its steps have no single operator."""
+        return bool(self.config.unknown_curves) or (problem.pde.curved and not self.config.linear)
+
     def learned_reaction(self) -> Rate:
         """The learned reaction r(u), without its guard."""
         found = self.part(Reaction)
