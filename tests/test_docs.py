@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -97,6 +98,24 @@ def test_commands_and_options_exist() -> None:
         known = {option for p in command.params for option in p.opts + p.secondary_opts}
         for word in words:
             assert not word.startswith("--") or word in known, f"{page}: {command.name} has no option {word}"
+
+
+def test_the_reference_has_every_command_and_option() -> None:
+    names: dict[str, Any] = runpy.run_path(str(ROOT / "docs" / "site" / "commands.py"))
+    text = names["on_page_markdown"]((ROOT / "docs" / "commands.md").read_text())
+    assert names["PLACE"] not in text
+
+    def look(command: Any, called: str) -> None:
+        assert f"### {called}\n" in text
+        for child, inner in getattr(command, "commands", {}).items():
+            look(inner, f"{called} {child}")
+        if not hasattr(command, "commands"):
+            part = text[text.index(f"### {called}\n"):].split("\n### ")[0]
+            assert not [o for p in command.params for o in p.opts if o.startswith("--") and o != "--help" and f"`{o}`" not in part]
+
+    for name, command in shell.commands().commands.items():
+        if not command.hidden:
+            look(command, f"dgnet {name}")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=IDS)
