@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from itertools import combinations
 from pathlib import Path
@@ -83,5 +84,7 @@ def test_the_page_about_sensors_word_for_word(tmp_path: Path, monkeypatch: pytes
     assert np.abs(found["B"][4:-4] - 2.0).mean() < 0.15
     listed = read_sensors(tmp_path / "placed" / "sensors.csv", 2)
     assert len(listed) == 4 and (np.diff(np.genfromtxt("placed/curve.csv", delimiter=",", names=True)["uncertainty"]) < 0).all()
+    factors = json.loads((tmp_path / "fitted" / "answers.json").read_text())["factors"]
+    assert all(abs(f["factor"] - 1) < 0.2 for f in factors.values()) and set(factors) == {"convection", "diffusion"}
     for name in ("both/start.vtu", "somewhere/field.png", "flux/flux-left.csv", "placed/places.png"):
         assert (tmp_path / name).stat().st_size > 1000, name

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 from dgnet.cli import app
 from dgnet.errors import InputError
 from dgnet.mesh import box
-from dgnet.problems import PDE, Condition, Discretisation, Neumann, Robin, SpotTable
+from dgnet.problems import PDE, Condition, Discretisation, Neumann, Robin, SpotTable, step_average
 from dgnet.reference.transport import solve
-from dgnet.sensors import Point, Readings, read_readings, read_sensors, read_spots, recover
+from dgnet.sensors import Point, Readings, read_readings, read_sensors, read_spots, recover, recover_coefficients
 from dgnet.sensors.posterior import Unknown, infer
 from dgnet.sensors.priors import fields, histories
 from dgnet.sensors.readings import cleaned
@@ -207,3 +207,33 @@ def test_the_command_writes_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert error(found["a"], strengths(MIDDLES)[0].numpy()) < 0.15
     for name in ("source.png", "start.csv", "start.vtu", "start.png", "fit.csv", "answers.json"):
         assert (tmp_path / "answers" / name).stat().st_size > 100, name
+
+
+# ---------------------------------------------------------------------- coefficients
+
+
+def test_coefficients_from_sensors_alone() -> None:
+    """Two conductivities and the exchange with the surroundings; the truth is that of the reference on a finer mesh."""
+    mesh = box((8, 8))
+    left = np.flatnonzero(mesh.centroids[:, 0] < 0.5)
+    mesh = replace(mesh, regions={"left": left, "right": np.setdiff1d(np.arange(mesh.n_cells), left)})
+    true = np.where(mesh.centroids[:, 0] < 0.5, 0.05, 0.09)
+    p = Discretisation(mesh, PDE(diffusion=true), [Robin("boundary", 0.3, 1.0)], DT)
+    guess = Discretisation(mesh, PDE(diffusion=0.07), [Robin("boundary", 0.2, 1.0)], DT)
+    average = step_average(heating, torch.tensor(mesh.points), DT * torch.arange(STEPS, dtype=torch.float64), DT)[0]
+    found = recover_coefficients(guess, measured(p, ONES, heating), ["diffusion", "convection"], per_region=True, start=ONES[0],
+                                 source=average)
+    wanted = {"diffusion in left": 0.05 / 0.07, "diffusion in right": 0.09 / 0.07, "convection": 1.5}
+    for name, factor, sd in zip(found.names, found.factors, found.sd):
+        truth = next(value for key, value in wanted.items() if key.split()[-1] in name)
+        assert factor == pytest.approx(truth, rel=0.1) and 0 < sd < 0.1, (name, factor, sd)
+    assert found.noise == pytest.approx(found.misfit, rel=0.05)
+
+
+def test_coefficients_that_readings_do_not_determine() -> None:
+    still = Readings(DT * np.arange(9), 1 + 1e-3 * np.random.default_rng(0).standard_normal((9, 8)), SENSORS)
+    found = recover_coefficients(plate(), still, ["diffusion"], start=ONES[0])
+    assert any("do not determine diffusion" in note for note in found.notes)
+    few = Readings(np.array([0.1, 0.2]), np.array([[1.0], [1.2]]), SENSORS[:1])
+    with pytest.raises(InputError, match="2 readings cannot determine 2"):
+        recover_coefficients(plate(), few, ["diffusion", "convection"])

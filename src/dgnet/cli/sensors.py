@@ -16,7 +16,8 @@ Folder = Annotated[Path, typer.Argument(help="Folder with problem.toml, or of a 
 Sensors = Annotated[Path, typer.Option(help="CSV table of the sensors: sensor, x, y[, z] and, where needed, radius (averages over "
                                             "a patch), field, boundary (fluxes).")]
 Unknown = Annotated[list[str], typer.Option(help="source (the strength of each spot over time), field (a steady source anywhere), "
-                                                 "start, or flux:BOUNDARY. May be repeated.")]
+                                                 "start, flux:BOUNDARY; or diffusion, decay, convection (factors on the given "
+                                                 "coefficients). May be repeated.")]
 Spots = Annotated[Path | None, typer.Option(help="CSV table of the places of the sources: x, y[, z], radius[, spot]; or of their "
                                                  "paths, with t and power, too.")]
 ModelName = Annotated[str, typer.Option(help="Model of a problem: universal, classical or quadratic.")]
@@ -38,7 +39,8 @@ def opened(folder: Path, problem: Path | None, allow_different: bool, model: str
 
 @command("dgnet recover plate readings.csv --sensors sensors.csv --unknown source --spots spots.csv --out answers",
          "dgnet recover plate readings.csv --sensors sensors.csv --unknown start --out answers",
-         "dgnet recover plate readings.csv --sensors sensors.csv --unknown flux:left --out answers --noise 0.2")
+         "dgnet recover plate readings.csv --sensors sensors.csv --unknown flux:left --out answers --noise 0.2",
+         "dgnet recover plate readings.csv --sensors sensors.csv --unknown diffusion --source spots.csv --out answers")
 def recover(folder: Folder,
             readings: Annotated[Path, typer.Argument(help="CSV table of readings: t and one column for each sensor.")],
             sensors: Sensors, unknown: Unknown,
@@ -50,17 +52,20 @@ def recover(folder: Folder,
             noise: Annotated[float | None, typer.Option(help="Standard deviation of a reading; found from all readings unless "
                                                              "given.",
                                                         callback=positive)] = None,
+            per_region: Annotated[bool, typer.Option("--per-region", help="One factor on a coefficient for each region of the "
+                                                                          "mesh.")] = False,
             model: ModelName = "universal", problem: Problem = None, allow_different: AllowDifferent = False,
             json_path: Json = None) -> None:
-    """Find sources, the start or boundary fluxes from the readings of sensors, with bands and what the sensors do not see."""
+    """Find sources, the start, boundary fluxes or coefficients from the readings of sensors, with their uncertainty."""
     import numpy as np
     import torch
 
     from dgnet.files import read_array
     from dgnet.output import recovered
     from dgnet.problems import SpotTable
-    from dgnet.sensors import read_readings, read_sensors, read_spots
+    from dgnet.sensors import read_readings, read_sensors, read_spots, recover_coefficients
     from dgnet.sensors import recover as solve
+    from dgnet.sensors.coefficients import COEFFICIENTS
 
     run, discrete, solver = opened(folder, problem, allow_different, model)
     case, shape = run.case, (run.case.mesh.n_nodes, len(run.case.pde.fields))
@@ -70,9 +75,22 @@ def recover(folder: Folder,
     known = None
     if source is not None:
         steps = int(np.ceil(table.times[-1] / case.dt - 1e-9))
-        known = SpotTable.read(source, case.mesh.dim).average(torch.tensor(solver.points(discrete)), 0, steps, case.dt)[0]
+        points = case.mesh.points if set(unknown) & set(COEFFICIENTS) else solver.points(discrete)
+        known = SpotTable.read(source, case.mesh.dim).average(torch.tensor(points), 0, steps, case.dt)[0]
+    begin = torch.from_numpy(np.array(start))
+    if set(unknown) & set(COEFFICIENTS):
+        if set(unknown) - set(COEFFICIENTS):
+            raise InputError("coefficients are recovered on their own: readings are not linear in them")
+        factors = recover_coefficients(discrete, table, unknown, per_region=per_region, start=begin, source=known, noise=noise)
+        write_json(json_path, recovered.factors_summary(factors))
+        for line in (*factors.notes, *recovered.factor_lines(factors)):
+            say(line)
+        say_path(recovered.write_factors(factors, out))
+        return
+    if per_region:
+        raise InputError("--per-region does not apply here: it is about coefficients")
     found = solve(discrete, table, unknown, spots=None if spots is None else read_spots(spots, case.mesh.dim),
-                  start=torch.from_numpy(np.array(start)), source=known, noise=noise, model=solver)
+                  start=begin, source=known, noise=noise, model=solver)
     paths = recovered.write(found, case.mesh, case.pde.fields, out)
     write_json(json_path, recovered.summary(found))
     for note in (*run.notes, *found.notes):

@@ -10,13 +10,14 @@ import matplotlib
 import numpy as np
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
+from scipy.special import ndtri
 
 from dgnet.files import write_json, write_text
 from dgnet.mesh import Mesh, save
 from dgnet.output.figures import Band, grid
 from dgnet.output.figures import save as save_picture
 from dgnet.output.pictures import STYLE, axes_of, draw_outline, scale_of
-from dgnet.sensors import Flux, Patch, Placement, Recovered, Sensor
+from dgnet.sensors import Coefficients, Flux, Patch, Placement, Recovered, Sensor
 
 
 def write(found: Recovered, mesh: Mesh, fields: tuple[str, ...], folder: Path) -> list[Path]:
@@ -117,3 +118,24 @@ def write_placement(found: Placement, candidates: Sequence[Sensor], mesh: Mesh, 
                 part.scatter(places[:, 0], places[:, 1], zorder=3, **style)
         save_picture(figure, folder / "places.png", 120)
     return [folder / "sensors.csv", folder / "curve.csv", folder / "places.png"]
+
+
+def factors_summary(found: Coefficients) -> dict[str, Any]:
+    """As JSON: factors on the given coefficients, relative standard deviations, ends of the bands of 90%."""
+    reach = np.exp(float(ndtri(0.95)) * found.sd)
+    return {"noise": found.noise, "misfit": found.misfit, "notes": list(found.notes),
+            "factors": {name: {"factor": f, "sd": s, "low": f / r, "high": f * r}
+                        for name, f, s, r in zip(found.names, found.factors, found.sd, reach)}}
+
+
+def factor_lines(found: Coefficients) -> list[str]:
+    """One sentence for each coefficient."""
+    lines = [f"{name}: {f:.4g} times the given one, standard deviation {s:.2%} of it"
+             for name, f, s in zip(found.names, found.factors, found.sd)]
+    return [*lines, f"noise {found.noise:.3g}, misfit {found.misfit:.3g}; the bias of mesh and step is not in these figures"]
+
+
+def write_factors(found: Coefficients, folder: Path) -> Path:
+    """answers.json."""
+    write_json(folder / "answers.json", factors_summary(found))
+    return folder / "answers.json"

@@ -1,10 +1,11 @@
 """From sensors to answers: kernels of sensors, recovery of what is unknown, where to measure."""
 
+from dgnet.sensors.coefficients import Coefficients, recover_coefficients
 from dgnet.sensors.kernels import Kernels, kernels
 from dgnet.sensors.place import Placement, place
 from dgnet.sensors.readings import Readings, read_readings, read_sensors
 from dgnet.sensors.recover import Recovered, read_spots, recover
 from dgnet.sensors.sensor import Flux, Patch, Point, Sensor
 
-__all__ = ["Flux", "Kernels", "Patch", "Placement", "Point", "Readings", "Recovered", "Sensor", "kernels", "place", "read_readings",
-           "read_sensors", "read_spots", "recover"]
+__all__ = ["Coefficients", "Flux", "Kernels", "Patch", "Placement", "Point", "Readings", "Recovered", "Sensor", "kernels", "place",
+           "read_readings", "read_sensors", "read_spots", "recover", "recover_coefficients"]

@@ -119,6 +119,16 @@ def cleaned(readings: Readings, problem: Discretisation, level: float | None = N
     return readings
 
 
+def interpolation(times: np.ndarray, steps: int, dt: float) -> np.ndarray:
+    """[T, H+1]: readings between two steps are linear in time."""
+    place = np.clip(times / dt, 0, steps)
+    left = np.minimum(place.astype(int), steps - 1)
+    out = np.zeros((len(times), steps + 1))
+    out[np.arange(len(times)), left] = 1 - (place - left)
+    out[np.arange(len(times)), left + 1] += place - left
+    return out
+
+
 def _inside(readings: Readings, problem: Discretisation) -> Readings:
     placed = [(k, s) for k, s in enumerate(readings.sensors) if isinstance(s, Point)]
     if not placed:

@@ -21,7 +21,7 @@ from dgnet.problems.spot_table import number_in, read_table
 from dgnet.sensors.kernels import Kernels, kernels
 from dgnet.sensors.posterior import Answer, Unknown, infer
 from dgnet.sensors.priors import fields, histories
-from dgnet.sensors.readings import Readings, cleaned
+from dgnet.sensors.readings import Readings, cleaned, interpolation
 from dgnet.sensors.sensor import Sensor, rows
 
 Tensor = torch.Tensor
@@ -112,7 +112,7 @@ def _answered(problem: Discretisation, readings: Readings, parts: dict[str, tupl
     """Infer, and once more without sensors whose residuals stand out."""
     H = made.horizon
     while True:
-        at = _interpolation(readings.times, H, problem.dt)
+        at = interpolation(readings.times, H, problem.dt)
         index = [made.names.index(s.name) for s in readings.sensors]
         there = np.isfinite(readings.values)
         y = (readings.values - at @ expected[index].double().numpy().T)[there]
@@ -231,14 +231,4 @@ def _flux(boundary: str, problem: Discretisation, made: Kernels, sensors: Sequen
     out = impulse.new_zeros(len(w), H + 1, H)
     for k in range(H):
         out[:, k + 1:, k] = impulse[:, : H - k]
-    return out
-
-
-def _interpolation(times: np.ndarray, steps: int, dt: float) -> np.ndarray:
-    """[T, H+1]: readings between two steps are linear in time."""
-    place = np.clip(times / dt, 0, steps)
-    left = np.minimum(place.astype(int), steps - 1)
-    out = np.zeros((len(times), steps + 1))
-    out[np.arange(len(times)), left] = 1 - (place - left)
-    out[np.arange(len(times)), left + 1] += place - left
     return out

@@ -10,6 +10,7 @@ them scatter, the mesh and the time step bias them.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from dgnet.data import Corpus
 
 Tensor = torch.Tensor
+Residual = Callable[[Tensor], Tensor]
+"""What is left over [m] for numbers [p], both in float64."""
 
 _MOST = 64  # numbers; each costs two rollouts a step
 _DIFFERENCE = 1e-2  # of the logarithm: the truncation error is of order 1e-5, as is rounding in float32
@@ -42,24 +45,43 @@ def gauss_newton(model: nn.Module, base: Discretisation, train: Corpus, stage: S
     """One step, halved until it makes the misfit smaller; returns the mean squared misfit before it."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     with torch.no_grad():
-        start = _flat(parameters)
-        residual, jacobian = _linearised(model, base, train, stage, scale, parameters)
-        normal = jacobian.T @ jacobian
-        normal.diagonal().add_(1e-12 * normal.diagonal().max() + 1e-300)  # a number that nothing depends on stays where it is
-        delta = -torch.linalg.solve(normal, jacobian.T @ residual)
-        delta = delta * min(1.0, _LONGEST / max(float(delta.abs().max()), 1e-300))
-        before = float(residual.square().mean())
-        for _ in range(6):
-            _set(parameters, start + delta)
-            try:
-                after = float(_residual(model, base, train, stage, scale).square().mean())
-            except SolveError:
-                after = float("inf")
-            if after <= before:
-                return before
-            delta = 0.5 * delta
-        _set(parameters, start)
+        found, before = newton_step(partial(_residual_at, model, base, train, stage, scale, parameters), _flat(parameters))
+        _set(parameters, found)
     return before
+
+
+def newton_step(residual: Residual, start: Tensor) -> tuple[Tensor, float]:
+    """From start [p] to where the linearised residual is smallest, halved until the misfit does not grow; and the misfit before."""
+    r, jacobian = linearised(residual, start)
+    normal = jacobian.T @ jacobian
+    normal.diagonal().add_(1e-12 * normal.diagonal().max() + 1e-300)  # a number that nothing depends on stays where it is
+    delta = -torch.linalg.solve(normal, jacobian.T @ r)
+    delta = delta * min(1.0, _LONGEST / max(float(delta.abs().max()), 1e-300))
+    before = float(r.square().mean())
+    for _ in range(6):
+        try:
+            after = float(residual(start + delta).square().mean())
+        except SolveError:
+            after = float("inf")
+        if after <= before:
+            return start + delta, before
+        delta = 0.5 * delta
+    return start, before
+
+
+def linearised(residual: Residual, start: Tensor) -> tuple[Tensor, Tensor]:
+    """r [m] and J [m, p] at start [p] in float64, J by central differences."""
+    if not 0 < len(start) <= _MOST:
+        raise InputError(f"Gauss-Newton fits between 1 and {_MOST} numbers, not {len(start)}: name them by `only`")
+    r, columns = residual(start), []
+    for k in range(len(start)):
+        ends = []
+        for sign in (1.0, -1.0):
+            moved = start.clone()
+            moved[k] += sign * _DIFFERENCE
+            ends.append(residual(moved))
+        columns.append((ends[0] - ends[1]) / (2 * _DIFFERENCE))
+    return r, torch.stack(columns, 1)
 
 
 @dataclass(frozen=True)
@@ -161,22 +183,17 @@ def calibrated_first(plan: Recipe, steps: int, iterations: int = 8) -> Recipe:
 
 def _linearised(model: nn.Module, base: Discretisation, train: Corpus, stage: Stage, scale: Tensor,
                 parameters: list[nn.Parameter]) -> tuple[Tensor, Tensor]:
-    """r [m] and J [m, p] in float64."""
+    """r [m] and J [m, p] of a model where its parameters are."""
     start = _flat(parameters)
-    if not 0 < len(start) <= _MOST:
-        raise InputError(f"Gauss-Newton fits between 1 and {_MOST} numbers, not {len(start)}: name them by `only`")
-    residual = _residual(model, base, train, stage, scale)
-    columns = []
-    for k in range(len(start)):
-        ends = []
-        for sign in (1.0, -1.0):
-            moved = start.clone()
-            moved[k] += sign * _DIFFERENCE
-            _set(parameters, moved)
-            ends.append(_residual(model, base, train, stage, scale))
-        columns.append((ends[0] - ends[1]) / (2 * _DIFFERENCE))
+    found = linearised(partial(_residual_at, model, base, train, stage, scale, parameters), start)
     _set(parameters, start)
-    return residual, torch.stack(columns, 1)
+    return found
+
+
+def _residual_at(model: nn.Module, base: Discretisation, train: Corpus, stage: Stage, scale: Tensor,
+                 parameters: list[nn.Parameter], theta: Tensor) -> Tensor:
+    _set(parameters, theta)
+    return _residual(model, base, train, stage, scale)
 
 
 def _residual(model, base: Discretisation, train: Corpus, stage: Stage, scale: Tensor) -> Tensor:
