@@ -100,6 +100,13 @@ def test_strengths_of_spots_at_known_places() -> None:
     assert found.columns["source"] == ("a", "b") and 5 < found.determined < 48
 
 
+def test_sensors_need_no_names_and_one_step_is_enough() -> None:
+    good = measured(plate(), ONES, heating)
+    bare = Readings(good.times[:2], good.values[:2], tuple(Point(s.place) for s in SENSORS))
+    found = recover(plate(), bare, ["field"], start=ONES[0])
+    assert found.get("field").shape == (81, 1) and np.isfinite(found.fitted).all()
+
+
 def test_the_start_where_sensors_see_it() -> None:
     def warm(x: Tensor) -> Tensor:
         return (1 + torch.exp(-((x - 0.5) ** 2).sum(1) / 0.1))[None, :, None]
@@ -205,6 +212,12 @@ def test_the_command_writes_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert done.exit_code == 0, done.output
     found = np.genfromtxt("answers/source.csv", delimiter=",", names=True)
     assert error(found["a"], strengths(MIDDLES)[0].numpy()) < 0.15
+    base = ["recover", ".", "readings.csv", "--sensors", "sensors.csv", "--out", "no"]
+    for more, words in ((["--unknown", "start", "--spots", "spots.csv"], "--spots does not apply here"),
+                        (["--unknown", "start", "--per-region"], "--per-region does not apply here"),
+                        (["--unknown", "diffusion", "--unknown", "start"], "on their own")):
+        with pytest.raises(InputError, match=words):
+            CliRunner().invoke(app, [*base, *more], catch_exceptions=False)
     for name in ("source.png", "start.csv", "start.vtu", "start.png", "fit.csv", "answers.json"):
         assert (tmp_path / "answers" / name).stat().st_size > 100, name
 

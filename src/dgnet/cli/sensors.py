@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dgnet.cli.options import folder_to_write, positive
+from dgnet.cli.options import folder_to_write, positive, refuse
 from dgnet.cli.screen import advise, say, say_path
 from dgnet.cli.shell import AllowDifferent, Json, Problem, command, write_json
 from dgnet.errors import InputError
@@ -41,7 +41,7 @@ def opened(folder: Path, problem: Path | None, allow_different: bool, model: str
          "dgnet recover plate readings.csv --sensors sensors.csv --unknown start --out answers",
          "dgnet recover plate readings.csv --sensors sensors.csv --unknown flux:left --out answers --noise 0.2",
          "dgnet recover plate readings.csv --sensors sensors.csv --unknown diffusion --source spots.csv --out answers")
-def recover(folder: Folder,
+def recover(context: typer.Context, folder: Folder,
             readings: Annotated[Path, typer.Argument(help="CSV table of readings: t and one column for each sensor.")],
             sensors: Sensors, unknown: Unknown,
             out: Annotated[Path, typer.Option(help="Folder for answers, bands and pictures.", callback=folder_to_write)],
@@ -63,10 +63,17 @@ def recover(folder: Folder,
     from dgnet.files import read_array
     from dgnet.output import recovered
     from dgnet.problems import SpotTable
+    from dgnet.problems.case import base_problem
     from dgnet.sensors import read_readings, read_sensors, read_spots, recover_coefficients
     from dgnet.sensors import recover as solve
     from dgnet.sensors.coefficients import COEFFICIENTS
 
+    fitted = bool(set(unknown) & set(COEFFICIENTS))
+    if fitted and set(unknown) - set(COEFFICIENTS):
+        raise InputError("coefficients are recovered on their own: readings are not linear in them")
+    coefficients, classical = "it is about coefficients", "coefficients are those of the classical solver"
+    refuse(context, {"model": classical} if fitted else {"per_region": coefficients})
+    refuse(context, {} if "source" in unknown else {"spots": "they are the places of an unknown source"})
     run, discrete, solver = opened(folder, problem, allow_different, model)
     case, shape = run.case, (run.case.mesh.n_nodes, len(run.case.pde.fields))
     table = read_readings(readings, read_sensors(sensors, case.mesh.dim))
@@ -75,20 +82,17 @@ def recover(folder: Folder,
     known = None
     if source is not None:
         steps = int(np.ceil(table.times[-1] / case.dt - 1e-9))
-        points = case.mesh.points if set(unknown) & set(COEFFICIENTS) else solver.points(discrete)
+        points = case.mesh.points if fitted else solver.points(discrete)
         known = SpotTable.read(source, case.mesh.dim).average(torch.tensor(points), 0, steps, case.dt)[0]
     begin = torch.from_numpy(np.array(start))
-    if set(unknown) & set(COEFFICIENTS):
-        if set(unknown) - set(COEFFICIENTS):
-            raise InputError("coefficients are recovered on their own: readings are not linear in them")
-        factors = recover_coefficients(discrete, table, unknown, per_region=per_region, start=begin, source=known, noise=noise)
+    if fitted:
+        exact = base_problem(case, "cpu", torch.float64)
+        factors = recover_coefficients(exact, table, unknown, per_region=per_region, start=begin, source=known, noise=noise)
         write_json(json_path, recovered.factors_summary(factors))
         for line in (*factors.notes, *recovered.factor_lines(factors)):
             say(line)
         say_path(recovered.write_factors(factors, out))
         return
-    if per_region:
-        raise InputError("--per-region does not apply here: it is about coefficients")
     found = solve(discrete, table, unknown, spots=None if spots is None else read_spots(spots, case.mesh.dim),
                   start=begin, source=known, noise=noise, model=solver)
     paths = recovered.write(found, case.mesh, case.pde.fields, out)

@@ -82,10 +82,10 @@ def place(problem: Discretisation, candidates: Sequence[Sensor] | np.ndarray, co
         made = kernels(problem, there, horizon, model)
         parts = [responses_of(name, problem, made, there, spots, model) for name in unknown]
     rows, prior = [], []
-    for R, shape, _ in parts:
+    for R, shape, columns in parts:
         if np.prod(shape) > _MOST:
             raise InputError(f"{np.prod(shape)} unknown numbers are too many to place sensors for: use a mesh with at most {_MOST}")
-        past = shape[1:] == (horizon,)
+        past = bool(columns)
         choices, spread = histories(shape[0], horizon, problem.dt) if past else fields(problem.mesh, problem.n_fields)
         reach = length or 0.25 * (problem.dt * horizon if past else choices[0][1])
         w, V = np.linalg.eigh(strength**2 * spread((1.5 if past else 1.0, reach), np.eye(R.shape[2]))[0])

@@ -110,16 +110,15 @@ def recover(problem: Discretisation, readings: Readings, unknown: Sequence[str],
 def _answered(problem: Discretisation, readings: Readings, parts: dict[str, tuple[Tensor, tuple[int, ...], tuple[str, ...]]],
               made: Kernels, expected: Tensor, noise: float | None) -> Recovered:
     """Infer, and once more without sensors whose residuals stand out."""
-    H = made.horizon
+    H, index = made.horizon, list(range(len(readings.sensors)))
+    at = interpolation(readings.times, H, problem.dt)
     while True:
-        at = interpolation(readings.times, H, problem.dt)
-        index = [made.names.index(s.name) for s in readings.sensors]
         there = np.isfinite(readings.values)
         y = (readings.values - at @ expected[index].double().numpy().T)[there]
         unknowns = []
-        for name, (R, shape, _) in parts.items():
+        for name, (R, shape, columns) in parts.items():
             response = np.einsum("tn,snj->tsj", at, R[index].double().numpy())[there]
-            choices, spread = histories(shape[0], H, problem.dt) if shape[1:] == (H,) else fields(problem.mesh, problem.n_fields)
+            choices, spread = histories(shape[0], H, problem.dt) if columns else fields(problem.mesh, problem.n_fields)
             unknowns.append(Unknown(name, response, choices, spread))
         count = sum(u.response.shape[1] for u in unknowns)
         found = infer(y, unknowns, noise)
@@ -129,7 +128,7 @@ def _answered(problem: Discretisation, readings: Readings, parts: dict[str, tupl
         worst = int(size.argmax())
         if len(size) < 4 or size[worst] < _APART * np.median(size) or size[worst] < 3 * (noise or 0.0):
             break
-        note = (f"Sensor '{readings.sensors[worst].name}' disagrees with the others (residuals of {size[worst]:.3g}, the median is "
+        note = (f"Sensor '{made.names[index.pop(worst)]}' disagrees with the others (residuals of {size[worst]:.3g}, the median is "
                 f"{np.median(size):.3g}): drifting or misplaced, left out.")
         readings = readings.keeping([k for k in range(len(size)) if k != worst], note)
     notes = list(readings.notes)
@@ -148,7 +147,7 @@ def _answered(problem: Discretisation, readings: Readings, parts: dict[str, tupl
 
 def responses_of(name: str, problem: Discretisation, made: Kernels, sensors: Sequence[Sensor], spots: SpotTable | None,
                  model: Model[Any] | None) -> tuple[Tensor, tuple[int, ...], tuple[str, ...]]:
-    """Of all readings [S, H+1, n] to one unknown, the shape of its n numbers, and names of histories."""
+    """Of all readings [S, H+1, n] to one unknown, the shape of its n numbers, and names of histories (none for a field)."""
     H, S, nodes = made.horizon, len(made.names), problem.mesh.n_nodes
     if name == "source":
         if spots is None:
