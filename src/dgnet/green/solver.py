@@ -428,7 +428,7 @@ class GreenSolver:
         start = ops.rates(u)
         guess = add(right + dt * ops.gathered(start))
         end = ops.rates(guess)
-        if ops.may_be_stiff and self.stiff.look(ops.reaction, guess, dt, (guess - u, end[0] - start[0])):
+        if ops.may_be_stiff and self.stiff.look(self._speed, guess, dt, (guess - u, self._per_capacity(end[0] - start[0]))):
             return self._implicit(op, u, f, t)
         mean = [torch.lerp(r0, r1, theta) for r0, r1 in zip(start, end)]
         return add(right + dt * ops.gathered(mean))
@@ -436,9 +436,17 @@ class GreenSolver:
     def _implicit(self, op: StepOperator, u: Tensor, f: Tensor | None, t: float) -> Tensor:
         p, ops = self.problem, self.operators
         new = implicit_step(ops, op, u, self._force(f, t, op.dt), p.fixed_values, p.fixed, t)
-        assert ops.reaction is not None
-        self.stiff.look(ops.reaction, new, op.dt)
+        self.stiff.look(self._speed, new, op.dt)
         return new
+
+    def _speed(self, u: Tensor) -> Tensor:
+        """How fast the reaction alone changes u, [B, n, F]: r(u) / c, the capacity that of the cells around a node."""
+        assert self.operators.reaction is not None
+        return self._per_capacity(self.operators.reaction(u))
+
+    def _per_capacity(self, rate: Tensor) -> Tensor:
+        plain, mass = self.operators.plain, self.operators.mass
+        return rate if plain is None else rate * (plain.row_sums() / mass.row_sums()).detach()[0].T
 
     def _met(self, u: Tensor, w: Tensor) -> bool:
         """u has the Dirichlet values w already, so that nothing changes there. Only looked at where that is cheap."""
