@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from dgnet.cli import app
 from dgnet.errors import InputError
 from dgnet.mesh import box
+from dgnet.models import Classical
 from dgnet.problems import PDE, Condition, Discretisation, Neumann, Robin, SpotTable, step_average
 from dgnet.reference.transport import solve
 from dgnet.sensors import Point, Readings, read_readings, read_sensors, read_spots, recover, recover_coefficients
@@ -24,8 +25,9 @@ Tensor = torch.Tensor
 DT, STEPS = 0.1, 24
 PLACES = ((0.3, 0.35), (0.7, 0.65))
 SPOTS = SpotTable(("a", "b"), (np.array([0.0, 1.0]),) * 2, tuple(np.array([[*p, 0.15, 1.0]] * 2) for p in PLACES))
-SENSORS = tuple(Point(p, f"s{k}") for k, p in enumerate([(0.2, 0.3), (0.4, 0.4), (0.3, 0.5), (0.8, 0.6), (0.6, 0.7), (0.7, 0.5),
-                                                         (0.5, 0.1), (0.9, 0.9)]))
+SENSORS = tuple(Point(p, f"s{k}") for k, p in enumerate([
+    (0.25, 0.25), (0.375, 0.375), (0.25, 0.5), (0.75, 0.625), (0.625, 0.75), (0.75, 0.5), (0.5, 0.125), (0.875, 0.875)]))
+"""At nodes: between them the truth is not known, only interpolated."""
 
 
 def plate(*more: Condition) -> Discretisation:
@@ -42,8 +44,9 @@ def heating(x: Tensor, t: Tensor) -> Tensor:
 
 
 def measured(p: Discretisation, initial: Tensor, source: object = None, noise: float = 0.01) -> Readings:
-    """Noisy readings of the independent reference on a mesh with half the spacing."""
-    u = solve(p.mesh, p.pde, p.conditions, initial, dt=DT, steps=STEPS, refine=1, substeps=2, source=source, order=2)[0]  # type: ignore[arg-type]
+    """Noisy readings of the independent reference on a mesh with half the spacing, with quadratic elements."""
+    u = solve(p.mesh, p.pde, p.conditions, initial, dt=DT, steps=STEPS, refine=1, degree=2, substeps=2, order=2,
+              source=source)[0]  # type: ignore[arg-type]
     seen = p.mesh.interpolate(u, [s.place for s in SENSORS])[..., 0]
     noisy = seen + noise * np.ptp(seen) * np.random.default_rng(0).standard_normal(seen.shape)
     return Readings(DT * np.arange(STEPS + 1), noisy, SENSORS)
@@ -91,7 +94,8 @@ def test_fields_have_the_prior_that_they_say() -> None:
 
 
 def test_strengths_of_spots_at_known_places() -> None:
-    found = recover(plate(), measured(plate(), ONES, heating), ["source"], spots=SPOTS, start=ONES[0])
+    """With quadratic elements: on so coarse a mesh the error of linear ones is larger than the bands."""
+    found = recover(plate(), measured(plate(), ONES, heating), ["source"], spots=SPOTS, start=ONES[0], model=Classical(degree=2))
     true = strengths(MIDDLES).numpy().T
     assert error(found.get("source"), true) < 0.07
     low, high = (x.reshape(2, STEPS).T for x in found.answers["source"].band())
@@ -233,14 +237,14 @@ def test_coefficients_from_sensors_alone() -> None:
     true = np.where(mesh.centroids[:, 0] < 0.5, 0.05, 0.09)
     p = Discretisation(mesh, PDE(diffusion=true), [Robin("boundary", 0.3, 1.0)], DT)
     guess = Discretisation(mesh, PDE(diffusion=0.07), [Robin("boundary", 0.2, 1.0)], DT)
-    average = step_average(heating, torch.tensor(mesh.points), DT * torch.arange(STEPS, dtype=torch.float64), DT)[0]
+    times = DT * torch.arange(STEPS, dtype=torch.float64)
     found = recover_coefficients(guess, measured(p, ONES, heating), ["diffusion", "convection"], per_region=True, start=ONES[0],
-                                 source=average)
+                                 source=lambda x: step_average(heating, x, times, DT)[0])
     wanted = {"diffusion in left": 0.05 / 0.07, "diffusion in right": 0.09 / 0.07, "convection": 1.5}
     for name, factor, sd in zip(found.names, found.factors, found.sd):
         truth = next(value for key, value in wanted.items() if key.split()[-1] in name)
-        assert factor == pytest.approx(truth, rel=0.1) and 0 < sd < 0.1, (name, factor, sd)
-    assert found.noise == pytest.approx(found.misfit, rel=0.05)
+        assert factor == pytest.approx(truth, rel=0.05) and abs(np.log(factor / truth)) < 3 * sd < 0.3, (name, factor, sd)
+    assert found.noise == pytest.approx(found.misfit, rel=0.05) and np.abs(found.mesh).max() > 0.01
 
 
 def test_coefficients_that_readings_do_not_determine() -> None:

@@ -79,22 +79,25 @@ def recover(context: typer.Context, folder: Folder,
     table = read_readings(readings, read_sensors(sensors, case.mesh.dim))
     start = np.broadcast_to(np.array(case.offsets), shape) if initial is None else read_array(
         initial, (shape, shape[:1]) if shape[1] == 1 else (shape,)).reshape(shape)
-    known = None
-    if source is not None:
-        steps = int(np.ceil(table.times[-1] / case.dt - 1e-9))
-        points = case.mesh.points if fitted else solver.points(discrete)
-        known = SpotTable.read(source, case.mesh.dim).average(torch.tensor(points), 0, steps, case.dt)[0]
+    moving = None if source is None else SpotTable.read(source, case.mesh.dim)
+
+    def known(points: torch.Tensor) -> torch.Tensor:
+        assert moving is not None
+        return moving.average(points, 0, int(np.ceil(table.times[-1] / case.dt - 1e-9)), case.dt)[0]
+
     begin = torch.from_numpy(np.array(start))
     if fitted:
         exact = base_problem(case, "cpu", torch.float64)
-        factors = recover_coefficients(exact, table, unknown, per_region=per_region, start=begin, source=known, noise=noise)
+        factors = recover_coefficients(exact, table, unknown, per_region=per_region, start=begin, noise=noise,
+                                       source=None if moving is None else known)
         write_json(json_path, recovered.factors_summary(factors))
         for line in (*factors.notes, *recovered.factor_lines(factors)):
             say(line)
         say_path(recovered.write_factors(factors, out))
         return
     found = solve(discrete, table, unknown, spots=None if spots is None else read_spots(spots, case.mesh.dim),
-                  start=begin, source=known, noise=noise, model=solver)
+                  start=begin, noise=noise, model=solver,
+                  source=None if moving is None else known(torch.tensor(solver.points(discrete))))
     paths = recovered.write(found, case.mesh, case.pde.fields, out)
     write_json(json_path, recovered.summary(found))
     for note in (*run.notes, *found.notes):

@@ -124,15 +124,15 @@ def factors_summary(found: Coefficients) -> dict[str, Any]:
     """As JSON: factors on the given coefficients, relative standard deviations, ends of the bands of 90%."""
     reach = np.exp(float(ndtri(0.95)) * found.sd)
     return {"noise": found.noise, "misfit": found.misfit, "notes": list(found.notes),
-            "factors": {name: {"factor": f, "sd": s, "low": f / r, "high": f * r}
-                        for name, f, s, r in zip(found.names, found.factors, found.sd, reach)}}
+            "factors": {name: {"factor": f, "sd": s, "low": f / r, "high": f * r, "mesh": m}
+                        for name, f, s, r, m in zip(found.names, found.factors, found.sd, reach, found.mesh)}}
 
 
 def factor_lines(found: Coefficients) -> list[str]:
     """One sentence for each coefficient."""
-    lines = [f"{name}: {f:.4g} times the given one, standard deviation {s:.2%} of it"
-             for name, f, s in zip(found.names, found.factors, found.sd)]
-    return [*lines, f"noise {found.noise:.3g}, misfit {found.misfit:.3g}; the bias of mesh and step is not in these figures"]
+    lines = [f"{name}: {f:.4g} times the given one, standard deviation {s:.2%}, without the bias of the mesh ({m:+.1%})"
+             for name, f, s, m in zip(found.names, found.factors, found.sd, found.mesh)]
+    return [*lines, f"noise {found.noise:.3g}, misfit {found.misfit:.3g}"]
 
 
 def write_factors(found: Coefficients, folder: Path) -> Path:

@@ -6,8 +6,9 @@ The unknowns are factors on the given diffusion, decay and convective coefficien
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from dgnet.errors import InputError
 from dgnet.models import few_threads, rollout
 from dgnet.models.dgnet import DGNet, DGNetConfig
 from dgnet.problems import Discretisation
+from dgnet.problems.finer import prolonged, refined
 from dgnet.sensors.readings import Readings, cleaned, interpolation
 from dgnet.sensors.sensor import rows
 from dgnet.training.calibrate import linearised, newton_step
@@ -30,7 +32,8 @@ _STEPS, _SETTLED = 20, 1e-5
 class Coefficients:
     """Factors on the given coefficients.
 
-    - `names` and `factors` [p]; `sd` [p]: standard deviations of their logarithms (relative errors), from the noise alone
+    - `names` and `factors` [p]; `sd` [p]: standard deviations of their logarithms (relative errors), from noise and mesh
+    - `mesh` [p]: the bias of the given mesh, taken off
     - `noise`: standard deviation of the readings, found from what the fit leaves unless given; `misfit`: that root mean square
     - `notes`: what was wrong with the readings, what they do not determine
     """
@@ -38,41 +41,74 @@ class Coefficients:
     names: tuple[str, ...]
     factors: np.ndarray
     sd: np.ndarray
+    mesh: np.ndarray
     noise: float
     misfit: float
     notes: tuple[str, ...]
 
 
 def recover_coefficients(problem: Discretisation, readings: Readings, names: Sequence[str], *, per_region: bool = False,
-                         start: Tensor | None = None, source: Tensor | None = None, noise: float | None = None) -> Coefficients:
+                         start: Tensor | None = None, source: Callable[[Tensor], Tensor] | None = None,
+                         noise: float | None = None) -> Coefficients:
     """Factors on coefficients that explain the readings best.
 
     - `problem`: with the coefficients that are the first guess
     - `readings`: as for `recover`
     - `names`: which of diffusion, decay, convection
     - `per_region`: one factor for each region of the mesh (not of convection)
-    - `start` [N, F], `source` [H, N, F], `noise`: as for `recover`
+    - `start` [N, F], `noise`: as for `recover`
+    - `source`: what drives the part: averages over the steps [H, n, F] at points [n, d]
 
-    The bias of mesh and step is not in the standard deviations: compare with a finer mesh where it matters.
+    They are fitted on the given mesh and on the mesh refined once. The scheme is of second order, so a third of the difference is
+    added to the finer answer; what that leaves is taken to be as large again, and is in the standard deviations.
     """
-    begin = torch.zeros(problem.mesh.n_nodes, problem.n_fields) if start is None else start
-    readings = cleaned(readings, problem, None if start is None else float(begin.double().mean()))
+    begin = (torch.zeros(problem.mesh.n_nodes, problem.n_fields) if start is None else start).double()
+    readings = cleaned(readings, problem, None if start is None else float(begin.mean()))
+    model = DGNet(DGNetConfig(decoder="none", network=False, calibrate=tuple(names), regions=per_region), problem).double()
+    with torch.no_grad():
+        coarse = _fitted(model, problem, readings, begin, source)
+        fine = _fitted(model, refined(problem), readings, prolonged(problem.mesh)(begin, smooth=True), source)
+        rest = (fine.theta - coarse.theta) / 3
+        torch.nn.utils.vector_to_parameters(fine.theta + rest, _parameters_in_order(model))
+    count = len(fine.residual), len(rest)
+    misfit = float(fine.residual.square().mean().sqrt())
+    sigma = misfit * float(np.sqrt(count[0] / (count[0] - count[1]))) if noise is None else noise
+    normal = (fine.jacobian.T @ fine.jacobian).numpy()
+    size = np.sqrt(np.diagonal(normal)).clip(1e-300)
+    sd = sigma * np.sqrt(np.diagonal(np.linalg.pinv(normal / size[:, None] / size, 1e-12, hermitian=True))) / size
+    sd = np.where(np.diagonal(normal) > 0, np.hypot(sd, rest.numpy()), np.inf)  # infinite: nothing depends on it
+    found = model.coefficients()
+    notes = [f"The readings do not determine {name}: its standard deviation is {s:.0%}." for name, s in zip(found, sd) if s > 0.5]
+    factors, bias = np.array(list(found.values())), -4 * rest.numpy()
+    return Coefficients(tuple(found), factors, sd, bias, sigma, misfit, (*readings.notes, *notes))
+
+
+def _parameters_in_order(model: DGNet) -> list[torch.nn.Parameter]:
+    """In the order of `model.coefficients()`; that of `model.parameters()` is another."""
+    return [model.calibration[name] for name in model.config.calibrate]
+
+
+class _Fit(NamedTuple):
+    theta: Tensor  # [p], logarithms of the factors
+    residual: Tensor  # [m], in the unit of the readings
+    jacobian: Tensor  # [m, p]
+
+
+def _fitted(model: DGNet, problem: Discretisation, readings: Readings, begin: Tensor,
+            source: Callable[[Tensor], Tensor] | None) -> _Fit:
+    """Gauss-Newton to its end on one mesh, from where the model is."""
     steps = int(np.ceil(readings.times[-1] / problem.dt - 1e-9))
-    config = DGNetConfig(decoder="none", network=False, calibrate=tuple(names), regions=per_region)
-    model = DGNet(config, problem).double()
-    parameters = [p for name, p in model.named_parameters() if name.startswith("calibration.")]
     w, there = rows(readings.sensors, problem), torch.from_numpy(np.isfinite(readings.values))
-    at = torch.from_numpy(interpolation(readings.times, steps, problem.dt))
-    wanted = torch.from_numpy(readings.values)[there]
-    scale = float(wanted.std())
-    drive = None if source is None else source[None, :steps].double()
+    at, wanted = torch.from_numpy(interpolation(readings.times, steps, problem.dt)), torch.from_numpy(readings.values)[there]
+    drive = None if source is None else source(torch.tensor(problem.mesh.points))[None, :steps].double()
+    parameters = _parameters_in_order(model)
 
     def residual(theta: Tensor) -> Tensor:
         torch.nn.utils.vector_to_parameters(theta, parameters)
-        states = rollout(model, problem, begin.double()[None], drive, steps)[0]
-        return ((at @ torch.einsum("npf,spf->ns", states.double(), w))[there] - wanted) / scale
+        states = rollout(model, problem, begin[None], drive, steps)[0]
+        return (at @ torch.einsum("npf,spf->ns", states, w))[there] - wanted
 
-    with torch.no_grad(), few_threads(problem.mesh.n_nodes):
+    with few_threads(problem.mesh.n_nodes):
         theta = torch.nn.utils.parameters_to_vector(parameters)
         if len(wanted) <= len(theta):
             raise InputError(f"{len(wanted)} readings cannot determine {len(theta)} coefficients")
@@ -80,14 +116,4 @@ def recover_coefficients(problem: Discretisation, readings: Readings, names: Seq
             before, (theta, _) = theta, newton_step(residual, theta)
             if float((theta - before).abs().max()) < _SETTLED:
                 break
-        r, J = linearised(residual, theta)
-        torch.nn.utils.vector_to_parameters(theta, parameters)
-    misfit = scale * float(r.square().mean().sqrt())
-    sigma = misfit * float(np.sqrt(len(r) / (len(r) - len(theta)))) if noise is None else noise
-    normal = (J.T @ J).numpy()
-    size = np.sqrt(np.diagonal(normal)).clip(1e-300)
-    sd = sigma / scale * np.sqrt(np.diagonal(np.linalg.pinv(normal / size[:, None] / size, 1e-12, hermitian=True))) / size
-    sd = np.where(np.diagonal(normal) > 0, sd, np.inf)  # nothing depends on it
-    found = model.coefficients()
-    notes = [f"The readings do not determine {name}: its standard deviation is {s:.0%}." for name, s in zip(found, sd) if s > 0.5]
-    return Coefficients(tuple(found), np.array(list(found.values())), sd, sigma, misfit, (*readings.notes, *notes))
+        return _Fit(theta, *linearised(residual, theta))
