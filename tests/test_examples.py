@@ -17,8 +17,8 @@ def example(name: str) -> dict[str, Any]:
 
 def test_every_example_is_tested() -> None:
     assert sorted(p.stem for p in (ROOT / "examples").glob("*.py")) == [
-        "errors_in_motion", "gray_scott", "green_function", "heat_on_a_plate", "learned_reaction", "new_source_3d",
-        "unknown_diffusivity", "unknown_material", "what_heats_the_plate"]
+        "coefficients_from_sensors", "errors_in_motion", "gray_scott", "green_function", "heat_on_a_plate", "learned_reaction",
+        "new_source_3d", "unknown_diffusivity", "unknown_material", "what_heats_the_plate"]
 
 
 def test_heat_on_a_plate() -> None:
@@ -101,3 +101,7 @@ def test_what_heats_the_plate() -> None:
     found = example("what_heats_the_plate")["main"](2)
     assert found["swinging"]["median"] < 0.08 and found["switched"]["median"] < 0.2
     assert min(found[kind]["inside"] for kind in ("swinging", "switched")) > 0.8 and found["places"]["variance"] > 2
+
+
+def test_coefficients_from_sensors() -> None:
+    assert all(error < 0.08 for error, _ in example("coefficients_from_sensors")["main"](1).values())
