@@ -13,6 +13,10 @@ class InputError(ValueError):
     """
 
 
+class RangeError(InputError):
+    """A state has left the table of a material."""
+
+
 class NoRoom(InputError):
     """A disk that is full, read-only or beyond its quota: nothing more can be written, whatever comes next."""
 

@@ -29,6 +29,12 @@ def double(*values: float) -> Tensor:
 # ---------------------------------------------------------------------- curves
 
 
+@pytest.mark.parametrize("heat", [-1.0, float("nan"), float("inf")])
+def test_a_latent_heat_is_finite_and_not_negative(heat: float) -> None:
+    with pytest.raises(dg.InputError, match="latent heat must be finite"):
+        dg.Curve([0.0, 1.0], [1.0, 1.0]).melting(heat, 0.5)
+
+
 def test_a_curve_integrates_its_values_and_the_latent_heat() -> None:
     curve = dg.Curve([0.0, 1.0, 3.0], [1.0, 3.0, 2.0]).melting(5.0, 0.5, 1.5)
     u = torch.linspace(-1, 4, 200_001, dtype=torch.float64)

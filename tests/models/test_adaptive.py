@@ -78,6 +78,34 @@ def test_quadratic_elements_a_learned_model_and_a_tolerance_out_of_reach() -> No
         dg.rollout(Adaptive(dg.Classical(), 1e-16), problem, start, steps=1)
     with pytest.raises(InputError, match="must lie between 0 and 1"):
         Adaptive(dg.Classical(), 2.0)
+    with pytest.raises(InputError, match="adaptive already"):
+        Adaptive(Adaptive(dg.Classical(), 1e-2), 1e-3)
+
+
+def test_reactions_that_are_fast_against_the_step_of_a_material() -> None:
+    """c(T) T' = -50 (T - 20) with c = 1 + T/50: c0 log(T - 20) + (T - 20)/50 falls by 50 t, c0 = 1.4. Steps that are not adaptive
+    would grow without bound inside of the table, so they are refused."""
+    wide = dg.Curve([-1e6, 0.0, 100.0, 1e6], [1.0, 1.0, 3.0, 3.0], name="capacity")
+    pde = dg.PDE(("T",), diffusion=dg.Curve([-1e6, 1e6], [1.0, 1.0], name="conductivity"), capacity=wide,
+                 reaction=lambda u: -50 * (u - 20))
+    problem, start = dg.Problem(dg.box((2, 2)), pde, [], dt=0.1), torch.full((2, 9, 1), 80.0, dtype=F64)
+    with pytest.raises(SolveError, match=r"too fast for steps of 0\.1"):
+        dg.rollout(dg.Classical(), problem, start, steps=4)
+    last = float(dg.rollout(Adaptive(dg.Classical(), 1e-5), problem, start, steps=1)[1, -1, 0, 0]) - 20
+    fallen = 1.4 * torch.tensor(60 / last).log() + (60 - last) / 50
+    assert abs(float(fallen) - 5.0) < 0.01
+
+
+def test_a_step_that_leaves_a_table_is_tried_again() -> None:
+    """One step of two seconds overshoots below zero, where the table ends; the solution does not."""
+    k = dg.Curve([0.0, 100.0], [1.0, 2.0], name="conductivity")
+    problem = dg.Problem(dg.box((4, 4)), dg.PDE(("T",), diffusion=k), [dg.Robin("boundary", 5.0, 10.0)], dt=2.0)
+    start = torch.full((1, 25, 1), 90.0, dtype=F64)
+    with pytest.raises(InputError, match="conductivity begins at 0"):
+        dg.rollout(dg.Classical(), problem, start, steps=1)
+    assert float(dg.rollout(Adaptive(dg.Classical(), 1e-2), problem, start, steps=1).min()) > 9.9
+    with pytest.raises(InputError, match="conductivity ends at 100"):
+        dg.rollout(Adaptive(dg.Classical(), 1e-2), problem, start + 20, steps=1)
 
 
 def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

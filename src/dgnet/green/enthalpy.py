@@ -13,8 +13,9 @@ follows from E + z exactly, piece by piece, so that a sharp melting front needs 
 zero, what is left of a residual in a closed box can be spread such that the enthalpy gained is what entered, to rounding, however
 early the iteration ends.
 
-Steps are computed in double precision whatever states they are given. A known reaction enters by predictor-corrector. Gradients are
-those of the solution (implicit adjoint): one linear solve with the transposed matrix per step.
+Steps are computed in double precision whatever states they are given. A known reaction enters by predictor-corrector, and is
+refused where it is too fast for that. Gradients are those of the solution (implicit adjoint): one linear solve with the transposed
+matrix per step.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ from typing import Any, Protocol
 
 import torch
 
-from dgnet.errors import InputError, SolveError
+from dgnet.errors import InputError, RangeError, SolveError
 from dgnet.green.backends import Monitor
 from dgnet.green.fold import product
 from dgnet.green.material import Materials
+from dgnet.green.stiff import LIMIT, Stiffness
 from dgnet.green.system import MOST, At, System
 from dgnet.problems import Discretisation
 from dgnet.problems.curves import Curve, tabulated
@@ -86,6 +88,7 @@ class EnthalpySolver:
             raise InputError(f"the tolerance must lie between 0 and 1, got {tolerance}")
         p = self.problem = problem.double
         self.theta, self.tolerance, self.monitor = theta, tolerance or TOLERANCE[problem.dtype], Monitor(deferred)
+        self.stiff = Stiffness()
         m = self.materials = materials or Materials.classical(p)
         self.curves = list({id(c): c for term in (*m.mass, *m.spread) if (c := term.curve) is not None}.values())
         self.tables = tabulated(self.curves, p.geometry.device)
@@ -129,8 +132,23 @@ class EnthalpySolver:
             return self._solve(system, u, force, w)
         start = m.reaction(u)
         guess = self._solve(system, u, force + product(m.plain, start), w)
+        self._refuse_fast(system, guess.detach())
         mean = torch.lerp(start, m.reaction(guess), theta)
         return self._solve(system, u, force + product(m.plain, mean), w)
+
+    def _refuse_fast(self, system: System, u: Tensor) -> None:
+        """Predictor and corrector are stable only where the reaction is slow against the step."""
+        m = self.materials
+
+        def speed(v: Tensor) -> Tensor:
+            """How fast the reaction alone changes u [B, n, F]: r(u) / c(u), the capacity taken as held."""
+            assert m.reaction is not None
+            return m.reaction(v) * (m.plain.row_sums()[0].T / system.at(v.transpose(0, 1)).D.transpose(0, 1)).detach()
+
+        if m.may_be_stiff and self.stiff.look(speed, u, system.dt):
+            raise SolveError(f"the reaction is too fast for steps of {system.dt:.3g}: where capacity or diffusion change with the "
+                             f"field, the step times the slope of the reaction over the capacity must stay below {LIMIT:g}; take "
+                             "shorter or adaptive steps")
 
     def _system(self, t: float, theta: float, dt: float) -> System:
         if self.problem.time_dependent:
@@ -246,10 +264,12 @@ class EnthalpySolver:
 
     def _look(self, u: Tensor) -> None:
         least, most = self._reached.unbind(1)
+        if not self.monitor.deferred:  # every step by itself: one that left the table may be taken again, with a shorter step
+            least.copy_(u.amin((0, 1)))
+            most.copy_(u.amax((0, 1)))
+            return self._in_range()
         torch.minimum(least, u.amin((0, 1)), out=least)
         torch.maximum(most, u.amax((0, 1)), out=most)
-        if not self.monitor.deferred:
-            self._in_range()
 
     def _in_range(self) -> None:
         m, names = self.materials, self.problem.pde.fields
@@ -260,7 +280,7 @@ class EnthalpySolver:
                     continue
                 below = least < curve.low - slack
                 end = f"begins at {curve.low:g}" if below else f"ends at {curve.high:g}"
-                raise InputError(f"the run reaches {names[field]} = {least if below else most:.6g}, but the {curve.name} {end}: "
+                raise RangeError(f"the run reaches {names[field]} = {least if below else most:.6g}, but the {curve.name} {end}: "
                                  "its table must cover the run")
 
 

@@ -46,6 +46,7 @@ class Materials:
     plain: EdgeMatrix  # turns r(u) into a load
     load: Callable[[float], Tensor | None]
     reaction: Callable[[Tensor], Tensor] | None
+    may_be_stiff: bool = True  # a reaction that is too fast is refused; a learned one stays what it was trained as
 
     @classmethod
     def classical(cls, p: Discretisation) -> Materials:

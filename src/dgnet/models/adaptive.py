@@ -9,7 +9,7 @@ from typing import Generic
 import numpy as np
 import torch
 
-from dgnet.errors import InputError, SolveError
+from dgnet.errors import InputError, RangeError, SolveError
 from dgnet.models.base import LearnedModel, Model, S
 from dgnet.problems import Discretisation, Rule
 
@@ -57,6 +57,8 @@ class Adaptive(Model[Halvings[S]]):
     def __init__(self, model: Model[S], tolerance: float) -> None:
         if not (isfinite(tolerance) and 0 < tolerance < 1):
             raise InputError(f"the tolerance of adaptive steps must lie between 0 and 1, got {tolerance:g}")
+        if isinstance(model, Adaptive):
+            raise InputError("the steps of this model are adaptive already")
         self.model, self.tolerance = model, tolerance
         self.taken = self.rejected = 0
         self.shortest = float("inf")
@@ -129,6 +131,10 @@ class Adaptive(Model[Halvings[S]]):
             coarse = self.model.step(whole, u, source, t, k)
             fine = self.model.step(part, self.model.step(part, u, source, t, k), source, t + half, k)
         except SolveError:
+            return None
+        except RangeError:  # a step that is too long may overshoot
+            if state.level == _DEEPEST:
+                raise
             return None
         assert state.scale is not None and state.start is not None
         scale = torch.maximum(state.scale, torch.maximum(self._range(fine), (fine - state.start).detach().abs().amax((0, 1))))

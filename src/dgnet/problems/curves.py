@@ -43,11 +43,11 @@ class Latent:
     high: float
 
     def __post_init__(self) -> None:
+        heat = float(torch.as_tensor(self.heat).detach())
+        if not (isfinite(heat) and heat >= 0):
+            raise InputError(f"the latent heat must be finite and not negative, got {heat:.4g}")
         if not (isfinite(self.low) and isfinite(self.high) and self.low < self.high):
             raise InputError(f"melting must end above where it begins, got {self.low:g} to {self.high:g}")
-        heat = float(torch.as_tensor(self.heat).detach())
-        if not heat >= 0:
-            raise InputError(f"the latent heat must not be negative, got {heat:.4g}")
 
 
 class Segments(NamedTuple):

@@ -56,5 +56,5 @@ def solver_of(p: Discretisation, build: Build, deferred: bool) -> EnthalpySolver
         learned = replace(learned, spread=tuple(replace(term, matrix=shaped_stiffness(p, factor, build.shapes))
                                                 for term, factor in zip(plain.spread, plain.spread_factors)))
     learned = replace(learned, source=build.source.to(p.double.dtype), plain=build.reaction_mass.to(p.double.dtype),
-                      reaction=build.reaction)
+                      reaction=build.reaction, may_be_stiff=not build.learned)
     return EnthalpySolver(p, materials=learned, deferred=deferred)
