@@ -33,8 +33,8 @@ Tensor = torch.Tensor
 
 LONG = bool(os.environ.get("DGNET_LONG"))
 STEPS = 100_000 if LONG else 1_000
-LINEAR = [n for n in names() if get(n, "small").pde.reaction is None]
-OTHER = [n for n in names() if n not in LINEAR]
+LINEAR = [n for n in names() if get(n, "small").pde.reaction is None and not get(n, "small").pde.curved]
+OTHER = [n for n in names() if get(n, "small").pde.reaction is not None]
 
 
 def back_and_forth(rows: Tensor, dt: float) -> tuple[Callable[[float], Tensor], int]:
