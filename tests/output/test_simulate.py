@@ -59,8 +59,13 @@ def test_states_are_those_of_the_model(folder: Path, model: str) -> None:
     assert any("Universal weights act" in note for note in result["notes"]) == (model == "universal")
 
 
+def test_a_file_that_holds_no_weights_is_refused(folder: Path) -> None:
+    with pytest.raises(InputError, match="does not hold universal weights"):
+        without_training(folder, weights=folder / "spots.csv")
+
+
 def test_without_a_source_conditions_may_drive_it(folder: Path) -> None:
-    with pytest.raises(InputError, match="needs --source"):
+    with pytest.raises(InputError, match="needs --source or --initial"):
         simulated(folder)
     text = PROBLEM.replace("ambient = 20.0", "ambient = 90.0")
     (folder / "problem.toml").write_text(text)

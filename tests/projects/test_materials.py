@@ -145,6 +145,8 @@ def test_unknown_curves_are_asked_for(tmp_path: Path) -> None:
     (ONE, {"k(T).csv": "k [W/m/K]\n0, 50\n1300, 40\n"}, "1 units in brackets"),
     (ONE, {"k(T).csv": "0, 50, 3\n1300, 40, 3\n"}, "row 1 of the table is not two numbers, T and the coefficient"),
     (ONE, {"k(T).csv": "T, k\n"}, "no rows of two numbers"),
+    (ONE, {"k(T).csv": "0, 5O\n20, 50\n1300, 40\n"}, "row 1 of the table is not two numbers"),
+    (ONE, {"k(T).csv": "T, k\n0, inf\n1300, 40\n"}, "row 1 of the table is not two numbers"),
     (ONE.replace("k(T)", "missing"), {}, r"missing\.csv"),
     (ONE.replace('"7850 kg/m3"', '"c(T).csv"'), {}, "density cannot change with the field"),
     (ONE + 'latent_heat = "270 kJ/kg"\n', {}, "melting is missing"),
@@ -168,6 +170,11 @@ def test_a_table_that_does_not_cover_the_run_ends_with_exit_code_2(
     folder = write(tmp_path, ONE, **{"k(T).csv": "0 54\n60 50\n"})
     assert command(monkeypatch, "simulate", folder, "--steps", 20) == 2
     assert "the conductivity (k(T).csv) ends at 60: its table must cover the run" in " ".join(capsys.readouterr().err.split())
+    assert command(monkeypatch, "simulate", folder, "--steps", 1, "--model", "quadratic") == 2
+    assert "need linear elements" in " ".join(capsys.readouterr().err.split())
+    (folder / "k(T).csv").write_text("0 54\n1300 50\n")
+    assert command(monkeypatch, "simulate", folder, "--steps", 1) == 0
+    assert "dgnet check" not in capsys.readouterr().err  # it has no data to check
 
 
 def test_simulate_prints_a_balance_that_closes(tmp_path: Path) -> None:

@@ -219,7 +219,9 @@ def test_the_command_writes_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     base = ["recover", ".", "readings.csv", "--sensors", "sensors.csv", "--out", "no"]
     for more, words in ((["--unknown", "start", "--spots", "spots.csv"], "--spots does not apply here"),
                         (["--unknown", "start", "--per-region"], "--per-region does not apply here"),
-                        (["--unknown", "diffusion", "--unknown", "start"], "on their own")):
+                        (["--unknown", "diffusion", "--unknown", "start"], "on their own"),
+                        (["--unknown", "fluxes"], "known: source, field, start, flux:BOUNDARY, diffusion, decay, convection"),
+                        (["--unknown", "difusion"], "did you mean 'diffusion'")):
         with pytest.raises(InputError, match=words):
             CliRunner().invoke(app, [*base, *more], catch_exceptions=False)
     for name in ("source.png", "start.csv", "start.vtu", "start.png", "fit.csv", "answers.json"):

@@ -86,7 +86,8 @@ def simulate(folder: Annotated[Path, typer.Argument(help="Folder with problem.to
                                    every=every, device=checked_device(device), report=report, adaptive=adaptive)
     write_json(json_path, result)
     say(rollouts.summary(result))
-    advise(*(("show", out, "--out", "pictures") if out is not None else ("check", folder)))
+    checkable = run.project is not None and run.project.file is not None and run.project.file.data
+    advise(*(("show", out, "--out", "pictures") if out is not None else ("check" if checkable else "studio", folder)))
 
 
 @command("dgnet universal meshes/*.msh --out family.pt --budget 10", "dgnet universal my-problem --out tuned.pt --budget 1")

@@ -60,14 +60,18 @@ def recover(context: typer.Context, folder: Folder,
     import numpy as np
     import torch
 
-    from dgnet.files import read_array
+    from dgnet.files import did_you_mean, read_array
     from dgnet.output import recovered
     from dgnet.problems import SpotTable
     from dgnet.problems.case import base_problem
     from dgnet.sensors import read_readings, read_sensors, read_spots, recover_coefficients
     from dgnet.sensors import recover as solve
     from dgnet.sensors.coefficients import COEFFICIENTS
+    from dgnet.sensors.recover import KINDS
 
+    for name in unknown:
+        if name not in (*KINDS, *COEFFICIENTS) and not name.startswith("flux:"):
+            raise InputError(f"--unknown {name} cannot be recovered{did_you_mean(name, (*KINDS, *COEFFICIENTS))}")
     fitted = bool(set(unknown) & set(COEFFICIENTS))
     if fitted and set(unknown) - set(COEFFICIENTS):
         raise InputError("coefficients are recovered on their own: readings are not linear in them")
@@ -156,4 +160,6 @@ def place(folder: Folder,
         say(f"{k:3d}  {sensor.name}: leaves {left:.1%} of the standard deviation before any reading")
     for path in paths:
         say_path(path)
-    advise("recover", folder, "readings.csv", "--sensors", paths[0], "--unknown", unknown[0], "--out", "answers")
+    asked = [word for name in unknown for word in ("--unknown", name)]
+    advise("recover", folder, "readings.csv", "--sensors", paths[0], *asked, *(() if spots is None else ("--spots", spots)),
+           "--out", "answers")

@@ -67,7 +67,7 @@ class Classical(Model[Stepper]):
 
     def prepare(self, problem: Discretisation, batch: int = 1, steps: int = 1000, careful: bool = False) -> Stepper:
         curved = problem.pde.curved
-        if curved or self.consistent is not None:
+        if (curved and self.degree == 1) or self.consistent is not None:
             problem = problem.recast(LUMPED if self.consistent is None else self.consistent, problem.advection_form)
         deferred = problem.geometry.device.type == "cuda" and not careful
         problem = problem.quadratic if self.degree == 2 else problem

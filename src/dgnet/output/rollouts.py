@@ -184,7 +184,8 @@ def roll_out(run: Run | Path, *, source: Path | str | None = None, trajectory: i
     """
     opened_run = run if isinstance(run, Run) else Run.open(run, device)
     if source is None and trajectory is None and initial is None and not _driven(opened_run.case):
-        raise InputError("a rollout needs --source, --trajectory or --initial")
+        ways = "--source" if opened_run.settings.recipe == UNTRAINED else "--source, --trajectory"
+        raise InputError(f"a rollout needs {ways} or --initial")
     if data is not None and trajectory is None:
         raise InputError("--data does not apply here: it is the data set of --trajectory, which is not given")
     files = Outputs(out, vtk, xdmf, gif, mp4, png)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +44,10 @@ def read_curve(path: Path, units: Units, of: str, dimension: Dimension) -> np.nd
     Separated by commas, semicolons, tabs or blanks. A first row of names may have units in brackets: `T [K], k [W/m/K]`.
     """
     lines = [line.strip() for line in read_text(path).splitlines() if line.strip() and not line.lstrip().startswith("#")]
-    head = "" if not lines or _numbers(_cells(lines[0])) else lines.pop(0)
+    head = "" if not lines or _is_number(_cells(lines[0])[0]) else lines.pop(0)
     rows = [_cells(line) for line in lines]
-    bad = next((k for k, row in enumerate(rows, start=1) if len(row) != 2 or not _numbers(row)), None)
+    bad = next((k for k, row in enumerate(rows, start=1)
+                if len(row) != 2 or not all(_is_number(cell) and isfinite(float(cell)) for cell in row)), None)
     if bad is not None or not rows:
         raise InputError(f"{path}: {f'row {bad} of the table is not' if bad else 'the table has no rows of'} two numbers, {of} and "
                          "the coefficient")
@@ -69,11 +71,12 @@ def _factor(path: Path, given: list[str], units: Units, of: str, dimension: Dime
         raise InputError(f"{path}: {error}") from error
 
 
-def _numbers(row: list[str]) -> bool:
+def _is_number(cell: str) -> bool:
     try:
-        return all(np.isfinite(float(cell)) for cell in row)
+        float(cell)
     except ValueError:
         return False
+    return True
 
 
 # ---------------------------------------------------------------------- latent heat, products
