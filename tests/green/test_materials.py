@@ -261,3 +261,16 @@ def test_numbers_by_region_are_a_linear_problem() -> None:
     with torch.no_grad():
         for model in (dg.Classical(), dg.Universal(), dg.DGNet(dg.DGNetConfig(hidden=8, layers=1), p).double()):
             assert torch.allclose(dg.rollout(model, p, u0, steps=3), dg.rollout(model, same, u0, steps=3), rtol=1e-12)
+
+
+@pytest.mark.parametrize("deferred", [False, True])
+def test_a_field_that_is_zero_stays_zero(deferred: bool) -> None:
+    """Nothing happens to it, so there is no change that its residual could be compared with."""
+    from dgnet.green import EnthalpySolver
+
+    k = dg.Curve([0.0, 2.0], [1.0, 3.0], name="conductivity")
+    problem = dg.Problem(dg.box((3, 3)), dg.PDE(("u", "v"), diffusion={"u": k, "v": 0.2}), [dg.Neumann("left", 1.0, "u")], dt=0.01)
+    solver = EnthalpySolver(problem, deferred=deferred)
+    after = solver.step(torch.zeros(1, 16, 2, dtype=torch.float64))
+    solver.finish()
+    assert after[..., 0].max() > 0.01 and not after[..., 1].any()

@@ -167,3 +167,11 @@ def test_a_reaction_without_a_solution_is_an_error() -> None:
     problem = dg.Problem(dg.box((1, 1)), dg.PDE(reaction=lambda u: 100 * u**2), [], dt=10.0)
     with pytest.raises(SolveError):
         dg.rollout(dg.Classical(), problem, torch.ones(1, 4, 1, dtype=F64), steps=3)
+
+
+def test_a_reaction_without_a_value_is_no_answer() -> None:
+    """sqrt(u) - 2 takes u to zero with an infinite slope, and has no value below: the run must end with an error."""
+    problem = dg.Problem(dg.box((6, 6)), dg.PDE(diffusion=0.1, reaction=lambda u: u.sqrt() - 2),
+                         [dg.Robin("boundary", 1.0, 0.0)], dt=0.1)
+    with pytest.raises(SolveError, match=r"not finite|within its range"):
+        dg.rollout(dg.Classical(), problem, torch.ones(1, 49, 1, dtype=torch.float64), steps=30)

@@ -181,7 +181,7 @@ class EnthalpySolver:
         deferred, weight = self.monitor.deferred, before.D.rsqrt()
         rounding = 100 * torch.finfo(old.dtype).eps * _size(system.magnitude(at), weight) / self.tolerance
         reductions = self._reductions if deferred else (1e-2,) * _MOST
-        scale, ratio, last = rounding, math.inf, 1.0
+        scale, ratio, last = rounding.clamp(min=torch.finfo(old.dtype).tiny), math.inf, 1.0  # a field may be zero and stay so
         for k, reduction in enumerate((*reductions, None)):
             residual = system.masked(base - at.E - system.product(at.phi))
             size = _size(residual, weight)

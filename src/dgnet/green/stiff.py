@@ -37,6 +37,7 @@ _SELDOM = 10  # steps between two looks at a slope that is far below the limit
 _NEWTON, _LINEAR, _HALVINGS = 20, 200, 8  # at most
 _CLOSE = {torch.float32: 2e-6, torch.float64: 1e-9}  # the last correction of Newton's method, relative to each field
 _FAINT = 1e-6  # of the largest field: what counts as the size of a smaller one
+_POOR = 0.1  # reduction of a residual that a linear solve must reach at least
 _ADJOINT = {torch.float32: 1e-6, torch.float64: 1e-12}
 
 
@@ -199,7 +200,7 @@ def _nodal(blocks: Tensor, x: Tensor) -> Tensor:
 
 
 def _bicgstab(matrix: Callable[[Tensor], Tensor], b: Tensor, tolerance: float) -> Tensor:
-    """x with |b - A x| <= tolerance |b| for every trajectory, or what the last iteration has."""
+    """x with |b - A x| <= tolerance |b| for every trajectory, or the best of all iterations; not a number where that is poor."""
     def dot(x: Tensor, y: Tensor) -> Tensor:
         return (x * y).sum((1, 2), keepdim=True)
 
@@ -224,7 +225,7 @@ def _bicgstab(matrix: Callable[[Tensor], Tensor], b: Tensor, tolerance: float) -
         x, r = x + alpha * p + omega * s, s - omega * z
         now = dot(r, r).sqrt()
         best, least = torch.where(now < least, x, best), torch.minimum(now, least)
-    return best
+    return torch.where(least <= _POOR * dot(b, b).sqrt(), best, torch.full_like(best, torch.nan))
 
 
 class _Solve(torch.autograd.Function):
