@@ -114,6 +114,6 @@ def markdown(result: dict[str, Any]) -> str:
     wins = sum(r["ratio"] < 1 for r in found)
     lines += ["", f"On {len(found)} of {len(rows)} parts a classical setting reaches the error. There the geometric mean of the "
               f"cost is {cost:.2f}, of the steps alone {steps:.2f}; on {wins} of them it is the cheaper way. The cheapest "
-              f"setting has quadratic elements on {quadratic} parts. `dgnet bench equal{' --dim 3' * (result['dim'] == 3)}` prints this "
-              "page.", ""]
+              f"setting has quadratic elements on {quadratic} parts. `dgnet bench equal{' --dim 3' * (result['dim'] == 3)}` "
+              "prints this page.", ""]
     return "\n".join(lines)
