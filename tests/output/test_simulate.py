@@ -70,6 +70,9 @@ def test_without_a_source_conditions_may_drive_it(folder: Path) -> None:
     text = PROBLEM.replace("ambient = 20.0", "ambient = 90.0")
     (folder / "problem.toml").write_text(text)
     assert 20.5 < simulated(folder)[1].max() < 90.0
+    (folder / "problem.toml").write_text(PROBLEM.replace("diffusion = 0.1", 'diffusion = 0.1, reaction = { function = "grow" }'))
+    (folder / "physics.py").write_text("def grow(u):\n    return u\n")
+    assert simulated(folder)[1].max() > 20.5
 
 
 def test_what_must_be_learned_needs_data(folder: Path) -> None:

@@ -432,7 +432,9 @@ def summary(result: dict[str, Any]) -> str:
 
 
 def _driven(case: Case) -> bool:
-    """Whether boundary conditions alone move a case away from its offsets."""
+    """Whether boundary conditions or a known reaction alone move a case away from its offsets."""
+    if case.pde.reaction is not None:
+        return True
     return any(callable(value) or value != rest for c in case.conditions for rest in case.offsets for value in (
         (c.value,) if isinstance(c, Dirichlet) else (c.ambient,) if isinstance(c, Robin) else
         (c.flux + rest,) if isinstance(c, Neumann) and not callable(c.flux) else (c.flux,) if isinstance(c, Neumann) else ()))
