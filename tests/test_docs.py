@@ -35,6 +35,7 @@ def anchors(path: Path) -> set[str]:
     return {re.sub(r"[\s]+", "-", re.sub(r"[^\w\s-]", "", h.lower()).strip()) for h in headings}
 
 
+@pytest.mark.slow
 def test_the_tutorial_word_for_word(tmp_path: Path) -> None:
     script = "set -euo pipefail\n" + "\n".join(blocks(ROOT / "docs" / "tutorial.md", "sh"))
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])

@@ -40,6 +40,7 @@ def test_heat_on_a_plate() -> None:
     assert max(errors["quadratic elements"], errors["universal weights"]) < 0.5 * errors["linear elements"]
 
 
+@pytest.mark.slow  # the example of the same name is tested always
 def test_unknown_material() -> None:
     names = executed("unknown_material")
     assert names["found"][0].hump[2] == pytest.approx(names["latent"], rel=0.1)
