@@ -52,6 +52,14 @@ def test_every_model():
         bench.throughput(["mgm"], size="small")
 
 
+def test_universal_weights_are_left_out_where_they_do_not_apply(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "MODELS", {name: bench.MODELS[name] for name in ("universal", "universal-tuned", "classical")})
+    r = bench.throughput(scenario="allen-cahn", size="small", steps=2)
+    assert [x["model"] for x in r["rows"]] == ["classical_consistent", "classical_lumped"]
+    with pytest.raises(InputError, match="there is a reaction"):
+        bench.throughput(["universal-tuned"], scenario="allen-cahn", size="small", steps=2)
+
+
 def test_scaling():
     r = bench.scaling(sizes=(100, 400), steps=4)
     assert sorted({x["nodes"] for x in r["rows"]}) == [100, 400]

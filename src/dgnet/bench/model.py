@@ -33,8 +33,9 @@ from dgnet.errors import InputError, SolveError
 from dgnet.mesh.box import perturbed_square
 from dgnet.models import Classical, rollout
 from dgnet.models.dgnet import PAPER, DGNet, DGNetConfig
-from dgnet.models.registry import DGNETS, MODELS, build, parameter_count
+from dgnet.models.registry import DGNETS, MODELS, TUNED, build, parameter_count
 from dgnet.models.timeloop import few_threads
+from dgnet.models.universal import Universal
 from dgnet.operators import Geometry, gradient, stiffness
 from dgnet.problems import CONSISTENT, LUMPED, PDE, Discretisation, given_velocity
 from dgnet.problems.case import base_problem
@@ -304,7 +305,10 @@ def run(scenario: str = "laser-heat", size: str = "paper", device: str = "cpu", 
 def throughput(models: Sequence[str] | None = None, scenario: str = "laser-heat", size: str = "paper", device: str = "cpu",
                steps: int | None = None, batch: int = 1, setting: str = "comparable", seed: int = 0,
                report: Report | None = None) -> dict[str, Any]:
-    """Every model in one run: rows of `measure_rollout`. `classical` stands for both masses."""
+    """Every model in one run: rows of `measure_rollout`. `classical` stands for both masses.
+
+    Unless they are asked for, universal weights are left out where they do not apply.
+    """
     names = list(MODELS) if models is None else list(models)
     for name in names:
         if name not in MODELS:
@@ -314,6 +318,8 @@ def throughput(models: Sequence[str] | None = None, scenario: str = "laser-heat"
     work = Workload.of(chosen, batch, max(steps, WINDOW), device)
     data = work.corpus(WINDOW)
     base = work.fresh()
+    if models is None and not Universal().acts(base):
+        names = [name for name in names if name not in (TUNED, "universal")]
     wanted: dict[str, tuple[str, Any]] = {}
     for name in names:
         if name in DGNETS:
