@@ -85,6 +85,10 @@ class Kernels:
                 out[:, k + 1:, :, k] = found
         return out
 
+    def starts(self, shapes: Tensor) -> Tensor:
+        """R [S, H+1, J]: reading n to a start with the shape j, [J, P or N, F]."""
+        return torch.einsum("snpf,jpf->snj", self.start, self._at_points(shapes))
+
     def readings(self, source: Tensor | None = None, start: Tensor | None = None) -> Tensor:
         """y [S, T+1] for a source [T, P or N, F] (as `rollout` takes it) and a start [P or N, F]; dot products alone."""
         steps, first = self.horizon if source is None else len(source), self.early.shape[2]

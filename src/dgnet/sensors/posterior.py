@@ -82,23 +82,7 @@ class Posterior:
 
 def infer(y: np.ndarray, unknowns: Sequence[Unknown], noise: float | None = None) -> Posterior:
     """The posterior of all unknowns given readings y [m] (what is known taken off); `noise` where it is known."""
-    if noise is not None and not noise > 0:
-        raise InputError(f"the noise must be positive, got {noise}")
-    data, spare, rest, responses = _reduced(y, [u.response for u in unknowns])
-    scale = max(float(np.sqrt(np.mean(y**2))), 1e-300)
-    found = []
-
-    def settle(choices: tuple[Choice, ...]) -> None:
-        spreads = [u.spread(choice, H) for u, choice, H in zip(unknowns, choices, responses)]
-        grams = [H @ CHt for H, (CHt, _) in zip(responses, spreads)]
-        found.append((choices, spreads, *_strongest(data, spare, rest, grams, scale, noise)))
-
-    now = tuple(u.choices[len(u.choices) // 2] for u in unknowns)
-    for b, u in enumerate(unknowns):  # one unknown after the other: all combinations would be many
-        others = [(*now[:b], choice, *now[b + 1:]) for choice in u.choices if b == 0 or choice != now[b]]
-        for choices in others:
-            settle(choices)
-        now = max(found, key=lambda f: f[-1])[0]
+    data, responses, found = _searched(y, unknowns, noise)
     best = max(evidence for *_, evidence in found)
     weights = np.array([np.exp(evidence - best) for *_, evidence in found])
     chosen = [(f, w) for f, w in zip(found, weights / weights.sum()) if w > _NEGLIGIBLE * weights.max() / weights.sum()]
@@ -125,6 +109,41 @@ def infer(y: np.ndarray, unknowns: Sequence[Unknown], noise: float | None = None
                     for u, mean, square, before, choice in zip(unknowns, first, second, prior, top))
     fitted = np.sum([u.response @ a.mean for u, a in zip(unknowns, answers)], axis=0)
     return Posterior(answers, float(np.sqrt(sigma)), determined, fitted)
+
+
+def strongest(y: np.ndarray, unknowns: Sequence[Unknown],
+              noise: float | None = None) -> tuple[tuple[Choice, ...], np.ndarray, float]:
+    """The choice with most evidence for each unknown, its strength tau, and the noise; as `infer` finds them."""
+    choices, _, theta, _ = max(_searched(y, unknowns, noise)[2], key=lambda f: f[-1])
+    sizes = np.exp(theta)
+    return choices, sizes[:-1], float(sizes[-1])
+
+
+_Found = tuple[tuple[Choice, ...], list[tuple[np.ndarray, np.ndarray]], np.ndarray, float]
+"""Choices, what their priors spread, logarithms of strengths and noise, evidence."""
+
+
+def _searched(y: np.ndarray, unknowns: Sequence[Unknown],
+              noise: float | None) -> tuple[np.ndarray, list[np.ndarray], list[_Found]]:
+    """The data and the responses as far as unknowns explain them, and what was tried."""
+    if noise is not None and not noise > 0:
+        raise InputError(f"the noise must be positive, got {noise}")
+    data, spare, rest, responses = _reduced(y, [u.response for u in unknowns])
+    scale = max(float(np.sqrt(np.mean(y**2))), 1e-300)
+    found: list[_Found] = []
+
+    def settle(choices: tuple[Choice, ...]) -> None:
+        spreads = [u.spread(choice, H) for u, choice, H in zip(unknowns, choices, responses)]
+        grams = [H @ CHt for H, (CHt, _) in zip(responses, spreads)]
+        found.append((choices, spreads, *_strongest(data, spare, rest, grams, scale, noise)))
+
+    now = tuple(u.choices[len(u.choices) // 2] for u in unknowns)
+    for b, u in enumerate(unknowns):  # one unknown after the other: all combinations would be many
+        others = [(*now[:b], choice, *now[b + 1:]) for choice in u.choices if b == 0 or choice != now[b]]
+        for choices in others:
+            settle(choices)
+        now = max(found, key=lambda f: f[-1])[0]
+    return data, responses, found
 
 
 def _reduced(y: np.ndarray, responses: list[np.ndarray]) -> tuple[np.ndarray, int, float, list[np.ndarray]]:

@@ -13,7 +13,7 @@ from dgnet.mesh import Mesh
 from dgnet.operators import Geometry, stiffness
 from dgnet.sensors.posterior import Choice, Spread
 
-_DECAY = np.sqrt(8.0)  # of a field's correlation: 0.14 at the distance of one length
+DECAY = np.sqrt(8.0)  # of a field's correlation: 0.14 at the distance of one length
 
 
 def histories(count: int, steps: int, dt: float) -> tuple[tuple[Choice, ...], Spread]:
@@ -45,7 +45,7 @@ def fields(mesh: Mesh, count: int = 1) -> tuple[tuple[Choice, ...], Spread]:
 
     @lru_cache
     def solved(length: float) -> tuple[Callable[[np.ndarray], np.ndarray], np.ndarray]:
-        solve = splu(csc_array(K + diags_array((_DECAY / length) ** 2 * volumes))).solve
+        solve = splu(csc_array(K + diags_array((DECAY / length) ** 2 * volumes))).solve
         variance = np.empty(mesh.n_nodes)
         for at in range(0, mesh.n_nodes, 1000):
             columns = np.eye(mesh.n_nodes, min(1000, mesh.n_nodes - at), -at)
