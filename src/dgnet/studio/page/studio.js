@@ -2,17 +2,17 @@
 /* The page of `dgnet studio`. It asks the server for one frame at a time and keeps the frames, so that scrubbing, histories and
    readings need no server; the server keeps nothing but the present state (see session.py for the messages). */
 
-const FRAME = 1, MESH = 2, IMPULSE = 3, MEMORY = 256e6, KEPT = 1500;
+const FRAME = 1, MESH = 2, IMPULSE = 3, MEMORY = 256e6, KEPT = 1500, BUDGET = 25, PACE = 15;  // milliseconds: of computing a frame, and at least between two requests
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const colour = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 const studio = {
   scene: null, mesh: null, controls: null, frames: [], shown: -1, playing: true, tool: "draw", field: 0, view: "first", map: null,
-  steps: 5, driven: false, radius: 1, power: 1, spots: [], sensors: [], node: null, green: null, pointer: null, cross: null, cut: null,
-  upload: null, stats: {latency: [], shown: 0, times: [], fps: 0},
+  steps: 5, cost: 1, driven: false, radius: 1, power: 1, spots: [], sensors: [], node: null, green: null, pointer: null, cross: null, cut: null,
+  upload: null, stats: {latency: [], parts: [], shown: 0, times: [], fps: 0},
 };
 window.studio = studio;  // for scripts that measure
-let viewer, socket = null, waiting = false, tag = 0, retry = 0, wanted = null, drawing = false, tellLater = 0, stamps = new Map(), resuming = false, opening = false, galleryData = null;
+let viewer, socket = null, waiting = false, tag = 0, retry = 0, wanted = null, drawing = false, asked = 0, tellLater = 0, stamps = new Map(), resuming = false, opening = false, galleryData = null;
 
 // ---------------------------------------------------------------------- talking with the server
 
@@ -63,13 +63,15 @@ function binary(buffer) {
   if (kind === IMPULSE) return showGreen(new Float32Array(buffer, 32), mark);
   waiting = false;
   if (opening || !studio.scene || b !== studio.scene.nodes) return;
-  const frame = {step, time, values: new Float32Array(buffer, 32), tag: mark, milliseconds: head.getFloat32(20, true)};
+  const frame = {step, time, values: new Float32Array(buffer, 32), tag: mark, milliseconds: head.getFloat32(20, true), arrived: performance.now()};
   const last = studio.frames[studio.frames.length - 1];
+  if (last && step > last.step) studio.cost += 0.3 * (frame.milliseconds / (step - last.step) - studio.cost);
   if (last && step <= last.step) { if (step < last.step) studio.frames = studio.frames.filter(f => f.step < step); else studio.frames.pop(); }
   const follow = studio.playing || studio.shown >= studio.frames.length - 1;
   studio.frames.push(frame);
   thin();
   if (follow) studio.shown = studio.frames.length - 1;
+  if (frame.arrived - asked >= PACE) ask();  // the server computes while the page draws; a quick one waits for the next picture
   redraw();
 }
 
@@ -95,7 +97,7 @@ function opened(buffer, n, dim) {
     return;
   }
   resuming = false; studio.scene = scene; studio.controls = scene.controls;
-  Object.assign(studio, {frames: [], shown: -1, field: 0, view: "first", steps: scene.steps, driven: scene.driven, radius: scene.radius, power: scene.power,
+  Object.assign(studio, {frames: [], shown: -1, cost: 1, field: 0, view: "first", steps: scene.steps, driven: scene.driven, radius: scene.radius, power: scene.power,
     spots: [], sensors: [], node: null, green: null, cut: null, cross: null, playing: true, range: null});
   viewer.open(mesh);
   if (studio.setup) { apply(studio.setup); studio.setup = null; }
@@ -110,15 +112,16 @@ function state(frame) {
   return buffer;
 }
 
-/** Ask for the next frame, unless one is on its way: the page sets the pace. */
+/** Ask for the next frame, unless one is on its way: the page sets the pace. Slow steps make frames of fewer steps, so that the
+    picture follows the pointer. */
 function ask(steps = studio.steps) {
   if (waiting || opening || !studio.scene || !socket || (steps && (!studio.playing || studio.shown < studio.frames.length - 1))) return;
   const spots = studio.spots.map(s => ({from: s.point, to: s.point, radius: s.radius, power: s.power, field: s.field}));
   const p = studio.pointer;
   if (p && p.on) { spots.push({from: p.last || p.point, to: p.point, radius: studio.radius, power: studio.power, field: studio.field}); p.last = p.point; }
-  tag = tag % 4e9 + 1;
-  if (p && p.since) { stamps.set(tag, p.since); p.since = 0; }
-  waiting = send({type: "frame", steps, spots, driven: studio.driven, tag});
+  tag = tag % 4e9 + 1; asked = performance.now();
+  if (p && p.since) { stamps.set(tag, {since: p.since, asked}); p.since = 0; }
+  waiting = send({type: "frame", steps: Math.min(steps, Math.max(1, Math.floor(BUDGET / Math.max(studio.cost, 0.1)))), spots, driven: studio.driven, tag});
 }
 
 /** Send the settings, once they have not changed for a moment. */
@@ -144,7 +147,11 @@ function paint() {
   viewer.show(values);
   viewer.draw();
   const now = performance.now();
-  if (stamps.has(frame.tag)) { stats.latency.push(now - stamps.get(frame.tag)); stamps.delete(frame.tag); if (stats.latency.length > 500) stats.latency.shift(); }
+  for (const [mark, at] of stamps) {  // also those of frames that another one has overtaken
+    if (mark > frame.tag) continue;
+    stamps.delete(mark); stats.latency.push(now - at.since); stats.parts.push([at.asked - at.since, frame.arrived - at.asked, now - frame.arrived]);
+    if (stats.latency.length > 500) { stats.latency.shift(); stats.parts.shift(); }
+  }
   if (frame !== stats.last) { stats.last = frame; stats.shown++; stats.times.push(now); while (stats.times.length > 40) stats.times.shift(); }
   $("scrub").max = Math.max(0, frames.length - 1); $("scrub").value = studio.shown;
   $("clock").textContent = `t = ${short(frame.time, frame.time)} ${studio.scene.units.time}`.trim();
