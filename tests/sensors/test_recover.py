@@ -256,3 +256,17 @@ def test_coefficients_that_readings_do_not_determine() -> None:
     few = Readings(np.array([0.1, 0.2]), np.array([[1.0], [1.2]]), SENSORS[:1])
     with pytest.raises(InputError, match="2 readings cannot determine 2"):
         recover_coefficients(plate(), few, ["diffusion", "convection"])
+
+
+def test_variance_of_a_prior_on_a_large_mesh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Computed at some nodes and linear in between: exact where readings depend on the field, within some per cent elsewhere."""
+    mesh = box((24, 18), perturb=0.2, seed=1)
+    near = np.linalg.norm(mesh.points - (0.3, 0.6), axis=1)
+    H = np.exp(-((near / 0.05) ** 2))[None]
+    choices, exact = fields(mesh)
+    monkeypatch.setattr("dgnet.sensors.priors._COLUMNS", 60)
+    _, sampled = fields(mesh)
+    for choice in choices[:3]:
+        one, other = exact(choice, H)[1], sampled(choice, H)[1]
+        ratio = other / one * one.mean() / other.mean()
+        assert np.ptp(ratio[near < 0.05]) < 1e-9 and np.abs(ratio - 1).mean() < 0.06, choice
