@@ -84,6 +84,22 @@ def test_noise_and_strength_come_from_the_evidence() -> None:
     assert (np.abs(found.answers[0].mean - x) < 3 * found.answers[0].sd).mean() > 0.95
 
 
+def test_switched_histories_are_told_from_gradual_ones() -> None:
+    """Sharper than with a Gaussian prior, whose bands would have to be wide everywhere; gradual ones stay what they are."""
+    rng, t = np.random.default_rng(2), np.arange(40)
+    H = np.tril(0.9 ** np.abs(t[:, None] - t)).repeat(2, 0)
+    true = {"switched": 6.0 * ((t >= 9) & (t < 26)), "gradual": 3 + 3 * np.sin(0.3 * t)}
+    choices, spread = histories(1, 40, 1.0)
+    for kind, x in true.items():
+        y = H @ x + 0.8 * rng.standard_normal(80)
+        plain, found = (infer(y, [Unknown("x", H, choices, spread, shape)]) for shape in (None, (1, 40)))
+        assert found.answers[0].switched == pytest.approx(float(kind == "switched"), abs=0.01)
+        low, high = found.answers[0].band()
+        assert ((low <= x) & (x <= high)).mean() > 0.8 and found.noise == pytest.approx(0.8, rel=0.25)
+        ratio = error(found.answers[0].mean, x) / error(plain.answers[0].mean, x)
+        assert ratio < 0.6 if kind == "switched" else ratio == pytest.approx(1.0, abs=0.01)
+
+
 def test_fields_have_the_prior_that_they_say() -> None:
     mesh = box((7, 7))
     choices, spread = fields(mesh)

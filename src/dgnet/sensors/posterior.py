@@ -4,23 +4,27 @@
     mean of x_b = tau_b^2 C_b H_b' S^-1 y,     covariance = tau_b^2 C_b - tau_b^4 C_b H_b' S^-1 H_b C_b
 
 tau_b and sigma maximise the evidence N(y; 0, S) for every choice of smoothness and length; the answers are mixed by their evidence,
-so that what the data do not settle widens the bands. Everything happens in the space of the readings.
+so that what the data do not settle widens the bands. Everything happens in the space of the readings. Histories that are rough are
+also tried with a prior of switches (`switched`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve, qr
+from scipy.linalg import cho_factor, cho_solve, cholesky, qr, solve_triangular
 from scipy.optimize import minimize
 from scipy.special import ndtri
 
 from dgnet.errors import InputError
+from dgnet.sensors.switched import sample
 
 _FLOOR = 1e-7  # smallest noise, relative to the readings: rounding of what they are compared with
 _NEGLIGIBLE = 1e-3  # weight of a choice, against the best one
+_ROUGH = 1.5  # histories whose best smoothness is at most this may be switched ones
 
 Choice = tuple[float, float]
 """Smoothness of a prior (how often its functions are differentiable, about) and the length of its correlation."""
@@ -36,12 +40,16 @@ class Unknown:
     - `response`: H [m, n] of the readings
     - `choices`: of the prior's correlation, from which the data choose: its smoothness and its length
     - `spread`: (choice, H [k, n]) -> C H' [n, k] and the diagonal of C [n], with a mean of about 1
+    - `switched`: how many histories of how many steps x holds, where they may be switched on and off; None for what is smooth
+    - `strength`: the standard deviation before any reading; None where the readings are to choose it
     """
 
     name: str
     response: np.ndarray
     choices: tuple[Choice, ...]
     spread: Spread
+    switched: tuple[int, int] | None = None
+    strength: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +59,7 @@ class Answer:
     - `mean`, `sd` [n]: of the posterior
     - `prior_sd` [n]: what was assumed before, of the strength that the data chose
     - `length`: of the prior, the one with most evidence
+    - `switched`: the probability that histories are switched on and off instead of changing gradually (`sensors.switched`)
     """
 
     name: str
@@ -58,6 +67,7 @@ class Answer:
     sd: np.ndarray
     prior_sd: np.ndarray
     length: float
+    switched: float = 0.0
 
     @property
     def seen(self) -> np.ndarray:
@@ -82,68 +92,120 @@ class Posterior:
 
 def infer(y: np.ndarray, unknowns: Sequence[Unknown], noise: float | None = None) -> Posterior:
     """The posterior of all unknowns given readings y [m] (what is known taken off); `noise` where it is known."""
-    data, responses, found = _searched(y, unknowns, noise)
-    best = max(evidence for *_, evidence in found)
-    weights = np.array([np.exp(evidence - best) for *_, evidence in found])
-    chosen = [(f, w) for f, w in zip(found, weights / weights.sum()) if w > _NEGLIGIBLE * weights.max() / weights.sum()]
-    total = sum(w for _, w in chosen)
-    first = [np.zeros(H.shape[1]) for H in responses]
-    second, prior = [np.zeros_like(x) for x in first], [np.zeros_like(x) for x in first]
-    sigma = determined = 0.0
-    for (_, spreads, theta, _), weight in chosen:
-        share = weight / total
-        tau2, s2 = np.exp(2 * theta[:-1]), float(np.exp(2 * theta[-1]))
-        S = sum(t * (H @ CHt) for t, H, (CHt, _) in zip(tau2, responses, spreads)) + s2 * np.eye(len(data))
-        factor = cho_factor(S)
-        weighted = cho_solve(factor, data)
-        for b, (t, (CHt, diagonal)) in enumerate(zip(tau2, spreads)):
-            mean = t * (CHt @ weighted)
-            variance = t * diagonal - t**2 * np.einsum("nm,mn->n", CHt, cho_solve(factor, CHt.T))
-            first[b] += share * mean
-            second[b] += share * (mean**2 + variance.clip(min=0.0))
-            prior[b] += share * t * diagonal
-        sigma += share * s2
-        determined += share * float(len(data) - s2 * np.trace(cho_solve(factor, np.eye(len(data)))))
-    top = found[int(weights.argmax())][0]
-    answers = tuple(Answer(u.name, mean, np.sqrt((square - mean**2).clip(min=0.0)), np.sqrt(before), choice[1])
-                    for u, mean, square, before, choice in zip(unknowns, first, second, prior, top))
+    data, spare, rest, responses, found = _searched(y, unknowns, noise)
+    top = max(found, key=lambda f: f.evidence)
+    parts = [f.answered(data, responses) for f in found if f.evidence > top.evidence + np.log(_NEGLIGIBLE)]
+    for b, u in enumerate(unknowns):
+        if u.switched is not None and top.choices[b][0] <= _ROUGH:
+            parts.append(top.switched(b, u.switched, data, spare, rest, responses, noise is not None))
+    best = max(part.evidence for part in parts)
+    weights = np.array([np.exp(part.evidence - best) for part in parts])
+    weights /= weights.sum()
+
+    def mixed(values: Sequence[float] | Sequence[np.ndarray]) -> Any:
+        return sum(w * value for w, value in zip(weights, values))
+
+    answers = []
+    for b, u in enumerate(unknowns):
+        mean = mixed([p.mean[b] for p in parts])
+        square = mixed([p.mean[b] ** 2 + p.variance[b].clip(min=0.0) for p in parts])
+        answers.append(Answer(u.name, mean, np.sqrt((square - mean**2).clip(min=0.0)), np.sqrt(mixed([p.prior[b] for p in parts])),
+                              top.choices[b][1], float(sum(w for w, p in zip(weights, parts) if p.switches == b))))
     fitted = np.sum([u.response @ a.mean for u, a in zip(unknowns, answers)], axis=0)
-    return Posterior(answers, float(np.sqrt(sigma)), determined, fitted)
+    return Posterior(tuple(answers), float(np.sqrt(mixed([p.noise for p in parts]))), float(mixed([p.determined for p in parts])),
+                     fitted)
 
 
 def strongest(y: np.ndarray, unknowns: Sequence[Unknown],
               noise: float | None = None) -> tuple[tuple[Choice, ...], np.ndarray, float]:
     """The choice with most evidence for each unknown, its strength tau, and the noise; as `infer` finds them."""
-    choices, _, theta, _ = max(_searched(y, unknowns, noise)[2], key=lambda f: f[-1])
-    sizes = np.exp(theta)
-    return choices, sizes[:-1], float(sizes[-1])
-
-
-_Found = tuple[tuple[Choice, ...], list[tuple[np.ndarray, np.ndarray]], np.ndarray, float]
-"""Choices, what their priors spread, logarithms of strengths and noise, evidence."""
+    top = max(_searched(y, unknowns, noise)[-1], key=lambda f: f.evidence)
+    return top.choices, np.sqrt(top.strength), float(np.sqrt(top.noise))
 
 
 def _searched(y: np.ndarray, unknowns: Sequence[Unknown],
-              noise: float | None) -> tuple[np.ndarray, list[np.ndarray], list[_Found]]:
-    """The data and the responses as far as unknowns explain them, and what was tried."""
+              noise: float | None) -> tuple[np.ndarray, int, float, list[np.ndarray], list[_Chosen]]:
+    """The data and the responses as far as unknowns explain them (`_reduced`), and what was tried."""
     if noise is not None and not noise > 0:
         raise InputError(f"the noise must be positive, got {noise}")
     data, spare, rest, responses = _reduced(y, [u.response for u in unknowns])
     scale = max(float(np.sqrt(np.mean(y**2))), 1e-300)
-    found: list[_Found] = []
+    found: list[_Chosen] = []
 
     def settle(choices: tuple[Choice, ...]) -> None:
         spreads = [u.spread(choice, H) for u, choice, H in zip(unknowns, choices, responses)]
         grams = [H @ CHt for H, (CHt, _) in zip(responses, spreads)]
-        found.append((choices, spreads, *_strongest(data, spare, rest, grams, scale, noise)))
+        theta, evidence = _strongest(data, spare, rest, grams, scale, [*(u.strength for u in unknowns), noise])
+        found.append(_Chosen(choices, spreads, grams, np.exp(2 * theta[:-1]), float(np.exp(2 * theta[-1])), evidence))
 
     now = tuple(u.choices[len(u.choices) // 2] for u in unknowns)
     for b, u in enumerate(unknowns):  # one unknown after the other: all combinations would be many
         others = [(*now[:b], choice, *now[b + 1:]) for choice in u.choices if b == 0 or choice != now[b]]
         for choices in others:
             settle(choices)
-        now = max(found, key=lambda f: f[-1])[0]
-    return data, responses, found
+        now = max(found, key=lambda f: f.evidence).choices
+    return data, spare, rest, responses, found
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """One explanation of the readings: its evidence, and of each unknown mean, variance and variance before any reading."""
+
+    evidence: float
+    mean: list[np.ndarray]
+    variance: list[np.ndarray]
+    prior: list[np.ndarray]
+    noise: float  # its variance
+    determined: float
+    switches: int = -1  # the number of the unknown that is switched
+
+
+@dataclass(frozen=True, eq=False)
+class _Chosen:
+    """Gaussian priors with the strengths tau^2 and the noise sigma^2 that have the most evidence."""
+
+    choices: tuple[Choice, ...]
+    spreads: list[tuple[np.ndarray, np.ndarray]]
+    grams: list[np.ndarray]
+    strength: np.ndarray
+    noise: float
+    evidence: float
+
+    def covariance(self, without: int = -1) -> np.ndarray:
+        """Of the readings."""
+        size = self.noise * np.eye(len(self.grams[0]))
+        return size + sum(t * G for b, (t, G) in enumerate(zip(self.strength, self.grams)) if b != without)
+
+    def answered(self, data: np.ndarray, responses: list[np.ndarray]) -> _Part:
+        factor = cho_factor(self.covariance())
+        determined = len(data) - self.noise * float(np.trace(cho_solve(factor, np.eye(len(data)))))
+        return self._part(factor, data, self.evidence, determined)
+
+    def _part(self, factor: tuple[np.ndarray, bool], data: np.ndarray, evidence: float, determined: float) -> _Part:
+        weighted = cho_solve(factor, data)
+        mean = [t * (CHt @ weighted) for t, (CHt, _) in zip(self.strength, self.spreads)]
+        variance = [t * diagonal - t**2 * np.einsum("nm,mn->n", CHt, cho_solve(factor, CHt.T))
+                    for t, (CHt, diagonal) in zip(self.strength, self.spreads)]
+        prior = [t * diagonal for t, (_, diagonal) in zip(self.strength, self.spreads)]
+        return _Part(evidence, mean, variance, prior, self.noise, determined)
+
+    def switched(self, b: int, shape: tuple[int, int], data: np.ndarray, spare: int, rest: float, responses: list[np.ndarray],
+                 hold: bool) -> _Part:
+        """The unknown b with a prior of switched histories, all others as they are."""
+        covariance = self.covariance(b)
+        half = cholesky(covariance / self.noise, lower=True)  # of what the others and the noise leave, in units of the noise
+        y, H = (solve_triangular(half, x, lower=True) for x in (data, responses[b]))
+        found = sample(y, spare, rest, H, *shape, self.noise, hold)
+        size = float(np.log(np.diagonal(half)).sum())
+        factor = cho_factor(covariance)
+        mean = found.histories.mean(0)
+        part = self._part(factor, data - responses[b] @ mean, found.evidence - size, found.numbers)
+        moved = cho_solve(factor, responses[b] @ (found.histories - mean).T)  # [m, samples]
+        for c, (t, (CHt, _)) in enumerate(zip(self.strength, self.spreads)):
+            part.variance[c] += (t * (CHt @ moved)).var(1)
+        part.mean[b], part.variance[b] = mean, found.histories.var(0)
+        part.prior[b] = np.full(len(mean), 0.5 * found.level)
+        return replace(part, noise=found.variance, switches=b)
 
 
 def _reduced(y: np.ndarray, responses: list[np.ndarray]) -> tuple[np.ndarray, int, float, list[np.ndarray]]:
@@ -158,27 +220,36 @@ def _reduced(y: np.ndarray, responses: list[np.ndarray]) -> tuple[np.ndarray, in
 
 
 def _strongest(data: np.ndarray, spare: int, rest: float, grams: list[np.ndarray], scale: float,
-               noise: float | None) -> tuple[np.ndarray, float]:
-    """Logarithms of the strengths and of the noise that maximise the evidence, and its logarithm (up to a constant)."""
-    floor = np.log(_FLOOR * scale)
+               given: Sequence[float | None]) -> tuple[np.ndarray, float]:
+    """Logarithms of the strengths and of the noise that maximise the evidence, and its logarithm (up to a constant).
+
+    `given`: those that are known, the noise last; None for the others.
+    """
+    floor, free = np.log(_FLOOR * scale), [k for k, value in enumerate(given) if value is None]
+    known = np.array([0.0 if value is None else np.log(value) for value in given])
 
     def full(theta: np.ndarray) -> np.ndarray:
-        return np.append(theta, np.log(noise)) if noise is not None else np.append(theta[:-1], max(theta[-1], floor))
+        out = known.copy()
+        out[free] = np.clip(theta, -300, 300)
+        out[-1] = max(out[-1], floor) if given[-1] is None else out[-1]
+        return out
 
     def loss(theta: np.ndarray) -> float:
-        given = full(theta).clip(-300, 300)
-        s2 = float(np.exp(2 * given[-1]))
-        S = sum(np.exp(2 * t) * G for t, G in zip(given, grams)) + s2 * np.eye(len(data))
+        now = full(theta)
+        s2 = float(np.exp(2 * now[-1]))
+        S = sum(np.exp(2 * t) * G for t, G in zip(now, grams)) + s2 * np.eye(len(data))
         try:
             factor = cho_factor(S, lower=True)
         except np.linalg.LinAlgError:
             return 1e300
         inside = float(np.log(np.diagonal(factor[0])).sum() + 0.5 * data @ cho_solve(factor, data))
-        return inside + 0.5 * (2 * spare * given[-1] + rest / s2)
+        return inside + 0.5 * (2 * spare * now[-1] + rest / s2)
 
+    if not free:
+        return known, -loss(np.zeros(0))
     power = max(float(data @ data), 1e-300)
-    begin = [0.5 * np.log(power / max(float(np.trace(G)), 1e-300)) for G in grams]
-    begin += [] if noise is not None else [np.log(0.05 * scale)]
+    start = [*(0.5 * np.log(power / max(float(np.trace(G)), 1e-300)) for G in grams), np.log(0.05 * scale)]
+    begin = [start[k] for k in free]
     result = minimize(loss, begin, method="Nelder-Mead", options={"xatol": 1e-2, "fatol": 1e-2, "initial_simplex": [
         begin, *(np.add(begin, step) for step in 1.5 * np.eye(len(begin)))]})
     return full(result.x), -float(result.fun)

@@ -119,7 +119,7 @@ def _answered(problem: Discretisation, readings: Readings, parts: dict[str, tupl
         for name, (R, shape, columns) in parts.items():
             response = np.einsum("tn,snj->tsj", at, R[index].double().numpy())[there]
             choices, spread = histories(shape[0], H, problem.dt) if columns else fields(problem.mesh, problem.n_fields)
-            unknowns.append(Unknown(name, response, choices, spread))
+            unknowns.append(Unknown(name, response, choices, spread, (shape[0], H) if columns else None))
         count = sum(u.response.shape[1] for u in unknowns)
         found = infer(y, unknowns, noise)
         left = np.full(there.shape, np.nan)
