@@ -166,6 +166,31 @@ def test_draw_pause_scrub_click_and_upload(tab: Callable[..., Page], tmp_path: P
 
 
 @pytest.mark.slow
+def test_sensors_tell_what_was_drawn(tab: Callable[..., Page]) -> None:
+    page = tab()
+    x, y = middle(page)
+    page.locator("[data-tool=sensor]").click()
+    for dx, dy in ((-60, -50), (50, -60), (-30, 60), (70, 50), (200, 120), (-220, -100)):
+        page.mouse.click(x + dx, y + dy)
+    page.locator("[data-tool=draw]").click()
+    page.keyboard.down("Shift")
+    page.mouse.click(x + 20, y + 10)
+    page.keyboard.up("Shift")
+    count = page.evaluate("studio.frames.length")
+    until(page, f"studio.frames.length > {count} + 20")
+    page.locator("#tell").click()
+    until(page, "studio.told !== null")
+    peaks = page.evaluate("""[0, 2].map(k => { const v = studio.told.rows[k], at = nodePoint(v.indexOf(Math.max(...v)));
+        return [Math.max(...v), ...at]; })""")
+    assert np.linalg.norm(np.subtract(peaks[0], peaks[1])[1:]) < 0.15 and 0.1 < peaks[0][0] < 3, peaks
+    assert page.locator(".thumb").count() == 3
+    page.locator("#told").scroll_into_view_if_needed()
+    page.screenshot(path=str(SHOTS / "told.png"))
+    page.keyboard.press("Space")
+    until(page, "studio.told === null && studio.playing")
+
+
+@pytest.mark.slow
 def test_a_lost_connection_comes_back(studio: Studio, tab: Callable[..., Page]) -> None:
     page = tab()
     stroke(page)

@@ -89,7 +89,7 @@ def test_uploads_and_sockets_need_an_origin(page: TestClient) -> None:
 def test_the_page_needs_nothing_from_elsewhere(page: TestClient) -> None:
     answer = page.get("/")
     assert "default-src 'none'" in answer.headers["content-security-policy"]
-    for name in ("studio.css", "soft.js", "viewer.js", "chart.js", "gif.js", "controls.js", "studio.js"):
+    for name in ("studio.css", "soft.js", "viewer.js", "chart.js", "gif.js", "controls.js", "told.js", "studio.js"):
         text = page.get(f"/{name}")
         assert text.status_code == 200 and name in answer.text and "http" not in text.text.replace("http://www.w3.org", "")
     assert page.get("/../session.py").status_code == 404 and page.get("/__init__.py").status_code == 404
@@ -187,6 +187,35 @@ def test_limits_of_time_and_number() -> None:
         opened(socket)
         socket.send_json({"type": "frame", "steps": 1})
         assert "limit" in socket.receive_json()["message"]
+
+
+def test_what_sensors_tell(page: TestClient) -> None:
+    """A source that stays is found where it was drawn, from the readings of eight sensors around it."""
+    spot = {"from": [0.5, 0.5], "to": [0.5, 0.5], "radius": 0.12, "power": 1.0}
+    with page.websocket_connect("/session") as socket:
+        opened(socket, model="universal")
+        mesh = plate().case.mesh
+        around = [[0.35, 0.4], [0.65, 0.45], [0.5, 0.68], [0.42, 0.6], [0.6, 0.6], [0.5, 0.35], [0.2, 0.2], [0.8, 0.8]]
+        nodes = [int(np.argmin(np.linalg.norm(mesh.points - p, axis=1))) for p in around]
+        socket.send_json({"type": "tell", "sensors": nodes, "times": [0], "values": [[0.0] * 8], "noise": 0.01})
+        assert "draw a source" in socket.receive_json()["message"]
+        frames = [frame(socket, steps=4)] + [frame(socket, steps=4, spots=[spot]) for _ in range(20)]  # nothing acts at first
+        message = {"type": "tell", "sensors": nodes, "times": [f[1] for f in frames], "noise": 0.01,
+                   "values": [f[2][0, nodes].tolist() for f in frames]}
+        socket.send_json(message)
+        told = socket.receive_json()
+        assert told["type"] == "told" and told["seconds"] == 80.0 and told["left"] < 3 * told["noise"]
+        content = socket.receive_bytes()
+        mean, sd, drawn = np.frombuffer(content, np.float32, offset=32).reshape(head(content)[2:4])
+        exact = np.exp(-((mesh.points - 0.5) ** 2).sum(1) / (2 * 0.12**2))
+        assert head(content)[0] == 4 and np.allclose(drawn, exact, atol=1e-6)
+        weight = mean.clip(0.3 * mean.max()) - 0.3 * mean.max()
+        assert np.linalg.norm(weight @ mesh.points / weight.sum() - 0.5) < 0.1 and 0.3 < mean.max() < 2 and (sd > 0).all()
+        for wrong, word in (({"noise": 0}, "noise"), ({"sensors": [10**6]}, "sensors"), ({"values": [[1.0]]}, "finite numbers"),
+                            ({"times": "many"}, "tables"), ({"field": 4}, "field")):
+            socket.send_json({**message, **wrong})
+            answer = socket.receive_json()
+            assert answer["of"] == "tell" and word in answer["message"], wrong
 
 
 # ---------------------------------------------------------------------- uploads

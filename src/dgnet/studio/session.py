@@ -7,14 +7,17 @@ The page asks for each frame and so sets the pace (back-pressure); nothing is se
     {"type": "frame", "steps": n, "spots": [...], "driven": bool}  -> a frame (kind 1)
     {"type": "restart"}                                            -> a frame of the start
     {"type": "impulse", "node": i, "field": f}                     -> the Green's function of a node (kind 3)
+    {"type": "tell", "sensors": [nodes], "times": [T], "values": [T][S], "field": f, "noise": share}
+                                                                   -> {"type": "told", ...}, then three fields (kind 4): the
+                                                                      recovered source, its standard deviation, what was drawn
     binary: time (float64), step (uint32), rows (uint32), values   -> goes on from there; a frame
 
 Whatever cannot be done is answered by {"type": "error", "message": ..., "of": TYPE}, and the session goes on. A binary message to
 the page begins with five uint32 (kind, step, a, b, tag), a float32 (milliseconds of computing) and a float64 (time), 32 bytes:
 
-    kind 1, 3   a rows of b nodal values, float32
-    kind 2      a nodes, b coordinates each; then uint32: number of triangles, tetrahedra and lines, and what they are made of.
-                Triangles are the cells of a flat mesh or the surface of a solid one, lines the outline of a flat one
+    kind 1, 3, 4   a rows of b nodal values, float32
+    kind 2         a nodes, b coordinates each; then uint32: number of triangles, tetrahedra and lines, and what they are made of.
+                   Triangles are the cells of a flat mesh or the surface of a solid one, lines the outline of a flat one
 """
 
 from __future__ import annotations
@@ -34,8 +37,9 @@ from dgnet.errors import InputError, SolveError
 from dgnet.mesh import Mesh
 from dgnet.studio.scene import Scene
 from dgnet.studio.simulation import Controls, Simulation, Spot, number
+from dgnet.studio.told import tell
 
-FRAME, MESH, IMPULSE = 1, 2, 3
+FRAME, MESH, IMPULSE, TOLD = 1, 2, 3, 4
 _HEAD = struct.Struct("<5Ifd")
 _STATE = struct.Struct("<dII")
 T = TypeVar("T")
@@ -95,7 +99,8 @@ class Session:
     async def _answer(self, kind: str, given: dict[str, Any]) -> None:
         if kind == "open":
             return await self._open(given)
-        answers = {"controls": self._controls, "frame": self._frame, "restart": self._restart, "impulse": self._impulse}
+        answers = {"controls": self._controls, "frame": self._frame, "restart": self._restart, "impulse": self._impulse,
+                   "tell": self._tell}
         if kind not in answers:
             raise InputError(f"unknown message '{kind[:40]}' (known: open, {', '.join(answers)})")
         if self.simulation is None:
@@ -151,6 +156,12 @@ class Session:
         values = await self._work(lambda: simulation.impulse(node, of))
         head = _HEAD.pack(IMPULSE, simulation.step, 1, len(values), node, 0.0, simulation.time)
         await self.socket.send_bytes(head + values.tobytes())
+
+    async def _tell(self, simulation: Simulation, given: dict[str, Any]) -> None:
+        told = await self._work(lambda: tell(simulation, given))
+        await self._say({"type": "told", **told.said(), "sensors": len(given["sensors"])})
+        values = np.stack([told.mean, told.sd, told.drawn])
+        await self.socket.send_bytes(_HEAD.pack(TOLD, simulation.step, *values.shape, 0, 0.0, simulation.time) + values.tobytes())
 
     async def _show(self, simulation: Simulation, given: dict[str, Any]) -> None:
         tag = int(number(given.get("tag", 0), "the tag", 0, 2**32 - 1))

@@ -111,6 +111,12 @@ class Simulation:
         self.scene, self.controls = scene, controls
         self.step, self.time = 0, 0.0
         self.tracks = self._prepared(controls, [scene.start])
+        self._begin()
+
+    def _begin(self) -> None:
+        """From here on the settings are the same and something acts: the time, the field [N, F], and what has driven each frame."""
+        self.began = self.time, self._states()[0][0].double()
+        self.log: list[tuple[float, int, tuple[Spot, ...], bool]] = []  # time, steps, spots, whether the scenario's source was on
 
     @torch.no_grad()
     def _prepared(self, controls: Controls, states: Sequence[Tensor]) -> list[Track]:
@@ -135,11 +141,13 @@ class Simulation:
             self.problem = before
             raise
         self.controls = controls
+        self._begin()
 
     def restart(self) -> None:
         """Back to the start."""
         self.step, self.time = 0, 0.0
         self.tracks = self._prepared(self.controls, [self.scene.start])
+        self._begin()
 
     def resume(self, values: np.ndarray, step: int, at: float) -> None:
         """Go on from values [rows, N] that `values` gave before."""
@@ -149,11 +157,15 @@ class Simulation:
         states = torch.tensor(values).reshape(-1, 1, fields, nodes).transpose(2, 3)
         self.step, self.time = max(step, 0), at
         self.tracks = self._prepared(self.controls, list(states))
+        self._begin()
 
     @torch.no_grad()
     def advance(self, steps: int, spots: Sequence[Spot], driven: bool, seconds: float) -> int:
         """Take up to `steps` steps, fewer where they take longer than `seconds`; returns how many."""
-        begin, dt = time.perf_counter(), self.problem.dt
+        begin, dt, at = time.perf_counter(), self.problem.dt, self.time
+        acting = bool(spots) or (driven and self.scene.source is not None)
+        if acting and not self.log:
+            self._begin()
         drawn = [self._drawn(track, spots, steps) for track in self.tracks]
         for k in range(steps):
             for track, mine in zip(self.tracks, drawn):
@@ -169,6 +181,8 @@ class Simulation:
         for track in self.tracks:
             if not math.isfinite(float(track.u.abs().max())):
                 raise SolveError(f"{track.model.name} grew without bound before t = {self.time:.4g}: restart with a smaller step")
+        if acting or self.log:
+            self.log.append((at, k + 1, tuple(spots), driven))
         return k + 1
 
     def _drawn(self, track: Track, spots: Sequence[Spot], steps: int) -> list[Tensor] | None:

@@ -2,13 +2,13 @@
 /* The page of `dgnet studio`. It asks the server for one frame at a time and keeps the frames, so that scrubbing, histories and
    readings need no server; the server keeps nothing but the present state (see session.py for the messages). */
 
-const FRAME = 1, MESH = 2, IMPULSE = 3, MEMORY = 256e6, KEPT = 1500, BUDGET = 25, PACE = 15;  // milliseconds: of computing a frame, and at least between two requests
+const FRAME = 1, MESH = 2, IMPULSE = 3, TOLD = 4, MEMORY = 256e6, KEPT = 1500, BUDGET = 25, PACE = 15;  // milliseconds: of computing a frame, and at least between two requests
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const colour = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 const studio = {
   scene: null, mesh: null, controls: null, frames: [], shown: -1, playing: true, tool: "draw", field: 0, view: "first", map: null,
-  steps: 5, cost: 1, driven: false, radius: 1, power: 1, spots: [], sensors: [], node: null, green: null, pointer: null, cross: null, cut: null,
+  steps: 5, cost: 1, driven: false, radius: 1, power: 1, spots: [], sensors: [], node: null, green: null, told: null, pointer: null, cross: null, cut: null,
   upload: null, stats: {latency: [], parts: [], shown: 0, times: [], fps: 0},
 };
 window.studio = studio;  // for scripts that measure
@@ -26,7 +26,7 @@ function connect() {
   };
   socket.onmessage = e => typeof e.data === "string" ? told(JSON.parse(e.data)) : binary(e.data);
   socket.onclose = e => {
-    socket = null; waiting = false;
+    socket = null; waiting = false; endTold();
     if (e.code === 1013) { status("too many pages", "lost"); hint(e.reason, true); return; }
     status("connection lost", "lost");
     if (studio.scene || retry) hint("The connection to dgnet studio is lost. Trying again; what was computed is kept.", true, true);
@@ -49,8 +49,9 @@ async function reopen() {
 function told(message) {
   if (message.type === "scene") { studio.next = message; return; }
   if (message.type === "controls") { status("connected", ""); ask(); return; }
+  if (message.type === "told") { studio.said = message; return; }
   if (message.type === "error") {
-    waiting = false; status("connected", ""); hint(message.message, true);
+    endTold(); waiting = false; status("connected", ""); hint(message.message, true);
     if (message.of === "open") { opening = false; studio.setup = null; }
     if (["frame", "controls"].includes(message.of)) pause();
   }
@@ -61,6 +62,7 @@ function binary(buffer) {
   const mark = head.getUint32(16, true), time = head.getFloat64(24, true);
   if (kind === MESH) return opened(buffer, a, b);
   if (kind === IMPULSE) return showGreen(new Float32Array(buffer, 32), mark);
+  if (kind === TOLD) return showTold(new Float32Array(buffer, 32));
   waiting = false;
   if (opening || !studio.scene || b !== studio.scene.nodes) return;
   const frame = {step, time, values: new Float32Array(buffer, 32), tag: mark, milliseconds: head.getFloat32(20, true), arrived: performance.now()};
@@ -98,7 +100,7 @@ function opened(buffer, n, dim) {
   }
   resuming = false; studio.scene = scene; studio.controls = scene.controls;
   Object.assign(studio, {frames: [], shown: -1, cost: 1, field: 0, view: "first", steps: scene.steps, driven: scene.driven, radius: scene.radius, power: scene.power,
-    spots: [], sensors: [], node: null, green: null, cut: null, cross: null, playing: true, range: null});
+    spots: [], sensors: [], node: null, green: null, told: null, cut: null, cross: null, playing: true, range: null});
   viewer.open(mesh);
   if (studio.setup) { apply(studio.setup); studio.setup = null; }
   sidebar(); ask(0);
@@ -141,8 +143,8 @@ function paint() {
   ask();
   const frame = frames[studio.shown];
   if (!frame || !viewer.mesh) return;
-  const values = studio.green ? studio.green.values : shownValues(frame);
-  if (!studio.green) range(values, viewOf(frame));
+  const still = studio.green ? studio.green.values : studio.told ? studio.told.rows[studio.told.shown] : null, values = still || shownValues(frame);
+  if (!still) range(values, viewOf(frame));
   viewer.marks = marks();
   viewer.show(values);
   viewer.draw();
@@ -187,7 +189,7 @@ function range(values, view, fit = false) {
   studio.range = [lo, hi];
   viewer.range = studio.range; viewer.logarithmic = false;
   const unit = studio.scene.units.fields[studio.field];
-  viewer.label = (apart ? "Δ" : "") + studio.scene.fields[studio.field] + (unit ? ` in ${unit}` : "");
+  viewer.label = studio.label = (apart ? "Δ" : "") + studio.scene.fields[studio.field] + (unit ? ` in ${unit}` : "");
   const map = apart ? "diverging" : studio.map || "viridis";
   if (viewer.map !== map) viewer.colours(map);
 }
@@ -212,7 +214,7 @@ function readings(frame, now) {
   $("speed").textContent = studio.playing && fps ? `${fps.toFixed(0)} frames/s${l.length ? ` · ${l[l.length >> 1].toFixed(0)} ms` : ""}` : "";
   const unit = studio.scene.units.fields[studio.field], values = shownValues(frame);
   studio.sensors.forEach(s => { s.out.textContent = `${short(values[s.node], width())} ${unit}`.trim(); });
-  const style = {now: frame.time, unit: viewer.label, time: studio.scene.units.time ? `t in ${studio.scene.units.time}` : "t", ink: colour("--ink"), quiet: colour("--quiet"), line: colour("--line")};
+  const style = {now: frame.time, unit: studio.label || "", time: studio.scene.units.time ? `t in ${studio.scene.units.time}` : "t", ink: colour("--ink"), quiet: colour("--quiet"), line: colour("--line")};
   if (studio.sensors.length) chart($("sensor-chart"), studio.sensors.map((s, k) => history(s.node, SERIES[k % SERIES.length])), style);
   if (studio.node) {
     $("node-value").textContent = `${short(values[studio.node.node], width())} ${unit}`.trim();
@@ -277,7 +279,7 @@ function recut() { studio.cut ? viewer.cut(studio.cut.axis, studio.cut.share) : 
 function sensorsBox() {
   const list = studio.sensors.map((s, k) => make("div", {className: "sensor"}, dot(k), make("span", {className: "quiet"}, place(s.point)), s.out = make("b"),
     make("button", {ariaLabel: `Remove sensor ${k + 1}`, onclick: () => { studio.sensors.splice(k, 1); sensorsBox(); redraw(); }}, "✕")));
-  $("sensors").replaceChildren(...(list.length ? [...list, make("canvas", {id: "sensor-chart", className: "chart"})] :
+  $("sensors").replaceChildren(...(list.length ? [...list, make("canvas", {id: "sensor-chart", className: "chart"}), ...tellBox()] :
     [make("p", {className: "quiet"}, "Choose the tool Sensor and click the mesh; readings appear here.")]));
   lastReading = 0;
 }
@@ -308,7 +310,8 @@ function showGreen(values, node) {
     make("button", {onclick: () => { leaveGreen(); redraw(); }}, "Back to the field"));
   $("banner").hidden = false; redraw();
 }
-function leaveGreen() { studio.green = null; studio.range = null; $("banner").hidden = true; }
+function leaveStill() { if (studio.green || studio.told) leaveGreen(); }
+function leaveGreen() { studio.green = studio.told = null; studio.range = null; $("banner").hidden = true; }
 
 // ---------------------------------------------------------------------- pointer and keys
 
@@ -350,7 +353,7 @@ function endDraw() { if (studio.pointer && studio.pointer.on) { studio.pointer =
 
 /** Use a tool at a place on the mesh. */
 function use(tool, hit, stay) {
-  if (studio.green) leaveGreen();
+  leaveStill();
   if (tool === "draw" && stay) studio.spots.push({point: hit.point, radius: studio.radius, power: studio.power, field: studio.field});
   else if (tool === "draw") {
     studio.pointer = {point: hit.point, on: true, since: performance.now()};
@@ -396,12 +399,12 @@ function crossUse(stay) {
 
 function toggle() { studio.playing ? pause() : play(); }
 function pause() { studio.playing = false; playButton(); redraw(); }
-function play() { studio.playing = true; if (studio.green) leaveGreen(); hideHint(); playButton(); redraw(); ask(); }
+function play() { studio.playing = true; leaveStill(); hideHint(); playButton(); redraw(); ask(); }
 function playButton() { $("play").textContent = studio.playing ? "❚❚" : "▶"; $("play").setAttribute("aria-label", studio.playing ? "Pause" : "Go on"); }
-function scrub(k) { if (!studio.frames.length) return; pause(); if (studio.green) leaveGreen(); studio.shown = Math.max(0, Math.min(studio.frames.length - 1, k)); redraw(); }
-function restart() { studio.frames = []; studio.shown = -1; studio.range = null; if (studio.green) leaveGreen(); hideHint(); waiting = send({type: "restart"}); studio.playing = true; playButton(); }
+function scrub(k) { if (!studio.frames.length) return; pause(); leaveStill(); studio.shown = Math.max(0, Math.min(studio.frames.length - 1, k)); redraw(); }
+function restart() { studio.frames = []; studio.shown = -1; studio.range = null; leaveStill(); hideHint(); waiting = send({type: "restart"}); studio.playing = true; playButton(); }
 function branch() { studio.frames.length = studio.shown + 1; waiting = send(state(studio.frames[studio.shown])); studio.playing = true; playButton(); redraw(); }
-function fitColours() { const f = studio.frames[studio.shown]; if (f && !studio.green) { range(shownValues(f), viewOf(f), true); redraw(); } }
+function fitColours() { const f = studio.frames[studio.shown]; if (f && !studio.green && !studio.told) { range(shownValues(f), viewOf(f), true); redraw(); } }
 function pickTool(name) {
   studio.tool = name; $("above").className = name;
   for (const b of document.querySelectorAll("[data-tool]")) b.setAttribute("aria-pressed", String(b.dataset.tool === name));

@@ -1,0 +1,110 @@
+"""What sensors of the page tell about the sources that the person has drawn: the mean source, recovered from readings alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from dgnet.errors import InputError
+from dgnet.problems.sources import Source
+from dgnet.sensors.readings import Readings
+from dgnet.sensors.recover import recover
+from dgnet.sensors.sensor import Point
+from dgnet.studio.simulation import Simulation, number
+
+_NODES = 30_000  # beyond which an answer would take minutes
+_STEPS = 60  # of the kernels, at most: longer ones than those of the page where it has taken more
+_TIMES = 20  # of readings that are used, evenly spread
+_BYTES = 4e8  # of the kernels
+
+
+@dataclass(frozen=True, eq=False)
+class Told:
+    """Nodal values [N] in the unit of a source: the recovered one, its standard deviation, and the mean of what was drawn."""
+
+    mean: np.ndarray
+    sd: np.ndarray
+    drawn: np.ndarray
+    noise: float  # that was added
+    left: float  # of the readings, root mean square, that the recovered source does not explain
+    seconds: float  # of the readings, in the unit of time
+    readings: int
+    determined: float
+    notes: tuple[str, ...]
+
+    def said(self) -> dict[str, Any]:
+        return {"noise": self.noise, "left": self.left, "seconds": self.seconds, "readings": self.readings, "determined": self.determined,
+                "notes": list(self.notes)}
+
+
+def tell(simulation: Simulation, given: dict[str, Any]) -> Told:
+    """Recover a source that does not change in time from the readings of a message (`Session`).
+
+    Used are the readings since a source first acted after the last restart or change of settings; the field at that time and the
+    boundary values count as known. Noise of the given share of the largest change is added to them: without it they would be better
+    than any sensor's. The classical solver explains them, whatever model has made them; what it cannot explain counts as noise.
+    """
+    nodes, times, values, of = _read(simulation, given)
+    began, start = simulation.began
+    if simulation.problem.time_dependent or simulation.problem.data_changes:
+        raise InputError("sources cannot be recovered here: the flow or a boundary value changes in time")
+    kept = times >= began - 1e-9 * max(1.0, abs(began))
+    times, values = times[kept] - began, values[kept]
+    if len(times) < 4 or not simulation.log:
+        raise InputError("draw a source and let it run for a moment: the sensors have read too little since the settings changed")
+    some = np.unique(np.linspace(0, len(times) - 1, _TIMES).round().astype(int))
+    times, values = times[some], values[some]
+    noise = max(given["noise"] * float(np.abs(values - values[0]).max()), 1e-12 * float(np.abs(values).max()), 1e-300)
+    values = values + noise * np.random.default_rng(0).standard_normal(values.shape)
+
+    scene, controls = simulation.scene, simulation.controls
+    mesh, field = scene.case.mesh, scene.case.pde.fields[of]
+    most = int(_BYTES / (8 * len(nodes) * mesh.n_nodes * simulation.problem.n_fields))
+    steps = max(4, min(_STEPS, most, round(times[-1] / controls.dt)))
+    problem = scene.problem(float(times[-1]) / steps, controls.diffusion, scene.conditions(controls.conditions))
+    sensors = tuple(Point(tuple(mesh.points[node]), f"sensor {k}", field) for k, node in enumerate(nodes, start=1))
+    found = recover(problem, Readings(times, values, sensors), ["field"], start=start)
+    drawn = mean_source(simulation)[:, of]
+    return Told(*(a.astype(np.float32) for a in (found.get("field")[:, of], found.get("field", "sd")[:, of], drawn)), noise,
+                found.misfit, float(times[-1]), int(np.isfinite(found.fitted).sum()), found.determined, found.notes)
+
+
+def mean_source(simulation: Simulation) -> np.ndarray:
+    """The mean over time [N, F] of what has driven the simulation since it began anew: the page's spots, the scenario's source."""
+    x = torch.tensor(simulation.scene.case.mesh.points, dtype=torch.float64)
+    total, steps = np.zeros((len(x), simulation.problem.n_fields)), 0
+    source: Source | None = simulation.scene.source
+    moments = [at for at, _, _, driven in simulation.log if driven and source is not None]
+    for _, count, spots, _ in simulation.log:
+        steps += count
+        for spot in spots:
+            total[:, spot.field] += count * spot.averages(x, 1)[0].numpy()
+    if moments and source is not None:
+        share = sum(count for _, count, _, driven in simulation.log if driven)
+        at = torch.tensor(moments[:: max(1, len(moments) // 200)], dtype=torch.float64)
+        total += share * source(x, at)[0].mean(0).numpy()
+    return total / max(steps, 1)
+
+
+def _read(simulation: Simulation, given: dict[str, Any]) -> tuple[list[int], np.ndarray, np.ndarray, int]:
+    """Sensor nodes, times [T], readings [T, S] and the index of the field, checked."""
+    case = simulation.scene.case
+    if case.mesh.n_nodes > _NODES:
+        raise InputError(f"sources are recovered on meshes of up to {_NODES:,} nodes; this one has {case.mesh.n_nodes:,}")
+    number(given.get("noise"), "the noise", 1e-6, 1.0)
+    of = int(number(given.get("field", 0), "the field", 0, len(case.pde.fields) - 1))
+    try:
+        nodes = [int(n) for n in given["sensors"]]
+        times, values = np.array(given["times"], dtype=float), np.array(given["values"], dtype=float)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError("readings are tables of sensors, times and values") from error
+    if not 0 < len(nodes) <= 16 or not all(0 <= n < case.mesh.n_nodes for n in nodes):
+        raise InputError("place one to 16 sensors on the mesh first")
+    if times.ndim != 1 or values.shape != (len(times), len(nodes)) or not np.isfinite(times).all() or not np.isfinite(values).all():
+        raise InputError("readings must be finite numbers, one of each sensor for each time")
+    if (np.diff(times) <= 0).any():
+        raise InputError("the times of readings must increase")
+    return nodes, times, values, of
