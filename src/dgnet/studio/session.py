@@ -159,9 +159,9 @@ class Session:
 
     async def _tell(self, simulation: Simulation, given: dict[str, Any]) -> None:
         told = await self._work(lambda: tell(simulation, given))
-        await self._say({"type": "told", **told.said(), "sensors": len(given["sensors"])})
-        values = np.stack([told.mean, told.sd, told.drawn])
-        await self.socket.send_bytes(_HEAD.pack(TOLD, simulation.step, *values.shape, 0, 0.0, simulation.time) + values.tobytes())
+        await self._say({"type": "told", **told.said})
+        head = _HEAD.pack(TOLD, simulation.step, *told.values.shape, 0, 0.0, simulation.time)
+        await self.socket.send_bytes(head + told.values.tobytes())
 
     async def _show(self, simulation: Simulation, given: dict[str, Any]) -> None:
         tag = int(number(given.get("tag", 0), "the tag", 0, 2**32 - 1))

@@ -23,21 +23,12 @@ _BYTES = 4e8  # of the kernels
 
 @dataclass(frozen=True, eq=False)
 class Told:
-    """Nodal values [N] in the unit of a source: the recovered one, its standard deviation, and the mean of what was drawn."""
+    """Nodal values [3, N] in the unit of a source: the recovered one, its standard deviation, the mean of what was drawn. In `said`
+    the noise that was added to the readings, what is left of them unexplained (root mean square), how long they lasted, how many
+    there are and how many numbers they determine, and notes."""
 
-    mean: np.ndarray
-    sd: np.ndarray
-    drawn: np.ndarray
-    noise: float  # that was added
-    left: float  # of the readings, root mean square, that the recovered source does not explain
-    seconds: float  # of the readings, in the unit of time
-    readings: int
-    determined: float
-    notes: tuple[str, ...]
-
-    def said(self) -> dict[str, Any]:
-        return {"noise": self.noise, "left": self.left, "seconds": self.seconds, "readings": self.readings, "determined": self.determined,
-                "notes": list(self.notes)}
+    values: np.ndarray
+    said: dict[str, Any]
 
 
 def tell(simulation: Simulation, given: dict[str, Any]) -> Told:
@@ -67,9 +58,10 @@ def tell(simulation: Simulation, given: dict[str, Any]) -> Told:
     problem = scene.problem(float(times[-1]) / steps, controls.diffusion, scene.conditions(controls.conditions))
     sensors = tuple(Point(tuple(mesh.points[node]), f"sensor {k}", field) for k, node in enumerate(nodes, start=1))
     found = recover(problem, Readings(times, values, sensors), ["field"], start=start)
-    drawn = mean_source(simulation)[:, of]
-    return Told(*(a.astype(np.float32) for a in (found.get("field")[:, of], found.get("field", "sd")[:, of], drawn)), noise,
-                found.misfit, float(times[-1]), int(np.isfinite(found.fitted).sum()), found.determined, found.notes)
+    rows = found.get("field")[:, of], found.get("field", "sd")[:, of], mean_source(simulation)[:, of]
+    said = {"noise": noise, "left": found.misfit, "seconds": float(times[-1]), "readings": int(np.isfinite(found.fitted).sum()),
+            "determined": found.determined, "notes": list(found.notes)}
+    return Told(np.stack(rows).astype(np.float32), said)
 
 
 def mean_source(simulation: Simulation) -> np.ndarray:
