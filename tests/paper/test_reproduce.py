@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +15,9 @@ from typer.testing import CliRunner
 
 from dgnet.bench import tradeoff
 from dgnet.cli import app
-from dgnet.errors import InputError
+from dgnet.errors import InputError, SolveError
 from dgnet.files import Lock, holder, write_json
-from dgnet.paper import engine, evidence, planning, stored, summary
+from dgnet.paper import engine, evidence, planning, rates, stored, summary
 from dgnet.paper import results as packing
 from dgnet.paper.blocks import Head, Lines, Picture, Slot, Table, Text, to_html, to_markdown
 from dgnet.paper.experiment import METHODS, Experiment
@@ -24,7 +25,9 @@ from dgnet.paper.origin import code_version
 from dgnet.paper.planning import Options
 from dgnet.paper.results import Setting, Shelf, Value, number
 from dgnet.paper.targets import REDUCED, TARGETS, Choice, cells
+from dgnet.recipe import Recipe, Stage
 from dgnet.scenarios import get, paper_names
+from dgnet.training.checkpoints import Progress
 from tests.attacks.harness import begin
 
 
@@ -229,7 +232,7 @@ def test_the_page_of_dgnet(place: Path, tmp_path: Path) -> None:
              "best_iteration": 1}))
     page = summary.markdown([tmp_path])
     row = next(line for line in page.splitlines() if line.startswith("| allen-cahn |"))
-    assert "| whole equation | 0.013 ± 0.001 | 0.026 | diverged | – | – | 0.50 | 0.003 ± 0 | 0.0188 | 0.00376 reached |" in row
+    assert "| whole equation | 0.013 ± 0.001 | 0.026 | diverged | – | – | – | 0.50 | 0.003 ± 0 | 0.0188 | 0.00376 reached |" in row
     assert "shared by 4" in row
     assert "laser-heat | not run: `dgnet reproduce train_laser-heat_paper_same-mesh_dgnet_s0" in page
 
@@ -504,3 +507,31 @@ def test_waiting_for_nothing_ends(tmp_path: Path) -> None:
     summary = engine.run([cell], Options(tmp_path / "data", tmp_path, say=lambda text: None))
     assert list(summary.left) == [cell.tag] and time.perf_counter() - begin < 30 and claim is not None
     claim.release()
+
+
+def test_the_learning_rate_is_looked_for_once(tmp_path: Path) -> None:
+    """The factor with the best validation; seeds, fewer trajectories and an unknown reaction share it; test data play no part."""
+    tried: list[tuple[str, float]] = []
+
+    def trial(cell: Experiment, place: Path, factor: float) -> Progress:
+        tried.append((cell.tag, factor))
+        if factor == 1.0:
+            raise SolveError("it diverged")
+        return Progress(best=factor, best_iteration=3, updates=5)
+
+    cell = Experiment("train", "allen-cahn", method="dgnet")
+    for one in (replace(cell, seed=2, trajectories=3), cell, replace(cell, unknown_reaction=True)):
+        found = rates.found_rate(one, tmp_path, trial)
+        assert found is not None and found["factor"] == 0.5 and found["trials"]["1"]["validation"] is None
+    assert tried == [(cell.tag, 1.0), (cell.tag, 0.5), (cell.tag, 2.0)]
+
+
+def test_untrained_weights_say_nothing_about_a_learning_rate(tmp_path: Path) -> None:
+    found = rates.found_rate(Experiment("train", "allen-cahn", method="mgn"), tmp_path, lambda *_: Progress(best=0.1))
+    assert found is not None and found["factor"] == 1.0
+
+
+def test_another_learning_rate_only_where_there_is_one() -> None:
+    plan = Recipe("two", (Stage(1, 1, method="identify"), Stage(5, 2, lr=1e-3)))
+    assert [s.lr for s in rates.faster(plan, 2.0).stages] == [plan.stages[0].lr, 2e-3]
+    assert rates.searched(plan) and not rates.searched(replace(plan, stages=plan.stages[:1]))

@@ -55,6 +55,9 @@ def reproduce(context: typer.Context,
               size: Size = "small", truth: Truth = "converged",
               seeds: Annotated[int, typer.Option(help="Seeds 0 .. K-1.", min=1)] = 1,
               budget: Annotated[float | None, typer.Option(help="Minutes of training per cell.", callback=positive)] = None,
+              search: Annotated[float, typer.Option(help="Share of the budget for each of three trials that choose the learning "
+                                                    "rate: the method's own, half of it, twice of it; 0 for no search.",
+                                                    min=0.0, max=1.0)] = 0.0,
               trajectories: Annotated[int | None, typer.Option(help="Use only this many training trajectories.", min=1)] = None,
               unknown_reaction: Annotated[bool, typer.Option(help="DGNet learns the reaction from data instead of using the known "
                                                                   "one.")] = False,
@@ -95,19 +98,18 @@ def reproduce(context: typer.Context,
     seconds = None if budget is None else 60 * budget
     where = data or out / "data"
     late = None if stop_after is None else 60 * stop_after
-    options = planning.Options(where, out, device, seconds, makers, sharing, keep_last, late)
+    options = planning.Options(where, out, device, seconds, search, makers, sharing, keep_last, late)
     if plan:
         _tell_plan(planning.plan(wanted, options), json_path)
         return
     if workers > 1:
-        settings: dict[str, Any] = {"--out": out, "--data": where, "--budget": budget, "--makers": makers,
+        settings: dict[str, Any] = {"--out": out, "--data": where, "--budget": budget, "--search": search, "--makers": makers,
                                     "--sharing": max(workers, sharing), "--stop-after": stop_after, "--device": device}
         chosen = {"--scenarios": ",".join(scenarios or ()), "--models": ",".join(models or ()), "--size": size, "--truth": truth,
                   "--seeds": seeds, "--trajectories": trajectories, "--few": few, "--factor": factor}
         settings |= {} if "_" in target else chosen
         flags = ["--unknown-reaction"] * unknown_reaction + ["--keep-last"] * keep_last
-        given = [str(part) for key, value in settings.items() if value not in (None, "") for part in (key, value)]
-        _run_crew(workers, [target, *given, *flags], out, len(planning.expand(wanted)), json_path)
+        _run_crew(workers, [target, *_given(settings), *flags], out, len(planning.expand(wanted)), json_path)
         return
     with narrating(seconds or 1e9) as (report, tell):
         summary = engine.run(wanted, replace(options, report=report, tell=tell, say=say))
@@ -117,6 +119,11 @@ def reproduce(context: typer.Context,
     write_json(json_path, {**asdict(summary), "figures": [str(p) for p in drawn]})
     advise("report", out)
     _tell_failed(summary.failed)
+
+
+def _given(settings: Mapping[str, Any]) -> list[str]:
+    """Options as they are written on a command line."""
+    return [str(part) for key, value in settings.items() if value not in (None, "") for part in (key, value)]
 
 
 def _copy(target: str, sources: list[Path], out: Path, json_path: Path | None) -> None:

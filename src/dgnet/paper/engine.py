@@ -29,14 +29,18 @@ from dgnet.bench.timing import hardware
 from dgnet.data import Dataset
 from dgnet.errors import InputError, NoRoom
 from dgnet.files import Lock, holder, strict, write_json, writing
+from dgnet.models.base import Model
 from dgnet.models.registry import DGNETS, parameter_count
 from dgnet.paper.experiment import CLOCKED, Experiment, method
 from dgnet.paper.origin import code_version, commit, improving, learned
 from dgnet.paper.planning import Options, estimate, expand, generation, has_data
+from dgnet.paper.rates import faster, found_rate, searched
 from dgnet.paper.stored import load, read
+from dgnet.problems.case import base_problem
+from dgnet.recipe import Recipe
 from dgnet.scenarios.generate import file_stem, generate, provenance
 from dgnet.scenarios.scenario import Scenario
-from dgnet.scoring.judge import Judged, finer, judge_file, rivals
+from dgnet.scoring.judge import Judged, finer, judge_file, rivals, without_data
 from dgnet.scoring.metrics import error_ratio
 from dgnet.training.checkpoints import Progress
 from dgnet.training.plan import Facts, Wishes, baseline_recipe
@@ -58,7 +62,7 @@ class Summary:
 
 
 class Busy(Exception):
-    """Another process makes the data set that is needed."""
+    """Another process makes the data set that is needed, or looks for the learning rate."""
 
 
 # ---------------------------------------------------------------------- the loop
@@ -171,7 +175,9 @@ def _classical(cell: Experiment, options: Options) -> dict[str, Any]:
     path, made = data_set(cell, options)
     begin = time.perf_counter()
     points = scenario.mesh.n_nodes + len(scenario.mesh.edges)
-    more = {} if cell.truth == "same-mesh" else finer(points, options.device, scenario.pde.curved)
+    more: dict[str, Model] = {}
+    if cell.truth != "same-mesh":
+        more = finer(points, options.device, scenario.pde.curved) | without_data(base_problem(scenario, options.device))
     found = judge_file({**rivals(), **more}, scenario, path, options.device)
     write_sample(cell.folder(options.out) / "sample.npz", found)
     return {"about": about(scenario), "seconds": {"generate": made, "evaluate": time.perf_counter() - begin},
@@ -179,26 +185,20 @@ def _classical(cell: Experiment, options: Options) -> dict[str, Any]:
 
 
 def _train(cell: Experiment, options: Options) -> dict[str, Any]:
-    scenario, how = cell.definition(), method(cell.method)
-    folder = cell.folder(options.out)
+    scenario, folder = cell.definition(), cell.folder(options.out)
     path, made = data_set(cell, options)
-    training, config, count = recipe(cell, scenario, path)
+    training, count = recipe(cell, scenario, path)
+    rate: dict[str, Any] = _rate(cell, options) if options.search and searched(training) else {"factor": 1.0, "trials": {}}
+    training = faster(training, rate["factor"])
     _reset_memory(options.device)
-
-    def attempt_training() -> tuple[Run, Progress]:
-        return train(scenario, cell.truth, path, folder / "run", model=how.model, recipe=how.recipe, seed=cell.seed,
-                     device=options.device, budget=options.budget, trajectories=cell.trajectories or None, config=config,
-                     plan=training, unknown_reaction=cell.unknown_reaction, report=options.tell,
-                     portable=False)  # its data can be made again, and a cell is copied from machine to machine
-
     try:
-        run, progress = attempt_training()
+        run, progress = _trained(cell, folder / "run", options, training, options.budget)
     except InputError as error:
         if "holds another run" not in str(error):
             raise
         shutil.rmtree(folder / "run")  # begun with other settings or another version, never finished
         options.say(f"{cell.tag}: begun with other settings before; started again")
-        run, progress = attempt_training()
+        run, progress = _trained(cell, folder / "run", options, training, options.budget)
     memory = {"train": _peak_memory(options.device)}
     _reset_memory(options.device)
     begin = time.perf_counter()
@@ -212,7 +212,7 @@ def _train(cell: Experiment, options: Options) -> dict[str, Any]:
     history = [strict(h) for h in progress.history]
     errors = {name: row["rne_from_offset"] for name, row in own["scores"].items()}
     return {"about": about(scenario), "recipe": {"name": training.name, **asdict(training)}, "config": asdict(run.model.config),
-            "budget": options.budget, "training_trajectories": count, "parameters": parameter_count(run.model),
+            "budget": options.budget, "rate": rate, "training_trajectories": count, "parameters": parameter_count(run.model),
             "updates": progress.updates, "best_iteration": progress.best_iteration, "validation": strict(progress.best),
             "validation_classical": strict(progress.classical), "validation_steps": progress.validation_steps or scenario.steps,
             "improving": improving(history), "history": history, "memory": memory,
@@ -220,8 +220,34 @@ def _train(cell: Experiment, options: Options) -> dict[str, Any]:
             "error_ratio": strict(error_ratio(errors[cell.method], (errors[name] for name in rivals()))), **own}
 
 
-def recipe(cell: Experiment, scenario: Scenario, path: Path) -> tuple[Any, Any, int]:
-    """(recipe, configuration or None for the preset, training trajectories) of a training cell."""
+def _trained(cell: Experiment, folder: Path, options: Options, training: Recipe, budget: float | None) -> tuple[Run, Progress]:
+    """The training of a cell, begun or resumed."""
+    scenario, how = cell.definition(), method(cell.method)
+    path, _ = data_set(cell, options)
+    return train(scenario, cell.truth, path, folder, model=how.model, recipe=how.recipe, seed=cell.seed, device=options.device,
+                 budget=budget, trajectories=cell.trajectories or None, config=how.config, plan=training,
+                 unknown_reaction=cell.unknown_reaction, report=options.tell,
+                 portable=False)  # its data can be made again, and a cell is copied from machine to machine
+
+
+def _rate(cell: Experiment, options: Options) -> dict[str, Any]:
+    """The factor on the learning rate, looked for with a share of the budget for each trial."""
+    def trial(base: Experiment, place: Path, factor: float) -> Progress:
+        training = recipe(base, base.definition(), data_set(base, options)[0])[0]
+        assert options.budget is not None  # Options sees to it
+        options.say(f"{base.tag}: learning rate times {factor:g}")
+        found = _trained(base, place, options, faster(training, factor), options.search * options.budget)[1]
+        _forget(options.device)
+        return found
+
+    rate = found_rate(cell, options.out, trial)
+    if rate is None:
+        raise Busy
+    return rate
+
+
+def recipe(cell: Experiment, scenario: Scenario, path: Path) -> tuple[Recipe, int]:
+    """The recipe of a training cell, and how many trajectories it is given."""
     how = method(cell.method)
     with Dataset(path) as dataset:
         facts = Facts.of(dataset, cell.trajectories or None)
@@ -229,7 +255,7 @@ def recipe(cell: Experiment, scenario: Scenario, path: Path) -> tuple[Any, Any, 
         found = plan_training(scenario, facts, Wishes(how.recipe, cell.unknown_reaction))[1]
     else:
         found = baseline_recipe(how.model, scenario, facts)
-    return found.scaled(cell.factor), how.config, facts.trajectories
+    return found.scaled(cell.factor), facts.trajectories
 
 
 def about(scenario: Scenario) -> dict[str, Any]:

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from dgnet.errors import InputError
 from dgnet.files import holder
 from dgnet.paper.experiment import Experiment
+from dgnet.paper.rates import FACTORS
 from dgnet.paper.stored import failures, load
 from dgnet.progress import Report
 from dgnet.scenarios.generate import file_stem
@@ -33,6 +35,7 @@ class Options:
     out: Path
     device: str = "cpu"
     budget: float | None = None  # seconds of training per cell
+    search: float = 0.0  # share of the budget for each trial of a learning rate (`rates`); 0 takes the method's own
     makers: int = 2  # data sets made at once in one folder: each may fill a good part of a device
     sharing: int = 1  # processes that were told to share the device
     keep_last: bool = False  # the checkpoint to resume from, of finished cells
@@ -40,6 +43,10 @@ class Options:
     report: Report | None = None
     tell: Tell | None = None
     say: Say = print
+
+    def __post_init__(self) -> None:
+        if self.search and self.budget is None:
+            raise InputError("a search of the learning rate takes a share of the budget for each trial: give a budget (--budget)")
 
 
 def expand(cells: Iterable[Experiment]) -> list[Experiment]:
@@ -99,17 +106,18 @@ def estimate(cell: Experiment, options: Options, done: dict[str, dict[str, Any]]
              and r["device"] == options.device and (r["cell"]["factor"] < 1.0) == (cell.factor < 1.0)]
     same = [r for r in alike if r["cell"]["scenario"] == cell.scenario]
     exact = [r for r in same if r["cell"]["method"] == cell.method]
+    trials = len(FACTORS) * options.search * (options.budget or 0.0)  # at most: seeds share them
     for group in (exact, same, alike):
         if group:
             took = float(np.mean([r["seconds"]["total"] - r["seconds"].get("generate", 0.0) for r in group]))
             if cell.kind == "train" and options.budget is not None:  # trained as long as now allowed, judged as before
-                took = float(np.mean([r["seconds"].get("evaluate", 5.0) for r in group])) + options.budget
+                took = float(np.mean([r["seconds"].get("evaluate", 5.0) for r in group])) + options.budget + trials
             return took
     if cell.kind != "train":
         return 10.0 if cell.size == "small" else 60.0
     if cell.factor < 1.0:
         return 5.0
-    return 15.0 + (_TRAINING[cell.size] if options.budget is None else options.budget)
+    return 15.0 + (_TRAINING[cell.size] if options.budget is None else options.budget + trials)
 
 
 def has_data(cell: Experiment, options: Options) -> bool:
@@ -121,5 +129,6 @@ def has_data(cell: Experiment, options: Options) -> bool:
 
 def command_of(cell: Experiment, options: Options) -> str:
     budget = f" --budget {options.budget / 60:g}" if options.budget is not None and cell.kind == "train" else ""
+    budget += f" --search {options.search:g}" if options.search and budget else ""
     device = f" --device {options.device}" if options.device != "cpu" else ""
     return f"dgnet reproduce {cell.tag} --data {options.data} --out {options.out}{budget}{device}"

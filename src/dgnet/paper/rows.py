@@ -18,10 +18,11 @@ from dgnet.paper.experiment import METHODS, is_variant
 from dgnet.scenarios import get
 
 CLASSICAL = {"classical_consistent": "classical, consistent", "classical_lumped": "classical, lumped",
-             "classical_p2": "classical, quadratic", "classical_refined": "classical, mesh refined"}
+             "classical_p2": "classical, quadratic", "classical_refined": "classical, mesh refined",
+             "universal": "universal weights, no data of it"}
 """Solvers of the classical cells: the key of their scores, and their title."""
-FINER = ("classical_p2", "classical_refined")
-"""Those with more unknowns than the mesh has nodes; with truth of the models' own mesh they are no more exact, and left out."""
+FINER = ("classical_p2", "classical_refined", "universal")
+"""Those that aim at the equation and not at linear elements on this mesh: with truth of the models' own mesh they are left out."""
 TOLD = ("*is told*: all rows are given the mesh, the sources and the boundary values. *Whole equation* adds the coefficients, the "
         "flow and the reaction as the equation has them; *coefficients, flow* are fields that a network reads.")
 _SHORT = {**CLASSICAL, "dgnet": "DGNet, ours", "dgnet-paper": "DGNet, paper's", "dgnet-bounded": "DGNet, paper's, bounded"}

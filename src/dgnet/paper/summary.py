@@ -20,9 +20,10 @@ _HEAD = """# DGNet beside the classical solvers
 Written by `dgnet report --dgnet` from finished cells. Errors are RNE from offset over the whole rollout of
 the test trajectories (T − T_amb for temperatures); *plain* is the paper's RNE, without taking the offset away. *error ratio* is the
 error of DGNet / that of the better classical solver with linear elements on the same mesh and step; below 1 is better.
-*quadratic* are quadratic elements on the same mesh, *refined* linear ones on the mesh refined once, both with more unknowns; –
-where a cell did not score them. Unless a row says otherwise, the reaction, the coefficients, the flow and the
-sources are known to the model; what is learned is the mass, the source stencil,
+*quadratic* are quadratic elements on the same mesh, *refined* linear ones on the mesh refined once, both with more unknowns;
+*universal* are universal weights, which have seen no data of the problem; – where a cell did not score them.
+Unless a row says otherwise, the reaction, the coefficients, the flow
+and the sources are known to the model; what is learned is the mass, the source stencil,
 the cell diffusivities, with a flow streamline diffusion, in channels of paper size the swirl of the transport, for allen-cahn and
 fisher-kpp a projection of the first state, and for allen-cahn a mass and diffusivities of their own in the first steps. An unknown
 reaction is learned from the data, of one field as a table by least squares (early cells: as a network), of two as a network; ratios
@@ -30,8 +31,8 @@ compare with solvers that know it.
 *updates* are steps of the optimiser (unknown for some early cells). *did not learn*: no validation was better than that of the
 untrained weights; those were tested, and they give the classical solver's answers. Hardware with the checksum of the code that
 computed the row, where it was recorded. Several seeds: mean ± standard deviation."""
-_COLUMNS = ("scenario", "is told", "DGNet", "consistent", "lumped", "quadratic", "refined", "error ratio", "DGNet, plain",
-            "paper, plain", "a fifth of it", "test", "training", "hardware")
+_COLUMNS = ("scenario", "is told", "DGNet", "consistent", "lumped", "quadratic", "refined", "universal", "error ratio",
+            "DGNet, plain", "paper, plain", "a fifth of it", "test", "training", "hardware")
 
 
 def markdown(folders: Sequence[Path]) -> str:

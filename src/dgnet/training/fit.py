@@ -36,6 +36,7 @@ Tensor = torch.Tensor
 
 _SETBACKS = 5
 _JUDGING = 1 / 50  # share of a budget that one validation may take
+_PROBES = (40, 10)  # a validation is timed by rollouts of these parts of its steps
 _MOST = 3  # trajectories that validate
 _SIZE = 0.1  # of the states that a validation looks at, against that of all
 
@@ -97,7 +98,7 @@ class _Training:
         self.progress, self.scale = Progress(), train.spread
         self.best: dict[str, Tensor] = {}
         self.losses: list[float] = []  # since the last validation
-        self.begin = self.spent = 0.0  # the clock at the start; seconds of the last validation
+        self.begin = 0.0  # the clock at the start
 
     def start(self, resume: bool) -> None:
         """Resume, or judge the untrained model."""
@@ -110,23 +111,28 @@ class _Training:
             self.best = _copied(model)
         self.begin = time.perf_counter() - self.progress.seconds
         if not self.progress.history:
-            self.validate()
             self.shorten()
+            self.validate()
 
     def shorten(self) -> None:
         """Only the first steps of validation rollouts, where whole ones would take too much of the budget."""
-        progress, whole = self.progress, self.recipe.validate_steps or self.valid.steps
+        whole = self.recipe.validate_steps or self.valid.steps
         fitted = any(stage.method == "fitted" for stage in self.recipe.stages)  # validates by itself, once
-        limit = math.inf if self.budget is None or fitted else _JUDGING * agreed(self.budget - progress.seconds)
-        if agreed(self.spent) <= limit or limit <= 0:
+        if self.budget is None or fitted or whole < 2:
             return
-        started = time.perf_counter()  # again: the first rollout on a device is slower than the next ones
-        evaluate_rne(self.model, self.base, self.valid, self.recipe.validate_steps)
-        spent = agreed(time.perf_counter() - started)
-        if spent > limit:
-            progress.validation_steps = min(whole, max(_telling(self.valid, self.scale), int(whole * limit / spent)))
-            progress.best, progress.history = math.inf, []
-            self.validate()
+        limit, few = _JUDGING * self.budget, max(1, whole // _PROBES[0])
+        more = max(few + 1, whole // _PROBES[1])
+        self.probe(few)  # the first rollout on a device is slower than the next ones
+        short, long = self.probe(few), self.probe(more)
+        expected = long + (whole - more) * max(long - short, 0.0) / (more - few)
+        if expected > limit:
+            self.progress.validation_steps = min(whole, max(_telling(self.valid, self.scale), int(whole * limit / expected)))
+
+    def probe(self, steps: int) -> float:
+        """Seconds of a validation of so many steps."""
+        started = time.perf_counter()
+        evaluate_rne(self.model, self.base, self.valid, steps)
+        return agreed(time.perf_counter() - started)
 
     def run(self, tell: Tell | None) -> None:
         """Updates until the recipe or the budget ends."""
@@ -189,10 +195,9 @@ class _Training:
 
     def validate(self, known: float | None = None) -> None:
         """Judge the weights of now, unless their error is known, keep them if they are the best, and write the checkpoint."""
-        progress, started = self.progress, time.perf_counter()
+        progress = self.progress
         steps = progress.validation_steps or self.recipe.validate_steps
         value = evaluate_rne(self.model, self.base, self.valid, steps) if known is None else known
-        self.spent = time.perf_counter() - started
         if not progress.history:
             progress.classical = evaluate_rne(Classical(self.model.rival_mass), self.base, self.valid, steps)
         if value < progress.best:
