@@ -17,8 +17,8 @@ def example(name: str) -> dict[str, Any]:
 
 def test_every_example_is_tested() -> None:
     assert sorted(p.stem for p in (ROOT / "examples").glob("*.py")) == [
-        "coefficients_from_sensors", "errors_in_motion", "gray_scott", "green_function", "heat_on_a_plate", "learned_reaction",
-        "new_source_3d", "unknown_diffusivity", "unknown_material", "what_heats_the_plate"]
+        "coefficients_from_sensors", "errors_in_motion", "gray_scott", "green_function", "heat_on_a_plate", "heat_without_burning",
+        "learned_reaction", "new_source_3d", "unknown_diffusivity", "unknown_material", "what_heats_the_plate"]
 
 
 def test_heat_on_a_plate() -> None:
@@ -105,3 +105,9 @@ def test_what_heats_the_plate() -> None:
 
 def test_coefficients_from_sensors() -> None:
     assert all(error < 0.08 for error, _ in example("coefficients_from_sensors")["main"](1).values())
+
+
+@pytest.mark.parametrize("name", ["three lasers", pytest.param("a path", marks=pytest.mark.slow)])
+def test_heat_without_burning(name: str) -> None:
+    missed, margin, _ = example("heat_without_burning")["main"]((name,))[name]
+    assert missed < 0.02 and margin > 0

@@ -5,8 +5,10 @@ Errors of different solvers always share one scale, so that a paler panel is a s
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +111,13 @@ def save(figure: Figure, path: Path, dpi: int) -> None:
     """A PNG in full colour; it appears under its name only when it is whole."""
     with writing(path) as part:
         figure.savefig(part, format="png", dpi=dpi)
+
+
+def inlined(path: Path) -> str:
+    """A PNG as an element of a page; nothing where it does not exist."""
+    if not path.exists():
+        return ""
+    return f'<img alt="{escape(path.stem)}" src="data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}">'
 
 
 # ---------------------------------------------------------------------- the figures of `dgnet evaluate`

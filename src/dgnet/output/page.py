@@ -32,7 +32,7 @@ from dgnet.models.dgnet import DGNet
 from dgnet.models.registry import LABELS
 from dgnet.models.universal import Tuned
 from dgnet.output import field
-from dgnet.output.figures import COLOURS
+from dgnet.output.figures import COLOURS, inlined
 from dgnet.output.learned import coefficients, corrections, draw_material, draw_reaction, draw_terms, reaction_axes
 from dgnet.output.operators import draw_spectra
 from dgnet.output.viewer import VIEWER
@@ -445,10 +445,7 @@ def _bar(label: str, value: float, top: float, colour: str) -> str:
 
 def _image(paths: Sequence[Path], stem: str) -> str:
     """The PNG of this name, inlined; nothing where it does not exist."""
-    for path in paths:
-        if path.stem == stem and path.exists():
-            return f'<img alt="{escape(stem)}" src="data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}">'
-    return ""
+    return next((inlined(path) for path in paths if path.stem == stem), "")
 
 
 def _title(run: Run) -> str:
