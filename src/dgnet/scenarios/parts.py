@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib.resources import as_file, files
 from math import ceil
 
@@ -186,10 +187,11 @@ def _velocity(mesh: Mesh, through: bool, rng: np.random.Generator) -> np.ndarray
     return nodal[:, ::-1] * [1, -1] / np.bincount(mesh.cells.ravel(), mesh.volumes.repeat(3), minlength=mesh.n_nodes)[:, None]
 
 
-def unseen_parts(dim: int) -> list[tuple[str, Mesh]]:
+@cache  # reading and checking the meshes takes as long as many a rollout on one of them
+def unseen_parts(dim: int) -> tuple[tuple[str, Mesh], ...]:
     """(kind, mesh) of the parts that ship for tests: generators and shapes that no training has seen (`dgnet.mesh.parts.TEST`)."""
     with as_file(files("dgnet.scenarios") / "files" / f"test-parts-{dim}d.npz") as path:
-        return load_parts(path)
+        return tuple(load_parts(path))
 
 
 def unseen_problem(dim: int, number: int, flow: bool = False) -> PartProblem:
