@@ -52,11 +52,11 @@ def test_a_constant_in_a_closed_box_stays_what_it_is(backend, fourier, aspect, d
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("fourier", [100.0, 1e6])
-def test_a_constant_over_ten_thousand_steps(fourier, device):
+def test_a_constant_over_a_thousand_steps(fourier, device):
     p = problem(plate(1, (3, 3)), fourier, device=device)
     u0 = torch.full((1, p.mesh.n_nodes, 1), AMBIENT, device=device)
     with torch.no_grad():
-        end = rollout(Classical(), p, u0, steps=10_000, sink=lambda k, u: None)
+        end = rollout(Classical(), p, u0, steps=1000, sink=lambda k, u: None)
     assert torch.equal(end[:, 0], u0)
 
 

@@ -287,7 +287,7 @@ def test_gradcheck_through_three_steps(backend):
     f = torch.randn(3, 2, mesh.n_nodes, 1, dtype=torch.float64, requires_grad=True)
     D = (0.2 + torch.rand(mesh.n_cells, dtype=torch.float64)).requires_grad_()
     v = torch.randn(mesh.n_nodes, 2, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(three, (u, f, D, v), atol=1e-6)
+    assert torch.autograd.gradcheck(three, (u, f, D, v), atol=1e-6, fast_mode=True)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -308,7 +308,7 @@ def test_gradcheck_in_raw_matrix_values(backend, symmetric):
         # perturbed entries are not symmetric: say so, whatever the matrix looks like
         return apply(prepare(A, backend, bounds_of(A), symmetric=False, tolerance=1e-14), A, b)
 
-    assert torch.autograd.gradcheck(solve, (values, b), atol=1e-6)
+    assert torch.autograd.gradcheck(solve, (values, b), atol=1e-6, fast_mode=True)
 
 
 def test_changed_coefficients_are_noticed():
