@@ -16,6 +16,7 @@ from dgnet.evaluation.analyse import Pencil, study
 from dgnet.mesh import box, perturbed_square
 from dgnet.models import Classical, rollout
 from dgnet.models.dgnet import BOUNDED, DGNet, DGNetConfig, variants
+from dgnet.output import pictures
 from dgnet.output.operators import analyse
 from dgnet.problems import PDE, Dirichlet, Discretisation, Robin
 
@@ -146,7 +147,9 @@ def test_consistency_sees_what_was_learned() -> None:
 
 
 @pytest.mark.parametrize("kind", ["plane", "flow", "space", "edge"])
-def test_pictures_and_plain_numbers(kind: str, tmp_path: Path) -> None:
+def test_pictures_and_plain_numbers(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save = pictures.save_figure
+    monkeypatch.setattr(pictures, "save_figure", lambda figure, path, dpi: save(figure, path, dpi // 3))  # as sharp takes seconds
     mesh = box((4, 3, 3), perturb=0.2) if kind == "space" else perturbed_square(7)
     pde = PDE(diffusion=0.1, velocity=vortex(mesh) if kind == "flow" else None)
     problem = Discretisation(mesh, pde, (), 0.05, dtype=torch.float32)  # trained in single precision, analysed in double
