@@ -7,7 +7,7 @@ import torch
 from dgnet.errors import InputError
 from dgnet.green.backends import apply, prepare
 from dgnet.green.fold import fold, product, unfold
-from dgnet.green.solver import Elimination
+from dgnet.green.operator import Elimination
 from dgnet.operators import EdgeMatrix
 from dgnet.problems import Discretisation
 

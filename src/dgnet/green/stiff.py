@@ -27,7 +27,8 @@ from dgnet.green.fold import product
 from dgnet.operators import EdgeMatrix
 
 if TYPE_CHECKING:
-    from dgnet.green.solver import Operators, StepOperator
+    from dgnet.green.operator import StepOperator
+    from dgnet.green.solver import Operators
 
 Tensor = torch.Tensor
 

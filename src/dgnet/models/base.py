@@ -16,7 +16,7 @@ from torch import nn
 
 from dgnet.data import Corpus
 from dgnet.errors import InputError
-from dgnet.green import GreenSolver
+from dgnet.green import GreenSolver, Linear
 from dgnet.problems import CONSISTENT, Discretisation, Rule
 
 Tensor = torch.Tensor
@@ -111,6 +111,10 @@ class Model(ABC, Generic[S]):
 
     def solver(self, state: S) -> GreenSolver | None:
         """The linear solver of the usual steps, where there is one."""
+        return None
+
+    def linear_steps(self, state: S) -> Linear | None:
+        """All steps from `first_steps` on as operations on arrays, where they are one linear operator; None elsewhere."""
         return None
 
     def fit_statistics(self, state: Tensor, source: Tensor | None, dt: float, velocity: Tensor | None = None) -> None:

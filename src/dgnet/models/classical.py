@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from dgnet.errors import InputError
-from dgnet.green import EnthalpySolver, GreenSolver, Stepper
+from dgnet.green import EnthalpySolver, GreenSolver, Linear, Stepper
 from dgnet.models.base import Model, S
 from dgnet.operators import check_scheme
 from dgnet.problems import CONSISTENT, LUMPED, Discretisation
@@ -107,6 +107,9 @@ class Classical(Model[Stepper]):
 
     def solver(self, state: Stepper) -> GreenSolver | None:
         return state if isinstance(state, GreenSolver) else None
+
+    def linear_steps(self, state: Stepper) -> Linear | None:
+        return state.linear() if isinstance(state, GreenSolver) and self.degree == 1 else None
 
 
 class Refined(Model[tuple[S, Lift]]):

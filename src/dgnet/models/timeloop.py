@@ -7,9 +7,11 @@ from contextlib import contextmanager
 from math import isfinite
 from typing import Any, Literal
 
+import numpy as np
 import torch
 
 from dgnet.errors import InputError, SolveError
+from dgnet.green import Linear
 from dgnet.models.base import Model
 from dgnet.models.capture import captured
 from dgnet.problems import Discretisation, HeldFlow
@@ -106,39 +108,29 @@ def _march(model: Model[Any], problem: Discretisation, u0: Tensor, source: Tenso
         flow = HeldFlow(problem.pde.velocity, problem.dt)
         problem = problem.given(flow)
     state = model.prepare(problem, u0.shape[0], steps, careful)
-    # with gradients the states are saved at the end: writing each into one tensor makes the way back quadratic in their number
-    first = u0[:, :problem.mesh.n_nodes]
-    saved = [first] if sink is None and torch.is_grad_enabled() else None
-    out = None if sink or saved else u0.new_empty((u0.shape[0], steps + 1, *first.shape[1:]))
-    if out is not None:
-        out[:, 0] = first
+    watch = _Watch(problem, u0, source) if model.solves else None
+    linear = None if replay else model.linear_steps(state)
+    graph = torch.is_grad_enabled() and (linear is None or linear.follows(u0, source))
+    nodes = problem.mesh.n_nodes
+    record = _Record(u0 if u0.shape[1] == nodes else u0[:, :nodes], steps, graph, sink, progress, watch)
     u = model.begin(state, u0)
 
-    def keep(k: int, value: Tensor) -> None:
-        if saved is not None:
-            saved.append(value)
-        elif out is not None:
-            out[:, k] = value
-        elif sink is not None:
-            sink(k, value)
-        if progress is not None:
-            progress(k)
-        if watch is not None and (k == 1 or k == steps or k % _WATCHED == 0):
-            watch.look(k, value, (lambda j: out[:, j]) if out is not None else (lambda j: saved[j]) if saved is not None else None)
-
-    watch = _Watch(problem, u0, source) if model.solves else None
-
     def advance(k: int, u: Tensor) -> Tensor:
-        try:
+        with _numbered(k, steps):
             return model.step(state, u, None if source is None else source[:, k], t0 + k * problem.dt, k)
-        except SolveError as error:
-            raise SolveError(f"step {k + 1} of {steps}: {error}") from error
 
     # the first steps run eagerly: they compile, fill caches and may differ (`first_steps`)
     warm = min(steps, max(3, model.first_steps + 1)) if replay else steps
+    if linear is not None:  # the first one takes Dirichlet values over
+        warm = min(steps, model.first_steps + (linear.fixed is not None))
     for k in range(warm):
         u = advance(k, u)
-        keep(k + 1, model.read(state, u))
+        record.keep(k + 1, model.read(state, u))
+    if linear is not None:
+        rest = None if source is None else source[:, warm:steps]
+        (_differentiable if graph else _arrays)(linear, problem, record, u, rest, warm, t0 + warm * problem.dt)
+        model.finish(state)
+        return record.result()
     step = None
     if replay and warm < steps:
         times = [t0 + k * problem.dt for k in range(warm, steps)]
@@ -147,11 +139,97 @@ def _march(model: Model[Any], problem: Discretisation, u0: Tensor, source: Tenso
         f = None if source is None else source[:, k]
         t = t0 + k * problem.dt
         u = advance(k, u) if step is None else step(u if k == warm else None, f, t)
-        keep(k + 1, model.read(state, u))
+        record.keep(k + 1, model.read(state, u))
     model.finish(state)
-    if saved is not None:
-        return torch.stack(saved, 1)
-    return model.read(state, u)[:, None] if out is None else out
+    return record.result()
+
+
+@contextmanager
+def _numbered(k: int, steps: int) -> Iterator[None]:
+    try:
+        yield
+    except SolveError as error:
+        raise SolveError(f"step {k + 1} of {steps}: {error}") from error
+
+
+def _arrays(linear: Linear, p: Discretisation, record: _Record, u: Tensor, source: Tensor | None, first: int, t: float) -> None:
+    """The steps from `first` on without gradients."""
+    batch, _, fields = u.shape
+    rows = record.rows(linear.dtype) if not p.periodic else None
+    made = linear.march(p.restrict(u), None if source is None else p.restrict(source), record.steps - first, t)
+    for k in range(first, record.steps):
+        with _numbered(k, record.steps):
+            x, _ = next(made)
+        if rows is None:
+            record.keep(k + 1, p.expand(linear.tensor(x, batch, fields)).to(u.dtype))
+        else:
+            rows[k + 1] = x
+            record.made(k + 1)
+
+
+def _differentiable(linear: Linear, p: Discretisation, record: _Record, u: Tensor, source: Tensor | None, first: int,
+                    t: float) -> None:
+    """The steps from `first` on with gradients."""
+    f = None if source is None else p.restrict(source).to(linear.dtype)
+    states = p.expand(linear.states(p.restrict(u).to(linear.dtype), f, record.steps - first, t)).to(u.dtype)
+    same = record.first is u and u.dtype == linear.dtype and not p.periodic
+    record.extend(first, states, whole=first == 0 and same)
+
+
+class _Record:
+    """What a rollout has made so far: the states in one tensor, or handed over one by one."""
+
+    def __init__(self, first: Tensor, steps: int, graph: bool, sink: Callable[[int, Tensor], None] | None,
+                 progress: Callable[[int], None] | None, watch: _Watch | None) -> None:
+        self.first, self.steps, self.sink, self.progress, self.watch, self.last = first, steps, sink, progress, watch, first
+        # with gradients the states are joined at the end: writing each into one tensor makes the way back quadratic in their number
+        self.pieces = [first[:, None]] if sink is None and graph else []  # [B, some steps, N, F]
+        self.out = None if sink or graph else first.new_empty((first.shape[0], steps + 1, *first.shape[1:]))
+        if self.out is not None:
+            self.out[:, 0] = first
+
+    def keep(self, k: int, value: Tensor) -> None:
+        """The state after k steps [B, N, F]."""
+        if self.out is not None:
+            self.out[:, k] = value
+        elif self.sink is not None:
+            self.sink(k, value)
+        else:
+            self.pieces.append(value[:, None])
+        self.made(k, value)
+
+    def extend(self, k: int, states: Tensor, whole: bool) -> None:
+        """The state after k steps and all that follow [B, steps - k + 1, N, F]; `whole`: the first one is that of the rollout."""
+        if self.sink is None:
+            self.pieces = [states] if whole else [*self.pieces, states[:, 1:]]
+        for j in range(1, states.shape[1]):
+            if self.sink is not None:
+                self.sink(k + j, states[:, j])
+            self.made(k + j, states[:, j])
+
+    def rows(self, dtype: torch.dtype) -> np.ndarray | None:
+        """The states as an array [steps + 1, N] to write into, where they are one column of this precision."""
+        out = self.out
+        return out.numpy().reshape(len(out[0]), -1) if out is not None and out[0, 0].numel() * len(out) == out.shape[2] and (
+            out.dtype == dtype) else None
+
+    def made(self, k: int, value: Tensor | None = None) -> None:
+        """Report and look at the state after k steps, `value` where it is not in `out`."""
+        if self.progress is not None:
+            self.progress(k)
+        if self.sink is not None:
+            self.last = value if value is not None else self.last
+        if self.watch is not None and (k == 1 or k == self.steps or k % _WATCHED == 0):
+            self.watch.look(k, self.at(k) if value is None else value, None if self.sink else self.at)
+
+    def at(self, k: int) -> Tensor:
+        """The state after k steps [B, N, F], where states are kept."""
+        return self.out[:, k] if self.out is not None else torch.cat(self.pieces, 1)[:, k]
+
+    def result(self) -> Tensor:
+        if self.sink is not None:
+            return self.last[:, None]
+        return self.out if self.out is not None else self.pieces[0] if len(self.pieces) == 1 else torch.cat(self.pieces, 1)
 
 
 class _Growth(SolveError):

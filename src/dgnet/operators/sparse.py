@@ -169,6 +169,10 @@ def raw_product(pattern: Pattern, values: Tensor, x: Tensor) -> Tensor:
 
 def outer_on_pattern(pattern: Pattern, left: Tensor, right: Tensor) -> Tensor:
     """sum_R left_i right_j at every (i, j) of the pattern: [G, n, R] x [G, n, R] -> [G, nnz]."""
+    if not left.is_cuda and left.shape[-1] > 1:  # the library's product, which makes no array [nnz, R]
+        empty = csr(pattern, left.new_zeros(1, pattern.nnz))
+        return torch.stack([torch.sparse.sampled_addmm(empty, a.contiguous(), b.contiguous().T, beta=0.0).values()
+                            for a, b in zip(left, right.expand_as(left))])
     return (left.index_select(1, pattern.row) * right.index_select(1, pattern.col)).sum(-1)
 
 

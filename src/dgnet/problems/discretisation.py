@@ -220,9 +220,8 @@ class Discretisation:
             k = torch.as_tensor(decay, dtype=self.dtype, device=self.geometry.device)
             if k.dim() not in (0, 1) or (k.dim() == 1 and len(k) != self.mesh.n_nodes):
                 raise InputError(f"decay must be a number or one per node [{self.mesh.n_nodes}], got shape {list(k.shape)}")
-            plain = k.dim() == 0
-            m = mass(self.geometry, self.consistent, weight=None if plain else k)
-            parts.append(m * k if plain else m)
+            plain = EdgeMatrix(self.geometry.pattern, self.source_mass.values[0, 0])
+            parts.append(mass(self.geometry, self.consistent, weight=k) if k.dim() else plain * k)
         return self._stacked(parts)
 
     @cached_property
@@ -381,10 +380,11 @@ class Discretisation:
         """w(t) [n, F] at the Dirichlet degrees of freedom, zero elsewhere. Where two boundaries meet, the later one wins."""
         if self.fixed is None:
             return None
-        return self._fixed_at(t) if self._fixed_constant is None else self._fixed_constant
+        return self._fixed_at(t) if self.still_values is None else self.still_values
 
     @cached_property
-    def _fixed_constant(self) -> Tensor | None:
+    def still_values(self) -> Tensor | None:
+        """w [n, F] where it is the same at all times; None where it changes."""
         changing = any(isinstance(c, Dirichlet) and callable(c.value) for c in self.conditions)
         return None if changing else self._fixed_at(0.0)
 

@@ -29,7 +29,7 @@ import torch
 
 from dgnet.errors import InputError, SolveError
 from dgnet.green import GreenSolver, Operators
-from dgnet.green.solver import StepOperator
+from dgnet.green.operator import StepOperator
 from dgnet.models.dgnet import DGNet, PreparedDGNet
 from dgnet.problems import LUMPED, Discretisation
 from dgnet.training.residuals import deviation, noise_level, patches

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from dgnet.errors import InputError
-from dgnet.green import GreenSolver
+from dgnet.green import GreenSolver, Linear
 from dgnet.models.base import LearnedModel
 from dgnet.models.dgnet.build import Rate, Scales
 from dgnet.models.dgnet.config import DGNetConfig
@@ -97,6 +97,10 @@ class Learner(LearnedModel[PreparedDGNet]):
 
     def solver(self, state: PreparedDGNet) -> GreenSolver | None:
         return state.stepper if isinstance(state.stepper, GreenSolver) else None
+
+    def linear_steps(self, state: PreparedDGNet) -> Linear | None:
+        solver = self.solver(state)
+        return None if solver is None or state.instead is not None or state.corrections else solver.linear()
 
     def step_weights(self) -> Iterator[nn.Parameter]:
         return (weight for part in self.parts if part.acts_in_step for weight in part.parameters())

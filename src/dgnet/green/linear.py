@@ -1,0 +1,317 @@
+"""Many equal steps as one operation: a linear equation whose operators do not change, on the CPU.
+
+    u+ = u + A^-1 [ E (u - c) + c s + dt (P f + g) ],      E = -dt K,  s = -dt K 1           (see `solver`)
+
+Such steps are made in NumPy: one product with the joined matrix [E, dt P] and one solve, without checks and without a graph.
+`Linear.states` is a whole rollout that can be differentiated. Its way back takes one solve with the transposed matrix and one
+product for each step. With y_k = A^-T dl/du_k+1 on the free rows,
+
+    dl/du_k += dl/du_k+1 + E^T y_k            dl/df_k = dt P^T y_k            dl/dg = dt sum_k y_k
+    dl/dK = -dt sum_k y_k (u_k - c_k + theta (u_k+1 - u_k))^T                 dl/dM = -sum_k y_k (u_k+1 - u_k)^T
+
+The sums over the steps are products of tall arrays at the entries of the pattern, for `_TOGETHER` steps at once. Of the way there
+the states are kept and nothing else; where the mass is learned, their increments, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from itertools import repeat
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from scipy.sparse import csr_array, hstack, vstack
+
+from dgnet.green.backends import LU
+from dgnet.green.fold import fold, unfold
+from dgnet.operators import EdgeMatrix
+from dgnet.operators.sparse import outer_on_pattern
+
+if TYPE_CHECKING:
+    from dgnet.green.operator import StepOperator
+    from dgnet.green.solver import Operators
+
+Tensor = torch.Tensor
+Array = np.ndarray
+
+_TOGETHER = 32  # steps whose products on the pattern are taken at once: longer rows are quicker, but need memory
+
+
+class Linear:
+    """Steps of one `StepOperator` with the source matrix and the loads of `ops`, all on the CPU.
+
+    Arrays are [G n] for one column or [G n, R]: the layout of `fold`, flattened, in the problem's precision. Steps start from
+    states that have the Dirichlet values [n, F] already (`rests`), and keep them.
+    """
+
+    def __init__(self, op: StepOperator, ops: Operators, stiffness: EdgeMatrix, values: Tensor | None, load_changes: bool) -> None:
+        self.op, self.ops, self.stiffness, self.values, self.load_changes = op, ops, stiffness, values, load_changes
+        self.pattern, self.dt = op.A.pattern, op.dt
+        self.groups = b, f = op.groups
+        self.n = self.pattern.n
+        self.size = b * f * self.n
+        self.dtype: torch.dtype = op.A.values.dtype
+        fixed = None if op.elimination is None else op.elimination.fixed
+        self.fixed = None if fixed is None else np.flatnonzero(fixed.expand(b, f, self.n).numpy())
+        self.sums = None if op.sums is None else op.sums.detach().mT.expand(b, f, self.n).reshape(-1).numpy()
+        self.moved = self._matrix(op.explicit)
+        self._still: dict[tuple[int, int], Array | None] = {}
+        self._walls: dict[tuple[int, int], Array] = {}
+
+    @property
+    def inputs(self) -> tuple[Tensor | None, ...]:
+        """What the steps are made of, besides state and source: mass, stiffness, part taken ahead, source matrix, row sums."""
+        ops = self.ops
+        return (ops.mass.values, self.stiffness.values, None if ops.ahead is None else ops.ahead.values, ops.source.values,
+                ops.sums(0.0))
+
+    @cached_property
+    def tracked(self) -> bool:
+        """Something of the operators asks for gradients."""
+        return any(x is not None and x.requires_grad for x in (*self.inputs, self.ops.load(0.0)))
+
+    def follows(self, *given: Tensor | None) -> bool:
+        """Gradients are asked for, of the operators or of what is given."""
+        return self.tracked or any(x is not None and x.requires_grad for x in given)
+
+    def _matrix(self, A: EdgeMatrix) -> csr_array:
+        """A matrix with values that broadcast to [b, f, nnz], as one block-diagonal one."""
+        values = A.values.detach().expand(*self.groups, self.pattern.nnz)
+        return EdgeMatrix(self.pattern, values.reshape(-1, self.pattern.nnz)).to_scipy()
+
+    @cached_property
+    def driven(self) -> csr_array:
+        """[E, dt P]."""
+        return hstack([self.moved, self._matrix(self.ops.source) * self.moved.dtype.type(self.dt)], format="csr")
+
+    @cached_property
+    def moved_back(self) -> csr_array:
+        return self.moved if self.op.symmetric else self.moved.T.tocsr()
+
+    @cached_property
+    def driven_back(self) -> csr_array:
+        """[E, dt P]^T."""
+        return vstack([self.moved_back, self.driven[:, self.size:].T], format="csr")
+
+    # ------------------------------------------------------------------ layout
+
+    def array(self, u: Tensor) -> Array:
+        """[B, n, F] as an array of columns."""
+        u = u.detach()
+        u = u if u.dtype == self.dtype else u.to(self.dtype)
+        if u.numel() == self.size:
+            return (u if self.size == self.n else fold(u, *self.groups)).numpy().reshape(-1)
+        return fold(u, *self.groups).numpy().reshape(self.size, -1)
+
+    def tensor(self, x: Array, batch: int, fields: int) -> Tensor:
+        """The inverse of `array`; shares memory with it where it can."""
+        if x.size == self.n:
+            return torch.from_numpy(x).view(1, self.n, 1)
+        b, f = self.groups
+        return unfold(torch.from_numpy(x).view(b * f, self.n, -1), b, f, batch, fields)
+
+    def columns(self, x: Tensor) -> Tensor:
+        """States of many steps [B, T, n, F] -> [G, n, R T]: what shares a matrix side by side."""
+        b, f = self.groups
+        order = ((2, 0, 1, 3) if f == 1 else (3, 2, 0, 1)) if b == 1 else (0, 2, 1, 3) if f == 1 else (0, 3, 2, 1)
+        return x.permute(*order).reshape(b * f, self.n, -1)
+
+    # ------------------------------------------------------------------ steps
+
+    def force(self, t: float, batch: int, fields: int) -> Array | None:
+        """dt g of the step that begins at t."""
+        key = batch, fields
+        if not self.load_changes and key in self._still:
+            return self._still[key]
+        load = self.ops.load(t + 0.5 * self.dt)
+        found = None if load is None else self.array((load.detach() * self.dt).expand(batch, self.n, fields))
+        if not self.load_changes:
+            self._still[key] = found
+        return found
+
+    def rests(self, u: Array, batch: int, fields: int) -> bool:
+        """A state has the Dirichlet values already: its steps change nothing there."""
+        if self.fixed is None or self.values is None:
+            return True
+        key = batch, fields
+        if key not in self._walls:
+            self._walls[key] = self.array(self.values.expand(batch, self.n, fields))[self.fixed]
+        return bool((u[self.fixed] == self._walls[key]).all())
+
+    def step(self, u: Tensor, f: Tensor | None, t: float) -> Tensor | None:
+        """u [B, n, F] at t -> u at t + dt; None where gradients are asked for or Dirichlet values have to be taken over."""
+        if torch.is_grad_enabled() and self.follows(u, f):
+            return None
+        (batch, _, fields), x = u.shape, self.array(u)
+        if self.fixed is not None and not self.rests(x, batch, fields):
+            return None
+        row = None if f is None else self.array(f if f.shape == u.shape else f.expand_as(u))
+        new = self.tensor(x + self.increment(x, row, self.force(t, batch, fields)), batch, fields)
+        return new if u.dtype == self.dtype else new.to(u.dtype)
+
+    def increment(self, u: Array, f: Array | None, force: Array | None) -> Array:
+        """u+ - u."""
+        if f is None:
+            x = np.empty_like(u)
+        else:
+            x = np.empty((2 * self.size, *u.shape[1:]), u.dtype)
+            x[self.size:] = f
+        c = self._shift(u, x[:self.size])
+        right = (self.moved if f is None else self.driven) @ x
+        if self.sums is not None:
+            right += self.sums * c if u.ndim == 1 and self.size == self.n else self._weighted(c)
+        if force is not None:
+            right += force
+        if self.fixed is not None:
+            right[self.fixed] = 0.0
+        return self.solve(right)
+
+    def _shift(self, u: Array, out: Array) -> Any:
+        """u - c into `out`; returns c, the value at the pivot: a number, [R] or [G, 1, R]."""
+        pivot = self.op.pivot
+        if self.size == self.n:
+            c = u[pivot]
+            np.subtract(u, c, out=out)
+            return c
+        blocks = u.reshape(-1, self.n, 1 if u.ndim == 1 else u.shape[1])
+        c = blocks[:, pivot:pivot + 1]
+        np.subtract(blocks, c, out=out.reshape(blocks.shape))
+        return c
+
+    def _weighted(self, c: Any) -> Array:
+        """c s."""
+        assert self.sums is not None
+        whole = self.sums.reshape(-1, self.n, 1) * c
+        return whole.reshape(self.size, -1) if whole.shape[2] > 1 else whole.reshape(-1)
+
+    def solve(self, right: Array, transposed: bool = False) -> Array:
+        prepared = self.op.prepared
+        if isinstance(prepared, LU):
+            return prepared.array(right, transposed)
+        b, f = self.groups
+        return self.op.inverse(torch.from_numpy(right).view(b * f, self.n, -1), transposed).numpy().reshape(right.shape)
+
+    def march(self, u: Tensor, f: Tensor | None, steps: int, t: float) -> Iterator[tuple[Array, Array]]:
+        """The states after each step and their increments, from u [B, n, F] at time t and sources [B, steps, n, F]."""
+        (batch, _, fields), x = u.shape, self.array(u)
+        for k, row in enumerate(repeat(None, steps) if f is None else self._rows(f[:, :steps])):
+            d = self.increment(x, row, self.force(t + k * self.dt, batch, fields))
+            x = x + d
+            yield x, d
+
+    def _rows(self, f: Tensor) -> Iterable[Array]:
+        """Sources [B, T, n, F], step by step."""
+        if f.shape[0] * f.shape[3] == 1 and f.dtype == self.dtype and self.size == self.n:
+            return iter(f.detach().reshape(f.shape[1], -1).numpy())
+        return (self.array(f[:, k]) for k in range(f.shape[1]))
+
+    # ------------------------------------------------------------------ with gradients
+
+    def states(self, u: Tensor, f: Tensor | None, steps: int, t: float) -> Tensor:
+        """u [B, n, F] and the states after each step [B, steps + 1, n, F], differentiable; sources [B, steps, n, F]."""
+        loads = [self.ops.load(t + (k + 0.5) * self.dt) for k in (range(steps) if self.load_changes else (0,))]
+        load = None if loads[0] is None else torch.stack([g for g in loads if g is not None])
+        return _States.apply(self, steps, t, *self.inputs, load, u, f)
+
+
+class _States(torch.autograd.Function):
+    """The rollout of `Linear.states` with the adjoint of the module's docstring."""
+
+    @staticmethod
+    def forward(ctx: Any, linear: Linear, steps: int, t: float, *given: Tensor | None) -> Tensor:  # type: ignore[override]
+        u, f = given[-2:]
+        assert u is not None
+        batch, n, fields = u.shape
+        out = u.new_empty(batch, steps + 1, n, fields)
+        out[:, 0] = u
+        learned = ctx.needs_input_grad[3] or ctx.needs_input_grad[5]  # mass, ahead
+        changes = u.new_empty(batch, steps, n, fields) if learned else None
+        for k, (x, d) in enumerate(linear.march(u, f, steps, t)):
+            out[:, k + 1] = linear.tensor(x, batch, fields)
+            if changes is not None:
+                changes[:, k] = linear.tensor(d, batch, fields)
+        ctx.linear, ctx.steps = linear, steps
+        ctx.shapes = [None if x is None else x.shape for x in given]
+        ctx.save_for_backward(out, changes, f)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        out, changes, f = ctx.saved_tensors
+        back = _Back(ctx.linear, out, changes, f, ctx.shapes, ctx.needs_input_grad[3:])
+        return None, None, None, *back.run(g)
+
+
+class _Back:
+    """The way back through `steps` steps; gradients in the order of the arguments of `_States`."""
+
+    def __init__(self, linear: Linear, out: Tensor, changes: Tensor | None, f: Tensor | None, shapes: list[Any],
+                 needs: tuple[bool, ...]) -> None:
+        self.linear, self.out, self.changes, self.f, self.shapes = linear, out, changes, f, shapes
+        self.mass, self.stiffness, self.ahead, self.source, self.sums, self.load, self.start, self.driven = needs
+        self.totals: dict[str, Tensor] = {}
+        self.loads = out.new_empty(shapes[5]) if self.load and linear.load_changes else None
+
+    def run(self, g: Tensor) -> list[Tensor | None]:
+        linear, out = self.linear, self.out
+        batch, steps, fields = out.shape[0], out.shape[1] - 1, out.shape[3]
+        forcing = torch.empty_like(self.f) if self.driven and self.f is not None else None
+        matrix = linear.moved_back if forcing is None else linear.driven_back
+        adjoint = linear.array(g[:, steps])
+        for last in range(steps, 0, -_TOGETHER):
+            first = max(0, last - _TOGETHER)
+            together = torch.empty(batch, last - first, linear.n, fields, dtype=out.dtype)
+            for k in range(last - 1, first - 1, -1):
+                if linear.fixed is not None:
+                    adjoint = adjoint.copy()
+                    adjoint[linear.fixed] = 0.0
+                y = linear.solve(adjoint, transposed=True)
+                together[:, k - first] = linear.tensor(y, batch, fields)
+                back = matrix @ y
+                if forcing is not None:
+                    forcing[:, k] = linear.tensor(back[linear.size:], batch, fields)
+                adjoint = linear.array(g[:, k]) + adjoint
+                adjoint += back[:linear.size]
+            self.gather(together, first, last)
+        start = linear.tensor(adjoint, batch, fields) if self.start else None
+        order = ("mass", "stiffness", "ahead", "source", "sums", "load")
+        found = [self.totals[name].sum_to_size(shape) if name in self.totals else None for name, shape in zip(order, self.shapes)]
+        return [*found[:5], found[5] if self.loads is None else self.loads, start, forcing]
+
+    def gather(self, y: Tensor, first: int, last: int) -> None:
+        """What the steps first to last - 1 with adjoints y [B, T, n, F] add to the gradients of the operators."""
+        linear, dt, theta = self.linear, self.linear.dt, self.linear.op.theta
+        u, after = self.out[:, first:last], self.out[:, first + 1:last + 1]
+        pivot = linear.op.pivot
+        c = u[:, :, pivot:pivot + 1]
+        if self.loads is not None:
+            self.loads[first:last] = y.sum(0).mul_(dt).sum_to_size(self.loads[first:last].shape)
+        elif self.load:
+            self._add("load", y.sum((0, 1))[None], dt)
+        if self.sums:
+            self._add("sums", (y * c).sum(1).mT, -dt)
+        if not (self.mass or self.stiffness or self.ahead or self.source):
+            return
+        left = linear.columns(y)
+        if self.stiffness:
+            self._add("stiffness", self._outer(left, torch.lerp(u, after, theta).sub_(c)), -dt)
+        if self.changes is not None:
+            change = self._outer(left, self.changes[:, first:last])
+            if self.mass:
+                self._add("mass", change, -1.0)
+            if self.ahead:
+                self._add("ahead", change, -dt)
+        if self.source and self.f is not None:
+            self._add("source", self._outer(left, self.f[:, first:last]), dt)
+
+    def _outer(self, left: Tensor, right: Tensor) -> Tensor:
+        b, f = self.linear.groups
+        return outer_on_pattern(self.linear.pattern, left, self.linear.columns(right)).view(b, f, -1)
+
+    def _add(self, name: str, value: Tensor, factor: float) -> None:
+        if name in self.totals:
+            self.totals[name].add_(value, alpha=factor)
+        else:
+            self.totals[name] = value * factor
