@@ -13,8 +13,9 @@ from typer.testing import CliRunner
 from dgnet.cli import app
 from dgnet.errors import InputError
 from dgnet.mesh import box
-from dgnet.models import Classical
+from dgnet.models import Classical, rollout
 from dgnet.problems import PDE, Condition, Discretisation, Neumann, Robin, SpotTable, step_average
+from dgnet.problems.curves import Curve, Latent
 from dgnet.reference.transport import solve
 from dgnet.sensors import Point, Readings, read_readings, read_sensors, read_spots, recover, recover_coefficients
 from dgnet.sensors.posterior import Unknown, infer
@@ -149,6 +150,16 @@ def test_a_flux_and_spots_at_once() -> None:
     assert error(found.get("flux:left")[3:18, 0], (0.3 + 0.2 * np.sin(MIDDLES.numpy()))[3:18]) < 0.15
 
 
+def test_the_temperature_of_the_surroundings() -> None:
+    """It is 3 where the problem says 1; the exchange is strong, so the readings show it."""
+    cooled = replace(plate(), conditions=[Robin("boundary", 0.2, 3.0)])
+    found = recover(plate(), measured(cooled, ONES, heating, noise=0.003), ["ambient", "source"], spots=SPOTS, start=ONES[0])
+    mean, sd = found.get("ambient")[0], found.get("ambient", "sd")[0]
+    assert mean == pytest.approx(2.0, abs=0.1) and 0 < sd < 0.1
+    with pytest.raises(InputError, match="no boundary exchanges"):
+        recover(replace(plate(), conditions=[]), measured(plate(), ONES, heating), ["ambient"])
+
+
 # ---------------------------------------------------------------------- bad readings
 
 
@@ -235,11 +246,17 @@ def test_the_command_writes_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     base = ["recover", ".", "readings.csv", "--sensors", "sensors.csv", "--out", "no"]
     for more, words in ((["--unknown", "start", "--spots", "spots.csv"], "--spots does not apply here"),
                         (["--unknown", "start", "--per-region"], "--per-region does not apply here"),
-                        (["--unknown", "diffusion", "--unknown", "start"], "on their own"),
-                        (["--unknown", "fluxes"], "known: source, field, start, flux:BOUNDARY, diffusion, decay, convection"),
+                        (["--unknown", "diffusion", "--unknown", "start"], "'start' and coefficients cannot"),
+                        (["--unknown", "path"], "needs the spot's --radius"),
+                        (["--unknown", "start", "--radius", "0.1"], "--radius does not apply here"),
+                        (["--unknown", "fluxes"], "known: source, field, start, flux:BOUNDARY, ambient, diffusion, decay"),
                         (["--unknown", "difusion"], "did you mean 'diffusion'")):
         with pytest.raises(InputError, match=words):
             CliRunner().invoke(app, [*base, *more], catch_exceptions=False)
+    for more in (["path", "--radius", "0.15"], ["ambient"]):
+        done = CliRunner().invoke(app, [*base[:-1], f"{more[0]}-out", "--unknown", *more], catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+    assert "to what was given" in done.output and (tmp_path / "path-out" / "path.png").stat().st_size > 1000
     for name in ("source.png", "start.csv", "start.vtu", "start.png", "fit.csv", "answers.json"):
         assert (tmp_path / "answers" / name).stat().st_size > 100, name
 
@@ -263,6 +280,39 @@ def test_coefficients_from_sensors_alone() -> None:
         truth = next(value for key, value in wanted.items() if key.split()[-1] in name)
         assert factor == pytest.approx(truth, rel=0.05) and abs(np.log(factor / truth)) < 3 * sd < 0.3, (name, factor, sd)
     assert found.noise == pytest.approx(found.misfit, rel=0.05) and np.abs(found.mesh).max() > 0.01
+
+
+def test_a_coefficient_with_sources_and_surroundings_at_once() -> None:
+    """The truth conducts 1.4 times as well as told, in surroundings that are warmer by 0.5, heated by unknown strengths."""
+    warm = Discretisation(box((8, 8)), PDE(diffusion=0.07), [Robin("boundary", 0.2, 1.5)], DT)
+    found = recover_coefficients(plate(), measured(warm, ONES, heating, noise=0.003), ["diffusion"], also=["source", "ambient"],
+                                 spots=SPOTS, start=ONES[0])
+    assert found.factors[0] == pytest.approx(1.4, rel=0.05) and abs(np.log(found.factors[0] / 1.4)) < 3 * found.sd[0] < 0.15
+    assert found.others is not None
+    ambient = found.others.answers["ambient"]
+    assert ambient.mean[0] == pytest.approx(0.5, abs=0.1) and abs(ambient.mean[0] - 0.5) < 3 * ambient.sd[0]
+    assert error(found.others.get("source"), strengths(MIDDLES).numpy().T) < 0.12
+
+
+def test_the_latent_heat_from_sensors_alone() -> None:
+    """With the exchange at the rim. The truth is that of the same solver on a mesh with half the spacing."""
+    melts = Curve([0.0, 4.0], [1.0, 1.0]).melting(0.6, 1.3, 1.6)
+    true, guess = (Discretisation(box((n, n)), PDE(diffusion=0.05, capacity=curve), [Robin("boundary", h, 1.0)], 2 * DT)
+                   for n, curve, h in ((16, melts, 0.3), (8, replace(melts, latent=(Latent(0.5, 1.3, 1.6),)), 0.25)))
+    times = 2 * DT * torch.arange(STEPS // 2, dtype=torch.float64)
+
+    def drive(x: Tensor) -> Tensor:
+        return step_average(heating, x, times, 2 * DT)[0]
+
+    states = rollout(Classical(), true, torch.ones(1, 289, 1, dtype=torch.float64), drive(torch.tensor(true.mesh.points))[None])
+    seen = true.mesh.interpolate(states[0], [s.place for s in SENSORS])[..., 0]
+    noisy = seen + 0.01 * np.ptp(seen) * np.random.default_rng(0).standard_normal(seen.shape)
+    readings = Readings(2 * DT * np.arange(STEPS // 2 + 1), noisy, SENSORS)
+    found = recover_coefficients(guess, readings, ["latent", "convection"], start=ONES[0], source=drive)
+    assert found.names == ("latent", "convection")
+    assert np.abs(np.log(found.factors / 1.2)).max() < 0.08 and (np.abs(np.log(found.factors / 1.2)) < 3 * found.sd).all()
+    with pytest.raises(InputError, match="no capacity has a latent heat"):
+        recover_coefficients(plate(), readings, ["latent"])
 
 
 def test_coefficients_that_readings_do_not_determine() -> None:

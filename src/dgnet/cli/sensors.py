@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,8 +17,8 @@ Folder = Annotated[Path, typer.Argument(help="Folder with problem.toml, or of a 
 Sensors = Annotated[Path, typer.Option(help="CSV table of the sensors: sensor, x, y[, z] and, where needed, radius (averages over "
                                             "a patch), field, boundary (fluxes).")]
 Unknown = Annotated[list[str], typer.Option(help="source (the strength of each spot over time), field (a steady source anywhere), "
-                                                 "start, flux:BOUNDARY; or diffusion, decay, convection (factors on the given "
-                                                 "coefficients). May be repeated.")]
+                                                 "start, flux:BOUNDARY, ambient; diffusion, decay, convection, latent (factors on "
+                                                 "the given coefficients); or place, path (of one spot). May be repeated.")]
 Spots = Annotated[Path | None, typer.Option(help="CSV table of the places of the sources: x, y[, z], radius[, spot]; or of their "
                                                  "paths, with t and power, too.")]
 ModelName = Annotated[str, typer.Option(help="Model of a problem: universal, classical or quadratic.")]
@@ -40,12 +41,15 @@ def opened(folder: Path, problem: Path | None, allow_different: bool, model: str
 @command("dgnet recover plate readings.csv --sensors sensors.csv --unknown source --spots spots.csv --out answers",
          "dgnet recover plate readings.csv --sensors sensors.csv --unknown start --out answers",
          "dgnet recover plate readings.csv --sensors sensors.csv --unknown flux:left --out answers --noise 0.2",
-         "dgnet recover plate readings.csv --sensors sensors.csv --unknown diffusion --source spots.csv --out answers")
+         "dgnet recover plate readings.csv --sensors sensors.csv --unknown diffusion --source spots.csv --out answers",
+         "dgnet recover plate readings.csv --sensors sensors.csv --unknown path --radius 0.1 --out answers")
 def recover(context: typer.Context, folder: Folder,
             readings: Annotated[Path, typer.Argument(help="CSV table of readings: t and one column for each sensor.")],
             sensors: Sensors, unknown: Unknown,
             out: Annotated[Path, typer.Option(help="Folder for answers, bands and pictures.", callback=folder_to_write)],
             spots: Spots = None,
+            radius: Annotated[float | None, typer.Option(help="Of the spot whose place or path is unknown.",
+                                                         callback=positive)] = None,
             source: Annotated[Path | None, typer.Option(help="CSV table of moving spots that are known.")] = None,
             initial: Annotated[Path | None, typer.Option(help="Start, a .npy file of shape [nodes] or [nodes, fields]; the default "
                                                          "is the problem's offset.")] = None,
@@ -56,7 +60,7 @@ def recover(context: typer.Context, folder: Folder,
                                                                           "mesh.")] = False,
             model: ModelName = "universal", problem: Problem = None, allow_different: AllowDifferent = False,
             json_path: Json = None) -> None:
-    """Find sources, the start, boundary fluxes or coefficients from the readings of sensors, with their uncertainty."""
+    """Find sources and their places, the start, boundary fluxes, surroundings or coefficients from readings, with uncertainty."""
     import numpy as np
     import torch
 
@@ -64,26 +68,30 @@ def recover(context: typer.Context, folder: Folder,
     from dgnet.output import recovered
     from dgnet.problems import SpotTable
     from dgnet.problems.case import base_problem
-    from dgnet.sensors import read_readings, read_sensors, read_spots, recover_coefficients
+    from dgnet.sensors import read_readings, read_sensors, read_spots, recover_coefficients, recover_track
     from dgnet.sensors import recover as solve
-    from dgnet.sensors.coefficients import COEFFICIENTS
+    from dgnet.sensors.factors import COEFFICIENTS
     from dgnet.sensors.recover import KINDS
+    from dgnet.sensors.tracks import TRACKS
 
+    known_kinds = (*KINDS, *COEFFICIENTS, *TRACKS)
     for name in unknown:
-        if name not in (*KINDS, *COEFFICIENTS) and not name.startswith("flux:"):
-            raise InputError(f"--unknown {name} cannot be recovered{did_you_mean(name, (*KINDS, *COEFFICIENTS))}")
-    fitted = bool(set(unknown) & set(COEFFICIENTS))
-    if fitted and set(unknown) - set(COEFFICIENTS):
-        raise InputError("coefficients are recovered on their own: readings are not linear in them")
-    coefficients, classical = "it is about coefficients", "coefficients are those of the classical solver"
-    refuse(context, {"model": classical} if fitted else {"per_region": coefficients})
+        if name not in known_kinds and not name.startswith("flux:"):
+            raise InputError(f"--unknown {name} cannot be recovered{did_you_mean(name, known_kinds)}")
+    fitted, tracked = [name for name in unknown if name in COEFFICIENTS], bool(set(unknown) & set(TRACKS))
+    if tracked and (len(unknown) > 1 or radius is None):
+        raise InputError(f"--unknown {' '.join(unknown)}: a place or path is recovered on its own, and needs the spot's --radius")
+    classical = {"model": "coefficients are those of the classical solver"}
+    refuse(context, classical if fitted else {"per_region": "it is about coefficients"})
     refuse(context, {} if "source" in unknown else {"spots": "they are the places of an unknown source"})
+    refuse(context, {} if tracked else {"radius": "it is that of the spot whose place or path is unknown"})
     run, discrete, solver = opened(folder, problem, allow_different, model)
     case, shape = run.case, (run.case.mesh.n_nodes, len(run.case.pde.fields))
     table = read_readings(readings, read_sensors(sensors, case.mesh.dim))
     start = np.broadcast_to(np.array(case.offsets), shape) if initial is None else read_array(
         initial, (shape, shape[:1]) if shape[1] == 1 else (shape,)).reshape(shape)
     moving = None if source is None else SpotTable.read(source, case.mesh.dim)
+    places = None if spots is None else read_spots(spots, case.mesh.dim)
 
     def known(points: torch.Tensor) -> torch.Tensor:
         assert moving is not None
@@ -91,32 +99,36 @@ def recover(context: typer.Context, folder: Folder,
 
     begin = torch.from_numpy(np.array(start))
     if fitted:
-        exact = base_problem(case, "cpu", torch.float64)
-        factors = recover_coefficients(exact, table, unknown, per_region=per_region, start=begin, noise=noise,
-                                       source=None if moving is None else known)
-        write_json(json_path, recovered.factors_summary(factors))
-        for line in (*factors.notes, *recovered.factor_lines(factors)):
-            say(line)
-        say_path(recovered.write_factors(factors, out))
+        factors = recover_coefficients(base_problem(case, "cpu", torch.float64), table, fitted, per_region=per_region, start=begin,
+                                       noise=noise, source=None if moving is None else known, spots=places,
+                                       also=[name for name in unknown if name not in COEFFICIENTS])
+        _tell(recovered.factors_summary(factors), json_path, (*factors.notes, *recovered.factor_lines(factors)),
+              recovered.write_factors(factors, case.mesh, case.pde.fields, out))
         return
-    found = solve(discrete, table, unknown, spots=None if spots is None else read_spots(spots, case.mesh.dim),
-                  start=begin, noise=noise, model=solver,
-                  source=None if moving is None else known(torch.tensor(solver.points(discrete))))
-    paths = recovered.write(found, case.mesh, case.pde.fields, out)
-    write_json(json_path, recovered.summary(found))
-    for note in (*run.notes, *found.notes):
-        say(note)
+    drive = None if moving is None else known(torch.tensor(solver.points(discrete)))
+    if tracked:
+        assert radius is not None
+        track = recover_track(discrete, table, radius, moving="path" in unknown, start=begin, noise=noise, model=solver,
+                              source=drive)
+        _tell(recovered.track_summary(track), json_path, (*run.notes, *track.notes, *recovered.track_lines(track)),
+              recovered.write_track(track, case.mesh, out))
+        advise("simulate", folder, "--source", out / "spot.csv")
+        return
+    found = solve(discrete, table, unknown, spots=places, start=begin, noise=noise, model=solver, source=drive)
     count, sensed = int(np.isfinite(found.fitted).sum()), len(found.readings.sensors)
-    say(f"{count} readings of {sensed} sensors determine {found.determined:.1f} of {found.unknowns} numbers; "
-        f"noise {found.noise:.3g}, misfit {found.misfit:.3g}")
-    for name in found.answers:
-        mean, sd = found.get(name), found.get(name, "sd")
-        for k, label in enumerate(found.columns[name] or case.pde.fields):
-            say(f"{name}, {label}: from {mean[:, k].min():.4g} to {mean[:, k].max():.4g}, "
-                f"standard deviation {np.median(sd[:, k]):.3g} (median)")
+    told = (f"{count} readings of {sensed} sensors determine {found.determined:.1f} of {found.unknowns} numbers; "
+            f"noise {found.noise:.3g}, misfit {found.misfit:.3g}")
+    _tell(recovered.summary(found), json_path, (*run.notes, *found.notes, told, *recovered.answer_lines(found, case.pde.fields)),
+          recovered.write(found, case.mesh, case.pde.fields, out))
+    advise("simulate", folder)
+
+
+def _tell(summary: dict[str, Any], json_path: Path | None, lines: Iterable[str], paths: Iterable[Path]) -> None:
+    write_json(json_path, summary)
+    for line in lines:
+        say(line)
     for path in paths:
         say_path(path)
-    advise("simulate", folder)
 
 
 @command("dgnet place plate --count 12 --unknown source --spots spots.csv --steps 40 --noise 0.5 --strength 20 --out placed",

@@ -10,6 +10,7 @@ import matplotlib
 import numpy as np
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
+from matplotlib.patches import Ellipse
 from scipy.special import ndtri
 
 from dgnet.files import write_json, write_text
@@ -17,7 +18,7 @@ from dgnet.mesh import Mesh, save
 from dgnet.output.figures import Band, grid
 from dgnet.output.figures import save as save_picture
 from dgnet.output.pictures import STYLE, axes_of, draw_outline, scale_of
-from dgnet.sensors import Coefficients, Flux, Patch, Placement, Recovered, Sensor
+from dgnet.sensors import Coefficients, Flux, Patch, Placement, Recovered, Sensor, Track
 
 
 def write(found: Recovered, mesh: Mesh, fields: tuple[str, ...], folder: Path) -> list[Path]:
@@ -27,6 +28,8 @@ def write(found: Recovered, mesh: Mesh, fields: tuple[str, ...], folder: Path) -
         stem = name.replace(":", "-")
         if found.history(name):
             _history(found, name, folder / stem)
+        elif found.columns[name]:
+            continue  # a number: it is in answers.json
         else:
             _field(found, name, mesh, fields, folder / stem)
             written.append(folder / f"{stem}.vtu")
@@ -120,22 +123,91 @@ def write_placement(found: Placement, candidates: Sequence[Sensor], mesh: Mesh, 
     return [folder / "sensors.csv", folder / "curve.csv", folder / "places.png"]
 
 
+def write_track(found: Track, mesh: Mesh, folder: Path) -> list[Path]:
+    """path.csv and path.png (with bands), spot.csv (as `dgnet simulate --source` takes it), fit.csv, answers.json."""
+    axes = list("xyz"[: mesh.dim])
+    ends, sd = (np.append(x, x[-1]) for x in (found.power, found.power_sd))
+    columns = ["t", *(name for a in axes for name in (a, f"{a} sd")), "power", "power sd"]
+    places = np.stack([found.path, found.path_sd], 2).reshape(len(found.path), -1)
+    _table(folder / "path.csv", columns, np.column_stack([found.times, places, ends, sd]))
+    _table(folder / "spot.csv", ["t", *axes, "radius", "power"],
+           np.column_stack([found.times, found.path, np.full(len(ends), found.radius), ends]))
+    names = [s.name for s in found.readings.sensors]
+    rows = np.concatenate([found.readings.times[:, None], found.readings.values, found.fitted], axis=1)
+    _table(folder / "fit.csv", ["t", *names, *(f"{n} fitted" for n in names)], rows)
+    write_json(folder / "answers.json", track_summary(found))
+    written = [folder / name for name in ("path.csv", "spot.csv", "fit.csv", "answers.json")]
+    if mesh.dim == 2:
+        with matplotlib.rc_context({**STYLE, "font.size": 9, "axes.titlesize": 9}):
+            figure = Figure(figsize=(8.4, 3.2), layout="constrained")
+            part, power = axes_of(figure, (1, 2, 1), mesh), figure.add_subplot(1, 2, 2)
+            draw_outline(part, mesh)
+            for place, wide in zip(found.path, found.path_sd):
+                part.add_patch(Ellipse(tuple(place), *(2 * float(ndtri(0.95)) * wide), color="#1f6f8b", alpha=0.08, linewidth=0))
+            part.plot(*found.path.T, color="#1f6f8b", lw=1.6)
+            sensed = np.array([s.place for s in found.readings.sensors if not isinstance(s, Flux)]).reshape(-1, 2)
+            part.scatter(*sensed.T, s=14, color="#d1495b", zorder=3)
+            reach = float(ndtri(0.95)) * sd
+            power.fill_between(found.times, ends - reach, ends + reach, step="post", color="#1f6f8b", alpha=0.25, linewidth=0)
+            power.stairs(found.power, found.times, color="#1f6f8b", lw=1.6, baseline=None)
+            power.set(xlabel="time", ylabel="power, with the band of 90%")
+            save_picture(figure, folder / "path.png", 120)
+        written.append(folder / "path.png")
+    return written
+
+
+def track_summary(found: Track) -> dict[str, Any]:
+    """As JSON: places and powers with their standard deviations."""
+    return {"noise": found.noise, "misfit": found.misfit, "notes": list(found.notes), "radius": found.radius,
+            "times": found.times.tolist(), "path": found.path.tolist(), "path_sd": found.path_sd.tolist(),
+            "power": found.power.tolist(), "power_sd": found.power_sd.tolist()}
+
+
 def factors_summary(found: Coefficients) -> dict[str, Any]:
     """As JSON: factors on the given coefficients, relative standard deviations, ends of the bands of 90%."""
     reach = np.exp(float(ndtri(0.95)) * found.sd)
-    return {"noise": found.noise, "misfit": found.misfit, "notes": list(found.notes),
-            "factors": {name: {"factor": f, "sd": s, "low": f / r, "high": f * r, "mesh": m}
-                        for name, f, s, r, m in zip(found.names, found.factors, found.sd, reach, found.mesh)}}
+    others = {} if found.others is None else {"answers": summary(found.others)["answers"]}
+    return others | {"noise": found.noise, "misfit": found.misfit, "notes": list(found.notes),
+                     "factors": {name: {"factor": f, "sd": s, "low": f / r, "high": f * r, "mesh": m}
+                                 for name, f, s, r, m in zip(found.names, found.factors, found.sd, reach, found.mesh)}}
 
 
 def factor_lines(found: Coefficients) -> list[str]:
     """One sentence for each coefficient."""
     lines = [f"{name}: {f:.4g} times the given one, standard deviation {s:.2%}, without the bias of the mesh ({m:+.1%})"
              for name, f, s, m in zip(found.names, found.factors, found.sd, found.mesh)]
-    return [*lines, f"noise {found.noise:.3g}, misfit {found.misfit:.3g}"]
+    others = [] if found.others is None else answer_lines(found.others)
+    return [*lines, *others, f"noise {found.noise:.3g}, misfit {found.misfit:.3g}"]
 
 
-def write_factors(found: Coefficients, folder: Path) -> Path:
-    """answers.json."""
+def answer_lines(found: Recovered, fields: tuple[str, ...] = ()) -> list[str]:
+    """One sentence for each history, field or number."""
+    lines = []
+    for name, answer in found.answers.items():
+        mean, sd = found.get(name), found.get(name, "sd")
+        if mean.ndim == 1:
+            lines.append(f"{name}: {mean[0]:+.4g} to what was given, standard deviation {sd[0]:.3g}")
+            continue
+        for k, label in enumerate(found.columns[name] or fields):
+            kind = "; switched on and off" if answer.switched > 0.5 else ""
+            lines.append(f"{name}, {label}: from {mean[:, k].min():.4g} to {mean[:, k].max():.4g}, "
+                         f"standard deviation {np.median(sd[:, k]):.3g} (median){kind}")
+    return lines
+
+
+def track_lines(found: Track) -> list[str]:
+    """Where the spot was, and how strong."""
+    first, last = (", ".join(f"{x:.4g}" for x in place) for place in found.path[[0, -1]])
+    wide, mean = float(np.median(found.path_sd)), float(found.power.mean())
+    stays = bool((found.path == found.path[0]).all())
+    return [f"place: {first}, standard deviation {wide:.3g}" if stays else
+            f"path: from {first} to {last}, standard deviation {wide:.3g} (median)",
+            f"power: {mean:.4g} in the mean, from {found.power.min():.4g} to {found.power.max():.4g}, standard deviation "
+            f"{np.median(found.power_sd):.3g} (median)", f"noise {found.noise:.3g}, misfit {found.misfit:.3g}"]
+
+
+def write_factors(found: Coefficients, mesh: Mesh, fields: tuple[str, ...], folder: Path) -> list[Path]:
+    """answers.json, and the files of what was found with the factors."""
+    written = [] if found.others is None else write(found.others, mesh, fields, folder)
     write_json(folder / "answers.json", factors_summary(found))
-    return folder / "answers.json"
+    return written or [folder / "answers.json"]

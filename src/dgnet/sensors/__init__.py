@@ -8,7 +8,8 @@ from dgnet.sensors.place import Placement, place
 from dgnet.sensors.readings import Readings, read_readings, read_sensors
 from dgnet.sensors.recover import Recovered, read_spots, recover
 from dgnet.sensors.sensor import Flux, Patch, Point, Sensor
+from dgnet.sensors.tracks import Track, recover_track
 
-__all__ = ["Coefficients", "Designed", "Flux", "FreeSpot", "Kernels", "Margin", "Met", "Patch", "Placement", "Point",
-           "Readings", "Recovered", "Sensor", "Target", "design", "kernels", "place", "read_readings", "read_sensors",
-           "read_spots", "recover", "recover_coefficients"]
+__all__ = ["Coefficients", "Designed", "Flux", "FreeSpot", "Kernels", "Margin", "Met", "Patch", "Placement", "Point", "Readings",
+           "Recovered", "Sensor", "Target", "Track", "design", "kernels", "place", "read_readings", "read_sensors", "read_spots",
+           "recover", "recover_coefficients", "recover_track"]

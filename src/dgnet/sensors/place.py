@@ -19,7 +19,7 @@ from dgnet.mesh import Mesh
 from dgnet.models import Model, few_threads
 from dgnet.problems import Discretisation, SpotTable
 from dgnet.sensors.kernels import kernels
-from dgnet.sensors.priors import fields, histories
+from dgnet.sensors.priors import fields, histories, numbers
 from dgnet.sensors.recover import responses_of
 from dgnet.sensors.sensor import Point, Sensor, named
 
@@ -87,6 +87,7 @@ def place(problem: Discretisation, candidates: Sequence[Sensor] | np.ndarray, co
             raise InputError(f"{np.prod(shape)} unknown numbers are too many to place sensors for: use a mesh with at most {_MOST}")
         past = bool(columns)
         choices, spread = histories(shape[0], horizon, problem.dt) if past else fields(problem.mesh, problem.n_fields)
+        spread = numbers if len(shape) == 1 else spread
         reach = length or 0.25 * (problem.dt * horizon if past else choices[0][1])
         w, V = np.linalg.eigh(strength**2 * spread((1.5 if past else 1.0, reach), np.eye(R.shape[2]))[0])
         kept = w > _DETAIL * w[-1]

@@ -35,6 +35,15 @@ def histories(count: int, steps: int, dt: float) -> tuple[tuple[Choice, ...], Sp
     return tuple((order, dt * 2.0**k) for order in laws for k in doublings), spread
 
 
+NUMBER: Choice = (np.inf, np.inf)
+"""The only choice of a number's prior."""
+
+
+def numbers(choice: Choice, H: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The covariance of independent numbers, as `Unknown.spread`; of variance 1, whatever the choice."""
+    return H.T.copy(), np.ones(H.shape[1])
+
+
 def fields(mesh: Mesh, count: int = 1) -> tuple[tuple[Choice, ...], Spread]:
     """Choices and covariance of `count` independent smooth fields [N, count] on a mesh, flattened; their mean variance is 1.
 

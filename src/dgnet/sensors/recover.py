@@ -1,7 +1,8 @@
 """What is unknown about a part, from the readings of its sensors, with bands and with what the sensors cannot see.
 
 Linear unknowns: the strength over time of sources at known places or on known paths, a steady source field, the start, the flux
-through a boundary; several at once. Their responses come from sensor kernels, the answer is a Gaussian posterior (`posterior`).
+through a boundary, the temperature of the surroundings; several at once. Their responses come from sensor kernels, the answer is a
+Gaussian posterior (`posterior`).
 """
 
 from __future__ import annotations
@@ -16,24 +17,24 @@ import torch
 
 from dgnet.errors import InputError
 from dgnet.models import Classical, Model, few_threads, rollout
-from dgnet.problems import Discretisation, Neumann, SpotTable
+from dgnet.problems import Discretisation, Neumann, Robin, SpotTable
 from dgnet.problems.spot_table import number_in, read_table
 from dgnet.sensors.kernels import Kernels, kernels
 from dgnet.sensors.posterior import Answer, Unknown, infer
-from dgnet.sensors.priors import fields, histories
+from dgnet.sensors.priors import NUMBER, fields, histories, numbers
 from dgnet.sensors.readings import Readings, cleaned, interpolation
 from dgnet.sensors.sensor import Sensor, rows
 
 Tensor = torch.Tensor
 
-KINDS = ("source", "field", "start", "flux:BOUNDARY")
+KINDS = ("source", "field", "start", "flux:BOUNDARY", "ambient")
 _APART = 4.0  # a sensor whose residuals are this often the median of all sensors' is left out
 _DIMLY = 0.5  # share of the prior variance below which a number counts as unseen
 
 
 @dataclass(frozen=True, eq=False)
 class Recovered:
-    """Answers by name: histories [H, spots] or [H, 1] (averages over the steps), fields [N, F].
+    """Answers by name: histories [H, spots] or [H, 1] (averages over the steps), fields [N, F], a number [1] (ambient).
 
     - `noise`: standard deviation of the readings, as given or found; `misfit`: root mean square of what the answers leave
     - `determined`: how many numbers the readings determine, of `unknowns`
@@ -62,7 +63,7 @@ class Recovered:
         return value.T if self.history(name) else value
 
     def history(self, name: str) -> bool:
-        """Whether an answer is a history (strengths, a flux), not a field."""
+        """Whether an answer is a history (strengths, a flux), not a field or a number."""
         return name == "source" or name.startswith("flux:")
 
 
@@ -74,7 +75,7 @@ def recover(problem: Discretisation, readings: Readings, unknown: Sequence[str],
     - `problem`: a linear one
     - `readings`: of sensors, as `read_readings` reads them from CSV; they are checked and cleaned first
     - `unknown`: which of source (the strength of each spot over time), field (a steady source anywhere), start, flux:BOUNDARY (into
-      the part, the same along the boundary, over time)
+      the part, the same along the boundary, over time), ambient (what is to be added to the ambient values of all Robin conditions)
     - `spots`: places or paths and radii of the sources whose strength is unknown; their powers are not used
     - `start`: what is known of the start [N, F]; zero unless given. An unknown start is found as a deviation from it
     - `source`: what is known of the sources, averages over the steps [H, P or N, F]
@@ -118,8 +119,7 @@ def _answered(problem: Discretisation, readings: Readings, parts: dict[str, tupl
         unknowns = []
         for name, (R, shape, columns) in parts.items():
             response = np.einsum("tn,snj->tsj", at, R[index].double().numpy())[there]
-            choices, spread = histories(shape[0], H, problem.dt) if columns else fields(problem.mesh, problem.n_fields)
-            unknowns.append(Unknown(name, response, choices, spread, (shape[0], H) if columns else None))
+            unknowns.append(with_prior(name, response, shape if columns else (), problem, H, float(np.abs(y).max())))
         count = sum(u.response.shape[1] for u in unknowns)
         found = infer(y, unknowns, noise)
         left = np.full(there.shape, np.nan)
@@ -145,9 +145,23 @@ def _answered(problem: Discretisation, readings: Readings, parts: dict[str, tupl
                      fitted, tuple(notes))
 
 
+def with_prior(name: str, response: np.ndarray, shape: tuple[int, ...], problem: Discretisation, steps: int,
+               largest: float) -> Unknown:
+    """An unknown with the prior of its kind.
+
+    Histories of the shape [count, steps] are smooth or switched, a number [1] is of the size of the `largest` reading (what is
+    known taken off); without a shape it is a smooth field.
+    """
+    if not shape:
+        return Unknown(name, response, *fields(problem.mesh, problem.n_fields))
+    if len(shape) == 1:
+        return Unknown(name, response, (NUMBER,), numbers, strength=largest or 1.0)
+    return Unknown(name, response, *histories(shape[0], steps, problem.dt), switched=(shape[0], steps))
+
+
 def responses_of(name: str, problem: Discretisation, made: Kernels, sensors: Sequence[Sensor], spots: SpotTable | None,
                  model: Model[Any] | None) -> tuple[Tensor, tuple[int, ...], tuple[str, ...]]:
-    """Of all readings [S, H+1, n] to one unknown, the shape of its n numbers, and names of histories (none for a field)."""
+    """Of all readings [S, H+1, n] to one unknown, the shape of its n numbers, and names of histories or numbers (none: a field)."""
     H, S, nodes = made.horizon, len(made.names), problem.mesh.n_nodes
     if name == "source":
         if spots is None:
@@ -166,6 +180,8 @@ def responses_of(name: str, problem: Discretisation, made: Kernels, sensors: Seq
         return _at_nodes(made, made.start), (nodes, problem.n_fields), ()
     if name.startswith("flux:"):
         return _flux(name.removeprefix("flux:"), problem, made, sensors, model).reshape(S, H + 1, H), (1, H), (name,)
+    if name == "ambient":
+        return ambient_response(problem, sensors, H, model), (1,), (name,)
     raise InputError(f"unknown '{name}' cannot be recovered (known: {', '.join(KINDS)})")
 
 
@@ -217,17 +233,35 @@ def _at_nodes(made: Kernels, values: Tensor) -> Tensor:
         return torch.autograd.grad(made.lift(u), u, values)[0].flatten(2)
 
 
+def ambient_response(problem: Discretisation, sensors: Sequence[Sensor], steps: int, model: Model[Any] | None) -> Tensor:
+    """[S, H+1, 1] to surroundings that are warmer by 1."""
+    if not any(isinstance(c, Robin) for c in problem.conditions):
+        raise InputError("the ambient value is unknown, but no boundary exchanges anything with surroundings (kind robin)")
+
+    def warmer(c: Robin) -> Robin:
+        given = c.ambient
+        return replace(c, ambient=(lambda x, t: given(x, t) + 1) if callable(given) else given + 1)
+
+    warm = replace(problem, conditions=[warmer(c) if isinstance(c, Robin) else c for c in problem.conditions])
+    return _difference(warm, problem, sensors, steps, model)[..., None]
+
+
+def _difference(changed: Discretisation, problem: Discretisation, sensors: Sequence[Sensor], steps: int,
+                model: Model[Any] | None) -> Tensor:
+    """[S, H+1]: what a change of the conditions does to readings, from a start of zero."""
+    zero = torch.zeros(1, problem.mesh.n_nodes, problem.n_fields, dtype=problem.dtype)
+    w = rows(sensors, problem).to(problem.dtype)
+    on, off = (torch.einsum("npf,spf->sn", rollout(model or Classical(), p, zero, steps=steps)[0], w) for p in (changed, problem))
+    return on - off
+
+
 def _flux(boundary: str, problem: Discretisation, made: Kernels, sensors: Sequence[Sensor], model: Model[Any] | None) -> Tensor:
     """[S, H+1, H] to a unit flux in each step: what switching it on for good changes, and of that the difference of two steps."""
     if made.early.shape[2]:
         raise InputError("a flux is recovered where all steps are the same: not with a damped start, early steps or changing flow")
-    solver, H = model or Classical(), made.horizon
-    heated = replace(problem, conditions=[*problem.conditions, Neumann(boundary, 1.0)])
-    zero = torch.zeros(1, problem.mesh.n_nodes, problem.n_fields, dtype=problem.dtype)
-    w = rows(sensors, problem).to(problem.dtype)
-    on, off = (torch.einsum("npf,spf->sn", rollout(solver, p, zero, steps=H)[0], w) for p in (heated, problem))
-    impulse = (on - off).diff(dim=1)
-    out = impulse.new_zeros(len(w), H + 1, H)
+    H, heated = made.horizon, replace(problem, conditions=[*problem.conditions, Neumann(boundary, 1.0)])
+    impulse = _difference(heated, problem, sensors, H, model).diff(dim=1)
+    out = impulse.new_zeros(len(sensors), H + 1, H)
     for k in range(H):
         out[:, k + 1:, k] = impulse[:, : H - k]
     return out

@@ -1,0 +1,62 @@
+"""Where a spot is, from readings of a few sensors; truths of the reference on a finer mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from dgnet.errors import InputError
+from dgnet.mesh import box
+from dgnet.problems import PDE, Discretisation, Robin
+from dgnet.reference.transport import solve
+from dgnet.sensors import Point, Readings, recover_track
+
+Tensor = torch.Tensor
+DT, STEPS, RADIUS, POWER = 0.1, 30, 0.18, 4.0
+PLATE = Discretisation(box((10, 10)), PDE(diffusion=0.01), [Robin("boundary", 0.1, 1.0)], DT)
+SENSORS = tuple(Point((0.1 + 0.4 * i, 0.1 + 0.4 * j), f"s{i}{j}") for i in range(3) for j in range(3))
+ONES = torch.ones(1, 121, 1, dtype=torch.float64)
+
+
+def readings(path: Callable[[Tensor], Tensor]) -> Readings:
+    """With noise of 1% of their range, from the reference on a mesh with half the spacing."""
+    def spot(x: Tensor, t: Tensor) -> Tensor:
+        return POWER * torch.exp(-(x[None] - path(t)[:, None]).square().sum(-1) / (2 * RADIUS**2))[None, ..., None]
+
+    u = solve(PLATE.mesh, PLATE.pde, PLATE.conditions, ONES, dt=DT, steps=STEPS, refine=1, degree=2, substeps=2, order=2,
+              source=spot)
+    seen = PLATE.mesh.interpolate(u[0], [s.place for s in SENSORS])[..., 0]
+    noise = 0.01 * np.ptp(seen) * np.random.default_rng(0).standard_normal(seen.shape)
+    return Readings(DT * np.arange(STEPS + 1), seen + noise, SENSORS)
+
+
+def test_the_path_and_power_of_a_spot_that_moves() -> None:
+    def path(t: Tensor) -> Tensor:
+        return torch.stack([0.2 + 0.2 * t, 0.5 + 0.3 * torch.sin(1.5 * t)], 1)
+
+    found = recover_track(PLATE, readings(path), RADIUS, start=ONES[0])
+    true = path(torch.from_numpy(found.times)).numpy()
+    off = np.linalg.norm(found.path - true, axis=1)
+    assert np.median(off) < 0.05 and off.max() < 0.2  # the spacing is 0.1
+    assert (np.abs(found.path - true) < 2 * found.path_sd).mean() > 0.85 and np.median(found.path_sd) < 0.1
+    assert np.sqrt(np.mean((found.power / POWER - 1) ** 2)) < 0.1 and not found.notes
+    assert found.misfit == pytest.approx(found.noise, rel=0.2)
+
+
+def test_the_place_of_a_spot_that_stays() -> None:
+    found = recover_track(PLATE, readings(lambda t: torch.tensor([[0.37, 0.62]]).expand(len(t), 2)), RADIUS, moving=False,
+                          start=ONES[0])
+    assert (found.path == found.path[0]).all()
+    assert np.abs(found.path[0] - [0.37, 0.62]).max() < 0.02 and found.path_sd[0].max() < 0.02
+    assert found.power[2:-2].mean() == pytest.approx(POWER, rel=0.05)
+
+
+def test_what_cannot_be_a_spot() -> None:
+    cold = Readings(DT * np.arange(5), 1 - 0.1 * np.random.default_rng(0).random((5, 9)), SENSORS)
+    with pytest.raises(InputError, match="no source of positive power"):
+        recover_track(PLATE, cold, RADIUS, start=ONES[0])
+    with pytest.raises(InputError, match="radius of the spot must be positive"):
+        recover_track(PLATE, cold, -1.0)
