@@ -44,7 +44,7 @@ if TYPE_CHECKING:  # the same names for editors and type checkers; a test compar
     from dgnet.reference.transport import solve as reference_solve
     from dgnet.scoring.judge import judge, predict
     from dgnet.scoring.metrics import score
-    from dgnet.sensors import design, kernels, place, recover
+    from dgnet.sensors import design, follow, kernels, place, recover
     from dgnet.training import Recipe, Stage, fit, uncertainty
     from dgnet.training.own import train_project as train
     from dgnet.training.run import Run
@@ -67,7 +67,7 @@ _HOMES = {
     "dgnet.reference.transport": "reference_solve=solve",
     "dgnet.scoring.judge": "judge predict",
     "dgnet.scoring.metrics": "score",
-    "dgnet.sensors": "design kernels place recover",
+    "dgnet.sensors": "design follow kernels place recover",
     "dgnet.training": "Recipe Stage fit uncertainty",
     "dgnet.training.own": "train=train_project",
     "dgnet.training.run": "Run load_run=Run.open",
@@ -77,7 +77,7 @@ _NAMES = {entry.split("=")[0]: (home, entry.split("=")[-1]) for home, row in _HO
 __all__ = [
     "PDE", "ByRegion", "Classical", "Corpus", "Curve", "DGNet", "DGNetConfig", "Dataset", "Dirichlet", "FunctionSource",
     "GreenSolver", "InputError", "Mesh", "Neumann", "Periodic", "PhaseChange", "Problem", "Recipe", "Robin", "Run", "Scaled",
-    "SolveError", "SpotTable", "Stage", "Universal", "box", "design", "evaluate", "fit", "judge", "kernels", "load_mesh",
+    "SolveError", "SpotTable", "Stage", "Universal", "box", "design", "evaluate", "fit", "follow", "judge", "kernels", "load_mesh",
     "load_project", "load_run", "place", "predict", "project", "recover", "reference_solve", "rollout", "rollout_run", "save_mesh",
     "score", "shipped", "steady", "step_average", "train", "trajectory", "uncertainty",
 ]

@@ -1,0 +1,396 @@
+"""Follow a running part: the whole field with bands from readings as they come, forecasts, alarms, and a look back.
+
+A Kalman filter on the model's own step (`dynamics`), which is told what is unknown (`drives`). It is exact where the state has few
+entries, and keeps the directions of largest variance where it has many (`kalman`). Each row of readings is compared with what was
+expected of it (`watch`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+import torch
+from scipy.special import ndtri
+from scipy.stats import chi2
+
+from dgnet.errors import InputError
+from dgnet.files import plain, writing
+from dgnet.models import Classical, Model, few_threads
+from dgnet.problems import Discretisation, SpotTable
+from dgnet.problems.sources import Source
+from dgnet.sensors.drives import Prior, Unknowns
+from dgnet.sensors.dynamics import Dynamics, averages, in_double
+from dgnet.sensors.kalman import Filter, Innovation
+from dgnet.sensors.kernels import refuse_nonlinear
+from dgnet.sensors.readings import Readings
+from dgnet.sensors.sensor import Sensor, named, rows
+from dgnet.sensors.watch import Event, Watch
+
+Tensor = torch.Tensor
+
+_JUMP = 10_000  # steps: a time farther ahead is a mistake
+_EXCESS = 2.0  # chi-square over its mean above which drives are taken for stronger while an alarm lasts
+_STRONGEST = 1e6  # times their variance
+LEARN = 30
+"""Rows from which strengths are learned."""
+
+
+@dataclass(frozen=True, eq=False)
+class Field:
+    """A field with its uncertainty: `mean` and `sd` [N, F] at the mesh's nodes at one `time`."""
+
+    time: float
+    mean: np.ndarray
+    sd: np.ndarray
+
+    def band(self, share: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
+        """Ends of the bands that hold the truth with this probability."""
+        reach = float(ndtri(0.5 + 0.5 * share)) * self.sd
+        return self.mean - reach, self.mean + reach
+
+
+@dataclass(frozen=True, eq=False)
+class Course:
+    """What is estimated over time.
+
+    - `times` [T]
+    - `mean`, `sd` [T, S]: of sensors, without their noise
+    - `drives`, `drives_sd` [T, J]: in the order of `Follower.labels`
+    - `fields`: the whole field at the last time (`forecast`) or at every time (`smooth`, where asked for)
+    """
+
+    times: np.ndarray
+    mean: np.ndarray
+    sd: np.ndarray
+    drives: np.ndarray
+    drives_sd: np.ndarray
+    fields: tuple[Field, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Update:
+    """One row of readings beside what was expected of it: [S], before it was used.
+
+    - `used`: which sensors were used
+    - `chi_square`, `count`: of those used; the first is about the second where the model holds
+    - `events`: what a person should know
+    """
+
+    time: float
+    expected: np.ndarray
+    sd: np.ndarray
+    used: np.ndarray
+    chi_square: float
+    count: int
+    events: tuple[Event, ...]
+
+
+class Follower:
+    """Follows a part from readings as they come: `update`, then `estimate`, `forecast` and `smooth` at any time.
+
+    While an alarm lasts, unknown drives are taken for as strong as the readings ask for: bands widen, and the field is found again.
+
+    - `problem`: which part; linear, or not (extended filter)
+    - `sensors`: `Point`, `Patch`, `Flux` of dgnet.sensors, or coordinates [S, d]
+    - `unknown`: what is not known and how strong it may be: a `Prior` for each of start, field (a source anywhere that changes),
+      source (strengths of `spots`), flux:BOUNDARY, ambient
+    - `noise`: standard deviation of a reading
+    - `start`: the start [N, F] where it is known, and the mean of an unknown one; zero unless given
+    - `source`: what is known of the sources, f(x, t)
+    - `spots`: places or paths of sources whose strength is unknown
+    - `model`: whose step; the classical solver unless given
+    - `t0`: the time of the start
+    - `rank`: columns of the covariance's root; exact where the state has at most as many entries. By default exact up to 800
+      entries, 150 beyond
+    - `chance`: of a false alarm in a row of readings
+
+        >>> import dgnet as dg, torch
+        >>> from dgnet.sensors import Follower, Prior
+        >>> problem = dg.Problem(dg.box((6, 6)), dg.PDE(diffusion=0.05), [dg.Robin("boundary", 0.5, 20.0)], dt=0.1)
+        >>> part = Follower(problem, [[0.2, 0.3], [0.7, 0.6]], {"start": Prior(5.0, 0.5)}, noise=0.1,
+        ...                 start=torch.full((49, 1), 20.0))
+        >>> for k in range(20):
+        ...     _ = part.update(0.1 * k, [22.0, 21.5])
+        >>> part.estimate().mean.shape, part.forecast(steps=5).mean.shape
+        ((49, 1), (6, 2))
+    """
+
+    def __init__(self, problem: Discretisation, sensors: Sequence[Sensor] | np.ndarray, unknown: Mapping[str, Prior], *,
+                 noise: float, start: Tensor | None = None, source: Source | None = None, spots: SpotTable | None = None,
+                 model: Model[Any] | None = None, t0: float = 0.0, rank: int | None = None, chance: float = 1e-4) -> None:
+        if not noise > 0 or not np.isfinite(noise):
+            raise InputError(f"the noise must be positive, got {noise}")
+        self.problem, self.model = in_double(problem, model)
+        self.sensors, self.notes = placed(sensors, self.problem)
+        self.names = tuple(s.name or f"sensor {k}" for k, s in enumerate(self.sensors, start=1))
+        self.noise, self.t0, self.priors = noise, t0, dict(unknown)
+        self.watch = Watch(self.names, chance)
+        self.step, self.time, self.count, self.chi_square = 0, -np.inf, 0, 0.0
+        self.scale = self._before = 1.0  # variance of the drives over that of their priors: while alarms last it grows
+        begin = torch.zeros(problem.mesh.n_nodes, problem.n_fields) if start is None else start
+        with torch.no_grad(), few_threads(problem.mesh.n_nodes):
+            self.dynamics = Dynamics(self.problem, self.sensors, self.priors, start=begin, source=source, spots=spots,
+                                     model=self.model, t0=t0)
+            self.filter = self.dynamics.begun(rank)
+
+    # ------------------------------------------------------------------ readings
+
+    @property
+    def exact(self) -> bool:
+        """Whether the covariance is complete; otherwise `filter.lost` says which share of it a step left out, at most."""
+        return self.filter.rank >= len(self.filter.mean)
+
+    def update(self, time: float, readings: Sequence[float] | np.ndarray) -> Update:
+        """Take in one row of readings [S], not a number where there is none."""
+        values = np.asarray(readings, dtype=np.float64)
+        if values.shape != (len(self.sensors),):
+            raise InputError(f"a row has {len(self.sensors)} readings, got {list(values.shape)}")
+        wrong = self._wrong(time)
+        if wrong:
+            nothing = np.full(len(values), np.nan)
+            return Update(time, nothing, nothing, np.zeros(len(values), bool), 0.0, 0, (Event(time, "time", (), wrong),))
+        events = self.watch.interval(time, self.time) if np.isfinite(self.time) else []
+        there, found = self.watch.present(time, values)
+        events += found
+        with torch.no_grad(), few_threads(self.problem.mesh.n_nodes):
+            share = self._reach(time)
+            expected, seen = self._expected(share)
+        index = np.flatnonzero(there)
+        whole = Innovation.of(values[index] - expected[index], seen[index], self.noise)
+        used, found = self.watch.judge(time, index, whole.gap, whole.covariance())
+        events += found
+        taken = Innovation.of(whole.gap[used], seen[index][used], self.noise)
+        if used.any():
+            self.filter.update(taken)
+            self.count, self.chi_square = self.count + len(taken.gap), self.chi_square + taken.chi_square
+            excess = taken.chi_square / len(taken.gap)
+            if self.watch.alarm and excess > _EXCESS:
+                self.scale = min(_STRONGEST, self.scale * excess)
+        self.time = time
+        flags = np.zeros(len(values), bool)
+        flags[index[used]] = True
+        sd = np.sqrt((seen**2).sum(1) + self.noise**2)
+        return Update(time, expected, sd, flags, taken.chi_square if used.any() else 0.0, int(used.sum()), tuple(events))
+
+    def _wrong(self, time: float) -> str:
+        """What makes a row useless, empty where nothing does."""
+        if not np.isfinite(time):
+            return "a row has no time: left out"
+        if time <= self.time:
+            return f"t = {time:g} comes after t = {self.time:g}: the row is left out"
+        if time < self.t0 - 1e-9 * self.problem.dt:
+            return f"t = {time:g} lies before the start at {self.t0:g}: the row is left out"
+        ahead = (time - max(self.time, self.t0)) / self.problem.dt
+        if ahead > _JUMP:
+            return f"t = {time:g} is {ahead:.3g} steps ahead: the row is left out (are times in another unit?)"
+        return ""
+
+    def _reach(self, time: float) -> float:
+        """Step until `time` is reached; its share of the last step."""
+        place = max(0.0, (time - self.t0) / self.problem.dt)
+        target = int(np.ceil(place - 1e-9))
+        while self.step < target:
+            moved = self.dynamics.stepped(self.step, self.filter.mean, self.filter.root)
+            self.filter.step(*moved, self.dynamics.noise(self.scale, self._before))
+            self._before = self.scale
+            self.step += 1
+        return min(1.0, place - (self.step - 1)) if self.step else 1.0
+
+    def _expected(self, share: float) -> tuple[np.ndarray, np.ndarray]:
+        """H m [S] and H S [S, r] of readings at a share of the last step."""
+        both = np.concatenate([self.filter.mean[:, None], self.filter.root], axis=1)
+        found = share * self.dynamics.seen(both) + (1 - share) * both[self.dynamics.n + self.dynamics.J:]
+        return found[:, 0], found[:, 1:]
+
+    # ------------------------------------------------------------------ files
+
+    def save(self, path: Path | str) -> None:
+        """Write what is needed to go on later to an .npz file: numbers and one text of JSON, no code. The past is not in it."""
+        about = {"version": 1, "sensors": self.names, "noise": self.noise, "t0": self.t0, "dt": self.problem.dt, "step": self.step,
+                 "time": self.time, "count": self.count, "chi_square": self.chi_square, "scale": self.scale, "before": self._before,
+                 "rank": self.filter.rank, "lost": self.filter.lost, "watch": self.watch.state(),
+                 "unknown": {name: asdict(prior) for name, prior in self.priors.items()}}
+        with writing(Path(path)) as part, part.open("wb") as file:
+            np.savez(file, about=np.array(json.dumps(about)), mean=self.filter.mean, root=self.filter.root)
+
+    @classmethod
+    def load(cls, path: Path | str, problem: Discretisation, sensors: Sequence[Sensor] | np.ndarray, *, start: Tensor | None = None,
+             source: Source | None = None, spots: SpotTable | None = None, model: Model[Any] | None = None) -> Follower:
+        """Go on from what `save` wrote, with the same problem, sensors and model. Strengths, noise and times come from the file."""
+        try:
+            with np.load(plain(Path(path)), allow_pickle=False) as archive:
+                about, mean, root = json.loads(str(archive["about"])), archive["mean"], archive["root"]
+            priors = {name: Prior(**prior) for name, prior in about["unknown"].items()}
+            noise, t0, dt, rank = (about[name] for name in ("noise", "t0", "dt", "rank"))
+        except FileNotFoundError as error:
+            raise InputError(f"there is no file {path}") from error
+        except (OSError, ValueError, TypeError, KeyError, EOFError, BadZipFile) as error:
+            raise InputError(f"{path} does not hold the state of a part that is followed") from error
+        part = cls(problem, sensors, priors, noise=noise, start=start, source=source, spots=spots, model=model, t0=t0, rank=rank)
+        same = list(part.names) == about["sensors"] and part.problem.dt == dt
+        if not same or mean.shape != part.filter.mean.shape or root.ndim != 2 or len(root) != len(mean):
+            raise InputError(f"{path} belongs to another problem, model or list of sensors")
+        part.step, part.time, part.count, part.chi_square = about["step"], about["time"], about["count"], about["chi_square"]
+        part.scale, part._before, part.watch = about["scale"], about["before"], Watch.restored(part.names, about["watch"])
+        part.filter.mean, part.filter.root, part.filter.lost = mean, root, about["lost"]
+        return part
+
+    # ------------------------------------------------------------------ answers
+
+    def estimate(self) -> Field:
+        """The whole field at the end of the current step, from all readings so far."""
+        return self._field(self.step, self.filter.mean, self.filter.root)
+
+    def at(self, sensors: Sequence[Sensor] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and standard deviation [S] of what these sensors would read now, without noise."""
+        weights = rows(named(sensors), self.problem)
+        mean, sd, *_ = self._row(self.filter.mean, self.filter.root, None, weights)
+        return mean, sd
+
+    def driving(self) -> Field | None:
+        """The unknown source field, where `field` is unknown: over the step that begins now."""
+        unknowns = self.dynamics.unknowns
+        if "field" not in unknowns.drives:
+            return None
+        part, shapes = self.dynamics.part("field"), unknowns.shapes("field", self.step, self.t0).numpy()
+        mean = np.einsum("j,jnf->nf", self.filter.mean[part], shapes)
+        sd = np.sqrt((np.einsum("jr,jnf->rnf", self.filter.root[part], shapes, optimize=True) ** 2).sum(0))
+        return Field(self.t0 + self.step * self.problem.dt, mean, sd)
+
+    def forecast(self, steps: int, sensors: Sequence[Sensor] | np.ndarray | None = None) -> Course:
+        """From now on, if drives fade as their priors say: readings [steps+1, S] and the field at the end."""
+        if steps < 1:
+            raise InputError(f"a forecast needs at least one step, got {steps}")
+        weights = self.dynamics.weights if sensors is None else rows(named(sensors), self.problem)
+        ahead = Filter(self.filter.mean, self.filter.root, self.filter.rank, self.filter.weights)
+        found = [self._row(ahead.mean, ahead.root, None, weights)]
+        with torch.no_grad(), few_threads(self.problem.mesh.n_nodes):
+            for k in range(self.step, self.step + steps):
+                before = self._before if k == self.step else self.scale
+                ahead.step(*self.dynamics.stepped(k, ahead.mean, ahead.root), self.dynamics.noise(self.scale, before))
+                ahead.past.clear()
+                found.append(self._row(ahead.mean, ahead.root, None, weights))
+        return self._course(range(self.step, self.step + steps + 1), found,
+                            (self._field(self.step + steps, ahead.mean, ahead.root),))
+
+    def smooth(self, sensors: Sequence[Sensor] | np.ndarray | None = None, fields: bool = False) -> Course:
+        """The past in the light of all readings, as far back as memory reaches (1 GB); with `fields` the whole field, too."""
+        weights = self.dynamics.weights if sensors is None else rows(named(sensors), self.problem)
+        found, whole = [], []
+        with torch.no_grad(), few_threads(self.problem.mesh.n_nodes):
+            for back, (mean, root, C) in enumerate(self.filter.smoothed()):
+                found.append(self._row(mean, root, C, weights))
+                if fields:
+                    whole.append(self._field(self.step - back, mean, root, C))
+        return self._course(range(self.step - len(found) + 1, self.step + 1), found[::-1], tuple(whole[::-1]))
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the drives in a `Course`; those of a field are its modes."""
+        unknowns, found = self.dynamics.unknowns, list[str]()
+        for name in unknowns.drives:
+            count = unknowns.count(name)
+            if name == "source" and unknowns.spots is not None:
+                found += [spot or f"spot {k}" for k, spot in enumerate(unknowns.spots.names, start=1)]
+            else:
+                found += [name] if count == 1 else [f"{name} {k + 1}" for k in range(count)]
+        return tuple(found)
+
+    @property
+    def consistency(self) -> tuple[float, float, float]:
+        """Chi-square over the number of readings used, and the interval that holds it with 95% where the model is right."""
+        count = max(1, self.count)
+        return self.chi_square / count, float(chi2.ppf(0.025, count)) / count, float(chi2.ppf(0.975, count)) / count
+
+    def _row(self, mean: np.ndarray, root: np.ndarray, C: np.ndarray | None, weights: Tensor) -> tuple[np.ndarray, ...]:
+        """Mean and standard deviation of sensors and drives."""
+        n, J = self.dynamics.n, self.dynamics.J
+
+        def sd(x: np.ndarray) -> np.ndarray:
+            return np.sqrt(((x if C is None else x @ C) * x).sum(1).clip(min=0.0))
+
+        seen = self.dynamics.seen(np.concatenate([mean[:, None], root], axis=1), weights)
+        return seen[:, 0], sd(seen[:, 1:]), mean[n:n + J], sd(root[n:n + J])
+
+    def _course(self, steps: range, found: list[tuple[np.ndarray, ...]], fields: tuple[Field, ...]) -> Course:
+        mean, sd, drives, drives_sd = (np.stack(x) for x in zip(*found))
+        return Course(self.t0 + self.problem.dt * np.array(steps), mean, sd, drives, drives_sd, fields)
+
+    def _field(self, step: int, mean: np.ndarray, root: np.ndarray, C: np.ndarray | None = None) -> Field:
+        directions = self.dynamics.nodes(root).flatten(1).numpy()
+        variance = ((directions if C is None else C @ directions) * directions).sum(0).clip(min=0.0)
+        level = self.dynamics.nodes(mean[:, None])[0].numpy()
+        return Field(self.t0 + step * self.problem.dt, level, np.sqrt(variance).reshape(level.shape))
+
+
+def follow(problem: Discretisation, readings: Readings, unknown: Sequence[str] | Mapping[str, Prior] = ("start", "field"), *,
+           noise: float | None = None, start: Tensor | None = None, source: Source | None = None, spots: SpotTable | None = None,
+           model: Model[Any] | None = None, rank: int | None = None, learn: int = LEARN) -> Follower:
+    """Follow a part through given readings; the `Follower` then takes further ones.
+
+    - `problem`: which part
+    - `readings`: of sensors, with their times; the first one is the start
+    - `unknown`: what is not known (start, field, source, flux:BOUNDARY, ambient): names, whose strengths follow from the likelihood
+      of the first readings, or a `Prior` for each
+    - `noise`: standard deviation of a reading; from the likelihood of the first readings unless given
+    - `start`, `source`, `spots`, `model`, `rank`: as of a `Follower`
+    - `learn`: how many of the first rows decide strengths and noise
+
+        >>> import dgnet as dg, numpy as np, torch
+        >>> from dgnet.sensors import Point, Readings
+        >>> problem = dg.Problem(dg.box((6, 6)), dg.PDE(diffusion=0.05), [dg.Robin("boundary", 0.5, 0.0)], dt=0.1)
+        >>> rng, times = np.random.default_rng(0), 0.1 * np.arange(40)
+        >>> values = np.exp(-times)[:, None] + 0.01 * rng.standard_normal((40, 2))
+        >>> seen = Readings(times, values, (Point((0.2, 0.3), "a"), Point((0.7, 0.6), "b")))
+        >>> part = dg.follow(problem, seen, ["start"], start=torch.ones(49, 1))
+        >>> bool(part.estimate().sd.max() < 0.2)
+        True
+    """
+    double, solver = in_double(problem, model)
+    sensors, _ = placed(readings.sensors, double)
+    columns = [k for k, s in enumerate(readings.sensors) if s in sensors]
+    t0 = float(readings.times[0])
+    if isinstance(unknown, Mapping) and noise is not None:
+        priors, level = dict(unknown), noise
+    else:
+        first = Readings(readings.times[:learn] - t0, readings.values[:learn, columns], tuple(sensors))
+        priors, level = learned(double, first, list(unknown), noise=noise, start=start, source=source, spots=spots, model=solver,
+                                t0=t0)
+        priors |= dict(unknown) if isinstance(unknown, Mapping) else {}
+    part = Follower(double, sensors, priors, noise=level, start=start, source=source, spots=spots, model=solver, t0=t0, rank=rank)
+    for time, values in zip(readings.times, readings.values[:, columns]):
+        part.update(float(time), values)
+    return part
+
+
+def learned(problem: Discretisation, readings: Readings, unknown: Sequence[str], *, noise: float | None = None,
+            start: Tensor | None = None, source: Source | None = None, spots: SpotTable | None = None,
+            model: Model[Any] | None = None, t0: float = 0.0) -> tuple[dict[str, Prior], float]:
+    """Strengths, lengths and times of what is unknown, and the noise, by the likelihood of readings whose times begin at 0."""
+    refuse_nonlinear(problem, model or Classical())
+    begin = torch.zeros(problem.mesh.n_nodes, problem.n_fields) if start is None else start
+    steps = int(np.ceil(readings.times[-1] / problem.dt - 1e-9))
+    x = torch.tensor((model or Classical()).points(problem))
+    known = None if source is None else averages(source, x, t0, steps, problem.dt)
+    with torch.no_grad(), few_threads(problem.mesh.n_nodes):
+        return Unknowns(problem, unknown, spots, model).learned(readings, begin.double(), known, noise)
+
+
+def placed(sensors: Sequence[Sensor] | np.ndarray, problem: Discretisation) -> tuple[list[Sensor], tuple[str, ...]]:
+    """The sensors that lie in the part, and a note about each of the others."""
+    kept, notes = [], []
+    for sensor in named(sensors):
+        try:
+            rows([sensor], problem)
+            kept.append(sensor)
+        except InputError as error:
+            notes.append(f"{error}: left out")
+    if not kept:
+        raise InputError("no sensor can be used: " + (notes[0] if notes else "there is none"))
+    return kept, tuple(notes)
