@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,8 @@ import torch
 from dgnet.errors import InputError
 from dgnet.mesh import box
 from dgnet.problems import PDE, Discretisation, Robin
-from dgnet.sensors import Follower, Point, Prior
+from dgnet.reference.transport import solve
+from dgnet.sensors import Follower, Point, Prior, Readings, follow
 
 Tensor = torch.Tensor
 DT = 0.1
@@ -112,7 +114,7 @@ def test_the_smoother_is_the_regression_on_all_readings() -> None:
 def test_few_directions_are_nearly_the_exact_filter() -> None:
     exact, _ = followed(cells=16)
     assert exact.exact and exact.dynamics.d == 289 + 64 + 5
-    for rank, gap in ((60, 0.3), (150, 0.05)):
+    for rank, gap in ((60, 0.3), (150, 0.1)):
         thin = followed(rank, 16)[0]
         one, other = exact.estimate(), thin.estimate()
         assert not thin.exact and 0 < thin.filter.lost < 0.05 and thin.filter.root.shape[1] == rank
@@ -144,3 +146,120 @@ def test_it_goes_on_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "bad.npz").write_bytes(b"nothing")
     with pytest.raises(InputError, match="does not hold the state"):
         Follower.load(tmp_path / "bad.npz", plate(), SENSORS)
+
+
+# ---------------------------------------------------------------------- against the truth of a finer mesh
+
+STEPS, NOISE = 50, 0.02
+PLACES = ((1, 1), (4, 2), (7, 1), (2, 4), (5, 4), (7, 5), (1, 7), (4, 6), (6, 7), (3, 7))
+GRID = tuple(Point((x / 8, y / 8), f"g{x}{y}") for x, y in PLACES)
+SQUARE = Discretisation(box((8, 8)), PDE(diffusion=0.05), [Robin("boundary", 0.2, 1.0)], DT)
+ASSUMED = {"start": Prior(0.33, 0.7), "field": Prior(0.73, 0.6, 1.5)}
+"""About what `truths` draws from."""
+ONES = torch.ones(81, 1)
+
+
+@lru_cache
+def truths(repeats: int, lamp: float = 0.0, seed: int = 0) -> np.ndarray:
+    """[B, T+1, N]: twenty spots everywhere with random strengths that change within 1.5 s, and a lamp from t = 3 on.
+
+    By the independent reference on a mesh with half the spacing and quadratic elements.
+    """
+    rng, count = np.random.default_rng(seed), 20
+    middles = torch.tensor(rng.uniform(-0.1, 1.1, (repeats, count, 2)))
+    radii = torch.tensor(rng.uniform(0.15, 0.3, (repeats, count)))
+    knots, keep = np.arange(0, STEPS * DT + 1, 0.25), np.exp(-0.25 / 1.5)
+    strengths = np.empty((repeats, count, len(knots)))
+    strengths[..., 0] = rng.standard_normal((repeats, count))
+    for k in range(1, len(knots)):
+        strengths[..., k] = keep * strengths[..., k - 1] + np.sqrt(1 - keep**2) * rng.standard_normal((repeats, count))
+    begin = torch.tensor(0.2 * rng.standard_normal((repeats, count)))
+
+    def near(x: Tensor, widths: Tensor) -> Tensor:
+        return torch.exp(-((x[None, None] - middles[:, :, None]) ** 2).sum(-1) / (2 * widths[..., None] ** 2))
+
+    def source(x: Tensor, t: Tensor) -> Tensor:
+        at = np.array([[np.interp(t.numpy(), knots, row) for row in some] for some in strengths])
+        spots = 0.5 * torch.einsum("bjt,bjn->btn", torch.tensor(at), near(x, radii))
+        glow = torch.exp(-((x - torch.tensor((0.55, 0.6))) ** 2).sum(1) / (2 * 0.15**2))
+        return (spots + lamp * (t > 3.0)[:, None] * glow)[..., None]
+
+    def start(x: Tensor) -> Tensor:
+        return (1 + torch.einsum("bj,bjn->bn", begin, near(x, torch.full_like(radii, 0.25))))[..., None]
+
+    return solve(SQUARE.mesh, SQUARE.pde, SQUARE.conditions, start, dt=DT, steps=STEPS, refine=1, degree=2, substeps=2,
+                 order=2, source=source)[..., 0].numpy()
+
+
+def read(states: np.ndarray, seed: int = 0) -> np.ndarray:
+    """Noisy readings [T+1, S]."""
+    seen = SQUARE.mesh.interpolate(states[..., None], [s.place for s in GRID])[..., 0]
+    return seen + NOISE * np.random.default_rng(seed).standard_normal(seen.shape)
+
+
+def test_bands_hold_the_truth_and_no_alarm_is_raised() -> None:
+    inside, chi = [], []
+    for b, states in enumerate(truths(4)):
+        part = Follower(SQUARE, GRID, ASSUMED, noise=NOISE, start=ONES)
+        for k, values in enumerate(read(states, b)):
+            done = part.update(DT * k, values)
+            assert not [e for e in done.events if e.kind == "alarm"]
+            low, high = part.estimate().band()
+            inside.append((low[:, 0] < states[k]) & (states[k] < high[:, 0]))
+        chi.append(part.consistency[0])
+    assert 0.85 < np.mean(inside) < 0.95 and 0.7 < np.mean(chi) < 1.15
+
+
+def test_an_unknown_lamp_raises_an_alarm_and_is_found() -> None:
+    states = truths(1, lamp=8.0)[0]
+    part, kinds = Follower(SQUARE, GRID, ASSUMED, noise=NOISE, start=ONES), []
+    for k, values in enumerate(read(states)):
+        kinds += [(e.kind, e.time, e.sensors) for e in part.update(DT * k, values).events]
+    assert next(kind for kind, *_ in kinds if kind != "sensor") == "alarm" and kinds[0][1] > 3.0
+    assert next(time for kind, time, _ in kinds if kind == "alarm") < 3.6
+    assert next(sensors for kind, _, sensors in kinds if kind == "alarm")[0] == "g54"  # the nearest one
+    low, high = part.estimate().band()
+    assert ((low[:, 0] < states[-1]) & (states[-1] < high[:, 0])).mean() > 0.8 and part.scale > 1
+    hot = part.driving()
+    assert hot is not None and np.linalg.norm(SQUARE.mesh.points[hot.mean[:, 0].argmax()] - (0.55, 0.6)) < 0.2
+    past = part.smooth(fields=True)
+    error = [np.abs(f.mean[:, 0] - states[k]).mean() for k, f in enumerate(past.fields)]
+    assert len(error) == STEPS + 1 and max(error[:30]) < 0.1
+
+
+def test_faults_are_named_and_worked_around() -> None:
+    states = truths(4)[0]
+    good = read(states)
+    bad = good.copy()
+    bad[20:24, 0] = np.nan
+    bad[15:, 2] = bad[15, 2]  # dead
+    bad[25:, 5] += np.linspace(0, 2.0, len(bad) - 25)  # drifts
+    bad[18, 7] += 5.0  # one wrong reading
+    part, said = Follower(SQUARE, GRID, ASSUMED, noise=NOISE, start=ONES), []
+    for k, values in enumerate(bad):
+        said += part.update(DT * k, values).events
+        if k == 30:
+            assert not part.update(DT * 28, good[28]).used.any()
+    told = [(e.kind, *e.sensors) for e in said]
+    assert ("sensor", "g11") in told and ("back", "g11") in told and ("sensor", "g71") in told and ("sensor", "g75") in told
+    assert "alarm" not in [kind for kind, *_ in told]
+    clean = Follower(SQUARE, GRID, ASSUMED, noise=NOISE, start=ONES)
+    for k, values in enumerate(good):
+        clean.update(DT * k, values)
+    error = [np.sqrt(((f.estimate().mean[:, 0] - states[-1]) ** 2).mean()) for f in (part, clean)]
+    assert error[0] < 4 * error[1] and ("sensor", "g46") in told  # three of ten sensors are out
+    for time, words in ((1.0, "comes after"), (float("nan"), "no time"), (1e6, "another unit"), (9.0, "no readings from")):
+        assert words in part.update(time, good[0]).events[0].text
+
+
+@pytest.mark.slow
+def test_learned_strengths_give_bands_that_hold_the_truth() -> None:
+    inside = []
+    for b, states in enumerate(truths(12, seed=5)):
+        values = read(states, b)
+        part = follow(SQUARE, Readings(DT * np.arange(31), values[:31], GRID), ["start", "field"], start=ONES)
+        for k in range(31, STEPS + 1):
+            part.update(DT * k, values[k])
+            low, high = part.estimate().band()
+            inside.append((low[:, 0] < states[k]) & (states[k] < high[:, 0]))
+    assert 0.85 < np.mean(inside) < 0.95

@@ -4,8 +4,8 @@ A drive is a(t) [J] with the covariance C exp(-|t - t'| / time): the strengths o
 or of spots at known places (`source`), a flux through a boundary (`flux:NAME`), or what the surroundings are warmer than assumed
 (`ambient`). Over a step of length dt, a <- rho a + noise with rho = exp(-dt / time).
 
-Smooth fields are sums of the eigenfunctions of -laplace on the part, with the variances of (k^2 - laplace) x = white noise and
-k = sqrt(8) / length, as in `priors.fields`; smoother ones with a higher power of that operator.
+Smooth fields are sums of the eigenfunctions of -laplace on the part, with the variances of (k^2 - laplace)^s x = white noise and
+k = sqrt(8) / length; s = 1 is the prior of `priors.fields`, 1.5 the default here.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ MODES = 64
 """Smooth source fields whose strengths are followed."""
 _DENSE = 1500  # nodes up to which all eigenfunctions are computed
 _STARTS = 200  # smooth fields that an unknown start is made of, on larger meshes
-_ROUGH = (1.0, 2.0)  # smoothness of fields to choose from
 _READINGS = 400  # from which strengths are learned, at most
 
 
@@ -59,7 +58,7 @@ class Prior:
     strength: float
     length: float = 0.0
     time: float = 0.0
-    smoothness: float = 1.0
+    smoothness: float = 1.5
 
     def __post_init__(self) -> None:
         if not (self.strength >= 0 and self.length >= 0 and self.time >= 0):
@@ -79,7 +78,7 @@ class Modes:
             self.values, self.fields = eigsh(K, _STARTS, csc_array(diags_array(V)), sigma=shift, which="LM")
         self.values = self.values.clip(min=0.0)
 
-    def variances(self, length: float, smoothness: float = 1.0, count: int | None = None) -> np.ndarray:
+    def variances(self, length: float, smoothness: float, count: int | None = None) -> np.ndarray:
         """Of the strengths of the first `count` fields, such that the variance of their sum is 1 on average over the part."""
         spectrum = ((DECAY / (length or 0.25 * self.extent)) ** 2 + self.values[:count]) ** (-2.0 * smoothness)
         return self.volume * spectrum / spectrum.sum()
@@ -170,12 +169,12 @@ class Unknowns:
             asked.append(Unknown(name, R, *self._choices(name, steps)))
         choices, strengths, level = strongest(y, asked, noise)
         found = zip(self.names, choices, strengths.tolist())
-        return {name: self._prior(name, choice, strength) for name, choice, strength in found}, level
+        return {name: self._prior(choice, strength) for name, choice, strength in found}, level
 
-    def _prior(self, name: str, choice: Choice, strength: float = 1.0) -> Prior:
-        """Of what the likelihood chooses from: smoothness and length of a start or a field, time of a drive."""
-        smoothness, length, time = choice
-        return Prior(strength, length, time, smoothness)
+    def _prior(self, choice: Choice, strength: float = 1.0) -> Prior:
+        """Of what the likelihood chooses from: the time of a drive and the length of a field, each 0 where there is none."""
+        time, length = choice
+        return Prior(strength, length, time)
 
     def _responses(self, name: str, made: Kernels, readings: Readings) -> Tensor:
         """[S, H+1, n]: histories have all steps of their first number first."""
@@ -203,21 +202,21 @@ class Unknowns:
         lengths = tuple(extent * 2.0**-k for k in range(4))
         if name == "start":
             def still(choice: Choice, H: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-                variance = self.variances(name, self._prior(name, choice))
+                variance = self.variances(name, self._prior(choice))
                 return variance[:, None] * H.T, variance
 
-            return tuple((rough, length, 0.0) for rough in _ROUGH for length in lengths), still
+            return tuple((0.0, length) for length in lengths), still
         count, apart = self.count(name), dt * np.abs(np.arange(steps)[:, None] - np.arange(steps))
 
         def moving(choice: Choice, H: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            prior = self._prior(name, choice)
+            prior = self._prior(choice)
             variance = self.variances(name, prior)
             moved = np.einsum("ts,mcs->ctm", np.exp(-apart / prior.time), H.reshape(len(H), count, steps), optimize=True)
             return (variance[:, None, None] * moved).reshape(count * steps, -1), np.repeat(variance, steps)
 
         if name == "field":
-            return tuple((rough, length, time) for time in times for rough in _ROUGH for length in lengths), moving
-        return tuple((1.0, 0.0, time) for time in times), moving
+            return tuple((time, length) for time in times for length in lengths), moving
+        return tuple((time, 0.0) for time in times), moving
 
 
 def _warmer(value: Value) -> Value:

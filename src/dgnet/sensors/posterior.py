@@ -26,8 +26,8 @@ _FLOOR = 1e-7  # smallest noise, relative to the readings: rounding of what they
 _NEGLIGIBLE = 1e-3  # weight of a choice, against the best one
 _ROUGH = 1.5  # histories whose best smoothness is at most this may be switched ones
 
-Choice = tuple[float, ...]
-"""Smoothness of a prior (how often its functions are differentiable, about), the length of its correlation, what else it needs."""
+Choice = tuple[float, float]
+"""Smoothness of a prior (how often its functions are differentiable, about) and the length of its correlation."""
 
 Spread = Callable[[Choice, np.ndarray], tuple[np.ndarray, np.ndarray]]
 

@@ -106,13 +106,18 @@ class Watch:
         inverse = np.linalg.inv(covariance[np.ix_(used, used)])
         weighted = inverse @ gap[used]
         chi, apart = float(gap[used] @ weighted), weighted / np.sqrt(np.diagonal(inverse))
+        worst = int(np.abs(apart).argmax())
+        single = len(apart) > 2 and abs(apart[worst]) > _GATE and chi - apart[worst] ** 2 < chi2.isf(_AGREE, len(apart) - 1)
+        if single:  # one wrong reading is not yet a fault of the sensor, several are
+            k = int(index[used][worst])
+            chi, apart[worst] = chi - apart[worst] ** 2 + _GATE**2, _GATE
+            found.append(self._about(time, "sensor", k, f"is off by {gap[used][worst]:.3g}, the others are not: reading not used"))
         row = np.full(len(self.names), np.nan)
         row[index[used]] = apart
         self.rows.append((chi, row))
         found += self._windowed(time)
-        worst = int(np.abs(apart).argmax())
-        if len(apart) > 2 and abs(apart[worst]) > _GATE and chi - apart[worst] ** 2 < chi2.isf(_AGREE, len(apart) - 1):
-            used[np.flatnonzero(used)[worst]] = False  # its gap counts, its reading is not used
+        if single:
+            used[np.flatnonzero(used)[worst]] = False
         return used & np.array([k not in self.out for k in index], dtype=bool), found
 
     def _windowed(self, time: float) -> list[Event]:
