@@ -154,7 +154,7 @@ STEPS, NOISE = 50, 0.02
 PLACES = ((1, 1), (4, 2), (7, 1), (2, 4), (5, 4), (7, 5), (1, 7), (4, 6), (6, 7), (3, 7))
 GRID = tuple(Point((x / 8, y / 8), f"g{x}{y}") for x, y in PLACES)
 SQUARE = Discretisation(box((8, 8)), PDE(diffusion=0.05), [Robin("boundary", 0.2, 1.0)], DT)
-ASSUMED = {"start": Prior(0.33, 0.7), "field": Prior(0.73, 0.6, 1.5)}
+ASSUMED = {"start": Prior(0.5, 0.7), "field": Prior(0.9, 0.6, 1.5)}
 """About what `truths` draws from."""
 ONES = torch.ones(81, 1)
 
@@ -207,7 +207,7 @@ def test_bands_hold_the_truth_and_no_alarm_is_raised() -> None:
             low, high = part.estimate().band()
             inside.append((low[:, 0] < states[k]) & (states[k] < high[:, 0]))
         chi.append(part.consistency[0])
-    assert 0.85 < np.mean(inside) < 0.95 and 0.7 < np.mean(chi) < 1.15
+    assert 0.85 < np.mean(inside) < 0.95 and 0.6 < np.mean(chi) < 1.1
 
 
 def test_an_unknown_lamp_raises_an_alarm_and_is_found() -> None:
@@ -238,16 +238,13 @@ def test_faults_are_named_and_worked_around() -> None:
     part, said = Follower(SQUARE, GRID, ASSUMED, noise=NOISE, start=ONES), []
     for k, values in enumerate(bad):
         said += part.update(DT * k, values).events
-        if k == 30:
+        if k == 30:  # what the drifting sensor said before it was found out is forgotten: 0.12 K otherwise
+            assert np.sqrt(((part.estimate().mean[:, 0] - states[k]) ** 2).mean()) < 0.05
             assert not part.update(DT * 28, good[28]).used.any()
     told = [(e.kind, *e.sensors) for e in said]
     assert ("sensor", "g11") in told and ("back", "g11") in told and ("sensor", "g71") in told and ("sensor", "g75") in told
     assert "alarm" not in [kind for kind, *_ in told]
-    clean = Follower(SQUARE, GRID, ASSUMED, noise=NOISE, start=ONES)
-    for k, values in enumerate(good):
-        clean.update(DT * k, values)
-    error = [np.sqrt(((f.estimate().mean[:, 0] - states[-1]) ** 2).mean()) for f in (part, clean)]
-    assert error[0] < 4 * error[1] and ("sensor", "g46") in told  # three of ten sensors are out
+    assert ("sensor", "g46") in told and part.watch.out == {2, 5}  # one wrong reading does not make a sensor faulty
     for time, words in ((1.0, "comes after"), (float("nan"), "no time"), (1e6, "another unit"), (9.0, "no readings from")):
         assert words in part.update(time, good[0]).events[0].text
 

@@ -13,6 +13,7 @@ from dgnet.sensors.sensor import Flux, Patch, Point, Sensor
 from dgnet.sensors.tracks import Track, recover_track
 from dgnet.sensors.watch import Event
 
-__all__ = ["Coefficients", "Course", "Designed", "Event", "Field", "Flux", "Follower", "FreeSpot", "Kernels", "Margin", "Met", "Patch",
-           "Placement", "Point", "Prior", "Readings", "Recovered", "Sensor", "Target", "Track", "Update", "design", "follow", "kernels",
-           "place", "read_readings", "read_sensors", "read_spots", "recover", "recover_coefficients", "recover_track"]
+__all__ = ["Coefficients", "Course", "Designed", "Event", "Field", "Flux", "Follower", "FreeSpot", "Kernels", "Margin", "Met",
+           "Patch", "Placement", "Point", "Prior", "Readings", "Recovered", "Sensor", "Target", "Track", "Update", "design",
+           "follow", "kernels", "place", "read_readings", "read_sensors", "read_spots", "recover", "recover_coefficients",
+           "recover_track"]

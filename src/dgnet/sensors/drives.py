@@ -24,16 +24,14 @@ from scipy.sparse.linalg import eigsh
 from dgnet.errors import InputError
 from dgnet.files import did_you_mean
 from dgnet.mesh import Mesh
-from dgnet.models import Classical, Model, rollout
+from dgnet.models import Classical, Model
 from dgnet.operators import Geometry, stiffness
-from dgnet.problems import Discretisation, Neumann, Robin, SpotTable
-from dgnet.problems.conditions import Value
+from dgnet.problems import Discretisation, SpotTable
 from dgnet.sensors.kernels import Kernels, kernels
 from dgnet.sensors.posterior import Choice, Spread, Unknown, strongest
 from dgnet.sensors.priors import DECAY
 from dgnet.sensors.readings import Readings, interpolation
-from dgnet.sensors.recover import unit_shapes
-from dgnet.sensors.sensor import rows
+from dgnet.sensors.recover import heated, impulses, unit_shapes, warmed
 
 Tensor = torch.Tensor
 
@@ -99,8 +97,6 @@ class Unknowns:
             raise InputError("the strength of a source is unknown, but not its place: give the places (or paths) of the spots")
         if "source" in self.names and problem.n_fields > 1:
             raise InputError("spots drive one field; this problem has several")
-        if "ambient" in self.names and not any(isinstance(c, Robin) for c in problem.conditions):
-            raise InputError("no boundary exchanges heat with its surroundings, so that their temperature has no effect")
         self.drives = tuple(name for name in self.names if name != "start")
 
     @cached_property
@@ -133,11 +129,7 @@ class Unknowns:
 
     def loaded(self, name: str) -> Discretisation:
         """The problem with one unit more of a flux, or of the temperature of its surroundings."""
-        p = self.problem
-        if name == "ambient":
-            return replace(p, conditions=[replace(c, ambient=_warmer(c.ambient)) if isinstance(c, Robin) else c
-                                          for c in p.conditions])
-        return replace(p, conditions=[*p.conditions, Neumann(name.removeprefix("flux:"), 1.0)])
+        return warmed(self.problem) if name == "ambient" else heated(self.problem, name.removeprefix("flux:"))
 
     def variances(self, name: str, prior: Prior) -> np.ndarray:
         """Of all numbers of one unknown."""
@@ -185,16 +177,7 @@ class Unknowns:
         if name == "source":
             assert self.spots is not None
             return made.responses(unit_shapes(self.spots, self.problem, self.model, made.horizon)).flatten(2)
-        if made.early.shape[2]:
-            raise InputError(f"the strength of '{name}' is learned where all steps are the same; give it, and the noise")
-        zero = torch.zeros(1, self.problem.mesh.n_nodes, self.problem.n_fields, dtype=torch.float64)
-        w = rows(readings.sensors, self.problem)
-        on, off = (torch.einsum("npf,spf->sn", rollout(self.model, q, zero, steps=made.horizon)[0], w)
-                   for q in (self.loaded(name), self.problem))
-        impulse, out = (on - off).diff(dim=1), w.new_zeros(len(w), made.horizon + 1, made.horizon)
-        for k in range(made.horizon):
-            out[:, k + 1:, k] = impulse[:, : made.horizon - k]
-        return out
+        return impulses(self.loaded(name), self.problem, made, readings.sensors, self.model)
 
     def _choices(self, name: str, steps: int) -> tuple[tuple[Choice, ...], Spread]:
         dt, extent = self.problem.dt, self.modes.extent
@@ -217,10 +200,6 @@ class Unknowns:
         if name == "field":
             return tuple((time, length) for time in times for length in lengths), moving
         return tuple((time, 0.0) for time in times), moving
-
-
-def _warmer(value: Value) -> Value:
-    return (lambda x, t: value(x, t) + 1.0) if callable(value) else value + 1.0
 
 
 def described(priors: Mapping[str, Prior], noise: float) -> list[str]:

@@ -8,6 +8,7 @@ expected of it (`watch`).
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,7 +31,7 @@ from dgnet.sensors.kalman import Filter, Innovation
 from dgnet.sensors.kernels import refuse_nonlinear
 from dgnet.sensors.readings import Readings
 from dgnet.sensors.sensor import Sensor, named, rows
-from dgnet.sensors.watch import Event, Watch
+from dgnet.sensors.watch import ROWS, Event, Watch
 
 Tensor = torch.Tensor
 
@@ -91,6 +92,23 @@ class Update:
     events: tuple[Event, ...]
 
 
+@dataclass(frozen=True, eq=False)
+class _Row:
+    """A row of readings, which of them were used, and the estimate before it."""
+
+    time: float
+    values: np.ndarray
+    used: np.ndarray
+    step: int
+    count: int
+    chi_square: float
+    mean: np.ndarray
+    root: np.ndarray
+    read: list[Innovation]
+    scale: float
+    before: float
+
+
 class Follower:
     """Follows a part from readings as they come: `update`, then `estimate`, `forecast` and `smooth` at any time.
 
@@ -132,6 +150,7 @@ class Follower:
         self.noise, self.t0, self.priors = noise, t0, dict(unknown)
         self.watch = Watch(self.names, chance)
         self.step, self.time, self.count, self.chi_square = 0, -np.inf, 0, 0.0
+        self._rows: deque[_Row] = deque(maxlen=ROWS)
         self.scale = self._before = 1.0  # variance of the drives over that of their priors: while alarms last it grows
         begin = torch.zeros(problem.mesh.n_nodes, problem.n_fields) if start is None else start
         with torch.no_grad(), few_threads(problem.mesh.n_nodes):
@@ -158,25 +177,59 @@ class Follower:
         events = self.watch.interval(time, self.time) if np.isfinite(self.time) else []
         there, found = self.watch.present(time, values)
         events += found
+        before = self._now(time, values)
         with torch.no_grad(), few_threads(self.problem.mesh.n_nodes):
-            share = self._reach(time)
-            expected, seen = self._expected(share)
-        index = np.flatnonzero(there)
-        whole = Innovation.of(values[index] - expected[index], seen[index], self.noise)
-        used, found = self.watch.judge(time, index, whole.gap, whole.covariance())
-        events += found
-        taken = Innovation.of(whole.gap[used], seen[index][used], self.noise)
-        if used.any():
-            self.filter.update(taken)
-            self.count, self.chi_square = self.count + len(taken.gap), self.chi_square + taken.chi_square
-            excess = taken.chi_square / len(taken.gap)
-            if self.watch.alarm and excess > _EXCESS:
-                self.scale = min(_STRONGEST, self.scale * excess)
-        self.time = time
-        flags = np.zeros(len(values), bool)
-        flags[index[used]] = True
+            expected, seen = self._expected(self._reach(time))
+            index = np.flatnonzero(there)
+            whole = Innovation.of(values[index] - expected[index], seen[index], self.noise)
+            used, found = self.watch.judge(time, index, whole.gap, whole.covariance())
+            events += found
+            if self.watch.newly_blamed:
+                self._again(self.watch.newly_blamed)
+                before = self._now(time, values)
+            before.used[index[used]] = True
+            taken = self._take(before)
+        self._rows.append(before)
         sd = np.sqrt((seen**2).sum(1) + self.noise**2)
-        return Update(time, expected, sd, flags, taken.chi_square if used.any() else 0.0, int(used.sum()), tuple(events))
+        return Update(time, expected, sd, before.used, 0.0 if taken is None else taken.chi_square, int(used.sum()), tuple(events))
+
+    def _now(self, time: float, values: np.ndarray) -> _Row:
+        f = self.filter
+        return _Row(time, values, np.zeros(len(values), bool), self.step, self.count, self.chi_square, f.mean, f.root, list(f.read),
+                    self.scale, self._before)
+
+    def _take(self, row: _Row) -> Innovation | None:
+        """Use the readings of a row; what they were compared with, or None where none is used."""
+        expected, seen = self._expected(self._reach(row.time))
+        self.time = row.time
+        if not row.used.any():
+            return None
+        taken = Innovation.of(row.values[row.used] - expected[row.used], seen[row.used], self.noise)
+        self.filter.update(taken)
+        self.count, self.chi_square = self.count + len(taken.gap), self.chi_square + taken.chi_square
+        excess = taken.chi_square / len(taken.gap)
+        if self.watch.alarm and excess > _EXCESS:
+            self.scale = min(_STRONGEST, self.scale * excess)
+        return taken
+
+    def _again(self, sensors: Sequence[int]) -> None:
+        """The last rows once more, without sensors that turned out to be at fault: what they read had been believed until then."""
+        rows, f = list(self._rows), self.filter
+        if not rows:
+            return
+        first = rows[0]
+        for _ in range(min(self.step - first.step, len(f.past))):
+            f.past.pop()
+        f.mean, f.root, f.read = first.mean, first.root, list(first.read)
+        self.step, self.count, self.chi_square, self.scale, self._before = (first.step, first.count, first.chi_square, first.scale,
+                                                                            first.before)
+        self._rows.clear()
+        for row in rows:
+            now = self._now(row.time, row.values)
+            now.used[row.used] = True
+            now.used[list(sensors)] = False
+            self._take(now)
+            self._rows.append(now)
 
     def _wrong(self, time: float) -> str:
         """What makes a row useless, empty where nothing does."""

@@ -162,7 +162,7 @@ def with_prior(name: str, response: np.ndarray, shape: tuple[int, ...], problem:
 def responses_of(name: str, problem: Discretisation, made: Kernels, sensors: Sequence[Sensor], spots: SpotTable | None,
                  model: Model[Any] | None) -> tuple[Tensor, tuple[int, ...], tuple[str, ...]]:
     """Of all readings [S, H+1, n] to one unknown, the shape of its n numbers, and names of histories or numbers (none: a field)."""
-    H, S, nodes = made.horizon, len(made.names), problem.mesh.n_nodes
+    H, nodes = made.horizon, problem.mesh.n_nodes
     if name == "source":
         if spots is None:
             raise InputError("the strength of a source is unknown, but not its place: give the places (or paths) of the spots")
@@ -179,7 +179,7 @@ def responses_of(name: str, problem: Discretisation, made: Kernels, sensors: Seq
     if name == "start":
         return _at_nodes(made, made.start), (nodes, problem.n_fields), ()
     if name.startswith("flux:"):
-        return _flux(name.removeprefix("flux:"), problem, made, sensors, model).reshape(S, H + 1, H), (1, H), (name,)
+        return impulses(heated(problem, name.removeprefix("flux:")), problem, made, sensors, model), (1, H), (name,)
     if name == "ambient":
         return ambient_response(problem, sensors, H, model), (1,), (name,)
     raise InputError(f"unknown '{name}' cannot be recovered (known: {', '.join(KINDS)})")
@@ -235,6 +235,11 @@ def _at_nodes(made: Kernels, values: Tensor) -> Tensor:
 
 def ambient_response(problem: Discretisation, sensors: Sequence[Sensor], steps: int, model: Model[Any] | None) -> Tensor:
     """[S, H+1, 1] to surroundings that are warmer by 1."""
+    return _difference(warmed(problem), problem, sensors, steps, model)[..., None]
+
+
+def warmed(problem: Discretisation) -> Discretisation:
+    """The same problem in surroundings that are warmer by 1."""
     if not any(isinstance(c, Robin) for c in problem.conditions):
         raise InputError("the ambient value is unknown, but no boundary exchanges anything with surroundings (kind robin)")
 
@@ -242,8 +247,12 @@ def ambient_response(problem: Discretisation, sensors: Sequence[Sensor], steps: 
         given = c.ambient
         return replace(c, ambient=(lambda x, t: given(x, t) + 1) if callable(given) else given + 1)
 
-    warm = replace(problem, conditions=[warmer(c) if isinstance(c, Robin) else c for c in problem.conditions])
-    return _difference(warm, problem, sensors, steps, model)[..., None]
+    return replace(problem, conditions=[warmer(c) if isinstance(c, Robin) else c for c in problem.conditions])
+
+
+def heated(problem: Discretisation, boundary: str) -> Discretisation:
+    """The same problem with a flux of 1 more into the part through a boundary."""
+    return replace(problem, conditions=[*problem.conditions, Neumann(boundary, 1.0)])
 
 
 def _difference(changed: Discretisation, problem: Discretisation, sensors: Sequence[Sensor], steps: int,
@@ -255,12 +264,14 @@ def _difference(changed: Discretisation, problem: Discretisation, sensors: Seque
     return on - off
 
 
-def _flux(boundary: str, problem: Discretisation, made: Kernels, sensors: Sequence[Sensor], model: Model[Any] | None) -> Tensor:
-    """[S, H+1, H] to a unit flux in each step: what switching it on for good changes, and of that the difference of two steps."""
+def impulses(changed: Discretisation, problem: Discretisation, made: Kernels, sensors: Sequence[Sensor],
+             model: Model[Any] | None) -> Tensor:
+    """[S, H+1, H] to changed conditions in each step: what they do if they stay, and of that the difference of two steps."""
     if made.early.shape[2]:
-        raise InputError("a flux is recovered where all steps are the same: not with a damped start, early steps or changing flow")
-    H, heated = made.horizon, replace(problem, conditions=[*problem.conditions, Neumann(boundary, 1.0)])
-    impulse = _difference(heated, problem, sensors, H, model).diff(dim=1)
+        raise InputError("a flux or an ambient value over time is recovered where all steps are the same: not with a damped start, "
+                         "early steps or changing flow")
+    H = made.horizon
+    impulse = _difference(changed, problem, sensors, H, model).diff(dim=1)
     out = impulse.new_zeros(len(sensors), H + 1, H)
     for k in range(H):
         out[:, k + 1:, k] = impulse[:, : H - k]

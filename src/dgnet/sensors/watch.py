@@ -16,7 +16,8 @@ from typing import Any, Literal
 import numpy as np
 from scipy.stats import chi2
 
-_ROWS = 10  # that are looked at together
+ROWS = 10
+"""Rows of readings that are looked at together."""
 _STUCK = 5  # equal readings in a row, of a sensor that is noisy otherwise
 _GATE = 5.0  # standard deviations beyond which a single reading is not used where the others agree
 _AGREE = 0.01  # probability below which the others do not agree either
@@ -53,8 +54,8 @@ class Watch:
     last: np.ndarray = field(init=False)  # [S], the last reading
     repeats: np.ndarray = field(init=False)  # [S], how often it was repeated
     moved: np.ndarray = field(init=False)  # [S], how often it changed
-    rows: deque[tuple[float, np.ndarray]] = field(default_factory=lambda: deque(maxlen=_ROWS))  # chi-square, e [S] of those used
-    outside: deque[np.ndarray] = field(default_factory=lambda: deque(maxlen=_ROWS))  # gaps over their standard deviations [S]
+    rows: deque[tuple[float, np.ndarray]] = field(default_factory=lambda: deque(maxlen=ROWS))  # chi-square, e [S] of those used
+    outside: deque[np.ndarray] = field(default_factory=lambda: deque(maxlen=ROWS))  # gaps over their standard deviations [S]
     spacing: deque[float] = field(default_factory=lambda: deque(maxlen=20))  # times between rows
 
     def __post_init__(self) -> None:
@@ -99,7 +100,7 @@ class Watch:
     def judge(self, time: float, index: np.ndarray, gap: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, list[Event]]:
         """Which of the readings of the sensors `index` [m] to use, given their gaps [m] and what covariance was expected [m, m]."""
         found = self._readmitted(time, index, gap / np.sqrt(np.diagonal(covariance)))
-        self.blamed = {k: ago + 1 for k, ago in self.blamed.items() if ago < _ROWS}
+        self.blamed = {k: ago + 1 for k, ago in self.blamed.items() if ago < ROWS}
         used = np.array([k not in self.out for k in index], dtype=bool)
         if not used.any():
             return used, found
@@ -119,6 +120,11 @@ class Watch:
         if single:
             used[np.flatnonzero(used)[worst]] = False
         return used & np.array([k not in self.out for k in index], dtype=bool), found
+
+    @property
+    def newly_blamed(self) -> list[int]:
+        """Sensors that left their bands alone, found so at the last row."""
+        return [k for k, ago in self.blamed.items() if ago == 0 and k in self.out]
 
     def _windowed(self, time: float) -> list[Event]:
         """The last rows together: one sensor at fault, an alarm, or its end."""
@@ -160,9 +166,9 @@ class Watch:
         found = []
         for k in sorted(self.out):
             recent = np.array([r[k] for r in self.outside])
-            if len(recent) == _ROWS and np.isfinite(recent).all() and np.mean(recent**2) < 1.5:
+            if len(recent) == ROWS and np.isfinite(recent).all() and np.mean(recent**2) < 1.5:
                 self.out.discard(k)
-                found.append(self._about(time, "back", k, f"agrees again over {_ROWS} rows: used from here on"))
+                found.append(self._about(time, "back", k, f"agrees again over {ROWS} rows: used from here on"))
         return found
 
     def state(self) -> dict[str, Any]:
