@@ -39,7 +39,7 @@ EXPORT fmi2Status fmi2SetDebugLogging(fmi2Component c, fmi2Boolean on, size_t n,
 EXPORT fmi2Component fmi2Instantiate(fmi2String name, fmi2Type type, fmi2String guid, fmi2String resources,
                                      const fmi2CallbackFunctions *functions, fmi2Boolean visible, fmi2Boolean logging)
 {
-    unit *u = type == fmi2CoSimulation ? unit_new(guid) : NULL;
+    fmu_unit *u = type == fmi2CoSimulation ? fmu_unit_new(guid) : NULL;
     if (u == NULL && functions != NULL && functions->logger != NULL)
         functions->logger(functions->componentEnvironment, name, fmi2Error, "error", "wrong GUID or kind, or no memory");
     return u;
@@ -47,13 +47,13 @@ EXPORT fmi2Component fmi2Instantiate(fmi2String name, fmi2Type type, fmi2String 
 
 EXPORT void fmi2FreeInstance(fmi2Component c)
 {
-    unit_free(c);
+    fmu_unit_free(c);
 }
 
 EXPORT fmi2Status fmi2SetupExperiment(fmi2Component c, fmi2Boolean tolerance_given, fmi2Real tolerance, fmi2Real start,
                                       fmi2Boolean stop_given, fmi2Real stop)
 {
-    unit *u = c;
+    fmu_unit *u = c;
     u->begin = u->time = start;
     return fmi2OK;
 }
@@ -65,8 +65,8 @@ EXPORT fmi2Status fmi2EnterInitializationMode(fmi2Component c)
 
 EXPORT fmi2Status fmi2ExitInitializationMode(fmi2Component c)
 {
-    unit *u = c;
-    unit_begin(u);
+    fmu_unit *u = c;
+    fmu_unit_begin(u);
     u->running = true;
     return fmi2OK;
 }
@@ -78,23 +78,23 @@ EXPORT fmi2Status fmi2Terminate(fmi2Component c)
 
 EXPORT fmi2Status fmi2Reset(fmi2Component c)
 {
-    unit_reset(c);
+    fmu_unit_reset(c);
     return fmi2OK;
 }
 
 EXPORT fmi2Status fmi2GetReal(fmi2Component c, const fmi2ValueReference r[], size_t n, fmi2Real v[])
 {
-    return unit_get(c, r, n, v) ? fmi2Error : fmi2OK;
+    return fmu_unit_get(c, r, n, v) ? fmi2Error : fmi2OK;
 }
 
 EXPORT fmi2Status fmi2SetReal(fmi2Component c, const fmi2ValueReference r[], size_t n, const fmi2Real v[])
 {
-    return unit_set(c, r, n, v) ? fmi2Error : fmi2OK;
+    return fmu_unit_set(c, r, n, v) ? fmi2Error : fmi2OK;
 }
 
 EXPORT fmi2Status fmi2DoStep(fmi2Component c, fmi2Real now, fmi2Real length, fmi2Boolean no_way_back)
 {
-    return unit_advance(c, now, length) ? fmi2Error : fmi2OK;
+    return fmu_unit_advance(c, now, length) ? fmi2Error : fmi2OK;
 }
 
 /* There are real numbers only, and nothing that the flags of modelDescription.xml do not offer. */
@@ -136,7 +136,7 @@ NOT_OFFERED(fmi2GetStringStatus, fmi2Component c, const fmi2StatusKind k, fmi2St
 
 EXPORT fmi2Status fmi2GetRealStatus(fmi2Component c, const fmi2StatusKind k, fmi2Real *v)
 {
-    const unit *u = c;
+    const fmu_unit *u = c;
     *v = u->time;
     return k == fmi2LastSuccessfulTime ? fmi2OK : fmi2Error;
 }

@@ -44,7 +44,7 @@ EXPORT fmi3Instance fmi3InstantiateCoSimulation(fmi3String name, fmi3String give
                                                 const fmi3ValueReference required[], size_t n, fmi3InstanceEnvironment environment,
                                                 fmi3LogMessageCallback log, fmi3IntermediateUpdateCallback update)
 {
-    unit *u = unit_new(given);
+    fmu_unit *u = fmu_unit_new(given);
     if (u == NULL && log != NULL)
         log(environment, fmi3Error, "error", "wrong instantiation token, or no memory");
     return u;
@@ -67,21 +67,21 @@ EXPORT fmi3Instance fmi3InstantiateScheduledExecution(fmi3String name, fmi3Strin
 
 EXPORT void fmi3FreeInstance(fmi3Instance c)
 {
-    unit_free(c);
+    fmu_unit_free(c);
 }
 
 EXPORT fmi3Status fmi3EnterInitializationMode(fmi3Instance c, fmi3Boolean tolerance_given, fmi3Float64 tolerance,
                                               fmi3Float64 start, fmi3Boolean stop_given, fmi3Float64 stop)
 {
-    unit *u = c;
+    fmu_unit *u = c;
     u->begin = u->time = start;
     return fmi3OK;
 }
 
 EXPORT fmi3Status fmi3ExitInitializationMode(fmi3Instance c)
 {
-    unit *u = c;
-    unit_begin(u);
+    fmu_unit *u = c;
+    fmu_unit_begin(u);
     u->running = true;
     return fmi3OK;
 }
@@ -93,24 +93,24 @@ EXPORT fmi3Status fmi3Terminate(fmi3Instance c)
 
 EXPORT fmi3Status fmi3Reset(fmi3Instance c)
 {
-    unit_reset(c);
+    fmu_unit_reset(c);
     return fmi3OK;
 }
 
 EXPORT fmi3Status fmi3GetFloat64(fmi3Instance c, const fmi3ValueReference r[], size_t n, fmi3Float64 v[], size_t m)
 {
-    return n != m || unit_get(c, r, n, v) ? fmi3Error : fmi3OK;
+    return n != m || fmu_unit_get(c, r, n, v) ? fmi3Error : fmi3OK;
 }
 
 EXPORT fmi3Status fmi3SetFloat64(fmi3Instance c, const fmi3ValueReference r[], size_t n, const fmi3Float64 v[], size_t m)
 {
-    return n != m || unit_set(c, r, n, v) ? fmi3Error : fmi3OK;
+    return n != m || fmu_unit_set(c, r, n, v) ? fmi3Error : fmi3OK;
 }
 
 EXPORT fmi3Status fmi3DoStep(fmi3Instance c, fmi3Float64 now, fmi3Float64 length, fmi3Boolean no_way_back, fmi3Boolean *event,
                              fmi3Boolean *terminate, fmi3Boolean *early, fmi3Float64 *last)
 {
-    const int bad = unit_advance(c, now, length);
+    const int bad = fmu_unit_advance(c, now, length);
     *event = *early = false;
     *terminate = bad;
     *last = bad ? now : now + length;

@@ -47,13 +47,13 @@ typedef struct {
     double begin, time; /* of the simulation, and of the master */
     long steps;
     bool running, stale; /* stale: outputs are those of an earlier state */
-} unit;
+} fmu_unit;
 
-static unit *unit_new(const char *given)
+static fmu_unit *fmu_unit_new(const char *given)
 {
     if (given == NULL || strcmp(given, token) != 0)
         return NULL;
-    unit *u = calloc(1, sizeof *u);
+    fmu_unit *u = calloc(1, sizeof *u);
     if (u == NULL)
         return NULL;
     u->model = @name@_new();
@@ -66,14 +66,14 @@ static unit *unit_new(const char *given)
     return u;
 }
 
-static void unit_free(unit *u)
+static void fmu_unit_free(fmu_unit *u)
 {
     if (u != NULL)
         @name@_free(u->model);
     free(u);
 }
 
-static void unit_begin(unit *u)
+static void fmu_unit_begin(fmu_unit *u)
 {
     for (int i = 0; i < @NAME@_NODES * FIELDS; i++)
         @name@_state(u->model)[i] = (@name@_real)u->value[FIRST_START + i % FIELDS];
@@ -82,20 +82,20 @@ static void unit_begin(unit *u)
     u->stale = true;
 }
 
-static void unit_reset(unit *u)
+static void fmu_unit_reset(fmu_unit *u)
 {
     memcpy(u->value, start_value, sizeof u->value);
     u->begin = u->time = 0;
     u->running = false;
-    unit_begin(u);
+    fmu_unit_begin(u);
 }
 
-static void unit_outputs(unit *u)
+static void fmu_unit_outputs(fmu_unit *u)
 {
     const @name@_real *state = @name@_state(u->model);
     double *out = u->value + FIRST_OUTPUT;
     if (!u->running)
-        unit_begin(u);
+        fmu_unit_begin(u);
     for (int p = 0; p < PROBES; p++)
         for (int f = 0; f < FIELDS; f++) {
             double s = 0;
@@ -118,20 +118,20 @@ static void unit_outputs(unit *u)
     u->stale = false;
 }
 
-static int unit_get(unit *u, const uint32_t *references, size_t count, double *to)
+static int fmu_unit_get(fmu_unit *u, const uint32_t *references, size_t count, double *to)
 {
     u->value[0] = u->time;
     for (size_t k = 0; k < count; k++) {
         if (references[k] >= VARIABLES)
             return 1;
         if (references[k] >= FIRST_OUTPUT && u->stale)
-            unit_outputs(u);
+            fmu_unit_outputs(u);
         to[k] = u->value[references[k]];
     }
     return 0;
 }
 
-static int unit_set(unit *u, const uint32_t *references, size_t count, const double *from)
+static int fmu_unit_set(fmu_unit *u, const uint32_t *references, size_t count, const double *from)
 {
     for (size_t k = 0; k < count; k++) {
         if (references[k] == 0 || references[k] >= FIRST_OUTPUT || !isfinite(from[k]))
@@ -143,7 +143,7 @@ static int unit_set(unit *u, const uint32_t *references, size_t count, const dou
 }
 
 /* From `now` on by `length`: as many steps of the field as fit. Spots move with their velocities meanwhile. */
-static int unit_advance(unit *u, double now, double length)
+static int fmu_unit_advance(fmu_unit *u, double now, double length)
 {
     const double end = now + length - u->begin;
     for (int k = 0; k < BOUNDARIES; k++)
