@@ -5,15 +5,17 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import dgnet as dg
 from dgnet.cli.studio import _given, gallery
 from dgnet.errors import InputError
+from dgnet.scenarios.looped import looped_flow
 from dgnet.studio.scene import run_scene
 from dgnet.studio.server import listening
-from dgnet.studio.simulation import Controls, Simulation
+from dgnet.studio.simulation import Controls, Simulation, Spot
 
 PROBLEM = """
 [problem]
@@ -38,12 +40,37 @@ ambient = 300.0
 """
 
 
-def test_the_gallery_holds_what_needs_no_flow() -> None:
+def test_the_gallery_holds_all_scenarios() -> None:
     found = gallery()
-    assert next(iter(found)) == "laser-heat" and "allen-cahn" in found and "cylinder" not in found
+    assert next(iter(found)) == "laser-heat" and set(found) >= {"allen-cahn", "cylinder", "sediments", "wavy-channel"}
     assert all(entry.title and entry.about for entry in found.values())
     scene = found["cardiac"].make()  # no weights ship for it; its stimulus is a short pulse, which sets the pointer's power
     assert list(scene.models) == ["classical"] and scene.power > 0.01
+
+
+@pytest.mark.parametrize("name", ["cylinder", "sediments", "wavy-channel"])
+def test_channels_flow_as_in_the_loop_that_ships(name: str) -> None:
+    """What is poured in moves downstream; the flow keeps to the walls, enters as the scenario says, and closes its loop."""
+    scene = gallery()[name].make()
+    mesh, flow, spec = scene.case.mesh, looped_flow(name), scene.case.flow  # type: ignore[attr-defined]
+    assert set(scene.models) == {"classical", "trained"}
+    times = np.linspace(0, flow.period, 9)
+    v = torch.cat([flow(t) for t in times])
+    inlet = mesh.nodes_on("inlet")
+    walls = np.setdiff1d(np.unique(mesh.boundary_facets), np.union1d(inlet, mesh.nodes_on("outlet")))
+    assert torch.allclose(v[0], v[-1], atol=1e-5) and float(v[:, walls].abs().max()) < 0.05 * spec.mean_velocity
+    assert abs(float(v[:, inlet, 0].max()) / (1.5 * spec.mean_velocity) - 1) < 0.05  # a parabola
+    jump = max(float((flow(t) - flow(t + flow.dt)).norm() / flow(t).norm()) for t in np.arange(0, flow.period, flow.dt))
+    assert jump < 0.2
+    simulation = Simulation(scene, Controls.read(scene, {"model": "classical"}))
+    spot = Spot((3.0, 4.0), (3.0, 4.0), 0.6, 1.0)
+    simulation.advance(4, [spot], False, 60.0)
+    places = []
+    for _ in range(2):
+        c = simulation.values()[0].clip(0) * mesh.dual_volumes()
+        places.append(float(c @ mesh.points[:, 0] / c.sum()))
+        simulation.advance(20, [], False, 60.0)
+    assert 0.3 < (places[1] - places[0]) / spec.mean_velocity < 3
 
 
 def test_problem_mesh_and_nonsense(tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ import torch
 
 import dgnet as dg
 from dgnet.errors import InputError
-from dgnet.studio.scene import Scene, mesh_scene, run_scene
+from dgnet.scenarios import get
+from dgnet.studio.scene import Scene, case_scene, mesh_scene, run_scene
 from dgnet.studio.session import Limits
 from dgnet.studio.simulation import Controls, Simulation, Spot
 
@@ -294,9 +295,9 @@ def test_the_trained_model_of_a_scenario() -> None:
     assert np.allclose(first, expected[0, -1, :, 0], atol=1e-6) and not np.allclose(first, second, atol=1e-6)
 
 
-def test_a_flow_of_the_data_is_refused_in_words() -> None:
-    with pytest.raises(InputError, match="flow"):
-        run_scene(dg.load_run(PRETRAINED / "cylinder-converged"))
+def test_a_flow_that_is_not_there_is_refused_in_words() -> None:
+    with pytest.raises(InputError, match="flow comes with its data"):
+        case_scene(get("cylinder", "small"))
 
 
 def test_values_of_boundaries_and_conductivity() -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dgnet.cli.options import Adaptive, Seed, file_to_write, positive
+from dgnet.cli.options import Adaptive, Seed, file_to_write, positive, refuse
 from dgnet.cli.screen import advise, console, narrating, reporting, say, say_path
 from dgnet.cli.shell import Device, Json, checked_device, command, write_json
 from dgnet.errors import InputError
@@ -16,16 +16,23 @@ from dgnet.progress import Report
 _COLOURS = {"ok": "green", "note": "yellow", "warn": "red"}
 
 
-@command("dgnet new my-problem")
-def new(folder: Annotated[Path, typer.Argument(help="Folder to make.")], seed: Seed = 0) -> None:
+@command("dgnet new my-problem", "dgnet new my-part --mesh part.msh")
+def new(context: typer.Context, folder: Annotated[Path, typer.Argument(help="Folder to make.")],
+        mesh: Annotated[Path | None, typer.Option(help="A mesh of your own: the problem is heat in it, ready to be simulated, and "
+                                                       "there are no data yet.")] = None, seed: Seed = 0) -> None:
     """Write a small problem folder to start from: problem.toml, a mesh and data. It can be checked and trained as it is."""
+    from dgnet.projects.own_part import write_around
     from dgnet.projects.template import write
 
+    refuse(context, {"seed": "nothing is random around a mesh of your own"} if mesh is not None else {})
     with reporting() as report:
-        written = write(folder, seed, report)
+        written = write(folder, seed, report) if mesh is None else write_around(mesh, folder)
     for path in written:
         say_path(path)
-    advise("check", folder)
+    if mesh is None:
+        advise("check", folder)
+    else:
+        advise("simulate", folder, "--source", folder / "spots.csv", "--gif", "part.gif")
 
 
 @command("dgnet check my-problem", "dgnet check my-problem --json check.json")

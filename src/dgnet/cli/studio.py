@@ -57,13 +57,18 @@ ABOUT = {
     "fisher-kpp": "A population spreads and is carried by the wind.",
     "phase-transition": "Lasers melt a plate; the model knows the latent heat only from data.",
     "melting": "Lasers melt a plate, with the latent heat in the equation.",
+    "cylinder": "A contaminant in the vortices behind a cylinder. Pour some into the stream.",
+    "sediments": "A contaminant drifts over deposits on the bed of a channel.",
+    "obstacles": "A contaminant finds its way between obstacles.",
+    "wavy-channel": "A contaminant between walls that swing.",
 }
 
 
 def gallery() -> dict[str, Entry]:
-    """The scenarios that need no flow of their data set, with their pretrained model where one ships."""
+    """The scenarios that can be played, with their pretrained model where one ships."""
     from dgnet.paper.pretrained import SHELF, label, shipped
     from dgnet.scenarios import get, names
+    from dgnet.scenarios.looped import ships
     from dgnet.studio.scene import Scene, case_scene, run_scene
     from dgnet.studio.server import Entry
     from dgnet.training.run import Run
@@ -76,7 +81,7 @@ def gallery() -> dict[str, Entry]:
     found = {}
     for name in [*ABOUT, *(n for n in names() if n not in ABOUT)]:
         case = get(name, "paper")
-        if not case.given_flow:
+        if not case.given_flow or ships(name):
             title = case.title.removesuffix(" (not in the paper)")
             found[name] = Entry(title, ABOUT.get(name, case.geometry), partial(opened, name))
     return found

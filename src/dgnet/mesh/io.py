@@ -179,7 +179,8 @@ def _read_meshio(path: Path, suffix: str) -> Mesh:
     if dim == 2 and points.shape[1] == 3:
         depth = points[used, 2]
         if np.ptp(depth) > 1e-12 * np.ptp(points[used, :2]):
-            raise InputError("the triangles form a surface in space; only flat 2D meshes and 3D tetrahedra are known here")
+            raise InputError("the triangles form a surface in space; only flat 2D meshes and 3D tetrahedra are known here "
+                             "(gmsh fills a closed surface with tetrahedra)")
         points = points[:, :2]
     index = np.cumsum(used) - 1
     mesh = Mesh(points[used], index[cells])

@@ -171,6 +171,9 @@ def read(folder: Path, name: str = "") -> ProblemFile:
     """The problem file of a folder; a problem without a name gets `name`, or the folder's name."""
     path = folder / FILE
     if not path.parent.is_dir() or not (path.exists() or path.is_symlink()):
+        if folder.is_file():
+            raise InputError(f"{folder} is a file, not a folder with {FILE}; if it is a mesh, `dgnet new my-part --mesh {folder}` "
+                             "makes such a folder around it")
         raise InputError(f"there is no {path}; `dgnet new {folder}` writes an example")
     return parse(read_toml(path), path, name)
 

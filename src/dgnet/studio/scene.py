@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -16,12 +16,13 @@ from dgnet.mesh import Mesh
 from dgnet.models import Classical, Model
 from dgnet.models.registry import LABELS
 from dgnet.models.universal import Universal
-from dgnet.problems import PDE, WORKING, Discretisation
-from dgnet.problems.case import Case, base_problem
+from dgnet.problems import PDE, WORKING, Discretisation, given_velocity
+from dgnet.problems.case import Case
 from dgnet.problems.conditions import Dirichlet, Neumann, Periodic, Robin
 from dgnet.problems.curves import ByRegion, Curve, Scaled
 from dgnet.problems.sources import Source
 from dgnet.problems.units import LENGTH, TERMS, Units
+from dgnet.scenarios.looped import looped_flow, ships
 from dgnet.scenarios.scenario import Draw, Scenario
 from dgnet.training.run import UNTRAINED, Run
 
@@ -41,6 +42,7 @@ class Scene:
 
     - `start`: nodal values [1, N, F], in the unit of each field
     - `source`: of a scenario, f(x, t) -> [1, T, N, F]; None where only the pointer drives
+    - `flow`: v(t) [1, N, d] of a case whose flow is not part of its equation
     - `panels`: parts of a step for the average of `source`
     - `radius`, `power`: of the pointer's spot, length and field/time (a power per volume with a heat capacity)
     - `free`: each boundary may be insulated, held, given a flux or an exchange; else only the values of its conditions change
@@ -53,6 +55,7 @@ class Scene:
     radius: float
     learned: Model[Any] | None = None
     source: Source | None = None
+    flow: Callable[[float], Tensor] | None = None
     panels: int = 1
     steps: int = 5  # of a frame
     free: bool = False
@@ -61,13 +64,14 @@ class Scene:
     def problem(self, dt: float, diffusion: float, conditions: list[Any]) -> Discretisation:
         """The discretised case with another step, a factor on its diffusion, and these conditions."""
         pde = self.case.pde if diffusion == 1.0 else replace(self.case.pde, diffusion=_times(self.case.pde.diffusion, diffusion))
+        pde = pde if self.flow is None else replace(pde, velocity=self.flow)
         return Discretisation(self.case.mesh, pde, conditions, dt, dtype=WORKING)
 
     @cached_property
     def models(self) -> dict[str, str]:
         """The models that can run here, and their names on the page. Universal weights only where they correct anything."""
         found = {CLASSICAL: "Classical solver"}
-        if Universal().acts(base_problem(self.case, "cpu")):
+        if Universal().acts(self.problem(self.case.dt, 1.0, list(self.case.conditions))):
             found[UNIVERSAL] = "Universal weights"
         if self.learned is not None:
             found[TRAINED] = LABELS.get(self.learned.name, self.learned.name)
@@ -124,23 +128,31 @@ class Scene:
 def run_scene(run: Run) -> Scene:
     """A trained run, or a problem without one (`without_training`). A run of one's own starts as its first test does."""
     trained = run.settings.recipe != UNTRAINED
-    start = None
+    start = flow = None
     if trained and not isinstance(run.case, Scenario) and run.data.exists():
         with Dataset(run.data) as data:
-            start = torch.as_tensor(data.read((data.of("test") or data.of("train"))[0], 0, 1, only=()).state)[None, 0]
-    return case_scene(run.case, run.model if trained else None, start, run.notes)
+            first = data.read((data.of("test") or data.of("train"))[0], 0, None if run.case.given_flow else 1, only=("velocity",))
+        start = torch.as_tensor(first.state)[None, 0]
+        if first.velocity is not None:
+            flow = given_velocity(torch.as_tensor(first.velocity)[None].to(WORKING), run.case.dt)
+    return case_scene(run.case, run.model if trained else None, start, run.notes, flow)
 
 
-def case_scene(case: Case, learned: Model[Any] | None = None, start: Tensor | None = None, notes: tuple[str, ...] = ()) -> Scene:
-    """A case from a start [1, N, F], by default its offset. A scenario starts and is driven as in its first test."""
-    if case.given_flow:
-        raise InputError(f"{case.name}: its flow comes with its data, which the studio does not read yet")
+def case_scene(case: Case, learned: Model[Any] | None = None, start: Tensor | None = None, notes: tuple[str, ...] = (),
+               flow: Callable[[float], Tensor] | None = None) -> Scene:
+    """A case from a start [1, N, F], by default its offset. A scenario starts and is driven as in its first test; a channel of the
+    paper's size flows as in the loop that ships."""
+    if case.given_flow and flow is None:
+        if not isinstance(case, Scenario) or case.size != "paper" or not ships(case.name):
+            raise InputError(f"{case.name}: its flow comes with its data, and there are none here")
+        flow = loop = looped_flow(case.name)
+        notes = (*notes, f"The flow repeats itself every {loop.period:g} {case.units.time or 'units of time'}.")
     x = torch.tensor(case.mesh.points, dtype=torch.float64)
     source, panels, steps = None, 1, 5
     if isinstance(case, Scenario):
         sample = case.sample([Draw("test", 0)])
         start = sample.initial(x) if callable(sample.initial) else sample.initial
-        source, panels, steps = sample.source, case.panels, 5 if sample.source is None else 1
+        source, panels, steps = sample.source, case.panels, 5 if sample.source is None or flow is not None else 1
     if start is None:
         start = torch.tensor(case.offsets, dtype=torch.float64).expand(1, case.mesh.n_nodes, -1)
     if source is not None:
@@ -148,8 +160,8 @@ def case_scene(case: Case, learned: Model[Any] | None = None, start: Tensor | No
         power = float(source(some, times).abs().max())
     else:
         power = max(float((start - torch.tensor(case.offsets)).abs().max()), 1.0) / (20 * case.dt)
-    return Scene(case.title or case.name, case, start.to(WORKING), power, _EXTENT * _size(case.mesh), learned, source, panels,
-                 steps, notes=notes)
+    return Scene(case.title or case.name, case, start.to(WORKING), power, _EXTENT * _size(case.mesh), learned, source, flow,
+                 panels, steps, notes=notes)
 
 
 def mesh_scene(mesh: Mesh, name: str) -> Scene:
