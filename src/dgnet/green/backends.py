@@ -2,6 +2,7 @@
 
     lu         SciPy SuperLU in float64, factor once (the paper's way); on CUDA the solve runs on the host
     cholesky   cholespy (extra `cholesky`), for symmetric positive definite matrices on the CPU
+    cg         conjugate gradients with an incomplete Cholesky factorisation, for the same matrices (`conjugate`)
     iterative  Chebyshev with a proven fixed count; CG or BiCGStab with an adaptive one where that would take too many
     dense      the explicit inverse, for few nodes
 
@@ -17,16 +18,19 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from scipy.sparse import csc_array
 from scipy.sparse.linalg import SuperLU, splu
 
 from dgnet.errors import InputError, SolveError
 from dgnet.green.bounds import Bounds
+from dgnet.green.conjugate import ConjugateGradients
+from dgnet.green.host import OnHost
 from dgnet.operators import EdgeMatrix, Pattern, kernels
 from dgnet.operators.sparse import csr, outer_on_pattern
 
 Tensor = torch.Tensor
 
-NAMES = ("lu", "cholesky", "iterative", "dense")
+NAMES = ("lu", "cholesky", "cg", "iterative", "dense")
 TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}
 _SLACK = 20.0  # a verified residual may exceed the tolerance by rounding, not by more than this
 # beyond this many proven iterations an adaptive Krylov method is cheaper; fused iterations cost next to nothing
@@ -74,6 +78,8 @@ def prepare(A: EdgeMatrix, backend: str, bounds: Bounds | None = None, symmetric
         return LU(A, symmetric)
     if backend == "cholesky":
         return Cholesky(A, symmetric)
+    if backend == "cg":
+        return ConjugateGradients(A, symmetric, tol)
     if backend == "dense":
         return Dense(A, monitor or Monitor())
     if backend == "iterative":
@@ -88,40 +94,37 @@ def prepare(A: EdgeMatrix, backend: str, bounds: Bounds | None = None, symmetric
 # ---------------------------------------------------------------------- direct
 
 
-class LU:
-    """SuperLU on the host, one factorisation of the block-diagonal batch."""
+class LU(OnHost):
+    """SuperLU, one factorisation of the block-diagonal batch."""
 
-    capturable = False
+    label = "lu"
 
     def __init__(self, A: EdgeMatrix, symmetric: bool) -> None:
-        matrix = A.to_scipy().astype(np.float64).tocsc()
-        options = dict(SymmetricMode=True) if symmetric else {}
+        rows = A.to_scipy()
+        data = rows.data.astype(np.float64, copy=False)
+        matrix = csc_array((data, rows.indices, rows.indptr), shape=rows.shape)  # of A^T
+        # a symmetric matrix needs no pivoting, and where rows are this short so are the best panels
+        options: dict[str, Any] = dict(diag_pivot_thresh=0.0, options=dict(SymmetricMode=True)) if symmetric else {}
+        self.symmetric = symmetric
         try:
-            self.factor: SuperLU = splu(matrix, permc_spec="MMD_AT_PLUS_A", options=options,
-                                        **({"diag_pivot_thresh": 0.0} if symmetric else {}))
+            self.factor: SuperLU = splu(matrix if symmetric else matrix.T.tocsc(), permc_spec="MMD_AT_PLUS_A",
+                                        relax=4, panel_size=4, **options)
         except RuntimeError as error:
             raise SolveError(f"the system matrix cannot be factorised: {error}") from error
-        self.label = "lu"
-        self.symmetric = symmetric
-
-    def solve(self, b: Tensor, transposed: bool = False) -> Tensor:
-        host = b.detach().reshape(-1, b.shape[-1]).cpu().numpy()
-        return torch.from_numpy(self.array(host, transposed)).to(b.device).view(b.shape)
 
     def array(self, b: np.ndarray, transposed: bool = False) -> np.ndarray:
-        """The same for an array [G n] or [G n, R]."""
         # conversions stay in NumPy: torch's threads and those of the factorisation's BLAS get in each other's way;
-        # where both solves are the same, the transposed one is quicker by a fifth (SuperLU walks along its columns)
-        x = self.factor.solve(b.astype(np.float64, copy=False), trans="T" if transposed or self.symmetric else "N")
+        # where both solves are the same, the transposed one is quicker for one column (by a sixth) and slower for many
+        swapped = b.size == len(b) if self.symmetric else transposed
+        x = self.factor.solve(b.astype(np.float64, copy=False), trans="T" if swapped else "N")
         if not np.isfinite(x).all():
             raise SolveError("the direct solve gave values that are not finite")
         return np.ascontiguousarray(x, dtype=b.dtype)
 
 
-class Cholesky:
-    """cholespy's sparse Cholesky factorisation on the CPU, double precision."""
+class Cholesky(OnHost):
+    """cholespy's sparse Cholesky factorisation, double precision."""
 
-    capturable = False
     label = "cholesky"
 
     def __init__(self, A: EdgeMatrix, symmetric: bool) -> None:
@@ -131,20 +134,19 @@ class Cholesky:
             raise InputError("the backend 'cholesky' needs an extra: pip install 'dgnet[cholesky]'") from error
         if not symmetric:
             raise InputError("the backend 'cholesky' needs a symmetric matrix; use lu or iterative with advection")
-        coo = A.to_scipy().tocoo()
-        self.factor = CholeskySolverD(coo.shape[0], coo.row.astype(np.int32), coo.col.astype(np.int32),
-                                      coo.data.astype(np.float64), MatrixType.COO)
+        rows = A.to_scipy()
+        self.factor = CholeskySolverD(rows.shape[0], rows.indptr, rows.indices, rows.data.astype(np.float64), MatrixType.CSR)
 
-    def solve(self, b: Tensor, transposed: bool = False) -> Tensor:
-        right = np.ascontiguousarray(b.detach().reshape(-1, b.shape[-1]).cpu().double().numpy())
-        x = np.zeros_like(right)
+    def array(self, b: np.ndarray, transposed: bool = False) -> np.ndarray:
+        x = np.empty(b.shape)
+        right = np.ascontiguousarray(b, dtype=np.float64).reshape(len(b), -1)
         width = 128  # the library's limit on simultaneous right-hand sides
         for start in range(0, right.shape[1], width):
             part = np.ascontiguousarray(right[:, start:start + width])
-            out = np.zeros_like(part)
+            out = np.empty_like(part)
             self.factor.solve(part, out)
-            x[:, start:start + width] = out
-        return torch.from_numpy(x).to(b.device, b.dtype).view(b.shape)
+            x.reshape(right.shape)[:, start:start + width] = out
+        return x.astype(b.dtype, copy=False)
 
 
 class Dense:

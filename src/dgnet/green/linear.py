@@ -24,8 +24,8 @@ import numpy as np
 import torch
 from scipy.sparse import csr_array, hstack, vstack
 
-from dgnet.green.backends import LU
 from dgnet.green.fold import fold, unfold
+from dgnet.green.host import OnHost
 from dgnet.operators import EdgeMatrix
 from dgnet.operators.sparse import outer_on_pattern
 
@@ -188,7 +188,7 @@ class Linear:
 
     def solve(self, right: Array, transposed: bool = False) -> Array:
         prepared = self.op.prepared
-        if isinstance(prepared, LU):
+        if isinstance(prepared, OnHost):
             return prepared.array(right, transposed)
         b, f = self.groups
         return self.op.inverse(torch.from_numpy(right).view(b * f, self.n, -1), transposed).numpy().reshape(right.shape)
