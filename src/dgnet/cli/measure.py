@@ -228,6 +228,27 @@ def bench_published(full: Annotated[bool, typer.Option("--full", help="Also the 
     advise("bench", "elements")
 
 
+@command("dgnet bench peers --quick", "dgnet bench peers --sizes '3D 50k' --json peers.json", name="peers", of=bench)
+def bench_peers(quick: Annotated[bool, typer.Option("--quick", help="Two meshes of a thousand nodes, 10 steps: a trial.")] = False,
+                sizes: Annotated[list[str] | None, typer.Option(help="Only these sizes, such as '2D 10k'.")] = None,
+                repeats: Annotated[int, typer.Option(help="Runs of each program.", min=1)] = 5,
+                python: Annotated[Path, typer.Option(help="Interpreter with PETSc and FEniCSx.")] = Path("/usr/bin/python3"),
+                target: Annotated[Path | None, typer.Option("--report", help="Page to write.", callback=file_to_write)] = None,
+                json_path: Json = None) -> None:
+    """Time heat steps by dgnet beside scikit-fem, SciPy, PETSc, FEniCSx, TensorMesh and torch-fem, where they are installed."""
+    from dgnet.bench import peers
+
+    with reporting() as progress:
+        result = peers.run(quick, sizes, repeats, str(python), progress)
+    write_json(json_path, result)
+    text = peers.markdown(result)
+    page(text)
+    if target is not None:
+        write_text(target, text)
+        say(f"wrote {target}")
+    advise("bench", "solver")
+
+
 @command("dgnet bench report solver.json rollout.json --out solver.md", name="report", of=bench)
 def bench_report(results: Annotated[list[Path], typer.Argument(help="JSON files written by other `dgnet bench` commands.")],
                  out: Annotated[Path, typer.Option(help="Markdown file to write.")] = Path("docs/results/solver.md")) -> None:
