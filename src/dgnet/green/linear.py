@@ -32,6 +32,7 @@ from dgnet.operators.sparse import outer_on_pattern
 if TYPE_CHECKING:
     from dgnet.green.operator import StepOperator
     from dgnet.green.solver import Operators
+    from dgnet.problems import Discretisation
 
 Tensor = torch.Tensor
 Array = np.ndarray
@@ -46,8 +47,9 @@ class Linear:
     states that have the Dirichlet values [n, F] already (`rests`), and keep them.
     """
 
-    def __init__(self, op: StepOperator, ops: Operators, stiffness: EdgeMatrix, values: Tensor | None, load_changes: bool) -> None:
-        self.op, self.ops, self.stiffness, self.values, self.load_changes = op, ops, stiffness, values, load_changes
+    def __init__(self, problem: Discretisation, ops: Operators, op: StepOperator, stiffness: EdgeMatrix) -> None:
+        self.problem, self.op, self.ops, self.stiffness, self.load_changes = problem, op, ops, stiffness, problem.data_changes
+        self.shape = problem.n_nodes, problem.n_fields  # of a state
         self.pattern, self.dt = op.A.pattern, op.dt
         self.groups = b, f = op.groups
         self.n = self.pattern.n
@@ -57,8 +59,12 @@ class Linear:
         self.fixed = None if fixed is None else np.flatnonzero(fixed.expand(b, f, self.n).numpy())
         self.sums = None if op.sums is None else op.sums.detach().mT.expand(b, f, self.n).reshape(-1).numpy()
         self.moved = self._matrix(op.explicit)
+        self._version = stiffness.values._version
         self._still: dict[tuple[int, int], Array | None] = {}
         self._walls: dict[tuple[int, int], Array] = {}
+
+    def unchanged(self, stiffness: EdgeMatrix) -> bool:
+        return stiffness is self.stiffness and stiffness.values._version == self._version
 
     @property
     def inputs(self) -> tuple[Tensor | None, ...]:
@@ -99,16 +105,19 @@ class Linear:
 
     def array(self, u: Tensor) -> Array:
         """[B, n, F] as an array of columns."""
-        u = u.detach()
-        u = u if u.dtype == self.dtype else u.to(self.dtype)
-        if u.numel() == self.size:
-            return (u if self.size == self.n else fold(u, *self.groups)).numpy().reshape(-1)
-        return fold(u, *self.groups).numpy().reshape(self.size, -1)
+        if u.requires_grad:
+            u = u.detach()
+        if u.dtype != self.dtype:
+            u = u.to(self.dtype)
+        if u.numel() == self.n:
+            return u.numpy()[0, :, 0]
+        x = fold(u, *self.groups).numpy()
+        return x.reshape(self.size) if u.numel() == self.size else x.reshape(self.size, -1)
 
     def tensor(self, x: Array, batch: int, fields: int) -> Tensor:
         """The inverse of `array`; shares memory with it where it can."""
         if x.size == self.n:
-            return torch.from_numpy(x).view(1, self.n, 1)
+            return torch.from_numpy(x[None, :, None])
         b, f = self.groups
         return unfold(torch.from_numpy(x).view(b * f, self.n, -1), b, f, batch, fields)
 
@@ -133,23 +142,32 @@ class Linear:
 
     def rests(self, u: Array, batch: int, fields: int) -> bool:
         """A state has the Dirichlet values already: its steps change nothing there."""
-        if self.fixed is None or self.values is None:
+        if self.fixed is None:
             return True
-        key = batch, fields
-        if key not in self._walls:
-            self._walls[key] = self.array(self.values.expand(batch, self.n, fields))[self.fixed]
+        key, values = (batch, fields), self.problem.still_values
+        if key not in self._walls and values is not None:
+            self._walls[key] = self.array(values.expand(batch, self.n, fields))[self.fixed]
         return bool((u[self.fixed] == self._walls[key]).all())
 
     def step(self, u: Tensor, f: Tensor | None, t: float) -> Tensor | None:
-        """u [B, n, F] at t -> u at t + dt; None where gradients are asked for or Dirichlet values have to be taken over."""
-        if torch.is_grad_enabled() and self.follows(u, f):
+        """u [B, N, F] at t -> u at t + dt, with a source of the same shape.
+
+        None where this is not the way: other shapes, gradients, Dirichlet values that have to be taken over.
+        """
+        shape = u.shape
+        if shape[1:] != self.shape or (f is not None and f.shape != shape) or (torch.is_grad_enabled() and self.follows(u, f)):
             return None
-        (batch, _, fields), x = u.shape, self.array(u)
-        if self.fixed is not None and not self.rests(x, batch, fields):
+        given, p = u.dtype, self.problem
+        if p.periodic:
+            u, f = p.restrict(u), None if f is None else p.restrict(f)
+        x = self.array(u)
+        if self.fixed is not None and not self.rests(x, shape[0], shape[2]):
             return None
-        row = None if f is None else self.array(f if f.shape == u.shape else f.expand_as(u))
-        new = self.tensor(x + self.increment(x, row, self.force(t, batch, fields)), batch, fields)
-        return new if u.dtype == self.dtype else new.to(u.dtype)
+        d = self.increment(x, None if f is None else self.array(f), self.force(t, shape[0], shape[2]))
+        new = self.tensor(x + d, shape[0], shape[2])
+        if p.periodic:
+            new = p.expand(new)
+        return new if given == self.dtype else new.to(given)
 
     def increment(self, u: Array, f: Array | None, force: Array | None) -> Array:
         """u+ - u."""

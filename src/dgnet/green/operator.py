@@ -68,14 +68,20 @@ class StepOperator:
         self.symmetric, self.monitor = symmetric, monitor or Monitor()
         self.tolerance = tolerance or TOLERANCE[self.A.values.dtype]
         self._mass_low = mass_low
-        self._rest = rest
-        self.bounds = bounds or replace(self.measure_bounds(), tight=not symmetric)
-        poor = sharpen or (not symmetric and self.bounds.low < _POOR)
-        if bounds is None and poor and self.bounds.high < math.inf:
-            self.bounds = sharpened(self.bounds, self.A)
+        self._rest, self._sharpen, self._bounds = rest, sharpen, bounds
         self.backend = backend if backend != "auto" else choose(
             self.A.pattern, self.groups[0] * self.groups[1], columns, self.bounds.iterations(self.tolerance), solves)
-        self.prepared: Prepared = prepare(self.flat, self.backend, self.bounds, symmetric, self.tolerance, self.monitor)
+        self.prepared: Prepared = prepare(self.flat, self.backend, self.bounds if self.backend == "iterative" else None, symmetric,
+                                          self.tolerance, self.monitor)
+
+    @property
+    def bounds(self) -> Bounds:
+        """Of the spectrum, measured when they are asked for: a factorisation does not need them."""
+        if self._bounds is None:
+            found = replace(self.measure_bounds(), tight=not self.symmetric)
+            poor = self._sharpen or (not self.symmetric and found.low < _POOR)
+            self._bounds = sharpened(found, self.A) if poor and found.high < math.inf else found
+        return self._bounds
 
     def measure_bounds(self) -> Bounds:
         e = self.elimination
@@ -117,7 +123,7 @@ class StepOperator:
             if self.backend != "iterative" or not self.bounds.tight:
                 raise
             # the count was not proven, or its bounds came from another time level: prove it for this very matrix
-            self.bounds = self.measure_bounds()
+            self._bounds = self.measure_bounds()
             self.prepared = prepare(self.flat, self.backend, self.bounds, self.symmetric, self.tolerance, self.monitor)
             return solve()
 

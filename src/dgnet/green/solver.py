@@ -134,7 +134,7 @@ class GreenSolver:
         self._age = self._version = 0
         self._severed: StepOperator | None = None
         self._frozen: Bounds | None = None
-        self._linear: tuple[StepOperator, Linear | None] | None = None
+        self._linear: tuple[bool, Linear] | None = None  # and whether gradients were on
 
     @property
     def memory(self) -> tuple[float, ...]:
@@ -195,15 +195,17 @@ class GreenSolver:
 
     def linear(self) -> Linear | None:
         """The steps as operations on arrays, where all of them are the same and linear, on the CPU; None elsewhere."""
-        p, ops = self.problem, self.operators
-        if ops.reaction is not None or ops.time_dependent or self._severed is not None or p.geometry.device.type != "cpu":
+        p, ops, held = self.problem, self.operators, self._linear
+        if ops.reaction is not None or ops.time_dependent or self._severed is not None:
             return None
-        op = self.operator()
-        if self._linear is None or self._linear[0] is not op:
-            w = None if p.fixed is None else p.still_values
-            alike = all(a in (1, g) for a, g in zip(ops.source.values.shape, op.groups))
-            able = alike and p.stiffness_number <= DOUBLE and (p.fixed is None or (w is not None and not w.requires_grad))
-            self._linear = op, Linear(op, ops, ops.stiffness(0.5 * op.dt), w, p.data_changes) if able else None
+        if held is not None and held[0] == torch.is_grad_enabled() and held[1].unchanged(ops.stiffness(0.0)):
+            return held[1]
+        w, op = None if p.fixed is None else p.still_values, self.operator()
+        alike = all(a in (1, g) for a, g in zip(ops.source.values.shape, op.groups))
+        walls = p.fixed is None or (w is not None and not w.requires_grad)
+        if p.geometry.device.type != "cpu" or not alike or not walls or p.stiffness_number > DOUBLE:
+            return None
+        self._linear = torch.is_grad_enabled(), Linear(p, ops, op, ops.stiffness(0.0))
         return self._linear[1]
 
     @torch.no_grad()
@@ -289,6 +291,10 @@ class GreenSolver:
         `damped`: two backward Euler half steps instead (Rannacher). A few of them at the start remove the ringing of
         Crank-Nicolson on rough initial data without losing second order.
         """
+        linear = None if damped else self.linear()
+        quick = None if linear is None else linear.step(u, f, t)
+        if quick is not None:
+            return quick
         p = self.problem
         p.check_state(u)
         if f is not None:
@@ -296,15 +302,9 @@ class GreenSolver:
         if u.dim() == 2:
             return self.step(u[None], None if f is None else f.reshape(-1, *f.shape[-2:]), t, damped)[0]
         given = u.dtype
-        u = p.restrict(u)
-        f = None if f is None else p.restrict(f)
-        linear = None if damped else self.linear()
-        quick = None if linear is None else linear.step(u, f, t)
-        if quick is not None:
-            return p.expand(quick)
         self._refuse_stiff(u)
-        u = u.to(p.dtype)
-        f = None if f is None else f.to(p.dtype)
+        u = p.restrict(u).to(p.dtype)
+        f = None if f is None else p.restrict(f).to(p.dtype)
         if damped:
             half = 0.5 * p.dt
             u = self._advance(u, f, t, theta=1.0, dt=half)

@@ -116,8 +116,10 @@ def _march(model: Model[Any], problem: Discretisation, u0: Tensor, source: Tenso
     u = model.begin(state, u0)
 
     def advance(k: int, u: Tensor) -> Tensor:
-        with _numbered(k, steps):
+        try:
             return model.step(state, u, None if source is None else source[:, k], t0 + k * problem.dt, k)
+        except SolveError as error:
+            raise _at_step(k, steps, error) from error
 
     # the first steps run eagerly: they compile, fill caches and may differ (`first_steps`)
     warm = min(steps, max(3, model.first_steps + 1)) if replay else steps
@@ -144,12 +146,8 @@ def _march(model: Model[Any], problem: Discretisation, u0: Tensor, source: Tenso
     return record.result()
 
 
-@contextmanager
-def _numbered(k: int, steps: int) -> Iterator[None]:
-    try:
-        yield
-    except SolveError as error:
-        raise SolveError(f"step {k + 1} of {steps}: {error}") from error
+def _at_step(k: int, steps: int, error: SolveError) -> SolveError:
+    return SolveError(f"step {k + 1} of {steps}: {error}")
 
 
 def _arrays(linear: Linear, p: Discretisation, record: _Record, u: Tensor, source: Tensor | None, first: int, t: float) -> None:
@@ -157,14 +155,17 @@ def _arrays(linear: Linear, p: Discretisation, record: _Record, u: Tensor, sourc
     batch, _, fields = u.shape
     rows = record.rows(linear.dtype) if not p.periodic else None
     made = linear.march(p.restrict(u), None if source is None else p.restrict(source), record.steps - first, t)
-    for k in range(first, record.steps):
-        with _numbered(k, record.steps):
-            x, _ = next(made)
-        if rows is None:
-            record.keep(k + 1, p.expand(linear.tensor(x, batch, fields)).to(u.dtype))
-        else:
-            rows[k + 1] = x
-            record.made(k + 1)
+    k = first
+    try:
+        for x, _ in made:
+            k += 1
+            if rows is None:
+                record.keep(k, p.expand(linear.tensor(x, batch, fields)).to(u.dtype))
+            else:
+                rows[k] = x
+                record.made(k)
+    except SolveError as error:
+        raise error if isinstance(error, _Growth) else _at_step(k, record.steps, error) from error
 
 
 def _differentiable(linear: Linear, p: Discretisation, record: _Record, u: Tensor, source: Tensor | None, first: int,

@@ -97,7 +97,12 @@ class Geometry:
 
     @cached_property
     def pattern(self) -> Pattern:
-        return Pattern.from_cells(self.dof[self.element.nodes_of(self.mesh, self.mesh.cells)], self.n, self.device)
+        """Where matrices have entries. On the CPU it is made once for a mesh and shared by all problems on it."""
+        kept: dict[tuple[int, bytes], Pattern] = self.mesh.__dict__.setdefault("_patterns", {}) if self.device.type == "cpu" else {}
+        key = self.degree, b"" if np.array_equal(self.dof, np.arange(len(self.dof))) else self.dof.tobytes()
+        if key not in kept:
+            kept[key] = Pattern.from_cells(self.dof[self.element.nodes_of(self.mesh, self.mesh.cells)], self.n, self.device)
+        return kept[key]
 
     @property
     def element(self) -> Element:

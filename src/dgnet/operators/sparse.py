@@ -46,16 +46,28 @@ class Pattern:
             row, col = keys // n, keys % n
             return cls(n, torch.searchsorted(row, torch.arange(n + 1, device=device)).int(), col.int(), row.int(),
                        torch.nonzero(row == col).ravel(), torch.searchsorted(keys, col * n + row), slots)
-        i, j = np.repeat(cells, k, axis=1).ravel(), np.tile(cells, (1, k)).ravel()
-        keys, slots = np.unique(i.astype(np.int64) * n + j, return_inverse=True)
-        row, col = keys // n, keys % n
-        crow = np.searchsorted(row, np.arange(n + 1))
+        # turning a sparse matrix round sorts its entries by column and keeps their order otherwise, in linear time: once by column,
+        # once by row; its values are the numbers of the entries of all local matrices
+        cells = cells.astype(np.int32)
+        flat = cells.ravel()
+        every = np.arange(0, flat.size * k + 1, k, dtype=np.int32)
+        local = csr_array((np.arange(every[-1], dtype=np.int32), np.repeat(cells, k, axis=0).ravel(), every),
+                          shape=(flat.size, n)).tocsc()
+        entries = csr_array((local.data, flat[local.indices], local.indptr), shape=(n, n)).tocsc()
+        start, first = entries.indptr, np.append(True, entries.indices[1:] != entries.indices[:-1])
+        first[start[:-1][start[:-1] < first.size]] = True  # the first one of a row, and of each column in it
+        number = np.cumsum(first)
+        slots = np.empty(first.size, dtype=np.int64)
+        slots[entries.data] = number - 1
+        crow, col = np.append(0, number)[start], entries.indices[first]
+        row = np.repeat(np.arange(n), np.diff(crow))
+        turned = csr_array((np.arange(col.size), col, crow), shape=(n, n)).tocsc()
 
         def put(array: np.ndarray, dtype: torch.dtype) -> Tensor:
             return torch.as_tensor(np.ascontiguousarray(array)).to(device=device, dtype=dtype)
 
         return cls(n, put(crow, torch.int32), put(col, torch.int32), put(row, torch.int32),
-                   put(np.flatnonzero(row == col), torch.int64), put(np.searchsorted(keys, col * n + row), torch.int64),
+                   put(np.flatnonzero(row == col), torch.int64), put(turned.data, torch.int64),
                    put(slots.reshape(-1, k, k), torch.int64))
 
     @property
