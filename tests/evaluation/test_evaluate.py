@@ -44,12 +44,20 @@ def test_command_prints_scores_and_draws(folder: Path, monkeypatch: pytest.Monke
     assert set(result["seconds"]) == set(result["scores"]) and min(result["seconds"].values()) > 0
     for row in result["scores"].values():
         assert f"{row['rne_from_offset']:.3g}" in printed
-    assert sorted(p.name for p in (folder / "figures").iterdir()) == ["best.png", "error-in-time.png", "error-map.png", "worst.png"]
+    assert sorted(p.name for p in (folder / "figures").iterdir()) == [
+        "bands.png", "best.png", "error-in-time.png", "error-map.png", "worst.png"]
     for path in (folder / "figures").iterdir():
         assert path.name in printed
         with Image.open(path) as image:
             pixels = np.asarray(image.convert("RGB"))
         assert pixels.shape[1] > 600 and len(np.unique(pixels.astype(int) @ [65536, 256, 1])) > 200  # something is drawn
+
+
+def test_bands_are_not_tested_on_what_made_them(folder: Path, monkeypatch: pytest.MonkeyPatch,
+                                                capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(monkeypatch, "evaluate", folder, "--calibrate", Run.open(folder).data) == 2
+    assert "holds the trajectories that are scored" in capsys.readouterr().err
+    assert command(monkeypatch, "evaluate", folder, "--split", "train", "--calibrate", "x.h5") == 2
 
 
 def test_scores_are_those_of_the_states(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -135,7 +135,7 @@ def test_page_of_a_scenario(data: Path, tmp_path: Path, monkeypatch: pytest.Monk
     assert command(monkeypatch, "evaluate", folder, "--json", tmp_path / "x.json") == 0
     assert "report.html" in capsys.readouterr().out
     found, result = read(folder / "report.html"), json.loads((tmp_path / "x.json").read_text())
-    assert len(found.images) == 6  # error in time, best, worst, map, spectrum, history
+    assert len(found.images) == 7  # error in time, best, worst, map, spectrum, bands, history
     own = result["scores"]["dgnet"]["rne_from_offset"]
     rival = min(result["scores"][n]["rne_from_offset"] for n in ("classical_consistent", "classical_lumped"))
     assert page._percent(own) in found.words and page._percent(rival) in found.words
@@ -241,7 +241,7 @@ def test_page_of_a_project_names_coefficients_with_units(tmp_path: Path, monkeyp
     assert scoring.TOLD in found.words and "do not know the reaction" in scoring.table(result)
     head = (folder / "page" / "reaction.csv").read_text().splitlines()[0]
     assert head == "T [K],r [K/s],standard deviation of r [K/s],share of training states"
-    assert (folder / "page" / "reaction.png").exists() and len(found.images) == 6  # one test trajectory: no worst, but the reaction
+    assert (folder / "page" / "reaction.png").exists() and len(found.images) == 7  # one test trajectory: no worst, but the reaction
 
 
 def test_given_coefficients_per_field_and_region(tmp_path: Path) -> None:

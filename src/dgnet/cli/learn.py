@@ -203,6 +203,9 @@ def evaluate(context: typer.Context, run: Annotated[Path | None, typer.Argument(
              trajectories: Annotated[int | None, typer.Option(help="With --pretrained: use only this many test trajectories.",
                                                               min=1)] = None,
              split: Annotated[str, typer.Option(help="test or train")] = "test", device: Device = "cpu",
+             calibrate: Annotated[Path | None, typer.Option(help="Data set whose test trajectories calibrate the bands; the "
+                                                                 "default are those that are scored, each tested by the "
+                                                                 "others.")] = None,
              figures: Annotated[bool, typer.Option(help="Draw figures into RUN/figures and write RUN/report.html.")] = True,
              leave_one_out: Annotated[bool, typer.Option(
                  "--leave-one-out", help="Also retrain without each training trajectory in turn and score on it (RUN/trust.json).",
@@ -212,8 +215,10 @@ def evaluate(context: typer.Context, run: Annotated[Path | None, typer.Argument(
              problem: Problem = None, allow_different: AllowDifferent = False, json_path: Json = None) -> None:
     """Score a run on its test trajectories beside the classical solvers on the same mesh, and write a report page."""
     from dgnet.data.trajectory import SPLITS
+    from dgnet.evaluation import bands as band
     from dgnet.evaluation import evaluate as scoring
     from dgnet.evaluation import trust
+    from dgnet.output import bands as drawn
     from dgnet.output import figures as figures_of
     from dgnet.output import page as pages
     from dgnet.training.run import Run
@@ -222,6 +227,8 @@ def evaluate(context: typer.Context, run: Annotated[Path | None, typer.Argument(
         refuse(context, {"budget": "it sets the time for --leave-one-out"})
     if split not in SPLITS:
         raise InputError(f"--split {split} is unknown (known: {', '.join(SPLITS)})")
+    if split != "test" or pretrained is not None:
+        refuse(context, {"calibrate": "bands belong to the test trajectories of a run"})
     if pretrained is not None:
         if run is not None or leave_one_out or split != "test" or problem is not None or allow_different:
             raise InputError("--pretrained takes the place of RUN and scores test trajectories only")
@@ -234,32 +241,48 @@ def evaluate(context: typer.Context, run: Annotated[Path | None, typer.Argument(
     if truth is not None or trajectories is not None:
         raise InputError("--truth and --trajectories are options of --pretrained only")
     opened = Run.open(run, checked_device(device), problem=problem, allow_different=allow_different)
+    if calibrate is not None and calibrate.resolve() == (data or opened.data).resolve():
+        raise InputError(f"--calibrate {calibrate} holds the trajectories that are scored: bands would be tested on what made them")
     result, states, true = scoring.evaluate(opened, data or opened.data, device, split)
     known = trust.training_range(opened)
     left = None if known is None else pages.findings(opened, states, true, known)
     result |= {"left_range": left, "warning": trust.sentence(left or [], opened.case.units)}
+    own = states[opened.settings.model]
+    tested = band.bands_of(opened, own, true, calibrate, device) if split == "test" else None
+    result["bands"] = None if tested is None else tested.summary()
     if leave_one_out:
         with folding() as tell:
             result["leave_one_out"] = trust.leave_one_out(opened, budget=None if budget is None else 60 * budget, device=device,
                                                           tell=tell)
     write_json(json_path, result)
     write_json(run / f"{split}.json", result)
-    page(scoring.table(result))
-    if result["warning"] is not None:
-        say(f"\n{result['warning']}")
-    if leave_one_out:
-        trials = result["leave_one_out"]
-        say(f"\nLeave-one-out on {trials['trajectories']} trajectories: mean RNE {trials['mean']:.3g}, worst {trials['worst']:.3g} "
-            f"(classical: mean {trials['classical_mean']:.3g})")
+    _say_scores(result)
     if figures:
         tail = "" if split == "test" else f"-{split}"
         with reporting() as report:
             written = figures_of.draw(opened, result, states, true, run / f"figures{tail}", report)
+            if tested is not None:
+                written.append(drawn.draw(run / "figures" / "bands.png", opened, tested, own, true))
             written.append(pages.write(opened, result, states, true, written, run / f"report{tail}.html", report))
         say("")
         for path in written:
             say_path(path)
     advise("rollout", run, "--trajectory", "0", "--gif", "rollout.gif")
+
+
+def _say_scores(result: dict[str, Any]) -> None:
+    from dgnet.evaluation.bands import sentences
+    from dgnet.evaluation.evaluate import table as scores
+
+    page(scores(result))
+    if result["warning"] is not None:
+        say(f"\n{result['warning']}")
+    if result["bands"] is not None:
+        say("\n" + " ".join(sentences(result["bands"])))
+    if "leave_one_out" in result:
+        trials = result["leave_one_out"]
+        say(f"\nLeave-one-out on {trials['trajectories']} trajectories: mean RNE {trials['mean']:.3g}, worst {trials['worst']:.3g} "
+            f"(classical: mean {trials['classical_mean']:.3g})")
 
 
 def _evaluate_pretrained(name: str, truth: str, data: Path, trajectories: int | None, device: str, json_path: Path | None) -> None:
@@ -300,6 +323,11 @@ def rollout(run: Annotated[Path, typer.Argument(help="Folder of a run.")],
             mesh: Annotated[Path | None, typer.Option(help="File of another mesh with the same boundary names. The model must have "
                                                       "been trained with free = false.")] = None,
             adaptive: Adaptive = None,
+            band: Annotated[float | None, typer.Option(help="Level of the bands that are written where `dgnet evaluate` has "
+                                                            "calibrated them: 0.8, 0.9 (the default) or 0.95.",
+                                                       callback=positive)] = None,
+            everywhere: Annotated[bool, typer.Option("--everywhere", help="Bands that hold the whole rollout at once with this "
+                                                                          "probability, not this share of its values.")] = False,
             problem: Problem = None, allow_different: AllowDifferent = False, device: Device = "cpu",
             json_path: Json = None) -> None:
     """Roll out a trained run with a new source and start, writing states to disk as it goes. If interrupted, rerun to resume."""
@@ -310,7 +338,7 @@ def rollout(run: Annotated[Path, typer.Argument(help="Folder of a run.")],
     with reporting() as report:
         result = rollouts.roll_out(opened, source=source, trajectory=trajectory, initial=initial, data=data, steps=steps, out=out,
                                    vtk=vtk, xdmf=xdmf, gif=gif, mp4=mp4, png=png, every=every, device=device, report=report,
-                                   dt=dt, mesh=mesh, adaptive=adaptive)
+                                   dt=dt, mesh=mesh, adaptive=adaptive, band=band, everywhere=everywhere)
     write_json(json_path, result)
     say(rollouts.summary(result))
     advise(*(("score", out, data or opened.data, "--trajectory", trajectory) if out is not None and trajectory is not None else

@@ -31,7 +31,7 @@ from dgnet.files import write_json, write_text
 from dgnet.models.dgnet import DGNet
 from dgnet.models.registry import LABELS
 from dgnet.models.universal import Tuned
-from dgnet.output import field
+from dgnet.output import bands, field
 from dgnet.output.figures import COLOURS, inlined
 from dgnet.output.learned import coefficients, corrections, draw_material, draw_reaction, draw_terms, reaction_axes
 from dgnet.output.operators import draw_spectra
@@ -73,7 +73,8 @@ def write(run: Run, result: dict[str, Any], states: dict[str, Tensor], data: Cor
     tell(3)
     parts = [_head(run, result), field.section(run, result, states, data), _scores(run, result), _time(figures),
              _trajectories(result, run, figures), _map(figures), stability, learned,
-             _trust(run, known, left, read_trust(run.folder)), _origin(run, result)]
+             _trust(run, known, left, read_trust(run.folder)),
+             bands.section(result.get("bands"), next((p for p in figures if p.stem == "bands"), None)), _origin(run, result)]
     title = f"{_title(run)}: {LABELS.get(run.settings.model, run.settings.model)}"
     body, css = "\n".join(parts), (VIEWER / "report.css").read_text()
     text = (f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'

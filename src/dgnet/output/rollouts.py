@@ -24,11 +24,15 @@ from dgnet import __version__
 from dgnet.data import Dataset, Header
 from dgnet.data.fits import check_fits
 from dgnet.errors import InputError, NoRoom
+from dgnet.evaluation.bands import Bands, stored_bands
+from dgnet.evaluation.distance import Profile
 from dgnet.evaluation.trust import Guard, TrainingRange, sentence, training_range
 from dgnet.files import read_array
 from dgnet.models import Adaptive, Model, few_threads, rollout
 from dgnet.models.base import Continued
 from dgnet.output import series
+from dgnet.output.bands import Widths, level_of
+from dgnet.output.bands import sentence as sentence_about
 from dgnet.output.drives import Drive, Opened, StoredDrive, opened
 from dgnet.output.elsewhere import adaptively, on_other_mesh, with_step
 from dgnet.output.pictures import needs_ffmpeg
@@ -156,7 +160,8 @@ def roll_out(run: Run | Path, *, source: Path | str | None = None, trajectory: i
              data: Path | None = None, steps: int | None = None, out: Path | None = None, vtk: Path | None = None,
              xdmf: Path | None = None, gif: Path | None = None, mp4: Path | None = None, png: Path | None = None, every: int = 1,
              device: str = "cpu", report: Report | None = None, sink: Sink | None = None, dt: float | None = None,
-             mesh: Path | None = None, adaptive: float | None = None) -> dict[str, Any]:
+             mesh: Path | None = None, adaptive: float | None = None, band: float | None = None,
+             everywhere: bool = False) -> dict[str, Any]:
     """Roll out a trained run and write its states; returns figures for a person and for JSON. If interrupted, rerun to resume.
 
     - `run`: the run, or its folder
@@ -174,6 +179,9 @@ def roll_out(run: Run | Path, *, source: Path | str | None = None, trajectory: i
     - `mesh`: file of another mesh than that of the training, where the model allows it
     - `adaptive`: largest error of a step, relative to the range of each field: steps between the stored times are halved until they
       keep it
+    - `band`: level of the bands that are written with the states where `dgnet evaluate` has calibrated them: 0.8, 0.9 (unless
+      given) or 0.95
+    - `everywhere`: bands that hold the whole rollout at once, not that share of its values
 
         >>> import dgnet as dg, numpy as np, pathlib
         >>> run = dg.load_run(pathlib.Path(dg.__file__).parent / "pretrained" / "laser-heat-converged")
@@ -201,6 +209,7 @@ def roll_out(run: Run | Path, *, source: Path | str | None = None, trajectory: i
         plan = plan if adaptive is None else replace(plan, run=adaptively(plan.run, adaptive))
         if out is not None and every > plan.steps:
             raise InputError(f"--every {every} leaves nothing to store of {plan.steps} steps")
+        level = level_of(plan.bands, band, everywhere, plan.folder)
         u0 = _start(plan.case, stored, trajectory, initial).to(device)
         problem, drive, watch = plan.problem(u0), plan.drive(), plan.watch()
         store = plan.store(files, "none" if drive is None else "stored") if files.named() else None
@@ -208,14 +217,16 @@ def roll_out(run: Run | Path, *, source: Path | str | None = None, trajectory: i
         try:
             resumed, last = _run(plan.run, problem, u0, drive, plan.steps, watch, store, sink, report)
             seconds = time.perf_counter() - begin
+            widths = plan.widths(watch, level, everywhere)
             if store is not None:
-                _write_files(files, store, plan.run, (plan.steps, last), report)
+                _write_files(files, store, plan.run, (plan.steps, last), widths, report)
         except BaseException as error:
             if store is not None:  # stopped, or no room: the same call resumes; anything else would only happen again
                 again = not isinstance(error, Exception) or isinstance(error, NoRoom | OSError | MemoryError)
                 store.leave() if again else store.discard()
             raise
-    return plan.figures(watch, resumed, seconds) | {f.name: None for f in fields(Outputs)} | {
+    told = {"bands": None if widths is None else widths.as_dict()}
+    return plan.figures(watch, resumed, seconds) | told | {f.name: None for f in fields(Outputs)} | {
         name: str(path) for name, path in files.named().items()}
 
 
@@ -290,7 +301,18 @@ class _Plan:
     def watch(self) -> Watch:
         guard = None if self.known is None else Guard(self.known, self.case.mesh, self.case.dt)
         compared = self.stored if self.given is None and self.initial is None else None
-        return Watch(self.case, compared, self.trajectory or 0, self.steps, guard, self.ratio)
+        profile = None if self.bands is None else Profile(self.case.mesh, len(self.case.pde.fields))
+        return Watch(self.case, compared, self.trajectory or 0, self.steps, guard, self.ratio, profile)
+
+    @cached_property
+    def bands(self) -> Bands | None:
+        """None where none were calibrated for this mesh and step."""
+        return stored_bands(self.run) if self.mesh is None and self.ratio == 1.0 and self.adaptive is None else None
+
+    def widths(self, watch: Watch, level: float, everywhere: bool) -> Widths | None:
+        if self.bands is None or watch.profile is None:
+            return None
+        return Widths.of(self.bands, self.case.mesh, self.case.dt, level, everywhere, watch.profile, self.steps)
 
     def store(self, files: Outputs, driven: str) -> Store:
         """The states on disk. A store that an equal request has left is resumed."""
@@ -376,7 +398,8 @@ def _run(run: Run, problem: Any, u0: Tensor, drive: Drive | None, steps: int, wa
     return first, np.array(last)
 
 
-def _write_files(files: Outputs, store: Store, run: Run, last: tuple[int, np.ndarray], report: Report | None) -> None:
+def _write_files(files: Outputs, store: Store, run: Run, last: tuple[int, np.ndarray], widths: Widths | None,
+                 report: Report | None) -> None:
     """What other programs read, from the states on disk; then the store takes its name, or goes."""
     store.complete()
     mesh, names, dt = run.case.mesh, run.case.pde.fields, run.case.dt
@@ -388,10 +411,12 @@ def _write_files(files: Outputs, store: Store, run: Run, last: tuple[int, np.nda
             if report is not None:
                 report(what, done, count)
 
+    wide = (lambda frames: frames) if widths is None else widths.wide
+    more = names if widths is None else (*names, *(f"{name} half-width" for name in names))
     if files.vtk is not None:
-        series.paraview(files.vtk, mesh, names, dt, told("vtu files"))
+        series.paraview(files.vtk, mesh, more, dt, wide(told("vtu files")))
     if files.xdmf is not None:
-        series.xdmf(files.xdmf, mesh, names, dt, told("xdmf"))
+        series.xdmf(files.xdmf, mesh, more, dt, wide(told("xdmf")))
     for path, most in ((files.gif, GIF_FRAMES), (files.mp4, MP4_FRAMES)):
         if path is not None:
             series.movie(path, mesh, names, dt, list(store.frames(last, most)), _telling(report, path.name))
@@ -399,6 +424,8 @@ def _write_files(files: Outputs, store: Store, run: Run, last: tuple[int, np.nda
         heading = f"{run.case.title}: rollout of {run.settings.model}"
         series.snapshots(files.png, mesh, names, dt, list(store.frames(last, SNAPSHOTS)), heading)
     if files.out is not None:
+        if widths is not None:
+            widths.save(files.out, names, store.frames(last), count)
         store.publish()
     else:
         store.discard()
@@ -427,6 +454,7 @@ def summary(result: dict[str, Any]) -> str:
         lines.append(f"  {result['warning']}")
     elif result["left_range"] is None and result["trained"]:
         lines.append("  The range of the training data is not known: the run's data set is missing.")
+    lines += [] if result["bands"] is None else [f"  {sentence_about(result['bands'])}."]
     lines += [f"  {note}" for note in result["notes"]]
     return "\n".join([*lines, *(result[f.name] for f in fields(Outputs) if result[f.name] is not None)])
 

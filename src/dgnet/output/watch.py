@@ -8,6 +8,7 @@ import numpy as np
 
 from dgnet.data import Dataset
 from dgnet.errors import SolveError
+from dgnet.evaluation.distance import Profile
 from dgnet.evaluation.trust import Guard
 from dgnet.green import Balance
 from dgnet.problems.case import Case
@@ -16,10 +17,12 @@ _BLOCK = 1 << 22  # bytes of stored states that are read at once
 
 
 class Watch:
-    """Follows a rollout: range of every field, finite numbers, the training range, the error against a stored truth."""
+    """Follows a rollout: range of every field, finite numbers, the training range, the error against a stored truth; its profile,
+    where bands need it."""
 
     def __init__(self, case: Case, stored: Dataset | None, number: int, steps: int, guard: Guard | None = None,
-                 ratio: float = 1.0) -> None:
+                 ratio: float = 1.0, profile: Profile | None = None) -> None:
+        self.profile = profile
         self.ratio = ratio  # step of the rollout over the stored step; states are compared at common times
         self.guard, self.stride = guard, max(1, steps // 200)  # gradients are looked at 200 times
         width = len(case.pde.fields)
@@ -39,6 +42,8 @@ class Watch:
     def add(self, k: int, u: np.ndarray) -> None:
         if not np.isfinite(u).all():
             raise SolveError(f"the rollout is no longer finite at step {k}")
+        if k == 0 and self.profile is not None:
+            self.profile.start(u)
         low, high = u.min(axis=0), u.max(axis=0)
         self.low, self.high = np.minimum(self.low, low), np.maximum(self.high, high)
         if self.guard is not None:
@@ -57,19 +62,24 @@ class Watch:
         self.size += float(np.square(true - self.offset).sum())
 
     def source(self, first: int, rows: np.ndarray) -> None:
+        if self.profile is not None:
+            self.profile.source(first, rows)
         if self.guard is not None:
             self.guard.sources(first, rows)
 
     def memory(self) -> dict[str, np.ndarray]:
         """Numbers that a resumed rollout needs from its first part."""
         return {"low": self.low, "high": self.high, "sums": np.array([self.error, self.size]),
-                "guard": np.empty(0) if self.guard is None else self.guard.memory}
+                "guard": np.empty(0) if self.guard is None else self.guard.memory,
+                "profile": np.empty(0) if self.profile is None else self.profile.memory}
 
     def restore(self, left: dict[str, np.ndarray]) -> None:
         self.low, self.high = left["low"], left["high"]
         self.error, self.size = (float(v) for v in left["sums"])
         if self.guard is not None and left["guard"].shape == self.guard.memory.shape:
             self.guard.memory = left["guard"]
+        if self.profile is not None:
+            self.profile.memory = left["profile"]
 
     @property
     def rne(self) -> float | None:
