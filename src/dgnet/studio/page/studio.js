@@ -231,7 +231,7 @@ function history(node, colour) {
 // ---------------------------------------------------------------------- side bar
 
 function sidebar() {
-  const s = studio.scene, u = s.units;
+  const s = studio.scene, u = s.units, heat = s.fields[0] === "T";
   $("title").textContent = s.title; document.title = `${s.title} – dgnet studio`;
   fillSelect($("model"), Object.entries(s.models), studio.controls.model);
   fillSelect($("versus"), [["", "nothing"], ...Object.entries(s.models).filter(([k]) => k !== studio.controls.model)], studio.controls.versus || "");
@@ -241,12 +241,12 @@ function sidebar() {
     make("p", {className: "quiet"}, "Hold the pointer on the mesh. Shift-click leaves a source that stays."),
     slider({label: "power", unit: u.power, value: s.power, log: true, change: v => { studio.power = studio.power < 0 ? -v : v; }}),
     slider({label: "radius", unit: u.length, value: s.radius, log: true, decades: 0.7, change: v => { studio.radius = v; redraw(); }}),
-    check("cool instead of heat", studio.power < 0, v => { studio.power = Math.abs(studio.power) * (v ? -1 : 1); }),
+    check(heat ? "cool instead of heat" : "take away instead of add", studio.power < 0, v => { studio.power = Math.abs(studio.power) * (v ? -1 : 1); }),
     s.driven ? check("sources of the scenario", studio.driven, v => { studio.driven = v; }) : null,
     make("div", {className: "buttons"}, make("button", {onclick: () => { studio.spots = []; redraw(); }}, "Remove sources that stay")));
   $("equation").replaceChildren(
     slider({label: "time step Δt", unit: u.time, value: studio.controls.dt, log: true, change: v => { studio.controls.dt = v; tell(); }}),
-    slider({label: "conductivity ×", value: studio.controls.diffusion, log: true, change: v => { studio.controls.diffusion = v; tell(); }}),
+    slider({label: heat ? "conductivity ×" : "diffusion ×", value: studio.controls.diffusion, log: true, change: v => { studio.controls.diffusion = v; tell(); }}),
     slider({label: "steps a frame", value: studio.steps, low: 1, high: 20, change: v => { studio.steps = Math.max(1, Math.round(v)); }}));
   $("boundaries-box").hidden = !studio.controls.conditions.length;
   $("boundaries").replaceChildren(...studio.controls.conditions.map(row => boundary(row, s.free,
