@@ -25,7 +25,7 @@ import torch
 from dgnet import __version__
 from dgnet.data import Corpus
 from dgnet.evaluation.analyse import study
-from dgnet.evaluation.evaluate import TOLD, failures
+from dgnet.evaluation.evaluate import TOLD, activation_lines, failures
 from dgnet.evaluation.trust import TrainingRange, range_findings, read_trust, sentence, training_range
 from dgnet.files import write_json, write_text
 from dgnet.models.dgnet import DGNet
@@ -33,14 +33,13 @@ from dgnet.models.registry import LABELS
 from dgnet.models.universal import Tuned
 from dgnet.output import bands, field
 from dgnet.output.figures import COLOURS, inlined
+from dgnet.output.fine import fine_time
 from dgnet.output.learned import coefficients, corrections, draw_material, draw_reaction, draw_terms, reaction_axes
 from dgnet.output.operators import draw_spectra
 from dgnet.output.viewer import VIEWER
 from dgnet.problems import Discretisation
 from dgnet.problems.case import base_problem
 from dgnet.progress import Report
-from dgnet.scenarios.generate import truth_states
-from dgnet.scenarios.scenario import Draw, Scenario
 from dgnet.scoring.judge import rivals
 from dgnet.training.curve import FILE as REACTION
 from dgnet.training.curve import curve_of, write_curve
@@ -52,7 +51,6 @@ Tensor = torch.Tensor
 
 LARGE = 10_000
 """Degrees of freedom above which the page does without the spectrum."""
-_FIRST, _FINE = (1, 4), 150_000  # steps of the fine solver that are timed; its nodes above which it is not
 
 
 def write(run: Run, result: dict[str, Any], states: dict[str, Tensor], data: Corpus, figures: Sequence[Path], out: Path,
@@ -71,7 +69,7 @@ def write(run: Run, result: dict[str, Any], states: dict[str, Tensor], data: Cor
     known = training_range(run)
     left = result["left_range"] if "left_range" in result else None if known is None else findings(run, states, data, known)
     tell(3)
-    parts = [_head(run, result), field.section(run, result, states, data), _scores(run, result), _time(figures),
+    parts = [_head(run, result), field.section(run, result, states, data), _scores(run, result, data), _time(figures),
              _trajectories(result, run, figures), _map(figures), stability, learned,
              _trust(run, known, left, read_trust(run.folder)),
              bands.section(result.get("bands"), next((p for p in figures if p.stem == "bands"), None)), _origin(run, result)]
@@ -142,7 +140,7 @@ def _untold(result: dict[str, Any], own: float) -> str:
     return f"{text} With the values found, its error is {_percent(known)}, {word}{'' if word == 'the same' else ' than this one'}."
 
 
-def _scores(run: Run, result: dict[str, Any]) -> str:
+def _scores(run: Run, result: dict[str, Any], data: Corpus) -> str:
     rows = result["scores"]
     best = min(rows, key=lambda name: rows[name]["rne_from_offset"])
     shifted = any(run.case.offsets)
@@ -171,32 +169,22 @@ def _scores(run: Run, result: dict[str, Any]) -> str:
     if len(run.case.pde.fields) > 1:
         own = rows[run.settings.model]["fields"]
         each = "<p>By field: " + ", ".join(f"{escape(k)} {_percent(v)}" for k, v in own.items()) + ".</p>"
-    broken = _fine(run, result) + "".join(f"<p>{escape(line)}</p>" for line in failures(result))
+    broken = _fine(run, result, data) + "".join(f"<p>{escape(line)}</p>" for line in [*activation_lines(result), *failures(result)])
     return f"<section><h2>Scores</h2>{table}{broken}{each}</section>"
 
 
-def _fine(run: Run, result: dict[str, Any]) -> str:
-    """How long the solver that made the data takes on this machine, beside the model; nothing where that is not known.
-
-    Measured on its first steps (`_FIRST`) and extended to all of them: it is slow.
-    """
-    case = run.case
-    if not isinstance(case, Scenario) or case.flow is not None:
+def _fine(run: Run, result: dict[str, Any], data: Corpus) -> str:
+    """How long a fine solver takes on this machine, beside the model; nothing where that is not known."""
+    found = fine_time(run.case, run.settings.truth, data, str(_device(run)))
+    if found is None:
         return ""
-    settings, device = case.truth(run.settings.truth), _device(run)
-    if case.mesh.n_nodes * 2 ** (case.mesh.dim * (settings.refine + settings.degree - 1)) > _FINE:
-        return ""
-    sample, took = case.sample([Draw("test", 0)]), []
-    for steps in _FIRST:
-        begin = time.perf_counter()
-        truth_states(replace(case, steps=steps), sample, settings, None, str(device))
-        took.append(time.perf_counter() - begin)
-    each = max(took[1] - took[0], 0.0) / (_FIRST[1] - _FIRST[0])
-    fine, own = took[0] + (case.steps - _FIRST[0]) * each, result["seconds"][run.settings.model] / result["trajectories"]
-    ratio = f"{_short(fine / own)} times as long" if fine >= own else f"only {_short(fine / own)} of that"
-    return (f"<p>{escape(_name(run))} takes {own:.3g} s for a trajectory (all at once, divided by their number). The fine "
-            f"solver that made the data takes about {fine:.3g} s for one on this machine, {ratio} (from its first {_FIRST[1]} "
-            "steps).</p>")
+    own = result["seconds"][run.settings.model] / result["trajectories"]
+    share = found.seconds / own
+    ratio = f"{_short(share)} times as long" if share >= 1 else f"only {_short(share)} of that"
+    flow = "" if found.flow_seconds is None else (" The flow, which is computed once for all trajectories and given to every model, "
+                                                  f"takes about {_short(found.flow_seconds)} s.")
+    return (f"<p>{escape(_name(run))} takes {own:.3g} s for a trajectory (all at once, divided by their number). {found.solver} "
+            f"takes about {found.seconds:.3g} s for one on this machine, {ratio} (from its first {found.steps} steps).{flow}</p>")
 
 
 def _time(figures: Sequence[Path]) -> str:
