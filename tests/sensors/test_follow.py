@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -12,7 +13,10 @@ import torch
 
 from dgnet.errors import InputError
 from dgnet.mesh import box
-from dgnet.problems import PDE, Discretisation, Robin
+from dgnet.models import Classical, Model, rollout
+from dgnet.models.dgnet import DGNet, DGNetConfig
+from dgnet.models.universal import Universal
+from dgnet.problems import PDE, Discretisation, FunctionSource, Neumann, Robin, SpotTable, step_average
 from dgnet.reference.transport import solve
 from dgnet.sensors import Follower, Point, Prior, Readings, follow
 
@@ -260,3 +264,92 @@ def test_learned_strengths_give_bands_that_hold_the_truth() -> None:
             low, high = part.estimate().band()
             inside.append((low[:, 0] < states[k]) & (states[k] < high[:, 0]))
     assert 0.85 < np.mean(inside) < 0.95
+
+
+# ---------------------------------------------------------------------- models, drives, steps that are not linear
+
+
+def far_from_zero(p: Discretisation) -> DGNet:
+    torch.manual_seed(0)
+    net = DGNet(DGNetConfig(hidden=6, layers=1), p)
+    with torch.no_grad():
+        for weight in net.parameters():
+            weight.add_(0.2 * torch.randn_like(weight))
+    return net
+
+
+@pytest.mark.parametrize("kind", ["damped", "quadratic", "universal", "dgnet"])
+def test_every_model_is_followed_as_it_rolls_out(kind: str) -> None:
+    """A start and a source that are known: the mean is the rollout, in double precision; readings without noise change nothing."""
+    p = plate(5)
+    single = Discretisation(p.mesh, p.pde, p.conditions, DT, dtype=torch.float32)
+    model: Model = {"damped": lambda: Classical(damped_start=2), "quadratic": lambda: Classical(degree=2), "universal": Universal,
+                    "dgnet": lambda: far_from_zero(single)}[kind]()
+    glow = FunctionSource(lambda x, t: np.sin(3 * t) * torch.exp(-((x - 0.4) ** 2).sum(1) / 0.1)) if kind != "damped" else None
+    part = Follower(single if kind == "dgnet" else p, SENSORS, {"field": Prior(0.5, 0.4, 1.0)}, noise=0.01, start=torch.ones(36, 1),
+                    source=glow, model=model)
+    assert part.dynamics.linear and part.filter.mean.dtype == np.float64
+    points = torch.tensor(part.model.points(p))
+    source = None if glow is None else step_average(glow, points, DT * torch.arange(6, dtype=torch.float64), DT, panels=8)
+    with torch.no_grad():
+        states = rollout(part.model, p, torch.ones(1, 36, 1, dtype=torch.float64), source, 6)[0]
+    for k in range(1, 7):
+        part.update(DT * k, p.mesh.interpolate(states[k], [s.place for s in SENSORS])[:, 0])
+    assert part.estimate().mean == pytest.approx(states[-1].numpy(), abs=1e-9) and part.chi_square < 1e-12
+
+
+def test_flux_ambient_and_spots_are_found() -> None:
+    """Drives that are not the field: each from readings of a plate on which it acts, the others unknown, too."""
+    p = plate(8)
+    spots = SpotTable(("lamp",), (np.array([0.0, 1.0]),), (np.array([[0.3, 0.6, 0.15, 1.0]] * 2),))
+    x = torch.tensor(p.mesh.points)
+    for driven, wanted in ((replace(p, conditions=[Robin("boundary", 0.2, 1.5)]), (0.5, 0.0, 0.0)),
+                           (replace(p, conditions=[*p.conditions, Neumann("left", 0.2)]), (0.0, 0.2, 0.0)), (p, (0.0, 0.0, 0.7))):
+        shape = torch.exp(-((x - torch.tensor((0.3, 0.6))) ** 2).sum(1) / (2 * 0.15**2))
+        source = (wanted[2] * shape)[None, None, :, None].expand(1, 60, -1, -1)
+        with torch.no_grad():
+            states = rollout(Classical(), driven, torch.ones(1, 81, 1, dtype=torch.float64), source)[0]
+        names = ("ambient", "flux:left", "source")
+        part = Follower(p, SENSORS, {name: Prior(0.5, time=20.0) for name in names}, noise=1e-3, start=torch.ones(81, 1),
+                        spots=spots)
+        for k in range(61):
+            part.update(DT * k, p.mesh.interpolate(states[k], [s.place for s in SENSORS])[:, 0])
+        past = part.smooth()
+        assert part.labels == ("ambient", "flux:left", "lamp")
+        assert past.drives[30] == pytest.approx(wanted, abs=0.03)
+        assert (np.abs(past.drives[30] - wanted) < 4 * past.drives_sd[30] + 1e-3).all()
+
+
+def test_a_step_that_is_not_linear_is_followed_through_its_derivative() -> None:
+    p = Discretisation(box((6, 6)), PDE(diffusion=0.02, reaction=lambda u: 2 * u * (1 - u)), [], 0.1)
+    rng = np.random.default_rng(3)
+    with torch.no_grad():
+        begin = 0.3 + 0.2 * torch.exp(-((torch.tensor(p.mesh.points) - 0.3) ** 2).sum(1) / 0.1)
+        states = rollout(Classical(), p, begin[None, :, None], steps=20)[0]
+    part = Follower(p, SENSORS, {"start": Prior(0.15, 0.5)}, noise=0.01, start=torch.full((49, 1), 0.35))
+    assert not part.dynamics.linear
+    for k in range(21):
+        seen = p.mesh.interpolate(states[k], [s.place for s in SENSORS])[:, 0]
+        part.update(0.1 * k, seen + 0.01 * rng.standard_normal(5))
+    low, high = part.estimate().band()
+    true = states[-1].numpy()
+    assert ((low < true) & (true < high)).mean() > 0.8 and np.abs(part.estimate().mean - true).max() < 0.03
+    assert part.consistency[0] < 1.5
+    with pytest.raises(InputError, match="has a reaction"):
+        follow(p, Readings(0.1 * np.arange(5), np.ones((5, 5)), SENSORS), ["start"])
+
+
+def test_what_cannot_be_followed_is_refused() -> None:
+    for unknown, noise, sensors, words in (
+        ({"sauce": Prior(1.0)}, 0.1, SENSORS, "did you mean 'source'"), ({"source": Prior(1.0)}, 0.1, SENSORS, "give the places"),
+        ({"start": Prior(1.0)}, 0.0, SENSORS, "noise must be positive"),
+        ({"start": Prior(1.0)}, 0.1, [[3.0, 3.0]], "no sensor can be used"),
+    ):
+        with pytest.raises(InputError, match=words):
+            Follower(plate(), sensors, unknown, noise=noise)
+    with pytest.raises(InputError, match="must not be negative"):
+        Prior(-1.0)
+    part = Follower(plate(), SENSORS, {"start": Prior(1.0)}, noise=0.1)
+    for wrong in (lambda: part.update(0.0, [1.0]), lambda: part.forecast(0)):
+        with pytest.raises(InputError, match=r"5 readings|at least one step"):
+            wrong()

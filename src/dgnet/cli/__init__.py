@@ -5,6 +5,7 @@ from __future__ import annotations
 from dgnet.cli import (  # noqa: F401  (each adds its commands)
     data,
     design,
+    follow,
     learn,
     measure,
     pretrained,

@@ -26,7 +26,7 @@ from dgnet.errors import InputError, SolveError
 GROUPS = {
     "Your problem": ("new", "studio", "simulate", "check", "import", "train", "evaluate", "rollout", "show", "export", "serve",
                      "universal"),
-    "Sensors": ("recover", "place", "design"),
+    "Sensors": ("recover", "place", "follow", "design"),
     "The paper": ("demo", "scenarios", "models", "pretrained", "generate", "certify", "cards", "reproduce", "report"),
     "Measuring": ("analyse", "score", "bench"),
 }

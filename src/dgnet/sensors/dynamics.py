@@ -22,6 +22,7 @@ import torch
 from dgnet.errors import InputError
 from dgnet.models import Classical, Model
 from dgnet.problems import Discretisation, SpotTable, step_average
+from dgnet.problems.lift import Lift
 from dgnet.problems.sources import Source
 from dgnet.sensors.drives import Prior, Unknowns
 from dgnet.sensors.kalman import Filter
@@ -134,7 +135,7 @@ class Dynamics:
         if one is None:
             return other
         if one.shape[1] != other.shape[1]:
-            one, other = (self.model.lift(self.state, x) for x in (one, other))
+            one, other = (Lift.of(self.problem.mesh)(x) for x in (one, other))
         return one + other
 
 

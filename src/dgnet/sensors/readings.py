@@ -17,7 +17,8 @@ from dgnet.problems import Discretisation
 from dgnet.problems.spot_table import number_in, read_table
 from dgnet.sensors.sensor import Flux, Patch, Point, Sensor
 
-_NOTHING = ("", "nan", "na", "null", "none", "-")
+NOTHING = ("", "nan", "na", "null", "none", "-")
+"""Cells without a reading."""
 _STUCK = 5  # equal readings in a row, of a sensor that is noisy before
 _KELVIN = 273.15
 
@@ -67,21 +68,14 @@ def read_readings(path: Path, sensors: Sequence[Sensor]) -> Readings:
     lines = [row for row in csv.reader(read_text(path, "utf-8-sig").splitlines()) if any(cell.strip() for cell in row)]
     if len(lines) < 2:
         raise InputError(f"{path} has no rows below its header")
-    header = [cell.strip() for cell in lines[0]]
-    if header.count("t") != 1:
-        raise InputError(f"{path} needs one column t (the time), and one for each sensor")
     known = {sensor.name: sensor for sensor in sensors}
-    for name in header:
-        if name != "t" and name not in known:
-            raise InputError(f"{path}: column '{name}' is no sensor of the list (it has: {', '.join(known)})")
-        if header.count(name) > 1:
-            raise InputError(f"{path} has twice the column '{name}'")
+    header = checked_header(lines[0], list(known), str(path))
     table = np.full((len(lines) - 1, len(header)), np.nan)
     for k, cells in enumerate(lines[1:]):
         if len(cells) != len(header):
             raise InputError(f"{path}, row {k + 2}: {len(cells)} cells under {len(header)} columns")
         for j, cell in enumerate(cells):
-            if cell.strip().lower() not in _NOTHING or header[j] == "t":
+            if cell.strip().lower() not in NOTHING or header[j] == "t":
                 table[k, j] = number_in(cell.strip(), path, k + 2, header[j])
     at = header.index("t")
     times, values = table[:, at], np.delete(table, at, axis=1)
@@ -92,6 +86,27 @@ def read_readings(path: Path, sensors: Sequence[Sensor]) -> Readings:
     absent = [name for name in known if name not in names]
     notes = (f"No readings of {_listed(absent)}: left out.",) if absent else ()
     return Readings(times, values, tuple(known[name] for name in names), notes)
+
+
+def checked_header(cells: Sequence[str], sensors: Sequence[str], name: str) -> list[str]:
+    """The columns of a table of readings: t, and sensors of the list."""
+    header = [cell.strip() for cell in cells]
+    if header.count("t") != 1:
+        raise InputError(f"{name} needs one column t (the time), and one for each sensor")
+    for column in header:
+        if column != "t" and column not in sensors:
+            raise InputError(f"{name}: column '{column}' is no sensor of the list (it has: {', '.join(sensors)})")
+        if header.count(column) > 1:
+            raise InputError(f"{name} has twice the column '{column}'")
+    return header
+
+
+def kelvin_shift(first: np.ndarray, level: float) -> float:
+    """What to add to readings whose first ones look like degrees Celsius of a start in kelvin: 273.15, or 0."""
+    if level <= 0.5 * _KELVIN or not np.isfinite(first).any():
+        return 0.0
+    middle = float(np.nanmedian(first))
+    return _KELVIN if abs(middle + _KELVIN - level) < 0.1 * _KELVIN < abs(middle - level) else 0.0
 
 
 def cleaned(readings: Readings, problem: Discretisation, level: float | None = None) -> Readings:
@@ -111,11 +126,11 @@ def cleaned(readings: Readings, problem: Discretisation, level: float | None = N
     notes = [f"Sensor '{s.name}' lacks {gaps} of {len(column)} readings: the others are used."
              for s, column in zip(readings.sensors, readings.values.T) if (gaps := int(np.isnan(column).sum()))]
     readings = replace(readings, notes=(*readings.notes, *notes))
-    if level is not None and level > 0.5 * _KELVIN:
-        first = float(np.nanmedian(readings.values[0])) if np.isfinite(readings.values[0]).any() else math.nan
-        if abs(first + _KELVIN - level) < 0.1 * _KELVIN < abs(first - level):
-            note = f"Readings begin at {first:.4g}, the start at {level:.4g}: taken for degrees Celsius, {_KELVIN} added."
-            readings = replace(readings, values=readings.values + _KELVIN, notes=(*readings.notes, note))
+    shift = 0.0 if level is None else kelvin_shift(readings.values[0], level)
+    if shift:
+        note = (f"Readings begin at {np.nanmedian(readings.values[0]):.4g}, the start at {level:.4g}: taken for degrees Celsius, "
+                f"{shift} added.")
+        readings = replace(readings, values=readings.values + shift, notes=(*readings.notes, note))
     return readings
 
 
