@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dgnet.cli.options import folder_to_write, positive, refuse
-from dgnet.cli.screen import say, say_path
+from dgnet.cli.screen import advise, say, say_path
 from dgnet.cli.sensors import Folder, ModelName, Sensors, Spots, opened
 from dgnet.cli.shell import AllowDifferent, Problem, command
 from dgnet.errors import InputError
@@ -107,6 +107,7 @@ def follow(context: typer.Context, folder: Folder,
         say(line)
     for path in paths:
         say_path(path)
+    advise("follow", folder, readings, "--sensors", sensors, "--out", out, "--resume")
 
 
 def _known(case: Any, initial: Path | None, source: Path | None, spots: Path | None) -> dict[str, Any]:
