@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -81,8 +81,7 @@ def follow(context: typer.Context, folder: Folder,
     about = _known(run.case, initial, source, spots) | {"model": solver}
     path = None if readings == "-" else Path(readings)
     stream = in_kelvin(rows(path, [s.name for s in there], wait, [s.name for s in listed]), float(about["start"].mean()))
-    for note in (*run.notes, *notes):
-        say(note)
+    _say_all((*run.notes, *notes))
     if resume:
         part = Follower.load(out / "state.npz", exact, there, **about)
         stream = (row for row in stream if not row.time <= part.time)
@@ -97,17 +96,20 @@ def follow(context: typer.Context, folder: Folder,
     def tell(event: Event, line: str) -> None:
         say(line if json_lines else f"t = {event.time:g}: {event.text}")
 
-    for line in described(part.priors, part.noise):
-        say(line)
+    _say_all(described(part.priors, part.noise))
     try:
         journal.follow(stream, tell)
     finally:
         paths = journal.finish(horizon, smooth)
-    for line in journal.lines():
-        say(line)
+    _say_all(journal.lines())
     for path in paths:
         say_path(path)
     advise("follow", folder, readings, "--sensors", sensors, "--out", out, "--resume")
+
+
+def _say_all(lines: Iterable[str]) -> None:
+    for line in lines:
+        say(line)
 
 
 def _known(case: Any, initial: Path | None, source: Path | None, spots: Path | None) -> dict[str, Any]:
