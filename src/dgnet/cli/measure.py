@@ -57,6 +57,19 @@ def bench_rollout(device: Device = "cpu", mesh: str = "gear-plate", json_path: J
     _advise("rollout", json_path)
 
 
+@command("dgnet bench step --sizes 500 --json step.json", name="step", of=bench)
+def bench_step(sizes: Annotated[list[str] | None, typer.Option(help="Only these numbers of nodes: 500, 10k or 100k.")] = None,
+               repeats: Annotated[int, typer.Option(help="Runs of each measurement.", min=1)] = 5, json_path: Json = None) -> None:
+    """Measure a step, a gradient of 100 steps and the set-up beside the same in plain SciPy, on one core."""
+    from dgnet.bench import step
+
+    for size in sizes or ():
+        if size not in step.SIZES:
+            raise InputError(f"--sizes {size} is unknown (known: {', '.join(step.SIZES)})")
+    write_json(json_path, step.run(sizes, repeats, say))
+    _advise("step", json_path)
+
+
 @command("dgnet bench export run --json export.json", name="export", of=bench)
 def bench_export(run: Annotated[Path, typer.Argument(help="Folder of a run, or of a problem.")],
                  steps: Annotated[int, typer.Option(help="Steps of a rollout.", min=1)] = 100, json_path: Json = None) -> None:

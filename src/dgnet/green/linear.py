@@ -9,8 +9,8 @@ product for each step. With y_k = A^-T dl/du_k+1 on the free rows,
     dl/du_k += dl/du_k+1 + E^T y_k            dl/df_k = dt P^T y_k            dl/dg = dt sum_k y_k
     dl/dK = -dt sum_k y_k (u_k - c_k + theta (u_k+1 - u_k))^T                 dl/dM = -sum_k y_k (u_k+1 - u_k)^T
 
-The sums over the steps are products of tall arrays at the entries of the pattern, for `_TOGETHER` steps at once. Of the way there
-the states are kept and nothing else; where the mass is learned, their increments, too.
+The sums over the steps are products of tall arrays at the entries of the pattern, for many steps at once. Of the way there the
+states are kept and nothing else; where the mass is learned, their increments, too.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 Tensor = torch.Tensor
 Array = np.ndarray
 
-_TOGETHER = 32  # steps whose products on the pattern are taken at once: longer rows are quicker, but need memory
+_ENTRIES = 2_000_000  # of the states whose products on the pattern are taken at once: longer rows are quicker, but need memory
 
 
 class Linear:
@@ -122,9 +122,9 @@ class Linear:
         return unfold(torch.from_numpy(x).view(b * f, self.n, -1), b, f, batch, fields)
 
     def columns(self, x: Tensor) -> Tensor:
-        """States of many steps [B, T, n, F] -> [G, n, R T]: what shares a matrix side by side."""
+        """States of many steps [B, T, n, F] -> [G, n, R T]: what shares a matrix side by side, the steps of a column together."""
         b, f = self.groups
-        order = ((2, 0, 1, 3) if f == 1 else (3, 2, 0, 1)) if b == 1 else (0, 2, 1, 3) if f == 1 else (0, 3, 2, 1)
+        order = ((2, 0, 3, 1) if f == 1 else (3, 2, 0, 1)) if b == 1 else (0, 2, 3, 1) if f == 1 else (0, 3, 2, 1)
         return x.permute(*order).reshape(b * f, self.n, -1)
 
     # ------------------------------------------------------------------ steps
@@ -263,70 +263,78 @@ class _States(torch.autograd.Function):
 
 
 class _Back:
-    """The way back through `steps` steps; gradients in the order of the arguments of `_States`."""
+    """The way back through a rollout; gradients in the order of the arguments of `_States`."""
 
     def __init__(self, linear: Linear, out: Tensor, changes: Tensor | None, f: Tensor | None, shapes: list[Any],
                  needs: tuple[bool, ...]) -> None:
         self.linear, self.out, self.changes, self.f, self.shapes = linear, out, changes, f, shapes
         self.mass, self.stiffness, self.ahead, self.source, self.sums, self.load, self.start, self.driven = needs
+        self.matrices = self.mass or self.stiffness or self.ahead or (self.source and f is not None)
         self.totals: dict[str, Tensor] = {}
-        self.loads = out.new_empty(shapes[5]) if self.load and linear.load_changes else None
+        self.loads = torch.empty(shapes[5], dtype=out.dtype) if self.load and linear.load_changes else None
 
     def run(self, g: Tensor) -> list[Tensor | None]:
         linear, out = self.linear, self.out
         batch, steps, fields = out.shape[0], out.shape[1] - 1, out.shape[3]
         forcing = torch.empty_like(self.f) if self.driven and self.f is not None else None
         matrix = linear.moved_back if forcing is None else linear.driven_back
-        adjoint = linear.array(g[:, steps])
-        for last in range(steps, 0, -_TOGETHER):
-            first = max(0, last - _TOGETHER)
-            together = torch.empty(batch, last - first, linear.n, fields, dtype=out.dtype)
-            for k in range(last - 1, first - 1, -1):
-                if linear.fixed is not None:
-                    adjoint = adjoint.copy()
-                    adjoint[linear.fixed] = 0.0
-                y = linear.solve(adjoint, transposed=True)
-                together[:, k - first] = linear.tensor(y, batch, fields)
-                back = matrix @ y
-                if forcing is not None:
-                    forcing[:, k] = linear.tensor(back[linear.size:], batch, fields)
-                adjoint = linear.array(g[:, k]) + adjoint
-                adjoint += back[:linear.size]
-            self.gather(together, first, last)
+        together = max(8, min(64, _ENTRIES // (batch * linear.n * fields)))
+        adjoint, held = linear.array(g[:, steps]), []
+        for k in range(steps - 1, -1, -1):
+            if linear.fixed is not None:
+                adjoint = adjoint.copy()
+                adjoint[linear.fixed] = 0.0
+            y = linear.solve(adjoint, transposed=True)
+            back = matrix @ y
+            adjoint = linear.array(g[:, k]) + adjoint
+            adjoint += back[:linear.size]
+            if forcing is not None:
+                forcing[:, k] = linear.tensor(back[linear.size:], batch, fields)
+            if self.sums or self.load:
+                self.gather(k, linear.tensor(y, batch, fields))
+            if self.matrices:
+                held.append(y)
+                if len(held) == together or k == 0:
+                    self.gather_matrices(k, held)
+                    held = []
         start = linear.tensor(adjoint, batch, fields) if self.start else None
         order = ("mass", "stiffness", "ahead", "source", "sums", "load")
         found = [self.totals[name].sum_to_size(shape) if name in self.totals else None for name, shape in zip(order, self.shapes)]
         return [*found[:5], found[5] if self.loads is None else self.loads, start, forcing]
 
-    def gather(self, y: Tensor, first: int, last: int) -> None:
-        """What the steps first to last - 1 with adjoints y [B, T, n, F] add to the gradients of the operators."""
-        linear, dt, theta = self.linear, self.linear.dt, self.linear.op.theta
-        u, after = self.out[:, first:last], self.out[:, first + 1:last + 1]
-        pivot = linear.op.pivot
-        c = u[:, :, pivot:pivot + 1]
+    def gather(self, k: int, y: Tensor) -> None:
+        """What the adjoint of step k [B, n, F] adds to the gradients of loads and row sums."""
         if self.loads is not None:
-            self.loads[first:last] = y.sum(0).mul_(dt).sum_to_size(self.loads[first:last].shape)
+            self.loads[k] = y.sum(0).mul_(self.linear.dt).sum_to_size(self.loads.shape[1:])
         elif self.load:
-            self._add("load", y.sum((0, 1))[None], dt)
+            self._add("load", y.sum(0, keepdim=True), self.linear.dt)
         if self.sums:
-            self._add("sums", (y * c).sum(1).mT, -dt)
-        if not (self.mass or self.stiffness or self.ahead or self.source):
-            return
-        left = linear.columns(y)
+            pivot = self.linear.op.pivot
+            self._add("sums", (y * self.out[:, k, pivot:pivot + 1]).mT, -self.linear.dt)
+
+    def gather_matrices(self, k: int, held: list[Array]) -> None:
+        """What the adjoints of the steps from k on, the last one first, add to the gradients of the matrices."""
+        linear, dt, pivot = self.linear, self.linear.dt, self.linear.op.pivot
+        last = k + len(held)
+        b, f = linear.groups
+        left = torch.from_numpy(np.stack(held[::-1], -1)).view(b * f, linear.n, -1)
+        held.clear()
+
+        def outer(right: Tensor) -> Tensor:
+            return outer_on_pattern(linear.pattern, left, linear.columns(right)).view(b, f, -1)
+
         if self.stiffness:
-            self._add("stiffness", self._outer(left, torch.lerp(u, after, theta).sub_(c)), -dt)
+            u = self.out[:, k:last]
+            between = torch.lerp(u, self.out[:, k + 1:last + 1], linear.op.theta).sub_(u[:, :, pivot:pivot + 1])
+            self._add("stiffness", outer(between), -dt)
         if self.changes is not None:
-            change = self._outer(left, self.changes[:, first:last])
+            change = outer(self.changes[:, k:last])
             if self.mass:
                 self._add("mass", change, -1.0)
             if self.ahead:
                 self._add("ahead", change, -dt)
         if self.source and self.f is not None:
-            self._add("source", self._outer(left, self.f[:, first:last]), dt)
-
-    def _outer(self, left: Tensor, right: Tensor) -> Tensor:
-        b, f = self.linear.groups
-        return outer_on_pattern(self.linear.pattern, left, self.linear.columns(right)).view(b, f, -1)
+            self._add("source", outer(self.f[:, k:last]), dt)
 
     def _add(self, name: str, value: Tensor, factor: float) -> None:
         if name in self.totals:
