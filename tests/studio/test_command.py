@@ -12,6 +12,7 @@ import torch
 import dgnet as dg
 from dgnet.cli.studio import _given, gallery
 from dgnet.errors import InputError
+from dgnet.scenarios import names
 from dgnet.scenarios.looped import looped_flow
 from dgnet.studio.scene import run_scene
 from dgnet.studio.server import listening
@@ -42,13 +43,13 @@ ambient = 300.0
 
 def test_the_gallery_holds_all_scenarios() -> None:
     found = gallery()
-    assert next(iter(found)) == "laser-heat" and set(found) >= {"allen-cahn", "cylinder", "sediments", "wavy-channel"}
+    assert next(iter(found)) == "laser-heat" and set(found) == set(names())
     assert all(entry.title and entry.about for entry in found.values())
     scene = found["cardiac"].make()  # no weights ship for it; its stimulus is a short pulse, which sets the pointer's power
     assert list(scene.models) == ["classical"] and scene.power > 0.01
 
 
-@pytest.mark.parametrize("name", ["cylinder", "sediments", "wavy-channel"])
+@pytest.mark.parametrize("name", ["cylinder", "sediments", "obstacles", "wavy-channel"])
 def test_channels_flow_as_in_the_loop_that_ships(name: str) -> None:
     """What is poured in moves downstream; the flow keeps to the walls, enters as the scenario says, and closes its loop."""
     scene = gallery()[name].make()

@@ -181,7 +181,7 @@ def _fine(run: Run, result: dict[str, Any], data: Corpus) -> str:
     own = result["seconds"][run.settings.model] / result["trajectories"]
     share = found.seconds / own
     ratio = f"{_short(share)} times as long" if share >= 1 else f"only {_short(share)} of that"
-    flow = "" if found.flow_seconds is None else (" The flow, which is computed once for all trajectories and given to every model, "
+    flow = "" if found.flow_seconds is None else (" The flow, computed once for all trajectories and given to every model, "
                                                   f"takes about {_short(found.flow_seconds)} s.")
     return (f"<p>{escape(_name(run))} takes {own:.3g} s for a trajectory (all at once, divided by their number). {found.solver} "
             f"takes about {found.seconds:.3g} s for one on this machine, {ratio} (from its first {found.steps} steps).{flow}</p>")
