@@ -535,3 +535,10 @@ def test_another_learning_rate_only_where_there_is_one() -> None:
     plan = Recipe("two", (Stage(1, 1, method="identify"), Stage(5, 2, lr=1e-3)))
     assert [s.lr for s in rates.faster(plan, 2.0).stages] == [plan.stages[0].lr, 2e-3]
     assert rates.searched(plan) and not rates.searched(replace(plan, stages=plan.stages[:1]))
+
+
+def test_the_stored_cells_can_be_merged_and_read_again(tmp_path: Path) -> None:
+    """Also those that were stored under an older name."""
+    study = Path(__file__).parents[2] / "docs" / "results" / "study"
+    copied = stored.merge([study], tmp_path)
+    assert sorted(stored.load([tmp_path])) == sorted(copied) == sorted(stored.load([study]))

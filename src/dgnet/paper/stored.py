@@ -107,7 +107,7 @@ def merge(sources: Sequence[Path], out: Path) -> list[str]:
         part = unfinished(target)
         try:
             if (record["folder"] / archive.CELLS).exists():
-                write_json(part / "cell.json", {k: v for k, v in record.items() if k != "folder"})
+                write_json(part / "cell.json", {k: v for k, v in record.items() if k not in ("folder", "stored_as")})
             else:
                 shutil.copytree(record["folder"], part, ignore=_not_merged)
             claim = Lock.take(target / ".claim", True)

@@ -94,7 +94,7 @@ def load_checkpoint(path: Path, device: str = "cpu", sha256: str = "") -> dict[s
         return torch.load(path, map_location=device, weights_only=True)
     except FileNotFoundError as error:
         raise InputError(f"there is no checkpoint {path}") from error
-    except InputError:
+    except (InputError, torch.AcceleratorError):  # a device that cannot be had says nothing about the file
         raise
     except Exception as error:
         raise InputError(f"{path} is not a checkpoint of weights: it is damaged, or holds something that could run code") from error

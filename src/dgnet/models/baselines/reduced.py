@@ -59,7 +59,7 @@ class Reduced(LearnedModel[S]):
         self.register_buffer("centre", torch.zeros(n, self.fields))
         self.register_buffer("rank", torch.tensor(self.modes))
         random = torch.linalg.qr(torch.randn(self.fields, n, self.modes, dtype=torch.float64))[0]
-        self.basis = nn.Parameter((random / self._volume(problem).sqrt()[:, None]).float())
+        self.basis = nn.Parameter((random / self._volume(problem).cpu().sqrt()[:, None]).float())  # weights begin on the CPU
         self.moving = callable(problem.pde.velocity)
         if self.moving:
             size = problem.mesh.n_nodes * problem.mesh.dim
