@@ -19,7 +19,7 @@ from scipy.sparse.linalg import splu
 from dgnet import __version__
 from dgnet.bench.timing import captured, hardware, resident, sync, timed
 from dgnet.errors import InputError, SolveError
-from dgnet.green.auto import choose
+from dgnet.green.auto import choose, choose_symmetric, mass_ratio
 from dgnet.green.backends import LU, TOLERANCE, prepare
 from dgnet.green.bounds import bounds_of
 from dgnet.mesh import box
@@ -73,9 +73,8 @@ def _case(A: EdgeMatrix, M: EdgeMatrix, columns: tuple[int, ...], device: str, d
     n = A.pattern.n
     generator = torch.Generator().manual_seed(0)
     right = {r: torch.randn(1, n, r, generator=generator).to(device) for r in columns}
-    count = bounds_of(A, M, 1.0, symmetric=True).iterations(TOLERANCE[A.values.dtype])
-    for backend in ("iterative", "lu", "dense"):
-        limit = {"iterative": 10**9, "lu": _LU_LIMIT[dim], "dense": _DENSE_LIMIT[device]}[backend]
+    for backend in ("iterative", "lu", "dense") if device == "cuda" else ("cg", "iterative", "lu", "dense"):
+        limit = {"lu": _LU_LIMIT[dim], "dense": _DENSE_LIMIT[device]}.get(backend, 10**9)
         if n > limit or (device == "cuda" and backend == "lu"):
             reason = "on the host only" if device == "cuda" and backend == "lu" else f"limited to {limit} nodes"
             rows: Iterable[dict[str, Any]] = [{"backend": backend, "columns": r, "not_run": reason} for r in columns]
@@ -85,8 +84,15 @@ def _case(A: EdgeMatrix, M: EdgeMatrix, columns: tuple[int, ...], device: str, d
     if device == "cuda":
         yield from _rival_cupy(A, right, dim)
     for r in columns:
-        choice = choose(A.pattern, 1, r, count, APPLICATIONS)
-        yield {"backend": "auto", "columns": r, "choice": choice}
+        yield {"backend": "auto", "columns": r, "choice": _choice(A, M, r, APPLICATIONS)}
+
+
+def _choice(A: EdgeMatrix, M: EdgeMatrix, columns: int, solves: int) -> str:
+    """What `auto` takes for this symmetric matrix."""
+    tolerance = TOLERANCE[A.values.dtype]
+    if A.values.is_cuda:
+        return choose(A.pattern, 1, columns, bounds_of(A, M, 1.0, symmetric=True).iterations(tolerance), solves)
+    return choose_symmetric(A.pattern, 1, columns, mass_ratio(A, M), tolerance, solves)
 
 
 def _measure(backend: str, A: EdgeMatrix, M: EdgeMatrix, right: dict[int, torch.Tensor], device: str) -> Iterator[dict[str, Any]]:
@@ -173,7 +179,7 @@ def _auto(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         cases.setdefault((row["size"], row["stiffness"], row["columns"]), {})[row["backend"]] = row
     out = []
     for (size, s, r), by in cases.items():
-        ours = {k: v["total_s"] for k, v in by.items() if k in ("iterative", "lu", "dense") and "total_s" in v}
+        ours = {k: v["total_s"] for k, v in by.items() if k in ("cg", "iterative", "lu", "dense") and "total_s" in v}
         choice = by["auto"]["choice"]
         if choice in ours:
             best = min(ours, key=lambda k: ours[k])
@@ -187,8 +193,7 @@ def changing(device: str = "cpu", every: int = 10, size: str = "2D 10k", stiff: 
     A, M = system(*matrices(SIZES[size], device), stiff, torch.float32)
     b = torch.randn(1, A.pattern.n, 1, generator=torch.Generator().manual_seed(0)).to(device)
     right = b[0].double().cpu().numpy()
-    count = bounds_of(A, M, 1.0, symmetric=True).iterations(TOLERANCE[torch.float32])
-    choice = choose(A.pattern, 1, 1, count, every)
+    choice = _choice(A, M, 1, every)
 
     def ours():
         fresh = EdgeMatrix(A.pattern, A.values * 1.0)

@@ -1,30 +1,112 @@
-"""Which backend is the fastest for a problem: a cost model fitted to `dgnet bench solver` (docs/results/solver.md).
+"""Which backend is the fastest for a problem: cost models fitted to `dgnet bench fit` (CPU) and `dgnet bench solver` (CUDA).
 
-Costs are microseconds on the machines of that page; what matters is their ratio, and that carries over.
+Costs are microseconds on the machines of docs/results/solver.md; what matters is their ratio, and that carries over.
 """
 
 from __future__ import annotations
 
-from dgnet.operators import Pattern
+from importlib.util import find_spec
+from math import log
+from typing import NamedTuple
+
+from dgnet.green.conjugate import TOGETHER, sweeps_work
+from dgnet.operators import EdgeMatrix, Pattern
+
+
+class Power(NamedTuple):
+    """A cost that grows like a power of the number of rows n: fixed + scale (n / 10^4)^exponent."""
+
+    fixed: float
+    scale: float
+    exponent: float
+
+    def at(self, n: int) -> float:
+        return self.fixed + self.scale * (n / 1e4) ** self.exponent
+
+
+class Direct(NamedTuple):
+    """A factorisation: to make it, and to solve with one and with 32 right-hand sides."""
+
+    setup: Power
+    one: Power
+    many: Power
+
+    def cost(self, n: int, columns: int, solves: int, quadratic: bool) -> float:
+        """Quadratic elements couple more nodes with each other, and fill grows along."""
+        solve = self.one.at(n) if columns == 1 else self.many.at(n) * columns / 32
+        return (2.5 if quadratic else 1.0) * self.setup.at(n) + solves * (1.6 if quadratic else 1.0) * solve
+
+
+class Sweeps(NamedTuple):
+    """Conjugate gradients: fixed cost and cost per entry of the matrix, of each solve and of each iteration in it."""
+
+    solve: float
+    solve_entry: float
+    iteration: float
+    iteration_entry: float
+
+    def cost(self, nnz: int, iterations: float) -> float:
+        return self.solve + self.solve_entry * nnz + iterations * (self.iteration + self.iteration_entry * nnz)
+
+
+# by the dimension of the mesh; written by `dgnet bench fit`
+DIRECT = {
+    ("lu", 2): Direct(Power(635, 14800, 1.337), Power(11.9, 457, 1.400), Power(89.2, 12730, 1.420)),
+    ("lu", 3): Direct(Power(1430, 395700, 2.263), Power(0.0, 5933, 1.762), Power(71.4, 67680, 1.670)),
+    ("cholesky", 2): Direct(Power(942, 36080, 1.295), Power(8.8, 398, 1.267), Power(0.0, 6078, 1.308)),
+    ("cholesky", 3): Direct(Power(1890, 393600, 2.135), Power(0.0, 3527, 1.711), Power(0.0, 41390, 1.657)),
+}
+SWEEPS = {2: Sweeps(33.3, 0.00269, 13.2, 0.00113), 3: Sweeps(33.7, 0.00285, 11.9, 0.000913)}  # of one right-hand side
+SWEEPS_32 = {2: Sweeps(252, 0.146, 52.3, 0.0615), 3: Sweeps(713, 0.0636, 27.4, 0.0384)}  # of 32 at once
+SWEEPS_SETUP = (400.0, 0.04)  # and per entry
+COUNT = (0.295, 0.365)  # iterations for a factor e of the residual: at a ratio of 1, and the power with which they grow
+_WARM = 0.75  # of them are left when a rollout has gone on for some steps
+
+
+def mass_ratio(A: EdgeMatrix, M: EdgeMatrix) -> float:
+    """The mean of A_ii over the sum of row i of M: about 1 + 2 dt D / h^2, or where the mass is consistent half less."""
+    return float((A.diagonal.detach() / M.row_sums().detach()).mean())
+
+
+def iterations(ratio: float, tolerance: float) -> float:
+    """Of conjugate gradients, for a `mass_ratio`."""
+    return max(1.0, COUNT[0] * ratio ** COUNT[1] * log(1 / tolerance))
+
+
+def choose_symmetric(pattern: Pattern, groups: int, columns: int, ratio: float, tolerance: float, solves: int) -> str:
+    """Backend on the CPU for `groups` symmetric positive definite matrices, `columns` right-hand sides each, `solves` times."""
+    n, nnz = pattern.n, pattern.nnz * groups
+    nodes = pattern.cell_slots.shape[-1]  # of a cell: 3 or 6 of a triangle, 4 or 10 of a tetrahedron
+    dim, quadratic = 3 if nodes in (4, 10) else 2, nodes in (6, 10)
+    direct = ["lu"] if find_spec("cholespy") is None else ["lu", "cholesky"]
+    costs = {name: groups * DIRECT[name, dim].cost(n, columns, solves, quadratic) for name in direct}
+    if sweeps_work():
+        count = iterations(ratio, tolerance)
+        together = columns > 1 and n * groups <= TOGETHER
+        if together:
+            each = SWEEPS_32[dim].cost(nnz, count) * columns / 32
+        else:
+            each = SWEEPS[dim].cost(nnz, count * (_WARM if solves > 10 else 1.0)) * columns
+        costs["cg"] = SWEEPS_SETUP[0] + SWEEPS_SETUP[1] * nnz + solves * each
+    return min(costs, key=lambda name: costs[name])
 
 
 def choose(pattern: Pattern, groups: int, columns: int, iterations: int, solves: int) -> str:
     """Backend for `groups` matrices on a pattern, `columns` right-hand sides each and `solves` solves per matrix.
 
-    `iterations` is the proven count of the fixed iteration (very large when there is no proof).
+    On CUDA for any matrix, on the CPU for those that are not symmetric. `iterations` is the proven count of the fixed iteration
+    (very large when there is no proof).
     """
     n, nnz = pattern.n, pattern.nnz
     if pattern.device.type == "cuda":
         return _choose_cuda(n, nnz, groups, columns, iterations, solves)
-    nodes = pattern.cell_slots.shape[-1]  # of a cell: 3 or 6 of a triangle, 4 or 10 of a tetrahedron
-    # where the fixed count is too long, conjugate gradients take fewer but dearer steps: about as much work
+    nodes = pattern.cell_slots.shape[-1]
+    # where the fixed count is too long, Krylov methods take fewer but dearer steps: about as much work
     count = min(iterations, 1000)
     bounds = 250.0 + 0.01 * nnz * groups
     iterate = bounds + solves * (60.0 + count * _iteration_cost(n * groups, nnz * groups, columns))
-    factor, solve = _direct_cost(n, nodes in (4, 10), columns)
-    if nodes in (6, 10):  # quadratic elements couple more nodes with each other, and fill grows along
-        factor, solve = 2.5 * factor, 1.6 * solve
-    return "iterative" if iterate <= groups * (factor + solves * solve) else "lu"
+    direct = DIRECT["lu", 3 if nodes in (4, 10) else 2].cost(n, columns, solves, nodes in (6, 10))
+    return "iterative" if iterate <= groups * direct else "lu"
 
 
 def _choose_cuda(n: int, nnz: int, groups: int, columns: int, iterations: int, solves: int) -> str:
@@ -39,14 +121,7 @@ def _choose_cuda(n: int, nnz: int, groups: int, columns: int, iterations: int, s
 
 
 def _iteration_cost(n: int, nnz: int, columns: int) -> float:
-    """One iteration on the CPU: calls, matrix traffic, and vectors that may fall out of the cache."""
+    """One fixed iteration on the CPU: calls, matrix traffic, and vectors that may fall out of the cache."""
     entries = n * columns
     vectors = 0.0 if columns == 1 else 5e-4 * entries * (1 + min(2.0, entries / 1.5e6))
     return 13.0 + 3.2e-4 * nnz + vectors
-
-
-def _direct_cost(n: int, spatial: bool, columns: int) -> tuple[float, float]:
-    """To factor and to solve with SuperLU; fill grows much faster in space than in the plane."""
-    if spatial:
-        return 7.1e4 * (n / 5832) ** 2.23, 30.0 + 1.25e3 * (n / 5832) ** 1.72 * (1 + 0.45 * (columns - 1))
-    return 1.45e4 * (n / 1e4) ** 1.3, 30.0 + 3.8e2 * (n / 1e4) ** 1.3 * (1 + 0.75 * (columns - 1))

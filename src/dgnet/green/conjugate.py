@@ -37,7 +37,9 @@ from dgnet.operators import EdgeMatrix, Pattern
 Array = NDArray[np.float64]
 
 _MODIFIED = 0.9  # w
-_CHUNK = 8  # right-hand sides at once: a cache line
+TOGETHER = 8000  # rows up to which many right-hand sides are done at once; with more they leave the cache
+_CHUNK = 32  # right-hand sides at once
+_KEPT = 650_000  # numbers of a right-hand side for which solutions are kept: 60 MB of them
 _RECENT = 6  # solutions from which a start is made
 _LONG = 6  # iterations from zero above which such a start pays
 _MOST = 5000
@@ -145,7 +147,7 @@ class ConjugateGradients(OnHost):
     """A [G, nnz] on the CPU; each column of a right-hand side to the tolerance, in the norm weighted with D^-1.
 
     Guarantee: the true residual of every solve is computed; above the tolerance the iteration goes on from it, and an error says
-    where that ends. A long iteration with one right-hand side starts from the combination of the last solutions with the least
+    where that ends. A long iteration starts from that combination of the last solutions of the same column which leaves the least
     residual (Fischer 1998), so a step depends on those before it within the tolerance. Adjoint solves start from zero.
     """
 
@@ -172,37 +174,44 @@ class ConjugateGradients(OnHost):
         self.shift = D / E - 2
         self.lower = layout.lower.scaled(low, self.scale)
         self.upper = layout.upper.scaled(up, self.scale[::-1])
-        self.recent: Recent | None = None
+        self.recent: dict[int, Recent] = {}  # of each column
+        self.columns = 1
         self.last_count = 0
 
     def array(self, b: np.ndarray, transposed: bool = False) -> np.ndarray:
         right = b.astype(np.float64, copy=False)
         if self.order is not None:
             right = right[self.order]
-        if right.size == len(right):
-            x = self._column(right.reshape(-1), not transposed).reshape(right.shape)
+        columns = right.size // len(right)
+        if columns > 1 and len(right) <= TOGETHER:
+            parts = (np.ascontiguousarray(right[:, k:k + _CHUNK]) for k in range(0, columns, _CHUNK))
+            x = np.hstack([self._solved(part, np.zeros_like(part), part) for part in parts])
         else:
-            x = np.empty_like(right)
-            for first in range(0, right.shape[1], _CHUNK):
-                part = np.ascontiguousarray(right[:, first:first + _CHUNK])
-                x[:, first:first + _CHUNK] = self._solved(part, np.zeros_like(part), part)
+            x, right = np.empty_like(right), right.reshape(len(right), -1)
+            remember = not transposed and right.size <= _KEPT
+            if remember and columns != self.columns:  # other states than before
+                self.recent.clear()
+                self.columns = columns
+            for k in range(columns):
+                x.reshape(right.shape)[:, k] = self._column(np.ascontiguousarray(right[:, k]), k, remember)
         if self.order is not None:
             found, x = x, np.empty_like(x)
             x[self.order] = found
         return np.ascontiguousarray(x, dtype=b.dtype)
 
-    def _column(self, b: Array, remember: bool) -> Array:
+    def _column(self, b: Array, k: int, remember: bool) -> Array:
         x, r = np.zeros_like(b), b
         weighted = b * self.weight
-        if remember and self.recent is not None:
-            x = self.recent.start(weighted)
+        recent = self.recent.get(k) if remember else None
+        if recent is not None:
+            x = recent.start(weighted)
             r = self._residual(b, x)
         x = self._solved(b, x, r)
-        if remember and self.recent is None and self.last_count > _LONG:
-            self.recent = Recent(len(b))
-            self.recent.start(weighted)
-        if remember and self.recent is not None:
-            self.recent.keep(x, b)
+        if recent is None and remember and self.last_count > _LONG:
+            recent = self.recent[k] = Recent(len(b))
+            recent.start(weighted)
+        if recent is not None:
+            recent.keep(x, b)
         return x
 
     def _residual(self, b: Array, x: Array) -> Array:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from dgnet.errors import SolveError
-from dgnet.green.auto import choose
+from dgnet.green.auto import choose, choose_symmetric, mass_ratio
 from dgnet.green.backends import TOLERANCE, Monitor, Prepared, apply, prepare
 from dgnet.green.bounds import Bounds, bounds_of, sharpened
 from dgnet.green.fold import fold, product, unfold
@@ -69,10 +69,15 @@ class StepOperator:
         self.tolerance = tolerance or TOLERANCE[self.A.values.dtype]
         self._mass_low = mass_low
         self._rest, self._sharpen, self._bounds = rest, sharpen, bounds
-        self.backend = backend if backend != "auto" else choose(
-            self.A.pattern, self.groups[0] * self.groups[1], columns, self.bounds.iterations(self.tolerance), solves)
+        self.backend = backend if backend != "auto" else self._fastest(columns, solves)
         self.prepared: Prepared = prepare(self.flat, self.backend, self.bounds if self.backend == "iterative" else None, symmetric,
                                           self.tolerance, self.monitor)
+
+    def _fastest(self, columns: int, solves: int) -> str:
+        groups, pattern = self.groups[0] * self.groups[1], self.A.pattern
+        if self.symmetric and pattern.device.type == "cpu":
+            return choose_symmetric(pattern, groups, columns, mass_ratio(self.full, self.M), self.tolerance, solves)
+        return choose(pattern, groups, columns, self.bounds.iterations(self.tolerance), solves)
 
     @property
     def bounds(self) -> Bounds:
