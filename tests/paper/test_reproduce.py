@@ -20,7 +20,7 @@ from dgnet.files import Lock, holder, write_json
 from dgnet.paper import engine, evidence, planning, rates, stored, summary
 from dgnet.paper import results as packing
 from dgnet.paper.blocks import Head, Lines, Picture, Slot, Table, Text, to_html, to_markdown
-from dgnet.paper.experiment import METHODS, Experiment
+from dgnet.paper.experiment import HEAVY, METHODS, Experiment
 from dgnet.paper.origin import code_version
 from dgnet.paper.planning import Options
 from dgnet.paper.results import Setting, Shelf, Value, number
@@ -542,3 +542,11 @@ def test_the_stored_cells_can_be_merged_and_read_again(tmp_path: Path) -> None:
     study = Path(__file__).parents[2] / "docs" / "results" / "study"
     copied = stored.merge([study], tmp_path)
     assert sorted(stored.load([tmp_path])) == sorted(copied) == sorted(stored.load([study]))
+
+
+def test_models_share_a_device_with_their_like() -> None:
+    """What fills a device comes last; what a cell needs still comes before it."""
+    found = planning.alike(planning.expand(cells("table-main", Choice())))
+    heavy = [cell.method in HEAVY for cell in found]
+    assert heavy == sorted(heavy) and any(heavy) and not all(heavy)
+    assert all(found.index(need) < k for k, cell in enumerate(found) for need in cell.needs)

@@ -33,7 +33,7 @@ from dgnet.models.base import Model
 from dgnet.models.registry import DGNETS, parameter_count
 from dgnet.paper.experiment import CLOCKED, Experiment, method
 from dgnet.paper.origin import code_version, commit, improving, learned
-from dgnet.paper.planning import Options, estimate, expand, generation, has_data
+from dgnet.paper.planning import Options, alike, estimate, expand, generation, has_data
 from dgnet.paper.rates import faster, found_rate, searched
 from dgnet.paper.stored import load, read
 from dgnet.problems.case import base_problem
@@ -71,6 +71,8 @@ class Busy(Exception):
 def run(cells: Iterable[Experiment], options: Options) -> Summary:
     """Run the cells and whatever they need, in order."""
     todo, summary, begin = expand(cells), Summary(), time.perf_counter()
+    if options.sharing > 1:
+        todo = alike(todo)
     for cell in list(todo):
         if cell.finished(options.out):
             summary.finished_before.append(cell.tag)

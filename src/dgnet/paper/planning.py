@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 
 from dgnet.errors import InputError
 from dgnet.files import holder
-from dgnet.paper.experiment import Experiment
+from dgnet.paper.experiment import HEAVY, Experiment
 from dgnet.paper.rates import FACTORS
 from dgnet.paper.stored import failures, load
 from dgnet.progress import Report
@@ -61,6 +61,11 @@ def expand(cells: Iterable[Experiment]) -> list[Experiment]:
     for cell in cells:
         add(cell)
     return list(out)
+
+
+def alike(cells: Sequence[Experiment]) -> list[Experiment]:
+    """For processes that share a device: what fills it last, so that models share it with their like; else the same order."""
+    return sorted(cells, key=lambda cell: cell.method in HEAVY)
 
 
 @dataclass(frozen=True)
