@@ -163,6 +163,26 @@ def test_an_ambient_that_changes_in_time_is_followed() -> None:
     assert torch.allclose(states(p, n, u0, f), classical, atol=1e-12)
 
 
+@pytest.mark.parametrize("between", [True, False])
+@pytest.mark.parametrize("conditions", [[Robin("boundary", 1.0, 0.3)], [Dirichlet("left", 1.0)]])
+def test_a_rollout_without_gradients_is_one_step_after_the_other(conditions: list, between: bool) -> None:
+    p = Discretisation(box((5, 4)), PDE(diffusion=0.5), conditions, dt=0.02)
+    model = Universal()
+    points = len(model.points(p)) if between else p.n_nodes
+    rng = torch.Generator().manual_seed(0)
+    u0 = 300 + torch.rand(2, points, 1, generator=rng, dtype=torch.float64)
+    f = torch.rand(2, 6, points, 1, generator=rng, dtype=torch.float64)
+    state = model.prepare(p, 2, 6)
+    with torch.no_grad():
+        assert model.linear_steps(state) is not None
+        for source in (f, None):
+            u = model.begin(state, u0)
+            for k in range(6):
+                u = model.step(state, u, None if source is None else source[:, k], k * p.dt, k)
+            found = rollout(model, p, u0, source, 6)[:, -1]
+            torch.testing.assert_close(found, model.read(state, u), rtol=0, atol=1e-11)
+
+
 def test_a_capacity_is_the_same_as_dividing_by_it() -> None:
     """Heat with c = 3.5e6 J/m3/K: sources in W/m3 act as sources over c do, on the memory of the edges, too."""
     c, net = 3.5e6, wild(2)

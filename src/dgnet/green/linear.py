@@ -176,17 +176,20 @@ class Linear:
         else:
             x = np.empty((2 * self.size, *u.shape[1:]), u.dtype)
             x[self.size:] = f
-        c = self._shift(u, x[:self.size])
-        right = (self.moved if f is None else self.driven) @ x
+        c = self.shift(u, x[:self.size])
+        return self.increment_of((self.moved if f is None else self.driven) @ x, c, force)
+
+    def increment_of(self, right: Array, c: Any, force: Array | None) -> Array:
+        """u+ - u from `right` = E (u - c) + dt P f, which is overwritten."""
         if self.sums is not None:
-            right += self.sums * c if u.ndim == 1 and self.size == self.n else self._weighted(c)
+            right += self.sums * c if right.ndim == 1 and self.size == self.n else self._weighted(c)
         if force is not None:
             right += force
         if self.fixed is not None:
             right[self.fixed] = 0.0
         return self.solve(right)
 
-    def _shift(self, u: Array, out: Array) -> Any:
+    def shift(self, u: Array, out: Array) -> Any:
         """u - c into `out`; returns c, the value at the pivot: a number, [R] or [G, 1, R]."""
         pivot = self.op.pivot
         if self.size == self.n:

@@ -100,7 +100,7 @@ class Gathering:
         batch, _, fields = u.shape
         x = torch.cat([u, memory] if source is None else [u, source, memory], 1)
         x = x.reshape(-1) if batch * fields == 1 else x.transpose(0, 1).flatten(1)
-        return (self._table(source is not None) @ x).view(-1, batch, fields).transpose(0, 1)
+        return (self.table(source is not None) @ x).view(-1, batch, fields).transpose(0, 1)
 
     def _differentiable(self, u: Tensor, source: Tensor | None, memory: Tensor) -> Tensor:
         """The same, term by term."""
@@ -114,7 +114,7 @@ class Gathering:
             kept = kept + self.gain[:, None] * self.curve(source)
         return torch.cat([moved, kept], 1)
 
-    def _table(self, driven: bool) -> Table:
+    def table(self, driven: bool) -> Table:
         """All terms as one matrix: [N + E, N + (N + E) + E], or without a source [N + E, N + E]."""
         kept: dict[bool, Table] = self.__dict__.setdefault("_tables", {})
         if driven not in kept:

@@ -28,13 +28,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from dgnet.green import GreenSolver, Stepper
+from dgnet.green import GreenSolver, Linear, Stepper
 from dgnet.models.base import Model
 from dgnet.models.classical import Classical
 from dgnet.models.universal.gathering import Gathering
 from dgnet.models.universal.local import Surroundings, surroundings
 from dgnet.models.universal.network import Numbers, UniversalNet
 from dgnet.models.universal.operators import operators
+from dgnet.models.universal.steps import GatheredSteps
 from dgnet.problems import CONSISTENT, Discretisation, Robin
 from dgnet.problems.lift import Lift
 
@@ -163,6 +164,13 @@ class Universal(Model[PreparedUniversal]):
 
     def solver(self, state: PreparedUniversal) -> GreenSolver | None:
         return state.solver if isinstance(state.solver, GreenSolver) else None
+
+    def linear_steps(self, state: PreparedUniversal) -> Linear | None:
+        solver = self.solver(state)
+        linear = None if solver is None else solver.linear()
+        if linear is None or solver is None or state.gathering is None:
+            return linear
+        return None if torch.is_grad_enabled() else GatheredSteps(solver, linear, state.gathering)
 
 
 def untrained(p: Discretisation) -> str | None:
