@@ -12,7 +12,7 @@ import torch
 
 from dgnet.data import Corpus, Dataset
 from dgnet.errors import InputError
-from dgnet.evaluation.bands import FILE, LEVELS, Bands, Jumps, bands_of, calibrate, scores_of, sentences, stored_bands
+from dgnet.evaluation.bands import FILE, LEVELS, Bands, Bends, bands_of, calibrate, scores_of, sentences, stored_bands
 from dgnet.evaluation.distance import GROUPS, Known, Profile, profiles_of
 from dgnet.evaluation.evaluate import evaluate
 from dgnet.mesh import box
@@ -88,13 +88,12 @@ def test_a_profile_is_gathered_block_by_block() -> None:
         assert np.allclose(a, b)
 
 
-def test_jumps_are_those_of_the_edges() -> None:
+def test_bends_are_distances_from_the_mean_of_neighbours() -> None:
     mesh, u = box((3, 3)), np.random.default_rng(0).standard_normal((2, 16, 1))
-    brute = np.zeros((2, 16, 1))
-    for i, j in mesh.edges:
-        gap = np.abs(u[:, i] - u[:, j])
-        brute[:, i], brute[:, j] = np.maximum(brute[:, i], gap), np.maximum(brute[:, j], gap)
-    assert np.allclose(Jumps(mesh)(u), brute)
+    found = Bends(mesh)(u)
+    for node in range(16):
+        around = [int(k) for edge in mesh.edges if node in edge for k in edge if k != node]
+        assert np.allclose(found[:, node], np.abs(u[:, around].mean(1) - u[:, node]))
 
 
 def stored(path: Path, seed: int, splits: tuple[str, ...]) -> Project:

@@ -2,9 +2,9 @@
 
     |u_true - u| <= q w s(x, t)        w: distance from the training data (`distance`), s: local size of the error
 
-s is a sum with weights >= 0 of the typical error at that time, of how far the field is from its start and of its jumps to
-neighbours, fitted to the errors on training trajectories. It gives the band its shape. q follows from n other trajectories, by
-their scores z = |error| / (w s). Its promises need nothing but that a new trajectory comes from where these come from:
+s is a sum with weights >= 0 of the typical error at that time, of how far the field is from its start and of how much it bends
+between neighbours, fitted to the errors on training trajectories. It gives the band its shape. q follows from n other trajectories,
+by their scores z = |error| / (w s). Its promises need nothing but that a new trajectory comes from where these come from:
 
 - on average over trajectories, at least the share L of all values (nodes, times, fields) lies inside: the smallest q for which
   (n R(q) + 1) / (n + 1) <= 1 - L, R the share of values outside (conformal risk control);
@@ -47,18 +47,18 @@ _LEAST = 1e-3  # of the typical error: the least that a value may be wrong
 _ROUNDING = 1e-6  # of the spread of the states
 
 
-class Jumps:
-    """The largest difference of every node from its neighbours."""
+class Bends:
+    """How far every node is from the mean of its neighbours: what linear elements miss is in proportion to it."""
 
     def __init__(self, mesh: Mesh) -> None:
         self.i, self.j = np.concatenate([mesh.edges, mesh.edges[:, ::-1]]).T
         order = np.argsort(self.i, kind="stable")
         self.i, self.j = self.i[order], self.j[order]
-        self.first = np.searchsorted(self.i, np.arange(mesh.n_nodes))
+        self.first, self.count = np.searchsorted(self.i, np.arange(mesh.n_nodes)), np.bincount(self.i)[:, None]
 
     def __call__(self, u: np.ndarray) -> np.ndarray:
         """Of states [..., N, F]."""
-        return np.maximum.reduceat(np.abs(u[..., self.i, :] - u[..., self.j, :]), self.first, axis=-2)
+        return np.abs(np.add.reduceat(u[..., self.j, :] - u[..., self.i, :], self.first, axis=-2) / self.count)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,12 +71,12 @@ class Shape:
     dt: float
 
     @classmethod
-    def of(cls, states: np.ndarray, truth: np.ndarray, dt: float, jumps: Jumps) -> Shape:
+    def of(cls, states: np.ndarray, truth: np.ndarray, dt: float, bends: Bends) -> Shape:
         """From rollouts [B, T+1, N, F] on training trajectories and the truth."""
         error = np.abs(states - truth)
         least = _ROUNDING * truth.std((0, 1, 2)) + 1e-300
         typical = np.maximum(error.mean((0, 2)), least)
-        parts = _parts(states, states[:, :1], np.broadcast_to(typical[None, :, None], states.shape), jumps)
+        parts = _parts(states, states[:, :1], np.broadcast_to(typical[None, :, None], states.shape), bends)
         chosen = np.random.default_rng(0).integers(0, error[:, 1:, :, 0].size, _POINTS)
         weights = np.zeros((3, len(least)))
         for f in range(len(least)):
@@ -85,20 +85,20 @@ class Shape:
             weights[:, f] = nnls(A, error[:, 1:, :, f].reshape(-1)[chosen] / unit)[0]
         return cls(typical, weights, least, dt)
 
-    def at(self, t: np.ndarray, u: np.ndarray, start: np.ndarray, jumps: Jumps) -> np.ndarray:
+    def at(self, t: np.ndarray, u: np.ndarray, start: np.ndarray, bends: Bends) -> np.ndarray:
         """s [..., T, N, F] of states at times t [T] that began with `start` [..., 1, N, F]; zero at the start itself.
 
         Beyond the times of training the typical error grows in proportion to the time.
         """
         times = self.dt * np.arange(len(self.typical))
         usual = np.stack([np.interp(t, times, column) for column in self.typical.T], -1) * np.maximum(1.0, t / times[-1])[:, None]
-        parts = _parts(u, start, np.broadcast_to(usual[:, None], u.shape), jumps)
+        parts = _parts(u, start, np.broadcast_to(usual[:, None], u.shape), bends)
         size = sum(w * p for w, p in zip(self.weights, parts))
         return np.maximum(size, np.maximum(_LEAST * usual, self.least)[:, None]) * (t > 0)[:, None, None]
 
 
-def _parts(u: np.ndarray, start: np.ndarray, usual: np.ndarray, jumps: Jumps) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    return usual, np.abs(u - start), jumps(u)
+def _parts(u: np.ndarray, start: np.ndarray, usual: np.ndarray, bends: Bends) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    return usual, np.abs(u - start), bends(u)
 
 
 @dataclass(frozen=True)
@@ -170,14 +170,14 @@ class Scores:
 
 def scores_of(shape: Shape, known: Known, mesh: Mesh, states: Tensor, data: Corpus) -> Scores:
     """Of rollouts [B, T+1, N, F] against the truth, from the first step on."""
-    jumps, t = Jumps(mesh), data.dt * np.arange(1, data.steps + 1)
+    bends, t = Bends(mesh), data.dt * np.arange(1, data.steps + 1)
     widened = np.array([known.widening(p)[0] for p in profiles_of(data, mesh)])
     size = data.state[0, 1:].numel()
     chosen = np.random.default_rng(1).choice(size, min(size, _POINTS), replace=False)  # the same for all, before any look at them
     some, largest = [], []
     for u, true, w in zip(states, data.state, widened):
         u_, true_ = u.double().cpu().numpy(), true.double().cpu().numpy()
-        z = np.abs(u_[1:] - true_[1:]) / (w * shape.at(t, u_[1:], u_[:1], jumps))
+        z = np.abs(u_[1:] - true_[1:]) / (w * shape.at(t, u_[1:], u_[:1], bends))
         some.append(z.reshape(-1)[chosen])
         largest.append(float(z.max()))
     return Scores(np.array(some), np.array(largest), widened)
@@ -192,7 +192,7 @@ def calibrate(mesh: Mesh, train: Corpus, train_states: Tensor, held: Corpus, hel
     - `weights`: checksum of the weights
     - `profiles`: of all training trajectories, where `train` holds some of them only
     """
-    shape = Shape.of(train_states.double().cpu().numpy(), train.state.double().cpu().numpy(), train.dt, Jumps(mesh))
+    shape = Shape.of(train_states.double().cpu().numpy(), train.state.double().cpu().numpy(), train.dt, Bends(mesh))
     known = Known.of(profiles_of(train, mesh) if profiles is None else profiles, float(train.state.double().std()))
     scores = scores_of(shape, known, mesh, held_states, held)
     return Bands(shape, known, tuple(scores.promise(level) for level in LEVELS), len(held), weights), scores

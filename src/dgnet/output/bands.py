@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from dgnet.data import Corpus
 from dgnet.errors import InputError
-from dgnet.evaluation.bands import Bands, Jumps, Promise, Tested, sentences
+from dgnet.evaluation.bands import Bands, Bends, Promise, Tested, sentences
 from dgnet.evaluation.distance import Profile
 from dgnet.files import writing
 from dgnet.mesh import Mesh
@@ -53,11 +53,11 @@ class Widths:
 
     def along(self, frames: Iterator[Frame]) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
         """Frames from the start on, each with its half-width [N, F]."""
-        q, jumps, start = self.promise.everywhere if self.everywhere else self.promise.average, Jumps(self.mesh), None
+        q, bends, start = self.promise.everywhere if self.everywhere else self.promise.average, Bends(self.mesh), None
         for k, u in frames:
             now = np.asarray(u, dtype=np.float64)[None]
             start = now if start is None else start
-            size = self.bands.shape.at(np.array([k * self.dt]), now, start, jumps)[0]
+            size = self.bands.shape.at(np.array([k * self.dt]), now, start, bends)[0]
             yield k, u, (q * self.widened * size).astype(np.float32)
 
     def wide(self, frames: Iterator[Frame]) -> Iterator[Frame]:
@@ -116,7 +116,7 @@ def draw(path: Path, run: Run, tested: Tested, states: Tensor, data: Corpus, lev
     number = int(np.argsort(scores.largest)[len(scores.largest) // 2])
     u, true = (x[number].double().cpu().numpy() for x in (states, data.state))
     t = data.dt * np.arange(len(u))
-    shape = tested.bands.shape.at(t, u, u[:1], Jumps(run.case.mesh))
+    shape = tested.bands.shape.at(t, u, u[:1], Bends(run.case.mesh))
     half = tested.promise(level, number).average * scores.widened[number] * shape
     moved = np.ptp(true[..., 0], axis=0)
     nodes = np.argsort(moved)[[-1, -1 - len(moved) // 4, -1 - len(moved) // 2]][:_PROBES]

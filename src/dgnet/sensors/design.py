@@ -23,7 +23,7 @@ import torch
 from dgnet.errors import InputError
 from dgnet.models import Classical, Model, few_threads
 from dgnet.models.dgnet import Calibration, DGNet, EndToEnd, Material, Reaction
-from dgnet.models.universal import Universal
+from dgnet.models.universal import Tuned, Universal
 from dgnet.problems import Discretisation, SpotTable
 from dgnet.problems.finer import prolonged, refined
 from dgnet.sensors.design_search import Aim, Plant, Search
@@ -33,6 +33,7 @@ from dgnet.sensors.sensor import Patch, Point, rows
 Tensor = torch.Tensor
 
 _ROUNDS = 4  # of searches with limits that are tightened by what a check finds beyond them
+_SAME = 1e-3  # share by which an aim may move without another search
 _FINE = 250_000  # nodes up to which a design is checked on the refined mesh
 
 
@@ -190,11 +191,10 @@ def _settled(search: Search, fine: Plant | None, again: list[Aim] | None, starts
         V = U if fine is None else fine.driven(table)
         beyond = np.maximum([U.max() - search.given[0], search.given[1] - U.min()],
                             [V.max() - search.given[0], search.given[1] - V.min()])
-        if not search.feasible or ((beyond <= 0).all() and again is None):
+        moved = 0.0 if again is None else search.aim_at([a.read(V) - b.read(U) for a, b in zip(again, search.aims)])
+        if not search.feasible or ((beyond <= 0).all() and moved < _SAME):
             break
         search.tighten(np.where(beyond > 0, 1.1 * beyond, 0.0))
-        if again is not None:
-            search.aim_at([fixed.read(V) - aim.read(U) for fixed, aim in zip(again, search.aims)])
         theta = search.run(1, seed, theta)
     return theta
 
@@ -206,7 +206,7 @@ def _finer_plant(plant: Plant) -> tuple[Plant | None, list[str]]:
         return None, ["Not checked on a finer mesh: it would be too large."]
     if isinstance(model, DGNet):
         other: Model[Any] = model.keeping(Calibration, Material, Reaction, EndToEnd)  # corrections belong to the mesh
-    elif isinstance(model, Classical | Universal):
+    elif isinstance(model, Classical | Universal | Tuned):
         other = model
     else:
         other = Classical()
@@ -276,7 +276,7 @@ def _designed(search: Search, fine: Plant | None, again: list[Aim] | None, theta
     if not search.feasible:
         notes.append(search.impossible(theta))
     else:
-        notes += [search.why_not(theta, k, met[k].share) for k in missed]
+        notes += [search.why_not(theta, k, met[k].finer if correct else met[k].share) for k in missed]
         coarse = [m for m in met if not correct and m.share <= tolerance < m.finer]
         notes += [f"On the mesh refined once with half the step, target '{m.name}' is missed by {m.finer:.1%}: the mesh is coarse "
                   "for it. With `correct`, targets are met on the finer mesh." for m in coarse]

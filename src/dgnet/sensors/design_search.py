@@ -138,9 +138,10 @@ class Search:
         """Lower the highest and raise the lowest value that is aimed at."""
         self.limits = self.limits + np.array([-by[0], by[1]])
 
-    def aim_at(self, differences: list[np.ndarray]) -> None:
-        """Aim below the targets by what a better solver reads above."""
-        self._shift = np.concatenate([d * w for d, w in zip(differences, self._factors)])
+    def aim_at(self, differences: list[np.ndarray]) -> float:
+        """Aim below the targets by what a better solver reads above; returns by what share this moves the aims."""
+        before, self._shift = self._shift, np.concatenate([d * w for d, w in zip(differences, self._factors)])
+        return float(np.linalg.norm(self._shift - before))
 
     def _gentleness(self) -> np.ndarray:
         """[n, n]: squares of the differences of neighbouring powers, over their ranges."""
