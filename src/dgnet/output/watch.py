@@ -78,7 +78,7 @@ class Watch:
         self.error, self.size = (float(v) for v in left["sums"])
         if self.guard is not None and left["guard"].shape == self.guard.memory.shape:
             self.guard.memory = left["guard"]
-        if self.profile is not None:
+        if self.profile is not None and left["profile"].shape == self.profile.memory.shape:
             self.profile.memory = left["profile"]
 
     @property

@@ -31,6 +31,8 @@ class Plant:
 
     def __init__(self, problem: Discretisation, model: Model[Any], start: Tensor, steps: int) -> None:
         self.problem, self.model, self.start, self.steps = problem, model, start.to(problem.dtype), steps
+        if model.rule != "average":
+            raise InputError(f"{model.name} takes a source at both ends of each step, a design averages it over the step")
         self.x = model.points(problem)
         self.rollouts = 0
         try:
@@ -249,7 +251,7 @@ class Search:
         """The quadratic program; limits give way only if they have to."""
         free = np.ones(self.free.n, dtype=bool)
         here = self.at(theta, 0.0)
-        J = self._whole(here, free)
+        J = self._constant_slope(here)
         for weight in (1e2, 1e5, 1e8):
             d, beyond = self.step(here, J, free, 2.0, weight)
             self.feasible = beyond <= self.size * 1e-5
@@ -257,16 +259,14 @@ class Search:
                 break
         return np.clip(theta + d, self.free.lower, self.free.upper)
 
-    def _whole(self, here: _Here, free: np.ndarray) -> np.ndarray:
-        """The slope; that of a linear problem with fixed places is the same everywhere."""
-        if not self.exact:
-            return self.slope(here, free)
+    def _constant_slope(self, here: _Here) -> np.ndarray:
+        """By all numbers, of a linear problem with fixed places: the same everywhere."""
         if self._kept is None:
-            self._kept = self.slope(here, free)
+            self._kept = self.slope(here, np.ones(self.free.n, dtype=bool))
         return self._kept
 
     def _descend(self, theta: np.ndarray, steps: int) -> _Here:
-        """Steps within a region of trust: halved where the linear model was wrong, doubled where it was right."""
+        """Steps within a region of trust, which shrinks where the linear model was wrong and grows where it was right."""
         weight, trust = 1e2, 0.2
         here = self.at(theta, weight)
         still = ~self.free.moves
@@ -299,8 +299,9 @@ class Search:
         k, node = np.unravel_index(int(over.argmax()), over.shape)
         sign = here.U[k, node] > self.limits[0]
         where = ", ".join(f"{x:.4g}" for x in self.plant.problem.mesh.points[node])
-        return (f"The limit of {self.given[0 if sign else 1]:g} cannot be kept: with the best choice found, the field is "
-                f"{here.U[k, node]:.6g} at ({where}), t = {k * self.plant.problem.dt:.4g}.")
+        word = "cannot be kept: with the best choice" if self.exact else "is not kept by any choice that was found: with the best"
+        return (f"The limit of {self.given[0 if sign else 1]:g} {word}, the field is {here.U[k, node]:.6g} at ({where}), "
+                f"t = {k * self.plant.problem.dt:.4g}.")
 
     def why_not(self, theta: np.ndarray, k: int, share: float) -> str:
         """A sentence about target k, which is missed by a share: what the limits allow where it is missed most."""
@@ -312,8 +313,7 @@ class Search:
         head = f"Target '{aim.name}' is missed by {share:.1%} of what is asked for"
         if not self.exact:
             return f"{head}: {wanted - missed[worst]:.6g} instead of {wanted:.6g} at {place}, t = {t:.4g} (best of all starts)."
-        free = np.ones(self.free.n, dtype=bool)
-        J, sign = self._whole(here, free), float(np.sign(missed[worst]))
+        J, sign = self._constant_slope(here), float(np.sign(missed[worst]))
         reach, binding = self._furthest(here, J, sign * aim.read(J)[:, worst])
         best, word = wanted - missed[worst] + sign * reach, "most" if sign > 0 else "least"
         if sign * (best - wanted) > -1e-4 * abs(missed[worst]):

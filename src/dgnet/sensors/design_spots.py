@@ -149,6 +149,8 @@ class _Part:
         places = [spot.place] if spot.place is not None else spot.area or []
         if any(len(p) != dim or not np.isfinite(p).all() for p in places):
             raise InputError(f"{called}: places have {dim} finite coordinates")
+        if spot.path is not None and len(spot.path.names) != 1:
+            raise InputError(f"{called}: its path must be that of one spot, the table has {len(spot.path.names)}")
         power, on, off = (_range(v, d, called) for v, d in ((spot.power, 0.0), (spot.on, 0.0), (spot.off, self.end)))
         if not (0 <= on[0] and off[1] <= self.end + 1e-9 * dt and on[0] < off[1]):
             raise InputError(f"{called} must be on within the time from 0 to {self.end:g}, and on before it is off")
