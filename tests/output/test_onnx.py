@@ -1,5 +1,6 @@
 """`dgnet export --out step.onnx`: onnxruntime makes the same states as the library."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,11 +8,14 @@ import torch
 
 from dgnet.errors import InputError
 from dgnet.mesh import box
+from dgnet.models import Classical, rollout
 from dgnet.models.dgnet import DGNet
+from dgnet.models.universal import Universal
 from dgnet.output.export import Step, export, plain
 from dgnet.output.export.program import _traced
 from dgnet.output.export.record import probe
-from dgnet.problems import PDE, Discretisation
+from dgnet.problems import PDE, Dirichlet, Discretisation, Robin
+from dgnet.problems.case import base_problem
 from tests.output.test_export import CASES, close, fake, saturated
 
 pytest.importorskip("onnx")
@@ -54,3 +58,27 @@ def test_an_operation_without_counterpart_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no counterpart"):
         export(fake(PDE(diffusion=0.1, reaction=lambda u: torch.special.bessel_j0(u))), tmp_path / "step.onnx")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kind", ["onnx", "pt2"])
+def test_universal_weights_leave_as_a_program(kind: str, tmp_path: Path) -> None:
+    """Two files: the start at the nodes becomes a state with a memory for each edge, and its step repeats the rollout."""
+    run = replace(fake(PDE(diffusion=0.1), (Robin("right", 2.0, 0.4), Dirichlet("top", 1.0))), model=Universal())
+    made, problem = export(run, tmp_path / f"step.{kind}"), base_problem(run.case, "cpu")
+    assert set(made.extra) == {"start"} and "memory of each edge" in made.record["output"]
+    g, n = torch.Generator().manual_seed(0), problem.mesh.n_nodes
+    u, f = torch.rand(2, n, 1, generator=g), torch.rand(2, 20, n, 1, generator=g)
+    expected = rollout(run.model, problem, u, f)
+    if kind == "onnx":
+        first, each = (onnxruntime.InferenceSession(str(path)) for path in (made.extra["start"], made.program))
+        (now,) = first.run(None, {"u": u.numpy()})
+        for k in range(20):
+            (now,) = each.run(None, {"u": now, "source": f[:, k].numpy()})
+        found = torch.from_numpy(now)
+    else:
+        first, each = (torch.export.load(path).module() for path in (made.extra["start"], made.program))
+        found = first(u)
+        for k in range(20):
+            found = each(found, f[:, k].contiguous())
+    assert found.shape == (2, n + len(problem.mesh.edges), 1)
+    assert close(found[:, :n], expected[:, -1]) and not close(rollout(Classical(), problem, u, f)[:, -1], expected[:, -1])

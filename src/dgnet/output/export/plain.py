@@ -8,6 +8,7 @@ network. Baselines are traced as they are.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -31,24 +32,42 @@ _QUICK = 2000  # and up to which it does where it is quicker
 _GATHERED = 15  # entries of a dense matrix that are multiplied while one of a sparse one is gathered
 
 
-class Product(nn.Module):
-    """A u for a matrix with values [1, f, nnz] and u [B, n, F]: gathered over the padded rows of A."""
+class Padded(nn.Module):
+    """A u for u [B, m, F], from the columns [w, n] and values [w, n, f] of rows of equal length w."""
 
     columns: Tensor
     values: Tensor
 
-    def __init__(self, A: EdgeMatrix, dtype: torch.dtype) -> None:
+    def __init__(self, columns: Tensor, values: Tensor) -> None:
         super().__init__()
-        columns, slots = A.pattern.ell
-        flat = A.values.detach().reshape(-1, A.pattern.nnz).to(dtype)
-        padded = torch.cat([flat, flat.new_zeros(len(flat), 1)], 1)
         self.register_buffer("columns", columns.long().ravel())
-        self.register_buffer("values", padded[:, slots.ravel()].view(-1, *slots.shape).permute(1, 2, 0).contiguous())  # [w, n, f]
+        self.register_buffer("values", values.contiguous())
+
+    @classmethod
+    def rows(cls, crow: Tensor, col: Tensor, values: Tensor) -> Padded:
+        """From a matrix in CSR order; shorter rows end in zeros."""
+        counts = crow[1:] - crow[:-1]
+        n, width = len(counts), int(counts.max())
+        row = torch.repeat_interleave(torch.arange(n), counts)
+        lane = torch.arange(len(col)) - crow[:-1][row]
+        columns, padded = torch.zeros(width, n, dtype=torch.long), values.new_zeros(width, n, 1)
+        columns[lane, row], padded[lane, row, 0] = col.long(), values.detach()
+        return cls(columns, padded)
 
     def forward(self, u: Tensor) -> Tensor:
         width, n = self.values.shape[:2]
         near = u.index_select(1, self.columns).reshape(u.shape[0], width, n, u.shape[2])
         return (near * self.values).sum(1)
+
+
+class Product(Padded):
+    """A u for a matrix with values [1, f, nnz] and u [B, n, F]."""
+
+    def __init__(self, A: EdgeMatrix, dtype: torch.dtype) -> None:
+        columns, slots = A.pattern.ell
+        flat = A.values.detach().reshape(-1, A.pattern.nnz).to(dtype)
+        padded = torch.cat([flat, flat.new_zeros(len(flat), 1)], 1)
+        super().__init__(columns, padded[:, slots.ravel()].view(-1, *slots.shape).permute(1, 2, 0))
 
 
 class Solve(nn.Module):
@@ -132,12 +151,15 @@ class Residual(nn.Module):
 class Step(nn.Module):
     """A solver's step for one mesh, time step and set of conditions: u [B, N, F], f [B, N, F] -> u after dt.
 
-    With the `model` whose solver it is, what acts besides: its networks of states, on the graph of the mesh.
+    With the `model` whose solver it is, what acts besides: its networks of states, on the graph of the mesh. `near`: dt times what
+    nodes get of a source at the nodes, where it is not the solver's own.
     """
 
-    def __init__(self, solver: GreenSolver, model: DGNet | None = None, graph: MeshGraph | None = None) -> None:
+    def __init__(self, solver: GreenSolver, model: DGNet | None = None, graph: MeshGraph | None = None,
+                 near: EdgeMatrix | None = None) -> None:
         super().__init__()
         made = Pieces.of(solver)
+        made = made if near is None else replace(made, source=near * (1 / made.problem.dt))
         p, dtype = made.problem, made.problem.dtype
         self.dt, self.periodic, self.pivot, self.dtype, self.rates = p.dt, p.periodic, made.pivot, dtype, made.rates
         self.keep("owner", p.owner if self.periodic else None)
@@ -169,9 +191,15 @@ class Step(nn.Module):
     rate: Tensor | None
 
     def forward(self, u: Tensor, source: Tensor) -> Tensor:
+        return self.stepped(u, source)
+
+    def stepped(self, u: Tensor, source: Tensor, more: Tensor | None = None) -> Tensor:
+        """With `more` on the right-hand side."""
         inner, f = self.inward(u).to(self.dtype), self.inward(source).to(self.dtype)
         c = inner[:, self.pivot:self.pivot + 1]
         right = self.explicit(inner - c) + self.dt * self.source(f)
+        if more is not None:
+            right = right + more
         if self.sums is not None:
             right = right + c * self.sums
         if self.load is not None:

@@ -24,11 +24,13 @@ from dgnet.mesh.io import save
 from dgnet.models import Classical
 from dgnet.models.dgnet import DGNet
 from dgnet.models.universal import Universal
+from dgnet.output.export.edge_step import EdgeStart, EdgeStep
 from dgnet.output.export.pieces import refuse_changing, refuse_fast
 from dgnet.output.export.plain import Filter, Step, Traced
 from dgnet.output.export.record import Exported, agree, described, probe
 from dgnet.problems import Discretisation
 from dgnet.problems.case import base_problem
+from dgnet.problems.lift import Lift
 from dgnet.training.run import Run
 
 Tensor = torch.Tensor
@@ -48,6 +50,7 @@ class Traces:
     solver: str | None
     early: int  # how many first steps have operators of their own
     checks: dict[str, tuple[tuple[Tensor, ...], Tensor]]  # inputs and what the model makes of them
+    more: str = ""  # what follows the nodes in a state
 
 
 def export_program(run: Run, out: Path, batch: int | None = None) -> Exported:
@@ -71,9 +74,9 @@ def export_program(run: Run, out: Path, batch: int | None = None) -> Exported:
     record = described(run, made.problem, out) | {key: files[key].name if key in files else None for key in ORDER} | {
         "early_steps": made.early, "torch": torch.__version__, "batch": made.batch, "dtype": "float32", "solver": made.solver,
         "bytes": sum(len(d) for d in data.values()),
-        "inputs": {"u": "[batch, nodes, fields], the state at a time t; nodes in the order of the mesh file",
+        "inputs": {"u": "[batch, nodes, fields], the state at a time t; nodes in the order of the mesh file" + made.more,
                    "source": "[batch, nodes, fields], the source averaged over t .. t + dt, in u per time; zeros for none"},
-        "output": "[batch, nodes, fields], the state at t + dt", "call": _call_lines(files, made.early, onnx)}
+        "output": "[batch, nodes, fields], the state at t + dt" + made.more, "call": _call_lines(files, made.early, onnx)}
     out.parent.mkdir(parents=True, exist_ok=True)
     for key, path in files.items():
         write_bytes(path, data[key])
@@ -115,22 +118,31 @@ def traced(run: Run, batch: int | None = None) -> Traces:
         raise InputError(f"{run.settings.model} cannot be exported: its scheme takes a source at both ends of a step, and its "
                          "networks are not those that a program is written for")
     problem = base_problem(case, "cpu")
-    if len(model.points(problem)) != problem.mesh.n_nodes:
-        raise InputError(f"{model.name} has values at the middles of the edges, which a program does not hold: universal weights "
-                         "leave as .c or .fmu")
+    edged = isinstance(model, Universal) and len(model.points(problem)) != problem.mesh.n_nodes
+    if not edged and len(model.points(problem)) != problem.mesh.n_nodes:
+        raise InputError(f"{model.name} has values at the middles of the edges, which a program does not hold")
     refuse_changing(problem, case)
     with torch.no_grad():
         state = model.prepare(problem, batch or 1)
         solved = model if isinstance(model, DGNet) and model.config.green else None
         solver = model.solver(state) if solved is not None or isinstance(model, Classical | Universal) else None
-        module = Traced(model, state) if solver is None else Step(solver) if solved is None else Step(solver, solved, state.graph)
         u, f = probe(model, problem, batch or 3)
+        module: nn.Module
+        if edged:
+            assert solver is not None
+            lift = Lift.of(problem.mesh)
+            module, start, u = EdgeStep(solver, state.gathering, lift), u, model.lift(state, u)
+        else:
+            module = Traced(model, state) if solver is None else Step(solver, solved, None if solved is None else state.graph)
         # before tracing, which leaves its own tensors in caches
         checks: dict[str, tuple[tuple[Tensor, ...], Tensor]] = {"step": ((u, f), model.step(state, u, f, 0.0, model.first_steps))}
         if solver is not None:
             refuse_fast(solver, case)
         program, fixed = _traced(module, (u, f), batch, case.name)
         extra = {}
+        if edged:
+            checks["start"] = (start,), u
+            extra["start"], _ = _traced(EdgeStart(state.gathering, lift, problem.dtype), (start,), fixed, case.name)
         for key, change in () if solved is None else state.changes().items():
             checks[key] = (u,), u + change(u)
             extra[key], _ = _traced(Filter(change), (u,), fixed, case.name)
@@ -140,7 +152,8 @@ def traced(run: Run, batch: int | None = None) -> Traces:
         for key, (inputs, expected) in checks.items():
             agree(_call(program if key == "step" else extra[key], inputs, fixed), expected, key)
     return Traces(problem, program, extra, fixed, module.solve.label if isinstance(module, Step) else None,
-                  solved.config.early_steps if solved is not None and "early" in extra else 0, checks)
+                  solved.config.early_steps if solved is not None and "early" in extra else 0, checks,
+                  "; after the nodes, a row for the memory of each edge" if edged else "")
 
 
 def _traced(module: nn.Module, example: tuple[Tensor, ...], batch: int | None, name: str) -> tuple[Any, int | None]:
