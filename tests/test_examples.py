@@ -17,8 +17,9 @@ def example(name: str) -> dict[str, Any]:
 
 def test_every_example_is_tested() -> None:
     assert sorted(p.stem for p in (ROOT / "examples").glob("*.py")) == [
-        "coefficients_from_sensors", "errors_in_motion", "gray_scott", "green_function", "heat_on_a_plate", "heat_without_burning",
-        "learned_reaction", "new_source_3d", "unknown_diffusivity", "unknown_material", "what_heats_the_plate"]
+        "coefficients_from_sensors", "errors_in_motion", "follow_a_plate", "gray_scott", "green_function", "heat_on_a_plate",
+        "heat_without_burning", "learned_reaction", "new_source_3d", "unknown_diffusivity", "unknown_material",
+        "what_heats_the_plate"]
 
 
 def test_heat_on_a_plate() -> None:
@@ -111,3 +112,8 @@ def test_coefficients_from_sensors() -> None:
 def test_heat_without_burning(name: str) -> None:
     missed, margin, _ = example("heat_without_burning")["main"]((name,))[name]
     assert missed < 0.02 and margin > 0
+
+
+def test_follow_a_plate() -> None:
+    found = example("follow_a_plate")["main"](2)
+    assert found["inside"] > 0.8 and found["error"] < 0.03 and (found["noticed"], found["false"]) == (1.0, 0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from dgnet.models.universal import Universal
 from dgnet.problems import PDE, Condition, Dirichlet, Discretisation, Neumann, Periodic, Robin
 from dgnet.problems.lift import Lift
 from dgnet.sensors import Flux, Kernels, Patch, Point, Sensor, kernels
+from dgnet.sensors.kernels import _main_directions
 from dgnet.sensors.sensor import rows
 
 Tensor = torch.Tensor
@@ -143,3 +145,43 @@ def test_what_has_no_kernels_is_refused() -> None:
     ):
         with pytest.raises(InputError, match=words):
             kernels(problem, given, 3, model)
+
+
+def test_kernels_in_a_folder_are_those_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    p = Discretisation(box((5, 4)), PDE(diffusion=0.7), RIM, 0.02)
+    model = Classical(damped_start=1)
+    made = kernels(p, sensors_of(p), 8, model)
+    source, start = torch.rand(8, 30, 1, dtype=torch.float64), torch.rand(30, 1, dtype=torch.float64)
+    wanted, shapes = made.readings(source, start), torch.rand(2, 30, 1, dtype=torch.float64)
+    module = sys.modules["dgnet.sensors.kernels"]
+    monkeypatch.setattr(module, "_BLOCK", 1.0)  # one sensor at a time
+    stored = kernels(p, sensors_of(p), 8, model, store=tmp_path / "kernels")
+    for again in (stored, Kernels.open(tmp_path / "kernels")):
+        assert again.names == made.names and again.lag.shape == made.lag.shape
+        assert torch.allclose(again.readings(source, start), wanted, atol=1e-13)
+        assert torch.allclose(again.responses(shapes), made.responses(shapes), atol=1e-13)
+        assert torch.allclose(again.starts(shapes), made.starts(shapes), atol=1e-13)
+    for sensor, step in ((0, 0), (1, 1), (2, 8), (0, 5)):
+        assert made.reading(sensor, step, source, start) == pytest.approx(float(wanted[sensor, step]), abs=1e-12)
+    with pytest.raises(InputError, match="step 9 is not within"):
+        made.reading(0, 9, source)
+    lost = stored.save(tmp_path / "thin.npz", error=1e-3)
+    assert 0 < lost <= 1e-3 and (Kernels.load(tmp_path / "thin.npz").readings(source, start) - wanted).abs().max() < 0.02
+    monkeypatch.setattr(module, "_MOST", 2e4)
+    with pytest.raises(InputError, match="give a folder to `store` them"):
+        kernels(p, sensors_of(p), 8, model)
+    (tmp_path / "kernels" / "lag.npy").write_bytes(b"no")
+    with pytest.raises(InputError, match="does not hold sensor kernels"):
+        Kernels.open(tmp_path / "kernels")
+
+
+def test_directions_of_a_tall_table_are_enough_for_the_error() -> None:
+    rng = np.random.default_rng(0)
+    table = rng.standard_normal((700, 300)) @ (np.exp(-0.1 * np.arange(300))[:, None] * rng.standard_normal((300, 400)))
+    for share in (1e-2, 1e-6):
+        found = _main_directions(table, share)
+        size = np.linalg.svd(table, compute_uv=False)
+        least = int((np.cumsum(size[::-1] ** 2)[::-1] > share * (size**2).sum()).sum())
+        basis = found / np.linalg.norm(found, axis=1, keepdims=True)
+        assert least <= len(found) <= least + 3
+        assert ((table - table @ basis.T @ basis) ** 2).sum() <= 1.01 * share * (table**2).sum()

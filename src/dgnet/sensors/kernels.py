@@ -11,7 +11,7 @@ the lag n-1-k alone; steps that differ (a damped start, a flow that changes) hav
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from dgnet.errors import InputError
-from dgnet.files import plain, writing
+from dgnet.files import plain, read_json, unwritable, write_json, writing
 from dgnet.models import Classical, Model, few_threads, rollout
 from dgnet.problems import Discretisation
 from dgnet.problems.lift import Lift
@@ -30,7 +30,10 @@ from dgnet.sensors.sensor import Sensor, named, rows
 Tensor = torch.Tensor
 S = TypeVar("S")
 
-_MOST = 6e9  # bytes of all kernels together
+_MOST = 6e9  # bytes of all kernels together in memory
+_DISK = 200e9  # and in a folder
+_BLOCK = 5e8  # bytes that are worked on at once
+_TABLES = ("lag", "early", "start", "base")
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +45,8 @@ class Kernels:
     - `start` [S, H+1, P, F]: of reading n to the start
     - `base` [S, H+1]: the readings without source from a start of zero: what boundary conditions give alone
     - `names` of the sensors, `dt`, and `loss`, the relative error of a stored low-rank form (0 where nothing was left out)
+
+    All of them may lie in a folder, as .npy files that are read where they are needed (`kernels(..., store=...)`, `open`).
     """
 
     lag: Tensor
@@ -75,55 +80,78 @@ class Kernels:
         shapes, H, first = self._at_points(shapes), self.horizon, self.early.shape[2]
         moving = shapes if shapes.dim() == 4 else None
         out = shapes.new_zeros(len(self.names), H + 1, len(shapes), H)
-        by_lag = None if moving is not None else torch.einsum("shpf,jpf->shj", self.lag, shapes)
-        for k in range(H):
-            now = shapes if moving is None else moving[:, k]
-            if k < first:
-                out[..., k] = torch.einsum("snpf,jpf->snj", self.early[:, :, k], now)
-            else:
-                found = torch.einsum("shpf,jpf->shj", self.lag[:, : H - k], now) if by_lag is None else by_lag[:, : H - k]
-                out[:, k + 1:, :, k] = found
+        for s in self._blocks():
+            by_lag = None if moving is not None else torch.einsum("shpf,jpf->shj", self.lag[s], shapes)
+            for k in range(H):
+                now = shapes if moving is None else moving[:, k]
+                if k < first:
+                    out[s, ..., k] = torch.einsum("snpf,jpf->snj", self.early[s, :, k], now)
+                else:
+                    found = torch.einsum("shpf,jpf->shj", self.lag[s, : H - k], now) if by_lag is None else by_lag[:, : H - k]
+                    out[s, k + 1:, :, k] = found
         return out
+
+    def _blocks(self) -> list[slice]:
+        """Sensors whose tables together are small enough to be worked on at once."""
+        each = max(1, int(_BLOCK / max(1, sum(getattr(self, name)[0].nbytes for name in _TABLES))))
+        return [slice(at, at + each) for at in range(0, len(self.names), each)]
 
     def starts(self, shapes: Tensor) -> Tensor:
         """R [S, H+1, J]: reading n to a start with the shape j, [J, P or N, F]."""
-        return torch.einsum("snpf,jpf->snj", self.start, self._at_points(shapes))
+        shapes = self._at_points(shapes)
+        return torch.cat([torch.einsum("snpf,jpf->snj", self.start[s], shapes) for s in self._blocks()])
 
     def readings(self, source: Tensor | None = None, start: Tensor | None = None) -> Tensor:
         """y [S, T+1] for a source [T, P or N, F] (as `rollout` takes it) and a start [P or N, F]; dot products alone."""
         steps, first = self.horizon if source is None else len(source), self.early.shape[2]
         if steps > self.horizon:
             raise InputError(f"the kernels reach {self.horizon} steps, the source has {steps}")
-        y = self.base[:, : steps + 1].clone()
-        if start is not None:
-            y += torch.einsum("snpf,pf->sn", self.start[:, : steps + 1], self._at_points(start))
-        if source is not None:
-            source = self._at_points(source)
-            for k in range(min(first, steps)):
-                y += torch.einsum("snpf,pf->sn", self.early[:, : steps + 1, k], source[k])
-            if steps > first:
-                products = torch.einsum("shpf,kpf->shk", self.lag[:, : steps - first], source[first:])
+        whole = self.base[:, : steps + 1].clone()
+        start = None if start is None else self._at_points(start)
+        source = None if source is None else self._at_points(source)
+        for s in self._blocks():
+            y = whole[s]
+            if start is not None:
+                y += torch.einsum("snpf,pf->sn", self.start[s, : steps + 1], start)
+            if source is not None:
+                for k in range(min(first, steps)):
+                    y += torch.einsum("snpf,pf->sn", self.early[s, : steps + 1, k], source[k])
+            if source is not None and steps > first:
+                products = torch.einsum("shpf,kpf->shk", self.lag[s, : steps - first], source[first:])
                 for k in range(first, steps):
                     y[:, k + 1:] += products[:, : steps - k, k - first]
+        return whole
+
+    def reading(self, sensor: int, step: int, source: Tensor | None = None, start: Tensor | None = None) -> float:
+        """What one sensor reads after one step: y[sensor, step] of `readings`, at the cost of one dot product."""
+        if not 0 <= step <= self.horizon or (source is not None and len(source) < step):
+            raise InputError(f"step {step} is not within the {self.horizon} steps of the kernels and those of the source")
+        first, y = self.early.shape[2], float(self.base[sensor, step])
+        if start is not None:
+            y += float(self.start[sensor, step].flatten() @ self._at_points(start).flatten())
+        if source is not None and step:
+            given = self._at_points(source[:step]).flatten(1).numpy()
+            y += float((self.early[sensor, step, : min(first, step)].flatten(1).numpy() * given[:first]).sum())
+            # the last step has lag 0: backwards through the source, without a copy of it
+            y += float(np.einsum("jp,jp->", self.lag[sensor, : max(0, step - first)].flatten(1).numpy(), given[first:][::-1]))
         return y
 
     # ------------------------------------------------------------------ files
 
     def save(self, path: Path | str, error: float = 0.0) -> float:
-        """Write to an .npz file; returns the relative error (in the 2-norm) of what it holds.
+        """Write to an .npz file; returns the relative error of what it holds, in the root of the mean square over all entries.
 
-        With `error` > 0 the table [readings, points] is stored as a product of two thin ones, as thin as this error allows.
+        With `error` > 0 the table [readings, points] is stored as a product of two thin ones, as thin as this error allows. Sensors
+        are taken block by block, so that kernels in a folder need not fit into memory.
         """
-        arrays = {name: getattr(self, name).cpu().numpy() for name in ("lag", "early", "start", "base")}
+        arrays = {name: getattr(self, name).cpu().numpy() for name in _TABLES}
         loss = 0.0
         if error > 0:
             width = self.start[0, 0].numel()
-            sizes = [arrays[name].size // width for name in ("lag", "early", "start")]
-            table = np.concatenate([arrays.pop(name).reshape(-1, width) for name in ("lag", "early", "start")])
-            left, size, right = np.linalg.svd(table, full_matrices=False)
-            rank = max(1, int((size > error * size[0]).sum()))
-            loss = float(size[rank] / size[0]) if rank < len(size) else 0.0
-            arrays |= {"left": left[:, :rank] * size[:rank], "right": right[:rank], "sizes": np.array(sizes)}
+            tables = [arrays.pop(name) for name in ("lag", "early", "start")]
+            pieces = [table[s].reshape(-1, width) for table in tables for s in self._blocks()]
+            left, right, loss = _thin(pieces, error)
+            arrays |= {"left": left, "right": right, "sizes": np.array([table.size // width for table in tables])}
         shape = np.array([*self.start.shape, self.early.shape[2]])
         with writing(Path(path)) as part, part.open("wb") as file:
             np.savez(file, shape=shape, names=np.array(self.names, dtype=np.str_), dt=np.array(self.dt), loss=np.array(loss),
@@ -138,6 +166,8 @@ class Kernels:
                 found = {name: archive[name] for name in archive.files}
             sensors, n, points, fields, first = (int(x) for x in found["shape"])
             if "left" in found:
+                if len(found["left"]) * found["right"][0].nbytes > _MOST:
+                    raise InputError(f"{path}: the kernels would take more than {_MOST / 1e9:.0f} GB of memory")
                 parts = np.split(found["left"] @ found["right"], np.cumsum(found["sizes"])[:-1])
                 found |= dict(zip(("lag", "early", "start"), parts))
             shapes = {"lag": (sensors, n - 1, points, fields), "early": (sensors, n, first, points, fields),
@@ -146,12 +176,27 @@ class Kernels:
             return cls(**values, names=tuple(map(str, found["names"])), dt=float(found["dt"]), lift=lift, loss=float(found["loss"]))
         except FileNotFoundError as error:
             raise InputError(f"there is no file {path}") from error
+        except InputError:
+            raise
         except (OSError, ValueError, TypeError, KeyError, EOFError, BadZipFile) as error:
             raise InputError(f"{path} does not hold sensor kernels") from error
 
+    @classmethod
+    def open(cls, folder: Path | str, lift: Lift | None = None) -> Kernels:
+        """Kernels in a folder (`kernels(..., store=folder)`), read from disk where they are needed; `lift` as of `load`."""
+        folder = Path(folder)
+        about = read_json(folder / "kernels.json", {"names": list, "dt": (int, float)})
+        try:  # copy-on-write: nothing of it is ever written
+            tables = {name: torch.from_numpy(np.load(plain(folder / f"{name}.npy"), mmap_mode="c", allow_pickle=False))
+                      for name in _TABLES}
+            return cls(tables["lag"], tables["early"], tables["start"], tables["base"], tuple(map(str, about["names"])),
+                       float(about["dt"]), lift)
+        except (OSError, ValueError, TypeError, EOFError) as error:
+            raise InputError(f"{folder} does not hold sensor kernels") from error
+
 
 def kernels(problem: Discretisation, sensors: Sequence[Sensor] | np.ndarray, horizon: int, model: Model[S] | None = None,
-            t0: float = 0.0) -> Kernels:
+            t0: float = 0.0, store: Path | str | None = None) -> Kernels:
     """How every sensor responds to any source at any place and past step: one backward rollout per sensor.
 
     - `problem`: a linear one: no reaction, no material that changes with the solution
@@ -159,6 +204,8 @@ def kernels(problem: Discretisation, sensors: Sequence[Sensor] | np.ndarray, hor
     - `horizon`: number of steps
     - `model`: whose step; the classical solver unless given. Universal weights and trained DGNets are linear, too
     - `t0`: the time of the start, where boundary data or the flow change in time
+    - `store`: a folder for kernels that are large: .npy files, read from there afterwards (`Kernels.open`). In memory they may take
+      6 GB, in a folder 200 GB, and those of one sensor 6 GB
 
     A reading is then a dot product. Kernels repeat the model's rollout to rounding, and take memory for sensors x steps x points.
 
@@ -179,18 +226,79 @@ def kernels(problem: Discretisation, sensors: Sequence[Sensor] | np.ndarray, hor
     refuse_nonlinear(problem, model)
     points = len(model.points(problem))
     first = horizon if problem.time_dependent else min(horizon, model.first_steps)
-    size = (2 + first) * len(there) * (horizon + 1.0) * points * problem.n_fields * problem.dtype.itemsize
-    if size > _MOST:
+    each = (2 + first) * (horizon + 1.0) * points * problem.n_fields * problem.dtype.itemsize
+    size, most = len(there) * each, _MOST if store is None else _DISK
+    if size > most or each > _MOST:
+        hint = "give a folder to `store` them" if store is None and size < _DISK and each < _MOST else "use fewer sensors or steps"
         raise InputError(f"kernels of {len(there)} sensors over {horizon} steps at {points} points would take {size / 1e9:.0f} GB: "
-                         "use fewer sensors or steps")
+                         f"{hint}")
     with torch.no_grad(), few_threads(points, str(problem.device)):
         w = rows(there, problem).to(problem.geometry.device, problem.dtype)
         zero = w.new_zeros(1, problem.mesh.n_nodes, problem.n_fields)
         base = torch.einsum("bnpf,spf->sn", rollout(model, problem, zero, steps=horizon, t0=t0), w)
-        lag, early, start = _backwards(model, problem, w, horizon, first, t0)
         names = tuple(s.name or f"sensor {k}" for k, s in enumerate(there, start=1))
         lift = Lift.of(problem.mesh, problem.geometry.device) if points != problem.mesh.n_nodes else None
-        return Kernels(lag, early, start, base, names, problem.dt, lift)
+        if store is None:
+            return Kernels(*_backwards(model, problem, w, horizon, first, t0), base, names, problem.dt, lift)
+        _stored(Path(store), (_backwards(model, problem, part, horizon, first, t0) for part in w.split(max(1, int(_BLOCK / each)))),
+                base, names, problem.dt)
+        return Kernels.open(store, lift)
+
+
+def _stored(folder: Path, parts: Iterator[tuple[Tensor, Tensor, Tensor]], base: Tensor, names: tuple[str, ...], dt: float) -> None:
+    """Write kernels of some sensors after the other to .npy files that are as long as all of them need."""
+    files: dict[str, np.ndarray] = {}
+    at = 0
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "kernels.json").unlink(missing_ok=True)  # what is not whole cannot be opened
+        for found in parts:
+            for name, part in zip(("lag", "early", "start"), found):
+                value = part.cpu().numpy()
+                if name not in files:
+                    shape = (len(names), *value.shape[1:])
+                    files[name] = np.lib.format.open_memmap(folder / f"{name}.npy", "w+", value.dtype, shape)
+                files[name][at:at + len(value)] = value
+            at += len(found[0])
+        np.save(folder / "base.npy", base.cpu().numpy())
+        for file in files.values():
+            if isinstance(file, np.memmap):
+                file.flush()
+    except OSError as error:
+        raise unwritable(folder, error) from error
+    write_json(folder / "kernels.json", {"names": names, "dt": dt})
+
+
+def _thin(pieces: list[np.ndarray], error: float) -> tuple[np.ndarray, np.ndarray, float]:
+    """Pieces of a tall table [rows, width] as left [rows, r] times right [r, width], and the relative error of that, measured."""
+    kept = np.zeros((0, pieces[0].shape[1]))
+    for piece in pieces:
+        kept = _main_directions(np.concatenate([kept, piece]), 0.25 * error**2 / len(pieces))
+    kept = _main_directions(kept, 0.25 * error**2)
+    right = kept / np.linalg.norm(kept, axis=1, keepdims=True).clip(min=1e-300)
+    left = [piece @ right.T for piece in pieces]
+    missed = sum(float(((piece - part @ right) ** 2).sum()) for piece, part in zip(pieces, left))
+    total = sum(float((piece**2).sum()) for piece in pieces)
+    return np.concatenate(left), right, float(np.sqrt(missed / total)) if total else 0.0
+
+
+def _main_directions(A: np.ndarray, share: float) -> np.ndarray:
+    """Singular values times right singular vectors of A, as many as leave at most this share of the sum of all squares.
+
+    Found from random combinations of the columns, of which there are twice as many until they are enough.
+    """
+    total, count, rng = float((A**2).sum()), 64, np.random.default_rng(0)
+    while True:
+        B = A
+        if 2 * count < min(A.shape):
+            Q = np.linalg.qr(A @ (A.T @ (A @ rng.standard_normal((A.shape[1], count)))))[0]
+            B = Q.T @ A
+        if B is A or total - float((B**2).sum()) <= 0.5 * share * total:
+            size, right = np.linalg.svd(B, full_matrices=False)[1:]
+            left_out = total - np.cumsum(size**2)
+            rank = int((left_out > share * total).sum()) + 1
+            return size[:rank, None] * right[:rank]
+        count *= 2
 
 
 def _backwards(model: Model[S], problem: Discretisation, w: Tensor, horizon: int, first: int,

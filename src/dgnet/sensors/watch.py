@@ -3,7 +3,8 @@
 Expected readings have a mean and a covariance C. Gaps g between readings and their means have the chi-square g' C^-1 g. The part of
 one sensor in it, given the others, is e^2 with e = (C^-1 g)_i / sqrt((C^-1)_ii), a standard normal number; the rest is the
 chi-square of the others. If only one sensor is off, it is at fault (or something happens right beside it) and is left out until it
-agrees again. If others are off as well, the part does what the model does not know: an alarm. Both look at the last rows together.
+agrees again. If others are off as well, the part does what the model does not know: an alarm. Both look at the last rows together,
+and at how readings usually scatter: where earlier rows had more than their share of chi-square, it takes as much more to be off.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ ROWS = 10
 _STUCK = 5  # equal readings in a row, of a sensor that is noisy otherwise
 _GATE = 5.0  # standard deviations beyond which a single reading is not used where the others agree
 _AGREE = 0.01  # probability below which the others do not agree either
+_SCATTER = 2.0  # most chi-square per reading that counts as usual
 _GAP = 5.0  # times the usual interval
 
 
@@ -49,6 +51,7 @@ class Watch:
     chance: float = 1e-4
     out: set[int] = field(default_factory=set)  # sensors at fault
     alarm: bool = False
+    usual: tuple[float, int] = (0.0, 0)  # chi-square of all rows before the last ones, without those of alarms, and their readings
     blamed: dict[int, int] = field(default_factory=dict)  # sensors that left their bands alone, and how many rows ago
     missing: set[int] = field(default_factory=set)
     last: np.ndarray = field(init=False)  # [S], the last reading
@@ -115,6 +118,8 @@ class Watch:
             found.append(self._about(time, "sensor", k, f"is off by {gap[used][worst]:.3g}, the others are not: reading not used"))
         row = np.full(len(self.names), np.nan)
         row[index[used]] = apart
+        if len(self.rows) == ROWS and not self.alarm:
+            self.usual = self.usual[0] + self.rows[0][0], self.usual[1] + int(np.isfinite(self.rows[0][1]).sum())
         self.rows.append((chi, row))
         found += self._windowed(time)
         if single:
@@ -128,8 +133,9 @@ class Watch:
 
     def _windowed(self, time: float) -> list[Event]:
         """The last rows together: one sensor at fault, an alarm, or its end."""
-        total = sum(chi for chi, _ in self.rows)
-        apart = np.array([row for _, row in self.rows])
+        scatter = min(_SCATTER, max(1.0, self.usual[0] / max(1, self.usual[1])))
+        total = sum(chi for chi, _ in self.rows) / scatter
+        apart = np.array([row for _, row in self.rows]) / np.sqrt(scatter)
         count = int(np.isfinite(apart).sum())
         if total < chi2.isf(self.chance, count):
             if self.alarm and total < chi2.isf(0.1, count):
@@ -173,7 +179,8 @@ class Watch:
 
     def state(self) -> dict[str, Any]:
         """All of it as plain numbers and lists, for a file; `restored` takes it back."""
-        return {"chance": self.chance, "out": sorted(self.out), "alarm": self.alarm, "blamed": sorted(self.blamed.items()),
+        return {"chance": self.chance, "out": sorted(self.out), "alarm": self.alarm, "usual": self.usual,
+                "blamed": sorted(self.blamed.items()),
                 "missing": sorted(self.missing), "last": self.last.tolist(), "repeats": self.repeats.tolist(),
                 "moved": self.moved.tolist(),
                 "rows": [[chi, row.tolist()] for chi, row in self.rows], "outside": [row.tolist() for row in self.outside],
@@ -181,7 +188,8 @@ class Watch:
 
     @classmethod
     def restored(cls, names: Sequence[str], state: dict[str, Any]) -> Watch:
-        watch = cls(names, state["chance"], set(state["out"]), bool(state["alarm"]), dict(state["blamed"]), set(state["missing"]))
+        watch = cls(names, state["chance"], set(state["out"]), bool(state["alarm"]), tuple(state["usual"]), dict(state["blamed"]),
+                    set(state["missing"]))
         watch.last, watch.repeats, watch.moved = (np.array(state[name], dtype=kind) for name, kind in
                                                   (("last", float), ("repeats", int), ("moved", int)))
         watch.rows.extend((chi, np.array(row, dtype=float)) for chi, row in state["rows"])
