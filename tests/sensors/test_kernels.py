@@ -167,7 +167,7 @@ def test_kernels_in_a_folder_are_those_in_memory(tmp_path: Path, monkeypatch: py
         made.reading(0, 9, source)
     lost = stored.save(tmp_path / "thin.npz", error=1e-3)
     assert 0 < lost <= 1e-3 and (Kernels.load(tmp_path / "thin.npz").readings(source, start) - wanted).abs().max() < 0.02
-    monkeypatch.setattr(module, "_MOST", 2e4)
+    monkeypatch.setattr(module, "_MOST", 1e4)
     with pytest.raises(InputError, match="give a folder to `store` them"):
         kernels(p, sensors_of(p), 8, model)
     (tmp_path / "kernels" / "lag.npy").write_bytes(b"no")

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from dgnet.bench import elements, exported, model, step, tradeoff
+from dgnet.bench import elements, exported, kernels, model, step, tradeoff
 from dgnet.errors import InputError
 from dgnet.files import read_text
 from dgnet.scenarios import names
 
-KNOWN = ("solver", "rollout", "step", "generate", "model", "throughput", "scaling", "tradeoff", "elements", "export")
+KNOWN = ("solver", "rollout", "step", "kernels", "generate", "model", "throughput", "scaling", "tradeoff", "elements", "export")
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def markdown(paths: list[Path]) -> str:
         data = load(path)
         write = {"solver": solver_markdown, "rollout": rollout_markdown, "generate": lambda d: generate_markdown(d, names()),
                  "tradeoff": tradeoff.markdown, "elements": elements.markdown, "export": exported.markdown,
-                 "step": step.markdown,
+                 "step": step.markdown, "kernels": kernels.markdown,
                  **dict.fromkeys(("model", "throughput", "scaling"), model.markdown)}
         try:
             parts += ["", write[data["benchmark"]](data)]

@@ -70,6 +70,20 @@ def bench_step(sizes: Annotated[list[str] | None, typer.Option(help="Only these 
     _advise("step", json_path)
 
 
+@command("dgnet bench kernels --sensors 5 --steps 20", name="kernels", of=bench)
+def bench_kernels(device: Device = "cpu", mesh: str = "gear-plate",
+                  sensors: Annotated[int, typer.Option(help="Number of sensors.", min=1)] = 20,
+                  steps: Annotated[int, typer.Option(help="Steps that the kernels reach back.", min=2)] = 120,
+                  json_path: Json = None) -> None:
+    """Measure sensor kernels: how long they take, and a reading from them beside a rollout."""
+    from dgnet.bench import kernels
+
+    result = kernels.run(checked_device(device), mesh, sensors, steps)
+    write_json(json_path, result)
+    page(kernels.markdown(result))
+    _advise("kernels", json_path)
+
+
 @command("dgnet bench export run --json export.json", name="export", of=bench)
 def bench_export(run: Annotated[Path, typer.Argument(help="Folder of a run, or of a problem.")],
                  steps: Annotated[int, typer.Option(help="Steps of a rollout.", min=1)] = 100, json_path: Json = None) -> None:

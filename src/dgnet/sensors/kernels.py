@@ -279,7 +279,8 @@ def _thin(pieces: list[np.ndarray], error: float) -> tuple[np.ndarray, np.ndarra
     left = [piece @ right.T for piece in pieces]
     missed = sum(float(((piece - part @ right) ** 2).sum()) for piece, part in zip(pieces, left))
     total = sum(float((piece**2).sum()) for piece in pieces)
-    return np.concatenate(left), right, float(np.sqrt(missed / total)) if total else 0.0
+    loss, kind = float(np.sqrt(missed / total)) if total else 0.0, pieces[0].dtype
+    return np.concatenate(left).astype(kind), right.astype(kind), loss
 
 
 def _main_directions(A: np.ndarray, share: float) -> np.ndarray:
