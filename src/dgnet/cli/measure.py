@@ -46,6 +46,21 @@ def bench_solver(device: Device = "cpu",
     _advise("solver", json_path)
 
 
+@command("dgnet bench fit --largest 20000 --json fit.json", name="fit", of=bench)
+def bench_fit(largest: Annotated[int, typer.Option(help="Nodes of the largest mesh.", min=500)] = 200_000,
+              json_path: Json = None) -> None:
+    """Fit the cost model by which the automatic choice works on the CPU; its constants go into green/auto.py."""
+    from dgnet.bench import fit
+
+    def line(row: dict[str, Any]) -> None:
+        say(" ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items()))
+
+    result = fit.run(largest, line)
+    write_json(json_path, result)
+    for name, value in result["constants"].items():
+        say(f"{name} = {value}")
+
+
 @command("dgnet bench rollout --json rollout.json", name="rollout", of=bench)
 def bench_rollout(device: Device = "cpu", mesh: str = "gear-plate", json_path: Json = None) -> None:
     """Measure classical rollouts in steps per second, beside the same loop with a cached sparse LU."""

@@ -51,15 +51,15 @@ class Sweeps(NamedTuple):
 
 # by the dimension of the mesh; written by `dgnet bench fit`
 DIRECT = {
-    ("lu", 2): Direct(Power(635, 14800, 1.337), Power(11.9, 457, 1.400), Power(89.2, 12730, 1.420)),
-    ("lu", 3): Direct(Power(1430, 395700, 2.263), Power(0.0, 5933, 1.762), Power(71.4, 67680, 1.670)),
-    ("cholesky", 2): Direct(Power(942, 36080, 1.295), Power(8.8, 398, 1.267), Power(0.0, 6078, 1.308)),
-    ("cholesky", 3): Direct(Power(1890, 393600, 2.135), Power(0.0, 3527, 1.711), Power(0.0, 41390, 1.657)),
+    ("lu", 2): Direct(Power(311, 16840, 1.238), Power(10.2, 456, 1.247), Power(118, 12510, 1.373)),
+    ("lu", 3): Direct(Power(1548, 362500, 2.346), Power(0.0, 6304, 1.616), Power(126, 69320, 1.699)),
+    ("cholesky", 2): Direct(Power(73.8, 42250, 1.233), Power(11.1, 333, 1.388), Power(0.0, 5968, 1.307)),
+    ("cholesky", 3): Direct(Power(2005, 396200, 2.22), Power(0.0, 3695, 1.73), Power(0.0, 41170, 1.744)),
 }
-SWEEPS = {2: Sweeps(33.3, 0.00269, 13.2, 0.00113), 3: Sweeps(33.7, 0.00285, 11.9, 0.000913)}  # of one right-hand side
-SWEEPS_32 = {2: Sweeps(252, 0.146, 52.3, 0.0615), 3: Sweeps(713, 0.0636, 27.4, 0.0384)}  # of 32 at once
-SWEEPS_SETUP = (400.0, 0.04)  # and per entry
-COUNT = (0.295, 0.365)  # iterations for a factor e of the residual: at a ratio of 1, and the power with which they grow
+SWEEPS = {2: Sweeps(40.1, 0.00383, 13.8, 0.001096), 3: Sweeps(36.7, 0.00269, 9.08, 0.001053)}  # of one right-hand side
+SWEEPS_32 = {2: Sweeps(0.0, 0.0765, 7.10, 0.03979), 3: Sweeps(55.1, 0.0440, 23.0, 0.01974)}  # of 32 at once
+SWEEPS_SETUP = (328.0, 0.0247)  # and per entry
+COUNT = (0.284, 0.364)  # iterations for a factor e of the residual: at a ratio of 1, and the power with which they grow
 _WARM = 0.75  # of them are left when a rollout has gone on for some steps
 
 

@@ -96,7 +96,7 @@ class GreenSolver:
     """The solver alone: one step at a time. `rollout` is the loop around it.
 
     - `problem`: what is stepped
-    - `backend`: auto (the fastest that fits), lu, cholesky, iterative or dense (see `backends`)
+    - `backend`: auto (the fastest that fits), lu, cholesky, cg, iterative or dense (see `backends`)
     - `theta`: 1/2 Crank-Nicolson (second order) to 1 backward Euler (first order, damps)
     - `tolerance`: of iterative solves, relative; None for 1e-12 in double and 1e-6 in single precision
     - `solves`, `columns`: how many steps and states at once are to come, for the choice of `auto`

@@ -25,7 +25,7 @@ class Classical(Model[Stepper]):
 
     - `consistent`: share of the consistent mass: 1 Galerkin, 0 lumped (the paper's L_physics), None as the problem says; lumped
       where capacity or diffusion are curves of u, since it overshoots less
-    - `backend`: of the linear solves: auto, lu, cholesky, iterative or dense
+    - `backend`: of the linear solves: auto, lu, cholesky, cg, iterative or dense
     - `damped_start`: that many first steps are each replaced by two backward Euler half steps (Rannacher), which remove the ringing
       of Crank-Nicolson on rough initial data without losing second order
     - `theta`: 1/2 Crank-Nicolson to 1 backward Euler
