@@ -59,6 +59,7 @@ def bench_fit(largest: Annotated[int, typer.Option(help="Nodes of the largest me
     write_json(json_path, result)
     for name, value in result["constants"].items():
         say(f"{name} = {value}")
+    advise("bench", "solver")
 
 
 @command("dgnet bench rollout --json rollout.json", name="rollout", of=bench)
