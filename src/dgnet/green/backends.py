@@ -67,6 +67,8 @@ class _Solve(torch.autograd.Function):
 
 def apply(prepared: Prepared, A: EdgeMatrix, b: Tensor) -> Tensor:
     """Differentiable solve: A with values [G, nnz] prepared by `prepare`, b [G, n, R]."""
+    if not (torch.is_grad_enabled() and (A.values.requires_grad or b.requires_grad)):
+        return prepared.solve(b.contiguous())
     return _Solve.apply(prepared, A.pattern, A.values, b.contiguous())
 
 

@@ -36,5 +36,7 @@ def unfold(x: Tensor, b: int, f: int, batch: int, fields: int) -> Tensor:
 def product(A: EdgeMatrix, u: Tensor) -> Tensor:
     """A u for a matrix with values [b, f, nnz] and a state [B, n, F]."""
     b, f = A.values.shape[:2]
+    if not u.is_cuda:
+        return unfold(A.blocks(fold(u, b, f)), b, f, u.shape[0], u.shape[2])
     flat = EdgeMatrix(A.pattern, A.values.reshape(b * f, -1)) if b * f > 1 else A
     return unfold(flat @ fold(u, b, f) if b * f > 1 else A @ fold(u, b, f), b, f, u.shape[0], u.shape[2])

@@ -117,11 +117,19 @@ class Geometry:
 
     def facets(self, name: str) -> np.ndarray:
         """Nodes of the facets of a boundary [F, m], corners first."""
-        return element(self.dim - 1, self.degree).nodes_of(self.mesh, self.mesh.facets(name))
+        return self._boundary(name)[0]
 
     def nodes_on(self, name: str) -> np.ndarray:
         """Sorted nodes on a boundary."""
-        return np.unique(self.facets(name))
+        return self._boundary(name)[1]
+
+    def _boundary(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """Both, looked up once: data that change in time ask for them at every step."""
+        kept: dict[str, tuple[np.ndarray, np.ndarray]] = self.__dict__.setdefault("_boundaries", {})
+        if name not in kept:
+            facets = element(self.dim - 1, self.degree).nodes_of(self.mesh, self.mesh.facets(name))
+            kept[name] = facets, np.unique(facets)
+        return kept[name]
 
     @cached_property
     def skin(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:

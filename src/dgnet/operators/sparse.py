@@ -170,13 +170,16 @@ def csr(pattern: Pattern, values: Tensor) -> Tensor:
 
 def raw_product(pattern: Pattern, values: Tensor, x: Tensor) -> Tensor:
     """A x without autograd: values [G, nnz], x [G, n, R] -> [G, n, R]."""
-    groups, n, columns = x.shape
     if x.is_cuda and kernels.AVAILABLE:  # also because the library's products cannot be relied on inside a CUDA graph
         return kernels.multiply(pattern.ell[0], pattern.to_ell(values), x)
-    matrix = csr(pattern, values)
-    if columns == 1:
-        return torch.mv(matrix, x.reshape(groups * n)).view(groups, n, 1)
-    return torch.mm(matrix, x.reshape(groups * n, columns)).view(groups, n, columns)
+    return csr_product(csr(pattern, values), x)
+
+
+def csr_product(matrix: Tensor, x: Tensor) -> Tensor:
+    """The product of a block-diagonal matrix with x [G, n, R]."""
+    if x.shape[-1] == 1:
+        return torch.mv(matrix, x.reshape(-1)).view(x.shape)
+    return torch.mm(matrix, x.reshape(-1, x.shape[-1])).view(x.shape)
 
 
 def outer_on_pattern(pattern: Pattern, left: Tensor, right: Tensor) -> Tensor:
@@ -262,11 +265,22 @@ class EdgeMatrix:
         y = self._product(values.contiguous(), x.reshape(-1, *x.shape[-2:]).contiguous())
         return y.view(x.shape)
 
+    def blocks(self, x: Tensor) -> Tensor:
+        """A x for as many vectors as there are matrices: x [G, n, R] -> [G, n, R], the leading axes of the values flattened."""
+        return self._product(self.values.reshape(-1, self.pattern.nnz), x.contiguous())
+
     def _product(self, values: Tensor, x: Tensor) -> Tensor:
         tracked = torch.is_grad_enabled() and (values.requires_grad or x.requires_grad)
-        if x.is_cuda and kernels.AVAILABLE and not tracked and values.numel() == self.values.numel():
-            return kernels.multiply(self.pattern.ell[0], self._ell, x)
+        if not tracked and values.numel() == self.values.numel():
+            if not x.is_cuda:
+                return csr_product(self._csr, x)
+            if kernels.AVAILABLE:
+                return kernels.multiply(self.pattern.ell[0], self._ell, x)
         return _Product.apply(self.pattern, values, x)
+
+    @cached_property
+    def _csr(self) -> Tensor:
+        return csr(self.pattern, self.values.detach().reshape(-1, self.pattern.nnz))
 
     @cached_property
     def _ell(self) -> Tensor:
