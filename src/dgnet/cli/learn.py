@@ -70,6 +70,15 @@ def train(context: typer.Context, name: Annotated[str, typer.Argument(help="A sc
                                                                             "weights hold, too.")] = False,
           amp: Annotated[bool, typer.Option("--amp", help="Compute networks in bfloat16; operators and solves are "
                                                           "unchanged.")] = False,
+          readings: Annotated[list[Path] | None, typer.Option(help="Learn from readings of sensors instead of fields: CSV tables, "
+                                                                   "t and one column for each sensor, one table an experiment. "
+                                                                   "May be repeated.")] = None,
+          sensors: Annotated[Path | None, typer.Option(help="With --readings: CSV table of the sensors: sensor, x, y[, z] and, "
+                                                            "where needed, radius, field, boundary.")] = None,
+          source: Annotated[list[Path] | None, typer.Option(help="With --readings: CSV tables of the moving spots of each "
+                                                                 "experiment, or one for all.")] = None,
+          initial: Annotated[list[Path] | None, typer.Option(help="With --readings: starts of each experiment (.npy), or one for "
+                                                                  "all; the default is the problem's offset.")] = None,
           seed: Seed = 0, device: Device = "cpu", json_path: Json = None) -> None:
     """Train a model on your own problem (a folder with problem.toml) or on a scenario of the paper.
 
@@ -87,6 +96,17 @@ def train(context: typer.Context, name: Annotated[str, typer.Argument(help="A sc
     if from_scratch and model is not None:
         raise InputError(f"--from-scratch trains dgnet, not {model}")
     own_folder = _means_a_folder(name)
+    if readings:
+        fields = "training from readings learns what problem.toml leaves open, with dgnet, on the CPU"
+        refuse(context, dict.fromkeys(("size", "truth", "recipe", "data", "trajectories", "unknown_reaction", "unknown_curves",
+                                       "model", "from_scratch", "amp", "device"), fields))
+        if not own_folder or sensors is None:
+            raise InputError("--readings needs the folder of a problem and a table of --sensors")
+        from dgnet.cli.sensors import train_from_sensors
+
+        train_from_sensors(Path(name), out, readings, sensors, source or [], initial or [], seed, budget, json_path)
+        return
+    refuse(context, dict.fromkeys(("sensors", "source", "initial"), "it belongs to --readings"))
     model = model if own_folder and not from_scratch else model or "dgnet"
     if model is not None:
         entry(model)

@@ -123,6 +123,50 @@ def recover(context: typer.Context, folder: Folder,
     advise("simulate", folder)
 
 
+def train_from_sensors(folder: Path, out: Path, readings: list[Path], sensors: Path, source: list[Path], initial: list[Path],
+                       seed: int, minutes: float | None, json_path: Path | None) -> None:
+    """`dgnet train FOLDER --readings ...`: one experiment for each table."""
+    import numpy as np
+    import torch
+
+    from dgnet.files import read_array
+    from dgnet.problems import SpotTable
+    from dgnet.problems.case import base_problem
+    from dgnet.projects.project import described
+    from dgnet.sensors import read_readings, read_sensors
+    from dgnet.sensors.learn import Experiment
+    from dgnet.sensors.readings import cleaned
+    from dgnet.sensors.train import train_on_readings
+    from dgnet.training.formula import sentences
+
+    for given, option in ((source, "--source"), (initial, "--initial")):
+        if len(given) not in (0, 1, len(readings)):
+            raise InputError(f"{option} is given {len(given)} times for {len(readings)} tables of readings: once, or once for each")
+    project = described(folder, "", folder / "none", 1)
+    case, mesh, places = project.case, project.case.mesh, read_sensors(sensors, project.case.mesh.dim)
+    shape, base = (mesh.n_nodes, len(case.pde.fields)), base_problem(case, "cpu", torch.float64)
+    experiments = []
+    for k, path in enumerate(readings):
+        own, driven = (x[min(k, len(x) - 1)] if x else None for x in (initial, source))
+        start = np.broadcast_to(np.array(case.offsets), shape) if own is None else read_array(
+            own, (shape, shape[:1]) if shape[1] == 1 else (shape,)).reshape(shape)
+        table = cleaned(read_readings(path, places), base, float(start.mean()))
+        steps = int(np.ceil(table.times[-1] / case.dt - 1e-9))
+        heat = None if driven is None else SpotTable.read(driven, mesh.dim).average(torch.tensor(mesh.points), 0, steps, case.dt)[0]
+        experiments.append(Experiment(table, torch.from_numpy(np.array(start)), heat))
+    run, found = train_on_readings(project, out, experiments, seed=seed, minutes=minutes)
+    lines = [f"{case.name}: rollouts miss the readings by {found.after:.3g} of their spread, untrained by {found.before:.3g}"]
+    if found.held is not None:
+        lines.append(f"readings that were held out: {found.held[1]:.3g} with corrections of the operator, {found.held[0]:.3g} "
+                     "without")
+    factors = run.dgnet.coefficients() if run.dgnet.config.calibrate else {}
+    lines += [f"{name}: {factor:.4g} times the value in problem.toml, standard deviation {found.sd[name]:.2%} by the noise"
+              for name, factor in factors.items()]
+    _tell({"before": found.before, "after": found.after, "held": found.held, "coefficients": factors, "sd": found.sd,
+           "notes": list(found.notes)}, json_path, (*found.notes, *lines, *sentences(run.model)), [out])
+    advise("rollout", out)
+
+
 def _tell(summary: dict[str, Any], json_path: Path | None, lines: Iterable[str], paths: Iterable[Path]) -> None:
     write_json(json_path, summary)
     for line in lines:

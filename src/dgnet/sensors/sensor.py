@@ -89,7 +89,7 @@ class Flux:
         """w [N]."""
         mesh, rows = problem.mesh, problem.mesh.facet_index(self.boundary)
         cells, (size, normal) = mesh.facet_cells[rows], mesh.facet_geometry(self.boundary)
-        given = problem.pde.per_field("diffusion")[_field(self, problem)]
+        given = problem.pde.per_field("diffusion")[field_number(self, problem)]
         D = torch.as_tensor(typical(given, mesh, "diffusion"), dtype=torch.float64).detach().cpu().numpy()
         D = D[cells] if D.ndim in (1, 3) else D
         along = D[..., None] * normal if D.ndim <= 1 else np.einsum("...ij,...j->...i", D, normal)
@@ -114,11 +114,12 @@ def rows(sensors: Sequence[Sensor], problem: Discretisation) -> Tensor:
     """The weights of all sensors on all nodes and fields: [S, N, F] in double precision."""
     out = torch.zeros(len(sensors), problem.mesh.n_nodes, problem.n_fields, dtype=torch.float64)
     for row, sensor in zip(out, sensors):
-        row[:, _field(sensor, problem)] = torch.from_numpy(sensor.weights(problem))
+        row[:, field_number(sensor, problem)] = torch.from_numpy(sensor.weights(problem))
     return out
 
 
-def _field(sensor: Sensor, problem: Discretisation) -> int:
+def field_number(sensor: Sensor, problem: Discretisation) -> int:
+    """Which field of the problem a sensor reads."""
     fields = problem.pde.fields
     if sensor.field is not None and sensor.field not in fields:
         raise InputError(f"{_called(sensor)} reads the field '{sensor.field}', but the fields are {', '.join(fields)}")

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg import cho_solve, solve_triangular
 
-_PER_STEP = 2  # positions of switches in a step
+_PER_STEP = 4  # positions of switches in a step
 _RAMPS = (0.01, 1.0, 2.0, 4.0)  # how long a switch takes, in steps
 _WARM, _KEPT, _MOVES = 200, 500, 25  # rounds before and after, Metropolis steps of each
 _COLD = 0.02  # the first rounds see the data this weakly, so that switches find their places
