@@ -50,6 +50,15 @@ def demo(out: Annotated[Path, typer.Option(help="Folder for the pictures and dem
 
 # ---------------------------------------------------------------------- training and evaluation
 
+Told = Annotated[list[Path] | None, typer.Option(help="Learn from readings of sensors instead of fields: CSV tables, t and one "
+                                                      "column for each sensor, one table an experiment. May be repeated.")]
+Sensed = Annotated[Path | None, typer.Option(help="With --readings: CSV table of the sensors: sensor, x, y[, z] and, where "
+                                                  "needed, radius, field, boundary.")]
+Driven = Annotated[list[Path] | None, typer.Option(help="With --readings: CSV tables of the moving spots of each experiment, or "
+                                                        "one for all.")]
+Begun = Annotated[list[Path] | None, typer.Option(help="With --readings: starts of each experiment (.npy), or one for all; the "
+                                                       "default is the problem's offset.")]
+
 
 @command("dgnet train my-problem --out run", "dgnet train laser-heat --out run --budget 10",
          "dgnet train fisher-kpp --unknown-reaction --out run", "dgnet train laser-heat --model mgn --out run-mgn")
@@ -70,15 +79,7 @@ def train(context: typer.Context, name: Annotated[str, typer.Argument(help="A sc
                                                                             "weights hold, too.")] = False,
           amp: Annotated[bool, typer.Option("--amp", help="Compute networks in bfloat16; operators and solves are "
                                                           "unchanged.")] = False,
-          readings: Annotated[list[Path] | None, typer.Option(help="Learn from readings of sensors instead of fields: CSV tables, "
-                                                                   "t and one column for each sensor, one table an experiment. "
-                                                                   "May be repeated.")] = None,
-          sensors: Annotated[Path | None, typer.Option(help="With --readings: CSV table of the sensors: sensor, x, y[, z] and, "
-                                                            "where needed, radius, field, boundary.")] = None,
-          source: Annotated[list[Path] | None, typer.Option(help="With --readings: CSV tables of the moving spots of each "
-                                                                 "experiment, or one for all.")] = None,
-          initial: Annotated[list[Path] | None, typer.Option(help="With --readings: starts of each experiment (.npy), or one for "
-                                                                  "all; the default is the problem's offset.")] = None,
+          readings: Told = None, sensors: Sensed = None, source: Driven = None, initial: Begun = None,
           seed: Seed = 0, device: Device = "cpu", json_path: Json = None) -> None:
     """Train a model on your own problem (a folder with problem.toml) or on a scenario of the paper.
 
@@ -97,14 +98,10 @@ def train(context: typer.Context, name: Annotated[str, typer.Argument(help="A sc
         raise InputError(f"--from-scratch trains dgnet, not {model}")
     own_folder = _means_a_folder(name)
     if readings:
-        fields = "training from readings learns what problem.toml leaves open, with dgnet, on the CPU"
-        refuse(context, dict.fromkeys(("size", "truth", "recipe", "data", "trajectories", "unknown_reaction", "unknown_curves",
-                                       "model", "from_scratch", "amp", "device"), fields))
-        if not own_folder or sensors is None:
-            raise InputError("--readings needs the folder of a problem and a table of --sensors")
         from dgnet.cli.sensors import train_from_sensors
 
-        train_from_sensors(Path(name), out, readings, sensors, source or [], initial or [], seed, budget, json_path)
+        train_from_sensors(context, Path(name) if own_folder else None, out, readings, sensors, source or [], initial or [], seed,
+                           budget, json_path)
         return
     refuse(context, dict.fromkeys(("sensors", "source", "initial"), "it belongs to --readings"))
     model = model if own_folder and not from_scratch else model or "dgnet"

@@ -123,9 +123,14 @@ def recover(context: typer.Context, folder: Folder,
     advise("simulate", folder)
 
 
-def train_from_sensors(folder: Path, out: Path, readings: list[Path], sensors: Path, source: list[Path], initial: list[Path],
-                       seed: int, minutes: float | None, json_path: Path | None) -> None:
+def train_from_sensors(context: typer.Context, folder: Path | None, out: Path, readings: list[Path], sensors: Path | None,
+                       source: list[Path], initial: list[Path], seed: int, minutes: float | None, json_path: Path | None) -> None:
     """`dgnet train FOLDER --readings ...`: one experiment for each table."""
+    why = "training from readings learns what problem.toml leaves open, with dgnet, on the CPU"
+    refuse(context, dict.fromkeys(("size", "truth", "recipe", "data", "trajectories", "unknown_reaction", "unknown_curves", "model",
+                                   "from_scratch", "amp", "device"), why))
+    if folder is None or sensors is None:
+        raise InputError("--readings needs the folder of a problem and a table of --sensors")
     import numpy as np
     import torch
 

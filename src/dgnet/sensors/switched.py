@@ -17,18 +17,19 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg import cho_solve, solve_triangular
 
-_PER_STEP = 4  # positions of switches in a step
+_PER_STEP = 2  # positions in a step at which ramps are tabulated; between them they are linear
 _RAMPS = (0.01, 1.0, 2.0, 4.0)  # how long a switch takes, in steps
 _WARM, _KEPT, _MOVES = 200, 500, 25  # rounds before and after, Metropolis steps of each
+_REACH = (0.05, 0.2, 1.0, 4.0)  # of a switch that moves, in positions
 _COLD = 0.02  # the first rounds see the data this weakly, so that switches find their places
 
-Stretches = tuple[tuple[int, bool], ...]
-"""Of one history: where each stretch begins, and whether it is on."""
+Stretches = tuple[tuple[float, bool], ...]
+"""Of one history: where each stretch begins (in positions), and whether it is on."""
 
 
 @dataclass(frozen=True, eq=False)
 class Sampled:
-    """Histories [n, count * steps], and the largest of the evidences of the switches that were visited (a lower bound of all)."""
+    """Histories [n, count * steps], and about the logarithm of their evidence (the mean of what was visited)."""
 
     histories: np.ndarray
     evidence: float
@@ -43,7 +44,7 @@ def sample(y: np.ndarray, spare: int, rest: float, H: np.ndarray, count: int, st
     `variance` is that of the noise: a first value, or the true one where it is to be held.
     """
     chain = _Chain(y, spare, rest, H, count, steps, variance)
-    kept, variances, levels, numbers, best = [], [], [], [], -math.inf
+    kept, variances, levels, numbers, values = [], [], [], [], []
     for k in range(_WARM + _KEPT):
         chain.move(_MOVES * (2 if k < _WARM else 1), min(1.0, _COLD ** (1 - 1.5 * k / _WARM)))
         x = chain.redraw(hold)
@@ -52,8 +53,9 @@ def sample(y: np.ndarray, spare: int, rest: float, H: np.ndarray, count: int, st
             variances.append(chain.variance)
             levels.append(chain.level)
             numbers.append(sum(2 * len(s) - 1 for s in chain.state))
-            best = max(best, chain.value)
-    return Sampled(np.array(kept), best, float(np.mean(variances)), float(np.median(levels)), float(np.mean(numbers)))
+            values.append(chain.value)
+    value = float(np.mean(values))
+    return Sampled(np.array(kept), value, float(np.mean(variances)), float(np.median(levels)), float(np.mean(numbers)))
 
 
 def ramps(steps: int, duration: float) -> np.ndarray:
@@ -78,24 +80,28 @@ class _Chain:
         self.products, self.right = [s.T @ s for s in seen], [s.T @ y for s in seen]
         self.first = self.level = max(float(y @ y) / max(float((H**2).sum()), 1e-300), 1e-300)
         self.ramp = 1
-        self.state: list[Stretches] = [((0, False),)] * count
+        self.state: list[Stretches] = [((0.0, False),)] * count
         self.value = self.score(self.state, self.ramp)
 
     def columns(self, state: list[Stretches]) -> tuple[np.ndarray, np.ndarray]:
-        """Where the stretches that are on begin and end, among the positions of all histories."""
-        ends = [(j * (self.last + 1) + a, j * (self.last + 1) + b) for j, own in enumerate(state)
-                for (a, on), b in zip(own, [p for p, _ in own[1:]] + [self.last]) if on]
-        pairs = np.array(ends, dtype=np.int64).reshape(-1, 2)
-        return pairs[:, 0], pairs[:, 1]
+        """Which tabulated ramps [4 n] make up the n stretches that are on, and their shares [4 n, n]: begin less end."""
+        ends = [(j * (self.last + 1), a, b) for j, own in enumerate(state)
+                for (a, on), b in zip(own, [p for p, _ in own[1:]] + [float(self.last)]) if on]
+        n = len(ends)
+        at, shares = np.empty(4 * n, dtype=np.int64), np.zeros((4 * n, n))
+        for k, (first, *places) in enumerate(ends):
+            for m, (place, sign) in enumerate(zip(places, (1.0, -1.0))):
+                left = min(int(place), self.last - 1)
+                at[4 * k + 2 * m: 4 * k + 2 * m + 2] = first + left, first + left + 1
+                shares[4 * k + 2 * m: 4 * k + 2 * m + 2, k] = sign * (1 - place + left), sign * (place - left)
+        return at, shares
 
     def normal(self, state: list[Stretches], ramp: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """G'G, G'y and the factor of G'G + sigma^2 / tau^2."""
-        a, b = self.columns(state)
-        at = np.concatenate([a, b])
-        all_, right, n = self.products[ramp][at[:, None], at], self.right[ramp], len(a)
-        G = all_[:n, :n] - all_[:n, n:] - all_[n:, :n] + all_[n:, n:]
-        A = G + (self.variance / self.level) * np.eye(n)
-        return G, right[a] - right[b], np.linalg.cholesky(A)
+        at, shares = self.columns(state)
+        G = shares.T @ self.products[ramp][at[:, None], at] @ shares
+        A = G + (self.variance / self.level) * np.eye(len(G))
+        return G, shares.T @ self.right[ramp][at], np.linalg.cholesky(A)
 
     def score(self, state: list[Stretches], ramp: int) -> float:
         """Logarithm of the evidence of these switches, times their probability."""
@@ -116,23 +122,20 @@ class _Chain:
         if kind < 0.1:
             return state, int(rng.integers(len(_RAMPS))), 0.0
         if kind < 0.3:
-            place = int(rng.integers(1, self.last))
-            if any(p == place for p, _ in own):
-                return None
+            place = float(rng.uniform(0, self.last))
             own.insert(sum(p < place for p, _ in own), (place, bool(rng.random() < 0.5)))
-            extra = math.log(2 * (self.last - 1) / (len(own) - 1))
+            extra = math.log(2 * self.last / (len(own) - 1))
         elif kind < 0.45 or len(own) == 1:
             k = int(rng.integers(len(own)))
             own[k] = own[k][0], not own[k][1]
         else:
             k = int(rng.integers(1, len(own)))
             if kind < 0.65:
-                extra = -math.log(2 * (self.last - 1) / (len(own) - 1))
+                extra = -math.log(2 * self.last / (len(own) - 1))
                 own.pop(k)
             else:
-                reach = (1, 1, 2, 4, 10)[int(rng.integers(5))]
-                place, after = own[k][0] + int(rng.integers(-reach, reach + 1)), own[k + 1][0] if k + 1 < len(own) else self.last
-                if not own[k - 1][0] < place < after:
+                place = own[k][0] + _REACH[int(rng.integers(len(_REACH)))] * float(rng.standard_normal())
+                if not own[k - 1][0] < place < (own[k + 1][0] if k + 1 < len(own) else self.last):
                     return None
                 own[k] = place, own[k][1]
         state[j] = tuple(own)
@@ -149,16 +152,15 @@ class _Chain:
 
     def redraw(self, hold: bool) -> np.ndarray:
         """Levels, and then noise and tau, from their conditional laws; the histories [count * steps]."""
-        steps, left = self.ramps[0].shape[1], self.square
-        x = np.zeros((self.count, steps))
+        x, left = np.zeros((self.count, self.ramps[0].shape[1])), self.square
         G, right, factor = self.normal(self.state, self.ramp)
         levels = cho_solve((factor, True), right) if len(right) else right
         if len(right):
             levels = levels + math.sqrt(self.variance) * solve_triangular(factor.T, self.rng.standard_normal(len(right)))
             left += float(levels @ G @ levels - 2 * levels @ right)
-            for level, a, b in zip(levels, *self.columns(self.state)):
-                own, u = a // (self.last + 1), self.ramps[self.ramp]
-                x[own] += level * (u[a % (self.last + 1)] - u[b % (self.last + 1)])
+            at, shares = self.columns(self.state)
+            table = self.ramps[self.ramp]
+            np.add.at(x, at // (self.last + 1), (shares @ levels)[:, None] * table[at % (self.last + 1)])
         if not hold:
             self.variance = 0.5 * max(left, 1e-300) / self.rng.gamma(0.5 * self.readings)
         self.level = (0.5 * float(levels @ levels) + self.first) / self.rng.gamma(0.5 * len(levels) + 1)
