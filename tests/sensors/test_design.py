@@ -83,6 +83,26 @@ def test_powers_against_brute_force() -> None:
     assert states[free.argmin()].max() > 27.0  # without the limit, another choice would be best
 
 
+def test_a_place_against_brute_force() -> None:
+    """One constant power at a free place: every place of a grid with the best power for it, under the limit."""
+    targets = {(0.5, 0.7): 24.0, (1.1, 0.6): 23.0, (0.8, 0.2): 22.0}
+    lamp = FreeSpot("lamp", 0.2, (0.0, 20.0), area=((0.1, 0.1), (1.3, 0.9)), bends=1, knots=1)
+    found = design(PLATE, [lamp], [Target(f"{place}", value, place=place, begin=4.0) for place, value in targets.items()], STEPS,
+                   highest=29.0, start=START, finer=False)
+    places = np.array(list(product(np.linspace(0.1, 1.3, 25), np.linspace(0.1, 0.9, 17))))
+    x = torch.tensor(PLATE.mesh.points)
+    near = torch.exp(-((x - torch.from_numpy(places)[:, None]) ** 2).sum(-1) / (2 * 0.2**2))[:, None, :, None]
+    starts = START[None].expand(len(places), -1, -1)
+    one = rollout(Classical(), PLATE, starts, near.expand(-1, STEPS, -1, -1))[..., 0].numpy() - 20.0
+    seen = np.stack([read(one, place)[:, -1] for place in targets], 1)  # [places, targets]
+    asked = np.array(list(targets.values())) - 20.0
+    power = ((seen / asked).sum(1) / ((seen / asked) ** 2).sum(1)).clip(0, np.minimum(20.0, 9.0 / one.max((1, 2))))
+    costs = ((power[:, None] * seen / asked - 1) ** 2).sum(1)
+    mine = np.array([read(rolled(found.spots), place)[-1] for place in targets]) - 20.0
+    assert rolled(found.spots).max() <= 29.0
+    assert ((mine / asked - 1) ** 2).sum() <= 1.01 * costs.min()
+
+
 def test_what_the_limits_allow_is_named() -> None:
     """One constant power: the highest reading follows from superposition."""
     lamp = FreeSpot("lamp", 0.2, (0.0, 20.0), place=(0.4, 0.4), knots=1)

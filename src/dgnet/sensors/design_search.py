@@ -22,6 +22,7 @@ _MOST = 3e9  # bytes of the derivatives
 _NUDGE = 1e-5  # of the source, for derivatives of what is not linear
 _GENTLE = 1e-7  # weight of sudden changes of power beside the targets: of equal designs, the gentlest
 _SHORT, _LONG = 8, 40  # steps of a search from one of several starts, and from the best of them
+_NARROW = 1e-9  # region of trust, over the ranges, that ends a search: a range may be far too wide
 _ADDED = 40  # rows of broken limits that are added at once
 _SURE = 1e-6  # of the distance between a limit and the start that is kept for rounding
 
@@ -276,13 +277,13 @@ class Search:
         every = np.ones(self.free.n, dtype=bool)
         for _ in range(steps):
             J = self.slope(here, every)
-            while trust > 1e-4:
+            while trust > _NARROW:
                 d, _ = self.step(here, J, every, trust, weight)
                 new = self.at(np.clip(here.theta + d, self.free.lower, self.free.upper), weight)
                 if new.cost < here.cost:
                     break
                 trust *= 0.3
-            if trust <= 1e-4:
+            if trust <= _NARROW:
                 break
             gain, here = here.cost - new.cost, new
             trust = min(0.5, 1.6 * trust)
