@@ -27,7 +27,9 @@ from dgnet.errors import InputError
 from dgnet.files import writing
 from dgnet.mesh import Mesh
 
-STYLE: dict[Any, Any] = {"font.size": 8, "axes.titlesize": 8, "figure.facecolor": "white", "font.family": "DejaVu Sans"}
+STYLE: dict[Any, Any] = {"font.size": 9.5, "axes.titlesize": 9.5, "figure.facecolor": "white", "font.family": "DejaVu Sans"}
+"""Widest pictures have 1,200 pixels at 110 dpi, and a page shows them with 900: letters are then 8 points high."""
+_PIECES = 12_000  # triangles of a drawn surface, about
 COLOURS = 256
 """Palette of a written picture: small files, no visible bands in the maps used here."""
 
@@ -44,7 +46,8 @@ class Film:
         # encoders want even numbers of pixels
         size = [2 * round(inches * dpi / 2) / dpi for inches in (columns * (width + bar), rows * (height + top) + 0.1)]
         self.axes, self.artists = [], []
-        with plt.rc_context({**STYLE, "font.size": 9, "axes.titlesize": 10}):
+        letters = max(9.0, 8 * 96 / dpi)  # at least 8 points where a page shows a pixel as a pixel
+        with plt.rc_context({**STYLE, "font.size": letters, "axes.titlesize": letters + 1}):
             self.figure = Figure(figsize=(size[0], size[1]))
             FigureCanvasAgg(self.figure)
             for f, (name, (norm, colours)) in enumerate(zip(fields, self.scales)):
@@ -63,8 +66,7 @@ class Film:
             if self.mesh.dim == 2:
                 artist.set_array(np.asarray(u[:, f], dtype=float))
             else:
-                facets = self.mesh.boundary_facets
-                rgba = _lit(self.mesh, colours(norm(_quartered(self.mesh.points[facets], u[:, f][facets])[1])), 4)
+                rgba = _surface(self.mesh, u[:, f], norm, colours)[1]
                 artist.set_facecolor(rgba)
                 artist.set_edgecolor(rgba)
         self.axes[0].set_title(title, pad=3)
@@ -72,16 +74,28 @@ class Film:
     def gif(self, path: Path, shots: Iterable[tuple[np.ndarray, str]], progress: Callable[[int], None] | None = None,
             milliseconds: int = 80) -> None:
         images: list[Image.Image] = []
+        palette = self._palette() if self.mesh.dim == 2 else None  # light makes more colours than the maps have
         for u, title in shots:
             self.show(u, title)
             self.figure.set_dpi(self.dpi)
             canvas: Any = self.figure.canvas
             canvas.draw()
             frame = Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3])
-            images.append(frame.quantize(COLOURS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE))
+            images.append(frame.quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE) if palette is None else
+                          frame.quantize(palette=palette, dither=Image.Dither.NONE))
             if progress is not None:
                 progress(len(images))
         write_gif(path, images, milliseconds)
+
+    def _palette(self) -> Image.Image:
+        """As many shades of each colour map as a GIF holds, and some of grey: a palette by frequency would show bands."""
+        maps = list({m.name: m for _, m in self.scales}.values())
+        shades = (COLOURS - 16) // len(maps)
+        grey = np.repeat(np.linspace(0, 1, 16)[:, None], 3, axis=1)
+        rows = np.concatenate([*(m(np.linspace(0, 1, shades))[:, :3] for m in maps), grey])
+        made = Image.new("P", (1, 1))
+        made.putpalette((255 * rows).round().astype(np.uint8).tobytes())
+        return made
 
     def mp4(self, path: Path, shots: Iterable[tuple[np.ndarray, str]], progress: Callable[[int], None] | None = None,
             rate: int = 15) -> None:
@@ -184,10 +198,9 @@ def draw_field(axis: Any, mesh: Mesh, values: np.ndarray, norm: Normalize, colou
     if mesh.dim == 2:
         faces = axis.tripcolor(*mesh.points.T, mesh.cells, values, shading="gouraud", norm=norm, cmap=colours, rasterized=True)
         axis.add_collection(LineCollection(list(mesh.points[mesh.boundary_facets]), colors="black", linewidths=0.5))
-    else:  # the surface, each triangle cut in four so that colours vary smoothly on it
-        corners, shade = _quartered(mesh.points[mesh.boundary_facets], values[mesh.boundary_facets])
+    else:
+        corners, rgba = _surface(mesh, values, norm, colours)
         faces = Poly3DCollection(list(corners), linewidths=0.3)
-        rgba = _lit(mesh, colours(norm(shade)), 4)
         faces.set_facecolor(rgba)
         faces.set_edgecolor(rgba)  # hides the seams between triangles
         axis.add_collection3d(faces)
@@ -195,13 +208,20 @@ def draw_field(axis: Any, mesh: Mesh, values: np.ndarray, norm: Normalize, colou
     return faces
 
 
+def _surface(mesh: Mesh, values: np.ndarray, norm: Normalize, colours: matplotlib.colors.Colormap) -> tuple[np.ndarray, np.ndarray]:
+    """Triangles [n, 3, 3] of the surface and their colours [n, 4]; cut in four once or more often, so that no bands are seen."""
+    x, u, facets = mesh.points[mesh.boundary_facets], values[mesh.boundary_facets], len(mesh.boundary_facets)
+    cuts = int(np.clip(np.log(_PIECES / facets) / np.log(4), 1, 3))
+    for _ in range(cuts):
+        x, u = _quartered(x, u)
+    return x, _lit(mesh, colours(norm(u.mean(axis=1))), 4**cuts)
+
+
 def _quartered(x: np.ndarray, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Triangles [F, 3, 3] with corner values [F, 3] -> four each, with their mean values [4F]."""
-    a, b, c = x[:, 0], x[:, 1], x[:, 2]
-    p, q, r = (a + b) / 2, (b + c) / 2, (c + a) / 2
-    corners = np.stack([np.stack(t, axis=1) for t in ((a, p, r), (p, b, q), (r, q, c), (p, q, r))], axis=1)
-    weight = np.array([[4, 1, 1], [1, 4, 1], [1, 1, 4], [2, 2, 2]]) / 6
-    return corners.reshape(-1, 3, 3), (u @ weight.T).reshape(-1)
+    """Triangles [F, 3, 3] with corner values [F, 3] -> four each, linear on it: [4F, 3, 3] and [4F, 3]."""
+    middles = np.array([[[2, 0, 0], [1, 1, 0], [1, 0, 1]], [[1, 1, 0], [0, 2, 0], [0, 1, 1]], [[1, 0, 1], [0, 1, 1], [0, 0, 2]],
+                        [[1, 1, 0], [0, 1, 1], [1, 0, 1]]]) / 2  # [piece, corner, weight]
+    return np.einsum("pcw,fwd->fpcd", middles, x).reshape(-1, 3, 3), np.einsum("pcw,fw->fpc", middles, u).reshape(-1, 3)
 
 
 def _lit(mesh: Mesh, rgba: np.ndarray, copies: int = 1) -> np.ndarray:

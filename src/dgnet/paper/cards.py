@@ -118,10 +118,12 @@ def _strips(folder: Path, name: str, path: Path) -> list[str]:
     with Dataset(path) as data:
         states, dt, mesh, fields = data.read(0, only=()).state, data.dt, data.mesh, data.fields
     rows = np.linspace(0, len(states) - 1, SNAPSHOTS + 1).round().astype(int)[1:]
-    written = []
+    written, units = [], get(name).units
     for f, field in enumerate(fields):
         written.append(f"{name}-truth.png" if len(fields) == 1 else f"{name}-truth-{field}.png")
-        snapshots(folder / written[-1], mesh, [field], dt, [(int(k), states[k, :, f:f + 1]) for k in rows], "")
+        unit = units.fields.get(field)
+        snapshots(folder / written[-1], mesh, [f"{field} [{unit}]" if unit else field], dt,
+                  [(int(k), states[k, :, f:f + 1]) for k in rows], "")
     threshold = get(name).activated
     if threshold is not None:
         times = activation_times(torch.from_numpy(states[None, ..., 0]), dt, threshold)[0].numpy()
