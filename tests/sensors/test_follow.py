@@ -19,6 +19,8 @@ from dgnet.models.universal import Universal
 from dgnet.problems import PDE, Discretisation, FunctionSource, Neumann, Robin, SpotTable, step_average
 from dgnet.reference.transport import solve
 from dgnet.sensors import Follower, Point, Prior, Readings, follow
+from dgnet.sensors.sensor import rows as weights
+from tests.sensors.test_kernels import drawn, sensors_of
 
 Tensor = torch.Tensor
 DT = 0.1
@@ -353,3 +355,17 @@ def test_what_cannot_be_followed_is_refused() -> None:
     for wrong in (lambda: part.update(0.0, [1.0]), lambda: part.forecast(0)):
         with pytest.raises(InputError, match=r"5 readings|at least one step"):
             wrong()
+
+
+@pytest.mark.parametrize("seed", [1, 3, 6, 9])  # two and three dimensions, one and two fields, a flow that changes, periodic sides
+def test_every_kind_of_problem_is_followed(seed: int) -> None:
+    p, t0 = drawn(seed), 0.3
+    start = torch.rand(p.mesh.n_nodes, p.n_fields, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    with torch.no_grad():
+        states = rollout(Classical(), p, start[None], steps=6, t0=t0)[0]
+    seen = torch.einsum("npf,spf->ns", states, weights(sensors_of(p), p)).numpy()
+    part = Follower(p, sensors_of(p), {"start": Prior(0.1, 0.5), "field": Prior(0.1, 0.5, 1.0)}, noise=0.01, start=start, t0=t0)
+    for k, values in enumerate(seen):
+        part.update(t0 + p.dt * k, values)
+    assert part.estimate().mean == pytest.approx(states[-1].numpy(), abs=1e-10)
+    assert part.smooth().mean == pytest.approx(seen, abs=1e-10)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from pathlib import Path
@@ -108,3 +109,18 @@ def test_a_growing_file_is_read_as_it_grows(tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(InputError, match=words):
             list(rows(path, ["a"]))
+
+
+@pytest.mark.slow
+def test_the_page_about_following_word_for_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the plate of the page about sensors; standard input and growing files are those of the tests above."""
+    monkeypatch.chdir(tmp_path)
+    pages = Path(__file__).parents[2] / "docs" / "how-to"
+    exec(re.findall(r"^```python\n(.*?)^```", (pages / "sensors.md").read_text(), re.S | re.M)[0], {})
+    text = (pages / "follow.md").read_text()
+    (first, *_), script = (re.findall(rf"^```{kind}\n(.*?)^```", text, re.S | re.M) for kind in ("sh", "python"))
+    done = CliRunner().invoke(app, first.split()[1:], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    shown = re.findall(r"`([\w.]+\.\w+)`", text[:text.index("## Readings as they come")])
+    assert "followed.html" in shown and all((tmp_path / "live" / name).exists() for name in shown)
+    exec(script[0], {})

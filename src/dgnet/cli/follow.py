@@ -58,7 +58,7 @@ def follow(context: typer.Context, folder: Folder,
            resume: Annotated[bool, typer.Option("--resume", help="Go on from the state in the folder of results.")] = False,
            rank: Annotated[int | None, typer.Option(help="Directions of largest variance that the filter keeps; exact up to 800 "
                                                          "numbers and 150 beyond unless given.", min=1)] = None,
-           chance: Annotated[float, typer.Option(help="Probability of a false alarm in a row.", min=1e-12, max=0.5)] = 1e-4,
+           chance: Annotated[float, typer.Option(help="Probability of a false alarm in a row.", min=1e-12, max=0.5)] = 1e-6,
            json_lines: Annotated[bool, typer.Option("--json", help="Print every event as a line of JSON.")] = False,
            model: ModelName = "universal", problem: Problem = None, allow_different: AllowDifferent = False) -> None:
     """Follow a running part from readings as they come: the field with bands, a forecast, an alarm when readings leave them."""
@@ -88,7 +88,8 @@ def follow(context: typer.Context, folder: Folder,
     else:
         first = _first(stream, 1 if given and noise else learn)
         priors, level = (given, noise) if given and noise else _learned(exact, there, first, names, given, noise, about)
-        part = Follower(exact, there, priors, noise=level, t0=first[0].time, rank=rank, chance=chance, **about)
+        began = next(row.time for row in first if math.isfinite(row.time))
+        part = Follower(exact, there, priors, noise=level, t0=began, rank=rank, chance=chance, **about)
         stream = chain(first, stream)
     asked = there if points is None else read_sensors(points, run.case.mesh.dim)
     journal = Journal(part, asked, out, run.case.title or run.case.name, resume)

@@ -119,9 +119,12 @@ class Unknowns:
         """Sources of strength 1 in step k after t0: [J, N or P, F]."""
         if name == "field":
             return self._still
+        return unit_shapes(self._since(t0 + k * self.problem.dt), self.problem, self.model, 1)[:, 0]
+
+    def _since(self, time: float) -> SpotTable:
+        """The spots with times counted from this one on."""
         assert self.spots is not None
-        moved = replace(self.spots, times=tuple(t - t0 - k * self.problem.dt for t in self.spots.times))
-        return unit_shapes(moved, self.problem, self.model, 1)[:, 0]
+        return replace(self.spots, times=tuple(t - time for t in self.spots.times))
 
     @cached_property
     def _still(self) -> Tensor:
@@ -140,9 +143,9 @@ class Unknowns:
 
     # ------------------------------------------------------------------ strengths from readings
 
-    def learned(self, readings: Readings, start: Tensor, source: Tensor | None = None,
-                noise: float | None = None) -> tuple[dict[str, Prior], float]:
-        """Priors and noise with the largest likelihood of some readings, whose times are counted from the start.
+    def learned(self, readings: Readings, start: Tensor, source: Tensor | None = None, noise: float | None = None,
+                t0: float = 0.0) -> tuple[dict[str, Prior], float]:
+        """Priors and noise with the largest likelihood of some readings, whose times are counted from the start at `t0`.
 
         Readings depend linearly on all unknowns (sensor kernels), so that strengths are found as `recover` finds them.
         """
@@ -152,12 +155,12 @@ class Unknowns:
         there = np.isfinite(values)
         if not there.any():
             raise InputError("there is no reading to learn from")
-        made = kernels(p, readings.sensors, steps, self.model)
+        made = kernels(p, readings.sensors, steps, self.model, t0)
         at = interpolation(times, steps, p.dt)
         y = (values - at @ made.readings(None if source is None else source[:steps], start).double().numpy().T)[there]
         asked = []
         for name in self.names:
-            R = np.einsum("tn,snj->tsj", at, self._responses(name, made, readings).double().numpy())[there]
+            R = np.einsum("tn,snj->tsj", at, self._responses(name, made, readings, t0).double().numpy())[there]
             asked.append(Unknown(name, R, *self._choices(name, steps)))
         choices, strengths, level = strongest(y, asked, noise)
         found = zip(self.names, choices, strengths.tolist())
@@ -168,15 +171,14 @@ class Unknowns:
         time, length = choice
         return Prior(strength, length, time)
 
-    def _responses(self, name: str, made: Kernels, readings: Readings) -> Tensor:
+    def _responses(self, name: str, made: Kernels, readings: Readings, t0: float) -> Tensor:
         """[S, H+1, n]: histories have all steps of their first number first."""
         if name == "start":
             return made.starts(self.smooth())
         if name == "field":
             return made.responses(self._still).flatten(2)
         if name == "source":
-            assert self.spots is not None
-            return made.responses(unit_shapes(self.spots, self.problem, self.model, made.horizon)).flatten(2)
+            return made.responses(unit_shapes(self._since(t0), self.problem, self.model, made.horizon)).flatten(2)
         return impulses(self.loaded(name), self.problem, made, readings.sensors, self.model)
 
     def _choices(self, name: str, steps: int) -> tuple[tuple[Choice, ...], Spread]:

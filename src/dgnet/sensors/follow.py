@@ -141,7 +141,7 @@ class Follower:
 
     def __init__(self, problem: Discretisation, sensors: Sequence[Sensor] | np.ndarray, unknown: Mapping[str, Prior], *,
                  noise: float, start: Tensor | None = None, source: Source | None = None, spots: SpotTable | None = None,
-                 model: Model[Any] | None = None, t0: float = 0.0, rank: int | None = None, chance: float = 1e-4) -> None:
+                 model: Model[Any] | None = None, t0: float = 0.0, rank: int | None = None, chance: float = 1e-6) -> None:
         if not noise > 0 or not np.isfinite(noise):
             raise InputError(f"the noise must be positive, got {noise}")
         self.problem, self.model = in_double(problem, model)
@@ -432,7 +432,7 @@ def learned(problem: Discretisation, readings: Readings, unknown: Sequence[str],
     x = torch.tensor((model or Classical()).points(problem))
     known = None if source is None else averages(source, x, t0, steps, problem.dt)
     with torch.no_grad(), few_threads(problem.mesh.n_nodes):
-        return Unknowns(problem, unknown, spots, model).learned(readings, begin.double(), known, noise)
+        return Unknowns(problem, unknown, spots, model).learned(readings, begin.double(), known, noise, t0)
 
 
 def placed(sensors: Sequence[Sensor] | np.ndarray, problem: Discretisation) -> tuple[list[Sensor], tuple[str, ...]]:

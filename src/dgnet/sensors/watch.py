@@ -21,6 +21,7 @@ ROWS = 10
 """Rows of readings that are looked at together."""
 _STUCK = 5  # equal readings in a row, of a sensor that is noisy otherwise
 _GATE = 5.0  # standard deviations beyond which a single reading is not used where the others agree
+_BLAME = 1e-4  # probability below which one sensor is at fault where the others agree
 _AGREE = 0.01  # probability below which the others do not agree either
 _SCATTER = 2.0  # most chi-square per reading that counts as usual
 _GAP = 5.0  # times the usual interval
@@ -48,7 +49,7 @@ class Watch:
     """Looks at every row of readings of some sensors; `chance` is the probability of a false alarm in a row."""
 
     names: Sequence[str]
-    chance: float = 1e-4
+    chance: float = 1e-6
     out: set[int] = field(default_factory=set)  # sensors at fault
     alarm: bool = False
     usual: tuple[float, int] = (0.0, 0)  # chi-square of all rows before the last ones, without those of alarms, and their readings
@@ -137,7 +138,7 @@ class Watch:
         total = sum(chi for chi, _ in self.rows) / scatter
         apart = np.array([row for _, row in self.rows]) / np.sqrt(scatter)
         count = int(np.isfinite(apart).sum())
-        if total < chi2.isf(self.chance, count):
+        if total < chi2.isf(max(_BLAME, self.chance), count):
             if self.alarm and total < chi2.isf(0.1, count):
                 self.alarm = False
                 return [Event(time, "clear", (), f"readings are back inside their bands (chi-square {total:.0f} of {count})")]
@@ -155,7 +156,7 @@ class Watch:
                 row[k] = np.nan
             return [self._about(time, "sensor", k, "leaves its bands while the others stay inside: drifting, misplaced, or "
                                                    "something happens right beside it; left out until it agrees again")]
-        if self.alarm:
+        if self.alarm or total < chi2.isf(self.chance, count):
             return []
         self.alarm = True
         self.out -= set(self.blamed)  # they were the first to see it
