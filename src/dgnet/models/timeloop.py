@@ -109,11 +109,10 @@ def _march(model: Model[Any], problem: Discretisation, u0: Tensor, source: Tenso
         problem = problem.given(flow)
     state = model.prepare(problem, u0.shape[0], steps, careful)
     watch = _Watch(problem, u0, source) if model.solves else None
-    linear = None if replay else model.linear_steps(state)
-    graph = torch.is_grad_enabled() and (linear is None or linear.follows(u0, source))
+    linear, u = None if replay else model.linear_steps(state), model.begin(state, u0)
+    graph = torch.is_grad_enabled() and (linear is None or model.first_steps > 0 or linear.follows(u, source))
     nodes = problem.mesh.n_nodes
     record = _Record(u0 if u0.shape[1] == nodes else u0[:, :nodes], steps, graph, sink, progress, watch)
-    u = model.begin(state, u0)
 
     def advance(k: int, u: Tensor) -> Tensor:
         try:
@@ -128,11 +127,10 @@ def _march(model: Model[Any], problem: Discretisation, u0: Tensor, source: Tenso
     for k in range(warm):
         u = advance(k, u)
         record.keep(k + 1, model.read(state, u))
-    if linear is not None:
+    if linear is not None and warm < steps:
         rest = None if source is None else source[:, warm:steps]
         (_differentiable if graph else _arrays)(linear, problem, record, u, rest, warm, t0 + warm * problem.dt)
-        model.finish(state)
-        return record.result()
+        warm = steps
     step = None
     if replay and warm < steps:
         times = [t0 + k * problem.dt for k in range(warm, steps)]

@@ -1,0 +1,44 @@
+"""The loop of all rollouts: where steps of one kind hand over to another."""
+
+from __future__ import annotations
+
+import torch
+
+from dgnet.mesh import box
+from dgnet.models import Classical, rollout
+from dgnet.problems import PDE, Dirichlet, Discretisation, Neumann
+
+
+def test_dirichlet_values_in_a_single_step() -> None:
+    """The first step takes them over, and nothing is left for the others."""
+    conditions = [Dirichlet("left", 1.0), Neumann("right", lambda x, t: x[:, 1] + t)]
+    p = Discretisation(box((3, 3)), PDE(diffusion=0.1), conditions, dt=0.1)
+    u = torch.zeros(1, p.n, 1, dtype=torch.float64, requires_grad=True)
+    states = rollout(Classical(), p, u, steps=1)
+    assert states.shape[1] == 2 and states.requires_grad
+    with torch.no_grad():
+        torch.testing.assert_close(rollout(Classical(), p, u, steps=1), states.detach())
+
+
+def test_sinks_and_progress_see_every_step() -> None:
+    p = Discretisation(box((3, 3)), PDE(diffusion=0.1), [Dirichlet("left", 1.0)], dt=0.1)
+    u = torch.zeros(1, p.n, 1, dtype=torch.float64)
+    for start in (u, u.clone().requires_grad_()):
+        whole = rollout(Classical(), p, start, steps=5)
+        seen, steps = {}, []
+        last = rollout(Classical(), p, start, steps=5, sink=seen.__setitem__, progress=steps.append)
+        assert list(seen) == steps == [1, 2, 3, 4, 5]
+        torch.testing.assert_close(torch.stack([start, *seen.values()], 1), whole)
+        torch.testing.assert_close(last, whole[:, -1:])
+
+
+def test_a_damped_start_comes_before_the_equal_steps() -> None:
+    p = Discretisation(box((4, 4)), PDE(diffusion=0.1), [], dt=0.5)
+    u = torch.rand(1, p.n, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    model = Classical(damped_start=2, backend="lu")
+    with torch.no_grad():
+        state, one = model.prepare(p), [u]
+        for k in range(6):
+            one.append(model.step(state, one[-1], None, k * p.dt, k))
+        torch.testing.assert_close(rollout(model, p, u, steps=6), torch.stack(one, 1), rtol=0, atol=1e-13)
+    torch.testing.assert_close(rollout(model, p, u.requires_grad_(), steps=6).detach(), torch.stack(one, 1), rtol=0, atol=1e-13)
