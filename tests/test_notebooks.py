@@ -91,7 +91,8 @@ def record(name: str) -> None:
     code = [cell for cell in content["cells"] if cell["cell_type"] == "code"]
     for number, (cell, (printed, pictures)) in enumerate(zip(code, executed(name)[1]), start=1):
         text = [{"name": "stdout", "output_type": "stream", "text": printed.splitlines(keepends=True)}] if printed else []
-        drawn = [{"data": {"image/png": base64.b64encode(p).decode()}, "metadata": {}, "output_type": "display_data"} for p in pictures]
+        drawn = [{"data": {"image/png": base64.b64encode(png).decode()}, "metadata": {}, "output_type": "display_data"}
+                 for png in pictures]
         cell["execution_count"], cell["outputs"] = number, [*text, *drawn]
     path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
