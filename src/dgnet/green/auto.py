@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from math import log
 from typing import NamedTuple
 
-from dgnet.green.conjugate import TOGETHER, sweeps_work
+from dgnet.green.conjugate import LONG, TOGETHER, sweeps_work
 from dgnet.operators import EdgeMatrix, Pattern
 
 
@@ -60,7 +60,7 @@ SWEEPS = {2: Sweeps(40.1, 0.00383, 13.8, 0.001096), 3: Sweeps(36.7, 0.00269, 9.0
 SWEEPS_32 = {2: Sweeps(0.0, 0.0765, 7.10, 0.03979), 3: Sweeps(55.1, 0.0440, 23.0, 0.01974)}  # of 32 at once
 SWEEPS_SETUP = (328.0, 0.0247)  # and per entry
 COUNT = (0.284, 0.364)  # iterations for a factor e of the residual: at a ratio of 1, and the power with which they grow
-_WARM = 0.75  # of them are left when a rollout has gone on for some steps
+_WARM, _FIRST, _START = 0.65, 15, 2.0  # share of them that good starts leave, after how many solves, and what a start costs
 
 
 def mass_ratio(A: EdgeMatrix, M: EdgeMatrix) -> float:
@@ -69,8 +69,8 @@ def mass_ratio(A: EdgeMatrix, M: EdgeMatrix) -> float:
 
 
 def iterations(ratio: float, tolerance: float) -> float:
-    """Of conjugate gradients, for a `mass_ratio`."""
-    return max(1.0, COUNT[0] * ratio ** COUNT[1] * log(1 / tolerance))
+    """Of conjugate gradients, for a `mass_ratio`; one below 1 tells of a consistent mass, which takes iterations by itself."""
+    return max(1.0, COUNT[0] * max(ratio, 1 / ratio) ** COUNT[1] * log(1 / tolerance))
 
 
 def choose_symmetric(pattern: Pattern, groups: int, columns: int, ratio: float, tolerance: float, solves: int) -> str:
@@ -86,7 +86,8 @@ def choose_symmetric(pattern: Pattern, groups: int, columns: int, ratio: float, 
         if together:
             each = SWEEPS_32[dim].cost(nnz, count) * columns / 32
         else:
-            each = SWEEPS[dim].cost(nnz, count * (_WARM if solves > 10 else 1.0)) * columns
+            warm = count * (_WARM + (1 - _WARM) * min(1.0, _FIRST / solves)) + _START
+            each = SWEEPS[dim].cost(nnz, warm if count > LONG else count) * columns
         costs["cg"] = SWEEPS_SETUP[0] + SWEEPS_SETUP[1] * nnz + solves * each
     return min(costs, key=lambda name: costs[name])
 

@@ -41,7 +41,7 @@ TOGETHER = 8000  # rows up to which many right-hand sides are done at once; with
 _CHUNK = 32  # right-hand sides at once
 _KEPT = 650_000  # numbers of a right-hand side for which solutions are kept: 60 MB of them
 _RECENT = 6  # solutions from which a start is made
-_LONG = 6  # iterations from zero above which such a start pays
+LONG = 6  # iterations from zero above which such a start pays
 _MOST = 5000
 _STRANDS = 3
 _SLACK = 20.0  # as in `backends`
@@ -207,7 +207,7 @@ class ConjugateGradients(OnHost):
             x = recent.start(weighted)
             r = self._residual(b, x)
         x = self._solved(b, x, r)
-        if recent is None and remember and self.last_count > _LONG:
+        if recent is None and remember and self.last_count > LONG:
             recent = self.recent[k] = Recent(len(b))
             recent.start(weighted)
         if recent is not None:
