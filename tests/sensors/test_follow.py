@@ -337,6 +337,8 @@ def test_a_step_that_is_not_linear_is_followed_through_its_derivative() -> None:
     true = states[-1].numpy()
     assert ((low < true) & (true < high)).mean() > 0.8 and np.abs(part.estimate().mean - true).max() < 0.03
     assert part.consistency[0] < 1.5
+    with pytest.raises(InputError, match="nothing about the noise"):
+        follow(plate(), Readings(DT * np.arange(3), np.ones((3, 5)), SENSORS), ["start"], start=torch.ones(49, 1))
     with pytest.raises(InputError, match="has a reaction"):
         follow(p, Readings(0.1 * np.arange(5), np.ones((5, 5)), SENSORS), ["start"])
 

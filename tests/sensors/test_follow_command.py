@@ -55,13 +55,15 @@ def run(part: Path, out: Path, *words: str, readings: str = "", given: str | Non
 
 
 def test_a_lamp_nobody_told_of_raises_an_alarm(part: Path, tmp_path: Path) -> None:
-    said = run(part, tmp_path / "live", *GIVEN, "--horizon", "5", "--smooth")
+    (tmp_path / "points.csv").write_text("sensor,x,y\nc,0.45,0.55\nmiddle,0.5,0.5\n")
+    said = run(part, tmp_path / "live", *GIVEN, "--horizon", "5", "--smooth", "--points", str(tmp_path / "points.csv"))
     alarm = [line for line in said if "ALARM" in line]
     assert len(alarm) == 1 and "most of all at c" in alarm[0] and 4.0 < float(alarm[0].split()[2].rstrip(":")) < 5.5
     assert any("'far' at [3.0, 3.0] lies outside of the part: left out" in line for line in said)
     assert any(line.startswith("chi-square per reading") for line in said) and any("exact" in line for line in said)
     table = np.genfromtxt(tmp_path / "live" / "estimates.csv", delimiter=",", names=True)
     assert len(table) == 41 and (table["c_low"] < table["c"]).all() and (table["c"] < table["c_high"]).all()
+    assert table["middle"][-1] > table["middle"][0] + 1
     assert len(np.genfromtxt(tmp_path / "live" / "forecast.csv", delimiter=",", names=True)) == 6
     assert len(np.genfromtxt(tmp_path / "live" / "smoothed.csv", delimiter=",", names=True)) == 41
     assert "ALARM" in (tmp_path / "live" / "followed.html").read_text()
@@ -80,6 +82,10 @@ def test_standard_input_events_as_json_and_going_on(part: Path, tmp_path: Path) 
     assert any("comes after" in e["text"] for e in events) and any("2 cells under 6 columns" in e["text"] for e in events)
     assert events == [json.loads(line) for line in (tmp_path / "live" / "events.jsonl").read_text().splitlines()]
     run(part, tmp_path / "live", "--resume", "--model", "classical")
+    (tmp_path / "points.csv").write_text("sensor,x,y\nmiddle,0.5,0.5\n")
+    for extra, words in ((["--points", str(tmp_path / "points.csv")], "other columns"), (GIVEN[:2], "kept in")):
+        with pytest.raises(InputError, match=words):
+            run(part, tmp_path / "live", "--resume", "--model", "classical", *extra)
     table = np.genfromtxt(tmp_path / "live" / "estimates.csv", delimiter=",", names=True)
     assert (np.diff(table["t"]) > 0).all() and len(table) == 41 and table["t"][-1] == 8.0
     assert '"alarm"' in (tmp_path / "live" / "events.jsonl").read_text()

@@ -15,7 +15,8 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from scipy.special import ndtri
 
-from dgnet.files import unwritable, write_json, write_text
+from dgnet.errors import InputError
+from dgnet.files import read_text, unwritable, write_json, write_text
 from dgnet.mesh import save
 from dgnet.output.figures import Band, grid, inlined
 from dgnet.output.figures import save as save_picture
@@ -51,8 +52,11 @@ class Journal:
         self._begin("events.jsonl", [], again)
 
     def _begin(self, name: str, columns: list[str], again: bool) -> None:
-        if not again or not (self.folder / name).exists():
-            write_text(self.folder / name, ",".join(columns) + "\n" if columns else "")
+        path, head = self.folder / name, ",".join(columns) + "\n" if columns else ""
+        if not again or not path.exists():
+            write_text(path, head)
+        elif not read_text(path).startswith(head):
+            raise InputError(f"{path} has other columns: go on with the same sensors and points")
 
     def _append(self, name: str, line: str) -> None:
         try:

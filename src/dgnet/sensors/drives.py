@@ -40,6 +40,7 @@ MODES = 64
 """Smooth source fields whose strengths are followed."""
 _DENSE = 1500  # nodes up to which all eigenfunctions are computed
 _STARTS = 200  # smooth fields that an unknown start is made of, on larger meshes
+_ROUNDING = 1e-9  # smallest noise, relative to the readings
 _READINGS = 400  # from which strengths are learned, at most
 
 
@@ -163,6 +164,9 @@ class Unknowns:
             R = np.einsum("tn,snj->tsj", at, self._responses(name, made, readings, t0).double().numpy())[there]
             asked.append(Unknown(name, R, *self._choices(name, steps)))
         choices, strengths, level = strongest(y, asked, noise)
+        if level < _ROUNDING * float(np.abs(values[there]).max()):
+            raise InputError("the first readings differ by no more than rounding from what the unknowns explain: they tell nothing "
+                             "about the noise; give it, or more readings")
         found = zip(self.names, choices, strengths.tolist())
         return {name: self._prior(choice, strength) for name, choice, strength in found}, level
 
