@@ -178,6 +178,8 @@ def test_faults_are_named_and_worked_around() -> None:
     assert error(found.get("source"), strengths(MIDDLES).numpy().T) < 0.12
     kelvin = cleaned(replace(good, values=good.values + 20), plate(), 294.15)
     assert "degrees Celsius" in kelvin.notes[-1] and kelvin.values[0, 0] == pytest.approx(good.values[0, 0] + 293.15)
+    celsius = cleaned(replace(good, values=good.values + 293.15), plate(), 20.0)
+    assert "taken for kelvin, 273.15 taken off" in celsius.notes[-1] and np.allclose(celsius.values, good.values + 20)
     few = recover(plate(), Readings(good.times[::6], good.values[::6, :2], SENSORS[:2]), ["source"], spots=SPOTS, start=ONES[0])
     assert "10 readings for 48 unknown numbers" in " ".join(few.notes)
 

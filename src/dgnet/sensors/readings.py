@@ -102,15 +102,24 @@ def checked_header(cells: Sequence[str], sensors: Sequence[str], name: str) -> l
 
 
 def kelvin_shift(first: np.ndarray, level: float) -> float:
-    """What to add to readings whose first ones look like degrees Celsius of a start in kelvin: 273.15, or 0."""
-    if level <= 0.5 * _KELVIN or not np.isfinite(first).any():
-        return 0.0
-    middle = float(np.nanmedian(first))
-    return _KELVIN if abs(middle + _KELVIN - level) < 0.1 * _KELVIN < abs(middle - level) else 0.0
+    """What to add to readings whose first ones look like degrees Celsius of a start in kelvin (273.15), or like kelvin of a start
+    in degrees Celsius (-273.15); else 0."""
+    middle = float(np.nanmedian(first)) if np.isfinite(first).any() else math.nan
+    for shift, warm in ((_KELVIN, level), (-_KELVIN, middle)):  # what is in kelvin is never near zero
+        if warm > 0.5 * _KELVIN and abs(middle + shift - level) < 0.1 * _KELVIN < abs(middle - level):
+            return shift
+    return 0.0
+
+
+def shift_note(first: np.ndarray, shift: float) -> str:
+    """What `kelvin_shift` found, in words."""
+    unit, moved = ("degrees Celsius", "added") if shift > 0 else ("kelvin", "taken off")
+    return f"readings begin at {np.nanmedian(first):.4g}: taken for {unit}, {abs(shift)} {moved}"
 
 
 def cleaned(readings: Readings, problem: Discretisation, level: float | None = None) -> Readings:
-    """Readings that can be used: sensors outside of the part, dead ones and gaps left out, degrees Celsius turned into kelvin.
+    """Readings that can be used: sensors outside of the part, dead ones and gaps left out, degrees Celsius turned into kelvin
+    where the start is in kelvin, and the other way round.
 
     `level` is the mean of the start, where it is known.
     """
@@ -128,8 +137,7 @@ def cleaned(readings: Readings, problem: Discretisation, level: float | None = N
     readings = replace(readings, notes=(*readings.notes, *notes))
     shift = 0.0 if level is None else kelvin_shift(readings.values[0], level)
     if shift:
-        note = (f"Readings begin at {np.nanmedian(readings.values[0]):.4g}, the start at {level:.4g}: taken for degrees Celsius, "
-                f"{shift} added.")
+        note = f"The start is at {level:.4g}, {shift_note(readings.values[0], shift)}."
         readings = replace(readings, values=readings.values + shift, notes=(*readings.notes, note))
     return readings
 

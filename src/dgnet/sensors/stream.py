@@ -14,7 +14,7 @@ import numpy as np
 
 from dgnet.errors import InputError
 from dgnet.files import cause, plain
-from dgnet.sensors.readings import NOTHING, checked_header, kelvin_shift
+from dgnet.sensors.readings import NOTHING, checked_header, kelvin_shift, shift_note
 
 _PAUSE = 0.2  # seconds between two looks at a file
 
@@ -56,7 +56,7 @@ def in_kelvin(stream: Iterable[Row], level: float) -> Iterator[Row]:
         if shift is None and np.isfinite(row.values).any():
             shift = kelvin_shift(row.values, level)
             if shift:
-                told = f"readings begin at {np.nanmedian(row.values):.4g}: taken for degrees Celsius, {shift} added"
+                told = shift_note(row.values, shift)
         yield Row(row.time, row.values + (shift or 0.0), told)
 
 
