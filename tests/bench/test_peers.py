@@ -68,6 +68,14 @@ def test_rows_and_page(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["cases"] == 8 and found["first"] <= found["within"] <= 8
 
 
+def test_steps_that_were_not_run_are_added(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "SIZES", {"2D": (4, 4)})
+    result = peers.run(stiffness=[2.0], steps=3, repeats=1)
+    row = result["rows"][0]["programs"][AUTO]
+    assert row["total_s"] == pytest.approx(row["setup_s"] + peers.STEPS * row["step_s"], rel=0.5) and len(result["rows"]) == 2
+    assert "Times of 100 steps are set-up + 100 times the mean time of 2 steps" in peers.markdown(result)
+
+
 def test_a_process_that_ends_is_a_row(tmp_path: Path) -> None:
     with Worker([sys.executable, "-c", "pass"]) as worker:
         assert worker.run(AUTO, tmp_path / "case.npz", tmp_path / "out.npy") == {"failed": "its process ended"}

@@ -165,15 +165,18 @@ class Bench:
         return rows
 
 
-def run(quick: bool = False, sizes: Sequence[str] | None = None, repeats: int = REPEATS, python: str = "/usr/bin/python3",
-        report: Report | None = None) -> dict[str, Any]:
-    """All cases in both precisions, then gradients (2D). `quick`: two meshes of a thousand nodes and 10 steps."""
+def run(quick: bool = False, sizes: Sequence[str] | None = None, stiffness: Sequence[float] = STIFFNESS, steps: int = STEPS,
+        repeats: int = REPEATS, python: str = "/usr/bin/python3", report: Report | None = None) -> dict[str, Any]:
+    """All cases in both precisions, then gradients (2D). `quick`: two meshes of a thousand nodes and 10 steps.
+
+    `steps` are run, 2 at least; where these are fewer than `STEPS`, totals are set-up + `STEPS` times the time of one.
+    """
     known = QUICK if quick else SIZES
     unknown = set(sizes or []) - set(known)
     if unknown:
         raise InputError(f"unknown size '{min(unknown)}' (known: {', '.join(known)})")
-    steps = 10 if quick else STEPS
-    jobs = [(size, s) for size in sizes or known for s in STIFFNESS]
+    steps = 10 if quick else steps
+    jobs = [(size, s) for size in sizes or known for s in stiffness]
     rows: list[dict[str, Any]] = []
     gradients: list[dict[str, Any]] = []
     with Bench(python, repeats) as bench:
@@ -187,15 +190,16 @@ def run(quick: bool = False, sizes: Sequence[str] | None = None, repeats: int = 
                 path = bench.pose(cells, s, dtype, steps)
                 names = [AUTO, ASSEMBLY, *(n for column in COLUMNS.values() for n in column
                                            if n != AUTO and not (dtype == "float32" and n in DOUBLE_ONLY))]
-                rows.append(head | {"dtype": dtype, "programs": _completed(bench.measure(names, path, limit, cells, truth))})
+                found = bench.measure(names, path, limit, cells, truth)
+                rows.append(head | {"dtype": dtype, "programs": _completed(found, 0 if quick else STEPS - steps)})
             if len(cells) == 2:
                 path = bench.pose(cells, s, "float64", steps)
                 exact = bench.answer(GRADIENTS[1], path)
                 gradients.append(head | {"programs": bench.measure(GRADIENTS, path, 100 * LIMIT["float64"], cells, exact)})
             if report is not None:
                 report("cases", done + 1, len(jobs))
-    return {"benchmark": "peers", "version": __version__, "hardware": hardware("cpu"), "steps": steps, "repeats": repeats,
-            "rows": rows, "gradients": gradients}
+    return {"benchmark": "peers", "version": __version__, "hardware": hardware("cpu"), "steps": steps if quick else STEPS,
+            "steps_run": steps, "repeats": repeats, "rows": rows, "gradients": [g | {"steps": steps} for g in gradients]}
 
 
 def number(cells: tuple[int, ...]) -> int:
@@ -208,13 +212,18 @@ def _error(found: np.ndarray, truth: np.ndarray, at: list[int]) -> float:
     return max(float(np.linalg.norm(a - b) / np.linalg.norm(b)) for a, b in zip(np.split(found, at), np.split(truth, at)))
 
 
-def _completed(programs: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """PETSc is given its matrices: the time to assemble them is added to its own."""
+def _completed(programs: dict[str, dict[str, Any]], left: int) -> dict[str, dict[str, Any]]:
+    """PETSc is given its matrices: the time to assemble them is added to its own. `left` steps were not run: they are added."""
     assembly = programs.pop(ASSEMBLY)
     for name in ("PETSc Cholesky", "PETSc CG + ICC"):
         if "total_s" in programs.get(name, {}) and "total_s" in assembly:
             for key in ("total_s", "setup_s"):
                 programs[name][key] += assembly["total_s"]
+    for name, row in programs.items():
+        if left and "step_s" in row:
+            row["total_s"] += left * row["step_s"]
+        elif left and "total_s" in row:
+            programs[name] = {"failed": "no time of a single step"}
     return programs
 
 
@@ -282,6 +291,8 @@ def markdown(result: dict[str, Any]) -> str:
         columns = {name: some for name, some in COLUMNS.items() if any("failed" not in best(r["programs"], some) for r in rows)}
         for title, key in ((f"{steps} steps with set-up", "total_s"), ("set-up alone", "setup_s"), ("one step", "step_s")):
             lines += [f"## {dtype}, {title}", "", *_table(rows, key, columns), ""]
+    if result["steps_run"] < steps:
+        lines += [f"Times of {steps} steps are set-up + {steps} times the mean time of {result['steps_run'] - 1} steps.", ""]
     lines += ["What was used: " + "; ".join(_used(r) for r in result["rows"] if r["dtype"] == "float64") + ".", ""]
     found = verdict(result["rows"])
     behind = [f"{r['size']} ({r['stiffness']:g}, {r['dtype']}): {r['ratio']:.2f} times {r['best']}"
@@ -290,7 +301,7 @@ def markdown(result: dict[str, Any]) -> str:
               f"fastest in {found['within']}." + (f" It is behind in: {'; '.join(behind)}." if behind else ""), ""]
     if result["gradients"]:
         names: dict[str, tuple[str, ...]] = {name.removeprefix("gradient: "): (name,) for name in GRADIENTS}
-        lines += [f"## Gradient of {steps} steps", "",
+        lines += [f"## Gradient of {' or '.join(str(n) for n in sorted({g['steps'] for g in result['gradients']}))} steps", "",
                   "Of the squared state at the end, in the diffusivity (a number) and in the source at every node. float64; set-up "
                   "and both directions included; as multiples of dgnet's time.", "",
                   *_table(result["gradients"], "total_s", names), ""]

@@ -271,9 +271,32 @@ def bench_published(full: Annotated[bool, typer.Option("--full", help="Also the 
     advise("bench", "elements")
 
 
+@command("dgnet bench auto --cases 12 --largest 20000", name="auto", of=bench)
+def bench_auto(count: Annotated[int, typer.Option("--cases", help="How many of the 64 cases.", min=1)] = 64,
+               largest: Annotated[int, typer.Option(help="Only cases with so many nodes at most.", min=500)] = 500_000,
+               target: Annotated[Path | None, typer.Option("--report", help="Page to write.", callback=file_to_write)] = None,
+               json_path: Json = None) -> None:
+    """Check whether `auto` takes the fastest backend, on random problems that it was not fitted to."""
+    from dgnet.bench import auto
+    from dgnet.models.timeloop import few_threads
+
+    with reporting() as progress, few_threads(0):
+        result = auto.run(count, largest, progress)
+    write_json(json_path, result)
+    text = auto.markdown(result)
+    page(text)
+    if target is not None:
+        write_text(target, text)
+        say(f"wrote {target}")
+    advise("bench", "solver")
+
+
 @command("dgnet bench peers --quick", "dgnet bench peers --sizes '3D 50k' --json peers.json", name="peers", of=bench)
 def bench_peers(quick: Annotated[bool, typer.Option("--quick", help="Two meshes of a thousand nodes, 10 steps: a trial.")] = False,
                 sizes: Annotated[list[str] | None, typer.Option(help="Only these sizes, such as '2D 10k'.")] = None,
+                stiffness: Annotated[list[float] | None, typer.Option(help="Only these numbers dt D / h^2, such as 0.5.",
+                                                                       callback=positives)] = None,
+                steps: Annotated[int, typer.Option(help="Steps to run; the rest of 100 is extrapolated.", min=2, max=100)] = 100,
                 repeats: Annotated[int, typer.Option(help="Runs of each program.", min=1)] = 5,
                 python: Annotated[Path, typer.Option(help="Interpreter with PETSc and FEniCSx.")] = Path("/usr/bin/python3"),
                 target: Annotated[Path | None, typer.Option("--report", help="Page to write.", callback=file_to_write)] = None,
@@ -282,7 +305,7 @@ def bench_peers(quick: Annotated[bool, typer.Option("--quick", help="Two meshes 
     from dgnet.bench import peers
 
     with reporting() as progress:
-        result = peers.run(quick, sizes, repeats, str(python), progress)
+        result = peers.run(quick, sizes, stiffness or peers.STIFFNESS, steps, repeats, str(python), progress)
     write_json(json_path, result)
     text = peers.markdown(result)
     page(text)
