@@ -62,6 +62,7 @@ def test_new_source_3d() -> None:
     assert errors["coil, never seen"]["dgnet"] < 0.015
 
 
+@pytest.mark.slow
 def test_learned_reaction() -> None:
     errors = example("learned_reaction")["main"]()
     assert errors["learned reaction"] < 0.1 * errors["diffusion only"]
@@ -77,6 +78,7 @@ def test_gray_scott(tmp_path: Path) -> None:
         assert found[name] == pytest.approx(coefficient, rel=0.02), name
 
 
+@pytest.mark.slow
 def test_unknown_material(tmp_path: Path) -> None:
     module = example("unknown_material")
     latent, error, before = module["main"](tmp_path, tmp_path / "curves.png")
