@@ -127,6 +127,7 @@ def test_heat_without_burning(name: str) -> None:
     assert missed < 0.02 and margin > 0
 
 
+@pytest.mark.slow
 def test_follow_a_plate() -> None:
     found = example("follow_a_plate")["main"](2)
     assert found["inside"] > 0.8 and found["error"] < 0.03 and (found["noticed"], found["false"]) == (1.0, 0.0)

@@ -1,9 +1,12 @@
 """`dgnet bench kernels` at a small size: its figures are there, and the page of them."""
 
+import pytest
+
 from dgnet.bench import kernels
 
 
-def test_kernels_are_measured_and_repeat_the_rollout() -> None:
+def test_kernels_are_measured_and_repeat_the_rollout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "_TOGETHER", 2)
     found = kernels.run(sensors=2, steps=3)
     assert [r["dtype"] for r in found["rows"]] == ["float64", "float32"]
     assert found["rows"][0]["error"] < 1e-10 and found["rows"][1]["error"] < 1e-5
