@@ -84,7 +84,8 @@ def follow(context: typer.Context, folder: Folder,
     _say_all((*run.notes, *notes))
     if resume:
         part = Follower.load(out / "state.npz", exact, there, **about)
-        stream = (row for row in stream if not row.time <= part.time)
+        last = part.time  # rows after it may still go back in time: that is to be told
+        stream = (row for row in stream if not row.time <= last)
     else:
         first = _first(stream, 1 if given and noise else learn)
         priors, level = (given, noise) if given and noise else _learned(exact, there, first, names, given, noise, about)
