@@ -47,7 +47,7 @@ def summary(found: Recovered) -> dict[str, Any]:
     for name, answer in found.answers.items():
         low, high = answer.band()
         parts = {"mean": answer.mean, "sd": answer.sd, "low": low, "high": high, "seen": answer.seen}
-        answers[name] = {"length": answer.length, "columns": list(found.columns[name])} | {
+        answers[name] = {"length": answer.length, "switched": answer.switched, "columns": list(found.columns[name])} | {
             key: (value.reshape(found.shapes[name]).T if found.history(name) else value.reshape(found.shapes[name])).tolist()
             for key, value in parts.items()}
     return {"noise": found.noise, "misfit": found.misfit, "determined": found.determined, "unknowns": found.unknowns,

@@ -84,7 +84,7 @@ def learn(model: DGNet, base: Discretisation, experiments: Sequence[Experiment],
         raise InputError("there is no experiment to learn from")
     with few_threads(base.mesh.n_nodes):
         seen = _Seen(model, base, experiments)
-        model.fit_statistics(seen.states(), None if seen.source is None else seen.source, base.dt)
+        model.fit_statistics(seen.states(), seen.source, base.dt)
         before = seen.size()
         blocks = _blocks(model)
         fit = _Fit(seen, blocks) if blocks else None

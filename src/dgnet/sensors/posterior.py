@@ -94,7 +94,7 @@ def infer(y: np.ndarray, unknowns: Sequence[Unknown], noise: float | None = None
     """The posterior of all unknowns given readings y [m] (what is known taken off); `noise` where it is known."""
     data, spare, rest, responses, found = _searched(y, unknowns, noise)
     top = max(found, key=lambda f: f.evidence)
-    parts = [f.answered(data, responses) for f in found if f.evidence > top.evidence + np.log(_NEGLIGIBLE)]
+    parts = [f.answered(data) for f in found if f.evidence > top.evidence + np.log(_NEGLIGIBLE)]
     for b, u in enumerate(unknowns):
         if u.switched is not None and top.choices[b][0] <= _ROUGH:
             parts.append(top.switched(b, u.switched, data, spare, rest, responses, noise is not None))
@@ -176,7 +176,8 @@ class _Chosen:
         size = self.noise * np.eye(len(self.grams[0]))
         return size + sum(t * G for b, (t, G) in enumerate(zip(self.strength, self.grams)) if b != without)
 
-    def answered(self, data: np.ndarray, responses: list[np.ndarray]) -> _Part:
+    def answered(self, data: np.ndarray) -> _Part:
+        """The Gaussian posterior."""
         factor = cho_factor(self.covariance())
         determined = len(data) - self.noise * float(np.trace(cho_solve(factor, np.eye(len(data)))))
         return self._part(factor, data, self.evidence, determined)
