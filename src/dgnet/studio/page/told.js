@@ -21,7 +21,7 @@ function askTold() {
 }
 function endTold() { if (TELL.asked) { TELL.asked = false; sensorsBox(); } }
 
-/** The answer: `said` in words and numbers, `rows` one after the other. */
+/** The answer, three rows of values; its words and numbers have come before it. */
 function showTold(values) {
   const n = studio.scene.nodes, rows = [0, 1, 2].map(k => values.slice(k * n, (k + 1) * n)), [a, b] = limits([...limits(rows[0]), ...limits(rows[2])]);
   const scale = [b > a ? [a, b] : [a, a + 1], [0, limits(rows[1])[1] || 1]];
@@ -40,7 +40,7 @@ function stageTold(k) {
 const amount = (v, unit) => `${short(v, v)} ${unit}`.trim();
 
 function thumbnails() {
-  const t = studio.told, s = t.said, box = $("told"), keep = [viewer.marks, viewer.legend, viewer.range, viewer.map, viewer.headroom];
+  const t = studio.told, s = t.said, box = $("told");
   viewer.marks = marks().filter(m => m.text); viewer.legend = false; viewer.logarithmic = false;
   const cards = t.rows.map((row, k) => {
     viewer.range = t.ranges[k]; viewer.colours(k === 1 ? "cividis" : studio.map || "viridis"); viewer.show(row);
@@ -48,7 +48,7 @@ function thumbnails() {
     picture.className = "thumb";
     return make("button", {className: "plain", title: `Show on the stage: ${TELL.names[k]}`, onclick: () => stageTold(k)}, picture, make("span", {}, TELL.names[k]));
   });
-  [viewer.marks, viewer.legend, viewer.range, viewer.map, viewer.headroom] = keep;
+  viewer.legend = true;
   const unit = studio.scene.units, field = unit.fields[studio.field];
   box.replaceChildren(make("div", {className: "thumbs"}, ...cards),
     make("p", {className: "quiet"}, `${s.readings} readings over ${amount(s.seconds, unit.time)}, with noise of ${amount(s.noise, field)}, determine ${s.determined.toFixed(1)} numbers ` +
