@@ -57,6 +57,7 @@ class Linear:
         self.dtype: torch.dtype = op.A.values.dtype
         fixed = None if op.elimination is None else op.elimination.fixed
         self.fixed = None if fixed is None else np.flatnonzero(fixed.expand(b, f, self.n).numpy())
+        self._sums = ops.sums(0.0)
         self.sums = None if op.sums is None else op.sums.detach().mT.expand(b, f, self.n).reshape(-1).numpy()
         self.moved = self._matrix(op.explicit)
         self._version = stiffness.values._version
@@ -71,16 +72,11 @@ class Linear:
         """What the steps are made of, besides state and source: mass, stiffness, part taken ahead, source matrix, row sums."""
         ops = self.ops
         return (ops.mass.values, self.stiffness.values, None if ops.ahead is None else ops.ahead.values, ops.source.values,
-                ops.sums(0.0))
-
-    @cached_property
-    def tracked(self) -> bool:
-        """Something of the operators asks for gradients."""
-        return any(x is not None and x.requires_grad for x in (*self.inputs, self.ops.load(0.0)))
+                self._sums)
 
     def follows(self, *given: Tensor | None) -> bool:
         """Gradients are asked for, of the operators or of what is given."""
-        return self.tracked or any(x is not None and x.requires_grad for x in given)
+        return any(x is not None and x.requires_grad for x in (*given, *self.inputs, self.ops.load(0.0)))
 
     def _matrix(self, A: EdgeMatrix) -> csr_array:
         """A matrix with values that broadcast to [b, f, nnz], as one block-diagonal one."""
@@ -217,8 +213,11 @@ class Linear:
     def march(self, u: Tensor, f: Tensor | None, steps: int, t: float) -> Iterator[tuple[Array, Array]]:
         """The states after each step and their increments, from u [B, n, F] at time t and sources [B, steps, n, F]."""
         (batch, _, fields), x = u.shape, self.array(u)
+        force = self.force(t, batch, fields)
         for k, row in enumerate(repeat(None, steps) if f is None else self._rows(f[:, :steps])):
-            d = self.increment(x, row, self.force(t + k * self.dt, batch, fields))
+            if self.load_changes:
+                force = self.force(t + k * self.dt, batch, fields)
+            d = self.increment(x, row, force)
             x = x + d
             yield x, d
 

@@ -161,7 +161,8 @@ def _arrays(linear: Linear, p: Discretisation, record: _Record, u: Tensor, sourc
                 record.keep(k, p.expand(linear.tensor(x, batch, fields)).to(u.dtype))
             else:
                 rows[k] = x
-                record.made(k)
+                if record.progress is not None or record.watched(k):
+                    record.made(k)
     except SolveError as error:
         raise error if isinstance(error, _Growth) else _at_step(k, record.steps, error) from error
 
@@ -218,8 +219,12 @@ class _Record:
             self.progress(k)
         if self.sink is not None:
             self.last = value if value is not None else self.last
-        if self.watch is not None and (k == 1 or k == self.steps or k % _WATCHED == 0):
+        if self.watch is not None and self.watched(k):
             self.watch.look(k, self.at(k) if value is None else value, None if self.sink else self.at)
+
+    def watched(self, k: int) -> bool:
+        """The size of the state after k steps is looked at."""
+        return k == 1 or k == self.steps or k % _WATCHED == 0
 
     def at(self, k: int) -> Tensor:
         """The state after k steps [B, N, F], where states are kept."""
