@@ -89,11 +89,9 @@ def in_turn(actions: dict[str, Callable[[], object]], repeats: int) -> dict[str,
 class Plain:
     """The same scheme in a few lines of SciPy; all boundary loads are zero here."""
 
-    def __init__(self, p: Discretisation, diffusion: float = DIFFUSION) -> None:
-        unit = p.diffusion_part.to_scipy() * (1 / DIFFUSION)
-        M, rest = p.mass.to_scipy(), p.stiffness().to_scipy() - p.diffusion_part.to_scipy()
-        self.dt, self.K1 = p.dt, csr_array(unit)
-        K = diffusion * unit + rest
+    def __init__(self, p: Discretisation) -> None:
+        M, K = p.mass.to_scipy(), p.stiffness().to_scipy()
+        self.dt, self.K1 = p.dt, csr_array(p.diffusion_part.to_scipy() * (1 / DIFFUSION))
         self.B, self.C = csr_array(M - 0.5 * p.dt * K), csr_array(p.dt * M)
         self.A = (M + 0.5 * p.dt * K).tocsc()
 

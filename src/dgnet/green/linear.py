@@ -252,7 +252,7 @@ class _States(torch.autograd.Function):
             out[:, k + 1] = linear.tensor(x, batch, fields)
             if changes is not None:
                 changes[:, k] = linear.tensor(d, batch, fields)
-        ctx.linear, ctx.steps = linear, steps
+        ctx.linear = linear
         ctx.shapes = [None if x is None else x.shape for x in given]
         ctx.save_for_backward(out, changes, f)
         return out
