@@ -5,7 +5,7 @@ learns how strong such things are from the first 3 s, and follows the whole fiel
 switched on in every other repeat: that is what an alarm is for. The truth comes from the independent reference on a mesh with
 half the spacing and quadratic elements, never from the model's own operator.
 
-    python examples/follow_a_plate.py 40
+    python examples/follow_a_plate.py 20
 """
 
 import sys
