@@ -54,6 +54,13 @@ def test_the_place_of_a_spot_that_stays() -> None:
     assert found.power[2:-2].mean() == pytest.approx(POWER, rel=0.05)
 
 
+def test_a_sensor_that_drifts_is_named() -> None:
+    good = readings(lambda t: torch.tensor([[0.37, 0.62]]).expand(len(t), 2))
+    good.values[:, 2] += np.linspace(0, 2.0, STEPS + 1)
+    found = recover_track(PLATE, good, RADIUS, moving=False, start=ONES[0])
+    assert any("Sensor 's02' disagrees" in note for note in found.notes), found.notes
+
+
 def test_what_cannot_be_a_spot() -> None:
     cold = Readings(DT * np.arange(5), 1 - 0.1 * np.random.default_rng(0).random((5, 9)), SENSORS)
     with pytest.raises(InputError, match="no source of positive power"):

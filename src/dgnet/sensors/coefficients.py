@@ -22,7 +22,7 @@ from dgnet.sensors.factors import Factors
 from dgnet.sensors.kernels import kernels
 from dgnet.sensors.posterior import Answer, Posterior, Unknown, infer
 from dgnet.sensors.priors import NUMBER, numbers
-from dgnet.sensors.readings import Readings, cleaned, interpolation
+from dgnet.sensors.readings import Readings, cleaned, disagreeing, interpolation
 from dgnet.sensors.recover import Recovered, responses_of, with_prior
 from dgnet.sensors.sensor import rows
 from dgnet.training.calibrate import linearised, newton_step
@@ -88,7 +88,7 @@ def recover_coefficients(problem: Discretisation, readings: Readings, names: Seq
     notes = [f"The readings do not determine {name}: its standard deviation is {s:.0%}." for name, s in zip(factors.labels, sd)
              if s > 0.5]
     result = Coefficients(factors.labels, np.exp(fine.theta + rest), sd, -4 * rest, fine.noise, fine.misfit,
-                          (*readings.notes, *notes))
+                          (*readings.notes, *fine.notes, *notes))
     return replace(result, others=_without_bias(coarse.others, fine.others)) if fine.others and coarse.others else result
 
 
@@ -110,6 +110,7 @@ class _Fit:
     noise: float
     misfit: float
     others: Recovered | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,12 +147,14 @@ class _Asked:
             if float((now - before).abs().max()) < _SETTLED:
                 break
         left, J = (x.numpy() for x in linearised(residual, now))
-        misfit = float(np.sqrt(np.square(left).mean()))
+        table, misfit = np.full(there.shape, np.nan), float(np.sqrt(np.square(left).mean()))
+        table[there.numpy()] = left
         sigma = misfit * float(np.sqrt(len(left) / (len(left) - len(theta)))) if self.noise is None else self.noise
         normal = J.T @ J
         size = np.sqrt(np.diagonal(normal)).clip(1e-300)
         sd = sigma * np.sqrt(np.diagonal(np.linalg.pinv(normal / size[:, None] / size, 1e-12, hermitian=True))) / size
-        return _Fit(now.numpy(), np.where(np.diagonal(normal) > 0, sd, np.inf), sigma, misfit)  # infinite: nothing depends on it
+        sd = np.where(np.diagonal(normal) > 0, sd, np.inf)  # infinite: nothing depends on it
+        return _Fit(now.numpy(), sd, sigma, misfit, notes=tuple(disagreeing(table, self.readings.sensors)))
 
     def _jointly(self, problem: Discretisation, begin: Tensor, drive: Tensor | None, steps: int, theta: np.ndarray) -> _Fit:
         """Factors and linear unknowns x: y = base(theta) + H(theta) x, linearised in theta where the last step led."""

@@ -21,6 +21,7 @@ NOTHING = ("", "nan", "na", "null", "none", "-")
 """Cells without a reading."""
 _STUCK = 5  # equal readings in a row, of a sensor that is noisy before
 _KELVIN = 273.15
+APART = 4.0  # a sensor whose residuals are this often the median of all sensors' does not fit the others
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,6 +141,15 @@ def cleaned(readings: Readings, problem: Discretisation, level: float | None = N
         note = f"The start is at {level:.4g}, {shift_note(readings.values[0], shift)}."
         readings = replace(readings, values=readings.values + shift, notes=(*readings.notes, note))
     return readings
+
+
+def disagreeing(left: np.ndarray, sensors: Sequence[Sensor]) -> list[str]:
+    """Notes on sensors whose residuals [T, S] are well above those of the others, where nothing was left out for it."""
+    if len(sensors) < 4:
+        return []
+    size = np.sqrt(np.nanmean(left**2, axis=0))
+    return [f"Sensor '{s.name}' disagrees with the others (residuals of {x:.3g}, the median is {np.median(size):.3g}): drifting or "
+            "misplaced. Leave it out and ask again." for s, x in zip(sensors, size) if x > APART * np.median(size)]
 
 
 def interpolation(times: np.ndarray, steps: int, dt: float) -> np.ndarray:

@@ -22,13 +22,12 @@ from dgnet.problems.spot_table import number_in, read_table
 from dgnet.sensors.kernels import Kernels, kernels
 from dgnet.sensors.posterior import Answer, Unknown, infer
 from dgnet.sensors.priors import NUMBER, fields, histories, numbers
-from dgnet.sensors.readings import Readings, cleaned, interpolation
+from dgnet.sensors.readings import APART, Readings, cleaned, interpolation
 from dgnet.sensors.sensor import Sensor, rows
 
 Tensor = torch.Tensor
 
 KINDS = ("source", "field", "start", "flux:BOUNDARY", "ambient")
-_APART = 4.0  # a sensor whose residuals are this often the median of all sensors' is left out
 _DIMLY = 0.5  # share of the prior variance below which a number counts as unseen
 
 
@@ -126,7 +125,7 @@ def _answered(problem: Discretisation, readings: Readings, parts: dict[str, tupl
         left[there] = y - found.fitted
         size = np.sqrt(np.nanmean(left**2, axis=0))
         worst = int(size.argmax())
-        if len(size) < 4 or size[worst] < _APART * np.median(size) or size[worst] < 3 * (noise or 0.0):
+        if len(size) < 4 or size[worst] < APART * np.median(size) or size[worst] < 3 * (noise or 0.0):
             break
         note = (f"Sensor '{made.names[index.pop(worst)]}' disagrees with the others (residuals of {size[worst]:.3g}, the median is "
                 f"{np.median(size):.3g}): drifting or misplaced, left out.")

@@ -27,7 +27,7 @@ from dgnet.sensors.kernels import Kernels, kernels
 from dgnet.sensors.place import spread_out
 from dgnet.sensors.posterior import Choice, Posterior, Spread, Unknown, infer
 from dgnet.sensors.priors import NUMBER, histories, numbers
-from dgnet.sensors.readings import Readings, cleaned, interpolation
+from dgnet.sensors.readings import Readings, cleaned, disagreeing, interpolation
 
 Tensor = torch.Tensor
 
@@ -179,9 +179,11 @@ class _Search:
         sd = np.broadcast_to(path.sd.reshape(d, -1).T, knots.shape)
         fitted = np.full(self.there.shape, np.nan)
         fitted[self.there] = expected[self.there] + self.linearised(knots)[:, 0] @ power.mean
-        left = (readings.values - fitted)[self.there]
+        table = readings.values - fitted
+        left = table[self.there]
         dim = float((sd.max(1) > self.radius).mean())
         notes = [] if settled else [f"The search did not settle in {_ROUNDS} rounds: do not trust the path."]
+        notes += disagreeing(table, readings.sensors)
         if dim > 0.01:
             notes.append(f"The sensors hardly see where the spot is in {dim:.0%} of the time: its band is wider than the spot.")
         return Track(self.made.dt * np.arange(self.steps + 1), knots, sd, power.mean, power.sd, self.radius, found.noise,
