@@ -184,7 +184,7 @@ def run(quick: bool = False, sizes: Sequence[str] | None = None, stiffness: Sequ
             cells = known[size]
             if done == 0 or len(cells) != len(known[jobs[done - 1][0]]):
                 bench.warm(len(cells))
-            head = {"size": size, "nodes": number(cells), "stiffness": s}
+            head = {"size": size, "nodes": number(cells), "stiffness": s, "steps_run": steps}
             truth = bench.answer(REFERENCE, bench.pose(cells, s, "float64", steps))
             for dtype, limit in LIMIT.items():
                 path = bench.pose(cells, s, dtype, steps)
@@ -199,7 +199,7 @@ def run(quick: bool = False, sizes: Sequence[str] | None = None, stiffness: Sequ
             if report is not None:
                 report("cases", done + 1, len(jobs))
     return {"benchmark": "peers", "version": __version__, "hardware": hardware("cpu"), "steps": steps if quick else STEPS,
-            "steps_run": steps, "repeats": repeats, "rows": rows, "gradients": [g | {"steps": steps} for g in gradients]}
+            "repeats": repeats, "rows": rows, "gradients": gradients}
 
 
 def number(cells: tuple[int, ...]) -> int:
@@ -291,8 +291,10 @@ def markdown(result: dict[str, Any]) -> str:
         columns = {name: some for name, some in COLUMNS.items() if any("failed" not in best(r["programs"], some) for r in rows)}
         for title, key in ((f"{steps} steps with set-up", "total_s"), ("set-up alone", "setup_s"), ("one step", "step_s")):
             lines += [f"## {dtype}, {title}", "", *_table(rows, key, columns), ""]
-    if result["steps_run"] < steps:
-        lines += [f"Times of {steps} steps are set-up + {steps} times the mean time of {result['steps_run'] - 1} steps.", ""]
+    short = {r["size"]: r["steps_run"] for r in result["rows"] if r["steps_run"] < steps}
+    if short:
+        counts = "; ".join(f"{size}: {count}" for size, count in short.items())
+        lines += [f"Not all steps were run ({counts}): times are set-up + {steps} times the mean of these but the first.", ""]
     lines += ["What was used: " + "; ".join(_used(r) for r in result["rows"] if r["dtype"] == "float64") + ".", ""]
     found = verdict(result["rows"])
     behind = [f"{r['size']} ({r['stiffness']:g}, {r['dtype']}): {r['ratio']:.2f} times {r['best']}"
@@ -301,7 +303,7 @@ def markdown(result: dict[str, Any]) -> str:
               f"fastest in {found['within']}." + (f" It is behind in: {'; '.join(behind)}." if behind else ""), ""]
     if result["gradients"]:
         names: dict[str, tuple[str, ...]] = {name.removeprefix("gradient: "): (name,) for name in GRADIENTS}
-        lines += [f"## Gradient of {' or '.join(str(n) for n in sorted({g['steps'] for g in result['gradients']}))} steps", "",
+        lines += [f"## Gradient of {' or '.join(str(n) for n in sorted({g['steps_run'] for g in result['gradients']}))} steps", "",
                   "Of the squared state at the end, in the diffusivity (a number) and in the source at every node. float64; set-up "
                   "and both directions included; as multiples of dgnet's time.", "",
                   *_table(result["gradients"], "total_s", names), ""]
