@@ -286,7 +286,7 @@ def markdown(result: dict[str, Any]) -> str:
         f"of a direct solve in double precision; ! marks one that is off by more than {LIMIT['float64']:g} (float32: "
         f"{LIMIT['float32']:g}). torch-fem is always marked: it integrates the mass at one point of each cell, so its matrices are "
         "others. –: does not exist in this precision, takes minutes at this size, or did not converge.", ""]
-    for dtype in LIMIT:
+    for dtype in dict.fromkeys(r["dtype"] for r in result["rows"]):
         rows = [r for r in result["rows"] if r["dtype"] == dtype]
         columns = {name: some for name, some in COLUMNS.items() if any("failed" not in best(r["programs"], some) for r in rows)}
         for title, key in ((f"{steps} steps with set-up", "total_s"), ("set-up alone", "setup_s"), ("one step", "step_s")):
