@@ -44,6 +44,7 @@ Tensor = torch.Tensor
 _SHORT, _LONGER = 4, 4  # steps of the first windows, and how much longer the next ones are
 _ITERATIONS = 6  # of Gauss-Newton for each length
 _WORK = 2e7  # nodes times steps times unknowns of a pass: more windows than that are thinned out
+_STIFFEST = 1e9  # times what the data say, the most that smoothness may weigh: beyond it rounding decides
 _TAIL = 2.4  # where Cauchy's weights set in, in standard deviations
 _ROUGH = 3.0  # a patch that misses the data by this many times the usual: the window's start is not resolved
 _NOISY = 0.25  # share of noise in what is left, above which longer windows are worth their work
@@ -172,8 +173,9 @@ class Fit:
             old, groups = (self.c, self.alpha), len(found.scores)
             bent = max(len(H) - 2 - self.c * self.alpha * float((inverse * self.bend).sum()), 1e-3)
             self.c = max(float((inverse * spread).sum()) / used * groups / max(groups - used, 1.0), 1e-300)
-            if smooth:
-                self.alpha = bent / max(float(target @ self.bend @ target), 1e-300)
+            if smooth:  # a reaction without any bend would make alpha infinite
+                stiffest = _STIFFEST * float(H.diagonal().max()) / (self.c * float(self.bend.diagonal().max()))
+                self.alpha = min(bent / max(float(target @ self.bend @ target), 1e-300), max(stiffest, 1e-300))
             if abs(math.log(self.c / old[0])) + (abs(math.log(self.alpha / old[1])) if smooth else 0.0) < 0.02:
                 break
         return target
