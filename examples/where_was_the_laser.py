@@ -4,7 +4,7 @@ One laser of the scenario's radii and powers runs along a random curve; nobody k
 the plate begins with three warm places that nobody knows. The truth comes from the independent reference on a mesh with half the
 spacing and quadratic elements.
 
-    python examples/where_was_the_laser.py 20
+    python examples/where_was_the_laser.py 50
 """
 
 import sys
@@ -76,10 +76,13 @@ def main(repeats: int = 4) -> dict[str, float]:
                      np.sqrt(np.square(off).mean()) / np.ptp(field), (seen > SEEN).mean(),
                      (np.abs(mean - field) < 1.645 * sd).mean()))
     way, power, way_in, power_in, field, share, field_in = np.array(rows).T
-    print(f"path: {np.median(way):.2f} mesh spacings (median), power: {np.median(power):.1%} rms (median), {power.max():.1%} "
-          f"(largest); {way_in.mean():.0%} and {power_in.mean():.0%} inside the bands of 90%")
-    print(f"start: {np.median(field):.1%} of its range (rms) where the readings remove {SEEN:.0%} of its variance, that is at "
-          f"{np.median(share):.0%} of the nodes; {field_in.mean():.0%} of all nodes inside the bands of 90%")
+    print(f"path ({repeats}): {np.median(way):.2f} mesh spacings (median), {way.max():.2f} (largest); "
+          f"{way_in.mean():.0%} inside the bands of 90%")
+    print(f"power ({repeats}): {np.median(power):.1%} rms (median), {power.max():.1%} (largest); "
+          f"{power_in.mean():.0%} inside the bands of 90%")
+    print(f"start ({repeats}): {np.median(field):.1%} of its range (rms, median), {field.max():.1%} (largest) where the readings "
+          f"remove {SEEN:.0%} of its variance, that is at {np.median(share):.0%} of the nodes; "
+          f"{field_in.mean():.0%} of all nodes inside the bands of 90%")
     return {"path": float(np.median(way)), "power": float(np.median(power)), "inside": float(way_in.mean()),
             "start": float(np.median(field))}
 

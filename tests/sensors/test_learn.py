@@ -61,6 +61,7 @@ def test_a_coefficient() -> None:
     assert found.after < 0.3 * found.before and found.held is None and not found.notes
 
 
+@pytest.mark.slow
 def test_a_reaction_of_one_field() -> None:
     guess = problem(PDE(diffusion=0.01))
     model = DGNet(DGNetConfig(decoder="none", network=False, reaction="learned", reaction_table=8), guess).double()

@@ -73,6 +73,7 @@ def test_what_cannot_be_placed_is_refused() -> None:
             place(PLATE, spread_out(PLATE.mesh, 10), count, ["start"], 5, noise=noise, strength=1.0)
 
 
+@pytest.mark.slow
 def test_the_page_about_sensors_word_for_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = (Path(__file__).parents[2] / "docs" / "how-to" / "sensors.md").read_text()

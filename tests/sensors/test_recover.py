@@ -296,6 +296,7 @@ def test_a_coefficient_with_sources_and_surroundings_at_once() -> None:
     assert error(found.others.get("source"), strengths(MIDDLES).numpy().T) < 0.12
 
 
+@pytest.mark.slow
 def test_the_latent_heat_from_sensors_alone() -> None:
     """With the exchange at the rim. The truth is that of the same solver on a mesh with half the spacing."""
     melts = Curve([0.0, 4.0], [1.0, 1.0]).melting(0.6, 1.3, 1.6)
