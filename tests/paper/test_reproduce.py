@@ -549,6 +549,12 @@ def test_the_stored_cells_can_be_merged_and_read_again(tmp_path: Path) -> None:
     assert sorted(stored.load([tmp_path])) == sorted(copied) == sorted(stored.load([study]))
 
 
+def test_a_store_is_packed_again_with_its_pictures(tmp_path: Path) -> None:
+    study = Path(__file__).parents[2] / "docs" / "results" / "study"
+    packing.pack([study], tmp_path)
+    assert sorted(p.name for p in tmp_path.glob("pictures/*")) == sorted(p.name for p in study.glob("pictures/*")) != []
+
+
 def test_models_share_a_device_with_their_like() -> None:
     """What fills a device comes last; what a cell needs still comes before it."""
     found = planning.alike(planning.expand(cells("table-main", Choice())))

@@ -54,8 +54,9 @@ def pack(records: Mapping[str, Record], samples: Mapping[str, Mapping[str, np.nd
         np.savez_compressed(file, allow_pickle=False, **arrays)  # type: ignore[arg-type]
     for tag, record in records.items():
         for name in record.get("figures", ()):
-            if (record["folder"] / name).exists():
-                write_bytes(out / PICTURES / f"{tag}-{name}", (record["folder"] / name).read_bytes())
+            drawn = picture(record, name)
+            if drawn.exists():
+                write_bytes(out / PICTURES / f"{tag}-{name}", drawn.read_bytes())
 
 
 def records(folder: Path) -> Iterable[tuple[Path, Record]]:
