@@ -2,12 +2,16 @@
 
 import numpy as np
 import pytest
+import torch
 
 from dgnet.bench.fit import fitted
-from dgnet.green import GreenSolver, auto
-from dgnet.green.auto import DIRECT, SWEEPS, choose_symmetric, iterations
+from dgnet.errors import SolveError
+from dgnet.green import GreenSolver, auto, conjugate, operator
+from dgnet.green.auto import DENSE, DIRECT, FIXED, SWEEPS, choose_symmetric, iterations
+from dgnet.green.backends import ConjugateOrLU
+from dgnet.green.bounds import NEVER, Bounds
 from dgnet.mesh import box
-from dgnet.operators import Pattern
+from dgnet.operators import EdgeMatrix, Geometry, Pattern, mass, stiffness
 from dgnet.problems import PDE, Discretisation
 
 
@@ -42,6 +46,71 @@ def test_clear_cases(dim, n, columns, ratio, solves, expected):
     assert choose_symmetric(large(dim, n), 1, columns, ratio, 1e-10, solves) == expected
 
 
+@pytest.mark.parametrize("dim, n, columns, size, count, expected", [
+    (3, 10_000, 32, 4, 16, "iterative"),  # mild, with many columns in space: one product for all of them
+    (2, 10_000, 32, 4, 14, "iterative"),
+    (3, 10_000, 32, 8, NEVER, "cg"),  # without a proof
+    (3, 10_000, 32, 8, 81, "cg"),  # it would not be the fixed iteration
+    (3, 600, 32, 4, 16, "dense"),  # few nodes in space
+    (3, 600, 32, 8, 16, "lu"),  # twice the bytes
+    (2, 600, 32, 4, 16, "lu"),  # in the plane factors are sparse
+])
+def test_many_columns(dim, n, columns, size, count, expected):
+    assert choose_symmetric(large(dim, n), 1, columns, 2.0, 1e-6, 2000, size, lambda: count) == expected
+
+
+def test_the_proof_is_asked_for_only_where_it_may_matter():
+    def never():
+        raise AssertionError("asked for")
+
+    assert choose_symmetric(large(3, 10_000), 1, 1, 2.0, 1e-6, 2000, 4, never) == "cg"  # one column
+    assert choose_symmetric(large(2, 500), 1, 32, 2.0, 1e-6, 10_000, 8, never) == "lu"  # even a short count loses
+    assert Bounds(0.5, 2.0).within_reach(1e-6, torch.float32) == Bounds(0.5, 2.0).iterations(1e-6)
+    assert Bounds(0.01, 2.0).within_reach(1e-6, torch.float32) == NEVER  # rounding in float32 leaves more than the tolerance
+    assert Bounds(0.0, 2.0).within_reach(1e-6, torch.float64) == NEVER
+
+
+def test_all_choices_solve_the_same_steps(monkeypatch):
+    p = Discretisation(box((4, 3, 3), perturb=0.2), PDE(diffusion=0.1), [], 0.01)
+    u = torch.rand(4, p.n_nodes, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    exact = GreenSolver(p, "lu").step(u)
+    for name in ("iterative", "dense", "cg"):
+        monkeypatch.setattr(operator, "choose_symmetric", lambda *given, name=name: name)
+        solver = GreenSolver(p, columns=4)
+        torch.testing.assert_close(solver.step(u), exact, rtol=1e-9, atol=1e-10)
+        assert solver.operator().backend == name
+
+
+def test_where_conjugate_gradients_fail_a_factorisation_takes_over(monkeypatch):
+    """No convergence within the iterations that are allowed."""
+    monkeypatch.setattr(operator, "choose_symmetric", lambda *given: "cg")
+    p = Discretisation(box((6, 5), perturb=0.2), PDE(diffusion=1.0), [], 1.0)
+    u = torch.rand(2, p.n_nodes, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    solver, exact = GreenSolver(p), GreenSolver(p, "lu")
+    assert solver.operator().prepared.label == "cg"
+    with monkeypatch.context() as patch:
+        patch.setattr(conjugate, "_MOST", 1)
+        torch.testing.assert_close(solver.step(u), exact.step(u), rtol=1e-9, atol=1e-10)
+        with pytest.raises(SolveError, match="cg stopped"):
+            GreenSolver(p, "cg").step(u)  # who asks for it by name is told
+    assert solver.operator().prepared.label == "lu"
+    with pytest.raises(SolveError, match="not finite"):
+        solver.step(u * torch.nan)
+
+
+@pytest.mark.parametrize("share, positive", [(3.0, True), (1000.0, False)])
+def test_a_matrix_that_is_not_positive_definite_is_factorised(share, positive):
+    """K - share M: the constant field has a negative energy; the diagonal is positive, or not even that."""
+    g = Geometry.of(box((6, 5), perturb=0.2))
+    A = stiffness(g) + mass(g, 1.0) * -share
+    A = EdgeMatrix(A.pattern, A.values[None])
+    full = A.to_scipy().toarray()
+    assert np.linalg.eigvalsh(full).min() < 0 and bool((np.diag(full) > 0).all()) == positive
+    b = np.random.default_rng(0).normal(size=(len(full), 3))
+    for transposed in (False, True):
+        np.testing.assert_allclose(ConjugateOrLU(A, 1e-12).array(b, transposed), np.linalg.solve(full, b), rtol=1e-8, atol=1e-8)
+
+
 def test_operators_that_do_not_change_are_factorised_sooner():
     pattern = large(2, 30_000)
     chosen = [choose_symmetric(pattern, 1, 1, 10.0, 1e-10, solves) for solves in (1, 3, 10, 30, 100, 300, 1000)]
@@ -66,6 +135,11 @@ def test_the_fit_finds_the_constants_that_made_the_rows():
         for n in (500, 2_500, 10_000, 60_000, 200_000):
             lu = DIRECT["lu", dim]
             rows.append({"backend": "lu", "dim": dim, "n": n, "setup": lu.setup.at(n), "one": lu.one.at(n), "many": lu.many.at(n)})
+            for size, (setup, many) in DENSE.items():
+                rows.append({"backend": "dense", "bytes": size, "dim": dim, "n": n, "setup": setup.at(n), "many": many.at(n)})
+                rows += [{"backend": "iterative", "bytes": size, "dim": dim, "n": n, "nnz": 10 * n, "columns": columns,
+                          "iterations": count, "setup": 200 + 0.01 * 10 * n, "solve": FIXED[dim, size].cost(10 * n, columns, count)}
+                         for columns in (4, 32) for count in (15, 30)]
             for ratio in (2.0, 10.0, 100.0):
                 count, nnz = iterations(ratio, 1e-6), 10 * n
                 cost = SWEEPS[dim].cost(nnz, count)
@@ -74,6 +148,11 @@ def test_the_fit_finds_the_constants_that_made_the_rows():
     found = fitted(rows)
     np.testing.assert_allclose(found["COUNT"], auto.COUNT, rtol=1e-3)
     np.testing.assert_allclose(found["SWEEPS_SETUP"], (300, 0.02), rtol=1e-3)
+    np.testing.assert_allclose(found["FIXED_SETUP"], (200, 0.01), rtol=1e-3)
+    for size, powers in DENSE.items():
+        np.testing.assert_allclose(found["DENSE"][str(size)], powers, rtol=0.02, atol=1e-3)
     for dim in (2, 3):
         np.testing.assert_allclose(found["SWEEPS"][str(dim)], SWEEPS[dim], rtol=0.02)
-        np.testing.assert_allclose(found["DIRECT"][f"lu {dim}"][2], DIRECT["lu", dim].many, rtol=0.02)
+        np.testing.assert_allclose(found["DIRECT"][f"lu {dim}"][2], DIRECT["lu", dim].many, rtol=0.02, atol=1e-3)
+        for size in DENSE:
+            np.testing.assert_allclose(found["FIXED"][f"{dim} {size}"], FIXED[dim, size], rtol=0.02, atol=1e-3)

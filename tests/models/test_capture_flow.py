@@ -21,7 +21,7 @@ STEPS = 14
 @pytest.fixture(autouse=True)
 def as_on_a_gpu(monkeypatch):
     """Fixed counts as long as a GPU would take them."""
-    monkeypatch.setitem(backends._MAX_FIXED, "cpu", backends._MAX_FIXED["cuda"])
+    monkeypatch.setitem(backends.MAX_FIXED, "cpu", backends.MAX_FIXED["cuda"])
 
 
 @pytest.fixture(scope="module")

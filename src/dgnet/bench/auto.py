@@ -33,7 +33,7 @@ from dgnet.progress import Report
 NODES, STIFFNESS, STEPS, TRAJECTORIES = (500, 500_000), (0.01, 100.0), (10, 10_000), (1, 32)
 ENTRIES = 640_000  # nodes times trajectories, at most, where there are several: more takes minutes a step
 GOAL = 1.15
-COUNT, SEED = 64, 2024
+COUNT, SEED = 64, 2026  # the cases of the seed 2024 were looked at when `auto` was changed
 _MOST = {"lu": (600_000, 40_000), "dense": (1_500, 1_500)}
 """Nodes in 2D and 3D beyond which a backend does not fit or takes minutes."""
 _MOMENT, _LEAST = 0.25, 3  # seconds of steps, but so many steps at least

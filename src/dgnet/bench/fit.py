@@ -1,13 +1,14 @@
 """`dgnet bench fit`: the constants of the automatic choice on the CPU (`green.auto`), measured and fitted on this machine.
 
 Factorisations are timed once for each mesh, conjugate gradients at four stiffness numbers, two tolerances and with a lumped and a
-consistent mass. Times are those of the process, in microseconds; least squares are taken of their logarithms.
+consistent mass; the fixed iteration with several right-hand sides, in both precisions and for two counts; the explicit inverse on
+small meshes. Times are those of the process, in microseconds; least squares are taken of their logarithms.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -15,25 +16,29 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+import torch
 from scipy.optimize import least_squares
 
 from dgnet import __version__
 from dgnet.bench.timing import hardware
-from dgnet.green.auto import mass_ratio
-from dgnet.green.backends import prepare
+from dgnet.green.auto import INVERTED, mass_ratio
+from dgnet.green.backends import TOLERANCE, Prepared, prepare
+from dgnet.green.bounds import bounds_of
 from dgnet.green.conjugate import TOGETHER, ConjugateGradients
 from dgnet.green.host import OnHost
 from dgnet.mesh import box
 from dgnet.operators import EdgeMatrix, Geometry, mass, stiffness
 
-SIZES = {2: (21, 40, 70, 120, 210, 360), 3: (8, 13, 20, 28, 42)}  # cells along an edge
+SIZES = {2: (21, 30, 40, 70, 120, 210, 360, 550), 3: (7, 10, 13, 20, 28, 42)}  # cells along an edge
 STIFFNESS = (0.02, 0.5, 5.0, 50.0)  # dt D / h^2
+COLUMNS = (4, 32)  # right-hand sides of a fixed iteration
 _MOST = {2: 200_000, 3: 25_000}  # nodes that are factorised
+_ITERATED = 50_000  # nodes with several right-hand sides
 Row = dict[str, Any]
 Array = np.ndarray
 
 
-def run(largest: int = 200_000, report: Callable[[Row], None] = lambda row: None) -> dict[str, Any]:
+def run(largest: int = 400_000, report: Callable[[Row], None] = lambda row: None) -> dict[str, Any]:
     """Measure boxes of up to `largest` nodes, and fit."""
     rows: list[Row] = []
     for dim, edges in SIZES.items():
@@ -79,7 +84,36 @@ def _mesh(dim: int, edge: int) -> list[Row]:
                     if n <= TOGETHER:
                         row["many"] = _microseconds(partial(cg.array, many, True))
                 rows.append(row)
+    for dtype, tolerance in TOLERANCE.items():
+        if n <= _ITERATED:
+            for s in (0.02, 0.3):
+                rows += [{"dim": dim, "n": n, "nnz": nnz} | row for row in _iterated(*system(s, 1.0), dtype, tolerance)]
+        if n <= INVERTED:
+            rows.append({"dim": dim, "n": n} | _inverted(system(5.0, 1.0)[0], dtype))
     return rows
+
+
+def _iterated(A: EdgeMatrix, M: EdgeMatrix, dtype: torch.dtype, tolerance: float) -> Iterator[Row]:
+    """The fixed iteration, with a count that is proven: of triangles and tetrahedra diag(M)^-1 M is at least 1/2."""
+    A, M = (EdgeMatrix(X.pattern, X.values.to(dtype)) for X in (A, M))
+
+    def ready() -> tuple[Prepared, int]:
+        bounds = bounds_of(A, M, 0.5, symmetric=True)
+        return prepare(A, "iterative", bounds, True, tolerance), bounds.iterations(tolerance)
+
+    (prepared, count), setup = ready(), _microseconds(ready)
+    for columns in COLUMNS:
+        b = torch.randn(1, A.pattern.n, columns, dtype=dtype, generator=torch.Generator().manual_seed(0))
+        yield {"backend": "iterative", "bytes": dtype.itemsize, "iterations": count, "columns": columns, "setup": setup,
+               "solve": _microseconds(partial(prepared.solve, b))}
+
+
+def _inverted(A: EdgeMatrix, dtype: torch.dtype) -> Row:
+    A = EdgeMatrix(A.pattern, A.values.to(dtype))
+    dense = prepare(A, "dense")
+    many = torch.randn(1, A.pattern.n, 32, dtype=dtype, generator=torch.Generator().manual_seed(0))
+    return {"backend": "dense", "bytes": dtype.itemsize, "setup": _microseconds(partial(prepare, A, "dense")),
+            "many": _microseconds(partial(dense.solve, many))}
 
 
 def _fresh(A: EdgeMatrix, tolerance: float) -> ConjugateGradients:
@@ -99,26 +133,41 @@ def _microseconds(action: Callable[[], object]) -> float:
 
 def fitted(rows: list[Row]) -> dict[str, Any]:
     """Constants by their names in `green.auto`."""
-    found: dict[str, Any] = {"DIRECT": {}, "SWEEPS": {}, "SWEEPS_32": {}}
-    cg = [r for r in rows if r["backend"] == "cg"]
+    found: dict[str, Any] = {"DIRECT": {}, "DENSE": {}, "SWEEPS": {}, "SWEEPS_32": {}, "FIXED": {}}
+    cg, fixed = ([r for r in rows if r["backend"] == backend] for backend in ("cg", "iterative"))
+    for size in sorted({r["bytes"] for r in rows if r["backend"] == "dense"}):
+        found["DENSE"][str(size)] = _powers([r for r in rows if r["backend"] == "dense" and r["bytes"] == size], "setup", "many")
     for dim in sorted({r["dim"] for r in rows}):
         for backend in ("lu", "cholesky"):
             chosen = [r for r in rows if r["backend"] == backend and r["dim"] == dim]
             if chosen:
-                n = np.array([r["n"] for r in chosen]) / 1e4
-                found["DIRECT"][f"{backend} {dim}"] = [_fit(partial(_power, n), [r[k] for r in chosen], [10.0, 1e3, 1.3])
-                                                       for k in ("setup", "one", "many")]
-        for name, key in (("SWEEPS", "one"), ("SWEEPS_32", "many")):
+                found["DIRECT"][f"{backend} {dim}"] = _powers(chosen, "setup", "one", "many")
+        for name, key, start in (("SWEEPS", "one", [30.0, 3e-3, 10.0, 1e3, 1.1]),
+                                 ("SWEEPS_32", "many", [30.0, 0.1, 30.0, 3e4, 1.1])):
             chosen = [r for r in cg if key in r and r["dim"] == dim]
             nnz, count = (np.array([r[k] for r in chosen]) for k in ("nnz", "iterations"))
-            found[name][str(dim)] = _fit(partial(_sweeps, nnz, count), [r[key] for r in chosen], [30.0, 3e-3, 10.0, 1e-3])
-    chosen = [r for r in cg if "setup" in r]
-    nnz = np.array([r["nnz"] for r in chosen])
-    found["SWEEPS_SETUP"] = _fit(lambda p: p[0] + p[1] * nnz, [r["setup"] for r in chosen], [100.0, 0.01])
+            found[name][str(dim)] = _fit(partial(_sweeps, nnz, count), [r[key] for r in chosen], start)
+        for size in sorted({r["bytes"] for r in fixed}):
+            chosen = [r for r in fixed if r["dim"] == dim and r["bytes"] == size]
+            nnz, columns, count = (np.array([r[k] for r in chosen]) for k in ("nnz", "columns", "iterations"))
+            found["FIXED"][f"{dim} {size}"] = _fit(partial(_fixed, nnz, columns, count), [r["solve"] for r in chosen],
+                                                   [30.0, 10.0, 1e-3, 300.0, 1.1])
+    for name, chosen in (("SWEEPS_SETUP", [r for r in cg if "setup" in r]), ("FIXED_SETUP", fixed)):
+        if chosen:
+            found[name] = _fit(partial(_line, np.array([r["nnz"] for r in chosen])), [r["setup"] for r in chosen], [100.0, 0.01])
     chosen = [r for r in cg if r["ratio"] > 1.2 and r["n"] > 2000]  # on few nodes, and where the mass rules, there are fewer
     ratio, digits = np.array([r["ratio"] for r in chosen]), np.log([1 / r["tolerance"] for r in chosen])
     found["COUNT"] = _fit(lambda p: p[0] * ratio ** p[1] * digits, [r["iterations"] for r in chosen], [0.3, 0.4])
     return found
+
+
+def _powers(rows: list[Row], *keys: str) -> list[list[float]]:
+    n = np.array([r["n"] for r in rows]) / 1e4
+    return [_fit(partial(_power, n), [r[k] for r in rows], [10.0, 1e3, 1.3]) for k in keys]
+
+
+def _line(nnz: Array, p: Array) -> Array:
+    return p[0] + p[1] * nnz
 
 
 def _power(n: Array, p: Array) -> Array:
@@ -126,10 +175,15 @@ def _power(n: Array, p: Array) -> Array:
 
 
 def _sweeps(nnz: Array, count: Array, p: Array) -> Array:
-    return p[0] + p[1] * nnz + count * (p[2] + p[3] * nnz)
+    return p[0] + p[1] * nnz + count * (p[2] + p[3] * (nnz / 1e6) ** p[4])
+
+
+def _fixed(nnz: Array, columns: Array, count: Array, p: Array) -> Array:
+    return p[0] + count * (p[1] + p[2] * nnz + p[3] * (nnz * columns / 1e6) ** p[4])
 
 
 def _fit(model: Callable[[Array], Array], values: list[float], start: list[float]) -> list[float]:
     """Positive constants of a model with the least squares of log(model / value)."""
-    solved = least_squares(lambda p: np.log(model(np.exp(p)) / np.array(values)), np.log(start))
+    with np.errstate(over="ignore"):  # of a trial step that is far too long
+        solved = least_squares(lambda p: np.log(model(np.exp(p)) / np.array(values)), np.log(start))
     return [float(f"{x:.4g}") for x in np.exp(solved.x)]

@@ -89,10 +89,12 @@ def _case(A: EdgeMatrix, M: EdgeMatrix, columns: tuple[int, ...], device: str, d
 
 def _choice(A: EdgeMatrix, M: EdgeMatrix, columns: int, solves: int) -> str:
     """What `auto` takes for this symmetric matrix."""
-    tolerance = TOLERANCE[A.values.dtype]
+    dtype = A.values.dtype
+    tolerance, bounds = TOLERANCE[dtype], bounds_of(A, M, 1.0, symmetric=True)
     if A.values.is_cuda:
-        return choose(A.pattern, 1, columns, bounds_of(A, M, 1.0, symmetric=True).iterations(tolerance), solves)
-    return choose_symmetric(A.pattern, 1, columns, mass_ratio(A, M), tolerance, solves)
+        return choose(A.pattern, 1, columns, bounds.iterations(tolerance), solves)
+    return choose_symmetric(A.pattern, 1, columns, mass_ratio(A, M), tolerance, solves, dtype.itemsize,
+                            lambda: bounds.within_reach(tolerance, dtype))
 
 
 def _measure(backend: str, A: EdgeMatrix, M: EdgeMatrix, right: dict[int, torch.Tensor], device: str) -> Iterator[dict[str, Any]]:

@@ -47,7 +47,7 @@ def bench_solver(device: Device = "cpu",
 
 
 @command("dgnet bench fit --largest 20000 --json fit.json", name="fit", of=bench)
-def bench_fit(largest: Annotated[int, typer.Option(help="Nodes of the largest mesh.", min=500)] = 200_000,
+def bench_fit(largest: Annotated[int, typer.Option(help="Nodes of the largest mesh.", min=500)] = 400_000,
               json_path: Json = None) -> None:
     """Fit the cost model by which the automatic choice works on the CPU; its constants go into green/auto.py."""
     from dgnet.bench import fit

@@ -5,10 +5,13 @@ Costs are microseconds on the machines of docs/results/solver.md; what matters i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.util import find_spec
 from math import log
 from typing import NamedTuple
 
+from dgnet.green.backends import MAX_FIXED
+from dgnet.green.bounds import NEVER
 from dgnet.green.conjugate import LONG, TOGETHER, sweeps_work
 from dgnet.operators import EdgeMatrix, Pattern
 
@@ -38,28 +41,59 @@ class Direct(NamedTuple):
 
 
 class Sweeps(NamedTuple):
-    """Conjugate gradients: fixed cost and cost per entry of the matrix, of each solve and of each iteration in it."""
+    """Conjugate gradients: fixed cost and cost per entry of a solve; fixed cost of an iteration and its cost at 10^6 entries.
+
+    An iteration grows with a power of the entries, since large matrices leave the cache.
+    """
 
     solve: float
     solve_entry: float
     iteration: float
-    iteration_entry: float
+    scale: float
+    exponent: float
 
     def cost(self, nnz: int, iterations: float) -> float:
-        return self.solve + self.solve_entry * nnz + iterations * (self.iteration + self.iteration_entry * nnz)
+        return self.solve + self.solve_entry * nnz + iterations * (self.iteration + self.scale * (nnz / 1e6) ** self.exponent)
+
+
+class Fixed(NamedTuple):
+    """The fixed iteration: cost of a solve; of an iteration, a fixed one, one per entry, and one at 10^6 entries times columns."""
+
+    solve: float
+    iteration: float
+    iteration_entry: float
+    scale: float
+    exponent: float
+
+    def cost(self, nnz: int, columns: int, count: int) -> float:
+        products = self.scale * (nnz * columns / 1e6) ** self.exponent
+        return self.solve + count * (self.iteration + self.iteration_entry * nnz + products)
 
 
 # by the dimension of the mesh; written by `dgnet bench fit`
 DIRECT = {
-    ("lu", 2): Direct(Power(311, 16840, 1.238), Power(10.2, 456, 1.247), Power(118, 12510, 1.373)),
-    ("lu", 3): Direct(Power(1548, 362500, 2.346), Power(0.0, 6304, 1.616), Power(126, 69320, 1.699)),
+    ("lu", 2): Direct(Power(293.7, 16760, 1.304), Power(8.149, 489, 1.257), Power(0.0, 14750, 1.365)),
+    ("lu", 3): Direct(Power(956.3, 378100, 2.105), Power(0.0, 5864, 1.665), Power(327.4, 63890, 1.631)),
     ("cholesky", 2): Direct(Power(73.8, 42250, 1.233), Power(11.1, 333, 1.388), Power(0.0, 5968, 1.307)),
     ("cholesky", 3): Direct(Power(2005, 396200, 2.22), Power(0.0, 3695, 1.73), Power(0.0, 41170, 1.744)),
 }
-SWEEPS = {2: Sweeps(40.1, 0.00383, 13.8, 0.001096), 3: Sweeps(36.7, 0.00269, 9.08, 0.001053)}  # of one right-hand side
-SWEEPS_32 = {2: Sweeps(0.0, 0.0765, 7.10, 0.03979), 3: Sweeps(55.1, 0.0440, 23.0, 0.01974)}  # of 32 at once
-SWEEPS_SETUP = (328.0, 0.0247)  # and per entry
-COUNT = (0.284, 0.364)  # iterations for a factor e of the residual: at a ratio of 1, and the power with which they grow
+SWEEPS = {2: Sweeps(25.56, 0.003385, 13.76, 1514, 1.127), 3: Sweeps(12.92, 0.002515, 21.5, 1034, 1.174)}  # of one right-hand side
+SWEEPS_32 = {2: Sweeps(2.025, 0.054, 61.67, 124100, 1.322), 3: Sweeps(0.0, 0.0361, 0.0, 16670, 0.8947)}  # of 32 at once
+FIXED = {  # by dimension and bytes of a number
+    (2, 4): Fixed(221.7, 0.0, 0.002066, 165.1, 1.207),
+    (2, 8): Fixed(98.13, 11.52, 0.0009507, 476.5, 1.18),
+    (3, 4): Fixed(420.8, 0.0, 0.001059, 116.5, 0.9526),
+    (3, 8): Fixed(674.4, 1.222, 0.0005104, 270.9, 1.096),
+}
+FIXED_SETUP = (170.1, 0.01675)  # and per entry, with the proof of the count
+DENSE = {  # by bytes: to invert, and to multiply with 32 right-hand sides
+    4: (Power(0.0, 4.868e+07, 2.664), Power(0.0, 60180, 1.781)),
+    8: (Power(0.0, 4.934e+07, 2.69), Power(0.0, 1.051e+06, 2.274)),
+}
+SWEEPS_SETUP = (261.6, 0.02583)  # and per entry
+COUNT = (0.2871, 0.3646)  # iterations for a factor e of the residual: at a ratio of 1, and the power with which they grow
+INVERTED = 1500  # nodes up to which an explicit inverse is thought of
+_SHORT = 5  # a count of the fixed iteration that is hardly ever undercut
 _WARM, _FIRST, _START = 0.65, 15, 2.0  # share of them that good starts leave, after how many solves, and what a start costs
 
 
@@ -73,8 +107,12 @@ def iterations(ratio: float, tolerance: float) -> float:
     return max(1.0, COUNT[0] * max(ratio, 1 / ratio) ** COUNT[1] * log(1 / tolerance))
 
 
-def choose_symmetric(pattern: Pattern, groups: int, columns: int, ratio: float, tolerance: float, solves: int) -> str:
-    """Backend on the CPU for `groups` symmetric positive definite matrices, `columns` right-hand sides each, `solves` times."""
+def choose_symmetric(pattern: Pattern, groups: int, columns: int, ratio: float, tolerance: float, solves: int,
+                     size: int = 8, proven: Callable[[], int] = lambda: NEVER) -> str:
+    """Backend on the CPU for `groups` symmetric positive definite matrices, `columns` right-hand sides each, `solves` times.
+
+    Numbers have `size` bytes. `proven` gives the count of the fixed iteration; it is asked for only where a short one would win.
+    """
     n, nnz = pattern.n, pattern.nnz * groups
     nodes = pattern.cell_slots.shape[-1]  # of a cell: 3 or 6 of a triangle, 4 or 10 of a tetrahedron
     dim, quadratic = 3 if nodes in (4, 10) else 2, nodes in (6, 10)
@@ -89,6 +127,16 @@ def choose_symmetric(pattern: Pattern, groups: int, columns: int, ratio: float, 
             warm = count * (_WARM + (1 - _WARM) * min(1.0, _FIRST / solves)) + _START
             each = SWEEPS[dim].cost(nnz, warm if count > LONG else count) * columns
         costs["cg"] = SWEEPS_SETUP[0] + SWEEPS_SETUP[1] * nnz + solves * each
+    if columns > 1:
+        if n <= INVERTED:
+            setup, many = DENSE[size]
+            costs["dense"] = groups * (setup.at(n) + solves * many.at(n) * columns / 32)
+
+        def fixed(count: int) -> float:
+            return FIXED_SETUP[0] + FIXED_SETUP[1] * nnz + solves * FIXED[dim, size].cost(nnz, columns, count)
+
+        if fixed(_SHORT) < min(costs.values()) and (needed := proven()) <= MAX_FIXED["cpu"]:
+            costs["iterative"] = fixed(needed)
     return min(costs, key=lambda name: costs[name])
 
 

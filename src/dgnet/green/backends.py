@@ -34,7 +34,7 @@ NAMES = ("lu", "cholesky", "cg", "iterative", "dense")
 TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}
 _SLACK = 20.0  # a verified residual may exceed the tolerance by rounding, not by more than this
 # beyond this many proven iterations an adaptive Krylov method is cheaper; fused iterations cost next to nothing
-_MAX_FIXED = {"cpu": 80, "cuda": 3000}
+MAX_FIXED = {"cpu": 80, "cuda": 3000}
 _DENSE_LIMIT = {"cpu": 4_000, "cuda": 20_000}
 
 
@@ -87,7 +87,7 @@ def prepare(A: EdgeMatrix, backend: str, bounds: Bounds | None = None, symmetric
     if backend == "iterative":
         monitor = monitor or Monitor()
         fused = kernels.AVAILABLE and A.values.is_cuda
-        if bounds is not None and bounds.iterations(tol) <= _MAX_FIXED["cuda" if fused else "cpu"]:
+        if bounds is not None and bounds.iterations(tol) <= MAX_FIXED["cuda" if fused else "cpu"]:
             return Chebyshev(A, bounds, tol, monitor)
         return Krylov(A, symmetric, tol)
     raise InputError(f"unknown backend '{backend}' (known: auto, {', '.join(NAMES)})")
@@ -180,6 +180,35 @@ class Dense:
 # ---------------------------------------------------------------------- iterative
 
 
+class ConjugateOrLU(OnHost):
+    """`cg` as `auto` takes it: where it fails (a matrix that is not positive definite, no convergence), LU from then on."""
+
+    def __init__(self, A: EdgeMatrix, tolerance: float) -> None:
+        self.matrix = A
+        self.inner: OnHost
+        try:
+            self.inner = ConjugateGradients(A, True, tolerance)
+            self.label = self.inner.label
+        except SolveError:
+            self._factorise()
+
+    def _factorise(self) -> None:
+        self.inner = LU(self.matrix, symmetric=False)  # which pivots: nothing is known of this matrix any more
+        self.label = self.inner.label
+
+    def array(self, b: np.ndarray, transposed: bool = False) -> np.ndarray:
+        if isinstance(self.inner, LU):
+            return self.inner.array(b, transposed)
+        try:
+            with np.errstate(over="ignore", invalid="ignore"):  # the residual tells
+                return self.inner.array(b, transposed)
+        except SolveError:
+            if not np.isfinite(b).all():
+                raise
+            self._factorise()
+            return self.inner.array(b, transposed)
+
+
 @dataclass
 class Monitor:
     """The worst residual seen, kept on the device so that checking does not stall it."""
@@ -220,7 +249,7 @@ class Chebyshev:
         self.monitor, self.limit = monitor, _SLACK * tolerance
         self.inverse_diagonal = 1 / self.values.index_select(-1, self.pattern.diagonal)
         self.fused = kernels.AVAILABLE and self.values.is_cuda
-        reach = torch.finfo(self.values.dtype).eps * bounds.high / bounds.low
+        reach = bounds.reach(self.values.dtype)
         self.cycles = 1
         if self.fused and reach > 4 * tolerance:
             self.cycles = max(2, math.ceil(math.log(tolerance) / math.log(min(0.1, 10 * reach))))

@@ -26,6 +26,7 @@ from dgnet.operators.sparse import csr
 
 Tensor = torch.Tensor
 
+NEVER = 10**9  # iterations where none are proven
 
 @dataclass(frozen=True)
 class Bounds:
@@ -75,11 +76,19 @@ class Bounds:
     def iterations(self, tolerance: float) -> int:
         """Iterations that guarantee the relative residual `tolerance`."""
         if self.rate >= 1.0:
-            return 10**9
+            return NEVER
         if self.rate < 1e-12:
             return 1
         constant = 2.0 if self.imag == 0.0 else 2.0 * (1 + sqrt(2.0))
         return max(1, ceil(log(tolerance / constant) / log(self.rate)))
+
+    def reach(self, dtype: torch.dtype) -> float:
+        """The relative residual that rounding leaves."""
+        return torch.finfo(dtype).eps * self.high / self.low
+
+    def within_reach(self, tolerance: float, dtype: torch.dtype) -> int:
+        """`iterations`, without end where rounding would spoil them."""
+        return self.iterations(tolerance) if self.usable and self.reach(dtype) <= 4 * tolerance else NEVER
 
     def coefficients(self, count: int) -> list[tuple[float, float]]:
         """(alpha_k, beta_k) of the Chebyshev iteration p = z + beta p, x = x + alpha p."""

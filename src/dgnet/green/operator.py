@@ -10,7 +10,7 @@ import torch
 
 from dgnet.errors import SolveError
 from dgnet.green.auto import choose, choose_symmetric, mass_ratio
-from dgnet.green.backends import TOLERANCE, Monitor, Prepared, apply, prepare
+from dgnet.green.backends import TOLERANCE, ConjugateOrLU, Monitor, Prepared, apply, prepare
 from dgnet.green.bounds import Bounds, bounds_of, sharpened
 from dgnet.green.fold import fold, product, unfold
 from dgnet.operators import EdgeMatrix
@@ -70,13 +70,18 @@ class StepOperator:
         self._mass_low = mass_low
         self._rest, self._sharpen, self._bounds = rest, sharpen, bounds
         self.backend = backend if backend != "auto" else self._fastest(columns, solves)
-        self.prepared: Prepared = prepare(self.flat, self.backend, self.bounds if self.backend == "iterative" else None, symmetric,
-                                          self.tolerance, self.monitor)
+        self.prepared: Prepared
+        if backend == "auto" and self.backend == "cg":
+            self.prepared = ConjugateOrLU(self.flat, self.tolerance)
+        else:
+            self.prepared = prepare(self.flat, self.backend, self.bounds if self.backend == "iterative" else None, symmetric,
+                                    self.tolerance, self.monitor)
 
     def _fastest(self, columns: int, solves: int) -> str:
-        groups, pattern = self.groups[0] * self.groups[1], self.A.pattern
+        groups, pattern, dtype = self.groups[0] * self.groups[1], self.A.pattern, self.A.values.dtype
         if self.symmetric and pattern.device.type == "cpu":
-            return choose_symmetric(pattern, groups, columns, mass_ratio(self.full, self.M), self.tolerance, solves)
+            return choose_symmetric(pattern, groups, columns, mass_ratio(self.full, self.M), self.tolerance, solves,
+                                    dtype.itemsize, lambda: self.bounds.within_reach(self.tolerance, dtype))
         return choose(pattern, groups, columns, self.bounds.iterations(self.tolerance), solves)
 
     @property
