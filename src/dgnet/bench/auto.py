@@ -181,8 +181,13 @@ def _lines(result: dict[str, Any]) -> Iterator[str]:
                 "|---" * 9 + "|"]
     for r in result["rows"]:
         ratio = "–" if r["ratio"] is None else f"{r['ratio']:.2f}"
-        took, fastest = (r["labels"].get(name, name) for name in (r["choice"], r["best"]))
+        took, fastest = (_shown(name, r["labels"].get(name, name)) for name in (r["choice"], r["best"]))
         yield (f"| {'×'.join(map(str, r['cells']))} | {r['nodes']:,} | {r['stiffness']:g} | {r['steps']:,} | {r['trajectories']} "
                f"| {r['dtype']} | {took} | {fastest} | {ratio} |")
     yield from ["", "–: auto took a backend that does not fit or takes minutes, so it was not measured.", "",
                 f"dgnet {result['version']}, {result['hardware']}. `dgnet bench auto` makes this page.", ""]
+
+
+def _shown(backend: str, label: str) -> str:
+    """`iterative` has a cg of its own, with another preconditioner."""
+    return f"{backend}: {label}" if label in NAMES and label != backend else label
