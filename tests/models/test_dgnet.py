@@ -591,8 +591,8 @@ def test_variants(letter: str, monkeypatch: pytest.MonkeyPatch) -> None:
         def never(*_: object, **__: object) -> None:
             raise AssertionError("variant D solved a system")
 
-        monkeypatch.setattr("dgnet.green.solver.apply", never)
-        monkeypatch.setattr("dgnet.green.solver.prepare", never)
+        monkeypatch.setattr("dgnet.green.operator.apply", never)
+        monkeypatch.setattr("dgnet.green.operator.prepare", never)
     with torch.no_grad():
         born = rollout(model, problem, u, None, 3)
         moved = rollout(randomised(model, 0.5), problem, u, None, 3)

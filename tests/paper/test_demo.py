@@ -50,7 +50,8 @@ def test_command_runs_from_data_to_test_and_again(tmp_path: Path, quick: None, m
     assert record["seconds"]["rollout_dgnet"] + record["seconds"]["rollout_classical"] < record["seconds"]["evaluate"]
     best = min(record["rne"]["classical_lumped"], record["rne"]["classical_consistent"])
     assert record["error_ratio"] == record["rne"]["dgnet"] / best and record["wins"] == (record["error_ratio"] < 1)
-    assert record["training"]["iterations"] == 8 and record["training"]["validation"] <= record["training"]["validation_classical"]
+    found = record["training"]  # single precision: an untrained DGNet and the classical solver round differently
+    assert found["iterations"] == 8 and found["validation"] <= 1.0001 * found["validation_classical"]
     assert set(record["kinds"]["test"]) - set(record["kinds"]["train"]) <= set(TEST_KINDS)
 
     # the figures are those of the stored data

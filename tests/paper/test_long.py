@@ -21,7 +21,7 @@ from PIL import Image
 
 from dgnet.data import Dataset, Header, Trajectory, write_dataset
 from dgnet.errors import InputError
-from dgnet.green import solver
+from dgnet.green import operator
 from dgnet.mesh import box
 from dgnet.models.base import Model
 from dgnet.models.dgnet import DGNet, DGNetConfig
@@ -149,7 +149,7 @@ def test_a_flow_that_changes_goes_on_with_the_bounds_it_had(tmp_path: Path, monk
     model = DGNet(DGNetConfig(hidden=8, layers=1), which.problem(velocity, dtype=torch.float32))
     monkeypatch.setattr(Run, "open", opened(tmp_path / "run", model, which))
     monkeypatch.setattr(series, "PAUSE", -1.0)
-    monkeypatch.setattr(solver, "choose", lambda *arguments: "iterative")
+    monkeypatch.setattr(operator, "choose", lambda *arguments: "iterative")
 
     def go(name: str, at: int = -1) -> dict[str, Any]:
         def stop(k: int, u: np.ndarray) -> None:

@@ -227,7 +227,8 @@ class ConjugateGradients(OnHost):
         for _ in range(6):
             x = x + self._correction(r, goal)
             r = self._residual(b, x)
-            reached = float(np.max(np.sqrt(_dot(r * _beside(self.weight, r), r)) / size))
+            with np.errstate(invalid="ignore"):  # a right-hand side that is not finite is told below
+                reached = float(np.max(np.sqrt(_dot(r * _beside(self.weight, r), r)) / size))
             if reached <= self.tolerance:
                 return x
             goal = 0.3 * goal
