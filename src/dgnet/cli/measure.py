@@ -22,6 +22,14 @@ def _advise(name: str, written: Path | None, *of: object) -> None:
         advise("bench", "report", written, "--out", written.with_suffix(".md"))
 
 
+def _show(text: str, target: Path | None) -> None:
+    """The page on the screen, and in a file where one is asked for."""
+    page(text)
+    if target is not None:
+        write_text(target, text)
+        say(f"wrote {target}")
+
+
 @command("dgnet bench solver --sizes '2D 10k' --stiffness 0.02 --json solver.json", name="solver", of=bench)
 def bench_solver(device: Device = "cpu",
                  sizes: Annotated[list[str] | None, typer.Option(help="Only these sizes, such as '2D 10k'.")] = None,
@@ -264,10 +272,7 @@ def bench_published(full: Annotated[bool, typer.Option("--full", help="Also the 
         result = published.run(full, progress)
     write_json(json_path, result)
     text = published.markdown(result)
-    page(text)
-    if target is not None:
-        write_text(target, text)
-        say(f"wrote {target}")
+    _show(text, target)
     advise("bench", "elements")
 
 
@@ -284,10 +289,7 @@ def bench_auto(count: Annotated[int, typer.Option("--cases", help="How many of t
         result = auto.run(count, largest, progress)
     write_json(json_path, result)
     text = auto.markdown(result)
-    page(text)
-    if target is not None:
-        write_text(target, text)
-        say(f"wrote {target}")
+    _show(text, target)
     advise("bench", "solver")
 
 
@@ -308,10 +310,7 @@ def bench_peers(quick: Annotated[bool, typer.Option("--quick", help="Two meshes 
         result = peers.run(quick, sizes, stiffness or peers.STIFFNESS, steps, repeats, str(python), progress)
     write_json(json_path, result)
     text = peers.markdown(result)
-    page(text)
-    if target is not None:
-        write_text(target, text)
-        say(f"wrote {target}")
+    _show(text, target)
     advise("bench", "solver")
 
 
