@@ -118,8 +118,8 @@ class LU(OnHost):
         # conversions stay in NumPy: torch's threads and those of the factorisation's BLAS get in each other's way;
         # where both solves are the same, the transposed one is quicker for one column (by a sixth) and slower for many
         swapped = b.size == len(b) if self.symmetric else transposed
-        x = self.factor.solve(b.astype(np.float64, copy=False), trans="T" if swapped else "N")
-        if not np.isfinite(x).all():
+        x = self.factor.solve(b.astype(np.float64, copy=False), "T" if swapped else "N")
+        if not math.isfinite(np.add.reduce(x, axis=None)) and not np.isfinite(x).all():  # a sum is quicker, but may overflow
             raise SolveError("the direct solve gave values that are not finite")
         return np.ascontiguousarray(x, dtype=b.dtype)
 

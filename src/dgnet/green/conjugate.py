@@ -54,16 +54,22 @@ class Rows(NamedTuple):
     column: NDArray[np.int32]
     value: Array
 
+    @classmethod
+    def of(cls, A: csr_array, factor: float = 1.0) -> Rows:
+        """Of a matrix, times a number."""
+        return cls(A.indptr, A.indices, A.data if factor == 1.0 else A.data * A.data.dtype.type(factor))
+
     def scaled(self, value: Array, scale: Array) -> Rows:
         """Minus the matrix with these entries, rows and columns scaled."""
         return self._replace(value=-value * np.repeat(scale, np.diff(self.start)) * scale[self.column])
 
     def add_product(self, x: Array, y: Array) -> None:
-        """y += A x in place for [n] or [n, R]; x may be y itself, then rows use what those before them have left."""
+        """y += A x in place for y [n] or [n, R], C-contiguous; x may be y itself, then rows use what those before them have left."""
         n = len(self.start) - 1
         if x.ndim == 1:
             _sparsetools.csr_matvec(n, n, *self, x, y)
         else:
+            assert y.flags.c_contiguous  # else its flat form were a copy
             _sparsetools.csr_matvecs(n, n, x.shape[1], *self, x.reshape(-1), y.reshape(-1))
 
 

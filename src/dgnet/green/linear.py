@@ -2,7 +2,7 @@
 
     u+ = u + A^-1 [ E (u - c) + c s + dt (P f + g) ],      E = -dt K,  s = -dt K 1           (see `solver`)
 
-Such steps are made in NumPy: one product with the joined matrix [E, dt P] and one solve, without checks and without a graph.
+Such steps are made in NumPy: two products that add to the right-hand side in place, and one solve; no checks, no graph, no copies.
 `Linear.states` is a whole rollout that can be differentiated. Its way back takes one solve with the transposed matrix and one
 product for each step. With y_k = A^-T dl/du_k+1 on the free rows,
 
@@ -15,15 +15,15 @@ states are kept and nothing else; where the mass is learned, their increments, t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
-from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from scipy.sparse import csr_array, hstack, vstack
+from scipy.sparse import csr_array
 
+from dgnet.green.conjugate import Rows
 from dgnet.green.fold import fold, unfold
 from dgnet.green.host import OnHost
 from dgnet.operators import EdgeMatrix
@@ -59,7 +59,8 @@ class Linear:
         self.fixed = None if fixed is None else np.flatnonzero(fixed.expand(b, f, self.n).numpy())
         self._sums = ops.sums(0.0)
         self.sums = None if op.sums is None else op.sums.detach().mT.expand(b, f, self.n).reshape(-1).numpy()
-        self.moved = self._matrix(op.explicit)
+        self.host = op.prepared if isinstance(op.prepared, OnHost) else None
+        self.moved = self._rows_of(op.explicit)
         self._version = stiffness.values._version
         self._still: dict[tuple[int, int], Array | None] = {}
         self._walls: dict[tuple[int, int], Array] = {}
@@ -83,19 +84,24 @@ class Linear:
         values = A.values.detach().expand(*self.groups, self.pattern.nnz)
         return EdgeMatrix(self.pattern, values.reshape(-1, self.pattern.nnz)).to_scipy()
 
-    @cached_property
-    def driven(self) -> csr_array:
-        """[E, dt P]."""
-        return hstack([self.moved, self._matrix(self.ops.source) * self.moved.dtype.type(self.dt)], format="csr")
+    def _rows_of(self, A: EdgeMatrix, factor: float = 1.0, transposed: bool = False) -> Rows:
+        matrix = self._matrix(A)
+        return Rows.of((matrix.T.tocsr() if transposed else matrix), factor)
 
     @cached_property
-    def moved_back(self) -> csr_array:
-        return self.moved if self.op.symmetric else self.moved.T.tocsr()
+    def sources(self) -> Rows:
+        """dt P."""
+        return self._rows_of(self.ops.source, self.dt)
 
     @cached_property
-    def driven_back(self) -> csr_array:
-        """[E, dt P]^T."""
-        return vstack([self.moved_back, self.driven[:, self.size:].T], format="csr")
+    def moved_back(self) -> Rows:
+        """E^T."""
+        return self.moved if self.op.symmetric else self._rows_of(self.op.explicit, transposed=True)
+
+    @cached_property
+    def sources_back(self) -> Rows:
+        """dt P^T."""
+        return self._rows_of(self.ops.source, self.dt, transposed=True)
 
     # ------------------------------------------------------------------ layout
 
@@ -105,10 +111,10 @@ class Linear:
             u = u.detach()
         if u.dtype != self.dtype:
             u = u.to(self.dtype)
-        if u.numel() == self.n:
+        if u.shape[0] * u.shape[2] == 1:
             return u.numpy()[0, :, 0]
-        x = fold(u, *self.groups).numpy()
-        return x.reshape(self.size) if u.numel() == self.size else x.reshape(self.size, -1)
+        x = fold(u, *self.groups).contiguous().numpy()
+        return x.reshape(-1) if x.shape[2] == 1 else x.reshape(-1, x.shape[2])
 
     def tensor(self, x: Array, batch: int, fields: int) -> Tensor:
         """The inverse of `array`; shares memory with it where it can."""
@@ -167,20 +173,22 @@ class Linear:
 
     def increment(self, u: Array, f: Array | None, force: Array | None) -> Array:
         """u+ - u."""
-        if f is None:
-            x = np.empty_like(u)
-        else:
-            x = np.empty((2 * self.size, *u.shape[1:]), u.dtype)
-            x[self.size:] = f
-        c = self.shift(u, x[:self.size])
-        return self.increment_of((self.moved if f is None else self.driven) @ x, c, force)
+        right = self.begin(u, force)
+        if f is not None:
+            self.sources.add_product(f, right)
+        return self.increment_of(u, right)
 
-    def increment_of(self, right: Array, c: Any, force: Array | None) -> Array:
-        """u+ - u from `right` = E (u - c) + dt P f, which is overwritten."""
+    def begin(self, u: Array, force: Array | None) -> Array:
+        """A right-hand side to add to: the boundary loads, or zero."""
+        return np.zeros(u.shape, u.dtype) if force is None else force.copy()
+
+    def increment_of(self, u: Array, right: Array) -> Array:
+        """u+ - u; `right` has what drives the step, and is overwritten."""
+        away = np.empty(u.shape, u.dtype)
+        c = self.shift(u, away)
+        self.moved.add_product(away, right)
         if self.sums is not None:
-            right += self.sums * c if right.ndim == 1 and self.size == self.n else self._weighted(c)
-        if force is not None:
-            right += force
+            right += self.sums * c if u.ndim == 1 and self.size == self.n else self._weighted(c)
         if self.fixed is not None:
             right[self.fixed] = 0.0
         return self.solve(right)
@@ -204,28 +212,38 @@ class Linear:
         return whole.reshape(self.size, -1) if whole.shape[2] > 1 else whole.reshape(-1)
 
     def solve(self, right: Array, transposed: bool = False) -> Array:
-        prepared = self.op.prepared
-        if isinstance(prepared, OnHost):
-            return prepared.array(right, transposed)
+        if self.host is not None:
+            return self.host.array(right, transposed)
         b, f = self.groups
         return self.op.inverse(torch.from_numpy(right).view(b * f, self.n, -1), transposed).numpy().reshape(right.shape)
 
     def march(self, u: Tensor, f: Tensor | None, steps: int, t: float) -> Iterator[tuple[Array, Array]]:
         """The states after each step and their increments, from u [B, n, F] at time t and sources [B, steps, n, F]."""
         (batch, _, fields), x = u.shape, self.array(u)
-        force = self.force(t, batch, fields)
-        for k, row in enumerate(repeat(None, steps) if f is None else self._rows(f[:, :steps])):
+        force, source = self.force(t, batch, fields), None if f is None else self.history(f)
+        for k in range(steps):
             if self.load_changes:
                 force = self.force(t + k * self.dt, batch, fields)
-            d = self.increment(x, row, force)
+            d = self.increment(x, None if source is None else source(k), force)
             x = x + d
             yield x, d
 
-    def _rows(self, f: Tensor) -> Iterable[Array]:
-        """Sources [B, T, n, F], step by step."""
-        if f.shape[0] * f.shape[3] == 1 and f.dtype == self.dtype and self.size == self.n:
-            return iter(f.detach().reshape(f.shape[1], -1).numpy())
-        return (self.array(f[:, k]) for k in range(f.shape[1]))
+    def history(self, x: Tensor) -> Callable[[int], Array]:
+        """The arrays of many steps [B, T, n, F], by the number of the step."""
+        if x.shape[0] * x.shape[3] == 1 and x.dtype == self.dtype:
+            return x.detach().numpy()[0, :, :, 0].__getitem__
+        return lambda k: self.array(x[:, k])
+
+    def writer(self, x: Tensor) -> Callable[[int, Array], None]:
+        """Puts the array of a step into [B, T, n, F]."""
+        batch, _, _, fields = x.shape
+        if batch * fields == 1:
+            return x.numpy()[0, :, :, 0].__setitem__
+
+        def put(k: int, value: Array) -> None:
+            x[:, k] = self.tensor(value, batch, fields)
+
+        return put
 
     # ------------------------------------------------------------------ with gradients
 
@@ -248,10 +266,11 @@ class _States(torch.autograd.Function):
         out[:, 0] = u
         learned = ctx.needs_input_grad[3] or ctx.needs_input_grad[5]  # mass, ahead
         changes = u.new_empty(batch, steps, n, fields) if learned else None
+        keep, keep_change = linear.writer(out), None if changes is None else linear.writer(changes)
         for k, (x, d) in enumerate(linear.march(u, f, steps, t)):
-            out[:, k + 1] = linear.tensor(x, batch, fields)
-            if changes is not None:
-                changes[:, k] = linear.tensor(d, batch, fields)
+            keep(k + 1, x)
+            if keep_change is not None:
+                keep_change(k, d)
         ctx.linear = linear
         ctx.shapes = [None if x is None else x.shape for x in given]
         ctx.save_for_backward(out, changes, f)
@@ -279,19 +298,21 @@ class _Back:
         linear, out = self.linear, self.out
         batch, steps, fields = out.shape[0], out.shape[1] - 1, out.shape[3]
         forcing = torch.empty_like(self.f) if self.driven and self.f is not None else None
-        matrix = linear.moved_back if forcing is None else linear.driven_back
+        put = None if forcing is None else linear.writer(forcing)
         together = max(8, min(64, _ENTRIES // (batch * linear.n * fields)))
-        adjoint, held = linear.array(g[:, steps]), []
+        incoming, held = linear.history(g), []
+        adjoint = incoming(steps)
         for k in range(steps - 1, -1, -1):
             if linear.fixed is not None:
                 adjoint = adjoint.copy()
                 adjoint[linear.fixed] = 0.0
             y = linear.solve(adjoint, transposed=True)
-            back = matrix @ y
-            adjoint = linear.array(g[:, k]) + adjoint
-            adjoint += back[:linear.size]
-            if forcing is not None:
-                forcing[:, k] = linear.tensor(back[linear.size:], batch, fields)
+            adjoint = incoming(k) + adjoint
+            linear.moved_back.add_product(y, adjoint)
+            if put is not None:
+                driving = np.zeros(y.shape, y.dtype)
+                linear.sources_back.add_product(y, driving)
+                put(k, driving)
             if self.sums or self.load:
                 self.gather(k, linear.tensor(y, batch, fields))
             if self.matrices:
