@@ -163,9 +163,14 @@ def test_an_ambient_that_changes_in_time_is_followed() -> None:
     assert torch.allclose(states(p, n, u0, f), classical, atol=1e-12)
 
 
+@pytest.mark.parametrize("large", [True, False])
 @pytest.mark.parametrize("between", [True, False])
 @pytest.mark.parametrize("conditions", [[Robin("boundary", 1.0, 0.3)], [Dirichlet("left", 1.0)]])
-def test_a_rollout_without_gradients_is_one_step_after_the_other(conditions: list, between: bool) -> None:
+def test_a_rollout_without_gradients_is_one_step_after_the_other(conditions: list, between: bool, large: bool,
+                                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    if large:  # four steps at once, in blocks of rows
+        monkeypatch.setattr("dgnet.models.universal.steps._CACHED", 0)
+        monkeypatch.setattr("dgnet.models.universal.steps._BLOCK", 7)
     p = Discretisation(box((5, 4)), PDE(diffusion=0.5), conditions, dt=0.02)
     model = Universal()
     points = len(model.points(p)) if between else p.n_nodes
@@ -175,11 +180,11 @@ def test_a_rollout_without_gradients_is_one_step_after_the_other(conditions: lis
     state = model.prepare(p, 2, 6)
     with torch.no_grad():
         assert model.linear_steps(state) is not None
-        for source in (f, None):
-            u = model.begin(state, u0)
+        for source, start in ((f, u0), (f[:1], u0[:1]), (None, u0)):
+            u = model.begin(state, start)
             for k in range(6):
                 u = model.step(state, u, None if source is None else source[:, k], k * p.dt, k)
-            found = rollout(model, p, u0, source, 6)[:, -1]
+            found = rollout(model, p, start, source, 6)[:, -1]
             torch.testing.assert_close(found, model.read(state, u), rtol=0, atol=1e-11)
 
 

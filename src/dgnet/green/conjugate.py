@@ -63,14 +63,20 @@ class Rows(NamedTuple):
         """Minus the matrix with these entries, rows and columns scaled."""
         return self._replace(value=-value * np.repeat(scale, np.diff(self.start)) * scale[self.column])
 
-    def add_product(self, x: Array, y: Array) -> None:
-        """y += A x in place for y [n] or [n, R], C-contiguous; x may be y itself, then rows use what those before them have left."""
-        n = len(self.start) - 1
+    def add_product(self, x: Array, y: Array, rows: slice | None = None) -> None:
+        """y += A x in place for y [n] or [n, R], C-contiguous; x may be y itself, then rows use what those before them have left.
+
+        `rows`: these rows alone.
+        """
+        start, column, value = self
+        if rows is not None:
+            start, y = start[rows.start:rows.stop + 1], y[rows]
+        n = len(start) - 1
         if x.ndim == 1:
-            _sparsetools.csr_matvec(n, n, *self, x, y)
+            _sparsetools.csr_matvec(n, n, start, column, value, x, y)
         else:
             assert y.flags.c_contiguous  # else its flat form were a copy
-            _sparsetools.csr_matvecs(n, n, x.shape[1], *self, x.reshape(-1), y.reshape(-1))
+            _sparsetools.csr_matvecs(n, n, x.shape[1], start, column, value, x.reshape(-1), y.reshape(-1))
 
 
 class Layout(NamedTuple):

@@ -25,7 +25,7 @@ from scipy.sparse import csr_array
 
 from dgnet.green.conjugate import Rows
 from dgnet.green.fold import fold, unfold
-from dgnet.green.host import OnHost
+from dgnet.green.host import OnHost, unwritten
 from dgnet.operators import EdgeMatrix
 from dgnet.operators.sparse import outer_on_pattern
 
@@ -217,33 +217,28 @@ class Linear:
         b, f = self.groups
         return self.op.inverse(torch.from_numpy(right).view(b * f, self.n, -1), transposed).numpy().reshape(right.shape)
 
-    def march(self, u: Tensor, f: Tensor | None, steps: int, t: float) -> Iterator[tuple[Array, Array]]:
-        """The states after each step and their increments, from u [B, n, F] at time t and sources [B, steps, n, F]."""
+    def march(self, u: Tensor, f: Tensor | None, steps: int, t: float, into: Array | None = None) -> Iterator[tuple[Array, Array]]:
+        """The states after each step and their increments, from u [B, n, F] at time t and sources [B, steps, n, F].
+
+        `into` [steps, n]: where to put the states; they are views of it then.
+        """
         (batch, _, fields), x = u.shape, self.array(u)
         force, source = self.force(t, batch, fields), None if f is None else self.history(f)
         for k in range(steps):
             if self.load_changes:
                 force = self.force(t + k * self.dt, batch, fields)
             d = self.increment(x, None if source is None else source(k), force)
-            x = x + d
+            x = np.add(x, d, out=None if into is None else into[k])
             yield x, d
+
+    def rows(self, x: Tensor) -> Array | None:
+        """Many steps [B, T, n, F] as [T, n], where they are one column of the problem's precision."""
+        return x.detach().numpy()[0, :, :, 0] if x.shape[0] * x.shape[3] == 1 and x.dtype == self.dtype else None
 
     def history(self, x: Tensor) -> Callable[[int], Array]:
         """The arrays of many steps [B, T, n, F], by the number of the step."""
-        if x.shape[0] * x.shape[3] == 1 and x.dtype == self.dtype:
-            return x.detach().numpy()[0, :, :, 0].__getitem__
-        return lambda k: self.array(x[:, k])
-
-    def writer(self, x: Tensor) -> Callable[[int, Array], None]:
-        """Puts the array of a step into [B, T, n, F]."""
-        batch, _, _, fields = x.shape
-        if batch * fields == 1:
-            return x.numpy()[0, :, :, 0].__setitem__
-
-        def put(k: int, value: Array) -> None:
-            x[:, k] = self.tensor(value, batch, fields)
-
-        return put
+        rows = self.rows(x)
+        return rows.__getitem__ if rows is not None else lambda k: self.array(x[:, k])
 
     # ------------------------------------------------------------------ with gradients
 
@@ -262,15 +257,16 @@ class _States(torch.autograd.Function):
         u, f = given[-2:]
         assert u is not None
         batch, n, fields = u.shape
-        out = u.new_empty(batch, steps + 1, n, fields)
+        out = unwritten(batch, steps + 1, n, fields, like=u)
         out[:, 0] = u
         learned = ctx.needs_input_grad[3] or ctx.needs_input_grad[5]  # mass, ahead
-        changes = u.new_empty(batch, steps, n, fields) if learned else None
-        keep, keep_change = linear.writer(out), None if changes is None else linear.writer(changes)
-        for k, (x, d) in enumerate(linear.march(u, f, steps, t)):
-            keep(k + 1, x)
-            if keep_change is not None:
-                keep_change(k, d)
+        changes = unwritten(batch, steps, n, fields, like=u) if learned else None
+        rows = linear.rows(out)
+        for k, (x, d) in enumerate(linear.march(u, f, steps, t, None if rows is None else rows[1:])):
+            if rows is None:
+                out[:, k + 1] = linear.tensor(x, batch, fields)
+            if changes is not None:
+                changes[:, k] = linear.tensor(d, batch, fields)
         ctx.linear = linear
         ctx.shapes = [None if x is None else x.shape for x in given]
         ctx.save_for_backward(out, changes, f)
@@ -297,8 +293,8 @@ class _Back:
     def run(self, g: Tensor) -> list[Tensor | None]:
         linear, out = self.linear, self.out
         batch, steps, fields = out.shape[0], out.shape[1] - 1, out.shape[3]
-        forcing = torch.empty_like(self.f) if self.driven and self.f is not None else None
-        put = None if forcing is None else linear.writer(forcing)
+        forcing = unwritten(*self.f.shape, like=self.f) if self.driven and self.f is not None else None
+        rows = None if forcing is None else linear.rows(forcing)
         together = max(8, min(64, _ENTRIES // (batch * linear.n * fields)))
         incoming, held = linear.history(g), []
         adjoint = incoming(steps)
@@ -309,10 +305,12 @@ class _Back:
             y = linear.solve(adjoint, transposed=True)
             adjoint = incoming(k) + adjoint
             linear.moved_back.add_product(y, adjoint)
-            if put is not None:
-                driving = np.zeros(y.shape, y.dtype)
+            if forcing is not None:
+                driving = np.empty(y.shape, y.dtype) if rows is None else rows[k]
+                driving[:] = 0.0
                 linear.sources_back.add_product(y, driving)
-                put(k, driving)
+                if rows is None:
+                    forcing[:, k] = linear.tensor(driving, batch, fields)
             if self.sums or self.load:
                 self.gather(k, linear.tensor(y, batch, fields))
             if self.matrices:

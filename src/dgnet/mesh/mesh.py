@@ -136,6 +136,11 @@ class Mesh:
         return np.stack([keys // self.n_nodes, keys % self.n_nodes], axis=1)
 
     @cached_property
+    def middles(self) -> np.ndarray:
+        """The points in the middle of the edges [E, d]."""
+        return 0.5 * (self.points[self.edges[:, 0]] + self.points[self.edges[:, 1]])
+
+    @cached_property
     def edge_lengths(self) -> np.ndarray:
         return np.linalg.norm(self.points[self.edges[:, 1]] - self.points[self.edges[:, 0]], axis=1)
 
@@ -377,7 +382,7 @@ def _refine_once(mesh: Mesh) -> Mesh:
     def middle(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return n + np.searchsorted(key, np.minimum(a, b) * n + np.maximum(a, b))
 
-    points = np.concatenate([mesh.points, mesh.points[mesh.edges].mean(axis=1)])
+    points = np.concatenate([mesh.points, mesh.middles])
     c = mesh.cells.T
     if d == 2:
         m01, m12, m20 = middle(c[0], c[1]), middle(c[1], c[2]), middle(c[2], c[0])

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from math import isfinite
 from typing import Any, Literal
 
-import numpy as np
 import torch
 
 from dgnet.errors import InputError, SolveError
 from dgnet.green import Linear
+from dgnet.green.host import unwritten
 from dgnet.models.base import Model
 from dgnet.models.capture import captured
 from dgnet.problems import Discretisation, HeldFlow
@@ -160,18 +160,17 @@ def _at_step(k: int, steps: int, error: SolveError) -> SolveError:
 def _arrays(linear: Linear, p: Discretisation, record: _Record, u: Tensor, source: Tensor | None, first: int, t: float) -> None:
     """The steps from `first` on without gradients."""
     batch, _, fields = u.shape
-    rows = record.rows(linear.dtype) if not p.periodic else None
-    made = linear.march(p.restrict(u), None if source is None else p.restrict(source), record.steps - first, t)
+    rows = None if record.out is None or p.periodic else linear.rows(record.out)
+    made = linear.march(p.restrict(u), None if source is None else p.restrict(source), record.steps - first, t,
+                        None if rows is None else rows[first + 1:])
     k = first
     try:
         for x, _ in made:
             k += 1
             if rows is None:
                 record.keep(k, p.expand(linear.tensor(x, batch, fields)).to(u.dtype))
-            else:
-                rows[k] = x
-                if record.progress is not None or record.watched(k):
-                    record.made(k)
+            elif record.progress is not None or record.watched(k):
+                record.made(k)
     except SolveError as error:
         raise error if isinstance(error, _Growth) else _at_step(k, record.steps, error) from error
 
@@ -193,7 +192,7 @@ class _Record:
         self.first, self.steps, self.sink, self.progress, self.watch, self.last = first, steps, sink, progress, watch, first
         # with gradients the states are joined at the end: writing each into one tensor makes the way back quadratic in their number
         self.pieces = [first[:, None]] if sink is None and graph else []  # [B, some steps, N, F]
-        self.out = None if sink or graph else first.new_empty((first.shape[0], steps + 1, *first.shape[1:]))
+        self.out = None if sink or graph else unwritten(first.shape[0], steps + 1, *first.shape[1:], like=first)
         if self.out is not None:
             self.out[:, 0] = first
 
@@ -214,13 +213,8 @@ class _Record:
         for j in range(1, states.shape[1]):
             if self.sink is not None:
                 self.sink(k + j, states[:, j])
-            self.made(k + j, states[:, j])
-
-    def rows(self, dtype: torch.dtype) -> np.ndarray | None:
-        """The states as an array [steps + 1, N] to write into, where they are one column of this precision."""
-        out = self.out
-        return out.numpy().reshape(len(out[0]), -1) if out is not None and out[0, 0].numel() * len(out) == out.shape[2] and (
-            out.dtype == dtype) else None
+            if self.sink is not None or self.progress is not None or self.watched(k + j):
+                self.made(k + j, states[:, j])
 
     def made(self, k: int, value: Tensor | None = None) -> None:
         """Report and look at the state after k steps, `value` where it is not in `out`."""

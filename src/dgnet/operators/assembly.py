@@ -171,7 +171,7 @@ class Geometry:
     def nodes(self) -> np.ndarray:
         """Where all nodes are, the middles of edges included [nodes, d]."""
         mesh = self.mesh
-        return mesh.points if self.degree == 1 else np.concatenate([mesh.points, mesh.points[mesh.edges].mean(axis=1)])
+        return mesh.points if self.degree == 1 else np.concatenate([mesh.points, mesh.middles])
 
 
 def stiffness(geometry: Geometry, diffusion: Array = 1.0) -> EdgeMatrix:

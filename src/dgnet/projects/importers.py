@@ -153,7 +153,7 @@ def driven(found: Found, note: Note, source: SourceSpec, frame: Frame, physics: 
     """The trajectory with samples and step averages of its source."""
     steps, width = len(found.state) - 1, len(frame.fields)
     x = torch.tensor(frame.mesh.points, dtype=torch.float64)
-    between = torch.tensor(frame.mesh.points[frame.mesh.edges].mean(axis=1))
+    between = torch.tensor(frame.mesh.middles)
     between = between if steps * len(between) * width <= MOST_BETWEEN else between[:0]
     times = frame.dt * torch.arange(steps + 1, dtype=torch.float64)
     if source.kind == "none":

@@ -257,7 +257,7 @@ def trajectory(state: np.ndarray, mesh: Mesh, dt: float, source: Source | SpotTa
         average = 0.5 * (samples[1:] + samples[:-1])
     else:
         x, times = torch.tensor(mesh.points), torch.tensor(time)
-        between = torch.tensor(mesh.points[mesh.edges].mean(axis=1))
+        between = torch.tensor(mesh.middles)
         between = between if len(time) * len(between) <= MOST_BETWEEN else between[:0]
         samples = source(x, times)[0].numpy()
         if isinstance(source, SpotTable):

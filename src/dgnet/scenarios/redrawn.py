@@ -61,7 +61,7 @@ class Redrawn:
     @cached_property
     def _points(self) -> np.ndarray:
         mesh = self.scenario.mesh
-        return mesh.points[mesh.edges].mean(axis=1)
+        return mesh.middles
 
     @cached_property
     def start(self) -> Tensor:

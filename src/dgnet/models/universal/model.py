@@ -56,6 +56,15 @@ class PreparedUniversal:
         """Values at nodes and middles; fitted, where u [B, N, F] has none at the middles."""
         return u if u.shape[1] != self.n_nodes else Lift.of(self.solver.problem.mesh, u.device)(u)
 
+    def arrays(self, linear: Linear) -> GatheredSteps:
+        """These steps with what is gathered, made once."""
+        assert self.gathering is not None
+        kept: dict[Linear, GatheredSteps] = self.__dict__.setdefault("_arrays", {})
+        if linear not in kept:
+            kept.clear()
+            kept[linear] = GatheredSteps(linear, self.gathering)
+        return kept[linear]
+
 
 class Universal(Model[PreparedUniversal]):
     """The classical solver with corrections for every mesh: less error before there is any data.
@@ -144,7 +153,7 @@ class Universal(Model[PreparedUniversal]):
     def points(self, problem: Discretisation) -> np.ndarray:
         if not self.acts(problem):
             return problem.mesh.points
-        return np.concatenate([problem.mesh.points, problem.mesh.points[problem.mesh.edges].mean(axis=1)])
+        return np.concatenate([problem.mesh.points, problem.mesh.middles])
 
     def lift(self, state: PreparedUniversal, u: Tensor) -> Tensor:
         """The values at the nodes, then the memory of the edges: how far the middles are from the means of the ends."""
@@ -170,7 +179,7 @@ class Universal(Model[PreparedUniversal]):
         linear = None if solver is None else solver.linear()
         if linear is None or solver is None or state.gathering is None:
             return linear
-        return None if torch.is_grad_enabled() else GatheredSteps(solver, linear, state.gathering)
+        return None if torch.is_grad_enabled() else state.arrays(linear)
 
 
 def untrained(p: Discretisation) -> str | None:

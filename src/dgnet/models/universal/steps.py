@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from scipy.sparse import csr_array, hstack
 
-from dgnet.green import GreenSolver, Linear
+from dgnet.green import Linear
 from dgnet.green.conjugate import Rows
 from dgnet.models.universal.gathering import Gathering
 from dgnet.problems.lift import Lift
@@ -16,6 +16,9 @@ from dgnet.problems.lift import Lift
 Tensor = torch.Tensor
 
 _LIFTED = 8  # steps whose sources get their values at the middles at once
+_CACHED = 16_000_000  # bytes of matrices above which what drives `_TOGETHER` steps is gathered at once, block by block:
+_TOGETHER = 4  # from the cache a row is read in a third of the time (100,000 nodes); below that it costs more than it brings
+_BLOCK = 2000  # rows
 
 
 class GatheredSteps(Linear):
@@ -23,11 +26,11 @@ class GatheredSteps(Linear):
 
         right = E (u - c) + N f + W w            w+ = keep w + G f
 
-    f at nodes and middles, w the memory. Each product adds to its result in place; rows of the wide matrices are read once.
+    f at nodes and middles, w the memory. Neither depends on u: several steps may be driven at once.
     """
 
-    def __init__(self, solver: GreenSolver, linear: Linear, gathering: Gathering) -> None:
-        super().__init__(solver.problem, linear.ops, linear.op, linear.stiffness)
+    def __init__(self, linear: Linear, gathering: Gathering) -> None:
+        super().__init__(linear.problem, linear.ops, linear.op, linear.stiffness)
         g, n, E = gathering, self.n, len(gathering.keep)
         place = g.places.col.numpy(), g.places.crow.numpy()
 
@@ -42,23 +45,40 @@ class GatheredSteps(Linear):
         self.gained = Rows.of(csr_array((torch.stack([-0.5 * gain, -0.5 * gain, gain], 1).ravel().numpy(), columns,
                                          np.arange(0, 3 * E + 1, 3, dtype=np.int32)), shape=(E, n + E)))
 
-    def march(self, u: Tensor, f: Tensor | None, steps: int, t: float) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def march(self, u: Tensor, f: Tensor | None, steps: int, t: float,
+              into: np.ndarray | None = None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """From nodes and memory [B, N + E, F], and sources at the nodes, or at nodes and middles [B, steps, N + E, F]."""
         (batch, _, fields), n = u.shape, self.n
-        x, memory = self.array(u[:, :n]), self.array(u[:, n:]).copy()
-        keep = self.keep if memory.ndim == 1 else self.keep[:, None]
-        source = None if f is None else self.history(f)
-        for k in range(steps):
-            right = self.begin(x, self.force(t + k * self.dt, batch, fields))
-            self.remembered.add_product(memory, right)
-            memory *= keep
-            if source is not None:
-                driving = source(k)
-                self.near.add_product(driving, right)
-                self.gained.add_product(driving, memory)
-            d = self.increment_of(x, right)
-            x = x + d
-            yield x, d
+        large = sum(x.value.nbytes + x.column.nbytes for x in (self.near, self.remembered, self.gained)) > _CACHED
+        together, block = (_TOGETHER, _BLOCK) if large else (1, len(self.keep))
+        x, source = self.array(u[:, :n]), None if f is None else self.history(f)
+        w = [self.array(u[:, n:]).copy()]
+        w += [np.empty_like(w[0]) for _ in range(together)]
+        for k in range(0, steps, together):
+            group = range(k, min(k + together, steps))
+            right = [self.begin(x, self.force(t + j * self.dt, batch, fields)) for j in group]
+            self.drive(None if source is None else [source(j) for j in group], w, right, block)
+            w[0], w[len(group)] = w[len(group)], w[0]
+            for j, one in zip(group, right):
+                d = self.increment_of(x, one)
+                x = np.add(x, d, out=None if into is None else into[j])
+                yield x, d
+
+    def drive(self, f: list[np.ndarray] | None, w: list[np.ndarray], right: list[np.ndarray], block: int) -> None:
+        """Adds N f + W w to the right-hand sides of steps that follow each other, and makes their memories w[1:] from w[0]."""
+        keep = self.keep if w[0].ndim == 1 else self.keep[:, None]
+        for first in range(0, len(keep), block):
+            rows = slice(first, first + block)
+            for j in range(len(right)):
+                np.multiply(keep[rows], w[j][rows], out=w[j + 1][rows])
+                if f is not None:
+                    self.gained.add_product(f[j], w[j + 1], rows)
+        for first in range(0, self.n, block):
+            rows = slice(first, first + block)
+            for j, one in enumerate(right):
+                self.remembered.add_product(w[j], one, rows)
+                if f is not None:
+                    self.near.add_product(f[j], one, rows)
 
     def history(self, x: Tensor) -> Callable[[int], np.ndarray]:
         if x.shape[2] != self.n:
