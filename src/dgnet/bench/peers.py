@@ -4,13 +4,14 @@ Every program solves the same problem to the same tolerance: linear elements, co
 A run goes from the program's own mesh to the last state, set-up included, in a process that runs nothing else meanwhile; runs of
 different programs take turns. The clock is processor time, so other work on the machine changes little. The last state is compared
 with that of a direct solve in double precision (scikit-fem + SuperLU); one that is farther away than `LIMIT` is marked. Programs
-that are not installed are rows that say so. `peers_run` is what the processes run.
+that are not installed, fail or take too long are cells that say so. `peers_run` is what the processes run, `peers_page` the page.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import select
 import subprocess
 import sys
 import tempfile
@@ -36,23 +37,30 @@ QUICK: dict[str, tuple[int, ...]] = {"2D 1k": (31, 31), "3D 1k": (9, 9, 9)}
 STIFFNESS = (0.5, 20.0)  # dt D / h^2
 STEPS = 100
 REPEATS = 5
-PATIENCE, LONG = 3.0, 2.0  # a program that takes this many times as long as auto, and more seconds than this, runs once
+PATIENCE, LONG = 2.0, 1.0  # a program that takes this many times as long as dgnet, and more seconds than this, runs once
+SHORT, MOST = 10, 5.0  # a guest runs SHORT steps first; where all of them would take more than MOST seconds, it is left at that
+TOO_LONG = 30.0  # seconds of these short runs after which a guest is ended
 LIMIT = {"float64": 1e-9, "float32": 1e-4}  # of the last state, relative; of a gradient a hundred times that
-AUTO, REFERENCE, ASSEMBLY = "dgnet auto", "scikit-fem + SuperLU", "matrices"
+AUTO, OWN, REFERENCE, ASSEMBLY = "dgnet auto", "dgnet's own best", "scikit-fem + SuperLU", "matrices"
 COLUMNS: dict[str, tuple[str, ...]] = {
-    AUTO: (AUTO,), "dgnet's own best": (AUTO, *(f"dgnet {name}" for name in NAMES)), REFERENCE: (REFERENCE,),
-    "SciPy CG": ("SciPy CG",),
+    AUTO: (AUTO,), OWN: (AUTO, *(f"dgnet {name}" for name in NAMES)), REFERENCE: (REFERENCE,), "SciPy CG": ("SciPy CG",),
     "PETSc Cholesky": ("PETSc Cholesky",), "PETSc CG + ICC": ("PETSc CG + ICC",),
     "FEniCSx best": ("FEniCSx, Cholesky", "FEniCSx, CG + ICC"), "TensorMesh best": ("TensorMesh, LU", "TensorMesh, CG"),
-    "torch-fem": ("torch-fem",),
+    "torch-fem best": ("torch-fem, its choice", "torch-fem, CG"),
 }
 """Columns of the table, each the best of its programs."""
-GRADIENTS = ("gradient: dgnet", "gradient: adjoint by hand", "gradient: TensorMesh", "gradient: torch-fem")
+BY_HAND = "gradient: adjoint by hand, SuperLU"
+GRADIENTS: dict[str, tuple[str, ...]] = {
+    "dgnet": ("gradient: dgnet",), "adjoint by hand, best": (BY_HAND, "gradient: adjoint by hand, CG"),
+    "TensorMesh best": ("gradient: TensorMesh, LU", "gradient: TensorMesh, CG"),
+    "torch-fem best": ("gradient: torch-fem, its choice", "gradient: torch-fem, CG"),
+}
 SYSTEM = ("PETSc Cholesky", "PETSc CG + ICC", "FEniCSx, Cholesky", "FEniCSx, CG + ICC")  # run by the system's Python
 DOUBLE_ONLY = SYSTEM  # Debian builds PETSc in double precision
-_MOST = {"dgnet dense": (4_000, 4_000), "torch-fem": (15_000, 15_000), "gradient: torch-fem": (15_000, 0),
-         "gradient: TensorMesh": (15_000, 0), "TensorMesh, LU": (400_000, 15_000)}
-"""Nodes in 2D and in 3D beyond which a run would take minutes."""
+GUESTS = (*COLUMNS["TensorMesh best"], *COLUMNS["torch-fem best"], *GRADIENTS["TensorMesh best"],
+          *GRADIENTS["torch-fem best"])
+"""Programs that may take minutes or more memory than there is: a process of their own, short runs first."""
+HOSTS = (ASSEMBLY, *dict.fromkeys(n for some in (*COLUMNS.values(), *GRADIENTS.values()) for n in some if n not in SYSTEM + GUESTS))
 
 
 class Worker:
@@ -71,12 +79,16 @@ class Worker:
         self.process.stdin.close()
         self.process.wait()
 
-    def run(self, name: str, path: Path, out: Path) -> dict[str, Any]:
-        """What `peers_run.measured` answers; a process that dies is a failure of that program."""
+    def run(self, name: str, path: Path, out: Path, steps: int | None = None, limit: float | None = None) -> dict[str, Any]:
+        """What `peers_run.measured` answers; a process that dies, or takes longer than `limit`, is a failure of that program."""
         assert self.process.stdin is not None and self.process.stdout is not None
         try:
-            self.process.stdin.write(json.dumps({"name": name, "path": str(path), "out": str(out)}) + "\n")
+            self.process.stdin.write(json.dumps({"name": name, "path": str(path), "out": str(out), "steps": steps}) + "\n")
             self.process.stdin.flush()
+            if limit is not None and not select.select([self.process.stdout], [], [], limit)[0]:
+                self.process.kill()
+                self.process.wait()
+                return {"failed": f"{steps} steps take more than {limit:g} s", "over_s": limit}
             line = self.process.stdout.readline()
         except OSError:
             line = ""
@@ -91,7 +103,7 @@ class Bench:
     repeats: int = REPEATS
     folder: Path = field(init=False)
     _stack: ExitStack = field(default_factory=ExitStack, init=False)
-    _workers: dict[bool, Worker] = field(default_factory=dict, init=False)
+    _workers: dict[tuple[str, ...], Worker] = field(default_factory=dict, init=False)
 
     def __enter__(self) -> Bench:
         self.folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
@@ -100,77 +112,121 @@ class Bench:
     def __exit__(self, *error: object) -> None:
         self._stack.close()
 
-    def run(self, name: str, path: Path) -> tuple[dict[str, Any], np.ndarray | None]:
-        """One run and its answer."""
-        outside = name in SYSTEM
-        if outside and not Path(self.python).exists():
-            return {"missing": f"not installed (there is no {self.python})"}, None
-        if outside not in self._workers or self._workers[outside].process.poll() is not None:
+    def _worker(self, name: str) -> Worker:
+        """The process of a program, in which every program of its kind has run once on a few nodes: imports and compilations are
+        not what is measured."""
+        kind = next(some for some in (SYSTEM, GUESTS, HOSTS) if name in some)
+        if kind not in self._workers or self._workers[kind].process.poll() is not None:
             # -I: nothing of this environment reaches the system's Python
-            command = [self.python, "-I", peers_run.__file__] if outside else [sys.executable, "-m", "dgnet.bench.peers_run"]
-            self._workers[outside] = self._stack.enter_context(Worker(command))
+            command = [self.python, "-I", peers_run.__file__] if kind == SYSTEM else [sys.executable, "-m", "dgnet.bench.peers_run"]
+            self._workers[kind] = worker = self._stack.enter_context(Worker(command))
+            for dim in (2, 3):
+                path = self.pose((4,) * dim, 1.0, "float64", 2, f"tiny-{dim}")
+                if kind == SYSTEM:
+                    self.run(ASSEMBLY, path)
+                for other in kind:
+                    worker.run(other, path, self.folder / "tiny.npy")
+        return self._workers[kind]
+
+    def run(self, name: str, path: Path, steps: int | None = None) -> tuple[dict[str, Any], np.ndarray | None]:
+        """One run and its answer; `steps`: only so many of the case, and within `TOO_LONG`."""
+        if name in SYSTEM and not Path(self.python).exists():
+            return {"missing": f"not installed (there is no {self.python})"}, None
         out = self.folder / "answer.npy"
-        result = self._workers[outside].run(name, path, out)
+        result = self._worker(name).run(name, path, out, steps, TOO_LONG if steps and name in GUESTS else None)
         return result, np.load(out) if "total_s" in result else None
 
-    def answer(self, name: str, path: Path) -> np.ndarray:
-        """Of a program that is always there."""
-        result, found = self.run(name, path)
-        if found is None:
-            raise SolveError(f"{name}: {result.get('failed') or result.get('missing')}")
-        return found
-
-    def pose(self, cells: tuple[int, ...], stiffness: float, dtype: str, steps: int) -> Path:
+    def pose(self, cells: tuple[int, ...], stiffness: float, dtype: str, steps: int, name: str = "case") -> Path:
         """The file of a case."""
         mesh, h = box(cells, perturb=0.2), 1 / max(cells)
         x = mesh.points
         spots = ((1.0, 0.3, 0.1), (0.5 / (steps * h**2), 0.7, 0.15))  # size, centre and width of the start and of the source
         u0, f = (a * np.exp(-((x - c) ** 2).sum(1) / (2 * w**2)) for a, c, w in spots)
         tolerance = {str(key).removeprefix("torch."): value for key, value in TOLERANCE.items()}[dtype]
-        path = self.folder / "case.npz"
+        path = self.folder / f"{name}-{dtype}.npz"
         np.savez(path, points=x, cells=mesh.cells, u0=u0, f=f, D=1.0, dt=stiffness * h**2, steps=steps, tolerance=tolerance,
-                 dtype=dtype, matrices=str(self.folder / "matrices.npz"))
+                 dtype=dtype, matrices=str(self.folder / f"{name}-matrices.npz"))
         return path
 
-    def warm(self, dim: int) -> None:
-        """Every program once on a few nodes: imports and compilations are not what is measured."""
-        for name in (ASSEMBLY, *(n for column in COLUMNS.values() for n in column), *GRADIENTS):
-            self.run(name, self.pose((4,) * dim, 1.0, "float64", 2))
 
-    def measure(self, names: Sequence[str], path: Path, limit: float, cells: tuple[int, ...],
-                truth: np.ndarray) -> dict[str, dict[str, Any]]:
-        """Rows of the programs, the first of them what others are compared with; runs take turns."""
-        nodes = number(cells)
-        rows: dict[str, dict[str, Any]] = {}
-        clocks: dict[str, list[dict[str, Any]]] = {}
-        result: dict[str, Any]
-        waiting = list(names)
-        for _ in range(self.repeats):
+@dataclass
+class Measurement:
+    """Rows of one case: programs take turns, the first named is what others are compared with in time.
+
+    `truth`: the answer of `reference` to the steps of `exact`, a case in double precision; by number of steps, filled as needed.
+    """
+
+    bench: Bench
+    path: Path
+    exact: Path
+    reference: str
+    steps: int
+    truth: dict[int, np.ndarray]
+    over: dict[str, dict[str, Any]]  # guests that took too long at this size before
+    rows: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _clocks: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    _answers: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def run(self, names: Sequence[str], limit: float) -> dict[str, dict[str, Any]]:
+        waiting = [name for name in names if name not in GUESTS or self._worth_all_steps(name)]
+        for _ in range(self.bench.repeats):
             for name in list(waiting):
-                most = _MOST[name][len(cells) - 2] if name in _MOST else nodes
-                result, found = self.run(name, path) if nodes <= most else ({"failed": f"limited to {most} nodes"}, None)
+                result, found = self.bench.run(name, self.path)
                 if found is None:
-                    rows.setdefault(name, result)
+                    self.rows[name] = result
                     waiting.remove(name)
                     continue
-                clocks.setdefault(name, []).append(result)
-                if name not in rows:
-                    error = 0.0 if name == ASSEMBLY else _error(found, truth, [1] if name in GRADIENTS else [])
-                    rows[name] = {"label": result["label"], "error": error, "missed": not error <= limit}
-                if len(clocks[name]) == 1 and result["total_s"] > max(LONG, PATIENCE * clocks[names[0]][0]["total_s"]):
+                self._note(name, result, found)
+                first = self._clocks[names[0]][0]["total_s"] if names[0] in self._clocks else 0.0
+                if result["total_s"] > max(LONG, PATIENCE * first):
                     waiting.remove(name)
-        for name, some in clocks.items():
-            rows[name] |= {key: median(c[key] for c in some) for key in ("total_s", "setup_s", "step_s") if key in some[0]}
-            rows[name]["runs"] = len(some)
-        return rows
+        for name, some in self._clocks.items():
+            keys = [key for key in ("total_s", "setup_s", "step_s", "mesh_s", "memory_MB") if key in some[0]]
+            self.rows[name] = {key: median(c[key] for c in some) for key in keys} | {
+                "label": some[0]["label"], "runs": len(some)}
+            error = 0.0 if name == ASSEMBLY else self._error(name, some[0]["steps"])
+            self.rows[name] |= {"error": error, "missed": not error <= limit}
+            self.rows[name]["extrapolated"] = some[0]["steps"] < self.steps
+            if self.rows[name]["extrapolated"]:
+                self.rows[name]["total_s"] = self.rows[name]["setup_s"] + self.steps * self.rows[name]["step_s"]
+        return self.rows
+
+    def _worth_all_steps(self, name: str) -> bool:
+        """Whether a guest that ran a few steps would do all of them soon enough; else what it did is its row."""
+        short = min(SHORT, self.steps)
+        result, found = self.bench.run(name, self.path, short) if name not in self.over else (self.over[name], None)
+        if found is None:
+            self.rows[name] = result
+            self.over |= {name: result} if "over_s" in result else {}
+            return False
+        soon = "step_s" not in result or result["setup_s"] + self.steps * result["step_s"] <= MOST or short == self.steps
+        if not soon:
+            self._note(name, result, found)
+        return soon
+
+    def _note(self, name: str, result: dict[str, Any], found: np.ndarray) -> None:
+        self._clocks.setdefault(name, []).append(result)
+        self._answers.setdefault(name, found)
+
+    def _error(self, name: str, steps: int) -> float:
+        """The largest relative difference of the last state; of a gradient, of either of its parts."""
+        if steps not in self.truth:
+            known = self._answers.get(self.reference) if steps == self.steps and self.path == self.exact else None
+            self.truth[steps] = known if known is not None else self._solved(steps)
+        at = [1] if name.startswith("gradient") else []
+        pairs = zip(np.split(self._answers[name], at), np.split(self.truth[steps], at))
+        return max(float(np.linalg.norm(a - b) / np.linalg.norm(b)) for a, b in pairs)
+
+    def _solved(self, steps: int) -> np.ndarray:
+        result, found = self.bench.run(self.reference, self.exact, steps)
+        if found is None:
+            raise SolveError(f"{self.reference}: {result.get('failed') or result.get('missing')}")
+        return found
 
 
 def run(quick: bool = False, sizes: Sequence[str] | None = None, stiffness: Sequence[float] = STIFFNESS, steps: int = STEPS,
         repeats: int = REPEATS, python: str = "/usr/bin/python3", report: Report | None = None) -> dict[str, Any]:
-    """All cases in both precisions, then gradients (2D). `quick`: two meshes of a thousand nodes and 10 steps.
-
-    `steps` are run, 2 at least; where these are fewer than `STEPS`, totals are set-up + `STEPS` times the time of one.
-    """
+    """All cases in both precisions, and gradients in double precision. `quick`: two meshes of a thousand nodes and 10 steps."""
     known = QUICK if quick else SIZES
     unknown = set(sizes or []) - set(known)
     if unknown:
@@ -179,143 +235,50 @@ def run(quick: bool = False, sizes: Sequence[str] | None = None, stiffness: Sequ
     jobs = [(size, s) for size in sizes or known for s in stiffness]
     rows: list[dict[str, Any]] = []
     gradients: list[dict[str, Any]] = []
+    over: dict[str, dict[str, dict[str, Any]]] = {size: {} for size in known}
     with Bench(python, repeats) as bench:
         for done, (size, s) in enumerate(jobs):
             cells = known[size]
-            if done == 0 or len(cells) != len(known[jobs[done - 1][0]]):
-                bench.warm(len(cells))
-            head = {"size": size, "nodes": number(cells), "stiffness": s, "steps_run": steps}
-            truth = bench.answer(REFERENCE, bench.pose(cells, s, "float64", steps))
+            head = {"size": size, "nodes": int(np.prod([c + 1 for c in cells])), "stiffness": s}
+            exact = bench.pose(cells, s, "float64", steps)
+            truth: dict[int, np.ndarray] = {}
             for dtype, limit in LIMIT.items():
-                path = bench.pose(cells, s, dtype, steps)
+                path = exact if dtype == "float64" else bench.pose(cells, s, dtype, steps)
                 names = [AUTO, ASSEMBLY, *(n for column in COLUMNS.values() for n in column
                                            if n != AUTO and not (dtype == "float32" and n in DOUBLE_ONLY))]
-                found = bench.measure(names, path, limit, cells, truth)
-                rows.append(head | {"dtype": dtype, "programs": _completed(found, 0 if quick else STEPS - steps)})
-            if len(cells) == 2:
-                path = bench.pose(cells, s, "float64", steps)
-                exact = bench.answer(GRADIENTS[1], path)
-                gradients.append(head | {"programs": bench.measure(GRADIENTS, path, 100 * LIMIT["float64"], cells, exact)})
+                found = Measurement(bench, path, exact, REFERENCE, steps, truth, over[size]).run(names, limit)
+                rows.append(head | {"dtype": dtype, "programs": _completed(found)})
+            names = [n for column in GRADIENTS.values() for n in column]
+            found = Measurement(bench, exact, exact, BY_HAND, steps, {}, over[size]).run(names, 100 * LIMIT["float64"])
+            gradients.append(head | {"dtype": "float64", "programs": found})
             if report is not None:
                 report("cases", done + 1, len(jobs))
-    return {"benchmark": "peers", "version": __version__, "hardware": hardware("cpu"), "steps": steps if quick else STEPS,
+    return {"benchmark": "peers", "version": __version__, "hardware": hardware("cpu"), "others": versions(python), "steps": steps,
             "repeats": repeats, "rows": rows, "gradients": gradients}
 
 
-def number(cells: tuple[int, ...]) -> int:
-    """Of nodes of a box."""
-    return int(np.prod([c + 1 for c in cells]))
+def _completed(programs: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """PETSc is given its matrices: the time to assemble them, and the mesh they come from, are added to its own.
 
-
-def _error(found: np.ndarray, truth: np.ndarray, at: list[int]) -> float:
-    """The largest relative difference of the parts between these places."""
-    return max(float(np.linalg.norm(a - b) / np.linalg.norm(b)) for a, b in zip(np.split(found, at), np.split(truth, at)))
-
-
-def _completed(programs: dict[str, dict[str, Any]], left: int) -> dict[str, dict[str, Any]]:
-    """PETSc is given its matrices: the time to assemble them is added to its own. `left` steps were not run: they are added."""
+    `whole_s` is the time with the mesh.
+    """
     assembly = programs.pop(ASSEMBLY)
     for name in ("PETSc Cholesky", "PETSc CG + ICC"):
         if "total_s" in programs.get(name, {}) and "total_s" in assembly:
-            for key in ("total_s", "setup_s"):
-                programs[name][key] += assembly["total_s"]
-    for name, row in programs.items():
-        if left and "step_s" in row:
-            row["total_s"] += left * row["step_s"]
-        elif left and "total_s" in row:
-            programs[name] = {"failed": "no time of a single step"}
+            programs[name] |= {key: programs[name][key] + assembly["total_s"] for key in ("total_s", "setup_s")}
+            programs[name]["mesh_s"] = programs[REFERENCE]["mesh_s"]
+    for row in programs.values():
+        if "total_s" in row:
+            row["whole_s"] = row["total_s"] + row["mesh_s"]
     return programs
 
 
-# ---------------------------------------------------------------------- tables
-
-
-def best(programs: dict[str, dict[str, Any]], names: Sequence[str]) -> dict[str, Any]:
-    """The quickest of these programs that met the tolerance; else one that says why there is none."""
-    some = [programs[name] | {"name": name} for name in names if name in programs]
-    fair = [p for p in some if "total_s" in p and not p["missed"]] or [p for p in some if "total_s" in p]
-    return min(fair, key=lambda p: p["total_s"]) if fair else (some or [{"failed": "double precision only"}])[0]
-
-
-def _cell(program: dict[str, Any], ours: dict[str, Any], key: str, bold: bool = False) -> str:
-    if "missing" in program:
-        return "not installed"
-    if "failed" in program or key not in program or not ours.get(key):
-        return "–"
-    text = f"{program[key] / ours[key]:.2f}"
-    text = f"**{text}**" if bold else text
-    return text + ("!" if program["missed"] else "") + ("¹" if program["runs"] < 2 else "")
-
-
-def _table(rows: Sequence[dict[str, Any]], key: str, columns: dict[str, tuple[str, ...]]) -> list[str]:
-    lines = ["| case (Δt·D/h²) | " + " | ".join(columns) + " |", "|---|" + "---|" * len(columns)]
-    for row in rows:
-        found = {name: best(row["programs"], names) for name, names in columns.items()}
-        ours = next(iter(found.values()))
-        there = {name: p[key] for name, p in found.items() if p.get(key) and not p["missed"]}
-        first = min(there, key=lambda name: there[name]) if there else ""
-        lines.append(f"| {row['size']} ({row['stiffness']:g}) | "
-                     + " | ".join(_cell(p, ours, key, name == first) for name, p in found.items()) + " |")
-    return lines
-
-
-def verdict(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Where others are ahead: the ratio of auto's time to that of the best column, case by case."""
-    ratios = []
-    for row in rows:
-        found = {name: best(row["programs"], names) for name, names in COLUMNS.items()}
-        others = {name: p["total_s"] for name, p in found.items() if name != AUTO and "total_s" in p and not p["missed"]}
-        ours = found[AUTO]
-        if others and "total_s" in ours:
-            name = min(others, key=lambda key: others[key])
-            ratios.append({"size": row["size"], "stiffness": row["stiffness"], "dtype": row["dtype"], "best": name,
-                           "ratio": ours["total_s"] / others[name]})
-    return {"cases": len(ratios), "first": sum(r["ratio"] <= 1 for r in ratios), "within": sum(r["ratio"] <= 1.1 for r in ratios),
-            "ratios": ratios}
-
-
-def markdown(result: dict[str, Any]) -> str:
-    """The page of a result: ratios only."""
-    steps, lines = result["steps"], [
-        "# Heat steps beside other programs, on one thread", "",
-        f"{result['steps']} Crank–Nicolson steps of the heat equation with a source: linear elements, consistent mass, perturbed "
-        "boxes, insulated. Numbers are processor times as multiples of that of `dgnet auto` in the same row: below 1 is "
-        f"faster than dgnet, bold is the fastest. Medians of {result['repeats']} runs that took turns; ¹: one run, since the "
-        f"first took more than {PATIENCE:g} times as long and more than {LONG:g} s. Where a column has several programs, the "
-        "best of them.", "",
-        f"Iterative solvers stop at the same relative residual ({', '.join(_tolerances())}). The last state is compared with that "
-        f"of a direct solve in double precision; ! marks one that is off by more than {LIMIT['float64']:g} (float32: "
-        f"{LIMIT['float32']:g}). torch-fem is always marked: it integrates the mass at one point of each cell, so its matrices are "
-        "others. –: does not exist in this precision, takes minutes at this size, or did not converge.", ""]
-    for dtype in dict.fromkeys(r["dtype"] for r in result["rows"]):
-        rows = [r for r in result["rows"] if r["dtype"] == dtype]
-        columns = {name: some for name, some in COLUMNS.items() if any("failed" not in best(r["programs"], some) for r in rows)}
-        for title, key in ((f"{steps} steps with set-up", "total_s"), ("set-up alone", "setup_s"), ("one step", "step_s")):
-            lines += [f"## {dtype}, {title}", "", *_table(rows, key, columns), ""]
-    short = {r["size"]: r["steps_run"] for r in result["rows"] if r["steps_run"] < steps}
-    if short:
-        counts = "; ".join(f"{size}: {count}" for size, count in short.items())
-        lines += [f"Not all steps were run ({counts}): times are set-up + {steps} times the mean of these but the first.", ""]
-    lines += ["What was used: " + "; ".join(_used(r) for r in result["rows"] if r["dtype"] == "float64") + ".", ""]
-    found = verdict(result["rows"])
-    behind = [f"{r['size']} ({r['stiffness']:g}, {r['dtype']}): {r['ratio']:.2f} times {r['best']}"
-              for r in found["ratios"] if r["ratio"] > 1.1]
-    lines += [f"`dgnet auto` is the fastest of all columns in {found['first']} of {found['cases']} cases, and within 1.1 times the "
-              f"fastest in {found['within']}." + (f" It is behind in: {'; '.join(behind)}." if behind else ""), ""]
-    if result["gradients"]:
-        names: dict[str, tuple[str, ...]] = {name.removeprefix("gradient: "): (name,) for name in GRADIENTS}
-        lines += [f"## Gradient of {' or '.join(str(n) for n in sorted({g['steps_run'] for g in result['gradients']}))} steps", "",
-                  "Of the squared state at the end, in the diffusivity (a number) and in the source at every node. float64; set-up "
-                  "and both directions included; as multiples of dgnet's time.", "",
-                  *_table(result["gradients"], "total_s", names), ""]
-    return "\n".join([*lines, f"dgnet {result['version']}, {result['hardware']}. `dgnet bench peers` makes this page.", ""])
-
-
-def _tolerances() -> list[str]:
-    return [f"{value:g} in {str(dtype).removeprefix('torch.')}" for dtype, value in TOLERANCE.items()]
-
-
-def _used(row: dict[str, Any]) -> str:
-    """Which backend auto took, and which own one was the best."""
-    auto, own = (best(row["programs"], COLUMNS[name]) for name in (AUTO, "dgnet's own best"))
-    return f"{row['size']} ({row['stiffness']:g}) auto {auto.get('label', '–')}, best {own.get('label', '–')}"
+def versions(python: str) -> str:
+    """Of the other programs, in words."""
+    code = "import importlib.metadata as m, sys\nfor n in sys.argv[1:]:\n  try: print(n, m.version(n))\n  except Exception: pass"
+    here = ("torch", "scipy", "scikit-fem", "tensormesh-fem", "torch-sla", "torch-fem", "pyamg")
+    found: list[str] = []
+    for command, names in (([sys.executable], here), ([python, "-I"], ("petsc4py", "fenics-dolfinx"))):
+        if Path(command[0]).exists():
+            found += subprocess.run([*command, "-c", code, *names], capture_output=True, text=True).stdout.splitlines()
+    return ", ".join(found)

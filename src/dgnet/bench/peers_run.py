@@ -4,24 +4,30 @@
 
 This file is run by its path, also by an interpreter without dgnet: it imports nothing but NumPy until a program is asked for. A
 program is a function that takes a `Case`, makes the mesh in its own form, and returns what the clock runs: from that mesh to the
-last state. It calls `mark` after the first step. The clock is the processor time of this process, on one thread.
+last state. It calls `mark(k)` after k of its steps (the last call counts): the mean of the others is the time of a step, the rest
+is set-up. The clock is the processor time of this process, on one thread.
 """
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import json
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 Array = np.ndarray
-Mark = Callable[[], None]
+Mark = Callable[[int], None]
 Run = Callable[[Mark], tuple[Array, str]]
 """Runs all steps; gives the answer, and what was used in words."""
+MEMORY = 12 << 30
+"""Bytes that a process may take: a program that asks for more fails, and not the machine."""
 
 
 @dataclass(frozen=True)
@@ -49,61 +55,6 @@ class Case:
         return self.points.shape[1]
 
 
-# ---------------------------------------------------------------------- dgnet
-
-
-def dgnet(backend: str) -> Callable[[Case], Run]:
-    """A rollout of the classical solver, as a user calls it; only the last state is kept."""
-    def program(case: Case) -> Run:
-        import torch
-
-        import dgnet as dg
-
-        torch.set_num_threads(1)
-        dtype, mesh = getattr(torch, case.dtype), dg.Mesh(case.points, case.cells)
-        seen: list[Any] = []
-
-        class Seen(dg.Classical):
-            def prepare(self, *given: Any, **more: Any) -> Any:
-                seen.append(super().prepare(*given, **more))
-                return seen[-1]
-
-        def run(mark: Mark) -> tuple[Array, str]:
-            problem = dg.Problem(mesh, dg.PDE(diffusion=case.D), [], case.dt, dtype=dtype)
-            u0, f = (torch.tensor(x, dtype=dtype)[None, :, None] for x in (case.u0, case.f))
-            with torch.no_grad():
-                end = dg.rollout(Seen(backend=backend), problem, u0, f[:, None].expand(-1, case.steps, -1, -1),
-                                 sink=lambda k, u: mark() if k == 1 else None)
-                label = seen[-1].operator().prepared.label  # with gradients it would be another operator, factorised anew
-            return end[0, -1, :, 0].double().numpy(), label
-
-        return run
-
-    return program
-
-
-def dgnet_gradient(case: Case) -> Run:
-    """The derivative of |u|^2 at the end in the diffusivity, a number, and in the source at every node: [1 + N]."""
-    import torch
-
-    import dgnet as dg
-
-    torch.set_num_threads(1)
-    dtype, mesh = getattr(torch, case.dtype), dg.Mesh(case.points, case.cells)
-
-    def run(mark: Mark) -> tuple[Array, str]:
-        D = torch.tensor(case.D, dtype=dtype, requires_grad=True)
-        f = torch.tensor(case.f, dtype=dtype, requires_grad=True)
-        problem = dg.Problem(mesh, dg.PDE(diffusion=D), [], case.dt, dtype=dtype)
-        states = dg.rollout(dg.Classical(), problem, torch.tensor(case.u0, dtype=dtype)[None, :, None],
-                            f[None, None, :, None].expand(-1, case.steps, -1, -1))
-        states[:, -1].square().sum().backward()
-        assert D.grad is not None and f.grad is not None
-        return np.concatenate([D.grad.double().numpy()[None], f.grad.double().numpy()]), "auto"
-
-    return run
-
-
 # ---------------------------------------------------------------------- scikit-fem and SciPy
 
 
@@ -123,71 +74,77 @@ def _assembled(case: Case, mesh: Any) -> tuple[Any, Any]:
     return tuple(form.assemble(basis).astype(case.dtype) for form in (mass, laplace))  # type: ignore[return-value]
 
 
-def _factor(A: Any) -> Any:
+def _direct(A: Any) -> Callable[[Array, Array], Array]:
     from scipy.sparse.linalg import splu
 
-    return splu(A.tocsc(), permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True})
+    factor = splu(A.tocsc(), permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True})
+    return lambda b, guess: factor.solve(b)
 
 
-def scikit_fem_superlu(case: Case) -> Run:
-    mesh = _skfem_mesh(case)
-
-    def run(mark: Mark) -> tuple[Array, str]:
-        M, K = _assembled(case, mesh)
-        half = (0.5 * case.dt * case.D) * K
-        factor, B, u = _factor(M + half), (M - half).tocsr(), case.u0.astype(case.dtype)
-        load = case.dt * (M @ case.f.astype(case.dtype))
-        for k in range(case.steps):
-            u = factor.solve(B @ u + load)
-            if k == 0:
-                mark()
-        return u, "MMD"
-
-    return run
-
-
-def scipy_cg(case: Case) -> Run:
-    """Preconditioned by the diagonal, each step started from the last state."""
+def _jacobi(A: Any, tolerance: float) -> Callable[[Array, Array], Array]:
+    """Conjugate gradients preconditioned by the diagonal."""
     from scipy.sparse import diags_array
     from scipy.sparse.linalg import cg
 
-    mesh = _skfem_mesh(case)
+    A = A.tocsr()
+    inverse = diags_array(1 / A.diagonal())
 
-    def run(mark: Mark) -> tuple[Array, str]:
-        M, K = _assembled(case, mesh)
-        half = (0.5 * case.dt * case.D) * K
-        A, B, u = (M + half).tocsr(), (M - half).tocsr(), case.u0.astype(case.dtype)
-        inverse, load = diags_array(1 / A.diagonal()), case.dt * (M @ case.f.astype(case.dtype))
-        for k in range(case.steps):
-            u, failed = cg(A, B @ u + load, x0=u, rtol=case.tolerance, M=inverse)
-            assert failed == 0, "SciPy's CG did not converge"
-            if k == 0:
-                mark()
-        return u, "Jacobi"
+    def solve(b: Array, guess: Array) -> Array:
+        u, failed = cg(A, b, x0=guess, rtol=tolerance, M=inverse)
+        assert failed == 0, "SciPy's CG did not converge"
+        return u
 
-    return run
+    return solve
 
 
-def adjoint_superlu(case: Case) -> Run:
-    """The gradient of `dgnet_gradient` by hand: one factorisation for both directions, all states kept."""
-    mesh = _skfem_mesh(case)
+def _scipy_step(case: Case, mesh: Any, method: str) -> tuple[Any, Any, Any, Array, Callable[[Array, Array], Array]]:
+    """M, K, the matrix of the right-hand side, its load, and what solves (of a right-hand side and a first guess)."""
+    M, K = _assembled(case, mesh)
+    half = (0.5 * case.dt * case.D) * K
+    solve = _direct(M + half) if method == "lu" else _jacobi(M + half, case.tolerance)
+    return M, K, (M - half).tocsr(), case.dt * (M @ case.f.astype(case.dtype)), solve
 
-    def run(mark: Mark) -> tuple[Array, str]:
-        M, K = _assembled(case, mesh)
-        half, dt = (0.5 * case.dt * case.D) * K, case.dt
-        factor, B, states = _factor(M + half), (M - half).tocsr(), [case.u0.astype(case.dtype)]
-        load = dt * (M @ case.f.astype(case.dtype))
-        for _ in range(case.steps):
-            states.append(factor.solve(B @ states[-1] + load))
-        way, in_D, total = 2 * states[-1], 0.0, np.zeros_like(load)
-        for k in reversed(range(case.steps)):
-            back = factor.solve(way)
-            total += back
-            in_D -= 0.5 * dt * float(back @ (K @ (states[k] + states[k + 1])))
-            way = B @ back
-        return np.concatenate([[in_D], dt * (M @ total)]), "SuperLU"
 
-    return run
+def scipy_steps(method: str) -> Callable[[Case], Run]:
+    """scikit-fem assembles, SciPy steps: SuperLU, or conjugate gradients that start from the last state."""
+    def program(case: Case) -> Run:
+        mesh = _skfem_mesh(case)
+
+        def run(mark: Mark) -> tuple[Array, str]:
+            _, _, B, load, solve = _scipy_step(case, mesh, method)
+            u = case.u0.astype(case.dtype)
+            for k in range(case.steps):
+                u = solve(B @ u + load, u)
+                if k == 0:
+                    mark(1)
+            return u, "MMD" if method == "lu" else "Jacobi"
+
+        return run
+
+    return program
+
+
+def adjoint(method: str) -> Callable[[Case], Run]:
+    """The gradient of `peers_torch.dgnet_gradient` by hand: one factorisation or preconditioner for both ways, all states kept."""
+    def program(case: Case) -> Run:
+        mesh = _skfem_mesh(case)
+
+        def run(mark: Mark) -> tuple[Array, str]:
+            M, K, B, load, solve = _scipy_step(case, mesh, method)
+            states, dt = [case.u0.astype(case.dtype)], case.dt
+            for _ in range(case.steps):
+                states.append(solve(B @ states[-1] + load, states[-1]))
+            way, in_D, total, back = 2 * states[-1], 0.0, np.zeros_like(load), np.zeros_like(load)
+            for k in reversed(range(case.steps)):
+                back = solve(way, back)
+                total += back
+                in_D -= 0.5 * dt * float(back @ (K @ (states[k] + states[k + 1])))
+                way = B @ back
+            return np.concatenate([[in_D], dt * (M @ total)]), "SuperLU" if method == "lu" else "SciPy CG"
+
+        return run
+
+    return program
 
 
 _PARTS = ("indptr", "indices", "data")
@@ -259,7 +216,7 @@ def _petsc_steps(case: Case, M: Any, K: Any, kind: str, u: Any, f: Any, mark: Ma
         ksp.solve(b, u)
         assert ksp.getConvergedReason() > 0, "PETSc did not converge"
         if k == 0:
-            mark()
+            mark(1)
     return label
 
 
@@ -324,129 +281,83 @@ def _order(V: Any, mesh: Any) -> Array:
     return of_dof
 
 
-# ---------------------------------------------------------------------- finite elements in PyTorch
-
-
-def torch_fem(gradient: bool) -> Callable[[Case], Run]:
-    """torch-fem's own Crank-Nicolson; it has no mark of its first step. Its precision is torch's default one.
-
-    It integrates the mass of a linear element at one point, so its matrices, and its answer, are a little different.
-    """
-    def program(case: Case) -> Run:
-        import torch
-        import torchfem
-        from torchfem.materials import IsotropicConductivity2D, IsotropicConductivity3D
-
-        torch.set_num_threads(1)
-        dtype = getattr(torch, case.dtype)
-        torch.set_default_dtype(dtype)
-        points, cells = torch.tensor(case.points, dtype=dtype), torch.tensor(case.cells)
-
-        def run(mark: Mark) -> tuple[Array, str]:
-            D = torch.tensor(case.D, requires_grad=gradient)
-            f = torch.tensor(case.f, dtype=dtype, requires_grad=gradient)
-            material, kind = (IsotropicConductivity2D, "PlanarHeat") if case.dim == 2 else (IsotropicConductivity3D, "SolidHeat")
-            model = getattr(torchfem, kind)(points, cells, material(D, rho=1.0))
-            M = model.assemble_matrix(model.integrate_mass(), torch.empty(0, dtype=torch.long))
-            model.heat_flux = (M @ f)[:, None]
-            model.temperatures = torch.tensor(case.u0, dtype=dtype)[:, None]
-            with torch.set_grad_enabled(gradient):
-                u, *_ = model.time_integration(torch.tensor([0.0, case.steps * case.dt]), case.dt, atol=0.0, rtol=case.tolerance,
-                                               stol=case.tolerance)
-            end = u[-1, :, 0]
-            if not gradient:
-                return end.double().numpy(), "auto"
-            end.square().sum().backward()
-            assert D.grad is not None and f.grad is not None
-            return np.concatenate([D.grad.double().numpy()[None], f.grad.double().numpy()]), "auto"
-
-        return run
-
-    return program
-
-
-def tensormesh(method: str, gradient: bool = False) -> Callable[[Case], Run]:
-    """TensorMesh assembles, its sparse solver (torch-sla) steps. A kept factorisation has no gradient: there it is made anew."""
-    def program(case: Case) -> Run:
-        import meshio
-        import torch
-        from tensormesh import LaplaceElementAssembler, MassElementAssembler, Mesh
-
-        torch.set_num_threads(1)
-        dtype = getattr(torch, case.dtype)
-        torch.set_default_dtype(dtype)
-        kind = "triangle" if case.dim == 2 else "tetra"
-        mesh = Mesh.from_meshio(meshio.Mesh(case.points.astype(case.dtype), [(kind, case.cells)]))
-
-        def run(mark: Mark) -> tuple[Array, str]:
-            D = torch.tensor(case.D, requires_grad=gradient)
-            f = torch.tensor(case.f, dtype=dtype, requires_grad=gradient)
-            M, K = (kind.from_mesh(mesh)() for kind in (MassElementAssembler, LaplaceElementAssembler))
-            u = torch.tensor(case.u0, dtype=dtype)
-            with torch.set_grad_enabled(gradient):
-                half = K * (0.5 * case.dt * D)
-                A, B, load = M + half, M - half, case.dt * (M @ f)
-                factor = A.lu() if method == "lu" and not gradient else None
-                for k in range(case.steps):
-                    b = B @ u + load
-                    u = factor.solve(b) if factor is not None else A.solve(
-                        b, backend="scipy" if method == "lu" else "pytorch", method=method, tol=case.tolerance,
-                        atol=case.tolerance * float(b.detach().norm()))
-                    if k == 0:
-                        mark()
-            if not gradient:
-                return u.double().numpy(), method
-            u.square().sum().backward()
-            assert D.grad is not None and f.grad is not None
-            return np.concatenate([D.grad.double().numpy()[None], f.grad.double().numpy()]), method
-
-        return run
-
-    return program
-
-
 # ---------------------------------------------------------------------- the process
 
 
 PROGRAMS: dict[str, Callable[[Case], Run]] = {
-    "scikit-fem + SuperLU": scikit_fem_superlu, "SciPy CG": scipy_cg, "matrices": matrices,
+    "scikit-fem + SuperLU": scipy_steps("lu"), "SciPy CG": scipy_steps("cg"), "matrices": matrices,
     "PETSc Cholesky": petsc("cholesky"), "PETSc CG + ICC": petsc("cg"),
     "FEniCSx, Cholesky": fenicsx("cholesky"), "FEniCSx, CG + ICC": fenicsx("cg"),
-    "torch-fem": torch_fem(False), "TensorMesh, LU": tensormesh("lu"), "TensorMesh, CG": tensormesh("cg"),
-    "gradient: dgnet": dgnet_gradient, "gradient: adjoint by hand": adjoint_superlu,
-    "gradient: torch-fem": torch_fem(True), "gradient: TensorMesh": tensormesh("lu", gradient=True),
+    "gradient: adjoint by hand, SuperLU": adjoint("lu"), "gradient: adjoint by hand, CG": adjoint("cg"),
 }
+"""Those that need no PyTorch; the others are in `peers_torch`."""
+
+
+def _program(name: str) -> Callable[[Case], Run]:
+    if name in PROGRAMS:
+        return PROGRAMS[name]
+    from dgnet.bench import peers_torch
+
+    return peers_torch.PROGRAMS[name]
 
 
 def measured(name: str, path: str, out: str, steps: int | None = None) -> dict[str, Any]:
-    """Processor seconds of one run; the answer goes to the file `out`."""
+    """Processor seconds of one run, and MB that it took beyond what was in use; the answer goes to the file `out`.
+
+    `steps`: only so many of the steps of the case.
+    """
     case = Case.read(path)
     case = case if steps is None else replace(case, steps=steps)
-    first: list[float] = []
+    marks: list[tuple[float, int]] = []
+    before = _fresh_peak()
+    made = time.process_time()
     try:
-        program = dgnet(name.removeprefix("dgnet ")) if name.startswith("dgnet ") else PROGRAMS[name]
-        run = program(case)
+        run = _program(name)(case)
     except ImportError as error:
         return {"missing": f"not installed ({error})"}
     begin = time.process_time()
     try:
-        found, label = run(lambda: first.append(time.process_time()))
+        found, label = run(lambda k: marks.append((time.process_time(), k)))
     except Exception as error:  # whatever another program makes of the problem is its row, not the end of the table
         return {"failed": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"}
     total = time.process_time() - begin
     np.save(out, found)
-    result: dict[str, Any] = {"total_s": total, "label": label}
-    if first and case.steps > 1:
-        step = (begin + total - first[0]) / (case.steps - 1)
+    result: dict[str, Any] = {"total_s": total, "mesh_s": begin - made, "label": label, "steps": case.steps}
+    if before is not None:
+        result["memory_MB"] = (_memory("VmHWM") - before) / 1024
+    if marks and case.steps > marks[-1][1]:
+        step = (begin + total - marks[-1][0]) / (case.steps - marks[-1][1])
         result |= {"step_s": step, "setup_s": max(0.0, total - case.steps * step)}
     return result
 
 
+def _memory(key: str) -> int:
+    """kB of this process: VmRSS what it has, VmHWM the most it had."""
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(key))
+    return int(line.split()[1])
+
+
+def _fresh_peak() -> int | None:
+    """kB in use; from here on the peak is counted anew. None where the system does not tell."""
+    try:
+        ctypes.CDLL(None).malloc_trim(0)  # what was freed goes back, so that a later run does not hide in it
+        Path("/proc/self/clear_refs").write_text("5")
+        return _memory("VmRSS")
+    except (OSError, AttributeError):
+        return None
+
+
 def main() -> None:
-    """One request a line: {"name", "path", "out"}; one answer a line."""
+    """One request a line: {"name", "path", "out"}, "steps" if fewer; one answer a line."""
+    if sys.platform != "win32":
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
     answers = sys.stdout
     sys.stdout = sys.stderr  # what programs print is no answer
     for line in sys.stdin:
+        gc.collect()
+        gc.freeze()  # what is left are libraries: the next collection need not look at them
         answers.write(json.dumps(measured(**json.loads(line))) + "\n")
         answers.flush()
 
