@@ -21,9 +21,8 @@ def signed_volumes(points: np.ndarray, cells: np.ndarray) -> np.ndarray:
 
 
 def longest_edge(points: np.ndarray, cells: np.ndarray) -> np.ndarray:
-    x = points[cells]
-    pairs = combinations(range(x.shape[1]), 2)
-    return np.max([np.linalg.norm(x[:, i] - x[:, j], axis=1) for i, j in pairs], axis=0)
+    x = [points[cells[:, k]] for k in range(cells.shape[1])]
+    return np.sqrt(np.max([((a - b) ** 2).sum(axis=1) for a, b in combinations(x, 2)], axis=0))
 
 
 def checked_arrays(points: np.ndarray, cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -58,56 +57,73 @@ def checked_arrays(points: np.ndarray, cells: np.ndarray) -> tuple[np.ndarray, n
     return points, cells
 
 
-def oriented(points: np.ndarray, cells: np.ndarray) -> np.ndarray:
-    """Cells reordered so that every volume is positive; degenerate cells are an error."""
-    ordered = np.sort(cells, axis=1)
-    repeated = np.flatnonzero((np.diff(ordered, axis=1) == 0).any(axis=1))
+def oriented(points: np.ndarray, cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Cells reordered so that every volume is positive, and these volumes [K]; degenerate cells are an error."""
+    repeated = np.flatnonzero(np.any([cells[:, i] == cells[:, j] for i, j in combinations(range(cells.shape[1]), 2)], axis=0))
     if repeated.size:
         raise InputError(f"cell {repeated[0]} names a node twice: {cells[repeated[0]].tolist()}")
-    _, first, count = np.unique(ordered, axis=0, return_index=True, return_counts=True)
-    if (count > 1).any():
-        k = first[np.argmax(count > 1)]
-        raise InputError(f"cell {k} (nodes {cells[k].tolist()}) occurs more than once")
     volumes = signed_volumes(points, cells)
     flat = np.flatnonzero(np.abs(volumes) <= _DEGENERATE * longest_edge(points, cells) ** points.shape[1])
     if flat.size:
+        _refuse_twins(cells)
         raise InputError(f"cell {flat[0]} (nodes {cells[flat[0]].tolist()}) is degenerate: its volume is {volumes[flat[0]]:.3g}")
-    flip = volumes < 0
-    cells = cells.copy()
-    cells[flip, :2] = cells[flip, 1::-1]
-    return cells
+    flip = np.flatnonzero(volumes < 0)
+    if flip.size:
+        cells = cells.copy()
+        cells[flip, :2] = cells[flip, 1::-1]
+        volumes[flip] = signed_volumes(points, cells[flip])
+    return cells, volumes
 
 
-def check_connectivity(points: np.ndarray, cells: np.ndarray) -> None:
-    """Refuse cells that fall into parts or overlap."""
-    n = len(points)
+def _refuse_twins(cells: np.ndarray) -> None:
+    """Cells of the same nodes. They overlap, so the check is needed only for a clearer message than that."""
+    _, first, count = np.unique(np.sort(cells, axis=1), axis=0, return_index=True, return_counts=True)
+    if (count > 1).any():
+        k = first[np.argmax(count > 1)]
+        raise InputError(f"cell {k} (nodes {sorted(cells[k].tolist())}) occurs more than once")
+
+
+def check_connected(cells: np.ndarray, n: int) -> None:
+    """Refuse cells that fall into parts."""
     row, col = np.repeat(cells[:, 0], cells.shape[1] - 1), cells[:, 1:].ravel()
     graph = coo_array((np.ones(len(row)), (row, col)), shape=(n, n)).tocsr()
     parts, label = connected_components(graph, directed=False)
     if parts > 1:
+        _refuse_twins(cells)
         stray = int(np.flatnonzero(label != label[0])[0])
         raise InputError(f"the mesh falls into {parts} disconnected parts: node {stray} cannot be reached from node 0")
-    _check_overlap(points, cells)
 
 
-def _check_overlap(points: np.ndarray, cells: np.ndarray) -> None:
-    """A facet shared by two cells on the same side means that one of them is folded over the other (inverted)."""
-    d = points.shape[1]
-    facets = np.concatenate([np.delete(cells, k, axis=1) for k in range(d + 1)])
-    apex = np.concatenate([cells[:, k] for k in range(d + 1)])
+def outer_facets(cells: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Facets with one cell only [F, d], oriented outwards, and that cell [F], of cells with positive volumes and n nodes.
+
+    Two cells on different sides of a facet see it in opposite orientations. The same orientation means that one is folded over
+    the other (inverted): an error, as is a facet with more than two cells.
+    """
+    d = cells.shape[1] - 1
+    # facet k of a positively oriented simplex leaves out vertex k; this ordering makes its normal point outwards
+    corners = [[1, 2], [2, 0], [0, 1]] if d == 2 else [[1, 2, 3], [0, 3, 2], [0, 1, 3], [0, 2, 1]]
+    facets = np.concatenate([cells[:, c] for c in corners])
     owner = np.tile(np.arange(len(cells)), d + 1)
-    key = np.sort(facets, axis=1)
-    number = facet_keys(key, len(points))
+    columns, odd = list(facets.T), np.zeros(len(facets), dtype=bool)
+    for i, j in ((0, 1),) if d == 2 else ((0, 1), (1, 2), (0, 1)):
+        odd ^= columns[i] > columns[j]
+        columns[i], columns[j] = np.minimum(columns[i], columns[j]), np.maximum(columns[i], columns[j])
+    number = facet_keys(np.stack(columns, axis=1), n)
     order = np.argsort(number, kind="stable")
-    pair = np.flatnonzero(np.diff(number[order]) == 0)
-    a, b = order[pair], order[pair + 1]
-    base = points[key[a]]
-    side_a = np.linalg.det(np.concatenate([base[:, 1:], points[apex[a]][:, None]], axis=1) - base[:, :1])
-    side_b = np.linalg.det(np.concatenate([base[:, 1:], points[apex[b]][:, None]], axis=1) - base[:, :1])
-    folded = np.flatnonzero(np.sign(side_a) == np.sign(side_b))
+    same = np.diff(number[order]) == 0
+    a, b = order[:-1][same], order[1:][same]
+    folded = np.flatnonzero(odd[a] == odd[b])
     if folded.size:
+        _refuse_twins(cells)
         i, j = int(owner[a[folded[0]]]), int(owner[b[folded[0]]])
         raise InputError(f"cell {j} is inverted: it overlaps cell {i} across their shared facet")
+    third = np.flatnonzero(same[1:] & same[:-1])
+    if third.size:
+        _refuse_twins(cells)
+        raise InputError(f"more than two cells share the facet of nodes {np.sort(facets[order[third[0]]]).tolist()}")
+    outer = np.sort(order[~(np.append(same, False) | np.append(False, same))])
+    return facets[outer], owner[outer]
 
 
 def facet_keys(sorted_facets: np.ndarray, n: int) -> np.ndarray:

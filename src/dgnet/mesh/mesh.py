@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from scipy.spatial import Delaunay, QhullError
 
 from dgnet.errors import InputError
-from dgnet.mesh.checks import check_connectivity, checked_arrays, facet_keys, longest_edge, oriented, signed_volumes
+from dgnet.mesh.checks import check_connected, checked_arrays, facet_keys, longest_edge, oriented, outer_facets, signed_volumes
 from dgnet.mesh.locate import from_cells
 
 ALL = "boundary"
@@ -31,6 +31,8 @@ class Mesh:
     - `cells`: the nodes of each cell [K, d+1], in any order; they are oriented here
     - `boundaries`: name -> facets [F, d] as nodes, in any order and orientation; stored with outward normals
     - `regions`: name -> cells [R], for example of one material
+
+    `volumes` are the areas or volumes of the cells [K], all positive.
 
     Bad input raises `InputError` naming the node, cell or boundary.
 
@@ -48,15 +50,18 @@ class Mesh:
     cells: np.ndarray
     boundaries: Mapping[str, np.ndarray] = field(default_factory=dict)
     regions: Mapping[str, np.ndarray] = field(default_factory=dict)
+    volumes: np.ndarray = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         points, cells = checked_arrays(self.points, self.cells)
         points.setflags(write=False)
         object.__setattr__(self, "points", points)
-        object.__setattr__(self, "cells", oriented(points, cells))
-        self.cells.setflags(write=False)
-        check_connectivity(points, self.cells)
-        _ = self._facets_and_owners  # fails here, not later, where more than two cells share a facet
+        cells, volumes = oriented(points, cells)
+        cells.setflags(write=False)
+        object.__setattr__(self, "cells", cells)
+        object.__setattr__(self, "volumes", volumes)
+        check_connected(cells, len(points))
+        _ = self._facets_and_owners  # fails here, not later, where cells overlap
         object.__setattr__(self, "boundaries", self._named_facets(self.boundaries))
         regions = {}
         for name, index in dict(self.regions).items():
@@ -109,11 +114,6 @@ class Mesh:
         return f"Mesh({self.n_nodes} nodes, {self.n_cells} {kind}, boundaries: {', '.join(self.boundaries) or 'none named'})"
 
     # ------------------------------------------------------------------ cells
-
-    @cached_property
-    def volumes(self) -> np.ndarray:
-        """Cell areas or volumes [K], all positive."""
-        return signed_volumes(self.points, self.cells)
 
     @cached_property
     def gradients(self) -> np.ndarray:
@@ -171,18 +171,7 @@ class Mesh:
 
     @cached_property
     def _facets_and_owners(self) -> tuple[np.ndarray, np.ndarray]:
-        d = self.dim
-        # facet k of a positively oriented simplex leaves out vertex k; this ordering makes its normal point outwards
-        corners = [[1, 2], [2, 0], [0, 1]] if d == 2 else [[1, 2, 3], [0, 3, 2], [0, 1, 3], [0, 2, 1]]
-        facets = np.concatenate([self.cells[:, c] for c in corners])
-        owner = np.tile(np.arange(self.n_cells), d + 1)
-        key = np.sort(facets, axis=1)
-        _, first, count = np.unique(facet_keys(key, self.n_nodes), return_index=True, return_counts=True)
-        if (count > 2).any():
-            nodes = key[first[np.argmax(count > 2)]]
-            raise InputError(f"more than two cells share the facet of nodes {nodes.tolist()}")
-        outer = np.sort(first[count == 1])
-        return facets[outer], owner[outer]
+        return outer_facets(self.cells, self.n_nodes)
 
     def facets(self, name: str) -> np.ndarray:
         """Facets [F, d] of the named boundary, outward; `boundary` is all of them."""
