@@ -77,7 +77,16 @@ class Linear:
 
     def follows(self, *given: Tensor | None) -> bool:
         """Gradients are asked for, of the operators or of what is given."""
-        return any(x is not None and x.requires_grad for x in (*given, *self.inputs, self.ops.load(0.0)))
+        for x in (*given, *self._made_of, self.ops.load(0.0) if self.load_changes else None):
+            if x is not None and x.requires_grad:
+                return True
+        return False
+
+    @cached_property
+    def _made_of(self) -> list[Tensor]:
+        """`inputs`, and the load where it does not change."""
+        load = None if self.load_changes else self.ops.load(0.0)
+        return [x for x in (*self.inputs, load) if x is not None]
 
     def _matrix(self, A: EdgeMatrix) -> csr_array:
         """A matrix with values that broadcast to [b, f, nnz], as one block-diagonal one."""
@@ -156,8 +165,10 @@ class Linear:
 
         None where this is not the way: other shapes, gradients, Dirichlet values that have to be taken over.
         """
-        shape = u.shape
-        if shape[1:] != self.shape or (f is not None and f.shape != shape) or (torch.is_grad_enabled() and self.follows(u, f)):
+        shape, (n, fields) = u.shape, self.shape
+        if len(shape) != 3 or shape[1] != n or shape[2] != fields or (f is not None and f.shape != shape):
+            return None
+        if torch.is_grad_enabled() and self.follows(u, f):
             return None
         given, p = u.dtype, self.problem
         if p.periodic:
