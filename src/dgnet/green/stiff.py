@@ -60,6 +60,15 @@ class Stiffness:
         self.found = False
         self._wait = 0
 
+    @property
+    def memory(self) -> tuple[bool, int]:
+        """What is left to the next step; set again, that step is made as it was."""
+        return self.found, self._wait
+
+    @memory.setter
+    def memory(self, kept: tuple[bool, int]) -> None:
+        self.found, self._wait = kept
+
     def look(self, rate: Callable[[Tensor], Tensor], u: Tensor, dt: float, seen: tuple[Tensor, Tensor] | None = None) -> bool:
         """Whether steps near the state u [B, n, F] must be implicit. Far below the limit it looks seldom, unless what was `seen`,
         changes of u and of the rate within a step, already says that the slope has grown (on the CPU, where that costs nothing)."""

@@ -102,6 +102,9 @@ class Classical(Model[Stepper]):
     def freeze(self, state: Stepper, times: Sequence[float]) -> bool:
         return state.freeze(times)
 
+    def severed(self, state: Stepper) -> tuple[Stepper, list[tuple[Tensor, Tensor]]] | None:
+        return state.severed() if isinstance(state, GreenSolver) and not self.damped_start else None
+
     def finish(self, state: Stepper) -> None:
         state.finish()
 

@@ -14,6 +14,7 @@ from dgnet.green import Linear
 from dgnet.green.host import unwritten
 from dgnet.models.base import Model
 from dgnet.models.capture import captured
+from dgnet.models.checkpointed import checkpointed
 from dgnet.problems import Discretisation, HeldFlow
 
 Tensor = torch.Tensor
@@ -39,8 +40,8 @@ def few_threads(nodes: int, device: str = "cpu") -> Iterator[None]:
 
 
 def rollout(model: Model[Any], problem: Discretisation, u0: Tensor, source: Tensor | None = None, steps: int | None = None, *,
-            t0: float = 0.0, capture: bool | Literal["always"] = True, sink: Callable[[int, Tensor], None] | None = None,
-            progress: Callable[[int], None] | None = None) -> Tensor:
+            t0: float = 0.0, checkpoint: bool = False, capture: bool | Literal["always"] = True,
+            sink: Callable[[int, Tensor], None] | None = None, progress: Callable[[int], None] | None = None) -> Tensor:
     """States [B, steps+1, N, F] of a model from an initial state: the time loop of all predictions.
 
     - `model`: `Classical()`, a `DGNet` or any other `Model`
@@ -51,6 +52,9 @@ def rollout(model: Model[Any], problem: Discretisation, u0: Tensor, source: Tens
       of them, too; from nodes alone it interpolates
     - `steps`: how many; by default as many as there are sources
     - `t0`: the time at which it begins
+    - `checkpoint`: with gradients, keep the states alone and make every step again on the way back, for long rollouts whose graph
+      does not fit into memory. The gradient is the same and takes up to twice as long. Steps on the CPU that are all the same
+      and linear keep no more than that anyway
     - `capture`: on CUDA, record a step once and replay it (without gradients); "always" runs the step that would be recorded on the
       CPU, too
     - `sink`: called with each step's number and state as it is made; only the last state is then returned, [B, 1, N, F], so that
@@ -82,13 +86,13 @@ def rollout(model: Model[Any], problem: Discretisation, u0: Tensor, source: Tens
                          f"{'none' if source is None else source.shape[1]}")
 
     try:
-        return _march(model, problem, u0, source, steps, t0, capture, sink, progress, careful=False)
+        return _march(model, problem, u0, source, steps, t0, checkpoint, capture, sink, progress, careful=False)
     except _Growth:
         raise
     except SolveError:
         if sink is not None:  # what was handed over cannot be taken back
             raise
-        return _march(model, problem, u0, source, steps, t0, False, sink, progress, careful=True)
+        return _march(model, problem, u0, source, steps, t0, checkpoint, False, sink, progress, careful=True)
 
 
 def _check_given(model: Model[Any], problem: Discretisation, value: Tensor, what: str) -> None:
@@ -108,7 +112,7 @@ def _own_steps(model: Model[Any]) -> bool:
 
 
 def _march(model: Model[Any], problem: Discretisation, u0: Tensor, source: Tensor | None, steps: int, t0: float,
-           capture: bool | Literal["always"],
+           checkpoint: bool, capture: bool | Literal["always"],
            sink: Callable[[int, Tensor], None] | None, progress: Callable[[int], None] | None, careful: bool) -> Tensor:
     replay = bool(capture) and (u0.is_cuda or capture == "always") and not torch.is_grad_enabled() and steps > 8
     flow = None
@@ -122,6 +126,12 @@ def _march(model: Model[Any], problem: Discretisation, u0: Tensor, source: Tenso
     graph = torch.is_grad_enabled() and (linear is None or model.first_steps > 0 or linear.follows(u, source))
     nodes = problem.mesh.n_nodes
     record = _Record(u0 if u0.shape[1] == nodes else u0[:, :nodes], steps, graph, sink, progress, watch)
+
+    if checkpoint and graph and linear is None:
+        made = checkpointed(model, state, u, source, steps, t0, problem.dt)
+        record.extend(0, model.read(state, made.flatten(0, 1)).unflatten(0, made.shape[:2]), whole=u is record.first)
+        model.finish(state)
+        return record.result()
 
     def advance(k: int, u: Tensor) -> Tensor:
         try:
