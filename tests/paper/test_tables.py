@@ -135,6 +135,10 @@ def test_the_version_of_the_code_ignores_comments_and_sentences() -> None:
     one = _meaning('def f(x):\n    """Twice."""\n    return 2 * x\n')
     assert one == _meaning("def f(x):  # twice\n    return (2 *\n            x)\n") != _meaning("def f(x):\n    return 3 * x\n")
     assert "training" in DECISIVE and "cli" not in DECISIVE
+    assert _meaning("def f(): pass\nclass A: pass") == (  # the same text under every version of Python
+        "Module(body=[FunctionDef(name='f', args=arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[]), "
+        "body=[Pass()], decorator_list=[], type_params=[]), ClassDef(name='A', bases=[], keywords=[], body=[Pass()], "
+        "decorator_list=[], type_params=[])], type_ignores=[])")
 
 
 def test_rows_and_marks_have_an_order() -> None:

@@ -44,7 +44,20 @@ def _meaning(source: str) -> str:
         body = getattr(node, "body", None)
         if isinstance(body, list):
             node.body = [n for n in body if not (isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant))]  # type: ignore[attr-defined]
-    return ast.dump(tree)
+    return _dump(tree)
+
+
+def _dump(node: Any) -> str:
+    """A syntax tree as text, alike under every version of Python: as `ast.dump` writes it in 3.12."""
+    if isinstance(node, list):
+        return f"[{', '.join(map(_dump, node))}]"
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    parameters = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))  # of types: 3.11 knows none
+    values = {name: getattr(node, name, None) for name in node._fields} | ({"type_params": []} if parameters else {})
+    kept = [f"{name}={_dump(value)}" for name, value in values.items()
+            if value is not None or getattr(type(node), name, ...) is not None]
+    return f"{type(node).__name__}({', '.join(kept)})"
 
 
 @cache
