@@ -104,6 +104,16 @@ def test_a_constant_stays_what_it_is_exactly() -> None:
     assert bool((states == 298.15).all())
 
 
+@pytest.mark.parametrize("backend", ["lu", "cg", "iterative"])
+def test_walls_are_exact_after_a_start_that_is_off(backend: str) -> None:
+    """The first step takes the values over; conjugate gradients that begin with its solution must not carry a rest of it on."""
+    p = Discretisation(box((12, 12), perturb=0.2), PDE(diffusion=1.0), [Dirichlet("boundary", 2.0)], dt=0.05)
+    u0 = torch.rand(1, p.n_nodes, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        states = rollout(Classical(backend=backend), p, u0, torch.zeros(1, 12, p.n_nodes, 1, dtype=torch.float64))
+    assert (states[0, 1:, p.mesh.on_boundary] == 2.0).all()
+
+
 def test_matrices_that_are_changed_in_place_are_used() -> None:
     p, u, _ = make("convection, decay")
     with torch.no_grad():

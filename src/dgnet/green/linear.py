@@ -200,9 +200,12 @@ class Linear:
         self.moved.add_product(away, right)
         if self.sums is not None:
             right += self.sums * c if u.ndim == 1 and self.size == self.n else self._weighted(c)
-        if self.fixed is not None:
-            right[self.fixed] = 0.0
-        return self.solve(right)
+        if self.fixed is None:
+            return self.solve(right)
+        right[self.fixed] = 0.0
+        d = self.solve(right)
+        d[self.fixed] = 0.0  # exactly: an iteration that starts from other solutions leaves a rest, which would stay for good
+        return d
 
     def shift(self, u: Array, out: Array) -> Any:
         """u - c into `out`; returns c, the value at the pivot: a number, [R] or [G, 1, R]."""
