@@ -46,6 +46,14 @@ def test_clear_cases(dim, n, columns, ratio, solves, expected):
     assert choose_symmetric(large(dim, n), 1, columns, ratio, 1e-10, solves) == expected
 
 
+@pytest.mark.parametrize("dim, n, ratio, expected", [
+    (2, 10_000, 2.0, "lu"), (2, 10_000, 40.0, "lu"), (2, 100_000, 2.0, "cg"), (2, 100_000, 40.0, "lu"),
+    (3, 50_000, 2.0, "cg"), (3, 50_000, 40.0, "cg"),
+])
+def test_hundred_steps_in_single_precision(dim, n, ratio, expected):
+    assert choose_symmetric(large(dim, n), 1, 1, ratio, 1e-6, 100, 4) == expected
+
+
 @pytest.mark.parametrize("dim, n, columns, size, count, expected", [
     (3, 10_000, 32, 4, 16, "iterative"),  # mild, with many columns in space: one product for all of them
     (2, 10_000, 32, 4, 14, "iterative"),
@@ -133,18 +141,17 @@ def test_the_fit_finds_the_constants_that_made_the_rows():
     rows = []
     for dim in (2, 3):
         for n in (500, 2_500, 10_000, 60_000, 200_000):
-            lu = DIRECT["lu", dim]
-            rows.append({"backend": "lu", "dim": dim, "n": n, "setup": lu.setup.at(n), "one": lu.one.at(n), "many": lu.many.at(n)})
             for size, (setup, many) in DENSE.items():
-                rows.append({"backend": "dense", "bytes": size, "dim": dim, "n": n, "setup": setup.at(n), "many": many.at(n)})
-                rows += [{"backend": "iterative", "bytes": size, "dim": dim, "n": n, "nnz": 10 * n, "columns": columns,
-                          "iterations": count, "setup": 200 + 0.01 * 10 * n, "solve": FIXED[dim, size].cost(10 * n, columns, count)}
-                         for columns in (4, 32) for count in (15, 30)]
-            for ratio in (2.0, 10.0, 100.0):
-                count, nnz = iterations(ratio, 1e-6), 10 * n
-                cost = SWEEPS[dim].cost(nnz, count)
-                rows.append({"backend": "cg", "dim": dim, "n": n, "nnz": nnz, "ratio": ratio, "tolerance": 1e-6,
-                             "iterations": count, "setup": 300 + 0.02 * nnz, "one": cost, "many": cost})
+                head, nnz, lu = {"bytes": size, "dim": dim, "n": n, "nnz": 10 * n}, 10 * n, DIRECT["lu", dim, size]
+                rows.append(head | {"backend": "lu", "setup": lu.setup.at(n), "one": lu.one.at(n), "many": lu.many.at(n)})
+                rows.append(head | {"backend": "dense", "setup": setup.at(n), "many": many.at(n)})
+                rows += [head | {"backend": "iterative", "columns": columns, "iterations": count, "setup": 200 + 0.01 * nnz,
+                                 "solve": FIXED[dim, size].cost(nnz, columns, count)} for columns in (4, 32) for count in (15, 30)]
+                for ratio in (2.0, 10.0, 100.0):
+                    count = iterations(ratio, 1e-6)
+                    cost = SWEEPS[dim, size].cost(nnz, count)
+                    rows.append(head | {"backend": "cg", "ratio": ratio, "tolerance": 1e-6, "iterations": count,
+                                        "setup": 300 + 0.02 * nnz, "one": cost, "many": cost})
     found = fitted(rows)
     np.testing.assert_allclose(found["COUNT"], auto.COUNT, rtol=1e-3)
     np.testing.assert_allclose(found["SWEEPS_SETUP"], (300, 0.02), rtol=1e-3)
@@ -152,7 +159,8 @@ def test_the_fit_finds_the_constants_that_made_the_rows():
     for size, powers in DENSE.items():
         np.testing.assert_allclose(found["DENSE"][str(size)], powers, rtol=0.02, atol=1e-3)
     for dim in (2, 3):
-        np.testing.assert_allclose(found["SWEEPS"][str(dim)], SWEEPS[dim], rtol=0.02)
-        np.testing.assert_allclose(found["DIRECT"][f"lu {dim}"][2], DIRECT["lu", dim].many, rtol=0.02, atol=1e-3)
         for size in DENSE:
+            np.testing.assert_allclose(found["SWEEPS"][f"{dim} {size}"], SWEEPS[dim, size], rtol=0.02, atol=1e-3)
+            lu = DIRECT["lu", dim, size]
+            np.testing.assert_allclose(found["DIRECT"][f"lu {dim} {size}"][2], lu.many, rtol=0.02, atol=1e-3)
             np.testing.assert_allclose(found["FIXED"][f"{dim} {size}"], FIXED[dim, size], rtol=0.02, atol=1e-3)

@@ -43,6 +43,22 @@ def test_every_column_meets_the_tolerance(mesh, stiff, share, together, monkeypa
     assert error.max() < 1e-12 * np.linalg.cond(full * np.sqrt(weight) * np.sqrt(weight.T))
 
 
+@pytest.mark.parametrize("mesh", [PLANE, shuffled(SPACE, 5)], ids=["plane", "space*"])
+@pytest.mark.parametrize("stiff", [0.005, 10.0, 1000.0])
+def test_sweeps_in_single_precision_meet_the_tolerance_whatever_the_size_of_the_numbers(mesh, stiff):
+    A = matrix(mesh, stiff)
+    A = EdgeMatrix(A.pattern, A.values.float())
+    full = A.to_scipy().toarray().astype(np.float64)
+    b = np.random.default_rng(0).normal(size=(len(full), 5)) * np.logspace(-60, 60, 5)
+    prepared = ConjugateGradients(A, True, 1e-6)
+    weight = 1 / np.diag(full)
+    for x, right in ((prepared.array(b).T, b.T), ([prepared.array(c) for c in b.T], b.T)):
+        for one, c in zip(x, right):
+            residual = c - full @ one
+            assert weight @ residual**2 <= 1e-12 * (weight @ c**2)
+    assert prepared.lower.value.dtype == np.float32
+
+
 @pytest.mark.parametrize("dtype, close", [(torch.float32, 2e-5), (torch.float64, 1e-10)])
 def test_rollouts_agree_with_direct_ones(dtype, close):
     """Two fields of their own diffusivity, Dirichlet and convective boundaries, three states, and one state alone."""
@@ -63,7 +79,7 @@ def test_gradients_are_those_of_a_direct_solve():
     assert torch.autograd.gradcheck(lambda b: apply(prepared, A, b), (b,))
     values = A.values.clone().requires_grad_()
     found = []
-    for one in (prepared, LU(A, True)):
+    for one in (prepared, LU(A, True, 1e-14)):
         apply(one, EdgeMatrix(A.pattern, values), b).square().sum().backward()
         assert values.grad is not None
         found.append(values.grad)

@@ -65,10 +65,10 @@ def one_by_one(p: Discretisation, u: Tensor, f: Tensor | None, backend: str = "l
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("driven", [True, False])
-def test_a_rollout_and_single_steps_are_those_of_the_general_solver(name: str, driven: bool) -> None:
+@pytest.mark.parametrize("driven", ["at every step", "steadily", "not at all"])
+def test_a_rollout_and_single_steps_are_those_of_the_general_solver(name: str, driven: str) -> None:
     p, u, source = make(name)
-    f = source if driven else None
+    f = {"at every step": source, "steadily": source[:, :1].expand(-1, STEPS, -1, -1), "not at all": None}[driven]
     want = one_by_one(p, u, f).detach()
     with torch.no_grad():
         solver = GreenSolver(p, "lu")

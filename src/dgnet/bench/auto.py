@@ -27,13 +27,14 @@ from dgnet.errors import InputError, SolveError
 from dgnet.green import GreenSolver
 from dgnet.green.backends import NAMES
 from dgnet.mesh import box
+from dgnet.models import Classical
 from dgnet.problems import PDE, Discretisation
 from dgnet.progress import Report
 
 NODES, STIFFNESS, STEPS, TRAJECTORIES = (500, 500_000), (0.01, 100.0), (10, 10_000), (1, 32)
 ENTRIES = 640_000  # nodes times trajectories, at most, where there are several: more takes minutes a step
 GOAL = 1.15
-COUNT, SEED = 64, 2026  # the cases of the seed 2024 were looked at when `auto` was changed
+COUNT, SEED = 64, 2029  # the cases of the seeds 2024 and 2026 were looked at when `auto` was changed
 _MOST = {"lu": (600_000, 40_000), "dense": (1_500, 1_500)}
 """Nodes in 2D and 3D beyond which a backend does not fit or takes minutes."""
 _MOMENT, _LEAST = 0.25, 3  # seconds of steps, but so many steps at least
@@ -60,8 +61,14 @@ class Case:
         upper = tuple(c / max(self.cells) for c in self.cells)
         mesh = box(self.cells, upper=upper, perturb=0.2, seed=self.nodes)
         p = Discretisation(mesh, PDE(diffusion=1.0), [], self.stiffness / max(self.cells) ** 2, dtype=self.dtype)
-        _ = p.mass, p.stiffness(0.0)
+        _ = p.held().mass, p.held().stiffness(0.0)
         return p
+
+    def solver(self, p: Discretisation, backend: str) -> GreenSolver:
+        """As a rollout of so many steps takes it: what is too stiff for float32 is computed in float64."""
+        solver = Classical(backend=backend).prepare(p, self.trajectories, self.steps)
+        assert isinstance(solver, GreenSolver)
+        return solver
 
 
 def cases(count: int = COUNT, seed: int = SEED) -> list[Case]:
@@ -95,7 +102,7 @@ class Trial:
         u, f = (torch.exp(-50 * (x - spot[:, None]).square().sum(-1))[..., None].to(case.dtype) for spot in spots.chunk(2))
         with torch.no_grad():
             begin = time.process_time()
-            solver = GreenSolver(p, self.backend, solves=case.steps, columns=case.trajectories)
+            solver = case.solver(p, self.backend)
             operator = solver.operator()
             self.setups.append(time.process_time() - begin)
             u, first = solver.step(u, f), time.process_time()  # the first step fills what is kept between steps
@@ -133,7 +140,7 @@ def compared(case: Case, backends: Sequence[str] = NAMES) -> dict[str, Any]:
                 del trials[backend]
     totals = {backend: trial.total for backend, trial in trials.items()}
     with torch.no_grad():
-        choice = GreenSolver(problem, "auto", solves=case.steps, columns=case.trajectories).operator().backend
+        choice = case.solver(problem, "auto").operator().backend
     best = min(totals, key=lambda name: totals[name])
     return {"cells": case.cells, "nodes": case.nodes, "stiffness": case.stiffness, "steps": case.steps,
             "trajectories": case.trajectories, "dtype": str(case.dtype).removeprefix("torch."), "totals": totals,
@@ -161,7 +168,8 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
                 "mean": math.exp(sum(math.log(x) for x in ratios) / len(ratios)), "worst": max(ratios)} if ratios else {}
 
     groups = {"all": rows, "2D": [r for r in rows if len(r["cells"]) == 2], "3D": [r for r in rows if len(r["cells"]) == 3],
-              "1 trajectory": [r for r in rows if r["trajectories"] == 1], "32": [r for r in rows if r["trajectories"] > 1]}
+              "1 trajectory": [r for r in rows if r["trajectories"] == 1], "32": [r for r in rows if r["trajectories"] > 1],
+              **{dtype: [r for r in rows if r["dtype"] == dtype] for dtype in ("float32", "float64")}}
     return {name: of(group) for name, group in groups.items() if of(group)}
 
 

@@ -1,8 +1,8 @@
 """`dgnet bench fit`: the constants of the automatic choice on the CPU (`green.auto`), measured and fitted on this machine.
 
-Factorisations are timed once for each mesh, conjugate gradients at four stiffness numbers, two tolerances and with a lumped and a
-consistent mass; the fixed iteration with several right-hand sides, in both precisions and for two counts; the explicit inverse on
-small meshes. Times are those of the process, in microseconds; least squares are taken of their logarithms.
+All of it in both precisions, each to its own tolerance: factorisations once for each mesh, conjugate gradients at four stiffness
+numbers and with a lumped and a consistent mass; the fixed iteration with several right-hand sides and for two counts; the explicit
+inverse on small meshes. Times are those of the process, in microseconds; least squares are taken of their logarithms.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -53,66 +52,71 @@ def run(largest: int = 400_000, report: Callable[[Row], None] = lambda row: None
 def _mesh(dim: int, edge: int) -> list[Row]:
     g = Geometry.of(box((edge,) * dim, perturb=0.2))
     n, nnz = g.pattern.n, g.pattern.nnz
-    random = np.random.default_rng(0)
-    one, many = random.normal(size=n), random.normal(size=(n, 32))
 
-    def system(s: float, share: float) -> tuple[EdgeMatrix, EdgeMatrix]:
+    def system(s: float, share: float, dtype: torch.dtype) -> tuple[EdgeMatrix, EdgeMatrix]:
         M = mass(g, share)
         A = M + stiffness(g) * (0.5 * s / edge**2)
-        return EdgeMatrix(g.pattern, A.values[None]), EdgeMatrix(g.pattern, M.values[None])
+        A, M = (EdgeMatrix(g.pattern, X.values[None].to(dtype)) for X in (A, M))
+        return A, M
 
     rows: list[Row] = []
-    for backend in ("lu", "cholesky") if find_spec("cholespy") else ("lu",):
-        if n <= _MOST[dim]:
-            A, _ = system(5.0, 1.0)
-            direct = prepare(A, backend, symmetric=True)
-            assert isinstance(direct, OnHost)
-            rows.append({"backend": backend, "dim": dim, "n": n,
-                         "setup": _microseconds(partial(prepare, A, backend, symmetric=True)),
-                         "one": _microseconds(partial(direct.array, one)), "many": _microseconds(partial(direct.array, many))})
-    for s in STIFFNESS:
-        for share in (0.0, 1.0):
-            A, M = system(s, share)
-            for tolerance in (1e-6, 1e-12):
-                cg = ConjugateGradients(A, True, tolerance)
-                cg.array(one, transposed=True)  # adjoint solves start from zero
-                row = {"backend": "cg", "dim": dim, "n": n, "nnz": nnz, "ratio": mass_ratio(A, M), "tolerance": tolerance,
-                       "iterations": cg.last_count}
-                if share:
-                    row["setup"] = _microseconds(partial(_fresh, A, tolerance))
-                    row["one"] = _microseconds(partial(cg.array, one, True))
-                    if n <= TOGETHER:
-                        row["many"] = _microseconds(partial(cg.array, many, True))
-                rows.append(row)
     for dtype, tolerance in TOLERANCE.items():
+        numbers = np.random.default_rng(0).normal(size=(n, 33)).astype(str(dtype).removeprefix("torch."))
+        one, many = numbers[:, 0].copy(), numbers[:, 1:].copy()
+        head = {"dim": dim, "n": n, "nnz": nnz, "bytes": dtype.itemsize}
+        if n <= _MOST[dim]:
+            rows += [head | row for row in _direct(system(0.5, 1.0, dtype)[0], one, many)]
+        for s in STIFFNESS:
+            for share in (0.0, 1.0):
+                A, M = system(s, share, dtype)
+                rows.append(head | {"ratio": mass_ratio(A, M), "tolerance": tolerance}
+                            | _conjugate(A, tolerance, one, many, timed=share > 0))
         if n <= _ITERATED:
             for s in (0.02, 0.3):
-                rows += [{"dim": dim, "n": n, "nnz": nnz} | row for row in _iterated(*system(s, 1.0), dtype, tolerance)]
+                rows += [head | row for row in _iterated(*system(s, 1.0, dtype), tolerance)]
         if n <= INVERTED:
-            rows.append({"dim": dim, "n": n} | _inverted(system(5.0, 1.0)[0], dtype))
+            rows.append(head | _inverted(system(5.0, 1.0, dtype)[0]))
     return rows
 
 
-def _iterated(A: EdgeMatrix, M: EdgeMatrix, dtype: torch.dtype, tolerance: float) -> Iterator[Row]:
-    """The fixed iteration, with a count that is proven: of triangles and tetrahedra diag(M)^-1 M is at least 1/2."""
-    A, M = (EdgeMatrix(X.pattern, X.values.to(dtype)) for X in (A, M))
+def _direct(A: EdgeMatrix, one: Array, many: Array) -> Iterator[Row]:
+    """Factorisations; one of `cholesky` is always in double precision."""
+    single = A.values.dtype == torch.float32
+    for backend in ("lu", "cholesky") if find_spec("cholespy") and not single else ("lu",):
+        direct = prepare(A, backend, symmetric=True)
+        assert isinstance(direct, OnHost)
+        yield {"backend": backend, "setup": _microseconds(partial(prepare, A, backend, symmetric=True)),
+               "one": _microseconds(partial(direct.array, one)), "many": _microseconds(partial(direct.array, many))}
 
+
+def _conjugate(A: EdgeMatrix, tolerance: float, one: Array, many: Array, timed: bool) -> Row:
+    cg = ConjugateGradients(A, True, tolerance)
+    cg.array(one, transposed=True)  # adjoint solves start from zero
+    row: Row = {"backend": "cg", "iterations": cg.last_count}
+    if timed:
+        row |= {"setup": _microseconds(partial(_fresh, A, tolerance)), "one": _microseconds(partial(cg.array, one, True))}
+        if A.pattern.n <= TOGETHER:
+            row["many"] = _microseconds(partial(cg.array, many, True))
+    return row
+
+
+def _iterated(A: EdgeMatrix, M: EdgeMatrix, tolerance: float) -> Iterator[Row]:
+    """The fixed iteration, with a count that is proven: of triangles and tetrahedra diag(M)^-1 M is at least 1/2."""
     def ready() -> tuple[Prepared, int]:
         bounds = bounds_of(A, M, 0.5, symmetric=True)
         return prepare(A, "iterative", bounds, True, tolerance), bounds.iterations(tolerance)
 
     (prepared, count), setup = ready(), _microseconds(ready)
     for columns in COLUMNS:
-        b = torch.randn(1, A.pattern.n, columns, dtype=dtype, generator=torch.Generator().manual_seed(0))
-        yield {"backend": "iterative", "bytes": dtype.itemsize, "iterations": count, "columns": columns, "setup": setup,
+        b = torch.randn(1, A.pattern.n, columns, dtype=A.values.dtype, generator=torch.Generator().manual_seed(0))
+        yield {"backend": "iterative", "iterations": count, "columns": columns, "setup": setup,
                "solve": _microseconds(partial(prepared.solve, b))}
 
 
-def _inverted(A: EdgeMatrix, dtype: torch.dtype) -> Row:
-    A = EdgeMatrix(A.pattern, A.values.to(dtype))
+def _inverted(A: EdgeMatrix) -> Row:
     dense = prepare(A, "dense")
-    many = torch.randn(1, A.pattern.n, 32, dtype=dtype, generator=torch.Generator().manual_seed(0))
-    return {"backend": "dense", "bytes": dtype.itemsize, "setup": _microseconds(partial(prepare, A, "dense")),
+    many = torch.randn(1, A.pattern.n, 32, dtype=A.values.dtype, generator=torch.Generator().manual_seed(0))
+    return {"backend": "dense", "setup": _microseconds(partial(prepare, A, "dense")),
             "many": _microseconds(partial(dense.solve, many))}
 
 
@@ -122,36 +126,25 @@ def _fresh(A: EdgeMatrix, tolerance: float) -> ConjugateGradients:
 
 
 def _microseconds(action: Callable[[], object]) -> float:
-    """Median over five calls, fewer where they take seconds."""
+    """The least of seven calls, of fewer where they take seconds: other work on the machine only ever adds to a time."""
     samples: list[float] = []
-    while len(samples) < 5 and sum(samples) < 2.0:
+    while len(samples) < 7 and sum(samples) < 2.0:
         begin = time.process_time()
         action()
         samples.append(time.process_time() - begin)
-    return 1e6 * median(samples)
+    return 1e6 * min(samples)
 
 
 def fitted(rows: list[Row]) -> dict[str, Any]:
     """Constants by their names in `green.auto`."""
     found: dict[str, Any] = {"DIRECT": {}, "DENSE": {}, "SWEEPS": {}, "SWEEPS_32": {}, "FIXED": {}}
     cg, fixed = ([r for r in rows if r["backend"] == backend] for backend in ("cg", "iterative"))
-    for size in sorted({r["bytes"] for r in rows if r["backend"] == "dense"}):
-        found["DENSE"][str(size)] = _powers([r for r in rows if r["backend"] == "dense" and r["bytes"] == size], "setup", "many")
-    for dim in sorted({r["dim"] for r in rows}):
-        for backend in ("lu", "cholesky"):
-            chosen = [r for r in rows if r["backend"] == backend and r["dim"] == dim]
-            if chosen:
-                found["DIRECT"][f"{backend} {dim}"] = _powers(chosen, "setup", "one", "many")
-        for name, key, start in (("SWEEPS", "one", [30.0, 3e-3, 10.0, 1e3, 1.1]),
-                                 ("SWEEPS_32", "many", [30.0, 0.1, 30.0, 3e4, 1.1])):
-            chosen = [r for r in cg if key in r and r["dim"] == dim]
-            nnz, count = (np.array([r[k] for r in chosen]) for k in ("nnz", "iterations"))
-            found[name][str(dim)] = _fit(partial(_sweeps, nnz, count), [r[key] for r in chosen], start)
-        for size in sorted({r["bytes"] for r in fixed}):
-            chosen = [r for r in fixed if r["dim"] == dim and r["bytes"] == size]
-            nnz, columns, count = (np.array([r[k] for r in chosen]) for k in ("nnz", "columns", "iterations"))
-            found["FIXED"][f"{dim} {size}"] = _fit(partial(_fixed, nnz, columns, count), [r["solve"] for r in chosen],
-                                                   [30.0, 10.0, 1e-3, 300.0, 1.1])
+    for size in sorted({r["bytes"] for r in rows}):
+        some = [r for r in rows if r["bytes"] == size]
+        if inverted := [r for r in some if r["backend"] == "dense"]:
+            found["DENSE"][str(size)] = _powers(inverted, "setup", "many")
+        for dim in sorted({r["dim"] for r in some}):
+            _fit_mesh(found, [r for r in some if r["dim"] == dim], dim, size)
     for name, chosen in (("SWEEPS_SETUP", [r for r in cg if "setup" in r]), ("FIXED_SETUP", fixed)):
         if chosen:
             found[name] = _fit(partial(_line, np.array([r["nnz"] for r in chosen])), [r["setup"] for r in chosen], [100.0, 0.01])
@@ -159,6 +152,21 @@ def fitted(rows: list[Row]) -> dict[str, Any]:
     ratio, digits = np.array([r["ratio"] for r in chosen]), np.log([1 / r["tolerance"] for r in chosen])
     found["COUNT"] = _fit(lambda p: p[0] * ratio ** p[1] * digits, [r["iterations"] for r in chosen], [0.3, 0.4])
     return found
+
+
+def _fit_mesh(found: dict[str, Any], rows: list[Row], dim: int, size: int) -> None:
+    """Constants of one dimension and precision."""
+    for backend in ("lu", "cholesky"):
+        if chosen := [r for r in rows if r["backend"] == backend]:
+            found["DIRECT"][f"{backend} {dim} {size}"] = _powers(chosen, "setup", "one", "many")
+    for name, key, start in (("SWEEPS", "one", [30.0, 3e-3, 10.0, 1e3, 1.1]), ("SWEEPS_32", "many", [30.0, 0.1, 30.0, 3e4, 1.1])):
+        if chosen := [r for r in rows if r["backend"] == "cg" and key in r]:
+            nnz, count = (np.array([r[k] for r in chosen]) for k in ("nnz", "iterations"))
+            found[name][f"{dim} {size}"] = _fit(partial(_sweeps, nnz, count), [r[key] for r in chosen], start)
+    if chosen := [r for r in rows if r["backend"] == "iterative"]:
+        nnz, columns, count = (np.array([r[k] for r in chosen]) for k in ("nnz", "columns", "iterations"))
+        found["FIXED"][f"{dim} {size}"] = _fit(partial(_fixed, nnz, columns, count), [r["solve"] for r in chosen],
+                                               [30.0, 10.0, 1e-3, 300.0, 1.1])
 
 
 def _powers(rows: list[Row], *keys: str) -> list[list[float]]:

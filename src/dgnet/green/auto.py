@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from math import log
 from typing import NamedTuple
 
-from dgnet.green.backends import MAX_FIXED
+from dgnet.green.backends import MAX_FIXED, single_factors
 from dgnet.green.bounds import NEVER
 from dgnet.green.conjugate import LONG, TOGETHER, sweeps_work
 from dgnet.operators import EdgeMatrix, Pattern
@@ -70,28 +70,40 @@ class Fixed(NamedTuple):
         return self.solve + count * (self.iteration + self.iteration_entry * nnz + products)
 
 
-# by the dimension of the mesh; written by `dgnet bench fit`
+# by the dimension of the mesh and the bytes of a number; written by `dgnet bench fit`
 DIRECT = {
-    ("lu", 2): Direct(Power(293.7, 16760, 1.304), Power(8.149, 489, 1.257), Power(0.0, 14750, 1.365)),
-    ("lu", 3): Direct(Power(956.3, 378100, 2.105), Power(0.0, 5864, 1.665), Power(327.4, 63890, 1.631)),
-    ("cholesky", 2): Direct(Power(73.8, 42250, 1.233), Power(11.1, 333, 1.388), Power(0.0, 5968, 1.307)),
-    ("cholesky", 3): Direct(Power(2005, 396200, 2.22), Power(0.0, 3695, 1.73), Power(0.0, 41170, 1.744)),
+    ("lu", 2, 4): Direct(Power(318.4, 1.366e+04, 1.218), Power(10.58, 372.7, 1.253), Power(78.93, 8668, 1.376)),
+    ("lu", 2, 8): Direct(Power(226, 1.475e+04, 1.279), Power(8.943, 415.2, 1.248), Power(60.09, 1.138e+04, 1.399)),
+    ("lu", 3, 4): Direct(Power(1209, 2.122e+05, 2.001), Power(4.97, 4878, 1.703), Power(74.89, 5.472e+04, 1.593)),
+    ("lu", 3, 8): Direct(Power(1096, 3.521e+05, 2.205), Power(10.04, 5399, 1.802), Power(196.3, 6.119e+04, 1.617)),
+    ("cholesky", 2, 8): Direct(Power(73.8, 42250, 1.233), Power(11.1, 333, 1.388), Power(0.0, 5968, 1.307)),
+    ("cholesky", 3, 8): Direct(Power(2005, 396200, 2.22), Power(0.0, 3695, 1.73), Power(0.0, 41170, 1.744)),
 }
-SWEEPS = {2: Sweeps(25.56, 0.003385, 13.76, 1514, 1.127), 3: Sweeps(12.92, 0.002515, 21.5, 1034, 1.174)}  # of one right-hand side
-SWEEPS_32 = {2: Sweeps(2.025, 0.054, 61.67, 124100, 1.322), 3: Sweeps(0.0, 0.0361, 0.0, 16670, 0.8947)}  # of 32 at once
-FIXED = {  # by dimension and bytes of a number
-    (2, 4): Fixed(221.7, 0.0, 0.002066, 165.1, 1.207),
-    (2, 8): Fixed(98.13, 11.52, 0.0009507, 476.5, 1.18),
-    (3, 4): Fixed(420.8, 0.0, 0.001059, 116.5, 0.9526),
-    (3, 8): Fixed(674.4, 1.222, 0.0005104, 270.9, 1.096),
+SWEEPS = {  # of one right-hand side
+    (2, 4): Sweeps(54.07, 0.002426, 12.84, 1034, 1.057),
+    (2, 8): Sweeps(22.64, 0.002782, 13.96, 1248, 1.078),
+    (3, 4): Sweeps(37.2, 0.003956, 11.56, 684.9, 0.9789),
+    (3, 8): Sweeps(30.04, 0.0009839, 13.52, 971, 1.032),
 }
-FIXED_SETUP = (170.1, 0.01675)  # and per entry, with the proof of the count
-DENSE = {  # by bytes: to invert, and to multiply with 32 right-hand sides
-    4: (Power(0.0, 4.868e+07, 2.664), Power(0.0, 60180, 1.781)),
-    8: (Power(0.0, 4.934e+07, 2.69), Power(0.0, 1.051e+06, 2.274)),
+SWEEPS_32 = {  # of 32 at once
+    (2, 4): Sweeps(0.0, 0.05915, 6.673, 1.445e+04, 0.9296),
+    (2, 8): Sweeps(190.4, 0.02291, 16.93, 5.708e+04, 1.121),
+    (3, 4): Sweeps(0.0, 0.02663, 73.59, 8.646e+04, 1.557),
+    (3, 8): Sweeps(0.0, 0.04218, 27.69, 2.147e+04, 1.03),
 }
-SWEEPS_SETUP = (261.6, 0.02583)  # and per entry
-COUNT = (0.2871, 0.3646)  # iterations for a factor e of the residual: at a ratio of 1, and the power with which they grow
+FIXED = {
+    (2, 4): Fixed(44.48, 11.89, 0.001433, 151.1, 1.242),
+    (2, 8): Fixed(415.6, 0.0, 0.001078, 424.9, 1.229),
+    (3, 4): Fixed(0.0, 13.26, 0.0009462, 103.5, 0.9743),
+    (3, 8): Fixed(307.8, 3.001, 0.0006282, 271.7, 1.04),
+}
+FIXED_SETUP = (135.3, 0.01535)  # and per entry, with the proof of the count
+DENSE = {  # to invert, and to multiply with 32 right-hand sides
+    4: (Power(2.319e-05, 3.319e+07, 2.549), Power(0.0, 8.815e+04, 1.892)),
+    8: (Power(6.101e-06, 4.313e+07, 2.669), Power(0.0, 1.311e+06, 2.395)),
+}
+SWEEPS_SETUP = (185.7, 0.02455)  # and per entry
+COUNT = (0.2851, 0.3651)  # iterations for a factor e of the residual: at a ratio of 1, and the power with which they grow
 INVERTED = 1500  # nodes up to which an explicit inverse is thought of
 _SHORT = 5  # a count of the fixed iteration that is hardly ever undercut
 _WARM, _FIRST, _START = 0.65, 15, 2.0  # share of them that good starts leave, after how many solves, and what a start costs
@@ -117,15 +129,16 @@ def choose_symmetric(pattern: Pattern, groups: int, columns: int, ratio: float, 
     nodes = pattern.cell_slots.shape[-1]  # of a cell: 3 or 6 of a triangle, 4 or 10 of a tetrahedron
     dim, quadratic = 3 if nodes in (4, 10) else 2, nodes in (6, 10)
     direct = ["lu"] if find_spec("cholespy") is None else ["lu", "cholesky"]
-    costs = {name: groups * DIRECT[name, dim].cost(n, columns, solves, quadratic) for name in direct}
+    bytes_of = {"lu": 4 if single_factors(pattern, ratio, tolerance) else 8, "cholesky": 8}
+    costs = {name: groups * DIRECT[name, dim, bytes_of[name]].cost(n, columns, solves, quadratic) for name in direct}
     if sweeps_work():
         count = iterations(ratio, tolerance)
         together = columns > 1 and n * groups <= TOGETHER
         if together:
-            each = SWEEPS_32[dim].cost(nnz, count) * columns / 32
+            each = SWEEPS_32[dim, size].cost(nnz, count) * columns / 32
         else:
             warm = count * (_WARM + (1 - _WARM) * min(1.0, _FIRST / solves)) + _START
-            each = SWEEPS[dim].cost(nnz, warm if count > LONG else count) * columns
+            each = SWEEPS[dim, size].cost(nnz, warm if count > LONG else count) * columns
         costs["cg"] = SWEEPS_SETUP[0] + SWEEPS_SETUP[1] * nnz + solves * each
     if columns > 1:
         if n <= INVERTED:
@@ -154,7 +167,7 @@ def choose(pattern: Pattern, groups: int, columns: int, iterations: int, solves:
     count = min(iterations, 1000)
     bounds = 250.0 + 0.01 * nnz * groups
     iterate = bounds + solves * (60.0 + count * _iteration_cost(n * groups, nnz * groups, columns))
-    direct = DIRECT["lu", 3 if nodes in (4, 10) else 2].cost(n, columns, solves, nodes in (6, 10))
+    direct = DIRECT["lu", 3 if nodes in (4, 10) else 2, 8].cost(n, columns, solves, nodes in (6, 10))
     return "iterative" if iterate <= groups * direct else "lu"
 
 

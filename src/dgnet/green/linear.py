@@ -237,10 +237,16 @@ class Linear:
         `into` [steps, n]: where to put the states; they are views of it then.
         """
         (batch, _, fields), x = u.shape, self.array(u)
-        force, source = self.force(t, batch, fields), None if f is None else self.history(f)
+        steady = None
+        if f is not None and f.stride(1) == 0:  # one source for all steps, expanded
+            steady = self.begin(x, None)
+            self.sources.add_product(self.array(f[:, 0]), steady)
+            f = None
+        source = None if f is None else self.history(f)
         for k in range(steps):
-            if self.load_changes:
-                force = self.force(t + k * self.dt, batch, fields)
+            if k == 0 or self.load_changes:
+                load = self.force(t + k * self.dt, batch, fields)
+                force = load if steady is None else steady if load is None else steady + load
             d = self.increment(x, None if source is None else source(k), force)
             x = np.add(x, d, out=None if into is None else into[k])
             yield x, d

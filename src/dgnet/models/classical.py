@@ -10,9 +10,10 @@ import torch
 
 from dgnet.errors import InputError
 from dgnet.green import EnthalpySolver, GreenSolver, Linear, Stepper
+from dgnet.green.backends import TOLERANCE
 from dgnet.models.base import Model, S
 from dgnet.operators import check_scheme
-from dgnet.problems import CONSISTENT, LUMPED, Discretisation
+from dgnet.problems import CONSISTENT, LUMPED, SINGLE, Discretisation
 from dgnet.problems.finer import refined
 from dgnet.problems.lift import Lift
 
@@ -73,8 +74,11 @@ class Classical(Model[Stepper]):
         problem = problem.quadratic if self.degree == 2 else problem
         if curved:
             return EnthalpySolver(problem, self.theta, self.tolerance, deferred=deferred)
-        problem = problem.held()
-        solver = GreenSolver(problem, self.backend, self.theta, self.tolerance, solves=steps, columns=batch)
+        wide, tolerance = problem.held(), self.tolerance
+        if wide is not problem and tolerance is None and problem.geometry.device.type == "cpu":
+            # states in float32 need no more: the stiffer, the smaller, so that errors stay below those where float32 steps end
+            tolerance = max(TOLERANCE[torch.float64], 0.1 * TOLERANCE[torch.float32] * SINGLE / problem.stiffness_number)
+        solver = GreenSolver(wide, self.backend, self.theta, tolerance, solves=steps, columns=batch)
         solver.monitor.deferred = deferred
         return solver
 
