@@ -112,7 +112,7 @@ def test_processes(tmp_path: Path) -> None:
     case, out = tmp_path / "case.npz", tmp_path / "out.npy"
     with Worker([sys.executable, "-c", "pass"]) as worker:
         assert worker.run(AUTO, case, out) == {"failed": "its process ended"}
-    with Worker([sys.executable, "-c", "input(); input()"]) as worker:
+    with Worker([sys.executable, "-c", "input()\nwhile True: pass"]) as worker:
         assert worker.run(SLOW, case, out, 10, 0.05) == {"failed": "10 steps take more than 0.05 s", "over_s": 0.05}
         assert worker.process.poll() is not None
 

@@ -30,11 +30,12 @@ several programs, that with the best time for all steps.
   {gradient:g}). torch-fem would integrate the mass at one point of each cell: it is given the consistent mass.
 - ¹: one run, since the first took more than {patience:g} times as long and more than {long:g} s. ²: set-up plus {steps} times the
   mean step of one run of {short} steps, since all of them would have taken more than {most:g} s. \\> N: ended after {too_long:g} s
-  within the first {short} steps. –: the reason is at the end of the page, or the program does not tell this part.
+  of processor time within the first {short} steps. –: the reason is at the end of the page, or the program does not tell this part.
 """
 _GRADIENT = """Of the squared state at the end, in the diffusivity (a number) and in the source at every node. float64; set-up and
 both directions included; as multiples of dgnet's time. The adjoint by hand keeps all states, and one factorisation (SuperLU) or the
-diagonal as a preconditioner (SciPy's CG): the quicker of the two.
+diagonal as a preconditioner (SciPy's CG): the quicker of the two. TensorMesh and torch-fem would make a factorisation or a
+multigrid anew in every step and take longer with it.
 """
 _MEMORY = """MB that a run takes at its peak beyond what its process has in use before (libraries, the case itself): the mesh in the
 program's own form and all {steps} steps, float64. \\>: of fewer steps. PETSc does not count the assembly.
