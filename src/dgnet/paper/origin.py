@@ -54,7 +54,7 @@ def _dump(node: Any) -> str:
     if not isinstance(node, ast.AST):
         return repr(node)
     parameters = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))  # of types: 3.11 knows none
-    values = {name: getattr(node, name, None) for name in node._fields} | ({"type_params": []} if parameters else {})
+    values = dict(ast.iter_fields(node)) | ({"type_params": []} if parameters else {})
     kept = [f"{name}={_dump(value)}" for name, value in values.items()
             if value is not None or getattr(type(node), name, ...) is not None]
     return f"{type(node).__name__}({', '.join(kept)})"
