@@ -117,6 +117,19 @@ def test_processes(tmp_path: Path) -> None:
         assert worker.process.poll() is not None
 
 
+def test_a_program_that_fails_says_why(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def greedy(case: peers_run.Case) -> peers_run.Run:
+        def run(mark: peers_run.Mark) -> tuple[np.ndarray, str]:
+            raise RuntimeError("[enforce fail] can't allocate memory: you tried to allocate 79769765888 bytes.")
+
+        return run
+
+    monkeypatch.setitem(peers_run.PROGRAMS, "SciPy CG", greedy)
+    with bench:
+        row = measured(bench, [AUTO, "SciPy CG"], (4, 4), "float64")["SciPy CG"]
+    assert row == {"failed": "asks for 80 GB at once, more than the 12 GB that a program may take"}
+
+
 def test_every_program_is_known() -> None:
     from dgnet.bench import peers_torch
 

@@ -82,7 +82,9 @@ def markdown(result: dict[str, Any]) -> str:
               *_gradient_verdict(result["gradients"]), "## Memory", "", _MEMORY.format(steps=steps), *_memory(rows, COLUMNS), "",
               "The same for the gradient:", "", *_memory(result["gradients"], GRADIENTS), "",
               *_left_out(rows + result["gradients"]),
-              f"dgnet {result['version']}, {result['hardware']}; {result['others']}. `dgnet bench peers` makes this page.", ""]
+              f"dgnet {result['version']}, {result['hardware']}; {result['others']}. `dgnet bench peers` makes this page.", "",
+              "The other programs come with `pip install scikit-fem torch-fem tensormesh-fem pyvista pyamg`, and on Debian with "
+              "`apt install python3-petsc4py python3-dolfinx`.", ""]
     return "\n".join(lines)
 
 

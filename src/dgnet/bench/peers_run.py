@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import json
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -26,7 +27,7 @@ Array = np.ndarray
 Mark = Callable[[int], None]
 Run = Callable[[Mark], tuple[Array, str]]
 """Runs all steps; gives the answer, and what was used in words."""
-MEMORY = 12 << 30
+MEMORY = 12 * 10**9
 """Bytes that a process may take: a program that asks for more fails, and not the machine."""
 
 
@@ -319,7 +320,7 @@ def measured(name: str, path: str, out: str, steps: int | None = None) -> dict[s
     try:
         found, label = run(lambda k: marks.append((time.process_time(), k)))
     except Exception as error:  # whatever another program makes of the problem is its row, not the end of the table
-        return {"failed": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"}
+        return {"failed": _reason(error)}
     total = time.process_time() - begin
     np.save(out, found)
     result: dict[str, Any] = {"total_s": total, "mesh_s": begin - made, "label": label, "steps": case.steps}
@@ -329,6 +330,14 @@ def measured(name: str, path: str, out: str, steps: int | None = None) -> dict[s
         step = (begin + total - marks[-1][0]) / (case.steps - marks[-1][1])
         result |= {"step_s": step, "setup_s": max(0.0, total - case.steps * step)}
     return result
+
+
+def _reason(error: Exception) -> str:
+    """Why a run failed, in a line."""
+    asked = re.search(r"tried to allocate (\d+) bytes", str(error))
+    if asked:
+        return f"asks for {int(asked[1]) / 1e9:.0f} GB at once, more than the {MEMORY / 1e9:.0f} GB that a program may take"
+    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
 
 
 def _memory(key: str) -> int:
