@@ -22,13 +22,14 @@ def test_the_loop_of_the_rival_makes_the_same_states() -> None:
 
 
 def test_rows_and_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step, "SIZES", {"500": 6})
+    monkeypatch.setattr(step, "SIZES", {"500": 6, "10k": 6})
     monkeypatch.setattr(step, "STEPS", {"500": 4})
     monkeypatch.setattr(step, "GRADIENT_STEPS", 10)
+    monkeypatch.setattr(step, "REACTION_STEPS", 5)
     monkeypatch.setattr(step, "LONG", 30)
     lines: list[str] = []
     found = step.run(["500"], repeats=1, report=lines.append)
-    assert [row["kind"] for row in found["rows"]] == ["step", "gradient", "setup", "back"] and len(lines) == 4
+    assert [row["kind"] for row in found["rows"]] == ["step", "gradient", "setup", "back", "checkpoint"] and len(lines) == 5
     assert found["rows"][1]["gap"] < 1e-9  # the same gradient as by hand
     write_json(tmp_path / "step.json", found)
     page = report.markdown([tmp_path / "step.json"])

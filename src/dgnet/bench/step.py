@@ -38,7 +38,7 @@ Tensor = torch.Tensor
 
 SIZES = {"500": 21, "10k": 100, "100k": 316}  # cells along an edge
 STEPS = {"500": 400, "10k": 100, "100k": 20}
-GRADIENT_STEPS, LONG = 100, 10_000
+GRADIENT_STEPS, REACTION_STEPS, LONG = 100, 400, 10_000
 DIFFUSION = 0.1
 
 
@@ -52,8 +52,9 @@ def run(sizes: list[str] | None = None, repeats: int = 5, report: Callable[[str]
                 row = measure(size, repeats)
                 found["rows"].append(row)
                 report(sentence(row))
-        found["rows"].append(long_way_back(repeats))
-        report(sentence(found["rows"][-1]))
+        for last in (long_way_back, checkpoints):
+            found["rows"].append(last(repeats))
+            report(sentence(found["rows"][-1]))
     return found
 
 
@@ -236,6 +237,26 @@ def long_way_back(repeats: int) -> dict[str, Any]:
                                                   str(LONG): 1e6 * median(long[1]) / LONG}}
 
 
+def checkpoints(repeats: int) -> dict[str, Any]:
+    """The gradient of a rollout with a reaction: what it holds at most and takes, with its graph and from the states alone."""
+    p = problem(box((SIZES["10k"],) * 2))
+    u, f = given(p, REACTION_STEPS)
+
+    def gradient(checkpoint: bool) -> None:
+        diffusion = torch.tensor(DIFFUSION, dtype=torch.float64, requires_grad=True)
+        own = Discretisation(p.mesh, PDE(diffusion=diffusion, reaction=lambda u: u * (1 - u) * (u - 0.3)), p.conditions, p.dt)
+        rollout(Classical(backend="lu"), own, u, f, checkpoint=checkpoint).square().sum().backward()
+
+    ways: dict[str, Callable[[], object]] = {"states": lambda: gradient(True), "graph": lambda: gradient(False)}
+    held = {}
+    for name, way in ways.items():
+        with peak("cpu") as most:
+            way()
+        held[name] = most.bytes
+    return {"kind": "checkpoint", "nodes": p.n, "steps": REACTION_STEPS, "states_bytes": 8 * p.n * (REACTION_STEPS + 1),
+            "memory_bytes": held, "seconds": in_turn(ways, min(repeats, 3))}
+
+
 # ---------------------------------------------------------------------- words
 
 
@@ -251,6 +272,10 @@ def sentence(row: dict[str, Any]) -> str:
         return (f"{row['nodes']:,} nodes: way back {short:.0f} us a step of {GRADIENT_STEPS}, {long / short:.2f} of that each of "
                 f"{LONG:,}")
     s = row["seconds"]
+    if row["kind"] == "checkpoint":
+        states, graph = (f"{most / row['states_bytes']:.1f}" if most else "?" for most in row["memory_bytes"].values())
+        return (f"{row['nodes']:,} nodes with a reaction: gradient of {row['steps']} steps holds {graph} times the states with its "
+                f"graph, {states} times with checkpoint=True, which takes {s['states'] / s['graph']:.2f} of the time")
     if row["kind"] == "gradient":
         held = "" if row["memory_bytes"] is None else f", {row['memory_bytes'] / 1e6:.0f} MB"
         return (f"{row['nodes']:,} nodes: gradient of {row['steps']} steps {s['gradient']:.2f} s, "

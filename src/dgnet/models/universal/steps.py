@@ -16,9 +16,9 @@ from dgnet.problems.lift import Lift
 Tensor = torch.Tensor
 
 _LIFTED = 8  # steps whose sources get their values at the middles at once
-_CACHED = 16_000_000  # bytes of matrices above which what drives `_TOGETHER` steps is gathered at once, block by block:
-_TOGETHER = 4  # from the cache a row is read in a third of the time (100,000 nodes); below that it costs more than it brings
-_BLOCK = 2000  # rows
+_CACHED = 8_000_000  # bytes of matrices above which what drives several steps is gathered at once, block by block from the cache
+_TOGETHER = 4  # steps
+_BLOCK = 4000  # rows
 
 
 class GatheredSteps(Linear):
