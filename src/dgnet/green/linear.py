@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from scipy.sparse import csr_array
 
 from dgnet.green.conjugate import Rows
 from dgnet.green.fold import fold, unfold
@@ -88,14 +87,11 @@ class Linear:
         load = None if self.load_changes else self.ops.load(0.0)
         return [x for x in (*self.inputs, load) if x is not None]
 
-    def _matrix(self, A: EdgeMatrix) -> csr_array:
+    def _rows_of(self, A: EdgeMatrix, factor: float = 1.0, transposed: bool = False) -> Rows:
         """A matrix with values that broadcast to [b, f, nnz], as one block-diagonal one."""
         values = A.values.detach().expand(*self.groups, self.pattern.nnz)
-        return EdgeMatrix(self.pattern, values.reshape(-1, self.pattern.nnz)).to_scipy()
-
-    def _rows_of(self, A: EdgeMatrix, factor: float = 1.0, transposed: bool = False) -> Rows:
-        matrix = self._matrix(A)
-        return Rows.of((matrix.T.tocsr() if transposed else matrix), factor)
+        matrix = EdgeMatrix(self.pattern, values.reshape(-1, self.pattern.nnz)).to_scipy()
+        return Rows.of(matrix.T.tocsr() if transposed else matrix, factor)
 
     @cached_property
     def sources(self) -> Rows:
