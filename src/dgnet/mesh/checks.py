@@ -63,7 +63,9 @@ def oriented(points: np.ndarray, cells: np.ndarray) -> tuple[np.ndarray, np.ndar
     if repeated.size:
         raise InputError(f"cell {repeated[0]} names a node twice: {cells[repeated[0]].tolist()}")
     volumes = signed_volumes(points, cells)
-    flat = np.flatnonzero(np.abs(volumes) <= _DEGENERATE * longest_edge(points, cells) ** points.shape[1])
+    d, across = points.shape[1], 2 * np.linalg.norm(np.ptp(points, axis=0))  # no edge is longer than that
+    flat = np.flatnonzero(np.abs(volumes) <= _DEGENERATE * across**d)
+    flat = flat[np.abs(volumes[flat]) <= _DEGENERATE * longest_edge(points, cells[flat]) ** d]
     if flat.size:
         _refuse_twins(cells)
         raise InputError(f"cell {flat[0]} (nodes {cells[flat[0]].tolist()}) is degenerate: its volume is {volumes[flat[0]]:.3g}")
