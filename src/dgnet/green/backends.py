@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,7 +25,7 @@ from scipy.sparse.linalg import SuperLU, splu
 from dgnet.errors import InputError, SolveError
 from dgnet.green.bounds import Bounds
 from dgnet.green.conjugate import ConjugateGradients
-from dgnet.green.host import FlushedToZero, OnHost
+from dgnet.green.host import FlushedToZero, OnHost, in_narrow_parts
 from dgnet.operators import EdgeMatrix, Pattern, kernels
 from dgnet.operators.sparse import csr, outer_on_pattern
 
@@ -123,7 +124,6 @@ class LU(OnHost):
                 factor = self._in_single(rows, mass)
         self.dtype = np.dtype(np.float64 if factor is None else np.float32)
         self.factor: SuperLU = factor or self._factorised(rows)
-        self._flushed = FlushedToZero(factor is not None)
 
     def _factorised(self, rows: csr_array) -> SuperLU:
         matrix = csc_array((rows.data.astype(self.dtype, copy=False), rows.indices, rows.indptr), shape=rows.shape)  # of A^T
@@ -143,12 +143,15 @@ class LU(OnHost):
             off = factor.solve(mass.astype(np.float32, copy=False)) - 1
         return factor if float(np.sqrt(np.mean(off * off))) <= 0.5 * TOLERANCE[torch.float32] else None
 
+    def _solved(self, b: np.ndarray, trans: str) -> np.ndarray:
+        with FlushedToZero(self.dtype == np.float32):
+            return self.factor.solve(b, trans)
+
     def array(self, b: np.ndarray, transposed: bool = False) -> np.ndarray:
         # conversions stay in NumPy: torch's threads and those of the factorisation's BLAS get in each other's way;
         # where both solves are the same, the transposed one is quicker for one column (by a sixth) and slower for many
         swapped = b.size == len(b) if self.symmetric else transposed
-        with self._flushed:
-            x = self.factor.solve(b.astype(self.dtype, copy=False), "T" if swapped else "N")
+        x = in_narrow_parts(partial(self._solved, trans="T" if swapped else "N"), b.astype(self.dtype, copy=False))
         if not math.isfinite(np.add.reduce(x, axis=None)) and not np.isfinite(x).all():  # a sum is quicker, but may overflow
             raise SolveError("the direct solve gave values that are not finite")
         return np.ascontiguousarray(x, dtype=b.dtype)

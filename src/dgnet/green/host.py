@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from math import prod
 
 import numpy as np
@@ -16,6 +20,39 @@ def unwritten(*shape: int, like: Tensor) -> Tensor:
     if like.device.type != "cpu":
         return like.new_empty(shape)
     return torch.from_numpy(np.empty(prod(shape) * like.element_size(), np.uint8)).view(like.dtype).view(shape)
+
+
+LARGE = 10_000  # rows from which a second core is used
+_NARROW = 4  # right-hand sides that BLAS leaves to one thread
+
+
+@cache
+def threaded_blas() -> bool:
+    """BLAS may use several threads: there are cores, and the environment does not forbid it."""
+    said = next((os.environ[name] for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS") if name in os.environ), "")
+    return said != "1" and len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)) > 1
+
+
+def in_narrow_parts(solve: Callable[[np.ndarray], np.ndarray], b: np.ndarray) -> np.ndarray:
+    """solve(b) for [n, R], a few columns at a time where BLAS has threads; from `LARGE` rows on the parts share torch's threads.
+
+    A factorisation's blocks are so small that threads of BLAS spend their time waiting for each other, the more so on busy cores.
+    """
+    if b.ndim == 1 or b.shape[1] <= _NARROW or not threaded_blas():
+        return solve(b)
+    x = np.empty_like(b)
+
+    def part(k: int) -> None:
+        x[:, k:k + _NARROW] = solve(np.ascontiguousarray(b[:, k:k + _NARROW]))
+
+    starts = range(0, b.shape[1], _NARROW)
+    if len(b) >= LARGE and torch.get_num_threads() > 1:
+        with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+            list(pool.map(part, starts))
+    else:
+        for k in starts:
+            part(k)
+    return x
 
 
 class FlushedToZero:
