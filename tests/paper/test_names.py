@@ -17,7 +17,7 @@ STUDY = Path(__file__).parents[2] / "docs" / "results" / "study"
 def test_stored_cells_of_the_bounded_model_are_called_bounded() -> None:
     shelf = results.Shelf.open([STUDY])
     found = {c.method: r for c, r in shelf.cells.items() if c.scenario == "laser-heat" and c.method.startswith("dgnet-")}
-    assert set(found) == {"dgnet-paper", "dgnet-bounded", *(f"dgnet-bounded-{v}" for v in "ABCD")}
+    assert {"dgnet-bounded", *(f"dgnet-bounded-{v}" for v in "ABCD")} <= set(found)
     of_the_text = [r for c, r in shelf.cells.items() if c.method.startswith("dgnet-paper") and c.kind == "train"]
     assert of_the_text and all("scheme" in r["config"] for r in of_the_text)  # what has none is the bounded one
     record = found["dgnet-bounded"]

@@ -145,3 +145,5 @@ def test_rows_and_marks_have_an_order() -> None:
     rows = ordered([Row("dgnet"), Row("mgn"), Row("classical_lumped"), Row("mgn")])
     assert [row.key for row in rows] == ["classical_lumped", "mgn", "dgnet"]
     assert Marks([]).legend() == [] and slot(None).text == "not run"
+    spreads = {0.00099: "1 ± 0.001", 0.42: "1 ± 0.4", 4e-7: "1 ± 4e-7", 21.0: "1 ± 20", 0.0: "1 ± 0"}
+    assert {spread: Value(1.0, spread, 3).text() for spread in spreads} == spreads

@@ -74,8 +74,7 @@ class Value:
             return "diverged"
         if self.seeds == 1:
             return number(self.mean)
-        spread = f"{self.spread:.1g}" if 1e-3 <= self.spread < 10 else number(float(f"{self.spread:.1g}")).replace(".00", "")
-        return f"{number(self.mean)} ± {spread}"
+        return f"{number(self.mean)} ± {number(float(f'{self.spread:.1g}')).replace('.00e', 'e')}"
 
 
 def number(value: float) -> str:
