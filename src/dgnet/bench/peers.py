@@ -19,6 +19,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -131,8 +132,8 @@ class Bench:
             # -I: nothing of this environment reaches the system's Python
             command = [self.python, "-I", peers_run.__file__] if kind == SYSTEM else [sys.executable, "-m", "dgnet.bench.peers_run"]
             self._workers[kind] = worker = self._stack.enter_context(Worker(command))
-            for dim in (2, 3):
-                path = self.pose((4,) * dim, 1.0, "float64", 2, f"tiny-{dim}")
+            for dim, dtype in product((2, 3), LIMIT):
+                path = self.pose((4,) * dim, 1.0, dtype, 2, f"tiny-{dim}")
                 if kind == SYSTEM:
                     self.run(ASSEMBLY, path)
                 for other in kind:

@@ -75,9 +75,9 @@ def markdown(result: dict[str, Any]) -> str:
         for key, title in PARTS.items():
             lines += [f"## {dtype}, {title}", "", *_table(some, key, columns), ""]
     lines += _verdict(rows)
-    used = "; ".join(f"{_case(r)} {best(r['programs'], COLUMNS[AUTO]).get('label', '–')}, best "
-                     f"{best(r['programs'], COLUMNS[OWN]).get('label', '–')}" for r in rows if r["dtype"] == "float64")
-    lines += [f"What `auto` took, and the best own backend (float64): {used}.", "",
+    used = "; ".join(f"{_case(r)}, {r['dtype']}: {best(r['programs'], COLUMNS[AUTO]).get('label', '–')}, best "
+                     f"{best(r['programs'], COLUMNS[OWN]).get('label', '–')}" for r in rows)
+    lines += [f"What `auto` took, and the best own backend: {used}.", "",
               f"## Gradient of {steps} steps", "", _GRADIENT, *_table(result["gradients"], "total_s", GRADIENTS), "",
               *_gradient_verdict(result["gradients"]), "## Memory", "", _MEMORY.format(steps=steps), *_memory(rows, COLUMNS), "",
               "The same for the gradient:", "", *_memory(result["gradients"], GRADIENTS), "",
