@@ -32,7 +32,7 @@ from scipy.sparse import _sparsetools, csr_array
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 
 from dgnet.errors import InputError, SolveError
-from dgnet.green.host import FlushedToZero, OnHost
+from dgnet.green.host import LARGE, FlushedToZero, OnHost, threaded_blas
 from dgnet.operators import EdgeMatrix, Pattern
 
 Array = NDArray[np.floating]
@@ -297,19 +297,22 @@ class Recent:
         """The combination of solutions whose right-hand sides come closest to b, given D^-1 b."""
         have = min(self.kept, _RECENT)
         self.weighted = weighted
-        self.products = self.b[:have] @ weighted
+        self.products = np.array([_dot(b, weighted) for b in self.b[:have]])
         gram = self.gram[:have, :have]
         scale = 1 / np.sqrt(np.maximum(gram.diagonal(), 1e-300))
         # right-hand sides of neighbouring steps are all but parallel: what rounding leaves of the least directions is not used
         matrix = gram * scale * scale[:, None] + 1e-14 * np.eye(have)
-        return (scale * np.linalg.solve(matrix, scale * self.products)) @ self.x[:have]
+        x = np.zeros_like(weighted)
+        for share, kept in zip(scale * np.linalg.solve(matrix, scale * self.products), self.x[:have]):
+            _add(x, kept, share)
+        return x
 
     def keep(self, x: Array, b: Array) -> None:
         """In place of the oldest; after `start` for the same b."""
         place = self.kept % _RECENT
         self.x[place], self.b[place] = x, b
         self.gram[place, :len(self.products)] = self.gram[:len(self.products), place] = self.products
-        self.gram[place, place] = b @ self.weighted
+        self.gram[place, place] = _dot(b, self.weighted)
         self.kept += 1
 
 
@@ -326,17 +329,27 @@ def _pivots(layout: Layout, low: Array, up: Array, D: Array) -> Array:
     return E
 
 
+def _parts(n: int) -> list[slice]:
+    """Pieces of a vector that BLAS leaves to one thread: on busy cores its threads made solves three hundred times slower."""
+    width = LARGE if threaded_blas() else n
+    return [slice(k, k + width) for k in range(0, n, width)] if n else []
+
+
 def _dot(a: Array, b: Array) -> Any:
     """Of each column."""
-    return a @ b if a.ndim == 1 else np.einsum("nr,nr->r", a, b)
+    if a.ndim > 1:
+        return np.einsum("nr,nr->r", a, b)
+    return sum(a[part] @ b[part] for part in _parts(len(a)))
 
 
 def _add(y: Array, x: Array, factor: Any) -> None:
     """y += x factor in place, for each column."""
-    if y.ndim == 1:
-        (daxpy if y.dtype == np.float64 else saxpy)(x, y, a=factor)
-    else:
+    if y.ndim > 1:
         y += x * factor
+        return
+    axpy = daxpy if y.dtype == np.float64 else saxpy
+    for part in _parts(len(y)):
+        axpy(x[part], y[part], a=factor)
 
 
 def _beside(a: Array, like: Array) -> Array:
