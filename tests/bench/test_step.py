@@ -29,8 +29,8 @@ def test_rows_and_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step, "LONG", 30)
     lines: list[str] = []
     found = step.run(["500"], repeats=1, report=lines.append)
-    assert [row["kind"] for row in found["rows"]] == ["step", "gradient", "setup", "back", "checkpoint"] and len(lines) == 5
-    assert found["rows"][1]["gap"] < 1e-9  # the same gradient as by hand
+    assert [row["kind"] for row in found["rows"]] == ["checkpoint", "step", "gradient", "setup", "back"] and len(lines) == 5
+    assert found["rows"][2]["gap"] < 1e-9  # the same gradient as by hand
     write_json(tmp_path / "step.json", found)
     page = report.markdown([tmp_path / "step.json"])
     assert all(line in page for line in lines)

@@ -46,15 +46,17 @@ def run(sizes: list[str] | None = None, repeats: int = 5, report: Callable[[str]
     """All measurements at these sizes; `report` gets a line for each."""
     chosen = sizes or list(SIZES)
     found: dict[str, Any] = {"benchmark": "step", "version": __version__, "hardware": hardware("cpu"), "rows": []}
+
+    def add(row: dict[str, Any]) -> None:
+        found["rows"].append(row)
+        report(sentence(row))
+
     with few_threads(1):
+        add(checkpoints(repeats))  # first, as long as there is no memory of other measurements to use again
         for size in chosen:
             for measure in (steps_of, gradient_of, setup_of):
-                row = measure(size, repeats)
-                found["rows"].append(row)
-                report(sentence(row))
-        for last in (long_way_back, checkpoints):
-            found["rows"].append(last(repeats))
-            report(sentence(found["rows"][-1]))
+                add(measure(size, repeats))
+        add(long_way_back(repeats))
     return found
 
 
