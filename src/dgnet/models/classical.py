@@ -30,7 +30,8 @@ class Classical(Model[Stepper]):
     - `damped_start`: that many first steps are each replaced by two backward Euler half steps (Rannacher), which remove the ringing
       of Crank-Nicolson on rough initial data without losing second order
     - `theta`: 1/2 Crank-Nicolson to 1 backward Euler
-    - `tolerance`: of iterative solves, relative; None for 1e-12 in double and 1e-6 in single precision
+    - `tolerance`: of iterative solves, relative; None for 1e-12 in double and 1e-6 in single precision, less where steps of
+      single precision are so stiff that they are computed in double
     - `degree`: of the elements: 1 linear, second order; 2 quadratic, third order: it has values at the middles of the edges and
       takes starts and sources there, too (`points`). Given at the nodes alone, it fits them. With the consistent mass only
 
