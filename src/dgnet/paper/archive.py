@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from dgnet.errors import InputError
-from dgnet.files import read_text, write_bytes, write_text, writing
+from dgnet.files import read_text, write_bytes, write_json, write_text, writing
 from dgnet.paper.experiment import Experiment, Record, current_methods
 from dgnet.scoring.metrics import current_names
 
@@ -83,6 +83,22 @@ def sample(record: Record, base: str) -> dict[str, np.ndarray]:
         names = [key.split("/")[1] for key in arrays.files if key.startswith(f"{tag}/") and key.endswith("/codes")]
         out = {name: truth + _decoded(arrays, f"{tag}/{name}") for name in names if name != "truth"}
         return {"frames": arrays[f"{tag}/frames"], "truth": truth, **renamed(record, out)}
+
+
+def truth_of(cell: Experiment) -> Experiment:
+    """The cell of the classical solvers on the same test trajectories: its frames hold the truth."""
+    return Experiment("classical", cell.scenario, cell.size, cell.truth, few=cell.few, scale=cell.scale)
+
+
+def unpack(record: Record, folder: Path) -> None:
+    """A stored cell as a study keeps it, in FOLDER: its record, the frames that are there and its pictures."""
+    write_json(folder / "cell.json", {k: v for k, v in record.items() if k not in ("folder", "stored_as")})
+    frames = sample(record, truth_of(Experiment.parse(record["tag"])).tag)
+    if frames:
+        np.savez_compressed(folder / "sample.npz", allow_pickle=False, **frames)  # type: ignore[arg-type]
+    for name in record.get("figures", ()):
+        if picture(record, name).exists():
+            write_bytes(folder / Path(name).name, picture(record, name).read_bytes())
 
 
 def renamed(record: Record, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

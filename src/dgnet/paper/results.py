@@ -151,7 +151,7 @@ def sample(record: Record | None) -> dict[str, np.ndarray]:
     if record is None:
         return {}
     if (record["folder"] / archive.CELLS).exists():
-        return archive.sample(record, truth_of(Experiment.parse(record["tag"])).tag)
+        return archive.sample(record, archive.truth_of(Experiment.parse(record["tag"])).tag)
     path = record["folder"] / "sample.npz"
     if not path.exists():
         return {}
@@ -159,17 +159,12 @@ def sample(record: Record | None) -> dict[str, np.ndarray]:
         return archive.renamed(record, {name: arrays[name] for name in arrays.files})
 
 
-def truth_of(cell: Experiment) -> Experiment:
-    """The cell of the classical solvers on the same test trajectories: its frames hold the truth."""
-    return Experiment("classical", cell.scenario, cell.size, cell.truth, few=cell.few, scale=cell.scale)
-
-
 def pack(folders: Sequence[Path], out: Path) -> int:
     """Write the finished cells of some studies as one small store (see `archive`); returns how many there are."""
     shelf = Shelf.open(folders)
     shown = {tag: sample(shelf.records[tag]) for cell in shelf.cells if _drawn(cell, shelf) for tag in (cell.tag,)}
     archive.pack(shelf.records, {tag: arrays for tag, arrays in shown.items() if arrays},
-                 {cell.tag: truth_of(cell).tag for cell in shelf.cells}, out)
+                 {cell.tag: archive.truth_of(cell).tag for cell in shelf.cells}, out)
     return len(shelf.records)
 
 
@@ -177,6 +172,6 @@ def _drawn(cell: Experiment, shelf: Shelf) -> bool:
     """A picture of fields shows this cell: the classical solvers, and of a trained model its first seed with all trajectories."""
     if cell.kind == "classical":
         return not cell.scaled
-    if cell.kind != "train" or cell.unknown_reaction or cell.trajectories or truth_of(cell) not in shelf.cells:
+    if cell.kind != "train" or cell.unknown_reaction or cell.trajectories or archive.truth_of(cell) not in shelf.cells:
         return False
     return cell.seed == min(c.seed for c in shelf.cells if replace(c, seed=cell.seed) == cell)

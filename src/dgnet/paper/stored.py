@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dgnet.errors import InputError
-from dgnet.files import Lock, discard, read_json, unfinished, unwritable, write_json
+from dgnet.files import Lock, discard, read_json, unfinished, unwritable
 from dgnet.paper import archive
 from dgnet.paper.experiment import Experiment, current_methods
 from dgnet.scoring.metrics import current_names
@@ -107,7 +107,7 @@ def merge(sources: Sequence[Path], out: Path) -> list[str]:
         part = unfinished(target)
         try:
             if (record["folder"] / archive.CELLS).exists():
-                write_json(part / "cell.json", {k: v for k, v in record.items() if k not in ("folder", "stored_as")})
+                archive.unpack(record, part)
             else:
                 shutil.copytree(record["folder"], part, ignore=_not_merged)
             claim = Lock.take(target / ".claim", True)

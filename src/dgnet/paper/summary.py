@@ -54,7 +54,7 @@ def _rows(shelf: Shelf, name: str, size: str, truth: str) -> list[str]:
     """A row for all trajectories, then for fewer of them and for an unknown reaction."""
     found = {replace(c, seed=0) for c in shelf.cells
              if (c.kind, c.method, c.scenario, c.size, c.truth, c.factor) == ("train", "dgnet", name, size, truth, 1.0)}
-    ordered = sorted(found, key=lambda c: (c.unknown_reaction, c.trajectories))
+    ordered = sorted(found, key=lambda c: (c.unknown_reaction, c.trajectories, c.few))
     return [_row(shelf, cell) for cell in ordered]
 
 
