@@ -175,6 +175,14 @@ def test_factors_are_in_single_precision_only_where_that_holds_the_tolerance(mon
         assert LU(A, symmetric, tolerance).dtype == np.float64
     monkeypatch.setattr(backends, "_STIFFEST", {False: 1e9, True: 1e9})
     assert LU(matrix(1e5), True, 1e-6).dtype == np.float64  # tried, and not good enough
+    monkeypatch.setattr(LU, "_factorised", lambda self, rows, real=LU._factorised: _unless_single(self, rows, real))
+    assert LU(mild, True, 1e-6).dtype == np.float64  # singular in single precision
+
+
+def _unless_single(lu: LU, rows, real):
+    if lu.dtype == np.float32:
+        raise SolveError("singular")
+    return real(lu, rows)
 
 
 def test_small_numbers_count_as_zero_only_inside():

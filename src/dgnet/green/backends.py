@@ -116,7 +116,7 @@ class LU(OnHost):
     def __init__(self, A: EdgeMatrix, symmetric: bool, tolerance: float) -> None:
         self.symmetric = symmetric
         rows, factor = A.to_scipy(), None
-        if symmetric and A.values.device.type == "cpu":
+        if symmetric and A.values.device.type == "cpu" and single_factors(A.pattern, 0.0, tolerance):
             mass = rows @ np.ones(rows.shape[1], rows.dtype)
             with np.errstate(divide="ignore", invalid="ignore"):
                 ratio = rows.diagonal() / mass
@@ -138,9 +138,12 @@ class LU(OnHost):
     def _in_single(self, rows: csr_array, mass: np.ndarray) -> SuperLU | None:
         """None where A^-1 `mass` is not 1; `mass` is A 1, at each node about the mass there."""
         self.dtype = np.dtype(np.float32)
-        with FlushedToZero(True):
-            factor = self._factorised(rows)
-            off = factor.solve(mass.astype(np.float32, copy=False)) - 1
+        try:
+            with FlushedToZero(True):
+                factor = self._factorised(rows)
+                off = factor.solve(mass.astype(np.float32, copy=False)) - 1
+        except SolveError:  # singular in float32
+            return None
         return factor if float(np.sqrt(np.mean(off * off))) <= 0.5 * TOLERANCE[torch.float32] else None
 
     def _solved(self, b: np.ndarray, trans: str) -> np.ndarray:

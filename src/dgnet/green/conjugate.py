@@ -174,7 +174,8 @@ class ConjugateGradients(OnHost):
         if not sweeps_work():
             raise InputError("the backend 'cg' does not work with this version of SciPy; use lu or iterative")
         self.tolerance = tolerance
-        pattern, values = A.pattern.to("cpu"), A.values.detach().cpu().numpy()
+        here = A.values.device.type == "cpu"  # states of another device have the time for float64
+        pattern, values = A.pattern.to("cpu"), (A.values if here else A.values.cpu().double()).detach().numpy()
         layout = _layout(pattern, len(values))
         self.order, self.place = layout.order, layout.place
         self._flushed = FlushedToZero(values.dtype == np.float32)
