@@ -7,10 +7,11 @@ import torch
 from dgnet.bench.fit import fitted
 from dgnet.errors import SolveError
 from dgnet.green import GreenSolver, auto, conjugate, operator
-from dgnet.green.auto import DENSE, DIRECT, FIXED, SWEEPS, choose_symmetric, iterations
+from dgnet.green.auto import DENSE, DIRECT, FIXED, SWEEPS, choose_symmetric, iterations, mass_ratio
 from dgnet.green.backends import ConjugateOrLU
 from dgnet.green.bounds import NEVER, Bounds
 from dgnet.mesh import box
+from dgnet.models import Classical
 from dgnet.operators import EdgeMatrix, Geometry, Pattern, mass, stiffness
 from dgnet.problems import PDE, Discretisation
 
@@ -164,3 +165,11 @@ def test_the_fit_finds_the_constants_that_made_the_rows():
             lu = DIRECT["lu", dim, size]
             np.testing.assert_allclose(found["DIRECT"][f"lu {dim} {size}"][2], lu.many, rtol=0.02, atol=1e-3)
             np.testing.assert_allclose(found["FIXED"][f"{dim} {size}"], FIXED[dim, size], rtol=0.02, atol=1e-3)
+
+
+@pytest.mark.parametrize("shape", [(5, 5), (3, 3, 3)], ids=["plane", "space"])
+def test_the_ratio_of_quadratic_elements_leaves_out_corners(shape: tuple[int, ...]) -> None:
+    """Whose rows of the mass sum to zero, up to rounding, or less."""
+    problem = Discretisation(box(shape), PDE(diffusion=0.02), [], 0.05, dtype=torch.float64)
+    op = Classical(degree=2).prepare(problem).operator()
+    assert float(op.M.row_sums().min()) <= 1e-15 and 0.1 < mass_ratio(op.full, op.M) < 10

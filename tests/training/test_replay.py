@@ -18,7 +18,7 @@ from dgnet.recipe import Recipe, Stage
 from dgnet.training import replay
 from dgnet.training.update import iterate, parameter_groups
 
-BASELINES = [name for name in MODELS if name not in ("dgnet", "classical", "universal", "universal-tuned")]
+BASELINES = [name for name in MODELS if name not in ("dgnet", "classical", "classical-p2", "universal", "universal-tuned")]
 STRUCTURED = DGNetConfig(hidden=8, layers=1, free=True, learn_start=True)
 PLAIN = replace(PAPER, hidden=8, layers=1, residual_hidden=8, residual_layers=1)
 CASES = {

@@ -110,8 +110,14 @@ _WARM, _FIRST, _START = 0.65, 15, 2.0  # share of them that good starts leave, a
 
 
 def mass_ratio(A: EdgeMatrix, M: EdgeMatrix) -> float:
-    """The mean of A_ii over the sum of row i of M: about 1 + 2 dt D / h^2, or where the mass is consistent half less."""
-    return float((A.diagonal.detach() / M.row_sums().detach()).mean())
+    """The mean of A_ii over the sum of row i of M: about 1 + 2 dt D / h^2, or where the mass is consistent half less.
+
+    Only rows with a mass count: with quadratic elements those of corners sum to zero or less, up to rounding.
+    """
+    mass = M.row_sums().detach()
+    ratios = A.diagonal.detach() / mass
+    heavy = (mass > 1e-6 * mass.abs().max()).expand_as(ratios)
+    return float(ratios[heavy].mean()) if heavy.any() else 1.0
 
 
 def iterations(ratio: float, tolerance: float) -> float:

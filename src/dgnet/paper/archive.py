@@ -95,7 +95,7 @@ def unpack(record: Record, folder: Path) -> None:
     write_json(folder / "cell.json", {k: v for k, v in record.items() if k not in ("folder", "stored_as")})
     frames = sample(record, truth_of(Experiment.parse(record["tag"])).tag)
     if frames:
-        np.savez_compressed(folder / "sample.npz", allow_pickle=False, **frames)  # type: ignore[arg-type]
+        np.savez(folder / "sample.npz", allow_pickle=False, **frames)  # type: ignore[arg-type]
     for name in record.get("figures", ()):
         if picture(record, name).exists():
             write_bytes(folder / Path(name).name, picture(record, name).read_bytes())
