@@ -7,6 +7,7 @@ ones, loss on every step; validation rollouts pick the weights, and the untraine
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dgnet.errors import InputError
@@ -83,6 +84,8 @@ class Recipe:
     - `free_lr`: factor on the learning rate of free per-edge numbers and calibrated coefficients
     - `clip`: largest norm of a gradient
     - `weight_decay`: above 0, AdamW
+    - `retreat`: after a validation that is worse than the best one by this factor, the best weights again and a quarter of the
+      learning rate; 0 for never
 
         >>> import dgnet as dg
         >>> plan = dg.Recipe("short", (dg.Stage(100, 4), dg.Stage(50, 20, lr=5e-4)))
@@ -98,6 +101,7 @@ class Recipe:
     free_lr: float = 10.0
     clip: float = 1.0
     weight_decay: float = 0.0
+    retreat: float = 0.0
 
     @property
     def iterations(self) -> int:
@@ -107,6 +111,10 @@ class Recipe:
         """(before, own): parts of the whole effort, in steps and what an iteration costs besides them."""
         cost = [s.iterations * (s.length + 60) for s in self.stages]
         return sum(cost[:stage]) / sum(cost), cost[stage] / sum(cost)
+
+    def without(self, stages: Sequence[int]) -> Recipe:
+        """The same recipe without the stages of these numbers."""
+        return replace(self, stages=tuple(s for k, s in enumerate(self.stages) if k not in stages)) if stages else self
 
     def scaled(self, factor: float) -> Recipe:
         """The same recipe with more or fewer iterations; learning rates decay at the same shares of them."""

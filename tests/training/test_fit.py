@@ -37,11 +37,11 @@ def base(factor: float = 1.0, dtype: torch.dtype = torch.float64) -> Discretisat
     return Discretisation(box((5, 4), perturb=0.2), pde, (Robin("left", 1.0, 0.5),), 0.05, dtype=dtype)
 
 
-def corpus(count: int, seed: int = 0) -> Corpus:
+def corpus(count: int, seed: int = 0, steps: int = STEPS) -> Corpus:
     """What a problem with another diffusivity does."""
     problem, g = base(0.6), torch.Generator().manual_seed(seed)
     u0 = 2.4 * torch.rand(count, problem.mesh.n_nodes, 1, dtype=torch.float64, generator=g) - 1.2
-    f = torch.randn(count, STEPS, problem.mesh.n_nodes, 1, dtype=torch.float64, generator=g)
+    f = torch.randn(count, steps, problem.mesh.n_nodes, 1, dtype=torch.float64, generator=g)
     with torch.no_grad():
         return Corpus(rollout(Classical(), problem, u0, f), f, None, problem.dt, (0.5,))
 

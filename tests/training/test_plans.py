@@ -8,7 +8,7 @@ from dgnet.mesh import box
 from dgnet.problems import PDE
 from dgnet.problems.case import Case
 from dgnet.recipe import GENERAL, IN_A_FLOW, Recipe
-from dgnet.training.plan import Facts, Wishes, plan
+from dgnet.training.plan import RETREAT, Facts, Wishes, plan
 from tests.training.plans import FILE, plans
 
 
@@ -30,7 +30,7 @@ def own(name: str, pde: PDE, given_flow: bool = False) -> Case:
 def test_a_problem_of_a_user_is_trained_by_what_it_is_and_not_by_its_name(name: str, pde: PDE, given_flow: bool) -> None:
     config, recipe = plan(own(name, pde, given_flow), Facts(10, 100, sources=True), Wishes())
     flows = given_flow or pde.velocity is not None
-    assert recipe == Recipe("own", IN_A_FLOW if flows else GENERAL)
+    assert recipe == Recipe("own", IN_A_FLOW if flows else GENERAL, retreat=RETREAT)
     assert config.learn_streamline == flows and config.learn_source and not config.learn_swirl and not config.odd_reaction
 
 

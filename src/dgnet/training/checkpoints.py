@@ -30,7 +30,9 @@ class Progress:
     - `seconds`: of wall clock
     - `updates`: optimiser steps taken
     - `setbacks`: windows that blew up: the best weights were taken again, and the rate halved
-    - `validation_steps`: of a validation rollout where the budget is too short for that of the recipe; 0 where it is not
+    - `retreats`: validations that were far worse than the best: its weights were taken again, and a quarter of the rate
+    - `validation_steps`: of the pieces of a validation where the budget is too short for whole rollouts; 0 where it is not
+    - `left_out`: numbers of the stages for which the budget is too short
     - `history`: a row for each validation, the untrained model first: iteration, updates, loss, validation, best, seconds
     """
 
@@ -41,7 +43,9 @@ class Progress:
     seconds: float = 0.0
     updates: int = 0
     setbacks: int = 0
+    retreats: int = 0
     validation_steps: int = 0
+    left_out: list[int] = field(default_factory=list)
     history: list[dict[str, float]] = field(default_factory=list)
 
 
@@ -60,7 +64,8 @@ def restore(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -> t
             raise InputError(f"{path} is no checkpoint to go on from: it holds no table '{key}'")
     told = data["progress"]
     for key, value in told.items():
-        fits = isinstance(value, list) if key == "history" else isinstance(value, int | float) and (key == "best" or value >= 0)
+        number = isinstance(value, int | float) and (key == "best" or value >= 0)
+        fits = isinstance(value, list) if key in ("history", "left_out") else number
         if key not in own or not fits:
             raise InputError(f"{path} is no checkpoint to go on from: its progress has '{key}' = {str(value)[:40]}")
     rows = told.get("history", [])

@@ -1,9 +1,12 @@
 """The training loop: updates, validated by free rollouts of trajectories; the best weights are kept.
 
 Validations are spread evenly over the updates or over the budget, whichever ends the training, so that every model is looked at
-equally often, however many updates it makes. Against a clock a validation takes at most a fiftieth of the time: where whole
-rollouts take longer, only their first steps are looked at, in all validations of the training, but as many as have states of some
-size: an empty channel says nothing.
+equally often, however many updates it makes. Against a clock a validation takes about a fiftieth of the time: where whole
+rollouts take longer, shorter ones are looked at, in all validations of the training: four for each trajectory, spread evenly over
+it, since its first steps alone say little about the rest (a channel is empty at first).
+
+Against a clock a stage of long windows that would have time for a few updates only is left out, and its time goes to the others.
+After a validation that is far worse than the best one, a recipe may ask for the best weights again and a quarter of the rate.
 
 One update is `training.update`, learning rates and the clock are `training.schedule`, files to resume from
 `training.checkpoints`, several processes `training.processes`. Test trajectories are not read here.
@@ -22,14 +25,15 @@ import torch
 
 from dgnet.data import Corpus, Dataset, hold_out
 from dgnet.errors import SolveError
-from dgnet.models.base import LearnedModel, Model
+from dgnet.models.base import Continued, LearnedModel, Model
 from dgnet.models.classical import Classical
 from dgnet.problems import Discretisation
 from dgnet.recipe import Recipe, Stage
 from dgnet.scoring.judge import judge
+from dgnet.scoring.metrics import Sums
 from dgnet.training.checkpoints import Progress, restore, store
 from dgnet.training.processes import agreed, rank
-from dgnet.training.schedule import place, set_rates
+from dgnet.training.schedule import Place, place, set_rates, unaffordable
 from dgnet.training.update import iterate, parameter_groups
 
 Tensor = torch.Tensor
@@ -37,16 +41,28 @@ Tensor = torch.Tensor
 _SETBACKS = 5
 _JUDGING = 1 / 50  # share of a budget that one validation may take
 _PROBES = (40, 10)  # a validation is timed by rollouts of these parts of its steps
+_PIECES = 4  # of a trajectory that a shortened validation looks at
+_SHORTEST = 25  # part of a trajectory that each of them is at least: a few steps say nothing about a free rollout
 _MOST = 3  # trajectories that validate
-_SIZE = 0.1  # of the states that a validation looks at, against that of all
+_TIMED = 2  # updates of a stage after which later ones may be left out; the last of them is timed
+_FEWEST = 20  # updates that a later stage must have time for
 
 Tell = Callable[[Progress, int], None]
 """`tell(progress, iterations)`: called after every iteration, with how many there are in all."""
 
 
-def evaluate_rne(model: Model[Any], base: Discretisation, data: Corpus, steps: int | None = None) -> float:
-    """RNE from offset of free rollouts over all trajectories and steps, or the first `steps`; infinite where one breaks down."""
-    return judge({"model": model}, base, data, steps=steps).error("model")
+def evaluate_rne(model: Model[Any], base: Discretisation, data: Corpus, steps: int | None = None, pieces: int = 1) -> float:
+    """RNE from offset of free rollouts over all trajectories and steps, or the first `steps`; infinite where one breaks down.
+
+    With `pieces`, of so many rollouts of `steps` steps for each trajectory, which begin at its true states, evenly spread over it.
+    """
+    begun = judge({"model": model}, base, data, steps=steps).sums["model"]
+    if steps is None or pieces == 1 or steps >= data.steps:
+        return begun.rne_from_offset
+    starts = torch.linspace(0, data.steps - steps, pieces).round().long()[1:].repeat(len(data))
+    rows = torch.arange(len(data)).repeat_interleave(pieces - 1)
+    later = judge({"model": Continued(model, max(1, model.first_steps))}, base, data.windows(rows, starts, steps)).sums["model"]
+    return Sums.join([begun, later]).rne_from_offset
 
 
 def fit(model: LearnedModel[Any], base: Discretisation, train: Corpus, valid: Corpus, recipe: Recipe, *, seed: int = 0,
@@ -90,7 +106,8 @@ class _Training:
     def __init__(self, model: LearnedModel[Any], base: Discretisation, train: Corpus, valid: Corpus, recipe: Recipe, seed: int,
                  budget: float | None, last: Path | None) -> None:
         self.model, self.base, self.train, self.valid = model, base, train, valid
-        self.recipe, self.seed, self.budget, self.last = recipe, seed, budget, last
+        self.whole = self.recipe = recipe
+        self.seed, self.budget, self.last = seed, budget, last
         groups = parameter_groups(model, recipe)
         self.optimiser: torch.optim.Optimizer = torch.optim.Adam(groups)
         if recipe.weight_decay:
@@ -99,6 +116,7 @@ class _Training:
         self.best: dict[str, Tensor] = {}
         self.losses: list[float] = []  # since the last validation
         self.begin = 0.0  # the clock at the start
+        self.lasted = 0.0  # seconds of the last update
 
     def start(self, resume: bool) -> None:
         """Resume, or judge the untrained model."""
@@ -110,12 +128,13 @@ class _Training:
             model.fit_statistics(self.train.state, self.train.source_average, self.train.dt, self.train.velocity)
             self.best = _copied(model)
         self.begin = time.perf_counter() - self.progress.seconds
+        self.leave_out()
         if not self.progress.history:
             self.shorten()
             self.validate()
 
     def shorten(self) -> None:
-        """Only the first steps of validation rollouts, where whole ones would take too much of the budget."""
+        """Pieces of validation rollouts, where whole ones would take too much of the budget."""
         whole = self.recipe.validate_steps or self.valid.steps
         fitted = any(stage.method == "fitted" for stage in self.recipe.stages)  # validates by itself, once
         if self.budget is None or fitted or whole < 2:
@@ -126,35 +145,56 @@ class _Training:
         short, long = self.probe(few), self.probe(more)
         expected = long + (whole - more) * max(long - short, 0.0) / (more - few)
         if expected > limit:
-            self.progress.validation_steps = min(whole, max(_telling(self.valid, self.scale), int(whole * limit / expected)))
+            dearer = max(1.0, self.probe(few, _PIECES) / max(short, 1e-9))  # a step of all pieces
+            steps = int(whole * limit / (expected * dearer))
+            self.progress.validation_steps = max(1, whole // _SHORTEST, min(whole // _PIECES, steps))
 
-    def probe(self, steps: int) -> float:
+    def probe(self, steps: int, pieces: int = 1) -> float:
         """Seconds of a validation of so many steps."""
         started = time.perf_counter()
-        evaluate_rne(self.model, self.base, self.valid, steps)
+        evaluate_rne(self.model, self.base, self.valid, steps, pieces)
         return agreed(time.perf_counter() - started)
+
+    def error(self, model: Model[Any]) -> float:
+        """What a validation says of a model."""
+        if self.progress.validation_steps:
+            return evaluate_rne(model, self.base, self.valid, self.progress.validation_steps, _PIECES)
+        return evaluate_rne(model, self.base, self.valid, self.recipe.validate_steps)
 
     def run(self, tell: Tell | None) -> None:
         """Updates until the recipe or the budget ends."""
-        progress, recipe = self.progress, self.recipe
-        while progress.iteration < recipe.iterations:
+        progress = self.progress
+        while progress.iteration < self.recipe.iterations:  # which may lose stages on the way
             elapsed = agreed(time.perf_counter() - self.begin)
             if self.budget is not None and elapsed >= self.budget:
                 break
-            at = place(recipe, progress.iteration, self.clock(elapsed))
+            at = place(self.recipe, progress.iteration, self.clock(elapsed))
             if at.over:
                 progress.iteration = at.end
                 self.validate()
                 continue
-            set_rates(self.optimiser, at.stage, at.done, 0.5**progress.setbacks)
+            set_rates(self.optimiser, at.stage, at.done, 0.5**progress.setbacks * 0.25**progress.retreats)
             self.update(at.stage)
-            if self.due() or progress.iteration in (recipe.iterations, at.end):
+            self.afford(at)
+            if self.due() or progress.iteration in (self.recipe.iterations, at.end):
                 # what is fitted at once has seen the held-out trajectories in the end: their error from before counts
                 self.validate(self.losses[-1] if at.stage.method == "fitted" else None)
             if tell is not None:
-                tell(progress, recipe.iterations)
+                tell(progress, self.recipe.iterations)
         if self.losses:  # time ran out between two validations: the last weights are a candidate, too
             self.validate()
+
+    def afford(self, at: Place) -> None:
+        """After some updates of a stage against a clock: leave out later ones that would have time for too few."""
+        if self.budget is not None and at.stage.method == "adam" and self.progress.iteration - at.begin == _TIMED:
+            left = [k for k in range(len(self.whole.stages)) if k not in self.progress.left_out]
+            none = unaffordable(self.recipe, at.number, agreed(self.lasted), self.budget, _FEWEST)
+            self.progress.left_out += [left[k] for k in none]
+            self.leave_out()
+
+    def leave_out(self) -> None:
+        """The recipe without the stages that there is no time for."""
+        self.recipe = self.whole.without(self.progress.left_out)
 
     def clock(self, elapsed: float) -> float | None:
         """Share of the time for updates that has passed: the untrained model is judged before the stages share it."""
@@ -165,7 +205,7 @@ class _Training:
 
     def update(self, stage: Stage) -> None:
         """One step of the optimiser; after windows that blow up, the best weights again and half the rate."""
-        progress = self.progress
+        progress, started = self.progress, time.perf_counter() - self.begin
         try:
             if stage.method == "fitted":
                 loss = self.model.fit_data(self.base, self.train, self.valid)
@@ -176,13 +216,18 @@ class _Training:
             progress.setbacks += 1
             if progress.setbacks > _SETBACKS:
                 raise
-            self.model.load_state_dict(self.best)
-            self.optimiser.state.clear()
+            self.take_best()
             loss = math.nan
         self.losses.append(loss)
         progress.iteration += 1
         progress.updates += 1
         progress.seconds = time.perf_counter() - self.begin
+        self.lasted = progress.seconds - started
+
+    def take_best(self) -> None:
+        """Go on from the best weights, as if the optimiser had not moved yet."""
+        self.model.load_state_dict(self.best)
+        self.optimiser.state.clear()
 
     def due(self) -> bool:
         """It is time to validate: enough of the updates or of the budget has passed since the last time."""
@@ -196,10 +241,12 @@ class _Training:
     def validate(self, known: float | None = None) -> None:
         """Judge the weights of now, unless their error is known, keep them if they are the best, and write the checkpoint."""
         progress = self.progress
-        steps = progress.validation_steps or self.recipe.validate_steps
-        value = evaluate_rne(self.model, self.base, self.valid, steps) if known is None else known
+        value = self.error(self.model) if known is None else known
         if not progress.history:
-            progress.classical = evaluate_rne(Classical(self.model.rival_mass), self.base, self.valid, steps)
+            progress.classical = self.error(Classical(self.model.rival_mass))
+        if self.recipe.retreat and value > self.recipe.retreat * progress.best:
+            self.take_best()
+            progress.retreats += 1
         if value < progress.best:
             progress.best, progress.best_iteration, self.best = value, progress.iteration, _copied(self.model)
         progress.seconds = time.perf_counter() - self.begin
@@ -209,13 +256,6 @@ class _Training:
                                  "best": progress.best, "seconds": progress.seconds})
         if self.last is not None and rank() == 0:
             store(self.last, self.model, self.optimiser, self.best, progress)
-
-
-def _telling(data: Corpus, scale: Tensor) -> int:
-    """Steps after which the states so far have a tenth of the size (root mean square around the offset) of all of them."""
-    square = ((data.state - data.state.new_tensor(data.offset or [0.0])) / scale).square().mean((0, 2, 3)).double()
-    so_far = square.cumsum(0) / torch.arange(1, len(square) + 1, device=square.device)
-    return max(1, int((so_far < _SIZE**2 * square.mean()).sum()))
 
 
 def _copied(model: torch.nn.Module) -> dict[str, Tensor]:

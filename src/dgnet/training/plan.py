@@ -20,6 +20,10 @@ from dgnet.scenarios.scenario import OPERATOR, Preset, Scenario, general
 from dgnet.training.calibrate import LEARNED, calibrated_first
 from dgnet.training.fit import validated
 
+RETREAT = 1.3
+"""Of a DGNet: its untrained weights are the classical solver, so that steps which are too long for what there is to learn show at
+once. Without it, training against truth of the model's own mesh spends all of its time on the way back."""
+
 
 @dataclass(frozen=True)
 class Facts:
@@ -172,7 +176,7 @@ def _staged(own: Preset, facts: Facts) -> Recipe:
     fitted = tuple(replace(s, length=min(s.length, steps), first=min(s.first, max(0, steps - s.length)),
                            skip=min(s.skip, max(0, min(s.length, steps) - 1))) for s in own.stages)
     return Recipe("staged", fitted, validate_steps=None if own.validate_steps is None else min(own.validate_steps, steps),
-                  hold_out=validated(facts.trajectories))
+                  hold_out=validated(facts.trajectories), retreat=RETREAT)
 
 
 def _wished(plan: Recipe, wish: Training, facts: Facts) -> Recipe:

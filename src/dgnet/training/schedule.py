@@ -9,18 +9,22 @@ import torch
 
 from dgnet.recipe import Recipe, Stage
 
+_ASIDE = 20  # steps that an update costs besides those of its windows
+
 
 @dataclass(frozen=True)
 class Place:
     """A place in a recipe.
 
-    - `stage`: the stage that is under way
-    - `end`: iteration at which it ends
+    - `number`, `stage`: the stage that is under way
+    - `begin`, `end`: iterations at which it begins and ends
     - `done`: share of it that is over, 0 to 1
     - `over`: the clock has ended it early
     """
 
+    number: int
     stage: Stage
+    begin: int
     end: int
     done: float
     over: bool
@@ -33,12 +37,32 @@ def place(recipe: Recipe, iteration: int, clock: float | None) -> Place:
         number += 1
         end += recipe.stages[number].iterations
     stage = recipe.stages[number]
-    done = (iteration - end + stage.iterations) / stage.iterations
+    begin = end - stage.iterations
+    done = (iteration - begin) / stage.iterations
     if clock is None or stage.method != "adam":  # few, decisive steps of Gauss-Newton are not cut short
-        return Place(stage, end, done, False)
+        return Place(number, stage, begin, end, done, False)
     before, share = recipe.share(number)
     passed = min(1.0, (clock - before) / share)
-    return Place(stage, end, max(done, passed), passed >= 1.0 and iteration + 1 < recipe.iterations)
+    return Place(number, stage, begin, end, max(done, passed), passed >= 1.0 and iteration + 1 < recipe.iterations)
+
+
+def unaffordable(recipe: Recipe, number: int, one: float, seconds: float, fewest: int) -> list[int]:
+    """Stages behind stage `number` whose share of `seconds` is too short for `fewest` updates, where one update of that stage takes
+    `one` second. The longest windows go first, and their time goes to the others. A stage that alone trains some weights stays."""
+    stages, out = recipe.stages, list[int]()
+
+    def cost(stage: Stage) -> float:
+        return one * stage.batch * (stage.length + _ASIDE) / (stages[number].batch * (stages[number].length + _ASIDE))
+
+    while True:
+        left = [k for k in range(len(stages)) if k not in out]
+        kept = recipe.without(out)
+        late = [k for i, k in enumerate(left) if k > number and stages[k].method == "adam"
+                and kept.share(i)[1] * seconds < min(fewest, stages[k].iterations) * cost(stages[k])
+                and any(stages[j].method == "adam" and stages[j].only == stages[k].only for j in left[:i])]
+        if not late:
+            return out
+        out.append(max(late, key=lambda k: stages[k].length))
 
 
 def learning_rate(stage: Stage, done: float) -> float:
