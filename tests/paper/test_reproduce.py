@@ -262,7 +262,10 @@ def test_a_packed_study_keeps_numbers_and_frames(tmp_path: Path) -> None:
         np.savez(folder / "sample.npz", frames=np.arange(4), truth=truth, **{row: values})
         scores = {row: {"rne": 1 / 3, "x": None}}
         (folder / "cell.json").write_text(json.dumps({"tag": cells[kind].tag, "date": "1", "scores": scores}))
-    assert packing.pack([tmp_path / "study"], tmp_path / "packed") == 2
+    cells["scaling"] = clock = Experiment("scaling", "squares", method="every")  # of no scenario, without frames
+    clock.folder(tmp_path / "study").mkdir()
+    (clock.folder(tmp_path / "study") / "cell.json").write_text(json.dumps({"tag": clock.tag, "date": "1", "result": {"rows": []}}))
+    assert packing.pack([tmp_path / "study"], tmp_path / "packed") == 3
     for kind, (row, size) in rows.items():
         loose, packed = (stored.load([tmp_path / name])[cells[kind].tag] for name in ("study", "packed"))
         assert abs(packed["scores"][row]["rne"] - 1 / 3) < 1e-8 and packed["scores"][row]["x"] is None
@@ -271,6 +274,11 @@ def test_a_packed_study_keeps_numbers_and_frames(tmp_path: Path) -> None:
         difference = (after[row] - after["truth"]) - (before[row] - before["truth"])[[1, 3], :, :1]
         assert np.isnan(after[row][1, 0]).all() and np.nanmax(np.abs(difference)) < 0.02 * size  # 8 bits of the error itself
         assert np.abs(after["truth"] - truth[[1, 3], :, :1]).max() < 1e-4
+    newer = cells["classical"].folder(tmp_path / "newer")  # run again after the study was packed: it has all four frames
+    shutil.copytree(cells["classical"].folder(tmp_path / "study"), newer)
+    packing.pack([tmp_path / "newer", tmp_path / "packed"], tmp_path / "twice")
+    kept, again = (packing.sample(stored.load([tmp_path / name])[cells["train"].tag]) for name in ("packed", "twice"))
+    assert all(np.allclose(kept[name], again[name], atol=1e-4, equal_nan=True) for name in ("frames", "truth", "dgnet"))
     assert sorted(stored.merge([tmp_path / "packed"], tmp_path / "again")) == sorted(c.tag for c in cells.values())
     assert all(c.finished(tmp_path / "again") for c in cells.values())
 

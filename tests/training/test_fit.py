@@ -212,7 +212,7 @@ def test_training_reduces_the_error() -> None:
 
 
 def test_a_budget_ends_the_training_in_time() -> None:
-    long = Recipe("long", (Stage(100_000, 2, batch=2), Stage(100_000, 4, batch=2)))
+    long = Recipe("long", (Stage(100_000, 2, batch=2), Stage(100_000, 4, batch=2, only=("free_",))))
     progress = fit(new_model(), base(), corpus(2), corpus(1, 1), long, budget=1.5)
     assert progress.seconds < 4 and math.isfinite(progress.best)
     assert progress.iteration > 100_000  # the second stage had its share

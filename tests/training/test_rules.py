@@ -93,7 +93,7 @@ def test_step_decay_follows_the_updates_without_a_budget(monkeypatch: pytest.Mon
 @pytest.mark.parametrize("validation", [0.0, 0.5, 5.0, 15.0])
 @pytest.mark.parametrize("model", ["mgn", "dgnet", "dgnet-paper"])
 def test_at_least_ten_validations_within_a_budget(model: str, validation: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many updates the recipe would take, and however long a whole validation would: two fifths of the time at most."""
+    """However many updates the recipe would take, and however long a whole validation would: less than half of the time."""
     s = get("cylinder", "paper")
     facts = Facts(s.train, s.steps)
     recipe = baseline_recipe("mgn", replace(s, build_mesh=lambda: base().mesh), facts) if model == "mgn" else \
@@ -104,7 +104,7 @@ def test_at_least_ten_validations_within_a_budget(model: str, validation: float,
     between = [b["seconds"] - a["seconds"] for a, b in zip(progress.history, progress.history[1:])]
     assert max(between) <= 12.5
     spent = progress.seconds - progress.history[0]["seconds"] - 0.05 * progress.updates
-    assert spent <= 0.4 * 120
+    assert spent < 0.5 * 120
     assert len(set(clock.steps[-5:])) == 1  # all but the first ones are over the same steps
 
 
@@ -117,7 +117,9 @@ def test_a_shortened_validation_looks_at_all_of_a_trajectory(monkeypatch: pytest
     made = predict(Classical(), base(), valid)
     late = replace(valid, state=torch.cat([made[:, :7], made[:, 7:] + 1.0], 1))
     assert evaluate_rne(Classical(), base(), late, 2) < 1e-12 < 0.1 < evaluate_rne(Classical(), base(), late, 2, 5)
-    assert evaluate_rne(Classical(), base(), replace(valid, state=made), 2, 5) < 1e-12
+    for model in (Classical(), Classical(damped_start=1)):  # pieces in the middle of a rollout have no start
+        own = replace(valid, state=predict(model, base(), valid))
+        assert evaluate_rne(model, base(), own, 2, 5) < 1e-12
 
 
 def test_stages_that_would_have_few_updates_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,6 +148,15 @@ def test_far_worse_weights_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None
     clock = Clock(monkeypatch, update=1.0)
     clock.errors = chain([1.0, 1.0, 0.5, 1.2, 0.6], repeat(0.4))
     assert clock.fit(replace(plan, retreat=0.0), budget=None).retreats == 0 and clock.rates == [1.0] * 4
+
+
+def test_steps_that_are_too_long_are_found_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch, update=1.0)
+    clock.errors = chain([1.0, 1.0, 3.0, 2.0], repeat(0.5))
+    plan = Recipe("one", (Stage(400, 2, lr=1.0, end=1.0),), retreat=1.3)
+    history = clock.fit(plan, budget=None).history
+    assert [row["updates"] for row in history[:6]] == [0, 2, 4, 8, 28, 48]  # then every twentieth of them
+    assert clock.rates[:8] == [1.0, 1.0, 0.25, 0.25, *[1 / 16] * 4]
 
 
 def test_at_least_ten_validations_without_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:

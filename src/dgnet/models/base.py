@@ -77,6 +77,11 @@ class Model(ABC, Generic[S]):
         """How many steps after the start differ from all others."""
         return 0
 
+    @property
+    def plain_start(self) -> bool:
+        """A rollout begins as it goes on: no filter of the initial state, no first steps that differ."""
+        return self.first_steps == 0
+
     def phase(self, k: int) -> int:
         """Steps of the same phase are the same sequence of operations; all from `first_steps` on have one phase."""
         return min(k, self.first_steps)

@@ -165,6 +165,10 @@ class Refined(Model[tuple[S, Lift]]):
     def first_steps(self) -> int:
         return self.model.first_steps
 
+    @property
+    def plain_start(self) -> bool:
+        return self.model.plain_start
+
     def phase(self, k: int) -> int:
         return self.model.phase(k)
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from dgnet.errors import InputError
 from dgnet.files import read_text, write_bytes, write_json, write_text, writing
-from dgnet.paper.experiment import Experiment, Record, current_methods
+from dgnet.paper.experiment import SQUARES, Experiment, Record, current_methods
 from dgnet.scoring.metrics import current_names
 
 CELLS, FRAMES, PICTURES = "cells.jsonl", "frames.npz", "pictures"
@@ -37,7 +37,7 @@ def pack(records: Mapping[str, Record], samples: Mapping[str, Mapping[str, np.nd
     lines = [json.dumps(_short(record), separators=(",", ":")) for record in plain]
     arrays: dict[str, np.ndarray] = {}
     for tag, sample in sorted(samples.items()):
-        truth = samples.get(base.get(tag, tag), sample)["truth"]
+        truth = sample["truth"]  # its own: that of the base may have other frames, where one of the two was packed before
         last = len(sample["frames"]) - 1
         chosen = sorted({last // 2, last})
         arrays[f"{tag}/frames"] = np.asarray(sample["frames"])[chosen]
@@ -93,7 +93,8 @@ def truth_of(cell: Experiment) -> Experiment:
 def unpack(record: Record, folder: Path) -> None:
     """A stored cell as a study keeps it, in FOLDER: its record, the frames that are there and its pictures."""
     write_json(folder / "cell.json", {k: v for k, v in record.items() if k not in ("folder", "stored_as")})
-    frames = sample(record, truth_of(Experiment.parse(record["tag"])).tag)
+    cell = Experiment.parse(record["tag"])
+    frames = {} if cell.scenario == SQUARES else sample(record, truth_of(cell).tag)
     if frames:
         np.savez(folder / "sample.npz", allow_pickle=False, **frames)  # type: ignore[arg-type]
     for name in record.get("figures", ()):

@@ -217,7 +217,8 @@ def _train(cell: Experiment, options: Options) -> dict[str, Any]:
             "budget": options.budget, "rate": rate, "training_trajectories": count, "parameters": parameter_count(run.model),
             "updates": progress.updates, "best_iteration": progress.best_iteration, "validation": strict(progress.best),
             "validation_classical": strict(progress.classical), "validation_steps": progress.validation_steps or scenario.steps,
-            "improving": improving(history), "history": history, "memory": memory,
+            "retreats": progress.retreats, "left_out": progress.left_out, "improving": improving(history), "history": history,
+            "memory": memory,
             "seconds": {"generate": made, "train": progress.seconds, "evaluate": time.perf_counter() - begin},
             "error_ratio": strict(error_ratio(errors[cell.method], (errors[name] for name in rivals()))), **own}
 

@@ -162,9 +162,10 @@ def sample(record: Record | None) -> dict[str, np.ndarray]:
 def pack(folders: Sequence[Path], out: Path) -> int:
     """Write the finished cells of some studies as one small store (see `archive`); returns how many there are."""
     shelf = Shelf.open(folders)
-    shown = {tag: sample(shelf.records[tag]) for cell in shelf.cells if _drawn(cell, shelf) for tag in (cell.tag,)}
+    drawn = [cell for cell in shelf.cells if _drawn(cell, shelf)]
+    shown = {cell.tag: sample(shelf.records[cell.tag]) for cell in drawn}
     archive.pack(shelf.records, {tag: arrays for tag, arrays in shown.items() if arrays},
-                 {cell.tag: archive.truth_of(cell).tag for cell in shelf.cells}, out)
+                 {cell.tag: archive.truth_of(cell).tag for cell in drawn}, out)
     return len(shelf.records)
 
 

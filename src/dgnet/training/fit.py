@@ -43,6 +43,7 @@ _JUDGING = 1 / 50  # share of a budget that one validation may take
 _PROBES = (40, 10)  # a validation is timed by rollouts of these parts of its steps
 _PIECES = 4  # of a trajectory that a shortened validation looks at
 _SHORTEST = 25  # part of a trajectory that each of them is at least: a few steps say nothing about a free rollout
+_EARLY = (2, 4, 8)  # updates after which a recipe that takes steps back looks whether it must
 _MOST = 3  # trajectories that validate
 _TIMED = 2  # updates of a stage after which later ones may be left out; the last of them is timed
 _FEWEST = 20  # updates that a later stage must have time for
@@ -56,13 +57,16 @@ def evaluate_rne(model: Model[Any], base: Discretisation, data: Corpus, steps: i
 
     With `pieces`, of so many rollouts of `steps` steps for each trajectory, which begin at its true states, evenly spread over it.
     """
-    begun = judge({"model": model}, base, data, steps=steps).sums["model"]
     if steps is None or pieces == 1 or steps >= data.steps:
-        return begun.rne_from_offset
-    starts = torch.linspace(0, data.steps - steps, pieces).round().long()[1:].repeat(len(data))
-    rows = torch.arange(len(data)).repeat_interleave(pieces - 1)
-    later = judge({"model": Continued(model, max(1, model.first_steps))}, base, data.windows(rows, starts, steps)).sums["model"]
-    return Sums.join([begun, later]).rne_from_offset
+        return judge({"model": model}, base, data, steps=steps).error("model")
+    starts = torch.linspace(0, data.steps - steps, pieces).round().long().repeat(len(data))
+    parts = data.windows(torch.arange(len(data)).repeat_interleave(pieces), starts, steps)
+    if model.plain_start:  # all of them side by side
+        return judge({"model": model}, base, parts).error("model")
+    later = torch.nonzero(starts)[:, 0].tolist()
+    sums = [judge({"model": model}, base, data, steps=steps).sums["model"],
+            judge({"model": Continued(model, max(1, model.first_steps))}, base, parts.part(later)).sums["model"]]
+    return Sums.join(sums).rne_from_offset
 
 
 def fit(model: LearnedModel[Any], base: Discretisation, train: Corpus, valid: Corpus, recipe: Recipe, *, seed: int = 0,
@@ -230,8 +234,11 @@ class _Training:
         self.optimiser.state.clear()
 
     def due(self) -> bool:
-        """It is time to validate: enough of the updates or of the budget has passed since the last time."""
+        """It is time to validate: enough of the updates or of the budget has passed since the last time. Where a recipe takes steps
+        back, also after a few updates, as long as none was better than the untrained weights."""
         progress, last = self.progress, self.progress.history[-1]
+        if self.recipe.retreat and progress.best_iteration == 0 and progress.updates in _EARLY:
+            return True
         passed = (progress.iteration - last["iteration"]) / self.recipe.iterations
         if self.budget is not None:
             judged = progress.history[0]["seconds"]

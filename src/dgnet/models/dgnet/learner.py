@@ -80,6 +80,10 @@ class Learner(LearnedModel[PreparedDGNet]):
     def first_steps(self) -> int:
         return self.config.early_steps + 1 if self.config.early_steps else 0
 
+    @property
+    def plain_start(self) -> bool:
+        return self.first_steps == 0 and not self.config.learn_start
+
     def phase(self, k: int) -> int:
         return phase_of_step(k, self.config.early_steps)
 
