@@ -84,8 +84,8 @@ class Recipe:
     - `free_lr`: factor on the learning rate of free per-edge numbers and calibrated coefficients
     - `clip`: largest norm of a gradient
     - `weight_decay`: above 0, AdamW
-    - `retreat`: after a validation that is worse than the best one by this factor, the best weights again and a quarter of the
-      learning rate; 0 for never
+    - `retreat`: after a validation that is worse than the best one by this factor or more, the best weights again and a learning
+      rate that is lower by as much, by 4 to 64; 0 for never
 
         >>> import dgnet as dg
         >>> plan = dg.Recipe("short", (dg.Stage(100, 4), dg.Stage(50, 20, lr=5e-4)))

@@ -30,7 +30,8 @@ class Progress:
     - `seconds`: of wall clock
     - `updates`: optimiser steps taken
     - `setbacks`: windows that blew up: the best weights were taken again, and the rate halved
-    - `retreats`: validations that were far worse than the best: its weights were taken again, and a quarter of the rate
+    - `retreats`, `slower`: validations that were far worse than the best, after which its weights were taken again; factor on the
+      learning rate that came of them
     - `validation_steps`: of the pieces of a validation where the budget is too short for whole rollouts; 0 where it is not
     - `left_out`: numbers of the stages for which the budget is too short
     - `history`: a row for each validation, the untrained model first: iteration, updates, loss, validation, best, seconds
@@ -44,6 +45,7 @@ class Progress:
     updates: int = 0
     setbacks: int = 0
     retreats: int = 0
+    slower: float = 1.0
     validation_steps: int = 0
     left_out: list[int] = field(default_factory=list)
     history: list[dict[str, float]] = field(default_factory=list)

@@ -6,7 +6,8 @@ rollouts take longer, shorter ones are looked at, in all validations of the trai
 it, since its first steps alone say little about the rest (a channel is empty at first).
 
 Against a clock a stage of long windows that would have time for a few updates only is left out, and its time goes to the others.
-After a validation that is far worse than the best one, a recipe may ask for the best weights again and a quarter of the rate.
+After a validation that is far worse than the best one, a recipe may ask for the best weights again and steps that are as much
+shorter as it was worse.
 
 One update is `training.update`, learning rates and the clock are `training.schedule`, files to resume from
 `training.checkpoints`, several processes `training.processes`. Test trajectories are not read here.
@@ -43,6 +44,7 @@ _JUDGING = 1 / 50  # share of a budget that one validation may take
 _PROBES = (40, 10)  # a validation is timed by rollouts of these parts of its steps
 _PIECES = 4  # of a trajectory that a shortened validation looks at
 _SHORTEST = 25  # part of a trajectory that each of them is at least: a few steps say nothing about a free rollout
+_SLOWER = (1 / 64, 1 / 4)  # range of the factor on the learning rate after a validation that is far worse than the best
 _EARLY = (2, 4, 8)  # updates after which a recipe that takes steps back looks whether it must
 _MOST = 3  # trajectories that validate
 _TIMED = 2  # updates of a stage after which later ones may be left out; the last of them is timed
@@ -177,7 +179,7 @@ class _Training:
                 progress.iteration = at.end
                 self.validate()
                 continue
-            set_rates(self.optimiser, at.stage, at.done, 0.5**progress.setbacks * 0.25**progress.retreats)
+            set_rates(self.optimiser, at.stage, at.done, 0.5**progress.setbacks * progress.slower)
             self.update(at.stage)
             self.afford(at)
             if self.due() or progress.iteration in (self.recipe.iterations, at.end):
@@ -254,6 +256,8 @@ class _Training:
         if self.recipe.retreat and value > self.recipe.retreat * progress.best:
             self.take_best()
             progress.retreats += 1
+            # what weights add to the error grows with the length of their steps
+            progress.slower *= min(_SLOWER[1], max(_SLOWER[0], progress.best / value))
         if value < progress.best:
             progress.best, progress.best_iteration, self.best = value, progress.iteration, _copied(self.model)
         progress.seconds = time.perf_counter() - self.begin
