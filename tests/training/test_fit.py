@@ -86,6 +86,26 @@ def test_killed_and_resumed_is_unbroken_bit_for_bit(after: int, tmp_path: Path) 
         assert resumed.classical == unbroken.classical
 
 
+@pytest.mark.parametrize("after", [3, 6, 9])
+def test_killed_between_steps_back_it_resumes_bit_for_bit(after: int, tmp_path: Path) -> None:
+    """Rates that are far too high: the weights are taken back again and again."""
+    train, valid = corpus(3), corpus(2, 1)
+    hasty = Recipe("hasty", (Stage(12, 4, batch=2, lr=0.5),), retreat=1.01)
+    whole, again = new_model(), new_model()
+    unbroken = fit(whole, base(), train, valid, hasty, seed=5, folder=_folder(tmp_path / "a"))
+    assert unbroken.retreats > 1 and unbroken.slower < 1 / 16
+
+    def kill(progress: Progress, _: int) -> None:
+        if progress.iteration == after:
+            raise Killed
+
+    with pytest.raises(Killed):
+        fit(new_model(), base(), train, valid, hasty, seed=5, folder=_folder(tmp_path / "b"), report=kill)
+    resumed = fit(again, base(), train, valid, hasty, seed=5, folder=tmp_path / "b")
+    assert same(whole, again) and str(timeless(resumed)) == str(timeless(unbroken))
+    assert (resumed.retreats, resumed.slower) == (unbroken.retreats, unbroken.slower)
+
+
 def test_the_first_checkpoint_knows_the_untrained_error(tmp_path: Path) -> None:
     def kill(progress: Progress, _: int) -> None:
         raise Killed
