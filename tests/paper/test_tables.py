@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from dgnet.files import write_json
 from dgnet.models.registry import MODELS
+from dgnet.models.universal import Universal
 from dgnet.paper import evidence
 from dgnet.paper.blocks import Block, Slot, Table, Text
 from dgnet.paper.experiment import METHODS, Experiment
 from dgnet.paper.origin import DECISIVE, Marks, _meaning, improving, trained_on
 from dgnet.paper.results import Shelf, Value
 from dgnet.paper.rows import Row, ordered
-from dgnet.paper.tables import slot, verdict
-from dgnet.paper.targets import ACCURACY, Choice, cells
+from dgnet.paper.tables import Section, slot, verdict
+from dgnet.paper.targets import ACCURACY, TARGETS, Choice, cells
+from dgnet.problems.case import base_problem
 from dgnet.scenarios import get
 
 ROW = {"rne": 0.02, "mse": 1e-3, "rne_from_offset": 0.02, "rne_final": 0.02, "log10_mse": -3.0, "until": None, "until_share": None,
@@ -147,3 +150,10 @@ def test_rows_and_marks_have_an_order() -> None:
     assert Marks([]).legend() == [] and slot(None).text == "not run"
     spreads = {0.00099: "1 ± 0.001", 0.42: "1 ± 0.4", 4e-7: "1 ± 4e-7", 21.0: "1 ± 20", 0.0: "1 ± 0"}
     assert {spread: Value(1.0, spread, 3).text() for spread in spreads} == spreads
+
+
+@pytest.mark.parametrize("name", sorted({name for target in ACCURACY for name in TARGETS[target].scenarios}))
+def test_universal_weights_have_a_dash_where_they_do_not_act(name: str) -> None:
+    section: Any = SimpleNamespace(s=SimpleNamespace(size="small"))
+    acts = Universal().acts(base_problem(get(name, "small"), "cpu"))
+    assert (Section.applies(section, name, Row("universal")) is None) == acts

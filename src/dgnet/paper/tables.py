@@ -106,8 +106,12 @@ class Section:
         return target.also_unknown if any(reacts(name, self.s.size) for name in target.scenarios) else ()
 
     def applies(self, scenario: str, row: Row) -> Slot | None:
-        """A dash where a row makes no sense: there is no reaction that could be unknown."""
-        return Slot("–", beside="no reaction") if row.unknown and not reacts(scenario, self.s.size) else None
+        """A dash where a row makes no sense: there is no reaction that could be unknown, or universal weights do not act on it."""
+        reaction = reacts(scenario, self.s.size)
+        if row.unknown and not reaction:
+            return Slot("–", beside="no reaction")
+        acts = not reaction and get(scenario, self.s.size).flow is None
+        return None if acts or row.key != "universal" else Slot("–", beside="does not act")
 
     def ablation(self) -> list[Block]:
         target = TARGETS["ablation"]
