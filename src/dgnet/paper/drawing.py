@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
 
 from dgnet.bench.tradeoff import whole
+from dgnet.output.figures import COLOURS as OURS
 from dgnet.output.figures import ERROR_MAP, Band, error_norm, grid, save
 from dgnet.output.pictures import STYLE, robust_limits
 from dgnet.paper import archive
@@ -25,10 +26,17 @@ from dgnet.paper.rows import CLASSICAL, Row, label, ordered, solvers
 from dgnet.paper.targets import COUNTS, TARGETS
 from dgnet.scenarios import get
 
-COLOURS = {"dgnet": "#d1495b", "dgnet-paper": "#e8862e", "dgnet-bounded": "#e9b44c",
-           "classical_consistent": "#1f6f8b", "classical_lumped": "#8a9ba8",
+COLOURS = {**OURS, "dgnet-paper": "#e8862e", "dgnet-bounded": "#e9b44c", "pod": "#1b1b1b", "opinf": "#9e9e9e",
            "deeponet": "#6a4c93", "mgn": "#2a9d5c", "mp-pde": "#8ab17d", "beno": "#b08968", "phympgn": "#457b9d",
            "transolver": "#c77dff", "amg": "#7f5539", "singer": "#577590"}
+
+
+_BEYOND = 100.0  # errors above this are drawn as arrows there
+
+
+def _marker(row: str) -> str:
+    """Diamonds solve the equation, squares need no training by gradients, circles are trained."""
+    return "D" if row.startswith("classical") else "s" if row in ("universal", "pod", "opinf") else "o"
 
 
 def colour(row: str) -> str:
@@ -48,7 +56,8 @@ _STYLE = {**STYLE, "font.size": 9, "axes.titlesize": 10}
 
 
 def overview(path: Path, shelf: Shelf, s: Setting, scenarios: Sequence[str]) -> bool:
-    """RNE of every model on every scenario; rings are the paper's figures (its own data), crosses models that did not learn."""
+    """RNE of every model on every scenario; rings are the paper's figures (its own data), crosses models that did not learn, arrows
+    errors above 100."""
     keys = [row.key for row in ordered([Row(key) for key in CLASSICAL] + [row for name in scenarios for row in shelf.rows(name, s)])
             if not row.unknown and not is_variant(row.key)]
     with matplotlib.rc_context(_STYLE):
@@ -59,15 +68,17 @@ def overview(path: Path, shelf: Shelf, s: Setting, scenarios: Sequence[str]) -> 
             for row in keys:
                 value = shelf.value(name, Row(row), s)
                 if value is not None and math.isfinite(value.mean):
-                    marker = "D" if row.startswith("classical") else "o" if value.learned else "x"
-                    axis.plot(value.mean, y, marker, color=colour(row), ms=8 if row == "dgnet" else 6, alpha=0.9, zorder=3,
-                              label=None if row in drawn else label(row))
+                    marker = ">" if value.mean > _BEYOND else _marker(row) if value.learned else "x"
+                    axis.plot(min(value.mean, _BEYOND), y, marker, color=colour(row), ms=8 if row == "dgnet" else 6, alpha=0.9,
+                              zorder=3)
                     drawn.add(row)
                 figure_ = published.get(METHODS[row].published) if row in METHODS and s.size == "paper" else None
                 if figure_ is not None and row not in FAMILIES:
                     axis.plot(figure_.rne, y + 0.22, "o", mfc="none", color=colour(row), ms=6, zorder=2)
         if not drawn:
             return False
+        for row in (row for row in keys if row in drawn):
+            axis.plot([], [], _marker(row), color=colour(row), ms=6, label=label(row))
         if s.size == "paper":
             axis.plot([], [], "o", mfc="none", color="#555555", ms=6, label="published")
         axis.set_xscale("log")
