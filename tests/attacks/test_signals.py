@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -100,6 +101,27 @@ def test_workers_end_with_their_master(number: int, trap: str, tmp_path: Path) -
         os.kill(pid, signal.SIGKILL)
     assert len(pids) == 3 and left == []
     stopped(found, number)
+
+
+DEAF = """
+import os, signal, time
+from dgnet.cli import shell
+class Deaf:
+    def __del__(self):
+        os.kill(os.getpid(), signal.{name})
+        time.sleep(0.01)  # what a handler raises here is dropped
+def work(**options):
+    Deaf()
+    time.sleep(20)
+shell.commands = lambda: work
+shell.main()
+"""
+
+
+@pytest.mark.parametrize("name, code", [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_signal_that_python_drops_is_heard(name: str, code: int) -> None:
+    done = subprocess.run([sys.executable, "-c", DEAF.format(name=name)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == code and done.stderr.splitlines() == [f"dgnet: stopped by {name}; rerun the same command to resume"]
 
 
 # ---------------------------------------------------------------------- kills, of what tests/paper/test_kill.py does not kill

@@ -89,6 +89,7 @@ class Stopped(BaseException):
 
 
 _DEBUG = [False]
+_AGAIN = 0.02  # seconds after which a signal is sent again
 
 
 def _print_version(wanted: bool) -> None:
@@ -124,6 +125,15 @@ def main() -> None:
     def stop(number: int, frame: Any) -> None:
         raise Stopped(number)
 
+    def swallowed(seen: Any) -> None:
+        """Python drops what is raised while it deletes an object: a signal that came just then is sent again."""
+        if not isinstance(seen.exc_value, Stopped):
+            return hook(seen)
+        number = seen.exc_value.number
+        signal.signal(signal.SIGALRM, lambda _, frame: signal.raise_signal(number))
+        signal.setitimer(signal.ITIMER_REAL, _AGAIN)
+
+    hook, sys.unraisablehook = sys.unraisablehook, swallowed
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     for number, handler in before.items():
         if handler in (signal.SIG_DFL, signal.default_int_handler):  # not where they are ignored (nohup, &)
@@ -141,6 +151,7 @@ def main() -> None:
         errors.print(f"dgnet: {said}", style="red", highlight=False, soft_wrap=not errors.is_terminal)
         sys.exit(code)
     finally:
+        sys.unraisablehook = hook
         for number, handler in before.items():
             signal.signal(number, handler)
 
