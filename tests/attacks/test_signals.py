@@ -114,6 +114,7 @@ def work(**options):
     Deaf()
     time.sleep(20)
 shell.commands = lambda: work
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a process in the background inherits that it is ignored
 shell.main()
 """
 
