@@ -151,6 +151,7 @@ def main() -> None:
         errors.print(f"dgnet: {said}", style="red", highlight=False, soft_wrap=not errors.is_terminal)
         sys.exit(code)
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
         sys.unraisablehook = hook
         for number, handler in before.items():
             signal.signal(number, handler)
