@@ -274,6 +274,10 @@ def test_a_packed_study_keeps_numbers_and_frames(tmp_path: Path) -> None:
         difference = (after[row] - after["truth"]) - (before[row] - before["truth"])[[1, 3], :, :1]
         assert np.isnan(after[row][1, 0]).all() and np.nanmax(np.abs(difference)) < 0.02 * size  # 8 bits of the error itself
         assert np.abs(after["truth"] - truth[[1, 3], :, :1]).max() < 1e-4
+    options = Options(tmp_path, tmp_path / "packed", "cpu")
+    assert {item.state for item in planning.plan([cells["train"]], options)} == {"finished"}
+    with pytest.raises(InputError, match="packed study"):
+        engine.run([cells["train"]], options)
     newer = cells["classical"].folder(tmp_path / "newer")  # run again after the study was packed: it has all four frames
     shutil.copytree(cells["classical"].folder(tmp_path / "study"), newer)
     packing.pack([tmp_path / "newer", tmp_path / "packed"], tmp_path / "twice")

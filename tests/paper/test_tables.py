@@ -71,6 +71,14 @@ def test_untrained_weights_print_as_did_not_learn(out: Path) -> None:
     assert column(page(out), "RNE", "allen-cahn")["MGN"].beside == "1 of 2 seeds did not learn"
 
 
+def test_a_mean_over_seeds_is_that_of_one_code(out: Path) -> None:
+    for seed, rne in enumerate((0.03, 0.05)):
+        put(out, "mgn", rne=rne, seed=seed, code="old")
+    assert column(page(out), "RNE", "allen-cahn")["MGN"].text == "0.04 ± 0.01"
+    put(out, "mgn", rne=0.01, code="new", date="2026-01-02 00:00:00")
+    assert column(page(out), "RNE", "allen-cahn")["MGN"].text == "0.01"
+
+
 def test_other_hardware_and_other_code_are_marked(out: Path) -> None:
     put(out, "dgnet", rne=0.01, code="abc")
     put(out, "mgn", hardware="a CPU")

@@ -31,6 +31,7 @@ from dgnet.errors import InputError, NoRoom
 from dgnet.files import Lock, holder, strict, write_json, writing
 from dgnet.models.base import Model
 from dgnet.models.registry import DGNETS, parameter_count
+from dgnet.paper import archive
 from dgnet.paper.experiment import CLOCKED, Experiment, method
 from dgnet.paper.origin import code_version, commit, improving, learned
 from dgnet.paper.planning import Options, alike, estimate, expand, generation, has_data
@@ -70,6 +71,9 @@ class Busy(Exception):
 
 def run(cells: Iterable[Experiment], options: Options) -> Summary:
     """Run the cells and whatever they need, in order."""
+    if (options.out / archive.CELLS).exists():
+        raise InputError(f"{options.out} is a packed study: copy its cells with 'dgnet reproduce merge {options.out} --out NEW', "
+                         "then give --out NEW")
     todo, summary, begin = expand(cells), Summary(), time.perf_counter()
     if options.sharing > 1:
         todo = alike(todo)

@@ -11,6 +11,7 @@ import numpy as np
 
 from dgnet.errors import InputError
 from dgnet.files import holder
+from dgnet.paper import archive
 from dgnet.paper.experiment import HEAVY, Experiment
 from dgnet.paper.rates import FACTORS
 from dgnet.paper.stored import failures, load
@@ -81,7 +82,7 @@ class Item:
 
 def plan(cells: Iterable[Experiment], options: Options) -> list[Item]:
     """What is finished, what is missing, how long it will take, and the command for each cell."""
-    done = load([options.out]) if (options.out / "cells").is_dir() else {}
+    done = load([options.out]) if (options.out / "cells").is_dir() or (options.out / archive.CELLS).exists() else {}
     failed = failures([options.out]) if (options.out / "cells").is_dir() else {}
     items, planned = [], set()
     for cell in expand(cells):

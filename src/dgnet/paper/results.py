@@ -109,9 +109,13 @@ class Shelf:
         return sorted(found, key=lambda s: (s.trial, s.size != "paper", s.truth, s.few, s.factor))
 
     def seeds(self, cell: Experiment) -> list[Record]:
-        """The records of a cell and of its other seeds."""
-        same = [(c.seed, r) for c, r in self.cells.items() if replace(c, seed=0) == replace(cell, seed=0)]
-        return [r for _, r in sorted(same, key=lambda pair: pair[0])]
+        """The records of a cell and of its other seeds, from the code of the newest: two versions have no common mean."""
+        same = sorted(((c.seed, r) for c, r in self.cells.items() if replace(c, seed=0) == replace(cell, seed=0)),
+                      key=lambda pair: pair[0])
+        if not same:
+            return []
+        newest = max((r for _, r in same), key=lambda r: str(r.get("date", "")))
+        return [r for _, r in same if r.get("code") == newest.get("code")]
 
     def found(self, scenario: str, row: Row, s: Setting, trajectories: int = 0, scale: Scale = USUAL) -> list[Record]:
         """The cells that hold a row's scores: one for each seed, or that of the classical solvers; none where it was not run."""
