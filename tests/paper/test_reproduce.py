@@ -128,6 +128,12 @@ def test_table_main(place: Path) -> None:
         assert kept["dgnet"].shape == (4, 361, 1)
 
 
+def test_what_is_fitted_at_once_is_not_cut_short(place: Path) -> None:
+    reproduce(place, "table-main", "--scenarios", "allen-cahn", "--models", "pod", "--budget", "1e-6")
+    cell = record(place, "train_allen-cahn_small_same-mesh_pod_s0_d1_f0.0001")
+    assert cell["budget"] is None and cell["updates"] == 1
+
+
 def test_finished_cells_are_skipped(place: Path) -> None:
     reproduce(place, "table-main", "--scenarios", "allen-cahn", "--models", "deeponet,dgnet")
     before = {p: p.stat().st_mtime_ns for p in (place / "out").glob("cells/*/cell.json")}

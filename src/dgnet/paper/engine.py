@@ -196,15 +196,16 @@ def _train(cell: Experiment, options: Options) -> dict[str, Any]:
     training, count = recipe(cell, scenario, path)
     rate: dict[str, Any] = _rate(cell, options) if options.search and searched(training) else {"factor": 1.0, "trials": {}}
     training = faster(training, rate["factor"])
+    budget = options.budget if searched(training) else None  # what is fitted at once has nothing to show when it is cut short
     _reset_memory(options.device)
     try:
-        run, progress = _trained(cell, folder / "run", options, training, options.budget)
+        run, progress = _trained(cell, folder / "run", options, training, budget)
     except InputError as error:
         if "holds another run" not in str(error):
             raise
         shutil.rmtree(folder / "run")  # begun with other settings or another version, never finished
         options.say(f"{cell.tag}: begun with other settings before; started again")
-        run, progress = _trained(cell, folder / "run", options, training, options.budget)
+        run, progress = _trained(cell, folder / "run", options, training, budget)
     memory = {"train": _peak_memory(options.device)}
     _reset_memory(options.device)
     begin = time.perf_counter()
@@ -218,7 +219,7 @@ def _train(cell: Experiment, options: Options) -> dict[str, Any]:
     history = [strict(h) for h in progress.history]
     errors = {name: row["rne_from_offset"] for name, row in own["scores"].items()}
     return {"about": about(scenario), "recipe": {"name": training.name, **asdict(training)}, "config": asdict(run.model.config),
-            "budget": options.budget, "rate": rate, "training_trajectories": count, "parameters": parameter_count(run.model),
+            "budget": budget, "rate": rate, "training_trajectories": count, "parameters": parameter_count(run.model),
             "updates": progress.updates, "best_iteration": progress.best_iteration, "validation": strict(progress.best),
             "validation_classical": strict(progress.classical), "validation_steps": progress.validation_steps or scenario.steps,
             "retreats": progress.retreats, "left_out": progress.left_out, "improving": improving(history), "history": history,
