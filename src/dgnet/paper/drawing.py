@@ -34,9 +34,16 @@ COLOURS = {**OURS, "dgnet-paper": "#e8862e", "dgnet-bounded": "#e9b44c", "pod": 
 _BEYOND = 100.0  # errors above this are drawn as arrows there
 
 
-def _marker(row: str) -> str:
-    """Diamonds solve the equation, squares need no training by gradients, circles are trained."""
-    return "D" if row.startswith("classical") else "s" if row in ("universal", "pod", "opinf") else "o"
+def _marker(row: Row) -> str:
+    """Diamonds solve the equation, squares need no training by gradients, circles are trained, stars without the reaction."""
+    if row.unknown:
+        return "*"
+    return "D" if row.key.startswith("classical") else "s" if row.key in ("universal", "pod", "opinf") else "o"
+
+
+def _size(row: Row) -> float:
+    """Of a marker, in points."""
+    return 11.0 if row.unknown else 8.0 if row.key == "dgnet" else 6.0
 
 
 def colour(row: str) -> str:
@@ -58,27 +65,27 @@ _STYLE = {**STYLE, "font.size": 9, "axes.titlesize": 10}
 def overview(path: Path, shelf: Shelf, s: Setting, scenarios: Sequence[str]) -> bool:
     """RNE of every model on every scenario; rings are the paper's figures (its own data), crosses models that did not learn, arrows
     errors above 100."""
-    keys = [row.key for row in ordered([Row(key) for key in CLASSICAL] + [row for name in scenarios for row in shelf.rows(name, s)])
-            if not row.unknown and not is_variant(row.key)]
+    rows = [row for row in ordered([Row(key) for key in CLASSICAL] + [row for name in scenarios for row in shelf.rows(name, s)])
+            if not is_variant(row.key)]
     with matplotlib.rc_context(_STYLE):
         figure, (axis,) = _axes(7.6, 0.42 * len(scenarios) + 1.3)
         drawn = set()
         for y, name in enumerate(scenarios):
             published = get(name, s.size).paper
-            for row in keys:
-                value = shelf.value(name, Row(row), s)
+            for row in rows:
+                value = shelf.value(name, row, s)
                 if value is not None and math.isfinite(value.mean):
                     marker = ">" if value.mean > _BEYOND else _marker(row) if value.learned else "x"
-                    axis.plot(min(value.mean, _BEYOND), y, marker, color=colour(row), ms=8 if row == "dgnet" else 6, alpha=0.9,
-                              zorder=3)
+                    axis.plot(min(value.mean, _BEYOND), y, marker, color=colour(row.key), ms=_size(row), alpha=0.9, zorder=3,
+                              mec="white" if row.unknown and value.learned else None, mew=0.6 if row.unknown else None)
                     drawn.add(row)
-                figure_ = published.get(METHODS[row].published) if row in METHODS and s.size == "paper" else None
-                if figure_ is not None and row not in FAMILIES:
-                    axis.plot(figure_.rne, y + 0.22, "o", mfc="none", color=colour(row), ms=6, zorder=2)
+                figure_ = published.get(row.published) if s.size == "paper" else None
+                if figure_ is not None and row.key not in FAMILIES:
+                    axis.plot(figure_.rne, y + 0.22, "o", mfc="none", color=colour(row.key), ms=6, zorder=2)
         if not drawn:
             return False
-        for row in (row for row in keys if row in drawn):
-            axis.plot([], [], _marker(row), color=colour(row), ms=6, label=label(row))
+        for row in (row for row in rows if row in drawn):
+            axis.plot([], [], _marker(row), color=colour(row.key), ms=6, label=row.title)
         if s.size == "paper":
             axis.plot([], [], "o", mfc="none", color="#555555", ms=6, label="published")
         axis.set_xscale("log")
