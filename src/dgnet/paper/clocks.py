@@ -61,7 +61,7 @@ def throughput(cell: Experiment, record: Record) -> Table:
                       f"{r['running_steps_per_s']:,.0f}", f"{r['steps_per_s']:,.0f}",
                       "–" if r["peak_bytes"] is None else f"{r['peak_bytes'] / 1e6:,.0f}"])
     title = (f"{cell.scenario} ({cell.size}, {record['about']['nodes']:,} nodes), {record['hardware']}"
-             + (", a trial of few steps" if cell.few else "") + _shared(record))
+             + (", a trial of few steps" if cell.few else "") + _shared(record) + f", code {record.get('code') or 'not recorded'}")
     return Table([title, "parameters", "prepare, s", "ms/step", "steps/s, running", "steps/s, with preparation",
                   "peak memory, MB"], lines)
 
