@@ -128,9 +128,9 @@ def test_table_main(place: Path) -> None:
         assert kept["dgnet"].shape == (4, 361, 1)
 
 
-def test_what_is_fitted_at_once_is_not_cut_short(place: Path) -> None:
-    reproduce(place, "table-main", "--scenarios", "allen-cahn", "--models", "pod", "--budget", "1e-6")
-    cell = record(place, "train_allen-cahn_small_same-mesh_pod_s0_d1_f0.0001")
+def test_what_is_fitted_at_once_is_not_cut_short(tmp_path: Path) -> None:
+    reproduce(tmp_path, "table-main", "--scenarios", "allen-cahn", "--models", "pod", "--budget", "1e-6")
+    cell = record(tmp_path, "train_allen-cahn_small_same-mesh_pod_s0_d1_f0.0001")
     assert cell["budget"] is None and cell["updates"] == 1
 
 
