@@ -93,8 +93,9 @@ def card(paper: Scenario, small: Scenario, measured: Mapping[str, Any], shown: s
 
 def contents(measured: Mapping[str, Any]) -> str:
     """The list of cards."""
+    *own, last = [n for n in names() if n not in paper_names()]
     lines = ["# Scenarios", "", "Written by `dgnet cards`; data by `dgnet generate NAME --size paper --out DIR`. "
-             f"{' and '.join(n for n in names() if n not in paper_names())} are ours, the others the paper's.", "",
+             f"{', '.join(own)} and {last} are ours, the others the paper's.", "",
              "| scenario | nodes | steps × Δt | train / test | certificate (paper size) |", "|---|---|---|---|---|"]
     for name in names():
         s = get(name, "paper")
