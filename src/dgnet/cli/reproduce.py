@@ -100,7 +100,7 @@ def reproduce(context: typer.Context,
     late = None if stop_after is None else 60 * stop_after
     options = planning.Options(where, out, device, seconds, search, makers, sharing, keep_last, late)
     if plan:
-        _tell_plan(planning.plan(wanted, options), json_path)
+        _tell_plan(planning.plan(wanted, options), out, json_path)
         return
     if workers > 1:
         settings: dict[str, Any] = {"--out": out, "--data": where, "--budget": budget, "--search": search, "--makers": makers,
@@ -216,8 +216,10 @@ def end(processes: Sequence[subprocess.Popen[bytes]], patience: float = 3.0) -> 
             p.wait()
 
 
-def _tell_plan(items: list[Item], json_path: Path | None) -> None:
-    """List what is missing, with the command of each cell."""
+def _tell_plan(items: list[Item], out: Path, json_path: Path | None) -> None:
+    """List what is missing, with the command of each cell; the cells of a packed study are to be copied first."""
+    from dgnet.paper import archive
+
     missing = [i for i in items if i.state != "finished"]
     for item in missing:
         note = f"  ({item.state}: {item.note})" if item.note else ""
@@ -227,7 +229,7 @@ def _tell_plan(items: list[Item], json_path: Path | None) -> None:
         "one process")
     write_json(json_path, [{"tag": i.cell.tag, "state": i.state, "seconds": i.seconds, "command": i.command, "note": i.note}
                            for i in items])
-    advise("reproduce", "--help")
+    advise("reproduce", *(("merge", out, "--out", "out/study") if (out / archive.CELLS).exists() else ("--help",)))
 
 
 def _clock(seconds: float) -> str:

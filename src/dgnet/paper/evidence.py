@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dgnet.files import write_text
-from dgnet.paper import drawing
+from dgnet.paper import archive, drawing
 from dgnet.paper.blocks import Block, Head, Lines, Table, Text, to_html, to_markdown
 from dgnet.paper.clocks import clocks
 from dgnet.paper.results import Record, Setting, Shelf
@@ -38,6 +38,8 @@ def build(shelf: Shelf, scratch: Path, out: Path, report: Report | None = None) 
     """All sections; pictures are drawn into `scratch`, commands write to `out`."""
     pictures, settings = Pictures(scratch), shelf.settings()
     place = "DIR" if out.is_absolute() else str(out)  # a page may travel, the folder of this machine does not
+    if (out / archive.CELLS).exists():
+        place = "out/study"  # a packed study is only read
     blocks: list[Block] = [opening(shelf)]
     for k, s in enumerate(settings):
         blocks += setting(shelf, s, pictures, place)
@@ -126,7 +128,8 @@ def absent(shelf: Shelf, settings: Sequence[Setting], out: str) -> list[Block]:
     if commands:
         blocks.append(Head("Not run"))
         blocks.append(Text("Each command runs what is missing of a target and skips what is finished; add `--device cuda`, "
-                           "`--budget MINUTES` and `--plan` as needed."))
+                           "`--budget MINUTES` and `--plan` as needed. The cells of a packed study are copied first: "
+                           f"`dgnet reproduce merge STORE --out {out}`."))
         blocks.append(Lines(f"not run, whole or in part: {len(commands)} targets", list(dict.fromkeys(commands))))
     if shelf.failed:
         blocks.append(Lines(f"failed: {len(shelf.failed)} cells", [f"{tag}  # {why}" for tag, why in shelf.failed.items()]))
