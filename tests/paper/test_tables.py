@@ -11,11 +11,11 @@ import pytest
 from dgnet.files import write_json
 from dgnet.models.registry import MODELS
 from dgnet.models.universal import Universal
-from dgnet.paper import evidence
-from dgnet.paper.blocks import Block, Slot, Table, Text
+from dgnet.paper import drawing, evidence
+from dgnet.paper.blocks import Block, Picture, Slot, Table, Text
 from dgnet.paper.experiment import METHODS, Experiment
 from dgnet.paper.origin import DECISIVE, Marks, _meaning, improving, trained_on
-from dgnet.paper.results import Shelf, Value
+from dgnet.paper.results import Setting, Shelf, Value
 from dgnet.paper.rows import Row, ordered
 from dgnet.paper.tables import Section, slot, verdict
 from dgnet.paper.targets import ACCURACY, TARGETS, Choice, cells
@@ -115,6 +115,22 @@ def test_details_tell_how_a_training_went_and_what_is_unknown(out: Path) -> None
         assert (found["MGN"], found["DGNet, ours"]) == (early, late), title
     table = next(b for b in blocks if isinstance(b, Table) and b.head[0] == "hardware")
     assert all(row[3:5] == ["not recorded", "unknown"] for row in table.rows)
+
+
+def test_the_page_shows_how_models_learned_and_names_those_that_were_not_finished(out: Path) -> None:
+    falling = [{"iteration": k, "validation": 1.0 / (k + 1), "seconds": float(k)} for k in range(11)]
+    flat = [{**row, "validation": 1.0} for row in falling]
+    put(out, "mgn", history=falling, validation_classical=0.5)
+    put(out, "beno", history=flat, validation_classical=0.5)
+    put(out, "pod", history=falling[:2], validation_classical=0.5)  # fitted at once: no curve
+    blocks = page(out)
+    sentence = next(b.text for b in blocks if isinstance(b, Text) and b.text.startswith("Still improving"))
+    assert "MGN" in sentence and "BENO" not in sentence
+    assert [b for b in blocks if isinstance(b, Picture) and b.path.name == "learning-allen-cahn-small-converged.png"]
+    for name in ("mgn", "beno"):
+        put(out, name, history=flat[:2], validation_classical=0.5)
+    assert not drawing.learning(out / "none.png", Shelf.open([out]), Setting("small", "converged"), "allen-cahn")
+    assert not [b for b in page(out) if isinstance(b, Text) and b.text.startswith("Still improving")]
 
 
 def test_a_training_is_still_improving_by_its_last_fifth() -> None:

@@ -122,6 +122,35 @@ def curves(path: Path, shelf: Shelf, s: Setting, scenario: str) -> bool:
     return True
 
 
+def learning(path: Path, shelf: Shelf, s: Setting, scenario: str) -> bool:
+    """Validation error during training, as a multiple of what the classical solver (with the mass of the model: lumped for the
+    paper's DGNet) makes on the same states; the first seed of each model. A dot is where the kept weights come from."""
+    found = {row: records[0] for row in shelf.rows(scenario, s)
+             if not is_variant(row.key) and (records := shelf.found(scenario, row, s))}
+    lines: dict[Row, tuple[np.ndarray, np.ndarray]] = {}
+    for row, record in found.items():
+        told = [(h["seconds"], h["validation"]) for h in record.get("history", ()) if h["validation"] is not None]
+        if len(told) > 2 and record.get("validation_classical"):  # what is fitted at once has no curve
+            seconds, errors = np.array(told, dtype=float).T
+            lines[row] = seconds, errors / record["validation_classical"]
+    if not lines:
+        return False
+    with matplotlib.rc_context(_STYLE):
+        figure, (axis,) = _axes(6.2, 3.2)
+        for row, (seconds, ratio) in lines.items():
+            style = {"color": colour(row.key), "lw": 2.0 if row.key == "dgnet" else 1.3, "ls": ":" if row.unknown else "-"}
+            axis.semilogy(seconds, ratio, **style, label=row.title)
+            best = int(ratio.argmin())
+            axis.plot(seconds[best], ratio[best], "o", color=colour(row.key), ms=4)
+        axis.axhline(1.0, color=colour("classical_consistent"), ls="--", lw=1, label="the classical solver")
+        top = max(float(ratio[0]) for _, ratio in lines.values())
+        axis.set_ylim(top=min(axis.get_ylim()[1], 30 * top))  # what lies above has diverged
+        axis.set(xlabel="seconds of training", ylabel="validation error / classical", title=scenario)
+        axis.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+        save(figure, path, 150)
+    return True
+
+
 def fields(path: Path, shelf: Shelf, s: Setting, scenario: str) -> bool:
     """Truth beside every model: the first test trajectory half-way and at the end, and the error at the end."""
     base = shelf.found(scenario, Row("classical_consistent"), s)
@@ -316,4 +345,6 @@ def pictures(target: str, shelf: Shelf, s: Setting, folder: Path, only: Sequence
         out += [path for r in found for file in files if (path := archive.picture(r, file)).exists()]
     elif target.startswith("table-"):
         add("overview", partial(overview, shelf=shelf, s=s, scenarios=present))
+        for name in (name for name in chosen.scenarios if name in present):
+            add(f"learning-{name}", partial(learning, shelf=shelf, s=s, scenario=name))
     return out

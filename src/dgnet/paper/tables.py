@@ -21,6 +21,12 @@ from dgnet.scenarios import get
 
 NOT_RUN = Slot("not run", faint=True)
 Grid = list[list[Slot | str]]
+_DETAILS = {  # pictures of a scenario
+    "learning": (drawing.learning, "validation error during training, as a multiple of what the classical solver with the model's mass "
+                                   "makes on the same states; dots: the weights that were kept"),
+    "fields": (drawing.fields, "truth beside the models, first test trajectory, half-way and at the end"),
+    "curves": (drawing.curves, "error in time over all test trajectories"),
+}
 
 
 class Pictures:
@@ -276,11 +282,10 @@ class Section:
                                  "seeds", "parameters", "trained on", "updates", "validations", "training", "budget",
                                  "still improving", "shared by", "memory in training", "trajectory-steps/s"],
                                 [detail(row, records, marks) for row, records in held.items()]))
-            blocks += marks.legend()
-            blocks += self.pictures.drawn(partial(drawing.fields, shelf=shelf, s=s, scenario=name), f"fields-{name}-{self.name}",
-                                          f"{name}: truth beside the models, first test trajectory, half-way and at the end.")
-            blocks += self.pictures.drawn(partial(drawing.curves, shelf=shelf, s=s, scenario=name), f"curves-{name}-{self.name}",
-                                          f"{name}: error in time over all test trajectories.")
+            blocks += marks.legend() + unfinished(held)
+            for kind, (draw, caption) in _DETAILS.items():
+                blocks += self.pictures.drawn(partial(draw, shelf=shelf, s=s, scenario=name), f"{kind}-{name}-{self.name}",
+                                              f"{name}: {caption}.")
         return blocks if len(blocks) > 2 else []
 
     def missing(self, target: Target) -> list[Block]:
@@ -320,6 +325,14 @@ def detail(row: Row, records: Sequence[Record], marks: Marks) -> list[Slot | str
     figures = (slot(value(records, row, key), mark=mark if key == "rne" else "") for key in keys)
     return [row.title, row.told, *figures, lasts, *trained,
             f"{max(memory) / 1e9:.2g} GB" if memory else "–", f"{_mean(sc['steps_per_second'] or 0.0 for sc in scores):,.0f}"]
+
+
+def unfinished(held: Mapping[Row, Sequence[Record]]) -> list[Block]:
+    """A sentence about the models that more training might have made better."""
+    going = [row.title for row, records in held.items() if any(improving(r.get("history", [])) for r in records)]
+    if not going:
+        return []
+    return [Text(f"Still improving when the time was over: {', '.join(going)}. More training may lower these errors.")]
 
 
 def verdict(name: str, values: Mapping[str, Value | None]) -> str:
