@@ -22,8 +22,8 @@ from dgnet.scenarios import get
 NOT_RUN = Slot("not run", faint=True)
 Grid = list[list[Slot | str]]
 _DETAILS = {  # pictures of a scenario
-    "learning": (drawing.learning, "validation error during training, as a multiple of what the classical solver with the model's mass "
-                                   "makes on the same states; dots: the weights that were kept"),
+    "learning": (drawing.learning, "validation error during training, as a multiple of what the classical solver with the model's "
+                                   "mass makes on the same states; dots: the weights that were kept"),
     "fields": (drawing.fields, "truth beside the models, first test trajectory, half-way and at the end"),
     "curves": (drawing.curves, "error in time over all test trajectories"),
 }
