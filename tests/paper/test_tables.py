@@ -26,10 +26,11 @@ ROW = {"rne": 0.02, "mse": 1e-3, "rne_from_offset": 0.02, "rne_final": 0.02, "lo
        "steps_per_second": 1.0}
 
 
-def put(out: Path, method: str = "classical", unknown: bool = False, rne: float = 0.02, seed: int = 0, **facts: Any) -> None:
+def put(out: Path, method: str = "classical", unknown: bool = False, rne: float = 0.02, seed: int = 0, trajectories: int = 0,
+        **facts: Any) -> None:
     """A finished cell of the small Allen-Cahn scenario as an early version stored it; `facts` are added or changed."""
     kind = "classical" if method == "classical" else "train"
-    cell = Experiment(kind, "allen-cahn", method=method, seed=seed, unknown_reaction=unknown)
+    cell = Experiment(kind, "allen-cahn", method=method, seed=seed, trajectories=trajectories, unknown_reaction=unknown)
     classical = {"classical_consistent": ROW, "classical_lumped": ROW}
     own = {} if method == "classical" else {method: {**ROW, "rne": rne, "rne_from_offset": rne}}
     trained = {} if method == "classical" else {
@@ -131,6 +132,13 @@ def test_the_page_shows_how_models_learned_and_names_those_that_were_not_finishe
         put(out, name, history=flat[:2], validation_classical=0.5)
     assert not drawing.learning(out / "none.png", Shelf.open([out]), Setting("small", "converged"), "allen-cahn")
     assert not [b for b in page(out) if isinstance(b, Text) and b.text.startswith("Still improving")]
+
+
+def test_error_against_trajectories_says_how_often_each_model_was_updated(out: Path) -> None:
+    put(out, "mgn", updates=70)
+    put(out, "mgn", trajectories=1, updates=1200)
+    sentence = next(b.text for b in page(out) if isinstance(b, Text) and b.text.startswith("Updates within"))
+    assert "MGN 1,200, –, 70" in sentence and "PhyMPGN" not in sentence and "classical" not in sentence
 
 
 def test_a_training_is_still_improving_by_its_last_fifth() -> None:

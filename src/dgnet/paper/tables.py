@@ -199,7 +199,7 @@ class Section:
             lines: Grid = [[row.title, row.told, *(slot(value(held[row, n], row, "rne_from_offset"), mark=marks.of(held[row, n]))
                                                      for n in counts)] for row in rows]
             blocks.append(Table([f"{name}: RNE from offset", "is told", *(str(n) for n in counts)], lines))
-            blocks += marks.legend()
+            blocks += marks.legend() + updates({row: [held[row, n] for n in counts] for row in rows if not row.classical})
             blocks += self.pictures.drawn(partial(drawing.efficiency, shelf=shelf, s=s, scenario=name),
                                           f"efficiency-{name}-{self.name}",
                                           f"{name}: error against the number of training trajectories.")
@@ -333,6 +333,16 @@ def unfinished(held: Mapping[Row, Sequence[Record]]) -> list[Block]:
     if not going:
         return []
     return [Text(f"Still improving when the time was over: {', '.join(going)}. More training may lower these errors.")]
+
+
+def updates(held: Mapping[Row, Sequence[Sequence[Record]]]) -> list[Block]:
+    """How often the models of a row were updated, in the order of the columns: a model that was trained less is no rival."""
+    told = []
+    for row, columns in held.items():
+        counts = [[r["updates"] for r in records if r.get("updates") is not None] for records in columns]
+        if any(counts):
+            told.append(f"{row.title} {', '.join(f'{_mean(each):,.0f}' if each else '–' for each in counts)}")
+    return [Text(f"Updates within the budget, in the order of the columns: {'; '.join(told)}.")] if told else []
 
 
 def verdict(name: str, values: Mapping[str, Value | None]) -> str:
