@@ -184,7 +184,7 @@ def test_ablation(place: Path) -> None:
     lumped = record(place, "classical_laser-heat_small_same-mesh_classical_s0_d1")["scores"]["classical_lumped"]["rne_from_offset"]
     # the source at both ends of a step costs the paper's model much; without Green there is no solver to fall back on
     assert lumped < scores[""] < scores["-D"]
-    assert [Path(p).name for p in found["figures"]] == ["ablation-small-same-mesh.png"]
+    assert [Path(p).name for p in found["figures"]] == ["ablation-small-same-mesh-trial-1-0.0001.png"]
 
 
 def test_operator_and_spectrum(place: Path) -> None:

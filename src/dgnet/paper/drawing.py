@@ -316,7 +316,7 @@ def pictures(target: str, shelf: Shelf, s: Setting, folder: Path, only: Sequence
     chosen, out = TARGETS[target], []
 
     def add(name: str, draw: Callable[[Path], bool]) -> None:
-        path = folder / f"{name}-{s.size}-{s.truth}.png"
+        path = folder / f"{name}-{s.slug}.png"
         if draw(path):
             out.append(path)
 

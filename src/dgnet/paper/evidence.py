@@ -75,7 +75,7 @@ def setting(shelf: Shelf, s: Setting, pictures: Pictures, out: str) -> list[Bloc
         blocks.append(Text("The paper has no figures for this size."))
     present = shelf.scenarios(s)
     rings = " Rings: the paper's figures." if s.size == "paper" else ""
-    blocks += pictures.drawn(lambda p: drawing.overview(p, shelf, s, present), f"overview-{s.size}-{s.truth}",
+    blocks += pictures.drawn(lambda p: drawing.overview(p, shelf, s, present), f"overview-{s.slug}",
                              f"RNE of every model that was run; crosses did not learn, arrows are above 100.{rings}")
     section = Section(shelf, s, pictures, partial(command, s, out))
     for name in ACCURACY:

@@ -38,6 +38,11 @@ class Setting:
         return bool(self.few) or self.factor != 1.0
 
     @property
+    def slug(self) -> str:
+        """For the names of pictures."""
+        return f"{self.size}-{self.truth}" + (f"-trial-{self.few or 'all'}-{self.factor:g}" if self.trial else "")
+
+    @property
     def title(self) -> str:
         cut = f" (a trial: {self.few or 'all'} trajectories per split, {self.factor:g} of the iterations)" if self.trial else ""
         return f"{self.size} size, {self.truth} truth{cut}"

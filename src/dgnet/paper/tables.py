@@ -74,7 +74,6 @@ class Section:
 
     def __init__(self, shelf: Shelf, s: Setting, pictures: Pictures, command: Callable[[str], str]) -> None:
         self.shelf, self.s, self.pictures, self.command = shelf, s, pictures, command
-        self.name = f"{s.size}-{s.truth}"
 
     def accuracy(self, target: Target) -> list[Block]:
         """A row for each model, a column for each scenario; first RNE, then MSE."""
@@ -148,7 +147,7 @@ class Section:
             blocks += [Text(sentence)] if sentence else []
         blocks += marks.legend()
         return blocks + self.pictures.drawn(lambda p: drawing.ablation(p, shelf, s, target.scenarios, methods),
-                                            f"ablation-{self.name}", "The model without one of its parts; dashed: the classical "
+                                            f"ablation-{self.s.slug}", "The model without one of its parts; dashed: the classical "
                                             "solver with a lumped mass.")
 
     def robustness(self) -> list[Block]:
@@ -201,7 +200,7 @@ class Section:
             blocks.append(Table([f"{name}: RNE from offset", "is told", *(str(n) for n in counts)], lines))
             blocks += marks.legend() + updates({row: [held[row, n] for n in counts] for row in rows if not row.classical})
             blocks += self.pictures.drawn(partial(drawing.efficiency, shelf=shelf, s=s, scenario=name),
-                                          f"efficiency-{name}-{self.name}",
+                                          f"efficiency-{name}-{self.s.slug}",
                                           f"{name}: error against the number of training trajectories.")
         return blocks + self.missing(target)
 
@@ -259,7 +258,7 @@ class Section:
             for file, caption in captions.items():
                 path = archive.picture(record, file)
                 if path.exists():
-                    blocks += self.pictures.kept(path, f"{Path(file).stem}-{cell.scenario}-{cell.method}-{self.name}",
+                    blocks += self.pictures.kept(path, f"{Path(file).stem}-{cell.scenario}-{cell.method}-{self.s.slug}",
                                                  f"{cell.scenario}, {label(cell.method)}: {caption}.")
         return blocks + marks.legend()
 
@@ -284,7 +283,7 @@ class Section:
                                 [detail(row, records, marks) for row, records in held.items()]))
             blocks += marks.legend() + unfinished(held)
             for kind, (draw, caption) in _DETAILS.items():
-                blocks += self.pictures.drawn(partial(draw, shelf=shelf, s=s, scenario=name), f"{kind}-{name}-{self.name}",
+                blocks += self.pictures.drawn(partial(draw, shelf=shelf, s=s, scenario=name), f"{kind}-{name}-{self.s.slug}",
                                               f"{name}: {caption}.")
         return blocks if len(blocks) > 2 else []
 
