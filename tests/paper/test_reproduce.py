@@ -236,12 +236,12 @@ def test_the_page_of_dgnet(place: Path, tmp_path: Path) -> None:
         folder = tmp_path / "cells" / cell.tag
         folder.mkdir(parents=True)
         (folder / "cell.json").write_text(json.dumps(
-            {**made, "tag": cell.tag, "cell": {**made["cell"], "seed": seed}, "scores": scores, "sharing": 4,
+            {**made, "tag": cell.tag, "cell": {**made["cell"], "seed": seed}, "scores": scores, "sharing": 4 + seed,
              "best_iteration": 1}))
     page = summary.markdown([tmp_path])
     row = next(line for line in page.splitlines() if line.startswith("| allen-cahn |"))
     assert "| whole equation | 0.013 ± 0.001 | 0.026 | diverged | – | – | – | 0.50 | 0.003 ± 0 | 0.0188 | 0.00376 reached |" in row
-    assert "shared by 4" in row
+    assert "shared by 4" in row and "; " in row and "shared by 5" in row
     assert "laser-heat | not run: `dgnet reproduce train_laser-heat_paper_same-mesh_dgnet_s0" in page
 
 

@@ -85,7 +85,7 @@ def _row(shelf: Shelf, cell: Experiment) -> str:
     of = f"{tests} of {scenario.test}" if tests < scenario.test else str(tests)
     tested = own.text() if own.learned else f"did not learn ({own.text()})"
     slots = (label, row.told, tested, *map(_text, beside.values()), ratio, plain.text(), paper, fifth, of, _training(records),
-             _hardware(records[0]))
+             "; ".join(dict.fromkeys(map(_hardware, records))))
     return f"| {' | '.join(slots)} |"
 
 
