@@ -62,6 +62,13 @@ class Words:
         log = self.logs[number]
         return log.read_text(errors="replace") if log.exists() else ""
 
+    def says(self, number: int, words: str) -> bool:
+        """Waits until a command has said these words; False if it ends without them."""
+        late = time.monotonic() + LIMIT
+        while words not in self.said(number) and self.processes[number].exitcode is None and time.monotonic() < late:
+            self.processes[number].join(0.02)
+        return words in self.said(number)
+
 
 def together(logs: Path, *jobs: tuple[Any, ...]) -> Words:
     return Words(logs, jobs)

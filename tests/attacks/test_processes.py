@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from dgnet.files import locked
 from dgnet.models.dgnet import DGNetConfig
 from dgnet.output.rollouts import roll_out
 from dgnet.paper import engine, planning, stored
@@ -109,10 +111,12 @@ def test_five_evaluations_at_once(made: Path, tmp_path: Path) -> None:
 
 
 def test_two_trainings_in_one_folder(made: Path, tmp_path: Path) -> None:
-    """The second waits, says so, and finds the first one's run finished."""
-    found = together(tmp_path / "logs", *[(learn, data(made), tmp_path / "run")] * 2)
+    """Both wait for the process that has the folder, and say so; then one trains, and the other finds its run finished."""
+    with locked(tmp_path / "run" / "run.toml"):
+        found = together(tmp_path / "logs", *[(learn, data(made), tmp_path / "run")] * 2)
+        waited = [found.says(k, f"waiting for process {os.getpid()}") for k in range(2)]
     assert found.codes() == [0, 0], found.said(0) + found.said(1)
-    assert sum("waiting for process" in found.said(k) for k in range(2)) == 1
+    assert waited == [True, True]
     one, two = weights(made / "run"), weights(tmp_path / "run")
     assert all(torch.equal(one[k], two[k]) for k in one) and left_over(tmp_path) == []
 
