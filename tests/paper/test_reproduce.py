@@ -18,7 +18,7 @@ from dgnet.bench import tradeoff
 from dgnet.cli import app
 from dgnet.errors import InputError, SolveError
 from dgnet.files import Lock, holder, write_json
-from dgnet.paper import engine, evidence, planning, rates, stored, summary, targets
+from dgnet.paper import engine, evidence, planning, search, stored, summary, targets
 from dgnet.paper import results as packing
 from dgnet.paper.blocks import Head, Lines, Picture, Slot, Table, Text, to_html, to_markdown
 from dgnet.paper.experiment import HEAVY, METHODS, Experiment
@@ -532,32 +532,54 @@ def test_waiting_for_nothing_ends(tmp_path: Path) -> None:
     claim.release()
 
 
-def test_the_learning_rate_is_looked_for_once(tmp_path: Path) -> None:
-    """The factor with the best validation; seeds, fewer trajectories and an unknown reaction share it; test data play no part."""
-    tried: list[tuple[str, float]] = []
+def test_the_way_of_training_is_looked_for_once(tmp_path: Path) -> None:
+    """The rate with the best validation; seeds, fewer trajectories and an unknown reaction share it; test data play no part."""
+    tried: list[tuple[str, search.Way]] = []
 
-    def trial(cell: Experiment, place: Path, factor: float) -> Progress:
-        tried.append((cell.tag, factor))
-        if factor == 1.0:
+    def trial(cell: Experiment, place: Path, way: search.Way) -> Progress:
+        tried.append((cell.tag, way))
+        if way.factor == 1.0:
             raise SolveError("it diverged")
-        return Progress(best=factor, best_iteration=3, updates=5)
+        return Progress(best=way.factor, best_iteration=3, updates=5)
 
     cell = Experiment("train", "allen-cahn", method="dgnet")
     for one in (replace(cell, seed=2, trajectories=3), cell, replace(cell, unknown_reaction=True)):
-        found = rates.found_rate(one, tmp_path, trial)
-        assert found is not None and found["factor"] == 0.5 and found["trials"]["1"]["validation"] is None
-    assert tried == [(cell.tag, 1.0), (cell.tag, 0.5), (cell.tag, 2.0)]
+        found = search.found_way(one, tmp_path, trial)
+        assert found is not None and search.Way.read(found) == search.Way(0.5) and found["trials"]["1"]["validation"] is None
+    assert tried == [(cell.tag, search.Way(factor)) for factor in (1.0, 0.5, 2.0)]
 
 
-def test_untrained_weights_say_nothing_about_a_learning_rate(tmp_path: Path) -> None:
-    found = rates.found_rate(Experiment("train", "allen-cahn", method="mgn"), tmp_path, lambda *_: Progress(best=0.1))
-    assert found is not None and found["factor"] == 1.0
+def test_windows_are_tried_first_and_the_rates_of_the_better(tmp_path: Path) -> None:
+    """Validations count over that of the untrained weights, since trials may see pieces of different length."""
+    values = {search.Way(): (0.4, 0.5), search.Way(windows=True): (0.7, 1.0), search.Way(0.5, True): (0.6, 1.0),
+              search.Way(2.0, True): (0.2, 0.2)}
+
+    def trial(cell: Experiment, place: Path, way: search.Way) -> Progress:
+        best, untrained = values[way]
+        return Progress(best=best, best_iteration=3, updates=5, history=[{"validation": untrained}])
+
+    found = search.found_way(Experiment("train", "allen-cahn", method="beno"), tmp_path, trial, windows=True)
+    assert found is not None and search.Way.read(found) == search.Way(0.5, True)
+    assert list(found["trials"]) == ["1", "windows 1", "windows 0.5", "windows 2"] and len(found["trials"]) == search.TRIALS
 
 
-def test_another_learning_rate_only_where_there_is_one() -> None:
+def test_untrained_weights_say_nothing_about_a_way(tmp_path: Path) -> None:
+    cell = Experiment("train", "allen-cahn", method="mgn")
+    found = search.found_way(cell, tmp_path, lambda *_: Progress(best=0.1), windows=True)
+    assert found is not None and search.Way.read(found) == search.Way()
+
+
+def test_a_way_changes_only_what_it_names() -> None:
     plan = Recipe("two", (Stage(1, 1, method="identify"), Stage(5, 2, lr=1e-3)))
-    assert [s.lr for s in rates.faster(plan, 2.0).stages] == [plan.stages[0].lr, 2e-3]
-    assert rates.searched(plan) and not rates.searched(replace(plan, stages=plan.stages[:1]))
+    row = get("allen-cahn", "paper").training.paper  # sub-sequences of 20 states
+    assert [s.lr for s in search.Way(2.0).applied(plan, row, 100).stages] == [plan.stages[0].lr, 2e-3]
+    assert search.searched(plan) and not search.searched(replace(plan, stages=plan.stages[:1]))
+    single = Recipe("one", (Stage(5, 1, 16, 1e-3, noise=0.02),))
+    assert search.single_steps(single) and not search.single_steps(plan)
+    (stage,) = search.Way(0.5, True).applied(single, row, 100).stages
+    assert stage == replace(single.stages[0], length=19, batch=2, lr=5e-4, noise=0.01, pushforward=1, loss="ends")
+    assert search.Way(windows=True).applied(single, row, 8).stages[0].length == 8  # no longer than a trajectory
+    assert search.Way.read({"factor": 2.0, "trials": {}}) == search.Way(2.0)  # a search of before
 
 
 def test_the_stored_cells_can_be_merged_and_read_again(tmp_path: Path) -> None:

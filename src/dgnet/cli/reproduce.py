@@ -55,8 +55,9 @@ def reproduce(context: typer.Context,
               size: Size = "small", truth: Truth = "converged",
               seeds: Annotated[int, typer.Option(help="Seeds 0 .. K-1.", min=1)] = 1,
               budget: Annotated[float | None, typer.Option(help="Minutes of training per cell.", callback=positive)] = None,
-              search: Annotated[float, typer.Option(help="Share of the budget for each of three trials that choose the learning "
-                                                    "rate: the method's own, half of it, twice of it; 0 for no search.",
+              search: Annotated[float, typer.Option(help="Share of the budget for each of three or four trials that choose how a "
+                                                    "network is trained: its own learning rate, half of it, twice of it; single "
+                                                    "steps or windows. 0 for no search.",
                                                     min=0.0, max=1.0)] = 0.0,
               trajectories: Annotated[int | None, typer.Option(help="Use only this many training trajectories.", min=1)] = None,
               unknown_reaction: Annotated[bool, typer.Option(help="DGNet learns the reaction from data instead of using the known "

@@ -35,7 +35,7 @@ from dgnet.paper import archive
 from dgnet.paper.experiment import CLOCKED, Experiment, method
 from dgnet.paper.origin import code_version, commit, improving, learned
 from dgnet.paper.planning import Options, alike, estimate, expand, generation, has_data
-from dgnet.paper.rates import faster, found_rate, searched
+from dgnet.paper.search import Way, for_trial, found_way, searched, single_steps
 from dgnet.paper.stored import load, read
 from dgnet.problems.case import base_problem
 from dgnet.recipe import Recipe
@@ -194,8 +194,10 @@ def _train(cell: Experiment, options: Options) -> dict[str, Any]:
     scenario, folder = cell.definition(), cell.folder(options.out)
     path, made = data_set(cell, options)
     training, count = recipe(cell, scenario, path)
-    rate: dict[str, Any] = _rate(cell, options) if options.search and searched(training) else {"factor": 1.0, "trials": {}}
-    training = faster(training, rate["factor"])
+    rate: dict[str, Any] = {"factor": 1.0, "trials": {}}
+    if options.search and searched(training):
+        rate = _way(cell, options, single_steps(training))
+    training = Way.read(rate).applied(training, scenario.training.paper, scenario.steps)
     budget = options.budget if searched(training) else None  # what is fitted at once has nothing to show when it is cut short
     _reset_memory(options.device)
     try:
@@ -238,20 +240,22 @@ def _trained(cell: Experiment, folder: Path, options: Options, training: Recipe,
                  portable=False)  # its data can be made again, and a cell is copied from machine to machine
 
 
-def _rate(cell: Experiment, options: Options) -> dict[str, Any]:
-    """The factor on the learning rate, looked for with a share of the budget for each trial."""
-    def trial(base: Experiment, place: Path, factor: float) -> Progress:
-        training = recipe(base, base.definition(), data_set(base, options)[0])[0]
+def _way(cell: Experiment, options: Options, windows: bool) -> dict[str, Any]:
+    """The way of training, looked for with a share of the budget for each trial."""
+    def trial(base: Experiment, place: Path, way: Way) -> Progress:
+        scenario = base.definition()
+        training = recipe(base, scenario, data_set(base, options)[0])[0]
         assert options.budget is not None  # Options sees to it
-        options.say(f"{base.tag}: learning rate times {factor:g}")
-        found = _trained(base, place, options, faster(training, factor), options.search * options.budget)[1]
+        options.say(f"{base.tag}: trial {way.name}")
+        training = for_trial(way.applied(training, scenario.training.paper, scenario.steps))
+        found = _trained(base, place, options, training, options.search * options.budget)[1]
         _forget(options.device)
         return found
 
-    rate = found_rate(cell, options.out, trial)
-    if rate is None:
+    found = found_way(cell, options.out, trial, windows)
+    if found is None:
         raise Busy
-    return rate
+    return found
 
 
 def recipe(cell: Experiment, scenario: Scenario, path: Path) -> tuple[Recipe, int]:

@@ -13,7 +13,7 @@ from dgnet.errors import InputError
 from dgnet.files import holder
 from dgnet.paper import archive
 from dgnet.paper.experiment import HEAVY, Experiment
-from dgnet.paper.rates import FACTORS
+from dgnet.paper.search import TRIALS
 from dgnet.paper.stored import failures, load
 from dgnet.progress import Report
 from dgnet.scenarios.generate import file_stem
@@ -36,7 +36,7 @@ class Options:
     out: Path
     device: str = "cpu"
     budget: float | None = None  # seconds of training per cell
-    search: float = 0.0  # share of the budget for each trial of a learning rate (`rates`); 0 takes the method's own
+    search: float = 0.0  # share of the budget for each trial (`search`); 0 takes the method's own recipe
     makers: int = 2  # data sets made at once in one folder: each may fill a good part of a device
     sharing: int = 1  # processes that were told to share the device
     keep_last: bool = False  # the checkpoint to resume from, of finished cells
@@ -112,7 +112,7 @@ def estimate(cell: Experiment, options: Options, done: dict[str, dict[str, Any]]
              and r["device"] == options.device and (r["cell"]["factor"] < 1.0) == (cell.factor < 1.0)]
     same = [r for r in alike if r["cell"]["scenario"] == cell.scenario]
     exact = [r for r in same if r["cell"]["method"] == cell.method]
-    trials = len(FACTORS) * options.search * (options.budget or 0.0)  # at most: seeds share them
+    trials = TRIALS * options.search * (options.budget or 0.0)  # at most: seeds share them
     for group in (exact, same, alike):
         if group:
             took = float(np.mean([r["seconds"]["total"] - r["seconds"].get("generate", 0.0) for r in group]))
