@@ -108,10 +108,13 @@ def test_every_table_of_errors_says_what_a_row_is_told(out: Path) -> None:
 def test_details_tell_how_a_training_went_and_what_is_unknown(out: Path) -> None:
     rows = [{"iteration": k, "validation": 1.0 / (k + 1), "seconds": float(k)} for k in range(11)]
     put(out, "mgn")
-    put(out, "dgnet", updates=70, history=rows, recipe={"hold_out": 0}, sharing=1)
+    stages = [{"length": 1, "method": "identify"}, *({"length": n, "method": "adam"} for n in (8, 40, 400))]
+    put(out, "dgnet", updates=70, history=rows, recipe={"hold_out": 0, "stages": stages}, left_out=[3], sharing=1,
+        rate={"factor": 0.5, "trials": {}})
     blocks = page(out)
     for title, early, late in (("trained on", "3 of 4", "4 of 4"), ("updates", "7", "70"), ("validations", "unknown", "10"),
-                               ("still improving", "unknown", "yes"), ("shared by", "2", "1")):
+                               ("still improving", "unknown", "yes"), ("shared by", "2", "1"), ("rate", "1", "0.5"),
+                               ("window", "–", "8, 40")):
         found = column(blocks, "allen-cahn", title)
         assert (found["MGN"], found["DGNet, ours"]) == (early, late), title
     table = next(b for b in blocks if isinstance(b, Table) and b.head[0] == "hardware")

@@ -268,7 +268,8 @@ class Section:
         blocks: list[Block] = [
             Head("Scenario by scenario", 3),
             Text("*trained on*: trajectories that gave gradients, of those given; the others chose the weights. *training*: wall "
-                 "clock, with validations, of the *budget* that was allowed. *still improving*: "
+                 "clock, with validations, of the *budget* that was allowed. *rate*: the learning rate over that of the method's "
+                 "own recipe. *window*: steps of a rollout in training, stage by stage. *still improving*: "
                  "the last fifth of the training lowered the validation error by more than 2%, so that more time would help; "
                  "*unknown* where it was validated fewer than five times. *shared by*: processes on the device.")]
         for name in present:
@@ -278,8 +279,8 @@ class Section:
                 continue
             marks = Marks(r for records in held.values() for r in records)
             blocks.append(Table([name, "is told", "RNE", "RNE from offset", "RNE, last step", "log10 MSE", "until RNE > 0.1",
-                                 "seeds", "parameters", "trained on", "updates", "validations", "training", "budget",
-                                 "still improving", "shared by", "memory in training", "trajectory-steps/s"],
+                                 "seeds", "parameters", "trained on", "rate", "window", "updates", "validations", "training",
+                                 "budget", "still improving", "shared by", "memory in training", "trajectory-steps/s"],
                                 [detail(row, records, marks) for row, records in held.items()]))
             blocks += marks.legend() + unfinished(held)
             for kind, (draw, caption) in _DETAILS.items():
@@ -314,9 +315,10 @@ def detail(row: Row, records: Sequence[Record], marks: Marks) -> list[Slot | str
     going = {improving(r.get("history", [])) for r in own}
     keys = ("rne", "rne_from_offset", "rne_final", "log10_mse")
     mark = marks.of(records)
-    trained: list[Slot | str] = ["–"] * 9
+    trained: list[Slot | str] = ["–"] * 11
     if own:
         trained = [str(len(own)), f"{own[0]['parameters']:,}", _each(trained_on(r) for r in own),
+                   _each(f"{r['rate']['factor']:g}" if "rate" in r else "1" for r in own), _each(map(windows, own)),
                    f"{_mean(counts):,.0f}" if counts else "unknown", _each(map(str, looks)) or "unknown",
                    f"{_mean(r['seconds']['train'] for r in own):,.0f} s",
                    _each("none" if r["budget"] is None else f"{r['budget']:.0f} s" for r in own),
@@ -324,6 +326,12 @@ def detail(row: Row, records: Sequence[Record], marks: Marks) -> list[Slot | str
     figures = (slot(value(records, row, key), mark=mark if key == "rne" else "") for key in keys)
     return [row.title, row.told, *figures, lasts, *trained,
             f"{max(memory) / 1e9:.2g} GB" if memory else "–", f"{_mean(sc['steps_per_second'] or 0.0 for sc in scores):,.0f}"]
+
+
+def windows(record: Record) -> str:
+    """Steps of the windows that a model was trained on, in the order of its stages; what is fitted at once has none."""
+    stages = [s for k, s in enumerate(record["recipe"].get("stages", [])) if k not in record.get("left_out", [])]
+    return ", ".join(str(s["length"]) for s in stages if s["method"] == "adam") or "–"
 
 
 def unfinished(held: Mapping[Row, Sequence[Record]]) -> list[Block]:
