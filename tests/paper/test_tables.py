@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -192,3 +193,24 @@ def test_universal_weights_have_a_dash_where_they_do_not_act(name: str) -> None:
     section: Any = SimpleNamespace(s=SimpleNamespace(size="small"))
     acts = Universal().acts(base_problem(get(name, "small"), "cpu"))
     assert (Section.applies(section, name, Row("universal")) is None) == acts
+
+
+def test_a_picture_of_many_models_holds_its_legend_and_leaves_variants_out(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for method in ("deeponet", "mgn", "mp-pde", "beno", "phympgn", "transolver", "amg", "singer", "pod", "opinf", "dgnet-paper",
+                   "dgnet-paper-A", "dgnet-paper-B", "dgnet-bounded", "dgnet"):
+        put(out, method, config={"scheme": ""})
+    drawn = []
+
+    def keep(figure: Any, path: Path, dpi: int) -> None:
+        figure.savefig(io.BytesIO(), format="png", dpi=figure.dpi)  # lays it out, with the fonts of the picture
+        drawn.append(figure)
+
+    monkeypatch.setattr(drawing, "save", keep)
+    assert drawing.curves(out / "curves.png", Shelf.open([out]), Setting("small", "converged"), "allen-cahn")
+    (figure,) = drawn
+    (axis,) = figure.axes
+    legend = axis.get_legend()
+    assert len(legend.get_texts()) == 2 + 13  # the classical solvers, and the methods without their variants
+    place = legend.get_window_extent()
+    assert place.y0 >= 0 and place.y1 <= figure.bbox.height and place.x1 <= figure.bbox.width + 1
+    assert axis.get_window_extent().width > 0.4 * figure.bbox.width and axis.get_window_extent().height > 0.5 * figure.bbox.height

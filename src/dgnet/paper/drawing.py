@@ -59,6 +59,13 @@ def _axes(width: float, height: float, columns: int = 1) -> tuple[Figure, list[A
     return figure, axes
 
 
+def _legend(figure: Figure, axis: Any) -> None:
+    """Beside the axis; the figure becomes as high as its lines need."""
+    lines = len(axis.get_legend_handles_labels()[1])
+    figure.set_figheight(max(figure.get_figheight(), 0.19 * lines + 0.3))
+    axis.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+
 _STYLE = {**STYLE, "font.size": 9, "axes.titlesize": 10}
 
 
@@ -92,17 +99,17 @@ def overview(path: Path, shelf: Shelf, s: Setting, scenarios: Sequence[str]) -> 
         axis.set_yticks(range(len(scenarios)), list(scenarios))
         axis.invert_yaxis()
         axis.set_xlabel("RNE over the rollout of the test trajectories")
-        axis.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+        _legend(figure, axis)
         save(figure, path, 150)
     return True
 
 
 def curves(path: Path, shelf: Shelf, s: Setting, scenario: str) -> bool:
-    """Error in time of every model, measured from the offset; the first seed of each."""
+    """Error in time of every model, measured from the offset; the first seed of each. Variants of an ablation have their own."""
     found: dict[str, tuple[list[float], list[float | None]]] = {}
     for one in (*solvers(s.truth), *shelf.rows(scenario, s)):
         records = shelf.found(scenario, one, s)
-        if records and not one.unknown:
+        if records and not one.unknown and not is_variant(one.key):
             found[one.key] = (records[0]["curves"]["time"], records[0]["curves"][one.key])
     if not found:
         return False
@@ -117,7 +124,7 @@ def curves(path: Path, shelf: Shelf, s: Setting, scenario: str) -> bool:
         if top and max(top) > 30:
             axis.set_ylim(top=30)  # what lies above has diverged
         axis.set(xlabel="time", ylabel="RNE from the offset" if any(get(scenario, s.size).offsets) else "RNE", title=scenario)
-        axis.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+        _legend(figure, axis)
         save(figure, path, 150)
     return True
 
@@ -146,7 +153,7 @@ def learning(path: Path, shelf: Shelf, s: Setting, scenario: str) -> bool:
         top = max(float(ratio[0]) for _, ratio in lines.values())
         axis.set_ylim(top=min(axis.get_ylim()[1], 30 * top))  # what lies above has diverged
         axis.set(xlabel="seconds of training", ylabel="validation error / classical", title=scenario)
-        axis.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+        _legend(figure, axis)
         save(figure, path, 150)
     return True
 
@@ -221,7 +228,7 @@ def efficiency(path: Path, shelf: Shelf, s: Setting, scenario: str) -> bool:
         ticks = sorted({int(p[0]) for points in lines.values() for p in points})
         axis.set_xticks(ticks, [str(t) for t in ticks])
         axis.minorticks_off()
-        axis.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+        _legend(figure, axis)
         save(figure, path, 150)
     return True
 
@@ -244,6 +251,7 @@ def ablation(path: Path, shelf: Shelf, s: Setting, scenarios: Sequence[str], row
                     axis.text(k, 0.03, why, rotation=90, ha="center", va="bottom", fontsize=8,
                               transform=axis.get_xaxis_transform())
             axis.set_yscale("log")
+            axis.set_xlim(-0.6, len(rows) - 0.4)
             axis.set_xticks(range(len(rows)), ["full" if row in FAMILIES else row[-1] for row in rows])
             best = shelf.value(name, Row("classical_lumped"), s, "rne_from_offset")
             if best is not None:
@@ -300,7 +308,7 @@ def tradeoff(path: Path, record: Record) -> bool:
             side.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axis.set(xlabel=f"seconds for {found['trajectories']} trajectories of {found['steps']} steps, set-up and sources included",
                  ylabel="RNE from the offset", title=f"{found['scenario']} on {found['hardware']}")
-        axis.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+        _legend(figure, axis)
         save(figure, path, 150)
     return True
 
