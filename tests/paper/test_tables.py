@@ -195,6 +195,14 @@ def test_universal_weights_have_a_dash_where_they_do_not_act(name: str) -> None:
     assert (Section.applies(section, name, Row("universal")) is None) == acts
 
 
+def test_seeds_that_were_trained_unequally_are_named(out: Path) -> None:
+    for seed, (mgn, beno) in enumerate(((100, 60), (50, 100), (90, 49))):
+        put(out, "mgn", seed=seed, updates=mgn)
+        put(out, "beno", seed=seed, updates=beno)
+    sentence = next(b.text for b in page(out) if isinstance(b, Text) and b.text.startswith("Seeds that were updated"))
+    assert "BENO 49 to 100 updates" in sentence and "MGN" not in sentence  # half is enough
+
+
 def test_a_picture_of_many_models_holds_its_legend_and_leaves_variants_out(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for method in ("deeponet", "mgn", "mp-pde", "beno", "phympgn", "transolver", "amg", "singer", "pod", "opinf", "dgnet-paper",
                    "dgnet-paper-A", "dgnet-paper-B", "dgnet-bounded", "dgnet"):

@@ -282,7 +282,7 @@ class Section:
                                  "seeds", "parameters", "trained on", "rate", "window", "updates", "validations", "training",
                                  "budget", "still improving", "shared by", "memory in training", "trajectory-steps/s"],
                                 [detail(row, records, marks) for row, records in held.items()]))
-            blocks += marks.legend() + unfinished(held)
+            blocks += marks.legend() + unfinished(held) + uneven(held)
             for kind, (draw, caption) in _DETAILS.items():
                 blocks += self.pictures.drawn(partial(draw, shelf=shelf, s=s, scenario=name), f"{kind}-{name}-{self.s.slug}",
                                               f"{name}: {caption}.")
@@ -340,6 +340,16 @@ def unfinished(held: Mapping[Row, Sequence[Record]]) -> list[Block]:
     if not going:
         return []
     return [Text(f"Still improving when the time was over: {', '.join(going)}. More training may lower these errors.")]
+
+
+def uneven(held: Mapping[Row, Sequence[Record]]) -> list[Block]:
+    """A sentence about seeds of which one had less than half of the updates of another: their spread is one of time, too."""
+    told = []
+    for row, records in held.items():
+        counts = [r["updates"] for r in records if r.get("updates") is not None]
+        if counts and 2 * min(counts) < max(counts):
+            told.append(f"{row.title} {min(counts):,} to {max(counts):,}")
+    return [Text(f"Seeds that were updated unequally often within the same budget: {', '.join(told)} updates.")] if told else []
 
 
 def updates(held: Mapping[Row, Sequence[Sequence[Record]]]) -> list[Block]:
