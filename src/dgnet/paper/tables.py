@@ -330,7 +330,7 @@ def detail(row: Row, records: Sequence[Record], marks: Marks) -> list[Slot | str
 
 def windows(record: Record) -> str:
     """Steps of the windows that a model was trained on, in the order of its stages; what is fitted at once has none."""
-    stages = [s for k, s in enumerate(record["recipe"].get("stages", [])) if k not in record.get("left_out", [])]
+    stages = [s for k, s in enumerate(record.get("recipe", {}).get("stages", [])) if k not in record.get("left_out", [])]
     return ", ".join(str(s["length"]) for s in stages if s["method"] == "adam") or "–"
 
 
