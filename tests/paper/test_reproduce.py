@@ -536,7 +536,7 @@ def test_the_way_of_training_is_looked_for_once(tmp_path: Path) -> None:
     """The rate with the best validation; seeds, fewer trajectories and an unknown reaction share it; test data play no part."""
     tried: list[tuple[str, search.Way]] = []
 
-    def trial(cell: Experiment, place: Path, way: search.Way) -> Progress:
+    def trial(cell: Experiment, place: Path, way: search.Way, aside: float) -> Progress:
         tried.append((cell.tag, way))
         if way.factor == 1.0:
             raise SolveError("it diverged")
@@ -554,13 +554,29 @@ def test_windows_are_tried_first_and_the_rates_of_the_better(tmp_path: Path) -> 
     values = {search.Way(): (0.4, 0.5), search.Way(windows=True): (0.7, 1.0), search.Way(0.5, True): (0.6, 1.0),
               search.Way(2.0, True): (0.2, 0.2)}
 
-    def trial(cell: Experiment, place: Path, way: search.Way) -> Progress:
+    def trial(cell: Experiment, place: Path, way: search.Way, aside: float) -> Progress:
         best, untrained = values[way]
-        return Progress(best=best, best_iteration=3, updates=5, history=[{"validation": untrained}])
+        return Progress(best=best, best_iteration=3, updates=5, history=[{"validation": untrained, "seconds": 0.1}], seconds=1.0)
 
     found = search.found_way(Experiment("train", "allen-cahn", method="beno"), tmp_path, trial, windows=True)
     assert found is not None and search.Way.read(found) == search.Way(0.5, True)
     assert list(found["trials"]) == ["1", "windows 1", "windows 0.5", "windows 2"] and len(found["trials"]) == search.TRIALS
+
+
+def test_trials_that_end_before_they_begin_are_longer(tmp_path: Path) -> None:
+    """Where set-up takes most of a trial, all trials of the search get that time besides; the first is made again."""
+    given: list[tuple[str, float]] = []
+
+    def trial(cell: Experiment, place: Path, way: search.Way, aside: float) -> Progress:
+        given.append((way.name, aside))
+        if aside == 0.0:
+            return Progress(best=1.0, seconds=22.0, history=[{"validation": 1.0, "seconds": 21.0}])
+        return Progress(best=0.5 * way.factor, best_iteration=3, updates=5, seconds=33.0,
+                        history=[{"validation": 1.0, "seconds": 20.0}])
+
+    found = search.found_way(Experiment("train", "allen-cahn", method="beno"), tmp_path, trial)
+    assert found is not None and found["factor"] == 0.5 and found["trials"]["1"]["updates"] == 5
+    assert given == [("1", 0.0), ("1", 21.0), ("0.5", 21.0), ("2", 21.0)]
 
 
 def test_untrained_weights_say_nothing_about_a_way(tmp_path: Path) -> None:

@@ -242,13 +242,13 @@ def _trained(cell: Experiment, folder: Path, options: Options, training: Recipe,
 
 def _way(cell: Experiment, options: Options, windows: bool) -> dict[str, Any]:
     """The way of training, looked for with a share of the budget for each trial."""
-    def trial(base: Experiment, place: Path, way: Way) -> Progress:
+    def trial(base: Experiment, place: Path, way: Way, aside: float) -> Progress:
         scenario = base.definition()
         training = recipe(base, scenario, data_set(base, options)[0])[0]
         assert options.budget is not None  # Options sees to it
         options.say(f"{base.tag}: trial {way.name}")
         training = for_trial(way.applied(training, scenario.training.paper, scenario.steps))
-        found = _trained(base, place, options, training, options.search * options.budget)[1]
+        found = _trained(base, place, options, training, options.search * options.budget + aside)[1]
         _forget(options.device)
         return found
 

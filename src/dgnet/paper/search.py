@@ -5,9 +5,10 @@ own recipe takes single steps is first tried on windows as well, as the paper tr
 scenario's length with noise on the first state, one step without gradient before them, the loss on the first and the last state.
 Single steps say nothing about a free rollout, and networks that were published for steady problems have no recipe for one.
 
-A trial is a short training with seed 0 on all trajectories; its schedule cools down within its own time. What counts is the best
-validation over that of the untrained weights, which sees the same rollouts; of equal ones the first counts. Test trajectories are
-not read. What was found is kept in
+A trial is a short training with seed 0 on all trajectories; its schedule cools down within its own time. Where set-up and the first
+validation take more than half of it, all trials of the search are longer by as much: a trial without updates says nothing. What
+counts is the best validation over that of the untrained weights, which sees the same rollouts; of equal ones the first counts.
+Test trajectories are not read. What was found is kept in
 
     OUT/rates/KEY.json      {"factor": 2.0, "windows": true, "trials": {"windows 1": {"validation": 0.31, ...}, ...}}
 
@@ -33,6 +34,7 @@ FACTORS = (1.0, 0.5, 2.0)
 """On the learning rate of the method's own paper."""
 TRIALS = len(FACTORS) + 1  # at most
 _VALIDATIONS = 4  # of a trial; as many as in a whole training would take most of its time
+_MOSTLY = 0.5  # share of a trial before its first update from which on trials are longer
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,8 @@ class Way:
         return replace(plan, stages=tuple(replace(s, lr=s.lr * self.factor) if s.method == "adam" else s for s in plan.stages))
 
 
-Trial = Callable[[Experiment, Path, Way], Progress]
-"""`trial(cell, folder, way)`: a short training in this way."""
+Trial = Callable[[Experiment, Path, Way, float], Progress]
+"""`trial(cell, folder, way, aside)`: a short training in this way, longer by `aside` seconds than the search allows for one."""
 
 
 def searched(plan: Recipe) -> bool:
@@ -106,10 +108,17 @@ def found_way(cell: Experiment, out: Path, trial: Trial, windows: bool = False) 
 def _search(base: Experiment, folder: Path, trial: Trial, windows: bool) -> dict[str, Any]:
     """Single steps and windows at the method's own rate, then the other rates of the better of the two."""
     trials: dict[Way, dict[str, Any]] = {}
+    aside = 0.0
 
     def tried(way: Way) -> float:
+        nonlocal aside
         if way not in trials:
-            trials[way] = _tried(base, folder / way.name.replace(" ", "-"), trial, way)
+            place = folder / way.name.replace(" ", "-")
+            first, record = not trials, _tried(base, place, trial, way, aside)
+            if first and record["aside"] > _MOSTLY * record["seconds"]:
+                aside = record["aside"]
+                record = _tried(base, place, trial, way, aside)
+            trials[way] = record
         value: float = trials[way]["share"]
         return value
 
@@ -121,15 +130,18 @@ def _search(base: Experiment, folder: Path, trial: Trial, windows: bool) -> dict
     return found
 
 
-def _tried(base: Experiment, place: Path, trial: Trial, way: Way) -> dict[str, Any]:
-    """`validation` is the best one, `share` that over the validation of the untrained weights."""
+def _tried(base: Experiment, place: Path, trial: Trial, way: Way, aside: float) -> dict[str, Any]:
+    """`validation` is the best one, `share` that over the validation of the untrained weights, `aside` the seconds before the first
+    update."""
     shutil.rmtree(place, ignore_errors=True)  # a trial that was cut off is short: it begins again
     try:
-        progress = trial(base, place, way)
+        progress = trial(base, place, way, aside)
     except SolveError:
-        return {"validation": math.inf, "share": math.inf, "updates": 0, "seconds": 0.0}
+        return {"validation": math.inf, "share": math.inf, "updates": 0, "seconds": 0.0, "aside": 0.0}
+    begun = progress.history[0] if progress.history else {"validation": 1.0, "seconds": 0.0}
     value = share = math.inf  # untrained weights say nothing about a way
     if progress.best_iteration:
         value = progress.best
-        share = value / progress.history[0]["validation"] if progress.history else value
-    return {"validation": value, "share": share, "updates": progress.updates, "seconds": progress.seconds}
+        share = value / begun["validation"]
+    return {"validation": value, "share": share, "updates": progress.updates, "seconds": progress.seconds,
+            "aside": begun["seconds"]}
