@@ -1,6 +1,7 @@
 """Every target end to end, with tiny data sets and a few iterations; killing, sharing, merging; the report."""
 
 import json
+import math
 import re
 import shutil
 import signal
@@ -577,6 +578,15 @@ def test_trials_that_end_before_they_begin_are_longer(tmp_path: Path) -> None:
     found = search.found_way(Experiment("train", "allen-cahn", method="beno"), tmp_path, trial)
     assert found is not None and found["factor"] == 0.5 and found["trials"]["1"]["updates"] == 5
     assert given == [("1", 0.0), ("1", 21.0), ("0.5", 21.0), ("2", 21.0)]
+
+
+def test_untrained_weights_that_diverge_do_not_hide_which_way_is_better(tmp_path: Path) -> None:
+    def trial(cell: Experiment, place: Path, way: search.Way, aside: float) -> Progress:
+        return Progress(best=1.0 / way.factor, best_iteration=3, updates=5, seconds=1.0,
+                        history=[{"validation": math.inf, "seconds": 0.1}])
+
+    found = search.found_way(Experiment("train", "allen-cahn", method="beno"), tmp_path, trial)
+    assert found is not None and found["factor"] == 2.0
 
 
 def test_untrained_weights_say_nothing_about_a_way(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ class Way:
             like = paper_recipe(row, 1, steps).stages[0]
             plan = replace(plan, stages=tuple(
                 replace(s, length=like.length, noise=like.noise, pushforward=like.pushforward, loss=like.loss,
-                        batch=max(2, s.batch // like.length))  # an update has as many steps as before
+                        batch=max(2, s.batch // like.length))  # an update has about as many steps as before
                 for s in plan.stages))
         return replace(plan, stages=tuple(replace(s, lr=s.lr * self.factor) if s.method == "adam" else s for s in plan.stages))
 
@@ -142,6 +142,7 @@ def _tried(base: Experiment, place: Path, trial: Trial, way: Way, aside: float) 
     value = share = math.inf  # untrained weights say nothing about a way
     if progress.best_iteration:
         value = progress.best
-        share = value / begun["validation"]
+        untrained = begun["validation"]  # infinite where untrained weights diverge: then the same in all trials
+        share = value / untrained if 0 < untrained < math.inf else value
     return {"validation": value, "share": share, "updates": progress.updates, "seconds": progress.seconds,
             "aside": begun["seconds"]}
