@@ -242,7 +242,7 @@ class _Part:
         return _Quadrature(t, share, self.near(theta, t[:1, :1] if self.stays else t, x))
 
     def _edges(self, on: float, off: float) -> np.ndarray:
-        """Times between which it is on and its path is straight, in each step [steps, K]; where there are fewer the last ones coincide."""
+        """Times between which it is on and its path is straight, in each step [steps, K]; the last ones may coincide."""
         ends = self.dt * np.arange(self.steps + 1)
         left, right = ends[:-1].clip(on, off), ends[1:].clip(on, off)
         rows = np.zeros(0) if self.spot.path is None else self.spot.path.times[0]

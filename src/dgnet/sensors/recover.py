@@ -19,6 +19,7 @@ from dgnet.errors import InputError
 from dgnet.mesh import Mesh
 from dgnet.models import Classical, Model, few_threads, rollout
 from dgnet.problems import Discretisation, Neumann, Robin, SpotTable
+from dgnet.problems.conditions import changed
 from dgnet.problems.spot_table import number_in, read_table
 from dgnet.sensors.kernels import Kernels, kernels
 from dgnet.sensors.posterior import Answer, Unknown, infer
@@ -240,11 +241,8 @@ def warmed(problem: Discretisation) -> Discretisation:
     if not any(isinstance(c, Robin) for c in problem.conditions):
         raise InputError("the ambient value is unknown, but no boundary exchanges anything with surroundings (kind robin)")
 
-    def warmer(c: Robin) -> Robin:
-        given = c.ambient
-        return replace(c, ambient=(lambda x, t: given(x, t) + 1) if callable(given) else given + 1)
-
-    return replace(problem, conditions=[warmer(c) if isinstance(c, Robin) else c for c in problem.conditions])
+    return replace(problem, conditions=[replace(c, ambient=changed(c.ambient, more=1.0)) if isinstance(c, Robin) else c
+                                        for c in problem.conditions])
 
 
 def heated(problem: Discretisation, boundary: str) -> Discretisation:
