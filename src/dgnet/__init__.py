@@ -36,7 +36,6 @@ if TYPE_CHECKING:  # the same names for editors and type checkers; a test compar
         Robin,
         Scaled,
         SpotTable,
-        TimeTable,
         step_average,
     )
     from dgnet.problems import Discretisation as Problem
@@ -63,7 +62,7 @@ _HOMES = {
     "dgnet.models.universal": "Universal",
     "dgnet.output.rollouts": "rollout_run=roll_out",
     "dgnet.problems": "PDE ByRegion Curve Dirichlet FunctionSource Neumann Periodic PhaseChange Robin Scaled SpotTable "
-                      "TimeTable step_average Problem=Discretisation",
+                      "step_average Problem=Discretisation",
     "dgnet.projects.project": "load_project=load project trajectory",
     "dgnet.reference.transport": "reference_solve=solve",
     "dgnet.scoring.judge": "judge predict",
@@ -78,9 +77,9 @@ _NAMES = {entry.split("=")[0]: (home, entry.split("=")[-1]) for home, row in _HO
 __all__ = [
     "PDE", "ByRegion", "Classical", "Corpus", "Curve", "DGNet", "DGNetConfig", "Dataset", "Dirichlet", "FunctionSource",
     "GreenSolver", "InputError", "Mesh", "Neumann", "Periodic", "PhaseChange", "Problem", "Recipe", "Robin", "Run", "Scaled",
-    "SolveError", "SpotTable", "Stage", "TimeTable", "Universal", "box", "design", "evaluate", "fit", "follow", "judge", "kernels",
-    "load_mesh", "load_project", "load_run", "place", "predict", "project", "recover", "reference_solve", "rollout", "rollout_run",
-    "save_mesh", "score", "shipped", "steady", "step_average", "train", "trajectory", "uncertainty",
+    "SolveError", "SpotTable", "Stage", "Universal", "box", "design", "evaluate", "fit", "follow", "judge", "kernels", "load_mesh",
+    "load_project", "load_run", "place", "predict", "project", "recover", "reference_solve", "rollout", "rollout_run", "save_mesh",
+    "score", "shipped", "steady", "step_average", "train", "trajectory", "uncertainty",
 ]
 
 

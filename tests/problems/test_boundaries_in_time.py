@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,16 +12,21 @@ import numpy as np
 import pytest
 import torch
 
+from dgnet.data import Corpus
 from dgnet.errors import InputError
-from dgnet.green import Balance, GreenSolver, steady
-from dgnet.mesh import Mesh, box
+from dgnet.green import Balance, GreenSolver, Operators, steady
+from dgnet.mesh import box
 from dgnet.models import Classical, Model, rollout
 from dgnet.models.adaptive import Adaptive
-from dgnet.models.dgnet import DGNet, DGNetConfig
+from dgnet.models.dgnet import DGNet, DGNetConfig, Library
 from dgnet.models.universal import Universal
-from dgnet.problems import PDE, Condition, Curve, Dirichlet, Discretisation, Neumann, Periodic, Robin, TimeTable
+from dgnet.problems import PDE, Condition, Curve, Dirichlet, Discretisation, Neumann, Periodic, Robin, TimeTable, conditions
 from dgnet.problems.conditions import Value, changed, samples
 from dgnet.reference.transport import solve
+from dgnet.sensors import Follower, Prior, kernels
+from dgnet.sensors.factors import Factors
+from dgnet.sensors.recover import warmed
+from dgnet.training.weak import _window
 
 Tensor = torch.Tensor
 PART = box((5, 4), upper=(0.05, 0.04), perturb=0.2)
@@ -346,10 +352,15 @@ def test_values_are_changed_with_their_knots() -> None:
     ([0.0, 1.0], [1.0], "one value for each time"), ([], [], "one value for each time"),
     ([1.0, 0.5], [1.0, 2.0], "0.5 comes after 1"),
     ([0.0, math.nan], [1.0, 2.0], "must be finite"), ([0.0, 1.0], [1.0, math.inf], "must be finite"),
-    ([[0.0, 1.0]], [[1.0, 2.0]], "one value for each time")])
+    ([[0.0, 1.0]], [[1.0, 2.0]], "one value for each time"), (["a"], [1.0], "must be numbers"), ([0.0], ["a"], "must be numbers"),
+    ([0.0], [1j], "must be real")])
 def test_a_bad_table_is_refused(times: list[float], values: list[float], words: str) -> None:
     with pytest.raises(InputError, match=words):
         TimeTable(times, values)
+
+
+def test_examples_run() -> None:
+    assert doctest.testmod(conditions).failed == 0
 
 
 def test_a_bad_function_is_refused() -> None:
@@ -359,14 +370,57 @@ def test_a_bad_function_is_refused() -> None:
             rollout(Classical(), p, torch.ones(1, 9, 1, dtype=torch.float64), steps=1)
 
 
-def looped() -> Mesh:
-    return box((4, 4))
-
-
 def test_periodic_sides_and_several_fields_take_their_own_values() -> None:
     flux = {"a": pulse(0.3, 0.4, 10.0, "table"), "b": pulse(0.9, 0.95, -4.0, "function")}
-    p = Discretisation(looped(), PDE(("a", "b"), diffusion={"a": 0.1, "b": 0.2}),
+    p = Discretisation(box((4, 4)), PDE(("a", "b"), diffusion={"a": 0.1, "b": 0.2}),
                        [Periodic("left", "right"), *(Neumann("top", v, k) for k, v in flux.items())], 0.5)
     got = rollout(Classical(), p, torch.zeros(1, 25, 2, dtype=torch.float64), steps=2)[0]
     total = (p.mass.row_sums()[0].T * p.restrict(got)).sum(1)
     assert total[1].numpy() == pytest.approx([1.0, 0.0], abs=1e-6) and total[2].numpy() == pytest.approx([1.0, -0.2], abs=1e-6)
+
+
+def test_three_dimensions_and_rollouts_that_go_on_from_a_later_time() -> None:
+    block = box((3, 2, 2), upper=(0.3, 0.2, 0.2), perturb=0.2)
+    flux = pulse(7.1, 7.2, 1e6, "function")
+    for model in (Classical(), Universal()):
+        p = Discretisation(block, STEEL, [Neumann("left", flux), Robin("right", 20.0, TimeTable([0.0, 20.0], [300.0, 400.0]))], 5.0)
+        start = torch.full((1, block.n_nodes, 1), 300.0, dtype=torch.float64)
+        with torch.no_grad():
+            whole = rollout(model, p, start, steps=4)
+            rest = rollout(Classical() if isinstance(model, Classical) else model, p, whole[:, 1], steps=3, t0=5.0)
+        if isinstance(model, Classical):
+            assert rest[0, 1:].numpy() == pytest.approx(whole[0, 2:].numpy(), abs=1e-10)
+        insulated = replace(p, conditions=[Neumann("left", flux)])
+        held = content(insulated, rollout(model, insulated, start, steps=4)[0])
+        assert (held - held[0]).numpy() == pytest.approx([0.0, 0.0, 4e3, 4e3, 4e3], abs=0.1)
+
+
+def test_a_filter_steps_as_the_model_does_where_boundaries_change() -> None:
+    """A known start and no noise: the mean is the rollout, with pulses in flux and ambient and a drive of the ambient."""
+    p = Discretisation(box((5, 5)), PDE(diffusion=0.05),
+                       [Robin("boundary", 0.4, TimeTable([0.0, 0.33, 0.33, 0.36, 0.36], [1.0, 1.0, 9.0, 9.0, 1.0])),
+                        Neumann("left", pulse(0.51, 0.53, 8.0, "function"))], 0.1)
+    sensors, start = [[0.2, 0.3], [0.7, 0.6]], torch.ones(36, 1)
+    with torch.no_grad():
+        states = rollout(Classical(), p, start[None].double(), steps=8, t0=0.2)[0]
+    part = Follower(p, sensors, {"ambient": Prior(0.5, time=1.0)}, noise=0.01, start=start, t0=0.2)
+    for k, seen in enumerate(p.mesh.interpolate(states, sensors)[..., 0]):
+        part.update(0.2 + 0.1 * k, seen)
+    assert part.estimate().mean == pytest.approx(states[-1].numpy(), abs=1e-9) and part.chi_square < 1e-12
+    made = kernels(p, sensors, 8, t0=0.2)
+    assert made.readings(None, start.double()).numpy().T == pytest.approx(p.mesh.interpolate(states, sensors)[..., 0], abs=1e-10)
+    warm, factor = warmed(p), Factors(["convection"], False, p)
+    rise = warm.load(0.3, 0.1) - p.load(0.3, 0.1)  # type: ignore[operator]
+    assert float(rise.sum()) == pytest.approx(0.4 * 4)
+    more = factor.applied(p, [2.0]).load(0.3, 0.1) - p.load(0.3, 0.1)  # type: ignore[union-attr, operator]
+    assert float(more.sum()) == pytest.approx(0.4 * 4 * (1.0 * 0.7 + 9.0 * 0.3), rel=1e-9)
+
+
+def test_what_windows_leave_over_for_unknown_terms_is_no_pulse() -> None:
+    """The sum over an insulated part of what the known terms do not explain is zero, wherever in a window the pulse is."""
+    for begin in (0.02, 0.13, 0.21):
+        flux = pulse(begin, begin + 0.01, 300.0, "function")
+        p = Discretisation(box((4, 4)), PDE(("u", "v"), diffusion={"u": 0.1, "v": 0.2}), [Neumann("left", flux, "u")], 0.1)
+        states = rollout(Classical(), p, torch.rand(1, 25, 2, dtype=torch.float64), steps=4)
+        y, _ = _window(Corpus(states, None, None, 0.1, ()), p, Operators.classical(p), Library(("u", "v"), 2), 0, 4, 0.0)
+        assert y.sum(1)[0].numpy() == pytest.approx([0.0, 0.0], abs=1e-4 * 300.0 * 0.01 / 0.1)

@@ -50,7 +50,7 @@ conductivity = "45 W/m/K"
 FILES = {
     "flux.csv": "t [min], flux [kW/m2]\n0, 0\n0.1, 0\n0.1, 200\n0.2, 200\n0.2, 0\n",
     "air.csv": "# measured\nt [h]; T [°C]\n0; 20\n1; 26\n",
-    "physics.py": ("import torch\nfrom dgnet import TimeTable\nheld = TimeTable([0.0, 30.0, 30.0], [20.0, 20.0, 25.0])\n"
+    "physics.py": ("import torch\nfrom dgnet.problems import TimeTable\nheld = TimeTable([0.0, 30.0, 30.0], [20.0, 20.0, 25.0])\n"
                    "def wind(x, t):\n    return 25.0 + 50.0 * (7.0 < t < 7.5) + 0 * x[:, 0]\nwind.knots = [7.0, 7.5]\n")}
 
 
@@ -117,7 +117,8 @@ def test_a_simulation_takes_them(tmp_path: Path, model: str) -> None:
 
 @pytest.mark.parametrize(("name", "text", "words"), [
     ("flux.csv", "t, q\n0, 1\n1, x\n", "row 2 of the table is not two numbers, the time and the value"),
-    ("flux.csv", "t [s], q [kg]\n0, 1\n", "wrong unit"), ("flux.csv", "t, q\n2, 1\n1, 1\n", "boundary.1..flux: the times of a table"),
+    ("flux.csv", "t [s], q [kg]\n0, 1\n", "wrong unit"),
+    ("flux.csv", "t, q\n2, 1\n1, 1\n", "boundary.1..flux: the times of a table"),
     ("flux.csv", "", "has no rows"), ("air.csv", "t [s], T [K]\n0, 300\n", "air.csv"),
     ("physics.py", "held = 3\n", "names the function 'wind'"),
     ("physics.py", FILES["physics.py"].replace("[7.0, 7.5]", "'abc'"), "knots of a boundary value must be times")])

@@ -1,4 +1,4 @@
-"""Spots on paths: where they are in any window, asked in any way, and strengths that are found on paths longer than the readings."""
+"""Spots on paths: where they are in any window, asked in any way, and powers that are found on paths longer than the readings."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_bands_hold_the_powers_of_two_spots_that_move(plates: int, low: float, h
 
 
 def test_powers_are_recovered_on_a_path_that_goes_on_after_the_last_reading() -> None:
-    spots, p, seen, nodes, _ = on_the_way(3)
+    spots, p, _, nodes, _ = on_the_way(3)
     sensors = tuple(Point(tuple(p.mesh.points[k]), f"s{k}") for k in nodes)
     steps = 24
     shapes = unit_shapes(spots, p, None, 0, steps)  # [2, H, N, 1]

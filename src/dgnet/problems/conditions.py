@@ -37,7 +37,8 @@ class TimeTable:
     Before the first row and after the last one it stays as there. Integrals over steps are exact.
 
         >>> import dgnet as dg
-        >>> pulse = dg.TimeTable([0.0, 2.0, 2.0, 3.0, 3.0], [0.0, 0.0, 1e6, 1e6, 0.0])  # for 1 s from t = 2 s on
+        >>> from dgnet.problems import TimeTable
+        >>> pulse = TimeTable([0.0, 2.0, 2.0, 3.0, 3.0], [0.0, 0.0, 1e6, 1e6, 0.0])  # for 1 s from t = 2 s on
         >>> heated = dg.Neumann("bottom", pulse)
         >>> bar = dg.Problem(dg.box((4, 1)), dg.PDE(capacity=4e6), [heated], dt=5.0)
         >>> round(5.0 * bar.load(0.0, 5.0).sum().item())  # J in the first step, for 1 m of width and depth
@@ -48,7 +49,13 @@ class TimeTable:
     values: Tensor | np.ndarray | Sequence[float]
 
     def __post_init__(self) -> None:
-        times, values = np.asarray(self.times, dtype=np.float64), torch.as_tensor(self.values, dtype=torch.float64)
+        try:
+            times, given = np.asarray(self.times, dtype=np.float64), torch.as_tensor(self.values)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise InputError("the times and values of a table in time must be numbers") from error
+        if given.is_complex():
+            raise InputError("the values of a table in time must be real numbers")
+        values = given.double()
         if times.ndim != 1 or not len(times) or tuple(values.shape) != times.shape:
             raise InputError(f"a table in time needs one value for each time, got the shapes {list(times.shape)} and "
                              f"{list(values.shape)}")
@@ -133,8 +140,8 @@ def value_at(value: Value, x: Tensor, times: np.ndarray) -> Tensor:
         row = torch.as_tensor(value(x, t), device=x.device)
         if row.shape != x.shape[:1]:
             raise InputError(f"a boundary value must return one number per point [{len(x)}], got {list(row.shape)}")
-        rows.append(row.double())
-    return torch.stack(rows)
+        rows.append(row)
+    return torch.stack(rows).double()
 
 
 def samples(values: Sequence[Value], x: Tensor, t: float, dt: float) -> tuple[Tensor, list[Tensor]]:
