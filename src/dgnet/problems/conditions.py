@@ -116,9 +116,9 @@ def changed(value: Value, factor: float = 1.0, more: float = 0.0) -> Value:
 
 def lowest(value: Value) -> float:
     """The lowest number that a value takes, as far as that can be told without asking a function: infinity for one."""
-    if isinstance(value, TimeTable):
-        return float(torch.as_tensor(value.values).detach().min())
-    return math.inf if callable(value) else float(value)
+    if callable(value) and not isinstance(value, TimeTable):
+        return math.inf
+    return float(torch.as_tensor(value.values if isinstance(value, TimeTable) else value).detach().min())
 
 
 def knots_of(value: Value) -> np.ndarray:
