@@ -424,3 +424,10 @@ def test_what_windows_leave_over_for_unknown_terms_is_no_pulse() -> None:
         states = rollout(Classical(), p, torch.rand(1, 25, 2, dtype=torch.float64), steps=4)
         y, _ = _window(Corpus(states, None, None, 0.1, ()), p, Operators.classical(p), Library(("u", "v"), 2), 0, 4, 0.0)
         assert y.sum(1)[0].numpy() == pytest.approx([0.0, 0.0], abs=1e-4 * 300.0 * 0.01 / 0.1)
+
+
+def test_a_pulse_of_a_thirtieth_of_a_step_is_never_lost() -> None:
+    p = Discretisation(box((1, 1)), PDE(diffusion=1.0), [], 1.0)
+    for begin in np.random.default_rng(0).uniform(0, 29 / 30, 100):
+        load = replace(p, conditions=[Neumann("left", pulse(begin, begin + 1 / 30, 3.0, "function"))]).load(0.0, 1.0)
+        assert load is not None and float(load.sum()) == pytest.approx(0.1, rel=1e-5)
