@@ -8,8 +8,8 @@ from dgnet.green.fold import fold, product, unfold
 from dgnet.green.linear import Linear
 from dgnet.green.material import Materials, Term
 from dgnet.green.operator import StepOperator
-from dgnet.green.solver import GreenSolver, Operators
+from dgnet.green.solver import GreenSolver, InTime, Operators
 from dgnet.green.steady import steady
 
-__all__ = ["BACKENDS", "Balance", "Bounds", "EnthalpySolver", "GreenSolver", "Linear", "Materials", "Operators", "StepOperator",
-           "Stepper", "Term", "Totals", "bounds_of", "fold", "product", "steady", "unfold"]
+__all__ = ["BACKENDS", "Balance", "Bounds", "EnthalpySolver", "GreenSolver", "InTime", "Linear", "Materials", "Operators",
+           "StepOperator", "Stepper", "Term", "Totals", "bounds_of", "fold", "product", "steady", "unfold"]

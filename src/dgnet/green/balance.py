@@ -80,7 +80,7 @@ class Balance:
         p = self.problem = problem.double
         m = self.materials = Materials.classical(p)
         self.t0, self.steps, self.making = t0, -1, learned or m.reaction is not None
-        self.terms: dict[str, tuple[Term, ...]] = {"spread": m.spread, "carried": m.carried(0.0), "linear": m.linear(0.0)}
+        self.terms: dict[str, tuple[Term, ...]] = {"spread": m.spread, "carried": m.carried(0.0), "linear": m.linear(0.0, 0.0)}
         self.curves = {id(t.curve): t.curve for group in (m.mass, *self.terms.values()) for t in group}
         self.sums: dict[int, Tensor] = {}
         self.ends: list[dict[int, Tensor]] = []
@@ -119,7 +119,7 @@ class Balance:
         over = {key: dt * (value - 0.5 * (first[key] + self.last[key])) for key, value in self.sums.items()}
         change = {key: self.last[key] - first[key] for key in self.sums}
         stored, spread, carried = gathered(m.mass, change), gathered(m.spread, over), gathered(self.terms["carried"], over)
-        times = [self.t0 + (k + 0.5) * dt for k in range(self.steps)] if p.data_changes else [0.0]
+        times = [self.t0 + k * dt for k in range(self.steps)] if p.data_changes else [0.0]
         repeat = 1 if p.data_changes else self.steps
         u = over[id(None)] if id(None) in over else torch.zeros_like(stored)
         decay, exchange = product(p.decay_part.to(torch.float64), u[None])[0], torch.zeros_like(stored)
@@ -128,7 +128,7 @@ class Balance:
             exchange = -product(convection, u[None])[0]
         fluxes = torch.zeros_like(stored)
         for t in times:
-            for total, load in ((fluxes, p.flux_load(t)), (exchange, p.convection_load(t))):
+            for total, load in ((fluxes, p.flux_load(t, dt)), (exchange, p.convection_load(t, dt))):
                 if load is not None:
                     total += dt * repeat * load
         source = torch.zeros_like(stored) if self.sourced is None else dt * product(m.source, self.sourced[None])[0]

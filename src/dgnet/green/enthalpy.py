@@ -124,7 +124,7 @@ class EnthalpySolver:
     def _advance(self, u: Tensor, f: Tensor | None, t: float, theta: float, dt: float) -> Tensor:
         m, p = self.materials, self.problem
         system = self._system(t, theta, dt)
-        load = m.load(t + 0.5 * dt)
+        load = m.load(t, dt)
         force = torch.zeros_like(u) if f is None else product(m.source, f)
         force = force if load is None else force + load
         w = p.fixed_values(t + dt)
@@ -152,7 +152,7 @@ class EnthalpySolver:
 
     def _system(self, t: float, theta: float, dt: float) -> System:
         if self.problem.time_dependent:
-            return System(self.problem, self.materials, self.curves, self.tables, t + 0.5 * dt, theta, dt)
+            return System(self.problem, self.materials, self.curves, self.tables, t, theta, dt)
         key = (theta, dt)
         if key not in self._systems:
             self._systems[key] = System(self.problem, self.materials, self.curves, self.tables, 0.0, theta, dt)

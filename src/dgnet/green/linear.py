@@ -56,7 +56,7 @@ class Linear:
         self.dtype: torch.dtype = op.A.values.dtype
         fixed = None if op.elimination is None else op.elimination.fixed
         self.fixed = None if fixed is None else np.flatnonzero(fixed.expand(b, f, self.n).numpy())
-        self._sums = ops.sums(0.0)
+        self._sums = ops.sums(0.0, op.dt)
         self.sums = None if op.sums is None else op.sums.detach().mT.expand(b, f, self.n).reshape(-1).numpy()
         self.host = op.prepared if isinstance(op.prepared, OnHost) else None
         self.moved = self._rows_of(op.explicit)
@@ -141,7 +141,7 @@ class Linear:
         key = batch, fields
         if not self.load_changes and key in self._still:
             return self._still[key]
-        load = self.ops.load(t + 0.5 * self.dt)
+        load = self.ops.load(t, self.dt)
         found = None if load is None else self.array((load.detach() * self.dt).expand(batch, self.n, fields))
         if not self.load_changes:
             self._still[key] = found
@@ -260,7 +260,7 @@ class Linear:
 
     def states(self, u: Tensor, f: Tensor | None, steps: int, t: float) -> Tensor:
         """u [B, n, F] and the states after each step [B, steps + 1, n, F], differentiable; sources [B, steps, n, F]."""
-        loads = [self.ops.load(t + (k + 0.5) * self.dt) for k in (range(steps) if self.load_changes else (0,))]
+        loads = [self.ops.load(t + k * self.dt, self.dt) for k in (range(steps) if self.load_changes else (0,))]
         load = None if loads[0] is None else torch.stack([g for g in loads if g is not None])
         return _States.apply(self, steps, t, *self.inputs, load, u, f)
 

@@ -41,10 +41,10 @@ class Materials:
     spread: tuple[Term, ...]  # diffusion; symmetric positive semidefinite, rows sum to zero
     spread_factors: tuple[Tensor, ...]  # diffusivity of each of them without its curve: [], [K], [d, d] or [K, d, d]
     carried: Callable[[float], tuple[Term, ...]]  # advection at a time; rows sum to zero
-    linear: Callable[[float], tuple[Term, ...]]  # decay and convective boundaries at a time
+    linear: Callable[[float, float], tuple[Term, ...]]  # decay and convective boundaries over a step from t to t + dt
     source: EdgeMatrix  # turns f into a load
     plain: EdgeMatrix  # turns r(u) into a load
-    load: Callable[[float], Tensor | None]
+    load: Callable[[float, float], Tensor | None]  # over a step
     reaction: Callable[[Tensor], Tensor] | None
     may_be_stiff: bool = True  # a reaction that is too fast is refused; a learned one stays what it was trained as
 
@@ -61,8 +61,8 @@ class Materials:
             tuple(Term(mass(p.geometry, consistent, in_cells(law.factor, p)), law.curve, fields) for law, fields in found),
             consistent > 0, mass_range(p.mesh.dim, consistent)[0],
             tuple(Term(stiffness(p.geometry, law.factor), law.curve, fields) for law, fields in spread),
-            tuple(law.factor for law, _ in spread), lambda t: _carried(p, t), lambda t: _linear(p, t), p.source_mass, p.source_mass,
-            p.load, p.pde.reaction)
+            tuple(law.factor for law, _ in spread), lambda t: _carried(p, t), lambda t, dt: _linear(p, t, dt), p.source_mass,
+            p.source_mass, p.load, p.pde.reaction)
 
 
 def law_lists(p: Discretisation, name: str) -> list[tuple[Law, tuple[int, ...]]]:
@@ -94,8 +94,8 @@ def split(A: EdgeMatrix | None, fields: int) -> Iterable[Term]:
             yield Term(EdgeMatrix(A.pattern, row), None, every if len(rows) == 1 else (k,))
 
 
-def _linear(p: Discretisation, t: float) -> tuple[Term, ...]:
-    return (*split(p.decay_part, p.n_fields), *split(p.convection_part(t), p.n_fields))
+def _linear(p: Discretisation, t: float, dt: float) -> tuple[Term, ...]:
+    return (*split(p.decay_part, p.n_fields), *split(p.convection_part(t, dt), p.n_fields))
 
 
 def _carried(p: Discretisation, t: float) -> tuple[Term, ...]:

@@ -2,8 +2,9 @@
 
     (M + theta dt K) u+ = (M - (1 - theta) dt K) u + dt (M f + g)              theta = 1/2: Crank-Nicolson, order 2
 
-(paper, Eq. 6-7, with G = (M + dt/2 K)^-1 M.) f is the average of the source over the step. K and the boundary loads g are
-those of the middle of the step, t + dt/2: the same K on both sides, whatever changes in time. With w = theta u+ + (1 - theta) u,
+(paper, Eq. 6-7, with G = (M + dt/2 K)^-1 M.) f and the boundary loads g are averages over the step, and so are the
+convective coefficients in K; a velocity is that of its middle, t + dt/2. The same K on both sides, whatever changes in time. With
+w = theta u+ + (1 - theta) u,
 
     |u+|_M^2 - |u|_M^2 = -2 dt w^T K w - (2 theta - 1) |u+ - u|_M^2            (f = g = 0)
 
@@ -28,6 +29,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
 
 import torch
 
@@ -42,8 +44,15 @@ from dgnet.operators import EdgeMatrix
 from dgnet.problems import DOUBLE, Discretisation, HeldFlow
 
 Tensor = torch.Tensor
+Kind = TypeVar("Kind", covariant=True)
 
 _FROZEN_ENTRIES = {"cpu": 1 << 20, "cuda": 1 << 24}  # of matrices whose bounds are measured at once
+
+
+class InTime(Protocol[Kind]):
+    """What may change in time: at a time t, or what a step from t to t + dt sees of it."""
+
+    def __call__(self, t: float, dt: float = 0.0, /) -> Kind: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,16 +61,16 @@ class Operators:
 
     mass: EdgeMatrix  # [b, f, nnz], symmetric positive definite
     source: EdgeMatrix  # turns f into a load: the plain mass, unless it is learned
-    stiffness: Callable[[float], EdgeMatrix]  # K(t)
-    rest: Callable[[float], EdgeMatrix | None]  # the part of K(t) that need not be positive semidefinite
-    load: Callable[[float], Tensor | None]
+    stiffness: InTime[EdgeMatrix]  # K
+    rest: Callable[[float], EdgeMatrix | None]  # the part of K at a time that need not be positive semidefinite
+    load: InTime[Tensor | None]
     reaction: Callable[[Tensor], Tensor] | None
     mass_low: float  # proven lower bound of diag(M)^-1 M
     symmetric: bool
     time_dependent: bool
     still_sums: Tensor | None = None  # row sums [b, f, n] of what does not change in K (decay); None where they are zero
-    moving_sums: Callable[[float], Tensor | None] = lambda t: None  # and of what may (convective boundaries, skew advection)
-    ingredients: tuple[Tensor, ...] = ()  # tensors that K(t) is made of, and how: K(t) = assemble(t, *ingredients)
+    moving_sums: InTime[Tensor | None] = lambda t, dt=0.0: None  # and of what may (convective boundaries, skew advection)
+    ingredients: tuple[Tensor, ...] = ()  # tensors that K is made of, and how: K = assemble(t, dt, *ingredients)
     assemble: Callable[..., EdgeMatrix] | None = None
     plain: EdgeMatrix | None = None  # turns r(u) into a load, where a capacity makes it differ from the mass
     excess: Callable[[Tensor], Tensor] | None = None  # a rate of u that is taken away along with it: its load is that of the mass
@@ -75,9 +84,9 @@ class Operators:
                    p.pde.velocity is None, p.time_dependent, p.decay_sums, p.moving_sums,
                    plain=None if p.capacity is None else p.source_mass, sharpen=p.degree == 2)
 
-    def sums(self, t: float) -> Tensor | None:
-        """K(t) 1 [b, f, n] without the rounding of the terms that do not contribute; None where it is zero."""
-        moving = self.moving_sums(t)
+    def sums(self, t: float, dt: float) -> Tensor | None:
+        """K 1 [b, f, n] without the rounding of the terms that do not contribute; None where it is zero."""
+        moving = self.moving_sums(t, dt)
         if moving is None or self.still_sums is None:
             return self.still_sums if moving is None else moving
         return self.still_sums + moving
@@ -164,7 +173,7 @@ class GreenSolver:
     # ------------------------------------------------------------------ operators
 
     def operator(self, t: float = 0.0, theta: float | None = None, dt: float | None = None) -> StepOperator:
-        """The step from t to t + dt, with K(t + dt/2). Kept while nothing it was built from has changed."""
+        """The step from t to t + dt. Kept while nothing it was built from has changed."""
         if self._severed is not None:
             return self._severed
         p, ops = self.problem, self.operators
@@ -172,17 +181,17 @@ class GreenSolver:
         dt = p.dt if dt is None else dt
         middle = t + 0.5 * dt
         if self._frozen is not None:
-            return StepOperator(ops.mass, ops.stiffness(middle), dt, theta, p.fixed, sums=ops.sums(middle), pivot=p.pivot,
+            return StepOperator(ops.mass, ops.stiffness(t, dt), dt, theta, p.fixed, sums=ops.sums(t, dt), pivot=p.pivot,
                                 backend="iterative", symmetric=ops.symmetric, mass_low=ops.mass_low, rest=lambda: ops.rest(middle),
                                 tolerance=self.tolerance, monitor=self.monitor, bounds=self._frozen)
         key = (t if ops.time_dependent else None, theta, dt, torch.is_grad_enabled())
         if self._cache is not None and self._cache[0] == key:
             kept = self._cache[1]
-            if ops.time_dependent or (kept is ops.stiffness(middle) and kept.values._version == self._version):
+            if ops.time_dependent or (kept is ops.stiffness(t, dt) and kept.values._version == self._version):
                 return self._cache[2]
-        K = ops.stiffness(middle)
+        K = ops.stiffness(t, dt)
         bounds = self._bounds if ops.time_dependent and self._age % 50 else None
-        step = StepOperator(ops.mass, K, dt, theta, p.fixed, ahead=ops.ahead, sums=ops.sums(middle), pivot=p.pivot,
+        step = StepOperator(ops.mass, K, dt, theta, p.fixed, ahead=ops.ahead, sums=ops.sums(t, dt), pivot=p.pivot,
                             backend=self.backend, symmetric=ops.symmetric, mass_low=ops.mass_low, sharpen=ops.sharpen,
                             rest=lambda: ops.rest(middle), tolerance=self.tolerance,
                             solves=1 if ops.time_dependent else self.solves, monitor=self.monitor, bounds=bounds,
@@ -267,7 +276,7 @@ class GreenSolver:
             assert assemble is not None
             still = None if ops.still_sums is None else leaf(ops.still_sums)
             own.operators = replace(ops, mass=cut(ops.mass), source=cut(ops.source), ingredients=ingredients, plain=plain,
-                                    still_sums=still, stiffness=lambda t: assemble(t, *ingredients))
+                                    still_sums=still, stiffness=lambda t, dt=0.0: assemble(t, dt, *ingredients))
             return own, pairs
         op = self.operator()
         step = copy(op)
@@ -279,7 +288,7 @@ class GreenSolver:
         load = None if load is None else leaf(load)
         used = ops.reaction is not None and (ops.plain is None or ops.excess is not None)  # B and A are cut by themselves
         own.operators = replace(ops, mass=cut(ops.mass) if used else ops.mass, source=cut(ops.source), plain=plain,
-                                load=lambda t: load)
+                                load=lambda t, dt=0.0: load)
         own._severed = step
         return own, pairs
 
@@ -373,9 +382,9 @@ class GreenSolver:
         return not bool(((u.index_select(1, nodes) - w.index_select(0, nodes)) * fixed).any())
 
     def _force(self, f: Tensor | None, t: float, dt: float) -> Tensor | None:
-        """P f + g(t + dt/2): the same time as K, so that a state equal to the ambient rests whatever the exchange does."""
+        """P f + g: averages over the step, as K has them, so that a state equal to the ambient rests whatever the exchange does."""
         force = None if f is None else product(self.operators.source, f)
-        load = self.operators.load(t + 0.5 * dt)
+        load = self.operators.load(t, dt)
         if load is None:
             return force
         return load[None] if force is None else force + load

@@ -4,7 +4,7 @@ With gamma = 1 - 1/sqrt(2) and a = gamma dt (SDIRK2 of Alexander 1977: L-stable,
 
     M (U - b) = a [ -K U + S r(U) + P f + g ],      b1 = u,   b2 = u + (1 - gamma) / gamma (U1 - u)
 
-K and g are those of the middle of the step, as in the other steps; Dirichlet values are those of the stage, t + a and t + dt.
+K and g are those of the whole step, as in the other steps; Dirichlet values are those of the stage, t + a and t + dt.
 The whole system is solved at once. Splitting the reaction off, node by node, is cheaper, but first order only where reaction and
 diffusion are both fast, and a balance of the two is not kept.
 

@@ -38,7 +38,7 @@ class At(NamedTuple):
 
 
 class System:
-    """The terms of a step of length dt at time t; `curves` are those of `tables`, in order."""
+    """The terms of a step from t to t + dt; `curves` are those of `tables`, in order."""
 
     def __init__(self, p: Discretisation, m: Materials, curves: list[Curve], tables: Tables, t: float, theta: float,
                  dt: float) -> None:
@@ -60,7 +60,7 @@ class System:
         self.volume = torch.stack(sums)[:, :, None, None] * columns(mass)[:, None, None]  # [mass terms, n, 1, F]
         coupled = [Term(term.matrix - EdgeMatrix.from_diagonal(term.matrix.pattern, one), term.curve, term.fields)
                    for term, one in zip(mass, sums) if m.coupled]
-        carried, linear = list(m.carried(t)), list(m.linear(t))
+        carried, linear = list(m.carried(t + 0.5 * dt)), list(m.linear(t, dt))
         self.terms = [*coupled, *m.spread, *carried, *linear]
         self.coupled, self.spreading = len(coupled), len(m.spread)
         self.closed = p.fixed is None and not carried and not linear
@@ -79,8 +79,8 @@ class System:
         self.high = max([1.0, *(_highest(term.matrix) for term in (*mass, *m.spread, *linear))])
         self.imag = 0.0
         if p.pde.velocity is not None:
-            A = p.mass + p.stiffness(t) * (theta * dt)
-            self.imag = bounds_of(A, p.mass, p.mass_bounds[0], p.advection(t)).imag
+            A = p.mass + p.stiffness(t, dt) * (theta * dt)
+            self.imag = bounds_of(A, p.mass, p.mass_bounds[0], p.advection(t + 0.5 * dt)).imag
 
     # ------------------------------------------------------------------ evaluation
 

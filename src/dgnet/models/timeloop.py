@@ -283,8 +283,9 @@ class _Watch:
         """The size of everything that a state after k steps may come from."""
         p = self.problem
         size = self.scale + (0.0 if self.source is None else k * p.dt * float(self.source.abs().max()))
-        for t in (j * p.dt for j in range(0, k + 1, max(1, k // 50))):
-            w, g = p.fixed_values(t), p.load(t)
+        apart = max(1, k // 50)
+        for t in (j * p.dt for j in range(0, k + 1, apart)):
+            w, g = p.fixed_values(t), p.load(t, apart * p.dt)
             size += 0.0 if w is None else float(w.detach().abs().max())
             size += 0.0 if g is None else k * p.dt * float((g.detach().abs().T / p.lumps[0]).max())
         return size

@@ -1,6 +1,6 @@
 """Problems: the PDE, its boundary conditions and sources, and their discretisation on a mesh."""
 
-from dgnet.problems.conditions import Condition, Dirichlet, Neumann, Periodic, Robin
+from dgnet.problems.conditions import Condition, Dirichlet, Neumann, Periodic, Robin, TimeTable
 from dgnet.problems.curves import ByRegion, Curve, Scaled
 from dgnet.problems.discretisation import CONSISTENT, DOUBLE, LUMPED, SINGLE, WORKING, Discretisation
 from dgnet.problems.fibres import fibre_tensors
@@ -12,4 +12,4 @@ from dgnet.problems.spot_table import SpotTable
 
 __all__ = ["CONSISTENT", "DOUBLE", "LUMPED", "PDE", "SINGLE", "WORKING", "ByRegion", "Condition", "Curve", "Dirichlet",
            "Discretisation", "FunctionSource", "HeldFlow", "Neumann", "Periodic", "PhaseChange", "Robin", "Rule", "Scaled",
-           "Source", "SpotTable", "fibre_tensors", "given_velocity", "panels_for", "step_average"]
+           "Source", "SpotTable", "TimeTable", "fibre_tensors", "given_velocity", "panels_for", "step_average"]

@@ -32,7 +32,7 @@ from dgnet.operators import (
     nodal_velocity,
     stiffness,
 )
-from dgnet.problems.conditions import Condition, Dirichlet, Neumann, Periodic, Robin, Value
+from dgnet.problems.conditions import Condition, Dirichlet, Neumann, Periodic, Robin, Value, lowest, samples, value_at
 from dgnet.problems.curves import typical
 from dgnet.problems.pde import PDE, Array, Velocity
 from dgnet.problems.periodic import identified
@@ -62,6 +62,9 @@ class Discretisation:
     States and sources are [batch, node, field] at the mesh's nodes; `restrict` and `expand` map them to the degrees of freedom,
     which differ only where boundaries are periodic. `quadratic` is the same problem with quadratic elements.
 
+    What changes in time is asked for at a time t, `load(t)`, or over a step from t to t + dt, `load(t, dt)`: boundary data on
+    average over it, a velocity in its middle.
+
         >>> import dgnet as dg
         >>> rod = dg.Problem(dg.box((8, 2)), dg.PDE(diffusion=0.1), [dg.Dirichlet("left", 1.0)], dt=0.05)
         >>> rod.mass.row_sums().sum().round(decimals=6).item()  # the area
@@ -89,8 +92,8 @@ class Discretisation:
                 self.mesh.facet_index(name)  # raises for an unknown name
             if not isinstance(c, Periodic) and c.field is not None and c.field not in known:
                 raise InputError(f"a condition on '{c.boundary}' names field '{c.field}', but the fields are {list(known)}")
-            if isinstance(c, Robin) and not callable(c.coefficient) and c.coefficient < 0:
-                raise InputError(f"the convective coefficient on '{c.boundary}' must not be negative, got {c.coefficient}")
+            if isinstance(c, Robin) and (least := lowest(c.coefficient)) < 0:
+                raise InputError(f"the convective coefficient on '{c.boundary}' must not be negative, got {least:g}")
         _ = self.diffusion_part, self.decay_part, self.capacity  # validates the coefficients now, not in the middle of a rollout
         if not callable(self.pde.velocity):
             _ = self.advection()
@@ -204,7 +207,12 @@ class Discretisation:
     @cached_property
     def time_dependent(self) -> bool:
         """K changes in time: the velocity, or a convective coefficient, is a function of time."""
-        return callable(self.pde.velocity) or any(isinstance(c, Robin) and callable(c.coefficient) for c in self.conditions)
+        return callable(self.pde.velocity) or self.exchange_changes
+
+    @property
+    def exchange_changes(self) -> bool:
+        """A convective coefficient is a function of time."""
+        return any(isinstance(c, Robin) and callable(c.coefficient) for c in self.conditions)
 
     @cached_property
     def diffusion_part(self) -> EdgeMatrix:
@@ -235,12 +243,13 @@ class Discretisation:
         part = self.decay_part
         return part.row_sums() if part.values.requires_grad or bool(part.values.any()) else None
 
-    def moving_sums(self, t: float, factor: Tensor | float = 1.0) -> Tensor | None:
+    def moving_sums(self, t: float, dt: float = 0.0, factor: Tensor | float = 1.0) -> Tensor | None:
         """Row sums [b, f, n] of what else in K(t) has rows that do not sum to zero: convective boundaries, skew advection.
 
         `factor` multiplies the convective coefficients.
         """
-        convection, flow = self.convection_part(t), self.advection(t) if self.advection_form == "skew" else None
+        convection = self.convection_part(t, dt)
+        flow = self.advection(t + 0.5 * dt) if self.advection_form == "skew" else None
         found = [A.row_sums() for A in (None if convection is None else convection * factor, flow) if A is not None]
         return None if not found else found[0] if len(found) == 1 else found[0] + found[1]
 
@@ -286,21 +295,21 @@ class Discretisation:
             raise InputError("fields in a flow share one capacity: divide the equation of each field by its own")
         return self.capacity[0].to(self.dtype)
 
-    def stiffness(self, t: float = 0.0) -> EdgeMatrix:
-        """K(t), values [b, f, nnz]: diffusion, decay, advection and convective boundaries."""
-        return self._stiffness(t) if self.time_dependent else self._stiffness_constant
+    def stiffness(self, t: float = 0.0, dt: float = 0.0) -> EdgeMatrix:
+        """K at the time t or over a step, values [b, f, nnz]: diffusion, decay, advection and convective boundaries."""
+        return self._stiffness(t, dt) if self.time_dependent else self._stiffness_constant
 
     @cached_property
     def _stiffness_constant(self) -> EdgeMatrix:
-        return self._stiffness(0.0)
+        return self._stiffness(0.0, 0.0)
 
-    def _stiffness(self, t: float) -> EdgeMatrix:
+    def _stiffness(self, t: float, dt: float) -> EdgeMatrix:
         K = self.diffusion_part + self.decay_part
-        for extra in (self.convection_part(t), self.advection(t)):
+        for extra in (self.convection_part(t, dt), self.advection(t + 0.5 * dt)):
             K = K if extra is None else K + extra
         return K
 
-    def convection_part(self, t: float = 0.0) -> EdgeMatrix | None:
+    def convection_part(self, t: float = 0.0, dt: float = 0.0) -> EdgeMatrix | None:
         """The convective (Robin) boundaries: integral of h phi_i phi_j. Values [1, f, nnz]; None when there are none."""
         if "_convection" in self.__dict__:
             return self.__dict__["_convection"]
@@ -308,44 +317,46 @@ class Discretisation:
         for c in self.conditions:
             if isinstance(c, Robin):
                 facets = self.geometry.facets(c.boundary)
-                h = self._on_facets(c.coefficient, facets, t)
-                if bool((h.detach() < 0).any()):
-                    raise InputError(f"the convective coefficient on '{c.boundary}' must not be negative, got {float(h.min()):.4g}")
-                extra = facet_mass(self.geometry, facets, h)
+                weights, h, _ = self._exchange(c, facets, t, dt)
+                extra = facet_mass(self.geometry, facets, _mean(weights, h))
                 extra = EdgeMatrix(extra.pattern, (extra.values * self._field_mask(c.field)[:, None])[None])
                 total = extra if total is None else total + extra
-        constant = not any(isinstance(c, Robin) and callable(c.coefficient) for c in self.conditions)
-        if constant and (total is None or not total.values.requires_grad):
+        if not self.exchange_changes and (total is None or not total.values.requires_grad):
             self.__dict__["_convection"] = total
         return total
 
     # ------------------------------------------------------------------ boundary data
 
-    def load(self, t: float) -> Tensor | None:
-        """g(t) [n, F]: Neumann fluxes and convective exchange with the ambient; None when there is none."""
-        parts = [g for g in (self.flux_load(t), self.convection_load(t)) if g is not None]
+    def load(self, t: float, dt: float = 0.0) -> Tensor | None:
+        """g [n, F] at a time or over a step: Neumann fluxes and convective exchange with the ambient; None when there is none."""
+        parts = [g for g in (self.flux_load(t, dt), self.convection_load(t, dt)) if g is not None]
         return None if not parts else parts[0] if len(parts) == 1 else parts[0] + parts[1]
 
-    def flux_load(self, t: float) -> Tensor | None:
+    def flux_load(self, t: float, dt: float = 0.0) -> Tensor | None:
         """The part of g from Neumann conditions."""
         rules = [c for c in self.conditions if isinstance(c, Neumann)]
-        return self._load("flux", rules, t, any(callable(c.flux) for c in rules))
+        return self._load("flux", rules, t, dt, any(callable(c.flux) for c in rules))
 
-    def convection_load(self, t: float) -> Tensor | None:
+    def convection_load(self, t: float, dt: float = 0.0) -> Tensor | None:
         """The part of g from convective (Robin) conditions."""
         rules = [c for c in self.conditions if isinstance(c, Robin)]
-        return self._load("convection", rules, t, any(callable(c.ambient) or callable(c.coefficient) for c in rules))
+        return self._load("convection", rules, t, dt, any(callable(c.ambient) or callable(c.coefficient) for c in rules))
 
-    def _load(self, name: str, rules: Sequence[Neumann | Robin], t: float, changing: bool) -> Tensor | None:
+    def _load(self, name: str, rules: Sequence[Neumann | Robin], t: float, dt: float, changing: bool) -> Tensor | None:
         kept: dict[str, Tensor] = self.__dict__.setdefault("_loads", {})
         if name in kept:
             return kept[name]
         total: Tensor | None = None
         for c in rules:
             facets = self.geometry.facets(c.boundary)
-            h = 1.0 if isinstance(c, Neumann) else self._on_facets(c.coefficient, facets, t)
-            value = self._on_facets(c.flux if isinstance(c, Neumann) else c.ambient, facets, t)
-            part = facet_load(self.geometry, facets, value, h)[:, None] * self._field_mask(c.field)
+            if isinstance(c, Neumann):
+                weights, (q,) = self._on_facets([c.flux], facets, t, dt)
+                part = facet_load(self.geometry, facets, _mean(weights, q).to(self.dtype), 1.0)
+            else:
+                weights, h, a = self._exchange(c, facets, t, dt)
+                every = np.concatenate([facets] * len(weights))  # the sum over the samples is one over as many facets
+                part = facet_load(self.geometry, every, (weights[:, None, None] * a).flatten(0, 1), h.flatten(0, 1))
+            part = part[:, None] * self._field_mask(c.field)
             total = part if total is None else total + part
         if total is not None and not changing:
             kept[name] = total
@@ -393,7 +404,7 @@ class Discretisation:
         for c in self.conditions:
             if isinstance(c, Dirichlet):
                 nodes = torch.as_tensor(self.geometry.nodes_on(c.boundary), device=self.geometry.device)
-                value = self._value(c.value, nodes, t)
+                value = value_at(c.value, self._x64[nodes], np.array([t]))[0].to(self.dtype)
                 cols = range(self.n_fields) if c.field is None else [self.pde.fields.index(c.field)]
                 for k in cols:
                     w = w.index_put((self.dof[nodes], torch.tensor(k, device=w.device)), value)
@@ -402,8 +413,7 @@ class Discretisation:
     @property
     def only_flow_changes(self) -> bool:
         """The velocity is a function of time, and nothing else is."""
-        robin = any(isinstance(c, Robin) and callable(c.coefficient) for c in self.conditions)
-        return callable(self.pde.velocity) and not robin and not self.data_changes
+        return callable(self.pde.velocity) and not self.exchange_changes and not self.data_changes
 
     @property
     def data_changes(self) -> bool:
@@ -416,17 +426,24 @@ class Discretisation:
     def _x64(self) -> Tensor:
         return torch.tensor(self.geometry.nodes, device=self.geometry.device)
 
-    def _value(self, value: Value, nodes: Tensor, t: float) -> Tensor:
-        if callable(value):
-            out = torch.as_tensor(value(self._x64[nodes], t), device=self.geometry.device)
-            if out.shape != nodes.shape:
-                raise InputError(f"a boundary value must return one number per point [{len(nodes)}], got {list(out.shape)}")
-            return out.to(self.dtype)
-        return torch.as_tensor(value, dtype=self.dtype, device=self.geometry.device).expand(len(nodes))
-
-    def _on_facets(self, value: Value, facets: np.ndarray, t: float) -> Tensor:
+    def _on_facets(self, values: Sequence[Value], facets: np.ndarray, t: float, dt: float) -> tuple[Tensor, list[Tensor]]:
+        """Weights [K] of the samples of a step, and samples [K, F, m] of each value at the nodes of facets [F, m] (`samples`)."""
         nodes = torch.as_tensor(facets, device=self.geometry.device)
-        return self._value(value, nodes.ravel(), t).reshape(nodes.shape)
+        weights, found = samples(values, self._x64[nodes.ravel()], t, dt)
+        return weights, [value.unflatten(1, facets.shape) for value in found]
+
+    def _exchange(self, c: Robin, facets: np.ndarray, t: float, dt: float) -> tuple[Tensor, Tensor, Tensor]:
+        """Weights and samples of the convective coefficient and of the ambient value, as in `_on_facets`.
+
+        Where both change they share the samples, so that a state at the ambient value rests whatever the exchange does.
+        """
+        weights, (h, a) = self._on_facets([c.coefficient, c.ambient], facets, t, dt)
+        if bool((h.detach() < 0).any()):
+            raise InputError(f"the convective coefficient on '{c.boundary}' must not be negative, got {float(h.min()):.4g}")
+        if not callable(c.coefficient) or not callable(c.ambient):
+            h, a = _mean(weights, h)[None], _mean(weights, a)[None]
+            weights = torch.ones_like(weights[:1])
+        return weights, h.to(self.dtype).double(), a.to(self.dtype).double()
 
     def _field_mask(self, name: str | None) -> Tensor:
         if name is None:
@@ -498,3 +515,8 @@ class Discretisation:
     def stiffness_number(self) -> float:
         """Largest dt/2 * K_ii / M_ii: how far from the identity a step is (about 4 dt D / 2h^2 in 2D)."""
         return float((0.5 * self.dt * self.diffusion_part.diagonal.detach() / self.lumps).max())
+
+
+def _mean(weights: Tensor, values: Tensor) -> Tensor:
+    """Of samples [K, ...] with weights [K]."""
+    return values[0] if len(weights) == 1 else torch.tensordot(weights, values, 1)

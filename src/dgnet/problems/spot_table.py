@@ -23,12 +23,13 @@ _PANELS = 10_000  # most pieces of one stretch of a path
 
 @dataclass(frozen=True, eq=False)
 class SpotTable:
-    """f(x, t) = sum of P(t) exp(-|x - p(t)|^2 / (2 r(t)^2)) from a table: p, r and P linear between rows, off outside them.
+    """f(x, t) = sum of P(t) exp(-|x - p(t)|^2 / (2 r(t)^2)) from a table: p, r and P linear between rows.
 
     - `names`: of the spots [S]
     - `times`: of the rows of each spot [R], increasing
     - `values`: position p, radius r (lengths) and peak P of each row [R, d + 2]; P in the unit of the equation's right-hand side:
       K/s for heat without a capacity (W/m3 over rho c_p), W/m3 with one
+    - `lasting`: outside of its rows a spot stays as it is at the nearest one; off there unless given
 
     A source like any other, usually read from CSV:
 
@@ -43,6 +44,7 @@ class SpotTable:
     names: tuple[str, ...]
     times: tuple[np.ndarray, ...]  # [R] of each spot, increasing
     values: tuple[np.ndarray, ...]  # [R, d + 2]: position, radius, power
+    lasting: bool = False
 
     @classmethod
     def read(cls, path: Path | str, dim: int) -> SpotTable:
@@ -69,13 +71,19 @@ class SpotTable:
         return cls(tuple(spots), tuple(t[:, 0] for t in tables), tuple(t[:, 1:] for t in tables))
 
     def at(self, times: np.ndarray) -> np.ndarray:
-        """Position, radius and power of every spot at times [T]: [S, T, d + 2]; the power is zero where a spot is off."""
+        """Position, radius and power of every spot at any times [T]: [S, T, d + 2]; the power is zero where a spot is off."""
         found = np.empty((len(self.times), len(times), self.values[0].shape[1]))
         for spot, (knots, values) in zip(found, zip(self.times, self.values)):
             for column in range(values.shape[1]):
                 spot[:, column] = np.interp(times, knots, values[:, column])
-            spot[(times < knots[0]) | (times > knots[-1]), -1] = 0.0
+            if not self.lasting:
+                spot[(times < knots[0]) | (times > knots[-1]), -1] = 0.0
         return found
+
+    def units(self) -> list[SpotTable]:
+        """Each spot by itself with power 1 at all times: before and after its rows it stays where its path begins and ends."""
+        return [SpotTable((name,), (times,), (np.concatenate([values[:, :-1], np.ones((len(values), 1))], axis=1),), lasting=True)
+                for name, times, values in zip(self.names, self.times, self.values)]
 
     def __call__(self, x: Tensor, t: Tensor) -> Tensor:
         """[1, T, N, 1], the protocol of sources."""
@@ -88,13 +96,13 @@ class SpotTable:
                 total += power[:, None] * torch.exp(square / (-2 * spot[:, None, -2] ** 2))
         return total[None, :, :, None]
 
-    def average(self, x: Tensor, start: int, stop: int, dt: float) -> Tensor:
-        """(1/dt) integral of f over each step start .. stop-1: [1, n, N, 1].
+    def average(self, x: Tensor, start: int, stop: int, dt: float, t0: float = 0.0) -> Tensor:
+        """(1/dt) integral of f over each step start .. stop-1, counted from the time t0: [1, n, N, 1].
 
-        Gauss-Legendre between all rows of the table (where f has kinks and jumps), in pieces that no spot crosses by more than
-        its radius.
+        The same for any cut of the steps into windows. Gauss-Legendre between all rows of the table (where f has kinks and jumps),
+        in pieces that no spot crosses by more than its radius.
         """
-        steps = dt * np.arange(start, stop + 1)
+        steps = t0 + dt * np.arange(start, stop + 1)
         knots = np.concatenate(self.times)
         edges = np.unique(np.concatenate([steps, knots[(knots > steps[0]) & (knots < steps[-1])]]))
         pieces = self._pieces(edges)

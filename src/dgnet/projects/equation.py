@@ -15,9 +15,20 @@ from dgnet.problems.conditions import Condition, Dirichlet, Neumann, Periodic, R
 from dgnet.problems.curves import ByRegion, Scaled
 from dgnet.problems.fibres import fibre_tensors
 from dgnet.problems.pde import PDE
-from dgnet.projects.materials import curve_of, melted, times
+from dgnet.projects.materials import curve_of, melted, table_of, times
 from dgnet.projects.physics import Physics
-from dgnet.projects.toml import ELSEWHERE, ArrayFile, BoundarySpec, CurveSpec, Fibres, Function, ProblemFile, Term
+from dgnet.projects.toml import (
+    ELSEWHERE,
+    ArrayFile,
+    BoundarySpec,
+    CurveSpec,
+    Fibres,
+    Function,
+    Number,
+    ProblemFile,
+    Term,
+    TimeFile,
+)
 
 
 def equation_of(file: ProblemFile, mesh: Mesh, physics: Physics) -> PDE:
@@ -188,12 +199,14 @@ def conditions_of(file: ProblemFile, mesh: Mesh, physics: Physics) -> tuple[Cond
             if (spec.name == other.name and "dirichlet" in (spec.kind, other.kind) and "periodic" not in (spec.kind, other.kind)
                     and (spec.field == other.field or None in (spec.field, other.field))):
                 raise InputError(f"{where}: '{spec.name}' has a {other.kind} condition already (boundary[{j}])")
-        found.append(_condition(spec, where, physics))
+        found.append(_condition(spec, where, file, physics))
     return tuple(found)
 
 
-def _condition(spec: BoundarySpec, where: str, physics: Physics) -> Condition:
-    def value(given: float | Function, key: str) -> Value:
+def _condition(spec: BoundarySpec, where: str, file: ProblemFile, physics: Physics) -> Condition:
+    def value(given: Number, key: str) -> Value:
+        if isinstance(given, TimeFile):
+            return table_of(given, f"{where}.{key}", file.folder, file.units, physics)
         return physics.of_space_time(given.name, f"{where}.{key}") if isinstance(given, Function) else given
 
     if spec.kind == "dirichlet":

@@ -1,4 +1,4 @@
-"""Curves of a problem file: tables in .csv files, functions of physics.py, latent heat, and their products."""
+"""Curves and tables in time of a problem file: .csv files, functions of physics.py, latent heat, and their products."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ import torch
 
 from dgnet.errors import InputError
 from dgnet.files import read_text
+from dgnet.problems.conditions import TimeTable
 from dgnet.problems.curves import ELSEWHERE, ByRegion, Curve, Scaled
-from dgnet.problems.units import FIELD, Dimension, Units
+from dgnet.problems.units import FIELD, TIME, Dimension, Units
 from dgnet.projects.curve_spec import CurveSpec, Melting
 from dgnet.projects.physics import Physics
+from dgnet.projects.toml import TimeFile
 
-CURVE = ".curve"  # ends the names of the curves that a run brings along
+CURVE, TABLE = ".curve", ".table"  # end the names of what a run brings along
 POINTS = 513  # of a function of physics.py
 
 
@@ -27,7 +29,7 @@ def curve_of(spec: CurveSpec, name: str, where: str, folder: Path, units: Units,
     place, label = where + CURVE, f"{name} ({spec.file or spec.function})"
     table = physics.stored(place)
     if table is None and spec.file:
-        table = physics.keep(place, read_curve(folder / spec.file, units, spec.of, spec.dimension))
+        table = physics.keep(place, read_table(folder / spec.file, units, spec.of, (FIELD, spec.dimension)))
     elif table is None:
         at = torch.linspace(*spec.limits, POINTS, dtype=torch.float64)
         values = physics.of_space(spec.function, f"{where}.values{CURVE}", at, ((POINTS,),))
@@ -38,8 +40,19 @@ def curve_of(spec: CurveSpec, name: str, where: str, folder: Path, units: Units,
         raise InputError(f"{where}: {error}") from error
 
 
-def read_curve(path: Path, units: Units, of: str, dimension: Dimension) -> np.ndarray:
-    """A table of two columns, the field and the coefficient [2, m], in the units of the problem.
+def table_of(spec: TimeFile, where: str, folder: Path, units: Units, physics: Physics) -> TimeTable:
+    """The table in time that a problem file names; what a run brings along takes the place of its file."""
+    rows = physics.stored(where + TABLE)
+    if rows is None:
+        rows = physics.keep(where + TABLE, read_table(folder / spec.path, units, spec.of, (TIME, spec.dimension)))
+    try:
+        return TimeTable(rows[0], rows[1])
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
+
+
+def read_table(path: Path, units: Units, of: str, dimensions: tuple[Dimension, Dimension]) -> np.ndarray:
+    """A table of two columns [2, m] in the units of the problem: the field or the time, and what depends on it.
 
     Separated by commas, semicolons, tabs or blanks. A first row of names may have units in brackets: `T [K], k [W/m/K]`.
     """
@@ -49,24 +62,25 @@ def read_curve(path: Path, units: Units, of: str, dimension: Dimension) -> np.nd
     bad = next((k for k, row in enumerate(rows, start=1)
                 if len(row) != 2 or not all(_is_number(cell) and isfinite(float(cell)) for cell in row)), None)
     if bad is not None or not rows:
-        raise InputError(f"{path}: {f'row {bad} of the table is not' if bad else 'the table has no rows of'} two numbers, {of} and "
-                         "the coefficient")
-    table = np.array(rows, dtype=np.float64).T
-    return np.stack([table[0], table[1] * _factor(path, re.findall(r"\[(.*?)\]", head), units, of, dimension)])
+        columns = "the time and the value" if dimensions[0] == TIME else f"{of} and the coefficient"
+        which = f"row {bad} of the table is not" if bad else "the table has no rows of"
+        raise InputError(f"{path}: {which} two numbers, {columns}")
+    factors = _factors(path, re.findall(r"\[(.*?)\]", head), units, of, dimensions)
+    return np.ascontiguousarray(np.array(rows, dtype=np.float64).T) * factors
 
 
 def _cells(line: str) -> list[str]:
     return re.split(r"\s*[,;\t]\s*|\s+", line)
 
 
-def _factor(path: Path, given: list[str], units: Units, of: str, dimension: Dimension) -> float:
-    """What the coefficient is to be multiplied by; the field must have the unit of the problem."""
+def _factors(path: Path, given: list[str], units: Units, of: str, dimensions: tuple[Dimension, Dimension]) -> np.ndarray:
+    """What the columns are to be multiplied by [2, 1]; a field must have the unit of the problem."""
     if not given:
-        return 1.0
+        return np.ones((2, 1))
     if len(given) != 2:
-        raise InputError(f"{path}: the first row has {len(given)} units in brackets, not those of {of} and of the coefficient")
+        raise InputError(f"{path}: the first row has {len(given)} units in brackets, not those of both columns")
     try:
-        return [units.convert(f"1 {unit}", kind, of) for unit, kind in zip(given, (FIELD, dimension))][1]
+        return np.array([[units.convert(f"1 {unit}", kind, of)] for unit, kind in zip(given, dimensions)])
     except ValueError as error:
         raise InputError(f"{path}: {error}") from error
 

@@ -19,6 +19,7 @@ import torch
 
 from dgnet.errors import InputError
 from dgnet.files import did_you_mean
+from dgnet.problems.conditions import TimeTable, knots_of
 from dgnet.projects.trusted import is_trusted, trust
 
 Tensor = torch.Tensor
@@ -95,12 +96,15 @@ class Physics:
     # ------------------------------------------------------------------ kinds of functions
 
     def of_space_time(self, name: str, where: str, *, trailing: tuple[int, ...] = ()) -> Callable[[Tensor, float], Tensor]:
-        """f(x [n, d], t) -> [n, *trailing], checked at every call."""
+        """f(x [n, d], t) -> [n, *trailing], checked at every call; a `TimeTable` as it is."""
         function = self.function(name, where)
+        if isinstance(function, TimeTable) and not trailing:
+            return function
 
         def call(x: Tensor, t: float) -> Tensor:
             return self._checked(function, name, (x, t), (len(x), *trailing))
 
+        call.knots = knots_of(function)  # type: ignore[attr-defined]
         return call
 
     def of_space(self, name: str, where: str, x: Tensor, shapes: tuple[tuple[int, ...], ...]) -> Tensor:

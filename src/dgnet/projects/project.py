@@ -291,10 +291,10 @@ def _validated(file: ProblemFile, case: Case) -> None:
     """Build the discretised problem once, so that what is wrong is said with the file's name."""
     try:
         problem = Discretisation(case.mesh, case.pde, case.conditions, case.dt)
+        problem.load(0.0, file.dt)
+        problem.convection_part(0.0, file.dt)
         for t in (0.0, file.dt):
-            problem.load(t)
             problem.fixed_values(t)
-            problem.convection_part(t)
         if file.pde.per_region:
             from dgnet.models.dgnet import regions_of
 

@@ -37,6 +37,15 @@ class ArrayFile:
     path: str
 
 
+@dataclass(frozen=True)
+class TimeFile:
+    """A boundary value over time in a .csv file."""
+
+    path: str
+    of: str  # the field
+    dimension: Dimension
+
+
 Tensor = tuple[tuple[float, ...], ...]
 
 
@@ -56,7 +65,7 @@ class Fibres:
 Term = float | Tensor | Function | ArrayFile | Fibres | CurveSpec | Mapping[str, Any]
 """A coefficient: a number, a tensor, a function, an array, fibres, a curve, or one of these per field or region."""
 
-Number = float | Function
+Number = float | Function | TimeFile
 
 
 @dataclass(frozen=True)
@@ -400,8 +409,11 @@ def _boundary(t: Table, fields: Sequence[str], units: Units, heat: bool) -> Boun
     of = field or fields[0]
 
     def number(key: str, dimension: Dimension, default: float | None = None) -> Number:
-        if t.has(key) and isinstance(t.values[key], dict):
+        given = t.values.get(key)
+        if isinstance(given, dict):
             return _function(t.table(key))
+        if isinstance(given, str) and given.lower().endswith(".csv"):
+            return TimeFile(t.text(key), of, dimension)
         return t.number(key, default, dimension, units, of)
 
     spec = {

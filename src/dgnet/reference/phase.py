@@ -2,10 +2,11 @@
 
 P1 elements with H and theta interpolated at the nodes, lumped mass, BDF2 on the enthalpy (backward Euler first):
 
-    V sum_j a_j H^{n+1-j} + dt (K theta(T^{n+1}) + R (T^{n+1} - T_amb)) = dt (V sum_j s_j Q^{n-j} + g^{n+1})
+    V sum_j a_j H^{n+1-j} + dt (K theta(T^{n+1}) + R T^{n+1}) = dt sum_j s_j (V Q^{n-j} + G^{n-j})
 
-V: nodal volumes, K: Laplacian stiffness, constant although k(T) is not, R: convective boundary. What enters the domain
-is what H gains, to the tolerance. Second order in space; in time as well while the front is resolved.
+Q^m, G^m: source and boundary loads (R T_amb among them) on average over substep m, V: nodal volumes, K: Laplacian stiffness,
+constant although k(T) is not, R: convective boundary. What enters the domain is what H gains, to the tolerance. Second order in
+space; in time as well while the front is resolved.
 
 Newton's method: with k dT = dtheta the linear systems V a_0 H'/k + dt R/k + dt K are symmetric positive definite, and
 differ between trajectories by their diagonals only, so conjugate gradients serve all of them at once.
@@ -24,7 +25,7 @@ from dgnet.problems.conditions import Condition, Dirichlet, Neumann, Robin, Valu
 from dgnet.problems.phase import PhaseChange
 from dgnet.problems.sources import Source
 from dgnet.reference.assembly import Space, to_torch
-from dgnet.reference.transport import Averages, Initial, boundary_values, fixed_in_time, sum_up
+from dgnet.reference.transport import Averages, Initial, boundary_average, boundary_values, fixed_in_time, sum_up
 
 Tensor = torch.Tensor
 
@@ -64,7 +65,8 @@ def march(mesh: Mesh, material: PhaseChange, conditions: Sequence[Condition], in
     yield t[coarse].T[..., None].contiguous()
     past: list[tuple[Tensor, Tensor | None]] = []  # newest first: H, and the mean source of the step that follows
     for n in range(steps * substeps):
-        past = [(material.enthalpy(t), None if average is None else average(n * h)[0]), *past[:order - 1]]
+        driven = sum_up([(1.0, None if average is None else average(n * h)[0]), (1.0, system.moving_load(n * h, h))])
+        past = [(material.enthalpy(t), driven), *past[:order - 1]]
         a = _BDF[len(past)]
         s = np.cumsum(a)[:-1]
         nodal = sum_up([(-a[j + 1], past[j][0]) for j in range(len(past))]
@@ -133,11 +135,22 @@ class _Enthalpy:
             t[nodes] = boundary_values(value, points, time)
         return t
 
+    def moving_load(self, time: float, h: float) -> Tensor | None:
+        """What changes of g, on average over the substep that begins at this time and per volume: [M, 1 or B]."""
+        total: Tensor | None = None
+        for nodes, points, weights, value in self.loads:
+            if callable(value):
+                part = weights * boundary_average(value, points, time, h) / self.volume[nodes]
+                total = part.new_zeros(len(self.points), part.shape[1]) if total is None else total
+                total[nodes] += part
+        return total
+
     def step(self, t: Tensor, b: Tensor, a0: float, h: float, time: float, tolerance: float) -> Tensor:
-        """Solve a0 V H(T) + h (K theta(T) + R T) = b + h g(time) by Newton's method from t [M, B]."""
+        """Solve a0 V H(T) + h (K theta(T) + R T) = b + h g by Newton's method from t [M, B], g the loads that stay."""
         m = self.material
         for nodes, points, weights, value in self.loads:
-            b[nodes] += h * weights * boundary_values(value, points, time)
+            if not callable(value):
+                b[nodes] += h * weights * boundary_values(value, points, time)
         t = self._impose(t.clone(), time)
         scale = (self.volume * (m.enthalpy(t).abs() + m.density * m.latent_heat)).norm(dim=0)
         error = 0.0

@@ -6,11 +6,11 @@ Galerkin finite elements (P1 or P2, consistent mass, nothing upwinded) on the re
 
 Time: SBDF of order 2 or 3 (Ascher, Ruuth and Wetton 1995), K implicit and C, r extrapolated, one solve per substep:
 
-    sum_j a_j M u^{n+1-j} + dt K u^{n+1} = dt (sum_j e_j (M r^{n-j} - C u^{n-j}) + M sum_j s_j F^{n-j} + g^{n+1})
+    sum_j a_j M u^{n+1-j} + dt K u^{n+1} = dt (sum_j e_j (M r^{n-j} - C u^{n-j}) + sum_j s_j (M F^{n-j} + G^{n-j}))
 
-F^m is the average of f over substep m; the s_j are the a_j summed up from the left, which makes the scheme exact for
-du/dt = f however fast f moves. Dirichlet values enter at the new time level, so moving ones cost no order. The first
-steps are ARS(2,2,2) (Ascher, Ruuth and Spiteri 1997): second order, L-stable, self-starting.
+F^m and G^m are the averages of f and of the boundary loads g over substep m; the s_j are the a_j summed up from the left, which
+makes the scheme exact for du/dt = f however fast f moves. Dirichlet values enter at the new time level, so moving ones cost no
+order. The first steps are ARS(2,2,2) (Ascher, Ruuth and Spiteri 1997): second order, L-stable, self-starting.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Protocol
 
 import numpy as np
 import torch
+from scipy.integrate import quad_vec
 from scipy.sparse import csr_matrix
 
 from dgnet.errors import InputError, SolveError
@@ -40,6 +41,7 @@ Initial = Tensor | Callable[[Tensor], Tensor]
 _BDF = {2: (1.5, -2.0, 0.5), 3: (11 / 6, -3.0, 1.5, -1 / 3)}
 _EXTRAPOLATE = {2: (2.0, -1.0), 3: (3.0, -3.0, 1.0)}
 _GAMMA = 1 - 1 / sqrt(2)
+_CUTS, _AVERAGED, _LIMIT = 4, 1e-8, 500  # parts that a boundary value is looked at in, relative error of its average, most parts
 _SOURCE_ENTRIES = {"cpu": 1 << 20, "cuda": 1 << 25}  # entries of one call of a source: what bounds its memory
 
 
@@ -143,7 +145,8 @@ def _integrate(system: _System, u: Tensor, steps: int, substeps: int, order: int
             nodal = sum_up([(-a[j + 1], past[j][0]) for j in range(order)]
                            + [(h * e[j], past[j][1].reaction) for j in range(order)]
                            + [(h * float(s[j]), past[j][1].source) for j in range(order)])
-            moved = sum_up([(-h * e[j], past[j][1].advection) for j in range(order)])
+            moved = sum_up([(-h * e[j], past[j][1].advection) for j in range(order)]
+                           + [(h * float(s[j]), past[j][1].load) for j in range(order)])
             guess = sum_up([(e[j], past[j][0]) for j in range(order)])
             assert nodal is not None and guess is not None
             u = system.implicit(nodal, moved, h, (n + 1) * h, guess, solvers)
@@ -191,11 +194,12 @@ def sum_up(terms: Sequence[tuple[float, Tensor | None]]) -> Tensor | None:
 
 @dataclass(frozen=True)
 class _Rates:
-    """Explicit terms at one time: nodal r(u), C(v) u, and f averaged over the step that follows; [F, M, B] or None."""
+    """Explicit terms at one time: nodal r(u), C(v) u, and f and moving loads averaged over the step that follows; [F, M, B]."""
 
     reaction: Tensor | None
     advection: Tensor | None
     source: Tensor | None
+    load: Tensor | None
 
 
 @dataclass(frozen=True)
@@ -241,7 +245,7 @@ class _System:
         self.fixed = [np.zeros(space.size, dtype=bool) for _ in pde.fields]
         self.dirichlet: list[_Fixed] = []
         self.loads: list[_Load] = []
-        self._constant: dict[int, Tensor] = {}
+        self._constant: dict[int, Tensor | None] = {}
         self._impose(conditions, end)
         self.transport = _transport(space, pde, flow, self.phases, h, end, device, dtype)
 
@@ -321,17 +325,19 @@ class _System:
         reaction = self.pde.reaction
         r = None if reaction is None else reaction(u.permute(1, 2, 0)).permute(2, 0, 1).contiguous()
         c = None if self.transport is None else self.transport(u, t)
-        return _Rates(r, c, self.source(t) if self.source is not None and source else None)
+        if not source:
+            return _Rates(r, c, None, None)
+        return _Rates(r, c, None if self.source is None else self.source(t), self.moving_load(t))
 
     def implicit(self, nodal: Tensor, moved: Tensor | None, step: float, t: float, guess: Tensor,
                  solvers: list[SPDSolver], homogeneous: bool = False) -> Tensor:
-        """Solve A u = M nodal + moved + step g(t) with u(t) given on Dirichlet nodes; all [F, M, B]."""
+        """Solve A u = M nodal + moved + step g with u(t) given on Dirichlet nodes, g the loads that stay; all [F, M, B]."""
         result = torch.empty_like(guess)
         for f in range(self.n_fields):
             b = self.mass @ nodal[f]
             if moved is not None:
-                b += moved[f]
-            load = None if homogeneous else self.load(f, t)
+                b = b + moved[f]
+            load = None if homogeneous else self.load(f)
             if load is not None:
                 b.add_(load, alpha=step)
             x = guess[f]
@@ -341,34 +347,37 @@ class _System:
         return result
 
     def ars(self, u: Tensor, now: _Rates, t: float, solvers: list[SPDSolver]) -> Tensor:
-        """One step of ARS(2,2,2). The source enters both stages as its average over the step."""
+        """One step of ARS(2,2,2). The source and moving loads enter both stages as their averages over the step."""
         h, g = self.h, _GAMMA
         delta = 1 - 1 / (2 * g)
         first = sum_up([(1.0, u), (g * h, now.reaction), (g * h, now.source)])
         assert first is not None
-        u1 = self.implicit(first, sum_up([(-g * h, now.advection)]), g * h, t + g * h, u.clone(), solvers)
+        u1 = self.implicit(first, sum_up([(-g * h, now.advection), (g * h, now.load)]), g * h, t + g * h, u.clone(), solvers)
         then = self.rates(u1, t + g * h, source=False)
         nodal = sum_up([(1.0, u), (h * delta, now.reaction), (h * (1 - delta), then.reaction), (h, now.source)])
         assert nodal is not None
-        # -gamma h (K u1 - g1) = M (u1 - first) + gamma h C u on the free rows, from the first stage: no product with K
+        # -gamma h (K u1 - g) = M (u1 - first) + gamma h (C u - G) on the free rows, from the first stage: no product with K
         ratio = (1 - g) / g
         nodal.add_(u1 - first, alpha=ratio)
-        moved = sum_up([(-h * delta + ratio * g * h, now.advection), (-h * (1 - delta), then.advection)])
+        moved = sum_up([(-h * delta + ratio * g * h, now.advection), (-h * (1 - delta), then.advection), (g * h, now.load)])
         return self.implicit(nodal, moved, g * h, t + h, u1.clone(), solvers)
 
-    def load(self, f: int, t: float) -> Tensor | None:
-        """g(t) of field f: [M, 1] or [M, B]."""
-        moving = [load for load in self.loads if load.field == f and callable(load.value)]
+    def load(self, f: int) -> Tensor | None:
+        """What stays of g of field f: [M, 1]."""
         if f not in self._constant:
-            fixed = [load.matrix @ boundary_values(load.value, load.points, 0.0)
-                     for load in self.loads if load.field == f and not callable(load.value)]
-            total = sum_up([(1.0, v) for v in fixed])
-            self._constant[f] = torch.zeros_like(self.points[:, :1]) if total is None else total
+            self._constant[f] = sum_up([(1.0, load.matrix @ boundary_values(load.value, load.points, 0.0))
+                                        for load in self.loads if load.field == f and not callable(load.value)])
+        return self._constant[f]
+
+    def moving_load(self, t: float) -> Tensor | None:
+        """What changes of g, on average over the substep that begins at t: [F, M, 1 or B]."""
+        moving = [load for load in self.loads if callable(load.value)]
         if not moving:
-            return self._constant[f] if any(load.field == f for load in self.loads) else None
-        total = self._constant[f]
-        for load in moving:
-            total = total + load.matrix @ boundary_values(load.value, load.points, t)
+            return None
+        parts = [(load.field, load.matrix @ boundary_average(load.value, load.points, t, self.h)) for load in moving]
+        total = self.points.new_zeros(self.n_fields, len(self.points), max(part.shape[1] for _, part in parts))
+        for f, part in parts:
+            total[f] += part
         return total
 
     def _set_dirichlet(self, u: Tensor, f: int, t: float) -> None:
@@ -493,8 +502,23 @@ def boundary_values(value: Value, points: Tensor, t: float) -> Tensor:
     return result.T.contiguous() if result.ndim == 2 else result.expand(len(points))[:, None]
 
 
+def boundary_average(value: Value, points: Tensor, t: float, h: float) -> Tensor:
+    """The average from t to t + h as `boundary_values`: adaptive Gauss-Kronrod, cut at the knots that a value tells."""
+    shape = boundary_values(value, points, t).shape
+    knots = np.asarray(getattr(value, "knots", ()), dtype=np.float64).ravel()
+    cuts = np.unique(np.concatenate([t + h * np.arange(1, _CUTS) / _CUTS, knots[(knots > t) & (knots < t + h)]]))
+
+    def at(s: float) -> np.ndarray:
+        return boundary_values(value, points, s).double().cpu().numpy().ravel()
+
+    size = max(float(np.abs(at(s)).max()) for s in t + h * np.linspace(0.05, 0.95, 10))
+    total, _ = quad_vec(at, t, t + h, epsabs=_AVERAGED * h * size + 1e-300, epsrel=_AVERAGED, norm="max", limit=_LIMIT, points=cuts)
+    return torch.from_numpy(total / h).to(points).reshape(shape)
+
+
 def fixed_in_time(value: Value, points: Tensor, end: float, name: str) -> np.ndarray:
     first = boundary_values(value, points, 0.0)
-    if not all(torch.equal(first, boundary_values(value, points, t)) for t in (0.37 * end, end)) or first.shape[1] > 1:
+    times = [*np.linspace(0.0, end, 64).tolist(), *np.ravel(getattr(value, "knots", ())).tolist()]
+    if not all(torch.equal(first, boundary_values(value, points, t)) for t in times) or first.shape[1] > 1:
         raise InputError(f"the Robin coefficient on '{name}' must not depend on time or trajectory")
     return first[:, 0].cpu().numpy()

@@ -215,11 +215,9 @@ class _Part:
         if self.spot.place is not None:
             return np.broadcast_to(np.array(self.spot.place), (*t.shape, self.dim))
         if self.spot.path is not None:
-            knots, values = self.spot.path.times[0], self.spot.path.values[0][:, : self.dim]
-        else:
-            assert self.places is not None
-            knots, values = self.bends, theta[self.places]
-        return np.stack([np.interp(t, knots, values[:, i]) for i in range(self.dim)], -1)
+            return self.spot.path.at(t.ravel())[0, :, : self.dim].reshape(*t.shape, self.dim)
+        assert self.places is not None
+        return np.stack([np.interp(t, self.bends, way) for way in theta[self.places].T], -1)
 
     @property
     def stays(self) -> bool:
@@ -231,19 +229,29 @@ class _Part:
         return np.exp(-np.square(away).sum(-1) / (2 * self.spot.radius**2))
 
     def quadrature(self, theta: np.ndarray, x: np.ndarray) -> _Quadrature:
-        """Points in time of every step while it is on: four for each radius that it travels."""
-        on, off = self.switched(theta)
-        ends = self.dt * np.arange(self.steps + 1)
-        left, right = ends[:-1].clip(on, off), ends[1:].clip(on, off)
-        pieces = 1
+        """Points in time of every step while it is on: four for each radius that it travels, between the rows of a known path."""
+        edges, pieces = self._edges(*self.switched(theta)), 1
         if not self.stays:
-            way = np.linalg.norm(np.diff(self.position(theta, ends), axis=0), axis=1).max() / self.spot.radius
+            way = np.linalg.norm(np.diff(self.position(theta, edges), axis=1), axis=2).max() / self.spot.radius
             pieces = min(_PIECES, max(1, math.ceil(way)))
         nodes, weights = np.polynomial.legendre.leggauss(4)
         at = ((np.arange(pieces)[:, None] + 0.5 * (1 + nodes)) / pieces).ravel()
-        t = left[:, None] + (right - left)[:, None] * at
-        share = (right - left)[:, None] / self.dt * np.tile(0.5 * weights / pieces, pieces)
+        width = np.diff(edges, axis=1)[..., None]
+        t = (edges[:, :-1, None] + width * at).reshape(self.steps, -1)
+        share = (width / self.dt * np.tile(0.5 * weights / pieces, pieces)).reshape(self.steps, -1)
         return _Quadrature(t, share, self.near(theta, t[:1, :1] if self.stays else t, x))
+
+    def _edges(self, on: float, off: float) -> np.ndarray:
+        """Times between which it is on and its path is straight, in each step [steps, K]; the last ones may coincide."""
+        ends = self.dt * np.arange(self.steps + 1)
+        left, right = ends[:-1].clip(on, off), ends[1:].clip(on, off)
+        rows = np.zeros(0) if self.spot.path is None else self.spot.path.times[0]
+        rows = rows[(rows > on) & (rows < off)]
+        step = (np.searchsorted(ends, rows, side="right") - 1).clip(0, self.steps - 1)
+        rank = np.arange(len(rows)) - np.searchsorted(step, step)  # its place among those of the same step
+        inside = np.repeat(right[:, None], rank.max(initial=-1) + 1, axis=1)
+        inside[step, rank] = rows
+        return np.concatenate([left[:, None], inside, right[:, None]], axis=1)
 
     def averages(self, theta: np.ndarray, x: np.ndarray) -> np.ndarray:
         """Over the steps: [steps, P]."""

@@ -11,7 +11,7 @@ k = sqrt(8) / length; s = 1 is the prior of `priors.fields`, 1.5 the default her
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -31,7 +31,7 @@ from dgnet.sensors.kernels import Kernels, kernels
 from dgnet.sensors.posterior import Choice, Spread, Unknown, strongest
 from dgnet.sensors.priors import DECAY
 from dgnet.sensors.readings import Readings, interpolation
-from dgnet.sensors.recover import heated, impulses, unit_shapes, warmed
+from dgnet.sensors.recover import check_seen, heated, impulses, unit_shapes, warmed
 
 Tensor = torch.Tensor
 
@@ -98,6 +98,8 @@ class Unknowns:
             raise InputError("the strength of a source is unknown, but not its place: give the places (or paths) of the spots")
         if "source" in self.names and problem.n_fields > 1:
             raise InputError("spots drive one field; this problem has several")
+        if "source" in self.names and spots is not None:
+            check_seen(spots, problem.mesh)
         self.drives = tuple(name for name in self.names if name != "start")
 
     @cached_property
@@ -120,12 +122,8 @@ class Unknowns:
         """Sources of strength 1 in step k after t0: [J, N or P, F]."""
         if name == "field":
             return self._still
-        return unit_shapes(self._since(t0 + k * self.problem.dt), self.problem, self.model, 1)[:, 0]
-
-    def _since(self, time: float) -> SpotTable:
-        """The spots with times counted from this one on."""
         assert self.spots is not None
-        return replace(self.spots, times=tuple(t - time for t in self.spots.times))
+        return unit_shapes(self.spots, self.problem, self.model, k, k + 1, t0)[:, 0]
 
     @cached_property
     def _still(self) -> Tensor:
@@ -182,7 +180,8 @@ class Unknowns:
         if name == "field":
             return made.responses(self._still).flatten(2)
         if name == "source":
-            return made.responses(unit_shapes(self._since(t0), self.problem, self.model, made.horizon)).flatten(2)
+            assert self.spots is not None
+            return made.responses(unit_shapes(self.spots, self.problem, self.model, 0, made.horizon, t0)).flatten(2)
         return impulses(self.loaded(name), self.problem, made, readings.sensors, self.model)
 
     def _choices(self, name: str, steps: int) -> tuple[tuple[Choice, ...], Spread]:

@@ -142,7 +142,7 @@ class Dynamics:
 def averages(source: Source, x: Tensor, start: float, steps: int, dt: float) -> Tensor:
     """Of a source over steps from `start` on: [steps, P, F]."""
     if isinstance(source, SpotTable):
-        return replace(source, times=tuple(t - start for t in source.times)).average(x, 0, steps, dt)[0]
+        return source.average(x, 0, steps, dt, start)[0]
     return step_average(source, x, start + dt * torch.arange(steps, dtype=torch.float64), dt, panels=_PANELS)[0]
 
 

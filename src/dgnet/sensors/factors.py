@@ -13,7 +13,7 @@ from dgnet.files import did_you_mean
 from dgnet.mesh import Mesh
 from dgnet.models.dgnet import regions_of
 from dgnet.problems import Discretisation, Robin
-from dgnet.problems.conditions import Value
+from dgnet.problems.conditions import changed
 from dgnet.problems.curves import ByRegion, Curve, Scaled, Varied, curves_of, typical
 from dgnet.problems.pde import PDE
 
@@ -52,7 +52,7 @@ class Factors:
         for name in self.names:
             if name == "convection":
                 by = given[name]
-                conditions = [replace(c, coefficient=_value(c.coefficient, by)) if isinstance(c, Robin) else c for c in conditions]
+                conditions = [replace(c, coefficient=changed(c.coefficient, by)) if isinstance(c, Robin) else c for c in conditions]
             elif name == "latent":
                 pde = replace(pde, capacity=_each(pde.capacity, lambda value: _melting(value, given["latent"])))
             else:
@@ -102,10 +102,6 @@ def _melting(value: Varied, by: float) -> Varied:
     if isinstance(value, Scaled):
         return Scaled(_melting(value.curve, by), value.by)  # type: ignore[arg-type]
     return replace(value, latent=tuple(replace(x, heat=by * x.heat) for x in value.latent)) if isinstance(value, Curve) else value
-
-
-def _value(given: Value, by: float) -> Value:
-    return (lambda x, t: by * given(x, t)) if callable(given) else by * given
 
 
 def _refuse_zero(name: str, problem: Discretisation) -> None:

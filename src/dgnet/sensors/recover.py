@@ -16,8 +16,10 @@ import numpy as np
 import torch
 
 from dgnet.errors import InputError
+from dgnet.mesh import Mesh
 from dgnet.models import Classical, Model, few_threads, rollout
 from dgnet.problems import Discretisation, Neumann, Robin, SpotTable
+from dgnet.problems.conditions import changed
 from dgnet.problems.spot_table import number_in, read_table
 from dgnet.sensors.kernels import Kernels, kernels
 from dgnet.sensors.posterior import Answer, Unknown, infer
@@ -167,7 +169,8 @@ def responses_of(name: str, problem: Discretisation, made: Kernels, sensors: Seq
             raise InputError("the strength of a source is unknown, but not its place: give the places (or paths) of the spots")
         if problem.n_fields > 1:
             raise InputError("spots drive one field; this problem has several")
-        R = made.responses(unit_shapes(spots, problem, model, H))
+        check_seen(spots, problem.mesh)
+        R = made.responses(unit_shapes(spots, problem, model, 0, H))
         return R.flatten(2), (R.shape[2], H), tuple(n or f"spot {k}" for k, n in enumerate(spots.names, start=1))
     if name == "field":
         total = torch.zeros_like(made.start)
@@ -184,22 +187,18 @@ def responses_of(name: str, problem: Discretisation, made: Kernels, sensors: Seq
     raise InputError(f"unknown '{name}' cannot be recovered (known: {', '.join(KINDS)})")
 
 
-def unit_shapes(spots: SpotTable, problem: Discretisation, model: Model[Any] | None, steps: int) -> Tensor:
-    """Spots of power 1 where they are in each step: [J, steps, P, 1]."""
+def unit_shapes(spots: SpotTable, problem: Discretisation, model: Model[Any] | None, start: int, stop: int,
+                t0: float = 0.0) -> Tensor:
+    """Spots of power 1 where they are in each step start .. stop-1, counted from the time t0: [J, n, P, 1]."""
     x = torch.tensor((model or Classical()).points(problem))
-    always = (-1e-9, steps * problem.dt + 1e-9)
-    shapes = []
-    for name, times, values in zip(spots.names, spots.times, spots.values):
-        values = np.concatenate([values[:, :-1], np.ones((len(values), 1))], axis=1)
-        inside = (times > always[0]) & (times < always[1])  # it stays where its path begins and ends
-        times = np.concatenate([[always[0]], times[inside], [always[1]]])
-        values = np.concatenate([values[:1], values[inside], values[-1:]])
-        one = SpotTable((name,), (times,), (values,))
-        missed = one.missed(problem.mesh.points)
-        if missed:
+    return torch.stack([one.average(x, start, stop, problem.dt, t0)[0] for one in spots.units()])
+
+
+def check_seen(spots: SpotTable, mesh: Mesh) -> None:
+    """Refuse spots that miss the mesh, wherever their paths lead."""
+    for one in spots.units():
+        if missed := one.missed(mesh.points):
             raise InputError(missed)
-        shapes.append(one.average(x, 0, steps, problem.dt)[0])
-    return torch.stack(shapes)
 
 
 def read_spots(path: Path, dim: int) -> SpotTable:
@@ -242,11 +241,8 @@ def warmed(problem: Discretisation) -> Discretisation:
     if not any(isinstance(c, Robin) for c in problem.conditions):
         raise InputError("the ambient value is unknown, but no boundary exchanges anything with surroundings (kind robin)")
 
-    def warmer(c: Robin) -> Robin:
-        given = c.ambient
-        return replace(c, ambient=(lambda x, t: given(x, t) + 1) if callable(given) else given + 1)
-
-    return replace(problem, conditions=[warmer(c) if isinstance(c, Robin) else c for c in problem.conditions])
+    return replace(problem, conditions=[replace(c, ambient=changed(c.ambient, more=1.0)) if isinstance(c, Robin) else c
+                                        for c in problem.conditions])
 
 
 def heated(problem: Discretisation, boundary: str) -> Discretisation:

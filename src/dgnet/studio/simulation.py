@@ -17,6 +17,7 @@ import torch
 from dgnet.errors import InputError, SolveError
 from dgnet.models import Model
 from dgnet.problems.sources import Source, panels_for, step_average
+from dgnet.problems.spot_table import SpotTable
 from dgnet.studio.scene import Scene
 
 Tensor = torch.Tensor
@@ -79,16 +80,11 @@ class Spot:
 
     def averages(self, x: Tensor, steps: int) -> list[Tensor]:
         """The averages [N] over each of the steps of a frame."""
-        a, b = (torch.tensor(p, dtype=x.dtype) for p in (self.begin, self.end))
-        way = b - a
-
-        def spot(x: Tensor, t: Tensor) -> Tensor:
-            distance = ((x[None] - (a + t.to(x.dtype)[:, None] * way)[:, None]) ** 2).sum(-1)
-            return (self.power * torch.exp(-0.5 * distance / self.radius**2))[None, :, :, None]
-
-        if not bool(way.any()):
+        rows = np.array([[*place, self.radius, self.power] for place in (self.begin, self.end)])
+        spot = SpotTable(("",), (np.array([0.0, 1.0]),), (rows,))
+        if self.begin == self.end:
             return [spot(x, torch.zeros(1))[0, 0, :, 0]] * steps
-        panels = min(_PANELS, panels_for(float(way.norm()) / steps, self.radius, 1.0))
+        panels = min(_PANELS, panels_for(math.dist(self.begin, self.end) / steps, self.radius, 1.0))
         share = torch.arange(steps, dtype=torch.float64) / steps
         found = step_average(spot, x, share, 1.0 / steps, panels, order=2)
         return list(found[0, :, :, 0])

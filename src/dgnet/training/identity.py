@@ -16,7 +16,7 @@ import torch
 from dgnet.data import Dataset
 from dgnet.mesh import Mesh
 from dgnet.problems.case import GIVEN_FLOW, Case
-from dgnet.problems.conditions import Periodic
+from dgnet.problems.conditions import Periodic, TimeTable
 from dgnet.problems.curves import ByRegion, Curve, Scaled
 from dgnet.problems.pde import PDE
 
@@ -126,6 +126,11 @@ def _condition(condition: Any, mesh: Mesh, times: tuple[float, ...]) -> str:
         return f"{kind} on {name} and {condition.partner}"
     facets = mesh.boundaries.get(name, mesh.boundary_facets)
     x = torch.tensor(mesh.points[np.unique(facets)])
-    parts = [f"{f.name} {_sampled(v, times, x) if callable(v) else repr(float(v))}" for f in fields(condition)
-             if f.name not in ("boundary", "field") for v in [getattr(condition, f.name)]]
+
+    def of(value: Any) -> str:
+        if isinstance(value, TimeTable):
+            return f"table, {_sum(value.times, value.values)}"
+        return _sampled(value, times, x) if callable(value) else repr(float(value))
+
+    parts = [f"{f.name} {of(getattr(condition, f.name))}" for f in fields(condition) if f.name not in ("boundary", "field")]
     return f"{kind} on {name}" + (f" for {condition.field}" if condition.field else "") + f": {', '.join(parts)}"

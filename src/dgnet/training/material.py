@@ -203,11 +203,11 @@ def _window(unknowns: Unknowns, solver: EnthalpySolver, data: Corpus, begin: int
 
     for term in m.mass:
         add(term.matrix, term.curve, lambda of: of(states[-1]) - of(states[0]))
-    middle = t + (begin + 0.5 * length) * p.dt
-    for term in (*m.spread, *m.carried(middle), *m.linear(middle)):
+    now, whole = t + begin * p.dt, length * p.dt
+    for term in (*m.spread, *m.carried(now + 0.5 * whole), *m.linear(now, whole)):
         add(term.matrix, term.curve, over_time)
     for k in range(begin, begin + length):
-        load = m.load(t + (k + 0.5) * p.dt)
+        load = m.load(t + k * p.dt, p.dt)
         y = y if load is None else y + p.dt * load[..., 0]
     if data.source_average is not None:
         y = y + p.dt * product(m.source, p.restrict(data.source_average[:, begin:begin + length].sum(1)))[..., 0]

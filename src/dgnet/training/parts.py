@@ -122,7 +122,7 @@ def gather(parts: Sequence[Part], device: str | torch.device = "cpu") -> Parts:
         for one in convective(p):
             facets.append(one.nodes + k * n)
             exchange.append(p.dt * one.matrix)
-            ambient.append(p.dt * one.load(0.0))
+            ambient.append(p.dt * one.load(0.0, 0.0))
         row, col = p.geometry.pattern.row.long(), p.geometry.pattern.col.long()
         still[k, row, col] = p.dt * rest.values[0, 0]
         advection = p.advection()
@@ -132,7 +132,7 @@ def gather(parts: Sequence[Part], device: str | torch.device = "cpu") -> Parts:
         for t in range(T + 1):
             w = p.fixed_values(t * p.dt)
             values[k, t, :m] = 0.0 if w is None else w[:, 0]
-            g = None if t == T else p.flux_load((t + 0.5) * p.dt)
+            g = None if t == T else p.flux_load(t * p.dt, p.dt)
             if g is not None:
                 load[k, t, :m] = p.dt * g[:, 0]
     geometries = [part.problem.geometry for part in parts]

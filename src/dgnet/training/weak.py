@@ -126,11 +126,12 @@ def _window(data: Corpus, p: Discretisation, ops: Operators, library: Library, s
     states = [p.restrict(data.state[:, k]) for k in range(start, start + length + 1)]
     y, phi = times(ops.mass, states[-1] - states[0]) / p.dt, torch.zeros((), dtype=torch.float64)
     for k, (u, w) in enumerate(zip(states, _SIMPSON[length]), start):
-        load = ops.load(t + k * p.dt)
         y = y + w * times(ops.stiffness(t + k * p.dt), u)
         phi = phi + w * library.features(u)
+        # loads are integrated; where the exchange changes they are sampled as K is, so that a state at the ambient value rests
+        load = ops.load(t + k * p.dt) if p.exchange_changes else None if k == start + length else ops.load(t + k * p.dt, p.dt)
         if load is not None:
-            y = y - w * load
+            y = y - (w if p.exchange_changes else 1.0) * load
     if data.source_average is not None:
         y = y - times(ops.source, p.restrict(data.source_average[:, start:start + length].sum(1)))
     gather = ops.mass if ops.plain is None else ops.plain

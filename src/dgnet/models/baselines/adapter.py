@@ -287,17 +287,17 @@ class Baseline(LearnedModel[Prepared]):
         return kept(p, "nodes", Nodes.of).fields.shape[1] + loads + (0 if p.pde.velocity is None else p.mesh.dim)
 
     @staticmethod
-    def raw_known(p: Discretisation, nodes: Nodes, t: float) -> Tensor:
-        """[n, C] or [b, n, C]: coefficients, boundary load and velocity at time t."""
+    def raw_known(p: Discretisation, nodes: Nodes, t: float, dt: float = 0.0) -> Tensor:
+        """[n, C] or [b, n, C]: coefficients, boundary load and velocity at a time or over a step."""
         parts = [nodes.fields]
         load = nodes.load
         if load is None and p.data_changes:
-            load = p.load(t)
+            load = p.load(t, dt)
             load = None if load is None else (load / nodes.volume).expand(-1, p.n_fields)
         if load is not None:
             parts.append(load)
         if p.pde.velocity is not None:
-            v = p.pde.velocity(t) if callable(p.pde.velocity) else p.pde.velocity
+            v = p.pde.velocity(t + 0.5 * dt) if callable(p.pde.velocity) else p.pde.velocity
             v = torch.as_tensor(v, dtype=nodes.fields.dtype, device=nodes.fields.device)  # no checks here: they would synchronise
             v = p.restrict(v.expand(p.mesh.n_nodes, -1) if v.dim() == 1 else v)
             parts.append(v)
@@ -307,7 +307,7 @@ class Baseline(LearnedModel[Prepared]):
     def inputs(self, state: Prepared, u: Tensor, source: Tensor | None, t: float) -> Inputs:
         """u, source [B, n, F] at degrees of freedom."""
         p, B = state.problem, u.shape[0]
-        known = self.raw_known(p, state.nodes, t + 0.5 * p.dt) if state.known is None else state.known
+        known = self.raw_known(p, state.nodes, t, p.dt) if state.known is None else state.known
         known = (known - self.known_shift) / self.known_scale
         f = torch.zeros_like(u) if source is None else (source / self.source_scale).expand_as(u)
         return Inputs((u - self.mean) / self.std, f, known.expand(B, -1, -1), state.nodes.types.expand(B, -1, -1), t)

@@ -25,7 +25,7 @@ from dgnet.green.fold import product
 from dgnet.models.baselines.adapter import Settings
 from dgnet.models.baselines.reduced import Reduced, Subspace, thinned
 from dgnet.operators import EdgeMatrix
-from dgnet.problems import Discretisation, Robin
+from dgnet.problems import Discretisation
 
 Tensor = torch.Tensor
 
@@ -55,7 +55,7 @@ class POD(Reduced[Galerkin]):
     name = "pod"
 
     def __init__(self, config: PODConfig, problem: Discretisation) -> None:
-        if any(isinstance(c, Robin) and callable(c.coefficient) for c in problem.conditions):
+        if problem.exchange_changes:
             raise InputError("pod does not take a convective coefficient that changes in time")
         if callable(problem.pde.velocity) and problem.advection_form == "upwind":
             raise InputError("pod needs an advection that is linear in the flow: galerkin or skew, not upwind")
@@ -106,8 +106,8 @@ class POD(Reduced[Galerkin]):
         """dt V^T (g - K c) - V^T M (c+ - c) [R] or [b, R], in double precision: what does not depend on the coordinates."""
         p = state.problem.double
         before, after = (self.about(state, s).double() for s in (t, t + p.dt))
-        force = -product(p.stiffness(t + 0.5 * p.dt), (0.5 * (before + after))[None].expand(self._batch(p, t), -1, -1))
-        load = p.load(t + 0.5 * p.dt)
+        force = -product(p.stiffness(t, p.dt), (0.5 * (before + after))[None].expand(self._batch(p, t), -1, -1))
+        load = p.load(t, p.dt)
         if load is not None:
             force = force + load
         if p.data_changes:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from dgnet.green import Operators
+from dgnet.green import InTime, Operators
 from dgnet.models.dgnet.flow import FlowInCells
 from dgnet.models.dgnet.masses import MassChange
 from dgnet.models.gnn import MeshGraph
@@ -105,13 +105,13 @@ class Build:
         decays = decay if p.decay_sums is not None and self.physics else None
         sums = [A.row_sums() for A in (decays, self.any_term) if A is not None]
         ingredients = (still.values.double(), *(x for _, tensors in self.flow_terms for x in tensors))
-        K = None if p.time_dependent else self.stiffness(0.0, *ingredients)
+        K = None if p.time_dependent else self.stiffness(0.0, 0.0, *ingredients)
         load_changes = p.data_changes or p.time_dependent  # a convective coefficient in time is in both
         load = None if load_changes else self.load(0.0)
         calibrated = isinstance(self.factors["convection"], Tensor)
         return Operators(
-            mass=self.mass, source=self.source, stiffness=(lambda t: self.stiffness(t, *ingredients)) if K is None else lambda t: K,
-            rest=self.without_sign, load=self.load if load_changes else lambda t: load, reaction=self.reaction,
+            mass=self.mass, source=self.source, stiffness=self._in_time(K, ingredients),
+            rest=self.without_sign, load=self.load if load_changes else lambda t, dt=0.0: load, reaction=self.reaction,
             mass_low=self.mass_low,
             symmetric=(p.pde.velocity is None or not self.physics) and self.unsigned is None and self.any_term is None,
             time_dependent=p.time_dependent, still_sums=None if not sums else sums[0] if len(sums) == 1 else sums[0] + sums[1],
@@ -131,28 +131,34 @@ class Build:
             return advection
         return self.unsigned(t) if advection is None else advection + self.unsigned(t)
 
-    def stiffness(self, t: float, still: Tensor, *tensors: Tensor) -> EdgeMatrix:
-        """K(t) from what does not change (`still`, [b, f, nnz]) and the tensors of `flow_terms`, one after the other."""
-        p = self.problem
-        total, unsigned = EdgeMatrix(p.geometry.pattern, still), self.moving_without_sign(t)
-        convection = p.convection_part(t) if self.physics else None
+    def _in_time(self, still: EdgeMatrix | None, ingredients: tuple[Tensor, ...]) -> InTime[EdgeMatrix]:
+        """K, or the one that never changes."""
+        if still is None:
+            return lambda t, dt=0.0: self.stiffness(t, dt, *ingredients)
+        return lambda t, dt=0.0: still
+
+    def stiffness(self, t: float, dt: float, still: Tensor, *tensors: Tensor) -> EdgeMatrix:
+        """K from what does not change (`still`, [b, f, nnz]) and the tensors of `flow_terms`, one after the other."""
+        p, middle = self.problem, t + 0.5 * dt
+        total, unsigned = EdgeMatrix(p.geometry.pattern, still), self.moving_without_sign(middle)
+        convection = p.convection_part(t, dt) if self.physics else None
         if convection is not None:
             total = total + convection * self.factors["convection"]
         if unsigned is not None:
             total = total + unsigned
         if self.flow_terms:
-            flow = FlowInCells.at(p, t)
+            flow = FlowInCells.at(p, middle)
             for term, own in self.flow_terms:
                 total, tensors = total + term(flow, *tensors[:len(own)]), tensors[len(own):]
         return total.to(p.dtype)
 
-    def moving_sums(self, t: float) -> Tensor | None:
-        return self.problem.moving_sums(t, self.factors["convection"]) if self.physics else None
+    def moving_sums(self, t: float, dt: float = 0.0) -> Tensor | None:
+        return self.problem.moving_sums(t, dt, self.factors["convection"]) if self.physics else None
 
-    def load(self, t: float) -> Tensor | None:
+    def load(self, t: float, dt: float = 0.0) -> Tensor | None:
         """Boundary fluxes and exchange, integrated."""
         p = self.problem
-        flux, exchange = p.flux_load(t), p.convection_load(t) if self.physics else None
+        flux, exchange = p.flux_load(t, dt), p.convection_load(t, dt) if self.physics else None
         if exchange is None:
             return flux
         exchange = (exchange * self.factors["convection"]).to(p.dtype)

@@ -17,8 +17,8 @@ share the method:
   limit for every part: no weights can make energy. Every part has a file in `parts`, with its guarantee.
 - bounded (`BOUNDED`, `parts.bounded`): the paper's networks on lumped finite elements, with limits.
 
-In all of them K is that of the middle of the step, a reaction enters by predictor-corrector, and boundary conditions are inside the
-system.
+In all of them K is one for the whole step (`green.solver`), a reaction enters by predictor-corrector, and boundary conditions are
+inside the system.
 
 What holds for any finite weights of the structured decoder, in every step, whatever the flow does in time:
 

@@ -36,7 +36,7 @@ from dgnet.models.universal.local import Surroundings, surroundings
 from dgnet.models.universal.network import Numbers, UniversalNet
 from dgnet.models.universal.operators import operators
 from dgnet.models.universal.steps import GatheredSteps
-from dgnet.problems import CONSISTENT, Discretisation, Robin
+from dgnet.problems import CONSISTENT, Discretisation
 from dgnet.problems.lift import Lift
 
 Tensor = torch.Tensor
@@ -200,6 +200,6 @@ def untrained(p: Discretisation) -> str | None:
         getattr(c, "field", None) is None for c in p.conditions)
     if p.n_fields > 1 and not shared:
         return "its fields have coefficients or conditions of their own"
-    if any(isinstance(c, Robin) and callable(c.coefficient) for c in p.conditions):
+    if p.exchange_changes:
         return "a convective coefficient is a function"
     return None

@@ -14,6 +14,7 @@ from dgnet.models.universal.local import Surroundings
 from dgnet.models.universal.network import Numbers, beside_the_flow, stretched
 from dgnet.operators import EdgeMatrix
 from dgnet.problems import Discretisation, Robin
+from dgnet.problems.conditions import samples
 
 Tensor = torch.Tensor
 
@@ -26,11 +27,10 @@ class Convective(NamedTuple):
     condition: Robin
     points: Tensor  # [F, d, dim]
 
-    def load(self, t: float) -> Tensor:
-        """[F, d]: what the ambient brings to the nodes of each facet."""
-        ambient = self.condition.ambient
-        value = (torch.as_tensor(ambient(self.points.flatten(0, 1), t)).reshape(self.nodes.shape) if callable(ambient)
-                 else torch.full(self.nodes.shape, float(ambient), device=self.points.device))
+    def load(self, t: float, dt: float) -> Tensor:
+        """[F, d]: what the ambient brings to the nodes of each facet, on average over a step."""
+        weights, (ambient,) = samples([self.condition.ambient], self.points.flatten(0, 1), t, dt)
+        value = torch.tensordot(weights, ambient, 1).reshape(self.nodes.shape)
         return (self.matrix @ value.to(self.matrix)[..., None])[..., 0]
 
 
@@ -73,16 +73,16 @@ def operators(p: Discretisation, s: Surroundings, z: Numbers) -> Operators:
     stiffness = EdgeMatrix(pattern, K).to(p.dtype)
     rows = None if sums is None else sums.to(p.dtype)[None, None]
 
-    def load(t: float) -> Tensor | None:
-        total = p.flux_load(t)
+    def load(t: float, dt: float = 0.0) -> Tensor | None:
+        total = p.flux_load(t, dt)
         for one, factor in exchanges:
-            part = factor.new_zeros(p.n).index_add(0, one.nodes.ravel(), (factor * one.load(t)).ravel()).to(p.dtype)[:, None]
+            part = factor.new_zeros(p.n).index_add(0, one.nodes.ravel(), (factor * one.load(t, dt)).ravel()).to(p.dtype)[:, None]
             total = part.expand(-1, p.n_fields) if total is None else total + part
         return total
 
     still = None if p.data_changes else load(0.0)
     return Operators(
-        mass=M, source=p.source_mass, stiffness=lambda t: stiffness,
-        rest=lambda t: carried, load=load if p.data_changes else lambda t: still, reaction=p.pde.reaction, mass_low=low,
-        symmetric=carried is None, time_dependent=False, still_sums=p.decay_sums, moving_sums=lambda t: rows,
+        mass=M, source=p.source_mass, stiffness=lambda t, dt=0.0: stiffness,
+        rest=lambda t: carried, load=load if p.data_changes else lambda t, dt=0.0: still, reaction=p.pde.reaction, mass_low=low,
+        symmetric=carried is None, time_dependent=False, still_sums=p.decay_sums, moving_sums=lambda t, dt=0.0: rows,
         plain=None if p.capacity is None else p.source_mass, ahead=EdgeMatrix(pattern, more[None, None]).to(p.dtype))
