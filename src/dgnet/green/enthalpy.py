@@ -52,6 +52,7 @@ class Stepper(Protocol):
     """What a model needs of a solver: steps, and what to ask before and after them."""
 
     problem: Discretisation
+    memory: Sequence[float]
 
     def step(self, u: Tensor, f: Tensor | None = None, t: float = 0.0, damped: bool = False) -> Tensor: ...
 
@@ -244,6 +245,15 @@ class EnthalpySolver:
         return found.view(n, batch, count, fields).permute(1, 0, 3, 2)
 
     # ------------------------------------------------------------------ before and after
+
+    @property
+    def memory(self) -> Sequence[float]:
+        """What the steps so far leave to the next, as that of a `GreenSolver`."""
+        return self.stiff.memory
+
+    @memory.setter
+    def memory(self, kept: Sequence[float]) -> None:
+        self.stiff.memory = kept
 
     @property
     def capturable(self) -> bool:

@@ -138,18 +138,21 @@ class GreenSolver:
 
     @property
     def memory(self) -> tuple[float, ...]:
-        """What the steps so far leave to the next where operators change in time: bounds that only widen, and their age in steps.
-
-        Empty where nothing is left. Set in another solver of the same problem, it steps on as this one would.
+        """What the steps so far leave to the next: whether the reaction is taken implicitly, and where operators change in time
+        bounds that only widen, and their age in steps. Set in another solver of the same problem, it steps on as this one would;
+        an empty one is that of a start.
         """
         b = self._bounds
-        return () if b is None else (b.low, b.high, b.imag, float(b.tight), float(self._age))
+        return self.stiff.memory + (() if b is None else (b.low, b.high, b.imag, float(b.tight), float(self._age)))
 
     @memory.setter
     def memory(self, kept: Sequence[float]) -> None:
-        if len(kept):
-            low, high, imag, tight, age = kept
+        self.stiff.memory = kept[:2]
+        if len(kept) > 2:
+            low, high, imag, tight, age = kept[2:]
             self._bounds, self._age = Bounds(low, high, imag, bool(tight)), int(age)
+        elif self._bounds is not None:
+            self._bounds, self._age, self._cache = None, 0, None
 
     @property
     def capturable(self) -> bool:

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -21,7 +20,7 @@ from scipy.special import ndtri
 from scipy.stats import chi2
 
 from dgnet.errors import InputError
-from dgnet.files import plain, writing
+from dgnet.files import read_arrays, write_arrays
 from dgnet.models import Classical, Model, few_threads
 from dgnet.problems import Discretisation, SpotTable
 from dgnet.problems.sources import Source
@@ -107,6 +106,7 @@ class _Row:
     read: list[Innovation]
     scale: float
     before: float
+    memory: dict[str, Tensor]
 
 
 class Follower:
@@ -196,7 +196,7 @@ class Follower:
     def _now(self, time: float, values: np.ndarray) -> _Row:
         f = self.filter
         return _Row(time, values, np.zeros(len(values), bool), self.step, self.count, self.chi_square, f.mean, f.root, list(f.read),
-                    self.scale, self._before)
+                    self.scale, self._before, self.dynamics.memory())
 
     def _take(self, row: _Row) -> Innovation | None:
         """Use the readings of a row; what they were compared with, or None where none is used."""
@@ -223,6 +223,7 @@ class Follower:
         f.mean, f.root, f.read = first.mean, first.root, list(first.read)
         self.step, self.count, self.chi_square, self.scale, self._before = (first.step, first.count, first.chi_square, first.scale,
                                                                             first.before)
+        self.dynamics.remember(first.memory)
         self._rows.clear()
         for row in rows:
             now = self._now(row.time, row.values)
@@ -269,21 +270,20 @@ class Follower:
                  "time": self.time, "count": self.count, "chi_square": self.chi_square, "scale": self.scale, "before": self._before,
                  "rank": self.filter.rank, "lost": self.filter.lost, "watch": self.watch.state(),
                  "unknown": {name: asdict(prior) for name, prior in self.priors.items()}}
-        with writing(Path(path)) as part, part.open("wb") as file:
-            np.savez(file, about=np.array(json.dumps(about)), mean=self.filter.mean, root=self.filter.root)
+        memory = {f"memory/{name}": value.numpy() for name, value in self.dynamics.memory().items()}
+        arrays = {"about": np.array(json.dumps(about)), "mean": self.filter.mean, "root": self.filter.root}
+        write_arrays(Path(path), arrays | memory)
 
     @classmethod
     def load(cls, path: Path | str, problem: Discretisation, sensors: Sequence[Sensor] | np.ndarray, *, start: Tensor | None = None,
              source: Source | None = None, spots: SpotTable | None = None, model: Model[Any] | None = None) -> Follower:
         """Go on from what `save` wrote, with the same problem, sensors and model. Strengths, noise and times come from the file."""
+        arrays = read_arrays(Path(path), "the state of a part that is followed")
         try:
-            with np.load(plain(Path(path)), allow_pickle=False) as archive:
-                about, mean, root = json.loads(str(archive["about"])), archive["mean"], archive["root"]
+            about, mean, root = json.loads(str(arrays["about"])), arrays["mean"], arrays["root"]
             priors = {name: Prior(**prior) for name, prior in about["unknown"].items()}
             noise, t0, dt, rank = (about[name] for name in ("noise", "t0", "dt", "rank"))
-        except FileNotFoundError as error:
-            raise InputError(f"there is no file {path}") from error
-        except (OSError, ValueError, TypeError, KeyError, EOFError, BadZipFile) as error:
+        except (ValueError, TypeError, KeyError) as error:
             raise InputError(f"{path} does not hold the state of a part that is followed") from error
         part = cls(problem, sensors, priors, noise=noise, start=start, source=source, spots=spots, model=model, t0=t0, rank=rank)
         same = list(part.names) == about["sensors"] and part.problem.dt == dt
@@ -292,6 +292,7 @@ class Follower:
         part.step, part.time, part.count, part.chi_square = about["step"], about["time"], about["count"], about["chi_square"]
         part.scale, part._before, part.watch = about["scale"], about["before"], Watch.restored(part.names, about["watch"])
         part.filter.mean, part.filter.root, part.filter.lost = mean, root, about["lost"]
+        part.dynamics.remember({name.removeprefix("memory/"): torch.from_numpy(x) for name, x in arrays.items() if "/" in name})
         return part
 
     # ------------------------------------------------------------------ answers
@@ -321,7 +322,7 @@ class Follower:
         if steps < 1:
             raise InputError(f"a forecast needs at least one step, got {steps}")
         weights = self.dynamics.weights if sensors is None else rows(named(sensors), self.problem)
-        ahead = Filter(self.filter.mean, self.filter.root, self.filter.rank, self.filter.weights)
+        ahead, memory = Filter(self.filter.mean, self.filter.root, self.filter.rank, self.filter.weights), self.dynamics.memory()
         found = [self._row(ahead.mean, ahead.root, None, weights)]
         with torch.no_grad(), few_threads(self.problem.mesh.n_nodes):
             for k in range(self.step, self.step + steps):
@@ -329,6 +330,7 @@ class Follower:
                 ahead.step(*self.dynamics.stepped(k, ahead.mean, ahead.root), self.dynamics.noise(self.scale, before))
                 ahead.past.clear()
                 found.append(self._row(ahead.mean, ahead.root, None, weights))
+        self.dynamics.remember(memory)
         return self._course(range(self.step, self.step + steps + 1), found,
                             (self._field(self.step + steps, ahead.mean, ahead.root),))
 

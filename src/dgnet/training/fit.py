@@ -26,7 +26,7 @@ import torch
 
 from dgnet.data import Corpus, Dataset, hold_out
 from dgnet.errors import SolveError
-from dgnet.models.base import Continued, LearnedModel, Model
+from dgnet.models.base import LearnedModel, Model
 from dgnet.models.classical import Classical
 from dgnet.problems import Discretisation
 from dgnet.recipe import Recipe, Stage
@@ -67,7 +67,7 @@ def evaluate_rne(model: Model[Any], base: Discretisation, data: Corpus, steps: i
         return judge({"model": model}, base, parts).error("model")
     later = torch.nonzero(starts)[:, 0].tolist()
     sums = [judge({"model": model}, base, data, steps=steps).sums["model"],
-            judge({"model": Continued(model, max(1, model.first_steps))}, base, parts.part(later)).sums["model"]]
+            judge({"model": model}, base, parts.part(later), first=max(1, model.first_steps)).sums["model"]]
     return Sums.join(sums).rne_from_offset
 
 

@@ -29,7 +29,7 @@ import numpy as np
 import torch
 
 from dgnet.green import GreenSolver, Linear, Stepper
-from dgnet.models.base import Model
+from dgnet.models.base import Memory, Model, set_memory, solver_memory
 from dgnet.models.classical import Classical
 from dgnet.models.universal.gathering import Gathering
 from dgnet.models.universal.local import Surroundings, surroundings
@@ -167,6 +167,12 @@ class Universal(Model[PreparedUniversal]):
 
     def capturable(self, state: PreparedUniversal) -> bool:
         return state.solver.capturable
+
+    def memory(self, state: PreparedUniversal) -> Memory:
+        return solver_memory(solver=state.solver)
+
+    def remember(self, state: PreparedUniversal, memory: Memory) -> None:
+        set_memory(memory, solver=state.solver)
 
     def finish(self, state: PreparedUniversal) -> None:
         state.solver.finish()
