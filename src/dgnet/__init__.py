@@ -75,11 +75,11 @@ _HOMES = {
 _NAMES = {entry.split("=")[0]: (home, entry.split("=")[-1]) for home, row in _HOMES.items() for entry in row.split()}
 
 __all__ = [
-    "ByRegion", "Classical", "Corpus", "Curve", "DGNet", "DGNetConfig", "Dataset", "Dirichlet", "FunctionSource", "GreenSolver",
-    "InputError", "Mesh", "Neumann", "PDE", "Pause", "Periodic", "PhaseChange", "Problem", "Recipe", "Robin", "Run", "Scaled",
-    "SolveError", "SpotTable", "Stage", "Universal", "box", "design", "evaluate", "fit", "follow", "judge", "kernels", "load_mesh",
-    "load_project", "load_run", "place", "predict", "project", "recover", "reference_solve", "rollout", "rollout_run", "save_mesh",
-    "score", "shipped", "steady", "step_average", "train", "trajectory", "uncertainty",
+    "PDE", "ByRegion", "Classical", "Corpus", "Curve", "DGNet", "DGNetConfig", "Dataset", "Dirichlet", "FunctionSource",
+    "GreenSolver", "InputError", "Mesh", "Neumann", "Pause", "Periodic", "PhaseChange", "Problem", "Recipe", "Robin", "Run",
+    "Scaled", "SolveError", "SpotTable", "Stage", "Universal", "box", "design", "evaluate", "fit", "follow", "judge", "kernels",
+    "load_mesh", "load_project", "load_run", "place", "predict", "project", "recover", "reference_solve", "rollout", "rollout_run",
+    "save_mesh", "score", "shipped", "steady", "step_average", "train", "trajectory", "uncertainty",
 ]
 
 
