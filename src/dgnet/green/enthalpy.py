@@ -26,6 +26,7 @@ from typing import Any, Protocol
 
 import torch
 
+from dgnet.arguments import checked
 from dgnet.errors import InputError, RangeError, SolveError
 from dgnet.green.backends import Monitor
 from dgnet.green.fold import product
@@ -64,6 +65,7 @@ class Stepper(Protocol):
     def finish(self) -> None: ...
 
 
+@checked
 class EnthalpySolver:
     """Steps of a problem whose capacity or diffusion are curves of u. `Classical` chooses it where it is needed.
 

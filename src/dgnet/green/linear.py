@@ -162,7 +162,7 @@ class Linear:
         None where this is not the way: other shapes, gradients, Dirichlet values that have to be taken over.
         """
         shape, (n, fields) = u.shape, self.shape
-        if len(shape) != 3 or shape[1] != n or shape[2] != fields or (f is not None and f.shape != shape):
+        if len(shape) != 3 or not shape[0] or shape[1] != n or shape[2] != fields or (f is not None and f.shape != shape):
             return None
         if torch.is_grad_enabled() and self.follows(u, f):
             return None

@@ -31,6 +31,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from dgnet.arguments import Finite, checked
 from dgnet.errors import InputError, SolveError
 from dgnet.green.backends import NAMES, Monitor
 from dgnet.green.bounds import Bounds
@@ -43,6 +44,7 @@ from dgnet.problems import DOUBLE, Discretisation, HeldFlow
 
 Tensor = torch.Tensor
 
+_WORKING = (torch.float64, torch.float32)
 _FROZEN_ENTRIES = {"cpu": 1 << 20, "cuda": 1 << 24}  # of matrices whose bounds are measured at once
 
 
@@ -92,6 +94,18 @@ class Operators:
         return load if self.excess is None else load - product(self.mass, rates[1])
 
 
+def _working(u: Tensor) -> bool:
+    """A tensor that a step can take as it is."""
+    return isinstance(u, Tensor) and u.dtype in _WORKING and u.layout is torch.strided and not u.is_meta
+
+
+@checked
+def _entered(u: Tensor, f: Tensor | None, t: Finite, damped: bool) -> tuple[Tensor, Tensor | None, float, bool]:
+    """The arguments of a step, checked."""
+    return u, f, t, damped
+
+
+@checked
 class GreenSolver:
     """The solver alone: one step at a time. `rollout` is the loop around it.
 
@@ -294,6 +308,8 @@ class GreenSolver:
         `damped`: two backward Euler half steps instead (Rannacher). A few of them at the start remove the ringing of
         Crank-Nicolson on rough initial data without losing second order.
         """
+        if not (_working(u) and (f is None or _working(f)) and type(t) is float and type(damped) is bool):  # in every step: quick
+            u, f, t, damped = _entered(u, f, t, damped)
         linear = None if damped else self.linear()
         quick = None if linear is None else linear.step(u, f, t)
         if quick is not None:
@@ -383,6 +399,7 @@ class GreenSolver:
             return force
         return load[None] if force is None else force + load
 
+    @checked
     def impulse(self, node: int, field: int = 0, t: float = 0.0) -> Tensor:
         """A column of G = (M + theta dt K)^-1 M as a field [N, F]: the response to a unit impulse at a node."""
         p = self.problem

@@ -9,6 +9,7 @@ from typing import Generic
 import numpy as np
 import torch
 
+from dgnet.arguments import checked
 from dgnet.errors import InputError, RangeError, SolveError
 from dgnet.models.base import LearnedModel, Memory, Model, S
 from dgnet.problems import Discretisation, Rule
@@ -33,6 +34,7 @@ class Halvings(Generic[S]):
     left: dict[int, Memory] = field(default_factory=dict)  # the memory of solvers that an earlier part of the rollout had
 
 
+@checked
 class Adaptive(Model[Halvings[S]]):
     """A model whose steps are halved until their error is below a tolerance, by comparing each with two of half the length.
 

@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 
+from dgnet.arguments import checked
 from dgnet.errors import InputError
 from dgnet.green import EnthalpySolver, GreenSolver, Linear, Stepper
 from dgnet.green.backends import TOLERANCE
@@ -21,6 +22,7 @@ from dgnet.problems.lift import Lift
 Tensor = torch.Tensor
 
 
+@checked
 @dataclass(frozen=True)
 class Classical(Model[Stepper]):
     """The classical solver: Crank-Nicolson finite elements on the same mesh, what every learned model has to beat.
@@ -127,6 +129,7 @@ class Classical(Model[Stepper]):
         return state.linear() if isinstance(state, GreenSolver) and self.degree == 1 else None
 
 
+@checked
 class Refined(Model[tuple[S, Lift]]):
     """A model on the mesh refined once, read at the nodes of the given one: what half the spacing gives for its price.
 

@@ -8,11 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from pathlib import Path
-from typing import Any, Generic, Literal, overload
+from typing import Annotated, Any, Generic, Literal, overload
 
 import numpy as np
 import torch
 
+from dgnet.arguments import Count, Finite, Positive, Precision, Whole, axes, checked, finite
 from dgnet.errors import InputError, SolveError
 from dgnet.files import read_arrays, write_arrays
 from dgnet.green import Linear
@@ -44,6 +45,7 @@ def few_threads(nodes: int, device: str = "cpu") -> Iterator[None]:
             torch.set_num_threads(before)
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class Pause:
     """Where a rollout stopped, with all that it needs to go on as if it never had: `rollout` takes it in place of a first state.
@@ -70,13 +72,13 @@ class Pause:
         (30, 15.0, True)
     """
 
-    state: Tensor
-    step: int
-    t0: float
-    dt: float
+    state: Annotated[Tensor, axes("trajectory, point, field")]
+    step: Whole
+    t0: Finite
+    dt: Positive
     model: str
-    nodes: int
-    dtype: torch.dtype
+    nodes: Count
+    dtype: Precision
     mesh: str = ""
     size: float | None = None
     memory: Memory = field(default_factory=dict)
@@ -122,11 +124,13 @@ class Pause:
                   if name.startswith("memory/")}
         return cls(torch.from_numpy(np.array(arrays["state"])), dtype=dtype, memory=memory, **about)
 
+    @checked
     def save(self, path: Path | str) -> None:
         """Write it to an .npz file: numbers and one text, no code, and a checksum of them."""
         write_arrays(Path(path), self.arrays())
 
     @classmethod
+    @checked
     def load(cls, path: Path | str) -> Pause:
         """Read what `save` wrote."""
         arrays = read_arrays(Path(path), "the pause of a rollout")
@@ -150,8 +154,9 @@ def rollout(model: Model[Any], problem: Discretisation, u0: Tensor | Pause, sour
             progress: Callable[[int], None] | None = None) -> tuple[Tensor, Pause]: ...
 
 
+@checked
 def rollout(model: Model[Any], problem: Discretisation, u0: Tensor | Pause, source: Tensor | None = None,
-            steps: int | None = None, *, pause: bool = False, t0: float = 0.0, checkpoint: bool = False,
+            steps: Count | None = None, *, pause: bool = False, t0: Finite = 0.0, checkpoint: bool = False,
             capture: bool | Literal["always"] = True, sink: Callable[[int, Tensor], None] | None = None,
             progress: Callable[[int], None] | None = None) -> Tensor | tuple[Tensor, Pause]:
     """States [B, steps+1, N, F] of a model from an initial state: the time loop of all predictions.
@@ -217,14 +222,14 @@ class _Wish:
             batch = len(start.state)
         else:
             _check_given(model, problem, start, "the initial state")
-            if start.dim() != 3:
+            if start.dim() != 3 or not len(start):
                 raise InputError(f"the initial state must be [batch, node, field], got {list(start.shape)}")
-            batch = len(start)
+            batch = len(finite(start, "the initial state"))
         if source is not None:
             _check_given(model, problem, source, "the source")
             if source.dim() != 4 or source.shape[0] not in (1, batch):
                 raise InputError(f"the source must be [batch, step, node, field], got {list(source.shape)}")
-            source = source.expand(batch, -1, -1, -1)
+            source = finite(source, "the source").expand(batch, -1, -1, -1)
         steps = (source.shape[1] if source is not None else 0) if steps is None else steps
         if steps < 1 or (source is not None and source.shape[1] < steps):
             raise InputError(f"a rollout of {steps} steps needs as many step-averaged sources, got "
@@ -247,6 +252,7 @@ class _Wish:
         return bool(self.capture) and cuda and not torch.is_grad_enabled() and self.steps > 8
 
 
+@checked
 class Ready(Generic[S]):
     """A model made ready for a problem: rollouts that share its set-up, among them the parts of one that is fed piece by piece.
 
@@ -255,7 +261,8 @@ class Ready(Generic[S]):
     - `replayed`: one rollout is to come, and its step is recorded with the flow that it has at each time
     """
 
-    def __init__(self, model: Model[S], problem: Discretisation, batch: int = 1, steps: int = 1000, replayed: bool = False) -> None:
+    def __init__(self, model: Model[S], problem: Discretisation, batch: Count = 1, steps: Count = 1000,
+                 replayed: bool = False) -> None:
         self.flow: HeldFlow | None = None
         if replayed and problem.only_flow_changes and callable(problem.pde.velocity):
             self.flow = HeldFlow(problem.pde.velocity, problem.dt)
@@ -264,7 +271,8 @@ class Ready(Generic[S]):
         self.state = model.prepare(problem, batch, steps)
         self._march: _March[S] | None = None
 
-    def rollout(self, start: Tensor | Pause, source: Tensor | None = None, steps: int | None = None, *, t0: float = 0.0,
+    @checked
+    def rollout(self, start: Tensor | Pause, source: Tensor | None = None, steps: Count | None = None, *, t0: Finite = 0.0,
                 checkpoint: bool = False, capture: bool | Literal["always"] = True,
                 sink: Callable[[int, Tensor], None] | None = None, progress: Callable[[int], None] | None = None) -> Tensor:
         """As `rollout`."""

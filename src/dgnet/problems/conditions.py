@@ -11,9 +11,12 @@ from dataclasses import dataclass
 
 import torch
 
+from dgnet.arguments import checked
+
 Value = float | Callable[[torch.Tensor, float], torch.Tensor]
 
 
+@checked
 @dataclass(frozen=True)
 class Dirichlet:
     """A held value: u = value on a boundary.
@@ -32,6 +35,7 @@ class Dirichlet:
     field: str | None = None
 
 
+@checked
 @dataclass(frozen=True)
 class Neumann:
     """A given flux into the domain: D du/dn = flux on a boundary.
@@ -49,6 +53,7 @@ class Neumann:
     field: str | None = None
 
 
+@checked
 @dataclass(frozen=True)
 class Robin:
     """Exchange with the surroundings: -D du/dn = coefficient * (u - ambient) on a boundary.
@@ -68,6 +73,7 @@ class Robin:
     field: str | None = None
 
 
+@checked
 @dataclass(frozen=True)
 class Periodic:
     """Two boundaries that are one and the same: what leaves through one enters through the other. Holds for all fields.

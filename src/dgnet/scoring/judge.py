@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from dgnet.arguments import Count, Whole, checked
 from dgnet.data import Corpus, Dataset
 from dgnet.data.fits import check_fits
 from dgnet.errors import InputError, SolveError
@@ -66,7 +67,8 @@ def without_data(base: Discretisation) -> dict[str, Model]:
     return {"universal": universal} if universal.acts(base) else {}
 
 
-def predict(model: Model, base: Discretisation, data: Corpus, steps: int | None = None) -> Tensor:
+@checked
+def predict(model: Model, base: Discretisation, data: Corpus, steps: Count | None = None) -> Tensor:
     """Free rollouts [B, steps+1, N, F] of every trajectory from its first state, at its own time.
 
     - `model`: any model
@@ -182,8 +184,9 @@ class Judged:
             del states
 
 
-def judge(models: Mapping[str, Model], base: Discretisation, data: Corpus, *, steps: int | None = None,
-          keep: bool = False, first: int = 0) -> Judged:
+@checked
+def judge(models: Mapping[str, Model], base: Discretisation, data: Corpus, *, steps: Count | None = None,
+          keep: bool = False, first: Whole = 0) -> Judged:
     """Roll out several models on the same trajectories in memory and score them. One that diverges counts as infinitely wrong.
 
     - `models`: by name

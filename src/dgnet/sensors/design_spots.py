@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dgnet.arguments import checked
 from dgnet.errors import InputError
 from dgnet.problems import SpotTable
 
@@ -23,6 +24,7 @@ _DIGITS = 9  # of numbers in a table
 Range = tuple[float, float]
 
 
+@checked
 @dataclass(frozen=True)
 class FreeSpot:
     """A Gaussian spot to be designed. What is given as a range is free, what is given as a number is not.

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from dgnet.arguments import checked
 from dgnet.data import Corpus, Dataset, hold_out
 from dgnet.errors import SolveError
 from dgnet.models.base import LearnedModel, Model
@@ -71,6 +72,7 @@ def evaluate_rne(model: Model[Any], base: Discretisation, data: Corpus, steps: i
     return Sums.join(sums).rne_from_offset
 
 
+@checked
 def fit(model: LearnedModel[Any], base: Discretisation, train: Corpus, valid: Corpus, recipe: Recipe, *, seed: int = 0,
         budget: float | None = None, folder: Path | None = None, report: Tell | None = None, resume: bool = True) -> Progress:
     """Train a model in place; it ends with the weights of the best validation rollout, the untrained ones included.

@@ -28,6 +28,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from dgnet.arguments import checked
 from dgnet.green import GreenSolver, Linear, Stepper
 from dgnet.models.base import Memory, Model, set_memory, solver_memory
 from dgnet.models.classical import Classical
@@ -66,6 +67,7 @@ class PreparedUniversal:
         return kept[linear]
 
 
+@checked
 class Universal(Model[PreparedUniversal]):
     """The classical solver with corrections for every mesh: less error before there is any data.
 
