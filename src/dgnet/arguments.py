@@ -12,11 +12,10 @@ from __future__ import annotations
 import inspect
 import math
 import os
-import re
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache, partial, wraps
 from pathlib import Path
@@ -31,9 +30,11 @@ from dgnet.errors import InputError
 Tensor = torch.Tensor
 T = TypeVar("T")
 
-_NAMES = {"Discretisation": "Problem"}  # classes that have another name for those who use them
+# what has another name for those who use it: classes, and functions by their folders
+_NAMES = {"Discretisation": "Problem", "mesh.load": "load_mesh", "mesh.save": "save_mesh", "projects.load": "load_project",
+          "output.roll_out": "rollout_run", "training.train_project": "train", "training.Run.open": "load_run",
+          "reference.solve": "reference_solve"}
 _LONG = 60  # letters of a value that are shown
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")  # letters that end a line, or do worse to a terminal
 _SEQUENCE, _MAPPING, _CALLABLE = (typing.get_origin(x) for x in (Sequence[int], Mapping[int, int], Callable[[int], int]))
 
 
@@ -46,12 +47,13 @@ def array(value: object, what: str) -> np.ndarray:
         _ordinary(value, what)
         if value.requires_grad:
             raise InputError(f"{what} must be numbers without gradients, which end here: give {what}.detach()")
-        value = value.cpu().resolve_conj().resolve_neg()
-        value = value if value.dtype == torch.bfloat16 else value.numpy()
+        value = value.cpu().resolve_conj().resolve_neg().numpy()
     try:
         found = np.asarray(value)
     except (ValueError, TypeError, OverflowError, RuntimeError) as error:
         raise InputError(f"{what} must be numbers in rows of equal length, got {described(value)}") from error
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise InputError(f"{what} must be numbers, but some of them are masked")
     if found.dtype.kind not in "fiub" or _truth(value):
         shown = found if found.ndim and found.dtype.kind != "O" else value
         raise InputError(f"{what} must be real numbers, got {described(shown)}")
@@ -74,22 +76,23 @@ def tensor(value: object, what: str) -> Tensor:
     _ordinary(value, what)
     if value.dtype in (torch.float64, torch.float32):
         return value
-    if value.dtype in (torch.float16, torch.bfloat16):
-        raise InputError(f"{what} must be in single or double precision, got {described(value)}")
-    if value.is_complex() or value.is_quantized:
-        raise InputError(f"{what} must be real numbers, got {described(value)}")
     return torch.from_numpy(_doubled(value.cpu().numpy(), what)).to(value.device)
 
 
 def _doubled(value: np.ndarray, what: str) -> np.ndarray:
     """Whole numbers in double precision, which holds those up to 2^53."""
-    if value.dtype.itemsize == 8 and value.size and int(np.abs(value).max()) > 1 << 53:
-        raise InputError(f"{what} must be numbers that double precision holds, got whole ones of up to {int(np.abs(value).max())}")
+    most = max(abs(int(value.max())), abs(int(value.min()))) if value.size else 0
+    if most > 1 << 53:
+        raise InputError(f"{what} must be numbers that double precision holds, got whole ones of up to {most}")
     return value.astype(np.float64)
 
 
 def _ordinary(value: Tensor, what: str) -> None:
-    """Numbers one beside the other in memory."""
+    """Real numbers one beside the other in memory, in a precision that computing is done with."""
+    if value.dtype in (torch.float16, torch.bfloat16):
+        raise InputError(f"{what} must be in single or double precision, got {described(value)}")
+    if value.is_complex() or value.is_quantized:
+        raise InputError(f"{what} must be real numbers, got {described(value)}")
     if value.layout != torch.strided or value.is_meta:
         raise InputError(f"{what} must be an ordinary tensor, not one {'on meta' if value.is_meta else f'of {value.layout}'}")
 
@@ -97,6 +100,9 @@ def _ordinary(value: Tensor, what: str) -> None:
 def finite(value: Tensor, what: str) -> Tensor:
     """The same numbers, if all of them are finite."""
     inner = value.detach()
+    for axis, (size, stride) in enumerate(zip(inner.shape, inner.stride())):
+        if stride == 0 and size > 1:  # expanded: the same numbers again and again
+            inner = inner.narrow(axis, 0, 1)
     if not bool(torch.isfinite(inner.sum())):  # a sum may also be too large
         bad = ~torch.isfinite(inner)
         if bool(bad.any()):
@@ -190,7 +196,7 @@ NotNegative = Annotated[float, between(0, _MOST, "a number that is not negative 
 Share = Annotated[float, between(0, 1)]
 Count = Annotated[int, between(1, 1 << 53, "a whole number of at least 1")]
 Whole = Annotated[int, between(0, 1 << 53, "a whole number of at least 0")]
-Scalar = float | Annotated[Tensor, Such("a number", lambda x: x.dim() == 0)]
+Scalar = Finite | Annotated[Tensor, Such("a finite number (up to 1e150)", lambda x: x.dim() == 0 and bool(torch.isfinite(x)))]
 Precision = Annotated[torch.dtype, Such("torch.float64 or torch.float32", lambda x: x in (torch.float64, torch.float32))]
 _DEVICE = Such("cpu or, where there is one, cuda", _is_device)
 Device = Annotated[str, _DEVICE]
@@ -228,11 +234,11 @@ def _is(kind: type | tuple[type, ...], words: str) -> _Kind:
 
 
 def _single(value: Any) -> Any:
-    """The number of Python in an array or tensor without axes; gradients would be lost."""
+    """The number of Python in an array or tensor without axes; not where `tensor` refuses it or gradients would be lost."""
     if isinstance(value, np.generic | np.ndarray) and value.shape == ():
-        return value.item()
-    if isinstance(value, torch.Tensor) and value.dim() == 0 and not value.requires_grad:
-        return value.item()
+        return value if value.dtype.kind == "f" and value.dtype.itemsize not in (4, 8) else value.item()
+    if isinstance(value, torch.Tensor) and value.dim() == 0 and not value.requires_grad and not value.is_meta:
+        return value if value.dtype in (torch.float16, torch.bfloat16) else value.item()
     return value
 
 
@@ -263,14 +269,14 @@ def _take_bool(value: Any, where: str) -> bool:
 
 
 def _take_path(value: Any, where: str) -> Path:
-    if not isinstance(value, str | os.PathLike) or not str(value) or _CONTROL.search(os.fsdecode(value)):
-        raise _Wrong(where, "a path in one line", value)
+    if not isinstance(value, str | os.PathLike) or not str(value) or "\0" in str(value):
+        raise _Wrong(where, "a path", value)
     return Path(os.fsdecode(value))
 
 
 def _take_text(value: Any, where: str) -> str:
-    if not isinstance(value, str) or _CONTROL.search(value):
-        raise _Wrong(where, "a text in one line", value)
+    if not isinstance(value, str) or "\0" in value:
+        raise _Wrong(where, "a text", value)
     return str(value)
 
 
@@ -295,8 +301,15 @@ _PLAIN: dict[object, _Kind] = {
     np.ndarray: _Kind("an array", lambda v: isinstance(v, np.ndarray), _numbers(array, "numbers")),
     type(None): _is(type(None), "None"),
 }
-_NUMBERS = _Kind("numbers", lambda v: isinstance(v, torch.Tensor | np.ndarray | list | tuple), _numbers(
-    lambda v, what: tensor(v, what) if not isinstance(v, np.ndarray) else tensor(v, what).numpy(), "numbers"))
+def _tensor_or_array(value: object, what: str) -> Tensor | np.ndarray:
+    """Arrays stay arrays, all else becomes a tensor; both hold no whole numbers."""
+    if not isinstance(value, np.ndarray):
+        return tensor(value, what)
+    found = array(value, what)
+    return found if found.dtype.kind == "f" else _doubled(found, what)
+
+
+_NUMBERS = _Kind("numbers", lambda v: isinstance(v, torch.Tensor | np.ndarray | list | tuple), _numbers(_tensor_or_array, "numbers"))
 _ANY = _Kind("anything", lambda value: True, lambda value, where: value)
 
 
@@ -380,8 +393,8 @@ def _having(protocol: Any) -> _Kind:
 
 def _union(members: Sequence[_Kind]) -> _Kind:
     """The first member that the value is of, else the first that it can be converted to."""
-    words = [m.words for m in members]
-    text = ", ".join(dict.fromkeys(words[:-1])) + f" or {words[-1]}"
+    words = list(dict.fromkeys(m.words for m in members))
+    text = ", ".join(words[:-1]) + " or " * (len(words) > 1) + words[-1]
 
     def take(value: Any, where: str) -> Any:
         error: _Wrong | InputError | None = None
@@ -506,12 +519,23 @@ class _Border:
             raise InputError(f"{self.owner}: {error}") from None
 
 
+def ordinary() -> AbstractContextManager[object]:
+    """Out of torch's inference mode, whose tensors cannot be used again later; without gradients there, as in it."""
+    if not torch.is_inference_mode_enabled():
+        return nullcontext()
+    stack = ExitStack()
+    stack.enter_context(torch.inference_mode(False))
+    stack.enter_context(torch.no_grad())
+    return stack
+
+
 def checked(thing: T) -> T:
     """A function, method or class whose arguments are checked, and converted, by their annotations whenever it is called."""
     if inspect.isclass(thing):
         thing.__init__ = _guarded(thing.__init__, _name(thing))  # type: ignore[method-assign, misc]
         return thing
-    return _guarded(thing, getattr(thing, "__name__", ""))  # type: ignore[return-value, arg-type]
+    name, folder = getattr(thing, "__qualname__", ""), thing.__module__.split(".")[1]
+    return _guarded(thing, _NAMES.get(f"{folder}.{name}", name))  # type: ignore[return-value, arg-type]
 
 
 def _guarded(function: Callable[..., Any], owner: str) -> Callable[..., Any]:
@@ -519,7 +543,8 @@ def _guarded(function: Callable[..., Any], owner: str) -> Callable[..., Any]:
 
     @wraps(function)
     def guarded(*args: Any, **kwargs: Any) -> Any:
-        first, named = border.taken(args, kwargs)
-        return function(*first, **named)
+        with ordinary():
+            first, named = border.taken(args, kwargs)
+            return function(*first, **named)
 
     return guarded

@@ -47,7 +47,7 @@ class Stage:
     iterations: Count
     length: Count
     batch: Count = 16
-    lr: Positive = 1e-3
+    lr: NotNegative = 1e-3
     first: Whole = 0
     from_start: Share = 0.0
     skip: Whole = 0

@@ -334,7 +334,8 @@ def judged(call: Call, name: str, label: str, value: Any) -> str | None:
         result = result if call.use is None else call.use(result)
     except (dg.InputError, dg.SolveError) as error:
         said = str(error)
-        if len(re.findall(r"[A-Za-z]{2,}", said)) < 3 or "\n" in said or "Error" in said or "object at 0x" in said:
+        broken = "\n" in said and label != "newline"
+        if len(re.findall(r"[A-Za-z]{2,}", said)) < 3 or broken or "Error" in said or "object at 0x" in said:
             return f"{name} = {label}: hardly a sentence: {said[:200]}"
         return None
     except Exception as error:

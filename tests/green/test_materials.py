@@ -31,7 +31,7 @@ def double(*values: float) -> Tensor:
 
 @pytest.mark.parametrize("heat", [-1.0, float("nan"), float("inf")])
 def test_a_latent_heat_is_finite_and_not_negative(heat: float) -> None:
-    with pytest.raises(dg.InputError, match="latent heat must be finite"):
+    with pytest.raises(dg.InputError, match=r"heat must be (a )?finite"):
         dg.Curve([0.0, 1.0], [1.0, 1.0]).melting(heat, 0.5)
 
 

@@ -272,7 +272,7 @@ def test_what_does_not_belong_together_is_refused() -> None:
         ("another mesh", t.model, replace(p, mesh=box((5, 6), perturb=0.2)), end),
         ("another mesh, with 42 nodes", t.model, replace(p, mesh=box((3, 3))), end),
         ("time step 0.05, not 0.1", t.model, replace(p, dt=0.1), end),
-        ("must hold a state", t.model, p, replace(end, state=end.state[0])),
+        ("must hold a state", t.model, p, replace(end, state=end.state[:, :5])),
         ("must hold values at", t.model, p, replace(end, state=end.state[:, :-1])),
     ):
         with pytest.raises(InputError, match=say):

@@ -346,16 +346,16 @@ def test_a_step_that_is_not_linear_is_followed_through_its_derivative() -> None:
 def test_what_cannot_be_followed_is_refused() -> None:
     for unknown, noise, sensors, words in (
         ({"sauce": Prior(1.0)}, 0.1, SENSORS, "did you mean 'source'"), ({"source": Prior(1.0)}, 0.1, SENSORS, "give the places"),
-        ({"start": Prior(1.0)}, 0.0, SENSORS, "noise must be positive"),
+        ({"start": Prior(1.0)}, 0.0, SENSORS, "noise must be a positive"),
         ({"start": Prior(1.0)}, 0.1, [[3.0, 3.0]], "no sensor can be used"),
     ):
         with pytest.raises(InputError, match=words):
             Follower(plate(), sensors, unknown, noise=noise)
-    with pytest.raises(InputError, match="must not be negative"):
+    with pytest.raises(InputError, match="not negative"):
         Prior(-1.0)
     part = Follower(plate(), SENSORS, {"start": Prior(1.0)}, noise=0.1)
     for wrong in (lambda: part.update(0.0, [1.0]), lambda: part.forecast(0)):
-        with pytest.raises(InputError, match=r"5 readings|at least one step"):
+        with pytest.raises(InputError, match=r"5 readings|at least 1"):
             wrong()
 
 

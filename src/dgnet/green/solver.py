@@ -31,7 +31,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from dgnet.arguments import Finite, checked
+from dgnet.arguments import Finite, checked, ordinary
 from dgnet.errors import InputError, SolveError
 from dgnet.green.backends import NAMES, Monitor
 from dgnet.green.bounds import Bounds
@@ -310,6 +310,9 @@ class GreenSolver:
         """
         if not (_working(u) and (f is None or _working(f)) and type(t) is float and type(damped) is bool):  # in every step: quick
             u, f, t, damped = _entered(u, f, t, damped)
+        if torch.is_inference_mode_enabled():
+            with ordinary():
+                return self.step(u, f, t, damped)
         linear = None if damped else self.linear()
         quick = None if linear is None else linear.step(u, f, t)
         if quick is not None:

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from dgnet import __version__
-from dgnet.arguments import Device, Positive, checked
+from dgnet.arguments import Device, checked
 from dgnet.data import Dataset, Header
 from dgnet.data.fits import check_fits
 from dgnet.errors import InputError, NoRoom
@@ -86,7 +86,7 @@ class Outputs:
 def roll_out(run: Run | Path, *, source: Path | str | None = None, trajectory: int | None = None, initial: Path | None = None,
              data: Path | None = None, steps: int | None = None, out: Path | None = None, vtk: Path | None = None,
              xdmf: Path | None = None, gif: Path | None = None, mp4: Path | None = None, png: Path | None = None, every: int = 1,
-             device: Device = "cpu", report: Report | None = None, sink: Sink | None = None, dt: Positive | None = None,
+             device: Device = "cpu", report: Report | None = None, sink: Sink | None = None, dt: float | None = None,
              mesh: Path | None = None, adaptive: float | None = None, band: float | None = None,
              everywhere: bool = False) -> dict[str, Any]:
     """Roll out a trained run and write its states; returns figures for a person and for JSON. If interrupted, rerun to resume.

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from dgnet.arguments import checked
+from dgnet.errors import InputError
 
 Value = float | Callable[[torch.Tensor, float], torch.Tensor]
 
@@ -88,6 +89,10 @@ class Periodic:
 
     boundary: str
     partner: str
+
+    def __post_init__(self) -> None:
+        if self.boundary == self.partner:
+            raise InputError(f"a periodic condition needs two boundaries, got '{self.boundary}' twice")
 
 
 Condition = Dirichlet | Neumann | Robin | Periodic

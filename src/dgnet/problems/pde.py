@@ -70,8 +70,8 @@ class PDE:
     capacity: Material = 1.0
 
     def __post_init__(self) -> None:
-        if not self.fields or len(set(self.fields)) != len(self.fields):
-            raise InputError(f"a PDE needs distinct field names, got {list(self.fields)}")
+        if not self.fields or len(set(self.fields)) != len(self.fields) or not all(name.strip() for name in self.fields):
+            raise InputError(f"a PDE needs distinct field names that are not empty, got {list(self.fields)}")
         for name in ("diffusion", "decay", "capacity"):
             value = getattr(self, name)
             if isinstance(value, Mapping):

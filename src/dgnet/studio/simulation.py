@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from dgnet import arguments
 from dgnet.errors import InputError, SolveError
 from dgnet.models import Model
 from dgnet.problems.sources import Source, panels_for, step_average
@@ -228,6 +229,7 @@ class Simulation:
 
 def number(value: Any, what: str, low: float, high: float) -> float:
     """A finite number between bounds, from JSON."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or not low <= value <= high:
-        raise InputError(f"{what} must be a number from {low:g} to {high:g}, got {str(value)[:40]}")
-    return float(value)
+    found = arguments.number(value, what)
+    if not low <= found <= high:
+        raise InputError(f"{what} must be a number from {low:g} to {high:g}, got {found:g}")
+    return found

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from dgnet.arguments import array
 from dgnet.errors import InputError
 from dgnet.files import did_you_mean
 from dgnet.mesh.locate import from_cells
@@ -233,10 +234,7 @@ def _rows(value: Any, what: str) -> list[Any]:
 
 
 def _numbers(value: Any, what: str) -> np.ndarray:
-    try:
-        array = np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError, OverflowError):
-        array = np.array(np.nan)
-    if value is None or isinstance(value, str | bool) or not np.isfinite(array).all():
+    found = array(value, what)
+    if found.dtype.kind == "b" or not np.isfinite(found).all():
         raise InputError(f"{what} must be finite numbers, in rows of equal length")
-    return array
+    return found.astype(np.float64)
