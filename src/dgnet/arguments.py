@@ -309,7 +309,8 @@ def _tensor_or_array(value: object, what: str) -> Tensor | np.ndarray:
     return found if found.dtype.kind == "f" else _doubled(found, what)
 
 
-_NUMBERS = _Kind("numbers", lambda v: isinstance(v, torch.Tensor | np.ndarray | list | tuple), _numbers(_tensor_or_array, "numbers"))
+_NUMBERS = _Kind("numbers", lambda v: isinstance(v, torch.Tensor | np.ndarray | list | tuple),
+                 _numbers(_tensor_or_array, "numbers"))
 _ANY = _Kind("anything", lambda value: True, lambda value, where: value)
 
 

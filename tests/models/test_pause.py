@@ -237,6 +237,29 @@ def test_a_pause_in_a_sink_is_one_at_that_step(name: str) -> None:
     assert float((rest - whole[:, 7:]).abs().max()) <= 1e-6 * float(whole.abs().max())
 
 
+@pytest.mark.parametrize("name", ["classical reaction", "classical flow", "dgnet in a flow", "registry mgn"])
+def test_recorded_steps_pause_too(name: str) -> None:
+    t = trial(name, torch.float64)
+    with torch.no_grad():
+        whole = rollout(t.model, t.problem, t.start, t.source)
+        states, end = rollout(t.model, t.problem, t.start, t.source[:, :9], capture="always", pause=True)
+        held = end.state.clone()
+        rest = rollout(t.model, t.problem, end, t.source[:, 9:], capture="always")
+        again, _ = rollout(t.model, t.problem, end, t.source[:, 9:].repeat(1, 2, 1, 1), capture="always", pause=True)
+    assert torch.equal(end.state, held)  # no memory that later steps write to
+    for found in (torch.cat([states, rest[:, 1:]], 1), torch.cat([states, again[:, 1:9]], 1)):
+        assert float((found - whole).abs().max()) < 1e-9 * float(whole.abs().max())
+
+
+def test_a_problem_with_quadratic_elements_pauses() -> None:
+    t = trial("classical quadratic", torch.float64)
+    p = t.problem.quadratic
+    start, source = draw(1, p.n_nodes, 1), draw(1, STEPS, p.n_nodes, 1, seed=2)
+    whole = rollout(t.model, p, start, source)
+    _, end = rollout(t.model, p, start, source[:, :7], pause=True)
+    assert float((rollout(t.model, p, end, source[:, 7:]) - whole[:, 7:]).abs().max()) < 1e-11 * float(whole.abs().max())
+
+
 def test_time_goes_on_where_it_was() -> None:
     """Values that jump at a step's end are the same ones wherever the rollout is cut."""
     p = Discretisation(box((3, 3)), PDE(diffusion=0.1), [Dirichlet("left", lambda x, t: (t >= 1.2) + 0 * x[:, 0])], 0.1)

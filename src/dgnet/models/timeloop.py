@@ -217,6 +217,7 @@ class _Wish:
             raise InputError(f"{model.name} has linear elements: roll it out on the problem itself, not on `problem.quadratic`")
         if isinstance(start, Pause):
             start.check(model, problem)
+            start = replace(start, state=finite(start.state, "the pause").to(problem.geometry.device))
             if t0 != 0.0:
                 raise InputError(f"t0 = {t0:g} does not apply to a pause, which goes on at t = {start.time:g}")
             batch = len(start.state)
