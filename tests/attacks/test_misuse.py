@@ -100,7 +100,7 @@ def small() -> dg.DGNet:
 
 @cache
 def readings() -> Readings:
-    return Readings(DT * np.arange(6), np.linspace(0, 0.5, 12).reshape(6, 2), (Point((0.3, 0.4), "a"), Point((0.7, 0.6), "b")))
+    return Readings(DT * np.arange(4), np.linspace(0, 0.5, 8).reshape(4, 2), (Point((0.3, 0.4), "a"), Point((0.7, 0.6), "b")))
 
 
 def spots() -> dg.SpotTable:
@@ -208,7 +208,7 @@ CALLS = [
     Call("Dataset", dg.Dataset, lambda: dict(path="data.h5"), lambda d: d.close()),
     Call("load_project", dg.load_project, lambda: dict(folder="tiny", report=lambda what, done, total: None, force=False)),
     Call("load_run", dg.load_run, lambda: dict(folder=SHELF, device="cpu", case=None, problem=None, allow_different=False)),
-    Call("train", dg.train, lambda: dict(project=dg.load_project("tiny"), folder="run", model="classical", seed=0, device="cpu",
+    Call("train", dg.train, lambda: dict(project=tiny(), folder="run", model="classical", seed=0, device="cpu",
          minutes=0.001, trajectories=None, report=lambda p, n: None)),
     Call("evaluate", dg.evaluate, lambda: dict(run=run(), path="data.h5", device="cpu", split="test", limit=1)),
     Call("rollout_run", dg.rollout_run, lambda: dict(run=run(), source=None, trajectory=None, initial="warm.npy", data=None,
@@ -259,9 +259,9 @@ CALLS = [
     Call("Kernels.load", Kernels.load, lambda: dict(path="kernels0.npz", lift=None)),
     Call("Kernels.open", Kernels.open, lambda: dict(folder="kernels", lift=None)),
     Call("Readings.keeping", lambda **k: readings().keeping(**k), lambda: dict(kept=[0])),
-    Call("Recovered.get", lambda **k: dg.recover(problem(), readings(), ["start"], noise=0.1).get(**k), lambda: dict(name="start",
+    Call("Recovered.get", lambda **k: found().get(**k), lambda: dict(name="start",
          what="sd")),
-    Call("Placement.left", lambda **k: dg.place(problem(), [[0.3, 0.4]], 1, ["start"], 2, noise=0.1, strength=1.0).left(**k),
+    Call("Placement.left", lambda **k: placed().left(**k),
          lambda: dict(chosen=[0])),
     Call("Mesh.delaunay", dg.Mesh.delaunay, lambda: dict(points=mesh().points, boundaries={})),
     Call("Mesh.refined", lambda **k: mesh().refined(**k), lambda: dict(times=1)),
@@ -287,6 +287,22 @@ def follower() -> Follower:
     return Follower(problem(), [[0.3, 0.4]], {"start": Prior(1.0, 0.5)}, noise=0.1)
 
 
+@cache
+def tiny() -> Any:
+    return dg.load_project("tiny")
+
+
+@cache
+def found() -> Any:
+    return dg.recover(problem(), readings(), ["start"], noise=0.1)
+
+
+@cache
+def placed() -> Any:
+    return dg.place(problem(), [[0.3, 0.4]], 1, ["start"], 2, noise=0.1, strength=1.0)
+
+
+@cache
 def seen() -> Any:
     return dg.kernels(problem(), [[0.3, 0.4]], 2)
 

@@ -92,7 +92,7 @@ PLAIN = {  # a model and the problem it is tried on
     "classical refined": (lambda p: Refined(Classical()), "sides"),
     "quadratic refined": (lambda p: Refined(Classical(degree=2)), "heat"),
     "adaptive": (lambda p: Adaptive(Classical(), 1e-4), "sides"),
-    "adaptive stiff": (lambda p: Adaptive(Classical(), 3e-2), "stiff"),
+    "adaptive stiff": (lambda p: Adaptive(Classical(), 0.2), "stiff"),
     "adaptive curves": (lambda p: Adaptive(Classical(), 1e-3), "curves"),
     "adaptive flow": (lambda p: Adaptive(Classical(), 1e-3), "flow"),
     "universal": (lambda p: Universal(), "heat"),
