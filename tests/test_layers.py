@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1] / "src" / "dgnet"
-ORDER = ["errors", "progress", "files", "recipe", "mesh", "operators", "problems", "green", "data", "reference", "models",
-         "scenarios", "scoring", "projects", "training", "evaluation", "sensors", "output", "bench", "studio", "paper", "cli"]
+ORDER = ["errors", "arguments", "progress", "files", "recipe", "mesh", "operators", "problems", "green", "data", "reference",
+         "models", "scenarios", "scoring", "projects", "training", "evaluation", "sensors", "output", "bench", "studio", "paper",
+         "cli"]
 FORBIDDEN = {"models": {"reference"}, "scoring": {"reference"}, "training": {"reference"},
              "reference": {"operators", "green", "models"}}
 

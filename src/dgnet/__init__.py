@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # the same names for editors and type checkers; a test compar
     from dgnet.mesh import Mesh, box, shipped
     from dgnet.mesh import load as load_mesh
     from dgnet.mesh import save as save_mesh
-    from dgnet.models import Classical, rollout
+    from dgnet.models import Classical, Pause, rollout
     from dgnet.models.dgnet import DGNet, DGNetConfig
     from dgnet.models.universal import Universal
     from dgnet.output.rollouts import roll_out as rollout_run
@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # the same names for editors and type checkers; a test compar
         Robin,
         Scaled,
         SpotTable,
+        TimeTable,
         step_average,
     )
     from dgnet.problems import Discretisation as Problem
@@ -57,11 +58,11 @@ _HOMES = {
     "dgnet.evaluation.evaluate": "evaluate",
     "dgnet.green": "GreenSolver steady",
     "dgnet.mesh": "Mesh box shipped load_mesh=load save_mesh=save",
-    "dgnet.models": "Classical rollout",
+    "dgnet.models": "Classical Pause rollout",
     "dgnet.models.dgnet": "DGNet DGNetConfig",
     "dgnet.models.universal": "Universal",
     "dgnet.output.rollouts": "rollout_run=roll_out",
-    "dgnet.problems": "PDE ByRegion Curve Dirichlet FunctionSource Neumann Periodic PhaseChange Robin Scaled SpotTable "
+    "dgnet.problems": "PDE ByRegion Curve Dirichlet FunctionSource Neumann Periodic PhaseChange Robin Scaled SpotTable TimeTable "
                       "step_average Problem=Discretisation",
     "dgnet.projects.project": "load_project=load project trajectory",
     "dgnet.reference.transport": "reference_solve=solve",
@@ -76,10 +77,10 @@ _NAMES = {entry.split("=")[0]: (home, entry.split("=")[-1]) for home, row in _HO
 
 __all__ = [
     "PDE", "ByRegion", "Classical", "Corpus", "Curve", "DGNet", "DGNetConfig", "Dataset", "Dirichlet", "FunctionSource",
-    "GreenSolver", "InputError", "Mesh", "Neumann", "Periodic", "PhaseChange", "Problem", "Recipe", "Robin", "Run", "Scaled",
-    "SolveError", "SpotTable", "Stage", "Universal", "box", "design", "evaluate", "fit", "follow", "judge", "kernels", "load_mesh",
-    "load_project", "load_run", "place", "predict", "project", "recover", "reference_solve", "rollout", "rollout_run", "save_mesh",
-    "score", "shipped", "steady", "step_average", "train", "trajectory", "uncertainty",
+    "GreenSolver", "InputError", "Mesh", "Neumann", "Pause", "Periodic", "PhaseChange", "Problem", "Recipe", "Robin", "Run",
+    "Scaled", "SolveError", "SpotTable", "Stage", "TimeTable", "Universal", "box", "design", "evaluate", "fit", "follow", "judge",
+    "kernels", "load_mesh", "load_project", "load_run", "place", "predict", "project", "recover", "reference_solve", "rollout",
+    "rollout_run", "save_mesh", "score", "shipped", "steady", "step_average", "train", "trajectory", "uncertainty",
 ]
 
 

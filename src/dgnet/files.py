@@ -7,6 +7,7 @@ processes may write the same file and the last one leaves a complete one. What f
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import logging
 import math
@@ -291,6 +292,44 @@ def read_array(path: Path, shapes: Sequence[tuple[int, ...]]) -> np.ndarray:
     if not np.isfinite(value).all():
         raise InputError(f"{path} is not finite at index {np.argwhere(~np.isfinite(value))[0].tolist()}")
     return value
+
+
+def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """An .npz file of numbers and texts, and a checksum of them."""
+    import numpy as np
+
+    with writing(path) as part, part.open("wb") as file:
+        np.savez(file, checksum=np.array(_checksum(arrays)), **arrays)  # type: ignore[arg-type]
+
+
+def read_arrays(path: Path, what: str) -> dict[str, np.ndarray]:
+    """What `write_arrays` wrote: whole, without code, and no larger in memory than on disk. `what` it should hold, in words."""
+    import zipfile
+
+    import numpy as np
+
+    try:
+        with zipfile.ZipFile(plain(path)) as archive:
+            if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
+                raise ValueError("compressed")
+        with np.load(path, allow_pickle=False) as archive:
+            found = {name: archive[name] for name in archive.files}
+        if str(found.pop("checksum")) != _checksum(found):
+            raise ValueError("its checksum is another")
+    except FileNotFoundError as error:
+        raise InputError(f"there is no file {path}") from error
+    except InputError:
+        raise
+    except (OSError, ValueError, KeyError, EOFError, NotImplementedError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path} does not hold {what}: {cause(error)}") from error
+    return found
+
+
+def _checksum(arrays: Mapping[str, np.ndarray]) -> str:
+    found = hashlib.sha256()
+    for name in sorted(arrays):
+        found.update(f"{name} {arrays[name].dtype.str} {arrays[name].shape}".encode() + arrays[name].tobytes())
+    return found.hexdigest()
 
 
 def read_json(path: Path, keys: Mapping[str, type | tuple[type, ...]] | None = None) -> dict[str, Any]:

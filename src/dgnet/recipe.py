@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
 
+from dgnet.arguments import Count, NotNegative, Positive, Share, Such, Whole, checked
 from dgnet.errors import InputError
 
 
+@checked
 @dataclass(frozen=True)
 class Stage:
     """A stretch of training: `iterations` of an optimiser on random windows of trajectories.
@@ -41,21 +44,21 @@ class Stage:
         Stage(iterations=500, length=8, batch=16, lr=0.003, ...)
     """
 
-    iterations: int
-    length: int
-    batch: int = 16
-    lr: float = 1e-3
-    first: int = 0
-    from_start: float = 0.0
-    skip: int = 0
+    iterations: Count
+    length: Count
+    batch: Count = 16
+    lr: NotNegative = 1e-3
+    first: Whole = 0
+    from_start: Share = 0.0
+    skip: Whole = 0
     loss: str = "all"
     relative: bool = False
-    noise: float = 0.0
-    pushforward: int = 0
+    noise: NotNegative = 0.0
+    pushforward: Whole = 0
     decay: str = "cosine"
-    decay_every: int = 0
-    decay_rate: float = 0.1
-    end: float = 0.02
+    decay_every: Whole = 0
+    decay_rate: Positive = 0.1
+    end: Share = 0.02
     only: tuple[str, ...] = ()
     method: str = "adam"
 
@@ -67,10 +70,9 @@ class Stage:
             raise InputError(f"unknown loss '{self.loss}' (known: all, ends)")
         if self.decay not in ("cosine", "step"):
             raise InputError(f"unknown learning-rate decay '{self.decay}' (known: cosine, step)")
-        if min(self.iterations, self.length, self.batch) < 1:
-            raise InputError("a stage needs positive iterations, length and batch")
 
 
+@checked
 @dataclass(frozen=True)
 class Recipe:
     """How a model is trained: stages, one after the other; validation rollouts choose the weights.
@@ -95,13 +97,13 @@ class Recipe:
 
     name: str
     stages: tuple[Stage, ...]
-    validations: int = 20
-    validate_steps: int | None = None
-    hold_out: int = 2
-    free_lr: float = 10.0
-    clip: float = 1.0
-    weight_decay: float = 0.0
-    retreat: float = 0.0
+    validations: Whole = 20
+    validate_steps: Count | None = None
+    hold_out: Whole = 2
+    free_lr: NotNegative = 10.0
+    clip: Annotated[float, Such("a positive number", lambda x: x > 0)] = 1.0
+    weight_decay: NotNegative = 0.0
+    retreat: NotNegative = 0.0
 
     @property
     def iterations(self) -> int:

@@ -54,8 +54,8 @@ dt = 0.1 >> dt = true | problem.dt
 dt = 0.1 >> dt = [0.1] | problem.dt
 dt = 0.1 >> dt = { function = "f" } | problem.dt
 dt = 0.1 >> dt = 2020-01-01 | problem.dt
-dt = 0.1 >> dt = 1e-300 | stored time
-dt = 0.1 >> dt = 1e300 | stored time
+dt = 0.1 >> dt = 1e-300 | problem.toml | dt
+dt = 0.1 >> dt = 1e300 | problem.toml | dt
 offset = { T = 20.0 } >> offset = "cold" | problem.offset
 offset = { T = 20.0 } >> offset = { S = 20.0 } | problem.offset
 offset = { T = 20.0 } >> offset = nan | problem.offset

@@ -31,7 +31,7 @@ def double(*values: float) -> Tensor:
 
 @pytest.mark.parametrize("heat", [-1.0, float("nan"), float("inf")])
 def test_a_latent_heat_is_finite_and_not_negative(heat: float) -> None:
-    with pytest.raises(dg.InputError, match="latent heat must be finite"):
+    with pytest.raises(dg.InputError, match=r"heat must be (a )?finite"):
         dg.Curve([0.0, 1.0], [1.0, 1.0]).melting(heat, 0.5)
 
 
@@ -63,7 +63,7 @@ def test_bad_materials_are_refused() -> None:
     zero, mesh = dg.Curve([0.0, 1.0], [0.0, 1.0], name="c(T)"), halves((4, 4))
     with pytest.raises(dg.InputError, match=r"capacity must be positive, but the c\(T\) falls to 0"):
         dg.PDE(capacity=zero)
-    with pytest.raises(dg.InputError, match="as the reaction"):
+    with pytest.raises(dg.InputError, match="decay must be real numbers, got a Curve"):
         dg.PDE(decay=zero)  # type: ignore[arg-type]
     with pytest.raises(dg.InputError, match=r"there is no region 'lift'.*left"):
         dg.Problem(mesh, dg.PDE(diffusion=dg.ByRegion({"lift": 1.0, "elsewhere": 2.0})), [], dt=1.0)

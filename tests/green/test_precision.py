@@ -1,5 +1,7 @@
 """What a step keeps in single precision, when it moves to double, and what it refuses."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -240,7 +242,7 @@ def test_stiff_problems_are_computed_in_double_and_say_so():
     assert stiff.held().dtype == torch.float64 and "double precision, since" in stiff.precision
     assert stiff.held().geometry.pattern is stiff.geometry.pattern
     other = stiff.given([0.1, 0.0])
-    assert other.held().pde.velocity == [0.1, 0.0] and other.held().diffusion_part is stiff.held().diffusion_part
+    assert other.held().pde.velocity.tolist() == [0.1, 0.0] and other.held().diffusion_part is stiff.held().diffusion_part
     assert stiff.recast(0.0, "galerkin").held().consistent == 0.0
 
 
@@ -292,9 +294,12 @@ def test_plain_numbers_keep_double_precision():
 def test_values_that_are_not_finite_end_a_rollout_at_their_step(backend, device):
     p = problem(plate(1), 0.1, device=device)
     u0 = torch.zeros(1, p.mesh.n_nodes, 1, device=device)
-    source = torch.zeros(1, 12, p.mesh.n_nodes, 1, device=device)
-    source[0, 6, 3] = float("nan")
+    source = torch.full((1, 12, p.mesh.n_nodes, 1), 0.1 / p.dt, device=device)  # 0.6 after six steps
+    broken = replace(p, pde=replace(p.pde, reaction=lambda u: 0 * (0.65 - u).sqrt()))
     with torch.no_grad(), pytest.raises(SolveError, match="step 7"):
+        rollout(Classical(backend=available(backend)), broken, u0, source)
+    source[0, 6, 3] = float("nan")
+    with torch.no_grad(), pytest.raises(InputError, match=r"the source must be finite, got nan at \[0, 6, 3, 0\]"):
         rollout(Classical(backend=available(backend)), p, u0, source)
 
 

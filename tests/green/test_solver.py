@@ -327,8 +327,8 @@ def test_changed_coefficients_are_noticed():
 
 
 @pytest.mark.parametrize("build, word", [
-    (lambda: Discretisation(MESH, PDE(), [], 0.0), "time step"),
-    (lambda: Discretisation(MESH, PDE(), [], -1.0), "time step"),
+    (lambda: Discretisation(MESH, PDE(), [], 0.0), "dt must be a positive"),
+    (lambda: Discretisation(MESH, PDE(), [], -1.0), "dt must be a positive"),
     (lambda: Discretisation(MESH, PDE(diffusion=-0.1), [], 0.1), "diffusivity"),
     (lambda: Discretisation(MESH, PDE(), [Dirichlet("lid")], 0.1), "lid"),
     (lambda: Discretisation(MESH, PDE(), [Robin("left", -1.0)], 0.1), "convective"),

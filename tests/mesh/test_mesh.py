@@ -277,8 +277,8 @@ BAD = {
     "cells shape": (SQUARE, [[0, 1, 2, 3]], {}, {}, r"cells of a 2D mesh must have shape \[K, 3\]"),
     "no cells": (SQUARE, np.empty((0, 3), dtype=int), {}, {}, "K > 0"),
     "float cells": (SQUARE, HALVES.astype(float), {}, {}, "cells must be integers, got float64"),
-    "words": ([["a", "b"]], HALVES, {}, {}, "points and cells must be rectangular arrays of numbers"),
-    "ragged": (SQUARE, [[0, 1, 2], [0, 2]], {}, {}, "rectangular arrays"),
+    "words": ([["a", "b"]], HALVES, {}, {}, "points must be real numbers"),
+    "ragged": (SQUARE, [[0, 1, 2], [0, 2]], {}, {}, "cells must be numbers in rows of equal length"),
     "inner facet": (SQUARE, HALVES, {"cut": [[0, 2]]}, {}, r"boundary 'cut' lists nodes \[0, 2\], which are no boundary facet"),
     "facet range": (SQUARE, HALVES, {"w": [[0, 7]]}, {}, "boundary 'w' names node 7, but the mesh has 4 nodes"),
     "facet negative": (SQUARE, HALVES, {"w": [[0, -3]]}, {}, "boundary 'w' names node -3"),
@@ -287,7 +287,7 @@ BAD = {
     "reserved": (SQUARE, HALVES, {"boundary": [[0, 1]]}, {}, "the boundary name 'boundary' is reserved"),
     "region range": (SQUARE, HALVES, {}, {"r": [0, 2]}, "region 'r' names cell 2, but the mesh has 2 cells"),
     "region negative": (SQUARE, HALVES, {}, {"r": [-1]}, "region 'r' names cell -1"),
-    "region mask": (SQUARE, HALVES, {}, {"r": [True, False]}, "region 'r' must be an integer array"),
+    "region mask": (SQUARE, HALVES, {}, {"r": [True, False]}, r"regions\['r'\] must be real numbers"),
 }
 
 

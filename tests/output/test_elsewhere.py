@@ -109,7 +109,7 @@ def test_what_is_refused(own: Run, tmp_path: Path) -> None:
              (own, {"mesh": tmp_path / "nameless.npz"}, "no boundary 'left'"),
              (own, {"mesh": tmp_path / "none.npz"}, "none.npz"), (own, {"mesh": tmp_path / "space.npz"}, "3D"),
              (own, {"mesh": tmp_path / "other.npz", "trajectory": 0}, "a stored trajectory is on the mesh of the training"),
-             (own, {"dt": -1.0}, "must be positive"), (own, {"dt": float("nan")}, "must be positive"),
+             (own, {"dt": -1.0}, "must be positive"), (own, {"dt": float("nan")}, "dt must be a number"),
              (residual, {"dt": 0.05}, "its residual network belongs to the steps of 0.1"), (mgn, {"dt": 0.05}, "mgn learned steps"),
              (mgn, {"mesh": tmp_path / "other.npz"}, "not mgn")]
     for run, options, words in wrong:

@@ -103,7 +103,7 @@ BAD = {
     "steps must be": {"steps": 0}, "steps must be a positive whole number": {}, "steps must be a positive": {"steps": "ten"},
     "unknown entry 'step'; did you mean 'steps'": {"step": 3}, "too many": {"steps": 10**7},
     "got the shape": {"steps": 1, "initial": [1, 2]},
-    "finite": {"steps": 1, "initial": "warm"}, "equal length": {"steps": 1, "source": [[1], [2, 3]]},
+    "real numbers": {"steps": 1, "initial": "warm"}, "equal length": {"steps": 1, "source": [[1], [2, 3]]},
     "two rows": {"steps": 1, "spots": [[[0, 0, 0, 1, 1]]]},
     "must increase": {"steps": 1, "spots": [[[1, 0, 0, 1, 1], [0, 0, 0, 1, 1]]]},
 }

@@ -101,18 +101,19 @@ def test_the_command(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert run("--model", "nonsense", "--source", folder / "spots.csv") == 2
 
 
-@pytest.mark.parametrize("model", ["universal", "quadratic"])
-def test_an_interrupted_simulation_goes_on_with_what_lies_between_the_nodes(folder: Path, model: str,
-                                                                            monkeypatch: pytest.MonkeyPatch) -> None:
-    """The memory of the edges, and the middles of quadratic elements, are not in the states at the nodes."""
-    _, whole = simulated(folder, model, source=folder / "spots.csv")
+@pytest.mark.parametrize(("model", "adaptive"), [("universal", None), ("quadratic", None), ("classical", None),
+                                                 ("classical", 1e-4)])
+def test_an_interrupted_simulation_goes_on_with_all_that_it_had(folder: Path, model: str, adaptive: float | None,
+                                                                monkeypatch: pytest.MonkeyPatch) -> None:
+    """States at the nodes lack the memory of the edges, the middles of quadratic elements and the length of adaptive steps."""
+    _, whole = simulated(folder, model, source=folder / "spots.csv", adaptive=adaptive)
     monkeypatch.setattr("dgnet.output.series.PAUSE", -1.0)  # a checkpoint after every step
 
     def stop(k: int, u: np.ndarray) -> None:
         if k == 7:
             raise KeyboardInterrupt
 
-    rest = dict(source=folder / "spots.csv", steps=12, out=folder / "out.h5")
+    rest = dict(source=folder / "spots.csv", steps=12, out=folder / "out.h5", adaptive=adaptive)
     with pytest.raises(KeyboardInterrupt):
         roll_out(without_training(folder, model), sink=stop, **rest)  # type: ignore[arg-type]
     states: list[np.ndarray] = []

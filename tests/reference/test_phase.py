@@ -31,7 +31,7 @@ def test_material_functions_belong_together():
 
 
 def test_bad_materials_are_refused():
-    with pytest.raises(InputError, match="conductivity liquid"):
+    with pytest.raises(InputError, match="conductivity_liquid"):
         PhaseChange(temperature=1.0, width=0.1, latent_heat=1.0, conductivity_liquid=0.0)
 
 

@@ -68,7 +68,7 @@ def test_the_uncertainty_is_that_of_the_posterior() -> None:
 
 
 def test_what_cannot_be_placed_is_refused() -> None:
-    for count, noise, words in ((11, 0.1, "11 of 10 candidates"), (2, -1.0, "must be positive")):
+    for count, noise, words in ((11, 0.1, "11 of 10 candidates"), (2, -1.0, "must be a positive")):
         with pytest.raises(InputError, match=words):
             place(PLATE, spread_out(PLATE.mesh, 10), count, ["start"], 5, noise=noise, strength=1.0)
 

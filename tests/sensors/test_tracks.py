@@ -65,5 +65,5 @@ def test_what_cannot_be_a_spot() -> None:
     cold = Readings(DT * np.arange(5), 1 - 0.1 * np.random.default_rng(0).random((5, 9)), SENSORS)
     with pytest.raises(InputError, match="no source of positive power"):
         recover_track(PLATE, cold, RADIUS, start=ONES[0])
-    with pytest.raises(InputError, match="radius of the spot must be positive"):
+    with pytest.raises(InputError, match="radius must be a positive"):
         recover_track(PLATE, cold, -1.0)

@@ -273,6 +273,21 @@ def test_steps_are_those_of_a_rollout() -> None:
     assert np.abs(simulation.values()[0] - expected.numpy()).max() < 1e-3 * float(expected.max())
 
 
+def test_other_settings_leave_the_state_as_it_is() -> None:
+    """Also what a model has between the nodes; and each of two models goes on with its own state, wherever it is shown."""
+    scene, spot = plate(), Spot((0.2, 0.5), (0.8, 0.5), 0.1, 3.0)
+    controls = Controls.read(scene, {"model": "universal", "versus": "classical"})
+    whole, simulation = Simulation(scene, controls), Simulation(scene, controls)
+    whole.advance(6, [spot], False, 60.0)
+    for one in (whole, simulation):
+        one.restart()
+        one.advance(4, [spot], False, 60.0)
+    simulation.configure(replace(controls, model="classical", versus="universal"))
+    for one in (whole, simulation):
+        one.advance(3, [], False, 60.0)
+    assert np.array_equal(simulation.values()[::-1], whole.values())
+
+
 def test_settings_that_are_refused_change_nothing() -> None:
     scene = plate()
     simulation = Simulation(scene, Controls.read(scene, {}))

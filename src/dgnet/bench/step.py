@@ -26,10 +26,9 @@ from torch.nn.functional import pad
 
 from dgnet import __version__
 from dgnet.bench.timing import hardware, peak
-from dgnet.green import GreenSolver, Linear
+from dgnet.green import GreenSolver
 from dgnet.mesh import Mesh, box
-from dgnet.models import Classical, Model, few_threads, rollout
-from dgnet.models.base import Continued
+from dgnet.models import Classical, Model, Ready, few_threads, rollout
 from dgnet.models.dgnet import DGNet, DGNetConfig
 from dgnet.models.universal import Universal
 from dgnet.problems import PDE, Discretisation, Robin
@@ -150,25 +149,11 @@ def steps_of(size: str, repeats: int) -> dict[str, Any]:
     return {"kind": "step", "size": size, "nodes": p.n, "us": {name: 1e6 * x / steps for name, x in found.items()}}
 
 
-class _Ready(Continued[Any]):
-    """A model whose set-up is done."""
-
-    def __init__(self, model: Model[Any], p: Discretisation, steps: int) -> None:
-        super().__init__(model, 0)
-        self.state = model.prepare(p, 1, steps)
-
-    def prepare(self, problem: Discretisation, batch: int = 1, steps: int = 1000, careful: bool = False) -> Any:
-        return self.state
-
-    def linear_steps(self, state: Any) -> Linear | None:
-        return self.model.linear_steps(state)
-
-
 def _prepared(model: Model[Any], p: Discretisation, u: Tensor, f: Tensor) -> Callable[[], object]:
     """A rollout whose set-up is done before; between the nodes there is no source."""
-    ready, more = _Ready(model, p, f.shape[1]), len(model.points(p)) - p.n_nodes
+    ready, more = Ready(model, p, 1, f.shape[1]), len(model.points(p)) - p.n_nodes
     start, source = pad(u, (0, 0, 0, more)), pad(f, (0, 0, 0, more))
-    return lambda: rollout(ready, p, start, source)
+    return lambda: ready.rollout(start, source)
 
 
 def gradient_of(size: str, repeats: int) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from dgnet.arguments import Positive, checked
 from dgnet.data.trajectory import Trajectory
 from dgnet.errors import InputError
 from dgnet.problems import WORKING, Discretisation, Rule, given_velocity
@@ -44,6 +45,7 @@ class StoredMiddles:
         return StoredMiddles(self.source_average[torch.as_tensor(rows, device=self.source_average.device)])
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class Corpus:
     """Trajectories in memory on one device, to train and score models on.
@@ -67,14 +69,27 @@ class Corpus:
     state: Tensor
     source_average: Tensor | None
     velocity: Tensor | None
-    dt: float
+    dt: Positive
     offset: tuple[float, ...]
     begin: Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.float64))
     middles: Middles | None = None
     ends: Tensor | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "begin", self.begin.expand(len(self)))
+        if self.state.dim() != 4 or self.state.shape[1] < 2:
+            raise InputError(f"states must be [trajectory, time, node, field] at two times at least, got {list(self.state.shape)}")
+        batch, times, nodes, fields = self.state.shape
+        for name, count, last in (("source_average", times - 1, fields), ("ends", times - 1, fields), ("velocity", times, 0)):
+            value = getattr(self, name)
+            if value is not None and (value.dim() != 4 or value.shape[:3] != (batch, count, nodes) or value.shape[3] != (
+                    last or value.shape[3])):
+                raise InputError(f"{name} must be [{batch}, {count}, {nodes}, {last or 'd'}] beside states "
+                                 f"{list(self.state.shape)}, got {list(value.shape)}")
+        if self.offset and len(self.offset) not in (1, fields):
+            raise InputError(f"{len(self.offset)} offsets were given for {fields} fields")
+        if self.begin.dim() != 1 or len(self.begin) not in (1, batch):
+            raise InputError(f"begin must be one time for each of {batch} trajectories, got {list(self.begin.shape)}")
+        object.__setattr__(self, "begin", self.begin.expand(batch))
 
     @classmethod
     def of(cls, parts: Sequence[Trajectory], dt: float, offset: tuple[float, ...] = (), device: torch.device | str = "cpu",
@@ -97,6 +112,7 @@ class Corpus:
         ends = None if samples is None else 0.5 * (samples[:, :-1] + samples[:, 1:])
         return cls(state, stack("source_average"), stack("velocity"), dt, offset, begin, ends=ends)
 
+    @checked
     def under(self, rule: Rule) -> Corpus:
         """The same with the source as a scheme of this rule sees it in place of its averages."""
         if rule == "average" or self.source_average is None:
@@ -113,7 +129,10 @@ class Corpus:
     def __len__(self) -> int:
         return self.state.shape[0]
 
+    @checked
     def part(self, rows: Sequence[int]) -> Corpus:
+        if not all(-len(self) <= row < len(self) for row in rows):
+            raise InputError(f"there are {len(self)} trajectories, so there is none of a number in {list(rows)}")
         number = torch.as_tensor(rows, dtype=torch.long)
         index = number.to(self.state.device)
         part = self._each(lambda v: v[index], lambda v: v[index], self.begin[number])

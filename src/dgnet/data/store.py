@@ -20,6 +20,7 @@ import h5py
 import numpy as np
 import torch
 
+from dgnet.arguments import AnyDevice, Precision, checked
 from dgnet.data import digests, typed
 from dgnet.data.corpus import Corpus, StoredMiddles
 from dgnet.data.trajectory import SPLITS, Trajectory
@@ -145,6 +146,7 @@ def _put_chunked(group: h5py.Group, name: str, value: np.ndarray) -> None:
 # ---------------------------------------------------------------------- reading
 
 
+@checked
 class Dataset:
     """A data set opened for reading; arrays stay on disk until asked for (`read`, `batch`). Use it in a `with`.
 
@@ -213,16 +215,19 @@ class Dataset:
         """The split of every trajectory."""
         return tuple(str(self._group(i).attrs["split"]) for i in range(len(self)))
 
+    @checked
     def of(self, split: str) -> list[int]:
         """Numbers of the trajectories of a split."""
         if split not in SPLITS:
             raise InputError(f"unknown split '{split}' (known: {', '.join(SPLITS)})")
         return [i for i, name in enumerate(self.splits) if name == split]
 
+    @checked
     def labels(self, number: int) -> tuple[str, ...]:
         text = str(self._group(number).attrs.get("labels", ""))
         return tuple(text.split(",")) if text else ()
 
+    @checked
     def origin(self, number: int) -> tuple[str, int, int]:
         """Split, number within it, and seed of a trajectory."""
         attrs = self._group(number).attrs
@@ -254,6 +259,7 @@ class Dataset:
 
     # ------------------------------------------------------------------ what is in it
 
+    @checked
     def read(self, number: int, start: int = 0, steps: int | None = None,
              only: Sequence[str] | None = None) -> Trajectory:
         """Trajectory `number` from stored time `start` over `steps` steps (to its end by default).
@@ -286,15 +292,19 @@ class Dataset:
         with self._readable():
             return self._group(number)["state"][()]
 
+    @checked
     def times(self, number: int) -> np.ndarray:
         """Stored times [T+1] of a trajectory."""
         with self._readable():
             return self._group(number)["time"][()]
 
+    @checked
     def batch(self, numbers: Sequence[int], start: int | Sequence[int] = 0, steps: int | None = None,
-              device: torch.device | str = "cpu", dtype: torch.dtype = WORKING, ends: bool = False) -> Corpus:
+              device: AnyDevice = "cpu", dtype: Precision = WORKING, ends: bool = False) -> Corpus:
         """Pieces of several trajectories as tensors [B, T, N, F]; `start` may differ between them. `ends`: see `Corpus.ends`."""
         starts = [start] * len(numbers) if isinstance(start, int) else list(start)
+        if not numbers:
+            raise InputError("a batch needs the number of a trajectory at least")
         if len(starts) != len(numbers):
             raise InputError(f"{len(starts)} starts were given for {len(numbers)} trajectories")
         wanted = ("source_average", "velocity", *(("source",) if ends else ()))

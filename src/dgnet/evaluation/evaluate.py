@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from dgnet import __version__
+from dgnet.arguments import Count, Device, checked
 from dgnet.data import Corpus
 from dgnet.models.dgnet import Calibration, DGNet, EndToEnd, Material, Reaction
 from dgnet.models.registry import LABELS
@@ -41,7 +42,8 @@ def told(model: DGNet) -> DGNet:
     return model.keeping(Calibration, Material, Reaction, EndToEnd)
 
 
-def evaluate(run: Run, path: Path, device: str = "cpu", split: str = "test", limit: int | None = None,
+@checked
+def evaluate(run: Run, path: Path, device: Device = "cpu", split: str = "test", limit: Count | None = None,
              ) -> tuple[dict[str, Any], dict[str, Tensor], Corpus]:
     """Score a run beside the classical solvers: (scores for JSON, predicted states by model, truth).
 

@@ -26,6 +26,7 @@ from typing import Any, Protocol
 
 import torch
 
+from dgnet.arguments import checked
 from dgnet.errors import InputError, RangeError, SolveError
 from dgnet.green.backends import Monitor
 from dgnet.green.fold import product
@@ -52,6 +53,7 @@ class Stepper(Protocol):
     """What a model needs of a solver: steps, and what to ask before and after them."""
 
     problem: Discretisation
+    memory: Sequence[float]
 
     def step(self, u: Tensor, f: Tensor | None = None, t: float = 0.0, damped: bool = False) -> Tensor: ...
 
@@ -63,6 +65,7 @@ class Stepper(Protocol):
     def finish(self) -> None: ...
 
 
+@checked
 class EnthalpySolver:
     """Steps of a problem whose capacity or diffusion are curves of u. `Classical` chooses it where it is needed.
 
@@ -244,6 +247,15 @@ class EnthalpySolver:
         return found.view(n, batch, count, fields).permute(1, 0, 3, 2)
 
     # ------------------------------------------------------------------ before and after
+
+    @property
+    def memory(self) -> Sequence[float]:
+        """What the steps so far leave to the next, as that of a `GreenSolver`."""
+        return self.stiff.memory
+
+    @memory.setter
+    def memory(self, kept: Sequence[float]) -> None:
+        self.stiff.memory = kept
 
     @property
     def capturable(self) -> bool:

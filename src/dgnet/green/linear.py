@@ -162,7 +162,7 @@ class Linear:
         None where this is not the way: other shapes, gradients, Dirichlet values that have to be taken over.
         """
         shape, (n, fields) = u.shape, self.shape
-        if len(shape) != 3 or shape[1] != n or shape[2] != fields or (f is not None and f.shape != shape):
+        if len(shape) != 3 or not shape[0] or shape[1] != n or shape[2] != fields or (f is not None and f.shape != shape):
             return None
         if torch.is_grad_enabled() and self.follows(u, f):
             return None
@@ -227,8 +227,10 @@ class Linear:
         b, f = self.groups
         return self.op.inverse(torch.from_numpy(right).view(b * f, self.n, -1), transposed).numpy().reshape(right.shape)
 
-    def march(self, u: Tensor, f: Tensor | None, steps: int, t: float, into: Array | None = None) -> Iterator[tuple[Array, Array]]:
-        """The states after each step and their increments, from u [B, n, F] at time t and sources [B, steps, n, F].
+    def march(self, u: Tensor, f: Tensor | None, steps: int, t0: float, first: int = 0,
+              into: Array | None = None) -> Iterator[tuple[Array, Array]]:
+        """The states after each step and their increments, from u [B, n, F] after `first` steps from t0, and sources
+        [B, steps, n, F].
 
         `into` [steps, n]: where to put the states; they are views of it then.
         """
@@ -241,11 +243,15 @@ class Linear:
         source = None if f is None else self.history(f)
         for k in range(steps):
             if k == 0 or self.load_changes:
-                load = self.force(t + k * self.dt, batch, fields)
+                load = self.force(t0 + (first + k) * self.dt, batch, fields)
                 force = load if steady is None else steady if load is None else steady + load
             d = self.increment(x, None if source is None else source(k), force)
             x = np.add(x, d, out=None if into is None else into[k])
             yield x, d
+
+    def working(self, x: Array, batch: int, fields: int) -> Tensor:
+        """What steps work on [B, P, F], after the step of `march` that gave x."""
+        return self.tensor(x, batch, fields)
 
     def rows(self, x: Tensor) -> Array | None:
         """Many steps [B, T, n, F] as [T, n], where they are one column of the problem's precision."""
@@ -258,18 +264,19 @@ class Linear:
 
     # ------------------------------------------------------------------ with gradients
 
-    def states(self, u: Tensor, f: Tensor | None, steps: int, t: float) -> Tensor:
-        """u [B, n, F] and the states after each step [B, steps + 1, n, F], differentiable; sources [B, steps, n, F]."""
-        loads = [self.ops.load(t + k * self.dt, self.dt) for k in (range(steps) if self.load_changes else (0,))]
+    def states(self, u: Tensor, f: Tensor | None, steps: int, t0: float, first: int = 0) -> Tensor:
+        """u [B, n, F] and the states after each step [B, steps + 1, n, F], differentiable; as `march` has them."""
+        loads = [self.ops.load(t0 + (first + k) * self.dt, self.dt) for k in (range(steps) if self.load_changes else (0,))]
         load = None if loads[0] is None else torch.stack([g for g in loads if g is not None])
-        return _States.apply(self, steps, t, *self.inputs, load, u, f)
+        return _States.apply(self, steps, (t0, first), *self.inputs, load, u, f)
 
 
 class _States(torch.autograd.Function):
     """The rollout of `Linear.states` with the adjoint of the module's docstring."""
 
     @staticmethod
-    def forward(ctx: Any, linear: Linear, steps: int, t: float, *given: Tensor | None) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, linear: Linear, steps: int, begun: tuple[float, int],  # type: ignore[override]
+                *given: Tensor | None) -> Tensor:
         u, f = given[-2:]
         assert u is not None
         batch, n, fields = u.shape
@@ -278,7 +285,7 @@ class _States(torch.autograd.Function):
         learned = ctx.needs_input_grad[3] or ctx.needs_input_grad[5]  # mass, ahead
         changes = unwritten(batch, steps, n, fields, like=u) if learned else None
         rows = linear.rows(out)
-        for k, (x, d) in enumerate(linear.march(u, f, steps, t, None if rows is None else rows[1:])):
+        for k, (x, d) in enumerate(linear.march(u, f, steps, *begun, None if rows is None else rows[1:])):
             if rows is None:
                 out[:, k + 1] = linear.tensor(x, batch, fields)
             if changes is not None:

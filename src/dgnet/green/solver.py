@@ -33,6 +33,7 @@ from typing import Protocol, TypeVar
 
 import torch
 
+from dgnet.arguments import Finite, checked, ordinary
 from dgnet.errors import InputError, SolveError
 from dgnet.green.backends import NAMES, Monitor
 from dgnet.green.bounds import Bounds
@@ -46,6 +47,7 @@ from dgnet.problems import DOUBLE, Discretisation, HeldFlow
 Tensor = torch.Tensor
 Kind = TypeVar("Kind", covariant=True)
 
+_WORKING = (torch.float64, torch.float32)
 _FROZEN_ENTRIES = {"cpu": 1 << 20, "cuda": 1 << 24}  # of matrices whose bounds are measured at once
 
 
@@ -101,6 +103,18 @@ class Operators:
         return load if self.excess is None else load - product(self.mass, rates[1])
 
 
+def _working(u: Tensor) -> bool:
+    """A tensor that a step can take as it is."""
+    return isinstance(u, Tensor) and u.dtype in _WORKING and u.layout is torch.strided and not u.is_meta
+
+
+@checked
+def _entered(u: Tensor, f: Tensor | None, t: Finite, damped: bool) -> tuple[Tensor, Tensor | None, float, bool]:
+    """The arguments of a step, checked."""
+    return u, f, t, damped
+
+
+@checked
 class GreenSolver:
     """The solver alone: one step at a time. `rollout` is the loop around it.
 
@@ -147,18 +161,21 @@ class GreenSolver:
 
     @property
     def memory(self) -> tuple[float, ...]:
-        """What the steps so far leave to the next where operators change in time: bounds that only widen, and their age in steps.
-
-        Empty where nothing is left. Set in another solver of the same problem, it steps on as this one would.
+        """What the steps so far leave to the next: whether the reaction is taken implicitly, and where operators change in time
+        bounds that only widen, and their age in steps. Set in another solver of the same problem, it steps on as this one would;
+        an empty one is that of a start.
         """
         b = self._bounds
-        return () if b is None else (b.low, b.high, b.imag, float(b.tight), float(self._age))
+        return self.stiff.memory + (() if b is None else (b.low, b.high, b.imag, float(b.tight), float(self._age)))
 
     @memory.setter
     def memory(self, kept: Sequence[float]) -> None:
-        if len(kept):
-            low, high, imag, tight, age = kept
+        self.stiff.memory = kept[:2]
+        if len(kept) > 2:
+            low, high, imag, tight, age = kept[2:]
             self._bounds, self._age = Bounds(low, high, imag, bool(tight)), int(age)
+        elif self._bounds is not None:
+            self._bounds, self._age, self._cache = None, 0, None
 
     @property
     def capturable(self) -> bool:
@@ -300,6 +317,11 @@ class GreenSolver:
         `damped`: two backward Euler half steps instead (Rannacher). A few of them at the start remove the ringing of
         Crank-Nicolson on rough initial data without losing second order.
         """
+        if not (_working(u) and (f is None or _working(f)) and type(t) is float and type(damped) is bool):  # in every step: quick
+            u, f, t, damped = _entered(u, f, t, damped)
+        if torch.is_inference_mode_enabled():
+            with ordinary():
+                return self.step(u, f, t, damped)
         linear = None if damped else self.linear()
         quick = None if linear is None else linear.step(u, f, t)
         if quick is not None:
@@ -389,6 +411,7 @@ class GreenSolver:
             return force
         return load[None] if force is None else force + load
 
+    @checked
     def impulse(self, node: int, field: int = 0, t: float = 0.0) -> Tensor:
         """A column of G = (M + theta dt K)^-1 M as a field [N, F]: the response to a unit impulse at a node."""
         p = self.problem

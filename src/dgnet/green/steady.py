@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from dgnet.arguments import checked
 from dgnet.errors import InputError
 from dgnet.green.backends import apply, prepare
 from dgnet.green.fold import fold, product, unfold
@@ -14,6 +15,7 @@ from dgnet.problems import Discretisation
 Tensor = torch.Tensor
 
 
+@checked
 def steady(problem: Discretisation, source: Tensor | None = None, t: float = 0.0) -> Tensor:
     """The state u at rest, K u = S f + g with u = w on held boundaries: [B, N, F]. One direct solve, differentiable.
 

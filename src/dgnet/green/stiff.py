@@ -15,7 +15,7 @@ implicit function theorem: one solve with the transposed matrix per stage, whate
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import sqrt
 from typing import TYPE_CHECKING, Any
@@ -61,13 +61,14 @@ class Stiffness:
         self._wait = 0
 
     @property
-    def memory(self) -> tuple[bool, int]:
+    def memory(self) -> tuple[float, float]:
         """What is left to the next step; set again, that step is made as it was."""
-        return self.found, self._wait
+        return float(self.found), float(self._wait)
 
     @memory.setter
-    def memory(self, kept: tuple[bool, int]) -> None:
-        self.found, self._wait = kept
+    def memory(self, kept: Sequence[float]) -> None:
+        found, wait = kept or (0, 0)
+        self.found, self._wait = bool(found), int(wait)
 
     def look(self, rate: Callable[[Tensor], Tensor], u: Tensor, dt: float, seen: tuple[Tensor, Tensor] | None = None) -> bool:
         """Whether steps near the state u [B, n, F] must be implicit. Far below the limit it looks seldom, unless what was `seen`,

@@ -6,12 +6,14 @@ from itertools import permutations
 
 import numpy as np
 
+from dgnet.arguments import Whole, checked
 from dgnet.errors import InputError
 from dgnet.mesh.mesh import Mesh
 
 
+@checked
 def box(cells: tuple[int, ...], lower: tuple[float, ...] | None = None, upper: tuple[float, ...] | None = None,
-        perturb: float = 0.0, seed: int = 0) -> Mesh:
+        perturb: float = 0.0, seed: Whole = 0) -> Mesh:
     """A rectangle or a box, cut into triangles or tetrahedra.
 
     - `cells`: squares or cubes along each axis, two or three counts
@@ -33,8 +35,10 @@ def box(cells: tuple[int, ...], lower: tuple[float, ...] | None = None, upper: t
         raise InputError(f"a box needs two or three positive cell counts, got {list(cells)}")
     if not 0 <= perturb < 0.5:
         raise InputError(f"perturb must lie in [0, 0.5), got {perturb}")
-    lo = np.zeros(d) if lower is None else np.asarray(lower, float)
-    hi = np.ones(d) if upper is None else np.asarray(upper, float)
+    lo = np.zeros(d) if lower is None else np.array(lower)
+    hi = np.ones(d) if upper is None else np.array(upper)
+    if len(lo) != d or len(hi) != d:
+        raise InputError(f"the corners of a box must have {d} coordinates each, got {len(lo)} and {len(hi)}")
     n = np.array(cells)
     grid = np.stack(np.meshgrid(*[np.arange(k + 1) for k in cells], indexing="ij"), axis=-1).reshape(-1, d)
     index = np.arange(len(grid)).reshape(n + 1)

@@ -27,10 +27,7 @@ def longest_edge(points: np.ndarray, cells: np.ndarray) -> np.ndarray:
 
 def checked_arrays(points: np.ndarray, cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Copies of points and cells as arrays that fit each other; every node is used and at a place of its own."""
-    try:
-        points, cells = np.array(points, dtype=np.float64), np.array(cells)
-    except (TypeError, ValueError) as error:
-        raise InputError("points and cells must be rectangular arrays of numbers") from error
+    points, cells = np.array(points, dtype=np.float64), np.array(cells)
     if points.ndim != 2 or points.shape[1] not in (2, 3):
         raise InputError(f"points must have shape [N, 2] or [N, 3], got {list(points.shape)}")
     dim = points.shape[1]

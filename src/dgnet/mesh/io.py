@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from dgnet.arguments import checked
 from dgnet.errors import InputError
 from dgnet.files import cause, writing
 from dgnet.mesh.mesh import Mesh
@@ -31,6 +32,7 @@ _FACET = {2: "line", 3: "triangle"}
 _IGNORED = ("vertex", "line")  # blocks that may stand beside the cells
 
 
+@checked
 def load(path: str | os.PathLike[str]) -> Mesh:
     """Read a mesh from a file; names of boundaries and regions come with it (see the module).
 
@@ -56,6 +58,7 @@ def load(path: str | os.PathLike[str]) -> Mesh:
         raise InputError(f"{path}: {error}") from error
 
 
+@checked
 def save(mesh: Mesh, path: str | os.PathLike[str], point_data: Mapping[str, np.ndarray] | None = None) -> None:
     """Write a mesh, and fields on its nodes, to a file; an old one is replaced only by a whole new one.
 

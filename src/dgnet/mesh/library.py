@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from importlib.resources import as_file, files
 
+from dgnet.arguments import checked
 from dgnet.errors import InputError
 from dgnet.mesh.io import load
 from dgnet.mesh.mesh import Mesh
@@ -23,6 +24,7 @@ def shipped_names() -> list[str]:
     return sorted(entry.name.removesuffix(".npz") for entry in folder.iterdir() if entry.name.endswith(".npz"))
 
 
+@checked
 @lru_cache(maxsize=32)
 def shipped(name: str) -> Mesh:
     """A mesh that comes with dgnet.

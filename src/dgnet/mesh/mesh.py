@@ -6,15 +6,18 @@ cell volumes, the constant gradients of the P1 basis, oriented boundary facets, 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.spatial import Delaunay, QhullError
 
+from dgnet.arguments import between, checked
 from dgnet.errors import InputError
 from dgnet.mesh.checks import check_connected, checked_arrays, facet_keys, longest_edge, oriented, outer_facets, signed_volumes
 from dgnet.mesh.locate import from_cells
@@ -23,6 +26,7 @@ ALL = "boundary"
 """Reserved boundary name: every boundary facet, named or not."""
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class Mesh:
     """Triangles in the plane (d = 2) or tetrahedra in space (d = 3), with named boundaries and regions; it never changes.
@@ -77,6 +81,7 @@ class Mesh:
     # ------------------------------------------------------------------ construction
 
     @classmethod
+    @checked
     def delaunay(cls, points: np.ndarray, boundaries: Mapping[str, np.ndarray] | None = None) -> Mesh:
         """Delaunay triangulation of scattered points, as the paper builds its graphs (Section 3.3).
 
@@ -112,6 +117,11 @@ class Mesh:
     def __repr__(self) -> str:
         kind = "triangles" if self.dim == 2 else "tetrahedra"
         return f"Mesh({self.n_nodes} nodes, {self.n_cells} {kind}, boundaries: {', '.join(self.boundaries) or 'none named'})"
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Sixteen digits by which meshes are told apart: those of points and cells."""
+        return hashlib.sha256(self.points.tobytes() + self.cells.tobytes()).hexdigest()[:16]
 
     # ------------------------------------------------------------------ cells
 
@@ -173,6 +183,7 @@ class Mesh:
     def _facets_and_owners(self) -> tuple[np.ndarray, np.ndarray]:
         return outer_facets(self.cells, self.n_nodes)
 
+    @checked
     def facets(self, name: str) -> np.ndarray:
         """Facets [F, d] of the named boundary, outward; `boundary` is all of them."""
         return self.boundary_facets[self.facet_index(name)]
@@ -186,10 +197,12 @@ class Mesh:
             raise InputError(f"the mesh has no boundary '{name}' (it has: {known})")
         return self._match_facets(self.boundaries[name], name)
 
+    @checked
     def nodes_on(self, name: str) -> np.ndarray:
         """Sorted node indices on the named boundary."""
         return np.unique(self.facets(name))
 
+    @checked
     def facet_geometry(self, name: str = ALL) -> tuple[np.ndarray, np.ndarray]:
         """Measures [F] and outward unit normals [F, d] of the facets of a boundary."""
         return facet_geometry(self.points, self.facets(name))
@@ -203,6 +216,7 @@ class Mesh:
 
     # ------------------------------------------------------------------ dual volumes
 
+    @checked
     def dual_volumes(self, kind: str = "barycentric") -> np.ndarray:
         """Control volumes |Omega_i| [N]; they sum to the volume of the mesh. See `dual_shares` for the kinds."""
         return np.bincount(self.cells.ravel(), self.dual_shares(kind).ravel(), minlength=self.n_nodes)
@@ -252,13 +266,15 @@ class Mesh:
 
     # ------------------------------------------------------------------ refinement
 
-    def refined(self, times: int = 1) -> Mesh:
+    @checked
+    def refined(self, times: Annotated[int, between(0, 8, "a whole number from 0 to 8")] = 1) -> Mesh:
         """Regular refinement (4 triangles or 8 tetrahedra per cell). The old nodes stay the first N nodes."""
         mesh = self
         for _ in range(times):
             mesh = _refine_once(mesh)
         return mesh
 
+    @checked
     def interpolate(self, values: ArrayLike, points: ArrayLike) -> np.ndarray:
         """Nodal values [N] or [..., N, F] (as `rollout` gives them) at points [P, d], linear in each cell: [P] or [..., P, F].
 

@@ -3,6 +3,6 @@
 from dgnet.models.adaptive import Adaptive
 from dgnet.models.base import Model
 from dgnet.models.classical import Classical, Refined
-from dgnet.models.timeloop import few_threads, rollout
+from dgnet.models.timeloop import Pause, Ready, few_threads, rollout
 
-__all__ = ["Adaptive", "Classical", "Model", "Refined", "few_threads", "rollout"]
+__all__ = ["Adaptive", "Classical", "Model", "Pause", "Ready", "Refined", "few_threads", "rollout"]

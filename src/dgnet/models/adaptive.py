@@ -9,8 +9,9 @@ from typing import Generic
 import numpy as np
 import torch
 
+from dgnet.arguments import checked
 from dgnet.errors import InputError, RangeError, SolveError
-from dgnet.models.base import LearnedModel, Model, S
+from dgnet.models.base import LearnedModel, Memory, Model, S
 from dgnet.problems import Discretisation, Rule
 
 Tensor = torch.Tensor
@@ -30,9 +31,10 @@ class Halvings(Generic[S]):
     level: int = 0
     start: Tensor | None = None
     scale: Tensor | None = None  # [F]: range of each field so far
-    given: torch.dtype = torch.float32
+    left: dict[int, Memory] = field(default_factory=dict)  # the memory of solvers that an earlier part of the rollout had
 
 
+@checked
 class Adaptive(Model[Halvings[S]]):
     """A model whose steps are halved until their error is below a tolerance, by comparing each with two of half the length.
 
@@ -76,8 +78,6 @@ class Adaptive(Model[Halvings[S]]):
         return self.model.rule
 
     def prepare(self, problem: Discretisation, batch: int = 1, steps: int = 1000, careful: bool = False) -> Halvings[S]:
-        self.taken = self.rejected = 0
-        self.shortest = float("inf")
         return Halvings(problem if isinstance(self.model, LearnedModel) else problem.double, batch, steps)
 
     def figures(self) -> dict[str, float]:
@@ -88,22 +88,45 @@ class Adaptive(Model[Halvings[S]]):
         if level not in state.solvers:
             problem = replace(state.problem, dt=state.problem.dt / 2**level) if level else state.problem
             state.solvers[level] = self.model.prepare(problem, state.batch, state.steps, careful=True)
+            self.model.remember(state.solvers[level], state.left.get(level, {}))
         return state.solvers[level]
 
     def points(self, problem: Discretisation) -> np.ndarray:
         return self.model.points(problem)
 
+    def lift(self, state: Halvings[S], u: Tensor) -> Tensor:
+        return self.model.lift(self._solver(state, 0), u.double())
+
     def begin(self, state: Halvings[S], u: Tensor) -> Tensor:
-        state.given = u.dtype
-        u = self.model.begin(self._solver(state, 0), u.double())
-        state.start, state.scale = u, self._range(u)
-        return u
+        self.taken = self.rejected = 0
+        self.shortest = float("inf")
+        return self.model.begin(self._solver(state, 0), u.double())
 
     def read(self, state: Halvings[S], u: Tensor) -> Tensor:
-        return self.model.read(self._solver(state, 0), u).to(state.given)
+        return self.model.read(self._solver(state, 0), u)
+
+    def memory(self, state: Halvings[S]) -> Memory:
+        """The length of steps, what their error is measured against, and the memory of the solvers: NAME of level 3 is "3 NAME"."""
+        levels = state.left | {level: self.model.memory(solver) for level, solver in state.solvers.items()}
+        found = {f"{level} {name}": value for level, memory in levels.items() for name, value in memory.items()}
+        if state.start is not None and state.scale is not None:
+            found |= {"level": torch.tensor(state.level), "start": state.start, "scale": state.scale}
+        return found
+
+    def remember(self, state: Halvings[S], memory: Memory) -> None:
+        state.level = int(memory.get("level", 0))
+        state.start, state.scale, state.left = memory.get("start"), memory.get("scale"), {}
+        for key, value in memory.items():
+            level, _, name = key.partition(" ")
+            if name:
+                state.left[int(level)] = {**state.left.get(int(level), {}), name: value}
+        for count, solver in state.solvers.items():
+            self.model.remember(solver, state.left.get(count, {}))
 
     def step(self, state: Halvings[S], u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
         source = None if source is None else source.double()
+        if state.start is None:
+            state.start, state.scale = u.detach(), self._range(u)
         dt, done = state.problem.dt, 0.0  # the share of the step that is behind us: a whole number of the current halves
         while done < 1:
             h = dt / 2**state.level

@@ -7,7 +7,7 @@ Axes are [batch, time, node, field] everywhere.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -16,12 +16,15 @@ from torch import nn
 
 from dgnet.data import Corpus
 from dgnet.errors import InputError
-from dgnet.green import GreenSolver, Linear
+from dgnet.green import GreenSolver, Linear, Stepper
 from dgnet.problems import CONSISTENT, Discretisation, Rule
 
 Tensor = torch.Tensor
 S = TypeVar("S")
 """What a model makes of a problem in `prepare` and needs in `step`."""
+
+Memory = Mapping[str, Tensor]
+"""Numbers by name."""
 
 
 class Model(ABC, Generic[S]):
@@ -86,6 +89,15 @@ class Model(ABC, Generic[S]):
         """Steps of the same phase are the same sequence of operations; all from `first_steps` on have one phase."""
         return min(k, self.first_steps)
 
+    # ------------------------------------------------------------------ from one step to the next
+
+    def memory(self, state: S) -> Memory:
+        """What the steps so far leave to the next beside u: bounds that widen along a run, the length of adaptive steps."""
+        return {}
+
+    def remember(self, state: S, memory: Memory) -> None:
+        """Go on after the steps that left this memory; an empty one is that of a start."""
+
     # ------------------------------------------------------------------ recorded steps (`capture`)
 
     def capturable(self, state: S) -> bool:
@@ -148,60 +160,15 @@ class LearnedModel(Model[S], nn.Module):
         raise InputError(f"{self.name} is trained by iterations, not fitted at once")
 
 
-class Continued(Model[S]):
-    """A model in the middle of a rollout: its steps are counted from `first`, so that a start is not filtered twice."""
+def solver_memory(**solvers: Stepper) -> Memory:
+    """The memory of solvers by the names of their parts of a model."""
+    return {name: torch.tensor(solver.memory, dtype=torch.float64) for name, solver in solvers.items()}
 
-    def __init__(self, model: Model[S], first: int) -> None:
-        self.model, self.first = model, first
 
-    @property
-    def name(self) -> str:
-        return self.model.name
-
-    @property
-    def rule(self) -> Rule:
-        return self.model.rule
-
-    @property
-    def solves(self) -> bool:
-        return self.model.solves
-
-    def prepare(self, problem: Discretisation, batch: int = 1, steps: int = 1000, careful: bool = False) -> S:
-        return self.model.prepare(problem, batch, steps, careful)
-
-    def step(self, state: S, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
-        return self.model.step(state, u, source, t, k + self.first)
-
-    def begin(self, state: S, u: Tensor) -> Tensor:
-        return self.lift(state, u) if self.first else self.model.begin(state, u)
-
-    def points(self, problem: Discretisation) -> np.ndarray:
-        return self.model.points(problem)
-
-    def lift(self, state: S, u: Tensor) -> Tensor:
-        return self.model.lift(state, u)
-
-    def read(self, state: S, u: Tensor) -> Tensor:
-        return self.model.read(state, u)
-
-    @property
-    def first_steps(self) -> int:
-        return max(0, self.model.first_steps - self.first)
-
-    def phase(self, k: int) -> int:
-        return self.model.phase(k + self.first)
-
-    def capturable(self, state: S) -> bool:
-        return self.model.capturable(state)
-
-    def freeze(self, state: S, times: Sequence[float]) -> bool:
-        return self.model.freeze(state, times)
-
-    def finish(self, state: S) -> None:
-        self.model.finish(state)
-
-    def solver(self, state: S) -> GreenSolver | None:
-        return self.model.solver(state)
+def set_memory(memory: Memory, **solvers: Stepper) -> None:
+    """What `solver_memory` gave, put into solvers of the same names; those that have none begin anew."""
+    for name, solver in solvers.items():
+        solver.memory = tuple(memory[name].tolist()) if name in memory else ()
 
 
 def impose(p: Discretisation, u: Tensor, t: float) -> Tensor:

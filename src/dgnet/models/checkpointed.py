@@ -9,6 +9,7 @@ A second step that is not the first one again, or depends on more than was found
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,13 +22,18 @@ from dgnet.models.base import Model
 Tensor = torch.Tensor
 
 
-def checkpointed(model: Model[Any], state: Any, u: Tensor, source: Tensor | None, steps: int, t0: float, dt: float) -> Tensor:
-    """u [B, P, F] and the states after each step [B, steps + 1, P, F], with sources [B, steps, N, F]; differentiable."""
+def checkpointed(model: Model[Any], state: Any, u: Tensor, source: Tensor | None, steps: int, time: Callable[[int], float],
+                 first: int) -> Tensor:
+    """u [B, P, F] and the states after each step [B, steps + 1, P, F], with sources [B, steps, N, F]; differentiable.
+
+    Step k begins at `time(k)`, and has the number `first` + k from the start.
+    """
     cut, pairs = model.severed(state) or (state, [])
-    run = _Steps(model, cut, steps, t0, dt, [leaf for _, leaf in pairs])
-    for k in sorted({0, min(model.first_steps, steps - 1)}):
+    run, begun = _Steps(model, cut, steps, time, first, [leaf for _, leaf in pairs]), model.memory(state)
+    for k in sorted({0, min(max(0, model.first_steps - first), steps - 1)}):
         x = u.detach().requires_grad_()
         run.wanted += run.unknown(run.step(k, x, None if source is None else source[:, k].detach()), x)
+    model.remember(cut, begun)
     return _Checkpointed.apply(run, u, source, *(x for x, _ in pairs), *run.wanted[len(pairs):])
 
 
@@ -38,13 +44,13 @@ class _Steps:
     model: Model[Any]
     state: Any
     steps: int
-    t0: float
-    dt: float
+    time: Callable[[int], float]
+    first: int
     wanted: list[Tensor]  # leaves
 
     def step(self, k: int, u: Tensor, f: Tensor | None) -> Tensor:
         with torch.enable_grad():
-            return self.model.step(self.state, u, f, self.t0 + k * self.dt, k)
+            return self.model.step(self.state, u, f, self.time(k), self.first + k)
 
     def unknown(self, new: Tensor, *given: Tensor | None) -> list[Tensor]:
         """The leaves of the graph of a step that are neither given nor wanted."""
@@ -68,11 +74,10 @@ class _Checkpointed(torch.autograd.Function):
     def forward(ctx: Any, run: _Steps, u: Tensor, source: Tensor | None, *tensors: Tensor) -> Tensor:  # type: ignore[override]
         out = unwritten(u.shape[0], run.steps + 1, *u.shape[1:], like=u)
         out[:, 0] = u
-        solver = run.model.solver(run.state)
-        ctx.stiff = []
+        ctx.memory = []
         for k in range(run.steps):
-            ctx.stiff.append(None if solver is None else solver.stiff.memory)
-            u = run.model.step(run.state, u, None if source is None else source[:, k], run.t0 + k * run.dt, k)
+            ctx.memory.append(run.model.memory(run.state))
+            u = run.model.step(run.state, u, None if source is None else source[:, k], run.time(k), run.first + k)
             out[:, k + 1] = u
         ctx.run = run
         ctx.save_for_backward(out, source)
@@ -84,11 +89,10 @@ class _Checkpointed(torch.autograd.Function):
         driven = ctx.needs_input_grad[2]
         forcing = unwritten(*source.shape, like=source) if driven else None
         totals: list[Tensor | None] = [None] * len(run.wanted)
-        solver, above = run.model.solver(run.state), g[:, run.steps]
+        above = g[:, run.steps]
         for k in range(run.steps - 1, -1, -1):
             x, f = out[:, k].detach().requires_grad_(), None if source is None else source[:, k].detach().requires_grad_(driven)
-            if solver is not None:
-                solver.stiff.memory = ctx.stiff[k]
+            run.model.remember(run.state, ctx.memory[k])
             new = run.step(k, x, f)
             _check(k, new, out[:, k + 1], run.unknown(new, x, f))
             given = [x, f] if driven else [x]

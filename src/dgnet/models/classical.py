@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 
+from dgnet.arguments import checked
 from dgnet.errors import InputError
 from dgnet.green import EnthalpySolver, GreenSolver, Linear, Stepper
 from dgnet.green.backends import TOLERANCE
-from dgnet.models.base import Model, S
+from dgnet.models.base import Memory, Model, S, set_memory, solver_memory
 from dgnet.operators import check_scheme
-from dgnet.problems import CONSISTENT, LUMPED, SINGLE, Discretisation
+from dgnet.problems import CONSISTENT, LUMPED, SINGLE, Discretisation, Rule
 from dgnet.problems.finer import refined
 from dgnet.problems.lift import Lift
 
 Tensor = torch.Tensor
 
 
+@checked
 @dataclass(frozen=True)
 class Classical(Model[Stepper]):
     """The classical solver: Crank-Nicolson finite elements on the same mesh, what every learned model has to beat.
@@ -110,6 +113,12 @@ class Classical(Model[Stepper]):
     def severed(self, state: Stepper) -> tuple[Stepper, list[tuple[Tensor, Tensor]]] | None:
         return state.severed() if isinstance(state, GreenSolver) and not self.damped_start else None
 
+    def memory(self, state: Stepper) -> Memory:
+        return solver_memory(solver=state)
+
+    def remember(self, state: Stepper, memory: Memory) -> None:
+        set_memory(memory, solver=state)
+
     def finish(self, state: Stepper) -> None:
         state.finish()
 
@@ -120,6 +129,7 @@ class Classical(Model[Stepper]):
         return state.linear() if isinstance(state, GreenSolver) and self.degree == 1 else None
 
 
+@checked
 class Refined(Model[tuple[S, Lift]]):
     """A model on the mesh refined once, read at the nodes of the given one: what half the spacing gives for its price.
 
@@ -134,26 +144,37 @@ class Refined(Model[tuple[S, Lift]]):
 
     def __init__(self, model: Model[S]) -> None:
         self.model = model
+        self._finer: WeakKeyDictionary[Discretisation, Discretisation] = WeakKeyDictionary()
 
     @property
     def name(self) -> str:
         return f"{self.model.name}, mesh refined once"
 
+    def finer(self, problem: Discretisation) -> Discretisation:
+        """The problem on the mesh refined once, made once."""
+        if problem not in self._finer:
+            self._finer[problem] = refined(problem)
+        return self._finer[problem]
+
     @property
     def solves(self) -> bool:
         return self.model.solves
 
+    @property
+    def rule(self) -> Rule:
+        return self.model.rule
+
     def prepare(self, problem: Discretisation, batch: int = 1, steps: int = 1000, careful: bool = False) -> tuple[S, Lift]:
-        return self.model.prepare(refined(problem), batch, steps, careful), Lift.of(problem.mesh, problem.geometry.device)
+        return self.model.prepare(self.finer(problem), batch, steps, careful), Lift.of(problem.mesh, problem.geometry.device)
 
     def step(self, state: tuple[S, Lift], u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
         return self.model.step(state[0], u, None if source is None else state[1](source), t, k)
 
     def points(self, problem: Discretisation) -> np.ndarray:
-        return np.concatenate([problem.mesh.points, problem.mesh.points[problem.mesh.edges].mean(axis=1)])
+        return self.model.points(self.finer(problem))
 
     def lift(self, state: tuple[S, Lift], u: Tensor) -> Tensor:
-        return state[1](u)
+        return self.model.lift(state[0], state[1](u))
 
     def begin(self, state: tuple[S, Lift], u: Tensor) -> Tensor:
         return self.model.begin(state[0], state[1](u))
@@ -174,6 +195,12 @@ class Refined(Model[tuple[S, Lift]]):
 
     def capturable(self, state: tuple[S, Lift]) -> bool:
         return self.model.capturable(state[0])
+
+    def memory(self, state: tuple[S, Lift]) -> Memory:
+        return self.model.memory(state[0])
+
+    def remember(self, state: tuple[S, Lift], memory: Memory) -> None:
+        self.model.remember(state[0], memory)
 
     def finish(self, state: tuple[S, Lift]) -> None:
         self.model.finish(state[0])

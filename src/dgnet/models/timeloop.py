@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from math import isfinite
-from typing import Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Generic, Literal, overload
 
+import numpy as np
 import torch
 
+from dgnet.arguments import Count, Finite, Positive, Precision, Whole, axes, checked, finite
 from dgnet.errors import InputError, SolveError
+from dgnet.files import read_arrays, write_arrays
 from dgnet.green import Linear
 from dgnet.green.host import unwritten
-from dgnet.models.base import Model
+from dgnet.models.base import Memory, Model, S
 from dgnet.models.capture import captured
 from dgnet.models.checkpointed import checkpointed
 from dgnet.problems import Discretisation, HeldFlow
 
 Tensor = torch.Tensor
-
+Array = np.ndarray
 
 _SMALL = 10_000  # nodes below which one thread is enough
 _ABSURD = 1e6  # growth beyond everything that drives a linear equation: no solution, whatever the units
@@ -39,19 +45,133 @@ def few_threads(nodes: int, device: str = "cpu") -> Iterator[None]:
             torch.set_num_threads(before)
 
 
-def rollout(model: Model[Any], problem: Discretisation, u0: Tensor, source: Tensor | None = None, steps: int | None = None, *,
-            t0: float = 0.0, checkpoint: bool = False, capture: bool | Literal["always"] = True,
-            sink: Callable[[int, Tensor], None] | None = None, progress: Callable[[int], None] | None = None) -> Tensor:
+@checked
+@dataclass(frozen=True, eq=False)
+class Pause:
+    """Where a rollout stopped, with all that it needs to go on as if it never had: `rollout` takes it in place of a first state.
+
+    - `state`: what the next step works on, at the nodes and then what the model has beside them [B, P, F]. A state at the nodes
+      alone is completed by a fit, as a start is, but not filtered like one
+    - `step`: the number of the next step, counted from the start
+    - `t0`, `dt`: the time of the start, and the length of a step
+    - `model`: its name
+    - `mesh`: the fingerprint of its mesh; empty where it does not matter
+    - `nodes`: how many of `state` are those of the mesh
+    - `dtype`: precision of the states that a rollout returns
+    - `size`: what has driven the states so far, at most, against which growth is judged; None for the size of `state`
+    - `memory`: what steps leave to the next beside the state, by name
+
+    The parts of a rollout equal the whole to rounding, wherever it is cut. `save` and `Pause.load` keep one in a file.
+
+        >>> import dgnet as dg, torch
+        >>> problem = dg.Problem(dg.box((4, 4)), dg.PDE(diffusion=0.1), [dg.Dirichlet("left", 1.0)], dt=0.5)
+        >>> states, end = dg.rollout(dg.Universal(), problem, torch.zeros(1, 25, 1), steps=30, pause=True)
+        >>> end.save("day-one.npz")
+        >>> more = dg.rollout(dg.Universal(), problem, dg.Pause.load("day-one.npz"), steps=70)
+        >>> end.step, end.time, torch.equal(more[:, 0], states[:, -1])
+        (30, 15.0, True)
+    """
+
+    state: Annotated[Tensor, axes("trajectory, point, field")]
+    step: Whole
+    t0: Finite
+    dt: Positive
+    model: str
+    nodes: Count
+    dtype: Precision
+    mesh: str = ""
+    size: float | None = None
+    memory: Memory = field(default_factory=dict)
+
+    @property
+    def time(self) -> float:
+        """When the next step begins."""
+        return self.t0 + self.step * self.dt
+
+    @property
+    def values(self) -> Tensor:
+        """The state at the nodes [B, N, F]."""
+        return self.state[:, :self.nodes].to(self.dtype)
+
+    def check(self, model: Model[Any], problem: Discretisation) -> None:
+        """Refuse to go on with another model, mesh or step."""
+        nodes, fields = problem.mesh.n_nodes, problem.n_fields
+        if self.nodes != nodes or (self.mesh and self.mesh != problem.mesh.fingerprint):
+            raise InputError(f"the pause belongs to another mesh, with {self.nodes} nodes; this one has {nodes}")
+        if self.state.dim() != 3 or self.state.shape[2] != fields or self.state.shape[1] < nodes:
+            raise InputError(f"the pause must hold a state [batch, {nodes} nodes, {fields} fields], got {list(self.state.shape)}")
+        for what, mine, other in (("model", self.model, model.name), ("time step", self.dt, problem.dt)):
+            if mine != other:
+                raise InputError(f"the pause was made with the {what} {mine}, not {other}: to change it, begin anew from `values`")
+
+    # ------------------------------------------------------------------ files
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All of it as arrays: those of numbers, and one text."""
+        about = {"version": 1, "step": self.step, "t0": self.t0, "dt": self.dt, "model": self.model, "nodes": self.nodes,
+                 "dtype": str(self.dtype).removeprefix("torch."), "mesh": self.mesh, "size": self.size}
+        memory = {f"memory/{name}": value.detach().cpu().numpy() for name, value in self.memory.items()}
+        return {"pause": np.array(json.dumps(about)), "state": self.state.detach().cpu().numpy(), **memory}
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, np.ndarray]) -> Pause:
+        """What `arrays` gave, perhaps beside others."""
+        about = json.loads(str(arrays["pause"]))
+        if about.pop("version") != 1:
+            raise ValueError("another version")
+        dtype = {str(kind).removeprefix("torch."): kind for kind in (torch.float32, torch.float64)}[about.pop("dtype")]
+        memory = {name.removeprefix("memory/"): torch.from_numpy(np.array(value)) for name, value in arrays.items()
+                  if name.startswith("memory/")}
+        return cls(torch.from_numpy(np.array(arrays["state"])), dtype=dtype, memory=memory, **about)
+
+    @checked
+    def save(self, path: Path | str) -> None:
+        """Write it to an .npz file: numbers and one text, no code, and a checksum of them."""
+        write_arrays(Path(path), self.arrays())
+
+    @classmethod
+    @checked
+    def load(cls, path: Path | str) -> Pause:
+        """Read what `save` wrote."""
+        arrays = read_arrays(Path(path), "the pause of a rollout")
+        try:
+            return cls.of(arrays)
+        except (ValueError, TypeError, KeyError) as error:
+            raise InputError(f"{path} does not hold the pause of a rollout") from error
+
+
+@overload
+def rollout(model: Model[Any], problem: Discretisation, u0: Tensor | Pause, source: Tensor | None = None,
+            steps: int | None = None, *, pause: Literal[False] = False, t0: float = 0.0, checkpoint: bool = False,
+            capture: bool | Literal["always"] = True, sink: Callable[[int, Tensor], None] | None = None,
+            progress: Callable[[int], None] | None = None) -> Tensor: ...
+
+
+@overload
+def rollout(model: Model[Any], problem: Discretisation, u0: Tensor | Pause, source: Tensor | None = None,
+            steps: int | None = None, *, pause: Literal[True], t0: float = 0.0, checkpoint: bool = False,
+            capture: bool | Literal["always"] = True, sink: Callable[[int, Tensor], None] | None = None,
+            progress: Callable[[int], None] | None = None) -> tuple[Tensor, Pause]: ...
+
+
+@checked
+def rollout(model: Model[Any], problem: Discretisation, u0: Tensor | Pause, source: Tensor | None = None,
+            steps: Count | None = None, *, pause: bool = False, t0: Finite = 0.0, checkpoint: bool = False,
+            capture: bool | Literal["always"] = True, sink: Callable[[int, Tensor], None] | None = None,
+            progress: Callable[[int], None] | None = None) -> Tensor | tuple[Tensor, Pause]:
     """States [B, steps+1, N, F] of a model from an initial state: the time loop of all predictions.
 
     - `model`: `Classical()`, a `DGNet` or any other `Model`
     - `problem`: what is stepped; its device is that of states and sources
-    - `u0`: initial states [B, N, F], in the unit of each field
+    - `u0`: initial states [B, N, F], in the unit of each field, or the `Pause` of an earlier rollout, which goes on. A state begins
+      anew: a model that filters starts, or has first steps of its own, does so, and what it has between the nodes is fitted. States
+      have the precision of the initial one
     - `source`: averages over the steps [B or 1, steps, N, F] (`step_average`); field/time, or W/m3 with a heat
       capacity; None for none. A model with points beside the nodes (`model.points(problem)`, quadratic elements) takes both at all
       of them, too; from nodes alone it interpolates
     - `steps`: how many; by default as many as there are sources
-    - `t0`: the time at which it begins
+    - `pause`: return the states and a `Pause`, from which a later rollout goes on as if this one had never stopped
+    - `t0`: the time at which it begins, for what changes in time; a `Pause` has its own
     - `checkpoint`: with gradients, keep the states alone and make every step again on the way back, for long rollouts whose graph
       does not fit into memory. The gradient is the same and takes up to twice as long. Steps on the CPU that are all the same
       and linear keep no more than that anyway
@@ -70,29 +190,115 @@ def rollout(model: Model[Any], problem: Discretisation, u0: Tensor, source: Tens
         >>> states.shape, round(states[0, -1].mean().item(), 4)
         (torch.Size([1, 201, 25, 1]), 1.0)
     """
-    if problem.degree == 2 and len(model.points(problem)) != problem.n_nodes:
-        raise InputError(f"{model.name} has linear elements: roll it out on the problem itself, not on `problem.quadratic`")
-    _check_given(model, problem, u0, "the initial state")
-    if u0.dim() != 3:
-        raise InputError(f"the initial state must be [batch, node, field], got {list(u0.shape)}")
-    if source is not None:
-        _check_given(model, problem, source, "the source")
-        if source.dim() != 4 or source.shape[0] not in (1, u0.shape[0]):
-            raise InputError(f"the source must be [batch, step, node, field], got {list(source.shape)}")
-        source = source.expand(u0.shape[0], -1, -1, -1)
-    steps = (source.shape[1] if source is not None else 0) if steps is None else steps
-    if steps < 1 or (source is not None and source.shape[1] < steps):
-        raise InputError(f"a rollout of {steps} steps needs as many step-averaged sources, got "
-                         f"{'none' if source is None else source.shape[1]}")
+    wish = _Wish.of(model, problem, u0, source, steps, t0, checkpoint, capture, sink, progress)
+    ready = Ready(model, problem, wish.batch, wish.steps, replayed=wish.replayed)
+    states = ready.march(wish)
+    return (states, ready.pause()) if pause else states
 
-    try:
-        return _march(model, problem, u0, source, steps, t0, checkpoint, capture, sink, progress, careful=False)
-    except _Growth:
-        raise
-    except SolveError:
-        if sink is not None:  # what was handed over cannot be taken back
+
+@dataclass(frozen=True, eq=False)
+class _Wish:
+    """What a rollout is asked for, checked."""
+
+    start: Tensor | Pause
+    source: Tensor | None  # [B, steps, P, F]
+    steps: int
+    t0: float
+    checkpoint: bool
+    capture: bool | Literal["always"]
+    sink: Callable[[int, Tensor], None] | None
+    progress: Callable[[int], None] | None
+
+    @classmethod
+    def of(cls, model: Model[Any], problem: Discretisation, start: Tensor | Pause, source: Tensor | None, steps: int | None,
+           t0: float, checkpoint: bool, capture: bool | Literal["always"], sink: Callable[[int, Tensor], None] | None,
+           progress: Callable[[int], None] | None) -> _Wish:
+        if problem.degree == 2 and len(model.points(problem)) != problem.n_nodes:
+            raise InputError(f"{model.name} has linear elements: roll it out on the problem itself, not on `problem.quadratic`")
+        if isinstance(start, Pause):
+            start.check(model, problem)
+            start = replace(start, state=finite(start.state, "the pause").to(problem.geometry.device))
+            if t0 != 0.0:
+                raise InputError(f"t0 = {t0:g} does not apply to a pause, which goes on at t = {start.time:g}")
+            batch = len(start.state)
+        else:
+            _check_given(model, problem, start, "the initial state")
+            if start.dim() != 3 or not len(start):
+                raise InputError(f"the initial state must be [batch, node, field], got {list(start.shape)}")
+            batch = len(finite(start, "the initial state"))
+        if source is not None:
+            _check_given(model, problem, source, "the source")
+            if source.dim() != 4 or source.shape[0] not in (1, batch):
+                raise InputError(f"the source must be [batch, step, node, field], got {list(source.shape)}")
+            source = finite(source, "the source").expand(batch, -1, -1, -1)
+        steps = (source.shape[1] if source is not None else 0) if steps is None else steps
+        if steps < 1 or (source is not None and source.shape[1] < steps):
+            raise InputError(f"a rollout of {steps} steps needs as many step-averaged sources, got "
+                             f"{'none' if source is None else source.shape[1]}")
+        return cls(start, source, steps, t0, checkpoint, capture, sink, progress)
+
+    @property
+    def given(self) -> Tensor:
+        """The tensor that it begins with."""
+        return self.start.state if isinstance(self.start, Pause) else self.start
+
+    @property
+    def batch(self) -> int:
+        return len(self.given)
+
+    @property
+    def replayed(self) -> bool:
+        """The step is recorded once and replayed."""
+        cuda = self.given.is_cuda or self.capture == "always"
+        return bool(self.capture) and cuda and not torch.is_grad_enabled() and self.steps > 8
+
+
+@checked
+class Ready(Generic[S]):
+    """A model made ready for a problem: rollouts that share its set-up, among them the parts of one that is fed piece by piece.
+
+    - `model`, `problem`: as of `rollout`
+    - `batch`, `steps`: trajectories, and steps of all parts together, for the choice of a backend
+    - `replayed`: one rollout is to come, and its step is recorded with the flow that it has at each time
+    """
+
+    def __init__(self, model: Model[S], problem: Discretisation, batch: Count = 1, steps: Count = 1000,
+                 replayed: bool = False) -> None:
+        self.flow: HeldFlow | None = None
+        if replayed and problem.only_flow_changes and callable(problem.pde.velocity):
+            self.flow = HeldFlow(problem.pde.velocity, problem.dt)
+            problem = problem.given(self.flow)
+        self.model, self.problem, self.batch, self.steps = model, problem, batch, steps
+        self.state = model.prepare(problem, batch, steps)
+        self._march: _March[S] | None = None
+
+    @checked
+    def rollout(self, start: Tensor | Pause, source: Tensor | None = None, steps: Count | None = None, *, t0: Finite = 0.0,
+                checkpoint: bool = False, capture: bool | Literal["always"] = True,
+                sink: Callable[[int, Tensor], None] | None = None, progress: Callable[[int], None] | None = None) -> Tensor:
+        """As `rollout`."""
+        return self.march(_Wish.of(self.model, self.problem, start, source, steps, t0, checkpoint, capture, sink, progress))
+
+    def march(self, wish: _Wish) -> Tensor:
+        try:
+            return self._marched(wish, self.state)
+        except _Growth:
             raise
-        return _march(model, problem, u0, source, steps, t0, checkpoint, False, sink, progress, careful=True)
+        except SolveError:
+            if wish.sink is not None:  # what was handed over cannot be taken back
+                raise
+            careful = self.model.prepare(self.problem, self.batch, self.steps, careful=True)
+            return self._marched(replace(wish, capture=False), careful)
+
+    def _marched(self, wish: _Wish, state: S) -> Tensor:
+        self._march = _March(self.model, self.problem, state, wish, self.flow)
+        return self._march.run()
+
+    def pause(self) -> Pause:
+        """Where the last rollout stands: after it, or without gradients in its `sink`."""
+        if self._march is None:
+            raise InputError("there is no rollout yet that could pause")
+        return self._march.pause()
 
 
 def _check_given(model: Model[Any], problem: Discretisation, value: Tensor, what: str) -> None:
@@ -111,91 +317,130 @@ def _own_steps(model: Model[Any]) -> bool:
     return "step" not in vars(model) and issubclass(where("linear_steps"), where("step"))
 
 
-def _march(model: Model[Any], problem: Discretisation, u0: Tensor, source: Tensor | None, steps: int, t0: float,
-           checkpoint: bool, capture: bool | Literal["always"],
-           sink: Callable[[int, Tensor], None] | None, progress: Callable[[int], None] | None, careful: bool) -> Tensor:
-    replay = bool(capture) and (u0.is_cuda or capture == "always") and not torch.is_grad_enabled() and steps > 8
-    flow = None
-    if replay and problem.only_flow_changes and callable(problem.pde.velocity):
-        flow = HeldFlow(problem.pde.velocity, problem.dt)
-        problem = problem.given(flow)
-    state = model.prepare(problem, u0.shape[0], steps, careful)
-    watch = _Watch(problem, u0, source) if model.solves else None
-    linear = model.linear_steps(state) if not replay and _own_steps(model) else None
-    u = model.begin(state, u0)
-    graph = torch.is_grad_enabled() and (linear is None or model.first_steps > 0 or linear.follows(u, source))
-    nodes = problem.mesh.n_nodes
-    record = _Record(u0 if u0.shape[1] == nodes else u0[:, :nodes], steps, graph, sink, progress, watch)
+class _March(Generic[S]):
+    """One rollout under way: the state after `k` of its steps, of which the first one has the number `first` from the start."""
 
-    if checkpoint and graph and linear is None:
-        made = checkpointed(model, state, u, source, steps, t0, problem.dt)
-        record.extend(0, model.read(state, made.flatten(0, 1)).unflatten(0, made.shape[:2]), whole=u is record.first)
+    def __init__(self, model: Model[S], problem: Discretisation, state: S, wish: _Wish, flow: HeldFlow | None) -> None:
+        self.model, self.problem, self.state, self.flow = model, problem, state, flow
+        self.source, self.steps, self.checkpoint, self.capture = wish.source, wish.steps, wish.checkpoint, wish.capture
+        start, self.replayed, self.k = wish.start, wish.replayed, 0
+        self.first, self.t0 = (start.step, start.t0) if isinstance(start, Pause) else (0, wish.t0)
+        self.dtype = start.dtype
+        self.linear = model.linear_steps(state) if not self.replayed and _own_steps(model) else None
+        nodes, working = problem.mesh.n_nodes, None if self.linear is None else self.linear.dtype
+        if isinstance(start, Pause):
+            model.remember(state, {name: value.to(start.state.device) for name, value in start.memory.items()})
+            u = start.state if start.state.shape[1] != nodes else model.lift(state, start.state)
+            wide = model.lift(state, u.new_zeros(1, nodes, u.shape[2])).shape[1]
+            if u.shape[1] != wide:
+                raise InputError(f"the pause must hold values at {wide} points of {model.name}, got {u.shape[1]}")
+            begun = start.values
+        else:
+            model.remember(state, {})
+            u, begun = model.begin(state, start), start if start.shape[1] == nodes else start[:, :nodes]
+        self.u = u if working is None else u.to(working)  # many equal steps are not rounded in between
+        self.array: Array | None = None  # the state of `linear`, where that is newer
+        size = start.size if isinstance(start, Pause) else None
+        self.watch = _Watch(problem, begun, self.source, self.t0, self.first, size) if model.solves else None
+        self.graph = torch.is_grad_enabled() and (self.linear is None or model.first_steps > self.first
+                                                  or self.linear.follows(u, self.source))
+        self.record = _Record(begun, wish.steps, self.graph, wish.sink, wish.progress, self.watch)
+
+    def time(self, k: int) -> float:
+        """When step k begins: the same number wherever the rollout was cut."""
+        return self.t0 + (self.first + k) * self.problem.dt
+
+    def force(self, k: int) -> Tensor | None:
+        return None if self.source is None else self.source[:, k]
+
+    def pause(self) -> Pause:
+        """Where it stands."""
+        u, p = self.u, self.problem
+        if self.array is not None and self.linear is not None:
+            u = p.expand(self.linear.working(self.array, u.shape[0], u.shape[2]))
+        if not u.requires_grad:
+            u = u.clone()  # of memory that later steps or the caller write to
+        size = None if self.watch is None else self.watch.driven_by_sources(self.k)
+        return Pause(u, self.first + self.k, self.t0, p.dt, self.model.name, p.mesh.n_nodes, self.dtype, p.mesh.fingerprint, size,
+                     self.model.memory(self.state))
+
+    def run(self) -> Tensor:
+        model, state, record, linear, steps = self.model, self.state, self.record, self.linear, self.steps
+        if self.checkpoint and self.graph and linear is None:
+            made = checkpointed(model, state, self.u, self.source, steps, self.time, self.first)
+            record.extend(0, model.read(state, made.flatten(0, 1)).unflatten(0, made.shape[:2]), whole=self.u is record.first)
+            self.u, self.k = made[:, -1], steps
+            model.finish(state)
+            return record.result()
+
+        # the first steps run eagerly: they compile, fill caches and may differ (`first_steps`)
+        early = max(0, model.first_steps - self.first)
+        warm = min(steps, max(3, early + 1)) if self.replayed else steps
+        if linear is not None:  # the first one takes Dirichlet values over
+            warm = min(steps, early + (linear.fixed is not None))
+        for k in range(warm):
+            self.advance(k)
+        if linear is not None and warm < steps:
+            (self.differentiable if self.graph else self.arrays)(linear, warm)
+            warm = steps
+        if warm < steps:
+            step = None
+            if self.replayed:
+                times = [self.time(k) for k in range(warm, steps)]
+                step = captured(model, state, self.u, self.force(warm), times, self.first + warm, self.flow)
+            for k in range(warm, steps):
+                if step is None:
+                    self.advance(k)
+                else:
+                    self.taken(k, step(self.u if k == warm else None, self.force(k), self.time(k)))
         model.finish(state)
         return record.result()
 
-    def advance(k: int, u: Tensor) -> Tensor:
+    def advance(self, k: int) -> None:
         try:
-            return model.step(state, u, None if source is None else source[:, k], t0 + k * problem.dt, k)
+            u = self.model.step(self.state, self.u, self.force(k), self.time(k), self.first + k)
         except SolveError as error:
-            raise _at_step(k, steps, error) from error
+            raise self.at_step(k, error) from error
+        self.taken(k, u)
 
-    # the first steps run eagerly: they compile, fill caches and may differ (`first_steps`)
-    warm = min(steps, max(3, model.first_steps + 1)) if replay else steps
-    if linear is not None:  # the first one takes Dirichlet values over
-        warm = min(steps, model.first_steps + (linear.fixed is not None))
-    for k in range(warm):
-        u = advance(k, u)
-        record.keep(k + 1, model.read(state, u))
-    if linear is not None and warm < steps:
-        rest = None if source is None else source[:, warm:steps]
-        (_differentiable if graph else _arrays)(linear, problem, record, u, rest, warm, t0 + warm * problem.dt)
-        warm = steps
-    step = None
-    if replay and warm < steps:
-        times = [t0 + k * problem.dt for k in range(warm, steps)]
-        step = captured(model, state, u, None if source is None else source[:, warm], times, warm, flow)
-    for k in range(warm, steps):
-        f = None if source is None else source[:, k]
-        t = t0 + k * problem.dt
-        u = advance(k, u) if step is None else step(u if k == warm else None, f, t)
-        record.keep(k + 1, model.read(state, u))
-    model.finish(state)
-    return record.result()
+    def taken(self, k: int, u: Tensor) -> None:
+        """Step k has led to u."""
+        self.u, self.k = u, k + 1
+        self.record.keep(self.k, self.model.read(self.state, u))
 
+    def at_step(self, k: int, error: SolveError) -> SolveError:
+        return SolveError(f"step {self.first + k + 1} of {self.first + self.steps}: {error}")
 
-def _at_step(k: int, steps: int, error: SolveError) -> SolveError:
-    return SolveError(f"step {k + 1} of {steps}: {error}")
+    def arrays(self, linear: Linear, begun: int) -> None:
+        """The steps from `begun` on without gradients."""
+        p, record, source = self.problem, self.record, None if self.source is None else self.source[:, begun:self.steps]
+        batch, _, fields = self.u.shape
+        rows = None if record.out is None or p.periodic else linear.rows(record.out)
+        made = linear.march(p.restrict(self.u), None if source is None else p.restrict(source), self.steps - begun, self.t0,
+                            self.first + begun, None if rows is None else rows[begun + 1:])
+        self.k = begun
+        try:
+            for x, _ in made:
+                self.array, self.k = x, self.k + 1
+                if rows is None:
+                    record.keep(self.k, p.expand(linear.tensor(x, batch, fields)))
+                elif record.progress is not None or record.watched(self.k):
+                    record.made(self.k)
+        except SolveError as error:
+            raise error if isinstance(error, _Growth) else self.at_step(self.k, error) from error
 
-
-def _arrays(linear: Linear, p: Discretisation, record: _Record, u: Tensor, source: Tensor | None, first: int, t: float) -> None:
-    """The steps from `first` on without gradients."""
-    batch, _, fields = u.shape
-    rows = None if record.out is None or p.periodic else linear.rows(record.out)
-    made = linear.march(p.restrict(u), None if source is None else p.restrict(source), record.steps - first, t,
-                        None if rows is None else rows[first + 1:])
-    k = first
-    try:
-        for x, _ in made:
-            k += 1
-            if rows is None:
-                record.keep(k, p.expand(linear.tensor(x, batch, fields)).to(u.dtype))
-            elif record.progress is not None or record.watched(k):
-                record.made(k)
-    except SolveError as error:
-        raise error if isinstance(error, _Growth) else _at_step(k, record.steps, error) from error
-
-
-def _differentiable(linear: Linear, p: Discretisation, record: _Record, u: Tensor, source: Tensor | None, first: int,
-                    t: float) -> None:
-    """The steps from `first` on with gradients."""
-    f = None if source is None else p.restrict(source).to(linear.dtype)
-    states = p.expand(linear.states(p.restrict(u).to(linear.dtype), f, record.steps - first, t)).to(u.dtype)
-    same = record.first is u and u.dtype == linear.dtype and not p.periodic
-    record.extend(first, states, whole=first == 0 and same)
+    def differentiable(self, linear: Linear, begun: int) -> None:
+        """The steps from `begun` on with gradients."""
+        p, record = self.problem, self.record
+        f = None if self.source is None else p.restrict(self.source[:, begun:self.steps]).to(linear.dtype)
+        made = linear.states(p.restrict(self.u), f, self.steps - begun, self.t0, self.first + begun)
+        states = p.expand(made)
+        record.extend(begun, states, whole=begun == 0 and record.first is self.u and not p.periodic)
+        self.u, self.k = states[:, -1], self.steps
 
 
 class _Record:
-    """What a rollout has made so far: the states in one tensor, or handed over one by one."""
+    """What a rollout has made so far, in the precision of its start: the states in one tensor, or handed over one by one."""
 
     def __init__(self, first: Tensor, steps: int, graph: bool, sink: Callable[[int, Tensor], None] | None,
                  progress: Callable[[int], None] | None, watch: _Watch | None) -> None:
@@ -211,13 +456,15 @@ class _Record:
         if self.out is not None:
             self.out[:, k] = value
         elif self.sink is not None:
+            value = value.to(self.first.dtype)
             self.sink(k, value)
         else:
-            self.pieces.append(value[:, None])
+            self.pieces.append(value[:, None].to(self.first.dtype))
         self.made(k, value)
 
     def extend(self, k: int, states: Tensor, whole: bool) -> None:
         """The state after k steps and all that follow [B, steps - k + 1, N, F]; `whole`: the first one is that of the rollout."""
+        states = states.to(self.first.dtype)
         if self.sink is None:
             self.pieces = [states] if whole else [*self.pieces, states[:, 1:]]
         for j in range(1, states.shape[1]):
@@ -254,23 +501,29 @@ class _Growth(SolveError):
 
 
 class _Watch:
-    """How large a state may be: finite, and without a reaction or growth of its own not far above what drives it."""
+    """How large a state may be: finite, and without a reaction or growth of its own not far above what drives it.
 
-    def __init__(self, problem: Discretisation, u0: Tensor, source: Tensor | None) -> None:
-        self.problem, self.source, self.last = problem, source, 0
-        self.scale = float(u0.detach().abs().max())
+    `first` steps have been made since t0, and have driven states to at most `size`; None at the start.
+    """
+
+    def __init__(self, problem: Discretisation, u0: Tensor, source: Tensor | None, t0: float, first: int,
+                 size: float | None) -> None:
+        self.problem, self.source, self.t0, self.first, self.last = problem, source, t0, first, 0
+        self.begins = size is None
+        self.scale = float(u0.detach().abs().max()) if size is None else size
         self.free = problem.pde.reaction is not None or problem.least_decay < 0
 
     def look(self, k: int, u: Tensor, states: Callable[[int], Tensor] | None) -> None:
         """Raise if the state after k steps is out of bounds; `states` gives those since the last look."""
         if not self._small(u, k):
             steps = range(self.last + 1, k + 1) if states is not None else ()
-            first = next((j for j in steps if not self._small(states(j), k)), None)  # type: ignore[misc]
-            where = f"at step {first}" if first is not None else f"between steps {self.last} and {k}"
-            raise _Growth(f"the rollout grows without bound: too large {where}, {float(u.detach().abs().max()):.2g} after {k} "
-                          "(is a condition missing where the flow enters, or the time step too long?)")
+            at = next((j for j in steps if not self._small(states(j), k)), None)  # type: ignore[misc]
+            now, n = float(u.detach().abs().max()), self.first
+            where = f"at step {n + at}" if at is not None else f"between steps {n + self.last} and {n + k}"
+            raise _Growth(f"the rollout grows without bound: too large {where}, {now:.2g} after {n + k} (is a condition missing "
+                          "where the flow enters, or the time step too long?)")
         self.last = k
-        if k == 1:
+        if k == 1 and self.begins:
             self.scale = max(self.scale, float(u.detach().abs().max()))
 
     def _small(self, u: Tensor, k: int) -> bool:
@@ -279,13 +532,16 @@ class _Watch:
             return False
         return self.free or top <= _ABSURD * self.scale or top <= _ABSURD * self._driven(k)
 
+    def driven_by_sources(self, k: int) -> float:
+        """The size of the start and of what sources have brought in k steps."""
+        return self.scale + (0.0 if self.source is None else k * self.problem.dt * float(self.source[:, :k].detach().abs().max()))
+
     def _driven(self, k: int) -> float:
         """The size of everything that a state after k steps may come from."""
-        p = self.problem
-        size = self.scale + (0.0 if self.source is None else k * p.dt * float(self.source.abs().max()))
-        apart = max(1, k // 50)
-        for t in (j * p.dt for j in range(0, k + 1, apart)):
+        p, size, steps = self.problem, self.driven_by_sources(k), self.first + k
+        apart = max(1, steps // 50)
+        for t in (self.t0 + j * p.dt for j in range(0, steps + 1, apart)):
             w, g = p.fixed_values(t), p.load(t, apart * p.dt)
             size += 0.0 if w is None else float(w.detach().abs().max())
-            size += 0.0 if g is None else k * p.dt * float((g.detach().abs().T / p.lumps[0]).max())
+            size += 0.0 if g is None else steps * p.dt * float((g.detach().abs().T / p.lumps[0]).max())
         return size

@@ -25,6 +25,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
+from dgnet.arguments import tensor
 from dgnet.errors import InputError
 from dgnet.mesh import ALL, Mesh, facet_geometry
 from dgnet.operators.elements import Element, element
@@ -272,8 +273,7 @@ def gradient(geometry: Geometry) -> EdgeMatrix:
 
 def nodal_velocity(geometry: Geometry, velocity: Array) -> Tensor:
     """Velocity as a nodal field [..., N, d] from a constant [d] or a nodal field."""
-    # torch reads plain numbers as float32 unless it is told otherwise
-    given = velocity if isinstance(velocity, Tensor) else torch.as_tensor(velocity, dtype=geometry.dtype)
+    given = tensor(velocity, "the velocity")
     v = given.to(dtype=geometry.dtype, device=geometry.device)
     n, d = geometry.mesh.n_nodes, geometry.dim
     if v.shape == (d,):

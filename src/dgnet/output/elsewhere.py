@@ -24,7 +24,7 @@ from dgnet.training.run import Run
 def with_step(run: Run, dt: float) -> Run:
     """The run with another time step, over the same time. DGNet solves an equation, so a step may have any length; what it learned
     beside the coefficients was learned at its own, which the notes say."""
-    if not (isfinite(dt) and dt > 0):
+    if not (isfinite(dt) and dt > 0 and isfinite(run.case.horizon / dt)):
         raise InputError(f"--dt must be positive, got {dt:g}")
     s, clock = run.case, run.case.units.in_time
     if isinstance(run.model, Tuned):

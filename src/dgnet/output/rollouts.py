@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from dgnet import __version__
+from dgnet.arguments import Device, checked
 from dgnet.data import Dataset, Header
 from dgnet.data.fits import check_fits
 from dgnet.errors import InputError, NoRoom
@@ -28,8 +29,7 @@ from dgnet.evaluation.bands import Bands, stored_bands
 from dgnet.evaluation.distance import Profile
 from dgnet.evaluation.trust import Guard, TrainingRange, sentence, training_range
 from dgnet.files import read_array
-from dgnet.models import Adaptive, Model, few_threads, rollout
-from dgnet.models.base import Continued
+from dgnet.models import Adaptive, Model, Pause, Ready, few_threads
 from dgnet.output import series
 from dgnet.output.bands import Widths, level_of
 from dgnet.output.bands import sentence as sentence_about
@@ -49,80 +49,6 @@ Tensor = torch.Tensor
 _WHOLE = 1 << 28  # bytes of a source that is handed over in one piece, so that a step can be captured on CUDA
 _BLOCK = 1 << 22  # bytes of a source that are averaged or read at once otherwise
 GIF_FRAMES, MP4_FRAMES, SNAPSHOTS = 60, 240, 5  # at most
-
-
-# ---------------------------------------------------------------------- sources
-
-
-class Driven(Continued[Any]):
-    """A model that fetches its source block by block, and may begin in the middle of a rollout: at step `first` of `steps`.
-
-    Blocks lie at fixed places and the backend is chosen for the whole rollout, so that a resumed rollout does
-    the same arithmetic as one that was never interrupted. `seen` is told of every block.
-    """
-
-    def __init__(self, model: Model[Any], drive: Drive | None, first: int, steps: int, block: int, like: Tensor, dt: float,
-                 seen: Callable[[int, np.ndarray], None] | None = None, bounds: np.ndarray | None = None,
-                 between: np.ndarray | None = None) -> None:
-        super().__init__(model, first)
-        self.between = None if between is None or not between.size else torch.from_numpy(between).to(like)
-        self.drive, self.steps, self.block, self.like = drive, steps, block, like
-        self.dt, self.seen, self.bounds = dt, seen, bounds
-        self.start, self.held = 0, like.new_empty(1, 0, *like.shape[1:])
-        self.prepared: Any = None
-        self.last: Tensor | None = None  # what the steps work on
-
-    @property
-    def solves(self) -> bool:
-        return False
-
-    def prepare(self, problem: Any, batch: int = 1, steps: int = 1000, careful: bool = False) -> Any:
-        self.prepared = self.model.prepare(problem, batch, self.steps, careful)
-        solver = self.model.solver(self.prepared)
-        if self.bounds is not None and solver is not None:
-            solver.memory = self.bounds.tolist()
-        return self.prepared
-
-    def step(self, state: Any, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
-        k += self.first
-        if self.drive is not None and source is None:
-            if not self.start <= k < self.start + self.held.shape[1]:
-                self.start = k - k % self.block
-                self.held = self.fetch(self.start)
-            source = self.held[:, k - self.start]
-        self.last = self.model.step(state, u, source, k * self.dt, k)
-        return self.last
-
-    def begin(self, state: Any, u: Tensor) -> Tensor:
-        """In the middle of a rollout: the state at the nodes, and what the model had between them."""
-        u = super().begin(state, u) if self.between is None else torch.cat([u, self.between], 1)
-        self.last = u
-        return u
-
-    def fetch(self, start: int) -> Tensor:
-        assert self.drive is not None
-        rows = self.drive.rows(start, min(start + self.block, self.steps))
-        if self.seen is not None:
-            self.seen(start, rows[0, :, :self.like.shape[1]].cpu().numpy())
-        return rows.to(self.like)
-
-    def used(self, k: int) -> Tensor | None:
-        """The source of step k [N, F], just after that step; None without one."""
-        return None if self.drive is None else self.held[0, k - self.start, :self.like.shape[1]]
-
-    def memory(self) -> dict[str, np.ndarray]:
-        """What a resumed rollout needs besides the state at the nodes: bounds that the solver widens from step to step where
-        operators change in time, and what the model has between the nodes; empty where there is nothing."""
-        solver = None if self.prepared is None else self.model.solver(self.prepared)  # the first state comes before `prepare`
-        between = self.like[:, :0] if self.last is None else self.last[:, self.like.shape[1]:]
-        return {"bounds": np.array([] if solver is None else solver.memory), "between": between.detach().cpu().numpy()}
-
-    def capturable(self, state: Any) -> bool:
-        # a source that is fetched changes behind a captured graph's back
-        return self.drive is None and bool(self.model.capturable(state))
-
-    def freeze(self, state: Any, times: Sequence[float]) -> bool:
-        return False
 
 
 # ---------------------------------------------------------------------- the command
@@ -156,10 +82,11 @@ class Outputs:
             needs_ffmpeg()
 
 
+@checked
 def roll_out(run: Run | Path, *, source: Path | str | None = None, trajectory: int | None = None, initial: Path | None = None,
              data: Path | None = None, steps: int | None = None, out: Path | None = None, vtk: Path | None = None,
              xdmf: Path | None = None, gif: Path | None = None, mp4: Path | None = None, png: Path | None = None, every: int = 1,
-             device: str = "cpu", report: Report | None = None, sink: Sink | None = None, dt: float | None = None,
+             device: Device = "cpu", report: Report | None = None, sink: Sink | None = None, dt: float | None = None,
              mesh: Path | None = None, adaptive: float | None = None, band: float | None = None,
              everywhere: bool = False) -> dict[str, Any]:
     """Roll out a trained run and write its states; returns figures for a person and for JSON. If interrupted, rerun to resume.
@@ -350,51 +277,68 @@ class _Plan:
                 "units": {"time": units.time, "fields": units.fields, "content": content_units(case)}}
 
 
-def _run(run: Run, problem: Any, u0: Tensor, drive: Drive | None, steps: int, watch: Watch, store: Store | None, sink: Sink | None,
-         report: Report | None) -> tuple[int, np.ndarray]:
+class _Fed:
+    """The sources of a rollout, fetched in blocks of `size` steps that lie at fixed places, wherever it begins: the same numbers as
+    those of a rollout that was never interrupted. `seen` is told the first step of every block, and its rows at the nodes."""
+
+    def __init__(self, drive: Drive, size: int, steps: int, like: Tensor, seen: Callable[[int, np.ndarray], None]) -> None:
+        self.drive, self.size, self.steps, self.like, self.seen = drive, size, steps, like, seen
+
+    def blocks(self, first: int) -> Iterator[Tensor]:
+        """The rows [1, steps, P, F] from step `first` on."""
+        nodes = self.like.shape[1]
+        for start in range(first - first % self.size, self.steps, self.size):
+            rows = self.drive.rows(start, min(start + self.size, self.steps))
+            self.seen(start, rows[0, :, :nodes].cpu().numpy())
+            yield rows.to(self.like)[:, max(0, first - start):]
+
+
+def _run(run: Run, problem: Discretisation, u0: Tensor, drive: Drive | None, steps: int, watch: Watch, store: Store | None,
+         sink: Sink | None, report: Report | None) -> tuple[int, np.ndarray]:
     """March to the end, from where an earlier attempt stopped; returns that step and the last state [N, F]."""
     left = None if store is None else store.resumed
-    first = 0 if left is None else int(left["step"])
+    end = None if left is None else Pause.of(left)
+    first = 0 if end is None else end.step
     if left is not None:
         watch.restore(left)
-        u0 = torch.from_numpy(left["state"])[None].to(u0)
-    last = u0[0].cpu().numpy()
+    last = (u0 if end is None else end.values)[0].cpu().numpy()
     even = first == 0 and not isinstance(run.model, Adaptive)  # a part of a rollout has no balance, nor have uneven steps
     balance = watch.balance = balance_of(run.model, problem) if even else None
-    block = max(1, _BLOCK // (4 * u0.numel()))
-    bounds, between = (None, None) if left is None else (left["bounds"], left.get("between"))
-    model = Driven(run.model, drive, first, steps, block, u0, run.case.dt, watch.source, bounds, between)
-    stride = max(1, steps // 500)
+    size = max(1, _BLOCK // (4 * u0.numel()))
+    fed = None if drive is None else _Fed(drive, size, steps, u0, watch.source)
+    done, stride, rows = first, max(1, steps // 500), None
+    cuda = u0.is_cuda and (drive is None or 4 * u0.numel() * steps <= _WHOLE)  # in one piece, so that steps can be recorded
 
     def take(k: int, u: Tensor) -> None:
         nonlocal last
-        k += first
+        k += done
         last = u[0].detach().cpu().numpy()
         watch.add(k, last)
         if balance is not None:
             balance.state(torch.from_numpy(last))
-            f = None if k == 0 else source[0, k - 1] if source is not None else model.used(k - 1)
-            if f is not None:
-                balance.source(f)
+            if k and rows is not None:
+                balance.source(rows[0, k - 1 - done, :last.shape[0]])
         if sink is not None:
             sink(k, last)
         if store is not None:
             store.add(k, last)
-            if store.due() or k == steps:
-                store.checkpoint(k, last, watch.memory() | model.memory())
+            if k and (store.due() or k == steps):
+                store.checkpoint(watch.memory() | ready.pause().arrays())
         if report is not None and (k % stride == 0 or k == steps):
             report("rollout", k, steps)
 
-    source: Tensor | None = None
     if left is None:
         take(0, u0)
     if first < steps:
         with torch.no_grad(), few_threads(u0.shape[1], str(u0.device)):
-            if drive is not None and u0.is_cuda and 4 * u0.numel() * steps <= _WHOLE:  # in one piece, so that steps can be captured
-                begin = first - first % block
-                source = torch.cat([model.fetch(k) for k in range(begin, steps, block)], dim=1)[:, first - begin:]
-                model.drive = None
-            rollout(model, problem, u0, source, steps - first, sink=take)
+            ready = Ready(run.model, problem, 1, steps, replayed=cuda)
+            blocks: Iterable[Tensor | None] = [None]
+            if fed is not None:
+                blocks = [torch.cat(list(fed.blocks(first)), 1)] if cuda else fed.blocks(first)
+            for rows in blocks:
+                count = steps - done if rows is None else rows.shape[1]
+                ready.rollout(u0 if end is None else end, rows, count, sink=take, capture=cuda)
+                end, done = ready.pause(), done + count
     return first, np.array(last)
 
 

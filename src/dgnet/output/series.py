@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import time
-import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -22,7 +21,19 @@ import numpy as np
 
 from dgnet.data import Header, digests
 from dgnet.data.store import CHUNK, LIBVER, put_array, write_header
-from dgnet.files import discard, locked, unfinished, unwritable, write_at, write_text, writing, writing_hdf5
+from dgnet.errors import InputError
+from dgnet.files import (
+    discard,
+    locked,
+    read_arrays,
+    unfinished,
+    unwritable,
+    write_arrays,
+    write_at,
+    write_text,
+    writing,
+    writing_hdf5,
+)
 from dgnet.mesh import Mesh
 from dgnet.mesh.io import save
 from dgnet.output.figures import Band, grid
@@ -38,7 +49,7 @@ Frame = tuple[int, np.ndarray]
 class Store:
     """States 0, K, 2K, ... of a rollout in PATH.part, which becomes PATH when the rollout is over.
 
-    `resumed` is what an interrupted rollout with the same `request` left: its step, its state and the arrays given to `checkpoint`.
+    `resumed` is what an interrupted rollout with the same `request` left: the arrays given to `checkpoint`, and how many `rows`.
     """
 
     def __init__(self, path: Path, header: Header, label: str, every: int, request: dict[str, Any]) -> None:
@@ -57,7 +68,7 @@ class Store:
                 self.note.unlink(missing_ok=True)
                 self._create(header, label)
             else:
-                self.first = int(self.resumed["step"]) // every + 1
+                self.first = int(self.resumed["rows"])
             with h5py.File(self.part, "r") as file:
                 self.offset = int(file["trajectories/00000/state"].id.get_offset())
             self.file: Any = stack.enter_context(self.part.open("r+b", buffering=0))
@@ -89,12 +100,10 @@ class Store:
 
     def _left(self) -> dict[str, np.ndarray] | None:
         try:
-            with np.load(self.note, allow_pickle=False) as archive:
-                found = {name: archive[name] for name in archive.files}
-            same = str(found.pop("request")) == self.request and self.part.exists() and h5py.is_hdf5(self.part)
-        except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile):
+            found = read_arrays(self.note, "where a rollout stopped")
+        except InputError:
             return None
-        return found if same else None
+        return found if str(found["request"]) == self.request and self.part.exists() and h5py.is_hdf5(self.part) else None
 
     def add(self, k: int, u: np.ndarray) -> None:
         """Steps come in order."""
@@ -107,12 +116,10 @@ class Store:
     def due(self) -> bool:
         return time.monotonic() - self.last > PAUSE
 
-    def checkpoint(self, k: int, u: np.ndarray, memory: dict[str, np.ndarray]) -> None:
-        """All up to step k is on disk, then the note that says so."""
+    def checkpoint(self, arrays: dict[str, np.ndarray]) -> None:
+        """All that was added is on disk, then a note with these arrays, from which the rollout may go on."""
         self._flush()
-        arrays = {"request": np.array(self.request), "step": np.array(k), "state": u, **memory}
-        with writing(self.note) as part, part.open("wb") as file:
-            np.savez(file, **arrays)  # type: ignore[arg-type]
+        write_arrays(self.note, {"request": np.array(self.request), "rows": np.array(self.first), **arrays})
         self.last = time.monotonic()
 
     def _flush(self) -> None:

@@ -16,8 +16,7 @@ from dgnet.bench import tradeoff as ladders
 from dgnet.data import Corpus, Dataset
 from dgnet.data.fits import check_fits
 from dgnet.evaluation import analyse
-from dgnet.models import few_threads, rollout
-from dgnet.models.base import Continued
+from dgnet.models import Pause, few_threads, rollout
 from dgnet.output import operators
 from dgnet.output.figures import Band, error_norm, grid
 from dgnet.output.pictures import robust_limits
@@ -71,7 +70,8 @@ def long(cell: Experiment, options: Options) -> dict[str, Any]:
         assert sample.phases is not None
         problem = problem.given(given_velocity(flow_rows(s, flow, sample.phases).to(device), s.dt))
     offset = torch.tensor(s.offsets, dtype=torch.float32, device=device)
-    u, largest = start.to(device, torch.float32), []
+    at: Tensor | Pause = start.to(device, torch.float32)
+    largest = []
     with torch.no_grad(), few_threads(s.mesh.n_nodes, device):
         for part in range(10):
             steps: list[Tensor] = []
@@ -79,12 +79,12 @@ def long(cell: Experiment, options: Options) -> dict[str, Any]:
             def watch(k: int, state: Tensor, kept: list[Tensor] = steps) -> None:
                 kept.append((state - offset).abs().amax())
 
-            later = Continued(opened.model, part * s.steps)
-            u = rollout(later, problem, u, source if part == 0 else None, s.steps, t0=part * s.horizon, sink=watch)[:, -1]
+            _, at = rollout(opened.model, problem, at, source if part == 0 else None, s.steps, sink=watch, pause=True)
             largest.append(float(torch.stack(steps).max()))
             if options.report is not None:
                 options.report(f"{s.name}: ten horizons", part + 1, 10)
-    last = float((u - offset).abs().max())
+    assert isinstance(at, Pause)
+    last = float((at.values - offset).abs().max())
     return {"about": about(s), "steps": 10 * s.steps, "largest_within": largest[0], "largest_beyond": max(largest[1:]),
             "last": last, "finite": bool(np.isfinite([*largest, last]).all()), "seconds": {"evaluate": time.perf_counter() - begin}}
 

@@ -16,6 +16,7 @@ from functools import cache
 import numpy as np
 import torch
 
+from dgnet.arguments import array, checked, finite, tensor
 from dgnet.errors import InputError
 
 Tensor = torch.Tensor
@@ -27,6 +28,7 @@ _INSIDE = 1e-9  # of a part: how far its ends are moved inwards
 _SNAP = 1e-13  # of a time: rounding of k dt
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class TimeTable:
     """A boundary value from a table in time, the same all along the boundary: linear between rows.
@@ -37,8 +39,7 @@ class TimeTable:
     Before the first row and after the last one it stays as there. Integrals over steps are exact.
 
         >>> import dgnet as dg
-        >>> from dgnet.problems import TimeTable
-        >>> pulse = TimeTable([0.0, 2.0, 2.0, 3.0, 3.0], [0.0, 0.0, 1e6, 1e6, 0.0])  # for 1 s from t = 2 s on
+        >>> pulse = dg.TimeTable([0.0, 2.0, 2.0, 3.0, 3.0], [0.0, 0.0, 1e6, 1e6, 0.0])  # for 1 s from t = 2 s on
         >>> heated = dg.Neumann("bottom", pulse)
         >>> bar = dg.Problem(dg.box((4, 1)), dg.PDE(capacity=4e6), [heated], dt=5.0)
         >>> round(5.0 * bar.load(0.0, 5.0).sum().item())  # J in the first step, for 1 m of width and depth
@@ -49,13 +50,8 @@ class TimeTable:
     values: Tensor | np.ndarray | Sequence[float]
 
     def __post_init__(self) -> None:
-        try:
-            times, given = np.asarray(self.times, dtype=np.float64), torch.as_tensor(self.values)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise InputError("the times and values of a table in time must be numbers") from error
-        if given.is_complex():
-            raise InputError("the values of a table in time must be real numbers")
-        values = given.double()
+        times = array(self.times, "the times of a table in time").astype(np.float64)
+        values = tensor(self.values, "the values of a table in time").double()
         if times.ndim != 1 or not len(times) or tuple(values.shape) != times.shape:
             raise InputError(f"a table in time needs one value for each time, got the shapes {list(times.shape)} and "
                              f"{list(values.shape)}")
@@ -137,11 +133,11 @@ def value_at(value: Value, x: Tensor, times: np.ndarray) -> Tensor:
         return torch.as_tensor(value, dtype=torch.float64, device=x.device).expand(1, len(x))
     rows = []
     for t in times.tolist():
-        row = torch.as_tensor(value(x, t), device=x.device)
+        row = tensor(value(x, t), "what a boundary value f(x, t) returns")
         if row.shape != x.shape[:1]:
-            raise InputError(f"a boundary value must return one number per point [{len(x)}], got {list(row.shape)}")
-        rows.append(row)
-    return torch.stack(rows).double()
+            raise InputError(f"a boundary value f(x, t) must return numbers {[len(x)]}, got {list(row.shape)}")
+        rows.append(row.to(x.device, torch.float64))
+    return finite(torch.stack(rows), "what a boundary value f(x, t) returns")  # once for all times: it waits for the device
 
 
 def samples(values: Sequence[Value], x: Tensor, t: float, dt: float) -> tuple[Tensor, list[Tensor]]:
@@ -211,6 +207,7 @@ def _cut_as_needed(function: Callable[[np.ndarray], Tensor], edges: np.ndarray) 
     return np.concatenate([weights for weights, _ in kept]), torch.cat([value for _, value in kept])
 
 
+@checked
 @dataclass(frozen=True)
 class Dirichlet:
     """A held value: u = value on a boundary.
@@ -229,6 +226,7 @@ class Dirichlet:
     field: str | None = None
 
 
+@checked
 @dataclass(frozen=True)
 class Neumann:
     """A given flux into the domain: D du/dn = flux on a boundary.
@@ -247,6 +245,7 @@ class Neumann:
     field: str | None = None
 
 
+@checked
 @dataclass(frozen=True)
 class Robin:
     """Exchange with the surroundings: -D du/dn = coefficient * (u - ambient) on a boundary.
@@ -266,6 +265,7 @@ class Robin:
     field: str | None = None
 
 
+@checked
 @dataclass(frozen=True)
 class Periodic:
     """Two boundaries that are one and the same: what leaves through one enters through the other. Holds for all fields.
@@ -280,6 +280,10 @@ class Periodic:
 
     boundary: str
     partner: str
+
+    def __post_init__(self) -> None:
+        if self.boundary == self.partner:
+            raise InputError(f"a periodic condition needs two boundaries, got '{self.boundary}' twice")
 
 
 Condition = Dirichlet | Neumann | Robin | Periodic

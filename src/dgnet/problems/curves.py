@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from dgnet.arguments import Count, Finite, Scalar, checked, tensor
 from dgnet.errors import InputError
 from dgnet.files import did_you_mean
 from dgnet.mesh import Mesh
@@ -30,6 +31,7 @@ SHARP = 1e-3
 """A transition at one value of u is spread over this share of L / c, what its latent heat L would change u by."""
 
 
+@checked
 @dataclass(frozen=True)
 class Latent:
     """Heat taken up between two values of u, evenly: a melting range, or a narrow one that stands for a sharp transition.
@@ -38,7 +40,7 @@ class Latent:
     - `low`, `high`: where melting begins and ends, in the unit of u
     """
 
-    heat: float | Tensor
+    heat: Scalar
     low: float
     high: float
 
@@ -64,6 +66,7 @@ class Segments(NamedTuple):
         return torch.bucketize(u.detach().contiguous(), self.knots, right=True)
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class Curve:
     """A coefficient as a function of u: linear between points, constant beyond them, not negative.
@@ -110,13 +113,15 @@ class Curve:
         object.__setattr__(self, "points", (at, values))
 
     @classmethod
-    def of(cls, function: Callable[[Tensor], Tensor], low: float, high: float, points: int = 513, name: str = "curve") -> Curve:
+    @checked
+    def of(cls, function: Callable[[Tensor], Tensor], low: Finite, high: Finite, points: Count = 513, name: str = "curve") -> Curve:
         """The table of a function of u (torch, node by node) between two values of u."""
         at = torch.linspace(low, high, points, dtype=torch.float64)
-        values = function(at)
+        values = tensor(function(at), "what the function returns")
         return cls(at, values.expand(len(at)) if values.dim() == 0 else values, name=name)
 
-    def melting(self, heat: float | Tensor, low: float, high: float | None = None) -> Curve:
+    @checked
+    def melting(self, heat: Scalar, low: float, high: float | None = None) -> Curve:
         """The same capacity with a latent heat per volume, taken up evenly between two values of u.
 
         At one value alone the transition is sharp: it is spread over a thousandth of what the latent heat would change u by.
@@ -211,6 +216,7 @@ class Curve:
 # ---------------------------------------------------------------------- on a mesh
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class Scaled:
     """A curve of u times what does not change with u: D(u) = curve(u) * by.
@@ -231,6 +237,7 @@ class Scaled:
 Plain = Array | Curve | Scaled
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class ByRegion:
     """A coefficient for each region of a mesh: numbers, tensors [d, d], curves of u or scaled curves.

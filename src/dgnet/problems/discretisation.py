@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from math import isfinite
 
 import numpy as np
 import torch
 
+from dgnet.arguments import AnyDevice, Positive, Precision, checked, tensor
 from dgnet.errors import InputError
 from dgnet.mesh import Mesh
 from dgnet.operators import (
@@ -46,6 +46,7 @@ SINGLE, DOUBLE = 100.0, 1e10
 """Largest `stiffness_number` s that float32 and float64 hold: what a step loses in rounding is about s eps of the range."""
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class Discretisation:
     """A problem to step in time (`dgnet.Problem`): mesh, equation, conditions and time step as matrices and loads.
@@ -74,16 +75,14 @@ class Discretisation:
     mesh: Mesh
     pde: PDE
     conditions: Sequence[Condition]
-    dt: float
+    dt: Positive
     consistent: float = CONSISTENT
     advection_form: str = "galerkin"
-    dtype: torch.dtype = torch.float64
-    device: torch.device | str = "cpu"
+    dtype: Precision = torch.float64
+    device: AnyDevice = "cpu"
     degree: int = field(default=1, init=False)  # of the elements; 2 by `quadratic`
 
     def __post_init__(self) -> None:
-        if not (isfinite(self.dt) and self.dt > 0):
-            raise InputError(f"the time step must be positive, got {self.dt}")
         check_scheme(self.consistent, self.advection_form)
         known = self.pde.fields
         for c in self.conditions:
@@ -97,6 +96,12 @@ class Discretisation:
         _ = self.diffusion_part, self.decay_part, self.capacity  # validates the coefficients now, not in the middle of a rollout
         if not callable(self.pde.velocity):
             _ = self.advection()
+        if self.pde.reaction is not None:
+            state = torch.zeros(1, self.n, self.n_fields, dtype=self.dtype, device=self.geometry.device)
+            rate = tensor(self.pde.reaction(state), "what the reaction returns")
+            if rate.shape != state.shape:
+                raise InputError(f"the reaction must return numbers of the shape that it is given, {list(state.shape)}, got "
+                                 f"{list(rate.shape)}")
 
     # ------------------------------------------------------------------ degrees of freedom
 
@@ -508,7 +513,7 @@ class Discretisation:
 
     def check_state(self, u: Tensor, what: str = "the state") -> None:
         want = (self.n_nodes, self.n_fields)
-        if u.dim() < 2 or tuple(u.shape[-2:]) != want:
+        if u.dim() < 2 or tuple(u.shape[-2:]) != want or 0 in u.shape:
             raise InputError(f"{what} must end in [{want[0]} nodes, {want[1]} fields], got {list(u.shape)}")
 
     @cached_property

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from dgnet.arguments import checked
 from dgnet.errors import InputError
 from dgnet.operators import Array as Array
 from dgnet.problems.curves import ByRegion, Varied, curves_of, frozen
@@ -39,6 +40,7 @@ Reaction = Callable[[Tensor], Tensor]
 """Node-wise r(u): [..., F] -> [..., F], written with torch operations."""
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class PDE:
     """What is known of the physics, before any mesh: c (du/dt + v . grad u) = div(D grad u) - k u + r(u) + f.
@@ -50,7 +52,7 @@ class PDE:
       conductivity in W/m/K with a heat capacity; or a `Curve` of u, a `Scaled` one or one `ByRegion`
     - `velocity`: v, constant [d], nodal [N, d] or a function of time that returns [N, d] or, one per trajectory, [batch, N, d];
       length/time
-    - `decay`: k, a number or one per node [N]; 1/time, or W/m3/K with a heat capacity
+    - `decay`: k, a number or one per node [N]; 1/time, or W/m3/K with a heat capacity. What changes with u is the reaction
     - `reaction`: r, a function of the local state [..., F] -> [..., F] in torch; field/time, or W/m3 with a heat capacity
     - `capacity`: c, a number or one per cell [K]; 1, or density times specific heat in J/m3/K; or a `Curve` of u, with latent heat
       (`Curve.melting`), a `Scaled` one or one `ByRegion`
@@ -68,13 +70,10 @@ class PDE:
     capacity: Material = 1.0
 
     def __post_init__(self) -> None:
-        if not self.fields or len(set(self.fields)) != len(self.fields):
-            raise InputError(f"a PDE needs distinct field names, got {list(self.fields)}")
+        if not self.fields or len(set(self.fields)) != len(self.fields) or not all(name.strip() for name in self.fields):
+            raise InputError(f"a PDE needs distinct field names that are not empty, got {list(self.fields)}")
         for name in ("diffusion", "decay", "capacity"):
             value = getattr(self, name)
-            if any(callable(v) for v in (value.values() if isinstance(value, Mapping) else (value,))):
-                raise InputError(f"{name} must be numbers, not a function: give its values in the cells (mesh.centroids) or nodes; "
-                                 "one that changes with the solution is a Curve")
             if isinstance(value, Mapping):
                 strange = set(value) - set(self.fields)
                 if strange:
@@ -82,8 +81,6 @@ class PDE:
                 missing = [f for f in self.fields if f not in value]
                 if missing:
                     raise InputError(f"{name} is not given for field '{missing[0]}'")
-        if any(curves_of(value) for value in self.per_field("decay")):
-            raise InputError("the decay cannot change with u: give -k(u) u as the reaction")
         for curve in (c for value in self.per_field("capacity") for c in curves_of(value)):
             if curve.least <= 0:
                 raise InputError(f"the capacity must be positive, but the {curve.name} falls to {curve.least:.4g}")

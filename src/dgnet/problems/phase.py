@@ -7,16 +7,17 @@ theta(T) = int k dT have closed forms, smooth and increasing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 from torch.nn.functional import softplus
 
-from dgnet.errors import InputError
+from dgnet.arguments import Finite, NotNegative, Positive, checked
 
 Tensor = torch.Tensor
 
 
+@checked
 @dataclass(frozen=True)
 class PhaseChange:
     """A material that melts; for the reference solver (`dgnet.reference.phase.solve`); models have no such term.
@@ -34,20 +35,14 @@ class PhaseChange:
         tensor([0.0000, 0.5000, 1.0000])
     """
 
-    temperature: float
-    width: float
-    latent_heat: float
-    density: float = 1.0
-    capacity_solid: float = 1.0
-    capacity_liquid: float = 1.0
-    conductivity_solid: float = 1.0
-    conductivity_liquid: float = 1.0
-
-    def __post_init__(self) -> None:
-        for f in fields(self):
-            value = getattr(self, f.name)
-            if f.name != "temperature" and not (value > 0 or (f.name == "latent_heat" and value == 0)):
-                raise InputError(f"{f.name.replace('_', ' ')} of a phase change must be positive, got {value}")
+    temperature: Finite
+    width: Positive
+    latent_heat: NotNegative
+    density: Positive = 1.0
+    capacity_solid: Positive = 1.0
+    capacity_liquid: Positive = 1.0
+    conductivity_solid: Positive = 1.0
+    conductivity_liquid: Positive = 1.0
 
     def fraction(self, t: Tensor) -> Tensor:
         """Liquid fraction S(T)."""

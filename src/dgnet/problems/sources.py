@@ -7,11 +7,12 @@ trajectory of a batch (B = 1 for a single one), time, node and field.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, Protocol
+from typing import Annotated, Literal, Protocol
 
 import numpy as np
 import torch
 
+from dgnet.arguments import Count, Positive, axes, between, checked, finite, returned, tensor
 from dgnet.errors import InputError
 
 Tensor = torch.Tensor
@@ -25,6 +26,7 @@ class Source(Protocol):
         ...
 
 
+@checked
 class FunctionSource:
     """A source of one field in one trajectory from a plain function.
 
@@ -40,14 +42,17 @@ class FunctionSource:
         self.function = function
 
     def __call__(self, x: Tensor, t: Tensor) -> Tensor:
-        return torch.stack([self.function(x, float(s)) for s in t])[None, :, :, None]
+        rows = [returned(self.function(x, float(s)), x.shape[:1], "a source f(x, t)") for s in t]
+        return torch.stack(rows)[None, :, :, None]
 
 
 Rule = Literal["average", "trapezoid"]
 """What a step sees of a source: its average over the step, or the mean of its values at both ends (the paper, Eq. 6)."""
 
 
-def step_average(source: Source, x: Tensor, start: Tensor, dt: float, panels: int = 1, order: int = 4,
+@checked
+def step_average(source: Source, x: Annotated[Tensor, axes("points, coordinates")], start: Annotated[Tensor, axes("times")],
+                 dt: Positive, panels: Count = 1, order: Annotated[int, between(1, 64, "a whole number from 1 to 64")] = 4,
                  rule: Rule = "average") -> Tensor:
     """(1/dt) * integral of f over [start, start + dt] for each start: what a step sees of a source, [B, T, N, F].
 
@@ -66,19 +71,26 @@ def step_average(source: Source, x: Tensor, start: Tensor, dt: float, panels: in
         >>> dg.step_average(ramp, torch.zeros(1, 2), torch.tensor([0.0, 1.0]), dt=1.0).flatten()
         tensor([0.5000, 1.5000])
     """
-    if dt <= 0:
-        raise InputError(f"the time step must be positive, got {dt}")
+    def at(t: Tensor) -> Tensor:
+        value = tensor(source(x, t), "what the source returns")
+        if value.dim() != 4 or value.shape[1:3] != (len(start), len(x)):
+            raise InputError(f"a source f(x, t) of {len(x)} points and {len(start)} times must return numbers [trajectory, "
+                             f"{len(start)}, {len(x)}, field], got {list(value.shape)}")
+        return value
+
+    finite(x, "x")
+    finite(start, "start")
     if rule == "trapezoid":
-        return 0.5 * (source(x, start) + source(x, start + dt))
+        return finite(0.5 * (at(start) + at(start + dt)), "what the source returns")
     nodes, weights = np.polynomial.legendre.leggauss(order)
     total: Tensor | None = None
     for panel in range(panels):
         for node, weight in zip(nodes, weights):
             offset = dt * (panel + 0.5 * (1 + node)) / panels
-            value = source(x, start + offset) * (0.5 * weight / panels)
+            value = at(start + offset) * (0.5 * weight / panels)
             total = value if total is None else total + value
     assert total is not None
-    return total
+    return finite(total, "what the source returns")
 
 
 def converged_average(source: Source, x: Tensor, start: Tensor, dt: float, most: int = 512) -> tuple[Tensor, float]:

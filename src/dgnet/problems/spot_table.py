@@ -7,11 +7,13 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import torch
 from scipy.spatial import cKDTree
 
+from dgnet.arguments import Positive, axes, checked
 from dgnet.errors import InputError
 from dgnet.files import did_you_mean, read_text
 
@@ -21,6 +23,7 @@ _ENTRIES = 1 << 21  # of one evaluation of all spots
 _PANELS = 10_000  # most pieces of one stretch of a path
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class SpotTable:
     """f(x, t) = sum of P(t) exp(-|x - p(t)|^2 / (2 r(t)^2)) from a table: p, r and P linear between rows.
@@ -46,7 +49,20 @@ class SpotTable:
     values: tuple[np.ndarray, ...]  # [R, d + 2]: position, radius, power
     lasting: bool = False
 
+    def __post_init__(self) -> None:
+        if not len(self.names) == len(self.times) == len(self.values) > 0:
+            counts = f"{len(self.names)}, {len(self.times)} and {len(self.values)}"
+            raise InputError(f"a table of spots needs as many names as times and values, got {counts}")
+        for name, times, values in zip(self.names, self.times, self.values):
+            if times.ndim != 1 or not len(times) or values.ndim != 2 or len(values) != len(times) or values.shape[1] < 4:
+                raise InputError(f"{_spot(name)} needs times [rows] and as many values [rows, coordinates + 2], got "
+                                 f"{list(times.shape)} and {list(values.shape)}")
+            sound = np.isfinite(times).all() and np.isfinite(values).all()
+            if not (sound and (np.diff(times) > 0).all() and (values[:, -2] > 0).all()):
+                raise InputError(f"{_spot(name)}: its times must increase, its radii be positive, and all of it be finite")
+
     @classmethod
+    @checked
     def read(cls, path: Path | str, dim: int) -> SpotTable:
         """From CSV with columns t, x, y[, z], radius, power and, for several spots, spot."""
         path = Path(path)
@@ -70,7 +86,8 @@ class SpotTable:
         tables = [np.array([numbers for _, numbers in rows]) for rows in spots.values()]
         return cls(tuple(spots), tuple(t[:, 0] for t in tables), tuple(t[:, 1:] for t in tables))
 
-    def at(self, times: np.ndarray) -> np.ndarray:
+    @checked
+    def at(self, times: Annotated[np.ndarray, axes("times")]) -> np.ndarray:
         """Position, radius and power of every spot at any times [T]: [S, T, d + 2]; the power is zero where a spot is off."""
         found = np.empty((len(self.times), len(times), self.values[0].shape[1]))
         for spot, (knots, values) in zip(found, zip(self.times, self.values)):
@@ -96,12 +113,18 @@ class SpotTable:
                 total += power[:, None] * torch.exp(square / (-2 * spot[:, None, -2] ** 2))
         return total[None, :, :, None]
 
-    def average(self, x: Tensor, start: int, stop: int, dt: float, t0: float = 0.0) -> Tensor:
+    @checked
+    def average(self, x: Annotated[Tensor, axes("points, coordinates")], start: int, stop: int, dt: Positive,
+                t0: float = 0.0) -> Tensor:
         """(1/dt) integral of f over each step start .. stop-1, counted from the time t0: [1, n, N, 1].
 
         The same for any cut of the steps into windows. Gauss-Legendre between all rows of the table (where f has kinks and jumps),
         in pieces that no spot crosses by more than its radius.
         """
+        if stop <= start:
+            raise InputError(f"steps from {start} to {stop} are none")
+        if x.shape[1] != self.values[0].shape[1] - 2:
+            raise InputError(f"points must have {self.values[0].shape[1] - 2} coordinates, as the spots, got {x.shape[1]}")
         steps = t0 + dt * np.arange(start, stop + 1)
         knots = np.concatenate(self.times)
         edges = np.unique(np.concatenate([steps, knots[(knots > steps[0]) & (knots < steps[-1])]]))

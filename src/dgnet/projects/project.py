@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from dgnet import __version__
+from dgnet.arguments import Positive, checked, returned
 from dgnet.data import Dataset, Header, Trajectory, write_dataset
 from dgnet.errors import InputError
 from dgnet.files import locked, write_bytes, writing
@@ -83,6 +84,7 @@ class Project:
         return self.physics.text if any(isinstance(value, Function) for value in called) else None
 
 
+@checked
 def load(folder: Path | str, report: Report | None = None, force: bool = False) -> Project:
     """The problem of a folder with problem.toml, and its data. Data that are new or have changed are imported.
 
@@ -184,7 +186,8 @@ def _without_data(file: ProblemFile, mesh: Mesh, physics: Physics, data: Path, s
 # ---------------------------------------------------------------------- made in Python
 
 
-def project(name: str, mesh: Mesh, pde: PDE, conditions: Sequence[Condition], dt: float, trajectories: Sequence[Trajectory],
+@checked
+def project(name: str, mesh: Mesh, pde: PDE, conditions: Sequence[Condition], dt: Positive, trajectories: Sequence[Trajectory],
             data: Path | str, *, offset: Sequence[float] = (), calibrate: Sequence[str] = (), per_region: bool = False,
             unknown_reaction: bool = False, model: Mapping[str, object] | None = None, training: Training | None = None) -> Project:
     """A problem of your own with its data, made in Python instead of a folder with problem.toml.
@@ -229,7 +232,8 @@ def project(name: str, mesh: Mesh, pde: PDE, conditions: Sequence[Condition], dt
                    training or Training())
 
 
-def trajectory(state: np.ndarray, mesh: Mesh, dt: float, source: Source | SpotTable | np.ndarray | None = None,
+@checked
+def trajectory(state: np.ndarray, mesh: Mesh, dt: Positive, source: Source | SpotTable | np.ndarray | None = None,
                split: str = "train") -> Trajectory:
     """One simulation or measurement at the nodes of a mesh, for `project`.
 
@@ -248,18 +252,23 @@ def trajectory(state: np.ndarray, mesh: Mesh, dt: float, source: Source | SpotTa
     """
     value = np.asarray(state, dtype=np.float32)
     value = value[..., None] if value.ndim == 2 else value
+    if value.ndim != 3 or len(value) < 2 or value.shape[1] != mesh.n_nodes:
+        raise InputError(f"the states of a trajectory must be [times, {mesh.n_nodes}] or [times, {mesh.n_nodes}, fields] at two "
+                         f"times at least, got {list(np.shape(state))}")
     time = dt * np.arange(len(value))
     if source is None:
         return Trajectory(value, time, split=split)
     middles = None
     if isinstance(source, np.ndarray):
         samples = source[..., None] if source.ndim == 2 else source
+        if samples.shape != value.shape:
+            raise InputError(f"the source of a trajectory must be {list(value.shape)}, got {list(source.shape)}")
         average = 0.5 * (samples[1:] + samples[:-1])
     else:
         x, times = torch.tensor(mesh.points), torch.tensor(time)
         between = torch.tensor(mesh.middles)
         between = between if len(time) * len(between) <= MOST_BETWEEN else between[:0]
-        samples = source(x, times)[0].numpy()
+        samples = returned(source(x, times), (1, len(time), *value.shape[1:]), "a source f(x, t)")[0].numpy()
         if isinstance(source, SpotTable):
             average = source.average(x, 0, len(time) - 1, dt)[0].numpy()
             middles = source.average(between, 0, len(time) - 1, dt)[0].numpy() if len(between) else None

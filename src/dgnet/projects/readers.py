@@ -20,6 +20,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 
+from dgnet.arguments import array
 from dgnet.data import Dataset
 from dgnet.errors import InputError
 from dgnet.mesh import Mesh
@@ -244,7 +245,7 @@ def _frames(path: Path, frame: Frame, frames: Sequence[tuple[float | None, Any, 
             if f not in data:
                 raise InputError(f"{path}: stored time {k} has no point data '{f}' (it has: {', '.join(data) or 'none'})")
         for name, value in data.items():
-            columns.setdefault(name, []).append(np.asarray(value, dtype=np.float64))
+            columns.setdefault(name, []).append(array(value, f"{path}: point data '{name}'").astype(np.float64))
 
     def rows(name: str, width: int) -> np.ndarray | None:
         parts = columns.get(name, [])

@@ -18,13 +18,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import sqrt
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import numpy as np
 import torch
 from scipy.integrate import quad_vec
 from scipy.sparse import csr_matrix
 
+from dgnet.arguments import AnyDevice, Count, Positive, Precision, Whole, axes, checked, finite, tensor
 from dgnet.errors import InputError, SolveError
 from dgnet.mesh import Mesh
 from dgnet.problems.conditions import Condition, Dirichlet, Neumann, Periodic, Robin, Value
@@ -56,11 +57,12 @@ class Flow(Protocol):
         ...
 
 
-def solve(mesh: Mesh, pde: PDE, conditions: Sequence[Condition], initial: Initial, *, dt: float, steps: int,
-          refine: int = 0, substeps: int = 1, degree: int = 1, source: Source | None = None, flow: Flow | None = None,
-          phases: Tensor | Sequence[float] | None = None, device: str | torch.device = "cpu",
-          dtype: torch.dtype = torch.float64, progress: Callable[[int], None] | None = None, order: int = 3,
-          panels: int = 1, gauss: int = 3, tolerance: float = 1e-10) -> Tensor:
+@checked
+def solve(mesh: Mesh, pde: PDE, conditions: Sequence[Condition], initial: Initial, *, dt: Positive, steps: Whole,
+          refine: Whole = 0, substeps: Count = 1, degree: int = 1, source: Source | None = None, flow: Flow | None = None,
+          phases: Annotated[Tensor, axes("trajectories")] | Sequence[float] | None = None, device: AnyDevice = "cpu",
+          dtype: Precision = torch.float64, progress: Callable[[int], None] | None = None, order: int = 3,
+          panels: Count = 1, gauss: Count = 3, tolerance: Positive = 1e-10) -> Tensor:
     """Truth from the independent reference solver (`dgnet.reference_solve`): states at times 0, dt, ..., [B, steps+1, N, F].
 
     - `mesh`, `pde`, `conditions`: the problem; states are those at the nodes of this mesh
@@ -290,8 +292,8 @@ class _System:
     def initial(self, initial: Initial) -> Tensor:
         """u at t = 0 as [F, M, B] with the Dirichlet values imposed."""
         n, m = self.space.n_coarse, self.space.size
-        given = initial(self.points) if callable(initial) else torch.as_tensor(initial)
-        given = given.to(self.device, self.dtype)
+        given = tensor(initial(self.points) if callable(initial) else initial, "the initial state")
+        given = finite(given, "the initial state").to(self.device, self.dtype)
         want = m if callable(initial) else n
         if given.ndim != 3 or given.shape[1:] != (want, self.n_fields):
             raise InputError(f"the initial state must have shape [B, {want}, {self.n_fields}], got {list(given.shape)}")
@@ -395,7 +397,7 @@ class Averages:
         offset = h * (np.arange(panels)[:, None] + 0.5 * (1 + node)) / panels
         self.offset = torch.as_tensor(offset.ravel(), device=points.device)
         self.weight = torch.as_tensor(np.tile(0.5 * weight / panels, panels), device=points.device, dtype=points.dtype)
-        probe = source(points[:1], self.offset[:1])
+        probe = tensor(source(points[:1], self.offset[:1]), "what the source returns")
         if probe.ndim != 4 or probe.shape[1:] != (1, 1, n_fields):
             raise InputError(f"a source must return [B, T, n, {n_fields}]; for one time and point it gave "
                              f"{list(probe.shape)}")

@@ -18,11 +18,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from dgnet.arguments import Count, Whole, checked
 from dgnet.data import Corpus, Dataset
 from dgnet.data.fits import check_fits
 from dgnet.errors import InputError, SolveError
 from dgnet.files import strict
-from dgnet.models import Classical, Refined, few_threads, rollout
+from dgnet.models import Classical, Pause, Refined, few_threads, rollout
 from dgnet.models.base import Model
 from dgnet.models.universal import Universal
 from dgnet.problems import CONSISTENT, LUMPED, Discretisation
@@ -66,7 +67,8 @@ def without_data(base: Discretisation) -> dict[str, Model]:
     return {"universal": universal} if universal.acts(base) else {}
 
 
-def predict(model: Model, base: Discretisation, data: Corpus, steps: int | None = None) -> Tensor:
+@checked
+def predict(model: Model, base: Discretisation, data: Corpus, steps: Count | None = None) -> Tensor:
     """Free rollouts [B, steps+1, N, F] of every trajectory from its first state, at its own time.
 
     - `model`: any model
@@ -83,15 +85,19 @@ def predict(model: Model, base: Discretisation, data: Corpus, steps: int | None 
     return _predicted(model, base, data.under(model.rule), steps or data.steps)
 
 
-def _predicted(model: Model, base: Discretisation, data: Corpus, steps: int) -> Tensor:
+def _predicted(model: Model, base: Discretisation, data: Corpus, steps: int, first: int = 0) -> Tensor:
+    """`first`: the number of the step that the data begin with."""
     groups = data.together(base)
     if len(groups) == 1:
-        start, source = given(model, base, data)
+        (start, source), clock = given(model, base, data), data.clock(base)
         source = None if source is None else source[:, :steps]
-        return rollout(model, data.problem(base), start, source, steps, t0=data.clock(base))
+        if first:
+            at = Pause(data.state[:, 0], first, clock - first * base.dt, base.dt, model.name, base.mesh.n_nodes, data.state.dtype)
+            return rollout(model, data.problem(base), at, source, steps)
+        return rollout(model, data.problem(base), start, source, steps, t0=clock)
     out = torch.empty_like(data.state[:, : steps + 1])
     for rows in groups:
-        out[rows] = _predicted(model, base, data.part(rows), steps)
+        out[rows] = _predicted(model, base, data.part(rows), steps, first)
     return out
 
 
@@ -155,15 +161,16 @@ class Judged:
         found = {name: strict(s.rne_over_time(offset=True)[torch.from_numpy(rows)].tolist()) for name, s in self.sums.items()}
         return {"time": [float(k) * self.dt for k in rows], **found}
 
-    def add(self, models: Mapping[str, Model], base: Discretisation, data: Corpus, keep: bool, phase: PhaseChange | None) -> None:
-        """Roll out on more trajectories."""
+    def add(self, models: Mapping[str, Model], base: Discretisation, data: Corpus, keep: bool, phase: PhaseChange | None,
+            first: int = 0) -> None:
+        """Roll out on more trajectories, which begin with step number `first`."""
         truth = data.state[:, : self.steps + 1]
         self.trajectories += len(data)
         self.sample.setdefault("truth", truth[0, self.frames].cpu().numpy())
         if any(len(model.points(base)) > base.mesh.n_nodes for model in models.values()):
             self.between = FITTED if data.middles is None else data.middles.origin
         for name, model in models.items():
-            states, seconds, failure = _roll(model, base, data, self.steps)
+            states, seconds, failure = _roll(model, base, data, self.steps, first)
             self.seconds[name] = self.seconds.get(name, 0.0) + seconds
             if failure is not None:
                 self.failures.setdefault(name, failure)
@@ -177,8 +184,9 @@ class Judged:
             del states
 
 
-def judge(models: Mapping[str, Model], base: Discretisation, data: Corpus, *, steps: int | None = None,
-          keep: bool = False) -> Judged:
+@checked
+def judge(models: Mapping[str, Model], base: Discretisation, data: Corpus, *, steps: Count | None = None,
+          keep: bool = False, first: Whole = 0) -> Judged:
     """Roll out several models on the same trajectories in memory and score them. One that diverges counts as infinitely wrong.
 
     - `models`: by name
@@ -186,6 +194,7 @@ def judge(models: Mapping[str, Model], base: Discretisation, data: Corpus, *, st
     - `data`: the true trajectories
     - `steps`: number of steps to score, from the first on; all by default
     - `keep`: keep the predicted states
+    - `first`: number of the step that the data begin with; 0: with a start, which a model may filter
 
         >>> import dgnet as dg, torch
         >>> problem = dg.Problem(dg.box((4, 4)), dg.PDE(diffusion=0.1), [], dt=0.1)
@@ -196,7 +205,7 @@ def judge(models: Mapping[str, Model], base: Discretisation, data: Corpus, *, st
     """
     result = Judged(base.pde.fields, data.dt, steps or data.steps, data=data if keep else None)
     for rows in _batches(range(len(data)), data.state[0].numel(), data.state.device.type):
-        result.add(models, base, data if len(rows) == len(data) else data.part(rows), keep, None)
+        result.add(models, base, data if len(rows) == len(data) else data.part(rows), keep, None, first)
     return result
 
 
@@ -232,7 +241,7 @@ def judge_file(models: Mapping[str, Model], case: Case, path: Path, device: str 
     return result
 
 
-def _roll(model: Model, base: Discretisation, data: Corpus, steps: int) -> tuple[Tensor, float, str | None]:
+def _roll(model: Model, base: Discretisation, data: Corpus, steps: int, first: int = 0) -> tuple[Tensor, float, str | None]:
     """(states, seconds, what went wrong). A rollout that breaks down is a result, too: it is not a number everywhere."""
     device, failure = str(data.state.device), None
     if data.middles is not None and len(model.points(base)) > base.mesh.n_nodes:
@@ -241,7 +250,7 @@ def _roll(model: Model, base: Discretisation, data: Corpus, steps: int) -> tuple
     begin = time.perf_counter()
     try:
         with torch.no_grad(), few_threads(base.mesh.n_nodes, device):
-            states = predict(model, base, data, steps)
+            states = _predicted(model, base, data.under(model.rule), steps, first)
     except SolveError as error:
         states, failure = torch.full_like(data.state[:, : steps + 1], math.nan), str(error)
     _wait(device)

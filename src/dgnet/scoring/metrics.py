@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from dgnet.arguments import Positive, checked
 from dgnet.errors import InputError
 
 Tensor = torch.Tensor
@@ -111,6 +112,8 @@ class Sums:
 
     def score(self, fields: Sequence[str] = ("u",), dt: float = 1.0) -> Score:
         e, t, f = self.error, self.truth, self.from_offset
+        if len(fields) > e.shape[-1]:
+            raise InputError(f"{len(fields)} names were given for {e.shape[-1]} fields")
         value = float(e.sum() / (self.nodes * e.numel()))
         until = self.until(dt)
         return Score(value, self.rne, self.rne_from_offset, _ratio(e[:, -1], t[:, -1]),
@@ -120,8 +123,9 @@ class Sums:
                      tuple(_ratio(e[b], f[b]) for b in range(len(e))))
 
 
+@checked
 def score(predicted: Tensor, true: Tensor, offset: Sequence[float] | None = None,
-          fields: Sequence[str] = ("u",), dt: float = 1.0) -> Score:
+          fields: Sequence[str] = ("u",), dt: Positive = 1.0) -> Score:
     """All figures (`Score`: mse, rne, rne_from_offset, ...; formulas in docs/metrics.md) of predicted states against true ones.
 
     - `predicted`, `true`: states [B, T, N, F], in the unit of each field

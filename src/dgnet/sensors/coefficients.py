@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from dgnet.arguments import Positive, checked
 from dgnet.errors import InputError
 from dgnet.models import Classical, few_threads, rollout
 from dgnet.problems import Discretisation, SpotTable
@@ -24,7 +25,7 @@ from dgnet.sensors.posterior import Answer, Posterior, Unknown, infer
 from dgnet.sensors.priors import NUMBER, numbers
 from dgnet.sensors.readings import Readings, cleaned, disagreeing, interpolation
 from dgnet.sensors.recover import Recovered, responses_of, with_prior
-from dgnet.sensors.sensor import rows
+from dgnet.sensors.sensor import first_state, rows
 from dgnet.training.calibrate import linearised, newton_step
 
 Tensor = torch.Tensor
@@ -56,8 +57,9 @@ class Coefficients:
     others: Recovered | None = None
 
 
+@checked
 def recover_coefficients(problem: Discretisation, readings: Readings, names: Sequence[str], *, per_region: bool = False,
-                         start: Tensor | None = None, source: Drive | None = None, noise: float | None = None,
+                         start: Tensor | None = None, source: Drive | None = None, noise: Positive | None = None,
                          also: Sequence[str] = (), spots: SpotTable | None = None) -> Coefficients:
     """Factors on coefficients that explain the readings best.
 
@@ -76,7 +78,7 @@ def recover_coefficients(problem: Discretisation, readings: Readings, names: Seq
         if name in ("field", "start"):
             raise InputError(f"'{name}' and coefficients cannot be recovered at once: with as many numbers as nodes it explains "
                              "what coefficients would")
-    begin = (torch.zeros(problem.mesh.n_nodes, problem.n_fields) if start is None else start).double()
+    begin = first_state(problem, start)
     readings = cleaned(readings, problem, None if start is None else float(begin.mean()))
     factors = Factors(names, per_region, problem)
     with torch.no_grad(), few_threads(problem.mesh.n_nodes):

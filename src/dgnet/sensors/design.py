@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from dgnet.arguments import Finite, NotNegative, Positive, checked
 from dgnet.errors import InputError
 from dgnet.models import Classical, Model, few_threads
 from dgnet.models.dgnet import Calibration, DGNet, EndToEnd, Material, Reaction
@@ -28,7 +29,7 @@ from dgnet.problems import Discretisation, SpotTable
 from dgnet.problems.finer import prolonged, refined
 from dgnet.sensors.design_search import Aim, Plant, Search
 from dgnet.sensors.design_spots import FreeSpot, FreeSpots
-from dgnet.sensors.sensor import Patch, Point, rows
+from dgnet.sensors.sensor import Patch, Point, first_state, rows
 
 Tensor = torch.Tensor
 
@@ -37,6 +38,7 @@ _SAME = 1e-3  # share by which an aim may move without another search
 _FINE = 250_000  # nodes up to which a design is checked on the refined mesh
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class Target:
     """What the first field shall be.
@@ -52,14 +54,14 @@ class Target:
     """
 
     name: str
-    value: float | np.ndarray = 0.0
+    value: Finite | np.ndarray = 0.0
     history: tuple[np.ndarray, np.ndarray] | None = None
-    place: tuple[float, ...] | None = None
-    radius: float = 0.0
+    place: tuple[Finite, ...] | None = None
+    radius: NotNegative = 0.0
     area: tuple[tuple[float, ...], tuple[float, ...]] | None = None
-    begin: float = 0.0
-    end: float | None = None
-    weight: float = 1.0
+    begin: Finite = 0.0
+    end: Finite | None = None
+    weight: Positive = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,6 +126,7 @@ class Designed:
         return all(m.margin >= 0 for m in self.margins)
 
 
+@checked
 def design(problem: Discretisation, sources: Sequence[FreeSpot], targets: Sequence[Target], steps: int, *,
            highest: float | None = None, lowest: float | None = None, start: Tensor | None = None, model: Model[Any] | None = None,
            tolerance: float = 0.02, starts: int = 4, seed: int = 0, finer: bool = True, correct: bool = False) -> Designed:
@@ -159,7 +162,7 @@ def design(problem: Discretisation, sources: Sequence[FreeSpot], targets: Sequen
     if steps < 1 or starts < 1 or not tolerance > 0:
         raise InputError("steps, starts and the tolerance must be positive")
     free = FreeSpots(list(sources), problem.mesh.dim, steps, problem.dt)
-    begin = (torch.zeros(problem.mesh.n_nodes, 1) if start is None else start).to(torch.float64)
+    begin = first_state(problem, start)
     with few_threads(problem.mesh.n_nodes), torch.no_grad():
         plant = Plant(problem, model or Classical(), begin, steps)
         aims = [_aim(t, problem, steps) for t in targets]
@@ -235,7 +238,7 @@ def _aim(target: Target, problem: Discretisation, steps: int) -> Aim:
     at = np.arange(max(1, int(np.ceil(target.begin / dt - 1e-6))), int(np.floor(end / dt + 1e-6)) + 1)
     at = at if len(at) else np.array([max(1, round(end / dt))])
     value = np.asarray(target.value, dtype=np.float64) if target.history is None else np.interp(at * dt, *target.history)[:, None]
-    if not np.isfinite(value).all() or (value.ndim == 1 and value.shape != (nodes,)):
+    if not np.isfinite(value).all() or (target.history is None and value.shape not in ((), (nodes,))):
         raise InputError(f"{called}: its values must be finite, one number or one for each of {nodes} nodes")
     if target.place is not None:
         if value.ndim == 1:

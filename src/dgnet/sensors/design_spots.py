@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dgnet.arguments import Positive, checked
 from dgnet.errors import InputError
 from dgnet.problems import SpotTable
 
@@ -23,6 +24,7 @@ _DIGITS = 9  # of numbers in a table
 Range = tuple[float, float]
 
 
+@checked
 @dataclass(frozen=True)
 class FreeSpot:
     """A Gaussian spot to be designed. What is given as a range is free, what is given as a number is not.
@@ -40,7 +42,7 @@ class FreeSpot:
     """
 
     name: str
-    radius: float
+    radius: Positive
     power: Range | float
     place: tuple[float, ...] | None = None
     path: SpotTable | None = None
@@ -140,8 +142,6 @@ class _Part:
         self.spot, self.dim, self.steps, self.dt, self.first = spot, dim, steps, dt, first
         self.end = steps * dt
         called = f"source '{spot.name}'"
-        if not spot.radius > 0:
-            raise InputError(f"{called}: the radius must be positive, got {spot.radius:g}")
         if sum(v is not None for v in (spot.place, spot.path, spot.area)) != 1:
             raise InputError(f"{called} needs a place, a path or an area, one of them")
         if spot.knots < 1 or spot.bends < 1 or not spot.rate > 0 or not spot.speed > 0:

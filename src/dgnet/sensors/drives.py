@@ -21,6 +21,7 @@ from scipy.linalg import eigh
 from scipy.sparse import csc_array, diags_array
 from scipy.sparse.linalg import eigsh
 
+from dgnet.arguments import Finite, NotNegative, checked
 from dgnet.errors import InputError
 from dgnet.files import did_you_mean
 from dgnet.mesh import Mesh
@@ -44,6 +45,7 @@ _ROUNDING = 1e-9  # smallest noise, relative to the readings
 _READINGS = 400  # from which strengths are learned, at most
 
 
+@checked
 @dataclass(frozen=True)
 class Prior:
     """What is assumed of an unknown before any reading.
@@ -54,14 +56,10 @@ class Prior:
     - `smoothness`: of a field: (k^2 - laplace)^smoothness x = white noise
     """
 
-    strength: float
-    length: float = 0.0
-    time: float = 0.0
-    smoothness: float = 1.5
-
-    def __post_init__(self) -> None:
-        if not (self.strength >= 0 and self.length >= 0 and self.time >= 0):
-            raise InputError(f"strength, length and time of an unknown must not be negative, got {self}")
+    strength: NotNegative
+    length: NotNegative = 0.0
+    time: NotNegative = 0.0
+    smoothness: Finite = 1.5
 
 
 class Modes:

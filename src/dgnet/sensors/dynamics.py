@@ -73,7 +73,9 @@ class Dynamics:
         mean = np.concatenate([first[:, 0], np.zeros(self.d - n)])
         kept = rank or (self.d if self.d <= EXACT else RANK)
         # in a comparison of variances all entries count as what they do to the field, on average over the part
+        memory = self.memory()
         moved = self.stepped(0, mean, root[:, first.shape[1] - 1:])[1][:n]
+        self.remember(memory)
         drives = np.sqrt((moved**2).mean(axis=0)) / np.where(sd > 0, sd, 1.0) * np.minimum(1 / (1 - self.rho), _LASTING)
         weights = np.concatenate([np.full(n, n**-0.5), drives, np.full(len(self.weights), n**-0.5)])
         return Filter(mean, root, kept, weights)
@@ -102,6 +104,20 @@ class Dynamics:
         before = self.seen(np.concatenate([mean[:, None], root], axis=1))
         return (np.concatenate([new[:, 0], self.rho * mean[n:end], before[:, 0]]),
                 np.concatenate([moved, self.rho[:, None] * root[n:end], before[:, 1:]]))
+
+    def memory(self) -> dict[str, Tensor]:
+        """What steps leave to the next beside x."""
+        return {f"{name}/{key}": value for name, state in self._states.items() for key, value in self.model.memory(state).items()}
+
+    def remember(self, memory: Mapping[str, Tensor]) -> None:
+        """Go on after the steps that left this."""
+        for name, state in self._states.items():
+            start = f"{name}/"
+            self.model.remember(state, {key.removeprefix(start): x for key, x in memory.items() if key.startswith(start)})
+
+    @property
+    def _states(self) -> dict[str, Any]:
+        return {"": self.state, **self._loaded}
 
     def noise(self, scale: float = 1.0, before: float = 1.0) -> np.ndarray:
         """G [d, J]: the root of a step's noise; it takes the drives' variance from `before` to `scale` times that of the priors."""

@@ -13,15 +13,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
 from scipy.special import ndtri
 from scipy.stats import chi2
 
+from dgnet.arguments import Count, Finite, Positive, Share, array, checked, number
 from dgnet.errors import InputError
-from dgnet.files import plain, writing
+from dgnet.files import read_arrays, write_arrays
 from dgnet.models import Classical, Model, few_threads
 from dgnet.problems import Discretisation, SpotTable
 from dgnet.problems.sources import Source
@@ -30,7 +30,7 @@ from dgnet.sensors.dynamics import Dynamics, averages, in_double
 from dgnet.sensors.kalman import Filter, Innovation
 from dgnet.sensors.kernels import refuse_nonlinear
 from dgnet.sensors.readings import Readings
-from dgnet.sensors.sensor import Sensor, named, rows
+from dgnet.sensors.sensor import Sensor, Sensors, first_state, named, rows
 from dgnet.sensors.watch import ROWS, Event, Watch
 
 Tensor = torch.Tensor
@@ -50,7 +50,8 @@ class Field:
     mean: np.ndarray
     sd: np.ndarray
 
-    def band(self, share: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
+    @checked
+    def band(self, share: Share = 0.9) -> tuple[np.ndarray, np.ndarray]:
         """Ends of the bands that hold the truth with this probability."""
         reach = float(ndtri(0.5 + 0.5 * share)) * self.sd
         return self.mean - reach, self.mean + reach
@@ -107,8 +108,10 @@ class _Row:
     read: list[Innovation]
     scale: float
     before: float
+    memory: dict[str, Tensor]
 
 
+@checked
 class Follower:
     """Follows a part from readings as they come: `update`, then `estimate`, `forecast` and `smooth` at any time.
 
@@ -139,11 +142,9 @@ class Follower:
         ((49, 1), (6, 2))
     """
 
-    def __init__(self, problem: Discretisation, sensors: Sequence[Sensor] | np.ndarray, unknown: Mapping[str, Prior], *,
-                 noise: float, start: Tensor | None = None, source: Source | None = None, spots: SpotTable | None = None,
-                 model: Model[Any] | None = None, t0: float = 0.0, rank: int | None = None, chance: float = 1e-6) -> None:
-        if not noise > 0 or not np.isfinite(noise):
-            raise InputError(f"the noise must be positive, got {noise}")
+    def __init__(self, problem: Discretisation, sensors: Sensors, unknown: Mapping[str, Prior], *,
+                 noise: Positive, start: Tensor | None = None, source: Source | None = None, spots: SpotTable | None = None,
+                 model: Model[Any] | None = None, t0: Finite = 0.0, rank: Count | None = None, chance: Share = 1e-6) -> None:
         self.problem, self.model = in_double(problem, model)
         self.sensors, self.notes = placed(sensors, self.problem)
         self.names = tuple(s.name or f"sensor {k}" for k, s in enumerate(self.sensors, start=1))
@@ -152,7 +153,7 @@ class Follower:
         self.step, self.time, self.count, self.chi_square = 0, -np.inf, 0, 0.0
         self._rows: deque[_Row] = deque(maxlen=ROWS)
         self.scale = self._before = 1.0  # variance of the drives over that of their priors: while alarms last it grows
-        begin = torch.zeros(problem.mesh.n_nodes, problem.n_fields) if start is None else start
+        begin = first_state(problem, start)
         with torch.no_grad(), few_threads(problem.mesh.n_nodes):
             self.dynamics = Dynamics(self.problem, self.sensors, self.priors, start=begin, source=source, spots=spots,
                                      model=self.model, t0=t0)
@@ -167,7 +168,7 @@ class Follower:
 
     def update(self, time: float, readings: Sequence[float] | np.ndarray) -> Update:
         """Take in one row of readings [S], not a number where there is none."""
-        values = np.asarray(readings, dtype=np.float64)
+        time, values = number(time, "time"), array(readings, "readings").astype(np.float64)
         if values.shape != (len(self.sensors),):
             raise InputError(f"a row has {len(self.sensors)} readings, got {list(values.shape)}")
         wrong = self._wrong(time)
@@ -196,7 +197,7 @@ class Follower:
     def _now(self, time: float, values: np.ndarray) -> _Row:
         f = self.filter
         return _Row(time, values, np.zeros(len(values), bool), self.step, self.count, self.chi_square, f.mean, f.root, list(f.read),
-                    self.scale, self._before)
+                    self.scale, self._before, self.dynamics.memory())
 
     def _take(self, row: _Row) -> Innovation | None:
         """Use the readings of a row; what they were compared with, or None where none is used."""
@@ -223,6 +224,7 @@ class Follower:
         f.mean, f.root, f.read = first.mean, first.root, list(first.read)
         self.step, self.count, self.chi_square, self.scale, self._before = (first.step, first.count, first.chi_square, first.scale,
                                                                             first.before)
+        self.dynamics.remember(first.memory)
         self._rows.clear()
         for row in rows:
             now = self._now(row.time, row.values)
@@ -263,27 +265,28 @@ class Follower:
 
     # ------------------------------------------------------------------ files
 
+    @checked
     def save(self, path: Path | str) -> None:
         """Write what is needed to go on later to an .npz file: numbers and one text of JSON, no code. The past is not in it."""
         about = {"version": 1, "sensors": self.names, "noise": self.noise, "t0": self.t0, "dt": self.problem.dt, "step": self.step,
                  "time": self.time, "count": self.count, "chi_square": self.chi_square, "scale": self.scale, "before": self._before,
                  "rank": self.filter.rank, "lost": self.filter.lost, "watch": self.watch.state(),
                  "unknown": {name: asdict(prior) for name, prior in self.priors.items()}}
-        with writing(Path(path)) as part, part.open("wb") as file:
-            np.savez(file, about=np.array(json.dumps(about)), mean=self.filter.mean, root=self.filter.root)
+        memory = {f"memory/{name}": value.numpy() for name, value in self.dynamics.memory().items()}
+        arrays = {"about": np.array(json.dumps(about)), "mean": self.filter.mean, "root": self.filter.root}
+        write_arrays(Path(path), arrays | memory)
 
     @classmethod
-    def load(cls, path: Path | str, problem: Discretisation, sensors: Sequence[Sensor] | np.ndarray, *, start: Tensor | None = None,
+    @checked
+    def load(cls, path: Path | str, problem: Discretisation, sensors: Sensors, *, start: Tensor | None = None,
              source: Source | None = None, spots: SpotTable | None = None, model: Model[Any] | None = None) -> Follower:
         """Go on from what `save` wrote, with the same problem, sensors and model. Strengths, noise and times come from the file."""
+        arrays = read_arrays(Path(path), "the state of a part that is followed")
         try:
-            with np.load(plain(Path(path)), allow_pickle=False) as archive:
-                about, mean, root = json.loads(str(archive["about"])), archive["mean"], archive["root"]
+            about, mean, root = json.loads(str(arrays["about"])), arrays["mean"], arrays["root"]
             priors = {name: Prior(**prior) for name, prior in about["unknown"].items()}
             noise, t0, dt, rank = (about[name] for name in ("noise", "t0", "dt", "rank"))
-        except FileNotFoundError as error:
-            raise InputError(f"there is no file {path}") from error
-        except (OSError, ValueError, TypeError, KeyError, EOFError, BadZipFile) as error:
+        except (ValueError, TypeError, KeyError) as error:
             raise InputError(f"{path} does not hold the state of a part that is followed") from error
         part = cls(problem, sensors, priors, noise=noise, start=start, source=source, spots=spots, model=model, t0=t0, rank=rank)
         same = list(part.names) == about["sensors"] and part.problem.dt == dt
@@ -292,6 +295,7 @@ class Follower:
         part.step, part.time, part.count, part.chi_square = about["step"], about["time"], about["count"], about["chi_square"]
         part.scale, part._before, part.watch = about["scale"], about["before"], Watch.restored(part.names, about["watch"])
         part.filter.mean, part.filter.root, part.filter.lost = mean, root, about["lost"]
+        part.dynamics.remember({name.removeprefix("memory/"): torch.from_numpy(x) for name, x in arrays.items() if "/" in name})
         return part
 
     # ------------------------------------------------------------------ answers
@@ -300,7 +304,8 @@ class Follower:
         """The whole field at the end of the current step, from all readings so far."""
         return self._field(self.step, self.filter.mean, self.filter.root)
 
-    def at(self, sensors: Sequence[Sensor] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    @checked
+    def at(self, sensors: Sensors) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation [S] of what these sensors would read now, without noise."""
         weights = rows(named(sensors), self.problem)
         mean, sd, *_ = self._row(self.filter.mean, self.filter.root, None, weights)
@@ -316,12 +321,11 @@ class Follower:
         sd = np.sqrt((np.einsum("jr,jnf->rnf", self.filter.root[part], shapes, optimize=True) ** 2).sum(0))
         return Field(self.t0 + self.step * self.problem.dt, mean, sd)
 
-    def forecast(self, steps: int, sensors: Sequence[Sensor] | np.ndarray | None = None) -> Course:
+    @checked
+    def forecast(self, steps: Count, sensors: Sensors | None = None) -> Course:
         """From now on, if drives fade as their priors say: readings [steps+1, S] and the field at the end."""
-        if steps < 1:
-            raise InputError(f"a forecast needs at least one step, got {steps}")
         weights = self.dynamics.weights if sensors is None else rows(named(sensors), self.problem)
-        ahead = Filter(self.filter.mean, self.filter.root, self.filter.rank, self.filter.weights)
+        ahead, memory = Filter(self.filter.mean, self.filter.root, self.filter.rank, self.filter.weights), self.dynamics.memory()
         found = [self._row(ahead.mean, ahead.root, None, weights)]
         with torch.no_grad(), few_threads(self.problem.mesh.n_nodes):
             for k in range(self.step, self.step + steps):
@@ -329,10 +333,12 @@ class Follower:
                 ahead.step(*self.dynamics.stepped(k, ahead.mean, ahead.root), self.dynamics.noise(self.scale, before))
                 ahead.past.clear()
                 found.append(self._row(ahead.mean, ahead.root, None, weights))
+        self.dynamics.remember(memory)
         return self._course(range(self.step, self.step + steps + 1), found,
                             (self._field(self.step + steps, ahead.mean, ahead.root),))
 
-    def smooth(self, sensors: Sequence[Sensor] | np.ndarray | None = None, fields: bool = False) -> Course:
+    @checked
+    def smooth(self, sensors: Sensors | None = None, fields: bool = False) -> Course:
         """The past in the light of all readings, as far back as memory reaches (1 GB); with `fields` the whole field, too."""
         weights = self.dynamics.weights if sensors is None else rows(named(sensors), self.problem)
         found, whole = [], []
@@ -382,9 +388,11 @@ class Follower:
         return Field(self.t0 + step * self.problem.dt, level, np.sqrt(variance).reshape(level.shape))
 
 
+@checked
 def follow(problem: Discretisation, readings: Readings, unknown: Sequence[str] | Mapping[str, Prior] = ("start", "field"), *,
-           noise: float | None = None, start: Tensor | None = None, source: Source | None = None, spots: SpotTable | None = None,
-           model: Model[Any] | None = None, rank: int | None = None, learn: int = LEARN) -> Follower:
+           noise: Positive | None = None, start: Tensor | None = None, source: Source | None = None,
+           spots: SpotTable | None = None, model: Model[Any] | None = None, rank: Count | None = None,
+           learn: Count = LEARN) -> Follower:
     """Follow a part through given readings; the `Follower` then takes further ones.
 
     - `problem`: which part
@@ -405,6 +413,8 @@ def follow(problem: Discretisation, readings: Readings, unknown: Sequence[str] |
         >>> bool(part.estimate().sd.max() < 0.2)
         True
     """
+    if not unknown:
+        raise InputError("name at least one unknown: start, field, source, flux:BOUNDARY or ambient")
     double, solver = in_double(problem, model)
     sensors, _ = placed(readings.sensors, double)
     columns = [k for k, s in enumerate(readings.sensors) if s in sensors]
@@ -427,7 +437,7 @@ def learned(problem: Discretisation, readings: Readings, unknown: Sequence[str],
             model: Model[Any] | None = None, t0: float = 0.0) -> tuple[dict[str, Prior], float]:
     """Strengths, lengths and times of what is unknown, and the noise, by the likelihood of readings whose times begin at 0."""
     refuse_nonlinear(problem, model or Classical())
-    begin = torch.zeros(problem.mesh.n_nodes, problem.n_fields) if start is None else start
+    begin = first_state(problem, start)
     steps = int(np.ceil(readings.times[-1] / problem.dt - 1e-9))
     x = torch.tensor((model or Classical()).points(problem))
     known = None if source is None else averages(source, x, t0, steps, problem.dt)
@@ -435,7 +445,7 @@ def learned(problem: Discretisation, readings: Readings, unknown: Sequence[str],
         return Unknowns(problem, unknown, spots, model).learned(readings, begin.double(), known, noise, t0)
 
 
-def placed(sensors: Sequence[Sensor] | np.ndarray, problem: Discretisation) -> tuple[list[Sensor], tuple[str, ...]]:
+def placed(sensors: Sensors, problem: Discretisation) -> tuple[list[Sensor], tuple[str, ...]]:
     """The sensors that lie in the part, and a note about each of the others."""
     kept, notes = [], []
     for sensor in named(sensors):

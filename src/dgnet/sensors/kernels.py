@@ -11,7 +11,7 @@ the lag n-1-k alone; steps that differ (a damped start, a flow that changes) hav
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,12 +20,13 @@ from zipfile import BadZipFile
 import numpy as np
 import torch
 
+from dgnet.arguments import Count, Finite, Share, checked, finite
 from dgnet.errors import InputError
 from dgnet.files import plain, read_json, unwritable, write_json, writing
 from dgnet.models import Classical, Model, few_threads, rollout
 from dgnet.problems import Discretisation
 from dgnet.problems.lift import Lift
-from dgnet.sensors.sensor import Sensor, named, rows
+from dgnet.sensors.sensor import Averages, FirstState, Sensors, named, rows
 
 Tensor = torch.Tensor
 S = TypeVar("S")
@@ -68,16 +69,20 @@ class Kernels:
         if self.lift is not None and values.shape[-2] == self.lift.n_nodes:
             values = self.lift(values)
         points, fields = self.start.shape[2:]
-        if tuple(values.shape[-2:]) != (points, fields):
+        if tuple(values.shape[-2:]) != (points, fields) or 0 in values.shape:
             raise InputError(f"values must end in [{points} points, {fields} fields], got {list(values.shape)}")
-        return values
+        return finite(values, "values")
 
+    @checked
     def responses(self, shapes: Tensor) -> Tensor:
         """R [S, H+1, J, H]: reading n to the source with the shape j in step k alone; zero for k >= n.
 
         Shapes are [J, P or N, F] where they stay, [J, H, P or N, F] where each step has its own.
         """
         shapes, H, first = self._at_points(shapes), self.horizon, self.early.shape[2]
+        if shapes.dim() not in (3, 4) or (shapes.dim() == 4 and shapes.shape[1] != H):
+            raise InputError(f"shapes must be [shapes, points, fields] or [shapes, {H} steps, points, fields], got "
+                             f"{list(shapes.shape)}")
         moving = shapes if shapes.dim() == 4 else None
         out = shapes.new_zeros(len(self.names), H + 1, len(shapes), H)
         for s in self._blocks():
@@ -96,12 +101,16 @@ class Kernels:
         each = max(1, int(_BLOCK / max(1, sum(getattr(self, name)[0].nbytes for name in _TABLES))))
         return [slice(at, at + each) for at in range(0, len(self.names), each)]
 
+    @checked
     def starts(self, shapes: Tensor) -> Tensor:
         """R [S, H+1, J]: reading n to a start with the shape j, [J, P or N, F]."""
         shapes = self._at_points(shapes)
+        if shapes.dim() != 3:
+            raise InputError(f"shapes must be [shapes, points, fields], got {list(shapes.shape)}")
         return torch.cat([torch.einsum("snpf,jpf->snj", self.start[s], shapes) for s in self._blocks()])
 
-    def readings(self, source: Tensor | None = None, start: Tensor | None = None) -> Tensor:
+    @checked
+    def readings(self, source: Averages | None = None, start: FirstState | None = None) -> Tensor:
         """y [S, T+1] for a source [T, P or N, F] (as `rollout` takes it) and a start [P or N, F]; dot products alone."""
         steps, first = self.horizon if source is None else len(source), self.early.shape[2]
         if steps > self.horizon:
@@ -122,10 +131,13 @@ class Kernels:
                     y[:, k + 1:] += products[:, : steps - k, k - first]
         return whole
 
-    def reading(self, sensor: int, step: int, source: Tensor | None = None, start: Tensor | None = None) -> float:
+    @checked
+    def reading(self, sensor: int, step: int, source: Averages | None = None, start: FirstState | None = None) -> float:
         """What one sensor reads after one step: y[sensor, step] of `readings`, at the cost of one dot product."""
         if not 0 <= step <= self.horizon or (source is not None and len(source) < step):
             raise InputError(f"step {step} is not within the {self.horizon} steps of the kernels and those of the source")
+        if not 0 <= sensor < len(self.names):
+            raise InputError(f"sensors are numbered from 0 to {len(self.names) - 1}, got {sensor}")
         first, y = self.early.shape[2], float(self.base[sensor, step])
         if start is not None:
             y += float(self.start[sensor, step].flatten() @ self._at_points(start).flatten())
@@ -138,7 +150,8 @@ class Kernels:
 
     # ------------------------------------------------------------------ files
 
-    def save(self, path: Path | str, error: float = 0.0) -> float:
+    @checked
+    def save(self, path: Path | str, error: Share = 0.0) -> float:
         """Write to an .npz file; returns the relative error of what it holds, in the root of the mean square over all entries.
 
         With `error` > 0 the table [readings, points] is stored as a product of two thin ones, as thin as this error allows. Sensors
@@ -159,6 +172,7 @@ class Kernels:
         return loss
 
     @classmethod
+    @checked
     def load(cls, path: Path | str, lift: Lift | None = None) -> Kernels:
         """What `save` wrote. `lift` is needed only to take values at nodes where the model has more points (`Lift.of(mesh)`)."""
         try:
@@ -182,6 +196,7 @@ class Kernels:
             raise InputError(f"{path} does not hold sensor kernels") from error
 
     @classmethod
+    @checked
     def open(cls, folder: Path | str, lift: Lift | None = None) -> Kernels:
         """Kernels in a folder (`kernels(..., store=folder)`), read from disk where they are needed; `lift` as of `load`."""
         folder = Path(folder)
@@ -195,8 +210,9 @@ class Kernels:
             raise InputError(f"{folder} does not hold sensor kernels") from error
 
 
-def kernels(problem: Discretisation, sensors: Sequence[Sensor] | np.ndarray, horizon: int, model: Model[S] | None = None,
-            t0: float = 0.0, store: Path | str | None = None) -> Kernels:
+@checked
+def kernels(problem: Discretisation, sensors: Sensors, horizon: Count, model: Model[S] | None = None,
+            t0: Finite = 0.0, store: Path | str | None = None) -> Kernels:
     """How every sensor responds to any source at any place and past step: one backward rollout per sensor.
 
     - `problem`: a linear one: no reaction, no material that changes with the solution

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from dgnet.arguments import Count, Positive, checked
 from dgnet.errors import InputError
 from dgnet.mesh import Mesh
 from dgnet.models import Model, few_threads
@@ -21,7 +22,7 @@ from dgnet.problems import Discretisation, SpotTable
 from dgnet.sensors.kernels import kernels
 from dgnet.sensors.priors import fields, histories, numbers
 from dgnet.sensors.recover import responses_of
-from dgnet.sensors.sensor import Point, Sensor, named
+from dgnet.sensors.sensor import Point, Sensor, Sensors, named
 
 _MOST = 4000  # unknown numbers
 _DETAIL = 1e-6  # of the prior's variance: directions below are left out
@@ -43,14 +44,18 @@ class Placement:
     information: np.ndarray  # [S, r, r]
     prior: np.ndarray  # [r]
 
+    @checked
     def left(self, chosen: Sequence[int]) -> float:
         """The posterior variance of any choice of candidates, over that of the prior."""
+        if not all(0 <= k < len(self.information) for k in chosen):
+            raise InputError(f"candidates are numbered from 0 to {len(self.information) - 1}, got {list(chosen)}")
         J = np.eye(len(self.prior)) + self.information[list(chosen)].sum(0)
         return float((np.diagonal(np.linalg.inv(J)) * self.prior).sum() / self.prior.sum())
 
 
-def place(problem: Discretisation, candidates: Sequence[Sensor] | np.ndarray, count: int, unknown: Sequence[str], horizon: int, *,
-          noise: float, strength: float, length: float | None = None, spots: SpotTable | None = None,
+@checked
+def place(problem: Discretisation, candidates: Sensors, count: Count, unknown: Sequence[str], horizon: Count, *,
+          noise: Positive, strength: Positive, length: Positive | None = None, spots: SpotTable | None = None,
           criterion: Literal["A", "D"] = "A", model: Model[Any] | None = None) -> Placement:
     """The best places for sensors, before anything is measured.
 
@@ -76,8 +81,8 @@ def place(problem: Discretisation, candidates: Sequence[Sensor] | np.ndarray, co
     there = named(candidates)
     if not 1 <= count <= len(there):
         raise InputError(f"{count} of {len(there)} candidates cannot be chosen")
-    if not (noise > 0 and strength > 0):
-        raise InputError(f"noise and strength must be positive, got {noise} and {strength}")
+    if not unknown:
+        raise InputError("name at least one unknown: source, field, start or flux:BOUNDARY")
     with few_threads(problem.mesh.n_nodes), torch.no_grad():
         made = kernels(problem, there, horizon, model)
         parts = [responses_of(name, problem, made, there, spots, model) for name in unknown]
@@ -95,7 +100,10 @@ def place(problem: Discretisation, candidates: Sequence[Sensor] | np.ndarray, co
         prior.append(w[kept])
     whole = np.concatenate(rows, axis=2)
     information = np.einsum("stq,str->sqr", whole, whole)
-    return _greedy(there, information, np.concatenate(prior), count, criterion)
+    try:
+        return _greedy(there, information, np.concatenate(prior), count, criterion)
+    except np.linalg.LinAlgError as error:
+        raise InputError(f"a strength of {strength:g} beside a noise of {noise:g} is beyond double precision") from error
 
 
 def _greedy(candidates: list[Sensor], information: np.ndarray, prior: np.ndarray, count: int, criterion: str) -> Placement:

@@ -19,6 +19,7 @@ from scipy.linalg import cho_factor, cho_solve, cholesky, qr, solve_triangular
 from scipy.optimize import minimize
 from scipy.special import ndtri
 
+from dgnet.arguments import Share, checked
 from dgnet.errors import InputError
 from dgnet.sensors.switched import sample
 
@@ -74,7 +75,8 @@ class Answer:
         """Share of the prior variance that the readings remove [n]: near 0 the sensors do not see it."""
         return 1.0 - (self.sd / self.prior_sd).clip(max=1.0) ** 2
 
-    def band(self, share: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
+    @checked
+    def band(self, share: Share = 0.9) -> tuple[np.ndarray, np.ndarray]:
         """Lower and upper ends of the credible bands that hold each number with this probability."""
         reach = float(ndtri(0.5 + 0.5 * share)) * self.sd
         return self.mean - reach, self.mean + reach

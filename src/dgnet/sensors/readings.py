@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dgnet.arguments import checked
 from dgnet.errors import InputError
 from dgnet.files import read_text
 from dgnet.mesh.locate import from_cells
@@ -24,6 +25,9 @@ _KELVIN = 273.15
 APART = 4.0  # a sensor whose residuals are this often the median of all sensors' does not fit the others
 
 
+LARGEST = 1e100  # what is larger is no reading
+
+@checked
 @dataclass(frozen=True, eq=False)
 class Readings:
     """What sensors read.
@@ -39,12 +43,25 @@ class Readings:
     sensors: tuple[Sensor, ...]
     notes: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        times, shape = np.shape(self.times), np.shape(self.values)
+        if len(times) != 1 or not times[0] or shape != (*times, len(self.sensors)) or not self.sensors:
+            raise InputError(f"readings must be [times, sensors] at times [times], got {list(shape)} at {list(times)} for "
+                             f"{len(self.sensors)} sensors")
+        with np.errstate(invalid="ignore"):
+            if (np.abs(self.values) > LARGEST).any() or (np.abs(self.times) > LARGEST).any():
+                raise InputError(f"readings and their times must be numbers of up to {LARGEST:g}, or not a number")
+
+    @checked
     def keeping(self, kept: Sequence[int], *notes: str) -> Readings:
         """These sensors alone."""
+        if not all(0 <= k < len(self.sensors) for k in kept):
+            raise InputError(f"sensors are numbered from 0 to {len(self.sensors) - 1}, got {list(kept)}")
         return replace(self, values=self.values[:, list(kept)], sensors=tuple(self.sensors[k] for k in kept),
                        notes=(*self.notes, *notes))
 
 
+@checked
 def read_sensors(path: Path, dim: int) -> list[Sensor]:
     """A table with the columns sensor, x, y[, z] and, where needed, radius (averages over a patch), field, boundary (fluxes)."""
     axes = ["x", "y", "z"][:dim]
@@ -64,6 +81,7 @@ def read_sensors(path: Path, dim: int) -> list[Sensor]:
     return list(found.values())
 
 
+@checked
 def read_readings(path: Path, sensors: Sequence[Sensor]) -> Readings:
     """A table with the column t and one column for each sensor, by its name; cells may be empty or nan."""
     lines = [row for row in csv.reader(read_text(path, "utf-8-sig").splitlines()) if any(cell.strip() for cell in row)]

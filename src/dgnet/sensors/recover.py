@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
+from dgnet.arguments import Positive, checked
 from dgnet.errors import InputError
+from dgnet.files import did_you_mean, read_text
 from dgnet.mesh import Mesh
 from dgnet.models import Classical, Model, few_threads, rollout
 from dgnet.problems import Discretisation, Neumann, Robin, SpotTable
@@ -25,7 +27,7 @@ from dgnet.sensors.kernels import Kernels, kernels
 from dgnet.sensors.posterior import Answer, Unknown, infer
 from dgnet.sensors.priors import NUMBER, fields, histories, numbers
 from dgnet.sensors.readings import APART, Readings, cleaned, interpolation
-from dgnet.sensors.sensor import Sensor, rows
+from dgnet.sensors.sensor import Averages, Sensor, first_state, over_steps, rows
 
 Tensor = torch.Tensor
 
@@ -57,19 +59,23 @@ class Recovered:
     def unknowns(self) -> int:
         return sum(a.mean.size for a in self.answers.values())
 
-    def get(self, name: str, what: str = "mean") -> np.ndarray:
+    @checked
+    def get(self, name: str, what: Literal["mean", "sd", "prior_sd", "seen"] = "mean") -> np.ndarray:
         """`mean`, `sd`, `prior_sd` or `seen` of an answer, in its shape; histories as [H, columns]."""
-        value = {"mean": lambda a: a.mean, "sd": lambda a: a.sd, "prior_sd": lambda a: a.prior_sd, "seen": lambda a: a.seen}[what](
-            self.answers[name]).reshape(self.shapes[name])
+        if name not in self.answers:
+            raise InputError(f"'{name}' was not asked for" + did_you_mean(name, self.answers, "known"))
+        value: np.ndarray = getattr(self.answers[name], what).reshape(self.shapes[name])
         return value.T if self.history(name) else value
 
+    @checked
     def history(self, name: str) -> bool:
         """Whether an answer is a history (strengths, a flux), not a field or a number."""
         return name == "source" or name.startswith("flux:")
 
 
+@checked
 def recover(problem: Discretisation, readings: Readings, unknown: Sequence[str], *, spots: SpotTable | None = None,
-            start: Tensor | None = None, source: Tensor | None = None, noise: float | None = None,
+            start: Tensor | None = None, source: Averages | None = None, noise: Positive | None = None,
             model: Model[Any] | None = None) -> Recovered:
     """What is unknown about a part, from readings of sensors, with uncertainty.
 
@@ -98,13 +104,12 @@ def recover(problem: Discretisation, readings: Readings, unknown: Sequence[str],
     """
     if not unknown:
         raise InputError(f"name at least one unknown (known: {', '.join(KINDS)})")
-    known = problem.mesh.n_nodes, problem.n_fields
-    begin = torch.zeros(known, dtype=torch.float64) if start is None else start.double()
+    begin = first_state(problem, start)
     readings = cleaned(readings, problem, None if start is None else float(begin.mean()))
     horizon = int(np.ceil(readings.times[-1] / problem.dt - 1e-9))
     with few_threads(problem.mesh.n_nodes), torch.no_grad():
         made = kernels(problem, readings.sensors, horizon, model)
-        expected = made.readings(None if source is None else source[:horizon], begin)
+        expected = made.readings(over_steps(source, horizon), begin)
         parts = {name: responses_of(name, problem, made, readings.sensors, spots, model) for name in unknown}
     return _answered(problem, readings, parts, made, expected, noise)
 
@@ -201,9 +206,10 @@ def check_seen(spots: SpotTable, mesh: Mesh) -> None:
             raise InputError(missed)
 
 
+@checked
 def read_spots(path: Path, dim: int) -> SpotTable:
     """Places of sources: columns x, y[, z], radius and spot; or paths, with the columns t and power, too (`SpotTable`)."""
-    with_time = any(cell.strip().lower() == "t" for cell in (path.read_text().splitlines() or [""])[0].split(","))
+    with_time = any(cell.strip().lower() == "t" for cell in (read_text(path, "utf-8-sig").splitlines() or [""])[0].split(","))
     if with_time:
         return SpotTable.read(path, dim)
     axes = ["x", "y", "z"][:dim]

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import Annotated
 
 import numpy as np
 import torch
 
+from dgnet.arguments import Finite, Positive, axes, checked, finite
 from dgnet.errors import InputError
 from dgnet.mesh.locate import from_cells
 from dgnet.problems import Discretisation
@@ -22,6 +24,7 @@ Tensor = torch.Tensor
 _ACROSS = 17  # points across a patch: about 200 in a disc, 2,000 in a ball
 
 
+@checked
 @dataclass(frozen=True)
 class Point:
     """The value of a field at a place, linear within its cell.
@@ -31,7 +34,7 @@ class Point:
     - `field`: which field it reads; None for the first one
     """
 
-    place: tuple[float, ...]
+    place: tuple[Finite, ...]
     name: str = ""
     field: str | None = None
 
@@ -43,6 +46,7 @@ class Point:
         return rows.toarray()[0]
 
 
+@checked
 @dataclass(frozen=True)
 class Patch:
     """The average of a field over a disc (2D) or ball (3D), as far as it lies in the part: what a camera or a large bead sees.
@@ -52,16 +56,14 @@ class Patch:
     - `name`, `field`: as of a `Point`
     """
 
-    place: tuple[float, ...]
-    radius: float
+    place: tuple[Finite, ...]
+    radius: Positive
     name: str = ""
     field: str | None = None
 
     def weights(self, problem: Discretisation) -> np.ndarray:
         """w [N]: the mean of the rows of evenly spread points."""
         middle = _place(self, problem)
-        if not self.radius > 0:
-            raise InputError(f"{_called(self)}: the radius must be positive, got {self.radius}")
         spread = np.linspace(-1, 1, _ACROSS)
         grid = np.array([p for p in product(spread, repeat=len(middle)) if np.dot(p, p) <= 1])
         rows, outside = from_cells(problem.mesh.points, problem.mesh.cells, middle + self.radius * grid)
@@ -71,6 +73,7 @@ class Patch:
         return np.asarray(rows[inside].mean(axis=0)).ravel()
 
 
+@checked
 @dataclass(frozen=True)
 class Flux:
     """What leaves through a boundary, -integral of D du/dn (W per metre of depth for heat with a capacity in 2D, W in 3D).
@@ -98,9 +101,35 @@ class Flux:
 
 
 Sensor = Point | Patch | Flux
+Sensors = Sequence[Sensor] | Annotated[np.ndarray, axes("sensor, coordinate")]
+"""Sensors, or the coordinates of points [S, d]."""
 
 
-def named(sensors: Sequence[Sensor] | np.ndarray) -> list[Sensor]:
+def first_state(problem: Discretisation, start: Tensor | None) -> Tensor:
+    """The start [N, F] in double precision; zero unless given."""
+    shape = problem.mesh.n_nodes, problem.n_fields
+    if start is None:
+        return torch.zeros(shape, dtype=torch.float64)
+    if start.shape != shape:
+        raise InputError(f"the start must be [{shape[0]} nodes, {shape[1]} fields], got {list(start.shape)}")
+    return finite(start, "the start").double()
+
+
+FirstState = Annotated[Tensor, axes("point, field")]
+Averages = Annotated[Tensor, axes("step, point, field")]
+"""A source averaged over each step [H, P or N, F]."""
+
+
+def over_steps(source: Averages | None, steps: int) -> Tensor | None:
+    """The averages of a source over the steps that readings cover."""
+    if source is None:
+        return None
+    if len(source) < steps:
+        raise InputError(f"readings cover {steps} steps, but the source is given for {len(source)}")
+    return finite(source[:steps], "the source")
+
+
+def named(sensors: Sensors) -> list[Sensor]:
     """Sensors from places [S, d]; given sensors as they are."""
     if len(sensors) and isinstance(sensors[0], Point | Patch | Flux):
         return list(sensors)  # type: ignore[arg-type]

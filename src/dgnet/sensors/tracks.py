@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from scipy.optimize import nnls
 
+from dgnet.arguments import Positive, checked
 from dgnet.errors import InputError
 from dgnet.mesh import Mesh
 from dgnet.models import Classical, Model, few_threads
@@ -28,6 +29,7 @@ from dgnet.sensors.place import spread_out
 from dgnet.sensors.posterior import Choice, Posterior, Spread, Unknown, infer
 from dgnet.sensors.priors import NUMBER, histories, numbers
 from dgnet.sensors.readings import Readings, cleaned, disagreeing, interpolation
+from dgnet.sensors.sensor import Averages, first_state, over_steps
 
 Tensor = torch.Tensor
 
@@ -63,8 +65,10 @@ class Track:
     notes: tuple[str, ...]
 
 
-def recover_track(problem: Discretisation, readings: Readings, radius: float, *, moving: bool = True, start: Tensor | None = None,
-                  source: Tensor | None = None, noise: float | None = None, model: Model[Any] | None = None) -> Track:
+@checked
+def recover_track(problem: Discretisation, readings: Readings, radius: Positive, *, moving: bool = True,
+                  start: Tensor | None = None, source: Averages | None = None, noise: Positive | None = None,
+                  model: Model[Any] | None = None) -> Track:
     """The path (or, if it is not `moving`, the place) and the power of one spot of known radius.
 
     - `problem`, `readings`, `start`, `source`, `noise`, `model`: as for `recover`
@@ -72,15 +76,13 @@ def recover_track(problem: Discretisation, readings: Readings, radius: float, *,
     """
     if problem.n_fields > 1:
         raise InputError("spots drive one field; this problem has several")
-    if not radius > 0:
-        raise InputError(f"the radius of the spot must be positive, got {radius}")
-    begin = torch.zeros(problem.mesh.n_nodes, 1, dtype=torch.float64) if start is None else start.double()
+    begin = first_state(problem, start)
     readings = cleaned(readings, problem, None if start is None else float(begin.mean()))
     horizon = int(np.ceil(readings.times[-1] / problem.dt - 1e-9))
     with few_threads(problem.mesh.n_nodes), torch.no_grad():
         made = kernels(problem, readings.sensors, horizon, model)
         at, there = interpolation(readings.times, horizon, problem.dt), np.isfinite(readings.values)
-        expected = at @ made.readings(None if source is None else source[:horizon], begin).double().numpy().T
+        expected = at @ made.readings(over_steps(source, horizon), begin).double().numpy().T
         search = _Search(problem.mesh, made, torch.tensor((model or Classical()).points(problem)), radius, at, there,
                          (readings.values - expected)[there], noise)
         found = search.run(moving)

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 
+from dgnet import arguments
 from dgnet.errors import InputError, SolveError
 from dgnet.models import Model
 from dgnet.problems.sources import Source, panels_for, step_average
@@ -94,6 +95,7 @@ class Spot:
 class Track:
     """One model on its way: what it made of the problem, where it has values, and its state."""
 
+    name: str
     model: Model[Any]
     prepared: Any
     points: Tensor
@@ -105,8 +107,8 @@ class Simulation:
 
     def __init__(self, scene: Scene, controls: Controls) -> None:
         self.scene, self.controls = scene, controls
-        self.step, self.time = 0, 0.0
-        self.tracks = self._prepared(controls, [scene.start])
+        self.step, self.time, self.start = 0, 0.0, scene.start  # the field at the nodes that it began with
+        self.tracks = self._prepared(controls, self.start)
         self._begin()
 
     def _begin(self) -> None:
@@ -115,24 +117,27 @@ class Simulation:
         self.log: list[tuple[float, int, tuple[Spot, ...], bool]] = []  # time, steps, spots, whether the scenario's source was on
 
     @torch.no_grad()
-    def _prepared(self, controls: Controls, states: Sequence[Tensor]) -> list[Track]:
-        """Tracks of the wanted models from nodal states; a model that was not there before starts from the first one."""
+    def _prepared(self, controls: Controls, first: Tensor, present: Mapping[str, Tensor] | None = None) -> list[Track]:
+        """Tracks of the wanted models from what their steps work on at `present`; those that are new from nodal values, `first`."""
         self.problem = self.scene.problem(controls.dt, controls.diffusion, self.scene.conditions(controls.conditions))
         found = []
-        for k, name in enumerate(filter(None, (controls.model, controls.versus))):
+        for name in filter(None, (controls.model, controls.versus)):
             model = self.scene.model(name)
             prepared = model.prepare(self.problem, 1, _STEPS)
-            u = states[min(k, len(states) - 1)].to(self.problem.dtype)
-            u = model.begin(prepared, u) if self.step == 0 else model.lift(prepared, u)
+            start = first.to(self.problem.dtype)
+            u = model.begin(prepared, start) if self.step == 0 else model.lift(prepared, start)
+            if self.step and present is not None and name in present:  # with all that lies beside the nodes, if it still does
+                now = present[name].to(u)
+                u = now if now.shape == u.shape else model.lift(prepared, now[:, :start.shape[1]])
             points = torch.tensor(model.points(self.problem), dtype=self.problem.dtype)
-            found.append(Track(model, prepared, points, u))
+            found.append(Track(name, model, prepared, points, u))
         return found
 
     def configure(self, controls: Controls) -> None:
         """Go on with other settings, from the present values; where they are refused, everything stays as it was."""
-        before = self.problem
+        before, present = self.problem, {track.name: track.u for track in self.tracks}
         try:
-            self.tracks = self._prepared(controls, self._states())
+            self.tracks = self._prepared(controls, self._states()[0] if self.step else self.start, present)
         except (InputError, SolveError):
             self.problem = before
             raise
@@ -141,8 +146,8 @@ class Simulation:
 
     def restart(self) -> None:
         """Back to the start."""
-        self.step, self.time = 0, 0.0
-        self.tracks = self._prepared(self.controls, [self.scene.start])
+        self.step, self.time, self.start = 0, 0.0, self.scene.start
+        self.tracks = self._prepared(self.controls, self.start)
         self._begin()
 
     def resume(self, values: np.ndarray, step: int, at: float) -> None:
@@ -151,8 +156,9 @@ class Simulation:
         if values.shape not in ((fields, nodes), (2 * fields, nodes)) or not np.isfinite(values).all():
             raise InputError(f"the values to go on from must be finite numbers [{fields}, {nodes}], got {list(values.shape)}")
         states = torch.tensor(values).reshape(-1, 1, fields, nodes).transpose(2, 3)
-        self.step, self.time = max(step, 0), at
-        self.tracks = self._prepared(self.controls, list(states))
+        self.step, self.time, self.start = max(step, 0), at, states[0]
+        names = filter(None, (self.controls.model, self.controls.versus))
+        self.tracks = self._prepared(self.controls, states[0], dict(zip(names, states)))
         self._begin()
 
     @torch.no_grad()
@@ -219,6 +225,7 @@ class Simulation:
 
 def number(value: Any, what: str, low: float, high: float) -> float:
     """A finite number between bounds, from JSON."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or not low <= value <= high:
-        raise InputError(f"{what} must be a number from {low:g} to {high:g}, got {str(value)[:40]}")
-    return float(value)
+    found = arguments.number(value, what)
+    if not low <= found <= high:
+        raise InputError(f"{what} must be a number from {low:g} to {high:g}, got {found:g}")
+    return found

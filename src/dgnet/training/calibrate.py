@@ -13,11 +13,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
+from dgnet.arguments import checked
+from dgnet.data import Corpus
 from dgnet.errors import InputError, SolveError
 from dgnet.models.dgnet import DGNet
 from dgnet.models.timeloop import few_threads, rollout
@@ -25,9 +26,6 @@ from dgnet.problems import Discretisation, Source, step_average
 from dgnet.problems.finer import half_steps, prolonged, refined
 from dgnet.recipe import Recipe, Stage
 from dgnet.scoring.judge import predict
-
-if TYPE_CHECKING:
-    from dgnet.data import Corpus
 
 Tensor = torch.Tensor
 Residual = Callable[[Tensor], Tensor]
@@ -107,6 +105,7 @@ class Bar:
                 f"({signed(self.step)}), both estimated by halving; noise ±{self.noise:.1g}")
 
 
+@checked
 def uncertainty(model: DGNet, base: Discretisation, train: Corpus, source: Source | None = None) -> dict[str, Bar]:
     """Error bars of the calibrated factors, named as in `model.coefficients()`.
 

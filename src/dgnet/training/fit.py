@@ -24,9 +24,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from dgnet.arguments import checked
 from dgnet.data import Corpus, Dataset, hold_out
 from dgnet.errors import SolveError
-from dgnet.models.base import Continued, LearnedModel, Model
+from dgnet.models.base import LearnedModel, Model
 from dgnet.models.classical import Classical
 from dgnet.problems import Discretisation
 from dgnet.recipe import Recipe, Stage
@@ -67,10 +68,11 @@ def evaluate_rne(model: Model[Any], base: Discretisation, data: Corpus, steps: i
         return judge({"model": model}, base, parts).error("model")
     later = torch.nonzero(starts)[:, 0].tolist()
     sums = [judge({"model": model}, base, data, steps=steps).sums["model"],
-            judge({"model": Continued(model, max(1, model.first_steps))}, base, parts.part(later)).sums["model"]]
+            judge({"model": model}, base, parts.part(later), first=max(1, model.first_steps)).sums["model"]]
     return Sums.join(sums).rne_from_offset
 
 
+@checked
 def fit(model: LearnedModel[Any], base: Discretisation, train: Corpus, valid: Corpus, recipe: Recipe, *, seed: int = 0,
         budget: float | None = None, folder: Path | None = None, report: Tell | None = None, resume: bool = True) -> Progress:
     """Train a model in place; it ends with the weights of the best validation rollout, the untrained ones included.

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from dgnet.arguments import Device, checked
 from dgnet.models.registry import DGNETS, TUNED, changed, configure
 from dgnet.models.universal import Universal
 from dgnet.problems.case import OWN, base_problem
@@ -30,7 +31,8 @@ def first_choice(project: Project) -> str:
     return TUNED if covered >= _COVERED else "dgnet"
 
 
-def train_project(project: Project, folder: Path | str, *, model: str | None = None, seed: int = 0, device: str = "cpu",
+@checked
+def train_project(project: Project, folder: Path | str, *, model: str | None = None, seed: int = 0, device: Device = "cpu",
                   minutes: float | None = None, trajectories: int | None = None,
                   report: Callable[[Progress, int], None] | None = None) -> tuple[Run, Progress]:
     """Train a model on a problem of your own (`dgnet.train`) and keep it as a run, a folder that can be moved.

@@ -27,6 +27,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import torch
 
 from dgnet import __version__
+from dgnet.arguments import Device, checked
 from dgnet.data import Dataset
 from dgnet.data.fits import check_fits
 from dgnet.errors import InputError
@@ -124,7 +125,8 @@ class Run:
         return self.case
 
     @classmethod
-    def open(cls, folder: Path | str, device: str = "cpu", case: Case | None = None, problem: Path | None = None,
+    @checked
+    def open(cls, folder: Path | str, device: Device = "cpu", case: Case | None = None, problem: Path | None = None,
              allow_different: bool = False) -> Run:
         """Open a run (`dgnet.load_run`) with the problem stored in it.
 

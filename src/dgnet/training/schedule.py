@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from dgnet.errors import InputError
 from dgnet.recipe import Recipe, Stage
 
 _ASIDE = 20  # steps that an update costs besides those of its windows
@@ -74,6 +75,9 @@ def learning_rate(stage: Stage, done: float) -> float:
 
 def set_rates(optimiser: torch.optim.Optimizer, stage: Stage, done: float, factor: float = 1.0) -> None:
     """The learning rate of every group of weights, and which of them this stage trains."""
+    names = [name for group in optimiser.param_groups for name in group["names"]]
+    if stage.only and not any(name.startswith(stage.only) for name in names):
+        raise InputError(f"a stage has nothing to train: no weight has a name that begins with {' or '.join(stage.only)}")
     rate = factor * learning_rate(stage, done)
     for group in optimiser.param_groups:
         group["lr"] = rate * group["factor"]

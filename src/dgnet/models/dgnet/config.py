@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from dgnet.arguments import checked
 from dgnet.errors import InputError
 from dgnet.operators import check_scheme
 from dgnet.problems import Rule
@@ -18,6 +19,7 @@ DEGREE, DEGREES = 3, 5  # of the products in a sum of terms: unless told otherwi
 _LARGEST = 8192  # width or depth of a network
 
 
+@checked
 @dataclass(frozen=True)
 class DGNetConfig:
     """What a DGNet learns: every part by name; each can be switched off.

@@ -13,7 +13,7 @@ from torch import nn
 
 from dgnet.errors import InputError
 from dgnet.green import GreenSolver, Linear
-from dgnet.models.base import LearnedModel
+from dgnet.models.base import LearnedModel, Memory, set_memory, solver_memory
 from dgnet.models.dgnet.build import Rate, Scales
 from dgnet.models.dgnet.config import DGNetConfig
 from dgnet.models.dgnet.parts import Calibration, Part, Reaction, parts_of
@@ -92,6 +92,12 @@ class Learner(LearnedModel[PreparedDGNet]):
 
     def freeze(self, state: PreparedDGNet, times: Sequence[float]) -> bool:
         return state.freeze(times)
+
+    def memory(self, state: PreparedDGNet) -> Memory:
+        return solver_memory(**state.solvers)
+
+    def remember(self, state: PreparedDGNet, memory: Memory) -> None:
+        set_memory(memory, **state.solvers)
 
     def finish(self, state: PreparedDGNet) -> None:
         state.finish()

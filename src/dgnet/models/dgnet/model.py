@@ -38,6 +38,7 @@ from __future__ import annotations
 
 import torch
 
+from dgnet.arguments import checked
 from dgnet.errors import InputError
 from dgnet.green import GreenSolver, Operators
 from dgnet.models.base import impose
@@ -56,6 +57,7 @@ Tensor = torch.Tensor
 _DENSE = 3000  # nodes up to which a long rollout on CUDA uses the explicit inverse
 
 
+@checked
 class DGNet(Learner):
     """The classical solver with learned corrections: a list of parts that all start at zero.
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from dgnet.errors import InputError
-from dgnet.green import EnthalpySolver, GreenSolver
+from dgnet.green import EnthalpySolver, GreenSolver, Stepper
 from dgnet.models.dgnet.build import Advance, Correction
 from dgnet.models.dgnet.masses import MassChange
 from dgnet.models.dgnet.parts.start import EarlySteps
@@ -35,6 +35,12 @@ class PreparedDGNet:
             raise InputError("capacity or diffusion change with the solution: this step has no single operator to look at")
         return self.stepper
 
+    @property
+    def solvers(self) -> dict[str, Stepper]:
+        """That of the early steps, where there are any, and that of all others."""
+        found: dict[str, Stepper] = {"solver": self.stepper}
+        return found if self.early is None else found | {"early": self.early.solver}
+
     def changes(self) -> dict[str, MassChange]:
         """What is done to a state once: `start` to the initial one, `switch` after the early steps."""
         found = {"start": self.start, "switch": None if self.early is None else self.early.switch}
@@ -49,9 +55,8 @@ class PreparedDGNet:
         return self.instead is not None or self.stepper.freeze(times)
 
     def finish(self) -> None:
-        self.stepper.finish()
-        if self.early is not None:
-            self.early.solver.finish()
+        for solver in self.solvers.values():
+            solver.finish()
 
     def severed(self) -> tuple[PreparedDGNet, list[tuple[Tensor, Tensor]]] | None:
         """The same with operators as leaves, and (tensor, leaf) pairs; None where they change with time, unless frozen."""

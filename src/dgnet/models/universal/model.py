@@ -28,8 +28,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from dgnet.arguments import checked
 from dgnet.green import GreenSolver, Linear, Stepper
-from dgnet.models.base import Model
+from dgnet.models.base import Memory, Model, set_memory, solver_memory
 from dgnet.models.classical import Classical
 from dgnet.models.universal.gathering import Gathering
 from dgnet.models.universal.local import Surroundings, surroundings
@@ -66,6 +67,7 @@ class PreparedUniversal:
         return kept[linear]
 
 
+@checked
 class Universal(Model[PreparedUniversal]):
     """The classical solver with corrections for every mesh: less error before there is any data.
 
@@ -167,6 +169,12 @@ class Universal(Model[PreparedUniversal]):
 
     def capturable(self, state: PreparedUniversal) -> bool:
         return state.solver.capturable
+
+    def memory(self, state: PreparedUniversal) -> Memory:
+        return solver_memory(solver=state.solver)
+
+    def remember(self, state: PreparedUniversal, memory: Memory) -> None:
+        set_memory(memory, solver=state.solver)
 
     def finish(self, state: PreparedUniversal) -> None:
         state.solver.finish()

@@ -38,6 +38,7 @@ class GatheredSteps(Linear):
             return csr_array((values.detach().numpy(), *place), shape=(n, E))
 
         self.keep = g.keep.detach().numpy()
+        self.remembering = self.keep  # the memory after the step that `march` has made last
         self.remembered = Rows.of(around(g.memory))
         self.near = Rows.of(hstack([g.near.to_scipy(), around(g.middle)], format="csr"))
         gain = g.gain.detach()
@@ -45,7 +46,7 @@ class GatheredSteps(Linear):
         self.gained = Rows.of(csr_array((torch.stack([-0.5 * gain, -0.5 * gain, gain], 1).ravel().numpy(), columns,
                                          np.arange(0, 3 * E + 1, 3, dtype=np.int32)), shape=(E, n + E)))
 
-    def march(self, u: Tensor, f: Tensor | None, steps: int, t: float,
+    def march(self, u: Tensor, f: Tensor | None, steps: int, t0: float, first: int = 0,
               into: np.ndarray | None = None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """From nodes and memory [B, N + E, F], and sources at the nodes, or at nodes and middles [B, steps, N + E, F]."""
         (batch, _, fields), n = u.shape, self.n
@@ -56,13 +57,17 @@ class GatheredSteps(Linear):
         w += [np.empty_like(w[0]) for _ in range(together)]
         for k in range(0, steps, together):
             group = range(k, min(k + together, steps))
-            right = [self.begin(x, self.force(t + j * self.dt, batch, fields)) for j in group]
+            right = [self.begin(x, self.force(t0 + (first + j) * self.dt, batch, fields)) for j in group]
             self.drive(None if source is None else [source(j) for j in group], w, right, block)
-            w[0], w[len(group)] = w[len(group)], w[0]
-            for j, one in zip(group, right):
+            for j, one, memory in zip(group, right, w[1:]):
                 d = self.increment_of(x, one)
-                x = np.add(x, d, out=None if into is None else into[j])
+                x, self.remembering = np.add(x, d, out=None if into is None else into[j]), memory
                 yield x, d
+            w[0], w[len(group)] = w[len(group)], w[0]
+
+    def working(self, x: np.ndarray, batch: int, fields: int) -> Tensor:
+        rows = (torch.from_numpy(values).view(-1, batch, fields).transpose(0, 1) for values in (x, self.remembering))
+        return torch.cat(list(rows), 1)
 
     def drive(self, f: list[np.ndarray] | None, w: list[np.ndarray], right: list[np.ndarray], block: int) -> None:
         """Adds N f + W w to the right-hand sides of steps that follow each other, and makes their memories w[1:] from w[0]."""

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from dgnet.arguments import array
 from dgnet.errors import InputError
 from dgnet.files import did_you_mean
 from dgnet.mesh.locate import from_cells
-from dgnet.models import few_threads, rollout
-from dgnet.models.base import Continued
+from dgnet.models import Ready, few_threads
 from dgnet.problems.case import base_problem
 from dgnet.problems.lift import Lift
 from dgnet.problems.spot_table import SpotTable
@@ -52,17 +52,6 @@ class TooLong(Exception):
     """Computing took longer than allowed."""
 
 
-class _Ready(Continued[Any]):
-    """A model that was made ready once."""
-
-    def __init__(self, model: Any, state: Any) -> None:
-        super().__init__(model, 0)
-        self.state = state
-
-    def prepare(self, problem: Any, batch: int = 1, steps: int = 1000, careful: bool = False) -> Any:
-        return self.model.prepare(problem, batch, steps, careful) if careful else self.state
-
-
 class Service:
     """One run, made ready to answer. Not for several threads at once."""
 
@@ -76,7 +65,7 @@ class Service:
         if isinstance(run.model, torch.nn.Module):
             run.model.eval().requires_grad_(False)
         with torch.no_grad():
-            self.model = _Ready(run.model, run.model.prepare(self.problem))
+            self.ready = Ready(run.model, self.problem)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -130,7 +119,7 @@ class Service:
                 out[k // every] = keep(state).ravel()
 
         with torch.no_grad():
-            rollout(self.model, self.problem, u, source, steps, sink=sink, progress=self._clock())
+            self.ready.rollout(u, source, steps, sink=sink, progress=self._clock())
         return self.run.case.dt * every * np.arange(count), out
 
     def _rollout(self, table: Table, steps: int) -> Arrays:
@@ -153,7 +142,7 @@ class Service:
         for spot in spots:
             parts[..., :1] += self._spot(spot, steps)
         f = self._lifted(nodes, steps) + parts
-        value = (rollout(self.model, self.problem, u, f, steps, progress=self._clock())[0, -1] * last).sum()
+        value = (self.ready.rollout(u, f, steps, progress=self._clock())[0, -1] * last).sum()
         du, df, dn = torch.autograd.grad(value, (u, f, nodes))
         powers = np.array([float((df[..., :1] * self._spot(spot, steps)).sum()) for spot in spots])
         return {"value": value.detach().numpy(), "initial": du[0].numpy(), "source": dn[0].sum(0).numpy(), "spots": powers}
@@ -245,10 +234,7 @@ def _rows(value: Any, what: str) -> list[Any]:
 
 
 def _numbers(value: Any, what: str) -> np.ndarray:
-    try:
-        array = np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError, OverflowError):
-        array = np.array(np.nan)
-    if value is None or isinstance(value, str | bool) or not np.isfinite(array).all():
+    found = array(value, what)
+    if found.dtype.kind == "b" or not np.isfinite(found).all():
         raise InputError(f"{what} must be finite numbers, in rows of equal length")
-    return array
+    return found.astype(np.float64)
