@@ -66,6 +66,11 @@ class Model(ABC, Generic[S]):
         """The values at the nodes [B, N, F] of what steps work on."""
         return u
 
+    def brings(self, state: S) -> np.ndarray | None:
+        """What a unit of the source at each point brings in all, per time [P]; None where it is the integral of the interpolated
+        source, as that of linear and quadratic elements is."""
+        return None
+
     # ------------------------------------------------------------------ the first steps
 
     def begin(self, state: S, u: Tensor) -> Tensor:
@@ -177,6 +182,9 @@ class Continued(Model[S]):
 
     def points(self, problem: Discretisation) -> np.ndarray:
         return self.model.points(problem)
+
+    def brings(self, state: S) -> np.ndarray | None:
+        return self.model.brings(state)
 
     def lift(self, state: S, u: Tensor) -> Tensor:
         return self.model.lift(state, u)

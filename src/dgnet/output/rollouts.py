@@ -33,7 +33,7 @@ from dgnet.models.base import Continued
 from dgnet.output import series
 from dgnet.output.bands import Widths, level_of
 from dgnet.output.bands import sentence as sentence_about
-from dgnet.output.drives import Drive, Opened, StoredDrive, opened
+from dgnet.output.drives import Drive, Opened, StoredDrive, TableDrive, opened
 from dgnet.output.elsewhere import adaptively, on_other_mesh, with_step
 from dgnet.output.pictures import needs_ffmpeg
 from dgnet.output.series import Store, written
@@ -78,6 +78,8 @@ class Driven(Continued[Any]):
 
     def prepare(self, problem: Any, batch: int = 1, steps: int = 1000, careful: bool = False) -> Any:
         self.prepared = self.model.prepare(problem, batch, self.steps, careful)
+        if isinstance(self.drive, TableDrive):
+            self.drive = self.drive.on(problem.mesh, self.model.brings(self.prepared))
         solver = self.model.solver(self.prepared)
         if self.bounds is not None and solver is not None:
             solver.memory = self.bounds.tolist()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,8 @@ from scipy.spatial import cKDTree
 
 from dgnet.errors import InputError
 from dgnet.files import did_you_mean, read_text
+from dgnet.mesh import Mesh
+from dgnet.problems.deposit import Deposit
 
 Tensor = torch.Tensor
 
@@ -29,6 +31,7 @@ class SpotTable:
     - `times`: of the rows of each spot [R], increasing
     - `values`: position p, radius r (lengths) and peak P of each row [R, d + 2]; P in the unit of the equation's right-hand side:
       K/s for heat without a capacity (W/m3 over rho c_p), W/m3 with one
+    - `mesh`: on whose nodes and middles of edges it has values (`on`); anywhere without one
 
     A source like any other, usually read from CSV:
 
@@ -43,6 +46,16 @@ class SpotTable:
     names: tuple[str, ...]
     times: tuple[np.ndarray, ...]  # [R] of each spot, increasing
     values: tuple[np.ndarray, ...]  # [R, d + 2]: position, radius, power
+    mesh: Mesh | None = None
+    brings: np.ndarray | None = None
+
+    def on(self, mesh: Mesh, brings: np.ndarray | None = None) -> SpotTable:
+        """The same spots for a solver on a mesh: at its points, narrow ones have values whose integral over the mesh is that of the
+        spot, as far as it lies on the mesh (`Deposit`). Those of about a spacing or more have the values that they have anywhere.
+
+        `brings` [P]: what a unit at each point brings a solver that has a rule of its own (`Model.brings`).
+        """
+        return replace(self, mesh=mesh, brings=brings)
 
     @classmethod
     def read(cls, path: Path | str, dim: int) -> SpotTable:
@@ -79,13 +92,12 @@ class SpotTable:
 
     def __call__(self, x: Tensor, t: Tensor) -> Tensor:
         """[1, T, N, 1], the protocol of sources."""
-        found = torch.from_numpy(self.at(t.cpu().numpy().astype(np.float64))).to(device=x.device, dtype=x.dtype)
         total = x.new_zeros(len(t), len(x))
-        for spot in found:
-            power = spot[:, -1]
-            if bool((power != 0).any()):
-                square = (x[None] - spot[:, None, :-2]).square().sum(-1)
-                total += power[:, None] * torch.exp(square / (-2 * spot[:, None, -2] ** 2))
+        for spot in self.at(t.cpu().numpy().astype(np.float64)):
+            if spot[:, -1].any():
+                on = np.flatnonzero(spot[:, -1])
+                shape = bells(x, spot[on, :-2], spot[on, -2], self.mesh, self.brings)
+                total.index_add_(0, torch.from_numpy(on).to(x.device), torch.from_numpy(spot[on, -1:]).to(x) * shape)
         return total[None, :, :, None]
 
     def average(self, x: Tensor, start: int, stop: int, dt: float) -> Tensor:
@@ -145,6 +157,22 @@ class SpotTable:
             raise InputError(f"{_spot(self.names[spot])} travels {crossed.max():.0f} of its radii between t = {edges[k]:g} and "
                              f"{edges[k + 1]:g}; give it a larger radius or rows that switch it off on the way")
         return np.maximum(1, np.ceil(crossed.max(axis=0))).astype(np.int64)
+
+
+def bells(x: Tensor, places: np.ndarray, radii: np.ndarray, mesh: Mesh | None = None, brings: np.ndarray | None = None) -> Tensor:
+    """exp(-|x - p|^2 / (2 r^2)) at points x [N, d] for places p [T, d] and radii r [T]: [T, N].
+
+    On a mesh, x are its nodes, the middles of its edges, or both, and narrow ones have the values of `Deposit`.
+    """
+    p, r = torch.from_numpy(places).to(x), torch.from_numpy(radii).to(x)
+    found = torch.exp((x[None] - p[:, None]).square().sum(-1) / (-2 * r[:, None] ** 2))
+    if mesh is not None:
+        deposit = Deposit.of(mesh)
+        narrow = np.flatnonzero(deposit.narrow(places, radii))
+        if len(narrow):
+            values = deposit.values(places[narrow], radii[narrow], len(x), brings)
+            found[torch.from_numpy(narrow).to(x.device)] = torch.from_numpy(values).to(x)
+    return found
 
 
 def read_table(path: Path, required: list[str], optional: list[str]) -> Iterator[tuple[int, dict[str, str]]]:

@@ -174,7 +174,7 @@ def driven(found: Found, note: Note, source: SourceSpec, frame: Frame, physics: 
         if column is None:
             raise InputError(f"{where}: a table of spots drives one field: source = {{ spots = \"...\", field = \"NAME\" }}")
         try:
-            table = SpotTable.read(frame.folder / source.table, frame.mesh.dim)
+            table = SpotTable.read(frame.folder / source.table, frame.mesh.dim).on(frame.mesh)
             steps_of = table.average(x, 0, steps, frame.dt)
         except InputError as error:
             raise InputError(f"{where}.source: {error}") from error

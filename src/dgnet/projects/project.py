@@ -259,6 +259,7 @@ def trajectory(state: np.ndarray, mesh: Mesh, dt: float, source: Source | SpotTa
         x, times = torch.tensor(mesh.points), torch.tensor(time)
         between = torch.tensor(mesh.middles)
         between = between if len(time) * len(between) <= MOST_BETWEEN else between[:0]
+        source = source.on(mesh) if isinstance(source, SpotTable) else source
         samples = source(x, times)[0].numpy()
         if isinstance(source, SpotTable):
             average = source.average(x, 0, len(time) - 1, dt)[0].numpy()

@@ -194,7 +194,7 @@ def unit_shapes(spots: SpotTable, problem: Discretisation, model: Model[Any] | N
         inside = (times > always[0]) & (times < always[1])  # it stays where its path begins and ends
         times = np.concatenate([[always[0]], times[inside], [always[1]]])
         values = np.concatenate([values[:1], values[inside], values[-1:]])
-        one = SpotTable((name,), (times,), (values,))
+        one = SpotTable((name,), (times,), (values,), problem.mesh)
         missed = one.missed(problem.mesh.points)
         if missed:
             raise InputError(missed)

@@ -15,8 +15,10 @@ import numpy as np
 import torch
 
 from dgnet.errors import InputError, SolveError
+from dgnet.mesh import Mesh
 from dgnet.models import Model
 from dgnet.problems.sources import Source, panels_for, step_average
+from dgnet.problems.spot_table import bells
 from dgnet.studio.scene import Scene
 
 Tensor = torch.Tensor
@@ -77,18 +79,17 @@ class Spot:
             raise InputError(f"a spot has {dim} coordinates and one of {fields} fields")
         return cls(begin, end, radius, power, index)
 
-    def averages(self, x: Tensor, steps: int) -> list[Tensor]:
-        """The averages [N] over each of the steps of a frame."""
-        a, b = (torch.tensor(p, dtype=x.dtype) for p in (self.begin, self.end))
-        way = b - a
+    def averages(self, x: Tensor, steps: int, mesh: Mesh, brings: np.ndarray | None = None) -> list[Tensor]:
+        """The averages [N] over each of the steps of a frame, at points of a mesh (`SpotTable.on`)."""
+        a = np.array(self.begin)
+        way = np.array(self.end) - a
 
         def spot(x: Tensor, t: Tensor) -> Tensor:
-            distance = ((x[None] - (a + t.to(x.dtype)[:, None] * way)[:, None]) ** 2).sum(-1)
-            return (self.power * torch.exp(-0.5 * distance / self.radius**2))[None, :, :, None]
+            return self.power * bells(x, a + t.numpy()[:, None] * way, np.full(len(t), self.radius), mesh, brings)[None, :, :, None]
 
-        if not bool(way.any()):
-            return [spot(x, torch.zeros(1))[0, 0, :, 0]] * steps
-        panels = min(_PANELS, panels_for(float(way.norm()) / steps, self.radius, 1.0))
+        if not way.any():
+            return [spot(x, torch.zeros(1, dtype=torch.float64))[0, 0, :, 0]] * steps
+        panels = min(_PANELS, panels_for(float(np.linalg.norm(way)) / steps, self.radius, 1.0))
         share = torch.arange(steps, dtype=torch.float64) / steps
         found = step_average(spot, x, share, 1.0 / steps, panels, order=2)
         return list(found[0, :, :, 0])
@@ -190,8 +191,9 @@ class Simulation:
         if not spots:
             return None
         total = torch.zeros(steps, 1, len(track.points), self.problem.n_fields, dtype=self.problem.dtype)
+        brings = track.model.brings(track.prepared)
         for spot in spots:
-            for k, values in enumerate(spot.averages(track.points, steps)):
+            for k, values in enumerate(spot.averages(track.points, steps, self.problem.mesh, brings)):
                 total[k, 0, :, spot.field] += values
         return list(total)
 

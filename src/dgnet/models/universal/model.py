@@ -155,6 +155,9 @@ class Universal(Model[PreparedUniversal]):
             return problem.mesh.points
         return np.concatenate([problem.mesh.points, problem.mesh.middles])
 
+    def brings(self, state: PreparedUniversal) -> np.ndarray | None:
+        return None if state.gathering is None else state.gathering.brought() / state.solver.problem.dt
+
     def lift(self, state: PreparedUniversal, u: Tensor) -> Tensor:
         """The values at the nodes, then the memory of the edges: how far the middles are from the means of the ends."""
         if state.gathering is None:

@@ -76,7 +76,8 @@ class Service:
         if isinstance(run.model, torch.nn.Module):
             run.model.eval().requires_grad_(False)
         with torch.no_grad():
-            self.model = _Ready(run.model, run.model.prepare(self.problem))
+            prepared = run.model.prepare(self.problem)
+            self.model, self.brings = _Ready(run.model, prepared), run.model.brings(prepared)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -202,7 +203,7 @@ class Service:
         return found
 
     def _spot(self, spot: SpotTable, steps: int) -> Tensor:
-        return spot.average(self.points, 0, steps, self.run.case.dt).float()
+        return spot.on(self.problem.mesh, self.brings).average(self.points, 0, steps, self.run.case.dt).float()
 
     def _interpolation(self, table: Table) -> Any:
         """A sparse matrix [points, nodes]."""
