@@ -31,7 +31,7 @@ class SpotTable:
     - `times`: of the rows of each spot [R], increasing
     - `values`: position p, radius r (lengths) and peak P of each row [R, d + 2]; P in the unit of the equation's right-hand side:
       K/s for heat without a capacity (W/m3 over rho c_p), W/m3 with one
-    - `mesh`: on whose nodes and middles of edges it has values (`on`); anywhere without one
+    - `mesh`: on whose nodes and middles of edges it has values, anywhere without one; `brings`: see `on`, which sets both
 
     A source like any other, usually read from CSV:
 
