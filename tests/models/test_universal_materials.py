@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 import dgnet as dg
-from dgnet.mesh import Mesh, box
+from dgnet.mesh import box
 from dgnet.models import Classical, Model, rollout
 from dgnet.models.universal import Universal
 
@@ -71,7 +71,8 @@ class Body:
         x, found = torch.tensor(model.points(p)), []
         place, radius = torch.tensor(self.spot[:-1]), self.spot[-1]
         size = self.conductivity[0] / radius**2
-        f = (size * torch.exp(-(x - place).square().sum(1) / (2 * radius**2)))[None, None, :, None].expand(1, STEPS * substeps, -1, -1)
+        f = (size * torch.exp(-(x - place).square().sum(1) / (2 * radius**2)))[None, None, :, None]
+        f = f.expand(1, STEPS * substeps, -1, -1)
         nodes = box((self.cells,) * self.dim).n_nodes
 
         def sink(k: int, u: torch.Tensor) -> None:
@@ -98,13 +99,14 @@ BODIES = {
 
 
 def test_never_much_worse_than_the_better_classical_solver() -> None:
-    """Against quadratic elements on the mesh refined twice (once in 3D) with a quarter of the step. Which mass is better changes from
-    body to body by up to a factor of 2.3, so no fixed one can be the better of both everywhere."""
+    """Against quadratic elements on the mesh refined twice (once in 3D) with a quarter of the step. Which mass is better changes
+    from body to body by up to a factor of 2.3, so no fixed one can be the better of both everywhere."""
     ratios = {}
     for name, body in BODIES.items():
         truth = body.states(Classical(degree=2, damped_start=4), 4 - body.dim, 4)
         size = (truth - AMBIENT).norm()
-        universal, *classical = (float((body.states(m) - truth).norm() / size) for m in (Universal(), Classical(1.0), Classical(0.0)))
+        models = Universal(), Classical(1.0), Classical(0.0)
+        universal, *classical = (float((body.states(m) - truth).norm() / size) for m in models)
         assert min(classical) > 5e-3  # there is something to be better at
         ratios[name] = universal / min(classical)
     assert max(ratios.values()) < 1.3 and np.exp(np.mean(np.log(list(ratios.values())))) < 0.87, ratios

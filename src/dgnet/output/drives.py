@@ -148,7 +148,7 @@ def opened(source: str, run: Run, device: str) -> Opened:
         table = SpotTable.read(path, s.mesh.dim).on(s.mesh)
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         drive = TableDrive(table, points.to(device), s.dt, run.model.rule)
-        return Opened(source, drive, None, len(table.names), digest, table.missed(s.mesh.points))
+        return Opened(source, drive, None, len(table.names), digest)
     averages = source_averages(path, Frame(path.parent, s.mesh, names, s.offsets, s.dt, False)).astype(np.float32)
     still = "" if averages.any() else f"{path} holds a source that is zero everywhere"
     if run.model.rule == "trapezoid":

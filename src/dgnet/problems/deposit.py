@@ -25,7 +25,7 @@ from dgnet.errors import InputError
 from dgnet.mesh import Mesh
 from dgnet.mesh.locate import Locator
 
-WIDE, FADE = 0.95, 0.85
+WIDE, FADE = 0.9, 0.8
 """Radius in spacings from which values are those of the spot, and up to which its integral is exact; in between they mix."""
 LEAST = 0.7
 """Smallest radius r' in spacings."""

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from scipy.spatial import cKDTree
 
 from dgnet.errors import InputError
 from dgnet.files import did_you_mean, read_text
@@ -124,27 +123,6 @@ class SpotTable:
             value = self(x, torch.from_numpy(when[part]))[0, :, :, 0]
             total.index_add_(0, torch.from_numpy(step[part]).to(x.device), value * x.new_tensor(share[part])[:, None])
         return total[None, :, :, None]
-
-    def missed(self, points: np.ndarray) -> str:
-        """A sentence about the first spot that these points [N, d] hardly see, empty where they see all of them.
-
-        That is one whose source stays below 1% of its power at every point, or whose radius is below a tenth of their spacing or
-        twice beyond their extent: a table in other units of length is one or the other.
-        """
-        tree, low, high = cKDTree(points), points.min(0), points.max(0)
-        spacing, extent = float(np.median(tree.query(points, 2)[0][:, 1])), float(np.linalg.norm(high - low))
-        for name, knots, values in zip(self.names, self.times, self.values):
-            share = np.linspace(0, len(knots) - 1, min(4000, 40 * len(knots)))
-            at = np.stack([np.interp(share, np.arange(len(knots)), column) for column in values.T], 1)
-            place, radius, power = at[:, :-2], at[:, -2], np.abs(at[:, -1])
-            seen = (power * np.exp(-0.5 * (tree.query(place)[0] / radius) ** 2)).max()
-            if not power.max() or (seen >= 0.01 * power.max() and radius.max() > 0.1 * spacing and radius.min() < 2 * extent):
-                continue
-            way, part = (", ".join(f"{axis} {a:.4g} to {b:.4g}" for axis, a, b in zip("xyz", *ends))
-                         for ends in ((place.min(0), place.max(0)), (low, high)))
-            return (f"{_spot(name)} misses the mesh: its path covers {way} with radii of {radius.min():.4g} to {radius.max():.4g}, "
-                    f"the mesh {part} with a spacing of {spacing:.4g}; is the table in other units of length?")
-        return ""
 
     def _pieces(self, edges: np.ndarray) -> np.ndarray:
         """How often each interval between edges is cut: once per radius that a spot travels in it."""

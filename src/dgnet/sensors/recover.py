@@ -18,6 +18,7 @@ import torch
 from dgnet.errors import InputError
 from dgnet.models import Classical, Model, few_threads, rollout
 from dgnet.problems import Discretisation, Neumann, Robin, SpotTable
+from dgnet.problems.sight import spot_doubts
 from dgnet.problems.spot_table import number_in, read_table
 from dgnet.sensors.kernels import Kernels, kernels
 from dgnet.sensors.posterior import Answer, Unknown, infer
@@ -195,9 +196,9 @@ def unit_shapes(spots: SpotTable, problem: Discretisation, model: Model[Any] | N
         times = np.concatenate([[always[0]], times[inside], [always[1]]])
         values = np.concatenate([values[:1], values[inside], values[-1:]])
         one = SpotTable((name,), (times,), (values,), problem.mesh)
-        missed = one.missed(problem.mesh.points)
-        if missed:
-            raise InputError(missed)
+        for doubt in spot_doubts(problem.mesh, one):
+            if doubt.kind == "missed":
+                raise InputError(doubt.text)
         shapes.append(one.average(x, 0, steps, problem.dt)[0])
     return torch.stack(shapes)
 

@@ -95,8 +95,8 @@ class UniversalNet(nn.Module):
         return _spread(s, torch.ones_like(s.graph.node[:, 0]), edge, torch.ones_like(s.side[..., 0]))[1]
 
     def forward(self, s: Surroundings, fade: bool = False) -> Numbers:
-        """`fade`: numbers go to zero outside of the range of the training parts. Where that is because the diffusivity jumps, mass and
-        source go to the mean of consistent and lumped: of the two, now one is better there and now the other."""
+        """`fade`: numbers go to zero outside of the range of the training parts. Where that is because the diffusivity jumps, mass
+        and source go to the mean of consistent and lumped: of the two, now one is better there and now the other."""
         z = self._numbers(s)
         if not fade:
             return z
