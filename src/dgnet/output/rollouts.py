@@ -230,9 +230,8 @@ def roll_out(run: Run | Path, *, source: Path | str | None = None, trajectory: i
                 again = not isinstance(error, Exception) or isinstance(error, NoRoom | OSError | MemoryError)
                 store.leave() if again else store.discard()
             raise
+    doubts += [] if watch.bounds is None else watch.bounds.doubts(plan.case.units)
     told = {"bands": None if widths is None else widths.as_dict(), "doubts": [asdict(d) for d in doubts]}
-    if watch.bounds is not None:
-        doubts = [*doubts, *watch.bounds.doubts(plan.case.units)]
     return plan.figures(watch, resumed, seconds) | told | {f.name: None for f in fields(Outputs)} | {
         name: str(path) for name, path in files.named().items()}
 

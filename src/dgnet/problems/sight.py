@@ -18,6 +18,7 @@ from scipy.linalg import solve_banded
 from scipy.special import erfc, erfcx
 
 from dgnet.mesh import Mesh
+from dgnet.mesh.mesh import ALL
 from dgnet.problems.conditions import Condition, Dirichlet, Neumann, Periodic, Robin, Value
 from dgnet.problems.curves import curves_of, laws, typical
 from dgnet.problems.deposit import LEAST, Deposit
@@ -127,8 +128,9 @@ def _of_spot(mesh: Mesh, name: str, rows: np.ndarray, units: Units, conditions: 
                  for ends in ((place.min(0), place.max(0)), (low, high)))
     covers = (f"its path covers {way} with radii of {radius.min():.4g} to {radius.max():.4g}, the mesh {part} with a spacing of "
               f"{mesh.spacing:.4g}; is the table in other units of length?")
-    if share.max() < 0.01 or radius.min() > 2 * extent:
-        what = "misses the mesh" if share.max() < 0.01 else "is wider than the part"
+    wide = radius.min() > 2 * extent
+    if share.max() < 0.01 or wide:
+        what = "is wider than the part" if wide else "misses the mesh"
         return [Doubt("missed", f"{name} {what}: {covers}",
                       {"share": float(share.max()), "radius": float(radius.min()), "spacing": mesh.spacing})]
     found, inside = list[Doubt](), share > 0.01
@@ -320,22 +322,17 @@ def _thin_doubts(p: Discretisation, units: Units) -> list[Doubt]:
     edges = edges[~np.isin(edges @ np.array([mesh.n_nodes, 1]), rim)]
     if not len(edges):
         return []
-    sizes, normals = mesh.facet_geometry()
-    around = np.zeros_like(mesh.points)
-    np.add.at(around, mesh.boundary_facets, (sizes[:, None] * normals)[:, None, :])
-    around /= np.maximum(np.linalg.norm(around, axis=1, keepdims=True), 1e-300)
+    around = _outwards(mesh, ALL)
     way = mesh.points[edges[:, 1]] - mesh.points[edges[:, 0]]
     length = np.linalg.norm(way, axis=1)
     way /= length[:, None]
     i, j = around[edges[:, 0]], around[edges[:, 1]]
     through = ((i * j).sum(1) < -0.5) & (-(i * way).sum(1) > 0.5) & ((j * way).sum(1) > 0.5)
-    edges, length = edges[through], length[through]
-    active = _active(p, length, edges)
+    edges, length, way = edges[through], length[through], way[through]
+    active = _active(p, edges, length, around)
     edges, length = edges[active], length[active]
     if not len(edges):
         return []
-    inner = np.zeros(mesh.n_nodes, dtype=bool)
-    inner[edges.ravel()] = True
     key = edges @ np.array([mesh.n_nodes, 1])
     sides = np.sort(mesh.cells[:, list(combinations(range(mesh.dim + 1), 2))], axis=2) @ np.array([mesh.n_nodes, 1])
     volume = float(mesh.volumes[np.isin(sides, key).any(1)].sum() / mesh.volumes.sum())
@@ -347,19 +344,30 @@ def _thin_doubts(p: Discretisation, units: Units) -> list[Doubt]:
                   "across show how they bend", {"share": volume, "thickness": float(np.median(length))})]
 
 
-def _active(p: Discretisation, length: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """Which ways through the part end where a condition makes values change across it."""
-    ends = np.zeros(p.mesh.n_nodes)
+def _active(p: Discretisation, edges: np.ndarray, length: np.ndarray, around: np.ndarray) -> np.ndarray:
+    """Which ways through the part end on a side where a condition makes values change across it; at a corner, it may be another
+    side's."""
+    most = np.zeros(len(edges))
     for f, name in enumerate(p.pde.fields):
-        k = float(np.median(_diffusivity(p, f)[1]))
+        k = max(float(np.median(_diffusivity(p, f)[1])), 1e-300)
         for c in p.conditions:
             if isinstance(c, Dirichlet | Robin) and c.field in (None, name):
-                facets = p.mesh.facet_index(c.boundary)
-                h = np.inf if isinstance(c, Dirichlet) else float(_on(c.coefficient, p.mesh, facets, 0.0).max(initial=0.0))
-                nodes = p.mesh.nodes_on(c.boundary)
-                ends[nodes] = np.maximum(ends[nodes], np.inf if np.isinf(h) else h / max(k, 1e-300))
-    found: np.ndarray = ends[edges].max(1) * length > _BIOT
+                h = np.inf
+                if isinstance(c, Robin):
+                    h = float(_on(c.coefficient, p.mesh, p.mesh.facet_index(c.boundary), 0.0).max(initial=0.0))
+                side = (_outwards(p.mesh, c.boundary)[edges] * around[edges]).sum(2).max(1) > 0.75
+                most = np.maximum(most, np.where(side, h / k, 0.0))
+    found: np.ndarray = most * length > _BIOT
     return found
+
+
+def _outwards(mesh: Mesh, boundary: str) -> np.ndarray:
+    """The mean direction out of the facets of a boundary around each of its nodes [N, d]; zero elsewhere."""
+    sizes, normals = mesh.facet_geometry(boundary)
+    found = np.zeros_like(mesh.points)
+    np.add.at(found, mesh.facets(boundary), (sizes[:, None] * normals)[:, None, :])
+    size: np.ndarray = np.linalg.norm(found, axis=1, keepdims=True)
+    return found / np.maximum(size, 1e-300)
 
 
 def _region_doubts(p: Discretisation) -> list[Doubt]:
@@ -508,7 +516,7 @@ class Bounds:
                     continue
                 t, at = float(self.t0 + step * p.dt), int(node)
                 value, end = bound + (size if side else -size), "highest" if side else "lowest"
-                text = (f"{name} {word} {_with(bound, unit)}, the {end} that start, conditions and sources allow, by "
+                text = (f"{name} {word} {_with(bound, unit, 6)}, the {end} that start, conditions and sources allow, by "
                         f"{_with(size, unit)} ({size / span:.1%} of the range): {_with(value, unit, 6)} at node {at}, "
                         f"{_at(p.mesh.points[at])}, t = {units.in_time(float(f'{t:.6g}'))}")
                 found.append(Doubt("overshoot", text, {"field": name, "bound": float(bound), "size": float(size), "node": at,
@@ -524,7 +532,7 @@ def _with(value: float, unit: str, digits: int = 3) -> str:
 
 
 def _at(point: np.ndarray) -> str:
-    return "(" + ", ".join(f"{x:.4g}" for x in point) + ")"
+    return "(" + ", ".join(f"{x:.4g}" if abs(x) > 1e-9 * np.abs(point).max() else "0" for x in point) + ")"
 
 
 def _on(value: Value, mesh: Mesh, facets: np.ndarray, t: float) -> np.ndarray:
