@@ -29,7 +29,8 @@ WIDE, FADE = 0.9, 0.8
 """Radius in spacings from which values are those of the spot, and up to which its integral is exact; in between they mix."""
 LEAST = 0.7
 """Smallest radius r' in spacings."""
-_REACH = 5.0  # radii beyond which a spot counts as zero: 4e-6 of its peak
+_REACH = 4.5  # radii beyond which a spot counts as zero: 4e-5 of its peak
+_LEAF = 1.4  # radii: largest piece of a facet that is integrated at once
 _POINT = 1e-3  # radius in spacings below which a spot is as good as a point
 _ASIDE = 1e-4  # radii
 _ROUNDS = 20  # at most, for the centre of mass
@@ -84,6 +85,12 @@ class Deposit:
         found: np.ndarray = self.locator(places)[0] @ self.around
         return found
 
+    def inside(self, places: np.ndarray) -> np.ndarray:
+        """Which of some places [T, d] lie on the mesh [T]."""
+        found = np.ones(len(places), dtype=bool)
+        found[self.locator(places)[1]] = False
+        return found
+
     def narrow(self, places: np.ndarray, radii: np.ndarray) -> np.ndarray:
         """Which of some spots have values of their own [T], so that their integrals are right."""
         return radii < WIDE * self.spacing(places)
@@ -123,7 +130,7 @@ class Deposit:
         weights[:, 1:] -= weights[:, :1] * centre[row]  # first moments around the centre of mass
         arm = x - centre[row]
         for _ in range(_ROUNDS):
-            shape = np.exp((((x - at[row]) / width[row]) ** 2).sum(1) / -2)
+            shape = np.exp(-0.5 * _squares((x - at[row]) / width[row]))
             moments = _added(row, shape[:, None] * weights, T)
             total = np.where(moments[:, :1] > 0, moments[:, :1], 1.0)
             off = moments[:, 1:] / total
@@ -178,20 +185,19 @@ class Deposit:
         a = (1 - (d + 1) ** -0.5) / d
         found = np.zeros((T, 1 + d))
         while len(row):
-            middle = corners.mean(1)
-            radius = np.linalg.norm(corners - middle[:, None], axis=2).max(1)
-            near = np.linalg.norm(middle - places[row], axis=1) < _REACH * radii[row] + radius
-            row, corners, middle = row[near], corners[near], middle[near]
-            sides = np.linalg.norm(corners[:, i] - corners[:, j], axis=2)
-            done = sides.max(1) <= radii[row]
+            sides = _squares(corners[:, i] - corners[:, j])
+            largest, width = sides.max(1), radii[row]
+            middle = np.einsum("mid->md", corners) / d
+            near = _squares(middle - places[row]) < (_REACH * width + 0.6 * np.sqrt(largest)) ** 2  # circumradius of a flat facet
+            row, corners, sides, done = row[near], corners[near], sides[near], (largest <= (_LEAF * width) ** 2)[near]
             at, part = row[done], (corners[done] - places[row[done], None]) / radii[row[done], None, None]
-            x = d * a * part.mean(1)[:, None] + (1 - d * a) * part  # [m, d, d], in radii
+            x = a * np.einsum("mid->md", part)[:, None] + (1 - d * a) * part  # [m, d, d], in radii
             normal = _normals(part) / d  # the part of each point
-            square = (x**2).sum(2)
-            peak = np.exp(-0.5 * square)
-            seen = (x * normal[:, None]).sum(2) * _within(square, d) / (2 * np.pi * (d - 1))
-            bell = peak / (2 * np.pi) ** (d / 2)
-            found += _added(at, np.concatenate([(_angles(part) - seen.sum(1))[:, None], -bell.sum(1)[:, None] * normal], 1), T)
+            square = _squares(x)
+            height = np.einsum("md,md->m", part[:, 0], normal)
+            seen = height * np.einsum("mi->m", _within(square, d)) / (2 * np.pi * (d - 1))
+            bell = np.einsum("mi->m", np.exp(-0.5 * square)) / (2 * np.pi) ** (d / 2)
+            found += _added(at, np.concatenate([(_angles(part) - seen)[:, None], -bell[:, None] * normal], 1), T)
             longest, m = sides[~done].argmax(1), np.arange(int((~done).sum()))
             one, two = corners[~done].copy(), corners[~done].copy()
             half = 0.5 * (one[m, i[longest]] + one[m, j[longest]])
@@ -204,6 +210,12 @@ def _pairs(lists: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Places and what is near them, pair by pair."""
     row = np.repeat(np.arange(len(lists)), [len(one) for one in lists])
     return row, np.concatenate([np.zeros(0, np.int64), *(np.asarray(one, dtype=np.int64) for one in lists)])
+
+
+def _squares(x: np.ndarray) -> np.ndarray:
+    """Of lengths, along the last axis."""
+    found: np.ndarray = np.einsum("...d,...d->...", x, x)
+    return found
 
 
 def _normals(x: np.ndarray) -> np.ndarray:
@@ -227,9 +239,9 @@ def _angles(x: np.ndarray) -> np.ndarray:
         a, b = x[:, 0], x[:, 1]
         return np.arctan2(a[:, 0] * b[:, 1] - a[:, 1] * b[:, 0], (a * b).sum(1)) / (2 * np.pi)
     a, b, c = x[:, 0], x[:, 1], x[:, 2]
-    p, q, r = (np.linalg.norm(v, axis=1) for v in (a, b, c))
-    below = p * q * r + (a * b).sum(1) * r + (b * c).sum(1) * p + (c * a).sum(1) * q
-    return np.arctan2((a * np.cross(b, c)).sum(1), below) / (2 * np.pi)
+    p, q, r = (np.sqrt(_squares(v)) for v in (a, b, c))
+    ab, bc, ca = (np.einsum("md,md->m", *pair) for pair in ((a, b), (b, c), (c, a)))
+    return np.arctan2(np.einsum("md,md->m", a, np.cross(b, c)), p * q * r + ab * r + bc * p + ca * q) / (2 * np.pi)
 
 
 def _added(index: np.ndarray, values: np.ndarray, size: int) -> np.ndarray:

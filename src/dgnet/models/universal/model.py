@@ -23,7 +23,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import exp
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -32,7 +34,7 @@ from dgnet.green import GreenSolver, Linear, Stepper
 from dgnet.models.base import Model
 from dgnet.models.classical import Classical
 from dgnet.models.universal.gathering import Gathering
-from dgnet.models.universal.local import Surroundings, surroundings
+from dgnet.models.universal.local import SPREAD, Surroundings, surroundings
 from dgnet.models.universal.network import Numbers, UniversalNet
 from dgnet.models.universal.operators import operators
 from dgnet.models.universal.steps import GatheredSteps
@@ -64,6 +66,15 @@ class PreparedUniversal:
             kept.clear()
             kept[linear] = GatheredSteps(linear, self.gathering)
         return kept[linear]
+
+
+class Jumps(NamedTuple):
+    """Jumps of the diffusivity beyond those of the training parts."""
+
+    share: float  # of the nodes around which they are
+    ratio: float  # the largest one
+    trained: float  # and that of the training
+    place: tuple[float, ...]
 
 
 class Universal(Model[PreparedUniversal]):
@@ -122,6 +133,21 @@ class Universal(Model[PreparedUniversal]):
         if net is None:
             return 0.0
         return float((net.to(problem.geometry.device).fading(surroundings(problem).to(net.low_node.dtype))[0] == 1).double().mean())
+
+    def jumps(self, problem: Discretisation) -> Jumps | None:
+        """Where the diffusivity jumps by more than in the training parts, so that the corrections fade; None where it does not."""
+        net = self._net_for(problem) if self.acts(problem) else None
+        if net is None:
+            return None
+        s = surroundings(problem).to(net.low_node.dtype)
+        net = net.to(problem.geometry.device)
+        spread = s.graph.edge[:len(s.graph.pairs), SPREAD]
+        worst, most = int(spread.argmax()), float(net.high_edge[SPREAD])
+        if float(spread[worst]) <= most:
+            return None
+        ends = s.graph.to[s.graph.pairs[net.jumps(s) < 1]]
+        middle = problem.mesh.middles[worst]
+        return Jumps(len(ends.unique()) / problem.mesh.n_nodes, exp(float(spread[worst])), exp(most), tuple(middle.tolist()))
 
     def prepare(self, problem: Discretisation, batch: int = 1, steps: int = 1000, careful: bool = False) -> PreparedUniversal:
         if problem.pde.curved:
