@@ -253,6 +253,29 @@ def test_uploads_are_limited(tmp_path: Path) -> None:
         assert "longer than" in page.post("/mesh?name=part.npz", content=content).json()["error"]
 
 
+def test_what_mesh_and_step_cannot_see(page: TestClient) -> None:
+    """Nothing of a usual start; then a spot between the nodes, a side held far from the start, and the overshoot that follows."""
+    with page.websocket_connect("/session") as socket:
+        scene, _ = opened(socket, model="classical")
+
+        def asked() -> str:
+            socket.send_json({"type": "doubts"})
+            answer = socket.receive_json()
+            assert answer["type"] == "doubts"
+            return " ".join(answer["doubts"])
+
+        frame(socket, steps=4)
+        assert asked() == ""
+        frame(socket, steps=4, spots=[{"from": [0.5, 0.5], "to": [0.5, 0.5], "radius": 0.02, "power": 1.0}])
+        assert "the spot has a radius of 0.02, the mesh a spacing of" in asked()
+        row = {**scene["conditions"][0], "kind": "held", "value": 40.0}
+        socket.send_json({"type": "controls", "controls": {"model": "classical", "dt": 1e4, "conditions": [row]}})
+        socket.receive_json()
+        assert f"from what '{row['boundary']}' holds" in asked()
+        frame(socket, steps=8)
+        assert "that start, conditions and sources allow" in asked()
+
+
 def test_pickles_are_not_read(page: TestClient, tmp_path: Path) -> None:
     np.savez(tmp_path / "evil.npz", points=np.array([object()], dtype=object), cells=np.zeros((1, 3), int))
     answer = page.post("/mesh?name=evil.npz", content=(tmp_path / "evil.npz").read_bytes())

@@ -17,9 +17,10 @@ import torch
 from dgnet.errors import InputError, SolveError
 from dgnet.mesh import Mesh
 from dgnet.models import Model
+from dgnet.problems.sight import Bounds, Doubt, doubts, spot_doubts
 from dgnet.problems.sources import Source, panels_for, step_average
-from dgnet.problems.spot_table import bells
-from dgnet.studio.scene import Scene
+from dgnet.problems.spot_table import SpotTable, bells
+from dgnet.studio.scene import TRAINED, Scene
 
 Tensor = torch.Tensor
 
@@ -112,7 +113,27 @@ class Simulation:
         self.scene, self.controls = scene, controls
         self.step, self.time = 0, 0.0
         self.tracks = self._prepared(controls, [scene.start])
+        self._watch()
+
+    def _watch(self) -> None:
+        """From here on the settings are the same: what they cannot resolve, and bounds of the first model where it solves the
+        equation."""
+        self.spots: tuple[Spot, ...] = ()  # of the last frame
+        self.bounds = None if self.controls.model == TRAINED else Bounds(self.problem, self.time)
+        self.from_step, start = self.step, self._states()[0][0]
+        self.before: list[Doubt] = []
+        if self.bounds is not None:
+            self.bounds.state(0, start.numpy())
+            self.before = doubts(self.problem, start, t0=self.time, units=self.scene.case.units)
         self._begin()
+
+    def doubts(self) -> list[str]:
+        """What mesh and step cannot see of the present settings, and what the run since then has shown."""
+        units, mesh, size = self.scene.case.units, self.problem.mesh, len(self.spots)
+        table = SpotTable(tuple(str(k + 1) if size > 1 else "" for k in range(size)), (np.array([0.0, 1.0]),) * size,
+                          tuple(np.array([[*place, s.radius, s.power] for place in (s.begin, s.end)]) for s in self.spots))
+        after = [] if self.bounds is None else self.bounds.doubts(units)
+        return [d.text for d in (*self.before, *spot_doubts(mesh, table, units), *after)]
 
     def _begin(self) -> None:
         """From here on the settings are the same and something acts: the time, the field [N, F], and what has driven each frame."""
@@ -142,13 +163,13 @@ class Simulation:
             self.problem = before
             raise
         self.controls = controls
-        self._begin()
+        self._watch()
 
     def restart(self) -> None:
         """Back to the start."""
         self.step, self.time = 0, 0.0
         self.tracks = self._prepared(self.controls, [self.scene.start])
-        self._begin()
+        self._watch()
 
     def resume(self, values: np.ndarray, step: int, at: float) -> None:
         """Go on from values [rows, N] that `values` gave before."""
@@ -158,7 +179,7 @@ class Simulation:
         states = torch.tensor(values).reshape(-1, 1, fields, nodes).transpose(2, 3)
         self.step, self.time = max(step, 0), at
         self.tracks = self._prepared(self.controls, list(states))
-        self._begin()
+        self._watch()
 
     @torch.no_grad()
     def advance(self, steps: int, spots: Sequence[Spot], driven: bool, seconds: float) -> int:
@@ -167,6 +188,7 @@ class Simulation:
         acting = bool(spots) or (driven and self.scene.source is not None)
         if acting and not self.log:
             self._begin()
+        self.spots = tuple(spots) or self.spots
         drawn = [self._drawn(track, spots, steps) for track in self.tracks]
         for k in range(steps):
             for track, mine in zip(self.tracks, drawn):
@@ -175,6 +197,10 @@ class Simulation:
                     own = self._scenario(self.scene.source, track.points)
                     source = own if source is None else source + own
                 track.u = track.model.step(track.prepared, track.u, source, self.time, self.step)
+                if track is self.tracks[0] and self.bounds is not None:
+                    if source is not None:
+                        self.bounds.sources(self.step - self.from_step, source.numpy())
+                    self.bounds.state(self.step + 1 - self.from_step, track.model.read(track.prepared, track.u)[0].numpy())
             self.step += 1
             self.time += dt
             if time.perf_counter() - begin > seconds:
