@@ -79,9 +79,9 @@ _NAMES = {entry.split("=")[0]: (home, entry.split("=")[-1]) for home, row in _HO
 __all__ = [
     "PDE", "ByRegion", "Classical", "Corpus", "Curve", "DGNet", "DGNetConfig", "Dataset", "Dirichlet", "FunctionSource",
     "GreenSolver", "InputError", "Mesh", "Neumann", "Periodic", "PhaseChange", "Problem", "Recipe", "Robin", "Run", "Scaled",
-    "SolveError", "SpotTable", "Stage", "Universal", "box", "design", "doubts", "evaluate", "fit", "follow", "judge", "kernels", "load_mesh",
-    "load_project", "load_run", "place", "predict", "project", "recover", "reference_solve", "rollout", "rollout_run", "save_mesh",
-    "score", "shipped", "steady", "step_average", "train", "trajectory", "uncertainty",
+    "SolveError", "SpotTable", "Stage", "Universal", "box", "design", "doubts", "evaluate", "fit", "follow", "judge", "kernels",
+    "load_mesh", "load_project", "load_run", "place", "predict", "project", "recover", "reference_solve", "rollout", "rollout_run",
+    "save_mesh", "score", "shipped", "steady", "step_average", "train", "trajectory", "uncertainty",
 ]
 
 
