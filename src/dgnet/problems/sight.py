@@ -129,7 +129,8 @@ def _of_spot(mesh: Mesh, name: str, rows: np.ndarray, units: Units, conditions: 
                  for ends in ((place.min(0), place.max(0)), (low, high)))
     covers = (f"its path covers {way} with radii of {radius.min():.4g} to {radius.max():.4g}, the mesh {part} with a spacing of "
               f"{mesh.spacing:.4g}; is the table in other units of length?")
-    wide = radius.min() > 2 * extent
+    beside = (np.linalg.norm(place - place.clip(low, high), axis=1) > 3 * radius).all()
+    wide = radius.min() > 2 * extent and not beside
     if share.max() < 0.01 or wide:
         what = "is wider than the part" if wide else "misses the mesh"
         return [Doubt("missed", f"{name} {what}: {covers}",
