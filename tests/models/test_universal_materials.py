@@ -128,9 +128,9 @@ def test_simulate_names_jumps_beyond_the_training_range(tmp_path: Path) -> None:
     mesh = box((12, 12))
     regions = {"ceramic": np.flatnonzero(disc(mesh.centroids)), "metal": np.flatnonzero(1 - disc(mesh.centroids))}
     dg.save_mesh(Mesh(mesh.points, mesh.cells, mesh.boundaries, regions), tmp_path / "body.msh")
-    for ceramic, told in ((0.5, True), (50.0, False)):
+    for ceramic, named in ((0.5, True), (50.0, False)):
         (tmp_path / "problem.toml").write_text(
             f'problem = {{ name = "body", fields = ["T"], dt = 0.1 }}\nmesh = {{ file = "body.msh" }}\n'
             f"pde = {{ diffusion = {{ metal = 200.0, ceramic = {ceramic} }} }}\n")
         notes = " ".join(without_training(tmp_path).notes)
-        assert ("by more than the factor 10.6 of the training, by 400 at (" in notes) == told
+        assert ("by more than the factor 10.6 of the training, by 400 at (" in notes) == named

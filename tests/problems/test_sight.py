@@ -47,7 +47,7 @@ def states(p: Discretisation, start: Tensor, steps: int, source: Tensor | None =
 
 @pytest.mark.parametrize("fourier", [0.02, 0.3, 3.0, 30.0])
 def test_a_held_side_that_differs_from_the_start(fourier: float) -> None:
-    """60 K on a long strip: the error that is told is that of the first step against the exact erfc, and it lasts as long."""
+    """60 K on a long strip: the error that is named is that of the first step against the exact erfc, and it lasts as long."""
     p = Discretisation(STRIP, PDE(("T",), diffusion=1.0), [Dirichlet("left", 353.0)], fourier * 0.01)
     u = states(p, uniform(STRIP), 12).numpy()[..., 0]
     x = STRIP.points[:, 0]
@@ -112,14 +112,14 @@ def test_a_spike_and_walls_at_400() -> None:
     p, spike = Discretisation(mesh, PDE(diffusion=1.0), [], 10 / 400), torch.zeros(441, 1, dtype=torch.float64)
     spike[220] = 1.0
     made = states(p, spike, 5)
-    told = {d.kind: d for d in doubts(p, spike, states=made)}["overshoot"]
-    assert told.numbers["size"] == pytest.approx(-float(made.min())) and told.numbers["node"] == 220 and told.numbers["size"] > 0.8
+    said = {d.kind: d for d in doubts(p, spike, states=made)}["overshoot"]
+    assert said.numbers["size"] == pytest.approx(-float(made.min())) and said.numbers["node"] == 220 and said.numbers["size"] > 0.8
     walls = Discretisation(mesh, PDE(("T",), diffusion=1.0), [Dirichlet("boundary", 400.0)], 0.05)
     made = states(walls, uniform(mesh, 300.0), 8)
-    (told,) = (d for d in doubts(walls, states=made, units=Units("m", "s", {"T": "K"})) if d.kind == "overshoot")
+    (said,) = (d for d in doubts(walls, states=made, units=Units("m", "s", {"T": "K"})) if d.kind == "overshoot")
     step, node = divmod(int(made.argmax()), mesh.n_nodes)
-    assert float(made.max()) > 400.5 and told.numbers["node"] == node and told.numbers["time"] == pytest.approx(0.05 * step)
-    assert "T exceeds 400 K, the highest that start, conditions and sources allow, by" in told.text
+    assert float(made.max()) > 400.5 and said.numbers["node"] == node and said.numbers["time"] == pytest.approx(0.05 * step)
+    assert "T exceeds 400 K, the highest that start, conditions and sources allow, by" in said.text
 
 
 def random_problem(seed: int) -> tuple[Discretisation, Tensor, Tensor, int]:
@@ -157,8 +157,8 @@ def test_what_obeys_the_principle_is_never_blamed(seed: int) -> None:
         bounds.state(k, u)
     if np.isfinite(bounds.low).all():  # a state that is lowered below the bound is
         worse[-1, 3] = float(bounds.low[0]) - 0.1 * float(bounds.span[1, 0] - bounds.low[0]) - 0.1
-        (told,) = (d for d in doubts(p, start, states=worse, averages=source) if d.kind == "overshoot")
-        assert told.numbers["node"] == 3 and "falls below" in told.text
+        (said,) = (d for d in doubts(p, start, states=worse, averages=source) if d.kind == "overshoot")
+        assert said.numbers["node"] == 3 and "falls below" in said.text
 
 
 def test_no_principle_no_word() -> None:
@@ -206,10 +206,10 @@ def test_spots_by_their_width() -> None:
 def test_functions_that_fall_between_the_nodes() -> None:
     mesh = box((12, 12))
     p = Discretisation(mesh, PDE(diffusion=1.0), [], 0.1)
-    for width, seen in ((0.015, False), (0.15, True)):
+    for width, resolved in ((0.015, False), (0.15, True)):
         lamp = dg.FunctionSource(lambda x, t, w=width: torch.exp(-((x - 0.46) ** 2).sum(1) / (2 * w**2)))
         found = doubts(p, source=lamp)
-        assert kinds(found) == ([] if seen else ["source"])
+        assert kinds(found) == ([] if resolved else ["source"])
     table = torch.rand(mesh.n_nodes)
     assert doubts(p, source=dg.FunctionSource(lambda x, t: table)) == []  # by node: nothing can be said
 
@@ -231,11 +231,11 @@ def test_one_layer_of_cells() -> None:
 
 def test_a_coating_of_one_layer() -> None:
     mesh = box((12, 12))
-    for layers, told in ((1, True), (3, False)):
+    for layers, said in ((1, True), (3, False)):
         inside = mesh.centroids[:, 1] > 1 - layers / 12
         named = Mesh(mesh.points, mesh.cells, mesh.boundaries, {"coating": np.flatnonzero(inside)})
         k = torch.tensor(np.where(inside, 50.0, 1.0))
-        assert ("region" in kinds(doubts(Discretisation(named, PDE(diffusion=k), [], 0.1)))) == told
+        assert ("region" in kinds(doubts(Discretisation(named, PDE(diffusion=k), [], 0.1)))) == said
         assert doubts(Discretisation(named, PDE(diffusion=1.0), [], 0.1)) == []  # the same material
 
 

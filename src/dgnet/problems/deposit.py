@@ -195,9 +195,9 @@ class Deposit:
             normal = _normals(part) / d  # the part of each point
             square = _squares(x)
             height = np.einsum("md,md->m", part[:, 0], normal)
-            seen = height * np.einsum("mi->m", _within(square, d)) / (2 * np.pi * (d - 1))
+            covered = height * np.einsum("mi->m", _within(square, d)) / (2 * np.pi * (d - 1))
             bell = np.einsum("mi->m", np.exp(-0.5 * square)) / (2 * np.pi) ** (d / 2)
-            found += _added(at, np.concatenate([(_angles(part) - seen)[:, None], -bell[:, None] * normal], 1), T)
+            found += _added(at, np.concatenate([(_angles(part) - covered)[:, None], -bell[:, None] * normal], 1), T)
             longest, m = sides[~done].argmax(1), np.arange(int((~done).sum()))
             one, two = corners[~done].copy(), corners[~done].copy()
             half = 0.5 * (one[m, i[longest]] + one[m, j[longest]])

@@ -235,7 +235,7 @@ def _start_doubts(p: Discretisation, u: np.ndarray, t0: float, short: bool, unit
         a, k = _diffusivity(p, f)
         unit = units.fields.get(name, "")
         rules = [c for c in p.conditions if isinstance(c, Dirichlet | Robin) and c.field in (None, name)]
-        values = [(c, _given(c, mesh, t0 + p.dt)) for c in rules]
+        values = [(c, _target(c, mesh, t0 + p.dt)) for c in rules]
         known = np.concatenate([u[:, f], *(v.ravel() for _, v in values)])
         span = float(np.ptp(known))
         if not np.isfinite(span) or span <= 1e-6 * float(np.abs(known).max(initial=0.0)):
@@ -491,7 +491,7 @@ class Bounds:
                     found[0, rows] = np.where((flux < 0).any(), -np.inf, found[0, rows])
                     found[1, rows] = np.where((flux > 0).any(), np.inf, found[1, rows])
                 elif isinstance(c, Dirichlet) or callable(c.coefficient) or c.coefficient > 0:
-                    value = _given(c, p.mesh, s)
+                    value = _target(c, p.mesh, s)
                     found[0, rows] = np.minimum(found[0, rows], value.min(initial=np.inf))
                     found[1, rows] = np.maximum(found[1, rows], value.max(initial=-np.inf))
         self._held = found
@@ -547,7 +547,7 @@ def _on(value: Value, mesh: Mesh, facets: np.ndarray, t: float) -> np.ndarray:
     return torch.as_tensor(found(torch.tensor(mesh.points[nodes.ravel()]), t)).detach().cpu().double().numpy().reshape(nodes.shape)
 
 
-def _given(c: Dirichlet | Robin, mesh: Mesh, t: float) -> np.ndarray:
+def _target(c: Dirichlet | Robin, mesh: Mesh, t: float) -> np.ndarray:
     """What a condition draws a field to, at the corners of its facets [n, d]."""
     return _on(c.value if isinstance(c, Dirichlet) else c.ambient, mesh, mesh.facet_index(c.boundary), t)
 
