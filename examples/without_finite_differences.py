@@ -27,7 +27,8 @@ def main(cells: tuple[int, int] = (24, 16), steps: int = 24) -> dict[str, float]
     problem = dg.Problem(mesh, dg.PDE(diffusion=0.01), [dg.Robin("boundary", 0.01, 0.0)], DT)
     spots = dg.SpotTable(("A", "B"), (np.array([0.0, 1.0]),) * 2, tuple(np.array([[*p, 0.1, 1.0]] * 2) for p in PLACES))
     x, t = torch.tensor(mesh.points), DT * (torch.arange(steps, dtype=torch.float64) + 0.5)
-    shapes = torch.stack([torch.exp(-(x - torch.tensor(p)).square().sum(1) / (2 * 0.1**2)) for p in PLACES])
+    each = [dg.SpotTable((name,), (knots,), (rows,)) for name, knots, rows in zip(spots.names, spots.times, spots.values)]
+    shapes = torch.stack([spot.on(mesh)(x, torch.zeros(1))[0, 0, :, 0] for spot in each])
     count = 0
 
     def seen(start: torch.Tensor, strengths: torch.Tensor) -> np.ndarray:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:  # the same names for editors and type checkers; a test compar
         step_average,
     )
     from dgnet.problems import Discretisation as Problem
+    from dgnet.problems.sight import doubts
     from dgnet.projects.project import load as load_project
     from dgnet.projects.project import project, trajectory
     from dgnet.reference.transport import solve as reference_solve
@@ -64,6 +65,7 @@ _HOMES = {
     "dgnet.output.rollouts": "rollout_run=roll_out",
     "dgnet.problems": "PDE ByRegion Curve Dirichlet FunctionSource Neumann Periodic PhaseChange Robin Scaled SpotTable TimeTable "
                       "step_average Problem=Discretisation",
+    "dgnet.problems.sight": "doubts",
     "dgnet.projects.project": "load_project=load project trajectory",
     "dgnet.reference.transport": "reference_solve=solve",
     "dgnet.scoring.judge": "judge predict",
@@ -78,9 +80,9 @@ _NAMES = {entry.split("=")[0]: (home, entry.split("=")[-1]) for home, row in _HO
 __all__ = [
     "PDE", "ByRegion", "Classical", "Corpus", "Curve", "DGNet", "DGNetConfig", "Dataset", "Dirichlet", "FunctionSource",
     "GreenSolver", "InputError", "Mesh", "Neumann", "Pause", "Periodic", "PhaseChange", "Problem", "Recipe", "Robin", "Run",
-    "Scaled", "SolveError", "SpotTable", "Stage", "TimeTable", "Universal", "box", "design", "evaluate", "fit", "follow", "judge",
-    "kernels", "load_mesh", "load_project", "load_run", "place", "predict", "project", "recover", "reference_solve", "rollout",
-    "rollout_run", "save_mesh", "score", "shipped", "steady", "step_average", "train", "trajectory", "uncertainty",
+    "Scaled", "SolveError", "SpotTable", "Stage", "TimeTable", "Universal", "box", "design", "doubts", "evaluate", "fit", "follow",
+    "judge", "kernels", "load_mesh", "load_project", "load_run", "place", "predict", "project", "recover", "reference_solve",
+    "rollout", "rollout_run", "save_mesh", "score", "shipped", "steady", "step_average", "train", "trajectory", "uncertainty",
 ]
 
 

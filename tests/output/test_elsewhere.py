@@ -61,7 +61,7 @@ def test_another_step_is_the_equation_with_that_step(own: Run, tmp_path: Path) -
     result, found = states(own, source=spots, dt=DT / 4)
     assert result["steps"] == 4 * STEPS and result["dt"] == DT / 4
     p = replace(own.case, dt=DT / 4).problem()
-    f = SpotTable.read(spots, 2).average(torch.tensor(p.mesh.points), 0, 4 * STEPS, DT / 4)
+    f = SpotTable.read(spots, 2).on(p.mesh).average(torch.tensor(p.mesh.points), 0, 4 * STEPS, DT / 4)
     want = rollout(Classical(), p, torch.full((1, p.mesh.n_nodes, 1), 20.0, dtype=torch.float64), f, 4 * STEPS)[0].numpy()
     np.testing.assert_allclose(found, want, atol=2e-4 * np.ptp(want))
     assert f"Steps of {DT / 4:g} s instead of the {DT:g} s of the training" in summary(result)
@@ -91,7 +91,7 @@ def test_another_mesh(own: Run, tmp_path: Path) -> None:
     core = other.centroids[:, 0] <= 0.62
     pde = PDE(("T",), np.where(core, 0.1, 0.2), capacity=np.where(core, 2.0, 3.0))
     p = Discretisation(other, pde, [Robin("left", 0.02, 20.0)], DT)
-    f = SpotTable.read(own.project.folder / "run-1.csv", 2).average(torch.tensor(other.points), 0, STEPS, DT)
+    f = SpotTable.read(own.project.folder / "run-1.csv", 2).on(other).average(torch.tensor(other.points), 0, STEPS, DT)
     want = rollout(Classical(), p, torch.full((1, other.n_nodes, 1), 20.0, dtype=torch.float64), f, STEPS)[0].numpy()
     np.testing.assert_allclose(found, want, atol=2e-4 * np.ptp(want))
 
@@ -160,7 +160,7 @@ def test_a_function_of_physics_as_a_source(own: Run) -> None:
 def test_a_source_that_misses_the_part_is_said(own: Run, tmp_path: Path) -> None:
     (tmp_path / "mm.csv").write_text("t,x,y,radius,power\n0,200,200,15,30\n0.6,800,500,15,30\n")
     result, found = states(own, source=tmp_path / "mm.csv")
-    assert np.ptp(found) < 1e-3 and "The spot misses the mesh: its path covers x 200 to 800" in summary(result)
+    assert np.ptp(found) < 1e-3 and "Warning: the spot misses the mesh: its path covers x 200 to 800" in summary(result)
 
 
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -96,7 +96,7 @@ def test_narrow_and_fast_spots(tmp_path: Path) -> None:
     for path in folder.glob("run-*.csv"):
         path.write_text(path.read_text().replace("0.15,30", "0.03,30"))
     found = items(load(folder))
-    assert found["spots"].verdict == "warn" and found["source"].numbers["trapezoid"] > 0.3
+    assert found["spots"].verdict == "warn" and found["source"].numbers["trapezoid"] > 0.15
 
 
 def test_command(tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

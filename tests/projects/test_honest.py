@@ -13,6 +13,7 @@ from dgnet.errors import InputError
 from dgnet.mesh import Mesh, box
 from dgnet.models import Classical, rollout
 from dgnet.problems import PDE, Discretisation, Robin
+from dgnet.problems.sight import spot_doubts
 from dgnet.problems.sources import FunctionSource, converged_average
 from dgnet.problems.spot_table import SpotTable
 from dgnet.projects import load, project, trajectory
@@ -89,8 +90,9 @@ def test_a_source_in_other_units_is_noticed(tmp_path: Path, scale: float, words:
         rows = [(0.0, 0.2, 0.2, 0.15), (0.6, 0.8, 0.5, 0.15)]
         path.write_text("t,x,y,radius,power\n" + "".join(f"{t},{x * scale},{y * scale},{r * scale},30\n" for t, x, y, r in rows))
     found = {i.name: i for i in check(load(folder))}
-    assert found["source"].verdict == "warn" and words in found["source"].text and "other units of length?" in found["source"].text
-    assert not SpotTable.read(write_tiny(tmp_path / "q") / "run-1.csv", 2).missed(MESH.points)
+    item = found["spots"]
+    assert item.verdict == "warn" and words in item.text and "other units of length?" in item.text
+    assert not spot_doubts(MESH, SpotTable.read(write_tiny(tmp_path / "q") / "run-1.csv", 2))
 
 
 def test_a_pulse_within_a_step_is_integrated() -> None:

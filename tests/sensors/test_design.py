@@ -33,7 +33,7 @@ STEPS = 16
 
 def rolled(spots: SpotTable, problem: Discretisation = PLATE, model: Model | None = None) -> np.ndarray:
     """States [T+1, N] under a table of spots, without any code of the design."""
-    f = spots.average(torch.tensor(problem.mesh.points), 0, STEPS, problem.dt)
+    f = spots.on(problem.mesh).average(torch.tensor(problem.mesh.points), 0, STEPS, problem.dt)
     return rollout(model or Classical(), problem, START[None], f)[0, :, :, 0].numpy()
 
 
@@ -133,6 +133,22 @@ def test_averages_are_those_of_the_table_and_derivatives_those_of_differences() 
     for k, e in enumerate(1e-5 * np.eye(free.n)):
         difference = (free.averages(theta + e, x) - free.averages(theta - e, x)) / 2e-5
         assert np.abs(slopes[k] - difference).max() < 1e-4 * max(1.0, np.abs(difference).max()), k
+
+
+def test_narrow_spots_have_their_integral_in_a_design_too() -> None:
+    """Of a quarter of the spacing: the averages are those of the table on the mesh, the slopes those of differences."""
+    lamp = FreeSpot("lamp", 0.05, 4.0, area=((0.3, 0.3), (1.1, 0.7)), bends=1)
+    free = FreeSpots([lamp], 2, STEPS, 0.25, PLATE.mesh)
+    theta, x = np.array([0.52, 0.47]), PLATE.mesh.points
+    averages = free.averages(theta, x)
+    assert averages[0] @ PLATE.mesh.dual_volumes() == pytest.approx(4.0 * 2 * np.pi * 0.05**2, rel=1e-6)
+    table = free.table(theta).on(PLATE.mesh).average(torch.tensor(x), 0, STEPS, 0.25)[0, :, :, 0].numpy()
+    assert np.abs(averages - table).max() < 1e-6 * table.max()
+    for slope, e in zip(free.derivatives(theta, x, np.ones(2, dtype=bool)), 3e-3 * np.eye(2)):
+        difference = (free.averages(theta + e, x) - free.averages(theta - e, x)) / 6e-3
+        assert np.abs(slope - difference).max() < 0.01 * np.abs(difference).max()
+    found = design(PLATE, [lamp], [Target("warm", 20.05, place=(0.9, 0.5), begin=2.0)], STEPS, start=START, finer=False)
+    assert np.abs(rolled(found.spots) - found.states).max() < 1e-6
 
 
 def limits_hold(found: Designed, highest: float) -> None:

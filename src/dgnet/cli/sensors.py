@@ -90,7 +90,7 @@ def recover(context: typer.Context, folder: Folder,
     table = read_readings(readings, read_sensors(sensors, case.mesh.dim))
     start = np.broadcast_to(np.array(case.offsets), shape) if initial is None else read_array(
         initial, (shape, shape[:1]) if shape[1] == 1 else (shape,)).reshape(shape)
-    moving = None if source is None else SpotTable.read(source, case.mesh.dim)
+    moving = None if source is None else SpotTable.read(source, case.mesh.dim).on(case.mesh)
     places = None if spots is None else read_spots(spots, case.mesh.dim)
 
     def known(points: torch.Tensor) -> torch.Tensor:
@@ -157,7 +157,8 @@ def train_from_sensors(context: typer.Context, folder: Path | None, out: Path, r
             own, (shape, shape[:1]) if shape[1] == 1 else (shape,)).reshape(shape)
         table = cleaned(read_readings(path, places), base, float(start.mean()))
         steps = int(np.ceil(table.times[-1] / case.dt - 1e-9))
-        heat = None if driven is None else SpotTable.read(driven, mesh.dim).average(torch.tensor(mesh.points), 0, steps, case.dt)[0]
+        spots = None if driven is None else SpotTable.read(driven, mesh.dim).on(mesh)
+        heat = None if spots is None else spots.average(torch.tensor(mesh.points), 0, steps, case.dt)[0]
         experiments.append(Experiment(table, torch.from_numpy(np.array(start)), heat))
     run, found = train_on_readings(project, out, experiments, seed=seed, minutes=minutes)
     lines = [f"{case.name}: rollouts miss the readings by {found.after:.3g} of their spread, untrained by {found.before:.3g}"]

@@ -69,6 +69,11 @@ class Model(ABC, Generic[S]):
         """The values at the nodes [B, N, F] of what steps work on."""
         return u
 
+    def brings(self, state: S) -> np.ndarray | None:
+        """What a unit of the source at each point brings in all, per time [P]; None where it is the integral of the interpolated
+        source, as that of linear and quadratic elements is."""
+        return None
+
     # ------------------------------------------------------------------ the first steps
 
     def begin(self, state: S, u: Tensor) -> Tensor:

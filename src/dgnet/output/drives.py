@@ -8,7 +8,7 @@ paper's scheme the mean of both ends of each step.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -17,6 +17,7 @@ import torch
 
 from dgnet.data import Dataset
 from dgnet.errors import InputError
+from dgnet.mesh import Mesh
 from dgnet.problems.case import base_problem
 from dgnet.problems.sources import Rule, Source, converged_average, step_average
 from dgnet.problems.spot_table import SpotTable
@@ -44,6 +45,10 @@ class TableDrive:
     x: Tensor  # [N, d], float64
     dt: float
     rule: Rule = "average"
+
+    def on(self, mesh: Mesh, brings: np.ndarray | None) -> TableDrive:
+        """The same for a solver that takes up a source by its own rule (`Model.brings`)."""
+        return replace(self, table=self.table.on(mesh, brings))
 
     def rows(self, start: int, stop: int) -> Tensor:
         if self.rule == "trapezoid":
@@ -140,10 +145,10 @@ def opened(source: str, run: Run, device: str) -> Opened:
     if path.suffix.lower() == ".csv":
         if len(names) != 1:
             raise InputError(f"a table of spots drives one field, '{s.name}' has {len(names)}")
-        table = SpotTable.read(path, s.mesh.dim)
+        table = SpotTable.read(path, s.mesh.dim).on(s.mesh)
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         drive = TableDrive(table, points.to(device), s.dt, run.model.rule)
-        return Opened(source, drive, None, len(table.names), digest, table.missed(s.mesh.points))
+        return Opened(source, drive, None, len(table.names), digest)
     averages = source_averages(path, Frame(path.parent, s.mesh, names, s.offsets, s.dt, False)).astype(np.float32)
     still = "" if averages.any() else f"{path} holds a source that is zero everywhere"
     if run.model.rule == "trapezoid":

@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -33,13 +33,15 @@ from dgnet.models import Adaptive, Model, Pause, Ready, few_threads
 from dgnet.output import series
 from dgnet.output.bands import Widths, level_of
 from dgnet.output.bands import sentence as sentence_about
-from dgnet.output.drives import Drive, Opened, StoredDrive, opened
+from dgnet.output.drives import Drive, FunctionDrive, Opened, StoredDrive, TableDrive, opened
 from dgnet.output.elsewhere import adaptively, on_other_mesh, with_step
 from dgnet.output.pictures import needs_ffmpeg
 from dgnet.output.series import Store, written
 from dgnet.output.watch import Watch
 from dgnet.problems import Dirichlet, Discretisation, Neumann, Robin, given_velocity
 from dgnet.problems.case import Case, base_problem
+from dgnet.problems.sight import Bounds, Doubt, spot_doubts
+from dgnet.problems.sight import doubts as find_doubts
 from dgnet.progress import Report
 from dgnet.scoring.balance import balance_of, content_units, sentences
 from dgnet.training.run import UNTRAINED, Run
@@ -138,7 +140,8 @@ def roll_out(run: Run | Path, *, source: Path | str | None = None, trajectory: i
             raise InputError(f"--every {every} leaves nothing to store of {plan.steps} steps")
         level = level_of(plan.bands, band, everywhere, plan.folder)
         u0 = _start(plan.case, stored, trajectory, initial).to(device)
-        problem, drive, watch = plan.problem(u0), plan.drive(), plan.watch()
+        problem, drive = plan.problem(u0), plan.drive()
+        watch, doubts = plan.watch(problem), plan.doubts(problem, u0)
         store = plan.store(files, "none" if drive is None else "stored") if files.named() else None
         begin = time.perf_counter()
         try:
@@ -152,7 +155,8 @@ def roll_out(run: Run | Path, *, source: Path | str | None = None, trajectory: i
                 again = not isinstance(error, Exception) or isinstance(error, NoRoom | OSError | MemoryError)
                 store.leave() if again else store.discard()
             raise
-    told = {"bands": None if widths is None else widths.as_dict()}
+    doubts += [] if watch.bounds is None else watch.bounds.doubts(plan.case.units)
+    told = {"bands": None if widths is None else widths.as_dict(), "doubts": [asdict(d) for d in doubts]}
     return plan.figures(watch, resumed, seconds) | told | {f.name: None for f in fields(Outputs)} | {
         name: str(path) for name, path in files.named().items()}
 
@@ -225,11 +229,24 @@ class _Plan:
     def known(self) -> TrainingRange | None:
         return training_range(self.run)
 
-    def watch(self) -> Watch:
+    def watch(self, problem: Discretisation) -> Watch:
+        project = self.run.project
+        known = project is None or not (project.unknown_reaction or project.unknown_curves)
         guard = None if self.known is None else Guard(self.known, self.case.mesh, self.case.dt)
         compared = self.stored if self.given is None and self.initial is None else None
         profile = None if self.bands is None else Profile(self.case.mesh, len(self.case.pde.fields))
-        return Watch(self.case, compared, self.trajectory or 0, self.steps, guard, self.ratio, profile)
+        return Watch(self.case, compared, self.trajectory or 0, self.steps, guard, self.ratio, profile,
+                     Bounds(problem) if known else None)
+
+    def doubts(self, problem: Discretisation, u0: Tensor) -> list[Doubt]:
+        """What mesh and step cannot see, before the rollout. A trained model has learned what a start does: of it, spots alone."""
+        drive, case = None if self.given is None else self.given.drive, self.case
+        spots = drive.table if isinstance(drive, TableDrive) else None
+        if self.run.settings.recipe != UNTRAINED:
+            return spot_doubts(case.mesh, spots, case.units, 0.0, self.steps * case.dt, case.conditions)
+        source = drive.source if isinstance(drive, FunctionDrive) else None
+        return find_doubts(problem, u0[0], spots=spots, source=source, steps=self.steps, short=self.adaptive is not None,
+                           units=case.units)
 
     @cached_property
     def bands(self) -> Bands | None:
@@ -400,6 +417,7 @@ def summary(result: dict[str, Any]) -> str:
         lines.append("  The range of the training data is not known: the run's data set is missing.")
     lines += [] if result["bands"] is None else [f"  {sentence_about(result['bands'])}."]
     lines += [f"  {note}" for note in result["notes"]]
+    lines += [f"  Warning: {doubt['text']}." for doubt in result["doubts"]]
     return "\n".join([*lines, *(result[f.name] for f in fields(Outputs) if result[f.name] is not None)])
 
 

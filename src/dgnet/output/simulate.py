@@ -48,6 +48,12 @@ def without_training(folder: Path, name: str = "universal", weights: Path | None
             why = f"there are no weights for {problem.mesh.dim}D yet"
         notes = [f"Universal weights do not apply ({why}): this is the classical solver." if why is not None else
                  f"Universal weights act in full around {share:.1%} of the nodes; elsewhere they fade to the classical solver."]
+        jumps = model.jumps(problem) if why is None and share < 1 else None
+        if jumps is not None:
+            at = ", ".join(f"{x:.4g}" for x in jumps.place)
+            notes.append(f"Around {jumps.share:.1%} of the nodes the diffusivity jumps by more than the factor {jumps.trained:.3g} "
+                         f"of the training, by {jumps.ratio:.3g} at ({at}): universal weights fade there, and --model quadratic is "
+                         "usually several times as accurate.")
     settings = Settings(project.case.name, project.case.size, "none", "none", name, UNTRAINED)
     untouched = cast(LearnedModel[Any], model)  # it has no weights of its own to train; rollouts ask for what every model has
     told = {"model": name, "weights": "" if weights is None else sha256(weights.read_bytes()).hexdigest()}

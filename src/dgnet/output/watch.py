@@ -12,20 +12,21 @@ from dgnet.evaluation.distance import Profile
 from dgnet.evaluation.trust import Guard
 from dgnet.green import Balance
 from dgnet.problems.case import Case
+from dgnet.problems.sight import Bounds
 
 _BLOCK = 1 << 22  # bytes of stored states that are read at once
 
 
 class Watch:
-    """Follows a rollout: range of every field, finite numbers, the training range, the error against a stored truth; its profile,
-    where bands need it."""
+    """Follows a rollout: range of every field, finite numbers, the training range, the maximum principle, the error against a
+    stored truth; its profile, where bands need it."""
 
     def __init__(self, case: Case, stored: Dataset | None, number: int, steps: int, guard: Guard | None = None,
-                 ratio: float = 1.0, profile: Profile | None = None) -> None:
-        self.profile = profile
+                 ratio: float = 1.0, profile: Profile | None = None, bounds: Bounds | None = None) -> None:
+        self.profile, self.bounds = profile, bounds
         self.ratio = ratio  # step of the rollout over the stored step; states are compared at common times
         self.guard, self.stride = guard, max(1, steps // 200)  # gradients are looked at 200 times
-        width = len(case.pde.fields)
+        width, self.nodes = len(case.pde.fields), case.mesh.n_nodes
         self.low, self.high = np.full(width, math.inf), np.full(width, -math.inf)
         self.offset, self.stored, self.number, self.steps = np.array(case.offsets), stored, number, steps
         self.block = max(1, _BLOCK // (4 * case.mesh.n_nodes * width))
@@ -46,6 +47,8 @@ class Watch:
             self.profile.start(u)
         low, high = u.min(axis=0), u.max(axis=0)
         self.low, self.high = np.minimum(self.low, low), np.maximum(self.high, high)
+        if self.bounds is not None:
+            self.bounds.state(k, u)
         if self.guard is not None:
             self.guard.states(k, low[None], high[None])
             if k % self.stride == 0 or k == self.steps:
@@ -62,6 +65,10 @@ class Watch:
         self.size += float(np.square(true - self.offset).sum())
 
     def source(self, first: int, rows: np.ndarray) -> None:
+        """Of steps from `first` on [n, N or P, F]."""
+        if self.bounds is not None:
+            self.bounds.sources(first, rows)
+        rows = rows[:, :self.nodes]
         if self.profile is not None:
             self.profile.source(first, rows)
         if self.guard is not None:
@@ -71,13 +78,16 @@ class Watch:
         """Numbers that a resumed rollout needs from its first part."""
         return {"low": self.low, "high": self.high, "sums": np.array([self.error, self.size]),
                 "guard": np.empty(0) if self.guard is None else self.guard.memory,
-                "profile": np.empty(0) if self.profile is None else self.profile.memory}
+                "profile": np.empty(0) if self.profile is None else self.profile.memory,
+                "sight": np.empty(0) if self.bounds is None else self.bounds.memory}
 
     def restore(self, left: dict[str, np.ndarray]) -> None:
         self.low, self.high = left["low"], left["high"]
         self.error, self.size = (float(v) for v in left["sums"])
         if self.guard is not None and left["guard"].shape == self.guard.memory.shape:
             self.guard.memory = left["guard"]
+        if self.bounds is not None and left.get("sight", np.empty(0)).shape == self.bounds.memory.shape:
+            self.bounds.memory = left["sight"]
         if self.profile is not None and left["profile"].shape == self.profile.memory.shape:
             self.profile.memory = left["profile"]
 

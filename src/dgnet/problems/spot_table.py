@@ -5,17 +5,18 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 import torch
-from scipy.spatial import cKDTree
 
 from dgnet.arguments import Positive, axes, checked
 from dgnet.errors import InputError
 from dgnet.files import did_you_mean, read_text
+from dgnet.mesh import Mesh
+from dgnet.problems.deposit import Deposit
 
 Tensor = torch.Tensor
 
@@ -33,6 +34,7 @@ class SpotTable:
     - `values`: position p, radius r (lengths) and peak P of each row [R, d + 2]; P in the unit of the equation's right-hand side:
       K/s for heat without a capacity (W/m3 over rho c_p), W/m3 with one
     - `lasting`: outside of its rows a spot stays as it is at the nearest one; off there unless given
+    - `mesh`: on whose nodes and middles of edges it has values, anywhere without one; `brings`: see `on`, which sets both
 
     A source like any other, usually read from CSV:
 
@@ -48,6 +50,8 @@ class SpotTable:
     times: tuple[np.ndarray, ...]  # [R] of each spot, increasing
     values: tuple[np.ndarray, ...]  # [R, d + 2]: position, radius, power
     lasting: bool = False
+    mesh: Mesh | None = None
+    brings: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         if not len(self.names) == len(self.times) == len(self.values) > 0:
@@ -60,6 +64,20 @@ class SpotTable:
             sound = np.isfinite(times).all() and np.isfinite(values).all()
             if not (sound and (np.diff(times) > 0).all() and (values[:, -2] > 0).all()):
                 raise InputError(f"{_spot(name)}: its times must increase, its radii be positive, and all of it be finite")
+
+    @checked
+    def on(self, mesh: Mesh, brings: np.ndarray | None = None) -> SpotTable:
+        """The same spots for a solver on a mesh: at its points, narrow ones have values whose integral over the mesh is that of the
+        spot, as far as it lies on the mesh (`Deposit`). Those of about a spacing or more have the values that they have anywhere.
+
+        `brings` [P]: what a unit at each point brings a solver that has a rule of its own (`Model.brings`).
+        """
+        if self.values[0].shape[1] - 2 != mesh.dim:
+            raise InputError(f"spots have {self.values[0].shape[1] - 2} coordinates, the mesh {mesh.dim}")
+        sizes = mesh.n_nodes, len(mesh.edges), mesh.n_nodes + len(mesh.edges)
+        if brings is not None and not (brings.ndim == 1 and len(brings) in sizes and np.isfinite(brings).all()):
+            raise InputError(f"brings must be {sizes[0]} or {sizes[2]} finite numbers, got {list(brings.shape)}")
+        return replace(self, mesh=mesh, brings=brings)
 
     @classmethod
     @checked
@@ -99,18 +117,18 @@ class SpotTable:
 
     def units(self) -> list[SpotTable]:
         """Each spot by itself with power 1 at all times: before and after its rows it stays where its path begins and ends."""
-        return [SpotTable((name,), (times,), (np.concatenate([values[:, :-1], np.ones((len(values), 1))], axis=1),), lasting=True)
+        return [replace(self, names=(name,), times=(times,), lasting=True,
+                        values=(np.concatenate([values[:, :-1], np.ones((len(values), 1))], axis=1),))
                 for name, times, values in zip(self.names, self.times, self.values)]
 
     def __call__(self, x: Tensor, t: Tensor) -> Tensor:
         """[1, T, N, 1], the protocol of sources."""
-        found = torch.from_numpy(self.at(t.cpu().numpy().astype(np.float64))).to(device=x.device, dtype=x.dtype)
         total = x.new_zeros(len(t), len(x))
-        for spot in found:
-            power = spot[:, -1]
-            if bool((power != 0).any()):
-                square = (x[None] - spot[:, None, :-2]).square().sum(-1)
-                total += power[:, None] * torch.exp(square / (-2 * spot[:, None, -2] ** 2))
+        for spot in self.at(t.cpu().numpy().astype(np.float64)):
+            if spot[:, -1].any():
+                on = np.flatnonzero(spot[:, -1])
+                shape = bells(x, spot[on, :-2], spot[on, -2], self.mesh, self.brings)
+                total.index_add_(0, torch.from_numpy(on).to(x.device), torch.from_numpy(spot[on, -1:]).to(x) * shape)
         return total[None, :, :, None]
 
     @checked
@@ -144,27 +162,6 @@ class SpotTable:
             total.index_add_(0, torch.from_numpy(step[part]).to(x.device), value * x.new_tensor(share[part])[:, None])
         return total[None, :, :, None]
 
-    def missed(self, points: np.ndarray) -> str:
-        """A sentence about the first spot that these points [N, d] hardly see, empty where they see all of them.
-
-        That is one whose source stays below 1% of its power at every point, or whose radius is below a tenth of their spacing or
-        twice beyond their extent: a table in other units of length is one or the other.
-        """
-        tree, low, high = cKDTree(points), points.min(0), points.max(0)
-        spacing, extent = float(np.median(tree.query(points, 2)[0][:, 1])), float(np.linalg.norm(high - low))
-        for name, knots, values in zip(self.names, self.times, self.values):
-            share = np.linspace(0, len(knots) - 1, min(4000, 40 * len(knots)))
-            at = np.stack([np.interp(share, np.arange(len(knots)), column) for column in values.T], 1)
-            place, radius, power = at[:, :-2], at[:, -2], np.abs(at[:, -1])
-            seen = (power * np.exp(-0.5 * (tree.query(place)[0] / radius) ** 2)).max()
-            if not power.max() or (seen >= 0.01 * power.max() and radius.max() > 0.1 * spacing and radius.min() < 2 * extent):
-                continue
-            way, part = (", ".join(f"{axis} {a:.4g} to {b:.4g}" for axis, a, b in zip("xyz", *ends))
-                         for ends in ((place.min(0), place.max(0)), (low, high)))
-            return (f"{_spot(name)} misses the mesh: its path covers {way} with radii of {radius.min():.4g} to {radius.max():.4g}, "
-                    f"the mesh {part} with a spacing of {spacing:.4g}; is the table in other units of length?")
-        return ""
-
     def _pieces(self, edges: np.ndarray) -> np.ndarray:
         """How often each interval between edges is cut: once per radius that a spot travels in it."""
         ends, middle = self.at(edges), self.at(0.5 * (edges[1:] + edges[:-1]))
@@ -176,6 +173,22 @@ class SpotTable:
             raise InputError(f"{_spot(self.names[spot])} travels {crossed.max():.0f} of its radii between t = {edges[k]:g} and "
                              f"{edges[k + 1]:g}; give it a larger radius or rows that switch it off on the way")
         return np.maximum(1, np.ceil(crossed.max(axis=0))).astype(np.int64)
+
+
+def bells(x: Tensor, places: np.ndarray, radii: np.ndarray, mesh: Mesh | None = None, brings: np.ndarray | None = None) -> Tensor:
+    """exp(-|x - p|^2 / (2 r^2)) at points x [N, d] for places p [T, d] and radii r [T]: [T, N].
+
+    On a mesh, x are its nodes, the middles of its edges, or both, and narrow ones have the values of `Deposit`.
+    """
+    p, r = torch.from_numpy(places).to(x), torch.from_numpy(radii).to(x)
+    found = torch.exp((x[None] - p[:, None]).square().sum(-1) / (-2 * r[:, None] ** 2))
+    if mesh is not None:
+        deposit = Deposit.of(mesh)
+        narrow = np.flatnonzero(deposit.narrow(places, radii))
+        if len(narrow):
+            values = deposit.values(places[narrow], radii[narrow], len(x), brings)
+            found[torch.from_numpy(narrow).to(x.device)] = torch.from_numpy(values).to(x)
+    return found
 
 
 def read_table(path: Path, required: list[str], optional: list[str]) -> Iterator[tuple[int, dict[str, str]]]:

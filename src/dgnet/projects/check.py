@@ -21,6 +21,7 @@ from dgnet.models.registry import LABELS
 from dgnet.problems import DOUBLE, WORKING, Discretisation, Robin
 from dgnet.problems.case import base_problem
 from dgnet.problems.curves import curves_of, laws, typical
+from dgnet.problems.sight import cell_doubts, doubts
 from dgnet.problems.units import SPEED, TERMS, VOLUMETRIC_HEAT
 from dgnet.progress import Report
 from dgnet.projects.factors import fitted, scaled
@@ -55,6 +56,7 @@ def check(project: Project, device: str = "cpu", report: Report | None = None) -
         found = [*mesh_items(s.mesh, s.units.length), equation_item(project), boundary_item(project), *data_items(project, data),
                  *number_items(problem, velocity), *source_items(project, data)]
         found += fixed_items(problem.double, data)
+        found += doubt_items(project, problem, data)
         found += solver_items(project, data, device, report)
     return found
 
@@ -89,11 +91,10 @@ def mesh_items(mesh: Mesh, unit: str = "") -> list[Item]:
     poor = int((mesh.quality < 0.2).sum())
     text = (f"smallest angle {angle:.0f} degrees, radius ratio at worst {ratio:.2f}, in the middle {np.median(mesh.quality):.2f} "
             f"(1 is regular)")
-    if ratio < 0.02:
-        text, grade = text + f"; cell {int(mesh.quality.argmin())} is nearly flat and spoils accuracy and conditioning", "warn"
-    else:
-        grade = "note" if poor else "ok"
-        text += f"; {poor} slim cells" if poor else ""
+    grade = "note" if poor else "ok"
+    text += f"; {poor} slim cells" if poor else ""
+    for doubt in cell_doubts(mesh):
+        text, grade = f"{text}; {doubt.text}", "warn"
     return [size, Item("cells", grade, text, {"smallest_angle": angle, "radius_ratio": ratio, "slim": poor})]
 
 
@@ -219,6 +220,20 @@ def fixed_items(problem: Discretisation, data: Dataset) -> list[Item]:
     return [Item("fixed values", "warn" if share > 0.05 else "ok", text, {"difference": worst, "relative": share})]
 
 
+def doubt_items(project: Project, problem: Discretisation, data: Dataset) -> list[Item]:
+    """What mesh and step cannot see of the first trajectory, from its start to the end of a classical rollout."""
+    first, missing = data.batch([0], dtype=torch.float64), project.unknown_reaction or project.unknown_curves
+    p = first.problem(problem).double
+    try:
+        states = None if missing else rollout(Classical(), p, first.state[:, 0], first.source_average, first.steps,
+                                              t0=float(first.begin[0]))
+    except SolveError:
+        states = None  # the item of the classical solver says so
+    found = doubts(p, first.state[0, 0], states=states, averages=first.source_average, t0=float(first.begin[0]),
+                   units=project.case.units)
+    return [Item(d.kind, "warn", d.text, d.numbers) for d in found if d.kind != "cells"]  # those are with the mesh
+
+
 # ---------------------------------------------------------------------- numbers to know
 
 
@@ -325,13 +340,10 @@ def source_items(project: Project, data: Dataset) -> list[Item]:
     text += f"; the fastest spot moves {travel:.2g} radii in a step" if travel else ""
     rough = max((n.rough for n in project.notes), default=0.0)
     text += f"; the function jumps, and its averages are known to about {rough:.1g} only" if rough > 0.01 else ""
-    text += f"; {missed}" if missed else ""
-    items = [Item("source", "warn" if missed else "note" if miss > 0.05 or rough > 0.01 else "ok", text,
-                  numbers | {"missed": missed, "rough": rough})]
+    items = [Item("source", "note" if miss > 0.05 or rough > 0.01 else "ok", text, numbers | {"missed": missed, "rough": rough})]
     if narrow:
-        text = f"the smallest spot has a radius of {narrow:.2g} spacings"
-        text += "; it falls between the nodes: a finer mesh is needed to see it" if narrow < 0.5 else ""
-        items.append(Item("spots", "warn" if narrow < 0.5 else "ok", text, {"radius_over_spacing": narrow}))
+        text = f"the smallest spot has a radius of {narrow:.2g} spacings" + f"; {missed}" * bool(missed)
+        items.append(Item("spots", "warn" if missed else "ok", text, {"radius_over_spacing": narrow}))
     return items
 
 

@@ -16,6 +16,7 @@ import torch
 from dgnet.data import Trajectory
 from dgnet.errors import InputError
 from dgnet.files import plain
+from dgnet.problems.sight import spot_doubts
 from dgnet.problems.sources import Source, converged_average
 from dgnet.problems.spot_table import SpotTable
 from dgnet.progress import Report
@@ -43,7 +44,7 @@ class Note:
     source: str = "none"  # none | average | samples | function | spots
     travel: float = 0.0  # radii that the fastest spot moves in a step
     narrow: float = 0.0  # smallest radius of a spot in units of the spacing
-    missed: str = ""  # a spot that reaches no node, in words
+    missed: str = ""  # what the mesh does not see of the spots, in words
     rough: float = 0.0  # how much finer quadrature still changed the step averages of a function
 
 
@@ -174,7 +175,7 @@ def driven(found: Found, note: Note, source: SourceSpec, frame: Frame, physics: 
         if column is None:
             raise InputError(f"{where}: a table of spots drives one field: source = {{ spots = \"...\", field = \"NAME\" }}")
         try:
-            table = SpotTable.read(frame.folder / source.table, frame.mesh.dim)
+            table = SpotTable.read(frame.folder / source.table, frame.mesh.dim).on(frame.mesh)
             steps_of = table.average(x, 0, steps, frame.dt)
         except InputError as error:
             raise InputError(f"{where}.source: {error}") from error
@@ -186,7 +187,7 @@ def driven(found: Found, note: Note, source: SourceSpec, frame: Frame, physics: 
         average[..., column] = steps_of[0, :, :, 0].numpy()
         travel, radius = spot_motion(table, steps, frame.dt)
         note = replace(note, source="spots", travel=travel, narrow=radius / frame.mesh.spacing,
-                       missed=table.missed(frame.mesh.points))
+                       missed="; ".join(d.text for d in spot_doubts(frame.mesh, table, begin=0.0, end=steps * frame.dt)))
     else:
         function = physics.of_space_time(source.function, where, trailing=() if column is not None else (width,))
         own = OwnSource(function, width, column)

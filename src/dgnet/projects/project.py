@@ -268,6 +268,7 @@ def trajectory(state: np.ndarray, mesh: Mesh, dt: Positive, source: Source | Spo
         x, times = torch.tensor(mesh.points), torch.tensor(time)
         between = torch.tensor(mesh.middles)
         between = between if len(time) * len(between) <= MOST_BETWEEN else between[:0]
+        source = source.on(mesh) if isinstance(source, SpotTable) else source
         samples = returned(source(x, times), (1, len(time), *value.shape[1:]), "a source f(x, t)")[0].numpy()
         if isinstance(source, SpotTable):
             average = source.average(x, 0, len(time) - 1, dt)[0].numpy()

@@ -9,16 +9,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 
 from dgnet.arguments import Positive, checked
 from dgnet.errors import InputError
+from dgnet.mesh import Mesh
 from dgnet.problems import SpotTable
+from dgnet.problems.deposit import Deposit
+from dgnet.problems.spot_table import bells
 
 _DIRECTIONS = 16  # sides of the polygon that stands for a circle of speeds
 _PIECES = 64  # of a step that a quick spot crosses, at most
+_ASIDE = 0.02  # radii
 _DIGITS = 9  # of numbers in a table
 
 Range = tuple[float, float]
@@ -62,7 +67,7 @@ class FreeSpots:
     `moves` [n] tells which of them the source is not linear in.
     """
 
-    def __init__(self, spots: list[FreeSpot], dim: int, steps: int, dt: float) -> None:
+    def __init__(self, spots: list[FreeSpot], dim: int, steps: int, dt: float, mesh: Mesh | None = None) -> None:
         if not spots:
             raise InputError("a design needs at least one source")
         if len({s.name for s in spots}) < len(spots):
@@ -70,7 +75,7 @@ class FreeSpots:
         self.dt, self.steps, self.dim = dt, steps, dim
         self.parts, at = list[_Part](), 0
         for spot in spots:
-            self.parts.append(_Part(spot, dim, steps, dt, at))
+            self.parts.append(_Part(spot, dim, steps, dt, at, mesh))
             at += self.parts[-1].n
         if not at:
             raise InputError("nothing is free: give a power, an area or a switching time of a source as a range")
@@ -129,17 +134,17 @@ class _Quadrature:
     share: np.ndarray
     near: np.ndarray
 
-    def sum(self, factor: np.ndarray, shape: np.ndarray | None = None) -> np.ndarray:
-        """Of factor [steps, Q] times the spot's shape, and another `shape` like it: [steps, P]."""
-        weights, near = self.share * factor, self.near if shape is None else self.near * shape
+    def sum(self, factor: np.ndarray) -> np.ndarray:
+        """Of factor [steps, Q] times the spot's shape: [steps, P]."""
+        weights, near = self.share * factor, self.near
         return weights.sum(1)[:, None] * near[0] if near.shape[1] < weights.shape[1] else np.einsum("hq,hqp->hp", weights, near)
 
 
 class _Part:
     """One spot. Its numbers stand at `first` .. `first + n - 1` of theta: powers, places, on, off."""
 
-    def __init__(self, spot: FreeSpot, dim: int, steps: int, dt: float, first: int) -> None:
-        self.spot, self.dim, self.steps, self.dt, self.first = spot, dim, steps, dt, first
+    def __init__(self, spot: FreeSpot, dim: int, steps: int, dt: float, first: int, mesh: Mesh | None) -> None:
+        self.spot, self.dim, self.steps, self.dt, self.first, self.mesh = spot, dim, steps, dt, first, mesh
         self.end = steps * dt
         called = f"source '{spot.name}'"
         if sum(v is not None for v in (spot.place, spot.path, spot.area)) != 1:
@@ -223,10 +228,19 @@ class _Part:
     def stays(self) -> bool:
         return self.spot.place is not None or (self.places is not None and len(self.bends) == 1)
 
-    def near(self, theta: np.ndarray, t: np.ndarray, x: np.ndarray) -> np.ndarray:
-        """exp(-|x - p(t)|^2 / (2 r^2)) at times [...] and points [P, d]: [..., P]."""
-        away = x - self.position(theta, t)[..., None, :]
-        return np.exp(-np.square(away).sum(-1) / (2 * self.spot.radius**2))
+    def near(self, theta: np.ndarray, t: np.ndarray, x: np.ndarray, aside: np.ndarray | float = 0.0) -> np.ndarray:
+        """exp(-|x - p(t)|^2 / (2 r^2)) at times [...] and points [P, d] of a mesh, or moved `aside` [d]: [..., P]."""
+        places = (self.position(theta, t) + aside).reshape(-1, self.dim)
+        found = bells(torch.tensor(x), places, np.full(len(places), self.spot.radius), self.mesh)
+        return found.numpy().reshape(*t.shape, len(x))
+
+    def slope(self, near: np.ndarray, theta: np.ndarray, t: np.ndarray, x: np.ndarray, axis: int) -> np.ndarray:
+        """The derivative of `near` as the spot moves along an axis; by differences, where a narrow one on a mesh has no formula."""
+        aside = _ASIDE * self.spot.radius * np.eye(self.dim)[axis]
+        if self.mesh is not None and Deposit.of(self.mesh).narrow(*_flat(self.position(theta, t), self.spot.radius)).any():
+            return (self.near(theta, t, x, aside) - self.near(theta, t, x, -aside)) / (2 * aside[axis])
+        at = self.position(theta, t)[..., axis, None]
+        return near * (x[:, axis] - at) / self.spot.radius**2
 
     def quadrature(self, theta: np.ndarray, x: np.ndarray) -> _Quadrature:
         """Points in time of every step while it is on: four for each radius that it travels, between the rows of a known path."""
@@ -266,8 +280,8 @@ class _Part:
                 yield k, q.sum(_hat(q.t, self.knots, k - int(self.powers[0])))
             elif self.places is not None and k in self.places:
                 bend, axis = divmod(k - int(self.places[0, 0]), self.dim)
-                at = self.position(theta, q.t[:1, :1] if self.stays else q.t)[..., axis, None]
-                yield k, q.sum(self.strength(theta, q.t) * _hat(q.t, self.bends, bend), (x[:, axis] - at) / self.spot.radius**2)
+                slope = self.slope(q.near, theta, q.t[:1, :1] if self.stays else q.t, x, axis)
+                yield k, replace(q, near=slope).sum(self.strength(theta, q.t) * _hat(q.t, self.bends, bend))
             else:  # the integral ends here, so its derivative is what is integrated
                 out, when = np.zeros((self.steps, len(x))), np.array(theta[k])
                 begins = k == self.on
@@ -285,6 +299,12 @@ class _Part:
         values = np.concatenate([self.position(theta, times), np.full((len(times), 1), self.spot.radius),
                                  self.strength(theta, times)[:, None]], axis=1)
         return times, np.array([[float(f"{v:.{_DIGITS}g}") for v in row] for row in values])
+
+
+def _flat(places: np.ndarray, radius: float) -> tuple[np.ndarray, np.ndarray]:
+    """Places [..., d] as [T, d], and the radius at each [T]."""
+    flat = places.reshape(-1, places.shape[-1])
+    return flat, np.full(len(flat), radius)
 
 
 def _range(value: Range | float | None, default: float, called: str) -> Range:

@@ -42,7 +42,8 @@ class Dynamics:
 
     def __init__(self, problem: Discretisation, sensors: Sequence[Sensor], priors: Mapping[str, Prior], *, start: Tensor,
                  source: Source | None, spots: SpotTable | None, model: Model[Any], t0: float) -> None:
-        self.problem, self.model, self.source, self.t0 = problem, model, source, t0
+        self.problem, self.model, self.t0 = problem, model, t0
+        self.source = source
         self.unknowns = u = Unknowns(problem, list(priors), spots, model)
         self.linear = is_linear(problem, model)
         self.weights = rows(sensors, problem)
@@ -144,7 +145,7 @@ class Dynamics:
         """The known source of step k: [1, P, F]."""
         if self.source is None:
             return None
-        return averages(self.source, self._x, self.t0 + k * self.problem.dt, 1, self.problem.dt)
+        return averages(self.source, self.problem, self._x, self.t0 + k * self.problem.dt, 1)
 
     def _sum(self, one: Tensor | None, other: Tensor) -> Tensor:
         """Of two sources, each given at the nodes or at all points of the model."""
@@ -155,11 +156,12 @@ class Dynamics:
         return one + other
 
 
-def averages(source: Source, x: Tensor, start: float, steps: int, dt: float) -> Tensor:
-    """Of a source over steps from `start` on: [steps, P, F]."""
+def averages(source: Source, problem: Discretisation, x: Tensor, start: float, steps: int) -> Tensor:
+    """Of a source over the steps of a problem from `start` on: [steps, P, F]."""
     if isinstance(source, SpotTable):
-        return source.average(x, 0, steps, dt, start)[0]
-    return step_average(source, x, start + dt * torch.arange(steps, dtype=torch.float64), dt, panels=_PANELS)[0]
+        return source.on(problem.mesh).average(x, 0, steps, problem.dt, start)[0]
+    begin = start + problem.dt * torch.arange(steps, dtype=torch.float64)
+    return step_average(source, x, begin, problem.dt, panels=_PANELS)[0]
 
 
 def in_double(problem: Discretisation, model: Model[Any] | None) -> tuple[Discretisation, Model[Any]]:

@@ -440,7 +440,7 @@ def learned(problem: Discretisation, readings: Readings, unknown: Sequence[str],
     begin = first_state(problem, start)
     steps = int(np.ceil(readings.times[-1] / problem.dt - 1e-9))
     x = torch.tensor((model or Classical()).points(problem))
-    known = None if source is None else averages(source, x, t0, steps, problem.dt)
+    known = None if source is None else averages(source, problem, x, t0, steps)
     with torch.no_grad(), few_threads(problem.mesh.n_nodes):
         return Unknowns(problem, unknown, spots, model).learned(readings, begin.double(), known, noise, t0)
 

@@ -22,6 +22,7 @@ from dgnet.mesh import Mesh
 from dgnet.models import Classical, Model, few_threads, rollout
 from dgnet.problems import Discretisation, Neumann, Robin, SpotTable
 from dgnet.problems.conditions import changed
+from dgnet.problems.sight import spot_doubts
 from dgnet.problems.spot_table import number_in, read_table
 from dgnet.sensors.kernels import Kernels, kernels
 from dgnet.sensors.posterior import Answer, Unknown, infer
@@ -196,14 +197,15 @@ def unit_shapes(spots: SpotTable, problem: Discretisation, model: Model[Any] | N
                 t0: float = 0.0) -> Tensor:
     """Spots of power 1 where they are in each step start .. stop-1, counted from the time t0: [J, n, P, 1]."""
     x = torch.tensor((model or Classical()).points(problem))
-    return torch.stack([one.average(x, start, stop, problem.dt, t0)[0] for one in spots.units()])
+    return torch.stack([one.average(x, start, stop, problem.dt, t0)[0] for one in spots.on(problem.mesh).units()])
 
 
 def check_seen(spots: SpotTable, mesh: Mesh) -> None:
     """Refuse spots that miss the mesh, wherever their paths lead."""
     for one in spots.units():
-        if missed := one.missed(mesh.points):
-            raise InputError(missed)
+        for doubt in spot_doubts(mesh, one):
+            if doubt.kind == "missed":
+                raise InputError(doubt.text)
 
 
 @checked

@@ -6,6 +6,8 @@ The page asks for each frame and so sets the pace (back-pressure); nothing is se
     {"type": "controls", "controls": {...}}                        -> {"type": "controls", ...}
     {"type": "frame", "steps": n, "spots": [...], "driven": bool}  -> a frame (kind 1)
     {"type": "restart"}                                            -> a frame of the start
+    {"type": "doubts"}                                             -> {"type": "doubts", "doubts": [sentences]}: what mesh and step
+                                                                      cannot see, and where the run left its bounds
     {"type": "impulse", "node": i, "field": f}                     -> the Green's function of a node (kind 3)
     {"type": "tell", "sensors": [nodes], "times": [T], "values": [T][S], "field": f, "noise": share}
                                                                    -> {"type": "told", ...}, then three fields (kind 4): the
@@ -100,7 +102,7 @@ class Session:
         if kind == "open":
             return await self._open(given)
         answers = {"controls": self._controls, "frame": self._frame, "restart": self._restart, "impulse": self._impulse,
-                   "tell": self._tell}
+                   "doubts": self._doubts, "tell": self._tell}
         if kind not in answers:
             raise InputError(f"unknown message '{kind[:40]}' (known: open, {', '.join(answers)})")
         if self.simulation is None:
@@ -150,6 +152,9 @@ class Session:
         number(at, "the time", -1e30, 1e30)
         await self._work(lambda: simulation.resume(body.reshape(rows, -1), step, at))
         await self._show(simulation, {})
+
+    async def _doubts(self, simulation: Simulation, given: dict[str, Any]) -> None:
+        await self._say({"type": "doubts", "doubts": await self._work(simulation.doubts)})
 
     async def _impulse(self, simulation: Simulation, given: dict[str, Any]) -> None:
         node, of = (int(number(given.get(key, 0), f"the {key}", 0, 1e9)) for key in ("node", "field"))

@@ -16,10 +16,12 @@ import torch
 
 from dgnet import arguments
 from dgnet.errors import InputError, SolveError
+from dgnet.mesh import Mesh
 from dgnet.models import Model
+from dgnet.problems.sight import Bounds, Doubt, doubts, spot_doubts
 from dgnet.problems.sources import Source, panels_for, step_average
 from dgnet.problems.spot_table import SpotTable
-from dgnet.studio.scene import Scene
+from dgnet.studio.scene import TRAINED, Scene
 
 Tensor = torch.Tensor
 
@@ -79,10 +81,10 @@ class Spot:
             raise InputError(f"a spot has {dim} coordinates and one of {fields} fields")
         return cls(begin, end, radius, power, index)
 
-    def averages(self, x: Tensor, steps: int) -> list[Tensor]:
-        """The averages [N] over each of the steps of a frame."""
+    def averages(self, x: Tensor, steps: int, mesh: Mesh, brings: np.ndarray | None = None) -> list[Tensor]:
+        """The averages [N] over each of the steps of a frame, at points of a mesh (`SpotTable.on`)."""
         rows = np.array([[*place, self.radius, self.power] for place in (self.begin, self.end)])
-        spot = SpotTable(("",), (np.array([0.0, 1.0]),), (rows,))
+        spot = SpotTable(("",), (np.array([0.0, 1.0]),), (rows,)).on(mesh, brings)
         if self.begin == self.end:
             return [spot(x, torch.zeros(1))[0, 0, :, 0]] * steps
         panels = min(_PANELS, panels_for(math.dist(self.begin, self.end) / steps, self.radius, 1.0))
@@ -109,7 +111,29 @@ class Simulation:
         self.scene, self.controls = scene, controls
         self.step, self.time, self.start = 0, 0.0, scene.start  # the field at the nodes that it began with
         self.tracks = self._prepared(controls, self.start)
+        self._watch()
+
+    def _watch(self) -> None:
+        """From here on the settings are the same: what they cannot resolve, and bounds of the first model where it solves the
+        equation."""
+        self.spots: tuple[Spot, ...] = ()  # of the last frame
+        self.bounds = None if self.controls.model == TRAINED else Bounds(self.problem, self.time)
+        self.from_step, start = self.step, self._states()[0][0]
+        self.before: list[Doubt] = []
+        if self.bounds is not None:
+            self.bounds.state(0, start.numpy())
+            self.before = doubts(self.problem, start, t0=self.time, units=self.scene.case.units)
         self._begin()
+
+    def doubts(self) -> list[str]:
+        """What mesh and step cannot see of the present settings, and what the run since then has shown."""
+        units, size, narrow = self.scene.case.units, len(self.spots), []
+        if size:
+            table = SpotTable(tuple(str(k + 1) if size > 1 else "" for k in range(size)), (np.array([0.0, 1.0]),) * size,
+                              tuple(np.array([[*place, s.radius, s.power] for place in (s.begin, s.end)]) for s in self.spots))
+            narrow = spot_doubts(self.problem.mesh, table, units)
+        after = [] if self.bounds is None else self.bounds.doubts(units)
+        return [d.text for d in (*self.before, *narrow, *after)]
 
     def _begin(self) -> None:
         """From here on the settings are the same and something acts: the time, the field [N, F], and what has driven each frame."""
@@ -142,13 +166,13 @@ class Simulation:
             self.problem = before
             raise
         self.controls = controls
-        self._begin()
+        self._watch()
 
     def restart(self) -> None:
         """Back to the start."""
         self.step, self.time, self.start = 0, 0.0, self.scene.start
         self.tracks = self._prepared(self.controls, self.start)
-        self._begin()
+        self._watch()
 
     def resume(self, values: np.ndarray, step: int, at: float) -> None:
         """Go on from values [rows, N] that `values` gave before."""
@@ -159,7 +183,7 @@ class Simulation:
         self.step, self.time, self.start = max(step, 0), at, states[0]
         names = filter(None, (self.controls.model, self.controls.versus))
         self.tracks = self._prepared(self.controls, states[0], dict(zip(names, states)))
-        self._begin()
+        self._watch()
 
     @torch.no_grad()
     def advance(self, steps: int, spots: Sequence[Spot], driven: bool, seconds: float) -> int:
@@ -168,6 +192,7 @@ class Simulation:
         acting = bool(spots) or (driven and self.scene.source is not None)
         if acting and not self.log:
             self._begin()
+        self.spots = tuple(spots) or self.spots
         drawn = [self._drawn(track, spots, steps) for track in self.tracks]
         for k in range(steps):
             for track, mine in zip(self.tracks, drawn):
@@ -176,6 +201,10 @@ class Simulation:
                     own = self._scenario(self.scene.source, track.points)
                     source = own if source is None else source + own
                 track.u = track.model.step(track.prepared, track.u, source, self.time, self.step)
+                if track is self.tracks[0] and self.bounds is not None:
+                    if source is not None:
+                        self.bounds.sources(self.step - self.from_step, source.numpy())
+                    self.bounds.state(self.step + 1 - self.from_step, track.model.read(track.prepared, track.u)[0].numpy())
             self.step += 1
             self.time += dt
             if time.perf_counter() - begin > seconds:
@@ -192,8 +221,9 @@ class Simulation:
         if not spots:
             return None
         total = torch.zeros(steps, 1, len(track.points), self.problem.n_fields, dtype=self.problem.dtype)
+        brings = track.model.brings(track.prepared)
         for spot in spots:
-            for k, values in enumerate(spot.averages(track.points, steps)):
+            for k, values in enumerate(spot.averages(track.points, steps, self.problem.mesh, brings)):
                 total[k, 0, :, spot.field] += values
         return list(total)
 

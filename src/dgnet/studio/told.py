@@ -66,14 +66,15 @@ def tell(simulation: Simulation, given: dict[str, Any]) -> Told:
 
 def mean_source(simulation: Simulation) -> np.ndarray:
     """The mean over time [N, F] of what has driven the simulation since it began anew: the page's spots, the scenario's source."""
-    x = torch.tensor(simulation.scene.case.mesh.points, dtype=torch.float64)
+    mesh = simulation.scene.case.mesh
+    x = torch.tensor(mesh.points, dtype=torch.float64)
     total, steps = np.zeros((len(x), simulation.problem.n_fields)), 0
     source: Source | None = simulation.scene.source
     moments = [at for at, _, _, driven in simulation.log if driven and source is not None]
     for _, count, spots, _ in simulation.log:
         steps += count
         for spot in spots:
-            total[:, spot.field] += count * spot.averages(x, 1)[0].numpy()
+            total[:, spot.field] += count * spot.averages(x, 1, mesh)[0].numpy()
     if moments and source is not None:
         share = sum(count for _, count, _, driven in simulation.log if driven)
         at = torch.tensor(moments[:: max(1, len(moments) // 200)], dtype=torch.float64)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from dgnet.green.fold import product
@@ -101,6 +102,13 @@ class Gathering:
         x = torch.cat([u, memory] if source is None else [u, source, memory], 1)
         x = x.reshape(-1) if batch * fields == 1 else x.transpose(0, 1).flatten(1)
         return (self.table(source is not None) @ x).view(-1, batch, fields).transpose(0, 1)
+
+    def brought(self) -> np.ndarray:
+        """What a unit of the source at each node and middle brings all nodes together in a step [N + E]; memories bring nothing."""
+        middle = self.keep.new_zeros(len(self.keep)).index_add(0, self.places.col, self.middle.detach())
+        near = self.near.values.detach()[0, 0]
+        nodes = near.new_zeros(self.n).index_add(0, self.near.pattern.col.long(), near)
+        return torch.cat([nodes, middle]).double().cpu().numpy()
 
     def _differentiable(self, u: Tensor, source: Tensor | None, memory: Tensor) -> Tensor:
         """The same, term by term."""

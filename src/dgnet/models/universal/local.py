@@ -32,6 +32,7 @@ Tensor = torch.Tensor
 
 NODES, EDGES, SIDES = 7, 6, 3
 FLOW_NODES, FLOW_EDGES = 1, 2  # more of them, with a flow
+SPREAD = 1  # which of an edge is the spread of its log length squared over its cells
 _LEAST = 1e-12
 
 

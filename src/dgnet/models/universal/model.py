@@ -23,7 +23,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import exp
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -33,7 +35,7 @@ from dgnet.green import GreenSolver, Linear, Stepper
 from dgnet.models.base import Memory, Model, set_memory, solver_memory
 from dgnet.models.classical import Classical
 from dgnet.models.universal.gathering import Gathering
-from dgnet.models.universal.local import Surroundings, surroundings
+from dgnet.models.universal.local import SPREAD, Surroundings, surroundings
 from dgnet.models.universal.network import Numbers, UniversalNet
 from dgnet.models.universal.operators import operators
 from dgnet.models.universal.steps import GatheredSteps
@@ -65,6 +67,15 @@ class PreparedUniversal:
             kept.clear()
             kept[linear] = GatheredSteps(linear, self.gathering)
         return kept[linear]
+
+
+class Jumps(NamedTuple):
+    """Jumps of the diffusivity beyond those of the training parts."""
+
+    share: float  # of the nodes around which they are
+    ratio: float  # the largest one
+    trained: float  # and that of the training
+    place: tuple[float, ...]
 
 
 @checked
@@ -125,6 +136,21 @@ class Universal(Model[PreparedUniversal]):
             return 0.0
         return float((net.to(problem.geometry.device).fading(surroundings(problem).to(net.low_node.dtype))[0] == 1).double().mean())
 
+    def jumps(self, problem: Discretisation) -> Jumps | None:
+        """Where the diffusivity jumps by more than in the training parts, so that the corrections fade; None where it does not."""
+        net = self._net_for(problem) if self.acts(problem) else None
+        if net is None:
+            return None
+        s = surroundings(problem).to(net.low_node.dtype)
+        net = net.to(problem.geometry.device)
+        spread = s.graph.edge[:len(s.graph.pairs), SPREAD]
+        worst, most = int(spread.argmax()), float(net.high_edge[SPREAD])
+        if float(spread[worst]) <= most:
+            return None
+        ends = s.graph.to[s.graph.pairs[net.jumps(s) < 1]]
+        middle = problem.mesh.middles[worst]
+        return Jumps(len(ends.unique()) / problem.mesh.n_nodes, exp(float(spread[worst])), exp(most), tuple(middle.tolist()))
+
     def prepare(self, problem: Discretisation, batch: int = 1, steps: int = 1000, careful: bool = False) -> PreparedUniversal:
         if problem.pde.curved:
             return PreparedUniversal(Classical().prepare(problem, batch, steps, careful), None, problem.mesh.n_nodes)
@@ -156,6 +182,9 @@ class Universal(Model[PreparedUniversal]):
         if not self.acts(problem):
             return problem.mesh.points
         return np.concatenate([problem.mesh.points, problem.mesh.middles])
+
+    def brings(self, state: PreparedUniversal) -> np.ndarray | None:
+        return None if state.gathering is None else state.gathering.brought() / state.solver.problem.dt
 
     def lift(self, state: PreparedUniversal, u: Tensor) -> Tensor:
         """The values at the nodes, then the memory of the edges: how far the middles are from the means of the ends."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from math import atanh
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ from dgnet.errors import InputError
 from dgnet.files import plain
 from dgnet.models.dgnet.limits import soft_limit
 from dgnet.models.gnn import BLOCK, MLP, Incoming, MeshGraph, Processor
-from dgnet.models.universal.local import EDGES, FLOW_EDGES, FLOW_NODES, NODES, SIDES, Surroundings
+from dgnet.models.universal.local import EDGES, FLOW_EDGES, FLOW_NODES, NODES, SIDES, SPREAD, Surroundings
 
 Tensor = torch.Tensor
 
@@ -23,6 +24,8 @@ STRETCH = 0.4  # largest entry along one side of the stretch of a cell's diffusi
 STENCIL = 3.0  # largest change of an entry of the source's stencil, in units of the consistent mass of its edge
 RIM = 0.7  # largest log of the factor of a convective coefficient
 SWIRL = 0.5  # largest weight of a corner in the potential of the transport beside a flow
+MIDWAY = 3 * atanh(1 / 3)
+"""A mass of minus half of this is midway between consistent and lumped, behind its limit of 3/2."""
 _KEPT = 1 << 26  # numbers that are kept of the edges: meshes of up to 180,000 nodes in 2D
 _DECAY = 8.0  # of the memory of an untrained network, in Fourier numbers of the edge
 
@@ -80,28 +83,27 @@ class UniversalNet(nn.Module):
     def fading(self, s: Surroundings) -> tuple[Tensor, Tensor, Tensor]:
         """Between 1 and 0, for nodes [N], edges [E] and cells [K]: 1 where all features are in the range of the training parts,
         0 from a tenth of the range beyond it, for whatever touches such a place."""
-        def inside(x: Tensor, low: Tensor, high: Tensor) -> Tensor:
-            margin = 0.1 * (high - low) + 0.05
-            return (1 - torch.maximum(low - x, x - high).clamp(min=0) / margin).clamp(min=0).amin(-1)
-
         graph, E = s.graph, len(s.graph.pairs)
-        node = inside(graph.node, self.low_node, self.high_node)
-        edge = inside(graph.edge, self.low_edge, self.high_edge)
-        edge = torch.minimum(edge[:E], edge[E:])
-        side = inside(s.side, self.low_side, self.high_side)
-        cell = torch.minimum(torch.minimum(side, edge[s.of_cell]).amin(1), node[graph.cells].amin(1))
-        around = cell.repeat_interleave(graph.cells.shape[1])
-        node = torch.minimum(node, torch.ones_like(node).scatter_reduce(0, graph.cells.ravel(), around, "amin"))
-        ends = graph.to[graph.pairs]
-        return node, torch.minimum(edge, node[ends].amin(1)), cell
+        node = _inside(graph.node, self.low_node, self.high_node)
+        edge = _inside(graph.edge, self.low_edge, self.high_edge)
+        return _spread(s, node, torch.minimum(edge[:E], edge[E:]), _inside(s.side, self.low_side, self.high_side))
+
+    def jumps(self, s: Surroundings) -> Tensor:
+        """The same for edges [E], by the jumps of the diffusivity alone."""
+        spread, E = slice(SPREAD, SPREAD + 1), len(s.graph.pairs)
+        edge = _inside(s.graph.edge[:E, spread], self.low_edge[spread], self.high_edge[spread])
+        return _spread(s, torch.ones_like(s.graph.node[:, 0]), edge, torch.ones_like(s.side[..., 0]))[1]
 
     def forward(self, s: Surroundings, fade: bool = False) -> Numbers:
-        """`fade`: numbers go to zero outside of the range of the training parts."""
+        """`fade`: numbers go to zero outside of the range of the training parts. Where that is because the diffusivity jumps, mass
+        and source go to the mean of consistent and lumped: of the two, now one is better there and now the other."""
         z = self._numbers(s)
         if not fade:
             return z
         node, edge, cell = (x.double() for x in self.fading(s))
-        return Numbers(z.mass * edge, z.source * torch.cat([edge, edge]), z.stretch * cell[:, None], z.middle * cell[:, None, None],
+        half = 0.5 * (1 - self.jumps(s).double()) * (not self.flow)  # fronts in a flow need the consistent mass
+        z = z._replace(mass=z.mass * edge - MIDWAY * half, source=z.source * torch.cat([edge, edge]) - torch.cat([half, half]))
+        return Numbers(z.mass, z.source, z.stretch * cell[:, None], z.middle * cell[:, None, None],
                        z.memory * cell[:, None, None], z.keep, z.ahead * cell, z.rim * node, z.rim_ahead * node,
                        None if z.along is None else z.along * cell, None if z.swirl is None else z.swirl * cell[:, None])
 
@@ -217,6 +219,21 @@ def _rest(mlp: MLP, x: Tensor) -> Tensor:
     for layer in list(mlp)[2:]:
         x = layer(x)
     return x
+
+
+def _inside(x: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """1 where all numbers [..., n] lie in their range, 0 from a tenth of it beyond."""
+    margin = 0.1 * (high - low) + 0.05
+    return (1 - torch.maximum(low - x, x - high).clamp(min=0) / margin).clamp(min=0).amin(-1)
+
+
+def _spread(s: Surroundings, node: Tensor, edge: Tensor, side: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The least of nodes [N], edges [E] and sides of cells [K, s] around each node, edge and cell."""
+    graph = s.graph
+    cell = torch.minimum(torch.minimum(side, edge[s.of_cell]).amin(1), node[graph.cells].amin(1))
+    around = cell.repeat_interleave(graph.cells.shape[1])
+    node = torch.minimum(node, torch.ones_like(node).scatter_reduce(0, graph.cells.ravel(), around, "amin"))
+    return node, torch.minimum(edge, node[graph.to[graph.pairs]].amin(1)), cell
 
 
 def ahead(z: Tensor) -> Tensor:

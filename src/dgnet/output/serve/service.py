@@ -191,7 +191,7 @@ class Service:
         return found
 
     def _spot(self, spot: SpotTable, steps: int) -> Tensor:
-        return spot.average(self.points, 0, steps, self.run.case.dt).float()
+        return spot.on(self.problem.mesh).average(self.points, 0, steps, self.run.case.dt).float()
 
     def _interpolation(self, table: Table) -> Any:
         """A sparse matrix [points, nodes]."""

@@ -2,7 +2,7 @@
 /* The page of `dgnet studio`. It asks the server for one frame at a time and keeps the frames, so that scrubbing, histories and
    readings need no server; the server keeps nothing but the present state (see session.py for the messages). */
 
-const FRAME = 1, MESH = 2, IMPULSE = 3, TOLD = 4, MEMORY = 256e6, KEPT = 1500, BUDGET = 25, PACE = 15;  // milliseconds: of computing a frame, and at least between two requests
+const FRAME = 1, MESH = 2, IMPULSE = 3, TOLD = 4, MEMORY = 256e6, KEPT = 1500, BUDGET = 25, PACE = 15, DOUBTS = 2000;  // milliseconds: of computing a frame, and at least between two requests of each kind
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const colour = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -12,7 +12,7 @@ const studio = {
   upload: null, stats: {latency: [], parts: [], shown: 0, times: [], fps: 0},
 };
 window.studio = studio;  // for scripts that measure
-let viewer, socket = null, waiting = false, tag = 0, retry = 0, wanted = null, drawing = false, asked = 0, tellLater = 0, stamps = new Map(), resuming = false, opening = false, galleryData = null;
+let viewer, socket = null, waiting = false, tag = 0, retry = 0, wanted = null, drawing = false, asked = 0, tellLater = 0, stamps = new Map(), resuming = false, opening = false, galleryData = null, asking = 0;
 
 // ---------------------------------------------------------------------- talking with the server
 
@@ -47,9 +47,10 @@ async function reopen() {
 }
 
 function told(message) {
-  if (message.type === "scene") { studio.next = message; return; }
+  if (message.type === "scene") { studio.next = message; asking = 0; $("doubts").textContent = ""; return; }
   if (message.type === "controls") { status("connected", ""); ask(); return; }
   if (message.type === "told") { studio.said = message; return; }
+  if (message.type === "doubts") { $("doubts").textContent = message.doubts.map(text => `${text}.`).join(" "); return; }
   if (message.type === "error") {
     endTold(); waiting = false; status("connected", ""); hint(message.message, true);
     if (message.of === "open") { opening = false; studio.setup = null; }
@@ -67,6 +68,7 @@ function binary(buffer) {
   if (opening || !studio.scene || b !== studio.scene.nodes) return;
   const frame = {step, time, values: new Float32Array(buffer, 32), tag: mark, milliseconds: head.getFloat32(20, true), arrived: performance.now()};
   const last = studio.frames[studio.frames.length - 1];
+  if (frame.arrived - asking > DOUBTS) { asking = frame.arrived; send({type: "doubts"}); }
   if (last && step > last.step) studio.cost += 0.3 * (frame.milliseconds / (step - last.step) - studio.cost);
   if (last && step <= last.step) { if (step < last.step) studio.frames = studio.frames.filter(f => f.step < step); else studio.frames.pop(); }
   const follow = studio.playing || studio.shown >= studio.frames.length - 1;
