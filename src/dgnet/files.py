@@ -25,16 +25,13 @@ from dgnet.errors import InputError, NoRoom
 
 if TYPE_CHECKING:
     import numpy as np
-
-try:
-    import fcntl
-except ImportError:  # Windows: no locks, the rest works
-    fcntl = None  # type: ignore[assignment]
+    from filelock import FileLock
 
 _LOG = logging.getLogger("dgnet")  # says on stderr what it is given, unless the program that uses dgnet decides otherwise
 _HOST = f"{zlib.crc32(socket.gethostname().encode()):08x}"
 _NO_LOCKS = {errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSPC,
              errno.EDQUOT}
+_POLL = 0.02  # seconds between two looks at a lock that another process has
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG}
 _WORDS = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk quota is used up", errno.EROFS: "the file system is read-only",
           errno.EFBIG: "the largest file size is reached", errno.EACCES: "permission denied", errno.EPERM: "not permitted",
@@ -347,61 +344,47 @@ class Lock:
     the work goes on without one: `held` is then False, and atomic writes alone protect the result.
     """
 
-    def __init__(self, path: Path, descriptor: int | None) -> None:
-        self.path, self._descriptor = path, descriptor
+    def __init__(self, path: Path, inner: FileLock | None) -> None:
+        self.path, self._inner = path, inner
 
     @property
     def held(self) -> bool:
-        return self._descriptor is not None
+        return self._inner is not None
 
     @classmethod
     def take(cls, path: Path, wait: bool = False) -> Lock | None:
         """The lock, or None while a living process has it; with `wait`, once that one has let go."""
-        while True:
-            descriptor = None
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-                if fcntl is None:
-                    raise OSError(errno.ENOSYS, "no locks on this system")
-                fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-                if _same(descriptor, path):  # not one that its holder has just removed
-                    note = {"pid": os.getpid(), "host": socket.gethostname()}
-                    os.ftruncate(descriptor, 0)
-                    os.pwrite(descriptor, json.dumps(note).encode(), 0)
-                    return cls(path, descriptor)
-                os.close(descriptor)
-            except OSError as error:
-                if descriptor is not None:
-                    os.close(descriptor)
-                if error.errno == errno.EWOULDBLOCK or (descriptor is not None and error.errno == errno.EACCES):
-                    return None
-                if error.errno in _NO_LOCKS:
-                    return cls(path, None)
-                raise InputError(f"cannot lock {path}: {cause(error)}") from error
-            except BaseException:
-                if descriptor is not None:
-                    os.close(descriptor)
-                raise
+        from filelock import FileLock, Timeout
+
+        note = json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode()
+
+        def sign(descriptor: int) -> None:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, note, 0)
+
+        inner = FileLock(path, fallback_to_soft=False, poll_interval=_POLL, on_acquired=sign)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            inner.acquire(timeout=-1 if wait else 0)
+        except Timeout:
+            return None
+        except OSError as error:
+            if error.errno in _NO_LOCKS:
+                return cls(path, None)
+            raise InputError(f"cannot lock {path}: {cause(error)}") from error
+        return cls(path, inner)
 
     def release(self) -> None:
-        if self._descriptor is not None:
+        if self._inner is not None:
             discard(self.path)  # while it is locked: who waits for it sees that it is gone and makes a new one
-            os.close(self._descriptor)
-            self._descriptor = None
+            self._inner.release()
+            self._inner = None
 
     def __enter__(self) -> Lock:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.release()
-
-
-def _same(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(path))
-    except FileNotFoundError:
-        return False
 
 
 def holder(path: Path) -> str:
