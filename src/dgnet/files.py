@@ -97,6 +97,29 @@ def _lives(pid: int) -> bool:
     return True
 
 
+_PROTECTED: dict[tuple[int, int], str] = {}  # files by device and number, and why they must stay
+
+
+@contextmanager
+def protecting(paths: Mapping[Path, str]) -> Iterator[None]:
+    """Within the block, `writing` refuses to replace these files, with the reason."""
+    found = {(stat.st_dev, stat.st_ino): why for path, why in paths.items() if (stat := _stat(path)) is not None}
+    before = dict(_PROTECTED)
+    _PROTECTED.update(found)
+    try:
+        yield
+    finally:
+        _PROTECTED.clear()
+        _PROTECTED.update(before)
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except OSError:
+        return None
+
+
 @contextmanager
 def writing(path: Path) -> Iterator[Path]:
     """Gives a path to write to; after the block its file becomes PATH (0666 less umask, or the permissions that PATH had).
@@ -112,6 +135,10 @@ def writing(path: Path) -> Iterator[Path]:
             raise IsADirectoryError(errno.EISDIR, "it is a folder", str(path))
         if path.exists() and not path.is_file():
             raise InputError(f"cannot write {path}: it is a device or a pipe, not a file")
+        there = _stat(path)
+        if there is not None and (there.st_dev, there.st_ino) in _PROTECTED:
+            why = _PROTECTED[there.st_dev, there.st_ino]
+            raise InputError(f"cannot write {path}: {why}, and this command reads it; write elsewhere, or --overwrite")
         path.parent.mkdir(parents=True, exist_ok=True)
         part = unfinished(path)
         os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def follow(context: typer.Context, folder: Folder,
            sensors: Sensors,
            out: Annotated[Path, typer.Option(help="Folder for estimates, events, fields, the page and the state.",
-                                             callback=folder_to_write)],
+                                             callback=folder_to_write())],
            readings: Annotated[str, typer.Argument(help="CSV table of readings that may go on growing: t and one column for each "
                                                         "sensor; - for standard input.")] = "-",
            unknown: Annotated[list[str] | None, typer.Option(help="What the filter is told that it does not know: start, field (a "

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dgnet.cli.options import Adaptive, Seed, file_to_write, positive, refuse
+from dgnet.cli.options import Adaptive, Seed, file_to_write, positive, refuse, vtk_files
 from dgnet.cli.screen import advise, console, narrating, reporting, say, say_path
 from dgnet.cli.shell import Device, Json, checked_device, command, write_json
 from dgnet.errors import InputError
@@ -76,11 +76,12 @@ def simulate(folder: Annotated[Path, typer.Argument(help="Folder with problem.to
                                                           "default is the problem's offset.")] = None,
              steps: Annotated[int | None, typer.Option(help="Number of steps; the default is that of the source, or 100.",
                                                        min=1)] = None,
-             out: Annotated[Path | None, typer.Option(help="HDF5 file for the states.", callback=file_to_write)] = None,
+             out: Annotated[Path | None, typer.Option(help="HDF5 file for the states.",
+                                                     callback=file_to_write(".h5", ".hdf5"))] = None,
              vtk: Annotated[Path | None, typer.Option(help="FILE.pvd for ParaView, with a folder of .vtu beside it.",
-                                                     callback=file_to_write)] = None,
-             gif: Annotated[Path | None, typer.Option(help="Animation, FILE.gif.", callback=file_to_write)] = None,
-             png: Annotated[Path | None, typer.Option(help="Snapshots, FILE.png.", callback=file_to_write)] = None,
+                                                     callback=file_to_write(".pvd", beside=vtk_files))] = None,
+             gif: Annotated[Path | None, typer.Option(help="Animation, FILE.gif.", callback=file_to_write(".gif"))] = None,
+             png: Annotated[Path | None, typer.Option(help="Snapshots, FILE.png.", callback=file_to_write(".png"))] = None,
              every: Annotated[int, typer.Option(help="Write one state every N steps.", min=1)] = 1, adaptive: Adaptive = None,
              device: Device = "cpu", json_path: Json = None) -> None:
     """Simulate a problem without any data: with universal weights, or classically."""
@@ -101,7 +102,7 @@ def simulate(folder: Annotated[Path, typer.Argument(help="Folder with problem.to
 def universal(parts: Annotated[list[Path], typer.Argument(help="A problem folder, whose data tune the weights; or at least four "
                                                            "meshes of a family of parts, all flat or all solid. At most 1,500 "
                                                            "nodes each.")],
-              out: Annotated[Path, typer.Option(help="FILE.pt for the weights.", callback=file_to_write)],
+              out: Annotated[Path, typer.Option(help="FILE.pt for the weights.", callback=file_to_write(".pt"))],
               draws: Annotated[int, typer.Option(help="Random problems on each mesh.", min=1)] = 2,
               trajectories: Annotated[int | None, typer.Option(help="Use only this many training trajectories of the problem.",
                                                                min=1)] = None,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dgnet.cli.options import all_named, file_to_write, folder_to_write, positive, refuse
+from dgnet.cli.options import all_named, file_to_write, folder_to_write, page_to_write, positive, refuse
 from dgnet.cli.screen import advise, narrating, reporting, say, say_path, table
 from dgnet.cli.shell import Device, Json, Size, Truth, checked_device, command, undisturbed, write_json
 from dgnet.errors import InputError
@@ -44,7 +44,7 @@ def reproduce(context: typer.Context,
                                                     "studies as one small store).")],
               sources: Annotated[list[Path] | None, typer.Argument(help="With merge and pack: where to take cells from.")] = None,
               out: Annotated[Path, typer.Option(help="Folder of the study; finished cells are skipped.",
-                                          callback=folder_to_write)] = Path("out/reproduce"),
+                                          callback=folder_to_write(shared=True))] = Path("out/reproduce"),
               data: Annotated[Path | None, typer.Option(help="Folder of data sets, generated when missing; the default is "
                                                              "OUT/data.")] = None,
               scenarios: Annotated[list[str] | None, typer.Option(help="Only these scenarios (several: a,b,c).",
@@ -243,11 +243,11 @@ def _clock(seconds: float) -> str:
 @command("dgnet report study --out report.html")
 def report(folders: Annotated[list[Path], typer.Argument(help="Folders of studies.")],
            out: Annotated[Path, typer.Option(help="HTML file to write, self-contained.",
-                                          callback=file_to_write)] = Path("out/report.html"),
+                                          callback=file_to_write(".html"))] = Path("out/report.html"),
            markdown: Annotated[Path | None, typer.Option(help="Also write a Markdown page with pictures: FILE.md, or a "
-                                                              "folder.")] = None,
+                                                              "folder.", callback=page_to_write)] = None,
            dgnet: Annotated[Path | None, typer.Option(help="Also write the comparison of DGNet with the classical solvers: "
-                                                           "FILE.md.")] = None,
+                                                           "FILE.md.", callback=file_to_write(".md"))] = None,
            ) -> None:
     """Write tables and pictures of finished cells, with the paper's figures beside ours."""
     from dgnet.paper import evidence, summary

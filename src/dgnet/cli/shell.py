@@ -10,6 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -19,7 +20,7 @@ from rich.markup import escape
 from typer.core import TyperCommand, TyperGroup
 
 from dgnet import __version__, files
-from dgnet.cli.options import Usage, file_to_write, usage
+from dgnet.cli.options import Usage, careful, file_to_write, target_of, usage
 from dgnet.cli.screen import console, errors
 from dgnet.errors import InputError, SolveError
 
@@ -41,7 +42,42 @@ class Grouped(TyperGroup):
         return sorted(super().list_commands(ctx), key=lambda name: order.index(name) if name in order else len(order))
 
 
-class Literal(TyperCommand):
+@cache
+def _overwrite() -> Any:
+    """The option --overwrite, as typer makes it."""
+    def asked(overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files even if other commands need "
+                                                                          "them.")] = False) -> None:
+        pass
+
+    single = typer.Typer(add_completion=False)
+    single.command()(asked)
+    return next(p for p in typer.main.get_command(single).params if p.name == "overwrite")
+
+
+class Careful:
+    """A command that replaces nothing that other commands need, unless --overwrite says so (`options.careful`)."""
+
+    params: list[Any]
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.asks = any(map(target_of, self.params)) and all(p.name != "overwrite" for p in self.params)
+        if self.asks:
+            self.params.append(copy(_overwrite()))
+
+    def invoke(self, context: Any) -> Any:
+        overwrite = context.params.pop("overwrite", False) if self.asks else context.params.get("overwrite", False)
+        if getattr(context, "invoked_subcommand", None) is not None:
+            return super().invoke(context)  # type: ignore[misc]
+        with careful(self.params, context.params, overwrite):
+            return super().invoke(context)  # type: ignore[misc]
+
+
+class CarefulGroup(Careful, TyperGroup):
+    """The same for a group that is a command of its own."""
+
+
+class Literal(Careful, TyperCommand):
     """A command whose help is printed as it is written: [brackets] are no markup."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
@@ -50,6 +86,7 @@ class Literal(TyperCommand):
         for part in parts:
             part.help = None if part.help is None else escape(part.help)
         self.epilog = escape(self.epilog or "")
+
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -213,7 +250,8 @@ Problem = Annotated[Path | None, typer.Option(help="Use this problem folder inst
 AllowDifferent = Annotated[bool, typer.Option("--allow-different", help="Accept a problem that differs from the one the run was "
                                                                         "trained "
                                               "on. The output lists the differences.")]
-Json = Annotated[Path | None, typer.Option("--json", help="Also write the result as JSON to this file.", callback=file_to_write)]
+Json = Annotated[Path | None, typer.Option("--json", help="Also write the result as JSON to this file.",
+                                             callback=file_to_write(".json"))]
 
 
 def checked_device(name: str) -> str:

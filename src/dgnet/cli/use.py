@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 _FMU = "it is an option of .fmu"
 
 
+def _beside(out: Path) -> list[Path]:
+    """What `export` writes with OUT."""
+    return [out.with_suffix(end) for end in (".vtu", ".json", *((".h",) if out.suffix == ".c" else ()))]
+
+
 def _point(text: str) -> tuple[float, ...]:
     """Coordinates of a probe."""
     try:
@@ -43,7 +48,7 @@ def export(context: typer.Context,
            run: Annotated[Path, typer.Argument(help="Folder of a run, or of a problem (problem.toml).")],
            out: Annotated[Path, typer.Option(help="FILE.pt2 (torch.export), FILE.onnx, FILE.c (C99, with FILE.h) or FILE.fmu; the "
                                                   "mesh (.vtu) and a description (.json) are written beside it.",
-                                             callback=file_to_write)],
+                                             callback=file_to_write(".pt2", ".onnx", ".c", ".fmu", beside=_beside))],
            batch: Annotated[int | None, typer.Option(help="Fix the number of trajectories of .pt2 and .onnx; the default is any "
                                                           "number.", min=1)] = None,
            fmi: Annotated[int, typer.Option(help="Version of the standard of an .fmu: 2 or 3.", min=2, max=3)] = 2,
