@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (a table: one case a line)
 """Files that other commands need: inputs of the same call, a problem's, a run's, a study's; nothing replaces them unasked."""
 
 from __future__ import annotations
@@ -140,6 +141,8 @@ MADE = [
     Case(f"{ROLL} --out x.h5", ["x.h5", "not a rollout"], lambda at: shutil.copy(at / "tiny/imported.h5", at / "x.h5"), "run",
          name="a rollout over a data set"),
     Case(f"{ROLL} --out x.h5", ["x.h5", "not a rollout"], written("x.h5"), "run", name="a rollout over what is no HDF5"),
+    Case(f"{ROLL} --json run/bands.json", "bands.json", written("run/bands.json"), "run", name="JSON over the bands of a run"),
+    Case(f"{ROLL} --json run/range.json", "range.json", written("run/range.json"), "run", name="JSON over the range of a run"),
     Case("scenarios --json readings.csv", ["readings.csv", ".json"], written("readings.csv"), name="JSON over a table"),
     Case("scenarios --json part.msh", ["part.msh", ".json"], written("part.msh"), name="JSON over a mesh"),
     Case("scenarios --json weights.pt", ["weights.pt", ".json"], written("weights.pt"), name="JSON over weights"),

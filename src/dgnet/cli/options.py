@@ -202,8 +202,9 @@ def careful(parameters: Sequence[Any], values: Mapping[str, Any], overwrite: boo
 
 
 _PROBLEM, _RUN, _IMPORTED = "problem.toml", "run.toml", "imported.h5"
-_MADE = (_RUN, "cell.json", "card.json")
-"""Files that mark a folder which dgnet has made, and whose other files it reads again."""
+_MADE = ("run.toml", "weights.pt", "last.pt", "range.json", "trust.json", "bands.json", "coefficients.json", "spectrum.json",
+         "cell.json", "failed.json", "card.json")
+"""Files of runs, cells and shipped weights that commands read again, as far as an option could write one of the kind."""
 
 
 def _named(parameter: Any) -> str:
@@ -253,8 +254,8 @@ def _needed(file: Path, main: Path, target: Target, reads: Mapping[Path, str]) -
         return f"{file} is there, and does not end in {target.endings[0]}"
     if file == main and ".h5" in target.endings and not _rollout(file):
         return f"{file} is there, and is not a rollout"
-    if place.suffix in (".json", ".pt") and any((place.parent / name).is_file() for name in _MADE):
-        return f"{file} is there, and other commands read the files of that folder"
+    if place.name in _MADE:
+        return f"{file} is there, and other commands read it"
     return ""
 
 

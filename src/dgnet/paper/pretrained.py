@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from dgnet.data.digests import load_checkpoint, save_tensors
 from dgnet.errors import InputError
 from dgnet.files import did_you_mean, discard, read_toml, unfinished, write_json, write_text
 from dgnet.models.registry import LABELS, config_class
@@ -30,7 +31,6 @@ from dgnet.paper.results import number
 from dgnet.scenarios import SIZES, TRUTHS, get, names, paper_names
 from dgnet.scoring.judge import rivals
 from dgnet.scoring.metrics import current_names
-from dgnet.training.checkpoints import load_checkpoint, save_tensors
 from dgnet.training.run import Run, Settings, read_dataclass, to_toml
 
 Tensor = torch.Tensor

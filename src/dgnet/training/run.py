@@ -28,6 +28,7 @@ import torch
 
 from dgnet import __version__
 from dgnet.data import Dataset
+from dgnet.data.digests import load_checkpoint, save_tensors
 from dgnet.data.fits import check_fits
 from dgnet.errors import InputError
 from dgnet.files import did_you_mean, discard, locked, read_toml, unfinished, unwritable, write_text, writing
@@ -41,7 +42,7 @@ from dgnet.projects import load as load_project
 from dgnet.recipe import Recipe
 from dgnet.scenarios import get
 from dgnet.scenarios.scenario import Scenario
-from dgnet.training.checkpoints import Progress, load_checkpoint, save_tensors
+from dgnet.training.checkpoints import Progress
 from dgnet.training.curve import FILE as REACTION
 from dgnet.training.curve import curve_of, labels, write_curve
 from dgnet.training.fit import fit, split
