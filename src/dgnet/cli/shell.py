@@ -25,8 +25,7 @@ from dgnet.cli.screen import console, errors
 from dgnet.errors import InputError, SolveError
 
 GROUPS = {
-    "Your problem": ("new", "studio", "simulate", "check", "import", "train", "evaluate", "rollout", "show", "export", "serve",
-                     "universal"),
+    "Your problem": ("new", "studio", "simulate", "check", "import", "train", "evaluate", "rollout", "show", "export", "universal"),
     "Sensors": ("recover", "place", "follow", "design"),
     "The paper": ("demo", "scenarios", "models", "pretrained", "generate", "certify", "cards", "reproduce", "report"),
     "Measuring": ("analyse", "score", "bench"),
