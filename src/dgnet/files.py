@@ -11,6 +11,7 @@ import json
 import logging
 import math
 import os
+import re
 import secrets
 import socket
 import tomllib
@@ -21,7 +22,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from dgnet.errors import InputError, NoRoom
+from dgnet.errors import LARGEST, InputError, NoRoom
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,6 +53,25 @@ def unwritable(path: Path, error: BaseException) -> InputError:
     """The sentence about a file that cannot be written."""
     kind = NoRoom if isinstance(error, OSError) and error.errno in _FULL else InputError
     return kind(f"cannot write {path}: {cause(error)}")
+
+
+# ---------------------------------------------------------------------- words
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+def visible(text: str, but: str = "") -> str:
+    """The text with control characters written as escapes, except those in `but`: they would end a line or steer a terminal."""
+    return _CONTROL.sub(lambda c: c[0] if c[0] in but else repr(c[0])[1:-1], text)
+
+
+def toml_text(text: str) -> str:
+    """A text as TOML writes it, in quotes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"the name {text!a} is not text in UTF-8, so that no file can hold it: rename it") from error
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 # ---------------------------------------------------------------------- writing
@@ -286,9 +306,12 @@ def plain(path: Path) -> Path:
 
 
 def read_text(path: Path, encoding: str = "utf-8") -> str:
-    """A text in UTF-8; with "utf-8-sig", a mark at its start is left out."""
+    """A text in UTF-8, without null characters; with "utf-8-sig", a mark at its start is left out."""
     try:
-        return plain(Path(path)).read_text(encoding=encoding)
+        text = plain(Path(path)).read_text(encoding=encoding)
+        if "\0" in text:
+            raise InputError(f"{path} is not text: it holds a null character")
+        return text
     except FileNotFoundError as error:
         raise InputError(f"there is no file {path}") from error
     except UnicodeDecodeError as error:
@@ -314,6 +337,8 @@ def read_array(path: Path, shapes: Sequence[tuple[int, ...]]) -> np.ndarray:
         raise InputError(f"{path} must hold numbers {' or '.join(str(list(s)) for s in shapes)}, got {got}")
     if not np.isfinite(value).all():
         raise InputError(f"{path} is not finite at index {np.argwhere(~np.isfinite(value))[0].tolist()}")
+    if np.abs(value).max(initial=0.0) > LARGEST:
+        raise InputError(f"{path} holds numbers beyond what can be computed with ({LARGEST:g})")
     return value
 
 
@@ -332,9 +357,20 @@ def read_toml(path: Path, keys: Mapping[str, type | tuple[type, ...]] | None = N
     text = read_text(path)
     try:
         found = tomllib.loads(text)
+        null = _null(found)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not valid TOML: {cause(error)}") from error
+    if null is not None:
+        raise InputError(f"{path}: {null!r} holds a null character, which no name or title may")
     return _checked(found, path, keys or {})
+
+
+def _null(value: Any) -> str | None:
+    """The first text with a null character, which other files could not hold."""
+    if isinstance(value, str):
+        return value[:80] if "\0" in value else None
+    inner = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else []
+    return next((found for found in map(_null, inner) if found is not None), None)
 
 
 def _checked(found: Any, path: Path, keys: Mapping[str, type | tuple[type, ...]]) -> dict[str, Any]:
@@ -438,8 +474,27 @@ def locked(path: Path, waiting: Callable[[str], None] = _LOG.warning) -> Iterato
     beside = path.with_name(f".{path.name[:200]}.lock")
     lock = Lock.take(beside)
     if lock is None:
-        waiting(f"waiting for {holder(beside) or 'another process'}, which works on {path}")
+        waiting(visible(f"waiting for {holder(beside) or 'another process'}, which works on {path}"))
         lock = Lock.take(beside, wait=True)
     assert lock is not None
     with lock:
         yield lock
+
+
+@contextmanager
+def making(folder: Path) -> Iterator[Path]:
+    """Gives a folder to fill that becomes FOLDER after the block, which is new or empty. If the block fails, nothing is left."""
+    if not folder.name or "\0" in str(folder):
+        raise InputError(f"'{visible(str(folder))}' cannot be the name of a new folder")
+    part = unfinished(folder)
+    with locked(folder):
+        try:
+            if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+                raise InputError(f"{folder} exists and is not empty; choose another name")
+            part.mkdir(parents=True)
+            yield part
+            os.replace(part, folder)
+        except OSError as error:
+            raise unwritable(folder, error) from error
+        finally:
+            discard(part)

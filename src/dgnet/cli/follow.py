@@ -14,7 +14,7 @@ from dgnet.cli.options import folder_to_write, positive, refuse
 from dgnet.cli.screen import advise, say, say_path
 from dgnet.cli.sensors import Folder, ModelName, Sensors, Spots, opened
 from dgnet.cli.shell import AllowDifferent, Problem, command
-from dgnet.errors import InputError
+from dgnet.errors import LARGEST, InputError
 from dgnet.files import did_you_mean
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def _priors(names: Sequence[str], strength: list[str] | None, length: list[str] 
                 found[name] = float(text)
             except ValueError:
                 found[name] = math.nan
-            if not math.isfinite(found[name]) or found[name] < 0:
+            if not (found[name] == 0 or 1 / LARGEST <= found[name] <= LARGEST):
                 raise InputError(f"{option} {entry}: give NAME=NUMBER, such as {option} {names[-1]}=2")
             if name not in names:
                 raise InputError(f"{option} {entry}: '{name}' is none of the unknowns{did_you_mean(name, names)}")

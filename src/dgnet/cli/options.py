@@ -6,7 +6,6 @@ is refused, never ignored. A file that another command needs is not replaced (`c
 
 from __future__ import annotations
 
-import math
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -18,16 +17,16 @@ from typing import Annotated, Any
 
 import typer
 
-from dgnet.errors import InputError
+from dgnet.errors import LARGEST, InputError
 from dgnet.files import cause, locked, protecting
 
 SEEDS = 2**63  # a seed is stored with the data in 63 bits
 
 
 def positive(value: float | None) -> float | None:
-    """A callback for options: positive and finite."""
-    if value is not None and not (value > 0 and math.isfinite(value)):
-        raise typer.BadParameter(f"{value:g} is not a positive, finite number.")
+    """A callback for options: positive, finite, and no number whose square overflows."""
+    if value is not None and not 1 / LARGEST <= value <= LARGEST:
+        raise typer.BadParameter(f"{value:g} is not a positive, finite number from {1 / LARGEST:g} to {LARGEST:g}.")
     return value
 
 

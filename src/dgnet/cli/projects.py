@@ -11,6 +11,7 @@ from dgnet.cli.options import Adaptive, Seed, file_to_write, positive, refuse, v
 from dgnet.cli.screen import advise, console, narrating, reporting, say, say_path
 from dgnet.cli.shell import Device, Json, checked_device, command, write_json
 from dgnet.errors import InputError
+from dgnet.files import visible
 from dgnet.progress import Report
 
 _COLOURS = {"ok": "green", "note": "yellow", "warn": "red"}
@@ -54,7 +55,8 @@ def check(folder: Annotated[Path, typer.Argument(help="Folder with problem.toml.
     if console.is_terminal:
         lines = Table.grid(padding=(0, 2, 0, 0))
         for item in items:
-            lines.add_row(Text(item.verdict, _COLOURS[item.verdict]), Text(item.name, no_wrap=True), Text(item.text))
+            lines.add_row(Text(item.verdict, _COLOURS[item.verdict]), Text(visible(item.name), no_wrap=True),
+                          Text(visible(item.text, but="\n")))
         console.print(lines)
     else:
         width = max(len(i.name) for i in items)

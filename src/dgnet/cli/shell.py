@@ -169,6 +169,7 @@ def main() -> None:
         signal.signal(signal.SIGALRM, lambda _, frame: signal.raise_signal(number))
         signal.setitimer(signal.ITIMER_REAL, _AGAIN)
 
+    os.environ["MPLBACKEND"] = "agg"  # no command opens a window, and a name that matplotlib does not know would end it
     hook, sys.unraisablehook = sys.unraisablehook, swallowed
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     for number, handler in before.items():
@@ -183,8 +184,7 @@ def main() -> None:
         text, code = ending(error)
         if _DEBUG[0]:
             traceback.print_exception(error)
-        said = _CONTROL.sub(lambda c: repr(c[0])[1:-1], text)
-        errors.print(f"dgnet: {said}", style="red", highlight=False, soft_wrap=not errors.is_terminal)
+        errors.print(f"dgnet: {files.visible(text)}", style="red", highlight=False, soft_wrap=not errors.is_terminal)
         sys.exit(code)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
@@ -227,7 +227,6 @@ def ending(error: BaseException) -> tuple[str, int]:
             "traceback, and report it"), 70
 
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # a name may hold line breaks and what steers a terminal
 _NO_MEMORY = re.compile(r"out of memory|not enough memory|can't allocate memory|alloc_cpu", re.IGNORECASE)
 
 

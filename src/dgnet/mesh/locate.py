@@ -11,6 +11,9 @@ _OUTSIDE = 1e-8
 
 def from_cells(points: np.ndarray, cells: np.ndarray, targets: np.ndarray, block: int = 20_000) -> tuple[csr_array, np.ndarray]:
     """P1 interpolation [targets, points]; outside, the values at the edge of the nearest cell. And which are outside."""
+    low, high = points.min(axis=0), points.max(axis=0)
+    far = 1e3 * (high - low).max()
+    targets = np.clip(targets, low - far, high + far)  # what is farther away is outside, too, and its distance may overflow
     corner = points[cells]
     inverse = np.linalg.inv(corner[:, 1:] - corner[:, :1])  # lambda_1.. = (x - x_0) inverse
     tree = cKDTree(corner.mean(axis=1))
