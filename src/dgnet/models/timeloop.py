@@ -70,6 +70,10 @@ def rollout(model: Model[Any], problem: Discretisation, u0: Tensor, source: Tens
         >>> states.shape, round(states[0, -1].mean().item(), 4)
         (torch.Size([1, 201, 25, 1]), 1.0)
     """
+    if torch.is_inference_mode_enabled():  # what is made here stays with the problem, for rollouts with gradients, too
+        with torch.inference_mode(False), torch.no_grad():
+            return rollout(model, problem, u0, source, steps, t0=t0, checkpoint=checkpoint, capture=capture, sink=sink,
+                           progress=progress)
     if problem.degree == 2 and len(model.points(problem)) != problem.n_nodes:
         raise InputError(f"{model.name} has linear elements: roll it out on the problem itself, not on `problem.quadratic`")
     _check_given(model, problem, u0, "the initial state")

@@ -131,7 +131,7 @@ def cleaned(readings: Readings, problem: Discretisation, level: float | None = N
         raise InputError(f"readings end at t = {readings.times[-1]:g}, within the first step of {problem.dt:g}: are they in another"
                          " unit of time?")
     if readings.times[-1] > _STEPS * problem.dt:
-        raise InputError(f"readings end at t = {readings.times[-1]:g}, after more than {_STEPS:,} steps of {problem.dt:g}: are they "
+        raise InputError(f"readings end at t = {readings.times[-1]:g}, more than {_STEPS:,} steps of {problem.dt:g}: are they "
                          "in another unit of time?")
     large = np.abs(np.nan_to_num(readings.values)).max(initial=0.0)
     if large > LARGEST:
