@@ -164,7 +164,7 @@ class _Product(torch.autograd.Function):
 def version(values: Tensor) -> int:
     """Another number whenever these values have been changed in place. Under `torch.inference_mode`, which does not count that, it
     follows from the values themselves."""
-    return zlib.crc32(values.cpu().contiguous().view(-1).numpy()) if values.is_inference() else values._version
+    return zlib.crc32(values.cpu().contiguous().view(-1).numpy().data) if values.is_inference() else values._version
 
 
 def csr(pattern: Pattern, values: Tensor) -> Tensor:

@@ -159,6 +159,8 @@ def design(problem: Discretisation, sources: Sequence[FreeSpot], targets: Sequen
     if steps < 1 or starts < 1 or not tolerance > 0:
         raise InputError("steps, starts and the tolerance must be positive")
     free = FreeSpots(list(sources), problem.mesh.dim, steps, problem.dt)
+    for spot in sources:
+        _refuse_outside(spot, problem.mesh.points)
     begin = (torch.zeros(problem.mesh.n_nodes, 1) if start is None else start).to(torch.float64)
     with few_threads(problem.mesh.n_nodes), torch.no_grad():
         plant = Plant(problem, model or Classical(), begin, steps)
@@ -171,6 +173,22 @@ def design(problem: Discretisation, sources: Sequence[FreeSpot], targets: Sequen
             raise InputError("targets can be corrected by a finer mesh only where there is one")
         theta = _settled(search, fine, again if correct else None, starts, seed)
         return _designed(search, fine, again, theta, tolerance, correct, notes, began, tuple(sources))
+
+
+def _refuse_outside(spot: FreeSpot, points: np.ndarray) -> None:
+    """Refuse a source that no node of the mesh sees, wherever it may go."""
+    if spot.place is not None:
+        way = np.array([spot.place])
+    elif spot.path is not None:
+        way = spot.path.values[0][:, : points.shape[1]]
+    else:
+        assert spot.area is not None
+        within = np.clip(points, *spot.area)
+        way = within[[np.square(within - points).sum(1).argmin()]]  # where it comes nearest to the mesh
+    rows = np.column_stack([way, np.full(len(way), spot.radius), np.ones(len(way))])
+    missed = SpotTable((spot.name,), (np.arange(len(way), dtype=np.float64),), (rows,)).missed(points)
+    if missed:
+        raise InputError(missed.replace("spot", "source", 1))
 
 
 def _within(search: Search, highest: float | None, lowest: float | None) -> None:
