@@ -15,6 +15,7 @@ import re
 import secrets
 import socket
 import tomllib
+import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -72,6 +73,11 @@ def toml_text(text: str) -> str:
     except UnicodeEncodeError as error:
         raise InputError(f"the name {text!a} is not text in UTF-8, so that no file can hold it: rename it") from error
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def remark(text: str) -> None:
+    """A line on stderr, unless the program that uses dgnet decides otherwise: something that a person should know."""
+    _LOG.warning(visible(text))
 
 
 # ---------------------------------------------------------------------- writing
@@ -342,6 +348,33 @@ def read_array(path: Path, shapes: Sequence[tuple[int, ...]]) -> np.ndarray:
     return value
 
 
+_PLENTY, _PACKED = 1 << 30, 50  # bytes that any archive may unpack to, and how many for each byte beyond that
+DAMAGED = (OSError, ValueError, EOFError, KeyError, IndexError, AttributeError, TypeError, NotImplementedError, RuntimeError,
+           zipfile.BadZipFile, zlib.error)
+"""What reading a file of a wrong or broken format fails with."""
+
+
+@contextmanager
+def arrays_of(path: Path, what: str = "arrays (.npz)") -> Iterator[Any]:
+    """An open .npz archive. One that is damaged, lacks an array, or unpacks to far more than it is, is said not to hold `what`."""
+    import numpy as np
+
+    try:
+        with zipfile.ZipFile(plain(Path(path))) as packed:
+            size = sum(entry.file_size for entry in packed.infolist())
+        if size > _PLENTY and size > _PACKED * path.stat().st_size:
+            raise InputError(f"{path} has {path.stat().st_size / 1e6:.1f} MB and would unpack to {size / 1e9:.1f} GB, more than "
+                             f"{_PACKED} times its size: it is not read")
+        with np.load(path, allow_pickle=False) as archive:
+            yield archive
+    except FileNotFoundError as error:
+        raise InputError(f"there is no file {path}") from error
+    except InputError:
+        raise
+    except DAMAGED as error:
+        raise InputError(f"{path}: the file is damaged, or does not hold {what}") from error
+
+
 def read_json(path: Path, keys: Mapping[str, type | tuple[type, ...]] | None = None) -> dict[str, Any]:
     """The object in a JSON file. `keys` must be there, with values of these types; true and false are no numbers."""
     text = read_text(path)
@@ -466,7 +499,7 @@ def holder(path: Path) -> str:
 
 
 @contextmanager
-def locked(path: Path, waiting: Callable[[str], None] = _LOG.warning) -> Iterator[Lock]:
+def locked(path: Path, waiting: Callable[[str], None] = remark) -> Iterator[Lock]:
     """One process at a time holds PATH, by the lock file .NAME.lock beside it. Who has to wait is told whom for: waiting(words).
 
     Look again for PATH inside: another process may have made it meanwhile. Not to be nested for one PATH.
@@ -474,7 +507,7 @@ def locked(path: Path, waiting: Callable[[str], None] = _LOG.warning) -> Iterato
     beside = path.with_name(f".{path.name[:200]}.lock")
     lock = Lock.take(beside)
     if lock is None:
-        waiting(visible(f"waiting for {holder(beside) or 'another process'}, which works on {path}"))
+        waiting(f"waiting for {holder(beside) or 'another process'}, which works on {path}")
         lock = Lock.take(beside, wait=True)
     assert lock is not None
     with lock:

@@ -52,7 +52,7 @@ def follow(context: typer.Context, folder: Folder,
                                                              "is the problem's offset.")] = None,
            points: Annotated[Path | None, typer.Option(help="CSV table of places where estimates are asked for, as of sensors; the "
                                                             "sensors themselves unless given.")] = None,
-           horizon: Annotated[int, typer.Option(help="Steps to forecast at the end of the readings.", min=0)] = 0,
+           horizon: Annotated[int, typer.Option(help="Steps to forecast at the end of the readings.", min=0, max=10_000)] = 0,
            smooth: Annotated[bool, typer.Option("--smooth", help="Also look back, in the light of all readings.")] = False,
            wait: Annotated[float, typer.Option(help="Seconds to wait for further rows at the end of the file.", min=0)] = 0.0,
            resume: Annotated[bool, typer.Option("--resume", help="Go on from the state in the folder of results.")] = False,

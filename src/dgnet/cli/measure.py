@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dgnet.cli.options import Seed, file_to_write, folder_to_write, named, positive, positives, refuse
+from dgnet.cli.options import PROCESSES, Seed, file_to_write, folder_to_write, named, positive, positives, refuse
 from dgnet.cli.screen import advise, errors, page, reporting, say
 from dgnet.cli.shell import Device, Json, Size, bench, checked_device, command, write_json
 from dgnet.errors import InputError
@@ -366,7 +366,7 @@ def bench_equal(parts: Annotated[int, typer.Option(help="Number of test parts.",
 def bench_any_mesh(dim: Annotated[int, typer.Option(help="2 or 3.", min=2, max=3)] = 2,
                    parts: Annotated[int | None, typer.Option(help="Only the first of the test parts.", min=1)] = None,
                    flow: Annotated[bool, typer.Option(help="With a steady flow on each part (2D).")] = False,
-                   workers: Annotated[int, typer.Option(help="Problems side by side.", min=1)] = 1,
+                   workers: Annotated[int, typer.Option(help="Problems side by side.", min=1, max=PROCESSES)] = 1,
                    picture: Annotated[Path | None, typer.Option(help="FILE.png: where the errors are on one part.",
                                                                callback=file_to_write(".png"))] = None,
                    device: Device = "cpu", json_path: Json = None) -> None:

@@ -21,6 +21,7 @@ from dgnet.errors import LARGEST, InputError
 from dgnet.files import cause, locked, protecting
 
 SEEDS = 2**63  # a seed is stored with the data in 63 bits
+PROCESSES = 1024  # side by side, at most
 
 
 def positive(value: float | None) -> float | None:

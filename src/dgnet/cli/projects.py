@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dgnet.cli.options import Adaptive, Seed, file_to_write, positive, refuse, vtk_files
+from dgnet.cli.options import PROCESSES, Adaptive, Seed, file_to_write, positive, refuse, vtk_files
 from dgnet.cli.screen import advise, console, narrating, reporting, say, say_path
 from dgnet.cli.shell import Device, Json, checked_device, command, write_json
 from dgnet.errors import InputError
@@ -109,7 +109,7 @@ def universal(parts: Annotated[list[Path], typer.Argument(help="A problem folder
               trajectories: Annotated[int | None, typer.Option(help="Use only this many training trajectories of the problem.",
                                                                min=1)] = None,
               budget: Annotated[float, typer.Option(help="Minutes of training.", callback=positive)] = 1.0,
-              workers: Annotated[int, typer.Option(help="Processes that compute truths.", min=1)] = 1,
+              workers: Annotated[int, typer.Option(help="Processes that compute truths.", min=1, max=PROCESSES)] = 1,
               seed: Seed = 0, device: Device = "cpu", json_path: Json = None) -> None:
     """Tune universal weights to the data of a problem, or to a family of meshes, on which problems are drawn and solved."""
     from dgnet.mesh import load as load_mesh

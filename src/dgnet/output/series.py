@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import time
-import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -22,7 +21,8 @@ import numpy as np
 
 from dgnet.data import Header, digests
 from dgnet.data.store import CHUNK, LIBVER, put_array, write_header
-from dgnet.files import discard, locked, unfinished, unwritable, write_at, write_text, writing, writing_hdf5
+from dgnet.errors import InputError
+from dgnet.files import DAMAGED, arrays_of, discard, locked, unfinished, unwritable, write_at, write_text, writing, writing_hdf5
 from dgnet.mesh import Mesh
 from dgnet.mesh.io import save
 from dgnet.output.figures import Band, grid
@@ -88,13 +88,20 @@ class Store:
             group.parent.attrs.modify(digests.SUM, np.uint32(digests.contents_sum(group.parent)))
 
     def _left(self) -> dict[str, np.ndarray] | None:
+        """What is not whole, or of another rollout, is begun anew."""
         try:
-            with np.load(self.note, allow_pickle=False) as archive:
+            with arrays_of(self.note) as archive:
                 found = {name: archive[name] for name in archive.files}
-            same = str(found.pop("request")) == self.request and self.part.exists() and h5py.is_hdf5(self.part)
-        except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile):
+            if str(found.pop("request")) != self.request:
+                return None
+            with h5py.File(self.part, "r") as file:
+                states = file["trajectories/00000/state"]
+                whole = states.shape == self.shape and states.id.get_offset() + self.held[0].nbytes * self.shape[0] <= (
+                    self.part.stat().st_size)
+            last = int(found["step"])
+            return found if whole and 0 < last <= self.steps and found["state"].shape == self.shape[1:] else None
+        except (InputError, *DAMAGED):
             return None
-        return found if same else None
 
     def add(self, k: int, u: np.ndarray) -> None:
         """Steps come in order."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from dgnet.files import arrays_of
 from dgnet.paper import archive
 from dgnet.paper.experiment import METHODS, Experiment
 from dgnet.paper.origin import learned
@@ -164,7 +165,7 @@ def sample(record: Record | None) -> dict[str, np.ndarray]:
     path = record["folder"] / "sample.npz"
     if not path.exists():
         return {}
-    with np.load(path, allow_pickle=False) as arrays:
+    with arrays_of(path) as arrays:
         return archive.renamed(record, {name: arrays[name] for name in arrays.files})
 
 

@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -22,7 +21,7 @@ from scipy.special import ndtri
 from scipy.stats import chi2
 
 from dgnet.errors import InputError
-from dgnet.files import plain, writing
+from dgnet.files import arrays_of, writing
 from dgnet.models import Classical, Model, few_threads
 from dgnet.problems import Discretisation, SpotTable
 from dgnet.problems.case import Case
@@ -290,19 +289,12 @@ class Follower:
     def load(cls, path: Path | str, problem: Discretisation, sensors: Sequence[Sensor] | np.ndarray, *, start: Tensor | None = None,
              source: Source | None = None, spots: SpotTable | None = None, model: Model[Any] | None = None) -> Follower:
         """Go on from what `save` wrote, with the same problem, sensors and model. Strengths, noise and times come from the file."""
-        try:
-            with np.load(plain(Path(path)), allow_pickle=False) as archive:
-                about, mean, root = json.loads(str(archive["about"])), archive["mean"], archive["root"]
+        with arrays_of(Path(path), "the state of a part that is followed") as archive:
+            about, mean, root = json.loads(str(archive["about"])), archive["mean"], archive["root"]
             priors = {name: Prior(**prior) for name, prior in about["unknown"].items()}
             noise, t0, rank = (about[name] for name in ("noise", "t0", "rank"))
             if "part" not in about:
                 raise InputError(f"{path} was written by an older version, which did not note what part it belongs to: begin anew")
-        except FileNotFoundError as error:
-            raise InputError(f"there is no file {path}") from error
-        except InputError:
-            raise
-        except (OSError, ValueError, TypeError, KeyError, EOFError, BadZipFile) as error:
-            raise InputError(f"{path} does not hold the state of a part that is followed") from error
         part = cls(problem, sensors, priors, noise=noise, start=start, source=source, spots=spots, model=model, t0=t0, rank=rank)
         found = differences(about["part"], part.identity)
         if found:
@@ -338,8 +330,8 @@ class Follower:
 
     def forecast(self, steps: int, sensors: Sequence[Sensor] | np.ndarray | None = None) -> Course:
         """From now on, if drives fade as their priors say: readings [steps+1, S] and the field at the end."""
-        if steps < 1:
-            raise InputError(f"a forecast needs at least one step, got {steps}")
+        if not 1 <= steps <= _JUMP:
+            raise InputError(f"a forecast has 1 to {_JUMP:,} steps, got {steps:,}")
         weights = self.dynamics.weights if sensors is None else rows(named(sensors), self.problem)
         ahead = Filter(self.filter.mean, self.filter.root, self.filter.rank, self.filter.weights)
         found = [self._row(ahead.mean, ahead.root, None, weights)]
