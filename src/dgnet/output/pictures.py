@@ -26,7 +26,7 @@ from mpl_toolkits.mplot3d.art3d import Poly3DCollection
 from PIL import Image
 
 from dgnet.errors import InputError
-from dgnet.files import writing
+from dgnet.files import visible, writing
 from dgnet.mesh import Mesh
 
 STYLE: dict[Any, Any] = {"font.size": 9.5, "axes.titlesize": 9.5, "figure.facecolor": "white", "font.family": "DejaVu Sans"}
@@ -37,8 +37,11 @@ COLOURS = 256
 
 
 def legible(figure: Figure) -> Figure:
-    """The same figure; names with $ signs that are no formula are shown as they are."""
+    """The same figure; names with $ signs that are no formula are shown as they are, control characters written out."""
     for text in figure.findobj(Text):
+        shown = visible(text.get_text(), but="\n")
+        if shown != text.get_text():
+            text.set_text(shown)
         if "$" in text.get_text():
             try:
                 _MATHS.parse(text.get_text())
