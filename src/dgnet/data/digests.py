@@ -110,7 +110,10 @@ def load_checkpoint(path: Path, device: str = "cpu", sha256: str = "") -> dict[s
     try:
         if verifying() and plain(path).exists() and not _sound(path, sha256):
             raise InputError(f"{path} is damaged: it is not what was written (its checksum differs)")
-        return torch.load(path, map_location=device, weights_only=True)
+        found = torch.load(path, map_location=device, weights_only=True)
+        if not isinstance(found, dict):
+            raise InputError(f"{path} does not hold weights by their names, but one {type(found).__name__}")
+        return found
     except FileNotFoundError as error:
         raise InputError(f"there is no file {path}") from error
     except (InputError, torch.AcceleratorError):  # a device that cannot be had says nothing about the file
