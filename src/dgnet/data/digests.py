@@ -112,7 +112,7 @@ def load_checkpoint(path: Path, device: str = "cpu", sha256: str = "") -> dict[s
             raise InputError(f"{path} is damaged: it is not what was written (its checksum differs)")
         found = torch.load(path, map_location=device, weights_only=True)
         if not isinstance(found, dict):
-            raise InputError(f"{path} does not hold weights by their names, but one {type(found).__name__}")
+            raise InputError(f"{path} holds something else than tensors by their names")
         return found
     except FileNotFoundError as error:
         raise InputError(f"there is no file {path}") from error
