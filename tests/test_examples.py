@@ -1,12 +1,16 @@
 """The examples and the README's listing run, and their numbers are those they claim."""
 
+import json
 import re
 import runpy
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
+
+import dgnet as dg
 
 ROOT = Path(__file__).parents[1]
 
@@ -18,7 +22,7 @@ def example(name: str) -> dict[str, Any]:
 def test_every_example_is_tested() -> None:
     assert sorted(p.stem for p in (ROOT / "examples").glob("*.py")) == [
         "coefficients_from_sensors", "errors_in_motion", "follow_a_plate", "gray_scott", "green_function", "heat_on_a_plate",
-        "heat_without_burning", "learned_reaction", "new_source_3d", "unknown_diffusivity", "unknown_material",
+        "heat_without_burning", "learned_reaction", "new_source_3d", "serve", "unknown_diffusivity", "unknown_material",
         "what_heats_the_plate", "where_was_the_laser", "without_finite_differences"]
 
 
@@ -131,3 +135,28 @@ def test_heat_without_burning(name: str) -> None:
 def test_follow_a_plate() -> None:
     found = example("follow_a_plate")["main"](2)
     assert found["inside"] > 0.8 and found["error"] < 0.03 and (found["noticed"], found["false"]) == (1.0, 0.0)
+
+
+def test_serve(tmp_path: Path) -> None:
+    """The answer to a request is what the command line computes from files."""
+    client = pytest.importorskip("starlette.testclient").TestClient
+    pytest.importorskip("httpx")
+    run = dg.load_run(Path(dg.__file__).parent / "pretrained" / "laser-heat-converged")
+    middle, size = run.case.mesh.points.mean(0), float(np.ptp(run.case.mesh.points, axis=0).max())
+    near = run.case.mesh.points[np.abs(run.case.mesh.points - middle).sum(1).argmin()]
+    rows = [[0.0, *near, 0.05 * size, 300.0], [1e6, *near, 0.05 * size, 300.0]]
+    (tmp_path / "spot.csv").write_text("t,x,y,radius,power\n" + "\n".join(",".join(map(repr, map(float, row))) for row in rows))
+    states: list[Any] = []
+    dg.rollout_run(run, source=tmp_path / "spot.csv", steps=3, sink=lambda k, u: states.append(u.copy()))
+    served = client(example("serve")["application"](run), base_url="http://127.0.0.1")
+    told = served.post("/probe", json={"steps": 3, "points": [near.tolist()], "spots": [rows]})
+    assert told.status_code == 200 and told.json()["times"] == pytest.approx(run.case.dt * np.arange(4))
+    expected = run.case.mesh.interpolate(np.stack(states), near[None])
+    assert np.array(told.json()["values"])[-len(expected):] == pytest.approx(expected, rel=1e-5)
+    assert expected[-1].max() > run.case.offsets[0] + 1
+    for asked, status, words in (("{", 400, "JSON"), ("[]", 422, "steps"), ('{"steps": 1e9}', 422, "steps"), ("[" * 9**5, 400, ""),
+                                 ('{"steps": 2, "points": [[9e9, 0]]}', 422, "outside"), (" " * 2_000_000, 413, "bytes"),
+                                 (json.dumps({"steps": 2, "points": [near.tolist()], "spots": [[[0, 1]]]}), 422, "a spot")):
+        found = served.post("/probe", content=asked)
+        assert found.status_code == status and words in found.json()["error"], (asked[:40], found.text[:200])
+    assert client(example("serve")["application"](run), base_url="http://elsewhere").post("/probe").status_code == 400

@@ -13,6 +13,10 @@ class InputError(ValueError):
     """
 
 
+LARGEST = 1e30
+"""Numbers beyond it, and sizes below its inverse, are refused where they enter: their squares would overflow."""
+
+
 class RangeError(InputError):
     """A state has left the table of a material."""
 

@@ -12,9 +12,11 @@ import json
 import logging
 import math
 import os
+import re
 import secrets
 import socket
 import tomllib
+import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,20 +24,17 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from dgnet.errors import InputError, NoRoom
+from dgnet.errors import LARGEST, InputError, NoRoom
 
 if TYPE_CHECKING:
     import numpy as np
-
-try:
-    import fcntl
-except ImportError:  # Windows: no locks, the rest works
-    fcntl = None  # type: ignore[assignment]
+    from filelock import FileLock
 
 _LOG = logging.getLogger("dgnet")  # says on stderr what it is given, unless the program that uses dgnet decides otherwise
 _HOST = f"{zlib.crc32(socket.gethostname().encode()):08x}"
 _NO_LOCKS = {errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSPC,
              errno.EDQUOT}
+_POLL = 0.02  # seconds between two looks at a lock that another process has
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG}
 _WORDS = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk quota is used up", errno.EROFS: "the file system is read-only",
           errno.EFBIG: "the largest file size is reached", errno.EACCES: "permission denied", errno.EPERM: "not permitted",
@@ -56,6 +55,30 @@ def unwritable(path: Path, error: BaseException) -> InputError:
     """The sentence about a file that cannot be written."""
     kind = NoRoom if isinstance(error, OSError) and error.errno in _FULL else InputError
     return kind(f"cannot write {path}: {cause(error)}")
+
+
+# ---------------------------------------------------------------------- words
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+def visible(text: str, but: str = "") -> str:
+    """The text with control characters written as escapes, except those in `but`: they would end a line or steer a terminal."""
+    return _CONTROL.sub(lambda c: c[0] if c[0] in but else repr(c[0])[1:-1], text)
+
+
+def toml_text(text: str) -> str:
+    """A text as TOML writes it, in quotes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"the name {text!a} is not text in UTF-8, so that no file can hold it: rename it") from error
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def remark(text: str) -> None:
+    """A line on stderr, unless the program that uses dgnet decides otherwise: something that a person should know."""
+    _LOG.warning(visible(text))
 
 
 # ---------------------------------------------------------------------- writing
@@ -101,6 +124,29 @@ def _lives(pid: int) -> bool:
     return True
 
 
+_PROTECTED: dict[tuple[int, int], str] = {}  # files by device and number, and why they must stay
+
+
+@contextmanager
+def protecting(paths: Mapping[Path, str]) -> Iterator[None]:
+    """Within the block, `writing` refuses to replace these files, with the reason."""
+    found = {(stat.st_dev, stat.st_ino): why for path, why in paths.items() if (stat := _stat(path)) is not None}
+    before = dict(_PROTECTED)
+    _PROTECTED.update(found)
+    try:
+        yield
+    finally:
+        _PROTECTED.clear()
+        _PROTECTED.update(before)
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except OSError:
+        return None
+
+
 @contextmanager
 def writing(path: Path) -> Iterator[Path]:
     """Gives a path to write to; after the block its file becomes PATH (0666 less umask, or the permissions that PATH had).
@@ -116,6 +162,10 @@ def writing(path: Path) -> Iterator[Path]:
             raise IsADirectoryError(errno.EISDIR, "it is a folder", str(path))
         if path.exists() and not path.is_file():
             raise InputError(f"cannot write {path}: it is a device or a pipe, not a file")
+        there = _stat(path)
+        if there is not None and (there.st_dev, there.st_ino) in _PROTECTED:
+            why = _PROTECTED[there.st_dev, there.st_ino]
+            raise InputError(f"cannot write {path}: {why}, and this command reads it; write elsewhere, or --overwrite")
         path.parent.mkdir(parents=True, exist_ok=True)
         part = unfinished(path)
         os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
@@ -263,9 +313,12 @@ def plain(path: Path) -> Path:
 
 
 def read_text(path: Path, encoding: str = "utf-8") -> str:
-    """A text in UTF-8; with "utf-8-sig", a mark at its start is left out."""
+    """A text in UTF-8, without null characters; with "utf-8-sig", a mark at its start is left out."""
     try:
-        return plain(Path(path)).read_text(encoding=encoding)
+        text = plain(Path(path)).read_text(encoding=encoding)
+        if "\0" in text:
+            raise InputError(f"{path} is not text: it holds a null character")
+        return text
     except FileNotFoundError as error:
         raise InputError(f"there is no file {path}") from error
     except UnicodeDecodeError as error:
@@ -291,6 +344,8 @@ def read_array(path: Path, shapes: Sequence[tuple[int, ...]]) -> np.ndarray:
         raise InputError(f"{path} must hold numbers {' or '.join(str(list(s)) for s in shapes)}, got {got}")
     if not np.isfinite(value).all():
         raise InputError(f"{path} is not finite at index {np.argwhere(~np.isfinite(value))[0].tolist()}")
+    if np.abs(value).max(initial=0.0) > LARGEST:
+        raise InputError(f"{path} holds numbers beyond what can be computed with ({LARGEST:g})")
     return value
 
 
@@ -303,26 +358,12 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def read_arrays(path: Path, what: str) -> dict[str, np.ndarray]:
-    """What `write_arrays` wrote: whole, without code, and no larger in memory than on disk. `what` it should hold, in words."""
-    import zipfile
-
-    import numpy as np
-
-    try:
-        with zipfile.ZipFile(plain(path)) as archive:
-            if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
-                raise ValueError("compressed")
-        with np.load(path, allow_pickle=False) as archive:
-            found = {name: archive[name] for name in archive.files}
+    """What `write_arrays` wrote: whole, and without code. `what` it should hold, in words."""
+    with arrays_of(path, what) as archive:
+        found = {name: archive[name] for name in archive.files}
         if str(found.pop("checksum")) != _checksum(found):
-            raise ValueError("its checksum is another")
-    except FileNotFoundError as error:
-        raise InputError(f"there is no file {path}") from error
-    except InputError:
-        raise
-    except (OSError, ValueError, KeyError, EOFError, NotImplementedError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path} does not hold {what}: {cause(error)}") from error
-    return found
+            raise InputError(f"{path} does not hold {what}: its checksum is another")
+        return found
 
 
 def _checksum(arrays: Mapping[str, np.ndarray]) -> str:
@@ -330,6 +371,33 @@ def _checksum(arrays: Mapping[str, np.ndarray]) -> str:
     for name in sorted(arrays):
         found.update(f"{name} {arrays[name].dtype.str} {arrays[name].shape}".encode() + arrays[name].tobytes())
     return found.hexdigest()
+
+
+_PLENTY, _PACKED = 1 << 30, 50  # bytes that any archive may unpack to, and how many for each byte beyond that
+DAMAGED = (OSError, ValueError, EOFError, KeyError, IndexError, AttributeError, TypeError, NotImplementedError, RuntimeError,
+           zipfile.BadZipFile, zlib.error)
+"""What reading a file of a wrong or broken format fails with."""
+
+
+@contextmanager
+def arrays_of(path: Path, what: str = "arrays (.npz)") -> Iterator[Any]:
+    """An open .npz archive. One that is damaged, lacks an array, or unpacks to far more than it is, is said not to hold `what`."""
+    import numpy as np
+
+    try:
+        with zipfile.ZipFile(plain(Path(path))) as packed:
+            size = sum(entry.file_size for entry in packed.infolist())
+        if size > _PLENTY and size > _PACKED * path.stat().st_size:
+            raise InputError(f"{path} has {path.stat().st_size / 1e6:.1f} MB and would unpack to {size / 1e9:.1f} GB, more than "
+                             f"{_PACKED} times its size: it is not read")
+        with np.load(path, allow_pickle=False) as archive:
+            yield archive
+    except FileNotFoundError as error:
+        raise InputError(f"there is no file {path}") from error
+    except InputError:
+        raise
+    except DAMAGED as error:
+        raise InputError(f"{path}: the file is damaged, or does not hold {what}") from error
 
 
 def read_json(path: Path, keys: Mapping[str, type | tuple[type, ...]] | None = None) -> dict[str, Any]:
@@ -347,9 +415,20 @@ def read_toml(path: Path, keys: Mapping[str, type | tuple[type, ...]] | None = N
     text = read_text(path)
     try:
         found = tomllib.loads(text)
+        null = _null(found)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not valid TOML: {cause(error)}") from error
+    if null is not None:
+        raise InputError(f"{path}: {null!r} holds a null character, which no name or title may")
     return _checked(found, path, keys or {})
+
+
+def _null(value: Any) -> str | None:
+    """The first text with a null character, which other files could not hold."""
+    if isinstance(value, str):
+        return value[:80] if "\0" in value else None
+    inner = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else []
+    return next((found for found in map(_null, inner) if found is not None), None)
 
 
 def _checked(found: Any, path: Path, keys: Mapping[str, type | tuple[type, ...]]) -> dict[str, Any]:
@@ -386,61 +465,47 @@ class Lock:
     the work goes on without one: `held` is then False, and atomic writes alone protect the result.
     """
 
-    def __init__(self, path: Path, descriptor: int | None) -> None:
-        self.path, self._descriptor = path, descriptor
+    def __init__(self, path: Path, inner: FileLock | None) -> None:
+        self.path, self._inner = path, inner
 
     @property
     def held(self) -> bool:
-        return self._descriptor is not None
+        return self._inner is not None
 
     @classmethod
     def take(cls, path: Path, wait: bool = False) -> Lock | None:
         """The lock, or None while a living process has it; with `wait`, once that one has let go."""
-        while True:
-            descriptor = None
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-                if fcntl is None:
-                    raise OSError(errno.ENOSYS, "no locks on this system")
-                fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-                if _same(descriptor, path):  # not one that its holder has just removed
-                    note = {"pid": os.getpid(), "host": socket.gethostname()}
-                    os.ftruncate(descriptor, 0)
-                    os.pwrite(descriptor, json.dumps(note).encode(), 0)
-                    return cls(path, descriptor)
-                os.close(descriptor)
-            except OSError as error:
-                if descriptor is not None:
-                    os.close(descriptor)
-                if error.errno == errno.EWOULDBLOCK or (descriptor is not None and error.errno == errno.EACCES):
-                    return None
-                if error.errno in _NO_LOCKS:
-                    return cls(path, None)
-                raise InputError(f"cannot lock {path}: {cause(error)}") from error
-            except BaseException:
-                if descriptor is not None:
-                    os.close(descriptor)
-                raise
+        from filelock import FileLock, Timeout
+
+        note = json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode()
+
+        def sign(descriptor: int) -> None:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, note, 0)
+
+        inner = FileLock(path, fallback_to_soft=False, poll_interval=_POLL, on_acquired=sign)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            inner.acquire(timeout=-1 if wait else 0)
+        except Timeout:
+            return None
+        except OSError as error:
+            if error.errno in _NO_LOCKS:
+                return cls(path, None)
+            raise InputError(f"cannot lock {path}: {cause(error)}") from error
+        return cls(path, inner)
 
     def release(self) -> None:
-        if self._descriptor is not None:
+        if self._inner is not None:
             discard(self.path)  # while it is locked: who waits for it sees that it is gone and makes a new one
-            os.close(self._descriptor)
-            self._descriptor = None
+            self._inner.release()
+            self._inner = None
 
     def __enter__(self) -> Lock:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.release()
-
-
-def _same(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(path))
-    except FileNotFoundError:
-        return False
 
 
 def holder(path: Path) -> str:
@@ -459,7 +524,7 @@ def holder(path: Path) -> str:
 
 
 @contextmanager
-def locked(path: Path, waiting: Callable[[str], None] = _LOG.warning) -> Iterator[Lock]:
+def locked(path: Path, waiting: Callable[[str], None] = remark) -> Iterator[Lock]:
     """One process at a time holds PATH, by the lock file .NAME.lock beside it. Who has to wait is told whom for: waiting(words).
 
     Look again for PATH inside: another process may have made it meanwhile. Not to be nested for one PATH.
@@ -472,3 +537,22 @@ def locked(path: Path, waiting: Callable[[str], None] = _LOG.warning) -> Iterato
     assert lock is not None
     with lock:
         yield lock
+
+
+@contextmanager
+def making(folder: Path) -> Iterator[Path]:
+    """Gives a folder to fill that becomes FOLDER after the block, which is new or empty. If the block fails, nothing is left."""
+    if not folder.name or "\0" in str(folder):
+        raise InputError(f"'{visible(str(folder))}' cannot be the name of a new folder")
+    part = unfinished(folder)
+    with locked(folder):
+        try:
+            if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+                raise InputError(f"{folder} exists and is not empty; choose another name")
+            part.mkdir(parents=True)
+            yield part
+            os.replace(part, folder)
+        except OSError as error:
+            raise unwritable(folder, error) from error
+        finally:
+            discard(part)

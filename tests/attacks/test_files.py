@@ -247,6 +247,20 @@ for _what, _change in {
         "history is a text": json_value(CELL, "history", "x"),
         "seconds are a text": json_value(CELL, "seconds", "long")}.items():
     STUDY.append(("report study --out report.html", "cell.json", f"cell.json {_what}", _change))
+SAMPLE, WEIGHTS = f"study/cells/{TAG}/sample.npz", f"study/cells/{TAG}/run/weights.pt"
+for _what, _change in {
+        "history is a list of numbers": json_value(CELL, "history", [1]), "curves are texts": json_value(CELL, "curves", {"dgnet": "x"}), "curves of other lengths": json_value(CELL, "curves.dgnet", [1.0]),
+        "hardware is a list": json_value(CELL, "hardware", [1]), "figures are a number": json_value(CELL, "figures", 3), "figures are numbers": json_value(CELL, "figures", [5]), "sharing is a text": json_value(CELL, "sharing", "two"),
+        "tag is null": json_value(CELL, "tag", None), "is noise": holds(CELL, bytes(range(256)))}.items():
+    STUDY.append(("reproduce pack study --out packed", "cell.json", f"pack, cell.json {_what}", _change))
+    STUDY.append((f"pretrained pack study/cells/{TAG} --out shelf2", "cell.json", f"pretrained pack, cell.json {_what}", _change))
+for _what, _change in {
+        "is empty": holds(SAMPLE, ""), "is noise": holds(SAMPLE, bytes(range(256))), "is cut": cut(SAMPLE, 0.4), "without frames": arrays(SAMPLE, frames=None), "without the truth": arrays(SAMPLE, truth=None),
+        "frames are texts": arrays(SAMPLE, frames=np.array(["x", "y"])), "frames of another number": arrays(SAMPLE, frames=np.arange(99)), "the truth is flat": arrays(SAMPLE, truth=np.ones(3)), "the truth is a text": arrays(SAMPLE, truth=np.array(["a"])),
+        "the truth is of another shape": arrays(SAMPLE, truth=np.ones((2, 9, 1)))}.items():
+    STUDY.append(("reproduce pack study --out packed", "sample.npz", f"sample.npz {_what}", _change))
+STUDY += [(f"pretrained pack study/cells/{TAG} --out shelf2", "weights.pt", f"pretrained pack, weights {_what}", _change)
+          for _what, _change in {"are empty": holds(WEIGHTS, ""), "are cut": cut(WEIGHTS, 0.5), "have a bit flipped": lambda at: _flip(at / WEIGHTS, 2000), "are a list": checkpoint(WEIGHTS, lambda s: [1])}.items()]
 for _what, _change in {
         "is a list": holds(CARD, "[]"), "is empty": holds(CARD, ""), "is not UTF-8": holds(CARD, b"\xff\xfe"),
         "minutes is a text": json_value(CARD, "minutes", "many"), "figures is a list": json_value(CARD, "figures", []),

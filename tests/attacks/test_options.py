@@ -280,12 +280,6 @@ export run --out x.fmu --fmi 4 | --fmi
 export run --out x.fmu --probe here | here
 export run --out x.fmu --spots -1 | --spots
 bench export nowhere | nowhere
-serve nowhere | nowhere
-serve run --port -1 | --port
-serve run --limit 0 | --limit
-serve run --seconds nan | --seconds
-serve tiny --model nobody | nobody
-serve run --model universal | --model
 export run --out x.c --model universal | --model
 export tiny --out x.c --allow-different | --allow-different
 analyse run --data nowhere.h5 | nowhere.h5

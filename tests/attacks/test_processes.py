@@ -169,3 +169,60 @@ def test_one_cell_by_many(count: int, tmp_path: Path) -> None:
     found = together(tmp_path / "logs", *[(cell, tmp_path)] * count)
     assert found.codes() == [0] * count, [found.said(k)[-500:] for k in range(count)]
     assert len(stored.load([tmp_path])) == 1 and left_over(tmp_path) == []
+
+
+SENSORS, COUNT = "sensor,x,y\na,0.3,0.3\nb,0.9,0.5\n", 40
+
+
+def read(folder: Path, level: float) -> Path:
+    """Readings of the two sensors of the plate."""
+    path, rng = folder / f"readings-{level:g}.csv", np.random.default_rng(int(level))
+    rows = [f"{0.1 * k:g},{level + rng.normal():.4f},{level + rng.normal():.4f}" for k in range(COUNT)]
+    path.write_text("\n".join(["t,a,b", *rows]) + "\n")
+    (folder / "sensors.csv").write_text(SENSORS)
+    return path
+
+
+def follow(project: Path, readings: Path, out: Path) -> tuple[Any, ...]:
+    return (dgnet, "follow", project, readings, "--sensors", readings.parent / "sensors.csv", "--out", out, "--model", "classical",
+            "--unknown", "start", "--noise", 1, "--strength", "start=2")
+
+
+@pytest.mark.parametrize("levels", [(20.0, 20.0), (20.0, 22.0)], ids=["the same", "different"])
+def test_two_follow_in_one_folder(levels: tuple[float, float], project: tuple[Path, bytes], tmp_path: Path) -> None:
+    """What stays is what one of them would have left alone: no row of the other is among its rows."""
+    readings = [read(tmp_path, level) for level in levels]
+    alone_in = []
+    for k, path in enumerate(readings):
+        assert alone(tmp_path / "logs", *follow(project[0], path, tmp_path / f"alone-{k}"))[0] == 0
+        alone_in.append({p.name: p.read_bytes() for p in (tmp_path / f"alone-{k}").glob("*.csv")})
+    found = together(tmp_path / "logs", *[follow(project[0], path, tmp_path / "live") for path in readings])
+    assert found.codes() == [0, 0], found.said(0) + found.said(1)
+    assert {p.name: p.read_bytes() for p in (tmp_path / "live").glob("*.csv")} in alone_in
+    assert left_over(tmp_path / "live") == [] and not list(tmp_path.glob(".*.lock"))
+
+
+def test_who_shares_a_folder_is_told(project: tuple[Path, bytes], tmp_path: Path) -> None:
+    path = read(tmp_path, 20.0)
+    with locked(tmp_path / "live"):
+        found = together(tmp_path / "logs", follow(project[0], path, tmp_path / "live"))
+        assert found.says(0, f"waiting for process {os.getpid()}")
+    assert found.codes() == [0], found.said()
+
+
+@pytest.mark.parametrize("words", ["recover {tiny} {readings} --sensors {sensors} --unknown start --model classical --out {out}",
+                                   "show {tiny}/imported.h5 --out {out} --no-gif --snapshots 2",
+                                   "export {tiny} --out {out}/x.c", "simulate {tiny} --source {tiny}/run-1.csv --model classical "
+                                   "--out {out}/x.h5 --vtk {out}/x.pvd --png {out}/x.png"], ids=lambda w: w.split()[0])
+def test_two_of_a_command_on_one_folder(words: str, project: tuple[Path, bytes], tmp_path: Path) -> None:
+    def job(out: Path) -> tuple[Any, ...]:
+        text = words.format(tiny=project[0], readings=readings, sensors=tmp_path / "sensors.csv", out=out)
+        return (dgnet, *text.split())
+
+    readings = read(tmp_path, 20.0)
+    code, said = alone(tmp_path / "logs", *job(tmp_path / "alone"))
+    assert code == 0, said
+    found = together(tmp_path / "logs", *[job(tmp_path / "live")] * 2)
+    assert found.codes() == [0] * 2, [found.said(k) for k in range(2)]
+    one, two = (sorted(str(p.relative_to(at)) for p in at.rglob("*")) for at in (tmp_path / "alone", tmp_path / "live"))
+    assert one == two and left_over(tmp_path) == []

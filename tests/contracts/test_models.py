@@ -123,6 +123,21 @@ def test_protocol_and_shapes(name: str, shared: Case) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
+def test_inference_mode_changes_nothing(name: str) -> None:
+    """The same states; and what was made under it does not stand in the way of gradients."""
+    inside, outside = case("plain"), case("plain")
+    model = make(name, outside.problem, moved=0.1)
+    expected = run(model, outside)
+    with torch.inference_mode():
+        own = replace(inside.problem)  # one that is made under it, too
+        for found in (rollout(model, p, inside.u0 + 0.0, inside.source) for p in (inside.problem, own)):
+            assert torch.allclose(found, expected, rtol=1e-10, atol=1e-10)
+    start = inside.u0.clone().requires_grad_()
+    rollout(model, inside.problem, start, inside.source[:, :2], steps=2).square().sum().backward()
+    assert start.grad is not None and bool(start.grad.any())
+
+
+@pytest.mark.parametrize("name", MODELS)
 def test_a_batch_is_its_trajectories(name: str, shared: Case) -> None:
     model = make(name, shared.problem, moved=0.1)
     together = run(model, shared)

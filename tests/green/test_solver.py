@@ -1,5 +1,7 @@
 """The Green solver: exactness, backends that agree, adjoints, honest failures."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -362,3 +364,15 @@ def test_rollout_streams_the_same_states():
     torch.testing.assert_close(torch.stack([seen[k] for k in range(1, 13)], 1), whole[:, 1:])
     torch.testing.assert_close(last[:, 0], whole[:, -1])
 
+
+def test_inference_mode_sees_values_that_change_in_place() -> None:
+    """torch does not count changes of tensors that are made under it; a kept factorisation follows all the same."""
+    problem = Discretisation(box((5, 4), perturb=0.2), PDE(diffusion=0.2), [], 0.1)
+    u = torch.rand(1, problem.n_nodes, 1, dtype=torch.float64)
+    with torch.inference_mode():
+        fresh = replace(problem, dt=0.1)
+        solver = GreenSolver(fresh)
+        assert torch.allclose(solver.step(u), GreenSolver(problem).step(u), rtol=0, atol=1e-14)
+        solver.operators.stiffness(0.05).values.mul_(3.0)
+        thrice = GreenSolver(replace(problem, pde=PDE(diffusion=0.6))).step(u)
+        assert torch.allclose(solver.step(u), thrice, rtol=0, atol=1e-12)

@@ -54,6 +54,35 @@ def test_a_mesh_without_names(tmp_path: Path, suffix: str) -> None:
     assert_same(load(tmp_path / f"m{suffix}"), mesh)
 
 
+def abaqus(path: Path, mesh: Mesh, kind: str, more: str = "") -> Path:
+    """As Abaqus writes it, every line by hand."""
+    nodes = [", ".join([str(k), *(repr(float(x)) for x in p)]) for k, p in enumerate(mesh.points, start=1)]
+    cells = [", ".join(map(str, [k, *(cell + 1)])) for k, cell in enumerate(mesh.cells, start=1)]
+    path.write_text("\n".join(["*HEADING", "by hand", "*NODE", *nodes, f"*ELEMENT, TYPE={kind}, ELSET=all", *cells, more, ""]))
+    return path
+
+
+@pytest.mark.parametrize(("dim", "kind"), [(2, "DC2D3"), (2, "CPE3"), (2, "CPS3"), (3, "DC3D4"), (3, "dc3d4"), (3, "C3D4"),
+                                           (3, "C3D4T")])
+def test_elements_of_abaqus(dim: int, kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Elements for heat are those of the same shape; its sets are not read, and one line says so, once."""
+    mesh = box((3, 2, 2)[:dim], perturb=0.2)
+    path = abaqus(tmp_path / "part.inp", mesh, kind, "*NSET, NSET=fixed\n1, 2\n*SURFACE, NAME=top\nall, S1")
+    for _ in range(2):
+        found = load(path)
+        np.testing.assert_allclose(found.points, mesh.points)
+        np.testing.assert_array_equal(np.sort(found.cells, 1), np.sort(mesh.cells, 1))
+    (record,) = caplog.records
+    assert str(path) in record.message and "(all, fixed, top) are not read" in record.message
+
+
+@pytest.mark.parametrize(("kind", "words"), [("DCAX3", "DCAX3"), ("DC2D6", "triangle6|DC2D6"), ("S4", "not a mesh|quad"),
+                                             ("XYZ", "XYZ")])
+def test_elements_of_abaqus_that_are_not_read_are_named(kind: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f"part.inp: .*({words})"):
+        load(abaqus(tmp_path / "part.inp", box((3, 2)), kind))
+
+
 def test_an_empty_boundary_survives_where_the_format_can_say_so(tmp_path: Path) -> None:
     mesh = Mesh(box((2, 2)).points, box((2, 2)).cells, {"none": np.empty((0, 2), int), "left": box((2, 2)).facets("left")})
     for suffix in SUFFIXES:
@@ -107,7 +136,7 @@ def test_an_npz_of_something_else(tmp_path: Path) -> None:
         load(tmp_path / "c.npz")
     np.save(tmp_path / "d.npy", np.ones(3))
     (tmp_path / "d.npy").rename(tmp_path / "d.npz")
-    with pytest.raises(InputError, match=r"d.npz: the file is truncated or not a mesh"):
+    with pytest.raises(InputError, match=r"d.npz: the file is damaged, or does not hold a mesh"):
         load(tmp_path / "d.npz")
 
 

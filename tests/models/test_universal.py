@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from dgnet.errors import InputError
 from dgnet.green import GreenSolver
 from dgnet.mesh import Mesh, box
 from dgnet.models import Classical, rollout
@@ -329,3 +332,35 @@ def test_the_network_in_blocks_is_the_network(dim: int, kept: bool, monkeypatch:
     for name, one, other in zip(whole._fields, whole, parts):
         assert float(one.abs().max()) > 1e-7, name
         assert torch.allclose(one, other, atol=2e-5), name
+
+
+# ---------------------------------------------------------------------- files
+
+
+def test_damaged_weights_are_refused_or_are_what_they_were(tmp_path: Path) -> None:
+    """A flipped bit anywhere in the file: in the numbers it is noticed, beside them it changes nothing."""
+    wild(2).save(tmp_path / "sound.pt")
+    content = (tmp_path / "sound.pt").read_bytes()
+    places = np.random.default_rng(0).integers(0, len(content), 60)
+    refused = 0
+    for place in places:
+        broken = bytearray(content)
+        broken[place] ^= 4
+        (tmp_path / "broken.pt").write_bytes(bytes(broken))
+        try:
+            net = UniversalNet.load(tmp_path / "broken.pt")
+        except InputError as error:
+            assert "broken.pt" in str(error)
+            refused += 1
+        else:
+            assert all(torch.equal(value, wild(2).state_dict()[name]) for name, value in net.state_dict().items()), place
+    assert refused > 40
+
+
+def test_shipped_weights_are_those_of_their_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(WEIGHTS, tmp_path / "weights")
+    monkeypatch.setattr("dgnet.models.universal.model.WEIGHTS", tmp_path / "weights")
+    assert Universal().net(2) is not None
+    UniversalNet(2).save(tmp_path / "weights" / "universal-2d.pt")  # whole, and another network
+    with pytest.raises(InputError, match=r"universal-2d.pt is damaged"):
+        Universal().net(2)

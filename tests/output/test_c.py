@@ -181,6 +181,25 @@ def test_names_of_all_kinds(tmp_path: Path) -> None:
         assert not Compiled(made, tmp_path, compiler).messages
 
 
+@pytest.mark.parametrize("name", ["my-plate", "my plate", "plate.v2", "1", "it's", "100%", "Übung", "温度", "a&b", "-dash", "$HOME",
+                                  "[x]", "int", "x" * 200])
+def test_a_file_of_any_name_compiles(name: str, tmp_path: Path) -> None:
+    """The file as it lies there, beside its header."""
+    run = replace(fake(PDE(diffusion=0.1), (Robin("left", 1.0, 2.0),)), model=Classical())
+    result = export(run, tmp_path / f"{name}.c")
+    assert (tmp_path / f"{name}.h").exists() and result.record["header"] == f"{name}.h"
+    done = subprocess.run([compiler, *FLAGS, "-c", f"./{name}.c", "-o", "step.o"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("name", ['a"b', "a\\b", "a\nb", "a\x1bb", "a??'b"])
+def test_names_that_no_include_can_hold(name: str, tmp_path: Path) -> None:
+    run = replace(fake(PDE(diffusion=0.1)), model=Classical())
+    with pytest.raises(InputError, match="cannot include a header of this name"):
+        export(run, tmp_path / f"{name}.c")
+    assert not list(tmp_path.iterdir())
+
+
 def test_problems_leave_by_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                             capsys: pytest.CaptureFixture[str]) -> None:
     save_mesh(box((8, 8), perturb=0.2), tmp_path / "plate.msh")

@@ -2,10 +2,12 @@
 
 import builtins
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import h5py
 import meshio
 import numpy as np
 import pytest
@@ -211,10 +213,51 @@ def test_nothing_is_left_when_a_rollout_fails(folder: Path, tmp_path: Path) -> N
     with pytest.raises(SolveError, match="it broke"):
         roll_out(folder, trajectory=0, out=tmp_path / "x.h5", vtk=tmp_path / "x.pvd", sink=fail)
     assert list(tmp_path.iterdir()) == []
-    hot = table(tmp_path / "hot.csv", "t,x,y,radius,power\n0,0.2,0.2,0.1,1e39\n9,0.8,0.2,0.1,1e39\n")  # beyond single precision
-    with pytest.raises(InputError, match="the source must be finite"):
+    hot = table(tmp_path / "hot.csv", "t,x,y,radius,power\n0,0.2,0.2,0.1,1e39\n9,0.8,0.2,0.1,1e39\n")
+    with pytest.raises(InputError, match="'1e39' in column 'power' is beyond"):
         roll_out(folder, source=hot, out=tmp_path / "x.h5")
     assert list(tmp_path.iterdir()) == [hot]
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def _without_states(path: Path) -> None:
+    with h5py.File(path, "r+") as file:
+        del file["trajectories/00000/state"]
+
+
+def _noted(**changes: object) -> Callable[[Path], None]:
+    def does(path: Path) -> None:
+        note = path.with_suffix(".resume")
+        with np.load(note) as archive:
+            found = dict(archive) | {name: np.array(value) for name, value in changes.items()}
+        with note.open("wb") as file:
+            np.savez(file, **found)
+    return does
+
+
+@pytest.mark.parametrize("damage", [
+    _cut, _without_states, lambda path: path.write_bytes(bytes(range(256)) * 99), lambda path: path.write_bytes(b""),
+    lambda path: path.unlink(), lambda path: _cut(path.with_suffix(".resume")), _noted(step="x"), _noted(step=-3),
+    _noted(step=10**6), _noted(state=np.zeros(3)), _noted(state=np.array(["a"])), lambda path: None])
+def test_what_an_interrupted_rollout_left_is_begun_anew_if_it_is_damaged(
+        damage: Callable[[Path], None], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(series, "PAUSE", -1.0)
+    spots, out = table(tmp_path / "spots.csv"), tmp_path / "x.h5"
+
+    def stop(k: int, u: np.ndarray) -> None:
+        if k == 7:
+            raise KeyboardInterrupt
+
+    roll_out(folder, source=spots, steps=10, out=tmp_path / "whole.h5")
+    with pytest.raises(KeyboardInterrupt):
+        roll_out(folder, source=spots, steps=10, out=out, sink=stop)
+    damage(tmp_path / "x.h5.part")
+    roll_out(folder, source=spots, steps=10, out=out)
+    assert out.read_bytes() == (tmp_path / "whole.h5").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["spots.csv", "whole.h5", "x.h5"]
 
 
 @pytest.mark.parametrize(("arguments", "word"), [

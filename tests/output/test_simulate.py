@@ -60,7 +60,7 @@ def test_states_are_those_of_the_model(folder: Path, model: str) -> None:
 
 
 def test_a_file_that_holds_no_weights_is_refused(folder: Path) -> None:
-    with pytest.raises(InputError, match="does not hold universal weights"):
+    with pytest.raises(InputError, match="does not hold weights"):
         without_training(folder, weights=folder / "spots.csv")
 
 

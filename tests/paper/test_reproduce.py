@@ -408,7 +408,7 @@ def test_a_bad_cell_does_not_stop_the_others(place: Path, tmp_path: Path) -> Non
     options = Options(place / "data", tmp_path / "out", say=lambda text: None)
     summary = engine.run([bad, good], options)
     assert list(summary.failed) == [bad.tag] and good.tag in summary.ran
-    assert "is not a checkpoint" in json.loads((bad.folder(tmp_path / "out") / "failed.json").read_text())["error"]
+    assert "does not hold weights" in json.loads((bad.folder(tmp_path / "out") / "failed.json").read_text())["error"]
     assert [i.state for i in planning.plan([bad], options)][-1] == "failed"
     (folder / "last.pt").unlink()
     assert engine.run([bad], options).ran == [bad.tag] and not (bad.folder(tmp_path / "out") / "failed.json").exists()

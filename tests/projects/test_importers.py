@@ -222,7 +222,7 @@ BAD = [
     ("x.npz", lambda p, m: np.savez(p, state=np.zeros((3, 63)), source=np.zeros((2, 63))), "'source' has shape"),
     ("x.npz", lambda p, m: np.savez(p, state=np.array([["a"] * 63] * 3)), "holds <U1, not numbers"),
     ("x.npz", lambda p, m: np.savez(p, state=np.zeros((1, 63))), "at least two stored times"),
-    ("x.npz", lambda p, m: p.write_bytes(b"PK\3\4 nonsense"), "is damaged or not what its name says"),
+    ("x.npz", lambda p, m: p.write_bytes(b"PK\3\4 nonsense"), "the file is damaged"),
     ("x.h5", lambda p, m: p.write_bytes(b"nonsense"), "not an HDF5 file"),
     ("x.h5", lambda p, m: write_dataset(p, Header(m, ("S",), DT, 2), [
         Trajectory(np.zeros((3, 63, 1), np.float32), DT * np.arange(3))]), "has no field 'T'"),

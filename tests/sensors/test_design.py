@@ -6,6 +6,7 @@ import json
 import re
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -116,6 +117,16 @@ def test_what_the_limits_allow_is_named() -> None:
     broken = design(PLATE, [FreeSpot("lamp", 0.2, (10.0, 20.0), place=(0.4, 0.4))], [Target("far", 21.0, place=(1.0, 0.6))], STEPS,
                     highest=22.0, start=START, finer=False)
     assert not broken.holds and "The limit of 22 cannot be kept" in broken.notes[0]
+
+
+AWAY = SpotTable(("way",), (np.array([0.0, 4.0]),), (np.array([[5.0, 0.2, 0.1, 1.0], [6.0, 0.4, 0.1, 1.0]]),))
+
+
+@pytest.mark.parametrize("where", [{"place": (5.0, 0.4)}, {"area": ((5.0, 0.1), (6.0, 0.9))}, {"path": AWAY}])
+def test_a_source_outside_of_the_part_is_named(where: dict[str, Any]) -> None:
+    lamp, lost = FreeSpot("lamp", 0.2, (0.0, 20.0), place=(0.4, 0.4), knots=1), FreeSpot("lost", 0.2, (0.0, 20.0), knots=1, **where)
+    with pytest.raises(InputError, match=r"source 'lost' misses the mesh: .* 5 to"):
+        design(PLATE, [lamp, lost], [Target("far", 21.0, place=(1.0, 0.6))], STEPS, finer=False)
 
 
 def test_averages_are_those_of_the_table_and_derivatives_those_of_differences() -> None:

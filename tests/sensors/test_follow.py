@@ -147,7 +147,7 @@ def test_it_goes_on_from_a_file(tmp_path: Path) -> None:
         one.update(1.04, [1.1, 0.9, 1.0, np.nan, 1.2])
     assert again.filter.mean == pytest.approx(part.filter.mean, abs=1e-12) and again.consistency == part.consistency
     assert json.dumps(again.watch.state()) == json.dumps(part.watch.state()) and again.priors == part.priors
-    with pytest.raises(InputError, match="another problem"):
+    with pytest.raises(InputError, match="another part: the mesh was 49 nodes"):
         Follower.load(tmp_path / "state.npz", plate(5), SENSORS)
     (tmp_path / "bad.npz").write_bytes(b"nothing")
     with pytest.raises(InputError, match="does not hold the state"):

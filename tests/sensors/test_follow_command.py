@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +18,7 @@ from typer.testing import CliRunner
 
 from dgnet.cli import app
 from dgnet.errors import InputError
-from dgnet.mesh import box, save
+from dgnet.mesh import box, load, save
 from dgnet.models import Classical, rollout
 from dgnet.problems import PDE, Discretisation, FunctionSource, Robin, step_average
 from dgnet.sensors.stream import in_kelvin, rows
@@ -130,3 +133,49 @@ def test_the_page_about_following_word_for_word(tmp_path: Path, monkeypatch: pyt
     shown = re.findall(r"`([\w.]+\.\w+)`", text[:text.index("## Readings as they come")])
     assert "followed.html" in shown and all((tmp_path / "live" / name).exists() for name in shown)
     exec(script[0], {})
+
+
+# ---------------------------------------------------------------------- going on with something else
+
+SPOTS = "t,x,y,radius,power\n0,0.2,0.2,0.1,5\n9,0.7,0.7,0.1,5\n"
+
+
+def changed(name: str, old: str, new: str) -> Callable[[Path], None]:
+    def does(part: Path) -> None:
+        text = (part / name).read_text()
+        assert old in text
+        (part / name).write_text(text.replace(old, new, 1))
+    return does
+
+
+def moved_nodes(part: Path) -> None:
+    mesh = load(part / "plate.npz")
+    points = mesh.points.copy()
+    points[np.abs(points - 0.5).sum(1).argmin()] += 0.01
+    save(replace(mesh, points=points), part / "plate.npz")
+
+
+@pytest.mark.parametrize(("change", "words", "more"), [
+    (changed("problem.toml", "diffusion = 0.02", "diffusion = 0.04"), "diffusion was 0.02 and is 0.04", ()),
+    (changed("problem.toml", "coefficient = 0.1", "coefficient = 0.2"), "conditions", ()),
+    (changed("problem.toml", "dt = 0.2", "dt = 0.1"), "Δt was 0.2 and is 0.1", ()),
+    (changed("sensors.csv", "0.45,0.55", "0.45,0.56"), "sensor c", ()),
+    (changed("sensors.csv", "d,0.8,0.8\n", ""), "sensor d", ()),
+    (moved_nodes, "mesh", ()),
+    (lambda part: None, "model", ("--model", "quadratic")),
+    (lambda part: None, "source was none", ("--source", "spots.csv")),
+])
+def test_going_on_with_something_else_is_refused(change: Callable[[Path], None], words: str, more: tuple[str, ...], part: Path,
+                                                 tmp_path: Path) -> None:
+    """The state of a part says whose it is: the problem, its mesh, the places of sensors, the model and known sources."""
+    own, live = tmp_path / "part", tmp_path / "live"
+    shutil.copytree(part, own)
+    (own / "spots.csv").write_text(SPOTS)
+    run(own, live, *GIVEN)
+    before = {path.name: path.read_bytes() for path in live.iterdir()}
+    change(own)
+    given = [str(own / word) if word.endswith(".csv") else word for word in more]
+    asked = ["follow", str(own), str(own / "readings.csv"), "--sensors", str(own / "sensors.csv"), "--out", str(live), "--resume"]
+    done = CliRunner().invoke(app, [*asked, *(given if "--model" in given else ["--model", "classical", *given])])
+    assert isinstance(done.exception, InputError) and words in str(done.exception), done.output
+    assert before == {path.name: path.read_bytes() for path in live.iterdir()}

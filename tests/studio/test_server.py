@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from dgnet.scenarios import get
 from dgnet.studio.scene import Scene, case_scene, mesh_scene, run_scene
 from dgnet.studio.session import Limits
 from dgnet.studio.simulation import Controls, Simulation, Spot
+from dgnet.studio.told import Question, Told
 
 pytest.importorskip("starlette")
 from starlette.testclient import TestClient
@@ -204,7 +206,8 @@ def test_what_sensors_tell(page: TestClient) -> None:
         message = {"type": "tell", "sensors": nodes, "times": [f[1] for f in frames], "noise": 0.01,
                    "values": [f[2][0, nodes].tolist() for f in frames]}
         socket.send_json(message)
-        told = socket.receive_json()
+        told, shares = answered(socket)
+        assert shares == sorted(shares) and 0 <= shares[0] < shares[-1] < 1
         assert told["type"] == "told" and told["seconds"] == 80.0 and told["left"] < 3 * told["noise"]
         content = socket.receive_bytes()
         mean, sd, drawn = np.frombuffer(content, np.float32, offset=32).reshape(head(content)[2:4])
@@ -218,6 +221,62 @@ def test_what_sensors_tell(page: TestClient) -> None:
             socket.send_json({**message, **wrong})
             answer = socket.receive_json()
             assert answer["of"] == "tell" and word in answer["message"], wrong
+
+
+def answered(socket: Any) -> tuple[dict[str, Any], list[float]]:
+    """The answer to a question, and how far it said that it was."""
+    shares = []
+    while True:
+        told = socket.receive_json()
+        if told["type"] != "progress":
+            return told, shares
+        shares.append(told["share"])
+
+
+def asked(socket: Any) -> dict[str, Any]:
+    """A question to three sensors about a source that was drawn."""
+    spot = {"from": [0.5, 0.5], "to": [0.5, 0.5], "radius": 0.12, "power": 1.0}
+    frames = [frame(socket, steps=4, spots=[spot]) for _ in range(8)]
+    return {"type": "tell", "sensors": [3, 30, 60], "times": [f[1] for f in frames], "noise": 0.01,
+            "values": [f[2][0, [3, 30, 60]].tolist() for f in frames]}
+
+
+def test_a_long_question_does_not_keep_others_waiting(page: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While sensors are asked, frames are computed, of this page and of another; a second question is refused in words."""
+    go, stopped = threading.Event(), []
+
+    def slow(self: Question, report: Any = None) -> Told:
+        report("sensors", 0, 1)
+        go.wait(60)
+        try:
+            report("priors", 1, 2)
+        except BaseException as error:
+            stopped.append(type(error).__name__)
+            raise
+        return Told(np.zeros((3, len(self.drawn)), np.float32), {"noise": self.noise})
+
+    monkeypatch.setattr(Question, "answer", slow)
+    with page.websocket_connect("/session") as socket, page.websocket_connect("/session") as other:
+        opened(socket), opened(other)
+        message = asked(socket)
+        socket.send_json(message)
+        assert socket.receive_json() == {"type": "progress", "of": "tell", "share": 0.0}
+        assert frame(socket, steps=2)[0] == 34 and frame(other, steps=2)[0] == 2
+        socket.send_json(message)
+        assert "still being answered" in socket.receive_json()["message"]
+        go.set()
+        told, shares = answered(socket)
+        assert told["type"] == "told" and shares == pytest.approx([0.6])
+        assert head(socket.receive_bytes())[0] == 4 and frame(socket, steps=1)[0] == 35
+        go.clear()
+        socket.send_json(message)
+        assert socket.receive_json()["type"] == "progress"
+        opened(socket)  # nobody waits for the answer any more
+        go.set()
+        assert frame(socket, steps=1)[0] == 1
+        socket.send_json({**asked(socket), "noise": 0.5})
+        assert answered(socket)[0]["type"] == "told"
+        assert stopped == ["Dropped"]
 
 
 # ---------------------------------------------------------------------- uploads

@@ -200,7 +200,7 @@ def test_a_checkpoint_that_could_run_code_is_refused(how: str, tmp_path: Path) -
 
 
 def test_a_missing_checkpoint_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="there is no checkpoint"):
+    with pytest.raises(InputError, match="there is no file"):
         load_checkpoint(tmp_path / "none.pt")
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dgnet.cli.options import Seed, folder_to_write, given, named, refuse
+from dgnet.cli.options import Seed, file_to_write, folder_to_write, given, named, refuse
 from dgnet.cli.screen import advise, reporting, say, say_path, table
 from dgnet.cli.shell import Device, Json, Size, Truth, bench, checked_device, command, write_json
 from dgnet.errors import InputError
@@ -40,7 +40,7 @@ def scenarios(json_path: Json = None) -> None:
 @command("dgnet generate laser-heat --out data",
          "dgnet generate laser-heat-3d --size paper --truth converged --out data --device cuda")
 def generate(name: Annotated[str, typer.Argument(help="Any of `dgnet scenarios`.")],
-             out: Annotated[Path, typer.Option(help="Folder for the data set.", callback=folder_to_write)],
+             out: Annotated[Path, typer.Option(help="Folder for the data set.", callback=folder_to_write(shared=True))],
              size: Size = "small", truth: Truth = "converged",
              trajectories: Annotated[int | None, typer.Option(help="Largest number of trajectories in each split.", min=1)] = None,
              seed: Seed = 0, device: Device = "cpu",
@@ -66,7 +66,7 @@ def generate(name: Annotated[str, typer.Argument(help="Any of `dgnet scenarios`.
 
 @command("dgnet show data/laser-heat-small-converged.h5 --out pictures --trajectory 2")
 def show(context: typer.Context, file: Annotated[Path, typer.Argument(help="A data set, FILE.h5.")],
-         out: Annotated[Path, typer.Option(help="Folder for the pictures.", callback=folder_to_write)],
+         out: Annotated[Path, typer.Option(help="Folder for the pictures.", callback=folder_to_write())],
          trajectory: Annotated[int, typer.Option(help="Number of the trajectory, from 0.", min=0)] = 0,
          snapshots: Annotated[int, typer.Option(help="Panels of the picture.", min=2)] = 5,
          frames: Annotated[int, typer.Option(help="Frames of the animation.", min=2)] = 40, gif: bool = True) -> None:
@@ -93,7 +93,8 @@ def certify(context: typer.Context, name: Annotated[str, typer.Argument(help="An
             seed: Seed = 0, device: Device = "cpu",
             steps: Annotated[int | None, typer.Option(help="Only the first steps of each trajectory.", min=1)] = None,
             flows: Annotated[Path | None, typer.Option(help="Folder that keeps computed flows (channel scenarios).")] = None,
-            record: Annotated[Path | None, typer.Option(help="Also add the certificate to this JSON file.")] = None,
+            record: Annotated[Path | None, typer.Option(help="Also add the certificate to this JSON file.",
+                                                     callback=file_to_write(".json"))] = None,
             json_path: Json = None) -> None:
     """Estimate the error of a reference solution by halving spacing and step, beside the error of the classical solver."""
     from dgnet.paper.certify import certify as run
@@ -125,7 +126,7 @@ def certify(context: typer.Context, name: Annotated[str, typer.Argument(help="An
 
 @command("dgnet cards --only laser-heat --out cards")
 def cards(context: typer.Context,
-          out: Annotated[Path, typer.Option(help="Folder of the cards.", callback=folder_to_write)] = Path("docs/scenarios"),
+          out: Annotated[Path, typer.Option(help="Folder of the cards.", callback=folder_to_write())] = Path("docs/scenarios"),
           certificates: Annotated[Path, typer.Option(help="JSON written by certify --record.")] = Path(
               "docs/results/certificates.json"),
           data: Annotated[Path | None, typer.Option(help="Folder of paper-size data sets for the snapshots.")] = None,
@@ -146,7 +147,7 @@ def cards(context: typer.Context,
 
 
 @command("dgnet bench generate --out data --only laser-heat --json generate.json", name="generate", of=bench)
-def bench_generate(out: Annotated[Path, typer.Option(help="Folder for the data sets.", callback=folder_to_write)],
+def bench_generate(out: Annotated[Path, typer.Option(help="Folder for the data sets.", callback=folder_to_write())],
                    size: Size = "small", truth: Truth = "converged", device: Device = "cpu",
                    only: Annotated[list[str] | None, typer.Option(help="Only these scenarios.")] = None,
                    keep: Annotated[bool, typer.Option(help="Keep the data sets.")] = False, json_path: Json = None) -> None:

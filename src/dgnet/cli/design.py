@@ -17,7 +17,7 @@ from dgnet.cli.shell import AllowDifferent, Json, Problem, command, write_json
 def design(folder: Folder,
            goal: Annotated[Path, typer.Argument(help="TOML file of sources that are free, targets and limits.")],
            out: Annotated[Path, typer.Option(help="Folder for the table of sources, pictures and a page.",
-                                             callback=folder_to_write)],
+                                             callback=folder_to_write())],
            initial: Annotated[Path | None, typer.Option(help="Start, a .npy file of shape [nodes]; the default is the problem's "
                                                              "offset.")] = None,
            correct: Annotated[bool, typer.Option("--correct", help="Meet the targets on the mesh refined once with half the step, "

@@ -14,7 +14,7 @@ from dgnet.cli.options import folder_to_write, positive, refuse
 from dgnet.cli.screen import advise, say, say_path
 from dgnet.cli.sensors import Folder, ModelName, Sensors, Spots, opened
 from dgnet.cli.shell import AllowDifferent, Problem, command
-from dgnet.errors import InputError
+from dgnet.errors import LARGEST, InputError
 from dgnet.files import did_you_mean
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def follow(context: typer.Context, folder: Folder,
            sensors: Sensors,
            out: Annotated[Path, typer.Option(help="Folder for estimates, events, fields, the page and the state.",
-                                             callback=folder_to_write)],
+                                             callback=folder_to_write())],
            readings: Annotated[str, typer.Argument(help="CSV table of readings that may go on growing: t and one column for each "
                                                         "sensor; - for standard input.")] = "-",
            unknown: Annotated[list[str] | None, typer.Option(help="What the filter is told that it does not know: start, field (a "
@@ -52,7 +52,7 @@ def follow(context: typer.Context, folder: Folder,
                                                              "is the problem's offset.")] = None,
            points: Annotated[Path | None, typer.Option(help="CSV table of places where estimates are asked for, as of sensors; the "
                                                             "sensors themselves unless given.")] = None,
-           horizon: Annotated[int, typer.Option(help="Steps to forecast at the end of the readings.", min=0)] = 0,
+           horizon: Annotated[int, typer.Option(help="Steps to forecast at the end of the readings.", min=0, max=10_000)] = 0,
            smooth: Annotated[bool, typer.Option("--smooth", help="Also look back, in the light of all readings.")] = False,
            wait: Annotated[float, typer.Option(help="Seconds to wait for further rows at the end of the file.", min=0)] = 0.0,
            resume: Annotated[bool, typer.Option("--resume", help="Go on from the state in the folder of results.")] = False,
@@ -143,7 +143,7 @@ def _priors(names: Sequence[str], strength: list[str] | None, length: list[str] 
                 found[name] = float(text)
             except ValueError:
                 found[name] = math.nan
-            if not math.isfinite(found[name]) or found[name] < 0:
+            if not (found[name] == 0 or 1 / LARGEST <= found[name] <= LARGEST):
                 raise InputError(f"{option} {entry}: give NAME=NUMBER, such as {option} {names[-1]}=2")
             if name not in names:
                 raise InputError(f"{option} {entry}: '{name}' is none of the unknowns{did_you_mean(name, names)}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dgnet.cli.options import Adaptive, Seed, file_to_write, folder_to_write, named, positive, refuse
+from dgnet.cli.options import Adaptive, Seed, file_to_write, folder_to_write, named, positive, refuse, vtk_files, xdmf_files
 from dgnet.cli.screen import advise, errors, folding, narrating, page, reporting, say, say_path, table
 from dgnet.cli.shell import AllowDifferent, Device, Json, Problem, Size, Truth, checked_device, command, write_json
 from dgnet.errors import InputError
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 
 @command("dgnet demo --out demo")
-def demo(out: Annotated[Path, typer.Option(help="Folder for the pictures and demo.json.", callback=folder_to_write)] = Path("out"),
+def demo(out: Annotated[Path, typer.Option(help="Folder for the pictures and demo.json.",
+                                         callback=folder_to_write())] = Path("out"),
          seed: Seed = 0, device: Device = "cpu", json_path: Json = None) -> None:
     """Lasers on a steel plate: the classical solver first, then DGNet from data to test in about three minutes."""
     from dgnet.paper import demo as acts
@@ -63,8 +64,8 @@ Begun = Annotated[list[Path] | None, typer.Option(help="With --readings: starts 
 @command("dgnet train my-problem --out run", "dgnet train laser-heat --out run --budget 10",
          "dgnet train fisher-kpp --unknown-reaction --out run", "dgnet train laser-heat --model mgn --out run-mgn")
 def train(context: typer.Context, name: Annotated[str, typer.Argument(help="A scenario, or the folder of your problem.")],
-          out: Annotated[Path, typer.Option(help="Folder of the run.", callback=folder_to_write)], size: Size = "small",
-          truth: Truth = "converged",
+          out: Annotated[Path, typer.Option(help="Folder of the run.", callback=folder_to_write(shared=True))],
+          size: Size = "small", truth: Truth = "converged",
           recipe: Annotated[str, typer.Option(help="staged (ours), or paper: as --model dgnet-paper")] = "staged",
           data: Annotated[Path | None, typer.Option(help="Folder of data sets. Missing ones are generated there.")] = None,
           budget: Annotated[float | None, typer.Option(help="Minutes of training.", callback=positive)] = None,
@@ -326,15 +327,15 @@ def rollout(run: Annotated[Path, typer.Argument(help="Folder of a run.")],
             steps: Annotated[int | None, typer.Option(help="Number of steps; the default is that of the problem or "
                                                            "trajectory.", min=1)] = None,
             out: Annotated[Path | None, typer.Option(help="HDF5 file for the states, written during the rollout.",
-                                                    callback=file_to_write)] = None,
+                                                    callback=file_to_write(".h5", ".hdf5"))] = None,
             vtk: Annotated[Path | None, typer.Option(help="FILE.pvd for ParaView, with a folder of .vtu beside it.",
-                                                    callback=file_to_write)] = None,
+                                                    callback=file_to_write(".pvd", beside=vtk_files))] = None,
             xdmf: Annotated[Path | None, typer.Option(help="FILE.xdmf for ParaView, one series with its HDF5 beside it.",
-                                                     callback=file_to_write)] = None,
-            gif: Annotated[Path | None, typer.Option(help="Animation, FILE.gif.", callback=file_to_write)] = None,
+                                                     callback=file_to_write(".xdmf", beside=xdmf_files))] = None,
+            gif: Annotated[Path | None, typer.Option(help="Animation, FILE.gif.", callback=file_to_write(".gif"))] = None,
             mp4: Annotated[Path | None, typer.Option(help="Animation, FILE.mp4; needs the program ffmpeg.",
-                                                    callback=file_to_write)] = None,
-            png: Annotated[Path | None, typer.Option(help="Snapshots, FILE.png.", callback=file_to_write)] = None,
+                                                    callback=file_to_write(".mp4"))] = None,
+            png: Annotated[Path | None, typer.Option(help="Snapshots, FILE.png.", callback=file_to_write(".png"))] = None,
             every: Annotated[int, typer.Option(help="Write one state every N steps.", min=1)] = 1,
             dt: Annotated[float | None, typer.Option(help="Time step, if different from the training data.")] = None,
             mesh: Annotated[Path | None, typer.Option(help="File of another mesh with the same boundary names. The model must have "
@@ -366,7 +367,7 @@ def rollout(run: Annotated[Path, typer.Argument(help="Folder of a run.")],
 def analyse(run: Annotated[Path, typer.Argument(help="Folder of a run.")],
             data: Annotated[Path | None, typer.Option(help="Data set; the default is the run's own.")] = None,
             out: Annotated[Path | None, typer.Option(help="Folder for the pictures; the default is RUN/analysis.",
-                                                    callback=folder_to_write)] = None,
+                                                    callback=folder_to_write())] = None,
             problem: Problem = None, allow_different: AllowDifferent = False, device: Device = "cpu",
             json_path: Json = None) -> None:
     """Analyse the learned operator: spectrum, stability, step norm, size and consistency, with pictures."""

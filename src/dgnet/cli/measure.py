@@ -7,11 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
-from dgnet.cli.options import Seed, file_to_write, folder_to_write, named, positive, positives, refuse
+from dgnet.cli.options import PROCESSES, Seed, file_to_write, folder_to_write, named, positive, positives, refuse
 from dgnet.cli.screen import advise, errors, page, reporting, say
 from dgnet.cli.shell import Device, Json, Size, bench, checked_device, command, write_json
 from dgnet.errors import InputError
 from dgnet.files import write_text
+
+Page = Annotated[Path | None, typer.Option("--report", help="Page to write.", callback=file_to_write(".md"))]
 
 
 def _advise(name: str, written: Path | None, *of: object) -> None:
@@ -234,7 +236,7 @@ def bench_dfg(context: typer.Context, case: Annotated[str | None, typer.Option(h
               ladder: Annotated[bool, typer.Option("--ladder", help="Instead: 2D-2 on a sequence of finer meshes (needs "
                                                                     "gmsh).")] = False,
               target: Annotated[Path | None, typer.Option("--report", help="Page to update, with its JSON beside it.",
-                                                          callback=file_to_write)] = None,
+                                                          callback=file_to_write(".md"))] = None,
               device: Device = "cpu", json_path: Json = None) -> None:
     """Compute the DFG benchmark, flow around a cylinder: drag and lift beside the intervals of Schäfer and Turek."""
     from dgnet.bench import flow
@@ -263,7 +265,7 @@ def bench_dfg(context: typer.Context, case: Annotated[str | None, typer.Option(h
 
 @command("dgnet bench published", name="published", of=bench)
 def bench_published(full: Annotated[bool, typer.Option("--full", help="Also the benchmarks that take minutes.")] = False,
-                    target: Annotated[Path | None, typer.Option("--report", help="Page to write.", callback=file_to_write)] = None,
+                    target: Page = None,
                     json_path: Json = None) -> None:
     """Compute benchmarks of others with the classical solver: published value, source, ours, ratio."""
     from dgnet.bench import published
@@ -279,7 +281,7 @@ def bench_published(full: Annotated[bool, typer.Option("--full", help="Also the 
 @command("dgnet bench auto --cases 12 --largest 20000", name="auto", of=bench)
 def bench_auto(count: Annotated[int, typer.Option("--cases", help="How many of the 64 cases.", min=1)] = 64,
                largest: Annotated[int, typer.Option(help="Only cases with so many nodes at most.", min=500)] = 500_000,
-               target: Annotated[Path | None, typer.Option("--report", help="Page to write.", callback=file_to_write)] = None,
+               target: Page = None,
                json_path: Json = None) -> None:
     """Check whether `auto` takes the fastest backend, on random problems that it was not fitted to."""
     from dgnet.bench import auto
@@ -301,7 +303,7 @@ def bench_peers(quick: Annotated[bool, typer.Option("--quick", help="Two meshes 
                 steps: Annotated[int, typer.Option(help="Steps to run.", min=2)] = 100,
                 repeats: Annotated[int, typer.Option(help="Runs of each program.", min=1)] = 5,
                 python: Annotated[Path, typer.Option(help="Interpreter with PETSc and FEniCSx.")] = Path("/usr/bin/python3"),
-                target: Annotated[Path | None, typer.Option("--report", help="Page to write.", callback=file_to_write)] = None,
+                target: Page = None,
                 json_path: Json = None) -> None:
     """Time heat steps by dgnet beside scikit-fem, SciPy, PETSc, FEniCSx, TensorMesh and torch-fem, where they are installed."""
     from dgnet.bench import peers, peers_page
@@ -316,7 +318,8 @@ def bench_peers(quick: Annotated[bool, typer.Option("--quick", help="Two meshes 
 
 @command("dgnet bench report solver.json rollout.json --out solver.md", name="report", of=bench)
 def bench_report(results: Annotated[list[Path], typer.Argument(help="JSON files written by other `dgnet bench` commands.")],
-                 out: Annotated[Path, typer.Option(help="Markdown file to write.")] = Path("docs/results/solver.md")) -> None:
+                 out: Annotated[Path, typer.Option(help="Markdown file to write.",
+                                                  callback=file_to_write(".md"))] = Path("docs/results/solver.md")) -> None:
     """Write results of other `dgnet bench` commands as Markdown tables."""
     from dgnet.bench import report
 
@@ -326,7 +329,7 @@ def bench_report(results: Annotated[list[Path], typer.Argument(help="JSON files 
 
 
 @command("dgnet bench tune --part plate --budget 0.5", name="tune", of=bench)
-def bench_tune(out: Annotated[Path, typer.Option(help="Folder for data and runs.", callback=folder_to_write)] = Path("out/tune"),
+def bench_tune(out: Annotated[Path, typer.Option(help="Folder for data and runs.", callback=folder_to_write())] = Path("out/tune"),
                part: Annotated[list[str] | None, typer.Option(help="plate, disc or tee; several times for several. All unless "
                                                                    "given.")] = None,
                budget: Annotated[float, typer.Option(help="Minutes of each of seven trainings.", callback=positive)] = 0.5,
@@ -363,9 +366,9 @@ def bench_equal(parts: Annotated[int, typer.Option(help="Number of test parts.",
 def bench_any_mesh(dim: Annotated[int, typer.Option(help="2 or 3.", min=2, max=3)] = 2,
                    parts: Annotated[int | None, typer.Option(help="Only the first of the test parts.", min=1)] = None,
                    flow: Annotated[bool, typer.Option(help="With a steady flow on each part (2D).")] = False,
-                   workers: Annotated[int, typer.Option(help="Problems side by side.", min=1)] = 1,
+                   workers: Annotated[int, typer.Option(help="Problems side by side.", min=1, max=PROCESSES)] = 1,
                    picture: Annotated[Path | None, typer.Option(help="FILE.png: where the errors are on one part.",
-                                                               callback=file_to_write)] = None,
+                                                               callback=file_to_write(".png"))] = None,
                    device: Device = "cpu", json_path: Json = None) -> None:
     """Measure universal weights on parts that no training has seen, beside linear and quadratic elements."""
     from dgnet.bench import any_mesh

@@ -1,28 +1,33 @@
-"""Numbers that options take, checked before any work begins, and the rule about options that do not apply.
+"""What options take, checked before any work begins: numbers, names, and files to write; and options that do not apply.
 
 A count is at least 1, a seed fits 63 bits, minutes and factors are positive and finite. An option that has no effect in a command
-is refused, never ignored.
+is refused, never ignored. A file that another command needs is not replaced (`careful`).
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from glob import escape
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from dgnet.errors import InputError
-from dgnet.files import cause
+from dgnet.errors import LARGEST, InputError
+from dgnet.files import cause, locked, protecting
 
 SEEDS = 2**63  # a seed is stored with the data in 63 bits
+PROCESSES = 1024  # side by side, at most
 
 
 def positive(value: float | None) -> float | None:
-    """A callback for options: positive and finite."""
-    if value is not None and not (value > 0 and math.isfinite(value)):
-        raise typer.BadParameter(f"{value:g} is not a positive, finite number.")
+    """A callback for options: positive, finite, and no number whose square overflows."""
+    if value is not None and not 1 / LARGEST <= value <= LARGEST:
+        raise typer.BadParameter(f"{value:g} is not a positive, finite number from {1 / LARGEST:g} to {LARGEST:g}.")
     return value
 
 
@@ -42,28 +47,6 @@ def all_named(values: list[str] | None) -> list[str] | None:
     for value in values or ():
         named(value.replace(",", " "))
     return values
-
-
-def file_to_write(path: Path | None) -> Path | None:
-    """A callback for files to write: what is in the way is told before the work begins."""
-    if path is not None:
-        if path.is_dir():
-            raise typer.BadParameter(f"'{path}' is a folder, not a file to write.")
-        folder_to_write(path.parent)
-    return path
-
-
-def folder_to_write(path: Path | None) -> Path | None:
-    """The same for folders to write into, which are made where they are missing."""
-    for part in () if path is None else (path, *path.parents):
-        try:
-            wrong = "is a file" if part.exists() and not part.is_dir() else ""
-            wrong = "is a broken link" if part.is_symlink() and not part.exists() else wrong
-        except OSError as error:  # a loop of links, or a name that no file can have
-            wrong = f"cannot be a folder ({cause(error)})"
-        if wrong:
-            raise typer.BadParameter(f"'{part}' {wrong}, so nothing can be written into it.")
-    return path
 
 
 Seed = Annotated[int, typer.Option(min=0, max=SEEDS - 1, help="Seed of all random numbers.")]
@@ -98,3 +81,218 @@ def usage(error: Any) -> str:
     if type(error).__name__ == "NoArgsIsHelpError":  # its help is on the screen already
         return f"`{where}` alone does nothing, a command has to follow"
     return f"{error.format_message().rstrip('.')}; `{where} --help` explains the options"
+
+
+# ---------------------------------------------------------------------- what a command writes
+
+
+Beside = Callable[[Path], Iterable[Path]]
+"""Further files that are written with one."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """What an option writes: a file that ends as one of `endings` with others `beside` it, or a folder (no `endings`).
+
+    `shared`: several commands may work in the folder at once, because they share the work themselves.
+    """
+
+    endings: tuple[str, ...] = ()
+    beside: Beside | None = None
+    shared: bool = False
+
+    def files(self, path: Path) -> list[Path]:
+        return [path, *(() if self.beside is None else self.beside(path))] if self.endings else []
+
+    @property
+    def locked(self) -> bool:
+        """Whether a second command waits: what is written is more than one file, and must be of one command."""
+        return not self.shared and (not self.endings or self.beside is not None)
+
+
+def file_to_write(*endings: str, beside: Beside | None = None) -> Callable[[Path | None], Path | None]:
+    """A callback for files to write: what is in the way is said before the work begins (`careful`)."""
+    def checked(path: Path | None) -> Path | None:
+        if path is not None:
+            if path.is_dir():
+                raise typer.BadParameter(f"'{path}' is a folder, not a file to write.")
+            _way(path.parent)
+        return path
+
+    return _writes(checked, Target(endings, beside))
+
+
+def folder_to_write(shared: bool = False) -> Callable[[Path | None], Path | None]:
+    """The same for folders to write into, which are made where they are missing."""
+    def checked(path: Path | None) -> Path | None:
+        return _way(path)
+
+    return _writes(checked, Target(shared=shared))
+
+
+def page_to_write(path: Path | None) -> Path | None:
+    """A callback for a page FILE.md with a folder of pictures, or the folder of both."""
+    return path if path is not None and path.suffix == ".md" else _way(path)
+
+
+def vtk_files(path: Path) -> Iterator[Path]:
+    """What lies beside FILE.pvd: a folder of .vtu."""
+    return path.with_name(f"{path.stem}-vtu").glob(f"{escape(path.stem)}-*.vtu")
+
+
+def xdmf_files(path: Path) -> list[Path]:
+    """What lies beside FILE.xdmf."""
+    return [path.with_name(path.name + ".h5")]
+
+
+def _writes(callback: Callable[[Path | None], Path | None], target: Target) -> Callable[[Path | None], Path | None]:
+    callback.writes = target  # type: ignore[attr-defined]
+    return callback
+
+
+def _way(path: Path | None) -> Path | None:
+    for part in () if path is None else (path, *path.parents):
+        try:
+            wrong = "is a file" if part.exists() and not part.is_dir() else ""
+            wrong = "is a broken link" if part.is_symlink() and not part.exists() else wrong
+        except OSError as error:  # a loop of links, or a name that no file can have
+            wrong = f"cannot be a folder ({cause(error)})"
+        if wrong:
+            raise typer.BadParameter(f"'{part}' {wrong}, so nothing can be written into it.")
+    return path
+
+
+def target_of(parameter: Any) -> Target | None:
+    """What a parameter of a command writes; None for all that it reads. Typer wraps the callback that says so."""
+    return getattr(getattr(parameter.callback, "__wrapped__", None), "writes", None)
+
+
+@contextmanager
+def careful(parameters: Sequence[Any], values: Mapping[str, Any], overwrite: bool) -> Iterator[None]:
+    """Nothing that another command needs is replaced, and two commands on one folder work one after the other.
+
+    Refused, unless `overwrite`: to write what the call reads; a file that a problem, a run or a cell of a study needs; a data set;
+    a file of another kind; results into the folder of a problem. Refused in any case: two options that write the same file.
+    """
+    targets = [(_named(p), Path(values[p.name]), target) for p in parameters
+               if (target := target_of(p)) is not None and values.get(p.name) is not None]
+    reads = {path: name for p in parameters if target_of(p) is None for path, name in _reads(_named(p), values.get(p.name))}
+    written: dict[Path, str] = {}
+    for option, path, target in targets:
+        for file in target.files(path):
+            other = written.setdefault(_place(file), option)
+            if other != option:
+                raise InputError(f"{option} {path}: {other} writes {file}, too; give each a file of its own")
+    if not overwrite:
+        for option, path, target in targets:
+            for file in target.files(path):
+                reason = _needed(file, path, target, reads)
+                if reason:
+                    raise InputError(f"{option} {path}: {reason}; take another name, or --overwrite to replace it")
+            if not target.endings and (path / _PROBLEM).is_file() and not (path / _RUN).is_file():
+                raise InputError(f"{option} {path} is the folder of a problem; results need a folder of their own, or --overwrite")
+    with ExitStack() as stack:
+        for place in sorted({_place(path) for _, path, target in targets if target.locked}):
+            if place.name:
+                stack.enter_context(locked(place))
+        if not overwrite:
+            stack.enter_context(protecting({path: f"{name} names it" for path, name in reads.items()
+                                            if path.name != _IMPORTED}))
+        yield
+
+
+_PROBLEM, _RUN, _IMPORTED = "problem.toml", "run.toml", "imported.h5"
+_MADE = ("run.toml", "weights.pt", "last.pt", "range.json", "trust.json", "bands.json", "coefficients.json", "spectrum.json",
+         "cell.json", "failed.json", "card.json")
+"""Files of runs, cells and shipped weights that commands read again, as far as an option could write one of the kind."""
+
+
+def _named(parameter: Any) -> str:
+    name = str(parameter.opts[0])
+    return name if name.startswith("-") else name.upper()
+
+
+def _place(path: Path) -> Path:
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError):  # links in a loop, said when it is written
+        return path.absolute()
+
+
+def _reads(option: str, value: Any) -> Iterator[tuple[Path, str]]:
+    """Files that a value of a parameter names, and those that a problem folder needs."""
+    for text in value if isinstance(value, list | tuple) else (value,):
+        if not isinstance(text, str | Path) or not str(text).strip() or "\0" in str(text):
+            continue
+        path = Path(text)
+        try:
+            if path.is_file():
+                yield path, option
+            elif (path / _PROBLEM).is_file():
+                yield from ((file, option) for file in problem_files(path))
+        except OSError:
+            pass  # a name that no file can have, said when it is read
+
+
+def _needed(file: Path, main: Path, target: Target, reads: Mapping[Path, str]) -> str:
+    """Why a file must not be replaced; empty where it may."""
+    try:
+        if not file.exists():
+            return ""
+        same = next(((path, name) for path, name in reads.items() if path.samefile(file)), None)
+    except OSError:
+        return ""
+    if same is not None:
+        return f"this command reads {same[0]} ({same[1]})"
+    place = _place(file)
+    for folder in place.parents:
+        if (folder / _PROBLEM).is_file() and place in map(_place, problem_files(folder)):
+            return f"the problem in {folder} needs {file}"
+    if file != main and file.parent == main.parent and not main.exists():
+        return f"{file} would be written beside it, and is there already"
+    if file == main and file.suffix.lower() not in target.endings:
+        return f"{file} is there, and does not end in {target.endings[0]}"
+    if file == main and ".h5" in target.endings and not _rollout(file):
+        return f"{file} is there, and is not a rollout"
+    if place.name in _MADE:
+        return f"{file} is there, and other commands read it"
+    return ""
+
+
+def _rollout(file: Path) -> bool:
+    """Whether `dgnet rollout` or `simulate` has written this HDF5 file."""
+    import h5py
+
+    try:
+        with h5py.File(file, "r") as content:
+            return str(content["provenance"].attrs["truth"]) == "prediction"
+    except (OSError, KeyError, RuntimeError, AttributeError):
+        return False
+
+
+def problem_files(folder: Path) -> Iterator[Path]:
+    """What a folder with problem.toml is made of: that file, physics.py, the imported data, and every file it names."""
+    yield from (folder / name for name in (_PROBLEM, "physics.py", _IMPORTED) if (folder / name).is_file())
+    try:
+        table = tomllib.loads((folder / _PROBLEM).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return  # said when it is read
+    for text in filter(None, _texts(table)):
+        try:
+            named = islice(folder.glob(text), _MATCHES) if any(c in text for c in "*?[") else [folder / text]
+            for path in named:
+                if path.is_file():
+                    yield path
+                    yield from (heavy for heavy in (path.with_suffix(".h5"),) if path.suffix == ".xdmf" and heavy.is_file())
+        except (OSError, ValueError, NotImplementedError):
+            continue  # no pattern, and no name that a file can have
+
+
+_MATCHES = 10_000  # of one pattern, at most
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _texts(each)

@@ -8,18 +8,21 @@ from typing import Annotated
 
 import typer
 
+from dgnet.cli.options import file_to_write, folder_to_write
 from dgnet.cli.screen import advise, reporting, say, table
-from dgnet.cli.shell import Json, app, command, write_json
+from dgnet.cli.shell import CarefulGroup, Json, app, command, write_json
 from dgnet.files import write_text
 
-pretrained = typer.Typer(help="List the weights that ship with dgnet, or pack new ones.", invoke_without_command=True)
+pretrained = typer.Typer(cls=CarefulGroup, help="List the weights that ship with dgnet, or pack new ones.",
+                         invoke_without_command=True)
 app.add_typer(pretrained, name="pretrained", rich_help_panel="The paper")
 Folder = Annotated[Path | None, typer.Option(help="Folder of packed weights; the default is the package's own.")]
 
 
 @pretrained.callback(epilog="Examples:\n\ndgnet pretrained\n\ndgnet pretrained --markdown pretrained.md")
 def listing(context: typer.Context, folder: Folder = None,
-            markdown: Annotated[Path | None, typer.Option(help="Write the cards as a page, FILE.md.")] = None,
+            markdown: Annotated[Path | None, typer.Option(help="Write the cards as a page, FILE.md.",
+                                                       callback=file_to_write(".md"))] = None,
             json_path: Json = None) -> None:
     """List the weights that ship with dgnet: their errors, their size, how they were trained."""
     if context.invoked_subcommand is not None:
@@ -45,7 +48,8 @@ def listing(context: typer.Context, folder: Folder = None,
 
 @command("dgnet pretrained pack out/reproduce/cells/TAG --out weights", of=pretrained)
 def pack(cells: Annotated[list[Path], typer.Argument(help="Finished cells of `dgnet reproduce`: OUT/cells/TAG.")],
-         out: Annotated[Path | None, typer.Option(help="Folder to write to; the default is the package's own.")] = None,
+         out: Annotated[Path | None, typer.Option(help="Folder to write to; the default is the package's own.",
+                                                  callback=folder_to_write())] = None,
          note: Annotated[list[str] | None, typer.Option(help="A sentence for the card.")] = None, json_path: Json = None) -> None:
     """Pack finished cells for shipping: weights in half precision, settings, card."""
     from dgnet.paper import pretrained as shelf

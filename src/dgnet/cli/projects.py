@@ -7,10 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from dgnet.cli.options import Adaptive, Seed, file_to_write, positive, refuse
+from dgnet.cli.options import PROCESSES, Adaptive, Seed, file_to_write, positive, refuse, vtk_files
 from dgnet.cli.screen import advise, console, narrating, reporting, say, say_path
 from dgnet.cli.shell import Device, Json, checked_device, command, write_json
 from dgnet.errors import InputError
+from dgnet.files import visible
 from dgnet.progress import Report
 
 _COLOURS = {"ok": "green", "note": "yellow", "warn": "red"}
@@ -54,7 +55,8 @@ def check(folder: Annotated[Path, typer.Argument(help="Folder with problem.toml.
     if console.is_terminal:
         lines = Table.grid(padding=(0, 2, 0, 0))
         for item in items:
-            lines.add_row(Text(item.verdict, _COLOURS[item.verdict]), Text(item.name, no_wrap=True), Text(item.text))
+            lines.add_row(Text(item.verdict, _COLOURS[item.verdict]), Text(visible(item.name), no_wrap=True),
+                          Text(visible(item.text, but="\n")))
         console.print(lines)
     else:
         width = max(len(i.name) for i in items)
@@ -76,11 +78,12 @@ def simulate(folder: Annotated[Path, typer.Argument(help="Folder with problem.to
                                                           "default is the problem's offset.")] = None,
              steps: Annotated[int | None, typer.Option(help="Number of steps; the default is that of the source, or 100.",
                                                        min=1)] = None,
-             out: Annotated[Path | None, typer.Option(help="HDF5 file for the states.", callback=file_to_write)] = None,
+             out: Annotated[Path | None, typer.Option(help="HDF5 file for the states.",
+                                                     callback=file_to_write(".h5", ".hdf5"))] = None,
              vtk: Annotated[Path | None, typer.Option(help="FILE.pvd for ParaView, with a folder of .vtu beside it.",
-                                                     callback=file_to_write)] = None,
-             gif: Annotated[Path | None, typer.Option(help="Animation, FILE.gif.", callback=file_to_write)] = None,
-             png: Annotated[Path | None, typer.Option(help="Snapshots, FILE.png.", callback=file_to_write)] = None,
+                                                     callback=file_to_write(".pvd", beside=vtk_files))] = None,
+             gif: Annotated[Path | None, typer.Option(help="Animation, FILE.gif.", callback=file_to_write(".gif"))] = None,
+             png: Annotated[Path | None, typer.Option(help="Snapshots, FILE.png.", callback=file_to_write(".png"))] = None,
              every: Annotated[int, typer.Option(help="Write one state every N steps.", min=1)] = 1, adaptive: Adaptive = None,
              device: Device = "cpu", json_path: Json = None) -> None:
     """Simulate a problem without any data: with universal weights, or classically."""
@@ -101,12 +104,12 @@ def simulate(folder: Annotated[Path, typer.Argument(help="Folder with problem.to
 def universal(parts: Annotated[list[Path], typer.Argument(help="A problem folder, whose data tune the weights; or at least four "
                                                            "meshes of a family of parts, all flat or all solid. At most 1,500 "
                                                            "nodes each.")],
-              out: Annotated[Path, typer.Option(help="FILE.pt for the weights.", callback=file_to_write)],
+              out: Annotated[Path, typer.Option(help="FILE.pt for the weights.", callback=file_to_write(".pt"))],
               draws: Annotated[int, typer.Option(help="Random problems on each mesh.", min=1)] = 2,
               trajectories: Annotated[int | None, typer.Option(help="Use only this many training trajectories of the problem.",
                                                                min=1)] = None,
               budget: Annotated[float, typer.Option(help="Minutes of training.", callback=positive)] = 1.0,
-              workers: Annotated[int, typer.Option(help="Processes that compute truths.", min=1)] = 1,
+              workers: Annotated[int, typer.Option(help="Processes that compute truths.", min=1, max=PROCESSES)] = 1,
               seed: Seed = 0, device: Device = "cpu", json_path: Json = None) -> None:
     """Tune universal weights to the data of a problem, or to a family of meshes, on which problems are drawn and solved."""
     from dgnet.mesh import load as load_mesh

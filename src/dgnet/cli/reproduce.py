@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dgnet.cli.options import all_named, file_to_write, folder_to_write, positive, refuse
+from dgnet.cli.options import PROCESSES, all_named, file_to_write, folder_to_write, page_to_write, positive, refuse
 from dgnet.cli.screen import advise, narrating, reporting, say, say_path, table
 from dgnet.cli.shell import Device, Json, Size, Truth, checked_device, command, undisturbed, write_json
 from dgnet.errors import InputError
@@ -44,7 +44,7 @@ def reproduce(context: typer.Context,
                                                     "studies as one small store).")],
               sources: Annotated[list[Path] | None, typer.Argument(help="With merge and pack: where to take cells from.")] = None,
               out: Annotated[Path, typer.Option(help="Folder of the study; finished cells are skipped.",
-                                          callback=folder_to_write)] = Path("out/reproduce"),
+                                          callback=folder_to_write(shared=True))] = Path("out/reproduce"),
               data: Annotated[Path | None, typer.Option(help="Folder of data sets, generated when missing; the default is "
                                                              "OUT/data.")] = None,
               scenarios: Annotated[list[str] | None, typer.Option(help="Only these scenarios (several: a,b,c).",
@@ -53,7 +53,7 @@ def reproduce(context: typer.Context,
                                                                "the paper's, mgn-published a model's own size.",
                                                                callback=all_named)] = None,
               size: Size = "small", truth: Truth = "converged",
-              seeds: Annotated[int, typer.Option(help="Seeds 0 .. K-1.", min=1)] = 1,
+              seeds: Annotated[int, typer.Option(help="Seeds 0 .. K-1.", min=1, max=1000)] = 1,
               budget: Annotated[float | None, typer.Option(help="Minutes of training per cell.", callback=positive)] = None,
               search: Annotated[float, typer.Option(help="Share of the budget for each of three or four trials that choose how a "
                                                     "network is trained: its own learning rate, half of it, twice of it; single "
@@ -65,8 +65,9 @@ def reproduce(context: typer.Context,
               sharing: Annotated[int, typer.Option(help="Number of processes that share the device; recorded in the "
                                                         "cells.", min=1)] = 1,
               workers: Annotated[int, typer.Option(help="Number of processes to start. They share the cells and the device; "
-                                                   "their output goes to OUT/logs.", min=1)] = 1,
-              makers: Annotated[int, typer.Option(help="Largest number of processes that generate data sets at once.", min=1)] = 2,
+                                                   "their output goes to OUT/logs.", min=1, max=PROCESSES)] = 1,
+              makers: Annotated[int, typer.Option(help="Largest number of processes that generate data sets at once.", min=1,
+                                                   max=PROCESSES)] = 2,
               stop_after: Annotated[float | None, typer.Option(help="Start no cell that would end later than this many "
                                                                "minutes from now.", callback=positive)] = None,
               few: Annotated[int, typer.Option(help="Trial: number of trajectories per split; 0 for all.", min=0)] = 0,
@@ -243,11 +244,11 @@ def _clock(seconds: float) -> str:
 @command("dgnet report study --out report.html")
 def report(folders: Annotated[list[Path], typer.Argument(help="Folders of studies.")],
            out: Annotated[Path, typer.Option(help="HTML file to write, self-contained.",
-                                          callback=file_to_write)] = Path("out/report.html"),
+                                          callback=file_to_write(".html"))] = Path("out/report.html"),
            markdown: Annotated[Path | None, typer.Option(help="Also write a Markdown page with pictures: FILE.md, or a "
-                                                              "folder.")] = None,
+                                                              "folder.", callback=page_to_write)] = None,
            dgnet: Annotated[Path | None, typer.Option(help="Also write the comparison of DGNet with the classical solvers: "
-                                                           "FILE.md.")] = None,
+                                                           "FILE.md.", callback=file_to_write(".md"))] = None,
            ) -> None:
     """Write tables and pictures of finished cells, with the paper's figures beside ours."""
     from dgnet.paper import evidence, summary

@@ -16,8 +16,18 @@ from typing import Any
 from rich.cells import cell_len
 from rich.console import Console
 
-console = Console(markup=False, emoji=False)  # paths and messages are printed as they are, [brackets] and all
-errors = Console(stderr=True, markup=False, emoji=False)
+from dgnet.files import visible
+
+
+class Screen(Console):
+    """A terminal or a file. Titles and names of other people's files cannot steer it: control characters are written out."""
+
+    def print(self, *objects: Any, **settings: Any) -> None:
+        super().print(*(visible(x, but="\n") if isinstance(x, str) else x for x in objects), **settings)
+
+
+console = Screen(markup=False, emoji=False)  # paths and messages are printed as they are, [brackets] and all
+errors = Screen(stderr=True, markup=False, emoji=False)
 
 _FIGURE = re.compile(r"[-+±~]?[\d.,]+(e[-+]?\d+)?([%/].*)?|-?inf|nan|–|diverged|not run.*|")
 
@@ -29,16 +39,17 @@ def say(text: object, style: str | None = None) -> None:
 
 def say_path(path: object) -> None:
     """A file that was written. Never wrapped, so that it can be copied."""
-    console.print(str(path), highlight=False, soft_wrap=True)
+    console.print(visible(str(path)), highlight=False, soft_wrap=True)
 
 
 def advise(*words: object) -> None:
     """The command to run next, on stderr: it is not part of the result. Never wrapped, so that it can be copied."""
-    errors.print(f"Next: dgnet {shlex.join(map(str, words))}", highlight=False, soft_wrap=True)
+    errors.print(visible(f"Next: dgnet {shlex.join(map(str, words))}"), highlight=False, soft_wrap=True)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], bold: Sequence[int] = ()) -> None:
     """Columns under a head, numbers aligned on the right; the rows in `bold` stand out."""
+    head, rows = [visible(cell) for cell in head], [[visible(cell) for cell in row] for row in rows]
     right = [all(_FIGURE.fullmatch(row[k]) for row in rows) for k in range(len(head))]
     if console.is_terminal:
         from rich.box import SIMPLE_HEAD
@@ -94,6 +105,7 @@ def narrating(budget: float) -> Iterator[tuple[Callable[[str, int, int], None], 
         tasks: dict[str, TaskID] = {}
 
         def update(what: str, done: float, total: float, note: str = "") -> None:
+            what = visible(what)
             if what not in tasks:
                 tasks[what] = bars.add_task(what, total=total, note=note)
             bars.update(tasks[what], completed=done, total=total, note=note)

@@ -10,6 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -19,13 +20,12 @@ from rich.markup import escape
 from typer.core import TyperCommand, TyperGroup
 
 from dgnet import __version__, files
-from dgnet.cli.options import Usage, file_to_write, usage
+from dgnet.cli.options import Usage, careful, file_to_write, target_of, usage
 from dgnet.cli.screen import console, errors
 from dgnet.errors import InputError, SolveError
 
 GROUPS = {
-    "Your problem": ("new", "studio", "simulate", "check", "import", "train", "evaluate", "rollout", "show", "export", "serve",
-                     "universal"),
+    "Your problem": ("new", "studio", "simulate", "check", "import", "train", "evaluate", "rollout", "show", "export", "universal"),
     "Sensors": ("recover", "place", "follow", "design"),
     "The paper": ("demo", "scenarios", "models", "pretrained", "generate", "certify", "cards", "reproduce", "report"),
     "Measuring": ("analyse", "score", "bench"),
@@ -41,7 +41,42 @@ class Grouped(TyperGroup):
         return sorted(super().list_commands(ctx), key=lambda name: order.index(name) if name in order else len(order))
 
 
-class Literal(TyperCommand):
+@cache
+def _overwrite() -> Any:
+    """The option --overwrite, as typer makes it."""
+    def asked(overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files even if other commands need "
+                                                                          "them.")] = False) -> None:
+        pass
+
+    single = typer.Typer(add_completion=False)
+    single.command()(asked)
+    return next(p for p in typer.main.get_command(single).params if p.name == "overwrite")
+
+
+class Careful:
+    """A command that replaces nothing that other commands need, unless --overwrite says so (`options.careful`)."""
+
+    params: list[Any]
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.asks = any(map(target_of, self.params)) and all(p.name != "overwrite" for p in self.params)
+        if self.asks:
+            self.params.append(copy(_overwrite()))
+
+    def invoke(self, context: Any) -> Any:
+        overwrite = context.params.pop("overwrite", False) if self.asks else context.params.get("overwrite", False)
+        if getattr(context, "invoked_subcommand", None) is not None:
+            return super().invoke(context)  # type: ignore[misc]
+        with careful(self.params, context.params, overwrite):
+            return super().invoke(context)  # type: ignore[misc]
+
+
+class CarefulGroup(Careful, TyperGroup):
+    """The same for a group that is a command of its own."""
+
+
+class Literal(Careful, TyperCommand):
     """A command whose help is printed as it is written: [brackets] are no markup."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
@@ -50,6 +85,7 @@ class Literal(TyperCommand):
         for part in parts:
             part.help = None if part.help is None else escape(part.help)
         self.epilog = escape(self.epilog or "")
+
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -133,6 +169,7 @@ def main() -> None:
         signal.signal(signal.SIGALRM, lambda _, frame: signal.raise_signal(number))
         signal.setitimer(signal.ITIMER_REAL, _AGAIN)
 
+    os.environ["MPLBACKEND"] = "agg"  # no command opens a window, and a name that matplotlib does not know would end it
     hook, sys.unraisablehook = sys.unraisablehook, swallowed
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     for number, handler in before.items():
@@ -147,8 +184,7 @@ def main() -> None:
         text, code = ending(error)
         if _DEBUG[0]:
             traceback.print_exception(error)
-        said = _CONTROL.sub(lambda c: repr(c[0])[1:-1], text)
-        errors.print(f"dgnet: {said}", style="red", highlight=False, soft_wrap=not errors.is_terminal)
+        errors.print(f"dgnet: {files.visible(text)}", style="red", highlight=False, soft_wrap=not errors.is_terminal)
         sys.exit(code)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
@@ -191,7 +227,6 @@ def ending(error: BaseException) -> tuple[str, int]:
             "traceback, and report it"), 70
 
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # a name may hold line breaks and what steers a terminal
 _NO_MEMORY = re.compile(r"out of memory|not enough memory|can't allocate memory|alloc_cpu", re.IGNORECASE)
 
 
@@ -213,7 +248,8 @@ Problem = Annotated[Path | None, typer.Option(help="Use this problem folder inst
 AllowDifferent = Annotated[bool, typer.Option("--allow-different", help="Accept a problem that differs from the one the run was "
                                                                         "trained "
                                               "on. The output lists the differences.")]
-Json = Annotated[Path | None, typer.Option("--json", help="Also write the result as JSON to this file.", callback=file_to_write)]
+Json = Annotated[Path | None, typer.Option("--json", help="Also write the result as JSON to this file.",
+                                             callback=file_to_write(".json"))]
 
 
 def checked_device(name: str) -> str:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dgnet.cli.options import file_to_write, named, positive, refuse
+from dgnet.cli.options import file_to_write, refuse
 from dgnet.cli.screen import advise, say, say_path
-from dgnet.cli.shell import AllowDifferent, Json, Problem, Stopped, command, write_json
+from dgnet.cli.shell import AllowDifferent, Json, Problem, command, write_json
 from dgnet.errors import InputError
 
 if TYPE_CHECKING:
     from dgnet.training.run import Run
 
 _FMU = "it is an option of .fmu"
+
+
+def _beside(out: Path) -> list[Path]:
+    """What `export` writes with OUT."""
+    return [out.with_suffix(end) for end in (".vtu", ".json", *((".h",) if out.suffix == ".c" else ()))]
 
 
 def _point(text: str) -> tuple[float, ...]:
@@ -43,7 +47,7 @@ def export(context: typer.Context,
            run: Annotated[Path, typer.Argument(help="Folder of a run, or of a problem (problem.toml).")],
            out: Annotated[Path, typer.Option(help="FILE.pt2 (torch.export), FILE.onnx, FILE.c (C99, with FILE.h) or FILE.fmu; the "
                                                   "mesh (.vtu) and a description (.json) are written beside it.",
-                                             callback=file_to_write)],
+                                             callback=file_to_write(".pt2", ".onnx", ".c", ".fmu", beside=_beside))],
            batch: Annotated[int | None, typer.Option(help="Fix the number of trajectories of .pt2 and .onnx; the default is any "
                                                           "number.", min=1)] = None,
            fmi: Annotated[int, typer.Option(help="Version of the standard of an .fmu: 2 or 3.", min=2, max=3)] = 2,
@@ -69,35 +73,3 @@ def export(context: typer.Context,
     for path in result.paths:
         say_path(path)
     advise("bench", "export", run)
-
-
-@command("dgnet serve run", "dgnet serve my-problem --port 8420")
-def serve(context: typer.Context,
-          run: Annotated[Path, typer.Argument(help="Folder of a run, or of a problem (problem.toml).")],
-          host: Annotated[str, typer.Option(help="Address to listen at. Others than 127.0.0.1 are open to the network, without a "
-                                                 "password.", callback=named)] = "127.0.0.1",
-          port: Annotated[int, typer.Option(help="Port; 0 takes a free one.", min=0, max=65535)] = 8420,
-          model: Annotated[str, typer.Option(help="Model of a problem: universal, classical or quadratic.")] = "classical",
-          limit: Annotated[int, typer.Option(help="Nodes times fields times steps of a request.", min=1)] = 10_000_000,
-          queue: Annotated[int, typer.Option(help="Requests that may wait.", min=1)] = 256,
-          seconds: Annotated[float, typer.Option(help="Seconds that a request may take.", callback=positive)] = 60.0,
-          problem: Problem = None, allow_different: AllowDifferent = False) -> None:
-    """Answer requests for rollouts, probes and gradients over HTTP, with JSON or NumPy arrays."""
-    from dgnet.output.serve.service import Limits, Service
-
-    try:
-        from dgnet.output.serve.app import serve as listen
-    except ImportError as error:
-        raise InputError("dgnet serve needs the packages of its extra: pip install 'dgnet[serve]'") from error
-    opened = _opened(context, run, problem, allow_different, model)
-    service = Service(opened, Limits(work=limit, queue=queue, seconds=seconds))
-    for note in opened.notes:
-        say(note)
-    try:
-        listen(service, host, port, lambda address: say(f"Answering at {address} (Ctrl-C ends it); {address}openapi.json describes "
-                                                        "the requests"))
-    except Stopped as stopped:
-        if stopped.number != signal.SIGINT:
-            raise
-        say("No more answers.")
-        advise("export", run, "--out", "step.c")

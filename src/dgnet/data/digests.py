@@ -1,19 +1,28 @@
-"""Checksums of data sets: CRC32 of all numbers and names, written with a file and compared when it is opened and read.
+"""Checksums of data sets and of weights, written with a file and compared when it is read.
 
-CRC32 notices every flipped bit and runs at about 2 GB/s; it is no protection against intent. Long arrays have one sum per block of
-rows, so that reading a window verifies that window. `DGNET_VERIFY=0` switches the comparison off.
+Data sets carry the CRC32 of all numbers and names. It notices every flipped bit and runs at about 2 GB/s; it is no protection
+against intent. Long arrays have one sum per block of rows, so that reading a window verifies that window. `DGNET_VERIFY=0` switches
+the comparison off.
 """
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 import os
+import zipfile
 import zlib
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
+import torch
+
+from dgnet.errors import InputError
+from dgnet.files import plain, write_bytes
 
 SUM, ROWS = "crc32", "crc32_rows"  # attributes: sums, and rows of a block
 _BLOCKS = 8192  # sums that fit an attribute
@@ -80,3 +89,45 @@ def array_sum(data: h5py.Dataset, start: int = 0) -> int:
     """Its sums where it has some, else its numbers."""
     start = zlib.crc32(str(data.shape).encode(), start)
     return crc(data.attrs[SUM], zlib.crc32(str(data.attrs[ROWS]).encode(), start)) if SUM in data.attrs else crc(data[()], start)
+
+
+# ---------------------------------------------------------------------- weights
+
+
+def save_tensors(path: Path, value: dict[str, Any]) -> str:
+    """Returns the file's SHA-256. Made in memory first: torch may end the whole process when a disk runs full under it."""
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    write_bytes(path, buffer.getbuffer())
+    return hashlib.sha256(buffer.getbuffer()).hexdigest()
+
+
+def load_checkpoint(path: Path, device: str = "cpu", sha256: str = "") -> dict[str, Any]:
+    """The contents of a file of weights; anything but tensors and plain numbers is refused, and so is a damaged file.
+
+    Every part of the file has a CRC32 of its own, which torch writes but does not compare; `sha256` is that of the whole.
+    """
+    try:
+        if verifying() and plain(path).exists() and not _sound(path, sha256):
+            raise InputError(f"{path} is damaged: it is not what was written (its checksum differs)")
+        found = torch.load(path, map_location=device, weights_only=True)
+        if not isinstance(found, dict):
+            raise InputError(f"{path} holds something else than tensors by their names")
+        return found
+    except FileNotFoundError as error:
+        raise InputError(f"there is no file {path}") from error
+    except (InputError, torch.AcceleratorError):  # a device that cannot be had says nothing about the file
+        raise
+    except Exception as error:
+        raise InputError(f"{path} does not hold weights: it is damaged, or holds something that could run code") from error
+
+
+def _sound(path: Path, sha256: str) -> bool:
+    if sha256:
+        with path.open("rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
+                return False
+    if not zipfile.is_zipfile(path):
+        return True  # torch decides what it is
+    with zipfile.ZipFile(path) as archive:
+        return archive.testzip() is None

@@ -60,12 +60,12 @@ class Linear:
         self.sums = None if op.sums is None else op.sums.detach().mT.expand(b, f, self.n).reshape(-1).numpy()
         self.host = op.prepared if isinstance(op.prepared, OnHost) else None
         self.moved = self._rows_of(op.explicit)
-        self._version = stiffness.values._version
+        self._version = stiffness.version
         self._still: dict[tuple[int, int], Array | None] = {}
         self._walls: dict[tuple[int, int], Array] = {}
 
     def unchanged(self, stiffness: EdgeMatrix) -> bool:
-        return stiffness is self.stiffness and stiffness.values._version == self._version
+        return stiffness is self.stiffness and stiffness.version == self._version
 
     @property
     def inputs(self) -> tuple[Tensor | None, ...]:

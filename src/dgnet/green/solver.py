@@ -204,7 +204,7 @@ class GreenSolver:
         key = (t if ops.time_dependent else None, theta, dt, torch.is_grad_enabled())
         if self._cache is not None and self._cache[0] == key:
             kept = self._cache[1]
-            if ops.time_dependent or (kept is ops.stiffness(t, dt) and kept.values._version == self._version):
+            if ops.time_dependent or (kept is ops.stiffness(t, dt) and kept.version == self._version):
                 return self._cache[2]
         K = ops.stiffness(t, dt)
         bounds = self._bounds if ops.time_dependent and self._age % 50 else None
@@ -216,7 +216,7 @@ class GreenSolver:
         if ops.time_dependent:
             wide = step.bounds if self._bounds is None else step.bounds.union(self._bounds)
             self._bounds, self._age = replace(wide, tight=True), self._age + 1
-        self._cache, self._version = (key, K, step), K.values._version
+        self._cache, self._version = (key, K, step), K.version
         return step
 
     def linear(self) -> Linear | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import combinations
 from math import factorial
 
@@ -52,6 +53,13 @@ def checked_arrays(points: np.ndarray, cells: np.ndarray) -> tuple[np.ndarray, n
         i, j = sorted((int(order[same[0]]), int(order[same[0] + 1])))
         raise InputError(f"nodes {i} and {j} are at the same point")
     return points, cells
+
+
+def check_names(kind: str, names: Iterable[object]) -> None:
+    """Names of boundaries and regions are texts that files can hold."""
+    for name in names:
+        if not isinstance(name, str) or not name.strip() or "\0" in name:
+            raise InputError(f"{name!r} cannot be the name of a {kind}: a name is a text that is not empty")
 
 
 def oriented(points: np.ndarray, cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -12,9 +12,8 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import warnings
-import zipfile
-import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ import numpy as np
 
 from dgnet.arguments import checked
 from dgnet.errors import InputError
-from dgnet.files import cause, writing
+from dgnet.files import arrays_of, cause, plain, remark, writing
 from dgnet.mesh.mesh import Mesh
 
 _MESHIO = {".msh": "gmsh", ".vtu": "vtu", ".xdmf": "xdmf"}
@@ -55,7 +54,7 @@ def load(path: str | os.PathLike[str]) -> Mesh:
     try:
         return _read_npz(path) if suffix == ".npz" else _read_meshio(path, suffix)
     except InputError as error:
-        raise InputError(f"{path}: {error}") from error
+        raise error if str(path) in str(error) else InputError(f"{path}: {error}") from error
 
 
 @checked
@@ -138,12 +137,8 @@ def _meshio() -> Any:
 
 
 def _read_npz(path: Path) -> Mesh:
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {key: archive[key] for key in archive.files if not key.startswith("data:")}
-    except (OSError, ValueError, EOFError, KeyError, AttributeError, zipfile.BadZipFile, NotImplementedError,
-            RuntimeError, TypeError, zlib.error) as error:
-        raise InputError("the file is truncated or not a mesh in .npz format") from error
+    with arrays_of(path, "a mesh in .npz format") as archive:
+        arrays = {key: archive[key] for key in archive.files if not key.startswith("data:")}
     if not {"points", "cells"} <= set(arrays):
         raise InputError("the file holds no arrays 'points' and 'cells', so it is not a mesh in .npz format")
     if arrays["points"].dtype.kind not in "fiu":
@@ -160,11 +155,14 @@ def _read_npz(path: Path) -> Mesh:
 
 def _read_meshio(path: Path, suffix: str) -> Mesh:
     meshio = _meshio()
+    text, types = _abaqus(path) if suffix == ".inp" else ("", [])
     try:
-        with _quiet():
-            raw = meshio.read(path, file_format=_MESHIO.get(suffix))  # other formats: meshio's own guess
+        with _quiet():  # other formats: meshio's own guess
+            raw = meshio.read(io.StringIO(text), "abaqus") if text else meshio.read(path, file_format=_MESHIO.get(suffix))
     except (Exception, SystemExit) as error:  # meshio leaves by sys.exit, and its parsers fail in many ways
-        raise InputError(f"the file is truncated or not a mesh in {suffix} format") from error
+        known = (f"; its elements are {', '.join(types)}, and read are triangles (CPS3, DC2D3, S3) and tetrahedra (C3D4, DC3D4)"
+                 if types else "")
+        raise InputError(f"the file is truncated or not a mesh in {suffix} format{known}") from error
     kinds = [block.type for block in raw.cells]
     dim = 3 if "tetra" in kinds else 2
     other = [k for k in kinds if k not in (_SIMPLEX[dim], _FACET[dim], *_IGNORED)]
@@ -193,6 +191,26 @@ def _read_meshio(path: Path, suffix: str) -> Mesh:
         boundaries = {name: index[facets[mask & on]] for name, mask in facet_names.items() if (mask & on).any() or not mask.any()}
     regions = {name: np.flatnonzero(mask) for name, mask in cell_names.items()}
     return Mesh(mesh.points, mesh.cells, boundaries, regions)
+
+
+_SAME = {"DC2D3": "CPS3", "CPE3": "CPS3", "CPS3T": "CPS3", "CPE3T": "CPS3", "DC2D4": "CPS4", "CPE4": "CPS4", "DC2D6": "CPE6",
+         "DC3D4": "C3D4", "C3D4T": "C3D4", "DC3D10": "C3D10", "DC3D6": "C3D6", "DC3D8": "C3D8"}
+"""Elements of Abaqus for heat, and others of the same shape, by names that meshio knows."""
+_TYPE = re.compile(r"^(\s*\*element\b[^\n]*?\btype\s*=\s*)([\w-]+)", re.IGNORECASE | re.MULTILINE)
+_SET = re.compile(r"^\s*\*(?:element|elset|node|nset|surface)\b[^\n]*?\b(?:elset|nset|name)\s*=\s*([^,\n]+)",
+                  re.IGNORECASE | re.MULTILINE)
+_named: set[tuple[Path, str]] = set()
+
+
+def _abaqus(path: Path) -> tuple[str, list[str]]:
+    """A file of Abaqus with elements that meshio knows, and which ones it had. What is not read of it is said once."""
+    text = plain(path).read_text(errors="replace")
+    types = list(dict.fromkeys(found[2].upper() for found in _TYPE.finditer(text)))
+    sets = ", ".join(dict.fromkeys(found[1].strip() for found in _SET.finditer(text)))
+    if sets and (path, sets) not in _named:
+        _named.add((path, sets))
+        remark(f"{path}: its sets ({sets[:200]}) are not read; name boundaries and regions in problem.toml")
+    return _TYPE.sub(lambda found: found[1] + _SAME.get(found[2].upper(), found[2]), text) + "\n", types
 
 
 def _collect(raw: Any, kind: str, rank: int, dim: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:

@@ -19,7 +19,16 @@ from scipy.spatial import Delaunay, QhullError
 
 from dgnet.arguments import between, checked
 from dgnet.errors import InputError
-from dgnet.mesh.checks import check_connected, checked_arrays, facet_keys, longest_edge, oriented, outer_facets, signed_volumes
+from dgnet.mesh.checks import (
+    check_connected,
+    check_names,
+    checked_arrays,
+    facet_keys,
+    longest_edge,
+    oriented,
+    outer_facets,
+    signed_volumes,
+)
 from dgnet.mesh.locate import from_cells
 
 ALL = "boundary"
@@ -66,6 +75,8 @@ class Mesh:
         object.__setattr__(self, "volumes", volumes)
         check_connected(cells, len(points))
         _ = self._facets_and_owners  # fails here, not later, where cells overlap
+        check_names("boundary", self.boundaries)
+        check_names("region", self.regions)
         object.__setattr__(self, "boundaries", self._named_facets(self.boundaries))
         regions = {}
         for name, index in dict(self.regions).items():

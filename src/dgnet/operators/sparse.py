@@ -8,6 +8,7 @@ solves are differentiable in the values and in the vectors, and no N x N array i
 from __future__ import annotations
 
 import warnings
+import zlib
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -160,6 +161,12 @@ class _Product(torch.autograd.Function):
         return None, grad_values, grad_x
 
 
+def version(values: Tensor) -> int:
+    """Another number whenever these values have been changed in place. Under `torch.inference_mode`, which does not count that, it
+    follows from the values themselves."""
+    return zlib.crc32(values.cpu().contiguous().view(-1).numpy().data) if values.is_inference() else values._version
+
+
 def csr(pattern: Pattern, values: Tensor) -> Tensor:
     """The block-diagonal torch CSR matrix of values [G, nnz]."""
     groups = values.shape[0]
@@ -201,6 +208,11 @@ class EdgeMatrix:
     def __post_init__(self) -> None:
         if self.values.shape[-1] != self.pattern.nnz:
             raise InputError(f"a matrix on this pattern needs {self.pattern.nnz} values, got {self.values.shape[-1]}")
+
+    @property
+    def version(self) -> int:
+        """Another number whenever the values have been changed in place."""
+        return version(self.values)
 
     # ------------------------------------------------------------------ construction
 

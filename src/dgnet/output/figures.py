@@ -22,7 +22,7 @@ from dgnet.data import Corpus
 from dgnet.files import writing
 from dgnet.mesh import Mesh
 from dgnet.models.registry import LABELS
-from dgnet.output.pictures import STYLE, axes_of, draw_field, panel_size, scale_of
+from dgnet.output.pictures import STYLE, axes_of, draw_field, legible, panel_size, scale_of
 from dgnet.progress import Report
 from dgnet.scoring.judge import rivals
 from dgnet.scoring.metrics import Sums, rne
@@ -110,7 +110,7 @@ def colour_bar(figure: Figure, upper: Any, lower: Any, norm: Normalize, colours:
 def save(figure: Figure, path: Path, dpi: int) -> None:
     """A PNG in full colour; it appears under its name only when it is whole."""
     with writing(path) as part:
-        figure.savefig(part, format="png", dpi=dpi)
+        legible(figure).savefig(part, format="png", dpi=dpi)
 
 
 def inlined(path: Path) -> str:

@@ -20,11 +20,13 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import LineCollection
 from matplotlib.colors import LightSource, Normalize
 from matplotlib.figure import Figure
+from matplotlib.mathtext import MathTextParser
+from matplotlib.text import Text
 from mpl_toolkits.mplot3d.art3d import Poly3DCollection
 from PIL import Image
 
 from dgnet.errors import InputError
-from dgnet.files import writing
+from dgnet.files import visible, writing
 from dgnet.mesh import Mesh
 
 STYLE: dict[Any, Any] = {"font.size": 9.5, "axes.titlesize": 9.5, "figure.facecolor": "white", "font.family": "DejaVu Sans"}
@@ -32,6 +34,23 @@ STYLE: dict[Any, Any] = {"font.size": 9.5, "axes.titlesize": 9.5, "figure.faceco
 _PIECES = 12_000  # triangles of a drawn surface, about
 COLOURS = 256
 """Palette of a written picture: small files, no visible bands in the maps used here."""
+
+
+def legible(figure: Figure) -> Figure:
+    """The same figure; names with $ signs that are no formula are shown as they are, control characters written out."""
+    for text in figure.findobj(Text):
+        shown = visible(text.get_text(), but="\n")
+        if shown != text.get_text():
+            text.set_text(shown)
+        if "$" in text.get_text():
+            try:
+                _MATHS.parse(text.get_text())
+            except ValueError:
+                text.set_parse_math(False)
+    return figure
+
+
+_MATHS: Any = MathTextParser("path")
 
 
 class Film:
@@ -60,6 +79,7 @@ class Film:
                                                0.12 / size[0], 0.76 * height / size[1]))
                 self.figure.colorbar(matplotlib.cm.ScalarMappable(norm, colours), cax=beside, label=name)
                 self.axes.append(axis)
+        legible(self.figure)
 
     def show(self, u: np.ndarray, title: str) -> None:
         for f, (artist, (norm, colours)) in enumerate(zip(self.artists, self.scales)):
@@ -234,7 +254,7 @@ def _lit(mesh: Mesh, rgba: np.ndarray, copies: int = 1) -> np.ndarray:
 
 def _quantised(figure: Figure, dpi: int, colours: int = COLOURS) -> Image.Image:
     buffer = io.BytesIO()
-    figure.savefig(buffer, dpi=dpi, format="png")
+    legible(figure).savefig(buffer, dpi=dpi, format="png")
     image = Image.open(buffer).convert("RGB")
     return image.quantize(colours, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
 

@@ -23,6 +23,7 @@ from dgnet.data import Header, digests
 from dgnet.data.store import CHUNK, LIBVER, put_array, write_header
 from dgnet.errors import InputError
 from dgnet.files import (
+    DAMAGED,
     discard,
     locked,
     read_arrays,
@@ -99,11 +100,18 @@ class Store:
             group.parent.attrs.modify(digests.SUM, np.uint32(digests.contents_sum(group.parent)))
 
     def _left(self) -> dict[str, np.ndarray] | None:
+        """What is not whole, or of another rollout, is begun anew."""
         try:
             found = read_arrays(self.note, "where a rollout stopped")
-        except InputError:
+            if str(found["request"]) != self.request:
+                return None
+            with h5py.File(self.part, "r") as file:
+                states = file["trajectories/00000/state"]
+                whole = states.shape == self.shape and states.id.get_offset() + self.held[0].nbytes * self.shape[0] <= (
+                    self.part.stat().st_size)
+            return found if whole and 0 < int(found["rows"]) <= self.shape[0] else None
+        except (InputError, *DAMAGED):
             return None
-        return found if str(found["request"]) == self.request and self.part.exists() and h5py.is_hdf5(self.part) else None
 
     def add(self, k: int, u: np.ndarray) -> None:
         """Steps come in order."""

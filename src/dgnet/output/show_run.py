@@ -18,7 +18,7 @@ from PIL import Image
 
 from dgnet.mesh import Mesh
 from dgnet.output.figures import ERROR_MAP, Band, colour_bar, error_norm, grid, layout
-from dgnet.output.pictures import STYLE, draw_field, write_gif
+from dgnet.output.pictures import STYLE, draw_field, legible, write_gif
 from dgnet.progress import Report
 from dgnet.scenarios.spots import Spots
 
@@ -133,7 +133,7 @@ def _animate(path: Path, figure: Figure, mesh: Mesh, panels: Sequence[tuple[Any,
              dt: float, frames: int, title: str, milliseconds: int, tell: Callable[[int, int], None]) -> None:
     """A GIF with one palette: panels (axis, values [T+1, N], scale, colours), lasers over the first one, which has the time."""
     steps = sorted({round(k) for k in np.linspace(0, len(panels[0][1]) - 1, frames)})
-    canvas, palette, first = FigureCanvasAgg(figure), _palette(), panels[0][0]
+    canvas, palette, first = FigureCanvasAgg(legible(figure)), _palette(), panels[0][0]
     drawn = [draw_field(axis, mesh, values[-1], norm, matplotlib.colormaps[colours]) for axis, values, norm, colours in panels]
     images: list[Image.Image] = []
     moving: list[Any] = []

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from dgnet.errors import InputError
-from dgnet.files import read_text, write_bytes, write_json, write_text, writing
+from dgnet.files import arrays_of, read_text, write_bytes, write_json, write_text, writing
 from dgnet.paper.experiment import SQUARES, Experiment, Record, current_methods
 from dgnet.scoring.metrics import current_names
 
@@ -76,7 +76,7 @@ def records(folder: Path) -> Iterable[tuple[Path, Record]]:
 def sample(record: Record, base: str) -> dict[str, np.ndarray]:
     """Frames of a stored cell as `write_sample` had them; empty where there are none."""
     tag = record.get("stored_as", record["tag"])
-    with np.load(record["folder"] / FRAMES, allow_pickle=False) as arrays:
+    with arrays_of(record["folder"] / FRAMES) as arrays:
         if f"{tag}/frames" not in arrays:
             return {}
         truth = _decoded(arrays, f"{base}/truth")

@@ -22,15 +22,16 @@ from typing import Any
 
 import torch
 
+from dgnet.data.digests import load_checkpoint, save_tensors
 from dgnet.errors import InputError
 from dgnet.files import did_you_mean, discard, read_toml, unfinished, write_json, write_text
 from dgnet.models.registry import LABELS, config_class
 from dgnet.paper.experiment import Experiment
 from dgnet.paper.results import number
+from dgnet.paper.stored import read_from
 from dgnet.scenarios import SIZES, TRUTHS, get, names, paper_names
 from dgnet.scoring.judge import rivals
 from dgnet.scoring.metrics import current_names
-from dgnet.training.checkpoints import load_checkpoint, save_tensors
 from dgnet.training.run import Run, Settings, read_dataclass, to_toml
 
 Tensor = torch.Tensor
@@ -196,15 +197,8 @@ def pack(cell: Path, shelf: Path = SHELF, notes: Sequence[str] = ()) -> Path:
 
     What was measured of the same weights elsewhere (`add_measured`) stays on the card.
     """
-    try:
-        record = current_names(json.loads((cell / "cell.json").read_text()))
-        kind = Experiment.parse(record["tag"])
-    except FileNotFoundError as error:
-        raise InputError(f"{cell} is no finished cell: it has no cell.json") from error
-    except InputError:
-        raise
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{cell / 'cell.json'} is damaged") from error
+    record = read_from(cell)
+    kind = Experiment.parse(record["tag"])
     if kind.kind != "train" or kind.method != "dgnet":
         raise InputError(f"{cell} is not about a trained dgnet")
     if kind.trajectories or kind.unknown_reaction or kind.factor != 1.0:

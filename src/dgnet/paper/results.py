@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from dgnet.errors import InputError
+from dgnet.files import arrays_of
 from dgnet.paper import archive
 from dgnet.paper.experiment import METHODS, Experiment
 from dgnet.paper.origin import learned
@@ -164,8 +166,14 @@ def sample(record: Record | None) -> dict[str, np.ndarray]:
     path = record["folder"] / "sample.npz"
     if not path.exists():
         return {}
-    with np.load(path, allow_pickle=False) as arrays:
-        return archive.renamed(record, {name: arrays[name] for name in arrays.files})
+    with arrays_of(path) as arrays:
+        found = {name: arrays[name] for name in arrays.files}
+    fields = [value for name, value in found.items() if name != "frames"]
+    whole = "truth" in found and "frames" in found and found["frames"].ndim == 1 and all(
+        value.dtype.kind == "f" and value.ndim == 3 and value.shape == found["truth"].shape for value in fields)
+    if not whole or len(found["frames"]) != len(found["truth"]):
+        raise InputError(f"{path} is damaged: it does not hold frames of one shape, with the truth")
+    return archive.renamed(record, found)
 
 
 def pack(folders: Sequence[Path], out: Path) -> int:

@@ -20,6 +20,14 @@ def read(cell: Experiment, out: Path) -> dict[str, Any]:
     return _renamed(current_names(read_json(cell.folder(out) / "cell.json")))
 
 
+def read_from(folder: Path) -> dict[str, Any]:
+    """The record in the folder of a finished cell."""
+    path = folder / "cell.json"
+    if not path.exists():
+        raise InputError(f"{folder} is no finished cell: it has no cell.json")
+    return _checked(current_names(read_json(path, {"tag": str})), path)
+
+
 def _renamed(record: dict[str, Any]) -> dict[str, Any]:
     """`updates` was `iterations` in older cells."""
     return {"updates" if key == "iterations" else key: value for key, value in record.items()}
@@ -70,7 +78,7 @@ def _checked(record: dict[str, Any], path: Path) -> dict[str, Any]:
     if cell.tag != record["tag"]:
         raise InputError(f"{path}: '{record['tag']}' is not the name of a cell")
     wanted: dict[str, type] = {"about": dict, "history": list, "curves": dict, "scores": dict, "cell": dict, "date": str,
-                               "seconds": dict}
+                               "seconds": dict, "hardware": str, "figures": list, "sharing": int}
     for key, kind in wanted.items():
         if not isinstance(record.get(key, kind()), kind):
             raise InputError(f"{path} is damaged: '{key}' is of the wrong kind")
@@ -80,6 +88,14 @@ def _checked(record: dict[str, Any], path: Path) -> dict[str, Any]:
             raise InputError(f"{path} is damaged: the scores of '{name}' are not numbers")
     if any(not isinstance(v, int | float) for v in record.get("seconds", {}).values()):
         raise InputError(f"{path} is damaged: its seconds are not numbers")
+    if not all(isinstance(name, str) for name in record.get("figures", ())):
+        raise InputError(f"{path} is damaged: its figures are not names")
+    if not all(isinstance(row, dict) for row in record.get("history", ())):
+        raise InputError(f"{path} is damaged: its history is not a list of tables")
+    curves = record.get("curves", {})
+    if curves and not ("time" in curves and all(isinstance(row, list) for row in curves.values())
+                       and len(set(map(len, curves.values()))) == 1):
+        raise InputError(f"{path} is damaged: its curves are not lists of one length, with the time")
     if "scores" in record:
         record["scores"] = _Part({name: _Part(row, path) for name, row in record["scores"].items()}, path)
     return _Part(record, path)

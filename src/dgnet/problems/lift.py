@@ -45,7 +45,8 @@ class Lift:
         kept = _made.setdefault(mesh, {})
         device = torch.device(device)
         if device not in kept:
-            kept[device] = cls(mesh, device)
+            with torch.inference_mode(False):  # it stays with the mesh, for rollouts with gradients, too
+                kept[device] = cls(mesh, device)
         return kept[device]
 
     def __call__(self, u: Tensor) -> Tensor:

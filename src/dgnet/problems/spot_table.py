@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from dgnet.arguments import Positive, axes, checked
-from dgnet.errors import InputError
+from dgnet.errors import LARGEST, InputError
 from dgnet.files import did_you_mean, read_text
 from dgnet.mesh import Mesh
 from dgnet.problems.deposit import Deposit
@@ -223,6 +223,8 @@ def number_in(text: str, path: Path, line: int, column: str) -> float:
         value = math.nan
     if not math.isfinite(value):
         raise InputError(f"{path}, line {line}: '{text}' in column '{column}' is not a finite number")
+    if abs(value) > LARGEST or (column == "radius" and 0 < value < 1 / LARGEST):
+        raise InputError(f"{path}, line {line}: '{text}' in column '{column}' is beyond what can be computed with ({LARGEST:g})")
     return value
 
 

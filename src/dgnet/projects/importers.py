@@ -15,13 +15,13 @@ import torch
 
 from dgnet.data import Trajectory
 from dgnet.errors import InputError
-from dgnet.files import plain
+from dgnet.files import DAMAGED, arrays_of, plain
 from dgnet.problems.sight import spot_doubts
 from dgnet.problems.sources import Source, converged_average
 from dgnet.problems.spot_table import SpotTable
 from dgnet.progress import Report
 from dgnet.projects.physics import Physics
-from dgnet.projects.readers import BROKEN, READERS, Found, Frame, read_series
+from dgnet.projects.readers import READERS, Found, Frame, read_series
 from dgnet.projects.toml import SeriesSpec, SourceSpec
 from dgnet.projects.transfer import IDENTITY, Transfer, error_of, transfer
 
@@ -246,13 +246,16 @@ def source_averages(path: Path, frame: Frame) -> np.ndarray:
 
 def _array_averages(path: Path, frame: Frame) -> np.ndarray:
     width = len(frame.fields)
-    try:
-        loaded = np.load(plain(path), allow_pickle=False)
-        arrays = {key: loaded[key] for key in loaded.files} if path.suffix.lower() == ".npz" else {"source_average": loaded}
-    except FileNotFoundError as error:
-        raise InputError(f"there is no file {path}") from error
-    except BROKEN as error:
-        raise InputError(f"{path} is damaged or not what its name says ({type(error).__name__})") from error
+    if path.suffix.lower() == ".npz":
+        with arrays_of(path) as archive:
+            arrays = {key: archive[key] for key in archive.files}
+    else:
+        try:
+            arrays = {"source_average": np.load(plain(path), allow_pickle=False)}
+        except FileNotFoundError as error:
+            raise InputError(f"there is no file {path}") from error
+        except DAMAGED as error:
+            raise InputError(f"{path} is damaged, or not an array of numbers (.npy)") from error
     key = next((k for k in ("source_average", "source") if k in arrays), None)
     if key is None:
         raise InputError(f"{path} holds neither 'source' nor 'source_average' (it holds: {', '.join(arrays) or 'nothing'})")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
 import numpy as np
 
-from dgnet.errors import InputError
-from dgnet.files import discard, locked, unfinished, unwritable
+from dgnet.files import making, toml_text, visible, write_text
 from dgnet.mesh import Mesh, load, save
 from dgnet.projects.toml import FILE
 
@@ -24,7 +22,7 @@ PROBLEM = """\
 
 [problem]
 name = "{name}"
-title = "Heat in {mesh}"
+title = {title}
 fields = ["T"]
 dt = {dt:g}                        # time step
 offset = {{ T = 0.0 }}            # where a simulation starts
@@ -35,7 +33,7 @@ offset = {{ T = 0.0 }}            # where a simulation starts
 # T = "K"
 
 [mesh]
-file = "{mesh}"
+file = {file}
 
 # dT/dt = div(D grad T) - v . grad T - k T + r(T) + f; omitted terms are zero
 [pde]
@@ -43,7 +41,7 @@ diffusion = {diffusion:.4g}        # length^2/time; in 100 steps heat spreads ov
 
 # Boundaries without a condition are insulated. This mesh has {names}; "boundary" means all of it.
 # [[boundary]]
-# name = "{first}"
+# name = {first}
 # kind = "dirichlet"           # held at a value; or robin (exchange), neumann (flux), periodic
 # value = 0.0
 """
@@ -52,31 +50,24 @@ diffusion = {diffusion:.4g}        # length^2/time; in 100 steps heat spreads ov
 def write_around(mesh_file: Path, folder: Path) -> list[Path]:
     """The folder with problem.toml, the mesh and a spot that moves over it; it appears when it is complete."""
     mesh = load(mesh_file)
-    part = unfinished(folder)
-    with locked(folder):
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise InputError(f"{folder} exists and is not empty; choose another name")
-        try:
-            part.mkdir(parents=True)
-            alone = mesh_file.suffix.lower() != ".xdmf"  # whose numbers are in another file
-            name = mesh_file.name if alone else f"{mesh_file.stem}.npz"
-            shutil.copyfile(mesh_file, part / name) if alone else save(mesh, part / name)
-            (part / "spots.csv").write_text(spots(mesh))
-            (part / FILE).write_text(_problem(mesh, name, folder))
-            os.replace(part, folder)
-        except OSError as error:
-            raise unwritable(folder, error) from error
-        finally:
-            discard(part)
+    alone = mesh_file.suffix.lower() != ".xdmf"  # whose numbers are in another file
+    name = mesh_file.name if alone else f"{mesh_file.stem}.npz"
+    problem = _problem(mesh, name, folder)
+    with making(folder) as part:
+        shutil.copyfile(mesh_file, part / name) if alone else save(mesh, part / name)
+        write_text(part / "spots.csv", spots(mesh))
+        write_text(part / FILE, problem)
     return [folder / name for name in (FILE, name, "spots.csv")]
 
 
 def _problem(mesh: Mesh, name: str, folder: Path) -> str:
     size, names = _size(mesh), list(mesh.boundaries)
     plain = "".join(c if c.isalnum() and c.isascii() else "-" for c in folder.name.lower()).strip("-") or "part"
-    return PROBLEM.format(mesh=name, nodes=mesh.n_nodes, cells=mesh.n_cells, kind="triangles" if mesh.dim == 2 else "tetrahedra",
-                          size=size, folder=folder, name=plain, dt=DT, diffusion=1e-4 * size**2 / DT,
-                          names=", ".join(names[:12]) or "no named ones", first=names[0] if names else "boundary")
+    return PROBLEM.format(mesh=visible(name), file=toml_text(name), title=toml_text(f"Heat in {name}"),
+                          nodes=mesh.n_nodes, cells=mesh.n_cells, kind="triangles" if mesh.dim == 2 else "tetrahedra",
+                          size=size, folder=visible(str(folder)), name=plain, dt=DT, diffusion=1e-4 * size**2 / DT,
+                          names=", ".join(map(visible, names[:12])) or "no named ones",
+                          first=toml_text(names[0] if names else "boundary"))
 
 
 def spots(mesh: Mesh) -> str:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -19,7 +18,7 @@ from dgnet import __version__
 from dgnet.arguments import Positive, checked, returned
 from dgnet.data import Dataset, Header, Trajectory, write_dataset
 from dgnet.errors import InputError
-from dgnet.files import locked, write_bytes, writing
+from dgnet.files import arrays_of, locked, write_bytes, writing
 from dgnet.mesh import Mesh
 from dgnet.mesh import load as load_mesh
 from dgnet.mesh import save as save_mesh
@@ -154,11 +153,8 @@ def carried(folder: Path, name: str, data: Path, steps: int) -> Project:
     """The project that `carry` wrote. Its physics.py is run only if the user has run the same before."""
     if not (folder / FILE).is_file() or not (folder / VALUES).is_file():
         raise InputError(f"{folder} is incomplete: it does not hold what `dgnet train` puts there")
-    try:
-        with np.load(folder / VALUES, allow_pickle=False) as archive:
-            kept = {str(key): archive[f"value{i}"].astype(np.float64) for i, key in enumerate(archive["names"])}
-    except (OSError, ValueError, TypeError, KeyError, EOFError, BadZipFile) as error:
-        raise InputError(f"{folder / VALUES} is damaged") from error
+    with arrays_of(folder / VALUES) as archive:
+        kept = {str(key): archive[f"value{i}"].astype(np.float64) for i, key in enumerate(archive["names"])}
     return _without_data(read(folder, name), load_mesh(folder / MESH), Physics(folder, kept), data, steps)
 
 

@@ -10,8 +10,6 @@ import contextlib
 import io
 import re
 import warnings
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,12 +21,12 @@ import numpy as np
 from dgnet.arguments import array
 from dgnet.data import Dataset
 from dgnet.errors import InputError
+from dgnet.files import DAMAGED, arrays_of
 from dgnet.mesh import Mesh
 from dgnet.problems.spot_table import number_in, read_table
 from dgnet.projects.toml import SeriesSpec
 
-BROKEN = (OSError, ValueError, EOFError, KeyError, IndexError, AttributeError, zipfile.BadZipFile, NotImplementedError,
-           RuntimeError, TypeError, zlib.error, OverflowError, MemoryError, UnicodeError)
+BROKEN = (*DAMAGED, OverflowError, MemoryError)
 _CELLS = {2: "triangle", 3: "tetra"}
 
 
@@ -117,7 +115,7 @@ def read_series(path: Path, spec: SeriesSpec, frame: Frame) -> Iterator[Found]:
             raise
         raise InputError(f"{path}{text[len(path.name):]}" if text.startswith(path.name) else f"{path}: {text}") from error
     except BROKEN as error:
-        raise InputError(f"{path} is damaged or not what its name says ({type(error).__name__})") from error
+        raise InputError(f"{path} is damaged or not what its name says") from error
 
 
 # ---------------------------------------------------------------------- readers
@@ -146,9 +144,7 @@ NPZ_KEYS = ("state", "time", "points", "cells", "source", "source_average", "vel
 
 
 def _npz(path: Path, spec: SeriesSpec, frame: Frame) -> Iterator[Found]:
-    with np.load(path, allow_pickle=False) as archive:
-        if not hasattr(archive, "files"):
-            raise InputError(f"{path} is a single array, not an archive of named ones")
+    with arrays_of(path) as archive:
         arrays = {key: archive[key] for key in archive.files}
     for key, value in arrays.items():
         if key not in NPZ_KEYS and key not in frame.fields:

@@ -6,14 +6,12 @@ project's own mesh is visibly worse than what can be learned.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from dgnet.errors import InputError
-from dgnet.files import discard, locked, unfinished, unwritable
+from dgnet.files import making
 from dgnet.mesh import ALL, Mesh, save
 from dgnet.models import few_threads
 from dgnet.problems.conditions import Robin
@@ -148,17 +146,8 @@ class Several:
 def write(folder: Path, seed: int = 0, report: Report | None = None) -> list[Path]:
     """The example in a new folder, which appears when it is complete."""
     folder = Path(folder)
-    part = unfinished(folder)
-    with locked(folder):
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise InputError(f"{folder} exists and is not empty; choose another name")
-        _fill(folder, part, seed, report)
-    return [folder / FILE, folder / "physics.py", folder / "plate.msh", folder / "runs", folder / "spots.csv"]
-
-
-def _fill(folder: Path, part: Path, seed: int, report: Report | None) -> None:
-    try:
-        (part / "runs").mkdir(parents=True)
+    with making(folder) as part:
+        (part / "runs").mkdir()
         mesh = plate(CORNERS, [HOLE], SPACING, SIDES)
         save(mesh, part / "plate.msh")
         rng = np.random.default_rng(seed)
@@ -174,11 +163,7 @@ def _fill(folder: Path, part: Path, seed: int, report: Report | None) -> None:
                                 time=DT * np.arange(STEPS + 1), points=mesh.points)
         (part / FILE).write_text(PROBLEM)
         (part / "physics.py").write_text(PHYSICS)
-        os.replace(part, folder)
-    except OSError as error:
-        raise unwritable(folder, error) from error
-    finally:
-        discard(part)
+    return [folder / FILE, folder / "physics.py", folder / "plate.msh", folder / "runs", folder / "spots.csv"]
 
 
 def spots(mesh: Mesh, rng: np.random.Generator, smooth: bool, count: int = 2) -> str:

@@ -22,11 +22,13 @@ import torch
 
 from dgnet.arguments import Finite, NotNegative, Positive, checked
 from dgnet.errors import InputError
+from dgnet.mesh import Mesh
 from dgnet.models import Classical, Model, few_threads
 from dgnet.models.dgnet import Calibration, DGNet, EndToEnd, Material, Reaction
 from dgnet.models.universal import Tuned, Universal
 from dgnet.problems import Discretisation, SpotTable
 from dgnet.problems.finer import prolonged, refined
+from dgnet.problems.sight import spot_doubts
 from dgnet.sensors.design_search import Aim, Plant, Search
 from dgnet.sensors.design_spots import FreeSpot, FreeSpots
 from dgnet.sensors.sensor import Patch, Point, first_state, rows
@@ -162,6 +164,8 @@ def design(problem: Discretisation, sources: Sequence[FreeSpot], targets: Sequen
     if steps < 1 or starts < 1 or not tolerance > 0:
         raise InputError("steps, starts and the tolerance must be positive")
     free = FreeSpots(list(sources), problem.mesh.dim, steps, problem.dt, problem.mesh)
+    for spot in sources:
+        _refuse_outside(spot, problem.mesh)
     begin = first_state(problem, start)
     with few_threads(problem.mesh.n_nodes), torch.no_grad():
         plant = Plant(problem, model or Classical(), begin, steps)
@@ -174,6 +178,23 @@ def design(problem: Discretisation, sources: Sequence[FreeSpot], targets: Sequen
             raise InputError("targets can be corrected by a finer mesh only where there is one")
         theta = _settled(search, fine, again if correct else None, starts, seed)
         return _designed(search, fine, again, theta, tolerance, correct, notes, began, tuple(sources))
+
+
+def _refuse_outside(spot: FreeSpot, mesh: Mesh) -> None:
+    """Refuse a source that misses the mesh wherever it may go."""
+    points = mesh.points
+    if spot.place is not None:
+        way = np.array([spot.place])
+    elif spot.path is not None:
+        way = spot.path.values[0][:, : points.shape[1]]
+    else:
+        assert spot.area is not None
+        within = np.clip(points, *spot.area)
+        way = within[[np.square(within - points).sum(1).argmin()]]  # where it comes nearest to the mesh
+    rows = np.column_stack([way, np.full(len(way), spot.radius), np.ones(len(way))])
+    for doubt in spot_doubts(mesh, SpotTable((spot.name,), (np.arange(len(way), dtype=np.float64),), (rows,))):
+        if doubt.kind == "missed":
+            raise InputError(doubt.text.replace("spot", "source", 1))
 
 
 def _within(search: Search, highest: float | None, lowest: float | None) -> None:

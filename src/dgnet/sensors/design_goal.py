@@ -20,6 +20,7 @@ from dgnet.sensors.design import Target
 from dgnet.sensors.design_spots import FreeSpot, Range
 
 Corners = tuple[tuple[float, ...], tuple[float, ...]]
+_STEPS = 1_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,8 +40,9 @@ def read_goal(path: Path, mesh: Mesh, dt: float, field: str, units: Units) -> Go
     top = Table(read_toml(path), path)
     length = top.number("time", None, TIME, units, positive=True)
     steps = round(length / dt)
-    if steps < 1 or abs(steps * dt - length) > 1e-6 * length:
-        raise InputError(f"{path}: time must be a multiple of the problem's step of {dt:g}, got {length:g}")
+    if steps < 1 or steps > _STEPS or abs(steps * dt - length) > 1e-6 * length:
+        raise InputError(f"{path}: time must be a multiple of the problem's step of {dt:g}, up to {_STEPS:,} of them, got "
+                         f"{length:g}")
     limits = top.table("limits")
     highest, lowest = (limits.number(key, None, FIELD, units, field) if limits.has(key) else None for key in ("highest", "lowest"))
     limits.close()

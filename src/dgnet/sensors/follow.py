@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from dgnet.errors import InputError
 from dgnet.files import read_arrays, write_arrays
 from dgnet.models import Classical, Model, few_threads
 from dgnet.problems import Discretisation, SpotTable
+from dgnet.problems.case import Case
 from dgnet.problems.sources import Source
 from dgnet.sensors.drives import Prior, Unknowns
 from dgnet.sensors.dynamics import Dynamics, averages, in_double
@@ -32,6 +34,7 @@ from dgnet.sensors.kernels import refuse_nonlinear
 from dgnet.sensors.readings import Readings
 from dgnet.sensors.sensor import Sensor, Sensors, first_state, named, rows
 from dgnet.sensors.watch import ROWS, Event, Watch
+from dgnet.training.identity import differences, fingerprint, summed
 
 Tensor = torch.Tensor
 
@@ -265,12 +268,23 @@ class Follower:
 
     # ------------------------------------------------------------------ files
 
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """What the state belongs to, by content: problem, mesh, model, sensors, known sources; not the start, which it replaces."""
+        problem, spots, source = self.problem, self.dynamics.unknowns.spots, self.dynamics.source
+        case = Case(name="", title="", equation="", build_mesh=lambda: problem.mesh, pde=problem.pde, dt=problem.dt, steps=1,
+                    conditions=tuple(problem.conditions))
+        weights = self.model.state_dict().values() if isinstance(self.model, torch.nn.Module) else ()
+        sensors = {f"sensor {name}": repr(replace(sensor, name="")) for name, sensor in zip(self.names, self.sensors)}
+        return fingerprint(case) | sensors | {"model": f"{self.model.name} {summed(*weights)}", "spots": _drawn(spots, problem),
+                                              "source": _drawn(source, problem)}
+
     @checked
     def save(self, path: Path | str) -> None:
         """Write what is needed to go on later to an .npz file: numbers and one text of JSON, no code. The past is not in it."""
-        about = {"version": 1, "sensors": self.names, "noise": self.noise, "t0": self.t0, "dt": self.problem.dt, "step": self.step,
-                 "time": self.time, "count": self.count, "chi_square": self.chi_square, "scale": self.scale, "before": self._before,
-                 "rank": self.filter.rank, "lost": self.filter.lost, "watch": self.watch.state(),
+        about = {"version": 2, "part": self.identity, "sensors": self.names, "noise": self.noise, "t0": self.t0,
+                 "step": self.step, "time": self.time, "count": self.count, "chi_square": self.chi_square, "scale": self.scale,
+                 "before": self._before, "rank": self.filter.rank, "lost": self.filter.lost, "watch": self.watch.state(),
                  "unknown": {name: asdict(prior) for name, prior in self.priors.items()}}
         memory = {f"memory/{name}": value.numpy() for name, value in self.dynamics.memory().items()}
         arrays = {"about": np.array(json.dumps(about)), "mean": self.filter.mean, "root": self.filter.root}
@@ -285,13 +299,17 @@ class Follower:
         try:
             about, mean, root = json.loads(str(arrays["about"])), arrays["mean"], arrays["root"]
             priors = {name: Prior(**prior) for name, prior in about["unknown"].items()}
-            noise, t0, dt, rank = (about[name] for name in ("noise", "t0", "dt", "rank"))
+            noise, t0, rank = (about[name] for name in ("noise", "t0", "rank"))
         except (ValueError, TypeError, KeyError) as error:
             raise InputError(f"{path} does not hold the state of a part that is followed") from error
+        if "part" not in about:
+            raise InputError(f"{path} was written by an older version, which did not note what part it belongs to: begin anew")
         part = cls(problem, sensors, priors, noise=noise, start=start, source=source, spots=spots, model=model, t0=t0, rank=rank)
-        same = list(part.names) == about["sensors"] and part.problem.dt == dt
-        if not same or mean.shape != part.filter.mean.shape or root.ndim != 2 or len(root) != len(mean):
-            raise InputError(f"{path} belongs to another problem, model or list of sensors")
+        found = differences(about["part"], part.identity)
+        if found:
+            raise InputError(f"{path} belongs to another part: {'; '.join(found)}")
+        if mean.shape != part.filter.mean.shape or root.ndim != 2 or len(root) != len(mean):
+            raise InputError(f"{path} does not hold the state of a part that is followed")
         part.step, part.time, part.count, part.chi_square = about["step"], about["time"], about["count"], about["chi_square"]
         part.scale, part._before, part.watch = about["scale"], about["before"], Watch.restored(part.names, about["watch"])
         part.filter.mean, part.filter.root, part.filter.lost = mean, root, about["lost"]
@@ -324,6 +342,8 @@ class Follower:
     @checked
     def forecast(self, steps: Count, sensors: Sensors | None = None) -> Course:
         """From now on, if drives fade as their priors say: readings [steps+1, S] and the field at the end."""
+        if steps > _JUMP:
+            raise InputError(f"a forecast has 1 to {_JUMP:,} steps, got {steps:,}")
         weights = self.dynamics.weights if sensors is None else rows(named(sensors), self.problem)
         ahead, memory = Filter(self.filter.mean, self.filter.root, self.filter.rank, self.filter.weights), self.dynamics.memory()
         found = [self._row(ahead.mean, ahead.root, None, weights)]
@@ -386,6 +406,16 @@ class Follower:
         variance = ((directions if C is None else C @ directions) * directions).sum(0).clip(min=0.0)
         level = self.dynamics.nodes(mean[:, None])[0].numpy()
         return Field(self.t0 + step * self.problem.dt, level, np.sqrt(variance).reshape(level.shape))
+
+
+def _drawn(source: Source | None, problem: Discretisation) -> str:
+    """A source by content: a table by its rows, a function by what it gives at the first steps."""
+    if source is None:
+        return "none"
+    if isinstance(source, SpotTable):
+        return f"table, {summed(*source.times, *source.values)}"
+    times = problem.dt * torch.tensor((0.0, 1.0, 3.0, 10.0), dtype=torch.float64)
+    return f"function, {summed(source(torch.tensor(problem.mesh.points), times))}"
 
 
 @checked

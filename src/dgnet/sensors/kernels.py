@@ -15,14 +15,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
 
 from dgnet.arguments import Count, Finite, Share, checked, finite
 from dgnet.errors import InputError
-from dgnet.files import plain, read_json, unwritable, write_json, writing
+from dgnet.files import arrays_of, plain, read_json, unwritable, write_json, writing
 from dgnet.models import Classical, Model, few_threads, rollout
 from dgnet.problems import Discretisation
 from dgnet.problems.lift import Lift
@@ -175,9 +174,8 @@ class Kernels:
     @checked
     def load(cls, path: Path | str, lift: Lift | None = None) -> Kernels:
         """What `save` wrote. `lift` is needed only to take values at nodes where the model has more points (`Lift.of(mesh)`)."""
-        try:
-            with np.load(plain(Path(path)), allow_pickle=False) as archive:
-                found = {name: archive[name] for name in archive.files}
+        with arrays_of(Path(path), "sensor kernels") as archive:
+            found = {name: archive[name] for name in archive.files}
             sensors, n, points, fields, first = (int(x) for x in found["shape"])
             if "left" in found:
                 if len(found["left"]) * found["right"][0].nbytes > _MOST:
@@ -188,12 +186,6 @@ class Kernels:
                       "start": (sensors, n, points, fields), "base": (sensors, n)}
             values = {name: torch.from_numpy(found[name].reshape(shape)) for name, shape in shapes.items()}
             return cls(**values, names=tuple(map(str, found["names"])), dt=float(found["dt"]), lift=lift, loss=float(found["loss"]))
-        except FileNotFoundError as error:
-            raise InputError(f"there is no file {path}") from error
-        except InputError:
-            raise
-        except (OSError, ValueError, TypeError, KeyError, EOFError, BadZipFile) as error:
-            raise InputError(f"{path} does not hold sensor kernels") from error
 
     @classmethod
     @checked

@@ -20,11 +20,13 @@ from scipy.optimize import minimize
 from scipy.special import ndtri
 
 from dgnet.arguments import Share, checked
-from dgnet.errors import InputError
+from dgnet.errors import LARGEST, InputError
+from dgnet.progress import Report
 from dgnet.sensors.switched import sample
 
 _FLOOR = 1e-7  # smallest noise, relative to the readings: rounding of what they are compared with
 _NEGLIGIBLE = 1e-3  # weight of a choice, against the best one
+_HOPELESS = -1e250  # evidence of what cannot be computed
 _ROUGH = 1.5  # histories whose best smoothness is at most this may be switched ones
 
 Choice = tuple[float, float]
@@ -92,11 +94,14 @@ class Posterior:
     fitted: np.ndarray  # [m]
 
 
-def infer(y: np.ndarray, unknowns: Sequence[Unknown], noise: float | None = None) -> Posterior:
+def infer(y: np.ndarray, unknowns: Sequence[Unknown], noise: float | None = None, report: Report | None = None) -> Posterior:
     """The posterior of all unknowns given readings y [m] (what is known taken off); `noise` where it is known."""
-    data, spare, rest, responses, found = _searched(y, unknowns, noise)
+    data, spare, rest, responses, found = _searched(y, unknowns, noise, report)
     top = max(found, key=lambda f: f.evidence)
-    parts = [f.answered(data) for f in found if f.evidence > top.evidence + np.log(_NEGLIGIBLE)]
+    if not _HOPELESS < top.evidence < np.inf:
+        raise InputError("nothing explains the readings" + ("" if noise is None else f" up to a noise of {noise:g}: is it too "
+                                                            "small?"))
+    parts = [f.answered(data) for f in found if f.evidence >= top.evidence + np.log(_NEGLIGIBLE)]
     for b, u in enumerate(unknowns):
         if u.switched is not None and top.choices[b][0] <= _ROUGH:
             parts.append(top.switched(b, u.switched, data, spare, rest, responses, noise is not None))
@@ -125,16 +130,19 @@ def strongest(y: np.ndarray, unknowns: Sequence[Unknown],
     return top.choices, np.sqrt(top.strength), float(np.sqrt(top.noise))
 
 
-def _searched(y: np.ndarray, unknowns: Sequence[Unknown],
-              noise: float | None) -> tuple[np.ndarray, int, float, list[np.ndarray], list[_Chosen]]:
+def _searched(y: np.ndarray, unknowns: Sequence[Unknown], noise: float | None,
+              report: Report | None = None) -> tuple[np.ndarray, int, float, list[np.ndarray], list[_Chosen]]:
     """The data and the responses as far as unknowns explain them (`_reduced`), and what was tried."""
-    if noise is not None and not noise > 0:
-        raise InputError(f"the noise must be positive, got {noise}")
+    if noise is not None and not 1 / LARGEST <= noise <= LARGEST:
+        raise InputError(f"the noise must be a positive number from {1 / LARGEST:g} to {LARGEST:g}, got {noise}")
     data, spare, rest, responses = _reduced(y, [u.response for u in unknowns])
     scale = max(float(np.sqrt(np.mean(y**2))), 1e-300)
     found: list[_Chosen] = []
+    trials = sum(len(u.choices) - (b > 0) for b, u in enumerate(unknowns))
 
     def settle(choices: tuple[Choice, ...]) -> None:
+        if report is not None:
+            report("priors", len(found), trials)
         spreads = [u.spread(choice, H) for u, choice, H in zip(unknowns, choices, responses)]
         grams = [H @ CHt for H, (CHt, _) in zip(responses, spreads)]
         theta, evidence = _strongest(data, spare, rest, grams, scale, [*(u.strength for u in unknowns), noise])

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from dgnet.arguments import checked
-from dgnet.errors import InputError
+from dgnet.errors import LARGEST, InputError
 from dgnet.files import read_text
 from dgnet.mesh.locate import from_cells
 from dgnet.problems import Discretisation
@@ -22,10 +22,9 @@ NOTHING = ("", "nan", "na", "null", "none", "-")
 """Cells without a reading."""
 _STUCK = 5  # equal readings in a row, of a sensor that is noisy before
 _KELVIN = 273.15
+_STEPS = 10_000_000  # of a table of readings, at most
 APART = 4.0  # a sensor whose residuals are this often the median of all sensors' does not fit the others
 
-
-LARGEST = 1e100  # what is larger is no reading
 
 @checked
 @dataclass(frozen=True, eq=False)
@@ -147,6 +146,12 @@ def cleaned(readings: Readings, problem: Discretisation, level: float | None = N
     if readings.times[-1] < 0.5 * problem.dt:
         raise InputError(f"readings end at t = {readings.times[-1]:g}, within the first step of {problem.dt:g}: are they in another"
                          " unit of time?")
+    if readings.times[-1] > _STEPS * problem.dt:
+        raise InputError(f"readings end at t = {readings.times[-1]:g}, more than {_STEPS:,} steps of {problem.dt:g}: are they "
+                         "in another unit of time?")
+    large = np.abs(np.nan_to_num(readings.values)).max(initial=0.0)
+    if large > LARGEST:
+        raise InputError(f"a reading of {large:g} is beyond what can be computed with ({LARGEST:g})")
     readings = _inside(readings, problem)
     empty = [k for k in range(len(readings.sensors)) if not np.isfinite(readings.values[:, k]).any()]
     readings = _without(readings, empty, "without any reading")

@@ -24,6 +24,7 @@ from dgnet.problems import Discretisation, Neumann, Robin, SpotTable
 from dgnet.problems.conditions import changed
 from dgnet.problems.sight import spot_doubts
 from dgnet.problems.spot_table import number_in, read_table
+from dgnet.progress import Report
 from dgnet.sensors.kernels import Kernels, kernels
 from dgnet.sensors.posterior import Answer, Unknown, infer
 from dgnet.sensors.priors import NUMBER, fields, histories, numbers
@@ -77,7 +78,7 @@ class Recovered:
 @checked
 def recover(problem: Discretisation, readings: Readings, unknown: Sequence[str], *, spots: SpotTable | None = None,
             start: Tensor | None = None, source: Averages | None = None, noise: Positive | None = None,
-            model: Model[Any] | None = None) -> Recovered:
+            model: Model[Any] | None = None, report: Report | None = None) -> Recovered:
     """What is unknown about a part, from readings of sensors, with uncertainty.
 
     - `problem`: a linear one
@@ -89,6 +90,7 @@ def recover(problem: Discretisation, readings: Readings, unknown: Sequence[str],
     - `source`: what is known of the sources, averages over the steps [H, P or N, F]
     - `noise`: standard deviation of the readings; found by the evidence unless given
     - `model`: whose step; the classical solver unless given
+    - `report`: called with what is done, how much of it is done and how much there is
 
         >>> import dgnet as dg, numpy as np, torch
         >>> from dgnet.sensors import Point, Readings
@@ -109,14 +111,16 @@ def recover(problem: Discretisation, readings: Readings, unknown: Sequence[str],
     readings = cleaned(readings, problem, None if start is None else float(begin.mean()))
     horizon = int(np.ceil(readings.times[-1] / problem.dt - 1e-9))
     with few_threads(problem.mesh.n_nodes), torch.no_grad():
+        if report is not None:
+            report("sensors", 0, 1)
         made = kernels(problem, readings.sensors, horizon, model)
         expected = made.readings(over_steps(source, horizon), begin)
         parts = {name: responses_of(name, problem, made, readings.sensors, spots, model) for name in unknown}
-    return _answered(problem, readings, parts, made, expected, noise)
+    return _answered(problem, readings, parts, made, expected, noise, report)
 
 
 def _answered(problem: Discretisation, readings: Readings, parts: dict[str, tuple[Tensor, tuple[int, ...], tuple[str, ...]]],
-              made: Kernels, expected: Tensor, noise: float | None) -> Recovered:
+              made: Kernels, expected: Tensor, noise: float | None, report: Report | None = None) -> Recovered:
     """Infer, and once more without sensors whose residuals stand out."""
     H, index = made.horizon, list(range(len(readings.sensors)))
     at = interpolation(readings.times, H, problem.dt)
@@ -128,7 +132,7 @@ def _answered(problem: Discretisation, readings: Readings, parts: dict[str, tupl
             response = np.einsum("tn,snj->tsj", at, R[index].double().numpy())[there]
             unknowns.append(with_prior(name, response, shape if columns else (), problem, H, float(np.abs(y).max())))
         count = sum(u.response.shape[1] for u in unknowns)
-        found = infer(y, unknowns, noise)
+        found = infer(y, unknowns, noise, report)
         left = np.full(there.shape, np.nan)
         left[there] = y - found.fitted
         size = np.sqrt(np.nanmean(left**2, axis=0))

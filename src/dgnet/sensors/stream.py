@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dgnet.errors import InputError
+from dgnet.errors import LARGEST, InputError
 from dgnet.files import cause, plain
 from dgnet.sensors.readings import NOTHING, checked_header, kelvin_shift, shift_note
 
@@ -68,6 +68,8 @@ def _row(cells: Sequence[str], header: Sequence[str], sensors: Sequence[str], wh
     for column, cell in zip(header, cells):
         try:
             found[column] = math.nan if cell.strip().lower() in NOTHING else float(cell)
+            if abs(found[column]) > LARGEST:
+                raise ValueError
         except ValueError:
             found[column] = math.nan
             bad.append(f"'{cell.strip()}' under '{column}'")

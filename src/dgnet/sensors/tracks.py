@@ -37,6 +37,7 @@ TRACKS = ("place", "path")
 _PLACES, _PIECES = 120, 10  # where and when the first search allows sources
 _ROUNDS, _SETTLED = 30, 0.02  # of Gauss-Newton, and the movement (in radii) after which it ends
 _AGAIN = 5  # rounds after which the lengths of the priors are chosen again
+_NARROW, _WIDE = 1e-2, 1e2  # radius of a spot over the mesh's spacing, and over its size
 _SMOOTH = 1.5  # of the path: with kinks. Smoother priors made bands that held half of the truth
 
 Prior = tuple[tuple[Choice, ...], Spread]
@@ -76,6 +77,10 @@ def recover_track(problem: Discretisation, readings: Readings, radius: Positive,
     """
     if problem.n_fields > 1:
         raise InputError("spots drive one field; this problem has several")
+    least, most = _NARROW * problem.mesh.spacing, _WIDE * float(np.ptp(problem.mesh.points, axis=0).max())
+    if not least <= radius <= most:
+        raise InputError(f"the radius of the spot must lie between {least:.3g} and {most:.3g} on this mesh, got {radius:g}: is it "
+                         "in another unit of length?")
     begin = first_state(problem, start)
     readings = cleaned(readings, problem, None if start is None else float(begin.mean()))
     horizon = int(np.ceil(readings.times[-1] / problem.dt - 1e-9))

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import torch
 
+from dgnet.data.digests import save_tensors
 from dgnet.errors import InputError
 from dgnet.files import locked, write_json, write_text
 from dgnet.models.dgnet import DGNet
 from dgnet.problems.case import OWN, base_problem
 from dgnet.projects import Project, carry
 from dgnet.sensors.learn import Experiment, Learned, learn
-from dgnet.training.checkpoints import save_tensors
 from dgnet.training.curve import FILE, curve_of, labels, write_curve
 from dgnet.training.formula import summands, write_formula
 from dgnet.training.identity import digest, fingerprint

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from dgnet import arguments
 from dgnet.data import Dataset
 from dgnet.errors import InputError
 from dgnet.mesh import Mesh
@@ -97,14 +98,35 @@ class Scene:
             return [{"boundary": name, "kind": "insulated", "value": 0.0, "coefficient": h, "fixed": False} for name in names]
         return [_row(c) for c in self.case.conditions]
 
+    def read_rows(self, given: Any) -> list[dict[str, Any]]:
+        """Rows of the page, checked; those of the scene where none are given."""
+        usual = self.rows()
+        if given is None:
+            return usual
+        if not isinstance(given, list) or not all(isinstance(row, dict) for row in given):
+            raise InputError("the boundary conditions must be a list of tables")
+        if not self.free and len(given) != len(usual):
+            raise InputError(f"this scene has {len(usual)} boundary conditions, got {len(given)}")
+        by_name = {row["boundary"]: row for row in usual}
+        found: dict[str, dict[str, Any]] = {}
+        for k, row in enumerate(given):
+            name, kind = str(row.get("boundary"))[:80], str(row.get("kind"))[:20]
+            old = by_name.get(name) if self.free else usual[k]
+            if old is None or (self.free and kind not in KINDS) or (self.free and name in found):
+                raise InputError(f"there is no boundary '{name}' that can be '{kind}', or it is there twice")
+            kind = kind if self.free else old["kind"]
+            new = old | {"kind": kind}
+            needed = () if old["fixed"] or kind == "insulated" else ("value", *(("coefficient",) if kind == "exchange" else ()))
+            for key in needed:
+                new[key] = number(row.get(key), f"the {key} of '{name}'", -1e30, 1e30)
+            found[name if self.free else str(k)] = new
+        return list(found.values())
+
     def conditions(self, rows: list[dict[str, Any]]) -> list[Any]:
-        """The conditions that rows of the page ask for."""
+        """The conditions that rows ask for (`read_rows`)."""
         if self.free:
-            known = {row["boundary"] for row in self.rows()}
-            return [c for c in (_condition(row, known) for row in rows) if c is not None]
-        if len(rows) != len(self.case.conditions):
-            raise InputError(f"this scene has {len(self.case.conditions)} boundary conditions, got {len(rows)}")
-        return [c if _row(c)["fixed"] else _changed(c, row) for c, row in zip(self.case.conditions, rows)]
+            return [c for c in map(_condition, rows) if c is not None]
+        return [c if row["fixed"] else _changed(c, row) for c, row in zip(self.case.conditions, rows)]
 
     def described(self) -> dict[str, Any]:
         """Everything that the page needs besides the mesh, as JSON."""
@@ -213,11 +235,16 @@ def _changed(c: Any, row: dict[str, Any]) -> Any:
     return Robin(c.boundary, float(row["coefficient"]), value, c.field)
 
 
-def _condition(row: dict[str, Any], known: set[str]) -> Any:
-    if row["boundary"] not in known or row["kind"] not in KINDS:
-        raise InputError(f"there is no boundary '{row['boundary']}' that can be '{row['kind']}'")
-    value = float(row["value"])
+def _condition(row: dict[str, Any]) -> Any:
     if row["kind"] == "exchange":
-        return Robin(row["boundary"], float(row["coefficient"]), value)
+        return Robin(row["boundary"], row["coefficient"], row["value"])
     cls = KINDS[row["kind"]]
-    return None if cls is None else cls(row["boundary"], value)
+    return None if cls is None else cls(row["boundary"], row["value"])
+
+
+def number(value: Any, what: str, low: float, high: float) -> float:
+    """A finite number between bounds, from JSON."""
+    found = arguments.number(value, what)
+    if not low <= found <= high:
+        raise InputError(f"{what} must be a number from {low:g} to {high:g}, got {found:g}")
+    return found

@@ -110,7 +110,8 @@ def app(entries: Mapping[str, Entry], hosts: set[str], limits: Limits | None = N
         raise InputError("the studio needs the packages of its extra: pip install 'dgnet[studio]'") from error
     limits = limits or Limits()
     scenes = Scenes(entries, limits)
-    pool = ThreadPoolExecutor(_WORKERS, "studio", initializer=torch.set_num_threads, initargs=(1,))
+    pool, slow = (ThreadPoolExecutor(count, name, initializer=torch.set_num_threads, initargs=(1,))
+                  for count, name in ((_WORKERS, "studio"), (limits.questions, "studio questions")))
     open_pages: set[Session] = set()
     files = {path.name: path for folder in (_PAGE, VIEWER) for path in sorted(folder.iterdir()) if path.suffix in _TYPES}
 
@@ -141,7 +142,7 @@ def app(entries: Mapping[str, Entry], hosts: set[str], limits: Limits | None = N
 
     async def session(websocket: Any) -> None:
         await websocket.accept()
-        page = Session(websocket, scenes, limits, pool)
+        page = Session(websocket, scenes, limits, pool, slow)
         if len(open_pages) >= limits.sessions:
             return await websocket.close(1013, f"{limits.sessions} pages are open already: close one of them")
         open_pages.add(page)

@@ -1,6 +1,6 @@
 """The talk with one page over a WebSocket: JSON from the page, JSON and binary frames to it.
 
-The page asks for each frame and so sets the pace (back-pressure); nothing is sent unasked. Messages of the page:
+The page asks for each frame and so sets the pace (back-pressure). Messages of the page:
 
     {"type": "open", "scene": NAME, "controls": {...}}             -> {"type": "scene", ...}, then the mesh (kind 2)
     {"type": "controls", "controls": {...}}                        -> {"type": "controls", ...}
@@ -11,7 +11,9 @@ The page asks for each frame and so sets the pace (back-pressure); nothing is se
     {"type": "impulse", "node": i, "field": f}                     -> the Green's function of a node (kind 3)
     {"type": "tell", "sensors": [nodes], "times": [T], "values": [T][S], "field": f, "noise": share}
                                                                    -> {"type": "told", ...}, then three fields (kind 4): the
-                                                                      recovered source, its standard deviation, what was drawn
+                                                                      recovered source, its standard deviation, what was drawn.
+                                                                      Meanwhile {"type": "progress", "of": "tell", "share": s},
+                                                                      and other messages are answered
     binary: time (float64), step (uint32), rows (uint32), values   -> goes on from there; a frame
 
 Whatever cannot be done is answered by {"type": "error", "message": ..., "of": TYPE}, and the session goes on. A binary message to
@@ -27,8 +29,10 @@ from __future__ import annotations
 import asyncio
 import json
 import struct
+import threading
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -36,12 +40,14 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from dgnet.errors import InputError, SolveError
+from dgnet.files import cause
 from dgnet.mesh import Mesh
-from dgnet.studio.scene import Scene
-from dgnet.studio.simulation import Controls, Simulation, Spot, number
-from dgnet.studio.told import tell
+from dgnet.studio.scene import Scene, number
+from dgnet.studio.simulation import Controls, Simulation, Spot
+from dgnet.studio.told import Question
 
 FRAME, MESH, IMPULSE, TOLD = 1, 2, 3, 4
+_FIRST = 0.2  # share of an answer's time until it is known how the sensors respond
 _HEAD = struct.Struct("<5Ifd")
 _STATE = struct.Struct("<dII")
 T = TypeVar("T")
@@ -60,7 +66,9 @@ class Limits:
     frame_seconds: float = 2.0  # after which a frame ends early
     session_seconds: float = 3600.0  # of computing
     spots: int = 50
-    message_bytes: int = 16 << 20
+    text_bytes: int = 4 << 20  # of a message in words; a binary one has the size of the state
+    message_bytes: int = 64 << 20  # beyond which the connection is closed, unread
+    questions: int = 1  # of all pages, computed at once: one takes up to a minute
 
 
 class Socket(Protocol):
@@ -71,32 +79,78 @@ class Socket(Protocol):
     async def send_bytes(self, data: bytes) -> None: ...
 
 
-class Session:
-    """One page: its simulation, and how long that has computed."""
+class Gone(Exception):
+    """The page is not there any more."""
 
-    def __init__(self, socket: Socket, scenes: Callable[[str], Scene], limits: Limits, pool: ThreadPoolExecutor) -> None:
-        self.socket, self.scenes, self.limits, self.pool = socket, scenes, limits, pool
+
+class Dropped(Exception):
+    """A question whose answer nobody waits for."""
+
+
+class Session:
+    """One page: its simulation, and how long that has computed.
+
+    `pool` computes frames and settings, `slow` the questions to sensors, which take so long that frames must not wait for them.
+    """
+
+    def __init__(self, socket: Socket, scenes: Callable[[str], Scene], limits: Limits, pool: ThreadPoolExecutor,
+                 slow: ThreadPoolExecutor) -> None:
+        self.socket, self.scenes, self.limits, self.pool, self.slow = socket, scenes, limits, pool, slow
         self.simulation: Simulation | None = None
         self.seconds, self.last = 0.0, 0.0  # of computing: in all, and for the last answer
+        self.question: asyncio.Task[None] | None = None
+        self.unwanted = threading.Event()  # the present question's answer
+        self.sending = asyncio.Lock()
 
     async def run(self) -> None:
         """Answer until the page goes away."""
-        while True:
-            message = await self.socket.receive()
-            if message["type"] == "websocket.disconnect":
-                return
-            kind = "state"
-            try:
+        try:
+            while True:
+                message = await self.socket.receive()
+                if message["type"] == "websocket.disconnect":
+                    return
                 if message.get("bytes") is not None:
-                    await self._resume(message["bytes"])
+                    await self._answered("state", self._resume(message["bytes"]))
                 else:
-                    given = _parsed(message.get("text") or "")
-                    kind = str(given.get("type"))
-                    await self._answer(kind, given)
-            except (InputError, SolveError) as error:
-                await self._say({"type": "error", "message": str(error), "of": kind})
-            except (MemoryError, RuntimeError) as error:  # torch tells of too little memory by a RuntimeError
-                await self._say({"type": "error", "message": f"this computer cannot do that: {error}", "of": kind})
+                    await self._heard(message.get("text") or "")
+        except Gone:
+            pass
+        finally:
+            self._forget()
+
+    async def _heard(self, text: str) -> None:
+        kind = "message"
+        try:
+            if len(text) > self.limits.text_bytes:
+                raise InputError(f"a message has up to {self.limits.text_bytes:,} characters, this one {len(text):,}")
+            given = _parsed(text)
+            kind = str(given.get("type"))[:40]
+        except InputError as error:
+            await self._say({"type": "error", "message": str(error), "of": kind})
+        else:
+            await self._answered(kind, self._answer(kind, given))
+
+    async def _answered(self, kind: str, answer: Awaitable[None]) -> None:
+        """Whatever goes wrong is said in a sentence, and the session goes on."""
+        try:
+            await answer
+        except (Gone, Dropped):
+            raise
+        except (InputError, SolveError) as error:
+            said = str(error)
+        except (MemoryError, RuntimeError) as error:  # torch tells of too little memory by a RuntimeError
+            said = f"this computer cannot do that: {cause(error)}"
+        except Exception as error:
+            traceback.print_exception(error)
+            said = f"a defect of dgnet: {type(error).__name__}: {cause(error)}"
+        else:
+            return
+        await self._say({"type": "error", "message": said, "of": kind})
+
+    def _forget(self) -> None:
+        """Nobody waits for the answer to the present question any more."""
+        self.unwanted.set()
+        self.question = None
 
     async def _answer(self, kind: str, given: dict[str, Any]) -> None:
         if kind == "open":
@@ -115,10 +169,10 @@ class Session:
             return Simulation(scene, Controls.read(scene, _table(given, "controls")))
 
         simulation = await self._work(made)
+        self._forget()
         self.simulation = simulation
-        await self._say({"type": "scene", "scene": given["scene"], "controls": vars(simulation.controls),
-                         **simulation.scene.described()})
-        await self.socket.send_bytes(packed_mesh(simulation.scene.case.mesh))
+        await self._say({"type": "scene", "scene": str(given.get("scene")), "controls": vars(simulation.controls),
+                         **simulation.scene.described()}, packed_mesh(simulation.scene.case.mesh))
 
     async def _controls(self, simulation: Simulation, given: dict[str, Any]) -> None:
         controls = Controls.read(simulation.scene, _table(given, "controls"))
@@ -146,6 +200,9 @@ class Session:
             raise InputError("nothing is open yet" if self.simulation is None else "the values to go on from are incomplete")
         simulation = self.simulation
         at, step, rows = _STATE.unpack_from(content)
+        case = simulation.scene.case
+        if len(content) > _STATE.size + 8 * len(case.pde.fields) * case.mesh.n_nodes:
+            raise InputError("the values to go on from are more than this scene has")
         body = np.frombuffer(content, np.float32, offset=_STATE.size) if len(content) % 4 == 0 else np.empty(0, np.float32)
         if not 0 < rows <= 64 or len(body) % rows:
             raise InputError("the values to go on from are incomplete")
@@ -160,19 +217,43 @@ class Session:
         node, of = (int(number(given.get(key, 0), f"the {key}", 0, 1e9)) for key in ("node", "field"))
         values = await self._work(lambda: simulation.impulse(node, of))
         head = _HEAD.pack(IMPULSE, simulation.step, 1, len(values), node, 0.0, simulation.time)
-        await self.socket.send_bytes(head + values.tobytes())
+        await self._send(head + values.tobytes())
 
     async def _tell(self, simulation: Simulation, given: dict[str, Any]) -> None:
-        told = await self._work(lambda: tell(simulation, given))
-        await self._say({"type": "told", **told.said})
-        head = _HEAD.pack(TOLD, simulation.step, *told.values.shape, 0, 0.0, simulation.time)
-        await self.socket.send_bytes(head + told.values.tobytes())
+        if self.question is not None and not self.question.done():
+            raise InputError("the last question to the sensors is still being answered")
+        question = await self._work(lambda: Question.read(simulation, given))
+        self.unwanted = threading.Event()
+        self.question = asyncio.create_task(self._asked(question, self.unwanted))
+
+    async def _asked(self, question: Question, unwanted: threading.Event) -> None:
+        """The answer to a question, with its progress, while other messages are answered."""
+        loop, begin = asyncio.get_running_loop(), time.perf_counter()
+
+        def report(what: str, done: int, total: int) -> None:
+            if unwanted.is_set():
+                raise Dropped
+            share = _FIRST * done / total if what == "sensors" else _FIRST + (1 - _FIRST) * done / total
+            asyncio.run_coroutine_threadsafe(self._say({"type": "progress", "of": "tell", "share": share}), loop)
+
+        async def answer() -> None:
+            told = await loop.run_in_executor(self.slow, lambda: question.answer(report))
+            if not unwanted.is_set():
+                head = _HEAD.pack(TOLD, 0, *told.values.shape, 0, 0.0, 0.0)
+                await self._say({"type": "told", **told.said}, head + told.values.tobytes())
+
+        try:
+            await self._answered("tell", answer())
+        except (Gone, Dropped):
+            pass
+        finally:
+            self.seconds += time.perf_counter() - begin
 
     async def _show(self, simulation: Simulation, given: dict[str, Any]) -> None:
         tag = int(number(given.get("tag", 0), "the tag", 0, 2**32 - 1))
         values = simulation.values()
         head = _HEAD.pack(FRAME, simulation.step, *values.shape, tag, 1000 * self.last, simulation.time)
-        await self.socket.send_bytes(head + values.tobytes())
+        await self._send(head + values.tobytes())
 
     async def _work(self, function: Callable[[], T]) -> T:
         """Compute in a worker thread, so that other pages are answered meanwhile; a session has limited time."""
@@ -185,8 +266,18 @@ class Session:
             self.last = time.perf_counter() - begin
             self.seconds += self.last
 
-    async def _say(self, message: dict[str, Any]) -> None:
-        await self.socket.send_text(json.dumps(message))
+    async def _say(self, message: dict[str, Any], content: bytes = b"") -> None:
+        """A message, and what belongs to it in binary."""
+        await self._send(json.dumps(message), *([content] if content else []))
+
+    async def _send(self, *parts: str | bytes) -> None:
+        """Parts that no other message comes between."""
+        async with self.sending:
+            for part in parts:
+                try:
+                    await (self.socket.send_text(part) if isinstance(part, str) else self.socket.send_bytes(part))
+                except Exception as error:  # each kind of server has errors of its own for a page that went away
+                    raise Gone from error
 
 
 def packed_mesh(mesh: Mesh) -> bytes:

@@ -14,19 +14,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from dgnet import arguments
 from dgnet.errors import InputError, SolveError
 from dgnet.mesh import Mesh
 from dgnet.models import Model
 from dgnet.problems.sight import Bounds, Doubt, doubts, spot_doubts
 from dgnet.problems.sources import Source, panels_for, step_average
 from dgnet.problems.spot_table import SpotTable
-from dgnet.studio.scene import TRAINED, Scene
+from dgnet.studio.scene import TRAINED, Scene, number
 
 Tensor = torch.Tensor
 
 _PANELS = 16  # at most, of a spot that moves fast
 _STEPS = 100_000  # hint for the choice of a backend: a session is long
+_LAST = 2**31  # steps
 
 
 @dataclass(frozen=True)
@@ -43,20 +43,14 @@ class Controls:
     def read(cls, scene: Scene, given: dict[str, Any]) -> Controls:
         """Checked settings; what is not given is as the scene has it."""
         models = scene.models
-        first, second = given.get("model", scene.usual), given.get("versus") or None
+        first, second = given.get("model"), given.get("versus") or None
+        first = scene.usual if first is None else first
         for name in (first, second):
-            if name is not None and name not in models:
-                raise InputError(f"this scene has no model '{name}' (it has: {', '.join(models)})")
+            if name is not None and (not isinstance(name, str) or name not in models):
+                raise InputError(f"this scene has no model '{str(name)[:40]}' (it has: {', '.join(models)})")
         dt = number(given.get("dt", scene.case.dt), "the time step", 1e-6 * scene.case.dt, 1e6 * scene.case.dt)
         diffusion = number(given.get("diffusion", 1.0), "the factor on the diffusion", 1e-4, 1e4)
-        rows = given.get("conditions", scene.rows())
-        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-            raise InputError("the boundary conditions must be a list of tables")
-        for row in rows:
-            for key in ("value", "coefficient"):
-                if key in row:
-                    number(row[key], f"the {key} of a boundary", -1e30, 1e30)
-        return cls(first, second if second != first else None, dt, diffusion, rows)
+        return cls(first, second if second != first else None, dt, diffusion, scene.read_rows(given.get("conditions")))
 
 
 @dataclass(frozen=True)
@@ -74,11 +68,11 @@ class Spot:
         try:
             begin, end = (tuple(number(v, "a place", -1e30, 1e30) for v in given[key]) for key in ("from", "to"))
             radius, power = number(given["radius"], "a radius", 1e-30, 1e30), number(given["power"], "a power", -1e30, 1e30)
-            index = int(given.get("field", 0))
-        except (KeyError, TypeError, ValueError) as error:
+            index = int(number(given.get("field", 0), "the field of a spot", 0, fields - 1))
+        except (KeyError, TypeError, AttributeError) as error:
             raise InputError("a spot is a table of from, to, radius and power") from error
-        if len(begin) != dim or len(end) != dim or not 0 <= index < fields:
-            raise InputError(f"a spot has {dim} coordinates and one of {fields} fields")
+        if len(begin) != dim or len(end) != dim:
+            raise InputError(f"a spot has {dim} coordinates")
         return cls(begin, end, radius, power, index)
 
     def averages(self, x: Tensor, steps: int, mesh: Mesh, brings: np.ndarray | None = None) -> list[Tensor]:
@@ -179,10 +173,18 @@ class Simulation:
         fields, nodes = len(self.scene.case.pde.fields), self.scene.case.mesh.n_nodes
         if values.shape not in ((fields, nodes), (2 * fields, nodes)) or not np.isfinite(values).all():
             raise InputError(f"the values to go on from must be finite numbers [{fields}, {nodes}], got {list(values.shape)}")
+        if not 0 <= step <= _LAST:
+            raise InputError(f"the step to go on from must be a number from 0 to {_LAST:,}, got {step:,}")
         states = torch.tensor(values).reshape(-1, 1, fields, nodes).transpose(2, 3)
-        self.step, self.time, self.start = max(step, 0), at, states[0]
+        before = self.step, self.time
+        self.step, self.time = step, at
         names = filter(None, (self.controls.model, self.controls.versus))
-        self.tracks = self._prepared(self.controls, states[0], dict(zip(names, states)))
+        try:
+            self.tracks = self._prepared(self.controls, states[0], dict(zip(names, states)))
+        except (InputError, SolveError):
+            self.step, self.time = before
+            raise
+        self.start = states[0]
         self._watch()
 
     @torch.no_grad()
@@ -251,11 +253,3 @@ class Simulation:
         if not 0 <= of < self.problem.n_fields:
             raise InputError(f"there is no field {of}")
         return solver.impulse(node, of, self.time)[:, of].to(torch.float32).numpy()
-
-
-def number(value: Any, what: str, low: float, high: float) -> float:
-    """A finite number between bounds, from JSON."""
-    found = arguments.number(value, what)
-    if not low <= found <= high:
-        raise InputError(f"{what} must be a number from {low:g} to {high:g}, got {found:g}")
-    return found

@@ -9,11 +9,16 @@ import numpy as np
 import torch
 
 from dgnet.errors import InputError
+from dgnet.problems import Discretisation
 from dgnet.problems.sources import Source
+from dgnet.progress import Report
 from dgnet.sensors.readings import Readings
 from dgnet.sensors.recover import recover
 from dgnet.sensors.sensor import Point
-from dgnet.studio.simulation import Simulation, number
+from dgnet.studio.scene import number
+from dgnet.studio.simulation import Simulation
+
+Tensor = torch.Tensor
 
 _NODES = 30_000  # beyond which an answer would take minutes
 _STEPS = 60  # of the kernels, at most: longer ones than those of the page where it has taken more
@@ -31,37 +36,57 @@ class Told:
     said: dict[str, Any]
 
 
-def tell(simulation: Simulation, given: dict[str, Any]) -> Told:
-    """Recover a source that does not change in time from the readings of a message (`Session`).
+@dataclass(frozen=True, eq=False)
+class Question:
+    """What is asked of the sensors: the problem over the time of the readings, the readings with their noise, the field at the
+    beginning, and the mean [N] of what was drawn. Nothing of it changes while the simulation goes on."""
 
-    Used are the readings since a source first acted after the last restart or change of settings; the field at that time and the
-    boundary values count as known. Noise of the given share of the largest change is added to them: without it they would be better
-    than any sensor's. The classical solver explains them, whatever model has made them; what it cannot explain counts as noise.
-    """
-    nodes, times, values, of = _read(simulation, given)
-    began, start = simulation.began
-    if simulation.problem.time_dependent or simulation.problem.data_changes:
-        raise InputError("sources cannot be recovered here: the flow or a boundary value changes in time")
-    kept = times >= began - 1e-9 * max(1.0, abs(began))
-    times, values = times[kept] - began, values[kept]
-    if len(times) < 4 or not simulation.log:
-        raise InputError("draw a source and let it run for a moment: the sensors have read too little since the settings changed")
-    some = np.unique(np.linspace(0, len(times) - 1, _TIMES).round().astype(int))
-    times, values = times[some], values[some]
-    noise = max(given["noise"] * float(np.abs(values - values[0]).max()), 1e-12 * float(np.abs(values).max()), 1e-300)
-    values = values + noise * np.random.default_rng(0).standard_normal(values.shape)
+    problem: Discretisation
+    readings: Readings
+    start: Tensor
+    drawn: np.ndarray
+    noise: float
+    field: int
 
-    scene, controls = simulation.scene, simulation.controls
-    mesh, field = scene.case.mesh, scene.case.pde.fields[of]
-    most = int(_BYTES / (8 * len(nodes) * mesh.n_nodes * simulation.problem.n_fields))
-    steps = max(4, min(_STEPS, most, round(times[-1] / controls.dt)))
-    problem = scene.problem(float(times[-1]) / steps, controls.diffusion, scene.conditions(controls.conditions))
-    sensors = tuple(Point(tuple(mesh.points[node]), f"sensor {k}", field) for k, node in enumerate(nodes, start=1))
-    found = recover(problem, Readings(times, values, sensors), ["field"], start=start)
-    rows = found.get("field")[:, of], found.get("field", "sd")[:, of], mean_source(simulation)[:, of]
-    said = {"noise": noise, "left": found.misfit, "seconds": float(times[-1]), "readings": int(np.isfinite(found.fitted).sum()),
-            "determined": found.determined, "notes": list(found.notes)}
-    return Told(np.stack(rows).astype(np.float32), said)
+    @classmethod
+    def read(cls, simulation: Simulation, given: dict[str, Any]) -> Question:
+        """From a message (`Session`): the readings since a source first acted after the last restart or change of settings.
+
+        Noise of the given share of the largest change is added to them: without it they would be better than any sensor's.
+        """
+        nodes, times, values, of = _read(simulation, given)
+        began, start = simulation.began
+        if simulation.problem.time_dependent or simulation.problem.data_changes:
+            raise InputError("sources cannot be recovered here: the flow or a boundary value changes in time")
+        after = times >= began - 1e-9 * max(1.0, abs(began))
+        times, values = times[after] - began, values[after]
+        if len(times) < 4 or not simulation.log:
+            raise InputError("draw a source and let it run for a moment: the sensors have read too little since the settings "
+                             "changed")
+        some = np.unique(np.linspace(0, len(times) - 1, _TIMES).round().astype(int))
+        times, values = times[some], values[some]
+        noise = max(given["noise"] * float(np.abs(values - values[0]).max()), 1e-12 * float(np.abs(values).max()), 1e-300)
+        values = values + noise * np.random.default_rng(0).standard_normal(values.shape)
+
+        scene, controls = simulation.scene, simulation.controls
+        mesh, field = scene.case.mesh, scene.case.pde.fields[of]
+        most = int(_BYTES / (8 * len(nodes) * mesh.n_nodes * simulation.problem.n_fields))
+        steps = max(4, min(_STEPS, most, round(times[-1] / controls.dt)))
+        problem = scene.problem(float(times[-1]) / steps, controls.diffusion, scene.conditions(controls.conditions))
+        sensors = tuple(Point(tuple(mesh.points[node]), f"sensor {k}", field) for k, node in enumerate(nodes, start=1))
+        return cls(problem, Readings(times, values, sensors), start, mean_source(simulation)[:, of], noise, of)
+
+    def answer(self, report: Report | None = None) -> Told:
+        """Recover a source that does not change in time.
+
+        The field at the beginning and the boundary values count as known. The classical solver explains the readings, whatever
+        model has made them; what it cannot explain counts as noise.
+        """
+        found = recover(self.problem, self.readings, ["field"], start=self.start, report=report)
+        rows = found.get("field")[:, self.field], found.get("field", "sd")[:, self.field], self.drawn
+        said = {"noise": self.noise, "left": found.misfit, "seconds": float(self.readings.times[-1]),
+                "readings": int(np.isfinite(found.fitted).sum()), "determined": found.determined, "notes": list(found.notes)}
+        return Told(np.stack(rows).astype(np.float32), said)
 
 
 def mean_source(simulation: Simulation) -> np.ndarray:
@@ -92,7 +117,7 @@ def _read(simulation: Simulation, given: dict[str, Any]) -> tuple[list[int], np.
     try:
         nodes = [int(n) for n in given["sensors"]]
         times, values = np.array(given["times"], dtype=float), np.array(given["values"], dtype=float)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise InputError("readings are tables of sensors, times and values") from error
     if not 0 < len(nodes) <= 16 or not all(0 <= n < case.mesh.n_nodes for n in nodes):
         raise InputError("place one to 16 sensors on the mesh first")

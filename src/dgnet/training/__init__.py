@@ -1,9 +1,10 @@
 """Training: recipes, the loop, checkpoints."""
 
 from dgnet.data import Corpus
+from dgnet.data.digests import load_checkpoint
 from dgnet.recipe import Recipe, Stage
 from dgnet.training.calibrate import calibrated_first, uncertainty
-from dgnet.training.checkpoints import Progress, load_checkpoint
+from dgnet.training.checkpoints import Progress
 from dgnet.training.fit import evaluate_rne, fit, split
 
 __all__ = ["Corpus", "Progress", "Recipe", "Stage", "calibrated_first", "evaluate_rne", "fit", "load_checkpoint",

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 import math
-import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 
-from dgnet.data.digests import verifying
+from dgnet.data.digests import load_checkpoint, save_tensors
 from dgnet.errors import InputError
-from dgnet.files import write_bytes
 
 Tensor = torch.Tensor
 
@@ -80,39 +75,3 @@ def restore(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -> t
     except (RuntimeError, KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
         raise InputError(f"{path} does not fit the model that is trained here") from error
     return data["best"], Progress(**told)
-
-
-def save_tensors(path: Path, value: dict[str, Any]) -> str:
-    """Returns the file's SHA-256. Made in memory first: torch may end the whole process when a disk runs full under it."""
-    buffer = io.BytesIO()
-    torch.save(value, buffer)
-    write_bytes(path, buffer.getbuffer())
-    return hashlib.sha256(buffer.getbuffer()).hexdigest()
-
-
-def load_checkpoint(path: Path, device: str = "cpu", sha256: str = "") -> dict[str, Any]:
-    """A checkpoint's contents; anything but tensors and plain numbers is refused, and so is a damaged file.
-
-    Every part of the file has a CRC32 of its own, which torch writes but does not compare; `sha256` is that of the whole.
-    """
-    try:
-        if verifying() and path.exists() and not _sound(path, sha256):
-            raise InputError(f"{path} is damaged: it is not what was written (its checksum differs)")
-        return torch.load(path, map_location=device, weights_only=True)
-    except FileNotFoundError as error:
-        raise InputError(f"there is no checkpoint {path}") from error
-    except (InputError, torch.AcceleratorError):  # a device that cannot be had says nothing about the file
-        raise
-    except Exception as error:
-        raise InputError(f"{path} is not a checkpoint of weights: it is damaged, or holds something that could run code") from error
-
-
-def _sound(path: Path, sha256: str) -> bool:
-    if sha256:
-        with path.open("rb") as file:
-            if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
-                return False
-    if not zipfile.is_zipfile(path):
-        return True  # torch decides what it is
-    with zipfile.ZipFile(path) as archive:
-        return archive.testzip() is None

@@ -80,7 +80,8 @@ def _short(value: Any) -> str:
     return (text if len(text) <= 80 else text[:77] + "...") or "none"
 
 
-def _sum(*arrays: Any) -> str:
+def summed(*arrays: Any) -> str:
+    """A sum of numbers in single precision."""
     found = hashlib.sha256()
     for array in arrays:
         value = np.asarray(array.detach().cpu() if isinstance(array, torch.Tensor) else array)
@@ -92,7 +93,7 @@ def _sum(*arrays: Any) -> str:
 def _mesh(mesh: Mesh) -> str:
     named = [part for kind in (mesh.boundaries, mesh.regions) for name in sorted(kind)
              for part in (np.frombuffer(name.encode(), dtype=np.uint8), kind[name])]
-    return f"{mesh.n_nodes} nodes, {mesh.n_cells} cells, {_sum(mesh.points, mesh.cells, *named)}"
+    return f"{mesh.n_nodes} nodes, {mesh.n_cells} cells, {summed(mesh.points, mesh.cells, *named)}"
 
 
 def _value(value: Any) -> str:
@@ -103,13 +104,13 @@ def _value(value: Any) -> str:
         return f"{_value(value.curve)} times {_value(value.by)}"
     if isinstance(value, Curve):
         heats = [x for melt in value.latent for x in (float(torch.as_tensor(melt.heat).detach()), melt.low, melt.high)]
-        return f"curve from {value.low:.6g} to {value.high:.6g}, {_sum(*value.points, np.array(heats))}"
+        return f"curve from {value.low:.6g} to {value.high:.6g}, {summed(*value.points, np.array(heats))}"
     v = np.asarray(value.detach().cpu() if isinstance(value, torch.Tensor) else value, dtype=np.float64)
-    return repr(float(v)) if v.ndim == 0 else f"{v.min():.6g} to {v.max():.6g}, {_sum(v)}"
+    return repr(float(v)) if v.ndim == 0 else f"{v.min():.6g} to {v.max():.6g}, {summed(v)}"
 
 
 def _sampled(function: Callable[..., Any], times: tuple[float, ...], *points: Any) -> str:
-    return f"function, {_sum(*(function(*points, t) for t in times))}"
+    return f"function, {summed(*(function(*points, t) for t in times))}"
 
 
 def _reaction(function: Callable[[torch.Tensor], torch.Tensor], offsets: tuple[float, ...]) -> str:
@@ -117,7 +118,7 @@ def _reaction(function: Callable[[torch.Tensor], torch.Tensor], offsets: tuple[f
     trial = torch.linspace(-2.0, 2.0, 24 * width, dtype=torch.float64).reshape(24, width)
     shift = torch.tensor(offsets, dtype=torch.float64)
     with torch.no_grad():
-        return f"function, {_sum(function(trial + shift), function(1 + trial.abs()))}"
+        return f"function, {summed(function(trial + shift), function(1 + trial.abs()))}"
 
 
 def _condition(condition: Any, mesh: Mesh, times: tuple[float, ...]) -> str:
@@ -129,7 +130,7 @@ def _condition(condition: Any, mesh: Mesh, times: tuple[float, ...]) -> str:
 
     def of(value: Any) -> str:
         if isinstance(value, TimeTable):
-            return f"table, {_sum(value.times, value.values)}"
+            return f"table, {summed(value.times, value.values)}"
         return _sampled(value, times, x) if callable(value) else repr(float(value))
 
     parts = [f"{f.name} {of(getattr(condition, f.name))}" for f in fields(condition) if f.name not in ("boundary", "field")]

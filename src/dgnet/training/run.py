@@ -29,9 +29,10 @@ import torch
 from dgnet import __version__
 from dgnet.arguments import Device, checked
 from dgnet.data import Dataset
+from dgnet.data.digests import load_checkpoint, save_tensors
 from dgnet.data.fits import check_fits
 from dgnet.errors import InputError
-from dgnet.files import did_you_mean, discard, locked, read_toml, unfinished, unwritable, write_text, writing
+from dgnet.files import did_you_mean, discard, locked, read_toml, toml_text, unfinished, unwritable, write_text, writing
 from dgnet.models.base import LearnedModel
 from dgnet.models.dgnet import DGNet, DGNetConfig
 from dgnet.models.registry import DGNETS, TUNED, configure, entry
@@ -42,7 +43,7 @@ from dgnet.projects import load as load_project
 from dgnet.recipe import Recipe
 from dgnet.scenarios import get
 from dgnet.scenarios.scenario import Scenario
-from dgnet.training.checkpoints import Progress, load_checkpoint, save_tensors
+from dgnet.training.checkpoints import Progress
 from dgnet.training.curve import FILE as REACTION
 from dgnet.training.curve import curve_of, labels, write_curve
 from dgnet.training.fit import fit, split
@@ -384,7 +385,7 @@ def _toml(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
+        return toml_text(value)
     if isinstance(value, tuple | list):
         return "[" + ", ".join(_toml(v) for v in value) + "]"
     return repr(value)

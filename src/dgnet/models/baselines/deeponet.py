@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from dgnet.models.baselines.adapter import Baseline, Inputs, Nodes, Prepared, Settings, farthest, kept, mlp, nearest
+from dgnet.operators.sparse import version
 from dgnet.problems import Discretisation
 
 Tensor = torch.Tensor
@@ -63,7 +64,7 @@ class DeepONet(Baseline):
             index = nearest(nodes.points, self.places.double().cpu().numpy(), 1)[:, 0]
             return torch.as_tensor(index, device=p.geometry.device), self.places  # kept, so that its id stays taken
 
-        sensors, _ = kept(p, ("sensors", id(self.places), self.places._version), find)
+        sensors, _ = kept(p, ("sensors", id(self.places), version(self.places)), find)
         return Own(sensors, self.trunk(nodes.x))
 
     def network(self, state: Prepared, z: Inputs) -> Tensor:

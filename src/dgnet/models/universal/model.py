@@ -31,6 +31,7 @@ import numpy as np
 import torch
 
 from dgnet.arguments import checked
+from dgnet.files import read_json
 from dgnet.green import GreenSolver, Linear, Stepper
 from dgnet.models.base import Memory, Model, set_memory, solver_memory
 from dgnet.models.classical import Classical
@@ -111,7 +112,7 @@ class Universal(Model[PreparedUniversal]):
         name = f"universal-flow-{dim}d" if flow else f"universal-{dim}d"
         path = WEIGHTS / f"{name}.pt"
         if self.shipped and name not in self.loaded and path.exists():
-            self.loaded[name] = UniversalNet.load(path)
+            self.loaded[name] = UniversalNet.load(path, str(read_json(path.with_suffix(".json"), {"sha256": str})["sha256"]))
         return self.loaded.get(name)
 
     def _net_for(self, problem: Discretisation) -> UniversalNet | None:

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 from torch.nn.functional import linear
 
+from dgnet.data.digests import load_checkpoint, save_tensors
 from dgnet.errors import InputError
-from dgnet.files import plain
 from dgnet.models.dgnet.limits import soft_limit
 from dgnet.models.gnn import BLOCK, MLP, Incoming, MeshGraph, Processor
 from dgnet.models.universal.local import EDGES, FLOW_EDGES, FLOW_NODES, NODES, SIDES, SPREAD, Surroundings
@@ -117,17 +117,15 @@ class UniversalNet(nn.Module):
     def save(self, path: Path) -> None:
         """Tensors alone, with the sizes that `load` needs."""
         sizes = torch.tensor([self.dim, self.hidden, len(self.process.receive), self.flow])
-        torch.save({"sizes": sizes} | {name: value.cpu() for name, value in self.state_dict().items()}, path)
+        save_tensors(path, {"sizes": sizes} | {name: value.cpu() for name, value in self.state_dict().items()})
 
     @classmethod
-    def load(cls, path: Path) -> UniversalNet:
-        """What `save` wrote. The file cannot run code."""
+    def load(cls, path: Path, sha256: str = "") -> UniversalNet:
+        """What `save` wrote; a damaged file is refused, and one whose SHA-256 is another. The file cannot run code."""
+        state = load_checkpoint(path, sha256=sha256)
         try:
-            state = torch.load(plain(path), map_location="cpu", weights_only=True)
             net = cls(*state.pop("sizes").tolist())
             net.load_state_dict({name: value.float() for name, value in state.items()})
-        except FileNotFoundError as error:
-            raise InputError(f"there is no file {path}") from error
         except Exception as error:  # what reading fails with depends on what the file holds
             raise InputError(f"{path} does not hold universal weights") from error
         return net.requires_grad_(False)

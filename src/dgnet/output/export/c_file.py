@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -65,6 +66,7 @@ class CSource:
     """A written file."""
 
     name: str  # prefix of everything in it
+    header_name: str  # of the file that it includes
     header: str
     source: str
     boundaries: tuple[Boundary, ...]
@@ -74,18 +76,22 @@ class CSource:
 
 def export_c(run: Run, out: Path) -> Exported:
     """Write OUT.c and OUT.h, OUT.vtu and OUT.json."""
+    header, mesh, about = out.with_suffix(".h"), out.with_suffix(".vtu"), out.with_suffix(".json")
+    if re.search(r'["\\\x00-\x1f\x7f]|\?\?', header.name):
+        raise InputError(f"{out}: a C file cannot include a header of this name (leave out quotes, backslashes, ?? and control "
+                         "characters)")
     problem = base_problem(run.case, "cpu")
-    made = written(run, problem, identifier(out.stem))
+    made = written(run, problem, identifier(out.stem), header.name)
     compiler = find_compiler()
     if compiler is not None:
         with tempfile.TemporaryDirectory() as place:
             compare(run, problem, made, Path(place), compiler)
-    header, mesh, about = out.with_suffix(".h"), out.with_suffix(".vtu"), out.with_suffix(".json")
     record = described(run, problem, out) | {
         "header": header.name, "prefix": made.name, "solver": made.solver, "precision": "double" if made.double_only else
         "double, or single with -DDGNET_REAL=float", "boundaries": {b.name: b.value for b in made.boundaries},
         "compared": compiler is not None, "bytes": len(made.source),
-        "call": [f"cc {' '.join(FLAGS)} -c {out.name}", f"{made.name}_model *m = {made.name}_new();", f"{made.name}_step(m);"]}
+        "call": [f"cc {' '.join(FLAGS)} -c {shlex.quote(out.name)}", f"{made.name}_model *m = {made.name}_new();",
+                 f"{made.name}_step(m);"]}
     out.parent.mkdir(parents=True, exist_ok=True)
     write_text(out, made.source)
     write_text(header, made.header)
@@ -108,8 +114,9 @@ def find_compiler() -> str | None:
 
 
 @torch.no_grad()
-def written(run: Run, problem: Discretisation, name: str) -> CSource:
-    """The step of a run as C, not yet compared with anything."""
+def written(run: Run, problem: Discretisation, name: str, header: str = "") -> CSource:
+    """The step of a run as C, not yet compared with anything; `name` begins all its names, its header is NAME.h unless said."""
+    header = header or f"{name}.h"
     model, case = run.model, run.case
     refuse_changing(problem, case)
     changes, solvers, early, edges = _prepared(model, problem, run)
@@ -160,12 +167,13 @@ def written(run: Run, problem: Discretisation, name: str) -> CSource:
     double_only = p.stiffness_number > SINGLE or (label != "direct" and any(_reach(m.bounds) > 1e-6 for m in made))
     fields = header_fields(run, name, boundaries)
     guard = [f"typedef char single_precision_does_not_hold_this_step[sizeof({name}_real) >= sizeof(double) ? 1 : -1];"]
-    includes = [f'#include "{name}.h"', "", "#include <math.h>", "#include <stdlib.h>", "#include <string.h>", "",
+    includes = [f'#include "{header}"', "", "#include <math.h>", "#include <stdlib.h>", "#include <string.h>", "",
                 f"typedef {name}_real real;", *(guard if double_only else [])]
-    head = f"/* {fields['title']}: one step, written by dgnet {__version__}. {name}.h says how to use it. */"
+    head = f"/* {fields['title']}: one step, written by dgnet {__version__}. {_comment(header)} says how to use it. */"
     body = filled((TEXT / "step.c").read_text(), fields | {"stages": stages})
-    return CSource(name, filled((TEXT / "step.h").read_text(), fields), "\n".join([head, *includes, "", *C.lines, "", body]),
-                   boundaries, label if label == "direct" else f"chebyshev({counts[0]})", double_only)
+    source = "\n".join([head, *includes, "", *C.lines, "", body])
+    return CSource(name, header, filled((TEXT / "step.h").read_text(), fields), source, boundaries,
+                   label if label == "direct" else f"chebyshev({counts[0]})", double_only)
 
 
 def _prepared(model: Model[Any], problem: Discretisation,
@@ -384,7 +392,7 @@ class Compiled:
     def __init__(self, made: CSource, folder: Path, compiler: str, real: str = "double", flags: Sequence[str] = FLAGS) -> None:
         source, library = folder / f"{made.name}.c", folder / f"{made.name}-{real}.so"
         source.write_text(made.source)
-        source.with_suffix(".h").write_text(made.header)
+        (folder / made.header_name).write_text(made.header)
         command = [compiler, *flags, "-shared", "-fPIC", f"-DDGNET_REAL={real}", "-o", str(library), str(source), "-lm"]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:

@@ -51,8 +51,11 @@ function told(message) {
   if (message.type === "controls") { status("connected", ""); ask(); return; }
   if (message.type === "told") { studio.said = message; return; }
   if (message.type === "doubts") { $("doubts").textContent = message.doubts.map(text => `${text}.`).join(" "); return; }
+  if (message.type === "progress") { shareTold(message.share); return; }
   if (message.type === "error") {
-    endTold(); waiting = false; status("connected", ""); hint(message.message, true);
+    status("connected", ""); hint(message.message, true);
+    if (message.of === "tell") return endTold();  // frames go on while sensors are asked
+    waiting = false;
     if (message.of === "open") { opening = false; studio.setup = null; }
     if (["frame", "controls"].includes(message.of)) pause();
   }
@@ -100,10 +103,10 @@ function opened(buffer, n, dim) {
     waiting = send(state(last));
     return;
   }
-  resuming = false; studio.scene = scene; studio.controls = scene.controls;
+  resuming = false; studio.scene = scene; studio.controls = scene.controls; TELL.asked = false; $("banner").hidden = true;
   Object.assign(studio, {frames: [], shown: -1, cost: 1, field: 0, view: "first", steps: scene.steps, driven: scene.driven, radius: scene.radius, power: scene.power,
     spots: [], sensors: [], node: null, green: null, told: null, cut: null, cross: null, playing: true, range: null});
-  viewer.open(mesh);
+  viewer.open(mesh); playButton();
   if (studio.setup) { apply(studio.setup); studio.setup = null; }
   sidebar(); ask(0);
 }

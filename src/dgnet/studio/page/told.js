@@ -2,19 +2,22 @@
 /* What the sensors tell: the readings go to the server, the recovered source, its uncertainty and what was drawn come back as three
    fields; small pictures of them stand side by side in the side bar, and a click shows one on the stage. */
 
-const TELL = {noise: 0.01, names: ["recovered", "uncertainty", "drawn"], asked: false};
+const TELL = {noise: 0.01, names: ["recovered", "uncertainty", "drawn"], asked: false, share: 0};
 
 function tellBox() {
   if (!studio.sensors.length) return [];
   return [
     slider({label: "noise of a reading / largest change", value: TELL.noise, log: true, change: v => { TELL.noise = Math.min(v, 1); }}),
-    make("div", {className: "buttons"}, make("button", {id: "tell", disabled: TELL.asked, onclick: askTold}, TELL.asked ? "Computing …" : "What do they tell?")),
+    make("div", {className: "buttons"}, make("button", {id: "tell", disabled: TELL.asked, onclick: askTold}, TELL.asked ? computing() : "What do they tell?")),
     make("div", {id: "told", hidden: true})];
 }
 
+const computing = () => `Computing: ${Math.round(100 * TELL.share)}%`;
+function shareTold(share) { TELL.share = share; const button = $("tell"); if (TELL.asked && button) button.textContent = computing(); }
+
 function askTold() {
   if (studio.frames.length < 5) return hint("Draw a source and let it run for a moment first.");
-  pause(); TELL.asked = true; sensorsBox(); status("recovering the source", "busy");
+  pause(); TELL.asked = true; TELL.share = 0; sensorsBox(); status("recovering the source", "busy");
   const first = frame => frame.values.subarray(studio.field * studio.scene.nodes, (studio.field + 1) * studio.scene.nodes);
   send({type: "tell", field: studio.field, noise: TELL.noise, sensors: studio.sensors.map(s => s.node), times: studio.frames.map(f => f.time),
         values: studio.frames.map(f => studio.sensors.map(s => first(f)[s.node]))});
@@ -23,6 +26,7 @@ function endTold() { if (TELL.asked) { TELL.asked = false; sensorsBox(); } }
 
 /** The answer, three rows of values; its words and numbers have come before it. */
 function showTold(values) {
+  if (opening || !TELL.asked || !studio.scene || values.length !== 3 * studio.scene.nodes) return;  // of a scene that is left
   const n = studio.scene.nodes, rows = [0, 1, 2].map(k => values.slice(k * n, (k + 1) * n)), [a, b] = limits([...limits(rows[0]), ...limits(rows[2])]);
   const scale = [b > a ? [a, b] : [a, a + 1], [0, limits(rows[1])[1] || 1]];
   studio.told = {rows, ranges: [scale[0], scale[1], scale[0]], shown: 0, said: studio.said};

@@ -1,1 +1,0 @@
-"""`dgnet serve`: rollouts, probes and gradients of one run over HTTP."""
