@@ -39,7 +39,7 @@ class Bounds:
 
     @property
     def usable(self) -> bool:
-        return self.low > 0 and self.high < inf
+        return self.low > 0 and max(self.high, self.imag) < inf
 
     @property
     def centre(self) -> float:

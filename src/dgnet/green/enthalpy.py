@@ -8,10 +8,14 @@
 
 W never changes: only the numbers q at the nodes do, so trajectories are columns of one product. Without flow I + W q is similar to
 I + a dt q^1/2 K q^1/2: symmetric, never below I, also where the diffusion vanishes or melting makes the capacity as large as one
-likes. Chebyshev's iteration with Jacobi's preconditioner then needs a number of iterations that is known beforehand. The new u
-follows from E + z exactly, piece by piece, so that a sharp melting front needs no smaller steps; and since the columns of K sum to
-zero, what is left of a residual in a closed box can be spread such that the enthalpy gained is what entered, to rounding, however
-early the iteration ends.
+likes. Chebyshev's iteration with Jacobi's preconditioner then needs a number of iterations that is known beforehand; where regions,
+exchange or a flow spoil that, a run that misses is followed by a factorisation. The new u follows from E + z exactly, piece by
+piece, so that a sharp melting front needs no smaller steps; and since the columns of K sum to zero, what is left of a residual in a
+closed box can be spread such that the enthalpy gained is what entered, to rounding, however early the iteration ends.
+
+An iteration counts only if the residual falls. Where E + z does not make it fall, each node goes part of the way that it would go
+if its neighbours stayed (`System.ahead`); and where that ends, too, the step is followed from one without length on.
+What still fails is a flow that carries latent heat over many cells in one step: these equations may have many solutions, or none.
 
 Steps are computed in double precision whatever states they are given. A known reaction enters by predictor-corrector, and is
 refused where it is too fast for that. Gradients are those of the solution (implicit adjoint): one linear solve with the transposed
@@ -22,6 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -40,7 +45,9 @@ Tensor = torch.Tensor
 
 TOLERANCE = {torch.float32: 1e-7, torch.float64: 1e-11}
 _MOST = 60  # Newton iterations, where their number is free
-_PATIENCE = 10  # of them before nodes have to stop at the ends of melting
+_FALLS, _SHORTEST = 1e-4, 1e-6  # a residual that falls does so by this part of the share of the way; and the shortest share
+_PARTS, _SHORTEST_PART = 40, 1e-3  # of a step that is followed from its beginning on
+_ROUNDING = 10.0  # what is left of a residual, at most, over the rounding of its largest terms
 # reductions of the linear solves where their number is not free, by precision and whether something melts
 _FIXED = {(torch.float32, False): (1e-2, 1e-3, 1e-4), (torch.float64, False): (1e-2, 1e-4, 1e-6),
           (torch.float32, True): (1e-2,) * 5 + (1e-3,), (torch.float64, True): (1e-2,) * 5 + (1e-3, 1e-3, 1e-4)}
@@ -180,41 +187,74 @@ class EnthalpySolver:
         """The state at the end of the step: E(u) + W phi(u) = E(old) - W (ratio phi(old)) + load."""
         before = system.at(old)
         base = before.E - system.product(system.ratios * before.phi) + load
-        at = before if wall is None else system.at(system.imposed(old, wall))
-        deferred, weight = self.monitor.deferred, before.D.rsqrt()
-        rounding = 100 * torch.finfo(old.dtype).eps * _size(system.magnitude(at), weight) / self.tolerance
-        reductions = self._reductions if deferred else (1e-2,) * _MOST
-        scale, ratio, last = rounding.clamp(min=torch.finfo(old.dtype).tiny), math.inf, 1.0  # a field may be zero and stay so
-        for k, reduction in enumerate((*reductions, None)):
-            residual = system.masked(base - at.E - system.product(at.phi))
-            size = _size(residual, weight)
-            scale = scale + size if k == 0 else scale
-            if not deferred:
-                ratio = float((size / scale).max())
-                if ratio <= self.tolerance:
-                    return at
-                if not math.isfinite(ratio):
-                    break
-                if reduction is not None:
-                    reduction = max(0.3 * self.tolerance / ratio, min(reduction, (ratio / last) ** 2))
-                last = ratio
-            if reduction is None:
-                break
-            z = system.solve(at, residual, reduction, system.worst if deferred else None)
-            u = system.inverse(at.E + z)
-            if k >= _PATIENCE:  # a front that crosses many cells in one step can make the iteration jump to and fro for ever
-                u = self._stopped(at.u, u)
-            at = system.at(system.imposed(u, wall))
-        if not deferred:
-            raise SolveError(f"Newton's method for the enthalpy stopped at a residual of {ratio:.1e} of the change in the step")
+        equation = _Equation(system, before.E, base, wall, before.D.rsqrt())
+        start = before if wall is None else system.at(system.imposed(old, wall))
+        residual, size = equation.residual(start)
+        rounding = _ROUNDING * torch.finfo(old.dtype).eps * _size(system.magnitude(start), equation.weight) / self.tolerance
+        scale = rounding.clamp(min=torch.finfo(old.dtype).tiny) + size  # a field may be zero and stay so
+        if self.monitor.deferred:
+            return self._fixed(equation, start, residual, scale)
+        at, left = self._descended(equation, start, residual, size, scale)
+        if not bool((left <= self.tolerance).all()):
+            at, left = self._followed(equation, start, at, left, scale)
+        if not bool((left <= self.tolerance).all()):
+            raise SolveError("Newton's method for the enthalpy stopped at a residual of "
+                             f"{float(left.max()):.1e} of the change in the step")
+        return at
+
+    def _fixed(self, equation: _Equation, at: At, residual: Tensor, scale: Tensor) -> At:
+        """A fixed number of iterations; the residual at their end is looked at later."""
+        system = equation.system
+        for reduction in self._reductions:
+            z = system.solve(at, residual, reduction, system.worst)
+            at = equation.at(system.inverse(at.E + z))
+            residual, size = equation.residual(at)
         self.monitor.record((size / scale).max(), _SLACK * self.tolerance)
         return at
 
-    def _stopped(self, old: Tensor, new: Tensor) -> Tensor:
-        """The new iterate, but no node passes an end of a melting range at once: it stops there first."""
-        for bend in sorted({x for c in self.curves for x in c.bends}):
-            new = torch.where((old - bend) * (new - bend) < 0, torch.full_like(new, bend), new)
-        return new
+    def _descended(self, equation: _Equation, at: At, residual: Tensor, size: Tensor, scale: Tensor) -> tuple[At, Tensor]:
+        """The solution from a state near it, or where its residual does not fall any further; and its size over `scale` [B, F].
+
+        A column takes what makes its residual fall: the enthalpy E + z, which conserves, else a share of the way that
+        `System.ahead` goes, halved until it does. One that no share makes fall is stuck, and stays.
+        """
+        system, last, stuck = equation.system, 1.0, torch.zeros_like(size, dtype=torch.bool)
+        for _ in range(_MOST):
+            ratio = float((size / scale).masked_fill_(stuck, 0.0).max())
+            if not self.tolerance < ratio < math.inf:  # NaN ends it, too
+                break
+            z = system.solve(at, residual, max(0.3 * self.tolerance / ratio, min(1e-2, (ratio / last) ** 2)))
+            last, bound = ratio, torch.maximum(size, self.tolerance * scale)
+            new = equation.at(system.inverse(at.E + z))
+            residual, size = equation.residual(new)
+            fine = size <= (1 - _FALLS) * bound
+            if not bool(fine.all()):
+                ahead, share = system.ahead(at, z), (~stuck).to(size.dtype)
+                fine = fine & ~stuck
+                while not bool(fine.all()):
+                    new = equation.at(torch.where(fine, new.u, ahead(share)))
+                    residual, size = equation.residual(new)
+                    stuck = share < _SHORTEST
+                    fine = stuck | (size <= (1 - _FALLS * share) * bound)
+                    share = torch.where(fine, share, 0.5 * share)
+            at = new
+        return at, size / scale
+
+    def _followed(self, equation: _Equation, start: At, at: At, left: Tensor, scale: Tensor) -> tuple[At, Tensor]:
+        """The same by way of shorter steps, from one without length on, whose end is its beginning; for columns not done yet."""
+        done = left <= self.tolerance
+        u, reached, stride = torch.where(done, at.u, start.u), done.double(), torch.full_like(left, 0.25)
+        for _ in range(_PARTS):
+            to = (reached + stride).clamp(max=1.0)
+            part = replace(equation, share=to)
+            begin = part.at(u)
+            found, left = self._descended(part, begin, *part.residual(begin), scale)
+            good = left <= self.tolerance
+            u, reached, stride = torch.where(good, found.u, u), torch.where(good, to, reached), torch.where(good, 1.5, 0.5) * stride
+            if bool(((reached == 1) | (stride < _SHORTEST_PART)).all()):
+                break
+        at = equation.at(u)
+        return at, equation.residual(at)[1] / scale
 
     @torch.no_grad()
     def tangent(self, u: Tensor, after: Tensor, d: Tensor, t: float, inner: Callable[[Curve, Tensor], Tensor | None]) -> Tensor:
@@ -286,7 +326,7 @@ class EnthalpySolver:
     def _in_range(self) -> None:
         m, names = self.materials, self.problem.pde.fields
         for field, (least, most) in enumerate(self._reached.tolist()):
-            for curve in {term.curve for term in (*m.mass, *m.spread) if field in term.fields and term.curve is not None}:
+            for curve in dict.fromkeys(t.curve for t in (*m.mass, *m.spread) if field in t.fields and t.curve is not None):
                 slack = _BEYOND * (curve.high - curve.low)
                 if curve.extends or (least >= curve.low - slack and most <= curve.high + slack):
                     continue
@@ -294,6 +334,29 @@ class EnthalpySolver:
                 end = f"begins at {curve.low:g}" if below else f"ends at {curve.high:g}"
                 raise RangeError(f"the run reaches {names[field]} = {least if below else most:.6g}, but the {curve.name} {end}: "
                                  "its table must cover the run")
+
+
+@dataclass(frozen=True)
+class _Equation:
+    """E(u) + share W phi(u) = E(old) + share (base - E(old)): a step, and with a share below one a step on the way to it."""
+
+    system: System
+    start: Tensor  # E(old)
+    base: Tensor
+    wall: Tensor | None
+    weight: Tensor  # of a residual at each node
+    share: Tensor | None = None  # [B, F]; None for the whole step
+
+    def at(self, u: Tensor) -> At:
+        """Everything at u, with the values of the wall imposed, phi and slopes times the share."""
+        at = self.system.at(self.system.imposed(u, self.wall))
+        return at if self.share is None else at._replace(phi=self.share * at.phi, slope=self.share * at.slope)
+
+    def residual(self, at: At) -> tuple[Tensor, Tensor]:
+        """What is left of the equation [n, B, F], and its size in each column [B, F]."""
+        base = self.base if self.share is None else torch.lerp(self.start, self.base, self.share)
+        left = self.system.masked(base - at.E - self.system.product(at.phi))
+        return left, _size(left, self.weight)
 
 
 def _size(x: Tensor, weight: Tensor) -> Tensor:

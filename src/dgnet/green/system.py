@@ -6,6 +6,7 @@ E(u) is the enthalpy in the volume of each node, phi the stacked integrals that 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import NamedTuple
 
@@ -25,6 +26,9 @@ Tensor = torch.Tensor
 
 MOST = {"cpu": 500, "cuda": 3000}
 """Iterations beyond which a factorisation for each column is quicker."""
+_MISS = 10.0  # the norm that is looked at is not the one that the bounds are for
+_ROUNDING = 100 * torch.finfo(torch.float64).eps
+_TINY = torch.finfo(torch.float64).tiny
 
 
 class At(NamedTuple):
@@ -101,8 +105,14 @@ class System:
         return (self.wide @ phi).view(phi.shape[1:])
 
     def magnitude(self, at: At) -> Tensor:
-        """How large the terms are whose sum is a residual [n, B, F]: their rounding is what no iteration can pass."""
-        return at.E.abs() + (self.wide.diagonals[..., None, None] * at.phi).abs().sum(0)
+        """How large the terms are whose sum is a residual [n, B, F]: their rounding is what no iteration can pass.
+
+        An integral has the rounding of u times its slope, too, and phi that of what was taken away at the pivot.
+        """
+        away = self.tables.at(at.u[self.problem.pivot])[1]
+        taken = torch.stack([at.u[self.problem.pivot] if k < 0 else away[k] for k in self.curve])[:, None]
+        parts = at.phi.abs() + taken.abs() + at.slope * at.u.abs()
+        return at.E.abs() + at.D * at.u.abs() + (self.wide.diagonals.abs()[..., None, None] * parts).sum(0)
 
     def gathered(self, phi: Tensor) -> Tensor:
         """W phi, with gradients in phi and in the matrices."""
@@ -121,9 +131,10 @@ class System:
     def solve(self, at: At, right: Tensor, reduction: float, known: Bounds | None = None, transposed: bool = False) -> Tensor:
         """z with (I + W q) z = right on the free nodes, q = slope / D, to a relative residual of `reduction`.
 
-        Chebyshev's iteration, or a factorisation where that would take too long (a strong flow). In a closed box what is left of
-        the residual is spread such that its sum is zero: E + z conserves. `transposed`: with the transposed matrix, and without
-        that. `known`: bounds that hold at any state; None measures those of this one.
+        Chebyshev's iteration; a factorisation where that would take too long (a strong flow), or where the bounds do not hold and a
+        run of it misses. In a closed box what is left of the residual is spread such that its sum is zero: E + z conserves.
+        `transposed`: with the transposed matrix, and without that. `known`: bounds that hold at any state, and nothing is looked
+        at; None measures those of this one.
         """
         q = at.slope / at.D
         P = 1 + (self.wide.diagonals[..., None, None] * q).sum(0)
@@ -131,19 +142,36 @@ class System:
         count = bounds.iterations(reduction)
         if count > MOST[right.device.type] * right[0].numel():
             return self._direct(q, right, transposed)
-        inverse = self.masked(1 / P)
-        right, inverse, q = right.flatten(1), inverse.flatten(1), q.flatten(2)
+        flat = q.flatten(2), self.masked(1 / P).flatten(1)
+        x, left = self._iterated(*flat, right.flatten(1), bounds.coefficients(count), transposed)
+        if known is None:
+            weight, share = flat[1].sqrt(), 1.0
+            size = (right.flatten(1) * weight).norm(dim=0)
+            while not bool(((now := (left * weight).norm(dim=0)) <= _MISS * reduction * size).all()):
+                now = now - _ROUNDING * (x * self.masked(P.sqrt()).flatten(1)).norm(dim=0)
+                before, share = share, float((now / size.clamp(min=_TINY)).max())
+                if share <= _MISS * reduction:
+                    break
+                if not share < 0.1 * before:
+                    return self._direct(q, right, transposed)
+                more, left = self._iterated(*flat, left, bounds.coefficients(count), transposed)
+                x = x + more
+        if self.closed and not transposed:
+            x = x + self._spread(at).flatten(1) * left.sum(0)
+        return x.view(at.u.shape)
+
+    def _iterated(self, q: Tensor, inverse: Tensor, right: Tensor, coefficients: list[tuple[float, float]],
+                  transposed: bool) -> tuple[Tensor, Tensor]:
+        """Chebyshev's iteration from zero: the solution and its residual [n, columns]."""
         x, left, p = torch.zeros_like(right), right, torch.zeros_like(right)
-        for alpha, beta in bounds.coefficients(count):
+        for alpha, beta in coefficients:
             p.mul_(beta).addcmul_(left, inverse)
             x.add_(p, alpha=alpha)
             if transposed:
                 left = right - x - (q * self.wide.transposed(x)).sum(0)
             else:
                 left = self.wide.taken(right - x, q * x)
-        if self.closed and not transposed:
-            x = x + self._spread(at).flatten(1) * left.sum(0)
-        return x.view(at.u.shape)
+        return x, left
 
     def _spread(self, at: At) -> Tensor:
         """A change of the enthalpy with the sum 1 that K does not see: theta changes by the same number everywhere.
@@ -203,6 +231,49 @@ class System:
         for mixture in self._mixtures:
             u.index_copy_(2, mixture.fields, mixture.inverse(E.index_select(2, mixture.fields)))
         return u
+
+    # ------------------------------------------------------------------ how far a step may go
+
+    def ahead(self, at: At, z: Tensor) -> Callable[[Tensor], Tensor]:
+        """u on the way that a change z of the enthalpy begins, as a function of how much of it is gone [B, F].
+
+        The way is straight in s = E + (diagonal of W) phi, what a node would take up if its neighbours stayed as they are: one that
+        comes out of a melting range, or to where it conducts better, is not carried further than that allows.
+        """
+        plain = torch.stack([torch.ones_like(at.u), at.u])
+        values, integrals = (torch.cat([x, more[None]]) for x, more in zip(self.tables.at(at.u), plain))
+        s, change = (self._alone * integrals).sum(0), (self._alone * values).sum(0) * z / at.D
+        return lambda share: self._where(s + share * change)
+
+    @cached_property
+    def _alone(self) -> Tensor:
+        """How much of the integral of each curve, and of u itself, s has at each node [L + 1, n, 1, F]."""
+        diagonals = self.wide.diagonals[..., None, None] * (1.0 if self.own is None else self.own)
+        volume, curves = self.volume.detach(), len(self.tables.rows) // 3
+        total = volume.new_zeros(curves + 1, *volume.shape[1:])
+        for k, part in zip(self.mass_curve, volume):
+            total[k] += part
+        for j, (k, part) in enumerate(zip(self.curve, diagonals)):
+            total[k] += part if j < self.coupled else part.clamp(min=0.0)  # a flow may take away
+        return total
+
+    def _where(self, s: Tensor) -> Tensor:
+        """u from s [n, B, F]: halving the knots, since a table of s for each node would not fit into memory; then exactly."""
+        rows = self.tables.rows.detach()
+        plain = torch.stack([torch.ones_like(rows[0]), torch.zeros_like(rows[0]), rows[0]])[:, None]
+        value, slope, integral = torch.cat([rows[1:].reshape(3, -1, rows.shape[1]), plain], 1)  # [L + 1, m + 1] each
+
+        def at(table: Tensor, k: Tensor) -> Tensor:
+            return (self._alone * table[:, k]).sum(0)
+
+        last = rows.shape[1] - 1
+        k, beyond = torch.zeros_like(s, dtype=torch.long), torch.full_like(s, last, dtype=torch.long)  # the piece lies between
+        for _ in range(last.bit_length()):
+            middle = (k + beyond + 1) // 2
+            passed = at(integral, middle) <= s
+            k, beyond = torch.where(passed, middle, k), torch.where(passed, beyond, middle - 1)
+        h, c = s - at(integral, k), at(value, k)
+        return rows[0][k] + 2 * h / (c + (c * c + 2 * at(slope, k) * h).clamp_(min=0).sqrt_())
 
     @cached_property
     def _mixtures(self) -> list[_Mixture]:
