@@ -57,7 +57,7 @@ def tell(simulation: Simulation, given: dict[str, Any]) -> Told:
     steps = max(4, min(_STEPS, most, round(times[-1] / controls.dt)))
     problem = scene.problem(float(times[-1]) / steps, controls.diffusion, scene.conditions(controls.conditions))
     sensors = tuple(Point(tuple(mesh.points[node]), f"sensor {k}", field) for k, node in enumerate(nodes, start=1))
-    found = recover(problem, Readings(times, values, sensors), ["field"], start=start)
+    found = recover(problem, Readings(times, values, sensors), ["field"], start=start, finer=False)  # they are of this mesh
     rows = found.get("field")[:, of], found.get("field", "sd")[:, of], mean_source(simulation)[:, of]
     said = {"noise": noise, "left": found.misfit, "seconds": float(times[-1]), "readings": int(np.isfinite(found.fitted).sum()),
             "determined": found.determined, "notes": list(found.notes)}
