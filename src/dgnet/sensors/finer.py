@@ -35,7 +35,8 @@ MOST, FEW = 250_000, 20_000
 """Nodes of a refined mesh up to which it is used where the mesh is refined once, and where it is refined twice."""
 _SHARE, _COMMON = 0.6, 0.4  # what extrapolation left of random problems
 _TRAINED = 1.0  # the same where a model was trained on data: its error is not that of a scheme, but below it
-_FLOOR = 0.5  # of a sensor's usual difference: the least that counts at any time
+FLOOR = 0.5
+"""Of a sensor's usual difference: the least that counts at any time."""
 _SLOW, _MODES = 0.3, 12  # of the whole time: over which z is correlated; numbers that it has for each sensor
 
 
@@ -72,6 +73,11 @@ class Finer:
         return other
 
     @property
+    def gain(self) -> tuple[float, float]:
+        """Of a third of the difference of two solutions, what may be wrong: of each sensor's own, and of all in common."""
+        return (_SHARE, _COMMON) if self.same else (_TRAINED, _TRAINED)
+
+    @property
     def last(self) -> int:
         """Halvings of the finest one."""
         return len(self._up)
@@ -93,32 +99,26 @@ class Finer:
 
 @dataclass(frozen=True, eq=False)
 class Gap:
-    """What readings miss [T, S]: `bias`, to be added to them, and `rest`, by which that may still be wrong.
-
-    `share` and `common`: of the rest, the standard deviation of what each sensor has of its own, and of what all have in common.
-    """
+    """What readings miss [T, S]: `bias`, to be added to them, and `rest`, by which that may still be wrong, with its `gain`."""
 
     bias: np.ndarray
     rest: np.ndarray
-    share: float
-    common: float
+    gain: tuple[float, float]
 
     @classmethod
-    def of(cls, given: np.ndarray | None, first: np.ndarray, second: np.ndarray) -> Gap:
-        """From readings [T, S] of both solutions, and those `given` that miss something; None where a trained model gave them."""
+    def of(cls, finer: Finer, given: np.ndarray, first: np.ndarray, second: np.ndarray) -> Gap:
+        """From the readings [T, S] of both solutions, and those `given` that miss something; a trained model's have no bias."""
         third = (second - first) / 3
-        if given is None:
-            return cls(np.zeros_like(third), third, _TRAINED, _TRAINED)
-        return cls(second + third - given, third, _SHARE, _COMMON)
+        return cls(second + third - given if finer.same else np.zeros_like(third), third, finer.gain)
 
     def unknown(self, times: np.ndarray, there: np.ndarray) -> Unknown:
         """The error at the readings that are `there`, of [T, S], by independent numbers of variance 1."""
         span = max(float(np.ptp(times)), 1e-300)
         value, mode = np.linalg.eigh(np.exp(-np.abs(times[:, None] - times) / (_SLOW * span)))
         modes = (mode * np.sqrt(value.clip(min=0.0)))[:, ::-1][:, :_MODES]
-        size = np.hypot(self.rest, _FLOOR * np.sqrt(np.square(self.rest).mean(0)))
-        each = self.share * np.einsum("ts,tk,sr->tsrk", size, modes, np.eye(there.shape[1]))[there]
-        together = self.common * np.einsum("ts,tk->tsk", self.rest, modes)[there]
+        size = np.hypot(self.rest, FLOOR * np.sqrt(np.square(self.rest).mean(0)))
+        each = self.gain[0] * np.einsum("ts,tk,sr->tsrk", size, modes, np.eye(there.shape[1]))[there]
+        together = self.gain[1] * np.einsum("ts,tk->tsk", self.rest, modes)[there]
         table = np.concatenate([each.reshape(len(each), -1), together], 1)
         return Unknown(MESH, table, (NUMBER,), numbers, strength=1.0, wanted=False)
 

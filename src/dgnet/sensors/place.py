@@ -20,7 +20,7 @@ from dgnet.models import Model, few_threads
 from dgnet.problems import Discretisation, SpotTable
 from dgnet.sensors.kernels import kernels
 from dgnet.sensors.priors import fields, histories, numbers
-from dgnet.sensors.recover import responses_of
+from dgnet.sensors.recover import LAG, responses_of
 from dgnet.sensors.sensor import Point, Sensor, named
 
 _MOST = 4000  # unknown numbers
@@ -76,6 +76,8 @@ def place(problem: Discretisation, candidates: Sequence[Sensor] | np.ndarray, co
     there = named(candidates)
     if not 1 <= count <= len(there):
         raise InputError(f"{count} of {len(there)} candidates cannot be chosen")
+    if LAG in unknown:
+        raise InputError("sensors are not placed for their own lags: name what they shall tell of the part")
     if not (noise > 0 and strength > 0):
         raise InputError(f"noise and strength must be positive, got {noise} and {strength}")
     with few_threads(problem.mesh.n_nodes), torch.no_grad():

@@ -351,7 +351,7 @@ class Question:
         first, second = (interpolation(self.readings.times, self.steps * 2**level, other.problems[level].dt)
                          @ driven(self.known, found, sensors, self.steps, other, level).numpy().T
                          for level in (other.last - 1, other.last))
-        return Gap.of(self.whole(fit.phi, fit.found.numbers, fit.index) if other.same else None, first, second)
+        return Gap.of(other, self.whole(fit.phi, fit.found.numbers, fit.index), first, second)
 
     # ------------------------------------------------------------------ answers
 

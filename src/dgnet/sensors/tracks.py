@@ -115,8 +115,7 @@ def _gap(other: Finer, known: Known, readings: Readings, found: _Found, search: 
         seen = read(problem, other.model, readings.sensors, start, force, steps, curved=True)
         return interpolation(readings.times, steps, problem.dt) @ seen.numpy().T
 
-    reached = search.at @ search.series(found.knots, found.power).T if other.same else None
-    return Gap.of(reached, seen(other.last - 1), seen(other.last))
+    return Gap.of(other, search.at @ search.series(found.knots, found.power).T, seen(other.last - 1), seen(other.last))
 
 
 def along(points: Tensor, knots: np.ndarray, radius: float) -> Tensor:
