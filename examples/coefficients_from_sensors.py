@@ -78,13 +78,11 @@ def repeated(repeats: int, guess: dg.Problem, true: dict[str, float], unknown: l
              drive: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> dict[str, tuple[float, float]]:
     """Rms errors of the factors on the guess and shares inside their bands, from readings `clean` [T, S] with noise."""
     sensors, dt, steps = tuple(spread_out(guess.mesh, SENSORS)), guess.dt, len(clean) - 1
-    when = dt * torch.arange(steps, dtype=torch.float64)
     errors, inside = [], []
     for seed in range(repeats):
         noise = NOISE * (clean.max() - float(start.mean())) * np.random.default_rng(seed).standard_normal(clean.shape)
         readings = Readings(dt * np.arange(steps + 1), clean + noise, sensors)
-        found = recover_coefficients(guess, readings, unknown, per_region=True, start=start,
-                                     source=lambda x: dg.step_average(drive, x, when, dt)[0])
+        found = recover_coefficients(guess, readings, unknown, per_region=True, start=start, source=drive)
         off = np.log(found.factors / [true[name] for name in found.names])
         errors.append(off)
         inside.append(np.abs(off) < 1.645 * found.sd)

@@ -56,7 +56,7 @@ def followed(rank: int | None = None, cells: int = 6) -> tuple[Follower, list[tu
     """At steps, between them, several in one step, a gap."""
     rng = np.random.default_rng(0)
     part = Follower(plate(cells), SENSORS, {"start": Prior(0.3, 0.5), "field": Prior(0.5, 0.4, 1.0)}, noise=0.05,
-                    start=torch.ones((cells + 1) ** 2, 1), rank=rank)
+                    start=torch.ones((cells + 1) ** 2, 1), rank=rank, finer=False)
     rows = []
     for time in (0.0, 0.1, 0.2, 0.23, 0.27, 0.4, 0.75, 0.8, 0.9):
         values = 1 + 0.05 * rng.standard_normal(5)
@@ -289,7 +289,7 @@ def test_every_model_is_followed_as_it_rolls_out(kind: str) -> None:
                     "dgnet": lambda: far_from_zero(single)}[kind]()
     glow = FunctionSource(lambda x, t: np.sin(3 * t) * torch.exp(-((x - 0.4) ** 2).sum(1) / 0.1)) if kind != "damped" else None
     part = Follower(single if kind == "dgnet" else p, SENSORS, {"field": Prior(0.5, 0.4, 1.0)}, noise=0.01, start=torch.ones(36, 1),
-                    source=glow, model=model)
+                    source=glow, model=model, finer=False)
     assert part.dynamics.linear and part.filter.mean.dtype == np.float64
     points = torch.tensor(part.model.points(p))
     source = None if glow is None else step_average(glow, points, DT * torch.arange(6, dtype=torch.float64), DT, panels=8)
@@ -313,7 +313,7 @@ def test_flux_ambient_and_spots_are_found() -> None:
             states = rollout(Classical(), driven, torch.ones(1, 81, 1, dtype=torch.float64), source)[0]
         names = ("ambient", "flux:left", "source")
         part = Follower(p, SENSORS, {name: Prior(0.5, time=20.0) for name in names}, noise=1e-3, start=torch.ones(81, 1),
-                        spots=spots)
+                        spots=spots, finer=False)
         for k in range(41):
             part.update(DT * k, p.mesh.interpolate(states[k], [s.place for s in SENSORS])[:, 0])
         past = part.smooth()
@@ -366,7 +366,8 @@ def test_every_kind_of_problem_is_followed(seed: int) -> None:
     with torch.no_grad():
         states = rollout(Classical(), p, start[None], steps=6, t0=t0)[0]
     seen = torch.einsum("npf,spf->ns", states, weights(sensors_of(p), p)).numpy()
-    part = Follower(p, sensors_of(p), {"start": Prior(0.1, 0.5), "field": Prior(0.1, 0.5, 1.0)}, noise=0.01, start=start, t0=t0)
+    part = Follower(p, sensors_of(p), {"start": Prior(0.1, 0.5), "field": Prior(0.1, 0.5, 1.0)}, noise=0.01, start=start, t0=t0,
+                    finer=False)
     for k, values in enumerate(seen):
         part.update(t0 + p.dt * k, values)
     assert part.estimate().mean == pytest.approx(states[-1].numpy(), abs=1e-10)

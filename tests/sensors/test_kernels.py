@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from scipy.integrate import solve_ivp
 
 from dgnet.errors import InputError
 from dgnet.mesh import box
@@ -18,7 +21,7 @@ from dgnet.problems import PDE, Condition, Dirichlet, Discretisation, Neumann, P
 from dgnet.problems.lift import Lift
 from dgnet.sensors import Flux, Kernels, Patch, Point, Sensor, kernels
 from dgnet.sensors.kernels import _main_directions
-from dgnet.sensors.sensor import rows
+from dgnet.sensors.sensor import curved_rows, rows
 
 Tensor = torch.Tensor
 RIM: tuple[Condition, ...] = (Dirichlet("left", 0.3), Robin("right", 2.0, 1.0), Neumann("top", 0.1))
@@ -43,6 +46,15 @@ def drawn(seed: int, dtype: torch.dtype = torch.float64) -> Discretisation:
 def sensors_of(p: Discretisation) -> list[Sensor]:
     middle = (0.43,) * p.mesh.dim
     return [Point((0.31, *middle[1:]), "bead"), Patch(middle, 0.2, "camera", p.pde.fields[-1]), Flux("right", "wall")]
+
+
+def behind(seen: np.ndarray, lag: float, dt: float) -> np.ndarray:
+    """What follows w . u [H+1] with a time constant, w . u linear within each step, by an integrator of the equation."""
+    times, out = dt * np.arange(len(seen)), [seen[0]]
+    for a, b, u, v in zip(times[:-1], times[1:], seen[:-1], seen[1:]):
+        done = solve_ivp(lambda t, y: (u + (t - a) / dt * (v - u) - y) / lag, (a, b), [out[-1]], rtol=1e-11, atol=1e-13)  # noqa: B023
+        out.append(done.y[0, -1])
+    return np.array(out)
 
 
 def gap(p: Discretisation, model: Model, steps: int = 7, seed: int = 0) -> float:
@@ -185,3 +197,47 @@ def test_directions_of_a_tall_table_are_enough_for_the_error() -> None:
         basis = found / np.linalg.norm(found, axis=1, keepdims=True)
         assert least <= len(found) <= least + 3
         assert ((table - table @ basis.T @ basis) ** 2).sum() <= 1.01 * share * (table**2).sum()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_sensors_that_lag_read_what_the_equation_of_the_lag_says(seed: int) -> None:
+    """In lags, first steps that differ, starts and conditions alike; one that does not lag reads as before."""
+    p, steps = drawn(seed), 6
+    model = (Classical(), Classical(damped_start=2), Classical(degree=2) if not p.periodic else Classical(), Classical())[seed]
+    lags = (0.4 * p.dt, 5 * p.dt, 0.0)
+    sensors = [replace(s, lag=lag) for s, lag in zip(sensors_of(p), lags)]
+    g = torch.Generator().manual_seed(seed)
+    source = torch.randn(steps, len(model.points(p)), p.n_fields, generator=g, dtype=torch.float64)
+    start = torch.randn(len(model.points(p)), p.n_fields, generator=g, dtype=torch.float64)
+    plain = kernels(p, sensors_of(p), steps, model).readings(source, start).numpy()
+    found = kernels(p, sensors, steps, model)
+    for k, lag in enumerate(lags):
+        wanted = behind(plain[k], lag, p.dt) if lag else plain[k]
+        np.testing.assert_allclose(found.readings(source, start)[k].numpy(), wanted, atol=1e-8 * np.ptp(plain[k]))
+    assert found.reading(1, 4, source[:4], start) == pytest.approx(float(found.readings(source, start)[1, 4]))
+
+
+def test_a_lag_that_is_no_time_is_refused() -> None:
+    for lag in (-0.1, float("nan"), float("inf")):
+        with pytest.raises(InputError, match="Point: lag must be a number"):
+            Point((0.1, 0.2), "A", lag=lag)
+
+
+@pytest.mark.parametrize("dim", [2, 3])
+def test_curved_readings_of_a_quadratic_field_are_exact(dim: int) -> None:
+    """Points, patches (their mean of points) and fluxes; each falls on another side of the linear one."""
+    p = Discretisation(box((5, 4, 4)[:dim], perturb=0.2), PDE(diffusion=0.7), [], 0.1)
+    x = p.mesh.points
+    A = np.array([[1.0, 0.3, 0.2], [0.3, -0.5, 0.1], [0.2, 0.1, 0.8]])[:dim, :dim]
+    u = torch.tensor(np.einsum("ni,ij,nj->n", x, A, x) + x[:, 0])[:, None]
+    point, patch, wall = Point((0.31, 0.43, 0.52)[:dim]), Patch((0.31, 0.43, 0.52)[:dim], 0.1), Flux("right")
+    seen = torch.einsum("snf,nf->s", curved_rows([point, patch, wall], p), u).tolist()
+    at = np.array(point.place)
+    spread = np.linspace(-1, 1, 17)
+    disc = np.array([c for c in product(spread, repeat=dim) if np.dot(c, c) <= 1]) * 0.1 + at
+    slope = (2 * x @ A)[:, 0] + 1  # du/dx is linear along the wall x = 1, so that the mean of its corners is exact
+    facets = p.mesh.facets("right")
+    size = p.mesh.facet_geometry("right")[0]
+    assert seen[0] == pytest.approx(float(at @ A @ at + at[0]), abs=1e-9)
+    assert seen[1] == pytest.approx(float((np.einsum("ni,ij,nj->n", disc, A, disc) + disc[:, 0]).mean()), abs=1e-9)
+    assert seen[2] == pytest.approx(float(-0.7 * (size * slope[facets].mean(1)).sum()), abs=1e-9)

@@ -251,7 +251,7 @@ def test_the_command_writes_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPa
                         (["--unknown", "diffusion", "--unknown", "start"], "'start' and coefficients cannot"),
                         (["--unknown", "path"], "needs the spot's --radius"),
                         (["--unknown", "start", "--radius", "0.1"], "--radius does not apply here"),
-                        (["--unknown", "fluxes"], "known: source, field, start, flux:BOUNDARY, ambient, diffusion, decay"),
+                        (["--unknown", "fluxes"], "known: source, field, start, flux:BOUNDARY, ambient, lag, diffusion"),
                         (["--unknown", "difusion"], "did you mean 'diffusion'")):
         with pytest.raises(InputError, match=words):
             CliRunner().invoke(app, [*base, *more], catch_exceptions=False)
@@ -274,9 +274,8 @@ def test_coefficients_from_sensors_alone() -> None:
     true = np.where(mesh.centroids[:, 0] < 0.5, 0.05, 0.09)
     p = Discretisation(mesh, PDE(diffusion=true), [Robin("boundary", 0.3, 1.0)], DT)
     guess = Discretisation(mesh, PDE(diffusion=0.07), [Robin("boundary", 0.2, 1.0)], DT)
-    times = DT * torch.arange(STEPS, dtype=torch.float64)
     found = recover_coefficients(guess, measured(p, ONES, heating), ["diffusion", "convection"], per_region=True, start=ONES[0],
-                                 source=lambda x: step_average(heating, x, times, DT)[0])
+                                 source=heating)
     wanted = {"diffusion in left": 0.05 / 0.07, "diffusion in right": 0.09 / 0.07, "convection": 1.5}
     for name, factor, sd in zip(found.names, found.factors, found.sd):
         truth = next(value for key, value in wanted.items() if key.split()[-1] in name)
@@ -311,7 +310,7 @@ def test_the_latent_heat_from_sensors_alone() -> None:
     seen = true.mesh.interpolate(states[0], [s.place for s in SENSORS])[..., 0]
     noisy = seen + 0.01 * np.ptp(seen) * np.random.default_rng(0).standard_normal(seen.shape)
     readings = Readings(2 * DT * np.arange(STEPS // 2 + 1), noisy, SENSORS)
-    found = recover_coefficients(guess, readings, ["latent", "convection"], start=ONES[0], source=drive)
+    found = recover_coefficients(guess, readings, ["latent", "convection"], start=ONES[0], source=heating)
     assert found.names == ("latent", "convection")
     assert np.abs(np.log(found.factors / 1.2)).max() < 0.08 and (np.abs(np.log(found.factors / 1.2)) < 3 * found.sd).all()
     with pytest.raises(InputError, match="no capacity has a latent heat"):

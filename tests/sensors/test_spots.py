@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from scipy.special import erf
 
 from dgnet.errors import InputError
 from dgnet.mesh import box
@@ -24,11 +25,12 @@ MESH = box((8, 8))
 PLATE = Discretisation(MESH, PDE(diffusion=0.04), [Robin("boundary", 0.3, 1.0)], DT)
 
 
-def ways(seed: int, begin: tuple[float, float] = (-4.0, 2.0), end: tuple[float, float] = (2.5, 9.0)) -> SpotTable:
+def ways(seed: int, begin: tuple[float, float] = (-4.0, 2.0), end: tuple[float, float] = (2.5, 9.0),
+         radii: tuple[float, float] = (0.15, 0.25)) -> SpotTable:
     """Two random paths: they begin before the window or late, end early or go on, with rows anywhere."""
     rng = np.random.default_rng(seed)
     times = [np.sort(np.concatenate([[rng.uniform(*begin)], rng.uniform(2.0, 2.5, 3), [rng.uniform(*end)]])) for _ in range(2)]
-    values = [np.concatenate([rng.uniform(0.1, 0.9, (5, 2)), rng.uniform(0.1, 0.2, (5, 1)), rng.uniform(1, 3, (5, 1))], 1)
+    values = [np.concatenate([rng.uniform(0.1, 0.9, (5, 2)), rng.uniform(*radii, (5, 1)), rng.uniform(1, 3, (5, 1))], 1)
               for _ in times]
     return SpotTable(("a", "b"), tuple(times), tuple(values))
 
@@ -56,10 +58,28 @@ def test_shapes_asked_step_by_step_are_those_asked_at_once(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
+def test_narrow_spots_on_paths_bring_what_lies_on_the_plate_in_any_window(seed: int) -> None:
+    spots, t0, fine = ways(seed, radii=(0.02, 0.06)), float(np.random.default_rng(seed).uniform(-3, 3)) * (seed % 2), 4000
+    unknowns = Unknowns(PLATE, ["source"], spots)
+    once = unit_shapes(spots, PLATE, None, 0, STEPS, t0)[..., 0].numpy()
+    for k in range(STEPS):
+        assert unknowns.shapes("source", k, t0)[..., 0].numpy() == pytest.approx(once[:, k], abs=1e-10)
+    t = t0 + DT * (np.arange(STEPS * fine) + 0.5) / fine
+    for spot, (rows, values) in enumerate(zip(spots.times, spots.values)):
+        x, y, r, _ = (np.interp(t, rows, column) for column in values.T)
+        sides = [erf((1 - c) / r / 2**0.5) + erf(c / r / 2**0.5) for c in (x, y)]
+        true = (np.pi * r**2 / 2 * sides[0] * sides[1]).reshape(STEPS, fine).mean(1)
+        assert once[spot] @ MESH.dual_volumes() == pytest.approx(true, rel=2e-3)
+    known = averages(spots, PLATE, torch.tensor(MESH.points), t0, STEPS)
+    each = [averages(spots, PLATE, torch.tensor(MESH.points), t0 + k * DT, 1) for k in range(STEPS)]
+    assert torch.cat(each).numpy() == pytest.approx(known.numpy(), abs=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(4))
 def test_a_known_table_is_off_beyond_its_rows_in_any_window(seed: int) -> None:
     spots, x, t0, fine = ways(seed), torch.tensor(MESH.points), 0.7, 4000
-    once = averages(spots, x, t0, STEPS, DT)[..., 0].numpy()
-    each = np.concatenate([averages(spots, x, t0 + k * DT, 1, DT)[..., 0].numpy() for k in range(STEPS)])
+    once = averages(spots, PLATE, x, t0, STEPS)[..., 0].numpy()
+    each = np.concatenate([averages(spots, PLATE, x, t0 + k * DT, 1)[..., 0].numpy() for k in range(STEPS)])
     assert each == pytest.approx(once, abs=1e-11)
     t = t0 + DT * (np.arange(STEPS * fine) + 0.5) / fine
     true = 0.0
@@ -83,8 +103,8 @@ def test_a_spot_of_the_studio_goes_where_its_table_says() -> None:
     x = torch.tensor(MESH.points)
     for begin, end in (((0.2, 0.3), (0.7, 0.6)), ((0.4, 0.4), (0.4, 0.4))):
         rows = np.array([[*begin, 0.15, 3.0], [*end, 0.15, 3.0]])
-        table = SpotTable(("",), (np.array([0.0, 4.0]),), (rows,)).average(x, 0, 4, 1.0)[0, :, :, 0]
-        found = torch.stack(Spot(begin, end, 0.15, 3.0).averages(x, 4))
+        table = SpotTable(("",), (np.array([0.0, 4.0]),), (rows,)).on(MESH).average(x, 0, 4, 1.0)[0, :, :, 0]
+        found = torch.stack(Spot(begin, end, 0.15, 3.0).averages(x, 4, MESH))
         assert found.numpy() == pytest.approx(table.numpy(), abs=5e-3)  # two points for each radius that it travels
 
 
@@ -145,7 +165,8 @@ def test_powers_are_recovered_on_a_path_that_goes_on_after_the_last_reading() ->
     with torch.no_grad():
         u = rollout(Classical(), p, torch.ones(1, 121, 1, dtype=torch.float64), source[None])[0, :, nodes, 0].numpy()
     noisy = u + 0.01 * np.random.default_rng(0).standard_normal(u.shape)
-    found = recover(p, Readings(0.1 * np.arange(steps + 1), noisy, sensors), ["source"], spots=spots, start=torch.ones(121, 1))
+    found = recover(p, Readings(0.1 * np.arange(steps + 1), noisy, sensors), ["source"], spots=spots, start=torch.ones(121, 1),
+                    finer=False)
     low, high = (x.reshape(2, steps).T for x in found.answers["source"].band())
     assert ((low < true) & (true < high)).mean() > 0.8
     assert np.abs(found.get("source") - true)[:-2].mean() < 1.0

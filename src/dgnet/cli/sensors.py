@@ -15,10 +15,11 @@ from dgnet.errors import InputError
 
 Folder = Annotated[Path, typer.Argument(help="Folder with problem.toml, or of a run.")]
 Sensors = Annotated[Path, typer.Option(help="CSV table of the sensors: sensor, x, y[, z] and, where needed, radius (averages over "
-                                            "a patch), field, boundary (fluxes).")]
+                                            "a patch), field, boundary (fluxes), lag (time constant).")]
 Unknown = Annotated[list[str], typer.Option(help="source (the strength of each spot over time), field (a steady source anywhere), "
-                                                 "start, flux:BOUNDARY, ambient; diffusion, decay, convection, latent (factors on "
-                                                 "the given coefficients); or place, path (of one spot). May be repeated.")]
+                                                 "start, flux:BOUNDARY, ambient, lag (time constants of sensors); diffusion, "
+                                                 "decay, convection, latent (factors on the given coefficients); or place, path "
+                                                 "(of one spot). May be repeated.")]
 Spots = Annotated[Path | None, typer.Option(help="CSV table of the places of the sources: x, y[, z], radius[, spot]; or of their "
                                                  "paths, with t and power, too.")]
 ModelName = Annotated[str, typer.Option(help="Model of a problem: universal, classical or quadratic.")]
@@ -92,29 +93,23 @@ def recover(context: typer.Context, folder: Folder,
         initial, (shape, shape[:1]) if shape[1] == 1 else (shape,)).reshape(shape)
     moving = None if source is None else SpotTable.read(source, case.mesh.dim).on(case.mesh)
     places = None if spots is None else read_spots(spots, case.mesh.dim)
-
-    def known(points: torch.Tensor) -> torch.Tensor:
-        assert moving is not None
-        return moving.average(points, 0, int(np.ceil(table.times[-1] / case.dt - 1e-9)), case.dt)[0]
-
     begin = torch.from_numpy(np.array(start))
     if fitted:
         factors = recover_coefficients(base_problem(case, "cpu", torch.float64), table, fitted, per_region=per_region, start=begin,
-                                       noise=noise, source=None if moving is None else known, spots=places,
+                                       noise=noise, source=moving, spots=places,
                                        also=[name for name in unknown if name not in COEFFICIENTS])
         _tell(recovered.factors_summary(factors), json_path, (*factors.notes, *recovered.factor_lines(factors)),
               recovered.write_factors(factors, case.mesh, case.pde.fields, out))
         return
-    drive = None if moving is None else known(torch.tensor(solver.points(discrete)))
     if tracked:
         assert radius is not None
         track = recover_track(discrete, table, radius, moving="path" in unknown, start=begin, noise=noise, model=solver,
-                              source=drive)
+                              source=moving)
         _tell(recovered.track_summary(track), json_path, (*run.notes, *track.notes, *recovered.track_lines(track)),
               recovered.write_track(track, case.mesh, out))
         advise("simulate", folder, "--source", out / "spot.csv")
         return
-    found = solve(discrete, table, unknown, spots=places, start=begin, noise=noise, model=solver, source=drive)
+    found = solve(discrete, table, unknown, spots=places, start=begin, noise=noise, model=solver, source=moving)
     count, sensed = int(np.isfinite(found.fitted).sum()), len(found.readings.sensors)
     told = (f"{count} readings of {sensed} sensors determine {found.determined:.1f} of {found.unknowns} numbers; "
             f"noise {found.noise:.3g}, misfit {found.misfit:.3g}")

@@ -101,11 +101,11 @@ def _table(path: Path, columns: list[str], rows: np.ndarray) -> None:
 def write_placement(found: Placement, candidates: Sequence[Sensor], mesh: Mesh, folder: Path) -> list[Path]:
     """sensors.csv (as `dgnet recover` takes it), curve.csv and, in 2D, a picture of places and curve."""
     axes = list("xyz"[: mesh.dim])
-    lines = [",".join(["sensor", *axes, "radius", "field", "boundary"])]
+    lines = [",".join(["sensor", *axes, "radius", "field", "boundary", "lag"])]
     for s in found.sensors:
         place = [""] * mesh.dim if isinstance(s, Flux) else [f"{x:.8g}" for x in s.place]
         radius, boundary = f"{s.radius:g}" if isinstance(s, Patch) else "", s.boundary if isinstance(s, Flux) else ""
-        lines.append(",".join([s.name, *place, radius, s.field or "", boundary]))
+        lines.append(",".join([s.name, *place, radius, s.field or "", boundary, f"{s.lag:.8g}" if s.lag else ""]))
     write_text(folder / "sensors.csv", "\n".join(lines) + "\n")
     _table(folder / "curve.csv", ["sensors", "uncertainty"], np.stack([np.arange(len(found.uncertainty)), found.uncertainty], 1))
     with matplotlib.rc_context({**STYLE, "font.size": 9, "axes.titlesize": 9}):
@@ -186,7 +186,8 @@ def answer_lines(found: Recovered, fields: tuple[str, ...] = ()) -> list[str]:
     for name, answer in found.answers.items():
         mean, sd = found.get(name), found.get(name, "sd")
         if mean.ndim == 1:
-            lines.append(f"{name}: {mean[0]:+.4g} to what was given, standard deviation {sd[0]:.3g}")
+            what = "{}: {:+.4g} to what was given" if found.columns[name] == (name,) else f"{name} of {{}}: {{:.4g}}"
+            lines += [f"{what.format(label, m)}, standard deviation {s:.3g}" for label, m, s in zip(found.columns[name], mean, sd)]
             continue
         for k, label in enumerate(found.columns[name] or fields):
             kind = "; switched on and off" if answer.switched > 0.5 else ""

@@ -134,11 +134,12 @@ class Deposit:
             moments = _added(row, shape[:, None] * weights, T)
             total = np.where(moments[:, :1] > 0, moments[:, :1], 1.0)
             off = moments[:, 1:] / total
-            if (np.abs(off) <= _CLOSE * width).all():
+            far = (np.abs(off) > _CLOSE * width).any(1)
+            if not far.any():
                 break
             second = _added(row, (shape * weights[:, 0])[:, None, None] * arm[:, :, None] * arm[:, None, :], T) / total[..., None]
             spread = second - off[:, :, None] * off[:, None, :] + 0.01 * width[..., None] ** 2 * np.eye(d)
-            step = -width**2 * np.linalg.solve(spread, off[..., None])[..., 0]
+            step = -width**2 * np.linalg.solve(spread, off[..., None])[..., 0] * far[:, None]  # whatever else is asked for with it
             size = np.linalg.norm(step, axis=1, keepdims=True)
             at = at + step * np.minimum(1.0, width / np.maximum(size, 1e-300))
             away = at - places

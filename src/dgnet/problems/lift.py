@@ -63,6 +63,12 @@ class Lift:
             middles = found.reshape(-1, *u.shape[:-2], u.shape[-1]).movedim(0, -2)
         return torch.cat([u, middles + level], -2)
 
+    def back(self, weights: Tensor) -> Tensor:
+        """The transpose: weights of values at nodes and middles [..., N + E, F] -> weights of those at the nodes [..., N, F]."""
+        with torch.enable_grad():
+            u = weights.new_zeros(*weights.shape[:-2], self.n_nodes, weights.shape[-1]).requires_grad_()
+            return torch.autograd.grad(self(u), u, weights)[0]
+
 
 def _fitted(mesh: Mesh) -> tuple[np.ndarray, np.ndarray]:
     """Nodes around each edge [E, w] and their weights in the value of its middle; weights of places that are not used are zero."""

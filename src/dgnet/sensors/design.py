@@ -24,20 +24,18 @@ from dgnet.arguments import Finite, NotNegative, Positive, checked
 from dgnet.errors import InputError
 from dgnet.mesh import Mesh
 from dgnet.models import Classical, Model, few_threads
-from dgnet.models.dgnet import Calibration, DGNet, EndToEnd, Material, Reaction
-from dgnet.models.universal import Tuned, Universal
 from dgnet.problems import Discretisation, SpotTable
 from dgnet.problems.finer import prolonged, refined
 from dgnet.problems.sight import spot_doubts
 from dgnet.sensors.design_search import Aim, Plant, Search
 from dgnet.sensors.design_spots import FreeSpot, FreeSpots
+from dgnet.sensors.finer import MOST, anywhere
 from dgnet.sensors.sensor import Patch, Point, first_state, rows
 
 Tensor = torch.Tensor
 
 _ROUNDS = 4  # of searches with limits that are tightened by what a check finds beyond them
 _SAME = 1e-3  # share by which an aim may move without another search
-_FINE = 250_000  # nodes up to which a design is checked on the refined mesh
 
 
 @checked
@@ -226,16 +224,10 @@ def _settled(search: Search, fine: Plant | None, again: list[Aim] | None, starts
 def _finer_plant(plant: Plant) -> tuple[Plant | None, list[str]]:
     """The same problem on the refined mesh with half the step; None, and why, where that is not possible."""
     problem, model = plant.problem, plant.model
-    if problem.mesh.n_nodes * 2**problem.mesh.dim > _FINE:
+    if problem.mesh.n_nodes * 2**problem.mesh.dim > MOST:
         return None, ["Not checked on a finer mesh: it would be too large."]
-    if isinstance(model, DGNet):
-        other: Model[Any] = model.keeping(Calibration, Material, Reaction, EndToEnd)  # corrections belong to the mesh
-    elif isinstance(model, Classical | Universal | Tuned):
-        other = model
-    else:
-        other = Classical()
     mesh = replace(refined(problem), dt=0.5 * problem.dt)
-    return Plant(mesh, other, prolonged(problem.mesh)(plant.start), 2 * plant.steps), []
+    return Plant(mesh, anywhere(model), prolonged(problem.mesh)(plant.start), 2 * plant.steps), []
 
 
 def _finer_aim(aim: Aim, target: Target, problem: Discretisation) -> Aim:

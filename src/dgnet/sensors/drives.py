@@ -10,7 +10,7 @@ k = sqrt(8) / length; s = 1 is the prior of `priors.fields`, 1.5 the default her
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -28,8 +28,9 @@ from dgnet.mesh import Mesh
 from dgnet.models import Classical, Model
 from dgnet.operators import Geometry, stiffness
 from dgnet.problems import Discretisation, SpotTable
+from dgnet.sensors.finer import Gap
 from dgnet.sensors.kernels import Kernels, kernels
-from dgnet.sensors.posterior import Choice, Spread, Unknown, strongest
+from dgnet.sensors.posterior import Choice, Spread, Unknown, infer, strongest
 from dgnet.sensors.priors import DECAY
 from dgnet.sensors.readings import Readings, interpolation
 from dgnet.sensors.recover import check_seen, heated, impulses, unit_shapes, warmed
@@ -119,17 +120,26 @@ class Unknowns:
     def shapes(self, name: str, k: int, t0: float = 0.0) -> Tensor:
         """Sources of strength 1 in step k after t0: [J, N or P, F]."""
         if name == "field":
-            return self._still
+            return self.still
         assert self.spots is not None
         return unit_shapes(self.spots, self.problem, self.model, k, k + 1, t0)[:, 0]
 
+    def spot_shapes(self, problem: Discretisation, model: Model[Any], time: float) -> Tensor:
+        """Spots of power 1 in the step of a problem, on this mesh or another one, that begins at a time: [J, P, 1]."""
+        assert self.spots is not None
+        return unit_shapes(self.spots, problem, model, 0, 1, time)[:, 0]
+
     @cached_property
-    def _still(self) -> Tensor:
+    def still(self) -> Tensor:
+        """The smooth source fields that are followed [M F, N, F]."""
         return self.smooth(MODES)
 
+    def load(self, name: str, problem: Discretisation) -> Discretisation:
+        """The problem, on this mesh or another one, with one unit more of a flux or of the temperature of its surroundings."""
+        return warmed(problem) if name == "ambient" else heated(problem, name.removeprefix("flux:"))
+
     def loaded(self, name: str) -> Discretisation:
-        """The problem with one unit more of a flux, or of the temperature of its surroundings."""
-        return warmed(self.problem) if name == "ambient" else heated(self.problem, name.removeprefix("flux:"))
+        return self.load(name, self.problem)
 
     def variances(self, name: str, prior: Prior) -> np.ndarray:
         """Of all numbers of one unknown."""
@@ -140,11 +150,14 @@ class Unknowns:
 
     # ------------------------------------------------------------------ strengths from readings
 
-    def learned(self, readings: Readings, start: Tensor, source: Tensor | None = None, noise: float | None = None,
-                t0: float = 0.0) -> tuple[dict[str, Prior], float]:
+    def learned(self, readings: Readings, start: Tensor, source: Tensor | None = None, noise: float | None = None, t0: float = 0.0,
+                gap: Callable[[dict[str, np.ndarray], np.ndarray, np.ndarray], Gap] | None = None
+                ) -> tuple[dict[str, Prior], float]:
         """Priors and noise with the largest likelihood of some readings, whose times are counted from the start at `t0`.
 
         Readings depend linearly on all unknowns (sensor kernels), so that strengths are found as `recover` finds them.
+
+        - `gap`: what mesh and step get wrong of readings [T, S] at some times, to which numbers of the unknowns lead
         """
         p, steps = self.problem, max(1, int(np.ceil(readings.times[-1] / self.problem.dt - 1e-9)))
         every = max(1, int(np.ceil(np.isfinite(readings.values).sum() / _READINGS)))
@@ -154,17 +167,21 @@ class Unknowns:
             raise InputError("there is no reading to learn from")
         made = kernels(p, readings.sensors, steps, self.model, t0)
         at = interpolation(times, steps, p.dt)
-        y = (values - at @ made.readings(None if source is None else source[:steps], start).double().numpy().T)[there]
-        asked = []
-        for name in self.names:
-            R = np.einsum("tn,snj->tsj", at, self._responses(name, made, readings, t0).double().numpy())[there]
-            asked.append(Unknown(name, R, *self._choices(name, steps)))
+        reached = at @ made.readings(None if source is None else source[:steps], start).double().numpy().T
+        y = (values - reached)[there]
+        tables = {name: np.einsum("tn,snj->tsj", at, self._responses(name, made, readings, t0).double().numpy())
+                  for name in self.names}
+        asked = [Unknown(name, R[there], *self._choices(name, steps)) for name, R in tables.items()]
+        if gap is not None:
+            found = infer(y, asked).numbers
+            wrong = gap(found, times, reached + sum(R @ found[name] for name, R in tables.items()))
+            y, asked = y - wrong.bias[there], [*asked, wrong.unknown(times, there)]
         choices, strengths, level = strongest(y, asked, noise)
         if level < _ROUNDING * float(np.abs(values[there]).max()):
             raise InputError("the first readings differ by no more than rounding from what the unknowns explain: they tell nothing "
                              "about the noise; give it, or more readings")
-        found = zip(self.names, choices, strengths.tolist())
-        return {name: self._prior(choice, strength) for name, choice, strength in found}, level
+        each = zip(self.names, choices, strengths.tolist())
+        return {name: self._prior(choice, strength) for name, choice, strength in each}, level
 
     def _prior(self, choice: Choice, strength: float = 1.0) -> Prior:
         """Of what the likelihood chooses from: the time of a drive and the length of a field, each 0 where there is none."""
@@ -176,7 +193,7 @@ class Unknowns:
         if name == "start":
             return made.starts(self.smooth())
         if name == "field":
-            return made.responses(self._still).flatten(2)
+            return made.responses(self.still).flatten(2)
         if name == "source":
             assert self.spots is not None
             return made.responses(unit_shapes(self.spots, self.problem, self.model, 0, made.horizon, t0)).flatten(2)

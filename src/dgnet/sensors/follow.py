@@ -28,11 +28,12 @@ from dgnet.problems import Discretisation, SpotTable
 from dgnet.problems.case import Case
 from dgnet.problems.sources import Source
 from dgnet.sensors.drives import Prior, Unknowns
-from dgnet.sensors.dynamics import Dynamics, averages, in_double
+from dgnet.sensors.dynamics import Dynamics, Shadow, averages, in_double
+from dgnet.sensors.finer import Finer, Gap
 from dgnet.sensors.kalman import Filter, Innovation
 from dgnet.sensors.kernels import refuse_nonlinear
 from dgnet.sensors.readings import Readings
-from dgnet.sensors.sensor import Sensor, Sensors, first_state, named, rows
+from dgnet.sensors.sensor import Sensor, Sensors, called, first_state, named, rows
 from dgnet.sensors.watch import ROWS, Event, Watch
 from dgnet.training.identity import differences, fingerprint, summed
 
@@ -112,6 +113,8 @@ class _Row:
     scale: float
     before: float
     memory: dict[str, Tensor]
+    shadow: Shadow | None
+    predicted: np.ndarray
 
 
 @checked
@@ -133,6 +136,7 @@ class Follower:
     - `rank`: columns of the covariance's root; exact where the state has at most as many entries. By default exact up to 800
       entries, 150 beyond
     - `chance`: of a false alarm in a row of readings
+    - `finer`: take off what mesh and step get wrong, and put what that leaves into the bands, as for `recover`
 
         >>> import dgnet as dg, torch
         >>> from dgnet.sensors import Follower, Prior
@@ -147,10 +151,11 @@ class Follower:
 
     def __init__(self, problem: Discretisation, sensors: Sensors, unknown: Mapping[str, Prior], *,
                  noise: Positive, start: Tensor | None = None, source: Source | None = None, spots: SpotTable | None = None,
-                 model: Model[Any] | None = None, t0: Finite = 0.0, rank: Count | None = None, chance: Share = 1e-6) -> None:
+                 model: Model[Any] | None = None, t0: Finite = 0.0, rank: Count | None = None, chance: Share = 1e-6,
+                 finer: bool = True) -> None:
         self.problem, self.model = in_double(problem, model)
         self.sensors, self.notes = placed(sensors, self.problem)
-        self.names = tuple(s.name or f"sensor {k}" for k, s in enumerate(self.sensors, start=1))
+        self.names = called(self.sensors)
         self.noise, self.t0, self.priors = noise, t0, dict(unknown)
         self.watch = Watch(self.names, chance)
         self.step, self.time, self.count, self.chi_square = 0, -np.inf, 0, 0.0
@@ -159,8 +164,10 @@ class Follower:
         begin = first_state(problem, start)
         with torch.no_grad(), few_threads(problem.mesh.n_nodes):
             self.dynamics = Dynamics(self.problem, self.sensors, self.priors, start=begin, source=source, spots=spots,
-                                     model=self.model, t0=t0)
-            self.filter = self.dynamics.begun(rank)
+                                     model=self.model, t0=t0, finer=finer)
+            self.filter, self.shadow = self.dynamics.begun(rank), self.dynamics.shadow
+            self._predicted = self._ends()
+            self._shadows: deque[Shadow | None] = deque()  # at the ends of the steps that the filter remembers
 
     # ------------------------------------------------------------------ readings
 
@@ -192,15 +199,17 @@ class Follower:
                 self._again(self.watch.newly_blamed)
                 before = self._now(time, values)
             before.used[index[used]] = True
+            sd = np.sqrt((seen**2).sum(1) + self.noise**2)
+            events += self.watch.hang(time, expected, np.where(before.used, values, np.nan) - expected, sd)
             taken = self._take(before)
         self._rows.append(before)
-        sd = np.sqrt((seen**2).sum(1) + self.noise**2)
         return Update(time, expected, sd, before.used, 0.0 if taken is None else taken.chi_square, int(used.sum()), tuple(events))
 
     def _now(self, time: float, values: np.ndarray) -> _Row:
         f = self.filter
         return _Row(time, values, np.zeros(len(values), bool), self.step, self.count, self.chi_square, f.mean, f.root, list(f.read),
-                    self.scale, self._before, self.dynamics.memory())
+                    self.scale, self._before, self.dynamics.memory(), None if self.shadow is None else self.shadow.copy(),
+                    self._predicted)
 
     def _take(self, row: _Row) -> Innovation | None:
         """Use the readings of a row; what they were compared with, or None where none is used."""
@@ -209,7 +218,9 @@ class Follower:
         if not row.used.any():
             return None
         taken = Innovation.of(row.values[row.used] - expected[row.used], seen[row.used], self.noise)
+        before = self.filter.mean
         self.filter.update(taken)
+        self._follow_on(self.filter.mean - before)
         self.count, self.chi_square = self.count + len(taken.gap), self.chi_square + taken.chi_square
         excess = taken.chi_square / len(taken.gap)
         if self.watch.alarm and excess > _EXCESS:
@@ -224,7 +235,9 @@ class Follower:
         first = rows[0]
         for _ in range(min(self.step - first.step, len(f.past))):
             f.past.pop()
+            self._shadows.pop()
         f.mean, f.root, f.read = first.mean, first.root, list(first.read)
+        self.shadow, self._predicted = None if first.shadow is None else first.shadow.copy(), first.predicted
         self.step, self.count, self.chi_square, self.scale, self._before = (first.step, first.count, first.chi_square, first.scale,
                                                                             first.before)
         self.dynamics.remember(first.memory)
@@ -254,17 +267,35 @@ class Follower:
         place = max(0.0, (time - self.t0) / self.problem.dt)
         target = int(np.ceil(place - 1e-9))
         while self.step < target:
-            moved = self.dynamics.stepped(self.step, self.filter.mean, self.filter.root)
-            self.filter.step(*moved, self.dynamics.noise(self.scale, self._before))
-            self._before = self.scale
+            self._shadows.append(None if self.shadow is None else self.shadow.copy())
+            self.dynamics.advanced(self.step, self.filter, self.shadow, self.dynamics.noise(self.scale, self._before))
+            self._before, self._predicted = self.scale, self._ends()
+            while len(self._shadows) > len(self.filter.past):
+                self._shadows.popleft()
             self.step += 1
         return min(1.0, place - (self.step - 1)) if self.step else 1.0
+
+    def _ends(self) -> np.ndarray:
+        """What the mean says of the readings at both ends of the last step [2, S], by the given mesh."""
+        mean = self.filter.mean[:, None]
+        return np.stack([mean[self.dynamics.before, 0], self.dynamics.readings(mean)[:, 0]])
 
     def _expected(self, share: float) -> tuple[np.ndarray, np.ndarray]:
         """H m [S] and H S [S, r] of readings at a share of the last step."""
         both = np.concatenate([self.filter.mean[:, None], self.filter.root], axis=1)
-        found = share * self.dynamics.seen(both) + (1 - share) * both[self.dynamics.n + self.dynamics.J:]
+        found = share * self.dynamics.readings(both) + (1 - share) * both[self.dynamics.before]
+        if self.shadow is not None:
+            found += self.shadow.table(share) @ both[self.dynamics.factors]
+            if self.shadow.finer.same:
+                found[:, 0] += self.shadow.readings(share)[0] - (share * self._predicted[1] + (1 - share) * self._predicted[0])
         return found[:, 0], found[:, 1:]
+
+    def _follow_on(self, change: np.ndarray) -> None:
+        """The shadow moves as readings move the mean."""
+        if self.shadow is not None:
+            late = np.zeros(len(self.sensors))
+            late[self.dynamics.late] = change[self.dynamics.now]
+            self.shadow.move(self.dynamics.nodes(change[:, None])[0], late)
 
     # ------------------------------------------------------------------ files
 
@@ -282,13 +313,15 @@ class Follower:
     @checked
     def save(self, path: Path | str) -> None:
         """Write what is needed to go on later to an .npz file: numbers and one text of JSON, no code. The past is not in it."""
-        about = {"version": 2, "part": self.identity, "sensors": self.names, "noise": self.noise, "t0": self.t0,
+        about = {"version": 3, "part": self.identity, "sensors": self.names, "noise": self.noise, "t0": self.t0,
                  "step": self.step, "time": self.time, "count": self.count, "chi_square": self.chi_square, "scale": self.scale,
                  "before": self._before, "rank": self.filter.rank, "lost": self.filter.lost, "watch": self.watch.state(),
-                 "unknown": {name: asdict(prior) for name, prior in self.priors.items()}}
-        memory = {f"memory/{name}": value.numpy() for name, value in self.dynamics.memory().items()}
-        arrays = {"about": np.array(json.dumps(about)), "mean": self.filter.mean, "root": self.filter.root}
-        write_arrays(Path(path), arrays | memory)
+                 "unknown": {name: asdict(prior) for name, prior in self.priors.items()}, "finer": self.shadow is not None}
+        arrays = {"about": np.array(json.dumps(about)), "mean": self.filter.mean, "root": self.filter.root,
+                  "predicted": self._predicted}
+        arrays |= {f"memory/{name}": value.numpy() for name, value in self.dynamics.memory().items()}
+        arrays |= {} if self.shadow is None else {f"shadow/{name}": value for name, value in self.shadow.state().items()}
+        write_arrays(Path(path), arrays)
 
     @classmethod
     @checked
@@ -297,36 +330,40 @@ class Follower:
         """Go on from what `save` wrote, with the same problem, sensors and model. Strengths, noise and times come from the file."""
         arrays = read_arrays(Path(path), "the state of a part that is followed")
         try:
-            about, mean, root = json.loads(str(arrays["about"])), arrays["mean"], arrays["root"]
+            about, mean, root, predicted = json.loads(str(arrays["about"])), arrays["mean"], arrays["root"], arrays["predicted"]
             priors = {name: Prior(**prior) for name, prior in about["unknown"].items()}
-            noise, t0, rank = (about[name] for name in ("noise", "t0", "rank"))
+            noise, t0, rank, finer = (about[name] for name in ("noise", "t0", "rank", "finer"))
         except (ValueError, TypeError, KeyError) as error:
-            raise InputError(f"{path} does not hold the state of a part that is followed") from error
-        if "part" not in about:
-            raise InputError(f"{path} was written by an older version, which did not note what part it belongs to: begin anew")
-        part = cls(problem, sensors, priors, noise=noise, start=start, source=source, spots=spots, model=model, t0=t0, rank=rank)
+            raise InputError(f"{path} does not hold the state of a part that is followed, or one of an older version: begin anew"
+                             ) from error
+        part = cls(problem, sensors, priors, noise=noise, start=start, source=source, spots=spots, model=model, t0=t0, rank=rank,
+                   finer=finer)
         found = differences(about["part"], part.identity)
         if found:
             raise InputError(f"{path} belongs to another part: {'; '.join(found)}")
-        if mean.shape != part.filter.mean.shape or root.ndim != 2 or len(root) != len(mean):
+        memory, shadow = ({name.removeprefix(kind): x for name, x in arrays.items() if name.startswith(kind)}
+                          for kind in ("memory/", "shadow/"))
+        whole = bool(shadow) == (part.shadow is not None)
+        if not whole or mean.shape != part.filter.mean.shape or root.ndim != 2 or len(root) != len(mean):
             raise InputError(f"{path} does not hold the state of a part that is followed")
         part.step, part.time, part.count, part.chi_square = about["step"], about["time"], about["count"], about["chi_square"]
         part.scale, part._before, part.watch = about["scale"], about["before"], Watch.restored(part.names, about["watch"])
-        part.filter.mean, part.filter.root, part.filter.lost = mean, root, about["lost"]
-        part.dynamics.remember({name.removeprefix("memory/"): torch.from_numpy(x) for name, x in arrays.items() if "/" in name})
+        part.filter.mean, part.filter.root, part.filter.lost, part._predicted = mean, root, about["lost"], predicted
+        part.dynamics.remember({name: torch.from_numpy(x) for name, x in memory.items()})
+        if part.shadow is not None:
+            part.shadow.restore(shadow)
         return part
 
     # ------------------------------------------------------------------ answers
 
     def estimate(self) -> Field:
         """The whole field at the end of the current step, from all readings so far."""
-        return self._field(self.step, self.filter.mean, self.filter.root)
+        return self._field(self.step, self.filter.mean, self.filter.root, self.shadow)
 
     @checked
     def at(self, sensors: Sensors) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and standard deviation [S] of what these sensors would read now, without noise."""
-        weights = rows(named(sensors), self.problem)
-        mean, sd, *_ = self._row(self.filter.mean, self.filter.root, None, weights)
+        """Mean and standard deviation [S] of what these sensors would read now, without noise and lag."""
+        mean, sd, *_ = self._row(self.filter.mean, self.filter.root, self.shadow, named(sensors))
         return mean, sd
 
     def driving(self) -> Field | None:
@@ -344,29 +381,30 @@ class Follower:
         """From now on, if drives fade as their priors say: readings [steps+1, S] and the field at the end."""
         if steps > _JUMP:
             raise InputError(f"a forecast has 1 to {_JUMP:,} steps, got {steps:,}")
-        weights = self.dynamics.weights if sensors is None else rows(named(sensors), self.problem)
-        ahead, memory = Filter(self.filter.mean, self.filter.root, self.filter.rank, self.filter.weights), self.dynamics.memory()
-        found = [self._row(ahead.mean, ahead.root, None, weights)]
+        there, memory = self.sensors if sensors is None else named(sensors), self.dynamics.memory()
+        ahead = Filter(self.filter.mean, self.filter.root, self.filter.rank, self.filter.weights.copy())
+        shadow = None if self.shadow is None else self.shadow.copy()
+        found = [self._row(ahead.mean, ahead.root, shadow, there)]
         with torch.no_grad(), few_threads(self.problem.mesh.n_nodes):
             for k in range(self.step, self.step + steps):
                 before = self._before if k == self.step else self.scale
-                ahead.step(*self.dynamics.stepped(k, ahead.mean, ahead.root), self.dynamics.noise(self.scale, before))
+                self.dynamics.advanced(k, ahead, shadow, self.dynamics.noise(self.scale, before))
                 ahead.past.clear()
-                found.append(self._row(ahead.mean, ahead.root, None, weights))
+                found.append(self._row(ahead.mean, ahead.root, shadow, there))
         self.dynamics.remember(memory)
         return self._course(range(self.step, self.step + steps + 1), found,
-                            (self._field(self.step + steps, ahead.mean, ahead.root),))
+                            (self._field(self.step + steps, ahead.mean, ahead.root, shadow),))
 
     @checked
     def smooth(self, sensors: Sensors | None = None, fields: bool = False) -> Course:
         """The past in the light of all readings, as far back as memory reaches (1 GB); with `fields` the whole field, too."""
-        weights = self.dynamics.weights if sensors is None else rows(named(sensors), self.problem)
-        found, whole = [], []
+        there, found, whole = self.sensors if sensors is None else named(sensors), [], []
         with torch.no_grad(), few_threads(self.problem.mesh.n_nodes):
-            for back, (mean, root, C) in enumerate(self.filter.smoothed()):
-                found.append(self._row(mean, root, C, weights))
+            shadows = [*self._shadows, self.shadow][::-1]
+            for back, (shadow, (mean, root, C)) in enumerate(zip(shadows, self.filter.smoothed())):
+                found.append(self._row(mean, root, shadow, there, C))
                 if fields:
-                    whole.append(self._field(self.step - back, mean, root, C))
+                    whole.append(self._field(self.step - back, mean, root, shadow, C))
         return self._course(range(self.step - len(found) + 1, self.step + 1), found[::-1], tuple(whole[::-1]))
 
     @property
@@ -387,25 +425,38 @@ class Follower:
         count = max(1, self.count)
         return self.chi_square / count, float(chi2.ppf(0.025, count)) / count, float(chi2.ppf(0.975, count)) / count
 
-    def _row(self, mean: np.ndarray, root: np.ndarray, C: np.ndarray | None, weights: Tensor) -> tuple[np.ndarray, ...]:
-        """Mean and standard deviation of sensors and drives."""
-        n, J = self.dynamics.n, self.dynamics.J
-
-        def sd(x: np.ndarray) -> np.ndarray:
-            return np.sqrt(((x if C is None else x @ C) * x).sum(1).clip(min=0.0))
-
-        seen = self.dynamics.seen(np.concatenate([mean[:, None], root], axis=1), weights)
-        return seen[:, 0], sd(seen[:, 1:]), mean[n:n + J], sd(root[n:n + J])
+    def _row(self, mean: np.ndarray, root: np.ndarray, shadow: Shadow | None, sensors: Sequence[Sensor],
+             C: np.ndarray | None = None) -> tuple[np.ndarray, ...]:
+        """Mean and standard deviation of sensors and drives. What finer meshes say of a reading belongs to the filter's mean."""
+        drives, both, own = self.dynamics.drives, np.concatenate([mean[:, None], root], axis=1), np.zeros(len(sensors))
+        weights = self.dynamics.reading(sensors)
+        seen = self.dynamics.seen(both, weights)
+        if shadow is not None:
+            reached, third = shadow.at(sensors)
+            if shadow.finer.same:
+                seen[:, 0] += reached - self.dynamics.seen(shadow.field()[0].flatten()[:, None].numpy(), weights)[:, 0]
+            seen = seen + shadow.finer.gain[1] * np.outer(third, both[self.dynamics.factors][0])
+            own = shadow.finer.gain[0] * third
+        return seen[:, 0], np.sqrt(_variance(seen[:, 1:], C) + own**2), mean[drives], np.sqrt(_variance(root[drives], C))
 
     def _course(self, steps: range, found: list[tuple[np.ndarray, ...]], fields: tuple[Field, ...]) -> Course:
         mean, sd, drives, drives_sd = (np.stack(x) for x in zip(*found))
         return Course(self.t0 + self.problem.dt * np.array(steps), mean, sd, drives, drives_sd, fields)
 
-    def _field(self, step: int, mean: np.ndarray, root: np.ndarray, C: np.ndarray | None = None) -> Field:
-        directions = self.dynamics.nodes(root).flatten(1).numpy()
-        variance = ((directions if C is None else C @ directions) * directions).sum(0).clip(min=0.0)
-        level = self.dynamics.nodes(mean[:, None])[0].numpy()
-        return Field(self.t0 + step * self.problem.dt, level, np.sqrt(variance).reshape(level.shape))
+    def _field(self, step: int, mean: np.ndarray, root: np.ndarray, shadow: Shadow | None, C: np.ndarray | None = None) -> Field:
+        both = np.concatenate([mean[:, None], root], axis=1)
+        found, own = self.dynamics.nodes(both), torch.zeros(())  # [1 + r, N, F]
+        if shadow is not None:
+            gain, third = shadow.finer.gain, shadow.field()[1][:self.problem.mesh.n_nodes]
+            found = found + gain[1] * torch.from_numpy(both[self.dynamics.factors][0])[:, None, None] * third
+            own = (gain[0] * third) ** 2
+        variance = _variance(found[1:].flatten(1).numpy().T, C).reshape(found.shape[1:]) + own.numpy()
+        return Field(self.t0 + step * self.problem.dt, found[0].numpy(), np.sqrt(variance))
+
+
+def _variance(directions: np.ndarray, C: np.ndarray | None) -> np.ndarray:
+    """Of numbers that depend on z ~ N(0, C) by directions [., r]; C is 1 unless given."""
+    return ((directions if C is None else directions @ C) * directions).sum(1).clip(min=0.0)
 
 
 def _drawn(source: Source | None, problem: Discretisation) -> str:
@@ -422,7 +473,7 @@ def _drawn(source: Source | None, problem: Discretisation) -> str:
 def follow(problem: Discretisation, readings: Readings, unknown: Sequence[str] | Mapping[str, Prior] = ("start", "field"), *,
            noise: Positive | None = None, start: Tensor | None = None, source: Source | None = None,
            spots: SpotTable | None = None, model: Model[Any] | None = None, rank: Count | None = None,
-           learn: Count = LEARN) -> Follower:
+           learn: Count = LEARN, finer: bool = True) -> Follower:
     """Follow a part through given readings; the `Follower` then takes further ones.
 
     - `problem`: which part
@@ -430,7 +481,7 @@ def follow(problem: Discretisation, readings: Readings, unknown: Sequence[str] |
     - `unknown`: what is not known (start, field, source, flux:BOUNDARY, ambient): names, whose strengths follow from the likelihood
       of the first readings, or a `Prior` for each
     - `noise`: standard deviation of a reading; from the likelihood of the first readings unless given
-    - `start`, `source`, `spots`, `model`, `rank`: as of a `Follower`
+    - `start`, `source`, `spots`, `model`, `rank`, `finer`: as of a `Follower`
     - `learn`: how many of the first rows decide strengths and noise
 
         >>> import dgnet as dg, numpy as np, torch
@@ -454,9 +505,10 @@ def follow(problem: Discretisation, readings: Readings, unknown: Sequence[str] |
     else:
         first = Readings(readings.times[:learn] - t0, readings.values[:learn, columns], tuple(sensors))
         priors, level = learned(double, first, list(unknown), noise=noise, start=start, source=source, spots=spots, model=solver,
-                                t0=t0)
+                                t0=t0, finer=finer)
         priors |= dict(unknown) if isinstance(unknown, Mapping) else {}
-    part = Follower(double, sensors, priors, noise=level, start=start, source=source, spots=spots, model=solver, t0=t0, rank=rank)
+    part = Follower(double, sensors, priors, noise=level, start=start, source=source, spots=spots, model=solver, t0=t0, rank=rank,
+                    finer=finer)
     for time, values in zip(readings.times, readings.values[:, columns]):
         part.update(float(time), values)
     return part
@@ -464,15 +516,31 @@ def follow(problem: Discretisation, readings: Readings, unknown: Sequence[str] |
 
 def learned(problem: Discretisation, readings: Readings, unknown: Sequence[str], *, noise: float | None = None,
             start: Tensor | None = None, source: Source | None = None, spots: SpotTable | None = None,
-            model: Model[Any] | None = None, t0: float = 0.0) -> tuple[dict[str, Prior], float]:
+            model: Model[Any] | None = None, t0: float = 0.0, finer: bool = True) -> tuple[dict[str, Prior], float]:
     """Strengths, lengths and times of what is unknown, and the noise, by the likelihood of readings whose times begin at 0."""
-    refuse_nonlinear(problem, model or Classical())
+    solver: Model[Any] = Classical() if model is None else model
+    refuse_nonlinear(problem, solver)
     begin = first_state(problem, start)
     steps = int(np.ceil(readings.times[-1] / problem.dt - 1e-9))
-    x = torch.tensor((model or Classical()).points(problem))
-    known = None if source is None else averages(source, problem, x, t0, steps)
+    known = None if source is None else averages(source, problem, torch.tensor(solver.points(problem)), t0, steps)
+    unknowns = Unknowns(problem, unknown, spots, solver)
+
+    def gap(numbers: Mapping[str, np.ndarray], times: np.ndarray, reached: np.ndarray) -> Gap:
+        """What mesh and step get wrong of the readings [T, S] that numbers of the unknowns lead to."""
+        other, first = Finer(problem, solver), begin
+        if "start" in numbers:
+            first = first + torch.einsum("m,mnf->nf", torch.from_numpy(numbers["start"]), unknowns.smooth())
+        drives = {name: numbers[name].reshape(unknowns.count(name), -1) for name in unknowns.drives}
+        shadow, step, found = Shadow(other, readings.sensors, unknowns, source, first, t0), 0, []
+        for place in times / problem.dt:
+            while step < np.ceil(place - 1e-9):
+                shadow.step(step, {name: value[:, step] for name, value in drives.items()})
+                step += 1
+            found.append([level.read(min(1.0, place - (step - 1)) if step else 1.0) for level in shadow.levels])
+        return Gap.of(other, reached, *np.array(found).transpose(1, 0, 2))
+
     with torch.no_grad(), few_threads(problem.mesh.n_nodes):
-        return Unknowns(problem, unknown, spots, model).learned(readings, begin.double(), known, noise, t0)
+        return unknowns.learned(readings, begin, known, noise, t0, gap if finer and Finer.exists(problem) else None)
 
 
 def placed(sensors: Sensors, problem: Discretisation) -> tuple[list[Sensor], tuple[str, ...]]:

@@ -11,7 +11,7 @@ the lag n-1-k alone; steps that differ (a damped start, a flow that changes) hav
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,7 +25,7 @@ from dgnet.files import arrays_of, plain, read_json, unwritable, write_json, wri
 from dgnet.models import Classical, Model, few_threads, rollout
 from dgnet.problems import Discretisation
 from dgnet.problems.lift import Lift
-from dgnet.sensors.sensor import Averages, FirstState, Sensors, named, rows
+from dgnet.sensors.sensor import Averages, FirstState, Sensors, called, delayed, named, rows
 
 Tensor = torch.Tensor
 S = TypeVar("S")
@@ -244,12 +244,14 @@ def kernels(problem: Discretisation, sensors: Sensors, horizon: Count, model: Mo
         w = rows(there, problem).to(problem.geometry.device, problem.dtype)
         zero = w.new_zeros(1, problem.mesh.n_nodes, problem.n_fields)
         base = torch.einsum("bnpf,spf->sn", rollout(model, problem, zero, steps=horizon, t0=t0), w)
-        names = tuple(s.name or f"sensor {k}" for k, s in enumerate(there, start=1))
+        names, lags = called(there), [s.lag for s in there]
+        base = delayed(base, lags, problem.dt)
         lift = Lift.of(problem.mesh, problem.geometry.device) if points != problem.mesh.n_nodes else None
         if store is None:
-            return Kernels(*_backwards(model, problem, w, horizon, first, t0), base, names, problem.dt, lift)
-        _stored(Path(store), (_backwards(model, problem, part, horizon, first, t0) for part in w.split(max(1, int(_BLOCK / each)))),
-                base, names, problem.dt)
+            return Kernels(*_backwards(model, problem, w, lags, horizon, first, t0), base, names, problem.dt, lift)
+        block = max(1, int(_BLOCK / each))
+        _stored(Path(store), (_backwards(model, problem, w[at:at + block], lags[at:at + block], horizon, first, t0)
+                              for at in range(0, len(w), block)), base, names, problem.dt)
         return Kernels.open(store, lift)
 
 
@@ -310,9 +312,9 @@ def _main_directions(A: np.ndarray, share: float) -> np.ndarray:
         count *= 2
 
 
-def _backwards(model: Model[S], problem: Discretisation, w: Tensor, horizon: int, first: int,
+def _backwards(model: Model[S], problem: Discretisation, w: Tensor, lags: Sequence[float], horizon: int, first: int,
                t0: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Transposed steps for all sensors at once: `lag`, `early` and `start` of `Kernels`."""
+    """Transposed steps for all sensors at once: `lag`, `early` and `start` of `Kernels`. Sensors that lag read all of it later."""
     state = model.prepare(problem, len(w), horizon)
     points, sensors = len(model.points(problem)), len(w)
     zero = w.new_zeros(1, points, problem.n_fields)
@@ -348,6 +350,10 @@ def _backwards(model: Model[S], problem: Discretisation, w: Tensor, horizon: int
     begun = torch.stack([start(row)[0] for row in current], 1)
     begun[:, 0] = 0.0  # the first reading is of the start as it is given
     begun[:, 0, : problem.mesh.n_nodes] = w
+    if any(lags):
+        before = lag.new_zeros(sensors, 1, *lag.shape[2:])  # a source has no effect at the beginning of its own step
+        lag = delayed(torch.cat([before, lag], 1), lags, problem.dt)[:, 1:]
+        early, begun = (delayed(x, lags, problem.dt) for x in (early, begun))
     return lag, early, begun
 
 

@@ -26,7 +26,7 @@ from dgnet.models import few_threads, rollout
 from dgnet.models.dgnet import DGNet, Material, Reaction
 from dgnet.problems import Discretisation
 from dgnet.sensors.readings import Readings, interpolation
-from dgnet.sensors.sensor import field_number, rows
+from dgnet.sensors.sensor import delayed, field_number, rows
 from dgnet.training.calibrate import linearised
 from dgnet.training.unknowns import splines
 
@@ -119,6 +119,7 @@ class _Seen:
                     own[: len(e.source)] = e.source[: self.steps]
         self.at = [torch.from_numpy(interpolation(e.readings.times, self.steps, base.dt)) for e in experiments]
         self.rows = [rows(e.readings.sensors, base) for e in experiments]
+        self.lags = [[s.lag for s in e.readings.sensors] for e in experiments]
         self.there = [torch.from_numpy(np.isfinite(e.readings.values)) for e in experiments]
         self.wanted = torch.cat([torch.from_numpy(e.readings.values)[t] for e, t in zip(experiments, self.there)])
         field = [np.broadcast_to([field_number(s, base) for s in e.readings.sensors], e.readings.values.shape) for e in experiments]
@@ -152,8 +153,8 @@ class _Seen:
         """[m], over the spread of the readings, those of the first share of the time; differentiable in the model's weights."""
         steps = max(1, round(share * self.steps))
         states = rollout(self.model, self.base, self.start, None if self.source is None else self.source[:, :steps], steps)
-        found = [(at[:, : steps + 1] @ torch.einsum("npf,spf->ns", own, w))[t]
-                 for own, at, w, t in zip(states, self.at, self.rows, self.there)]
+        found = [(at[:, : steps + 1] @ delayed(torch.einsum("npf,spf->sn", own, w), lags, self.base.dt).T)[t]
+                 for own, at, w, lags, t in zip(states, self.at, self.rows, self.lags, self.there)]
         out = ((torch.cat(found) - self.wanted) / self.unit)[self.step <= steps]
         if not bool(torch.isfinite(out).all()):
             raise SolveError("a rollout of the fit to readings is not finite")

@@ -21,7 +21,7 @@ from dgnet.models import Model, few_threads
 from dgnet.problems import Discretisation, SpotTable
 from dgnet.sensors.kernels import kernels
 from dgnet.sensors.priors import fields, histories, numbers
-from dgnet.sensors.recover import responses_of
+from dgnet.sensors.recover import LAG, responses_of
 from dgnet.sensors.sensor import Point, Sensor, Sensors, named
 
 _MOST = 4000  # unknown numbers
@@ -83,6 +83,8 @@ def place(problem: Discretisation, candidates: Sensors, count: Count, unknown: S
         raise InputError(f"{count} of {len(there)} candidates cannot be chosen")
     if not unknown:
         raise InputError("name at least one unknown: source, field, start or flux:BOUNDARY")
+    if LAG in unknown:
+        raise InputError("sensors are not placed for their own lags: name what they shall tell of the part")
     with few_threads(problem.mesh.n_nodes), torch.no_grad():
         made = kernels(problem, there, horizon, model)
         parts = [responses_of(name, problem, made, there, spots, model) for name in unknown]

@@ -45,6 +45,7 @@ class Unknown:
     - `spread`: (choice, H [k, n]) -> C H' [n, k] and the diagonal of C [n], with a mean of about 1
     - `switched`: how many histories of how many steps x holds, where they may be switched on and off; None for what is smooth
     - `strength`: the standard deviation before any reading; None where the readings are to choose it
+    - `wanted`: whether it is asked for, and counts among what the readings determine
     """
 
     name: str
@@ -53,6 +54,12 @@ class Unknown:
     spread: Spread
     switched: tuple[int, int] | None = None
     strength: float | None = None
+    wanted: bool = True
+
+    def like(self, found: Posterior | None) -> Unknown:
+        """Without switches, and with the choice that an answer of this name made, where there is one."""
+        chosen = [] if found is None else [a.choice for a in found.answers if a.name == self.name]
+        return replace(self, choices=tuple(chosen) or self.choices, switched=None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +68,7 @@ class Answer:
 
     - `mean`, `sd` [n]: of the posterior
     - `prior_sd` [n]: what was assumed before, of the strength that the data chose
-    - `length`: of the prior, the one with most evidence
+    - `choice`: of the prior, the one with most evidence
     - `switched`: the probability that histories are switched on and off instead of changing gradually (`sensors.switched`)
     """
 
@@ -69,8 +76,12 @@ class Answer:
     mean: np.ndarray
     sd: np.ndarray
     prior_sd: np.ndarray
-    length: float
+    choice: Choice
     switched: float = 0.0
+
+    @property
+    def length(self) -> float:
+        return self.choice[1]
 
     @property
     def seen(self) -> np.ndarray:
@@ -93,6 +104,14 @@ class Posterior:
     determined: float
     fitted: np.ndarray  # [m]
 
+    def answer(self, name: str) -> Answer:
+        return next(a for a in self.answers if a.name == name)
+
+    @property
+    def numbers(self) -> dict[str, np.ndarray]:
+        """The means of all unknowns."""
+        return {a.name: a.mean for a in self.answers}
+
 
 def infer(y: np.ndarray, unknowns: Sequence[Unknown], noise: float | None = None, report: Report | None = None) -> Posterior:
     """The posterior of all unknowns given readings y [m] (what is known taken off); `noise` where it is known."""
@@ -101,7 +120,8 @@ def infer(y: np.ndarray, unknowns: Sequence[Unknown], noise: float | None = None
     if not _HOPELESS < top.evidence < np.inf:
         raise InputError("nothing explains the readings" + ("" if noise is None else f" up to a noise of {noise:g}: is it too "
                                                             "small?"))
-    parts = [f.answered(data) for f in found if f.evidence >= top.evidence + np.log(_NEGLIGIBLE)]
+    wanted = [u.wanted for u in unknowns]
+    parts = [f.answered(data, wanted) for f in found if f.evidence >= top.evidence + np.log(_NEGLIGIBLE)]
     for b, u in enumerate(unknowns):
         if u.switched is not None and top.choices[b][0] <= _ROUGH:
             parts.append(top.switched(b, u.switched, data, spare, rest, responses, noise is not None))
@@ -117,7 +137,7 @@ def infer(y: np.ndarray, unknowns: Sequence[Unknown], noise: float | None = None
         mean = mixed([p.mean[b] for p in parts])
         square = mixed([p.mean[b] ** 2 + p.variance[b].clip(min=0.0) for p in parts])
         answers.append(Answer(u.name, mean, np.sqrt((square - mean**2).clip(min=0.0)), np.sqrt(mixed([p.prior[b] for p in parts])),
-                              top.choices[b][1], float(sum(w for w, p in zip(weights, parts) if p.switches == b))))
+                              top.choices[b], float(sum(w for w, p in zip(weights, parts) if p.switches == b))))
     fitted = np.sum([u.response @ a.mean for u, a in zip(unknowns, answers)], axis=0)
     return Posterior(tuple(answers), float(np.sqrt(mixed([p.noise for p in parts]))), float(mixed([p.determined for p in parts])),
                      fitted)
@@ -186,10 +206,11 @@ class _Chosen:
         size = self.noise * np.eye(len(self.grams[0]))
         return size + sum(t * G for b, (t, G) in enumerate(zip(self.strength, self.grams)) if b != without)
 
-    def answered(self, data: np.ndarray) -> _Part:
+    def answered(self, data: np.ndarray, wanted: Sequence[bool]) -> _Part:
         """The Gaussian posterior."""
         factor = cho_factor(self.covariance())
-        determined = len(data) - self.noise * float(np.trace(cho_solve(factor, np.eye(len(data)))))
+        explained = [t * G for t, G, asked in zip(self.strength, self.grams, wanted) if asked]
+        determined = float(np.trace(cho_solve(factor, sum(explained)))) if explained else 0.0
         return self._part(factor, data, self.evidence, determined)
 
     def _part(self, factor: tuple[np.ndarray, bool], data: np.ndarray, evidence: float, determined: float) -> _Part:

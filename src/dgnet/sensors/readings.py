@@ -23,6 +23,8 @@ NOTHING = ("", "nan", "na", "null", "none", "-")
 _STUCK = 5  # equal readings in a row, of a sensor that is noisy before
 _KELVIN = 273.15
 _STEPS = 10_000_000  # of a table of readings, at most
+_ENOUGH, _NEXT = 12, 3  # residuals of a sensor, fewer of which tell nothing of their colour; readings that each is compared with
+_COLOUR = 4.0  # standard deviations of white noise's sum of correlations above which residuals are no noise
 APART = 4.0  # a sensor whose residuals are this often the median of all sensors' does not fit the others
 
 
@@ -62,19 +64,21 @@ class Readings:
 
 @checked
 def read_sensors(path: Path, dim: int) -> list[Sensor]:
-    """A table with the columns sensor, x, y[, z] and, where needed, radius (averages over a patch), field, boundary (fluxes)."""
+    """A table with columns sensor, x, y[, z]; where needed radius (averages over a patch), field, boundary (fluxes), lag."""
     axes = ["x", "y", "z"][:dim]
     found: dict[str, Sensor] = {}
-    for line, row in read_table(path, ["sensor"], [*axes, "radius", "field", "boundary"]):
+    for line, row in read_table(path, ["sensor"], [*axes, "radius", "field", "boundary", "lag"]):
         name, field = row["sensor"], row.get("field") or None
         if not name or name in found:
             raise InputError(f"{path}, line {line}: sensor '{name}' {'is listed twice' if name else 'has no name'}")
+        radius, lag = (number_in(row[key], path, line, key) if row.get(key) else 0.0 for key in ("radius", "lag"))
+        if lag < 0:
+            raise InputError(f"{path}, line {line}: the lag of sensor '{name}' must not be negative, got {row['lag']}")
         if row.get("boundary"):
-            found[name] = Flux(row["boundary"], name, field)
+            found[name] = Flux(row["boundary"], name, field, lag)
             continue
         place = tuple(number_in(row.get(axis, ""), path, line, axis) for axis in axes)
-        radius = number_in(row["radius"], path, line, "radius") if row.get("radius") else 0.0
-        found[name] = Patch(place, radius, name, field) if radius else Point(place, name, field)
+        found[name] = Patch(place, radius, name, field, lag) if radius else Point(place, name, field, lag)
     if not found:
         raise InputError(f"{path} lists no sensors")
     return list(found.values())
@@ -173,6 +177,19 @@ def disagreeing(left: np.ndarray, sensors: Sequence[Sensor]) -> list[str]:
     size = np.sqrt(np.nanmean(left**2, axis=0))
     return [f"Sensor '{s.name}' disagrees with the others (residuals of {x:.3g}, the median is {np.median(size):.3g}): drifting or "
             "misplaced. Leave it out and ask again." for s, x in zip(sensors, size) if x > APART * np.median(size)]
+
+
+def coloured(left: np.ndarray) -> list[int]:
+    """Sensors whose residuals [T, S] hang together over time more than noise would: one reading with the next three of it."""
+    found = []
+    for k, column in enumerate(left.T):
+        e = column[np.isfinite(column)]
+        if len(e) < _ENOUGH or not e.any():
+            continue
+        hang = sum(float(e[j:] @ e[:-j]) for j in range(1, _NEXT + 1)) / float(e @ e)
+        if hang > _COLOUR * np.sqrt(_NEXT / len(e)):
+            found.append(k)
+    return found
 
 
 def interpolation(times: np.ndarray, steps: int, dt: float) -> np.ndarray:

@@ -1,6 +1,10 @@
 """What a sensor reads of a field: a value at a point, an average over a patch, a flux through a boundary.
 
-Each is a row of weights on the mesh's nodes, so a reading is w . u, linear in the field.
+Each is a row of weights w on the mesh's nodes. A sensor with the time constant `lag` reads v, one without reads w . u itself:
+
+    lag dv/dt = w . u - v,      v = w . u at the start
+
+Both are linear in the field.
 """
 
 from __future__ import annotations
@@ -12,12 +16,14 @@ from typing import Annotated
 
 import numpy as np
 import torch
+from scipy.sparse import csr_array
 
-from dgnet.arguments import Finite, Positive, axes, checked, finite
+from dgnet.arguments import Finite, NotNegative, Positive, axes, checked, finite
 from dgnet.errors import InputError
 from dgnet.mesh.locate import from_cells
 from dgnet.problems import Discretisation
 from dgnet.problems.curves import typical
+from dgnet.problems.lift import Lift
 
 Tensor = torch.Tensor
 
@@ -32,18 +38,24 @@ class Point:
     - `place`: coordinates, anywhere in the part
     - `name`: of the sensor
     - `field`: which field it reads; None for the first one
+    - `lag`: its time constant, in the unit of time of the problem; 0 where it follows at once
     """
 
     place: tuple[Finite, ...]
     name: str = ""
     field: str | None = None
+    lag: NotNegative = 0.0
 
     def weights(self, problem: Discretisation) -> np.ndarray:
         """w [N]."""
+        return self.linear(problem).toarray()[0]
+
+    def linear(self, problem: Discretisation) -> csr_array:
+        """The values at its points [points, N], of which it reads the mean."""
         rows, outside = from_cells(problem.mesh.points, problem.mesh.cells, _place(self, problem)[None])
         if len(outside):
-            raise InputError(f"{_called(self)} at {list(self.place)} lies outside of the part")
-        return rows.toarray()[0]
+            raise InputError(f"{_who(self)} at {list(self.place)} lies outside of the part")
+        return rows
 
 
 @checked
@@ -53,24 +65,29 @@ class Patch:
 
     - `place`: of its middle
     - `radius`: a length
-    - `name`, `field`: as of a `Point`
+    - `name`, `field`, `lag`: as of a `Point`
     """
 
     place: tuple[Finite, ...]
     radius: Positive
     name: str = ""
     field: str | None = None
+    lag: NotNegative = 0.0
 
     def weights(self, problem: Discretisation) -> np.ndarray:
         """w [N]: the mean of the rows of evenly spread points."""
+        return np.asarray(self.linear(problem).mean(axis=0)).ravel()
+
+    def linear(self, problem: Discretisation) -> csr_array:
+        """The values at these points [points, N]."""
         middle = _place(self, problem)
         spread = np.linspace(-1, 1, _ACROSS)
         grid = np.array([p for p in product(spread, repeat=len(middle)) if np.dot(p, p) <= 1])
         rows, outside = from_cells(problem.mesh.points, problem.mesh.cells, middle + self.radius * grid)
         inside = np.setdiff1d(np.arange(len(grid)), outside)
         if not len(inside):
-            raise InputError(f"{_called(self)} at {list(self.place)} lies outside of the part")
-        return np.asarray(rows[inside].mean(axis=0)).ravel()
+            raise InputError(f"{_who(self)} at {list(self.place)} lies outside of the part")
+        return rows[inside]
 
 
 @checked
@@ -81,23 +98,28 @@ class Flux:
     The gradient is that of the cells at the boundary: first order in the mesh's spacing.
 
     - `boundary`: its name in the mesh
-    - `name`, `field`: as of a `Point`
+    - `name`, `field`, `lag`: as of a `Point`
     """
 
     boundary: str
     name: str = ""
     field: str | None = None
+    lag: NotNegative = 0.0
 
     def weights(self, problem: Discretisation) -> np.ndarray:
         """w [N]."""
+        cells, slopes = self.slopes(problem)
+        return np.bincount(problem.mesh.cells[cells].ravel(), slopes.ravel(), problem.mesh.n_nodes)
+
+    def slopes(self, problem: Discretisation) -> tuple[np.ndarray, np.ndarray]:
+        """The cells [B] at the boundary, and what leaves through their facets where one corner is 1 [B, d + 1]."""
         mesh, rows = problem.mesh, problem.mesh.facet_index(self.boundary)
         cells, (size, normal) = mesh.facet_cells[rows], mesh.facet_geometry(self.boundary)
         given = problem.pde.per_field("diffusion")[field_number(self, problem)]
         D = torch.as_tensor(typical(given, mesh, "diffusion"), dtype=torch.float64).detach().cpu().numpy()
         D = D[cells] if D.ndim in (1, 3) else D
         along = D[..., None] * normal if D.ndim <= 1 else np.einsum("...ij,...j->...i", D, normal)
-        part = -size[:, None] * np.einsum("fkd,fd->fk", mesh.gradients[cells], np.broadcast_to(along, normal.shape))
-        return np.bincount(mesh.cells[cells].ravel(), part.ravel(), mesh.n_nodes)
+        return cells, -size[:, None] * np.einsum("fkd,fd->fk", mesh.gradients[cells], np.broadcast_to(along, normal.shape))
 
 
 Sensor = Point | Patch | Flux
@@ -139,6 +161,11 @@ def named(sensors: Sensors) -> list[Sensor]:
     return [Point(tuple(place.tolist()), f"sensor {k}") for k, place in enumerate(places, start=1)]
 
 
+def called(sensors: Sequence[Sensor]) -> tuple[str, ...]:
+    """Names of sensors; those without one are numbered."""
+    return tuple(s.name or f"sensor {k}" for k, s in enumerate(sensors, start=1))
+
+
 def rows(sensors: Sequence[Sensor], problem: Discretisation) -> Tensor:
     """The weights of all sensors on all nodes and fields: [S, N, F] in double precision."""
     out = torch.zeros(len(sensors), problem.mesh.n_nodes, problem.n_fields, dtype=torch.float64)
@@ -147,20 +174,68 @@ def rows(sensors: Sequence[Sensor], problem: Discretisation) -> Tensor:
     return out
 
 
+def curved_rows(sensors: Sequence[Sensor], problem: Discretisation) -> Tensor:
+    """The weights [S, N, F] that read the quadratic field through the nodes (`Lift`) instead of the linear one.
+
+    Third order in the spacing, and second order for fluxes.
+    """
+    mesh, lift = problem.mesh, Lift.of(problem.mesh)
+    out = torch.zeros(len(sensors), mesh.n_nodes, problem.n_fields, dtype=torch.float64)
+    for row, sensor in zip(out, sensors):
+        if isinstance(sensor, Flux):
+            cells, slopes = sensor.slopes(problem)
+            at = (mesh.cells[cells][:, :, None] == mesh.facets(sensor.boundary)[:, None]).any(-1) / mesh.dim  # middle of the facet
+            corners = mesh.cells[cells]
+            value, pair = (4 * at - 1) * slopes, 4 * (at[:, :, None] * slopes[:, None] + slopes[:, :, None] * at[:, None])
+        else:
+            linear = sensor.linear(problem)
+            corners = linear.indices.reshape(linear.shape[0], -1)
+            at = linear.data.reshape(corners.shape)
+            value, pair = at * (2 * at - 1) / len(at), 4 * at[:, :, None] * at[:, None] / len(at)
+        i, j = np.triu_indices(corners.shape[1], 1)
+        ends = np.sort(np.stack([corners[:, i], corners[:, j]], -1), -1).reshape(-1, 2)
+        keys = mesh.edges @ np.array([mesh.n_nodes, 1])
+        edges = np.searchsorted(keys, ends @ np.array([mesh.n_nodes, 1]))
+        nodal = np.bincount(corners.ravel(), value.ravel(), mesh.n_nodes)
+        middles = np.bincount(edges, pair[:, i, j].ravel(), len(mesh.edges))
+        row[:, field_number(sensor, problem)] = lift.back(torch.from_numpy(np.concatenate([nodal, middles]))[:, None])[:, 0]
+    return out
+
+
+def delays(lags: Sequence[float] | np.ndarray, dt: float) -> np.ndarray:
+    """[3, S]: v after a step = e v + b (w . u before it) + c (w . u after it), exact where w . u is linear within the step."""
+    lags = np.asarray(lags, dtype=np.float64)
+    slow = np.maximum(lags, 1e-300) / dt
+    e = np.where(lags > 0, np.exp(-1 / slow), 0.0)
+    late = np.where(lags > 0, slow * (1 - e), 0.0)  # the mean of v's memory over the step
+    return np.stack([e, late - e, 1 - late])
+
+
+def delayed(values: Tensor, lags: Sequence[float] | np.ndarray, dt: float) -> Tensor:
+    """What sensors with these time constants [S] read, from w . u at the ends of all steps: [S, H+1, ...] -> [S, H+1, ...]."""
+    if not np.any(lags):
+        return values
+    e, b, c = (torch.from_numpy(x).to(values).view(-1, *[1] * (values.dim() - 2)) for x in delays(lags, dt))
+    out = [values[:, 0]]
+    for n in range(1, values.shape[1]):
+        out.append(e * out[-1] + b * values[:, n - 1] + c * values[:, n])
+    return torch.stack(out, 1)
+
+
 def field_number(sensor: Sensor, problem: Discretisation) -> int:
     """Which field of the problem a sensor reads."""
     fields = problem.pde.fields
     if sensor.field is not None and sensor.field not in fields:
-        raise InputError(f"{_called(sensor)} reads the field '{sensor.field}', but the fields are {', '.join(fields)}")
+        raise InputError(f"{_who(sensor)} reads the field '{sensor.field}', but the fields are {', '.join(fields)}")
     return 0 if sensor.field is None else fields.index(sensor.field)
 
 
 def _place(sensor: Point | Patch, problem: Discretisation) -> np.ndarray:
     place = np.asarray(sensor.place, dtype=np.float64)
     if place.shape != (problem.mesh.dim,) or not np.isfinite(place).all():
-        raise InputError(f"{_called(sensor)} needs {problem.mesh.dim} finite coordinates, got {list(sensor.place)}")
+        raise InputError(f"{_who(sensor)} needs {problem.mesh.dim} finite coordinates, got {list(sensor.place)}")
     return place
 
 
-def _called(sensor: Sensor) -> str:
+def _who(sensor: Sensor) -> str:
     return f"sensor '{sensor.name}'" if sensor.name else "a sensor"

@@ -12,6 +12,7 @@ evidence chooses, as for all unknowns (`posterior`). Bands are those of the line
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,12 +25,15 @@ from dgnet.errors import InputError
 from dgnet.mesh import Mesh
 from dgnet.models import Classical, Model, few_threads
 from dgnet.problems import Discretisation
+from dgnet.problems.sources import Source
+from dgnet.sensors.finer import Finer, Gap
 from dgnet.sensors.kernels import Kernels, kernels
 from dgnet.sensors.place import spread_out
 from dgnet.sensors.posterior import Choice, Posterior, Spread, Unknown, infer
 from dgnet.sensors.priors import NUMBER, histories, numbers
 from dgnet.sensors.readings import Readings, cleaned, disagreeing, interpolation
-from dgnet.sensors.sensor import Averages, first_state, over_steps
+from dgnet.sensors.recover import SECOND, Known, doubts, late, no_second, read, summed
+from dgnet.sensors.sensor import Averages, called
 
 Tensor = torch.Tensor
 
@@ -68,11 +72,11 @@ class Track:
 
 @checked
 def recover_track(problem: Discretisation, readings: Readings, radius: Positive, *, moving: bool = True,
-                  start: Tensor | None = None, source: Averages | None = None, noise: Positive | None = None,
-                  model: Model[Any] | None = None) -> Track:
+                  start: Tensor | None = None, source: Source | Averages | None = None, noise: Positive | None = None,
+                  model: Model[Any] | None = None, finer: bool = True) -> Track:
     """The path (or, if it is not `moving`, the place) and the power of one spot of known radius.
 
-    - `problem`, `readings`, `start`, `source`, `noise`, `model`: as for `recover`
+    - `problem`, `readings`, `start`, `source`, `noise`, `model`, `finer`: as for `recover`
     - `radius`: r of the spot, a length
     """
     if problem.n_fields > 1:
@@ -81,28 +85,98 @@ def recover_track(problem: Discretisation, readings: Readings, radius: Positive,
     if not least <= radius <= most:
         raise InputError(f"the radius of the spot must lie between {least:.3g} and {most:.3g} on this mesh, got {radius:g}: is it "
                          "in another unit of length?")
-    begin = first_state(problem, start)
-    readings = cleaned(readings, problem, None if start is None else float(begin.mean()))
+    known, solver = Known.of(problem, start, source), model or Classical()
+    readings = cleaned(readings, problem, known.level)
     horizon = int(np.ceil(readings.times[-1] / problem.dt - 1e-9))
     with few_threads(problem.mesh.n_nodes), torch.no_grad():
-        made = kernels(problem, readings.sensors, horizon, model)
-        at, there = interpolation(readings.times, horizon, problem.dt), np.isfinite(readings.values)
-        expected = at @ made.readings(over_steps(source, horizon), begin).double().numpy().T
-        search = _Search(problem.mesh, made, torch.tensor((model or Classical()).points(problem)), radius, at, there,
-                         (readings.values - expected)[there], noise)
-        found = search.run(moving)
-    return search.track(*found, readings, expected)
+        made, x = kernels(problem, readings.sensors, horizon, solver), torch.tensor(solver.points(problem))
+        expected = made.readings(known.averages(problem, x, horizon), known.start).double().numpy().T
+        search = _Search(problem.mesh, made, x, radius, readings, expected)
+        found = search.run(moving, noise=None if finer else noise)
+        notes: tuple[str, ...] = ()
+        if finer and Finer.exists(problem):
+            other = Finer(problem, solver)
+            for _ in range(SECOND):
+                search.gap = _gap(other, known, readings, found, search)
+                found = search.run(moving, found, noise)
+        elif finer:
+            notes = no_second("the refined mesh would be too large")
+    return search.track(found, notes)
+
+
+def _gap(other: Finer, known: Known, readings: Readings, found: _Found, search: _Search) -> Gap:
+    """What mesh and step get wrong of the readings that a path leads to."""
+    def seen(level: int) -> np.ndarray:
+        problem, steps = other.problems[level], search.steps * 2**level
+        x = torch.tensor(other.model.points(problem))
+        ends = np.linspace(0, search.steps, steps + 1)
+        knots = np.stack([np.interp(ends, np.arange(search.steps + 1), column) for column in found.knots.T], 1)
+        force = other.halved(torch.from_numpy(found.power), level)[:, None] * along(x, knots, search.radius)[0]
+        given = known.averages(problem, x, steps)
+        if isinstance(known.source, Tensor):
+            assert given is not None
+            given = other.halved(other.up(given, level), level)
+        force, start = summed(given, force[..., None], problem.mesh), other.up(known.start, level)
+        seen = read(problem, other.model, readings.sensors, start, force, steps, curved=True)
+        return interpolation(readings.times, steps, problem.dt) @ seen.numpy().T
+
+    return Gap.of(other, search.at @ search.series(found.knots, found.power).T, seen(other.last - 1), seen(other.last))
+
+
+def along(points: Tensor, knots: np.ndarray, radius: float) -> Tensor:
+    """Averages over steps of a spot of power 1 that goes from knot to knot, and their derivatives by both ends: [1 + 2 d, H, P]."""
+    r2, d = radius**2, knots.shape[1]
+    way = np.linalg.norm(np.diff(knots, axis=0), axis=1).max()
+    nodes, weights = np.polynomial.legendre.leggauss(3 + 3 * int(way / radius))
+    shapes = points.new_zeros(1 + 2 * d, len(knots) - 1, len(points))
+    ends = torch.tensor(knots)
+    for s, w in zip(0.5 * (1 + nodes), 0.5 * weights):
+        place = (1 - s) * ends[:-1] + s * ends[1:]
+        away = points[None] - place[:, None]  # [H, P, d]
+        value = w * torch.exp(away.square().sum(-1) / (-2 * r2))
+        shapes[0] += value
+        slope = (value[..., None] * away / r2).movedim(-1, 0)
+        shapes[1:1 + d] += (1 - s) * slope
+        shapes[1 + d:] += s * slope
+    return shapes
+
+
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """A path [H+1, d], the power [H], the answer there, and whether it settled."""
+
+    knots: np.ndarray
+    power: np.ndarray
+    answer: Posterior
+    asked: tuple[np.ndarray, list[Unknown]]  # readings and unknowns as they were linearised
+    settled: bool
 
 
 class _Search:
     """Readings y [m] of one spot, what is known taken off."""
 
-    def __init__(self, mesh: Mesh, made: Kernels, points: Tensor, radius: float, at: np.ndarray, there: np.ndarray, y: np.ndarray,
-                 noise: float | None) -> None:
-        self.mesh, self.made, self.points, self.radius, self.noise = mesh, made, points, radius, noise
-        self.at, self.there, self.y, self.steps = at, there, y, made.horizon
+    def __init__(self, mesh: Mesh, made: Kernels, points: Tensor, radius: float, readings: Readings, expected: np.ndarray) -> None:
+        self.mesh, self.made, self.points, self.radius, self.readings = mesh, made, points, radius, readings
+        self.steps, self.there = made.horizon, np.isfinite(readings.values)
+        self.at = interpolation(readings.times, self.steps, made.dt)
+        self.expected, self.values = expected, readings.values - self.at @ expected
+        self.gap: Gap | None = None  # what mesh and step get wrong
         self.middle = 0.5 * (mesh.points.min(0) + mesh.points.max(0))
         self.extent = float(np.ptp(mesh.points, axis=0).mean())
+
+    @property
+    def y(self) -> np.ndarray:
+        """[m], without what mesh and step get wrong."""
+        return (self.values - (0.0 if self.gap is None else self.gap.bias))[self.there]
+
+    @property
+    def others(self) -> list[Unknown]:
+        return [] if self.gap is None else [self.gap.unknown(self.readings.times, self.there)]
+
+    def series(self, knots: np.ndarray, power: np.ndarray) -> np.ndarray:
+        """Readings at the ends of the steps [S, H+1]."""
+        R = self.made.responses(along(self.points, knots, self.radius)[:1, ..., None]).double()[:, :, 0].numpy()
+        return self.expected.T + R @ power
 
     def seen(self, shapes: Tensor) -> np.ndarray:
         """Responses [m, J, H] of the readings to shapes [J, P] or [J, H, P] in each step."""
@@ -132,66 +206,64 @@ class _Search:
 
     def linearised(self, knots: np.ndarray) -> np.ndarray:
         """[m, 1 + 2 d, H]: responses to unit power on the path, and their derivatives by both ends of each step."""
-        r2, d = self.radius**2, knots.shape[1]
-        way = np.linalg.norm(np.diff(knots, axis=0), axis=1).max()
-        nodes, weights = np.polynomial.legendre.leggauss(3 + 3 * int(way / self.radius))
-        shapes = self.points.new_zeros(1 + 2 * d, self.steps, len(self.points))
-        ends = torch.tensor(knots)
-        for s, w in zip(0.5 * (1 + nodes), 0.5 * weights):
-            place = (1 - s) * ends[:-1] + s * ends[1:]
-            away = self.points[None] - place[:, None]  # [H, P, d]
-            value = w * torch.exp(away.square().sum(-1) / (-2 * r2))
-            shapes[0] += value
-            slope = (value[..., None] * away / r2).movedim(-1, 0)
-            shapes[1:1 + d] += (1 - s) * slope
-            shapes[1 + d:] += s * slope
-        return self.seen(shapes)
+        return self.seen(along(self.points, knots, self.radius))
 
-    def linear(self, knots: np.ndarray, power: np.ndarray, priors: tuple[Prior, Prior], moving: bool) -> Posterior:
-        """The answer to the problem linearised at a path and a power."""
+    def linear(self, knots: np.ndarray, power: np.ndarray, priors: tuple[Prior, Prior], moving: bool,
+               noise: float | None) -> tuple[Posterior, tuple[np.ndarray, list[Unknown]]]:
+        """The answer to the problem linearised at a path and a power, and what was asked."""
         R, d = self.linearised(knots), knots.shape[1]
-        J = np.zeros((len(self.y), d, self.steps + 1))
+        J = np.zeros((len(R), d, self.steps + 1))
         J[..., :-1] += R[:, 1:1 + d] * power
         J[..., 1:] += R[:, 1 + d:] * power
         J = J if moving else J.sum(-1, keepdims=True)
         off = (knots if moving else knots[:1]).T - self.middle[:, None]  # [d, H+1 or 1]
         wanted = self.y + np.einsum("mdk,dk->m", J, off)
         path = Unknown("path", J.reshape(len(J), -1), *priors[0], strength=None if moving else self.extent)
-        return infer(wanted, [path, Unknown("power", R[:, 0], *priors[1])], self.noise)
+        blocks = [path, Unknown("power", R[:, 0], *priors[1]), *self.others]
+        return infer(wanted, blocks, noise), (wanted, blocks)
 
-    def run(self, moving: bool) -> tuple[np.ndarray, Posterior, bool]:
-        """The path [H+1, d], the answer there, and whether it settled."""
+    def run(self, moving: bool, before: _Found | None = None, noise: float | None = None) -> _Found:
+        """Gauss-Newton to its end, from an answer before where there is one."""
         d, steps, dt = len(self.middle), self.steps, self.made.dt
         choices, spread = histories(d, steps + 1, dt)
         kinks = tuple(c for c in choices if c[0] == _SMOOTH and c[1] > 2 * dt) or choices[:1]
         all_ = (kinks, spread) if moving else ((NUMBER,), numbers), histories(1, steps, dt)
-        knots, now, share, before = self.first(moving), all_, 1.0, np.inf
-        power = infer(self.y, [Unknown("power", self.linearised(knots)[:, 0], *all_[1])], self.noise).answers[0].mean
+        now, share, last = all_, 1.0, np.inf
+        if before is None:
+            knots = self.first(moving)
+            power = infer(self.y, [Unknown("power", self.linearised(knots)[:, 0], *all_[1])], noise).numbers["power"]
+        else:
+            knots, power = before.knots, before.power
         for k in range(_ROUNDS):
-            found = self.linear(knots, power, now, moving)
-            change = np.broadcast_to(found.answers[0].mean.reshape(d, -1).T + self.middle, knots.shape) - knots
+            found, _ = self.linear(knots, power, now, moving, noise)
+            change = np.broadcast_to(found.numbers["path"].reshape(d, -1).T + self.middle, knots.shape) - knots
             largest = float(np.abs(change).max())
-            share, before = share * (0.7 if largest > before else 1.0), largest
+            share, last = share * (0.7 if largest > last else 1.0), largest
             knots = knots + change * min(share, self.radius / max(largest, 1e-300))
-            power = found.answers[1].mean
+            power = found.numbers["power"]
             if largest < _SETTLED * self.radius:
                 break
-            now = all_ if k % _AGAIN == 0 else tuple(  # type: ignore[assignment]
-                ((next(c for c in prior[0] if c[1] == a.length),), prior[1]) for a, prior in zip(found.answers, all_))
-        return knots, self.linear(knots, power, all_, moving), largest < _SETTLED * self.radius
+            now = all_ if k % _AGAIN == 0 else tuple(((found.answer(name).choice,), prior[1])  # type: ignore[assignment]
+                                                     for name, prior in zip(("path", "power"), all_))
+        return _Found(knots, power, *self.linear(knots, power, all_, moving, noise), largest < _SETTLED * self.radius)
 
-    def track(self, knots: np.ndarray, found: Posterior, settled: bool, readings: Readings, expected: np.ndarray) -> Track:
+    def track(self, found: _Found, notes: Sequence[str]) -> Track:
         """What was found, with notes on what to doubt."""
-        d, (path, power) = len(self.middle), found.answers
-        sd = np.broadcast_to(path.sd.reshape(d, -1).T, knots.shape)
-        fitted = np.full(self.there.shape, np.nan)
-        fitted[self.there] = expected[self.there] + self.linearised(knots)[:, 0] @ power.mean
-        table = readings.values - fitted
-        left = table[self.there]
+        d, path, power = len(self.middle), found.answer.answer("path"), found.answer.answer("power")
+        sd = np.broadcast_to(path.sd.reshape(d, -1).T, found.knots.shape)
+        total = self.series(found.knots, power.mean)
+        left = self.readings.values - self.at @ total.T - (0.0 if self.gap is None else self.gap.bias)
+        left[self.there] -= sum(u.response @ found.answer.numbers[u.name] for u in self.others)
+        wanted, blocks = found.asked
         dim = float((sd.max(1) > self.radius).mean())
-        notes = [] if settled else [f"The search did not settle in {_ROUNDS} rounds: do not trust the path."]
-        notes += disagreeing(table, readings.sensors)
+        notes = [*self.readings.notes, *notes]
+        notes += [] if found.settled else [f"The search did not settle in {_ROUNDS} rounds: do not trust the path."]
+        notes += disagreeing(left, self.readings.sensors)
+        notes += doubts(left, called(self.readings.sensors), self.gap, found.answer.noise, lambda: late(
+            left, wanted, [u.like(found.answer) for u in blocks], None, torch.from_numpy(total), np.zeros(len(total)), self.at,
+            self.made.dt))
         if dim > 0.01:
             notes.append(f"The sensors hardly see where the spot is in {dim:.0%} of the time: its band is wider than the spot.")
-        return Track(self.made.dt * np.arange(self.steps + 1), knots, sd, power.mean, power.sd, self.radius, found.noise,
-                     float(np.sqrt(np.square(left).mean())), readings, fitted, (*readings.notes, *notes))
+        times, misfit = self.made.dt * np.arange(self.steps + 1), float(np.sqrt(np.nanmean(left**2)))
+        return Track(times, found.knots, sd, power.mean, power.sd, self.radius, found.answer.noise, misfit, self.readings,
+                     self.readings.values - left, tuple(notes))

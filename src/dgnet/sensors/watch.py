@@ -5,6 +5,10 @@ one sensor in it, given the others, is e^2 with e = (C^-1 g)_i / sqrt((C^-1)_ii)
 chi-square of the others. If only one sensor is off, it is at fault (or something happens right beside it) and is left out until it
 agrees again. If others are off as well, the part does what the model does not know: an alarm. Both look at the last rows together,
 and at how readings usually scatter: where earlier rows had more than their share of chi-square, it takes as much more to be off.
+
+Where the model holds, gaps over their standard deviations g / s are white: the products of one row with the next have a sum that is
+about N(0, rows). A sensor whose gaps hang together is named, with its lag -sum(g v / s^2) / sum(v^2 / s^2) where that is sure. v is
+the rate at which its expected readings change.
 """
 
 from __future__ import annotations
@@ -25,6 +29,8 @@ _BLAME = 1e-4  # probability below which one sensor is at fault where the others
 _AGREE = 0.01  # probability below which the others do not agree either
 _SCATTER = 2.0  # most chi-square per reading that counts as usual
 _GAP = 5.0  # times the usual interval
+_HANG, _ENOUGH = 5.0, 20  # standard deviations of the sum of products above which gaps are no noise; rows before that is said
+_LATE = 4.0  # standard deviations above zero from which a lag is named
 
 
 @dataclass(frozen=True)
@@ -33,13 +39,13 @@ class Event:
 
     - `time`: of the reading
     - `kind`: alarm (readings leave their bands), clear (they are back), sensor (one is at fault and left out), back (it is used
-      again), time (of a row)
+      again), colour (its gaps are no noise), time (of a row)
     - `sensors`: which
     - `text`: a sentence
     """
 
     time: float
-    kind: Literal["alarm", "clear", "sensor", "back", "time"]
+    kind: Literal["alarm", "clear", "sensor", "back", "colour", "time"]
     sensors: tuple[str, ...]
     text: str
 
@@ -61,10 +67,14 @@ class Watch:
     rows: deque[tuple[float, np.ndarray]] = field(default_factory=lambda: deque(maxlen=ROWS))  # chi-square, e [S] of those used
     outside: deque[np.ndarray] = field(default_factory=lambda: deque(maxlen=ROWS))  # gaps over their standard deviations [S]
     spacing: deque[float] = field(default_factory=lambda: deque(maxlen=20))  # times between rows
+    before: np.ndarray = field(init=False)  # [3, S]: time, expected reading and gap over standard deviation at the row before
+    sums: np.ndarray = field(init=False)  # [4, S]: rows, products of gaps, and of a lag the products on both sides
+    coloured: set[int] = field(default_factory=set)  # sensors whose gaps are no noise
 
     def __post_init__(self) -> None:
         count = len(self.names)
         self.last, self.repeats, self.moved = np.full(count, np.nan), np.zeros(count, int), np.zeros(count, int)
+        self.before, self.sums = np.full((3, count), np.nan), np.zeros((4, count))
 
     # ------------------------------------------------------------------ before anything is expected
 
@@ -127,6 +137,26 @@ class Watch:
             used[np.flatnonzero(used)[worst]] = False
         return used & np.array([k not in self.out for k in index], dtype=bool), found
 
+    def hang(self, time: float, expected: np.ndarray, gap: np.ndarray, sd: np.ndarray) -> list[Event]:
+        """Gaps [S] of readings, not a number where there are none, and their standard deviations: whether they hang together."""
+        e, found = gap / sd, list[Event]()
+        if not self.alarm:
+            since, rest, last = self.before
+            slope = np.where(time > since, (expected - rest) / np.where(time > since, time - since, 1.0), np.nan)
+            terms = np.stack([np.ones(len(e)), e * last, -e * slope / sd, (slope / sd) ** 2])
+            self.sums += np.where(np.isfinite(e * last * slope), terms, 0.0)
+        self.before = np.stack([np.where(np.isfinite(e), time, np.nan), expected, np.where(self.alarm, np.nan, e)])
+        rows, product, one, other = self.sums
+        for k in map(int, np.flatnonzero((rows >= _ENOUGH) & (product > _HANG * np.sqrt(rows)))):
+            if k not in self.coloured:
+                self.coloured.add(k)
+                late = one[k] > _LATE * np.sqrt(other[k])
+                why = (f"it may read late, by {one[k] / other[k]:.2g} or more: give its time constant (lag)" if late else
+                       "it may read late, mesh or step may be too coarse, or something unknown drives the part there")
+                text = f"is off by more than noise, one reading like the next: {why}. Bands are too narrow"
+                found.append(self._about(time, "colour", k, text))
+        return found
+
     @property
     def newly_blamed(self) -> list[int]:
         """Sensors that left their bands alone, found so at the last row."""
@@ -154,7 +184,7 @@ class Watch:
                     self.rows[j] = chi - row[k] ** 2, np.where(np.arange(len(row)) == k, np.nan, row)
             for row in self.outside:
                 row[k] = np.nan
-            return [self._about(time, "sensor", k, "leaves its bands while the others stay inside: drifting, misplaced, or "
+            return [self._about(time, "sensor", k, "leaves its bands while the others stay inside: drifting, slow, misplaced, or "
                                                    "something happens right beside it; left out until it agrees again")]
         if self.alarm or total < chi2.isf(self.chance, count):
             return []
@@ -185,7 +215,8 @@ class Watch:
                 "missing": sorted(self.missing), "last": self.last.tolist(), "repeats": self.repeats.tolist(),
                 "moved": self.moved.tolist(),
                 "rows": [[chi, row.tolist()] for chi, row in self.rows], "outside": [row.tolist() for row in self.outside],
-                "spacing": list(self.spacing)}
+                "spacing": list(self.spacing), "before": self.before.tolist(), "sums": self.sums.tolist(),
+                "coloured": sorted(self.coloured)}
 
     @classmethod
     def restored(cls, names: Sequence[str], state: dict[str, Any]) -> Watch:
@@ -196,7 +227,9 @@ class Watch:
         watch.rows.extend((chi, np.array(row, dtype=float)) for chi, row in state["rows"])
         watch.outside.extend(np.array(row, dtype=float) for row in state["outside"])
         watch.spacing.extend(state["spacing"])
+        watch.before, watch.sums = np.array(state["before"], dtype=float), np.array(state["sums"], dtype=float)
+        watch.coloured = set(state["coloured"])
         return watch
 
-    def _about(self, time: float, kind: Literal["sensor", "back"], k: int, text: str) -> Event:
+    def _about(self, time: float, kind: Literal["sensor", "back", "colour"], k: int, text: str) -> Event:
         return Event(time, kind, (self.names[k],), f"sensor '{self.names[k]}' {text}")

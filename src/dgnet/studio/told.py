@@ -82,7 +82,8 @@ class Question:
         The field at the beginning and the boundary values count as known. The classical solver explains the readings, whatever
         model has made them; what it cannot explain counts as noise.
         """
-        found = recover(self.problem, self.readings, ["field"], start=self.start, report=report)
+        # the readings are of this mesh with its own steps, so that no finer one knows better
+        found = recover(self.problem, self.readings, ["field"], start=self.start, finer=False, report=report)
         rows = found.get("field")[:, self.field], found.get("field", "sd")[:, self.field], self.drawn
         said = {"noise": self.noise, "left": found.misfit, "seconds": float(self.readings.times[-1]),
                 "readings": int(np.isfinite(found.fitted).sum()), "determined": found.determined, "notes": list(found.notes)}
