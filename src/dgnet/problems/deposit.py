@@ -134,7 +134,7 @@ class Deposit:
             moments = _added(row, shape[:, None] * weights, T)
             total = np.where(moments[:, :1] > 0, moments[:, :1], 1.0)
             off = moments[:, 1:] / total
-            far = (np.abs(off) > _CLOSE * width).any(1)
+            far = np.abs(off).max(axis=1) > _CLOSE * width[:, 0]
             if not far.any():
                 break
             second = _added(row, (shape * weights[:, 0])[:, None, None] * arm[:, :, None] * arm[:, None, :], T) / total[..., None]

@@ -64,6 +64,8 @@ def recover_coefficients(problem: Discretisation, readings: Readings, names: Seq
     They are fitted on the given mesh, and again without what solutions on finer meshes with smaller steps say that it gets wrong of
     the readings; what that leaves is in the standard deviations.
     """
+    if not names:
+        raise InputError("name at least one coefficient: diffusion, decay, convection or latent")
     for name in also:
         if name in ("field", "start"):
             raise InputError(f"'{name}' and coefficients cannot be recovered at once: with as many numbers as nodes it explains "

@@ -147,10 +147,14 @@ class Known:
         begin = first_state(problem, start)
         return cls(begin, source, spots, None if start is None else float(begin.mean()))
 
+    def over(self, steps: int) -> Known:
+        """The same over the steps that readings cover."""
+        return replace(self, source=over_steps(self.source, steps)) if isinstance(self.source, Tensor) else self
+
     def averages(self, problem: Discretisation, x: Tensor, steps: int) -> Tensor | None:
         """Of the source over the steps of a problem, at points x: [steps, P, F]. Averages are taken as they are."""
         if self.source is None or isinstance(self.source, Tensor):
-            return None if self.source is None else self.source[:steps].double()
+            return None if self.source is None else self.source.double()
         if isinstance(self.source, SpotTable):
             return self.source.on(problem.mesh).average(x, 0, steps, problem.dt)[0]
         return converged_average(self.source, x, problem.dt * torch.arange(steps, dtype=torch.float64), problem.dt)[0][0]
@@ -280,7 +284,7 @@ class Question:
                  report: Report | None = None) -> None:
         if not unknown and factors is None:
             raise InputError(f"name at least one unknown (known: {', '.join(KINDS)})")
-        self.problem, self.known, self.noise, self.factors, self.report = problem, known, noise, factors, report
+        self.problem, self.noise, self.factors, self.report = problem, noise, factors, report
         self.model: Model[Any] = Classical() if model is None else model
         self.readings = cleaned(readings, problem, known.level)
         self.names = tuple(name for name in unknown if name != LAG)
@@ -293,8 +297,7 @@ class Question:
             raise InputError("the lags of all sensors are given: there is none to find")
         self.finer = Finer(problem, self.model) if finer and Finer.exists(problem) else None
         self.why = "the refined mesh would be too large" if finer and self.finer is None else ""
-        if isinstance(known.source, Tensor):
-            over_steps(known.source, self.steps)
+        self.known = known = known.over(self.steps)
         self._source = known.averages(problem, torch.tensor(self.model.points(problem)), self.steps)
         self._made: dict[bytes, tuple[Tensor, dict[str, Part]]] = {}
 

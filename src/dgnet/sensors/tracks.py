@@ -88,6 +88,7 @@ def recover_track(problem: Discretisation, readings: Readings, radius: Positive,
     known, solver = Known.of(problem, start, source), model or Classical()
     readings = cleaned(readings, problem, known.level)
     horizon = int(np.ceil(readings.times[-1] / problem.dt - 1e-9))
+    known = known.over(horizon)
     with few_threads(problem.mesh.n_nodes), torch.no_grad():
         made, x = kernels(problem, readings.sensors, horizon, solver), torch.tensor(solver.points(problem))
         expected = made.readings(known.averages(problem, x, horizon), known.start).double().numpy().T
