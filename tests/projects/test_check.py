@@ -55,6 +55,18 @@ def test_known_numbers(tmp_path: Path) -> None:
     assert found["data"].verdict == "warn"  # no test trajectory
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_a_flow_that_stands_still_in_places_without_diffusion(tmp_path: Path) -> None:
+    """|v| h / (2 D) is infinite where something flows; where nothing does, 0 / 0 is no number."""
+    mesh, dt = box((6, 6)), 0.05
+    velocity = np.zeros((mesh.n_nodes, 2))
+    velocity[mesh.points[:, 0] > 0.9, 0] = 0.1
+    pde = PDE(("u",), velocity=velocity, reaction=lambda u: u * (1 - u))
+    u = np.tile(0.3 + 0.1 * np.sin(mesh.points[:, 1]), (4, 1))
+    found = items(project("still", mesh, pde, [], dt, [trajectory(u, mesh, dt)], tmp_path / "d.h5"))["advection"]
+    assert found.numbers["peclet_max"] == np.inf and found.numbers["peclet"] == 0
+
+
 def test_angles_in_space() -> None:
     """Kuhn's tetrahedra: dihedral angles of 45, 60 and 90 degrees."""
     assert np.allclose(smallest_angles(box((2, 2, 2))), 45.0)

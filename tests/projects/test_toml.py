@@ -12,6 +12,7 @@ from dgnet.problems import Dirichlet, Neumann, Periodic, Robin
 from dgnet.problems.units import DIFFUSIVITY, FIELD, FLUX, PURE, RATE, SPEED, TERMS, TIME, VOLUMETRIC_HEAT, Units
 from dgnet.projects import load
 from dgnet.projects.toml import Function, Selection, read
+from dgnet.training.plan import Facts, Wishes, plan
 from tests.projects.conftest import TOML, plate, write_tiny
 
 UNITS = Units("m", "s", {"T": "K"})
@@ -299,3 +300,23 @@ def test_what_is_wrong_with_a_capacity(tmp_path: Path, old: str, new: str, words
     with pytest.raises(InputError, match=words) as caught:
         load(heated(tmp_path / "p", old, new))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("fields", [("u", "v"), ("u",)])
+def test_the_settings_of_an_unknown_reaction_that_the_docs_show(tmp_path: Path, fields: tuple[str, ...]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "unknown-reaction.md").read_text()
+    model, = (block for block in page.split("```toml\n")[1:] if "reaction_degree" in block)
+    model = model.split("```")[0] if len(fields) > 1 else "[model]\nreaction_degree = 2"
+    mesh = box((4, 4))
+    save(mesh, tmp_path / "mesh.npz")
+    np.savez(tmp_path / "train.npz", state=np.random.default_rng(0).random((6, mesh.n_nodes, len(fields))))
+    names = ", ".join(f'"{name}"' for name in fields)
+    (tmp_path / "problem.toml").write_text(f'''
+        problem = {{ name = "dish", fields = [{names}], dt = 0.1 }}
+        mesh = {{ file = "mesh.npz" }}
+        pde = {{ diffusion = 0.01, reaction = "unknown" }}
+        data = [{{ file = "train.npz", split = "train" }}]
+        {model}''')
+    own = load(tmp_path)
+    config, _ = plan(own.case, Facts(4, 5), Wishes.of(own))
+    assert config.reaction_degree == 2 and len(config.reaction_terms) == len(fields) - 1

@@ -40,3 +40,6 @@ def test_an_unknown_reaction_of_a_user_is_a_table_for_one_field_and_terms_for_tw
         one = len(fields) == 1
         assert bool(config.reaction_table) == one and bool(config.reaction_degree) != one and not config.learn_source
         assert [s.method for s in recipe.stages] == ["identify"] + ["adam"] * len(GENERAL) + ["identify"] * (not one)
+        for model in ({"reaction_degree": 2}, {"reaction_terms": ("u/(1+u)",)}, {"dgnet": {"reaction_degree": 2}}):
+            wished, _ = plan(own("foo", PDE(fields, diffusion=1.0)), Facts(10, 100), Wishes(unknown_reaction=True, model=model))
+            assert wished.reaction_degree == (3 if "reaction_terms" in model else 2) and not wished.reaction_table

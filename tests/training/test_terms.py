@@ -130,3 +130,19 @@ def test_settings_that_do_not_fit_are_refused() -> None:
                      {"reaction_degree": 2, "reaction": "learned", "reaction_table": 8}):
         with pytest.raises(InputError, match="reaction_"):
             DGNetConfig(**settings)
+
+
+def predation(w: torch.Tensor) -> torch.Tensor:
+    """Rosenzweig and MacArthur: prey that grows, eaten by predators that are soon sated. No sum of products is that."""
+    u, v = w.unbind(-1)
+    eaten = u * v / (0.3 + u)
+    return 20 * torch.stack([u * (2 - u) - eaten, 0.6 * eaten - 0.3 * v], -1)
+
+
+def test_terms_that_cannot_say_what_the_reaction_is_do_not_make_rollouts_worse() -> None:
+    base, train, test = world(predation)
+    model = fresh(base, train)
+    without = [evaluate_rne(model, base, data) for data in (train, test)]
+    assert identify(model, base, train) < 0.1
+    for data, error in zip((train, test), without):
+        assert evaluate_rne(model, base, data) < 0.1 * error

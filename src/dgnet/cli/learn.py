@@ -168,15 +168,16 @@ def tell_training(what: str, model: str, progress: Any, json_path: Path | None, 
     from dgnet.models.registry import TUNED
 
     rival = f" (which does not know {' and '.join(untold)})" if untold else ""
-    verdict = "below" if progress.best < progress.classical else "NOT below"
     learned = progress.best_iteration > 0
+    best, classical = (f"{error:.3e}" for error in (progress.best, progress.classical))
+    verdict = "the same as" if best == classical else "below" if progress.best < progress.classical else "NOT below"
     write_json(json_path, {"validation": progress.best, "classical": progress.classical, "iterations": progress.iteration,
                            "best_iteration": progress.best_iteration, "learned": learned, "seconds": progress.seconds,
                            "history": progress.history} | ({} if more is None else {"coefficients": dict(more)})
                | ({"found": list(found)} if found else {})
                | ({} if bars is None else {"error_bars": {name: asdict(bar) for name, bar in bars.items()}}))
-    say(f"{what}: validation error {progress.best:.3e} after {progress.best_iteration} iterations, {verdict} the "
-        f"classical solver's {progress.classical:.3e}{rival}; {progress.seconds:.0f} s")
+    say(f"{what}: validation error {best} after {progress.best_iteration} iterations, {verdict} the "
+        f"classical solver's {classical}{rival}; {progress.seconds:.0f} s")
     if model == TUNED:
         first = progress.history[0]["validation"]
         say(f"  It started from universal weights: {first:.3e} before any training, {first / progress.classical:.2f} times the "

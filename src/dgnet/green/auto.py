@@ -105,6 +105,7 @@ DENSE = {  # to invert, and to multiply with 32 right-hand sides
 SWEEPS_SETUP = (185.7, 0.02455)  # and per entry
 COUNT = (0.2851, 0.3651)  # iterations for a factor e of the residual: at a ratio of 1, and the power with which they grow
 INVERTED = 1500  # nodes up to which an explicit inverse is thought of
+QUADRATIC = 2.2  # times the iterations of conjugate gradients with linear elements at the same ratio
 _SHORT = 5  # a count of the fixed iteration that is hardly ever undercut
 _WARM, _FIRST, _START = 0.65, 15, 2.0  # share of them that good starts leave, after how many solves, and what a start costs
 
@@ -120,9 +121,9 @@ def mass_ratio(A: EdgeMatrix, M: EdgeMatrix) -> float:
     return float(ratios[heavy].mean()) if heavy.any() else 1.0
 
 
-def iterations(ratio: float, tolerance: float) -> float:
+def iterations(ratio: float, tolerance: float, quadratic: bool = False) -> float:
     """Of conjugate gradients, for a `mass_ratio`; one below 1 tells of a consistent mass, which takes iterations by itself."""
-    return max(1.0, COUNT[0] * max(ratio, 1 / ratio) ** COUNT[1] * log(1 / tolerance))
+    return max(1.0, (QUADRATIC if quadratic else 1.0) * COUNT[0] * max(ratio, 1 / ratio) ** COUNT[1] * log(1 / tolerance))
 
 
 def choose_symmetric(pattern: Pattern, groups: int, columns: int, ratio: float, tolerance: float, solves: int,
@@ -138,7 +139,7 @@ def choose_symmetric(pattern: Pattern, groups: int, columns: int, ratio: float, 
     bytes_of = {"lu": 4 if single_factors(pattern, ratio, tolerance) else 8, "cholesky": 8}
     costs = {name: groups * DIRECT[name, dim, bytes_of[name]].cost(n, columns, solves, quadratic) for name in direct}
     if sweeps_work():
-        count = iterations(ratio, tolerance)
+        count = iterations(ratio, tolerance, quadratic)
         together = columns > 1 and n * groups <= TOGETHER
         if together:
             each = SWEEPS_32[dim, size].cost(nnz, count) * columns / 32
@@ -146,13 +147,14 @@ def choose_symmetric(pattern: Pattern, groups: int, columns: int, ratio: float, 
             warm = count * (_WARM + (1 - _WARM) * min(1.0, _FIRST / solves)) + _START
             each = SWEEPS[dim, size].cost(nnz, warm if count > LONG else count) * columns
         costs["cg"] = SWEEPS_SETUP[0] + SWEEPS_SETUP[1] * nnz + solves * each
-    if columns > 1:
-        if n <= INVERTED:
-            setup, many = DENSE[size]
-            costs["dense"] = groups * (setup.at(n) + solves * many.at(n) * columns / 32)
+    if columns > 1 and n <= INVERTED:
+        setup, many = DENSE[size]
+        costs["dense"] = groups * (setup.at(n) + solves * many.at(n) * columns / 32)
+    if columns > 1 or quadratic:  # of one with linear elements, conjugate gradients take a third of the iterations and win
 
         def fixed(count: int) -> float:
-            return FIXED_SETUP[0] + FIXED_SETUP[1] * nnz + solves * FIXED[dim, size].cost(nnz, columns, count)
+            each = FIXED[dim, size].cost(nnz, columns, count) if columns > 1 else _iterated(n * groups, nnz, 1, count)
+            return FIXED_SETUP[0] + FIXED_SETUP[1] * nnz + solves * each
 
         if fixed(_SHORT) < min(costs.values()) and (needed := proven()) <= MAX_FIXED["cpu"]:
             costs["iterative"] = fixed(needed)
@@ -172,7 +174,7 @@ def choose(pattern: Pattern, groups: int, columns: int, iterations: int, solves:
     # where the fixed count is too long, Krylov methods take fewer but dearer steps: about as much work
     count = min(iterations, 1000)
     bounds = 250.0 + 0.01 * nnz * groups
-    iterate = bounds + solves * (60.0 + count * _iteration_cost(n * groups, nnz * groups, columns))
+    iterate = bounds + solves * _iterated(n * groups, nnz * groups, columns, count)
     direct = DIRECT["lu", 3 if nodes in (4, 10) else 2, 8].cost(n, columns, solves, nodes in (6, 10))
     return "iterative" if iterate <= groups * direct else "lu"
 
@@ -188,8 +190,8 @@ def _choose_cuda(n: int, nnz: int, groups: int, columns: int, iterations: int, s
     return "dense" if dense_setup + solves * dense < 700.0 + solves * each else "iterative"
 
 
-def _iteration_cost(n: int, nnz: int, columns: int) -> float:
-    """One fixed iteration on the CPU: calls, matrix traffic, and vectors that may fall out of the cache."""
+def _iterated(n: int, nnz: int, columns: int, count: int) -> float:
+    """A solve by `count` fixed iterations on the CPU: calls, matrix traffic, and vectors that may fall out of the cache."""
     entries = n * columns
     vectors = 0.0 if columns == 1 else 5e-4 * entries * (1 + min(2.0, entries / 1.5e6))
-    return 13.0 + 3.2e-4 * nnz + vectors
+    return 60.0 + count * (13.0 + 3.2e-4 * nnz + vectors)

@@ -106,18 +106,21 @@ def configure(name: str, config: Mapping[str, Any] | None = None) -> Any:
     return replace(model.settings[setting], **values)
 
 
+def changes(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
+    """What a problem file's [model] (dgnet) and [model.NAME] say of this model."""
+    plain = {key: value for key, value in table.items() if key not in MODELS} if name == "dgnet" else {}
+    own = table.get(name, {})
+    return plain | (dict(own) if isinstance(own, Mapping) else {})
+
+
 def changed(name: str, table: Mapping[str, Any], base: Any, where: str) -> Any:
     """`base` with the changes of a problem file's [model] (dgnet) and [model.NAME]."""
-    changes = table.get(name, {})
-    if name == "dgnet":
-        changes = {key: value for key, value in table.items() if key not in MODELS} | changes
-    else:
-        where = f"{where}.{name}"
-    if not isinstance(changes, Mapping):
+    where = where if name == "dgnet" else f"{where}.{name}"
+    if not isinstance(table.get(name, {}), Mapping):
         raise InputError(f"{where} must be a table")
     known = {f.name: getattr(base, f.name) for f in fields(base)}
     values = {}
-    for key, value in changes.items():
+    for key, value in changes(name, table).items():
         if key not in known:
             raise InputError(f"{where}.{key} is not a setting of {name}" + did_you_mean(key, known))
         values[key] = _typed(value, known[key], f"{where}.{key}")

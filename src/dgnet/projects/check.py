@@ -281,8 +281,8 @@ def number_items(problem: Discretisation, velocity: Tensor) -> list[Item]:
     found = [Item("diffusion", grade, text, {"fourier": middle, "fourier_max": most, "stiffness": stiff})]
     speed = velocity.norm(dim=-1).amax(0).numpy()[mesh.cells].mean(axis=1)
     if speed.any():
-        with np.errstate(divide="ignore"):
-            peclet = np.where(speed > 0, speed * h / (2 * D.max(axis=0)), 0.0)
+        with np.errstate(divide="ignore"):  # without diffusion it is infinite, but where nothing flows
+            peclet = np.divide(speed * h, 2 * D.max(axis=0), out=np.zeros_like(speed), where=speed > 0)
         courant = float((speed * dt / h).max())
         top = float(peclet.max())
         text = f"cell Péclet number |v| h/2D {np.median(peclet):.3g} (at most {top:.3g}), Courant number {courant:.3g}"

@@ -14,7 +14,8 @@ Jacobian are stepped along with the state, all in one solve (tangent of a step; 
   start smooths out are left out.
 - Noise of a window's first state stays with the window, so residuals hang together: c is the variance of what patches of nodes
   contribute to the gradient, against what J^T J says. alpha is the one that makes the data most likely (evidence).
-- Windows become longer as long as noise is most of what is left.
+- Windows become longer as long as noise is most of what is left. What misses whole trajectories by far more than what was found on
+  other windows, or with one term more, is not taken: terms that cannot say what the reaction is may blow up in a long rollout.
 - The band: c (J^T J + c alpha P)^-1 for the noise, and beside it what the curve would change if the mass were lumped, which is of
   the order of the mesh's own error.
 """
@@ -22,6 +23,7 @@ Jacobian are stepped along with the state, all in one solve (tangent of a step; 
 from __future__ import annotations
 
 import math
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +32,7 @@ import torch
 from dgnet.errors import InputError, SolveError
 from dgnet.green import GreenSolver, Operators
 from dgnet.green.operator import StepOperator
+from dgnet.models import rollout
 from dgnet.models.dgnet import DGNet, PreparedDGNet
 from dgnet.problems import LUMPED, Discretisation
 from dgnet.training.residuals import deviation, noise_level, patches
@@ -47,6 +50,7 @@ _WORK = 2e7  # nodes times steps times unknowns of a pass: more windows than tha
 _STIFFEST = 1e9  # times what the data say, the most that smoothness may weigh: beyond it rounding decides
 _TAIL = 2.4  # where Cauchy's weights set in, in standard deviations
 _ROUGH = 3.0  # a patch that misses the data by this many times the usual: the window's start is not resolved
+_WORSE = 2.0  # times the least mean square so far, the most that a step of the fit, other windows or a term less may leave over
 _NOISY = 0.25  # share of noise in what is left, above which longer windows are worth their work
 
 
@@ -60,6 +64,11 @@ class Pass:
     residuals: Tensor  # [windows, steps, free nodes, F], in the unknown's units
     lumped: Tensor  # [K]: J^T W (rollout with a lumped mass - rollout)
 
+    @property
+    def square(self) -> float:
+        """The mean square of the residuals."""
+        return float(self.residuals.square().mean())
+
 
 def identify(model: Any, base: Discretisation, train: Corpus) -> float:
     """Set the reaction and its standard deviations; returns the mean square of what it leaves, against that without a reaction."""
@@ -70,30 +79,45 @@ def identify(model: Any, base: Discretisation, train: Corpus) -> float:
         choose_terms(model, unknown.library, base, train)
     fit = Fit(model, unknown, base, train)
     whole = fit.without()
-    left = _fitted(fit)
-    while isinstance(unknown, Terms) and unknown.drop(fit.theta, fit.covariance):
-        fit = Fit(model, unknown, base, train)
-        left = _fitted(fit)
+    fit = _fitted(fit)
+    least = fit.missed
+    while isinstance(unknown, Terms):
+        terms = unknown.library.active.clone()
+        if not unknown.drop(fit.theta, fit.covariance):
+            break
+        fewer = _fitted(Fit(model, unknown, base, train))
+        if not fewer.missed <= _WORSE * least:
+            unknown.library.active.copy_(terms)
+            break
+        fit, least = fewer, min(least, fewer.missed)
     fit.finish()
-    return left / max(whole, 1e-300)
+    return fit.left / max(whole, 1e-300)
 
 
-def _fitted(fit: Fit) -> float:
-    """Windows of every length that is worth it; the mean squared misfit of the last ones."""
+def _fitted(fit: Fit) -> Fit:
+    """The fit after windows of every length that is worth it; the beginning itself where none of them is better."""
     train, length, first = fit.train, min(_SHORT, fit.train.steps), 0
-    left = fit.descend(length, first)
-    settled = fit.settled(length)
+    fit.descend(length, first, iterations=0)
+    fit, better = _onward(fit, length, first)
+    settled = fit.settled(length) if better else 0
     if settled:
         first = settled
-        left = fit.descend(length, first)
+        fit, better = _onward(fit, length, first)
     noise = noise_level(train.state / fit.unknown.unit)
-    while length < train.steps - first and (length == _SHORT or noise**2 > _NOISY * fit.spread**2):
+    while better and length < train.steps - first and (length == _SHORT or noise**2 > _NOISY * fit.spread**2):
         length = min(_LONGER * length, train.steps - first)
-        try:
-            left = fit.descend(length, first)
-        except SolveError:  # such long windows blow up: the shorter ones have to do
-            break
-    return left
+        fit, better = _onward(fit, length, first)
+    return fit
+
+
+def _onward(fit: Fit, length: int, first: int) -> tuple[Fit, bool]:
+    """The fit after windows of this length, and True; as it was, and False, where they blow up or whole trajectories are missed."""
+    onward = copy(fit)
+    try:
+        onward.descend(length, first)
+    except SolveError:
+        return fit, False
+    return (onward, True) if onward.missed <= _WORSE * fit.missed else (fit, False)
 
 
 class Fit:
@@ -103,8 +127,8 @@ class Fit:
         self.model, self.unknown, self.base, self.train = model, unknown, base, train
         self.patch = patches(base).to(train.state.device)
         self.bend, self.theta = unknown.bend, unknown.theta
-        self.c = self.alpha = self.spread = 0.0
-        self.pieces, self.scale = train, math.inf
+        self.c = self.alpha = self.spread = self.left = 0.0
+        self.pieces, self.scale, self.missed = train, math.inf, math.inf
         self.last: Pass | None = None
 
     def at(self, theta: Tensor, lumped: bool = False) -> Pass:
@@ -116,13 +140,33 @@ class Fit:
     def without(self) -> float:
         """The mean squared misfit of short windows without a reaction."""
         self.pieces = windows(self.train, min(_SHORT, self.train.steps), 0, len(self.theta))
-        return float(self.at(torch.zeros_like(self.theta)).residuals.square().mean())
+        return self.at(torch.zeros_like(self.theta)).square
 
-    def descend(self, length: int, first: int) -> float:
-        """Gauss-Newton on windows of this length that begin at step `first` or later; the mean squared misfit after it."""
+    def whole(self) -> float:
+        """The mean squared misfit of rollouts over whole trajectories; infinite where one is not finite."""
+        square, count = 0.0, 0
+        with torch.no_grad():
+            self.unknown.put(self.theta)
+            for rows in self.train.together(self.base):
+                data = self.train.part(rows)
+                try:
+                    states = rollout(self.model, data.problem(self.base), data.state[:, 0], data.source_average, data.steps,
+                                     t0=data.clock(self.base))
+                except SolveError:
+                    return math.inf
+                rest = (states - data.state) / self.unknown.unit
+                square, count = square + float(rest.double().square().sum()), count + rest.numel()
+        return square / count if math.isfinite(square) else math.inf
+
+    def descend(self, length: int, first: int, iterations: int = _ITERATIONS) -> None:
+        """Gauss-Newton on windows of this length that begin at step `first` or later.
+
+        Far outliers hardly count in the objective, so that it may fall while a few windows blow up; such steps are not taken.
+        """
         self.pieces, self.scale = windows(self.train, length, first, len(self.theta)), math.inf
         found = self.at(self.theta)
-        for k in range(_ITERATIONS):
+        most = _WORSE * found.square
+        for k in range(iterations):
             if k == 1:
                 self.scale = max(_TAIL * deviation(found.residuals), 1e-300)
                 found = self.at(self.theta)
@@ -133,16 +177,18 @@ class Fit:
                     better = self.at(self.theta + delta)
                 except SolveError:
                     better = None
-                if better is not None and self.objective(better, self.theta + delta) <= self.objective(found, self.theta):
+                if better is not None and better.square <= most and (
+                        self.objective(better, self.theta + delta) <= self.objective(found, self.theta)):
                     break
                 better, delta = None, 0.5 * delta
             if better is None:
                 break
-            self.theta, found = self.theta + delta, better
+            self.theta, found, most = self.theta + delta, better, min(most, _WORSE * better.square)
             if k and self.unknown.settled(delta, self.theta):
                 break
-        self.last, self.spread = found, deviation(found.residuals)
-        return float(found.residuals.square().mean())
+        if not iterations:
+            self.regularised(found)
+        self.last, self.spread, self.left, self.missed = found, deviation(found.residuals), found.square, self.whole()
 
     def objective(self, found: Pass, theta: Tensor) -> float:
         return found.misfit + self.c * self.alpha * float(theta @ self.bend @ theta)
@@ -164,7 +210,7 @@ class Fit:
         right = found.scores.sum(0) + H @ self.theta
         smooth = bool(self.bend.any())
         if not self.c:
-            self.c = max(float(found.residuals.square().mean()), 1e-300)
+            self.c = max(found.square, 1e-300)
             self.alpha = max(1e-6 * float(H.diagonal().max()), 1e-300) / self.c if smooth else 0.0
         for _ in range(30):
             inverse = self.inverse(H)

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 
 from dgnet.data import Dataset
 from dgnet.errors import InputError
-from dgnet.models.dgnet import CURVES, DEGREE, INTERVALS, DGNetConfig
+from dgnet.models.dgnet import CURVES, DGNetConfig
 from dgnet.models.dgnet import PAPER as PAPER_MODEL
-from dgnet.models.registry import changed, entry
+from dgnet.models.registry import changed, changes, entry
 from dgnet.problems.case import OWN, Case
 from dgnet.projects import Project, Training
 from dgnet.recipe import GENERAL, IN_A_FLOW, Recipe, Stage, paper_recipe
@@ -74,7 +74,8 @@ def preset(case: Case, facts: Facts) -> Preset:
 
 
 def configuration(case: Case, facts: Facts, wishes: Wishes) -> DGNetConfig:
-    """The parts that are learned. An unknown reaction is learned node by node: of one field a table, of more a sum of terms."""
+    """The parts that are learned. An unknown reaction is learned node by node: of one field a table unless the user asks for
+    terms, of more fields a sum of terms."""
     own = preset(case, facts)
     config = PAPER_MODEL if wishes.recipe == "paper" else own.config
     curves = _curves(case, wishes)
@@ -82,10 +83,9 @@ def configuration(case: Case, facts: Facts, wishes: Wishes) -> DGNetConfig:
         corrected = own.config.learn_diffusion and "diffusion" not in curves
         config = replace(config, unknown_curves=curves, learn_diffusion=corrected)
     elif wishes.unknown_reaction:
-        one = len(case.pde.fields) == 1
-        table = one and (case.pde.reaction is not None or not isinstance(case, Scenario))
-        config = replace(config, reaction="learned", odd_reaction=own.odd_reaction, reaction_table=INTERVALS if table else 0,
-                         reaction_degree=0 if one else DEGREE)
+        table = case.pde.reaction is not None or not isinstance(case, Scenario)
+        config = replace(config, odd_reaction=own.odd_reaction)
+        config = config.reacting(len(case.pde.fields), changes("dgnet", wishes.model), table)
     if wishes.calibrate:  # a diffusivity is either calibrated or corrected
         config = replace(config, calibrate=wishes.calibrate, learn_diffusion="diffusion" not in wishes.calibrate)
     name = "dgnet-paper" if config.plain else "dgnet"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from dgnet.arguments import checked
@@ -120,6 +121,13 @@ class DGNetConfig:
             raise InputError(f"cannot learn a curve of '{min(strange)}' (known: {', '.join(CURVES)})")
         if self.unknown_curves and (self.linear or self.calibrate):
             raise InputError("unknown_curves go with decoder = \"structured\" or \"none\", and not with calibrate")
+
+    def reacting(self, fields: int, wishes: Mapping[str, object], table: bool = True) -> DGNetConfig:
+        """With an unknown reaction: of one field as a table (or a network), unless the user's settings ask for a sum of terms; of
+        several as a sum of terms."""
+        terms = fields > 1 or bool(wishes.get("reaction_degree") or wishes.get("reaction_terms"))
+        return replace(self, reaction="learned", reaction_table=INTERVALS if table and not terms else 0,
+                       reaction_degree=DEGREE if terms else 0)
 
     @property
     def linear(self) -> bool:
