@@ -18,15 +18,15 @@ the measured one to the digits that are printed, or within the claim's tolerance
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 
 ROOT = Path(__file__).resolve().parents[1]
 NUMBER = re.compile(r"(?<![\w.\-−])[-−]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:e[-+]?\d+)?(?!\w)")
@@ -128,8 +128,8 @@ def digit(number: str) -> float:
     return 10.0 ** (int(exponent or 0) - len(mantissa.partition(".")[2]))
 
 
-def cell(text: str, head: str, row: str, column: str) -> str:
-    """The cell of the first table whose head begins with `head`, without marks."""
+def cell(text: str, head: str, row: str, column: str, marks: bool = False) -> str:
+    """The cell of the first table whose head begins with `head`; without its marks and brackets unless asked for."""
     lines = text.splitlines()
     (at, *_) = [k for k, line in enumerate(lines) if line.startswith(f"| {head} |")]
     names = [name.strip() for name in lines[at].strip("|").split("|")]
@@ -138,8 +138,27 @@ def cell(text: str, head: str, row: str, column: str) -> str:
         if not line.startswith("|"):
             break
         if cells[0] == row:
-            return re.sub(r"\(.*?\)|\*\*", "", cells[names.index(column)])
+            found = cells[names.index(column)]
+            return found if marks else re.sub(r"\(.*?\)|\*\*", "", found)
     raise LookupError(f"no row '{row}' below '{head}'")
+
+
+def study(scenario: str, truth: str, *what: str, method: str = "dgnet") -> list[list[float]]:
+    """Some entries of the stored paper-size trainings of a method that knows the reaction, a list for each seed."""
+    found = []
+    for line in (ROOT / "docs/results/study/cells.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        one = record["cell"]
+        if (one["kind"], one["scenario"], one["size"], one["truth"], one["method"], one["trajectories"], one["unknown_reaction"]) == (
+                "train", scenario, "paper", truth, method, 0, False):
+            flat = {**record["scores"][method], "updates": record.get("updates"), "seconds": record["seconds"].get("train"),
+                    "classical": record["scores"]["classical_consistent"]["rne"]}
+            found.append([flat[key] for key in what])
+    return found
+
+
+def shown(values: Iterable[float]) -> list[str]:
+    return [f"{number:.6g}" for number in values]
 
 
 def cells(*places: tuple[str, str, str]) -> Callable[[str], Sequence[str]]:
@@ -190,6 +209,8 @@ COMMANDS = {c.line: c for c in (
     Command("dgnet check plate", 8, "dgnet new plate\ndgnet check plate"),
     Command("dgnet train plate --out run --budget 0.2", 50,
             "dgnet new plate\ndgnet train plate --out run --budget 0.2\ndgnet evaluate run --json scores.json\n"
+            "printf 't,x,y,radius,power\\n0,0.05,0.04,0.014,100\\n5,0.05,0.04,0.014,100\\n15,0.28,0.04,0.014,100\\n' > mine.csv\n"
+            "dgnet rollout run --source mine.csv\n"
             "python -c \"import json\nfor name, score in json.load(open('scores.json'))['scores'].items(): "
             "print(f'{name:22s} {score[chr(114) + chr(110) + chr(101) + chr(95) + \"from_offset\"]:.4f}')\""),
     Command("cc -std=c99 -O2 main.c plate.c -lm -o main && ./main", 12,
@@ -246,6 +267,7 @@ KERNELS, CARDS, DGNET = "dgnet bench kernels", "docs/results/pretrained.md", "dg
 CHECK, TRAIN, BARS = "dgnet check plate", "dgnet train plate --out run --budget 0.2", "pytest -s tests/training/test_bars.py"
 MELTED, TRADE = "dgnet train melting --size paper --unknown-curves --trajectories 4", "dgnet bench tradeoff"
 ANY = {"": "dgnet bench any-mesh", "-3d": "dgnet bench any-mesh --dim 3", "-flow": "dgnet bench any-mesh --flow"}
+FOUR = ("pulsed", "ring", "line", "step")
 TWO = r" \(\d+\): rms error (\S+) \(median\), (\S+) \(largest\); (\S+) inside"
 THREE = r" \(\d+\): rms error (\S+), (\S+) \(median\), (\S+) \(largest\); (\S+) inside"
 
@@ -330,11 +352,11 @@ CLAIMS = [
     Claim(TUTORIAL, r"Quadratic elements have (a seventeenth), without", TRAIN,
           lambda text: [f"{value(b) / value(a):.3g}" for a, b in re.findall(r"consistent +(\S+)\n[\s\S]*^classical_p2 +(\S+)", text, re.M)], 0.1),
     # universal weights
-    Claim("README.md", r"they make (\S+) of the better classical solver's error \((\d+) flat parts\)", ANY[""],
+    Claim("README.md", r"they make (\S+) of the better classical solver's error \((\d+) \[flat parts", ANY[""],
           lambda text: [*cells(("model", "universal", "all"))(text), *numbers([text.splitlines()[0].split("on")[1]])]),
-    Claim("README.md", r"parts\), (\S+) \((\d+) bodies\)", ANY["-3d"],
+    Claim("README.md", r"^  (\S+) \((\d+) \[bodies", ANY["-3d"],
           lambda text: [*cells(("model", "universal", "all"))(text), *numbers([text.splitlines()[0].split(" on ")[1]])]),
-    Claim("README.md", r"bodies\) and (\S+) \((\d+) steady\n", ANY["-flow"],
+    Claim("README.md", r"3d.md\)\) and (\S+) \((\d+) \[steady", ANY["-flow"],
           lambda text: [*cells(("model", "universal", "all"))(text), *numbers([text.splitlines()[0].split(" on ")[1]])]),
     *[Claim(UNIVERSAL, rf"^\| `universal-{name}`.*? \| \d+ \| (.*) \|$", ANY[key], cells(
         *[("model", "universal", column) for column in ("all", "Fo < 0.03", "0.03 to 0.3", "Fo > 0.3", "95%", "worst")],
@@ -354,6 +376,8 @@ CLAIMS = [
           r"geometric mean of the cost is (\S+), of the steps alone (\S+);"),
     Claim(UNIVERSAL, r"for (\S+) times the cost, (\S+) times for the steps alone", "dgnet bench equal --dim 3",
           r"geometric mean of the cost is (\S+), of the steps alone (\S+);"),
+    Claim("docs/method.md", r"quadratic elements have an error of (\S+), linear ones (\S+), on the mesh refined\nonce (\S+) \(", DGNET,
+          cells(*[("scenario", "laser-heat", column) for column in ("quadratic", "consistent", "refined")])),
     # README: the study
     *[Claim("README.md", rf"^\| {name} \| (.*) \|$", REPORT, report_row(name, name != "laser-heat")) for name in SCENARIOS],
     Claim("README.md", r"a trained DGNet makes (\S+) to (\S+) of the classical error", DGNET,
@@ -376,11 +400,41 @@ CLAIMS = [
           card("phase-transition", columns=("classical, consistent", "DGNet"))),
     *[Claim("README.md", rf"^\| {there} \| all \| (.*) \|$", REPORT, same_mesh(here)) for there, here in (
         ("linear, consistent", "classical, consistent"), ("POD–Galerkin", "POD–Galerkin"))],
+    Claim("README.md", r"^\| DGNet, three seeds \| all \| (.*) \| nothing learned \|$", REPORT, same_mesh("DGNet, ours", slice(6))),
     Claim("README.md", r"^\| DGNet, three seeds, older code \| .*? \| (.*) \| no reaction \|$", REPORT,
-          lambda text: [n for one in SCENARIOS[:-1] for n in same_mesh("DGNet, ours, reaction unknown", slice(SCENARIOS.index(one), SCENARIOS.index(one) + 1))(text)]),
+          lambda text: (lambda n: [n[0], n[2], n[4], *n[6:]])(same_mesh("DGNet, ours, reaction unknown", slice(6))(text))),
+    Claim("README.md", r"^\| best baseline \| .*? \| (.*) \|$", REPORT, joined(*[after("## Paper size, same-mesh truth", least(
+        "RNE", ("DeepONet", "MGN", "MP-PDE", "BENO", "PhyMPGN", "operator inference"), name)) for name in SCENARIOS])),
+    Claim("README.md", r"^\| the paper's DGNet, our code .*? \| all \| (.*) \|$", REPORT, after("## Paper size, same-mesh truth", lambda text: [
+        "".join(re.findall(r"untrained ([^,)]+)|^([\d.e-]+)", cell(text, "RNE", "DGNet, paper's", name, marks=True))[0]) for name in SCENARIOS])),
+    Claim("README.md", r"^\| the paper's DGNet, as published.*? \| all \| (.*) \|$", REPORT, after("## Paper size, same-mesh truth", lambda text: [
+        re.findall(r"paper ([^,)]+)", cell(text, "RNE", "DGNet, paper's", name, marks=True))[0] for name in SCENARIOS])),
+    Claim("README.md", r"DGNet made (\d+) to (\d+) updates, the networks (\d+) \(PhyMPGN\)", REPORT, lambda _: shown(
+        reduce(n for name in SCENARIOS for (n,) in study(name, "converged", "updates", method=method))
+        for reduce, method in ((min, "dgnet"), (max, "dgnet"), (min, "phympgn")))),
+    Claim("README.md", r"with (\d+), (\d+) and (\d+) updates make (\S+), (\S+) and (\S+)\. Seeds", REPORT, lambda _: shown(
+        number for part in zip(*sorted(study("sediments", "converged", "updates", "rne_from_offset"))) for number in part)),
+    Claim("README.md", r"were trained for (\d+) to (\d+) s \(\[cards\]", CARDS, lambda text: shown(60 * reduce(
+        float(n) for n in card(*SCENARIOS[:-1], "laser-heat-3d", "wavy-channel", columns=("minutes",))(text)) for reduce in (min, max)), relative=0.05),
+    Claim("README.md", r"the seeds make (\S+) to (\S+) and (\S+) to (\S+)\)", REPORT, lambda _: shown(reduce(
+        n for (n,) in study(name, "same-mesh", "rne")) for name in ("allen-cahn", "sediments") for reduce in (min, max))),
+    Claim("README.md", r"learned nothing and the others gained (\d+)%", REPORT, lambda _: shown(
+        [100 - 100 * max(sorted(a / b for a, b in study("fisher-kpp", "same-mesh", "rne", "classical"))[:2])])),
+    Claim("README.md", r"On obstacles a fifth is (\S+), and one", DGNET, cells(("scenario", "obstacles", "a fifth of it"))),
+    Claim("README.md", r"\n  seed makes (\S+)\. On wavy-channel", REPORT, lambda _: shown([max(study("obstacles", "same-mesh", "rne"))[0]])),
+    Claim("README.md", r"On wavy-channel DGNet \(older code\) makes (\S+), linear elements (\S+), operator", DGNET, after(
+        "`paper` size, `same-mesh` truth", cells(("scenario", "wavy-channel", "DGNet, plain"), ("scenario", "wavy-channel", "consistent")))),
+    Claim("README.md", r"operator inference (\S+), the paper's \S+\. The shipped", REPORT, lambda _: shown(study("wavy-channel", "same-mesh", "rne", method="opinf")[0])),
+    Claim("README.md", r"operator inference \S+, the paper's (\S+)\. The shipped", DGNET, cells(("scenario", "wavy-channel", "paper, plain"))),
+    Claim("README.md", r"had more time and make (\S+) on obstacles", CARDS, lambda text: [cells(("scenario", name, "DGNet"))(
+        "\n".join(line for line in text.splitlines() if "| converged |" not in line))[0] for name in ("obstacles",)]),
+    Claim("README.md", r"has no seeds and took up to (\d+) s", REPORT, lambda _: shown([max(
+        study(name, "same-mesh", "seconds", method="opinf")[0][0] for name in SCENARIOS)])),
+    Claim("README.md", r"one seed of PhyMPGN makes (\S+), three (\S+)\. Two", REPORT, lambda _: (lambda n: shown([min(n), sum(n) / len(n)]))(
+        [n for (n,) in study("laser-heat", "same-mesh", "rne", method="phympgn")])),
     # listed only
     Claim("README.md", r"A step of laser-heat takes (\S+) µs .*, (\S+) µs with quadratic ones", "dgnet bench elements --device cuda"),
-    Claim("README.md", r"costs (\S+) times as much as DGNet on laser-heat, (\S+) times on\n  allen-cahn, (\S+) times on fisher-kpp and (twice) as much", TRADE),
+    Claim("README.md", r"costs (\S+) times as much as DGNet on laser-heat, (\S+) times on\n  allen-cahn, (\S+) times on fisher-kpp and (twice) as much .* within \S+ s did", TRADE),
     Claim("README.md", r"the error is (\S+); linear .* make (\S+), on the mesh refined once (\S+) \(", MELTED),
     Claim("docs/limits.md", r"cost (\S+) times as much as DGNet on small laser-heat,\n +(\S+) times on small fitzhugh-nagumo, but (\S+) times on the small cylinder and (\S+) times", "dgnet bench tradeoff RUN"),
     *[Claim(UNIVERSAL, rf"^\| {name} \| (.*) \|$", "dgnet evaluate --pretrained NAME --trajectories 2 --device cuda") for name in ("laser-heat", "laser-heat-3d")],
