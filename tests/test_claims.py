@@ -1,4 +1,4 @@
-"""Pages and `benchmarks/claims.py` stay together: every claim is in its page once, with its command; README's figures all have one."""
+"""Pages and `benchmarks/claims.py` agree: every claim is in its page once, beside its command, and README has no other figures."""
 
 from __future__ import annotations
 
