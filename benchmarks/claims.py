@@ -116,6 +116,7 @@ class Claim:
 
 
 def pattern(text: str) -> str:
+    """A regular expression, @ spelled out."""
     return text.replace("@", r"(\S+)")
 
 
@@ -584,7 +585,8 @@ def chosen(words: Sequence[str], quick: bool) -> list[str]:
 
 def row(claim: Claim, *last: str) -> str:
     line, text, claimed = claim.place()
-    return f"{claim.page}:{line} | {text[:60]} | {claim.command} | {' '.join(claimed)} | {' | '.join(last)}"
+    text = text.replace("|", "/").strip("/ ")[:60]
+    return f"{claim.page}:{line} | {text} | {claim.command} | {' '.join(claimed)} | {' | '.join(last)}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
