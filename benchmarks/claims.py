@@ -398,7 +398,8 @@ CLAIMS = [
     Claim(SENSORS, r"rollout of\n@ of the range \(@ in single", KERNELS, r"^float64.* @\nfloat32.* @$", factor=3),
     Claim(SENSORS, r"A reading takes @ µs where .*? known, some @ times less than the rollout, and @ µs \(@ times less\)",
           KERNELS, r"^float64 .*? µs \(\S+\) +@ µs \(@\) +@ µs \(@\)", factor=4),
-    Claim(SENSORS, r"every\nnode in every step it takes about @ µs, @ times less", KERNELS, r"^float64 .*? ms +@ µs \(@\)", factor=3),
+    Claim(SENSORS, r"every\nnode in every step it takes about @ µs, @ times less",
+          KERNELS, r"^float64 .*? ms +@ µs \(@\)", factor=3),
     Claim(SENSORS, r"thin tables with an error of @, the\nkernels take (\d+) times less", KERNELS,
           lambda text: re.findall(r"float64 (\S+) times smaller with a relative error of ([^\s,]+)", text)[0][::-1]),
     # the tutorial
