@@ -224,7 +224,7 @@ COMMANDS = {c.line: c for c in (
     Command("python examples/unknown_material.py curves.png", 11),
     Command("python examples/new_source_3d.py", 15),
     Command("python examples/follow_a_plate.py 20", 25),
-    Command("python examples/what_heats_the_plate.py 50", 120),
+    Command("python examples/what_heats_the_plate.py 50", 320),
     Command("python examples/where_was_the_laser.py 50", 90),
     Command("python examples/coefficients_from_sensors.py 50", 40),
     Command("python examples/coefficients_from_sensors.py 15 latent", 75),
