@@ -16,7 +16,7 @@ demo: setup
 	$(PY) -m dgnet demo --out out
 
 lint: setup
-	$(PY) -m ruff check src tests examples
+	$(PY) -m ruff check src tests examples benchmarks
 	$(PY) -m mypy
 
 # two processes side by side, one thread each; the second one's report comes at the end

@@ -343,8 +343,7 @@ def test_files_hold_numbers_and_are_checked(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=r"end\.npz"):
             Pause.load(file)
     np.savez_compressed(file, **arrays)
-    with pytest.raises(InputError, match="does not hold the pause"):
-        Pause.load(file)
+    assert torch.equal(Pause.load(file).state, end.state)
     np.savez(file, **{**arrays, "state": np.array([{"code": 1}], dtype=object)})
     with pytest.raises(InputError, match="does not hold the pause"):
         Pause.load(file)
