@@ -45,6 +45,7 @@ class Found:
     velocity: np.ndarray | None = None  # [T, M, d]
     split: str = ""
     source_middles: np.ndarray | None = None  # [T - 1, E, F], at the middles of the mesh's edges
+    state_error: np.ndarray | None = None  # [T, M, F], about what interpolation misses of the state
 
     def mapped(self, change: Callable[[np.ndarray], np.ndarray]) -> Found:
         """The same with every array of values [T, M, ...] changed."""
@@ -52,7 +53,7 @@ class Found:
             return None if value is None else change(value)
 
         return replace(self, state=change(self.state), source=of(self.source), source_average=of(self.source_average),
-                       velocity=of(self.velocity))
+                       velocity=of(self.velocity), state_error=of(self.state_error))
 
 
 @dataclass(frozen=True, eq=False)
