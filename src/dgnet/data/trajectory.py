@@ -18,8 +18,8 @@ class Trajectory:
     `source` holds f at the stored times, `source_average` its mean over each step (the Duhamel term); both are None
     where the equation has no source. `velocity` is the given flow where it changes in time. Instead of its own velocity
     a trajectory may name its first row (`velocity_start`) in the record that a file shares among its trajectories. `source_middles`
-    are averages at the middles of the mesh's edges, where the source is known as a function. `state_error` is about what interpolation
-    missed of states that were not given at the nodes.
+    are averages at the middles of the mesh's edges, where the source is known as a function. `state_error` is about what
+    interpolation missed of states that were not given at the nodes.
     """
 
     state: np.ndarray  # [T+1, N, F]

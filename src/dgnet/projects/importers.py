@@ -68,9 +68,8 @@ def settled(found: Found, spec: SeriesSpec, frame: Frame, where: str) -> tuple[F
         way = transfer(frame.mesh, found.points, found.cells, where)
     cost = error_of(way, found.state, np.array(frame.offset))
     moved = replace(found.mapped(way), points=None, cells=None)
-    if not way.exact:  # no value beyond those of the file: a concentration stays one
-        wrong = way.error(found.state) + (0.0 if moved.state_error is None else moved.state_error)
-        moved = replace(moved, state=moved.state.clip(found.state.min((0, 1)), found.state.max((0, 1))), state_error=wrong)
+    if not way.exact:
+        moved = replace(moved, state_error=way.error(found.state) + (0.0 if moved.state_error is None else moved.state_error))
     label = found.label.replace(",", ";")
     return moved, Note(label, spec.split or found.split or "train", way.how, cost, way.outside, resampling)
 

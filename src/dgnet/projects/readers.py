@@ -129,10 +129,11 @@ def _hdf5(path: Path, spec: SeriesSpec, frame: Frame) -> Iterator[Found]:
         points, cells = data.mesh.points, data.mesh.cells
         for number in range(len(data)):
             t = data.read(number)
-            pick = [None if v is None else v[..., order].astype(np.float64) for v in (t.state, t.source, t.source_average)]
+            pick = [None if v is None else v[..., order].astype(np.float64)
+                    for v in (t.state, t.source, t.source_average, t.state_error)]
             assert pick[0] is not None
             yield Found(f"{path.name} {number}", pick[0], t.time, points, cells, pick[1], pick[2],
-                        None if t.velocity is None else t.velocity.astype(np.float64), t.split)
+                        None if t.velocity is None else t.velocity.astype(np.float64), t.split, state_error=pick[3])
 
 
 def _columns(found: Sequence[str], fields: Sequence[str], path: Path) -> list[int]:

@@ -34,10 +34,10 @@ class Transfer:
         return self.matrix is None
 
     def __call__(self, values: np.ndarray) -> np.ndarray:
-        """[T, M, ...] -> [T, N, ...]."""
+        """[T, M, ...] -> [T, N, ...]; never beyond the least and the largest of each component: a concentration stays one."""
         if self.matrix is None:
             return values if self.order is None else values[:, self.order]
-        return _moved(self.matrix, values)
+        return _moved(self.matrix, values).clip(values.min((0, 1)), values.max((0, 1)))
 
     def error(self, values: np.ndarray) -> np.ndarray:
         """About what is missed of them, at the nodes: [T, M, ...] -> [T, N, ...].
