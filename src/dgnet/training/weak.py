@@ -13,7 +13,6 @@ are taken whose score is as good as the best one within what the trajectories di
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -35,7 +34,7 @@ _WINDOW = 4  # steps
 _SLACK, _LEAST = 0.02, 1e-7  # what a term must gain in the square, of the best score and of y itself: the data have errors, too
 _PIECES = 4  # of the time, where there is but one trajectory
 _RIDGE = 1e-10
-_BETTER = 1e-3  # by which a misfit must become smaller for a term to give way to another
+_BETTER, _EXACT = 1e-3, 1e-13  # by which a misfit must become smaller for a term to give way to another; rounding, of the square
 _SIMPSON = {1: (1 / 2, 1 / 2), 2: (1 / 3, 4 / 3, 1 / 3), 4: (1 / 3, 4 / 3, 2 / 3, 4 / 3, 1 / 3)}
 
 
@@ -98,18 +97,25 @@ def sparse(normal: Normal, field: int) -> Tensor:
 
 def exchanged(normal: Normal, field: int, terms: Tensor) -> Tensor:
     """As many terms, none of which another one could replace with a smaller misfit: terms may stand in for each other."""
-    def misfit(chosen: Tensor) -> float:
-        values = normal.solved(field, chosen)
-        return sum(normal.misfit(field, chosen, values, g) for g in range(len(normal.square)))
+    A, b, square = normal.matrix[:, field].sum(0), normal.right[:, field].sum(0), float(normal.square[:, field].sum())
+    A = A + _RIDGE * A.diagonal().max().clamp(min=1e-300) * torch.eye(len(A)).to(A)
 
-    best, count = misfit(terms), normal.right.shape[-1]
+    def misfit(chosen: Tensor) -> float:
+        return max(square - float(b[chosen] @ torch.linalg.solve(A[chosen][:, chosen], b[chosen])), _EXACT * square)
+
+    best = misfit(terms)
     while True:
-        out = [p for p in range(count) if p not in terms.tolist()]
-        tried = [torch.cat([terms[:k], terms[k + 1:], terms.new_tensor([p])]).sort().values for k in range(len(terms)) for p in out]
-        found = min(((misfit(t), k) for k, t in enumerate(tried)), default=(math.inf, -1))
-        if found[0] >= best * (1 - _BETTER):
+        out, tried = torch.ones_like(b, dtype=torch.bool).index_fill(0, terms, False).nonzero()[:, 0], [terms]
+        for k in range(len(terms)):
+            rest = torch.cat([terms[:k], terms[k + 1:]])
+            solved = torch.linalg.solve(A[rest][:, rest], torch.cat([b[rest, None], A[rest][:, out]], 1))
+            free = A.diagonal()[out] - (A[rest][:, out] * solved[:, 1:]).sum(0)  # of a term, what the others do not explain
+            gain = (b[out] - A[out][:, rest] @ solved[:, 0]).square() / free
+            tried.append(torch.cat([rest, out[gain.argmax()][None]]).sort().values)
+        found = min(tried, key=misfit)
+        if misfit(found) >= best * (1 - _BETTER):
             return terms
-        best, terms = found[0], tried[found[1]]
+        best, terms = misfit(found), found
 
 
 def gathered(model: DGNet, library: Library, base: Discretisation, train: Corpus) -> Normal:
