@@ -194,6 +194,17 @@ def test_lags_that_are_given_and_lags_that_are_found() -> None:
     assert found["strengths"] > 0.8 and found["lags"] > 0.8
 
 
+def test_one_sensor_without_a_lag_tells_about_those_of_all() -> None:
+    """Heaters that start late and sensors that lag less fit as well, were it not that no lag is negative."""
+    plate = Plate.drawn(208)
+    lags = np.random.default_rng(208).choice([0.0, 0.5, 1.0, 2.0, 3.0], len(plate.places)) * plate.problem.dt
+    assert sorted(lags)[:2] == pytest.approx([0, 0.05]) and lags.mean() > 0.15
+    found = recover(plate.problem, plate.measured(1e-3, 208, lags, given=False), ["source", "lag"], spots=plate.spots,
+                    start=plate.start)
+    assert np.abs(found.get("lag") - lags).max() < 0.02
+    assert np.square(found.get("source") - plate.true).sum() < 0.03**2 * np.square(plate.true).sum()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("ask", "more"), [(strengths, {}), (strengths, {"late": "given"}), (strengths, {"late": "found"}),
                                            (coefficients, {}), (starts, {}), (followed, {}),

@@ -403,7 +403,7 @@ class Question:
                 widths = ((FACTORS, J[:, :self.count], _WIDE), (LAG, J[:, self.count:], _LATE * self.steps))
                 bent = [Unknown(name, part, (NUMBER,), numbers, strength=wide) for name, part, wide in widths if part.shape[1]]
             blocks, previous = (*bent, *linear, *others), found
-            found = infer(y + J @ phi, blocks, noise)
+            found = with_lags(y + J @ phi, blocks, noise)
             if end:
                 break
             assert previous is not None
@@ -472,6 +472,28 @@ class Question:
         names, asked = called(self.readings.sensors), [k in self.slow for k in fit.index]
         return doubts(fit.left, [names[k] for k in fit.index], fit.gap, fit.found.noise, lambda: np.where(asked, 0.0, late(
             fit.left, fit.y, [u.like(fit.found) for u in fit.blocks], self.noise, total, lags, self.at, self.problem.dt)))
+
+
+def with_lags(y: np.ndarray, blocks: Sequence[Unknown], noise: float | None) -> Posterior:
+    """The posterior, with means for lags of zero where they would be negative: other lags and histories follow these.
+
+    A history that is late and sensors that lag less are nearly alike, so that one sensor without a lag tells about all.
+    """
+    free = infer(y, blocks, noise)
+    if LAG not in free.numbers or (free.numbers[LAG] >= 0).all():
+        return free
+    zero, found = np.zeros(len(free.numbers[LAG]), dtype=bool), free
+    held = [replace(u.like(free), strength=max(float(np.sqrt(np.mean(free.answer(u.name).prior_sd ** 2))), 1e-300)) for u in blocks]
+
+    def without(unknowns: Sequence[Unknown]) -> list[Unknown]:
+        return [replace(u, response=np.where(zero, 0.0, u.response)) if u.name == LAG else u for u in unknowns]
+
+    while (found.numbers[LAG] < 0).any():
+        zero[(found.answer(LAG).mean / found.answer(LAG).sd).argmin()] = True
+        found = infer(y, without(held), free.noise)
+    found = infer(y, without(blocks), noise)
+    return replace(found, answers=tuple(replace(a, mean=a.mean.clip(min=0.0) if a.name == LAG else a.mean,
+                                                sd=free.answer(a.name).sd) for a in found.answers))
 
 
 def doubts(left: np.ndarray, names: Sequence[str], gap: Gap | None, noise: float, lags: Callable[[], np.ndarray]) -> list[str]:
