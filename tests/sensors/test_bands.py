@@ -177,7 +177,7 @@ def share(ask: Callable[..., Iterator[tuple[str, np.ndarray]]], count: int, firs
     return {name: float(np.mean(values)) for name, values in found.items()}
 
 
-@pytest.mark.parametrize(("ask", "count"), [(strengths, 4), (coefficients, 4), (starts, 4), (followed, 4)])
+@pytest.mark.parametrize(("ask", "count"), [(strengths, 4), (coefficients, 6), (starts, 4), (followed, 4)])
 def test_bands_hold_the_truth(ask: Callable[..., Iterator[tuple[str, np.ndarray]]], count: int) -> None:
     """Without finer meshes it is 30 to 60%, of coefficients less than 20%."""
     for held in share(ask, count).values():
