@@ -475,9 +475,10 @@ class Question:
 
 
 def with_lags(y: np.ndarray, blocks: Sequence[Unknown], noise: float | None) -> Posterior:
-    """The posterior, with means for lags of zero where they would be negative: other lags and histories follow these.
+    """The posterior, with lags of zero where they would be negative: other lags and histories follow these.
 
-    A history that is late and sensors that lag less are nearly alike, so that one sensor without a lag tells about all.
+    A history that is late and sensors that lag less are nearly alike, so that one sensor without a lag tells about all. Standard
+    deviations of the lags themselves are those without that.
     """
     free = infer(y, blocks, noise)
     if LAG not in free.numbers or (free.numbers[LAG] >= 0).all():
@@ -492,8 +493,8 @@ def with_lags(y: np.ndarray, blocks: Sequence[Unknown], noise: float | None) -> 
         zero[(found.answer(LAG).mean / found.answer(LAG).sd).argmin()] = True
         found = infer(y, without(held), free.noise)
     found = infer(y, without(blocks), noise)
-    return replace(found, answers=tuple(replace(a, mean=a.mean.clip(min=0.0) if a.name == LAG else a.mean,
-                                                sd=free.answer(a.name).sd) for a in found.answers))
+    lags = replace(found.answer(LAG), mean=found.numbers[LAG].clip(min=0.0), sd=free.answer(LAG).sd)
+    return replace(found, answers=tuple(lags if a.name == LAG else a for a in found.answers))
 
 
 def doubts(left: np.ndarray, names: Sequence[str], gap: Gap | None, noise: float, lags: Callable[[], np.ndarray]) -> list[str]:
