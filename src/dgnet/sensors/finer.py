@@ -33,7 +33,7 @@ Tensor = torch.Tensor
 
 MOST, FEW = 250_000, 20_000
 """Nodes of a refined mesh up to which it is used where the mesh is refined once, and where it is refined twice."""
-_LEFT = {2: (0.6, 0.4), 3: (1.2, 0.8)}  # what extrapolation left of random problems in 2D and 3D: of each sensor, of all
+_SHARE, _COMMON = 0.6, 0.4  # what extrapolation left of random problems
 _TRAINED = 1.0  # the same where a model was trained on data: its error is not that of a scheme, but below it
 FLOOR = 0.5
 """Of a sensor's usual difference: the least that counts at any time."""
@@ -75,7 +75,7 @@ class Finer:
     @property
     def gain(self) -> tuple[float, float]:
         """Of a third of the difference of two solutions, what may be wrong: of each sensor's own, and of all in common."""
-        return _LEFT[self.problems[0].mesh.dim] if self.same else (_TRAINED, _TRAINED)
+        return (_SHARE, _COMMON) if self.same else (_TRAINED, _TRAINED)
 
     @property
     def last(self) -> int:
