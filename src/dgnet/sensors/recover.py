@@ -35,7 +35,8 @@ Tensor = torch.Tensor
 LAG, FACTORS = "lag", "factors"
 KINDS = ("source", "field", "start", "flux:BOUNDARY", "ambient", LAG)
 SECOND = 2
-"""Searches with what a second solution of the answer before them says of mesh and step."""
+"""Searches with what a second solution of the answer before them says of mesh and step; more where factors still move."""
+_MOST, _NEAR = 6, 0.1  # of such searches, and the change of factors after which one more is the last
 _STEPS, _SETTLED = 20, 1e-3  # of Gauss-Newton, and the change after which it ends: of a logarithm, of a lag in steps
 _DIFFERENCE = 1e-2  # of both, for derivatives
 _WIDE = 1.0  # standard deviation of a factor's logarithm before any reading
@@ -263,7 +264,7 @@ class Question:
         y = base(phi) + R(phi) x + what mesh and step get wrong + noise
 
     Gauss-Newton on phi, with the posterior of all unknowns in every step. What mesh and step get wrong is found for the answer of a
-    first search (`finer`), then for that of a second one; the third is final.
+    first search (`finer`), then for that of a second one; the third is final where factors have settled.
     """
 
     def __init__(self, problem: Discretisation, readings: Readings, unknown: Sequence[str], known: Known, *, noise: float | None,
@@ -374,8 +375,14 @@ class Question:
         first = fit.phi
         if self.finer is not None:
             try:
-                for k in range(SECOND):
-                    fit = self._searched(fit.phi, index, self.gap(self.finer, fit), fit, last=k == SECOND - 1)
+                moved = np.inf  # factors, in standard deviations: what the mesh gets wrong changes with them
+                for k in range(_MOST):
+                    last, before = k == _MOST - 1 or (k >= SECOND - 1 and moved < _NEAR), fit
+                    fit = self._searched(fit.phi, index, self.gap(self.finer, fit), fit, last=last)
+                    if last:
+                        break
+                    step = np.abs(fit.phi - before.phi)[:self.count]
+                    moved = float((step / fit.found.answer(FACTORS).sd).max()) if self.count else 0.0
             except SolveError as error:
                 fit, why = self._searched(first, index, None, fit, last=True), str(error)
         return replace(fit, first=first, notes=no_second(why) if why else ())
