@@ -217,7 +217,7 @@ def test_bands_of_fifty_problems(ask: Callable[..., Iterator[tuple[str, np.ndarr
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ask", [strengths, coefficients, starts, followed])
+@pytest.mark.parametrize("ask", [strengths, starts, followed])
 def test_bands_of_eight_bodies(ask: Callable[..., Iterator[tuple[str, np.ndarray]]]) -> None:
     held = share(ask, 8, first=200, dim=3, **({"unknown": "source"} if ask is followed else {}))
     print(held)
