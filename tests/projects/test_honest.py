@@ -72,7 +72,7 @@ def test_interpolation_onto_nodes_of_the_other_mesh_costs_nothing() -> None:
     fine = mesh.refined(1)
     values = np.sin(6 * fine.points[:, :1] + fine.points[:, 1:])[None]
     way = transfer(mesh, fine.points, fine.cells, "x")
-    assert not way.exact and error_of(way, mesh, fine.points, fine.cells, values, np.zeros(1)) < 1e-12
+    assert not way.exact and error_of(way, values, np.zeros(1)) < 1e-12
     other = box((13, 11), perturb=0.2, seed=2)  # and where nodes lie between, it is of the size of the true error
 
     def wave(x: np.ndarray) -> np.ndarray:
@@ -80,7 +80,7 @@ def test_interpolation_onto_nodes_of_the_other_mesh_costs_nothing() -> None:
 
     way = transfer(mesh, other.points, other.cells, "x")
     true = np.linalg.norm(way(wave(other.points)) - wave(mesh.points)) / np.linalg.norm(wave(mesh.points))
-    assert 0.4 * true < error_of(way, mesh, other.points, other.cells, wave(other.points), np.zeros(1)) < 2 * true
+    assert 0.4 * true < error_of(way, wave(other.points), np.zeros(1)) < 4 * true
 
 
 @pytest.mark.parametrize("scale, words", [(1e3, "its path covers x 200 to 800"), (1e-3, "its path covers x 0.0002 to 0.0008")])

@@ -99,7 +99,7 @@ def test_round_trips(tiny: Path, kind: str) -> None:
 
 
 def test_from_another_mesh(tiny: Path) -> None:
-    """P1 interpolation from a finer mesh: the estimate is of the size of the true error."""
+    """Interpolation from a finer mesh: the estimate is of the size of the true error."""
     mesh, fine = plate(), box((17, 13), upper=(1.2, 0.9), perturb=0.2, seed=4)
     np.savez(tiny / "fine.npz", state=smooth(fine.points), points=fine.points, cells=fine.cells)
     found, notes = imported(with_data(tiny, 'file = "fine.npz"'))
@@ -110,7 +110,7 @@ def test_from_another_mesh(tiny: Path) -> None:
 
 
 def test_from_sensors(tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Leave-one-out: of the size of the true error at the nodes; said by `dgnet import` and `dgnet check`."""
+    """The estimate is of the size of the true error at the nodes; said by `dgnet import` and `dgnet check`."""
     where = box((7, 4), upper=(1.2, 0.9), perturb=0.25, seed=5).points
     lines = [f"{t:g},{x:.9g},{y:.9g},{v:.9g}" for t, row in zip(DT * np.arange(STEPS + 1), smooth(where))
              for (x, y), v in zip(where, row)]
@@ -118,7 +118,7 @@ def test_from_sensors(tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     found, notes = imported(with_data(tiny, 'file = "sensors.csv"'))
     note, mesh = notes["sensors.csv"], plate()
     true = np.linalg.norm(found[0].state[..., 0] - smooth(mesh.points)) / np.linalg.norm(smooth(mesh.points) - 20)
-    assert "40 points" in note.how and 0.01 < true < 0.1 and true / 2 < note.interpolation < 10 * true
+    assert "40 points" in note.how and 0.002 < true < 0.01 and true / 2 < note.interpolation < 10 * true
     assert command(monkeypatch, "import", tiny, "--json", tiny / "import.json") == 0
     assert "interpolation error about" in capsys.readouterr().out
     assert json.loads((tiny / "import.json").read_text())["trajectories"][0]["interpolation"] == pytest.approx(note.interpolation)
@@ -128,14 +128,14 @@ def test_transfer_is_exact_on_linear_fields(mesh: Mesh) -> None:
     """From cells and from scattered points, in 2D and 3D; outside, values at the edge."""
     other = box((9, 8), perturb=0.2, seed=9) if mesh.dim == 2 else box((5, 4, 4), perturb=0.1, seed=9)
     a = np.arange(1.0, mesh.dim + 1)
-    for matrix, outside in (from_cells(other.points, other.cells, mesh.points), from_cloud(other.points, mesh.points)):
+    for matrix, outside in (from_cells(other.points, other.cells, mesh.points), from_cloud(other.points, mesh.points)[:2]):
         assert not len(outside) and np.allclose(matrix @ (other.points @ a), mesh.points @ a, atol=1e-9)
     beyond = mesh.points.copy()
     beyond[:, 0] += 0.1
     matrix, outside = from_cells(other.points, other.cells, beyond)
     assert len(outside) and (matrix @ other.points)[:, 0].max() <= 1 + 1e-12
     way = transfer(mesh, other.points, other.cells, "x")
-    assert error_of(way, mesh, other.points, other.cells, (other.points @ a)[None, :, None], np.zeros(1)) < 1e-9
+    assert error_of(way, (other.points @ a)[None, :, None], np.zeros(1)) < 1e-9
 
 
 def test_time(tiny: Path) -> None:

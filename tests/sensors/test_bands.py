@@ -149,9 +149,10 @@ def starts(seed: int, noise: float, dim: int = 2) -> Iterator[tuple[str, np.ndar
     yield "starts", inside(found.get("start"), found.get("start", "sd"), true)[found.get("start", "seen") > 0.5]
 
 
-def followed(seed: int, noise: float, unknown: str = "start", late: bool = False) -> Iterator[tuple[str, np.ndarray]]:
+def followed(seed: int, noise: float, unknown: str = "start", late: bool = False,
+             dim: int = 2) -> Iterator[tuple[str, np.ndarray]]:
     """Of a part that is followed by all sensors but two: what those would read, from the third row on."""
-    plate, out = Plate.drawn(seed, bumpy=unknown == "start"), [-1, -3]
+    plate, out = Plate.drawn(seed, bumpy=unknown == "start", dim=dim), [-1, -3]
     p, lags = plate.problem, np.random.default_rng(seed).choice([0.0, 1.0, 3.0], len(plate.places)) * plate.problem.dt
     readings, true = plate.measured(noise, seed, lags if late else None), plate.clean[::4]
     sensors, others = np.delete(np.arange(len(plate.places)), out), [Point(tuple(q)) for q in plate.places[out]]
@@ -185,7 +186,7 @@ def test_bands_hold_the_truth(ask: Callable[..., Iterator[tuple[str, np.ndarray]
 
 def test_bands_hold_the_truth_where_a_mesh_is_too_large_to_be_refined_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dgnet.sensors.finer.FEW", 0)
-    assert share(coefficients, 4, first=4)["coefficients"] > 0.7 and share(strengths, 4)["strengths"] > 0.8
+    assert share(coefficients, 4)["coefficients"] > 0.7 and share(strengths, 2)["strengths"] > 0.8
 
 
 def test_lags_that_are_given_and_lags_that_are_found() -> None:
@@ -194,16 +195,33 @@ def test_lags_that_are_given_and_lags_that_are_found() -> None:
     assert found["strengths"] > 0.8 and found["lags"] > 0.8
 
 
+def test_one_sensor_without_a_lag_tells_about_those_of_all() -> None:
+    """Heaters that start late and sensors that lag less fit as well, were it not that no lag is negative."""
+    plate = Plate.drawn(208)
+    lags = np.random.default_rng(208).choice([0.0, 0.5, 1.0, 2.0, 3.0], len(plate.places)) * plate.problem.dt
+    assert sorted(lags)[:2] == pytest.approx([0, 0.05]) and lags.mean() > 0.15
+    found = recover(plate.problem, plate.measured(1e-3, 208, lags, given=False), ["source", "lag"], spots=plate.spots,
+                    start=plate.start)
+    assert np.abs(found.get("lag") - lags).max() < 0.02
+    assert np.square(found.get("source") - plate.true).sum() < 0.03**2 * np.square(plate.true).sum()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("ask", "more"), [(strengths, {}), (strengths, {"late": "given"}), (strengths, {"late": "found"}),
                                            (coefficients, {}), (starts, {}), (followed, {}),
                                            (followed, {"unknown": "source"}), (followed, {"late": True})])
 def test_bands_of_fifty_problems(ask: Callable[..., Iterator[tuple[str, np.ndarray]]], more: dict[str, Any]) -> None:
-    held = share(ask, 50, first=100, **more)
-    if ask is not followed:
-        held |= {f"{name} in 3D": value for name, value in share(ask, 8, first=100, dim=3, **more).items()}
+    held = share(ask, 50, first=200, **more)
     print(held)
-    assert all(0.8 < value for value in held.values())
+    assert all(0.85 < value < 0.96 for value in held.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ask", [strengths, starts, followed])
+def test_bands_of_eight_bodies(ask: Callable[..., Iterator[tuple[str, np.ndarray]]]) -> None:
+    held = share(ask, 8, first=200, dim=3, **({"unknown": "source"} if ask is followed else {}))
+    print(held)
+    assert all(0.7 < value for value in held.values())
 
 
 # ---------------------------------------------------------------------- parts that are followed

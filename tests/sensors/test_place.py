@@ -71,6 +71,8 @@ def test_what_cannot_be_placed_is_refused() -> None:
     for count, noise, words in ((11, 0.1, "11 of 10 candidates"), (2, -1.0, "must be a positive")):
         with pytest.raises(InputError, match=words):
             place(PLATE, spread_out(PLATE.mesh, 10), count, ["start"], 5, noise=noise, strength=1.0)
+    with pytest.raises(InputError, match="not placed for their own lags"):
+        place(PLATE, spread_out(PLATE.mesh, 10), 2, ["start", "lag"], 5, noise=0.1, strength=1.0)
 
 
 @pytest.mark.slow

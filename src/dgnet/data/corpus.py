@@ -59,6 +59,7 @@ class Corpus:
     - `middles`: start and source between the nodes, where they are known; None where they are not
     - `ends`: the mean of the source at both ends of each step [B, T, N, F], for schemes that take that (`under`); None unless asked
       for
+    - `error`: about what interpolation missed of the states [B, T+1, N, F]; None where nothing was interpolated
 
         >>> import dgnet as dg, torch
         >>> data = dg.Corpus(torch.rand(3, 11, 25, 1), None, None, dt=0.1, offset=(0.0,))
@@ -74,6 +75,7 @@ class Corpus:
     begin: Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.float64))
     middles: Middles | None = None
     ends: Tensor | None = None
+    error: Tensor | None = None
 
     def __post_init__(self) -> None:
         if self.state.dim() != 4 or self.state.shape[1] < 2:
@@ -110,7 +112,7 @@ class Corpus:
         begin = torch.tensor([float(p.time[0]) for p in parts], dtype=torch.float64)
         samples = stack("source")
         ends = None if samples is None else 0.5 * (samples[:, :-1] + samples[:, 1:])
-        return cls(state, stack("source_average"), stack("velocity"), dt, offset, begin, ends=ends)
+        return cls(state, stack("source_average"), stack("velocity"), dt, offset, begin, ends=ends, error=stack("state_error"))
 
     @checked
     def under(self, rule: Rule) -> Corpus:
@@ -155,7 +157,12 @@ class Corpus:
         """The same change of all tensors: of those with a row per time, and of sources with a row per step. No middles."""
         sources = (None if f is None else over_steps(f) for f in (self.source_average, self.ends))
         velocity = None if self.velocity is None else at_times(self.velocity)
-        return Corpus(at_times(self.state), next(sources), velocity, self.dt, self.offset, begin, ends=next(sources))
+        error = None if self.error is None else at_times(self.error)
+        return Corpus(at_times(self.state), next(sources), velocity, self.dt, self.offset, begin, ends=next(sources), error=error)
+
+    def missed(self) -> Corpus | None:
+        """The same with states that are wrong by about as much as interpolation may have made them; None where nothing was."""
+        return None if self.error is None else replace(self, state=self.state + self.error, error=None)
 
     @property
     def spread(self) -> Tensor:

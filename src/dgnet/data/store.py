@@ -34,7 +34,7 @@ VERSION = 1
 LIBVER = ("earliest", "v110")
 CHUNK = 1 << 20  # bytes of a chunk: a few steps of all nodes, what a training window reads
 MIDDLES = "source_middles"
-_TIMED = {"state": 1, "source": 1, "source_average": 0, "velocity": 1}  # rows beyond the number of steps
+_TIMED = {"state": 1, "source": 1, "source_average": 0, "velocity": 1, "state_error": 1}  # rows beyond the number of steps
 
 Scalar = str | int | float
 
@@ -264,7 +264,7 @@ class Dataset:
              only: Sequence[str] | None = None) -> Trajectory:
         """Trajectory `number` from stored time `start` over `steps` steps (to its end by default).
 
-        `only` names what to read besides state and time (source, source_average, velocity); all of it by default.
+        `only` names what to read besides state and time (source, source_average, velocity, state_error); all of it by default.
         """
         steps = self.steps - start if steps is None else steps
         if start < 0 or steps < 1 or start + steps > self.steps:
@@ -307,7 +307,7 @@ class Dataset:
             raise InputError("a batch needs the number of a trajectory at least")
         if len(starts) != len(numbers):
             raise InputError(f"{len(starts)} starts were given for {len(numbers)} trajectories")
-        wanted = ("source_average", "velocity", *(("source",) if ends else ()))
+        wanted = ("source_average", "velocity", "state_error", *(("source",) if ends else ()))
         parts = [self.read(n, s, steps, wanted) for n, s in zip(numbers, starts)]
         return Corpus.of(parts, self.dt, self.offset, device, dtype)
 

@@ -18,7 +18,8 @@ class Trajectory:
     `source` holds f at the stored times, `source_average` its mean over each step (the Duhamel term); both are None
     where the equation has no source. `velocity` is the given flow where it changes in time. Instead of its own velocity
     a trajectory may name its first row (`velocity_start`) in the record that a file shares among its trajectories. `source_middles`
-    are averages at the middles of the mesh's edges, where the source is known as a function.
+    are averages at the middles of the mesh's edges, where the source is known as a function. `state_error` is about what
+    interpolation missed of states that were not given at the nodes.
     """
 
     state: np.ndarray  # [T+1, N, F]
@@ -32,6 +33,7 @@ class Trajectory:
     index: int = 0
     labels: tuple[str, ...] = ()
     source_middles: np.ndarray | None = None  # [T, E, F]
+    state_error: np.ndarray | None = None  # [T+1, N, F]
 
     def __post_init__(self) -> None:
         if self.state.ndim != 3:
@@ -39,7 +41,8 @@ class Trajectory:
         if self.split not in SPLITS:
             raise InputError(f"a trajectory belongs to the split train or test, got '{self.split}'")
         times, nodes, width = self.state.shape
-        wanted = {"time": (times,), "source": (times, nodes, width), "source_average": (times - 1, nodes, width)}
+        wanted = {"time": (times,), "source": (times, nodes, width), "source_average": (times - 1, nodes, width),
+                  "state_error": self.state.shape}
         for name, shape in wanted.items():
             value = getattr(self, name)
             if value is not None and value.shape != shape:

@@ -19,7 +19,7 @@ from dgnet.mesh import Mesh
 Tensor = torch.Tensor
 
 _made: WeakKeyDictionary[Mesh, dict[torch.device, Lift]] = WeakKeyDictionary()
-_STEADY = 2.5  # largest sum of absolute weights of a fit that counts as settled; linear interpolation has 1
+STEADY = 2.5  # largest sum of absolute weights of a fit that counts as settled; linear interpolation has 1
 _BLOCK = 50_000  # edges that are fitted at once
 
 
@@ -77,10 +77,10 @@ def _fitted(mesh: Mesh) -> tuple[np.ndarray, np.ndarray]:
     near = csr_array((np.ones(pairs.shape[1]), (pairs[0], pairs[1])), shape=(n, n)) + eye_array(n)
     ends = csr_array((np.ones(edges.size), (np.repeat(np.arange(len(edges)), 2), edges.ravel())), shape=(len(edges), n))
     index, weight = _fit(mesh, np.arange(len(edges)), ends @ near)
-    loose = np.flatnonzero(~(np.abs(weight).sum(1) <= _STEADY))
+    loose = np.flatnonzero(~(np.abs(weight).sum(1) <= STEADY))
     if len(loose):
         wide_index, wide = _fit(mesh, loose, ends[loose] @ near @ near)
-        lost = ~(np.abs(wide).sum(1) <= _STEADY)
+        lost = ~(np.abs(wide).sum(1) <= STEADY)
         wide_index[lost], wide[lost] = edges[loose[lost], 0][:, None], 0.0
         wide_index[lost, :2], wide[lost, :2] = edges[loose[lost]], 0.5
         room = max(0, wide.shape[1] - weight.shape[1])
@@ -93,19 +93,32 @@ def _fitted(mesh: Mesh) -> tuple[np.ndarray, np.ndarray]:
 
 def _fit(mesh: Mesh, rows: np.ndarray, patches: csr_array) -> tuple[np.ndarray, np.ndarray]:
     """Least squares in each patch (a row of the matrix) around the middle of edge rows[k]; NaN where it is not settled."""
-    patches = csr_array(patches)
+    half = 0.5 * mesh.edge_lengths[rows]  # the ends are at distance 1
+    return quadratic(mesh.points, mesh.middles[rows], half, patches, soft=0.1)
+
+
+def quadratic(points: np.ndarray, targets: np.ndarray, reach: np.ndarray, patches: csr_array,
+              soft: float) -> tuple[np.ndarray, np.ndarray]:
+    """Points around each target [T, w] and their weights in its value: of the quadratic that fits the values there best.
+
+    - `points` [M, d], `targets` [T, d]
+    - `reach` [T]: a length, in whose units distances y weigh 1 / max(y^2, soft)^2
+    - `patches` [T, M]: which points are around a target
+
+    Weights are NaN where the points do not settle a quadratic; those of places that are not used are zero.
+    """
+    patches, d = csr_array(patches), points.shape[1]
     counts = np.diff(patches.indptr)
     used = np.arange(counts.max()) < counts[:, None]
-    index = np.repeat(mesh.edges[rows, :1], counts.max(), axis=1)
+    index = np.zeros(used.shape, dtype=np.int64)
     index[used] = patches.indices
+    index[~used] = np.repeat(index[:, 0], (~used).sum(1))
     weight = np.empty(index.shape)
-    for k in range(0, len(rows), _BLOCK):
+    for k in range(0, len(targets), _BLOCK):
         part = slice(k, k + _BLOCK)
-        ends = mesh.points[mesh.edges[rows[part]]]
-        half = 0.5 * np.linalg.norm(ends[:, 1] - ends[:, 0], axis=1)[:, None, None]
-        y = (mesh.points[index[part]] - ends.mean(1)[:, None]) / half  # the ends are at distance 1
-        closeness = np.where(used[part], 1 / np.maximum((y**2).sum(-1), 0.1) ** 2, 0.0)
-        terms = [(), *((a,) for a in range(mesh.dim)), *combinations_with_replacement(range(mesh.dim), 2)]
+        y = (points[index[part]] - targets[part, None]) / reach[part, None, None]
+        closeness = np.where(used[part], 1 / np.maximum((y**2).sum(-1), soft) ** 2, 0.0)
+        terms = [(), *((a,) for a in range(d)), *combinations_with_replacement(range(d), 2)]
         basis = np.stack([np.prod([y[..., a] for a in term], axis=0) * np.ones_like(closeness) for term in terms], -1)
         normal = np.swapaxes(basis * closeness[..., None], 1, 2) @ basis
         size = np.sqrt(np.einsum("ess->es", normal)).clip(1e-100)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from scipy.interpolate import PchipInterpolator
 
 from dgnet.data import Trajectory
 from dgnet.errors import InputError
@@ -23,7 +24,7 @@ from dgnet.progress import Report
 from dgnet.projects.physics import Physics
 from dgnet.projects.readers import READERS, Found, Frame, read_series
 from dgnet.projects.toml import SeriesSpec, SourceSpec
-from dgnet.projects.transfer import IDENTITY, Transfer, error_of, transfer
+from dgnet.projects.transfer import IDENTITY, SHARE, Transfer, error_of, transfer
 
 Tensor = torch.Tensor
 
@@ -66,10 +67,10 @@ def settled(found: Found, spec: SeriesSpec, frame: Frame, where: str) -> tuple[F
         if found.state.shape[1] != len(found.points):
             raise InputError(f"{where} has {found.state.shape[1]} values for {len(found.points)} points")
         way = transfer(frame.mesh, found.points, found.cells, where)
-    cost = 0.0
-    if not way.exact and found.points is not None:
-        cost = error_of(way, frame.mesh, found.points, found.cells, found.state, np.array(frame.offset))
+    cost = error_of(way, found.state, np.array(frame.offset))
     moved = replace(found.mapped(way), points=None, cells=None)
+    if not way.exact:
+        moved = replace(moved, state_error=way.error(found.state) + (0.0 if moved.state_error is None else moved.state_error))
     label = found.label.replace(",", ";")
     return moved, Note(label, spec.split or found.split or "train", way.how, cost, way.outside, resampling)
 
@@ -113,18 +114,17 @@ def _in_steps(found: Found, spec: SeriesSpec, dt: float, where: str) -> tuple[Fo
         raise InputError(f"{where} would have {count} steps of dt = {dt:g}")
     at = dt * np.arange(count)
     new = replace(found.mapped(lambda v: _between(time, v, at)), time=at)
-    cost = 0.0
-    if len(time) > 2:  # every second time left out and interpolated from its neighbours: four times the true error, roughly
-        inner = slice(1, -1, 2)
-        guess = _between(np.delete(time, np.arange(len(time))[inner]), np.delete(found.state, np.arange(len(time))[inner], 0),
-                         time[inner])
-        size = np.linalg.norm(found.state[inner] - found.state.mean((0, 1)))
-        cost = float(np.linalg.norm(guess - found.state[inner]) / size / 4) if size > 0 else 0.0
-    return new, cost
+    wrong = SHARE * (_linear(time, found.state, at) - new.state)
+    size = float(np.linalg.norm(new.state - new.state.mean((0, 1))))
+    return replace(new, state_error=wrong), float(np.linalg.norm(wrong)) / size if size > 0 else 0.0
 
 
 def _between(time: np.ndarray, values: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """Linear in time."""
+    """Cubic in time between neighbours, and never beyond their values."""
+    return PchipInterpolator(time, values, axis=0)(at) if len(time) > 2 else _linear(time, values, at)
+
+
+def _linear(time: np.ndarray, values: np.ndarray, at: np.ndarray) -> np.ndarray:
     k = np.clip(np.searchsorted(time, at, side="right") - 1, 0, len(time) - 2)
     share = ((at - time[k]) / (time[k + 1] - time[k])).clip(0, 1).reshape(-1, *[1] * (values.ndim - 1))
     return (1 - share) * values[k] + share * values[k + 1]
@@ -321,7 +321,8 @@ def collected(entries: Sequence[tuple[str, Path, SeriesSpec]], frame: Frame, phy
                 None if average is None else average[:steps].astype(np.float32),
                 None if f.velocity is None or not frame.flow else f.velocity[:steps + 1].astype(np.float32),
                 split=note.split, index=count[note.split], labels=(note.label,),
-                source_middles=None if middles is None or not every else middles[:steps].astype(np.float32)))
+                source_middles=None if middles is None or not every else middles[:steps].astype(np.float32),
+                state_error=None if f.state_error is None else f.state_error[:steps + 1].astype(np.float32)))
         for name in ("state", "source_average", "velocity"):
             value = getattr(trajectories[-1], name)
             if value is not None and not np.isfinite(value).all():

@@ -44,6 +44,7 @@ class Found:
     velocity: np.ndarray | None = None  # [T, M, d]
     split: str = ""
     source_middles: np.ndarray | None = None  # [T - 1, E, F], at the middles of the mesh's edges
+    state_error: np.ndarray | None = None  # [T, M, F], about what interpolation misses of the state
 
     def mapped(self, change: Callable[[np.ndarray], np.ndarray]) -> Found:
         """The same with every array of values [T, M, ...] changed."""
@@ -51,7 +52,7 @@ class Found:
             return None if value is None else change(value)
 
         return replace(self, state=change(self.state), source=of(self.source), source_average=of(self.source_average),
-                       velocity=of(self.velocity))
+                       velocity=of(self.velocity), state_error=of(self.state_error))
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,10 +128,11 @@ def _hdf5(path: Path, spec: SeriesSpec, frame: Frame) -> Iterator[Found]:
         points, cells = data.mesh.points, data.mesh.cells
         for number in range(len(data)):
             t = data.read(number)
-            pick = [None if v is None else v[..., order].astype(np.float64) for v in (t.state, t.source, t.source_average)]
+            pick = [None if v is None else v[..., order].astype(np.float64)
+                    for v in (t.state, t.source, t.source_average, t.state_error)]
             assert pick[0] is not None
             yield Found(f"{path.name} {number}", pick[0], t.time, points, cells, pick[1], pick[2],
-                        None if t.velocity is None else t.velocity.astype(np.float64), t.split)
+                        None if t.velocity is None else t.velocity.astype(np.float64), t.split, state_error=pick[3])
 
 
 def _columns(found: Sequence[str], fields: Sequence[str], path: Path) -> list[int]:

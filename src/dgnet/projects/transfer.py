@@ -1,20 +1,22 @@
-"""From other points to the nodes of a mesh: linear interpolation as one sparse matrix, and an estimate of what it costs."""
+"""From other points to the nodes of a mesh: quadratic interpolation as one sparse matrix, and an estimate of what it costs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, eye_array
 from scipy.spatial import Delaunay, QhullError, cKDTree
 
 from dgnet.errors import InputError
 from dgnet.mesh import Mesh
 from dgnet.mesh.locate import from_cells, sparse_rows
+from dgnet.problems.lift import STEADY, quadratic
 
 _SAME = 1e-3  # of the spacing: nodes nearer than this are the same (files often hold single precision)
-_SINGLE = 64  # number of points up to which each is left out by itself
-_FOLDS = 8  # otherwise groups of them
+_SOFT = 1e-4  # squared distance, in units of that to the corners around: points nearer than that decide alone
+SHARE = 0.3
+"""Of the difference between linear and quadratic interpolation, what the better one still misses."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,25 +27,38 @@ class Transfer:
     order: np.ndarray | None  # [N] the given point that is node i, where nothing is interpolated
     how: str
     outside: int = 0  # nodes that lie outside of what is given
+    wrong: csr_array | None = None  # [N, M]: about what the interpolation misses, with its sign
 
     @property
     def exact(self) -> bool:
         return self.matrix is None
 
     def __call__(self, values: np.ndarray) -> np.ndarray:
-        """[T, M, ...] -> [T, N, ...]."""
+        """[T, M, ...] -> [T, N, ...]; never beyond the least and the largest of each component: a concentration stays one."""
         if self.matrix is None:
             return values if self.order is None else values[:, self.order]
-        moved = np.moveaxis(values, 1, 0)
-        flat = self.matrix @ moved.reshape(len(moved), -1)
-        return np.moveaxis(flat.reshape(-1, *moved.shape[1:]), 0, 1)
+        return _moved(self.matrix, values).clip(values.min((0, 1)), values.max((0, 1)))
+
+    def error(self, values: np.ndarray) -> np.ndarray:
+        """About what is missed of them, at the nodes: [T, M, ...] -> [T, N, ...].
+
+        A share of the difference between linear and quadratic interpolation; outside of the given points, all of what a quadratic
+        says beyond the nearest value. It cannot see changes between the points that leave no trace at them.
+        """
+        return np.zeros_like(self(values)) if self.wrong is None else _moved(self.wrong, values)
+
+
+def _moved(matrix: csr_array, values: np.ndarray) -> np.ndarray:
+    first = np.moveaxis(values, 1, 0)
+    flat = matrix @ first.reshape(len(first), -1)
+    return np.moveaxis(flat.reshape(-1, *first.shape[1:]), 0, 1)
 
 
 IDENTITY = Transfer(None, None, "given at the nodes")
 
 
 def transfer(mesh: Mesh, points: np.ndarray, cells: np.ndarray | None, where: str) -> Transfer:
-    """To the nodes of `mesh` from values at `points` [M, d], with P1 elements where `cells` are known."""
+    """To the nodes of `mesh` from values at `points` [M, d]; where `cells` are known, by points that these connect."""
     if points.ndim != 2 or points.shape[1] < mesh.dim:
         raise InputError(f"{where}: points have shape {list(points.shape)}, expected [M, {mesh.dim}]")
     if not np.isfinite(points).all():
@@ -57,10 +72,37 @@ def transfer(mesh: Mesh, points: np.ndarray, cells: np.ndarray | None, where: st
     if order is not None:
         return Transfer(None, None if np.array_equal(order, np.arange(len(order))) else order, "given at the nodes")
     if cells is not None:
-        matrix, outside = from_cells(points, _proper(points, cells, where), mesh.points)
-        return Transfer(matrix, None, f"interpolated linearly from another mesh ({len(points)} nodes)", len(outside))
-    matrix, outside = from_cloud(points, mesh.points)
-    return Transfer(matrix, None, f"interpolated linearly between {len(points)} points", len(outside))
+        how, cells = f"interpolated from another mesh ({len(points)} nodes)", _proper(points, cells, where)
+        matrix, outside = from_cells(points, cells, mesh.points)
+    else:
+        how, (matrix, outside, cells) = f"interpolated between {len(points)} points", from_cloud(points, mesh.points)
+    better, wrong = _curved(matrix, mesh.points, points, cells, outside)
+    return Transfer(better, None, how, len(outside), wrong)
+
+
+def _curved(linear: csr_array, targets: np.ndarray, points: np.ndarray, cells: np.ndarray,
+            outside: np.ndarray) -> tuple[csr_array, csr_array]:
+    """Quadratic in place of linear interpolation [targets, points], where the points around settle it, and what that may miss.
+
+    Around a target are the corners of its cell and their neighbours; outside, the nearest value stays.
+    """
+    M = len(points)
+    pairs = cells[:, np.argwhere(~np.eye(cells.shape[1], dtype=bool))].reshape(-1, 2)
+    near = csr_array((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=(M, M)) + eye_array(M)
+    ends = csr_array((np.ones(linear.nnz), linear.indices, linear.indptr), shape=linear.shape)
+    corners = linear.tocoo()
+    hit, of = corners.coords
+    reach = np.zeros(len(targets))
+    np.maximum.at(reach, hit, np.linalg.norm(targets[hit] - points[of], axis=1))
+    index, weight = quadratic(points, targets, reach.clip(1e-300), ends @ near, _SOFT)
+    settled = (np.abs(weight).sum(1) <= STEADY) & (linear.max(axis=1).toarray().ravel() < 1 - 1e-9)  # not at a point
+    rows = np.flatnonzero(settled)
+    found = csr_array((weight[rows].ravel(), (np.repeat(rows, index.shape[1]), index[rows].ravel())), shape=linear.shape)
+    keep, beyond = np.ones(len(targets)), np.zeros(len(targets))
+    keep[settled], beyond[outside] = 0.0, 1.0
+    curved = found + keep[:, None] * linear
+    inner = (1 - beyond)[:, None]
+    return csr_array(inner * curved + (1 - inner) * linear), csr_array((inner * -SHARE + (1 - inner)) * (curved - linear))
 
 
 def same_nodes(mesh: Mesh, points: np.ndarray) -> np.ndarray | None:
@@ -86,8 +128,8 @@ def _proper(points: np.ndarray, cells: np.ndarray, where: str) -> np.ndarray:
     return cells[keep].astype(np.int64)
 
 
-def from_cloud(points: np.ndarray, targets: np.ndarray) -> tuple[csr_array, np.ndarray]:
-    """Linear between scattered points (Delaunay), the nearest one outside of their hull. And which are outside."""
+def from_cloud(points: np.ndarray, targets: np.ndarray) -> tuple[csr_array, np.ndarray, np.ndarray]:
+    """Linear between scattered points (Delaunay), the nearest one outside of their hull. Which are outside; the cells between."""
     nearest = cKDTree(points).query(targets)[1]
     width = points.shape[1] + 1
     corners = np.repeat(nearest[:, None], width, axis=1)
@@ -108,62 +150,11 @@ def from_cloud(points: np.ndarray, targets: np.ndarray) -> tuple[csr_array, np.n
         found[flat] = np.eye(1, width)
         corners[~outside] = np.where(flat[:, None], corners[~outside], hull.simplices[cell[~outside]])
         weight[~outside] = found
-    return sparse_rows(corners, weight, len(points)), np.flatnonzero(outside)
+    cells = np.zeros((0, width), dtype=np.int64) if hull is None else hull.simplices.astype(np.int64)
+    return sparse_rows(corners, weight, len(points)), np.flatnonzero(outside), cells
 
 
-# ---------------------------------------------------------------------- what it costs
-
-
-def error_of(way: Transfer, mesh: Mesh, points: np.ndarray, cells: np.ndarray | None, values: np.ndarray,
-             offset: np.ndarray) -> float:
-    """Relative error of the interpolation of values [T, M, F], estimated from these values alone.
-
-    From another mesh: what a quadratic through the same values and their gradients would give instead, so nothing where a node
-    is a node of that mesh. From scattered points: each of them (or every eighth) left out and interpolated from the others,
-    which is pessimistic.
-    """
-    if way.exact:
-        return 0.0
-    size = float(np.linalg.norm(values - offset))
-    if size == 0:
-        return 0.0
-    points = points[:, :mesh.dim]
-    if cells is not None and way.matrix is not None:
-        missed = Transfer(_curved(way.matrix, mesh.points, points, _proper(points, cells, "the mesh")), None, "")(values)
-        size = float(np.linalg.norm(way(values) - offset))
-        return float(np.linalg.norm(missed)) / size if size > 0 else 0.0
-    folds = len(points) if len(points) <= _SINGLE else _FOLDS
-    order = np.random.default_rng(0).permutation(len(points))
-    miss = 0.0
-    for k in range(folds):
-        out = order[k::folds]
-        rest = np.setdiff1d(order, out)
-        if not len(rest):
-            return 1.0
-        matrix, _ = from_cloud(points[rest], points[out])
-        guess = Transfer(matrix, None, "")(values[:, rest])
-        miss += float(np.square(guess - values[:, out]).sum())
-    return float(np.sqrt(miss)) / size
-
-
-def _curved(matrix: csr_array, targets: np.ndarray, points: np.ndarray, cells: np.ndarray) -> csr_array:
-    """What linear interpolation leaves out at the targets [targets, points]: half of sum_i w_i (x - x_i) . grad u(x_i).
-
-    For a quadratic u with exact gradients that is all of it: u(x) = u_i + (grad u(x_i) + grad u(x)) . (x - x_i) / 2, summed with
-    the weights. Gradients at the points are means over their cells.
-    """
-    corner = points[cells]
-    inner = np.linalg.inv(corner[:, 1:] - corner[:, :1])  # [K, d, d]: column j is the gradient of corner j + 1
-    slopes = np.concatenate([-inner.sum(2, keepdims=True), inner], axis=2)  # [K, d, d + 1]
-    volume = np.abs(np.linalg.det(corner[:, 1:] - corner[:, :1]))
-    share = np.bincount(cells.ravel(), np.repeat(volume, cells.shape[1]), minlength=len(points))
-    rows, columns = (np.broadcast_to(a, (*cells.shape, cells.shape[1])).ravel() for a in (cells[:, :, None], cells[:, None]))
-    entries = matrix.tocoo()
-    hit, of = entries.coords
-    total = csr_array(matrix.shape)
-    for axis in range(points.shape[1]):
-        local = volume[:, None, None] * slopes[:, None, axis] / np.maximum(share[cells], 1e-300)[:, :, None]
-        gradient = csr_array((local.ravel(), (rows, columns)), shape=(len(points), len(points)))
-        lever = csr_array((entries.data * (targets[hit, axis] - points[of, axis]), (hit, of)), shape=matrix.shape)
-        total = total + 0.5 * (lever @ gradient)
-    return total
+def error_of(way: Transfer, values: np.ndarray, offset: np.ndarray) -> float:
+    """Relative error of the interpolation of values [T, M, F], estimated from these values alone (`Transfer.error`)."""
+    size = float(np.linalg.norm(way(values) - offset))
+    return float(np.linalg.norm(way.error(values))) / size if size > 0 else 0.0

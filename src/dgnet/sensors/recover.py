@@ -39,7 +39,8 @@ Tensor = torch.Tensor
 LAG, FACTORS = "lag", "factors"
 KINDS = ("source", "field", "start", "flux:BOUNDARY", "ambient", LAG)
 SECOND = 2
-"""Searches with what a second solution of the answer before them says of mesh and step."""
+"""Searches with what a second solution of the answer before them says of mesh and step; more where factors still move."""
+_MOST, _NEAR = 6, 0.1  # of such searches, and the change of factors after which one more is the last
 _STEPS, _SETTLED = 20, 1e-3  # of Gauss-Newton, and the change after which it ends: of a logarithm, of a lag in steps
 _DIFFERENCE = 1e-2  # of both, for derivatives
 _WIDE = 1.0  # standard deviation of a factor's logarithm before any reading
@@ -276,7 +277,7 @@ class Question:
         y = base(phi) + R(phi) x + what mesh and step get wrong + noise
 
     Gauss-Newton on phi, with the posterior of all unknowns in every step. What mesh and step get wrong is found for the answer of a
-    first search (`finer`), then for that of a second one; the third is final.
+    first search (`finer`), then for that of a second one; the third is final where factors have settled.
     """
 
     def __init__(self, problem: Discretisation, readings: Readings, unknown: Sequence[str], known: Known, *, noise: float | None,
@@ -391,8 +392,14 @@ class Question:
         first = fit.phi
         if self.finer is not None:
             try:
-                for k in range(SECOND):
-                    fit = self._searched(fit.phi, index, self.gap(self.finer, fit), fit, last=k == SECOND - 1)
+                moved = np.inf  # factors, in standard deviations: what the mesh gets wrong changes with them
+                for k in range(_MOST):
+                    last, before = k == _MOST - 1 or (k >= SECOND - 1 and moved < _NEAR), fit
+                    fit = self._searched(fit.phi, index, self.gap(self.finer, fit), fit, last=last)
+                    if last:
+                        break
+                    step = np.abs(fit.phi - before.phi)[:self.count]
+                    moved = float((step / fit.found.answer(FACTORS).sd).max()) if self.count else 0.0
             except SolveError as error:
                 fit, why = self._searched(first, index, None, fit, last=True), str(error)
         return replace(fit, first=first, notes=no_second(why) if why else ())
@@ -420,7 +427,7 @@ class Question:
                 widths = ((FACTORS, J[:, :self.count], _WIDE), (LAG, J[:, self.count:], _LATE * self.steps))
                 bent = [Unknown(name, part, (NUMBER,), numbers, strength=wide) for name, part, wide in widths if part.shape[1]]
             blocks, previous = (*bent, *linear, *others), found
-            found = infer(y + J @ phi, blocks, noise, self.report)
+            found = with_lags(y + J @ phi, blocks, noise, self.report)
             if end:
                 break
             assert previous is not None
@@ -489,6 +496,29 @@ class Question:
         names, asked = called(self.readings.sensors), [k in self.slow for k in fit.index]
         return doubts(fit.left, [names[k] for k in fit.index], fit.gap, fit.found.noise, lambda: np.where(asked, 0.0, late(
             fit.left, fit.y, [u.like(fit.found) for u in fit.blocks], self.noise, total, lags, self.at, self.problem.dt)))
+
+
+def with_lags(y: np.ndarray, blocks: Sequence[Unknown], noise: float | None, report: Report | None = None) -> Posterior:
+    """The posterior, with lags of zero where they would be negative: other lags and histories follow these.
+
+    A history that is late and sensors that lag less are nearly alike, so that one sensor without a lag tells about all. Standard
+    deviations of the lags themselves are those without that.
+    """
+    free = infer(y, blocks, noise, report)
+    if LAG not in free.numbers or (free.numbers[LAG] >= 0).all():
+        return free
+    zero, found = np.zeros(len(free.numbers[LAG]), dtype=bool), free
+    held = [replace(u.like(free), strength=max(float(np.sqrt(np.mean(free.answer(u.name).prior_sd ** 2))), 1e-300)) for u in blocks]
+
+    def without(unknowns: Sequence[Unknown]) -> list[Unknown]:
+        return [replace(u, response=np.where(zero, 0.0, u.response)) if u.name == LAG else u for u in unknowns]
+
+    while (found.numbers[LAG] < 0).any():
+        zero[(found.answer(LAG).mean / found.answer(LAG).sd).argmin()] = True
+        found = infer(y, without(held), free.noise)
+    found = infer(y, without(blocks), noise)
+    lags = replace(found.answer(LAG), mean=found.numbers[LAG].clip(min=0.0), sd=free.answer(LAG).sd)
+    return replace(found, answers=tuple(lags if a.name == LAG else a for a in found.answers))
 
 
 def doubts(left: np.ndarray, names: Sequence[str], gap: Gap | None, noise: float, lags: Callable[[], np.ndarray]) -> list[str]:

@@ -18,6 +18,8 @@ Jacobian are stepped along with the state, all in one solve (tangent of a step; 
   other windows, or with one term more, is not taken: terms that cannot say what the reaction is may blow up in a long rollout.
 - The band: c (J^T J + c alpha P)^-1 for the noise, and beside it what the curve would change if the mass were lumped, which is of
   the order of the mesh's own error.
+- Where states were interpolated (`Corpus.error`), they are also taken with what that missed. By how much the gradient then changes
+  says what it may do to the coefficients: with the signs of all patches as they are, and with those of each on its own.
 """
 
 from __future__ import annotations
@@ -130,12 +132,13 @@ class Fit:
         self.c = self.alpha = self.spread = self.left = 0.0
         self.pieces, self.scale, self.missed = train, math.inf, math.inf
         self.last: Pass | None = None
+        self.between = torch.zeros_like(self.bend)  # of the gradient [K, K], by what interpolation missed
 
-    def at(self, theta: Tensor, lumped: bool = False) -> Pass:
+    def at(self, theta: Tensor, lumped: bool = False, pieces: Corpus | None = None) -> Pass:
         """Roll out with these coefficients; a SolveError where that is not finite."""
         with torch.no_grad():
             self.unknown.put(theta)
-            return linearised(self.model, self.base, self.pieces, self.unknown, self.patch, self.scale, lumped)
+            return linearised(self.model, self.base, pieces or self.pieces, self.unknown, self.patch, self.scale, lumped)
 
     def without(self) -> float:
         """The mean squared misfit of short windows without a reaction."""
@@ -189,6 +192,10 @@ class Fit:
         if not iterations:
             self.regularised(found)
         self.last, self.spread, self.left, self.missed = found, deviation(found.residuals), found.square, self.whole()
+        other = self.pieces.missed()
+        if other is not None:
+            change = self.at(self.theta, pieces=other).scores - found.scores
+            self.between = change.T @ change + change.sum(0)[:, None] * change.sum(0)
 
     def objective(self, found: Pass, theta: Tensor) -> float:
         return found.misfit + self.c * self.alpha * float(theta @ self.bend @ theta)
@@ -200,9 +207,10 @@ class Fit:
 
     @property
     def covariance(self) -> Tensor:
-        """Of the coefficients, by the noise, at the last pass."""
+        """Of the coefficients, by the noise and by interpolation, at the last pass."""
         assert self.last is not None
-        return self.c * self.inverse(self.last.matrix)
+        inverse = self.inverse(self.last.matrix)
+        return self.c * inverse + inverse @ self.between @ inverse
 
     def regularised(self, found: Pass) -> Tensor:
         """The next coefficients, with the c and alpha that go with them."""
@@ -246,7 +254,7 @@ class Fit:
         """The reaction and its standard deviations at the last coefficients."""
         found = self.at(self.theta, lumped=True)
         inverse = self.inverse(found.matrix)
-        self.unknown.conclude(self.c * inverse, inverse @ found.lumped, self.base)
+        self.unknown.conclude(self.c * inverse + inverse @ self.between @ inverse, inverse @ found.lumped, self.base)
 
 
 def linearised(model: DGNet, base: Discretisation, pieces: Corpus, unknown: Unknown, patch: Tensor, scale: float,

@@ -7,7 +7,8 @@ What the known terms of the equation leave over is what the reaction adds (weak 
 with weights 1 / V, V the nodal volumes. w are Simpson's weights, so that terms do not stand in for an error of the time step, as
 they would with the rule of the solver. The noise of the states is divided by m dt. All that is kept are X^T X, X^T y and y^T y of
 each trajectory: each of them is left out once, and the terms fitted to the others are scored on it. Beginning with all terms, the
-one goes that matters least. The fewest terms are taken whose score is as good as the best one within what the trajectories differ.
+one goes that matters least, and of those that stay each gives way to one that went before, where that fits better. The fewest terms
+are taken whose score is as good as the best one within what the trajectories differ.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ _WINDOW = 4  # steps
 _SLACK, _LEAST = 0.02, 1e-7  # what a term must gain in the square, of the best score and of y itself: the data have errors, too
 _PIECES = 4  # of the time, where there is but one trajectory
 _RIDGE = 1e-10
+_BETTER, _EXACT = 1e-3, 1e-13  # by which a misfit must become smaller for a term to give way to another; rounding, of the square
 _SIMPSON = {1: (1 / 2, 1 / 2), 2: (1 / 3, 4 / 3, 1 / 3), 4: (1 / 3, 4 / 3, 2 / 3, 4 / 3, 1 / 3)}
 
 
@@ -83,7 +85,7 @@ def sparse(normal: Normal, field: int) -> Tensor:
         A = normal.matrix[:, field].sum(0)[terms][:, terms]
         inverse = torch.linalg.inv(A + _RIDGE * A.diagonal().max().clamp(min=1e-300) * torch.eye(len(A)).to(A))
         loss = normal.solved(field, terms).square() / inverse.diagonal()
-        terms = terms[torch.arange(len(terms), device=terms.device) != loss.argmin()]
+        terms = exchanged(normal, field, terms[torch.arange(len(terms), device=terms.device) != loss.argmin()])
         path.append((terms, normal.scores(field, terms)))
     best = min(path, key=lambda step: float(step[1].mean()))[1]
     for terms, score in reversed(path):
@@ -91,6 +93,29 @@ def sparse(normal: Normal, field: int) -> Tensor:
         if float(gap.mean()) <= _LEAST + _SLACK * float(best.mean()) + float(gap.std()) / len(gap) ** 0.5:
             return terms
     raise AssertionError("the best is one of them")
+
+
+def exchanged(normal: Normal, field: int, terms: Tensor) -> Tensor:
+    """As many terms, none of which another one could replace with a smaller misfit: terms may stand in for each other."""
+    A, b, square = normal.matrix[:, field].sum(0), normal.right[:, field].sum(0), float(normal.square[:, field].sum())
+    A = A + _RIDGE * A.diagonal().max().clamp(min=1e-300) * torch.eye(len(A)).to(A)
+
+    def misfit(chosen: Tensor) -> float:
+        return max(square - float(b[chosen] @ torch.linalg.solve(A[chosen][:, chosen], b[chosen])), _EXACT * square)
+
+    best = misfit(terms)
+    while True:
+        out, tried = torch.ones_like(b, dtype=torch.bool).index_fill(0, terms, False).nonzero()[:, 0], [terms]
+        for k in range(len(terms)):
+            rest = torch.cat([terms[:k], terms[k + 1:]])
+            solved = torch.linalg.solve(A[rest][:, rest], torch.cat([b[rest, None], A[rest][:, out]], 1))
+            free = A.diagonal()[out] - (A[rest][:, out] * solved[:, 1:]).sum(0)  # of a term, what the others do not explain
+            gain = (b[out] - A[out][:, rest] @ solved[:, 0]).square() / free
+            tried.append(torch.cat([rest, out[gain.argmax()][None]]).sort().values)
+        found = min(tried, key=misfit)
+        if misfit(found) >= best * (1 - _BETTER):
+            return terms
+        best, terms = misfit(found), found
 
 
 def gathered(model: DGNet, library: Library, base: Discretisation, train: Corpus) -> Normal:
