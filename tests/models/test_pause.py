@@ -168,8 +168,8 @@ def test_a_rollout_in_parts_is_the_whole(name: str, dtype: torch.dtype, tmp_path
     with torch.no_grad():
         whole = rollout(t.model, t.problem, t.start, t.source)
         assert whole.dtype == dtype and torch.isfinite(whole).all() and not torch.allclose(whole[:, 0], whole[:, -1])
-        # a backend is chosen by the number of steps, and iterations end at 1e-12
-        room = (1e-11 if dtype == torch.float64 else 1e-6) * float(whole.abs().max())
+        # a backend is chosen by the number of steps, and iterations end at 1e-12, in single precision near its rounding
+        room = (1e-11 if dtype == torch.float64 else 4e-6) * float(whole.abs().max())
         for through, first in ((None, 2), (tmp_path / "end.npz", 1)):
             cuts = sorted({first, *rng.integers(1, STEPS, 2).tolist()})
             found = in_parts(t, cuts, through)

@@ -403,7 +403,7 @@ def test_a_filter_steps_as_the_model_does_where_boundaries_change() -> None:
     sensors, start = [[0.2, 0.3], [0.7, 0.6]], torch.ones(36, 1)
     with torch.no_grad():
         states = rollout(Classical(), p, start[None].double(), steps=8, t0=0.2)[0]
-    part = Follower(p, sensors, {"ambient": Prior(0.5, time=1.0)}, noise=0.01, start=start, t0=0.2)
+    part = Follower(p, sensors, {"ambient": Prior(0.5, time=1.0)}, noise=0.01, start=start, t0=0.2, finer=False)
     for k, seen in enumerate(p.mesh.interpolate(states, sensors)[..., 0]):
         part.update(0.2 + 0.1 * k, seen)
     assert part.estimate().mean == pytest.approx(states[-1].numpy(), abs=1e-9) and part.chi_square < 1e-12

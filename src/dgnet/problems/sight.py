@@ -126,6 +126,8 @@ def spot_doubts(mesh: Mesh, table: SpotTable | None, units: Units | None = None,
     for name, knots, values in zip(table.names, table.times, table.values):
         times = np.unique(np.concatenate([knots, np.linspace(knots[0], knots[-1], _TIMES)]))
         times = np.clip(times, begin, end) if table.lasting else times[(times >= begin) & (times <= end)]
+        if not len(times):
+            continue
         rows = SpotTable((name,), (knots,), (values,), table.lasting).at(times)[0]
         rows = rows[rows[:, -1] != 0]
         if len(rows):

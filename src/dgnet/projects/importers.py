@@ -54,6 +54,9 @@ class Note:
 
 def settled(found: Found, spec: SeriesSpec, frame: Frame, where: str) -> tuple[Found, Note]:
     """The same trajectory at the nodes, in steps of dt from t = 0."""
+    for name, values in (("state", found.state), ("source", found.source), ("velocity", found.velocity)):
+        if values is not None and not np.abs(values).max(initial=0.0) < np.finfo(np.float32).max:
+            raise InputError(f"{where}: its {name} is not finite in single precision")
     found, resampling = _in_steps(found, spec, frame.dt, where)
     if len(found.state) < 2:
         raise InputError(f"{where}: a trajectory needs at least two stored times")
