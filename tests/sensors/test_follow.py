@@ -154,6 +154,31 @@ def test_it_goes_on_from_a_file(tmp_path: Path) -> None:
         Follower.load(tmp_path / "bad.npz", plate(), SENSORS)
 
 
+@pytest.mark.parametrize("finer", [False, True], ids=["one mesh", "finer meshes"])
+def test_a_file_between_a_fault_and_its_discovery_changes_nothing(finer: bool, tmp_path: Path) -> None:
+    """A sensor drifts: when it is blamed, rows that had believed it are taken again without it, those before the file, too."""
+    places = [Point((0.2, 0.3), "a", lag=0.25), Point((0.7, 0.6), "b"), Point((0.4, 0.8), "c"), Point((0.6, 0.2), "d")]
+    problem = Discretisation(box((6, 6)), PDE(diffusion=0.05), [Robin("boundary", 0.5, 1.0)], DT)
+    start, rng = torch.ones(49, 1), np.random.default_rng(0)
+    times = DT * np.arange(1, 25) - 0.3 * DT
+    values = 1 + 0.01 * rng.standard_normal((24, 4))
+    values[9:, 1] += 0.02 * np.arange(15)
+    whole = Follower(problem, places, {"field": Prior(0.05, 0.5, 1.0)}, noise=0.01, start=start, finer=finer)
+    said = [whole.update(time, row) for time, row in zip(times, values)]
+    faults = [k for k, update in enumerate(said) if any(event.kind == "sensor" for event in update.events)]
+    assert faults
+    for cut in range(faults[0] - 4, faults[0] + 2):
+        part = Follower(problem, places, {"field": Prior(0.05, 0.5, 1.0)}, noise=0.01, start=start, finer=finer)
+        for time, row in zip(times[:cut], values):
+            part.update(time, row)
+        part.save(tmp_path / "state.npz")
+        part = Follower.load(tmp_path / "state.npz", problem, places, start=start)
+        more = [part.update(time, row) for time, row in zip(times[cut:], values[cut:])]
+        assert [event for update in more for event in update.events] == [event for update in said[cut:] for event in update.events]
+        assert part.estimate().mean == pytest.approx(whole.estimate().mean, abs=1e-9)
+        assert part.estimate().sd == pytest.approx(whole.estimate().sd, abs=1e-9) and part.consistency == whole.consistency
+
+
 # ---------------------------------------------------------------------- against the truth of a finer mesh
 
 STEPS, NOISE = 50, 0.02

@@ -10,13 +10,15 @@ from scipy.special import erf
 from dgnet.errors import InputError
 from dgnet.mesh import box
 from dgnet.models import Classical, rollout
+from dgnet.models.universal import Universal
 from dgnet.problems import PDE, Discretisation, Robin, SpotTable
 from dgnet.reference.transport import solve
 from dgnet.sensors import Follower, Point, Prior, Readings, follow, recover
+from dgnet.sensors.design_search import Plant
 from dgnet.sensors.design_spots import FreeSpot, FreeSpots
 from dgnet.sensors.drives import Unknowns
-from dgnet.sensors.dynamics import averages
-from dgnet.sensors.recover import unit_shapes
+from dgnet.sensors.dynamics import averages, taken
+from dgnet.sensors.recover import Known, unit_shapes
 from dgnet.studio.simulation import Spot
 
 Tensor = torch.Tensor
@@ -70,16 +72,20 @@ def test_narrow_spots_on_paths_bring_what_lies_on_the_plate_in_any_window(seed: 
         sides = [erf((1 - c) / r / 2**0.5) + erf(c / r / 2**0.5) for c in (x, y)]
         true = (np.pi * r**2 / 2 * sides[0] * sides[1]).reshape(STEPS, fine).mean(1)
         assert once[spot] @ MESH.dual_volumes() == pytest.approx(true, rel=2e-3)
-    known = averages(spots, PLATE, torch.tensor(MESH.points), t0, STEPS)
-    each = [averages(spots, PLATE, torch.tensor(MESH.points), t0 + k * DT, 1) for k in range(STEPS)]
+    source = taken(spots, PLATE, Classical())
+    assert source is not None
+    known = averages(source, PLATE, Classical(), t0, STEPS)
+    each = [averages(source, PLATE, Classical(), t0 + k * DT, 1) for k in range(STEPS)]
     assert torch.cat(each).numpy() == pytest.approx(known.numpy(), abs=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_known_table_is_off_beyond_its_rows_in_any_window(seed: int) -> None:
-    spots, x, t0, fine = ways(seed), torch.tensor(MESH.points), 0.7, 4000
-    once = averages(spots, PLATE, x, t0, STEPS)[..., 0].numpy()
-    each = np.concatenate([averages(spots, PLATE, x, t0 + k * DT, 1)[..., 0].numpy() for k in range(STEPS)])
+    spots, t0, fine = ways(seed), 0.7, 4000
+    source = taken(spots, PLATE, Classical())
+    assert source is not None
+    once = averages(source, PLATE, Classical(), t0, STEPS)[..., 0].numpy()
+    each = np.concatenate([averages(source, PLATE, Classical(), t0 + k * DT, 1)[..., 0].numpy() for k in range(STEPS)])
     assert each == pytest.approx(once, abs=1e-11)
     t = t0 + DT * (np.arange(STEPS * fine) + 0.5) / fine
     true = 0.0
@@ -185,3 +191,23 @@ def test_a_spot_that_never_comes_near_is_refused_and_one_that_leaves_is_not() ->
     for k in range(9):
         part.update(DT * k, [1.0, 1.0])
     assert np.isfinite(part.filter.mean).all()
+
+
+@pytest.mark.parametrize("how", ["recover", "known", "follow", "design"])
+def test_universal_weights_take_up_the_integral_of_a_narrow_spot(how: str) -> None:
+    """On an insulated plate all that a spot brings stays: whoever makes its values, the energy is that of its integral."""
+    plate, model, steps = Discretisation(box((9, 9)), PDE(diffusion=0.02), [], 0.1), Universal(), 12
+    radius, zero = 0.03, torch.zeros(100, 1, dtype=torch.float64)
+    spot = SpotTable(("s",), (np.array([0.0, 1.2]),), (np.array([[0.31, 0.36, radius, 1.0], [0.66, 0.52, radius, 1.0]]),))
+    volumes = torch.from_numpy(plate.mesh.dual_volumes())
+    if how == "follow":
+        part = Follower(plate, [[0.5, 0.5]], {"start": Prior(1e-9, 1.0)}, noise=1.0, source=spot, model=model, finer=False)
+        end = torch.from_numpy(part.forecast(steps).fields[-1].mean)
+    elif how == "design":
+        end = torch.from_numpy(Plant(plate, model, zero, steps).driven(spot)[-1])[:, None]
+    else:
+        drive = (unit_shapes(spot, plate, model, 0, steps)[0] if how == "recover"
+                 else Known.of(plate, None, spot).averages(plate, model, steps))
+        assert drive is not None
+        end = rollout(model, plate, zero[None], drive[None])[0, -1]
+    assert float(volumes @ end[:, 0]) == pytest.approx(1.2 * 2 * np.pi * radius**2, rel=1e-6)

@@ -54,6 +54,31 @@ def test_the_place_of_a_spot_that_stays() -> None:
     assert found.power[2:-2].mean() == pytest.approx(POWER, rel=0.05)
 
 
+@pytest.mark.parametrize("place", [(0.42, 0.56), (0.458, 0.541), (0.5, 0.5)], ids=["beside", "middle", "node"])
+def test_a_spot_narrower_than_the_spacing_has_its_place_and_power(place: tuple[float, float]) -> None:
+    """The truth is a point source: the sum of the plate's cosines, each with its own rate. Beside a node such a spot has nearly no
+    values at the nodes, on a node a multiple."""
+    diffusion, radius, dt, steps, rate = 0.05, 0.02, 0.1, 30, 0.05
+    plate = Discretisation(box((12, 12)), PDE(diffusion=diffusion), [], dt)
+    sensors = tuple(Point(q, f"s{k}") for k, q in enumerate([(0.2, 0.2), (0.8, 0.2), (0.2, 0.8), (0.8, 0.8), (0.5, 0.15), (0.15, 0.5)]))
+    times, m = dt * np.arange(steps + 1), np.arange(40)
+    size = np.where(m == 0, 1.0, np.sqrt(2.0))
+    waves = diffusion * np.pi**2 * (m[:, None] ** 2 + m**2)
+    grown = np.where(waves > 0, -np.expm1(-waves * times[:, None, None]) / np.maximum(waves, 1e-300), times[:, None, None])
+    grown *= np.exp(-0.5 * radius**2 * waves / diffusion)
+
+    def modes(x: tuple[float, ...]) -> np.ndarray:
+        a, b = (size * np.cos(m * np.pi * c) for c in x)
+        return a[:, None] * b
+
+    seen = np.stack([rate * (grown * modes(place) * modes(s.place)).sum((1, 2)) for s in sensors], 1)
+    noisy = seen + 1e-4 * np.random.default_rng(0).standard_normal(seen.shape)
+    found = recover_track(plate, Readings(times, noisy, sensors), radius, moving=False)
+    brought = 2 * np.pi * radius**2 * found.power[3:27]
+    assert brought.mean() == pytest.approx(rate, rel=0.03) and found.misfit < 2e-4
+    assert np.abs(found.path[0] - place).max() < 2e-3
+
+
 def test_a_sensor_that_drifts_is_named() -> None:
     good = readings(lambda t: torch.tensor([[0.37, 0.62]]).expand(len(t), 2))
     good.values[:, 2] += np.linspace(0, 2.0, STEPS + 1)

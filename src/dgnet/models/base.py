@@ -17,7 +17,7 @@ from torch import nn
 from dgnet.data import Corpus
 from dgnet.errors import InputError
 from dgnet.green import GreenSolver, Linear, Stepper
-from dgnet.problems import CONSISTENT, Discretisation, Rule
+from dgnet.problems import CONSISTENT, Discretisation, Rule, SpotTable
 
 Tensor = torch.Tensor
 S = TypeVar("S")
@@ -73,6 +73,17 @@ class Model(ABC, Generic[S]):
         """What a unit of the source at each point brings in all, per time [P]; None where it is the integral of the interpolated
         source, as that of linear and quadratic elements is."""
         return None
+
+    def taking(self, spots: SpotTable, problem: Discretisation) -> SpotTable:
+        """Spots as this model takes them up on the mesh of a problem (`SpotTable.on`)."""
+        return spots.on(problem.mesh, self.brought(problem))
+
+    def brought(self, problem: Discretisation) -> np.ndarray | None:
+        """`brings` of a problem that is not prepared yet."""
+        if type(self).brings is Model.brings:
+            return None
+        with torch.no_grad():
+            return self.brings(self.prepare(problem, 1, 1))
 
     # ------------------------------------------------------------------ the first steps
 

@@ -161,12 +161,13 @@ def design(problem: Discretisation, sources: Sequence[FreeSpot], targets: Sequen
         raise InputError("a design needs at least one target")
     if steps < 1 or starts < 1 or not tolerance > 0:
         raise InputError("steps, starts and the tolerance must be positive")
-    free = FreeSpots(list(sources), problem.mesh.dim, steps, problem.dt, problem.mesh)
+    solver = model or Classical()
+    free = FreeSpots(list(sources), problem.mesh.dim, steps, problem.dt, problem.mesh, solver.brought(problem))
     for spot in sources:
         _refuse_outside(spot, problem.mesh)
     begin = first_state(problem, start)
     with few_threads(problem.mesh.n_nodes), torch.no_grad():
-        plant = Plant(problem, model or Classical(), begin, steps)
+        plant = Plant(problem, solver, begin, steps)
         aims = [_aim(t, problem, steps) for t in targets]
         search = Search(plant, free, aims, highest, lowest)
         _within(search, highest, lowest)

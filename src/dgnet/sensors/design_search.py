@@ -53,7 +53,7 @@ class Plant:
 
     def driven(self, table: SpotTable) -> np.ndarray:
         """[H+1, N] under a table of spots."""
-        f = table.on(self.problem.mesh).average(torch.tensor(self.x), 0, self.steps, self.problem.dt)[0, :, :, 0].numpy()
+        f = self.model.taking(table, self.problem).average(torch.tensor(self.x), 0, self.steps, self.problem.dt)[0, :, :, 0].numpy()
         return self.states(f[None])[0]
 
     def derivatives(self, changes: np.ndarray, f: np.ndarray, U: np.ndarray) -> np.ndarray:

@@ -67,7 +67,8 @@ class FreeSpots:
     `moves` [n] tells which of them the source is not linear in.
     """
 
-    def __init__(self, spots: list[FreeSpot], dim: int, steps: int, dt: float, mesh: Mesh | None = None) -> None:
+    def __init__(self, spots: list[FreeSpot], dim: int, steps: int, dt: float, mesh: Mesh | None = None,
+                 brings: np.ndarray | None = None) -> None:
         if not spots:
             raise InputError("a design needs at least one source")
         if len({s.name for s in spots}) < len(spots):
@@ -75,7 +76,7 @@ class FreeSpots:
         self.dt, self.steps, self.dim = dt, steps, dim
         self.parts, at = list[_Part](), 0
         for spot in spots:
-            self.parts.append(_Part(spot, dim, steps, dt, at, mesh))
+            self.parts.append(_Part(spot, dim, steps, dt, at, mesh, brings))
             at += self.parts[-1].n
         if not at:
             raise InputError("nothing is free: give a power, an area or a switching time of a source as a range")
@@ -143,8 +144,9 @@ class _Quadrature:
 class _Part:
     """One spot. Its numbers stand at `first` .. `first + n - 1` of theta: powers, places, on, off."""
 
-    def __init__(self, spot: FreeSpot, dim: int, steps: int, dt: float, first: int, mesh: Mesh | None) -> None:
-        self.spot, self.dim, self.steps, self.dt, self.first, self.mesh = spot, dim, steps, dt, first, mesh
+    def __init__(self, spot: FreeSpot, dim: int, steps: int, dt: float, first: int, mesh: Mesh | None,
+                 brings: np.ndarray | None) -> None:
+        self.spot, self.dim, self.steps, self.dt, self.first, self.mesh, self.brings = spot, dim, steps, dt, first, mesh, brings
         self.end = steps * dt
         called = f"source '{spot.name}'"
         if sum(v is not None for v in (spot.place, spot.path, spot.area)) != 1:
@@ -231,7 +233,7 @@ class _Part:
     def near(self, theta: np.ndarray, t: np.ndarray, x: np.ndarray, aside: np.ndarray | float = 0.0) -> np.ndarray:
         """exp(-|x - p(t)|^2 / (2 r^2)) at times [...] and points [P, d] of a mesh, or moved `aside` [d]: [..., P]."""
         places = (self.position(theta, t) + aside).reshape(-1, self.dim)
-        found = bells(torch.tensor(x), places, np.full(len(places), self.spot.radius), self.mesh)
+        found = bells(torch.tensor(x), places, np.full(len(places), self.spot.radius), self.mesh, self.brings)
         return found.numpy().reshape(*t.shape, len(x))
 
     def slope(self, near: np.ndarray, theta: np.ndarray, t: np.ndarray, x: np.ndarray, axis: int) -> np.ndarray:

@@ -33,7 +33,7 @@ from dgnet.sensors.kernels import Kernels, kernels
 from dgnet.sensors.posterior import Choice, Spread, Unknown, infer, strongest
 from dgnet.sensors.priors import DECAY
 from dgnet.sensors.readings import Readings, interpolation
-from dgnet.sensors.recover import check_seen, heated, impulses, unit_shapes, warmed
+from dgnet.sensors.recover import check_seen, heated, impulses, taken_shapes, unit_shapes, warmed
 
 Tensor = torch.Tensor
 
@@ -88,6 +88,7 @@ class Unknowns:
     def __init__(self, problem: Discretisation, names: Sequence[str], spots: SpotTable | None = None,
                  model: Model[Any] | None = None) -> None:
         self.problem, self.names, self.spots, self.model = problem, tuple(names), spots, model or Classical()
+        self._tables: dict[tuple[Discretisation, Model[Any]], SpotTable] = {}
         for name in self.names:
             if name not in KINDS and not name.startswith("flux:"):
                 raise InputError(f"'{name}' cannot be followed as an unknown{did_you_mean(name, KINDS)}")
@@ -121,13 +122,18 @@ class Unknowns:
         """Sources of strength 1 in step k after t0: [J, N or P, F]."""
         if name == "field":
             return self.still
-        assert self.spots is not None
-        return unit_shapes(self.spots, self.problem, self.model, k, k + 1, t0)[:, 0]
+        return taken_shapes(self._taken(self.problem, self.model), self.problem, self.model, k, k + 1, t0)[:, 0]
 
     def spot_shapes(self, problem: Discretisation, model: Model[Any], time: float) -> Tensor:
         """Spots of power 1 in the step of a problem, on this mesh or another one, that begins at a time: [J, P, 1]."""
+        return taken_shapes(self._taken(problem, model), problem, model, 0, 1, time)[:, 0]
+
+    def _taken(self, problem: Discretisation, model: Model[Any]) -> SpotTable:
         assert self.spots is not None
-        return unit_shapes(self.spots, problem, model, 0, 1, time)[:, 0]
+        key = problem, model
+        if key not in self._tables:
+            self._tables[key] = model.taking(self.spots, problem)
+        return self._tables[key]
 
     @cached_property
     def still(self) -> Tensor:

@@ -48,12 +48,11 @@ class Dynamics:
 
     def __init__(self, problem: Discretisation, sensors: Sequence[Sensor], priors: Mapping[str, Prior], *, start: Tensor,
                  source: Source | None, spots: SpotTable | None, model: Model[Any], t0: float, finer: bool) -> None:
-        self.problem, self.model, self.source, self.t0 = problem, model, source, t0
+        self.problem, self.model, self.source, self.t0 = problem, model, taken(source, problem, model), t0
         self.unknowns = u = Unknowns(problem, list(priors), spots, model)
         self.linear = is_linear(problem, model)
         self.shadow = Shadow(Finer(problem, model), sensors, u, source, start, t0) if finer and Finer.exists(problem) else None
         self.weights = self.reading(sensors)
-        self._x = torch.tensor(model.points(problem))
         self.J = sum(u.count(name) for name in u.drives)
         self.variance = np.concatenate([np.zeros(0), *(u.variances(name, priors[name]) for name in u.drives)])
         decay = [np.full(u.count(name), problem.dt / (priors[name].time or 20 * problem.dt)) for name in u.drives]
@@ -191,7 +190,7 @@ class Dynamics:
         """The known source of step k: [1, P, F]."""
         if self.source is None:
             return None
-        return averages(self.source, self.problem, self._x, self.t0 + k * self.problem.dt, 1)
+        return averages(self.source, self.problem, self.model, self.t0 + k * self.problem.dt, 1)
 
 
 class Shadow:
@@ -280,7 +279,7 @@ class _Level:
     def __init__(self, shadow: Shadow, level: int, sensors: Sequence[Sensor], start: Tensor) -> None:
         self.shadow, self.level, self.problem, self.model = shadow, level, shadow.finer.problems[level], shadow.finer.model
         u = shadow.unknowns
-        self.state, self.x = self.model.prepare(self.problem, 1, 1000), torch.tensor(self.model.points(self.problem))
+        self.state, self.source = self.model.prepare(self.problem, 1, 1000), taken(shadow.source, self.problem, self.model)
         self.loaded = {name: self.model.prepare(u.load(name, self.problem), 1, 1000) for name in u.drives
                        if name not in ("field", "source")}
         lags = [s.lag for s in sensors]
@@ -303,8 +302,8 @@ class _Level:
         recall(self.model, self.states, self.memory)  # copies of this level step with the same solvers
         for j in range(k * parts, (k + 1) * parts):
             t, loads, force = self.shadow.t0 + j * dt, torch.zeros(()), None
-            if self.shadow.source is not None:
-                force = averages(self.shadow.source, self.problem, self.x, t, 1)
+            if self.source is not None:
+                force = averages(self.source, self.problem, self.model, t, 1)
             for name, a in drives.items():
                 if name in self.loaded:
                     on, off = (self.model.step(state, self.u, None, t, j) for state in (self.loaded[name], self.state))
@@ -342,10 +341,16 @@ def recall(model: Model[Any], states: Mapping[str, Any], memory: Mapping[str, Te
         model.remember(state, {key.removeprefix(start): x for key, x in memory.items() if key.startswith(start)})
 
 
-def averages(source: Source, problem: Discretisation, x: Tensor, start: float, steps: int) -> Tensor:
-    """Of a source over the steps of a problem from `start` on: [steps, P, F]."""
+def taken(source: Source | None, problem: Discretisation, model: Model[Any]) -> Source | None:
+    """A source as a model takes it up."""
+    return model.taking(source, problem) if isinstance(source, SpotTable) else source
+
+
+def averages(source: Source, problem: Discretisation, model: Model[Any], start: float, steps: int) -> Tensor:
+    """Of a source over the steps of a problem from `start` on, at the points of a model, which takes up tables already: [steps, P, F]."""
+    x = torch.tensor(model.points(problem))
     if isinstance(source, SpotTable):
-        return source.on(problem.mesh).average(x, 0, steps, problem.dt, start)[0]
+        return source.average(x, 0, steps, problem.dt, start)[0]
     begin = start + problem.dt * torch.arange(steps, dtype=torch.float64)
     return step_average(source, x, begin, problem.dt, panels=_PANELS)[0]
 

@@ -28,7 +28,7 @@ from dgnet.problems import Discretisation, SpotTable
 from dgnet.problems.case import Case
 from dgnet.problems.sources import Source
 from dgnet.sensors.drives import Prior, Unknowns
-from dgnet.sensors.dynamics import Dynamics, Shadow, averages, in_double
+from dgnet.sensors.dynamics import Dynamics, Shadow, averages, in_double, taken
 from dgnet.sensors.finer import Finer, Gap
 from dgnet.sensors.kalman import Filter, Innovation
 from dgnet.sensors.kernels import refuse_nonlinear
@@ -307,20 +307,27 @@ class Follower:
                     conditions=tuple(problem.conditions))
         weights = self.model.state_dict().values() if isinstance(self.model, torch.nn.Module) else ()
         sensors = {f"sensor {name}": repr(replace(sensor, name="")) for name, sensor in zip(self.names, self.sensors)}
-        return fingerprint(case) | sensors | {"model": f"{self.model.name} {summed(*weights)}", "spots": _drawn(spots, problem),
-                                              "source": _drawn(source, problem)}
+        return fingerprint(case) | sensors | {"model": f"{self.model.name} {summed(*weights)}", "spots": _drawn(spots, problem, self.t0),
+                                              "source": _drawn(source, problem, self.t0)}
 
     @checked
     def save(self, path: Path | str) -> None:
-        """Write what is needed to go on later to an .npz file: numbers and one text of JSON, no code. The past is not in it."""
-        about = {"version": 3, "part": self.identity, "sensors": self.names, "noise": self.noise, "t0": self.t0,
-                 "step": self.step, "time": self.time, "count": self.count, "chi_square": self.chi_square, "scale": self.scale,
-                 "before": self._before, "rank": self.filter.rank, "lost": self.filter.lost, "watch": self.watch.state(),
+        """Write what is needed to go on later to an .npz file: numbers and one text of JSON, no code.
+
+        Of the past it holds the last rows and the estimate before them: a sensor that is blamed later is left out of these again.
+        """
+        now = self._now(self.time, np.full(len(self.sensors), np.nan))
+        rows, first = list(self._rows), self._rows[0] if self._rows else now
+        about = {"version": 4, "part": self.identity, "sensors": self.names, "noise": self.noise, "t0": self.t0,
+                 "step": first.step, "time": self.time, "count": first.count, "chi_square": first.chi_square,
+                 "before": first.before, "rank": self.filter.rank, "lost": self.filter.lost, "watch": self.watch.state(),
                  "unknown": {name: asdict(prior) for name, prior in self.priors.items()}, "finer": self.shadow is not None}
-        arrays = {"about": np.array(json.dumps(about)), "mean": self.filter.mean, "root": self.filter.root,
-                  "predicted": self._predicted}
-        arrays |= {f"memory/{name}": value.numpy() for name, value in self.dynamics.memory().items()}
-        arrays |= {} if self.shadow is None else {f"shadow/{name}": value for name, value in self.shadow.state().items()}
+        arrays = {"about": np.array(json.dumps(about)), "mean": first.mean, "root": first.root, "predicted": first.predicted,
+                  "times": np.array([row.time for row in rows]), "scales": np.array([row.scale for row in (*rows, now)]),
+                  "values": np.array([row.values for row in rows]).reshape(-1, len(self.sensors)),
+                  "used": np.array([row.used for row in rows], bool).reshape(-1, len(self.sensors))}
+        arrays |= {f"memory/{name}": value.numpy() for name, value in first.memory.items()}
+        arrays |= {} if first.shadow is None else {f"shadow/{name}": value for name, value in first.shadow.state().items()}
         write_arrays(Path(path), arrays)
 
     @classmethod
@@ -331,6 +338,7 @@ class Follower:
         arrays = read_arrays(Path(path), "the state of a part that is followed")
         try:
             about, mean, root, predicted = json.loads(str(arrays["about"])), arrays["mean"], arrays["root"], arrays["predicted"]
+            times, values, used, scales = (arrays[name] for name in ("times", "values", "used", "scales"))
             priors = {name: Prior(**prior) for name, prior in about["unknown"].items()}
             noise, t0, rank, finer = (about[name] for name in ("noise", "t0", "rank", "finer"))
         except (ValueError, TypeError, KeyError) as error:
@@ -346,12 +354,20 @@ class Follower:
         whole = bool(shadow) == (part.shadow is not None)
         if not whole or mean.shape != part.filter.mean.shape or root.ndim != 2 or len(root) != len(mean):
             raise InputError(f"{path} does not hold the state of a part that is followed")
-        part.step, part.time, part.count, part.chi_square = about["step"], about["time"], about["count"], about["chi_square"]
-        part.scale, part._before, part.watch = about["scale"], about["before"], Watch.restored(part.names, about["watch"])
+        part.step, part.count, part.chi_square = about["step"], about["count"], about["chi_square"]
+        part.scale, part._before, part.watch = float(scales[0]), about["before"], Watch.restored(part.names, about["watch"])
         part.filter.mean, part.filter.root, part.filter.lost, part._predicted = mean, root, about["lost"], predicted
         part.dynamics.remember({name: torch.from_numpy(x) for name, x in memory.items()})
         if part.shadow is not None:
             part.shadow.restore(shadow)
+        with torch.no_grad(), few_threads(problem.mesh.n_nodes):
+            for time, row, there, scale in zip(times.tolist(), values, used, scales[1:].tolist()):
+                now = part._now(time, row)
+                now.used[:] = there
+                part._take(now)
+                part.scale = scale
+                part._rows.append(now)
+        part.time = about["time"]
         return part
 
     # ------------------------------------------------------------------ answers
@@ -459,13 +475,13 @@ def _variance(directions: np.ndarray, C: np.ndarray | None) -> np.ndarray:
     return ((directions if C is None else directions @ C) * directions).sum(1).clip(min=0.0)
 
 
-def _drawn(source: Source | None, problem: Discretisation) -> str:
+def _drawn(source: Source | None, problem: Discretisation, t0: float) -> str:
     """A source by content: a table by its rows, a function by what it gives at the first steps."""
     if source is None:
         return "none"
     if isinstance(source, SpotTable):
-        return f"table, {summed(*source.times, *source.values)}"
-    times = problem.dt * torch.tensor((0.0, 1.0, 3.0, 10.0), dtype=torch.float64)
+        return f"table{' that lasts' * source.lasting}, {summed(*source.times, *source.values)}"
+    times = t0 + problem.dt * torch.tensor((0.0, 1.0, 3.0, 10.0), dtype=torch.float64)
     return f"function, {summed(source(torch.tensor(problem.mesh.points), times))}"
 
 
@@ -522,7 +538,8 @@ def learned(problem: Discretisation, readings: Readings, unknown: Sequence[str],
     refuse_nonlinear(problem, solver)
     begin = first_state(problem, start)
     steps = int(np.ceil(readings.times[-1] / problem.dt - 1e-9))
-    known = None if source is None else averages(source, problem, torch.tensor(solver.points(problem)), t0, steps)
+    own = taken(source, problem, solver)
+    known = None if own is None else averages(own, problem, solver, t0, steps)
     unknowns = Unknowns(problem, unknown, spots, solver)
 
     def gap(numbers: Mapping[str, np.ndarray], times: np.ndarray, reached: np.ndarray) -> Gap:

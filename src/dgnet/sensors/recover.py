@@ -152,12 +152,13 @@ class Known:
         """The same over the steps that readings cover."""
         return replace(self, source=over_steps(self.source, steps)) if isinstance(self.source, Tensor) else self
 
-    def averages(self, problem: Discretisation, x: Tensor, steps: int) -> Tensor | None:
-        """Of the source over the steps of a problem, at points x: [steps, P, F]. Averages are taken as they are."""
+    def averages(self, problem: Discretisation, model: Model[Any], steps: int) -> Tensor | None:
+        """Of the source over the steps of a problem, at the points of a model: [steps, P, F]. Averages are taken as they are."""
         if self.source is None or isinstance(self.source, Tensor):
             return None if self.source is None else self.source.double()
+        x = torch.tensor(model.points(problem))
         if isinstance(self.source, SpotTable):
-            return self.source.on(problem.mesh).average(x, 0, steps, problem.dt)[0]
+            return model.taking(self.source, problem).average(x, 0, steps, problem.dt)[0]
         return converged_average(self.source, x, problem.dt * torch.arange(steps, dtype=torch.float64), problem.dt)[0][0]
 
 
@@ -195,8 +196,7 @@ def driven(known: Known, numbers: Mapping[str, np.ndarray], sensors: Sequence[Se
     What is known at the nodes or over the steps is taken to the mesh and the steps of that level.
     """
     problem, model, count = finer.problems[level], finer.model, steps * 2**level
-    x = torch.tensor(model.points(problem))
-    force = known.averages(problem, x, count)
+    force = known.averages(problem, model, count)
     if isinstance(known.source, Tensor):
         assert force is not None
         force = finer.halved(finer.up(force, level), level)
@@ -299,7 +299,7 @@ class Question:
         self.finer = Finer(problem, self.model) if finer and Finer.exists(problem) else None
         self.why = "the refined mesh would be too large" if finer and self.finer is None else ""
         self.known = known = known.over(self.steps)
-        self._source = known.averages(problem, torch.tensor(self.model.points(problem)), self.steps)
+        self._source = known.averages(problem, self.model, self.steps)
         self._made: dict[bytes, tuple[Tensor, dict[str, Part]]] = {}
 
     # ------------------------------------------------------------------ what numbers lead to
@@ -597,8 +597,15 @@ def responses_of(name: str, problem: Discretisation, made: Kernels, sensors: Seq
 def unit_shapes(spots: SpotTable, problem: Discretisation, model: Model[Any] | None, start: int, stop: int,
                 t0: float = 0.0) -> Tensor:
     """Spots of power 1 where they are in each step start .. stop-1, counted from the time t0: [J, n, P, 1]."""
-    x = torch.tensor((model or Classical()).points(problem))
-    return torch.stack([one.average(x, start, stop, problem.dt, t0)[0] for one in spots.on(problem.mesh).units()])
+    solver = model or Classical()
+    taken = solver.taking(spots, problem)
+    return taken_shapes(taken, problem, solver, start, stop, t0)
+
+
+def taken_shapes(spots: SpotTable, problem: Discretisation, model: Model[Any], start: int, stop: int, t0: float = 0.0) -> Tensor:
+    """The same of spots as the model takes them up (`Model.taking`)."""
+    x = torch.tensor(model.points(problem))
+    return torch.stack([one.average(x, start, stop, problem.dt, t0)[0] for one in spots.units()])
 
 
 def check_seen(spots: SpotTable, mesh: Mesh) -> None:

@@ -22,10 +22,11 @@ from scipy.optimize import nnls
 
 from dgnet.arguments import Positive, checked
 from dgnet.errors import InputError
-from dgnet.mesh import Mesh
 from dgnet.models import Classical, Model, few_threads
 from dgnet.problems import Discretisation
+from dgnet.problems.deposit import LEAST, Deposit
 from dgnet.problems.sources import Source
+from dgnet.problems.spot_table import bells
 from dgnet.sensors.finer import Finer, Gap
 from dgnet.sensors.kernels import Kernels, kernels
 from dgnet.sensors.place import spread_out
@@ -42,6 +43,7 @@ _PLACES, _PIECES = 120, 10  # where and when the first search allows sources
 _ROUNDS, _SETTLED = 30, 0.02  # of Gauss-Newton, and the movement (in radii) after which it ends
 _AGAIN = 5  # rounds after which the lengths of the priors are chosen again
 _NARROW, _WIDE = 1e-2, 1e2  # radius of a spot over the mesh's spacing, and over its size
+_ASIDE = 0.02  # widths, for derivatives
 _SMOOTH = 1.5  # of the path: with kinks. Smoother priors made bands that held half of the truth
 
 Prior = tuple[tuple[Choice, ...], Spread]
@@ -90,9 +92,9 @@ def recover_track(problem: Discretisation, readings: Readings, radius: Positive,
     horizon = int(np.ceil(readings.times[-1] / problem.dt - 1e-9))
     known = known.over(horizon)
     with few_threads(problem.mesh.n_nodes), torch.no_grad():
-        made, x = kernels(problem, readings.sensors, horizon, solver), torch.tensor(solver.points(problem))
-        expected = made.readings(known.averages(problem, x, horizon), known.start).double().numpy().T
-        search = _Search(problem.mesh, made, x, radius, readings, expected)
+        made = kernels(problem, readings.sensors, horizon, solver)
+        expected = made.readings(known.averages(problem, solver, horizon), known.start).double().numpy().T
+        search = _Search(_Shape(problem, solver, radius), made, readings, expected)
         found = search.run(moving, noise=None if finer else noise)
         notes: tuple[str, ...] = ()
         if finer and Finer.exists(problem):
@@ -109,11 +111,10 @@ def _gap(other: Finer, known: Known, readings: Readings, found: _Found, search: 
     """What mesh and step get wrong of the readings that a path leads to."""
     def seen(level: int) -> np.ndarray:
         problem, steps = other.problems[level], search.steps * 2**level
-        x = torch.tensor(other.model.points(problem))
-        ends = np.linspace(0, search.steps, steps + 1)
+        shape, ends = _Shape(problem, other.model, search.shape.radius), np.linspace(0, search.steps, steps + 1)
         knots = np.stack([np.interp(ends, np.arange(search.steps + 1), column) for column in found.knots.T], 1)
-        force = other.halved(torch.from_numpy(found.power), level)[:, None] * along(x, knots, search.radius)[0]
-        given = known.averages(problem, x, steps)
+        force = other.halved(torch.from_numpy(found.power), level)[:, None] * shape.along(knots, slopes=False)[0]
+        given = known.averages(problem, other.model, steps)
         if isinstance(known.source, Tensor):
             assert given is not None
             given = other.halved(other.up(given, level), level)
@@ -124,22 +125,41 @@ def _gap(other: Finer, known: Known, readings: Readings, found: _Found, search: 
     return Gap.of(other, search.at @ search.series(found.knots, found.power).T, seen(other.last - 1), seen(other.last))
 
 
-def along(points: Tensor, knots: np.ndarray, radius: float) -> Tensor:
-    """Averages over steps of a spot of power 1 that goes from knot to knot, and their derivatives by both ends: [1 + 2 d, H, P]."""
-    r2, d = radius**2, knots.shape[1]
-    way = np.linalg.norm(np.diff(knots, axis=0), axis=1).max()
-    nodes, weights = np.polynomial.legendre.leggauss(3 + 3 * int(way / radius))
-    shapes = points.new_zeros(1 + 2 * d, len(knots) - 1, len(points))
-    ends = torch.tensor(knots)
-    for s, w in zip(0.5 * (1 + nodes), 0.5 * weights):
-        place = (1 - s) * ends[:-1] + s * ends[1:]
-        away = points[None] - place[:, None]  # [H, P, d]
-        value = w * torch.exp(away.square().sum(-1) / (-2 * r2))
-        shapes[0] += value
-        slope = (value[..., None] * away / r2).movedim(-1, 0)
-        shapes[1:1 + d] += (1 - s) * slope
-        shapes[1 + d:] += s * slope
-    return shapes
+class _Shape:
+    """A spot of power 1 and a known radius as a model takes it up.
+
+    - `width`: its radius, or that with which nodes resolve it where it is narrow (`Deposit`)
+    """
+
+    def __init__(self, problem: Discretisation, model: Model[Any], radius: float) -> None:
+        self.mesh, self.radius = problem.mesh, radius
+        self.points, self._brings = torch.tensor(model.points(problem)), model.brought(problem)
+        self.width = max(radius, LEAST * problem.mesh.spacing)
+
+    def at(self, places: np.ndarray) -> Tensor:
+        """At places [T, d]: [T, P]."""
+        return bells(self.points, places, np.full(len(places), self.radius), self.mesh, self._brings)
+
+    def along(self, knots: np.ndarray, slopes: bool = True) -> Tensor:
+        """Averages over steps where it goes from knot to knot [H, P], and their derivatives by both ends: [1 + 2 d, H, P]."""
+        d, aside = knots.shape[1], _ASIDE * self.width
+        way = np.linalg.norm(np.diff(knots, axis=0), axis=1).max()
+        nodes, weights = np.polynomial.legendre.leggauss(3 + 3 * int(way / self.width))
+        shapes = self.points.new_zeros(1 + 2 * d * slopes, len(knots) - 1, len(self.points))
+        for s, w in zip(0.5 * (1 + nodes), 0.5 * weights):
+            place = (1 - s) * knots[:-1] + s * knots[1:]
+            value = self.at(place)
+            shapes[0] += w * value
+            if not slopes:
+                continue
+            narrow = Deposit.of(self.mesh).narrow(place, np.full(len(place), self.radius))
+            away = self.points[None] - torch.tensor(place)[:, None]  # [H, P, d]
+            slope = (value[..., None] * away / self.radius**2).movedim(-1, 0)
+            for axis, step in enumerate(aside * np.eye(d) if narrow.any() else ()):  # these have no formula
+                slope[axis, narrow] = (self.at(place[narrow] + step) - self.at(place[narrow] - step)) / (2 * aside)
+            shapes[1:1 + d] += w * (1 - s) * slope
+            shapes[1 + d:] += w * s * slope
+        return shapes
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,8 +176,8 @@ class _Found:
 class _Search:
     """Readings y [m] of one spot, what is known taken off."""
 
-    def __init__(self, mesh: Mesh, made: Kernels, points: Tensor, radius: float, readings: Readings, expected: np.ndarray) -> None:
-        self.mesh, self.made, self.points, self.radius, self.readings = mesh, made, points, radius, readings
+    def __init__(self, shape: _Shape, made: Kernels, readings: Readings, expected: np.ndarray) -> None:
+        self.shape, self.made, self.readings, mesh = shape, made, readings, shape.mesh
         self.steps, self.there = made.horizon, np.isfinite(readings.values)
         self.at = interpolation(readings.times, self.steps, made.dt)
         self.expected, self.values = expected, readings.values - self.at @ expected
@@ -176,7 +196,7 @@ class _Search:
 
     def series(self, knots: np.ndarray, power: np.ndarray) -> np.ndarray:
         """Readings at the ends of the steps [S, H+1]."""
-        R = self.made.responses(along(self.points, knots, self.radius)[:1, ..., None]).double()[:, :, 0].numpy()
+        R = self.made.responses(self.shape.along(knots, slopes=False)[..., None]).double()[:, :, 0].numpy()
         return self.expected.T + R @ power
 
     def seen(self, shapes: Tensor) -> np.ndarray:
@@ -186,15 +206,14 @@ class _Search:
 
     def first(self, moving: bool) -> np.ndarray:
         """A path [H+1, d] to begin with."""
-        places = np.array([s.place for s in spread_out(self.mesh, _PLACES)])  # type: ignore[union-attr]
-        square = (self.points[None] - torch.tensor(places)[:, None]).square().sum(-1)
+        places = np.array([s.place for s in spread_out(self.shape.mesh, _PLACES)])  # type: ignore[union-attr]
         pieces = np.array_split(np.arange(self.steps), min(_PIECES, self.steps))
-        R = self.seen(torch.exp(square / (-2 * self.radius**2)))
+        R = self.seen(self.shape.at(places))
         table = np.stack([R[..., piece].sum(-1) for piece in pieces], -1)  # [m, places, pieces]
         strength = nnls(table.reshape(len(table), -1), self.y, maxiter=20 * table[0].size)[0].reshape(len(places), len(pieces))
         if not moving:
             strength = strength.sum(1, keepdims=True)
-        near = np.exp(-((places[:, None] - places) ** 2).sum(-1) / (2 * self.radius**2))
+        near = np.exp(-((places[:, None] - places) ** 2).sum(-1) / (2 * self.shape.width**2))
         when, where = [], []
         for piece, own in zip(pieces if moving else [np.arange(self.steps)], strength.T):
             if own.max() > 0.05 * strength.max():
@@ -207,7 +226,7 @@ class _Search:
 
     def linearised(self, knots: np.ndarray) -> np.ndarray:
         """[m, 1 + 2 d, H]: responses to unit power on the path, and their derivatives by both ends of each step."""
-        return self.seen(along(self.points, knots, self.radius))
+        return self.seen(self.shape.along(knots))
 
     def linear(self, knots: np.ndarray, power: np.ndarray, priors: tuple[Prior, Prior], moving: bool,
                noise: float | None) -> tuple[Posterior, tuple[np.ndarray, list[Unknown]]]:
@@ -240,13 +259,13 @@ class _Search:
             change = np.broadcast_to(found.numbers["path"].reshape(d, -1).T + self.middle, knots.shape) - knots
             largest = float(np.abs(change).max())
             share, last = share * (0.7 if largest > last else 1.0), largest
-            knots = knots + change * min(share, self.radius / max(largest, 1e-300))
+            knots = knots + change * min(share, self.shape.width / max(largest, 1e-300))
             power = found.numbers["power"]
-            if largest < _SETTLED * self.radius:
+            if largest < _SETTLED * self.shape.width:
                 break
             now = all_ if k % _AGAIN == 0 else tuple(((found.answer(name).choice,), prior[1])  # type: ignore[assignment]
                                                      for name, prior in zip(("path", "power"), all_))
-        return _Found(knots, power, *self.linear(knots, power, all_, moving, noise), largest < _SETTLED * self.radius)
+        return _Found(knots, power, *self.linear(knots, power, all_, moving, noise), largest < _SETTLED * self.shape.width)
 
     def track(self, found: _Found, notes: Sequence[str]) -> Track:
         """What was found, with notes on what to doubt."""
@@ -256,7 +275,7 @@ class _Search:
         left = self.readings.values - self.at @ total.T - (0.0 if self.gap is None else self.gap.bias)
         left[self.there] -= sum(u.response @ found.answer.numbers[u.name] for u in self.others)
         wanted, blocks = found.asked
-        dim = float((sd.max(1) > self.radius).mean())
+        dim = float((sd.max(1) > self.shape.width).mean())
         notes = [*self.readings.notes, *notes]
         notes += [] if found.settled else [f"The search did not settle in {_ROUNDS} rounds: do not trust the path."]
         notes += disagreeing(left, self.readings.sensors)
@@ -266,5 +285,5 @@ class _Search:
         if dim > 0.01:
             notes.append(f"The sensors hardly see where the spot is in {dim:.0%} of the time: its band is wider than the spot.")
         times, misfit = self.made.dt * np.arange(self.steps + 1), float(np.sqrt(np.nanmean(left**2)))
-        return Track(times, found.knots, sd, power.mean, power.sd, self.radius, found.answer.noise, misfit, self.readings,
+        return Track(times, found.knots, sd, power.mean, power.sd, self.shape.radius, found.answer.noise, misfit, self.readings,
                      self.readings.values - left, tuple(notes))
