@@ -157,3 +157,14 @@ def test_outside_and_elsewhere() -> None:
     assert not still((2.5, 0.5), 0.01).on(FLAT)(nodes, torch.zeros(1)).any()
     with pytest.raises(InputError, match="at its 143 nodes"):
         still((0.5, 0.5), 0.01).on(FLAT)(nodes[:7], torch.zeros(1))
+
+
+@pytest.mark.parametrize("radius", [0.02, 0.4])
+def test_points_that_are_whole_numbers(radius: float) -> None:
+    """A mesh in millimetres: the values are those at the same points in double precision, not cut to whole numbers."""
+    mesh = box((4, 4), upper=(4.0, 4.0))
+    spot = SpotTable(("s",), (np.array([0.0, 1.0]),), (np.array([[1.0, 2.0, radius, 0.5]] * 2),))
+    x, t = torch.tensor(mesh.points), torch.tensor([0.5], dtype=torch.float64)
+    assert bool((x == x.round()).all())
+    for table in (spot, spot.on(mesh)):
+        assert torch.equal(table(x.long(), t), table(x, t)) and float(table(x, t).max()) > 0

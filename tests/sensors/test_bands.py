@@ -22,7 +22,7 @@ from dgnet.errors import InputError
 from dgnet.mesh import Mesh, box
 from dgnet.models import Classical, Model, rollout
 from dgnet.models.universal import Universal
-from dgnet.problems import PDE, Discretisation, Robin, SpotTable, step_average
+from dgnet.problems import PDE, Dirichlet, Discretisation, Neumann, Robin, SpotTable, TimeTable, step_average
 from dgnet.problems.finer import refined
 from dgnet.reference.transport import solve
 from dgnet.sensors import Follower, Point, Prior, Readings, recover, recover_coefficients
@@ -345,3 +345,18 @@ def test_readings_of_the_same_mesh_are_not_corrected_where_that_is_said() -> Non
         found = recover(p, own, ["source"], spots=plate.spots, start=plate.start, finer=finer)
         error = np.sqrt(((found.get("source") - plate.true)[:-2] ** 2).mean() / (plate.true**2).mean())
         assert error < off
+
+
+def test_what_the_mesh_gets_wrong_of_given_jumps_is_no_unknown_flux() -> None:
+    """A held value jumps and a pulse passes within a step. Readings of a fine mesh: no flux through the top is missing."""
+    def plate(n: int, dt: float) -> Discretisation:
+        held = TimeTable([0.0, 0.93, 0.93, 2.2], [0.0, 0.0, 2.0, 1.0])
+        pulse = TimeTable([0.55, 0.55, 0.62, 0.62], [0.0, 20.0, 20.0, 0.0])
+        return Discretisation(box((n, n)), PDE(diffusion=0.05), [Dirichlet("right", held), Neumann("left", pulse)], dt)
+
+    fine, sensors = plate(48, 0.0125), tuple(Point(q) for q in ((0.2, 0.3), (0.8, 0.7), (0.5, 0.5), (0.1, 0.8)))
+    states = rollout(Classical(damped_start=2), fine, torch.zeros(1, 49**2, 1, dtype=torch.float64), steps=240)
+    seen = fine.mesh.interpolate(states[0, ::8], [s.place for s in sensors])[..., 0]
+    noisy = seen + 1e-3 * np.random.default_rng(0).standard_normal(seen.shape)
+    found = recover(plate(8, 0.1), Readings(0.1 * np.arange(31), noisy, sensors), ["flux:top"])
+    assert np.abs(found.get("flux:top")).max() < 0.5 and found.misfit < 2e-3

@@ -60,7 +60,8 @@ def test_a_spot_narrower_than_the_spacing_has_its_place_and_power(place: tuple[f
     values at the nodes, on a node a multiple."""
     diffusion, radius, dt, steps, rate = 0.05, 0.02, 0.1, 30, 0.05
     plate = Discretisation(box((12, 12)), PDE(diffusion=diffusion), [], dt)
-    sensors = tuple(Point(q, f"s{k}") for k, q in enumerate([(0.2, 0.2), (0.8, 0.2), (0.2, 0.8), (0.8, 0.8), (0.5, 0.15), (0.15, 0.5)]))
+    around = (0.2, 0.2), (0.8, 0.2), (0.2, 0.8), (0.8, 0.8), (0.5, 0.15), (0.15, 0.5)
+    sensors = tuple(Point(q, f"s{k}") for k, q in enumerate(around))
     times, m = dt * np.arange(steps + 1), np.arange(40)
     size = np.where(m == 0, 1.0, np.sqrt(2.0))
     waves = diffusion * np.pi**2 * (m[:, None] ** 2 + m**2)

@@ -125,7 +125,7 @@ class Deposit:
         d, T = self.dim, len(places)
         lists = self._trees[tree].query_ball_point(places, _REACH * radii + 1e-300)
         row, column = _pairs(lists)
-        at, width, off = places.copy(), radii[:, None], places - centre
+        at, width, off = places.astype(np.float64), radii[:, None], places - centre
         x, weights = x[column], weights[column].copy()
         weights[:, 1:] -= weights[:, :1] * centre[row]  # first moments around the centre of mass
         arm = x - centre[row]

@@ -123,6 +123,7 @@ class SpotTable:
 
     def __call__(self, x: Tensor, t: Tensor) -> Tensor:
         """[1, T, N, 1], the protocol of sources."""
+        x = x if x.is_floating_point() else x.double()
         total = x.new_zeros(len(t), len(x))
         for spot in self.at(t.cpu().numpy().astype(np.float64)):
             if spot[:, -1].any():

@@ -347,7 +347,7 @@ def taken(source: Source | None, problem: Discretisation, model: Model[Any]) -> 
 
 
 def averages(source: Source, problem: Discretisation, model: Model[Any], start: float, steps: int) -> Tensor:
-    """Of a source over the steps of a problem from `start` on, at the points of a model, which takes up tables already: [steps, P, F]."""
+    """Of a source, as a model takes it up, over the steps of a problem from `start` on: [steps, P, F]."""
     x = torch.tensor(model.points(problem))
     if isinstance(source, SpotTable):
         return source.average(x, 0, steps, problem.dt, start)[0]

@@ -307,8 +307,8 @@ class Follower:
                     conditions=tuple(problem.conditions))
         weights = self.model.state_dict().values() if isinstance(self.model, torch.nn.Module) else ()
         sensors = {f"sensor {name}": repr(replace(sensor, name="")) for name, sensor in zip(self.names, self.sensors)}
-        return fingerprint(case) | sensors | {"model": f"{self.model.name} {summed(*weights)}", "spots": _drawn(spots, problem, self.t0),
-                                              "source": _drawn(source, problem, self.t0)}
+        drawn = {"spots": _drawn(spots, problem, self.t0), "source": _drawn(source, problem, self.t0)}
+        return fingerprint(case) | sensors | {"model": f"{self.model.name} {summed(*weights)}"} | drawn
 
     @checked
     def save(self, path: Path | str) -> None:

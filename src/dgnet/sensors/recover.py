@@ -276,8 +276,8 @@ class Question:
 
         y = base(phi) + R(phi) x + what mesh and step get wrong + noise
 
-    Gauss-Newton on phi, with the posterior of all unknowns in every step. What mesh and step get wrong is found for the answer of a
-    first search (`finer`), then for that of a second one; the third is final where factors have settled.
+    Gauss-Newton on phi, with the posterior of all unknowns in every step. What mesh and step get wrong is found for what is known,
+    then for the answer of a first search (`finer`), then for that of a second one; the third is final where factors have settled.
     """
 
     def __init__(self, problem: Discretisation, readings: Readings, unknown: Sequence[str], known: Known, *, noise: float | None,
@@ -360,16 +360,15 @@ class Question:
             out[..., k] = (up - down) / (ends[0, k] - ends[1, k])
         return out
 
-    def gap(self, finer: Finer, fit: Fit) -> Gap:
+    def gap(self, finer: Finer, phi: np.ndarray, numbers: Mapping[str, np.ndarray], index: list[int]) -> Gap:
         """What mesh and step get wrong of the readings that an answer leads to."""
-        other, lags = finer.changed(lambda p: self.applied(p, fit.phi)), self.lags(fit.phi)
-        sensors = [replace(s, lag=s.lag or lags[k]) for k, s in enumerate(self.readings.sensors) if k in fit.index]
-        parts = self.made(fit.phi)[1]
-        found = {name: fit.found.numbers[name].reshape(part.shape) for name, part in parts.items()}
+        other, lags = finer.changed(lambda p: self.applied(p, phi)), self.lags(phi)
+        sensors = [replace(s, lag=s.lag or lags[k]) for k, s in enumerate(self.readings.sensors) if k in index]
+        found = {name: numbers[name].reshape(part.shape) for name, part in self.made(phi)[1].items()}
         first, second = (interpolation(self.readings.times, self.steps * 2**level, other.problems[level].dt)
                          @ driven(self.known, found, sensors, self.steps, other, level).numpy().T
                          for level in (other.last - 1, other.last))
-        return Gap.of(other, self.whole(fit.phi, fit.found.numbers, fit.index), first, second)
+        return Gap.of(other, self.whole(phi, numbers, index), first, second)
 
     # ------------------------------------------------------------------ answers
 
@@ -388,14 +387,21 @@ class Question:
                          f"{np.median(size):.3g}): drifting, misplaced or slow, left out.")
 
     def _settled(self, index: list[int]) -> Fit:
-        fit, why = self._searched(np.zeros(self.count + len(self.slow)), index, last=self.finer is None), self.why
+        begin, gap, why = np.zeros(self.count + len(self.slow)), None, self.why
+        if self.finer is not None:  # what is known may change so quickly that unknowns would take up what the mesh gets wrong of it
+            try:
+                nothing = {name: np.zeros(int(np.prod(part.shape))) for name, part in self.made(begin)[1].items()}
+                gap = self.gap(self.finer, begin, nothing, index)
+            except SolveError as error:
+                why = str(error)
+        fit = self._searched(begin, index, gap if gap is not None and gap.rest.any() else None, last=self.finer is None)
         first = fit.phi
         if self.finer is not None:
             try:
                 moved = np.inf  # factors, in standard deviations: what the mesh gets wrong changes with them
                 for k in range(_MOST):
                     last, before = k == _MOST - 1 or (k >= SECOND - 1 and moved < _NEAR), fit
-                    fit = self._searched(fit.phi, index, self.gap(self.finer, fit), fit, last=last)
+                    fit = self._searched(fit.phi, index, self.gap(self.finer, fit.phi, fit.found.numbers, index), fit, last=last)
                     if last:
                         break
                     step = np.abs(fit.phi - before.phi)[:self.count]
