@@ -78,6 +78,7 @@ def test_a_spot_narrower_than_the_spacing_has_its_place_and_power(place: tuple[f
     brought = 2 * np.pi * radius**2 * found.power[3:27]
     assert brought.mean() == pytest.approx(rate, rel=0.03) and found.misfit < 2e-4
     assert np.abs(found.path[0] - place).max() < 2e-3
+    assert any(note.startswith("The spot has a radius of 0.02, the meshes that are compared spacings from") for note in found.notes)
 
 
 def test_a_sensor_that_drifts_is_named() -> None:

@@ -13,7 +13,7 @@ costs about as much as the kernels of some more sensors, else on those refined o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,6 +25,7 @@ from dgnet.models import Classical, Model
 from dgnet.models.dgnet import Calibration, DGNet, EndToEnd, Material, Reaction
 from dgnet.models.universal import Tuned, Universal
 from dgnet.problems import Discretisation
+from dgnet.problems.deposit import WIDE
 from dgnet.problems.finer import half_steps, prolonged, refined
 from dgnet.sensors.posterior import Unknown
 from dgnet.sensors.priors import NUMBER, numbers
@@ -76,6 +77,17 @@ class Finer:
     def gain(self) -> tuple[float, float]:
         """Of a third of the difference of two solutions, what may be wrong: of each sensor's own, and of all in common."""
         return (_SHARE, _COMMON) if self.same else (_TRAINED, _TRAINED)
+
+    def narrow(self, radii: Mapping[str, float]) -> tuple[str, ...]:
+        """A note about each of some spots, by name, that is too narrow for the first of the two meshes that are compared.
+
+        There it is spread over the spacing (`Deposit`), and what that gets wrong beside it is not of second order.
+        """
+        most = WIDE * self.problems[self.last - 1].mesh.spacing
+        return tuple(f"{name} has a radius of {radius:.3g}, the meshes that are compared spacings from "
+                     f"{most / WIDE:.3g} on: bands hold too little of what it does nearby; a mesh with a spacing of "
+                     f"{self.problems[0].mesh.spacing * radius / most:.2g} shows it"
+                     for name, radius in radii.items() if radius < most)
 
     @property
     def last(self) -> int:

@@ -494,7 +494,14 @@ class Question:
                 notes.append(f"The sensors hardly see {dim:.0%} of '{answer.name}' (there its band is nearly that of the prior).")
         return Recovered(answers, shapes, columns, dt * np.arange(self.steps + 1), fit.found.noise,
                          float(np.sqrt(np.nanmean(fit.left**2))), fit.found.determined, readings, readings.values - fit.left,
-                         (*notes, *fit.notes, *self.doubts(fit)))
+                         (*notes, *fit.notes, *self._narrow(), *self.doubts(fit)))
+
+    def _narrow(self) -> tuple[str, ...]:
+        """Spots, unknown or known, that meshes do not resolve."""
+        tables = [self.known.spots if "source" in self.names else None, self.known.source]
+        radii = {f"Spot '{name}'" if name else "The spot": float(values[:, -2].min()) for table in tables
+                 if isinstance(table, SpotTable) for name, values in zip(table.names, table.values)}
+        return () if self.finer is None else self.finer.narrow(radii)
 
     def doubts(self, fit: Fit) -> list[str]:
         """Notes on sensors whose residuals are no noise, and on what that may be."""

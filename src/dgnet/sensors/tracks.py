@@ -99,6 +99,7 @@ def recover_track(problem: Discretisation, readings: Readings, radius: Positive,
         notes: tuple[str, ...] = ()
         if finer and Finer.exists(problem):
             other = Finer(problem, solver)
+            notes = other.narrow({"The spot": radius})
             for _ in range(SECOND):
                 search.gap = _gap(other, known, readings, found, search)
                 found = search.run(moving, found, noise)
