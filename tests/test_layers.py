@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1] / "src" / "dgnet"
 ORDER = ["errors", "arguments", "progress", "files", "recipe", "mesh", "operators", "problems", "green", "data", "reference",
-         "models", "scenarios", "scoring", "projects", "training", "evaluation", "sensors", "output", "bench", "studio", "paper",
+         "models", "scoring", "projects", "training", "scenarios", "evaluation", "sensors", "output", "bench", "studio", "paper",
          "cli"]
 FORBIDDEN = {"models": {"reference"}, "scoring": {"reference"}, "training": {"reference"},
              "reference": {"operators", "green", "models"}}

@@ -15,6 +15,7 @@ from dgnet.bench.tradeoff import Setting
 from dgnet.cli import app
 from dgnet.errors import InputError
 from dgnet.models import Classical, rollout
+from dgnet.models.registry import entry
 from dgnet.problems.case import Case
 from dgnet.recipe import Recipe, Stage
 from dgnet.reference.record import FlowRecord
@@ -53,7 +54,8 @@ def test_every_model():
 
 
 def test_universal_weights_are_left_out_where_they_do_not_apply(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "MODELS", {name: bench.MODELS[name] for name in ("universal", "universal-tuned", "classical")})
+    some = {name: entry(name) for name in ("universal", "universal-tuned", "classical")}
+    monkeypatch.setattr(bench, "all_models", lambda: some)
     r = bench.throughput(scenario="allen-cahn", size="small", steps=2)
     assert [x["model"] for x in r["rows"]] == ["classical_consistent", "classical_lumped"]
     with pytest.raises(InputError, match="there is a reaction"):
@@ -163,10 +165,10 @@ def test_states_of_refined_settings_start_where_the_data_do(small_run):
     run, data = small_run
     trial = tradeoff.Trial.read(run, data, "cpu", None)
     coarse = trial.start(Setting())
-    linear = replace(trial, sample=replace(trial.sample, initial=torch.tensor(run.scenario.mesh.points[None, :, :1])))
+    linear = replace(trial, sample=replace(trial.sample, initial=torch.tensor(run.case.mesh.points[None, :, :1])))
     assert torch.allclose(trial.start(Setting(1, 2))[:, : coarse.shape[1]], coarse)
     for setting in (Setting(1, 2), Setting(2, 1)):  # linear functions stay linear
-        assert torch.allclose(linear.start(setting)[0, :, 0], torch.tensor(run.scenario.mesh.refined(2).points[:, 0]).float())
+        assert torch.allclose(linear.start(setting)[0, :, 0], torch.tensor(run.case.mesh.refined(2).points[:, 0]).float())
 
 
 def test_data_of_another_scenario_is_refused(small_run):

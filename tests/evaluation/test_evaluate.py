@@ -9,7 +9,6 @@ import torch
 from PIL import Image
 
 from dgnet import cli
-from dgnet.data import Corpus
 from dgnet.evaluation import evaluate as module
 from dgnet.mesh import box
 from dgnet.output import figures
@@ -17,6 +16,7 @@ from dgnet.scenarios import get
 from dgnet.scenarios.generate import generate
 from dgnet.scoring import judge
 from dgnet.scoring.metrics import rne
+from dgnet.scoring.waves import activation
 from dgnet.training.run import Run, train
 
 
@@ -119,11 +119,9 @@ def test_times_of_activation_where_the_scenario_has_them() -> None:
     place = torch.arange(nodes, dtype=torch.float64)
     truth = (torch.arange(steps + 1)[:, None] - place + 0.5).clamp(0, 1)[None, ..., None]
     late = (torch.arange(steps + 1)[:, None] - place).clamp(0, 1)[None, ..., None]
-    data = Corpus(truth, None, None, 0.1, (0.0,))
-    judged = judge.Judged(("u",), 0.1, steps, states={"dgnet": truth, "classical_lumped": late}, data=data)
-    found = module._activation(judged, 0.5)
+    told = activation({"dgnet": truth, "classical_lumped": late}, truth, 0.1, 0.5)
+    found, (line,) = told["activation"], told["remarks"]
     assert found["models"]["dgnet"] == {"error": 0.0, "share": 1.0} and found["mean"] == pytest.approx(0.1 * 4, abs=1e-9)
     assert found["models"]["classical_lumped"]["error"] == pytest.approx(0.05)
     assert found["models"]["classical_lumped"]["share"] == pytest.approx(8 / 9)
-    (line,) = module.activation_lines({"activation": found})
-    assert "0.4 in the mean" in line and "0.05 (88.9% of the places)" in line and module.activation_lines({}) == []
+    assert "0.4 in the mean" in line and "0.05 (88.9% of the places)" in line

@@ -20,7 +20,7 @@ from dgnet.problems import Discretisation
 from dgnet.problems.sources import step_average
 from dgnet.problems.spot_table import SpotTable
 from dgnet.projects import load
-from dgnet.scenarios.scenario import Scenario
+from dgnet.scenarios.scenario import Scenario, scenario_of
 from dgnet.training.own import train_project
 from dgnet.training.run import Run
 from tests.projects.conftest import DT, TOML, plate, write_tiny
@@ -61,7 +61,7 @@ def first_steps(scenario: Scenario, steps: int = STEPS) -> tuple[Discretisation,
 def states(label: str) -> dict[str, np.ndarray]:
     """Last states [nodes, fields] of one shipped set of weights and of the classical solvers beside it."""
     run = Run.open(SHELF / label)
-    scenario = run.scenario
+    scenario = scenario_of(run)
     problem, start, source = first_steps(scenario)
     at = np.linspace(0, scenario.mesh.n_nodes - 1, NODES).astype(int)
     out = {}

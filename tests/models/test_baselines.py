@@ -14,7 +14,7 @@ from dgnet.mesh import box
 from dgnet.models import Classical, rollout
 from dgnet.models.baselines.adapter import Baseline, Nodes, farthest, kept, mesh_graph
 from dgnet.models.dgnet import DGNet, DGNetConfig
-from dgnet.models.registry import MODELS, SETTINGS, build, config_class, configure, parameter_count
+from dgnet.models.registry import SETTINGS, all_models, build, config_class, configure, parameter_count
 from dgnet.operators import EdgeMatrix, lumped
 from dgnet.problems import PDE, Dirichlet, Discretisation, Neumann, Periodic, Robin
 
@@ -193,7 +193,7 @@ def test_sizes(name: str) -> None:
 
         assert published == count(1023, 128, 128, 100) + count(2, 128, 128, 128, 100) + 1
     elif name != "singer":  # which has no figure
-        figure = MODELS[name].published
+        figure = all_models()[name].published
         assert figure is not None and abs(published / figure - 1) < 0.05, published
     ours = parameter_count(DGNet(DGNetConfig(), p))
     assert abs(parameter_count(build(name, None, p)) / ours - 1) < 0.25
@@ -269,10 +269,10 @@ def test_phympgn_with_zero_networks_is_stable_physics() -> None:
 
 
 def test_registry() -> None:
-    assert list(MODELS) == [*BASELINES, "pod", "opinf", "dgnet", "dgnet-paper", "universal-tuned", "universal", "classical",
+    assert list(all_models()) == [*BASELINES, "pod", "opinf", "dgnet", "dgnet-paper", "universal-tuned", "universal", "classical",
                             "classical-p2"]
     p = problem("2d")
-    for name, entry in MODELS.items():
+    for name, entry in all_models().items():
         assert config_class(name) is entry.config and set(entry.settings) == set(SETTINGS)
         assert isinstance(entry.settings["published"], entry.config)
         assert entry.recipe.keys() <= {"lr", "lr_end", "weight_decay", "noise", "pushforward", "window", "loss", "clip",

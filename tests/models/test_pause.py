@@ -19,7 +19,7 @@ from dgnet.errors import InputError, SolveError
 from dgnet.mesh import box
 from dgnet.models import Adaptive, Classical, Model, Pause, Ready, Refined, rollout
 from dgnet.models.dgnet import PAPER, DGNet, DGNetConfig, variants
-from dgnet.models.registry import MODELS, build
+from dgnet.models.registry import all_models, build
 from dgnet.models.universal import Universal
 from dgnet.problems import PDE, Curve, Dirichlet, Discretisation, Neumann, Periodic, Robin, given_velocity
 from tests.models.test_baselines import TINY
@@ -113,7 +113,7 @@ PLAIN = {  # a model and the problem it is tried on
     "dgnet without a solver": (learned(replace(variants(PAPER)["D"], reaction="none")), "heat"),
 }
 NAMED = {f"registry {name}": (fitted(name) if name in ("pod", "opinf") else lambda p, name=name: build(name, TINY.get(name), p),
-                              "heat" if name in ("universal-tuned", "pod", "opinf") else "sides") for name in MODELS}
+                              "heat" if name in ("universal-tuned", "pod", "opinf") else "sides") for name in all_models()}
 TRIED: dict[str, tuple[Callable[[Discretisation], Model[Any]], str]] = PLAIN | NAMED
 
 

@@ -59,7 +59,7 @@ CASES = {
 def run_of(case: str) -> Run:
     pde, conditions, config = CASES[case]
     run = fake(pde, conditions)
-    scenario = replace(run.scenario, build_mesh=lambda: box((7, 6), perturb=0.0 if case == "known" else 0.2))
+    scenario = replace(run.case, build_mesh=lambda: box((7, 6), perturb=0.0 if case == "known" else 0.2))
     torch.manual_seed(1)
     if config is None:
         return replace(run, case=scenario, model=Universal() if case == "universal" else Classical())
@@ -116,7 +116,7 @@ def test_boundary_values_change_on_the_way(tmp_path: Path) -> None:
 @pytest.mark.parametrize("model", [Classical(), Universal()], ids=lambda m: m.name)
 def test_a_spot_is_averaged_along_its_way(model: Model, tmp_path: Path) -> None:
     run = replace(fake(PDE(diffusion=0.1), (Robin("left", 1.0, 2.0),)), model=model)
-    run = replace(run, case=replace(run.scenario, offset=(0.5,)))
+    run = replace(run, case=replace(run.case, offset=(0.5,)))
     problem, dt, place = base_problem(run.case, "cpu"), run.case.dt, ctypes.c_double * 2
     c = Compiled(written(run, problem, "mine"), tmp_path, compiler)
     call = c.function("spot")
@@ -171,7 +171,7 @@ def test_names_of_all_kinds(tmp_path: Path) -> None:
     mesh = box((4, 4))
     mesh = replace(mesh, boundaries={'odd "*/ name\\ ??)': mesh.boundaries["left"]})
     run = fake(PDE(diffusion=0.1))
-    case = replace(run.scenario, title="*/ int x; /* ??/", build_mesh=lambda: mesh, pde=PDE(("int",), diffusion=0.1),
+    case = replace(run.case, title="*/ int x; /* ??/", build_mesh=lambda: mesh, pde=PDE(("int",), diffusion=0.1),
                    conditions=(Dirichlet('odd "*/ name\\ ??)', 1.5),))
     run = replace(run, case=case, model=Classical())
     for name in ("int", "points", "solve", "exp", "1 plate"):

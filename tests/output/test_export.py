@@ -191,7 +191,7 @@ def test_a_baseline_is_traced_as_it_is(data: Path, tmp_path: Path) -> None:
     run = Run.open(trained(data, tmp_path / "run", "mgn", replace(entry("mgn").settings["comparable"], hidden=16)))
     result = export(run, tmp_path / "step.pt2", batch=2)
     assert result.record["batch"] == 2 and not result.extra
-    problem = base_problem(run.scenario, "cpu")
+    problem = base_problem(run.case, "cpu")
     u, f = probe(run.model, problem, 2)
     with torch.no_grad():
         expected = run.model.step(run.model.prepare(problem), u, f, 0.0, 1)

@@ -35,7 +35,7 @@ def test_a_unit_is_valid_and_follows_the_library(version: int, tmp_path: Path) -
     place = np.array(list(zip(time, 0.2 + 0.4 * time)), dtype=[("time", float), ("spot1_x", float)])
     found = fmpy.simulate_fmu(str(result.program), stop_time=steps * dt, step_size=dt, output_interval=dt, start_values=start,
                               input=place, output=["probe1_u", "probe2_u", "high_u", "mean_u"])
-    other = replace(run.scenario, conditions=(Dirichlet("left", 1.5), Robin("right", 2.0, 2.0)))
+    other = replace(run.case, conditions=(Dirichlet("left", 1.5), Robin("right", 2.0, 2.0)))
     table = SpotTable(("spot",), (np.array([0.0, 9.0]),), (np.array([[0.2, 0.3, 0.2, 5.0], [0.2 + 3.6, 0.3, 0.2, 5.0]]),))
     source = table.average(torch.tensor(problem.mesh.points), 0, steps, dt).float()
     states = rollout(Classical(), base_problem(other, "cpu"), torch.full((1, 25, 1), 0.25), source)[0, :, :, 0]

@@ -16,7 +16,7 @@ from dgnet.problems import PDE
 from dgnet.problems.case import base_problem
 from dgnet.problems.spot_table import SpotTable
 from dgnet.scenarios import get
-from dgnet.scenarios.scenario import Draw
+from dgnet.scenarios.scenario import Draw, scenario_of
 from dgnet.training.run import Run
 from tests.output.test_export import fake, saturated
 
@@ -49,7 +49,7 @@ def opened(name: str) -> Run:
 def start_of(name: str, run: Run) -> torch.Tensor:
     if name != "fisher-kpp-converged":
         return torch.full((1, run.case.mesh.n_nodes, len(run.case.pde.fields)), run.case.offsets[0])
-    return run.scenario.sample([Draw("test", 0)]).initial(torch.tensor(run.case.mesh.points)).float()
+    return scenario_of(run).sample([Draw("test", 0)]).initial(torch.tensor(run.case.mesh.points)).float()
 
 
 @pytest.mark.parametrize("name", ["laser-heat-same-mesh", "laser-heat-converged", "steady-channel", "fisher-kpp-converged"])

@@ -266,14 +266,14 @@ def test_shipped_weights_open_and_make_steps(name: str) -> None:
     run, card = pretrained.opened(pretrained.SHELF / name)
     assert name == card.label and (run.settings.data, card.size) == ("", "paper")
     assert all(p.dtype == torch.float32 for p in run.model.parameters())
-    assert card.nodes == run.scenario.mesh.n_nodes and card.parameters == sum(p.numel() for p in run.model.parameters())
+    assert card.nodes == run.case.mesh.n_nodes and card.parameters == sum(p.numel() for p in run.model.parameters())
     assert all(len(row["trajectories"]) == card.test_trajectories for row in card.figures.values())
-    x = torch.tensor(run.scenario.mesh.points, dtype=torch.float32)
+    x = torch.tensor(run.case.mesh.points, dtype=torch.float32)
     bump = torch.exp(-8 * ((x - x.mean(0)) / x.std(0)).square().sum(-1))[None, :, None]
-    start = torch.tensor(run.scenario.offsets) + 0.5 * bump.expand(1, -1, len(run.scenario.pde.fields))
+    start = torch.tensor(run.case.offsets) + 0.5 * bump.expand(1, -1, len(run.case.pde.fields))
     with torch.no_grad():
-        states = rollout(run.model, base_problem(run.scenario, "cpu"), start.contiguous(), None, 3)
-    assert states.shape == (1, 4, card.nodes, len(run.scenario.pde.fields)) and bool(states.isfinite().all())
+        states = rollout(run.model, base_problem(run.case, "cpu"), start.contiguous(), None, 3)
+    assert states.shape == (1, 4, card.nodes, len(run.case.pde.fields)) and bool(states.isfinite().all())
     assert float((states[:, -1] - states[:, 0]).abs().max()) > 0
 
 

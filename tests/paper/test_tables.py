@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dgnet.files import write_json
-from dgnet.models.registry import MODELS
+from dgnet.models.registry import all_models
 from dgnet.models.universal import Universal
 from dgnet.paper import drawing, evidence
 from dgnet.paper.blocks import Block, Picture, Slot, Table, Text
@@ -103,7 +103,7 @@ def test_every_table_of_errors_says_what_a_row_is_told(out: Path) -> None:
     assert told["DGNet, ours, reaction unknown"] == "all but the reaction"
     for table in (b for b in blocks if isinstance(b, Table) and b.head[0] in ("RNE", "MSE", "allen-cahn")):
         assert table.head[1] == "is told"
-    assert all(MODELS[METHODS[m].model].told for m in METHODS if METHODS[m].model)
+    assert all(all_models()[METHODS[m].model].told for m in METHODS if METHODS[m].model)
 
 
 def test_details_tell_how_a_training_went_and_what_is_unknown(out: Path) -> None:

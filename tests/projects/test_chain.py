@@ -17,6 +17,7 @@ from dgnet.output.rollouts import roll_out
 from dgnet.problems import PDE, Discretisation, Robin
 from dgnet.problems.spot_table import SpotTable
 from dgnet.projects import Training, load, project, template, trajectory
+from dgnet.scenarios.scenario import scenario_of
 from dgnet.training.own import train_project
 from dgnet.training.plan import Facts, Wishes, plan
 from dgnet.training.run import Run
@@ -83,7 +84,7 @@ def test_in_python(tmp_path: Path) -> None:
     again = Run.open(tmp_path / "run", case=own.case)
     assert torch.equal(again.model.free_pair, run.model.free_pair)
     with pytest.raises(InputError, match="problem of your own"):
-        _ = run.scenario
+        scenario_of(run)
 
 
 def test_calibration_is_found_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

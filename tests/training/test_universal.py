@@ -18,9 +18,8 @@ from dgnet.models.universal import Tuned, Universal, UniversalNet
 from dgnet.problems import Discretisation
 from dgnet.problems.spot_table import SpotTable
 from dgnet.projects import load
-from dgnet.scenarios import get
+from dgnet.scenarios import get, universal
 from dgnet.scenarios import parts as scenario
-from dgnet.training import universal
 from dgnet.training.own import first_choice
 from dgnet.training.run import Run
 from tests.projects.conftest import STEPS, TOML, command, write_tiny

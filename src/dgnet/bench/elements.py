@@ -21,7 +21,7 @@ from dgnet import __version__
 from dgnet.bench.timing import hardware, sync
 from dgnet.errors import InputError
 from dgnet.models import Classical, Model, few_threads, rollout
-from dgnet.models.registry import LABELS
+from dgnet.models.registry import title_of
 from dgnet.problems import CONSISTENT, LUMPED, Discretisation, step_average
 from dgnet.problems.case import base_problem
 from dgnet.scenarios import Draw, get
@@ -98,7 +98,7 @@ def markdown(result: dict[str, Any]) -> str:
              f"{result['hardware']}", "",
              "| solver | points | µs per step | set-up (s) |" + (" error |" if scored else ""),
              "|---|---|---|---|" + ("---|" if scored else "")]
-    lines += [f"| {LABELS[r['model']]} | {r['points']:,} | {r['us_per_step']:,.0f} | {r['setup_s']:.2f} |"
+    lines += [f"| {title_of(r['model'])} | {r['points']:,} | {r['us_per_step']:,.0f} | {r['setup_s']:.2f} |"
               + (f" {r['error']:.3g} |" if scored else "") for r in result["rows"]]
     mesh, nodes = result["ratio_same_mesh"], result["ratio_equal_nodes"]
     return "\n".join([*lines, "", f"A step with quadratic elements takes {mesh:.2f} times that with linear ones on the same mesh, "

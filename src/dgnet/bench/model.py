@@ -33,7 +33,7 @@ from dgnet.errors import InputError, SolveError
 from dgnet.mesh.box import perturbed_square
 from dgnet.models import Classical, rollout
 from dgnet.models.dgnet import PAPER, DGNet, DGNetConfig
-from dgnet.models.registry import DGNETS, MODELS, TUNED, build, parameter_count
+from dgnet.models.registry import DGNETS, TUNED, all_models, build, parameter_count
 from dgnet.models.timeloop import few_threads
 from dgnet.models.universal import Universal
 from dgnet.operators import Geometry, gradient, stiffness
@@ -43,7 +43,7 @@ from dgnet.problems.sources import step_average
 from dgnet.progress import Report
 from dgnet.recipe import Recipe, Stage
 from dgnet.scenarios import Draw, get
-from dgnet.scenarios.scenario import Scenario
+from dgnet.scenarios.scenario import Scenario, scenario_of
 from dgnet.training.run import Run
 from dgnet.training.update import iterate, parameter_groups
 
@@ -265,7 +265,7 @@ def run(scenario: str = "laser-heat", size: str = "paper", device: str = "cpu", 
         report: Report | None = None) -> dict[str, Any]:
     """DGNet in both presets (or the trained one of `folder`) and the classical solvers: rollouts, and a training iteration."""
     trained = None if folder is None else Run.open(folder, device)
-    setting = get(scenario, size) if trained is None else trained.scenario
+    setting = get(scenario, size) if trained is None else scenario_of(trained)
     steps = bounded(setting, steps or STEPS[_kind(device)])
     most = max([*together, batch])
     work = Workload.of(setting, most, max(steps, window + 2), device)
@@ -309,10 +309,10 @@ def throughput(models: Sequence[str] | None = None, scenario: str = "laser-heat"
 
     Unless they are asked for, universal weights are left out where they do not apply.
     """
-    names = list(MODELS) if models is None else list(models)
+    names = list(all_models()) if models is None else list(models)
     for name in names:
-        if name not in MODELS:
-            raise InputError(f"there is no model '{name}' (known: {', '.join(MODELS)})")
+        if name not in all_models():
+            raise InputError(f"there is no model '{name}' (known: {', '.join(all_models())})")
     chosen = get(scenario, size)
     steps = bounded(chosen, steps or STEPS[_kind(device)] // (1 if _kind(device) == "cpu" else 5))
     work = Workload.of(chosen, batch, max(steps, WINDOW), device)

@@ -44,7 +44,7 @@ def _simulated(name: str, folder: Path, mesh: Mesh, pde: PDE, conditions: Sequen
         tables.append(SpotTable.read(path, 2))
     start = torch.full((len(tables), mesh.n_nodes, 1), _AMBIENT, dtype=torch.float64)
     states = solve(mesh, pde, conditions, start, dt=template.DT, steps=template.STEPS, refine=1, substeps=4, degree=2,
-                   source=template.Several(tables)).numpy()
+                   source=lambda x, t: torch.cat([table(x, t) for table in tables])).numpy()
     made = [trajectory(state, mesh, template.DT, table, "train" if k < count else "test")
             for k, (state, table) in enumerate(zip(states, tables))]
     return project(name, mesh, pde, conditions, template.DT, made, folder / f"{name}.h5", offset=[_AMBIENT])

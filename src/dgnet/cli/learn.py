@@ -199,12 +199,12 @@ def tell_training(what: str, model: str, progress: Any, json_path: Path | None, 
 def models(json_path: Json = None) -> None:
     """List the models with their numbers of parameters (two dimensions, one field)."""
     from dgnet.mesh import perturbed_square
-    from dgnet.models.registry import MODELS, build, parameter_count
+    from dgnet.models.registry import all_models, build, parameter_count
     from dgnet.problems import PDE, Discretisation
 
     problem = Discretisation(perturbed_square(12), PDE(diffusion=0.1), [], 0.01)
-    rows = [{"name": name, "title": MODELS[name].title, "parameters": parameter_count(build(name, None, problem))}
-            for name in MODELS]
+    rows = [{"name": name, "title": entry.title, "parameters": parameter_count(build(name, None, problem))}
+            for name, entry in all_models().items()]
     write_json(json_path, rows)
     table(("model", "title", "parameters"), [(str(r["name"]), str(r["title"]), f"{r['parameters']:,}") for r in rows])
     advise("train", "laser-heat", "--model", "mgn", "--out", "run")

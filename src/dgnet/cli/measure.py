@@ -206,6 +206,7 @@ def bench_tradeoff(run: Annotated[Path | None, typer.Argument(help="A training r
     Set-up and sources are part of the cost.
     """
     from dgnet.bench import tradeoff
+    from dgnet.scenarios.scenario import scenario_of
     from dgnet.training.run import Run
 
     checked_device(device)
@@ -220,8 +221,8 @@ def bench_tradeoff(run: Annotated[Path | None, typer.Argument(help="A training r
             from dgnet.paper.pretrained import load
 
             opened = load(pretrained, device=device)
-            count = min(trajectories or opened.scenario.test, opened.scenario.test)
-            path = tests_of(opened.scenario, opened.settings.truth, count, data or Path("out/pretrained"), device, progress)
+            count = min(trajectories or scenario_of(opened).test, scenario_of(opened).test)
+            path = tests_of(scenario_of(opened), opened.settings.truth, count, data or Path("out/pretrained"), device, progress)
         result = tradeoff.tradeoff(opened, path, device, trajectories, budget, report=progress)
     write_json(json_path, result)
     page(tradeoff.markdown(result))

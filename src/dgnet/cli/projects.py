@@ -114,7 +114,7 @@ def universal(parts: Annotated[list[Path], typer.Argument(help="A problem folder
     """Tune universal weights to the data of a problem, or to a family of meshes, on which problems are drawn and solved."""
     from dgnet.mesh import load as load_mesh
     from dgnet.models.universal import Universal, UniversalNet
-    from dgnet.training import universal as training
+    from dgnet.scenarios import universal as training
 
     checked_device(device)
     with reporting() as report:
@@ -147,7 +147,7 @@ def _stored_parts(folder: Path, trajectories: int | None, device: str, report: R
     """Dimension, then training, validation and test batches of a problem's data. Few trajectories choose their own weights."""
     from dgnet.data import Dataset
     from dgnet.projects import load
-    from dgnet.training.universal import batches, parts_of_data
+    from dgnet.scenarios.universal import batches, parts_of_data
 
     project = load(folder, report)
     with Dataset(project.data) as data:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,10 @@ from dgnet import __version__
 from dgnet.arguments import Count, Device, checked
 from dgnet.data import Corpus
 from dgnet.models.dgnet import Calibration, DGNet, EndToEnd, Material, Reaction
-from dgnet.models.registry import LABELS
+from dgnet.models.registry import title_of
 from dgnet.problems.case import base_problem
-from dgnet.scenarios.scenario import Scenario
 from dgnet.scoring.judge import Judged, finer, judge_file, rivals, without_data
 from dgnet.scoring.metrics import error_ratio
-from dgnet.scoring.waves import activation_error, activation_times
 from dgnet.training.run import Run
 
 Tensor = torch.Tensor
@@ -64,9 +61,7 @@ def evaluate(run: Run, path: Path, device: Device = "cpu", split: str = "test", 
     """
     result, found = scores(run, path, device, split, limit, keep=True)
     assert found.data is not None
-    activated = run.case.activated if isinstance(run.case, Scenario) else None
-    if activated is not None:
-        result["activation"] = _activation(found, activated)
+    result |= run.case.remarks(found.states, found.data.state)
     return result, {name: states for name, states in found.states.items() if name != "told"}, found.data
 
 
@@ -83,34 +78,20 @@ def scores(run: Run, path: Path, device: str = "cpu", split: str = "test", limit
     rows = {name: {key: value for key, value in row.items() if key not in clocks} for name, row in found.scores().items()}
     curves = found.curves()
     errors = {name: row["rne_from_offset"] for name, row in rows.items()}
-    paper = run.case.paper.get("DGNet") if isinstance(run.case, Scenario) else None
     return {
         "scenario": run.settings.scenario, "size": run.settings.size, "truth": run.settings.truth, "split": split, "model": own,
         "trajectories": found.trajectories, "version": __version__,
         "notes": [*run.notes, *filter(None, [found.between])],
         "scores": {name: row for name, row in rows.items() if name != "told"}, "told": rows.get("told"), "untold": missing,
-        "seconds": found.seconds, "paper": None if paper is None else asdict(paper),
+        "seconds": found.seconds, "paper": run.case.published,
         "error_ratio": error_ratio(errors[own], (errors[name] for name in rivals())),
         "parameters": sum(p.numel() for p in run.model.parameters()),
         "over_time": {name: curve for name, curve in curves.items() if name != "told"}}, found
 
 
-def _activation(found: Judged, threshold: float) -> dict[str, Any]:
-    """When the first field reaches the threshold: over the places that are activated, the mean of the truth, and by model the mean
-    distance from it and the share of those places that the model activates, too. Times are in the case's unit."""
-    assert found.data is not None
-    true = activation_times(found.data.state[..., 0].cpu(), found.data.dt, threshold)
-    there = ~true.isnan()
-    models = {}
-    for name, states in found.states.items():
-        times = activation_times(states[..., 0].cpu(), found.data.dt, threshold)
-        models[name] = {"error": activation_error(times, true), "share": float((~times.isnan())[there].double().mean())}
-    return {"threshold": threshold, "mean": float(true.nanmean()), "models": models}
-
-
 def failures(result: dict[str, Any]) -> list[str]:
     """A sentence for each model whose rollout broke down or diverged."""
-    return [f"{LABELS.get(name, name)} diverged: {row['error']}." for name, row in result["scores"].items() if "error" in row]
+    return [f"{title_of(name)} diverged: {row['error']}." for name, row in result["scores"].items() if "error" in row]
 
 
 def table(result: dict[str, Any]) -> str:
@@ -122,23 +103,12 @@ def table(result: dict[str, Any]) -> str:
     best = min(rows, key=lambda name: rows[name]["rne_from_offset"])
     for name, s in [*rows.items(), *([(TOLD, result["told"])] if result.get("told") else [])]:
         figures = " | ".join("diverged" if not math.isfinite(s[key]) else f"{s[key]:.3g}" for key in _SHOWN)
-        label = LABELS.get(name, name)
+        label = title_of(name)
         lines.append(f"| {f'**{label}**' if name == best else label} | {figures} |")
     if result["paper"]:
         lines.append(f"| DGNet, paper (its own data) | {result['paper']['mse']:.3g} | {result['paper']['rne']:.3g} | – | – |")
-    lines += [line for note in [*activation_lines(result), *failures(result), *result["notes"]] for line in ("", note)]
+    lines += [line for note in [*result.get("remarks", ()), *failures(result), *result["notes"]] for line in ("", note)]
     if result.get("untold"):
         what = " and ".join(result["untold"])
         lines += ["", f"The classical solvers do not know {what}. The row \"{TOLD}\" uses the values that the model found."]
     return "\n".join(lines)
-
-
-def activation_lines(result: dict[str, Any]) -> list[str]:
-    """A sentence about the times of activation, where the scenario has them."""
-    found = result.get("activation")
-    if found is None:
-        return []
-    each = (f"{LABELS.get(name, name)} {row['error']:.3g}" + ("" if row["share"] == 1 else f" ({row['share']:.1%} of the places)")
-            for name, row in found["models"].items())
-    return [f"Times of activation (the first field reaches {found['threshold']:g}): {found['mean']:.4g} in the mean of all places; "
-            f"mean error: {', '.join(each)}."]

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from math import isfinite
-from types import ModuleType
 from typing import Any
 
 from torch import nn
 
+from dgnet import plugins
 from dgnet.errors import InputError
 from dgnet.files import did_you_mean
-from dgnet.models.baselines import amg, beno, deeponet, mgn, mp_pde, opinf, phympgn, pod, reduced, singer, transolver
 from dgnet.models.classical import Classical
 from dgnet.models.dgnet import PAPER, DGNet, DGNetConfig
 from dgnet.models.universal import AsShipped, Tuned, Universal
@@ -48,24 +48,7 @@ class Entry:
     told: str = TOLD_FIELDS
 
 
-def _baseline(module: ModuleType, title: str, config: Any, make: Any, published: int | None = None,
-              told: str = TOLD_FIELDS) -> Entry:
-    settings = {"comparable": config.comparable(), "published": config.published()}
-    return Entry(title, config, make, settings, module.RECIPE, published, told)
-
-
-MODELS: dict[str, Entry] = {
-    "deeponet": _baseline(deeponet, "DeepONet", deeponet.DeepONetConfig, deeponet.DeepONet),
-    "mgn": _baseline(mgn, "MGN", mgn.MGNConfig, mgn.MGN, 2_300_000),
-    "mp-pde": _baseline(mp_pde, "MP-PDE", mp_pde.MPPDEConfig, mp_pde.MPPDE, 630_000),
-    "beno": _baseline(beno, "BENO", beno.BENOConfig, beno.BENO, 8_700_000),
-    "phympgn": _baseline(phympgn, "PhyMPGN", phympgn.PhyMPGNConfig, phympgn.PhyMPGN, 950_000,
-                         "diffusion; " + TOLD_FIELDS),
-    "transolver": _baseline(transolver, "Transolver", transolver.TransolverConfig, transolver.Transolver, 710_000),
-    "amg": _baseline(amg, "AMG", amg.AMGConfig, amg.AMG, 3_500_000),
-    "singer": _baseline(singer, "SINGER-style", singer.SingerConfig, singer.Singer),
-    "pod": _baseline(reduced, "POD–Galerkin", pod.PODConfig, pod.POD, told=TOLD_ALL),
-    "opinf": _baseline(reduced, "operator inference", opinf.OpInfConfig, opinf.OpInf, told="data only, flow"),
+_OURS: dict[str, Entry] = {
     "dgnet": Entry("DGNet", DGNetConfig, DGNet, {"comparable": DGNetConfig(), "published": PAPER}, {},
                    told=TOLD_ALL),
     "dgnet-paper": Entry("DGNet, the paper's", DGNetConfig, DGNet, {"comparable": PAPER, "published": PAPER}, {},
@@ -81,10 +64,20 @@ MODELS: dict[str, Entry] = {
 }
 
 
+@cache
+def all_models() -> dict[str, Entry]:
+    """Every model by name: those of other distributions (`plugins`), then ours."""
+    found: dict[str, Entry] = {}
+    for more in plugins.loaded("dgnet.models"):
+        found |= more
+    return found | _OURS
+
+
 def entry(name: str) -> Entry:
-    if name not in MODELS:
-        raise InputError(f"there is no model '{name}'" + did_you_mean(name, MODELS))
-    return MODELS[name]
+    models = all_models()
+    if name not in models:
+        raise InputError(f"there is no model '{name}'" + did_you_mean(name, models))
+    return models[name]
 
 
 def config_class(name: str) -> type:
@@ -108,7 +101,7 @@ def configure(name: str, config: Mapping[str, Any] | None = None) -> Any:
 
 def changes(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     """What a problem file's [model] (dgnet) and [model.NAME] say of this model."""
-    plain = {key: value for key, value in table.items() if key not in MODELS} if name == "dgnet" else {}
+    plain = {key: value for key, value in table.items() if key not in all_models()} if name == "dgnet" else {}
     own = table.get(name, {})
     return plain | (dict(own) if isinstance(own, Mapping) else {})
 
@@ -158,8 +151,12 @@ def parameter_count(model: Any) -> int:
     return sum(p.numel() for p in model.parameters()) if isinstance(model, nn.Module) else 0
 
 
-LABELS = {name: e.title for name, e in MODELS.items()} | {
-    "classical_consistent": "classical, consistent mass", "classical_lumped": "classical, lumped mass",
-    "classical_p2": "classical, quadratic elements", "classical_refined": "classical, mesh refined once",
-    "universal": "universal weights"}
-"""Names of the rows of tables and pictures."""
+_ROWS = {"classical_consistent": "classical, consistent mass", "classical_lumped": "classical, lumped mass",
+         "classical_p2": "classical, quadratic elements", "classical_refined": "classical, mesh refined once",
+         "universal": "universal weights"}
+
+
+def title_of(name: str) -> str:
+    """The title of a model or of a classical row in tables and pictures; an unknown name is its own title."""
+    models = all_models()
+    return _ROWS.get(name) or (models[name].title if name in models else name)

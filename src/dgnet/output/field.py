@@ -18,7 +18,7 @@ import torch
 from dgnet.data import Corpus
 from dgnet.files import strict
 from dgnet.mesh import Mesh
-from dgnet.models.registry import LABELS
+from dgnet.models.registry import title_of
 from dgnet.output.viewer import VIEWER, colour_maps
 from dgnet.scoring.judge import rivals
 from dgnet.training.run import Run
@@ -51,7 +51,7 @@ def section(run: Run, result: dict[str, Any], states: dict[str, Tensor], data: C
         rows = rows[::2]
         about, block = _packed(run, result, states, data, number, rows)
     many = f" of the trajectory with the largest error, number {number}" if len(each) > 1 else ""
-    names = escape(LABELS.get(own, own)), escape(LABELS.get(rival(result), rival(result)))
+    names = escape(title_of(own)), escape(title_of(rival(result)))
     scripts = "\n".join((VIEWER / name).read_text() for name in ("soft.js", "viewer.js", "chart.js", "report.js"))
     return (f"{head}<p>Truth, {names[0]} and {names[1]}{many}. Click the mesh for the values at a node over time.</p>"
             '<div id="field-box"></div>'
@@ -94,7 +94,7 @@ def _packed(run: Run, result: dict[str, Any], states: dict[str, Tensor], data: C
     about = {
         "title": case.title or case.name, "dim": case.mesh.dim, "nodes": case.mesh.n_nodes, "fields": list(case.pde.fields),
         "counts": [len(a) for a in _mesh_arrays(case.mesh)[1:]], "times": (begin + case.dt * rows).tolist(), "low": low.tolist(),
-        "high": (low + span).tolist(), "names": [LABELS.get(n, n) for n in (own, other)], "scales": scales, "source": top,
+        "high": (low + span).tolist(), "names": [title_of(n) for n in (own, other)], "scales": scales, "source": top,
         "peaks": [] if not top else [_peaks(case.mesh, np.abs(f).max(0)) for f in source],
         "units": {"time": units.time, "fields": [units.fields.get(f, "") for f in case.pde.fields],
                   "source": units.name((0, -3, -1, 1, 0) if case.pde.weighted else (1, 0, -1, 0, 0), case.pde.fields[0])},

@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from dgnet.data import Corpus
 from dgnet.files import writing
 from dgnet.mesh import Mesh
-from dgnet.models.registry import LABELS
+from dgnet.models.registry import title_of
 from dgnet.output.pictures import STYLE, axes_of, draw_field, legible, panel_size, scale_of
 from dgnet.progress import Report
 from dgnet.scoring.judge import rivals
@@ -150,7 +150,7 @@ def write(result: dict[str, Any], states: dict[str, Tensor], truth: Tensor, mesh
             heading = (f"{head}: {word} of {len(each)} {result['split']} trajectories, RNE {own[mine]:.2g} "
                        f"(classical {own[rival]:.2g})")
             trajectory(path := folder / f"{word}{tail}.png", mesh, truth[b, :, :, f].numpy(), states[mine][b, :, :, f].numpy(),
-                       states[rival][b, :, :, f].numpy(), dt, name, heading, LABELS[mine])
+                       states[rival][b, :, :, f].numpy(), dt, name, heading, title_of(mine))
             done(path)
         error_map(path := folder / f"error-map{tail}.png", mesh, {m: s[..., f] for m, s in states.items()}, truth[..., f],
                   f"{head}: RMS error in {name} over time and trajectories")
@@ -169,7 +169,7 @@ def error_in_time(path: Path, states: dict[str, Tensor], truth: Tensor, dt: floa
             whole = Sums.of(s, truth, offset)
             single = np.stack([one.rne_over_time(offset=True)[1:].numpy() for one in whole.each()])
             axis.fill_between(time, single.min(axis=0), single.max(axis=0), color=colour, alpha=0.15, linewidth=0)
-            axis.semilogy(time, whole.rne_over_time(offset=True)[1:].numpy(), color=colour, lw=1.8, label=LABELS.get(name, name))
+            axis.semilogy(time, whole.rne_over_time(offset=True)[1:].numpy(), color=colour, lw=1.8, label=title_of(name))
         axis.set(xlabel="time", ylabel="RNE from the offset" if any(offset) else "RNE", xlim=(0, float(time[-1])))
         axis.set_title(f"{heading}: {len(truth)} trajectories and their range")
         axis.grid(alpha=0.25, which="both", linewidth=0.5)
@@ -195,7 +195,7 @@ def error_map(path: Path, mesh: Mesh, states: dict[str, Tensor], truth: Tensor, 
     """RMS error of every node over trajectories and times, states and truth [B, T+1, N], one panel per model."""
     maps = {m: (s - truth).double().square().mean((0, 1)).sqrt().numpy() for m, s in states.items()}
     band = Band([("RMS error", np.stack(list(maps.values())))], error_norm(*maps.values()), ERROR_MAP, "RMS error", "max")
-    titles = [f"{LABELS.get(m, m)} ({np.sqrt(np.mean(v**2)):.2g})" for m, v in maps.items()]
+    titles = [f"{title_of(m)} ({np.sqrt(np.mean(v**2)):.2g})" for m, v in maps.items()]
     grid(path, mesh, [band], titles, heading, width=2.8 if mesh.dim == 2 else None)
 
 

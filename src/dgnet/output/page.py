@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import base64
 import csv
-import hashlib
-import json
 import math
 import os
 import platform
@@ -24,20 +22,16 @@ import torch
 
 from dgnet import __version__
 from dgnet.data import Corpus
-from dgnet.evaluation.analyse import study
-from dgnet.evaluation.evaluate import TOLD, activation_lines, failures
+from dgnet.evaluation.evaluate import TOLD, failures
 from dgnet.evaluation.trust import TrainingRange, range_findings, read_trust, sentence, training_range
-from dgnet.files import write_json, write_text
+from dgnet.files import write_text
 from dgnet.models.dgnet import DGNet
-from dgnet.models.registry import LABELS
+from dgnet.models.registry import title_of
 from dgnet.models.universal import Tuned
 from dgnet.output import bands, field
 from dgnet.output.figures import COLOURS, inlined
-from dgnet.output.fine import fine_time
 from dgnet.output.learned import coefficients, corrections, draw_material, draw_reaction, draw_terms, reaction_axes
-from dgnet.output.operators import draw_spectra
 from dgnet.output.viewer import VIEWER
-from dgnet.problems import Discretisation
 from dgnet.problems.case import base_problem
 from dgnet.progress import Report
 from dgnet.scoring.judge import rivals
@@ -49,10 +43,6 @@ from dgnet.training.run import Run
 
 Tensor = torch.Tensor
 
-LARGE = 10_000
-"""Degrees of freedom above which the page does without the spectrum."""
-
-
 def write(run: Run, result: dict[str, Any], states: dict[str, Tensor], data: Corpus, figures: Sequence[Path], out: Path,
           report: Report | None = None) -> Path:
     """The page of one evaluation (`evaluate`), with its figures."""
@@ -62,18 +52,18 @@ def write(run: Run, result: dict[str, Any], states: dict[str, Tensor], data: Cor
         if report is not None:
             report("report", done, 4)
 
-    stability = _stability(run, data, folder)
+    stability = _stability(run, data)
     tell(1)
     learned = _learned(run, data, folder)
     tell(2)
     known = training_range(run)
     left = result["left_range"] if "left_range" in result else None if known is None else findings(run, states, data, known)
     tell(3)
-    parts = [_head(run, result), field.section(run, result, states, data), _scores(run, result, data), _time(figures),
+    parts = [_head(run, result), field.section(run, result, states, data), _scores(run, result), _time(figures),
              _trajectories(result, run, figures), _map(figures), stability, learned,
              _trust(run, known, left, read_trust(run.folder)),
              bands.section(result.get("bands"), next((p for p in figures if p.stem == "bands"), None)), _origin(run, result)]
-    title = f"{_title(run)}: {LABELS.get(run.settings.model, run.settings.model)}"
+    title = f"{_title(run)}: {title_of(run.settings.model)}"
     body, css = "\n".join(parts), (VIEWER / "report.css").read_text()
     text = (f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
             f"<title>{escape(title)}</title>\n<style>{css}</style></head>\n<body>\n{body}\n</body></html>\n")
@@ -97,7 +87,7 @@ def _head(run: Run, result: dict[str, Any]) -> str:
         mood, word, text = "bad", "Unstable", "Its rollouts are not finite."
     elif ratio >= 1.05:
         mood, word = "good", f"{_short(ratio)}× smaller error"
-        text = f"than the better classical solver ({escape(LABELS.get(rival, rival))}) on the same mesh and time step."
+        text = f"than the better classical solver ({escape(title_of(rival))}) on the same mesh and time step."
     elif ratio > 0.95:
         mood, word, text = "even", "Same error", "as the classical solver on the same mesh and time step."
     else:
@@ -107,14 +97,14 @@ def _head(run: Run, result: dict[str, Any]) -> str:
     offset = [f"{v:g}" for v in run.case.offsets]
     from_ = f", measured from {', '.join(offset)}" if any(run.case.offsets) else ""
     count, steps = result["trajectories"], run.case.steps
-    bars = "".join(_bar(LABELS.get(name, name), value, max(own, best, 1e-300), COLOURS.get(name, "#d1495b"))
+    bars = "".join(_bar(title_of(name), value, max(own, best, 1e-300), COLOURS.get(name, "#d1495b"))
                    for name, value in ((run.settings.model, own), (rival, best)))
     return (f'<header><p class="kind">{escape(_subtitle(run))}</p><h1>{escape(_title(run))}</h1>'
             f'<div class="verdict {mood}"><div><p class="big">{word}</p><p>{text}</p></div>'
             f'<div class="bars">{bars}</div></div>'
             f"<p>Free rollouts of {_count(count, result['split'] + ' trajectory', result['split'] + ' trajectories')} over {steps} "
             f"steps: relative error (RNE{from_}) <b>{_percent(own)}</b> with {escape(_name(run))}, <b>{_percent(best)}</b> with "
-            f"{escape(LABELS.get(rival, rival))}.</p></header>")
+            f"{escape(title_of(rival))}.</p></header>")
 
 
 def _finer(result: dict[str, Any]) -> str:
@@ -140,7 +130,7 @@ def _untold(result: dict[str, Any], own: float) -> str:
     return f"{text} With the values found, its error is {_percent(known)}, {word}{'' if word == 'the same' else ' than this one'}."
 
 
-def _scores(run: Run, result: dict[str, Any], data: Corpus) -> str:
+def _scores(run: Run, result: dict[str, Any]) -> str:
     rows = result["scores"]
     best = min(rows, key=lambda name: rows[name]["rne_from_offset"])
     shifted = any(run.case.offsets)
@@ -148,7 +138,7 @@ def _scores(run: Run, result: dict[str, Any], data: Corpus) -> str:
             "time of all rollouts"]
     lines = []
     for name, s in rows.items():
-        cells = [escape(LABELS.get(name, name)), _figure(s["rne_from_offset"]), *([_figure(s["rne"])] if shifted else []),
+        cells = [escape(title_of(name)), _figure(s["rne_from_offset"]), *([_figure(s["rne"])] if shifted else []),
                  _figure(s["rne_final"]), _figure(s["mse"]), f"{result['seconds'][name]:.2f} s"]
         if name == best:  # the smallest error; its time may be the longest
             cells[1] = f"<b>{cells[1]}</b>"
@@ -169,22 +159,8 @@ def _scores(run: Run, result: dict[str, Any], data: Corpus) -> str:
     if len(run.case.pde.fields) > 1:
         own = rows[run.settings.model]["fields"]
         each = "<p>By field: " + ", ".join(f"{escape(k)} {_percent(v)}" for k, v in own.items()) + ".</p>"
-    broken = _fine(run, result, data) + "".join(f"<p>{escape(line)}</p>" for line in [*activation_lines(result), *failures(result)])
+    broken = "".join(f"<p>{escape(line)}</p>" for line in [*result.get("remarks", ()), *failures(result)])
     return f"<section><h2>Scores</h2>{table}{broken}{each}</section>"
-
-
-def _fine(run: Run, result: dict[str, Any], data: Corpus) -> str:
-    """How long a fine solver takes on this machine, beside the model; nothing where that is not known."""
-    found = fine_time(run.case, run.settings.truth, data, str(_device(run)))
-    if found is None:
-        return ""
-    own = result["seconds"][run.settings.model] / result["trajectories"]
-    share = found.seconds / own
-    ratio = f"{_short(share)} times as long" if share >= 1 else f"only {_short(share)} of that"
-    flow = "" if found.flow_seconds is None else (" The flow, computed once for all trajectories and given to every model, "
-                                                  f"takes about {_short(found.flow_seconds)} s.")
-    return (f"<p>{escape(_name(run))} takes {own:.3g} s for a trajectory (all at once, divided by their number). {found.solver} "
-            f"takes about {found.seconds:.3g} s for one on this machine, {ratio} (from its first {found.steps} steps).{flow}</p>")
 
 
 def _time(figures: Sequence[Path]) -> str:
@@ -205,71 +181,37 @@ def _map(figures: Sequence[Path]) -> str:
             f"for all solvers.</p>{shown}</section>")
 
 
-def _stability(run: Run, data: Corpus, folder: Path) -> str:
-    head = "<section><h2>Stability</h2>"
+def _stability(run: Run, data: Corpus) -> str:
+    return f"<section><h2>Stability</h2><p>{' '.join(_proven(run, data))}</p></section>"
+
+
+def _proven(run: Run, data: Corpus) -> list[str]:
+    """What is proven of the model's rollouts for any weights, in sentences."""
     model = run.model
     if isinstance(model, Tuned):
-        return f"{head}<p>Stable by construction: without a source the energy cannot grow, for any weights.</p></section>"
+        return ["Stable by construction: without a source the energy cannot grow, for any weights."]
     if not isinstance(model, DGNet):
-        return (f"{head}<p>{escape(_name(run))} has no operator and so no spectrum. There is no proof that its rollouts stay "
-                "bounded.</p></section>")
+        return [f"{escape(_name(run))} has no operator and so no spectrum. There is no proof that its rollouts stay bounded."]
     if not model.config.green:
-        return f"{head}<p>This variant does not solve with its operator, so it has no spectrum.</p></section>"
+        return ["This variant does not solve with its operator, so it has no spectrum."]
     flow = None if data.velocity is None else data.velocity[:1].cpu()
     problem = replace(data, velocity=flow).problem(base_problem(run.case, "cpu"))
     if model.curved(problem):
-        return (f"{head}<p>Capacity and diffusion change with the field, so there is no single spectrum. For any weights the "
-                "capacity stays positive and diffusion takes energy away.</p></section>")
-    proof = ""
+        return ["Capacity and diffusion change with the field, so there is no single spectrum. For any weights the capacity stays "
+                "positive and diffusion takes energy away."]
     if model.config.plain:
-        proof = "<p>The paper's operator and residual network have no limits: weights can make energy.</p>"
-    elif model.config.residual:
-        proof = "<p>The residual network adds a bounded amount in each step; there is no proof that the sum stays bounded.</p>"
-    elif model.config.structured and problem.pde.velocity is None:
-        proof = ("<p>Stable by construction: without a source and a reaction the energy ‖u‖<sub>M</sub> cannot grow, for any "
-                 "weights.</p>")
-    elif model.config.structured:
-        proof = ("<p>The learned parts create no energy: mass and diffusion keep their signs for any weights. Inflow through the "
-                 "boundary and, in the Galerkin form, the divergence of the flow on the mesh can create energy.</p>")
-    if problem.n > LARGE:
-        return f"{head}{proof}<p>The mesh is too large for a spectrum here: run <code>dgnet analyse</code>.</p></section>"
-    numbers = _spectrum(run, problem, folder)
-    rows = ""
-    for name, f in numbers["fields"].items():
-        n, m = f["learned"], f["physics"]
-        word = "stable" if n["stable"] else "UNSTABLE"
-        rows += (f"<tr><td>{escape('all fields' if name == 'all' else name)}</td><td class=\"{'good' if n['stable'] else 'bad'}\">"
-                 f"{word}</td><td>{n['rightmost']:.3g}</td><td>{m['rightmost']:.3g}</td><td>{n['step_norm_mass']:.6g}</td>"
-                 f"<td>{f['size']['frobenius_ratio']:.2g}</td></tr>")
-    table = ("<table><tr><th>field</th><th>verdict</th><th>max Re λ, learned</th><th>max Re λ, classical</th>"
-             f"<th>‖step‖<sub>M</sub></th><th>size of L<sub>neural</sub> / L<sub>physics</sub></th></tr>{rows}</table>")
-    stable = all(f["learned"]["stable"] for f in numbers["fields"].values())
-    reaction = model.config.reaction != "none" and (problem.pde.reaction is not None or model.config.reaction == "learned")
-    words = [f"{'Every' if numbers['complete_spectrum'] else 'Of part of the spectrum, every'} eigenvalue of the learned operator "
-             "lies on the stable side." if stable else "An eigenvalue lies right of the red line: rollouts can blow up."]
-    if reaction:
-        words.append("This does not include the reaction.")
-    if callable(problem.pde.velocity):
-        words.append("The flow changes in time; this is the spectrum at the start.")
-    return f"{head}{proof}<p>{' '.join(words)}</p>{table}{_image([folder / 'spectrum.png'], 'spectrum')}</section>"
-
-
-def _spectrum(run: Run, problem: Discretisation, folder: Path) -> dict[str, Any]:
-    """Numbers of `analyse` with spectrum.png; kept in the folder while the weights stay the same."""
-    key = hashlib.sha256((run.folder / "weights.pt").read_bytes()).hexdigest() if (run.folder / "weights.pt").exists() else ""
-    path, picture = folder / "spectrum.json", folder / "spectrum.png"
-    if path.exists() and picture.exists():
-        try:
-            kept = json.loads(path.read_text())
-            if key and kept["weights"] == key:
-                return kept["numbers"]
-        except (ValueError, KeyError, TypeError):
-            pass
-    found = study(run.dgnet, problem, dense=1500)
-    draw_spectra(picture, found.fields)
-    numbers = json.loads(json.dumps(found.numbers()))
-    write_json(path, {"weights": key, "numbers": numbers})
-    return numbers
+        return ["The paper's operator and residual network have no limits: weights can make energy."]
+    if model.config.residual:
+        return ["The residual network adds a bounded amount in each step; there is no proof that the sum stays bounded."]
+    if not model.config.structured:
+        return ["There is no proof that the rollouts stay bounded."]
+    reacting = problem.pde.reaction is not None or model.config.reaction == "learned"
+    more = ["This does not include the reaction."] if model.config.reaction != "none" and reacting else []
+    if problem.pde.velocity is None:
+        return ["Stable by construction: without a source and a reaction the energy ‖u‖<sub>M</sub> cannot grow, for any weights.",
+                *more]
+    return ["The learned parts create no energy: mass and diffusion keep their signs for any weights. Inflow through the boundary "
+            "and, in the Galerkin form, the divergence of the flow on the mesh can create energy.", *more]
 
 
 # ---------------------------------------------------------------------- what was learned
@@ -444,11 +386,11 @@ def _title(run: Run) -> str:
 def _subtitle(run: Run) -> str:
     s = run.settings
     where = "own problem" if s.project or s.size == "own" else f"{s.scenario}, {s.size} size, {s.truth} truth"
-    return f"{LABELS.get(s.model, s.model)} · {where}"
+    return f"{title_of(s.model)} · {where}"
 
 
 def _name(run: Run) -> str:
-    return LABELS.get(run.settings.model, run.settings.model)
+    return title_of(run.settings.model)
 
 
 def _percent(value: float) -> str:

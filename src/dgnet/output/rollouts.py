@@ -112,12 +112,17 @@ def roll_out(run: Run | Path, *, source: Path | str | None = None, trajectory: i
       given) or 0.95
     - `everywhere`: bands that hold the whole rollout at once, not that share of its values
 
-        >>> import dgnet as dg, numpy as np, pathlib
-        >>> run = dg.load_run(pathlib.Path(dg.__file__).parent / "pretrained" / "laser-heat-converged")
-        >>> np.save("warm.npy", np.full(run.case.mesh.n_nodes, 310.0))  # K; the plate cools along its edges
+        >>> import dgnet as dg, numpy as np, pathlib, torch
+        >>> mesh, pde = dg.box((4, 4)), dg.PDE(diffusion=0.1)
+        >>> start = torch.rand(3, mesh.n_nodes, 1, dtype=torch.float64)
+        >>> states = dg.rollout(dg.Classical(), dg.Problem(mesh, pde, [], dt=0.1), start, steps=8)
+        >>> runs = [dg.trajectory(s, mesh, 0.1, split=k) for s, k in zip(states.numpy(), ("train", "train", "test"))]
+        >>> own = dg.project("cooling", mesh, pde, [], 0.1, runs, "cooling.h5")
+        >>> run, _ = dg.train(own, "run", model="dgnet", minutes=0.002)
+        >>> np.save("warm.npy", np.full(run.case.mesh.n_nodes, 0.5))  # between what the training data hold
         >>> found = dg.rollout_run(run, initial=pathlib.Path("warm.npy"), steps=3, png=pathlib.Path("warm.png"))
-        >>> found["steps"], round(found["range"]["T"][1])
-        (3, 310)
+        >>> found["steps"], round(found["range"]["u"][1], 2)
+        (3, 0.5)
     """
     opened_run = run if isinstance(run, Run) else Run.open(run, device)
     if source is None and trajectory is None and initial is None and not _driven(opened_run.case):

@@ -20,11 +20,11 @@ from dgnet.data import Dataset
 from dgnet.errors import InputError
 from dgnet.evaluation.evaluate import scores as scores_of
 from dgnet.files import read_json, strict, write_json
-from dgnet.models.registry import LABELS
+from dgnet.models.registry import title_of
 from dgnet.paper.pretrained import FIGURES, SHELF, Card, Measured, deviation, label, mean, opened, read_card, shipped, text
 from dgnet.progress import Report
 from dgnet.scenarios.generate import file_stem, generate, provenance
-from dgnet.scenarios.scenario import Scenario
+from dgnet.scenarios.scenario import Scenario, scenario_of
 from dgnet.scoring.judge import rivals
 from dgnet.scoring.metrics import current_names
 
@@ -68,9 +68,9 @@ def check(folder: Path, *, data: Path, trajectories: int | None = None, device: 
     """
     run, card = opened(folder, device)
     count = card.test_trajectories if trajectories is None else trajectories
-    if not 1 <= count <= run.scenario.test:
-        raise InputError(f"'{card.scenario}' has {run.scenario.test} test trajectories, {count} were asked for")
-    path = tests_of(run.scenario, card.truth, count, data, device, report)
+    if not 1 <= count <= scenario_of(run).test:
+        raise InputError(f"'{card.scenario}' has {scenario_of(run).test} test trajectories, {count} were asked for")
+    path = tests_of(scenario_of(run), card.truth, count, data, device, report)
     if report is not None:
         report("rollouts", 0, 1)
     found = strict(scores_of(run, path, device, limit=count)[0])
@@ -140,7 +140,7 @@ def table(result: dict[str, Any]) -> str:
         own = [text(s[key]) for key in ("mse", "rne", "rne_from_offset")]
         there = card["figures"].get(name)
         if there is None:  # solvers that the card does not have
-            lines.append(f"| {LABELS.get(name, name)} | {' | '.join(own)} | – | – | – | – |")
+            lines.append(f"| {title_of(name)} | {' | '.join(own)} | – | – | – | – |")
             continue
         off = _percent(result["deviation"][name])
         if result["subset"]:
@@ -149,7 +149,7 @@ def table(result: dict[str, Any]) -> str:
                    text(there["rne_from_offset"])]
         else:
             row = [*own, *(text(there[key]) for key in ("mse", "rne", "rne_from_offset")), off]
-        lines.append(f"| {LABELS.get(name, name)} | {' | '.join(row)} |")
+        lines.append(f"| {title_of(name)} | {' | '.join(row)} |")
     return "\n".join([*lines, "", verdict(result)])
 
 
@@ -161,8 +161,8 @@ def verdict(result: dict[str, Any]) -> str:
     said = [f"These agree with the card's figures (at most {_percent(max(far.values()))} off)."]
     if beyond:
         said = ["These DIFFER from the card's figures by more than devices do: " + ", ".join(
-            f"{LABELS.get(name, name)} by {_percent(far[name])} (limit {_percent(expected[name]['limit'])})"
-            if math.isfinite(far[name]) else f"{LABELS.get(name, name)} diverged in one of them only" for name in beyond) + "."]
+            f"{title_of(name)} by {_percent(far[name])} (limit {_percent(expected[name]['limit'])})"
+            if math.isfinite(far[name]) else f"{title_of(name)} diverged in one of them only" for name in beyond) + "."]
     for rounding in (False, True):
         rows = [e for name, e in expected.items() if tiny(result["card"]["figures"][name]) == rounding]
         if rows:

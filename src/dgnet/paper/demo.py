@@ -22,7 +22,7 @@ from dgnet.data import Dataset
 from dgnet.evaluation.evaluate import evaluate
 from dgnet.files import read_json, write_json
 from dgnet.models import Classical, few_threads, rollout
-from dgnet.models.registry import LABELS
+from dgnet.models.registry import title_of
 from dgnet.output.show_run import Duel, Report, Scene
 from dgnet.problems import step_average
 from dgnet.problems.case import base_problem
@@ -247,8 +247,8 @@ def table(record: dict[str, Any]) -> tuple[list[tuple[str, str, str]], list[str]
     """Rows (model, RNE, against the better classical solver) and the sentences below them."""
     rne, seconds = record["rne"], record["seconds"]
     best = min(rne["classical_consistent"], rne["classical_lumped"])
-    names = LABELS | {"dgnet": f"DGNet, trained {seconds['train']:.0f} s"}
-    rows = [(names[name], f"{value:.5f}", f"{value / best:.2f}") for name, value in rne.items()]
+    trained = f"DGNet, trained {seconds['train']:.0f} s"
+    rows = [(trained if name == "dgnet" else title_of(name), f"{value:.5f}", f"{value / best:.2f}") for name, value in rne.items()]
     new = sorted(set(record["kinds"]["test"]) - set(record["kinds"]["train"]))
     shared = sorted(set(record["kinds"]["test"]) & set(record["kinds"]["train"]))
     verdict = (f"DGNet makes {record['error_ratio']:.2f} of the error of the better classical solver with linear elements on the "

@@ -17,7 +17,7 @@ from typing import Any
 from dgnet.errors import InputError
 from dgnet.files import did_you_mean
 from dgnet.models.dgnet import BOUNDED, PAPER, variants
-from dgnet.models.registry import DGNETS, MODELS, TUNED, configure
+from dgnet.models.registry import DGNETS, TUNED, all_models, configure
 from dgnet.scenarios import SIZES, TRUTHS, get, names
 from dgnet.scenarios.scenario import Scale, Scenario
 
@@ -36,7 +36,7 @@ KINDS = {
 TRAINED = ("train", "robust", "operator", "long", "tradeoff")  # kinds about one trained model
 CLOCKED = ("throughput", "scaling", "tradeoff")  # kinds that need the device for themselves
 SQUARES = "squares"  # in place of a scenario: meshes of any size
-BASELINES = tuple(name for name in MODELS if name not in (*DGNETS, TUNED, "universal", "classical", "classical-p2"))
+BASELINES = tuple(name for name in all_models() if name not in (*DGNETS, TUNED, "universal", "classical", "classical-p2"))
 FAMILIES = {"dgnet-paper": "the paper's model", "dgnet-bounded": "the paper's networks with limits, on lumped finite elements"}
 """Models that the paper's ablation is made of, each with its variants A to D."""
 
@@ -61,9 +61,9 @@ _VARIANTS = {"A": "without L_physics", "B": "without L_neural", "C": "without th
 def _methods() -> Mapping[str, Method]:
     found = {"classical": Method("classical", "classical"), "every": Method("every model", "")}
     for name in BASELINES:
-        known = "SINGER" if name == "singer" else MODELS[name].title
-        found[name] = Method(MODELS[name].title, name, published=known)
-        found[f"{name}-published"] = Method(f"{MODELS[name].title}, published size", name,
+        known = "SINGER" if name == "singer" else all_models()[name].title
+        found[name] = Method(all_models()[name].title, name, published=known)
+        found[f"{name}-published"] = Method(f"{all_models()[name].title}, published size", name,
                                             config=configure(name, {"setting": "published"}), published=known)
     found["dgnet-paper"] = Method("DGNet, the paper's", "dgnet-paper", "paper", published="DGNet")
     found["dgnet-bounded"] = Method("DGNet, the paper's, bounded", "dgnet", "paper", BOUNDED, published="DGNet")

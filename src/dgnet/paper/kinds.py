@@ -27,7 +27,7 @@ from dgnet.paper.stored import read
 from dgnet.problems import given_velocity
 from dgnet.problems.case import base_problem
 from dgnet.scenarios.generate import flow_record, flow_rows, source_rows
-from dgnet.scenarios.scenario import Scenario
+from dgnet.scenarios.scenario import Scenario, scenario_of
 from dgnet.scoring.judge import judge_file
 from dgnet.training.run import Run
 
@@ -55,7 +55,7 @@ def robust(cell: Experiment, options: Options) -> dict[str, Any]:
 def long(cell: Experiment, options: Options) -> dict[str, Any]:
     """Ten times the steps of the data: a test trajectory's start, sources and flow, then no source and the last flow."""
     opened = Run.open(cell.trained.folder(options.out) / "run", options.device)
-    s, device = opened.scenario, options.device
+    s, device = scenario_of(opened), options.device
     begin = time.perf_counter()
     sample = s.sample([draw for draw in s.draws() if draw.split == "test"][:1])
     x = torch.tensor(s.mesh.points, dtype=torch.float64)
@@ -97,7 +97,7 @@ def operator(cell: Experiment, options: Options) -> dict[str, Any]:
     whole = cell if has_data(cell, options) else replace(cell, few=cell.few or 1)
     path, made = data_set(whole, options)
     opened = Run.open(cell.trained.folder(options.out) / "run", "cpu")
-    scenario, folder = opened.scenario, cell.folder(options.out)
+    scenario, folder = scenario_of(opened), cell.folder(options.out)
     with Dataset(path) as dataset:
         check_fits(dataset, scenario)
         corpus = dataset.batch(dataset.of("test")[:1], dtype=torch.float64, ends=opened.model.rule == "trapezoid")
@@ -191,7 +191,7 @@ def tradeoff(cell: Experiment, options: Options) -> dict[str, Any]:
     few = [ladders.Setting(), ladders.Setting(2), ladders.Setting(1, 1)] if cell.few else None
     found = ladders.tradeoff(opened, path, options.device, budget=_LADDER, settings=few, report=options.report)
     del found["run"]  # cells travel, folders do not
-    return {"about": about(opened.scenario), "result": found,
+    return {"about": about(scenario_of(opened)), "result": found,
             "seconds": {"generate": made, "evaluate": time.perf_counter() - begin}}
 
 

@@ -25,7 +25,7 @@ import torch
 from dgnet.data.digests import load_checkpoint, save_tensors
 from dgnet.errors import InputError
 from dgnet.files import did_you_mean, discard, read_toml, unfinished, write_json, write_text
-from dgnet.models.registry import LABELS, config_class
+from dgnet.models.registry import config_class, title_of
 from dgnet.paper.experiment import Experiment
 from dgnet.paper.results import number
 from dgnet.paper.stored import read_from
@@ -319,7 +319,7 @@ def remarks(card: Card) -> list[str]:
     if card.training_trajectories < all_of.train:
         found.append(f"trained on {card.training_trajectories} of {all_of.train} and tested on {card.test_trajectories} of "
                      f"{all_of.test} trajectories")
-    broken = [LABELS.get(name, name) for name, row in card.figures.items() if row["rne_from_offset"] is None]
+    broken = [title_of(name) for name, row in card.figures.items() if row["rne_from_offset"] is None]
     if broken:
         found.append(f"diverged on some trajectory: {', '.join(broken)}")
     return found

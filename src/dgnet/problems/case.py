@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from dgnet.problems.curves import curves_of
 from dgnet.problems.discretisation import CONSISTENT, WORKING, Discretisation
 from dgnet.problems.flow import given_velocity
 from dgnet.problems.pde import PDE
-from dgnet.problems.phase import PhaseChange
+from dgnet.problems.sources import Source
 from dgnet.problems.units import Units
 
 Tensor = torch.Tensor
@@ -27,9 +28,33 @@ OWN = "own"
 GIVEN_FLOW = "given with the data"
 
 
+@dataclass(frozen=True, eq=False)
+class Opening:
+    """What a case starts with where nothing else says so (the studio opens with it).
+
+    - `start`: nodal values [1, N, F], or None for the offset
+    - `source`: f(x, t) [1, T, N, F] and the `panels` of a step for its average
+    - `flow`: v(t) [1, N, d] of a case whose flow comes with its data
+    - `notes`: sentences for whoever looks at it
+    """
+
+    start: Tensor | None = None
+    source: Source | None = None
+    panels: int = 1
+    flow: Callable[[float], Tensor] | None = None
+    notes: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Case:
-    """Mesh, equation, boundary conditions and time step. `given_flow`: a velocity that changes in time comes with the data."""
+    """Mesh, equation, boundary conditions and time step.
+
+    - `given_flow`: a velocity that changes in time comes with the data
+    - `training`: a plan of training of its own (`training.plan.Preset`); None: read off the features of the case
+    - `tally`: sums over all predicted states besides the errors (`scoring.judge.Tally`)
+
+    A case that knows more than this about itself overrides the methods below.
+    """
 
     name: str
     title: str
@@ -42,8 +67,9 @@ class Case:
     steps: int
     offset: tuple[float, ...] = ()
     given_flow: bool = False
-    phase_change: PhaseChange | None = None  # of the truth; the equation does not know it
     units: Units = field(default_factory=Units)
+    training: Any = None
+    tally: Any = None
 
     @cached_property
     def mesh(self) -> Mesh:
@@ -72,6 +98,25 @@ class Case:
     def particulars(self) -> dict[str, str]:
         """What identifies the case besides mesh, equation, conditions, step and offset."""
         return {"flow": GIVEN_FLOW} if self.given_flow else {}
+
+    @property
+    def published(self) -> dict[str, float] | None:
+        """The figures (mse, rne) that the literature reports for DGNet on this case."""
+        return None
+
+    def opening(self) -> Opening:
+        """What the case starts with, and what drives it, where nothing else says so."""
+        return Opening()
+
+    def between_nodes(self, dataset: Any, numbers: Sequence[int], device: torch.device | str) -> Any:
+        """Starts and sources at the middles of the edges (`data.Middles`) of these trajectories of a `data.Dataset`; None: there
+        are only the nodes' values, and a fit to them."""
+        return None
+
+    def remarks(self, states: Mapping[str, Tensor], truth: Tensor) -> dict[str, Any]:
+        """Further results for the JSON of an evaluation from states [B, T+1, N, F] by model and the truth; sentences of it for
+        people stand under "remarks"."""
+        return {}
 
     def problem(self, velocity: Tensor | None = None, *, device: torch.device | str = "cpu",
                 dtype: torch.dtype = torch.float64, consistent: float = CONSISTENT) -> Discretisation:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch.nn.functional import softplus
 
 from dgnet.arguments import Finite, NotNegative, Positive, checked
+from dgnet.files import strict
 
 Tensor = torch.Tensor
 
@@ -72,3 +74,30 @@ class PhaseChange:
         """theta(T) = int of k from T_c: grad theta = k grad T."""
         change = self.conductivity_liquid - self.conductivity_solid
         return self.conductivity_solid * (t - self.temperature) + change * self._molten(t)
+
+
+@dataclass(frozen=True)
+class Melting:
+    """Where errors lie about a phase transition (`scoring.judge.Tally`), T_c - w .. T_c + w.
+
+    Sums over all states: squared error in all; squared error, signed error and count where the truth is in transition or above it;
+    highest predicted and true value; count in all.
+    """
+
+    phase: PhaseChange
+    name: str = "melting"
+
+    def of(self, states: Tensor, truth: Tensor) -> np.ndarray:
+        hot = truth > self.phase.temperature - self.phase.width
+        error = (states - truth).double()
+        return np.array([float(error.square().sum()), float(error[hot].square().sum()), float(error[hot].sum()), float(hot.sum()),
+                         float(states.double().max()), float(truth.double().max()), float(truth.numel())])
+
+    def join(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        top = np.array([False, False, False, False, True, True, False])
+        return np.where(top, np.maximum(a, b), a + b)
+
+    def numbers(self, sums: np.ndarray) -> dict[str, float | None]:
+        m = sums
+        return strict({"share_of_error": float(m[1] / max(m[0], 1e-300)), "share_of_states": float(m[3] / max(m[6], 1.0)),
+                       "mean_overheating": float(m[2] / max(m[3], 1.0)), "highest": float(m[4]), "highest_true": float(m[5])})

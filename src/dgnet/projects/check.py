@@ -17,7 +17,7 @@ from dgnet.errors import SolveError
 from dgnet.green import GreenSolver
 from dgnet.mesh import Mesh
 from dgnet.models import Classical, few_threads, rollout
-from dgnet.models.registry import LABELS
+from dgnet.models.registry import title_of
 from dgnet.problems import DOUBLE, WORKING, Discretisation, Robin
 from dgnet.problems.case import base_problem
 from dgnet.problems.curves import curves_of, laws, typical
@@ -370,7 +370,7 @@ def solver_items(project: Project, data: Dataset, device: str, report: Report | 
         judged = judge(models, base, given, keep=True)
         rows[split] = {name.removeprefix("classical_"): judged.error(name) for name in models}
         fitted = fitted or judged.between == FITTED
-        failures += [f"; {split}, {LABELS[name]}: {words}" for name, words in judged.failures.items()]
+        failures += [f"; {split}, {title_of(name)}: {words}" for name, words in judged.failures.items()]
         if split == "train" and "classical_consistent" not in judged.failures:
             states, problem = judged.states["classical_consistent"].to(device), given.problem(base)
             with torch.no_grad():

@@ -22,7 +22,7 @@ from dgnet.files import arrays_of, locked, write_bytes, writing
 from dgnet.mesh import Mesh
 from dgnet.mesh import load as load_mesh
 from dgnet.mesh import save as save_mesh
-from dgnet.models.registry import MODELS, changed, changes, configure
+from dgnet.models.registry import all_models, changed, changes, configure
 from dgnet.problems.case import OWN, Case, equation
 from dgnet.problems.conditions import Condition
 from dgnet.problems.discretisation import Discretisation
@@ -114,7 +114,7 @@ def load(folder: Path | str, report: Report | None = None, force: bool = False) 
     mesh = _mesh_of(file, physics, kept)
     case = _case(file, mesh, physics, 0)  # the number of steps is known after the import
     _validated(file, case)
-    for name in ("dgnet", *(m for m in file.model if m in MODELS and m != "dgnet")):
+    for name in ("dgnet", *(m for m in file.model if m in all_models() and m != "dgnet")):
         settings = configure(name)
         if name == "dgnet" and file.pde.reaction == "unknown":
             settings = settings.reacting(len(case.pde.fields), changes(name, file.model))

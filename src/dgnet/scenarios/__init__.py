@@ -74,5 +74,10 @@ def get(name: str, size: str = "paper") -> Scenario:
     return _SCENARIOS[name](size)
 
 
-__all__ = ["SIZES", "TRUTHS", "Draw", "Figure", "Flow", "Parameter", "Sample", "Scale", "Scenario", "Truth", "get",
+def find(name: str, size: str) -> Scenario | None:
+    """The scenario of a run's case (entry point `dgnet.cases`); None for an unknown name."""
+    return get(name, size) if name in _SCENARIOS and size in SIZES else None
+
+
+__all__ = ["SIZES", "TRUTHS", "Draw", "Figure", "Flow", "Parameter", "Sample", "Scale", "Scenario", "Truth", "find", "get",
            "names", "paper_names"]

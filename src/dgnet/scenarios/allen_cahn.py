@@ -9,7 +9,8 @@ from torch import Tensor
 from dgnet.mesh import perturbed_square
 from dgnet.problems.pde import PDE
 from dgnet.recipe import PaperSettings, Stage
-from dgnet.scenarios.scenario import OPERATOR, Draw, Figure, Parameter, Preset, Sample, Scenario, Truth, stack
+from dgnet.scenarios.scenario import Draw, Figure, Parameter, Sample, Scenario, Truth, stack
+from dgnet.training.plan import OPERATOR, Preset
 
 EPSILON = 0.04
 PAPER = {"DGNet": Figure(8.75e-3, 0.0188), "DeepONet": Figure(2.60e-1, 0.6686), "MGN": Figure(2.70e-1, 0.6813),

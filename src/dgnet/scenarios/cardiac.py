@@ -16,7 +16,8 @@ from dgnet.mesh import Mesh, box
 from dgnet.problems.fibres import fibre_tensors
 from dgnet.problems.pde import PDE
 from dgnet.recipe import PaperSettings, Stage
-from dgnet.scenarios.scenario import OPERATOR, Draw, Parameter, Preset, Sample, Scenario, Truth, stack
+from dgnet.scenarios.scenario import Draw, Parameter, Sample, Scenario, Truth, stack
+from dgnet.training.plan import OPERATOR, Preset
 
 K, A, EPSILON, MU_1, MU_2, UNIT = 8.0, 0.15, 0.002, 0.2, 0.3, 12.9
 ALONG, ACROSS = 0.4, 0.1  # mm2/ms

@@ -15,7 +15,8 @@ from dgnet.mesh.library import shipped
 from dgnet.problems.conditions import Dirichlet
 from dgnet.problems.pde import PDE
 from dgnet.recipe import IN_A_FLOW, PaperSettings, Stage
-from dgnet.scenarios.scenario import OPERATOR, Draw, Figure, Flow, Parameter, Preset, Sample, Sampler, Scenario, Truth, stack
+from dgnet.scenarios.scenario import Draw, Figure, Flow, Parameter, Sample, Sampler, Scenario, Truth, stack
+from dgnet.training.plan import OPERATOR, Preset
 
 Tensor = torch.Tensor
 

@@ -11,7 +11,8 @@ from dgnet.mesh import perturbed_square
 from dgnet.problems.conditions import Dirichlet
 from dgnet.problems.pde import PDE
 from dgnet.recipe import PaperSettings, Stage
-from dgnet.scenarios.scenario import OPERATOR, Draw, Figure, Parameter, Preset, Sample, Scenario, Truth, stack
+from dgnet.scenarios.scenario import Draw, Figure, Parameter, Sample, Scenario, Truth, stack
+from dgnet.training.plan import OPERATOR, Preset
 
 GROWTH, WIND = 1.0, (0.1, 0.12)
 BLOBS, MARGIN = 5, 0.12

@@ -12,7 +12,8 @@ from dgnet.mesh import perturbed_square
 from dgnet.problems.conditions import Dirichlet
 from dgnet.problems.pde import PDE
 from dgnet.recipe import PaperSettings, Stage
-from dgnet.scenarios.scenario import OPERATOR, Draw, Figure, Parameter, Preset, Sample, Scenario, Truth, stack
+from dgnet.scenarios.scenario import Draw, Figure, Parameter, Sample, Scenario, Truth, stack
+from dgnet.training.plan import OPERATOR, Preset
 
 SCALE, GAMMA, ALPHA, BETA = 16 * pi, 9.657, 0.5, 2.1
 PAPER = {"DGNet": Figure(1.18e-7, 0.0952), "DeepONet": Figure(2.49e-6, 0.9745), "MGN": Figure(3.75e-5, 3.4815),

@@ -11,8 +11,9 @@ from dgnet.problems.conditions import Robin
 from dgnet.problems.pde import PDE
 from dgnet.problems.sources import panels_for
 from dgnet.scenarios import lasers
-from dgnet.scenarios.scenario import Draw, Figure, Parameter, Sample, Scenario, Truth, general
+from dgnet.scenarios.scenario import Draw, Figure, Parameter, Sample, Scenario, Truth
 from dgnet.scenarios.spots import Spots
+from dgnet.training.plan import general
 
 PAPER = {"DGNet": Figure(17.6, 0.0102), "DeepONet": Figure(2.48e3, 0.1208), "MGN": Figure(4.98e3, 0.1711),
          "MP-PDE": Figure(3.88e3, 0.1510), "BENO": Figure(1.95e3, 0.1071), "PhyMPGN": Figure(6.78e3, 0.1998),

@@ -12,8 +12,9 @@ from dgnet.problems.pde import PDE
 from dgnet.problems.sources import panels_for
 from dgnet.scenarios.lasers import AMBIENT, CAPACITY, CONDUCTIVITY, CONVECTION, UNITS, labels
 from dgnet.scenarios.paths import Path, billiard, lissajous, orbit, raster, spline, waypoint
-from dgnet.scenarios.scenario import Draw, Figure, Parameter, Sample, Scenario, Truth, general
+from dgnet.scenarios.scenario import Draw, Figure, Parameter, Sample, Scenario, Truth
 from dgnet.scenarios.spots import Spot, Spots
+from dgnet.training.plan import general
 
 PAPER = {"DGNet": Figure(44.2, 0.0314), "DeepONet": Figure(4.41e3, 0.1630), "MGN": Figure(4.60e2, 0.1249),
          "MP-PDE": Figure(2.59e4, 0.1993), "BENO": Figure(5.28e2, 0.0938), "PhyMPGN": Figure(8.83e3, 0.2352)}

@@ -9,7 +9,8 @@ from dgnet.mesh.library import shipped
 from dgnet.problems.pde import PDE
 from dgnet.problems.sources import panels_for
 from dgnet.scenarios import patterns
-from dgnet.scenarios.scenario import Draw, Figure, Parameter, Sample, Scenario, Truth, general
+from dgnet.scenarios.scenario import Draw, Figure, Parameter, Sample, Scenario, Truth
+from dgnet.training.plan import general
 
 DIFFUSION, DECAY = 5e-4, 5e-3
 PAPER = {"DGNet": Figure(3.97, 0.0227), "DeepONet": Figure(6.11e3, 0.8832), "MGN": Figure(1.93e2, 0.1582),

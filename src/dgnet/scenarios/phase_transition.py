@@ -16,8 +16,9 @@ from dgnet.problems.pde import PDE
 from dgnet.problems.phase import PhaseChange
 from dgnet.problems.sources import panels_for
 from dgnet.scenarios import lasers
-from dgnet.scenarios.scenario import Draw, Parameter, Sample, Scenario, Truth, general
+from dgnet.scenarios.scenario import Draw, Parameter, Sample, Scenario, Truth
 from dgnet.scenarios.spots import Spots
+from dgnet.training.plan import general
 
 CRITICAL, WIDTH, LATENT = 420.0, 10.0, 9e4
 LIQUID_HEAT, LIQUID_CONDUCTIVITY = 600.0, 25.0

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from dgnet.errors import InputError
-from dgnet.models.dgnet import DGNetConfig
-from dgnet.problems.case import Case
+from dgnet.problems.case import Case, Opening
+from dgnet.problems.phase import Melting, PhaseChange
 from dgnet.problems.sources import Source
-from dgnet.recipe import GENERAL, PaperSettings, Stage
+from dgnet.scoring.waves import activation
 
 SIZES = ("small", "paper")
 TRUTHS = ("same-mesh", "converged")
 _LARGEST = 1000.0  # factor on sources
 _SPLIT = {"train": 0, "test": 1}
+
+if TYPE_CHECKING:
+    from dgnet.data import Dataset
+    from dgnet.training.plan import Preset
+    from dgnet.training.run import Run
 
 Tensor = torch.Tensor
 
@@ -112,29 +118,6 @@ class Scale:
     count: float = 1.0
 
 
-OPERATOR = DGNetConfig(free=True, hidden=32, layers=2)
-"""The structured DGNet with free numbers per edge: where most presets begin."""
-
-
-@dataclass(frozen=True)
-class Preset:
-    """What DGNet learns and how it is trained; `paper` is the row of the paper's table, or that of the nearest relative."""
-
-    config: DGNetConfig
-    stages: tuple[Stage, ...]
-    paper: PaperSettings
-    validate_steps: int | None = None
-    odd_reaction: bool = False  # r(-u) = -r(u) is known of an otherwise unknown reaction
-    hold_reaction: bool = False  # an unknown reaction stays as it is fitted at first
-
-
-def general(small: bool = True) -> Preset:
-    """For what is driven by sources and does not flow."""
-    stages = GENERAL if small else (
-        Stage(100, 8, 16, 3e-3), Stage(500, 40, 8, 3e-3, from_start=0.25), Stage(200, 120, 8, 1.5e-3, from_start=1.0))
-    return Preset(OPERATOR, stages, PaperSettings(8, 5e-4, 400, 200, 0.1, 8))
-
-
 Sampler = Callable[["Scenario", Sequence[tuple[Draw, np.random.Generator]]], Sample]
 
 
@@ -155,9 +138,41 @@ class Scenario(Case):
     scale: Scale = field(default_factory=Scale)
     scalable: bool = False
     activated: float | None = None  # of the first field, where waves of it are followed by their times of activation
+    phase_change: PhaseChange | None = None  # of the truth; the equation does not know it
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "given_flow", self.flow is not None)  # computed once and stored with the data
+        object.__setattr__(self, "tally", None if self.phase_change is None else Melting(self.phase_change))
+
+    @property
+    def published(self) -> dict[str, float] | None:
+        return asdict(self.paper["DGNet"]) if "DGNet" in self.paper else None
+
+    def opening(self) -> Opening:
+        """The start and the source of the first test; a channel of the paper's size flows as in the loop that ships."""
+        from dgnet.scenarios.looped import looped_flow, ships
+
+        flow = None
+        notes: tuple[str, ...] = ()
+        if self.given_flow:
+            if self.size != "paper" or not ships(self.name):
+                raise InputError(f"{self.name}: its flow comes with its data, and there are none here")
+            flow = looped_flow(self.name)
+            notes = (f"The flow repeats itself every {flow.period:g} {self.units.time or 'units of time'}.",)
+        sample = self.sample([Draw("test", 0)])
+        x = torch.tensor(self.mesh.points, dtype=torch.float64)
+        start = sample.initial(x) if callable(sample.initial) else sample.initial
+        return Opening(start, sample.source, self.panels, flow, notes)
+
+    def between_nodes(self, dataset: Dataset, numbers: Sequence[int], device: torch.device | str) -> Any:
+        """The draws behind the trajectories, where the data come from this version of the scenario."""
+        from dgnet.scenarios.redrawn import Redrawn
+
+        return Redrawn.of(self, dataset, numbers, device)
+
+    def remarks(self, states: Mapping[str, Tensor], truth: Tensor) -> dict[str, Any]:
+        """Times of activation, where the scenario has waves."""
+        return {} if self.activated is None else activation(states, truth, self.dt, self.activated)
 
     @property
     def particulars(self) -> dict[str, str]:
@@ -196,3 +211,10 @@ class Scenario(Case):
 def stack(parts: Sequence[Sequence[float] | np.ndarray]) -> Tensor:
     """One row per trajectory, float64."""
     return torch.from_numpy(np.stack([np.asarray(p, dtype=np.float64) for p in parts]))
+
+
+def scenario_of(run: Run) -> Scenario:
+    """The case of a run of the paper, which can also draw trajectories and has published figures."""
+    if not isinstance(run.case, Scenario):
+        raise InputError(f"{run.folder} is about a problem of your own: its trajectories come from its data")
+    return run.case

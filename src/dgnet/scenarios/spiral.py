@@ -15,7 +15,8 @@ from torch import Tensor
 from dgnet.mesh import box
 from dgnet.problems.pde import PDE
 from dgnet.recipe import PaperSettings, Stage
-from dgnet.scenarios.scenario import OPERATOR, Draw, Parameter, Preset, Sample, Scenario, Truth, stack
+from dgnet.scenarios.scenario import Draw, Parameter, Sample, Scenario, Truth, stack
+from dgnet.training.plan import OPERATOR, Preset
 
 A, B = 0.75, 0.01
 CENTRE = (0.5, A / 2 - B)

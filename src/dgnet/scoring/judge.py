@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -28,8 +28,6 @@ from dgnet.models.base import Model
 from dgnet.models.universal import Universal
 from dgnet.problems import CONSISTENT, LUMPED, Discretisation
 from dgnet.problems.case import Case, base_problem
-from dgnet.problems.phase import PhaseChange
-from dgnet.scenarios.redrawn import Redrawn
 from dgnet.scoring.metrics import Score, Sums
 
 Tensor = torch.Tensor
@@ -113,6 +111,24 @@ def given(model: Model, base: Discretisation, data: Corpus) -> tuple[Tensor, Ten
     return start, source
 
 
+class Tally(Protocol):
+    """Sums over all predicted states besides the errors: made piece by piece, joined, then turned into figures under `name`."""
+
+    name: str
+
+    def of(self, states: Tensor, truth: Tensor) -> np.ndarray:
+        """Sums over one piece of trajectories, from states and truth [B, T+1, N, F]."""
+        ...
+
+    def join(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        """Sums over two pieces together."""
+        ...
+
+    def numbers(self, sums: np.ndarray) -> dict[str, float | None]:
+        """Figures for JSON."""
+        ...
+
+
 @dataclass(eq=False)
 class Judged:
     """Scores of several models on the same trajectories, the seconds they took, and some frames of the first trajectory."""
@@ -125,7 +141,8 @@ class Judged:
     seconds: dict[str, float] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)  # models whose rollout broke down or diverged, and at which step
     sample: dict[str, np.ndarray] = field(default_factory=dict)  # [frames, N, F] each; "truth" as well
-    melting: dict[str, np.ndarray] = field(default_factory=dict)  # see _melting
+    tally: Tally | None = None
+    tallies: dict[str, np.ndarray] = field(default_factory=dict)  # its sums by model
     states: dict[str, Tensor] = field(default_factory=dict)  # [B, T+1, N, F] on the CPU, where they are to be kept
     data: Corpus | None = None  # what they were judged on, where states are kept
     between: str = ""  # where models have points beside the nodes: what they were given there, a sentence
@@ -150,8 +167,8 @@ class Judged:
             row["steps_per_second"] = self.trajectories * self.steps / seconds if seconds else None
             if name in self.failures:
                 row["error"] = self.failures[name]
-            if name in self.melting:
-                row["melting"] = _melting_numbers(self.melting[name])
+            if self.tally is not None:
+                row[self.tally.name] = self.tally.numbers(self.tallies[name])
             out[name] = row
         return out
 
@@ -161,8 +178,7 @@ class Judged:
         found = {name: strict(s.rne_over_time(offset=True)[torch.from_numpy(rows)].tolist()) for name, s in self.sums.items()}
         return {"time": [float(k) * self.dt for k in rows], **found}
 
-    def add(self, models: Mapping[str, Model], base: Discretisation, data: Corpus, keep: bool, phase: PhaseChange | None,
-            first: int = 0) -> None:
+    def add(self, models: Mapping[str, Model], base: Discretisation, data: Corpus, keep: bool, first: int = 0) -> None:
         """Roll out on more trajectories, which begin with step number `first`."""
         truth = data.state[:, : self.steps + 1]
         self.trajectories += len(data)
@@ -177,8 +193,9 @@ class Judged:
             new = Sums.of(states, truth, data.offset)
             self.sums[name] = Sums.join([self.sums[name], new]) if name in self.sums else new
             self.sample.setdefault(name, states[0, self.frames].cpu().numpy())
-            if phase is not None:
-                self.melting[name] = _melting_join(self.melting.get(name), _melting(states, truth, phase))
+            if self.tally is not None:
+                more = self.tally.of(states, truth)
+                self.tallies[name] = self.tally.join(self.tallies[name], more) if name in self.tallies else more
             if keep:
                 self.states[name] = torch.cat([*([self.states[name]] if name in self.states else []), states.cpu()])
             del states
@@ -205,7 +222,7 @@ def judge(models: Mapping[str, Model], base: Discretisation, data: Corpus, *, st
     """
     result = Judged(base.pde.fields, data.dt, steps or data.steps, data=data if keep else None)
     for rows in _batches(range(len(data)), data.state[0].numel(), data.state.device.type):
-        result.add(models, base, data if len(rows) == len(data) else data.part(rows), keep, None, first)
+        result.add(models, base, data if len(rows) == len(data) else data.part(rows), keep, first)
     return result
 
 
@@ -221,14 +238,14 @@ def judge_file(models: Mapping[str, Model], case: Case, path: Path, device: str 
         numbers = dataset.of(split)[:limit] if numbers is None else numbers
         if not numbers:
             raise InputError(f"{path} has no {split} trajectory")
-        result = Judged(case.pde.fields, case.dt, dataset.steps)
+        result = Judged(case.pde.fields, case.dt, dataset.steps, tally=case.tally)
         one = (dataset.steps + 1) * case.mesh.n_nodes * (len(case.pde.fields) + (case.mesh.dim / 4 if case.given_flow else 0))
         ends = any(model.rule == "trapezoid" for model in models.values())
         finer = any(len(model.points(base)) > case.mesh.n_nodes for model in models.values())
 
         def read(rows: Sequence[int]) -> Corpus:
             return replace(dataset.batch(rows, device=device, ends=ends),
-                           middles=(Redrawn.of(case, dataset, rows, device) or dataset.middles(rows, device)) if finer else None)
+                           middles=(case.between_nodes(dataset, rows, device) or dataset.middles(rows, device)) if finer else None)
 
         pieces: Iterable[Corpus]
         if keep:
@@ -237,7 +254,7 @@ def judge_file(models: Mapping[str, Model], case: Case, path: Path, device: str 
         else:
             pieces = (read(rows) for rows in _batches(numbers, one, device, _MOST))
         for piece in pieces:
-            result.add(models, base, piece, keep, case.phase_change)
+            result.add(models, base, piece, keep)
     return result
 
 
@@ -272,27 +289,3 @@ def _batches(numbers: Sequence[int], values: float, device: str, most: int | Non
 def _wait(device: str) -> None:
     if torch.device(device).type == "cuda":
         torch.cuda.synchronize()
-
-
-# ---------------------------------------------------------------------- where a phase transition goes wrong
-
-
-def _melting(states: Tensor, truth: Tensor, phase: PhaseChange) -> np.ndarray:
-    """Sums over all states: squared error in all, squared error, signed error and count where the truth is in transition or
-    above it, highest predicted and true value. The transition is T_c - w .. T_c + w."""
-    hot = truth > phase.temperature - phase.width
-    error = (states - truth).double()
-    return np.array([float(error.square().sum()), float(error[hot].square().sum()), float(error[hot].sum()), float(hot.sum()),
-                     float(states.double().max()), float(truth.double().max()), float(truth.numel())])
-
-
-def _melting_join(a: np.ndarray | None, b: np.ndarray) -> np.ndarray:
-    if a is None:
-        return b
-    top = np.array([False, False, False, False, True, True, False])
-    return np.where(top, np.maximum(a, b), a + b)
-
-
-def _melting_numbers(m: np.ndarray) -> dict[str, float | None]:
-    return strict({"share_of_error": float(m[1] / max(m[0], 1e-300)), "share_of_states": float(m[3] / max(m[6], 1.0)),
-                   "mean_overheating": float(m[2] / max(m[3], 1.0)), "highest": float(m[4]), "highest_true": float(m[5])})

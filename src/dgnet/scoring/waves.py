@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 
 from dgnet.errors import InputError
 from dgnet.mesh import Mesh
+from dgnet.models.registry import title_of
 
 Tensor = torch.Tensor
 
@@ -26,6 +28,25 @@ def activation_times(u: Tensor, dt: float, threshold: float = 0.5) -> Tensor:
 def activation_error(predicted: Tensor, true: Tensor) -> float:
     """Mean distance of activation times [B, N], in their unit, over the places that both activate; NaN if there are none."""
     return float((predicted - true).abs().nanmean())
+
+
+def activation(states: Mapping[str, Tensor], truth: Tensor, dt: float, threshold: float) -> dict[str, Any]:
+    """When the first field of states [B, T+1, N, F] reaches the threshold, by model, in the unit of time.
+
+    `activation`: over the places that are activated, the mean of the truth, and by model the mean distance from it and the share
+    of those places that the model activates, too. `remarks`: the same as a sentence.
+    """
+    true = activation_times(truth[..., 0].cpu(), dt, threshold)
+    there, models = ~true.isnan(), {}
+    for name, found in states.items():
+        times = activation_times(found[..., 0].cpu(), dt, threshold)
+        models[name] = {"error": activation_error(times, true), "share": float((~times.isnan())[there].double().mean())}
+    mean = float(true.nanmean())
+    each = (f"{title_of(name)} {row['error']:.3g}" + ("" if row["share"] == 1 else f" ({row['share']:.1%} of the places)")
+            for name, row in models.items() if name != "told")
+    return {"activation": {"threshold": threshold, "mean": mean, "models": models},
+            "remarks": [f"Times of activation (the first field reaches {threshold:g}): {mean:.4g} in the mean of all places; "
+                        f"mean error: {', '.join(each)}."]}
 
 
 def tips(mesh: Mesh, states: np.ndarray, centre: Sequence[float]) -> np.ndarray:

@@ -15,16 +15,14 @@ from dgnet.data import Dataset
 from dgnet.errors import InputError
 from dgnet.mesh import Mesh
 from dgnet.models import Classical, Model
-from dgnet.models.registry import LABELS
+from dgnet.models.registry import title_of
 from dgnet.models.universal import Universal
 from dgnet.problems import PDE, WORKING, Discretisation, given_velocity
-from dgnet.problems.case import Case
+from dgnet.problems.case import OWN, Case
 from dgnet.problems.conditions import Dirichlet, Neumann, Periodic, Robin
 from dgnet.problems.curves import ByRegion, Curve, Scaled
 from dgnet.problems.sources import Source
 from dgnet.problems.units import LENGTH, TERMS, Units
-from dgnet.scenarios.looped import looped_flow, ships
-from dgnet.scenarios.scenario import Draw, Scenario
 from dgnet.training.run import UNTRAINED, Run
 
 Tensor = torch.Tensor
@@ -75,7 +73,7 @@ class Scene:
         if Universal().acts(self.problem(self.case.dt, 1.0, list(self.case.conditions))):
             found[UNIVERSAL] = "Universal weights"
         if self.learned is not None:
-            found[TRAINED] = LABELS.get(self.learned.name, self.learned.name)
+            found[TRAINED] = title_of(self.learned.name)
         return found
 
     @property
@@ -151,7 +149,7 @@ def run_scene(run: Run) -> Scene:
     """A trained run, or a problem without one (`without_training`). A run of one's own starts as its first test does."""
     trained = run.settings.recipe != UNTRAINED
     start = flow = None
-    if trained and not isinstance(run.case, Scenario) and run.data.exists():
+    if trained and run.case.size == OWN and run.data.exists():
         with Dataset(run.data) as data:
             first = data.read((data.of("test") or data.of("train"))[0], 0, None if run.case.given_flow else 1, only=("velocity",))
         start = torch.as_tensor(first.state)[None, 0]
@@ -162,19 +160,16 @@ def run_scene(run: Run) -> Scene:
 
 def case_scene(case: Case, learned: Model[Any] | None = None, start: Tensor | None = None, notes: tuple[str, ...] = (),
                flow: Callable[[float], Tensor] | None = None) -> Scene:
-    """A case from a start [1, N, F], by default its offset. A scenario starts and is driven as in its first test; a channel of the
-    paper's size flows as in the loop that ships."""
+    """A case from a start [1, N, F], by default that of its opening, else its offset; driven by the opening's source and flow."""
+    opening = case.opening()
+    if flow is None:
+        flow, notes = opening.flow, (*notes, *opening.notes)
     if case.given_flow and flow is None:
-        if not isinstance(case, Scenario) or case.size != "paper" or not ships(case.name):
-            raise InputError(f"{case.name}: its flow comes with its data, and there are none here")
-        flow = loop = looped_flow(case.name)
-        notes = (*notes, f"The flow repeats itself every {loop.period:g} {case.units.time or 'units of time'}.")
+        raise InputError(f"{case.name}: its flow comes with its data, and there are none here")
     x = torch.tensor(case.mesh.points, dtype=torch.float64)
-    source, panels, steps = None, 1, 5
-    if isinstance(case, Scenario):
-        sample = case.sample([Draw("test", 0)])
-        start = sample.initial(x) if callable(sample.initial) else sample.initial
-        source, panels, steps = sample.source, case.panels, 5 if sample.source is None or flow is not None else 1
+    start = opening.start if start is None else start
+    source, panels = opening.source, opening.panels
+    steps = 5 if source is None or flow is not None else 1
     if start is None:
         start = torch.tensor(case.offsets, dtype=torch.float64).expand(1, case.mesh.n_nodes, -1)
     if source is not None:

@@ -1,6 +1,6 @@
 """What is learned and how it is trained: from the case, its data and what the user wishes; never from a name.
 
-A scenario of the paper brings its own preset (`Scenario.training`); for a user's problem `preset` reads one off its features.
+A case may bring its own preset (`Case.training`); for the others `preset` reads one off their features.
 """
 
 from __future__ import annotations
@@ -15,14 +15,36 @@ from dgnet.models.dgnet import PAPER as PAPER_MODEL
 from dgnet.models.registry import changed, changes, entry
 from dgnet.problems.case import OWN, Case
 from dgnet.projects import Project, Training
-from dgnet.recipe import GENERAL, IN_A_FLOW, Recipe, Stage, paper_recipe
-from dgnet.scenarios.scenario import OPERATOR, Preset, Scenario, general
+from dgnet.recipe import GENERAL, IN_A_FLOW, PaperSettings, Recipe, Stage, paper_recipe
 from dgnet.training.calibrate import LEARNED, calibrated_first
 from dgnet.training.fit import validated
 
 RETREAT = 1.3
 """Of a DGNet: its untrained weights are the classical solver, so that steps which are too long for what there is to learn show at
 once. Without it, training against truth of the model's own mesh spends all of its time on the way back."""
+
+
+OPERATOR = DGNetConfig(free=True, hidden=32, layers=2)
+"""The structured DGNet with free numbers per edge: where most presets begin."""
+
+
+@dataclass(frozen=True)
+class Preset:
+    """What DGNet learns and how it is trained; `paper` is the row of the paper's table, or that of the nearest relative."""
+
+    config: DGNetConfig
+    stages: tuple[Stage, ...]
+    paper: PaperSettings
+    validate_steps: int | None = None
+    odd_reaction: bool = False  # r(-u) = -r(u) is known of an otherwise unknown reaction
+    hold_reaction: bool = False  # an unknown reaction stays as it is fitted at first
+
+
+def general(small: bool = True) -> Preset:
+    """For what is driven by sources and does not flow."""
+    stages = GENERAL if small else (
+        Stage(100, 8, 16, 3e-3), Stage(500, 40, 8, 3e-3, from_start=0.25), Stage(200, 120, 8, 1.5e-3, from_start=1.0))
+    return Preset(OPERATOR, stages, PaperSettings(8, 5e-4, 400, 200, 0.1, 8))
 
 
 @dataclass(frozen=True)
@@ -66,9 +88,10 @@ def plan(case: Case, facts: Facts, wishes: Wishes) -> tuple[DGNetConfig, Recipe]
 
 
 def preset(case: Case, facts: Facts) -> Preset:
-    """That of a scenario; for a user's problem by its features: what flows, and what drives it."""
-    if isinstance(case, Scenario):
-        return case.training
+    """The case's own, else one by its features: what flows, and what drives it."""
+    if case.training is not None:
+        own: Preset = case.training
+        return own
     config = replace(OPERATOR, learn_source=facts.sources, learn_streamline=case.moving)
     return replace(general(), config=config, hold_reaction=case.moving, stages=IN_A_FLOW if case.moving else GENERAL)
 
@@ -83,7 +106,7 @@ def configuration(case: Case, facts: Facts, wishes: Wishes) -> DGNetConfig:
         corrected = own.config.learn_diffusion and "diffusion" not in curves
         config = replace(config, unknown_curves=curves, learn_diffusion=corrected)
     elif wishes.unknown_reaction:
-        table = case.pde.reaction is not None or not isinstance(case, Scenario)
+        table = case.pde.reaction is not None or case.training is None
         config = replace(config, odd_reaction=own.odd_reaction)
         config = config.reacting(len(case.pde.fields), changes("dgnet", wishes.model), table)
     if wishes.calibrate:  # a diffusivity is either calibrated or corrected
@@ -97,7 +120,7 @@ def _curves(case: Case, wishes: Wishes) -> tuple[str, ...]:
     """The unknown curves of the material. "Unknown" of a scenario without a reaction means them; the paper's model has none."""
     if wishes.recipe == "paper":
         return ()
-    of_scenario = wishes.unknown_reaction and isinstance(case, Scenario) and case.pde.reaction is None and case.pde.curved
+    of_scenario = wishes.unknown_reaction and case.training is not None and case.pde.reaction is None and case.pde.curved
     return wishes.unknown_curves or (CURVES if of_scenario else ())
 
 
@@ -107,7 +130,7 @@ def recipe_for(case: Case, facts: Facts, wishes: Wishes, config: DGNetConfig) ->
     own, steps = preset(case, facts), facts.steps
     found = paper_recipe(own.paper, facts.trajectories, steps) if wishes.recipe == "paper" else _staged(own, facts)
     found = _wished(found, wishes.training, facts)
-    if not isinstance(case, Scenario):
+    if case.training is None:
         found = replace(found, name=OWN)
     if config.unknown_curves:
         found = material_first(found, config)

@@ -26,7 +26,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import torch
 
-from dgnet import __version__
+from dgnet import __version__, plugins
 from dgnet.arguments import Device, checked
 from dgnet.data import Dataset
 from dgnet.data.digests import load_checkpoint, save_tensors
@@ -41,8 +41,6 @@ from dgnet.problems.case import OWN, Case, base_problem
 from dgnet.projects import Project, carried, carry, described
 from dgnet.projects import load as load_project
 from dgnet.recipe import Recipe
-from dgnet.scenarios import get
-from dgnet.scenarios.scenario import Scenario
 from dgnet.training.checkpoints import Progress
 from dgnet.training.curve import FILE as REACTION
 from dgnet.training.curve import curve_of, labels, write_curve
@@ -92,10 +90,15 @@ class Run:
     - `identity`: checksum of the problem that it is opened with
     - `notes`: sentences that every output about the run repeats: what is not as it was at training
 
-        >>> import dgnet as dg, pathlib
-        >>> run = dg.load_run(pathlib.Path(dg.__file__).parent / "pretrained" / "cylinder-converged")
+        >>> import dgnet as dg, torch
+        >>> mesh, pde = dg.box((4, 4)), dg.PDE(diffusion=0.1)
+        >>> start = torch.rand(3, mesh.n_nodes, 1, dtype=torch.float64)
+        >>> states = dg.rollout(dg.Classical(), dg.Problem(mesh, pde, [], dt=0.1), start, steps=8)
+        >>> runs = [dg.trajectory(s, mesh, 0.1, split=k) for s, k in zip(states.numpy(), ("train", "train", "test"))]
+        >>> own = dg.project("cooling", mesh, pde, [], 0.1, runs, "cooling.h5")
+        >>> run, _ = dg.train(own, "run", model="dgnet", minutes=0.002)
         >>> run.settings.model, run.case.mesh.n_nodes
-        ('dgnet', 2275)
+        ('dgnet', 25)
     """
 
     folder: Path
@@ -118,13 +121,6 @@ class Run:
             raise InputError(f"{self.folder} is a run of {self.settings.model}, which has no operator")
         return self.model
 
-    @property
-    def scenario(self) -> Scenario:
-        """The case of a run of the paper, which can also draw trajectories and has published figures."""
-        if not isinstance(self.case, Scenario):
-            raise InputError(f"{self.folder} is about a problem of your own: its trajectories come from its data")
-        return self.case
-
     @classmethod
     @checked
     def open(cls, folder: Path | str, device: Device = "cpu", case: Case | None = None, problem: Path | None = None,
@@ -137,10 +133,15 @@ class Run:
         - `problem`: a folder with problem.toml in place of what the run carries; it must be the same problem
         - `allow_different`: take a problem that differs from what the run was trained on, and say so in `notes`
 
-            >>> import dgnet as dg, pathlib
-            >>> run = dg.load_run(pathlib.Path(dg.__file__).parent / "pretrained" / "cylinder-converged")
-            >>> run.case.title
-            'Contaminant behind a cylinder'
+            >>> import dgnet as dg, torch
+            >>> mesh, pde = dg.box((4, 4)), dg.PDE(diffusion=0.1)
+            >>> start = torch.rand(3, mesh.n_nodes, 1, dtype=torch.float64)
+            >>> states = dg.rollout(dg.Classical(), dg.Problem(mesh, pde, [], dt=0.1), start, steps=8)
+            >>> runs = [dg.trajectory(s, mesh, 0.1, split=k) for s, k in zip(states.numpy(), ("train", "train", "test"))]
+            >>> own = dg.project("cooling", mesh, pde, [], 0.1, runs, "cooling.h5")
+            >>> run, _ = dg.train(own, "run", model="dgnet", minutes=0.002)
+            >>> dg.load_run("run", case=own.case).case.name
+            'cooling'
         """
         folder = Path(folder)
         path = folder / "run.toml"
@@ -152,7 +153,7 @@ class Run:
         config = read_dataclass(described.config, _table(text, "model", path), f"{path} [model]")
         stored = _table(text, "trained_on", path)
         project = None if case is not None else _project_of(settings, folder, problem, stored)
-        case = case or (get(settings.scenario, settings.size) if project is None else project.case)
+        case = case or (plugins.case(settings.scenario, settings.size) if project is None else project.case)
         now = fingerprint(case, None if project is None else project.code)
         notes = _compared(folder, of_problem(stored), now, allow_different)
         if stored and settings.version != __version__:
