@@ -17,6 +17,7 @@ from dgnet.output.rollouts import roll_out
 from dgnet.problems import PDE, Discretisation, Robin
 from dgnet.problems.spot_table import SpotTable
 from dgnet.projects import Training, load, project, template, trajectory
+from dgnet.reference.transport import solve
 from dgnet.scenarios.scenario import scenario_of
 from dgnet.training.own import train_project
 from dgnet.training.plan import Facts, Wishes, plan
@@ -29,6 +30,17 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("new") / "example"
     template.write(folder)
     return folder
+
+
+def test_the_example_is_the_truth(example: Path) -> None:
+    """Its simulations agree with an independent solver on a mesh refined twice with an eighth of the step."""
+    case = load(example).case
+    start = torch.full((1, case.mesh.n_nodes, 1), template.AMBIENT, dtype=torch.float64)
+    steps = 30
+    true = solve(case.mesh, case.pde, case.conditions, start, dt=case.dt, steps=steps, refine=2, substeps=8, degree=2,
+                 source=SpotTable.read(example / "runs" / "test-1.csv", 2)).numpy()[0, ..., 0]
+    made = np.load(example / "runs" / "test-1.npz")["state"][: steps + 1]
+    assert np.linalg.norm(made - true) < 2e-4 * np.linalg.norm(true - template.AMBIENT)
 
 
 def test_the_example(example: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

