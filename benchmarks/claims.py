@@ -358,8 +358,8 @@ CLAIMS = [
     Claim(SENSORS, r"^\| the start, where .*?\(rms\) \| @ of its range \| @ \| @ ", TRACK,
           r"start \(\d+\): @ of its.*?, @ \(largest\).*?; @ of all"),
     Claim(SENSORS, r"seen so well at @ of the nodes", TRACK, r"that is at @ of the nodes"),
-    Claim(SENSORS, r"steps, @ unknown numbers: @ rollouts against @,", "python examples/without_finite_differences.py",
-          r"(\d+) unknown numbers: (\d+) rollouts by kernels, (\d+) by"),
+    Claim(SENSORS, r"steps, @ unknown numbers: @ rollouts against some @ ", "python examples/without_finite_differences.py",
+          r"(\d+) unknown numbers: (\d+) rollouts by kernels, (\d+) by", relative=0.25),
     Claim(SENSORS, r"the answers equal to @ standard deviations", "python examples/without_finite_differences.py",
           r"differ by at most @", factor=5),
     *[Claim(SENSORS, rf"^\| {there} \| (.*) \|(?=\n(?:\|.*\n)*\nOn the given)", FACTORS, here + THREE)
