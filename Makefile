@@ -7,26 +7,26 @@ STAMP  := $(VENV)/.installed
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml paper/pyproject.toml constraints.txt
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]' -e ./paper
 	touch $(STAMP)
 
 demo: setup
-	$(PY) -m dgnet demo --out out
+	$(PY) -m dgnet_paper demo --out out
 
 lint: setup
-	$(PY) -m ruff check src tests examples benchmarks
+	$(PY) -m ruff check src paper tests examples benchmarks
 	$(PY) -m mypy
 
 # two processes side by side, one thread each; the second one's report comes at the end
-SECOND := tests/evaluation tests/output tests/paper tests/bench tests/attacks
+SECOND := paper/tests tests/report tests/export tests/cli tests/benchmarks tests/attacks
 
 test: lint
 	@mkdir -p out; export OMP_NUM_THREADS=1; \
 	$(PY) -m pytest $(SECOND) > out/tests.log 2>&1 & second=$$!; \
 	trap "kill $$second 2>/dev/null" INT TERM; \
-	$(PY) -m pytest $(addprefix --ignore=,$(SECOND)); first=$$?; \
+	$(PY) -m pytest tests $(addprefix --ignore=,$(SECOND)); first=$$?; \
 	wait $$second; code=$$?; cat out/tests.log; exit $$((first + code))
 
 test-slow: setup  # what `make test` leaves out for its time
@@ -45,8 +45,8 @@ docs: setup  # the pages in out/docs/index.html, every link checked
 	$(PY) -m mkdocs build --quiet
 
 bench: setup
-	$(PY) -m dgnet bench solver --json out/bench/solver.json
-	$(PY) -m dgnet bench rollout --json out/bench/rollout.json
+	$(PY) -m benchmarks solver --json out/bench/solver.json
+	$(PY) -m benchmarks rollout --json out/bench/rollout.json
 
 clean:
 	rm -rf out .pytest_cache .mypy_cache .ruff_cache

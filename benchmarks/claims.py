@@ -216,7 +216,7 @@ def ratio(above: str, below: str) -> Callable[[str], Sequence[str]]:
 
 LISTING = "python - <<'END'\nimport os, re\nfrom pathlib import Path\ntext = (Path(os.environ['ROOT']) / '{page}').read_text()\n" \
     "Path('{name}').write_text('\\n'.join(re.findall(r'^```{language}\\n(.*?)^```', text, re.S | re.M)))\nEND\n"
-REPORT = "dgnet report docs/results/study"
+REPORT = "dgnet-paper report docs/results/study"
 COMMANDS = {c.line: c for c in (
     Command("python examples/heat_without_burning.py", 10),
     Command("python examples/without_finite_differences.py", 10),
@@ -228,10 +228,10 @@ COMMANDS = {c.line: c for c in (
     Command("python examples/where_was_the_laser.py 50", 90),
     Command("python examples/coefficients_from_sensors.py 24", 40),
     Command("python examples/coefficients_from_sensors.py 15 latent", 75),
-    Command("dgnet bench kernels", 25),
-    Command("dgnet bench elements", 10),
-    Command("dgnet bench step", 300),
-    Command("dgnet bench rollout", 15),
+    Command("python -m benchmarks kernels", 25),
+    Command("python -m benchmarks elements", 10),
+    Command("python -m benchmarks step", 300),
+    Command("python -m benchmarks rollout", 15),
     Command("dgnet check plate", 8, "dgnet new plate\ndgnet check plate"),
     Command("dgnet train plate --out run --budget 0.2", 50,
             "dgnet new plate\ndgnet train plate --out run --budget 0.2\ndgnet evaluate run --json scores.json\n"
@@ -242,7 +242,7 @@ COMMANDS = {c.line: c for c in (
     Command("cc -std=c99 -O2 main.c plate.c -lm -o main && ./main", 12,
             LISTING.format(page="docs/how-to/export.md", name="main.c", language="c")
             + "dgnet new plate\ndgnet export plate --out plate.c\ncc -std=c99 -O2 main.c plate.c -lm -o main\n./main"),
-    Command("pytest -s tests/training/test_bars.py", 10),
+    Command("pytest -s tests/discovery/test_bars.py", 10),
     Command("python examples/unknown_diffusivity.py", 5),
     Command("dgnet design plate goal.toml --out designed", 6,
             LISTING.format(page="docs/how-to/design.md", name="make.py", language="python")
@@ -253,30 +253,30 @@ COMMANDS = {c.line: c for c in (
             "fmpy simulate plate.fmu --stop-time 5 --output-interval 0.25 --output-file probes.csv "
             "--start-values spot1_power 100 spot1_radius 0.014 spot1_x 0.05 spot1_y 0.04\ntail -1 probes.csv"),
     # the page that the command wrote is read where it takes a GPU, or longer than there is time
-    Command(REPORT, 105, "dgnet report $ROOT/docs/results/study --out page.html --markdown page.md\ncat page.md", stored=PAPER),
-    Command("dgnet report docs/results/study --dgnet docs/results/dgnet.md", 105,
-            "dgnet report $ROOT/docs/results/study --out page.html --dgnet page.md\ncat page.md", stored="docs/results/dgnet.md"),
-    Command("dgnet pretrained --markdown docs/results/pretrained.md", 5, "dgnet pretrained --markdown cards.md\ncat cards.md",
+    Command(REPORT, 105, "dgnet-paper report $ROOT/docs/results/study --out page.html --markdown page.md\ncat page.md", stored=PAPER),
+    Command("dgnet-paper report docs/results/study --dgnet docs/results/dgnet.md", 105,
+            "dgnet-paper report $ROOT/docs/results/study --out page.html --dgnet page.md\ncat page.md", stored="docs/results/dgnet.md"),
+    Command("dgnet-paper pretrained --markdown docs/results/pretrained.md", 5, "dgnet-paper pretrained --markdown cards.md\ncat cards.md",
             stored="docs/results/pretrained.md"),
-    Command("dgnet bench any-mesh", 600, stored="docs/results/any-mesh.md"),
-    Command("dgnet bench any-mesh --dim 3", 600, stored="docs/results/any-mesh-3d.md"),
-    Command("dgnet bench any-mesh --flow", 600, stored="docs/results/any-mesh-flow.md"),
-    Command("dgnet bench tune", 600, stored="docs/results/tune.md"),
-    Command("dgnet bench equal", 600, stored="docs/results/equal.md"),
-    Command("dgnet bench equal --dim 3", 600, stored="docs/results/equal-3d.md"),
-    Command("dgnet bench model --device cuda", 600, stored="docs/results/model.md"),
+    Command("python -m benchmarks any-mesh", 600, stored="docs/results/any-mesh.md"),
+    Command("python -m benchmarks any-mesh --dim 3", 600, stored="docs/results/any-mesh-3d.md"),
+    Command("python -m benchmarks any-mesh --flow", 600, stored="docs/results/any-mesh-flow.md"),
+    Command("python -m benchmarks tune", 600, stored="docs/results/tune.md"),
+    Command("python -m benchmarks equal", 600, stored="docs/results/equal.md"),
+    Command("python -m benchmarks equal --dim 3", 600, stored="docs/results/equal-3d.md"),
+    Command("python -m benchmarks model --device cuda", 600, stored="docs/results/model.md"),
     # listed only
-    Command("dgnet bench elements --device cuda", 60, where="an H200"),
-    Command("dgnet bench rollout --device cuda", 60, where="an H200"),
-    Command("dgnet bench tradeoff", 900, where="an H200; 15 s of search for each of five scenarios"),
-    Command("dgnet bench tradeoff RUN", 900, where="four runs, one to two minutes of training each"),
-    Command("dgnet train melting --size paper --unknown-curves --trajectories 4", 900, where="an H200"),
-    Command("dgnet evaluate --pretrained NAME --trajectories 2 --device cuda", 900, where="an H200"),
+    Command("python -m benchmarks elements --device cuda", 60, where="an H200"),
+    Command("python -m benchmarks rollout --device cuda", 60, where="an H200"),
+    Command("python -m benchmarks tradeoff", 900, where="an H200; 15 s of search for each of five scenarios"),
+    Command("python -m benchmarks tradeoff RUN", 900, where="four runs, one to two minutes of training each"),
+    Command("dgnet-paper train melting --size paper --unknown-curves --trajectories 4", 900, where="an H200"),
+    Command("dgnet-paper evaluate NAME --trajectories 2 --device cuda", 900, where="an H200"),
     Command("dgnet rollout run --trajectory 10 --dt 0.125", 360, where="a training of five minutes"),
     Command("--mesh FILE", 360, where="a training of five minutes"),
-    Command("dgnet bench export RUN", 900, where="data and weights of six scenarios of paper size, an hour"),
-    Command("dgnet train melting --unknown-curves --out run --budget 3", 240, where="three trainings of three minutes"),
-    Command("tests/training/test_identify.py", 7200, where="135 identifications by `judged`, two hours"),
+    Command("python -m benchmarks export RUN", 900, where="data and weights of six scenarios of paper size, an hour"),
+    Command("dgnet-paper train melting --unknown-curves --out run --budget 3", 240, where="three trainings of three minutes"),
+    Command("tests/discovery/test_identify.py", 7200, where="135 identifications by `judged`, two hours"),
     Command("pytest -m slow -s tests/studio/test_browser.py -k speed", 300, where="Chromium and playwright"),
 )}
 
@@ -303,11 +303,11 @@ LASERS, TRACK, FOLLOWED = (f"python examples/{name}" for name in ("what_heats_th
 FACTORS, LATENT = "python examples/coefficients_from_sensors.py 24", "python examples/coefficients_from_sensors.py 15 latent"
 BURNING, MATERIAL = "python examples/heat_without_burning.py", "python examples/unknown_material.py curves.png"
 ELSEWHERE = "cc -std=c99 -O2 main.c plate.c -lm -o main && ./main"
-KERNELS, CARDS = "dgnet bench kernels", "dgnet pretrained --markdown docs/results/pretrained.md"
-DGNET = "dgnet report docs/results/study --dgnet docs/results/dgnet.md"
-CHECK, TRAIN, BARS = "dgnet check plate", "dgnet train plate --out run --budget 0.2", "pytest -s tests/training/test_bars.py"
-MELTED, TRADE = "dgnet train melting --size paper --unknown-curves --trajectories 4", "dgnet bench tradeoff"
-ANY = {"": "dgnet bench any-mesh", "-3d": "dgnet bench any-mesh --dim 3", "-flow": "dgnet bench any-mesh --flow"}
+KERNELS, CARDS = "python -m benchmarks kernels", "dgnet-paper pretrained --markdown docs/results/pretrained.md"
+DGNET = "dgnet-paper report docs/results/study --dgnet docs/results/dgnet.md"
+CHECK, TRAIN, BARS = "dgnet check plate", "dgnet train plate --out run --budget 0.2", "pytest -s tests/discovery/test_bars.py"
+MELTED, TRADE = "dgnet-paper train melting --size paper --unknown-curves --trajectories 4", "python -m benchmarks tradeoff"
+ANY = {"": "python -m benchmarks any-mesh", "-3d": "python -m benchmarks any-mesh --dim 3", "-flow": "python -m benchmarks any-mesh --flow"}
 FOUR = ("pulsed", "ring", "line", "step")
 TWO = r" \(\d+\): rms error @ \(median\), @ \(largest\); @ inside"
 THREE = r" \(\d+\): rms error @, @ \(median\), @ \(largest\); @ inside"
@@ -432,19 +432,19 @@ CLAIMS = [
           cells(("model", "universal, source at the nodes alone", "all"))),
     Claim(UNIVERSAL, r"alone instead of a function, the means are \S+, \S+ and @\.$", ANY["-flow"],
           cells(("model", "universal, source at the nodes alone", "all"))),
-    *[Claim(UNIVERSAL, rf"^\| {there} \| (.*) \|$", "dgnet bench tune", cells(*[("part", here, column) for column in (
+    *[Claim(UNIVERSAL, rf"^\| {there} \| (.*) \|$", "python -m benchmarks tune", cells(*[("part", here, column) for column in (
         "universal, no data", "tuned, 1", "tuned, 3", "tuned, 10", "DGNet from zero, 1", "DGNet from zero, 3", "DGNet from zero, 5",
         "DGNet from zero, 10", "quadratic elements")])) for there, here in (
         ("plate of `dgnet new`, convective rim", "plate"), ("disc, held rim", "disc"),
         ("T of two metals with a hole, held foot, convective top", "tee"))],
     Claim(UNIVERSAL, r"nodes, @ times as much in the geometric mean of the nine parts .*\n.* in the time, @ times for the steps",
-          "dgnet bench equal",
+          "python -m benchmarks equal",
           r"geometric mean of the cost is @, of the steps alone @;"),
-    Claim(UNIVERSAL, r"for @ times the cost, @ times for the steps alone", "dgnet bench equal --dim 3",
+    Claim(UNIVERSAL, r"for @ times the cost, @ times for the steps alone", "python -m benchmarks equal --dim 3",
           r"geometric mean of the cost is @, of the steps alone @;"),
     Claim("docs/method.md", r"quadratic elements have an error of @, linear ones @, on the mesh refined\nonce @ \(", DGNET,
           cells(*[("scenario", "laser-heat", column) for column in ("quadratic", "consistent", "refined")])),
-    Claim(UNIVERSAL, r"^@ to \S+ times at 484 nodes, @ to \S+ times at 10,201 and @ times at 100,489", "dgnet bench step",
+    Claim(UNIVERSAL, r"^@ to \S+ times at 484 nodes, @ to \S+ times at 10,201 and @ times at 100,489", "python -m benchmarks step",
           every(r"nodes: SciPy.*universal @ of the", (lambda found: found[0], lambda found: found[1], lambda found: found[2])),
                 factor=1.6),
     # README: the study
@@ -464,10 +464,10 @@ CLAIMS = [
               ("scenario", "wavy-channel", "consistent"), ("scenario", "wavy-channel", "quadratic"))), relative=0.02),
     Claim("README.md", r"only on sediments do they beat quadratic elements \(@ and", CARDS, card("sediments")),
     Claim("README.md", r"beat quadratic elements \(\S+ and @\)", DGNET, cells(("scenario", "sediments", "quadratic"))),
-    Claim("README.md", r"A rollout runs at @ steps/s", "dgnet bench model --device cuda", r"^\| dgnet \| .* \| @ \| \S+ \| 37 \|$",
+    Claim("README.md", r"A rollout runs at @ steps/s", "python -m benchmarks model --device cuda", r"^\| dgnet \| .* \| @ \| \S+ \| 37 \|$",
           relative=0.02),
     Claim("README.md", r"quadratic elements take @ times as long as linear ones, and @ times as long",
-          "dgnet bench elements", r"elements takes @ times .* and @ times that at equal nodes", factor=1.5),
+          "python -m benchmarks elements", r"elements takes @ times .* and @ times that at equal nodes", factor=1.5),
     Claim("README.md", r"the classical solver makes @ with the linear equation and a trained DGNet @\.", CARDS,
           card("phase-transition", columns=("classical, consistent", "DGNet"))),
     *[Claim("README.md", rf"^\| {there} \| all \| (.*) \|$", REPORT, same_mesh(here)) for there, here in (
@@ -517,12 +517,12 @@ CLAIMS = [
     *[Claim(LIGHTS, rf"^\| {there} \| (.*) \| \[any-mesh", ANY[key],
           joined(title, cells(*[("model", model, column) for model in ("universal", "quadratic") for column in ("all", "worst")])))
       for there, key in (("flat parts", ""), ("bodies", "-3d"), ("steady flows", "-flow"))],
-    Claim(LIGHTS, r"^core: (.*) of the classical error against (.*)\. Quadratic elements make (.*) without", "dgnet bench tune",
+    Claim(LIGHTS, r"^core: (.*) of the classical error against (.*)\. Quadratic elements make (.*) without", "python -m benchmarks tune",
           cells(*[("part", part, column) for column in ("tuned, 1", "DGNet from zero, 5", "quadratic elements")
                   for part in ("plate", "disc", "tee")])),
     Claim(LIGHTS, r"allen-cahn @, fisher-kpp @, fitzhugh-nagumo @, cylinder @, sediments @, obstacles\n@, wavy-channel @ ",
           CARDS, card(*SCENARIOS[:-1], "wavy-channel")),
-    Claim(LIGHTS, r"A rollout runs at @ steps/s", "dgnet bench model --device cuda", r"^\| dgnet \| .* \| @ \| \S+ \| 37 \|$",
+    Claim(LIGHTS, r"A rollout runs at @ steps/s", "python -m benchmarks model --device cuda", r"^\| dgnet \| .* \| @ \| \S+ \| 37 \|$",
           relative=0.02),
     Claim(TUTORIAL, r"T from @ to @ K$", TRAIN, r"T from @ to (4[67]\S+) K$", relative=0.01),
     Claim(TUTORIAL, r"T goes up to @ K .*, training had @ to @ K, @ of that", TRAIN,
@@ -540,7 +540,7 @@ CLAIMS = [
           factor=5),
     Claim("docs/how-to/unknown-coefficient.md", r"the same example: @\)", "python examples/unknown_diffusivity.py",
           every(r"0%.*fitted @ ", (lambda found: 100 * abs(found[0] / 0.05 - 1),))),
-    Claim("docs/how-to/materials.md", r"^@ to \S+ times a linear one", "dgnet bench rollout",
+    Claim("docs/how-to/materials.md", r"^@ to \S+ times a linear one", "python -m benchmarks rollout",
           ratio(r"^classical \(consistent\) +lu +1 +@", r"^classical, steel +newton +1 +@"), factor=1.6),
     # listed only
     Claim("docs/problem-files.md",
@@ -548,26 +548,26 @@ CLAIMS = [
           r"the first three and @ with", "dgnet rollout run --trajectory 10 --dt 0.125"),
     Claim("docs/problem-files.md", r"it has @\nat the old nodes, and the classical solver there @\.$", "--mesh FILE"),
     Claim("docs/how-to/materials.md", r"phase takes @ steps/s \(linear @\), with a\nsharp melting point @ \(",
-          "dgnet bench rollout --device cuda"),
-    Claim("README.md", r"A step of laser-heat takes @ µs .*, @ µs with quadratic ones", "dgnet bench elements --device cuda"),
+          "python -m benchmarks rollout --device cuda"),
+    Claim("README.md", r"A step of laser-heat takes @ µs .*, @ µs with quadratic ones", "python -m benchmarks elements --device cuda"),
     Claim("README.md", r"costs @ times as much as DGNet on laser-heat, @ times on\n  allen-cahn, @ times on fisher-kpp and "
           r"(twice) as much .* within \S+ s did", TRADE),
     Claim("README.md", r"the error is @; linear .* make @, on the mesh refined once @ \(", MELTED),
     Claim("docs/limits.md",
           r"cost @ times as much as DGNet on small laser-heat,\n +@ times on small fitzhugh-nagumo, "
-          r"but @ times on the small cylinder and @ times", "dgnet bench tradeoff RUN"),
-    *[Claim(UNIVERSAL, rf"^\| {name} \| (.*) \|$", "dgnet evaluate --pretrained NAME --trajectories 2 --device cuda")
+          r"but @ times on the small cylinder and @ times", "python -m benchmarks tradeoff RUN"),
+    *[Claim(UNIVERSAL, rf"^\| {name} \| (.*) \|$", "dgnet-paper evaluate NAME --trajectories 2 --device cuda")
           for name in ("laser-heat", "laser-heat-3d")],
-    *[Claim("docs/how-to/export.md", rf"^\| {name} \| (.*) \|$", "dgnet bench export RUN")
+    *[Claim("docs/how-to/export.md", rf"^\| {name} \| (.*) \|$", "python -m benchmarks export RUN")
       for name in ("laser-heat", "allen-cahn", "fisher-kpp", "fitzhugh-nagumo", "laser-heat-3d", "light-reaction")],
     *[Claim("docs/how-to/unknown-material.md", rf"^\| {row} \| (.*?) \| [^|]* \|$",
-            "dgnet train melting --unknown-curves --out run --budget 3")
+            "dgnet-paper train melting --unknown-curves --out run --budget 3")
       for row in (r"classical \| the constants of the solid", r"classical, lumped or consistent mass \| both curves",
       r"DGNet \| both curves",
                   "DGNet \\| nothing of the curves, four training trajectories")],
     Claim("docs/how-to/unknown-reaction.md", r"beyond 10% at 1% noise. RNE with noise is at most @ times",
-          "tests/training/test_identify.py"),
-    *[Claim("docs/how-to/unknown-reaction.md", rf"^\| {kind} \| {noise} \| (.*) \|$", "tests/training/test_identify.py")
+          "tests/discovery/test_identify.py"),
+    *[Claim("docs/how-to/unknown-reaction.md", rf"^\| {kind} \| {noise} \| (.*) \|$", "tests/discovery/test_identify.py")
       for kind in ("flow", "still", "inlet") for noise in ("0", "0.1%", "1%")],
     Claim("docs/studio.md",
           r"nodes with (\d+) to (\d+) frames per\n.* it took (\d+) to (\d+) ms .* (\d+) to (\d+) ms"

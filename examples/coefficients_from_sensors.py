@@ -17,11 +17,12 @@ import numpy as np
 import torch
 
 import dgnet as dg
+from dgnet.inverse import Readings, recover_coefficients
+from dgnet.inverse.place import spread_out
 from dgnet.problems.curves import ByRegion, Curve
-from dgnet.scenarios import get
-from dgnet.scenarios.lasers import AMBIENT, CAPACITY, CONDUCTIVITY, CONVECTION
-from dgnet.sensors import Readings, recover_coefficients
-from dgnet.sensors.place import spread_out
+from dgnet_paper.reference import solve as reference_solve
+from dgnet_paper.scenarios import get
+from dgnet_paper.scenarios.lasers import AMBIENT, CAPACITY, CONDUCTIVITY, CONVECTION
 
 TRUE = {"diffusion in east": 1.3, "diffusion in west": 0.8, "convection": 1.4}  # factors on the guess
 PLACES, SENSORS, NOISE = ((0.35, 0.2), (0.75, 0.78), (1.05, 0.2)), 12, 0.01
@@ -41,7 +42,7 @@ def main(repeats: int = 2) -> dict[str, tuple[float, float]]:
     D, h = 20 * CONDUCTIVITY / CAPACITY, 200 * CONVECTION / CAPACITY
     true = dg.PDE(("T",), diffusion=D * np.where(west, TRUE["diffusion in west"], TRUE["diffusion in east"]))
     start = torch.full((1, mesh.n_nodes, 1), AMBIENT, dtype=torch.float64)
-    states = dg.reference_solve(mesh, true, [dg.Robin("boundary", TRUE["convection"] * h, AMBIENT)], start, dt=dt, steps=steps,
+    states = reference_solve(mesh, true, [dg.Robin("boundary", TRUE["convection"] * h, AMBIENT)], start, dt=dt, steps=steps,
                                 refine=1, substeps=8, degree=2, source=lamps, order=2)[0]
     clean = mesh.interpolate(states, [s.place for s in spread_out(mesh, SENSORS)])[..., 0]
     guess = dg.Problem(mesh, dg.PDE(("T",), diffusion=D), [dg.Robin("boundary", h, AMBIENT)], dt)

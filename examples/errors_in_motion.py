@@ -15,10 +15,10 @@ import torch
 from matplotlib.colors import Normalize
 
 import dgnet as dg
-from dgnet.output.pictures import Film
-from dgnet.scenarios import get
-from dgnet.scenarios.generate import generate
+from dgnet.report.pictures import Film
 from dgnet.scoring.judge import judge_file
+from dgnet_paper.scenarios import get
+from dgnet_paper.scenarios.generate import generate
 
 
 def main(out: Path, frames: int = 32) -> dict[str, float]:

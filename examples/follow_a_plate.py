@@ -14,7 +14,8 @@ import numpy as np
 import torch
 
 import dgnet as dg
-from dgnet.sensors import Point, Readings
+from dgnet.inverse import Point, Readings
+from dgnet_paper.reference import solve as reference_solve
 
 DT, STEPS, LEARN, ON, NOISE = 0.1, 60, 31, 4.5, 0.01
 PLATE = dg.Problem(dg.box((8, 8)), dg.PDE(("T",), diffusion=0.05), [dg.Robin("boundary", 0.2, 1.0)], dt=DT)
@@ -44,7 +45,7 @@ def truth(seed: int, lamp: float) -> np.ndarray:
     def start(x: torch.Tensor) -> torch.Tensor:
         return (1 + begin @ near(x, torch.full((count,), 0.25, dtype=torch.float64)))[None, :, None]
 
-    return dg.reference_solve(PLATE.mesh, PLATE.pde, PLATE.conditions, start, dt=DT, steps=STEPS, refine=1, degree=2, substeps=2,
+    return reference_solve(PLATE.mesh, PLATE.pde, PLATE.conditions, start, dt=DT, steps=STEPS, refine=1, degree=2, substeps=2,
                               order=2, source=source)[0, ..., 0].numpy()
 
 

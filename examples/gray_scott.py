@@ -15,7 +15,8 @@ import numpy as np
 import torch
 
 import dgnet as dg
-from dgnet.training.formula import formulas, summands
+from dgnet.discovery.formula import formulas, summands
+from dgnet_paper.reference import solve as reference_solve
 
 DU, DV, F, K, DT, STEPS = 2e-3, 1e-3, 0.04, 0.06, 1.0, 40
 TRUE = {("u", "u v²"): -1.0, ("u", "1"): F, ("u", "u"): -F, ("v", "u v²"): 1.0, ("v", "v"): -(F + K)}
@@ -66,7 +67,7 @@ def write(folder: Path) -> None:
     dg.save_mesh(mesh, folder / "mesh.npz")
     for name, number, seed in (("train", 4, 1), ("test", 2, 2)):
         begin = partial(start, number=number, seed=seed)
-        states = dg.reference_solve(mesh, pde, [], begin, dt=DT, steps=STEPS, refine=1, substeps=4)
+        states = reference_solve(mesh, pde, [], begin, dt=DT, steps=STEPS, refine=1, substeps=4)
         np.savez(folder / f"{name}.npz", state=states.numpy(), points=mesh.points, time=DT * np.arange(STEPS + 1))
     (folder / "problem.toml").write_text(PROBLEM)
 

@@ -12,7 +12,7 @@ import torch
 from matplotlib.colors import Normalize
 
 import dgnet as dg
-from dgnet.output.figures import Band, grid
+from dgnet.report.figures import Band, grid
 
 STEEL = 50 / (7850 * 450)  # thermal diffusivity in m^2/s
 STEPS = (10.0, 100.0, 1000.0)  # seconds

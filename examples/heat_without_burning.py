@@ -12,9 +12,10 @@ import numpy as np
 import torch
 
 import dgnet as dg
-from dgnet.scenarios import get
-from dgnet.scenarios.lasers import AMBIENT
-from dgnet.sensors import Designed, FreeSpot, Target
+from dgnet.designs import Designed, FreeSpot, Target
+from dgnet_paper.reference import solve as reference_solve
+from dgnet_paper.scenarios import get
+from dgnet_paper.scenarios.lasers import AMBIENT
 
 PLACES, RADIUS = {"left": (0.35, 0.2), "top": (0.75, 0.78), "right": (1.05, 0.2)}, 0.08  # m
 LIMITS = {"three lasers": 346.0, "a path": 320.0}  # K
@@ -38,7 +39,7 @@ def judged(found: Designed, targets: list[Target]) -> tuple[float, float]:
     """By the reference: the worst share by which a target is missed, and the hottest node."""
     plate = get("laser-heat", "small")
     start = torch.full((1, plate.mesh.n_nodes, 1), AMBIENT, dtype=torch.float64)
-    truth = dg.reference_solve(plate.mesh, plate.pde, plate.conditions, start, dt=plate.dt, steps=plate.steps, refine=1, substeps=8,
+    truth = reference_solve(plate.mesh, plate.pde, plate.conditions, start, dt=plate.dt, steps=plate.steps, refine=1, substeps=8,
                                degree=2, source=found.spots, order=2)[0]
     shares = []
     for target, met in zip(targets, found.met):

@@ -9,6 +9,7 @@ the untrained model is pure diffusion. The learned curve is compared with the tr
 import torch
 
 import dgnet as dg
+from dgnet_paper.reference import solve as reference_solve
 
 D, DT, STEPS = 0.01, 0.05, 40
 
@@ -36,7 +37,7 @@ def main() -> dict[str, float]:
     truth = dg.PDE(diffusion=D, reaction=reaction)
 
     def simulated(number: int, seed: int) -> dg.Corpus:
-        states = dg.reference_solve(mesh, truth, [], lambda y: start(y, number, seed), dt=DT, steps=STEPS, refine=1, substeps=4)
+        states = reference_solve(mesh, truth, [], lambda y: start(y, number, seed), dt=DT, steps=STEPS, refine=1, substeps=4)
         return dg.Corpus(states, None, None, DT, (0.0,))
 
     train, valid, test = simulated(10, 1), simulated(1, 2), simulated(4, 3)

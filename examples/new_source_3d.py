@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 import dgnet as dg
+from dgnet_paper.reference import solve as reference_solve
 
 Source = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -53,7 +54,7 @@ def main(iterations: int = 150) -> dict[str, dict[str, float]]:
 
     def simulated(source: Source) -> dg.Corpus:
         cold = torch.zeros(1, MESH.n_nodes, 1, dtype=torch.float64)
-        states = dg.reference_solve(MESH, pde, surface, cold, dt=DT, steps=STEPS, degree=2, substeps=4, source=source)
+        states = reference_solve(MESH, pde, surface, cold, dt=DT, steps=STEPS, degree=2, substeps=4, source=source)
         heating = dg.step_average(source, torch.tensor(MESH.points), times, DT)
         return dg.Corpus(states.float(), heating.float(), None, DT, (0.0,))
 

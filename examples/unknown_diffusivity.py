@@ -9,6 +9,7 @@ of the model's own discretisation error; once as they are, once with 1% of white
 import torch
 
 import dgnet as dg
+from dgnet_paper.reference import solve as reference_solve
 
 TRUE, GUESS = 0.05, 0.10  # m^2/s
 DT, STEPS = 0.05, 20
@@ -29,7 +30,7 @@ def main(noise: float = 0.0) -> tuple[float, float]:
     rim = [dg.Robin("boundary", 0.2)]
     start = torch.zeros(2, mesh.n_nodes, 1, dtype=torch.float64)
     true = dg.PDE(("T",), diffusion=TRUE)
-    measured = dg.reference_solve(mesh, true, rim, start, dt=DT, steps=STEPS, refine=2, substeps=4, source=lamps)
+    measured = reference_solve(mesh, true, rim, start, dt=DT, steps=STEPS, refine=2, substeps=4, source=lamps)
     measured += noise * measured.std() * torch.randn(measured.shape, generator=torch.Generator().manual_seed(0))
     heating = dg.step_average(lamps, torch.tensor(mesh.points), DT * torch.arange(STEPS), DT)
     data = dg.Corpus(measured, heating, None, DT, (0.0,))

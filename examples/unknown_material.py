@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 import dgnet as dg
-from dgnet.training.material_curve import found_curves
+from dgnet.discovery.material_curve import found_curves
 
 LATENT, DT, STEPS, NOISE = 60.0, 0.5, 60, 0.5
 AT = torch.linspace(0, 300, 301, dtype=torch.float64)
@@ -60,7 +60,7 @@ def main(folder: Path, picture: Path | None = None) -> tuple[float, float, float
     error, before = scores["dgnet"]["rne_from_offset"], scores["classical_consistent"]["rne_from_offset"]
     print(f"error of new heatings: {error:.2e}; with the guessed constants {before:.2e}")
     if picture is not None:
-        from dgnet.output.learned import draw_material
+        from dgnet.report.learned import draw_material
 
         draw_material(picture, found, run)
     hump = found[0].hump

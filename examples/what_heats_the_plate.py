@@ -13,10 +13,11 @@ import numpy as np
 import torch
 
 import dgnet as dg
-from dgnet.scenarios import get
-from dgnet.scenarios.lasers import AMBIENT
-from dgnet.sensors import Readings
-from dgnet.sensors.place import spread_out
+from dgnet.inverse import Readings
+from dgnet.inverse.place import spread_out
+from dgnet_paper.reference import solve as reference_solve
+from dgnet_paper.scenarios import get
+from dgnet_paper.scenarios.lasers import AMBIENT
 
 PLACES, RADIUS, SENSORS, NOISE = ((0.35, 0.2), (0.75, 0.78), (1.05, 0.2)), 0.08, 12, 0.01
 
@@ -44,7 +45,7 @@ def main(repeats: int = 4) -> dict[str, dict[str, float]]:
         return torch.stack([strengths(seed, t).T @ near for seed in range(repeats)])[..., None]
 
     start = torch.full((1, mesh.n_nodes, 1), AMBIENT, dtype=torch.float64)
-    truth = dg.reference_solve(mesh, plate.pde, plate.conditions, start, dt=dt, steps=steps, refine=1, substeps=8, degree=2,
+    truth = reference_solve(mesh, plate.pde, plate.conditions, start, dt=dt, steps=steps, refine=1, substeps=8, degree=2,
                                source=lasers, order=2)
     best = dg.place(problem, spread_out(mesh, 100), SENSORS, ["source"], steps, noise=2.0, strength=15.0, spots=spots)
     nodes, weights = np.polynomial.legendre.leggauss(8)

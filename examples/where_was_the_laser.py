@@ -14,10 +14,11 @@ import torch
 from scipy.interpolate import CubicSpline
 
 import dgnet as dg
-from dgnet.scenarios import get
-from dgnet.scenarios.lasers import AMBIENT, CAPACITY
-from dgnet.sensors import Readings, recover_track
-from dgnet.sensors.place import spread_out
+from dgnet.inverse import Readings, recover_track
+from dgnet.inverse.place import spread_out
+from dgnet_paper.reference import solve as reference_solve
+from dgnet_paper.scenarios import get
+from dgnet_paper.scenarios.lasers import AMBIENT, CAPACITY
 
 SENSORS, NOISE, SEEN = 12, 0.01, 0.99
 PLATE = get("laser-heat", "small")
@@ -56,12 +57,12 @@ def main(repeats: int = 4) -> dict[str, float]:
         return torch.stack([q * torch.exp(-a / (2 * r**2)) for a, (_, r, q) in zip(away, curves)])[..., None]
 
     options = {"dt": DT, "steps": STEPS, "refine": 1, "degree": 2, "order": 2}
-    heated = dg.reference_solve(MESH, PLATE.pde, PLATE.conditions, start[None], substeps=8, source=laser, **options)
+    heated = reference_solve(MESH, PLATE.pde, PLATE.conditions, start[None], substeps=8, source=laser, **options)
 
     def warm(x: torch.Tensor) -> torch.Tensor:
         return torch.stack([AMBIENT + warm_places(seed, x) for seed in range(repeats)])
 
-    cooling = dg.reference_solve(MESH, PLATE.pde, PLATE.conditions, warm, substeps=2, **options)
+    cooling = reference_solve(MESH, PLATE.pde, PLATE.conditions, warm, substeps=2, **options)
     rows = []
     for seed, (curve, radius, power) in enumerate(curves):
         found = recover_track(PLATE.problem(), measured(heated[seed], seed), radius, start=start)

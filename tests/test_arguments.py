@@ -13,9 +13,10 @@ import pytest
 import torch
 
 import dgnet as dg
-import dgnet.sensors
+import dgnet.inverse
 from dgnet.arguments import array, checked, returned, tensor
-from dgnet.sensors import Follower, Point, Prior, Readings
+from dgnet.following import Follower, Prior
+from dgnet.inverse import Point, Readings
 
 Tensor = torch.Tensor
 PLATE = dg.Problem(dg.box((4, 4)), dg.PDE(diffusion=0.1), [dg.Dirichlet("left", 1.0), dg.Robin("right", 1.0, 3.0)], dt=0.1)
@@ -165,8 +166,8 @@ def test_every_public_name_is_checked() -> None:
     """A new one is, too: whatever takes arguments is `checked`, and its annotations can be read."""
     free = {"InputError", "SolveError", "Run"}  # exceptions; a Run is opened, not made
     names = {name: getattr(dg, name) for name in dg.__all__ if name not in free}
-    sensors, made = vars(dgnet.sensors), ("Point", "Patch", "Flux", "Prior", "Readings", "Target", "FreeSpot", "Follower")
-    names |= {name: sensors[name] for name in dgnet.sensors.__all__ if inspect.isfunction(sensors[name]) or name in made}
+    sensors, made = vars(dgnet.inverse), ("Point", "Patch", "Flux", "Prior", "Readings", "Target", "FreeSpot", "Follower")
+    names |= {name: sensors[name] for name in dgnet.inverse.__all__ if inspect.isfunction(sensors[name]) or name in made}
     for name, thing in names.items():
         call = thing.__init__ if inspect.isclass(thing) else getattr(thing, "__func__", thing)
         assert hasattr(call, "__wrapped__"), f"{name} is not checked"

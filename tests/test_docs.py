@@ -18,6 +18,7 @@ import meshio
 import pytest
 
 import dgnet.cli  # noqa: F401, registers the commands
+import dgnet_paper.cli
 from dgnet.cli import shell
 
 ROOT = Path(__file__).parents[1]
@@ -77,14 +78,15 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def commands() -> list[tuple[str, list[str]]]:
-    """Every line of a shell block that runs dgnet, continued lines joined."""
+    """Every line of a shell block that runs dgnet or dgnet-paper, continued lines joined."""
     found = []
     for page in [*PAGES, ROOT / "README.md"]:
         for block in blocks(page, "sh"):
             for line in block.replace("\\\n", " ").splitlines():
                 words = shlex.split(line, comments=True) if "dgnet" in line and '"' not in line else []
-                if "dgnet" in words:
-                    found.append((page.name, words[words.index("dgnet") + 1:]))
+                at = next((k for k, word in enumerate(words) if word in ("dgnet", "dgnet-paper")), None)
+                if at is not None:
+                    found.append((page.name, words[at:]))
     return found
 
 
@@ -92,7 +94,7 @@ def test_commands_and_options_exist() -> None:
     lines = commands()
     assert len(lines) > 15
     for page, words in lines:
-        command = shell.commands()
+        command, words = shell.commands(dgnet_paper.cli.app if words[0] == "dgnet-paper" else shell.app), words[1:]
         while words and words[0] in getattr(command, "commands", {}):
             command, words = command.commands[words[0]], words[1:]
         assert not hasattr(command, "commands"), f"{page}: dgnet {' '.join(words)} is no command"
@@ -114,9 +116,10 @@ def test_the_reference_has_every_command_and_option() -> None:
             part = text[text.index(f"### {called}\n"):].split("\n### ")[0]
             assert not [o for p in command.params for o in p.opts if o.startswith("--") and o != "--help" and f"`{o}`" not in part]
 
-    for name, command in shell.commands().commands.items():
-        if not command.hidden:
-            look(command, f"dgnet {name}")
+    for program, app in (("dgnet", shell.app), ("dgnet-paper", dgnet_paper.cli.app)):
+        for name, command in shell.commands(app).commands.items():
+            if not command.hidden:
+                look(command, f"{program} {name}")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=IDS)

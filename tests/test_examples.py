@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 import dgnet as dg
+import dgnet_paper
 
 ROOT = Path(__file__).parents[1]
 
@@ -141,7 +142,7 @@ def test_serve(tmp_path: Path) -> None:
     """The answer to a request is what the command line computes from files."""
     client = pytest.importorskip("starlette.testclient").TestClient
     pytest.importorskip("httpx")
-    run = dg.load_run(Path(dg.__file__).parent / "pretrained" / "laser-heat-converged")
+    run = dg.load_run(Path(dgnet_paper.__file__).parent / "pretrained" / "laser-heat-converged")
     middle, size = run.case.mesh.points.mean(0), float(np.ptp(run.case.mesh.points, axis=0).max())
     near = run.case.mesh.points[np.abs(run.case.mesh.points - middle).sum(1).argmin()]
     rows = [[0.0, *near, 0.05 * size, 300.0], [1e6, *near, 0.05 * size, 300.0]]

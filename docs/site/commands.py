@@ -15,13 +15,16 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 def reference() -> str:
     """Every command by its group: purpose, arguments, options, examples."""
+    import dgnet_paper.cli
     from dgnet.cli import shell
+    from dgnet_paper.cli import frame
 
-    root, lines = shell.commands(), list[str]()
-    for group, names in shell.GROUPS.items():
-        lines += [f"## {group}", ""]
-        for name in names:
-            lines += _command(root.commands[name], f"dgnet {name}")
+    lines = list[str]()
+    for program, app, groups in (("dgnet", shell.app, shell.GROUPS), ("dgnet-paper", dgnet_paper.cli.app, frame.GROUPS)):
+        for group, names in groups.items():
+            lines += [f"## {group}" if program == "dgnet" else f"## The paper: {group.lower()}", ""]
+            for name in names:
+                lines += _command(shell.commands(app).commands[name], f"{program} {name}")
     return "\n".join(lines)
 
 

@@ -14,16 +14,17 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:  # the same names for editors and type checkers; a test compares them with the table
     from dgnet.data import Corpus, Dataset
+    from dgnet.designs import design
     from dgnet.errors import InputError, SolveError
-    from dgnet.evaluation.evaluate import evaluate
-    from dgnet.green import GreenSolver, steady
+    from dgnet.following import follow
+    from dgnet.inverse import kernels, place, recover
     from dgnet.mesh import Mesh, box, shipped
     from dgnet.mesh import load as load_mesh
     from dgnet.mesh import save as save_mesh
     from dgnet.models import Classical, Pause, rollout
     from dgnet.models.dgnet import DGNet, DGNetConfig
     from dgnet.models.universal import Universal
-    from dgnet.output.rollouts import roll_out as rollout_run
+    from dgnet.prediction.to_files import roll_out as rollout_run
     from dgnet.problems import (
         PDE,
         ByRegion,
@@ -43,11 +44,11 @@ if TYPE_CHECKING:  # the same names for editors and type checkers; a test compar
     from dgnet.problems.sight import doubts
     from dgnet.projects.project import load as load_project
     from dgnet.projects.project import project, trajectory
-    from dgnet.reference.transport import solve as reference_solve
     from dgnet.scoring.judge import judge, predict
     from dgnet.scoring.metrics import score
-    from dgnet.sensors import design, follow, kernels, place, recover
+    from dgnet.stepping import GreenSolver, steady
     from dgnet.training import Recipe, Stage, fit, uncertainty
+    from dgnet.training.evaluate import evaluate
     from dgnet.training.own import train_project as train
     from dgnet.training.run import Run
 
@@ -56,21 +57,22 @@ if TYPE_CHECKING:  # the same names for editors and type checkers; a test compar
 _HOMES = {
     "dgnet.data": "Corpus Dataset",
     "dgnet.errors": "InputError SolveError",
-    "dgnet.evaluation.evaluate": "evaluate",
-    "dgnet.green": "GreenSolver steady",
+    "dgnet.training.evaluate": "evaluate",
+    "dgnet.stepping": "GreenSolver steady",
     "dgnet.mesh": "Mesh box shipped load_mesh=load save_mesh=save",
     "dgnet.models": "Classical Pause rollout",
     "dgnet.models.dgnet": "DGNet DGNetConfig",
     "dgnet.models.universal": "Universal",
-    "dgnet.output.rollouts": "rollout_run=roll_out",
+    "dgnet.prediction.to_files": "rollout_run=roll_out",
     "dgnet.problems": "PDE ByRegion Curve Dirichlet FunctionSource Neumann Periodic PhaseChange Robin Scaled SpotTable TimeTable "
                       "step_average Problem=Discretisation",
     "dgnet.problems.sight": "doubts",
     "dgnet.projects.project": "load_project=load project trajectory",
-    "dgnet.reference.transport": "reference_solve=solve",
     "dgnet.scoring.judge": "judge predict",
     "dgnet.scoring.metrics": "score",
-    "dgnet.sensors": "design follow kernels place recover",
+    "dgnet.designs": "design",
+    "dgnet.following": "follow",
+    "dgnet.inverse": "kernels place recover",
     "dgnet.training": "Recipe Stage fit uncertainty",
     "dgnet.training.own": "train=train_project",
     "dgnet.training.run": "Run load_run=Run.open",
@@ -81,7 +83,7 @@ __all__ = [
     "PDE", "ByRegion", "Classical", "Corpus", "Curve", "DGNet", "DGNetConfig", "Dataset", "Dirichlet", "FunctionSource",
     "GreenSolver", "InputError", "Mesh", "Neumann", "Pause", "Periodic", "PhaseChange", "Problem", "Recipe", "Robin", "Run",
     "Scaled", "SolveError", "SpotTable", "Stage", "TimeTable", "Universal", "box", "design", "doubts", "evaluate", "fit", "follow",
-    "judge", "kernels", "load_mesh", "load_project", "load_run", "place", "predict", "project", "recover", "reference_solve",
+    "judge", "kernels", "load_mesh", "load_project", "load_run", "place", "predict", "project", "recover",
     "rollout", "rollout_run", "save_mesh", "score", "shipped", "steady", "step_average", "train", "trajectory", "uncertainty",
 ]
 

@@ -12,7 +12,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from tests.evaluation.forked import start
+from tests.cli.forked import start
 
 LIMIT = 120  # seconds until a process counts as hanging
 

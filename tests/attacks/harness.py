@@ -24,7 +24,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.evaluation.forked import start
+from tests.cli.forked import start
 
 SECONDS = 30  # of one case: those that end in time need well below one
 MEMORY = 8 << 30  # bytes of address space beyond what the process has at its start

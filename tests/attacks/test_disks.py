@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import torch
 
-from dgnet.output import series
-from dgnet.output.rollouts import roll_out
+from dgnet.prediction.to_files import roll_out
+from dgnet.report import series
 from tests.attacks.commands import alone, dgnet, left_over
 from tests.attacks.test_processes import cell, data, imported, learn, make, states, weights
 from tests.projects.conftest import write_tiny

@@ -18,23 +18,23 @@ import pytest
 import torch
 
 import dgnet as dg
-from dgnet.models import Adaptive, Ready, Refined
-from dgnet.sensors import (
+import dgnet_paper
+from dgnet.designs import FreeSpot, Target
+from dgnet.following import Follower, Prior
+from dgnet.inverse import (
     Flux,
-    Follower,
-    FreeSpot,
     Kernels,
     Patch,
     Point,
-    Prior,
     Readings,
-    Target,
     read_readings,
     read_sensors,
     read_spots,
     recover_coefficients,
     recover_track,
 )
+from dgnet.models import Adaptive, Ready, Refined
+from dgnet_paper.reference import solve as reference_solve
 from tests.projects.conftest import write_tiny
 
 Tensor = torch.Tensor
@@ -202,7 +202,7 @@ CALLS = [
     Call("fit", dg.fit, lambda: dict(model=small(), base=problem(), train=data(), valid=data(), recipe=dg.Recipe("r", (dg.Stage(1,
          2),)), seed=0, budget=None, folder="fitted", report=lambda p, n: None, resume=True)),
     Call("uncertainty", dg.uncertainty, lambda: dict(model=small(), base=problem(), train=data(), source=None)),
-    Call("reference_solve", dg.reference_solve, lambda: dict(mesh=mesh(), pde=dg.PDE(diffusion=0.1), conditions=[],
+    Call("reference_solve", reference_solve, lambda: dict(mesh=mesh(), pde=dg.PDE(diffusion=0.1), conditions=[],
          initial=start(), dt=DT, steps=1, refine=0, substeps=1, degree=1, source=None, flow=None, phases=None, device="cpu",
          dtype=torch.float64, progress=lambda k: None, order=3, panels=1, gauss=3, tolerance=1e-08)),
     Call("trajectory", dg.trajectory, lambda: dict(state=np.zeros((3, 9)), mesh=mesh(), dt=DT, source=None, split="train")),
@@ -286,7 +286,7 @@ CALLS = [
     Call("follow", dg.follow, lambda: dict(problem=problem(), readings=readings(), unknown={"start": Prior(1.0, 0.5)}, noise=0.1,
          start=start()[0], source=dg.FunctionSource(lamp), spots=None, model=dg.Classical(), rank=5, learn=3, finer=False)),
 ]
-SHELF = Path(dg.__file__).parent / "pretrained" / "laser-heat-converged"
+SHELF = Path(dgnet_paper.__file__).parent / "pretrained" / "laser-heat-converged"
 
 
 def follower() -> Follower:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from dgnet.output.export.c_file import find_compiler
+from dgnet.export.c_file import find_compiler
 from tests.attacks.harness import Case, Outcome, face, parameters
 from tests.attacks.test_problems import written
 

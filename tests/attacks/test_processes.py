@@ -16,15 +16,15 @@ import torch
 
 from dgnet.files import locked
 from dgnet.models.dgnet import DGNetConfig
-from dgnet.output.rollouts import roll_out
-from dgnet.paper import engine, planning, stored
-from dgnet.paper.experiment import Experiment
+from dgnet.prediction.to_files import roll_out
 from dgnet.projects import load, template
 from dgnet.recipe import Recipe, Stage
-from dgnet.scenarios import generate as making
-from dgnet.scenarios import get
-from dgnet.scenarios.scenario import Scenario
 from dgnet.training.run import train
+from dgnet_paper.scenarios import generate as making
+from dgnet_paper.scenarios import get
+from dgnet_paper.scenarios.scenario import Scenario
+from dgnet_paper.study import engine, planning, stored
+from dgnet_paper.study.experiment import Experiment
 from tests.attacks.commands import alone, dgnet, left_over, together
 from tests.projects.conftest import write_tiny
 

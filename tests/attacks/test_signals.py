@@ -125,7 +125,7 @@ def test_a_signal_that_python_drops_is_heard(name: str, code: int) -> None:
     assert done.returncode == code and done.stderr.splitlines() == [f"dgnet: stopped by {name}; rerun the same command to resume"]
 
 
-# ---------------------------------------------------------------------- kills, of what tests/paper/test_kill.py does not kill
+# ---------------------------------------------------------------------- kills, of what paper/tests/study/test_kill.py does not kill
 
 
 @pytest.mark.parametrize("after", [0.02, 0.2, 0.6])

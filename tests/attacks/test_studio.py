@@ -35,7 +35,7 @@ def plate() -> Scene:
 
 def fixed() -> Scene:
     """A scene whose conditions are given: only their values change."""
-    from dgnet.scenarios import get
+    from dgnet_paper.scenarios import get
 
     return case_scene(get("laser-heat", "small"))
 

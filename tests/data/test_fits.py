@@ -10,7 +10,7 @@ from dgnet.data import Dataset, Header, Trajectory, write_dataset
 from dgnet.data.fits import check_fits
 from dgnet.errors import InputError
 from dgnet.mesh import Mesh
-from dgnet.scenarios import get
+from dgnet_paper.scenarios import get
 
 SCENARIO = get("laser-heat", "small")
 

@@ -15,14 +15,14 @@ import torch
 
 from dgnet.models.classical import Classical
 from dgnet.models.timeloop import rollout
-from dgnet.paper.pretrained import SHELF
 from dgnet.problems import Discretisation
 from dgnet.problems.sources import step_average
 from dgnet.problems.spot_table import SpotTable
 from dgnet.projects import load
-from dgnet.scenarios.scenario import Scenario, scenario_of
 from dgnet.training.own import train_project
 from dgnet.training.run import Run
+from dgnet_paper.scenarios.scenario import Scenario, scenario_of
+from dgnet_paper.study.pretrained import SHELF
 from tests.projects.conftest import DT, TOML, plate, write_tiny
 from tests.projects.conftest import STEPS as PROJECT_STEPS
 

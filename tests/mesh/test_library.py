@@ -5,7 +5,7 @@ import pytest
 
 from dgnet.errors import InputError
 from dgnet.mesh import Mesh, shipped, shipped_names
-from dgnet.mesh.build import RECIPES
+from dgnet_paper.scenarios.meshes import RECIPES
 
 CHANNEL = {"inlet", "outlet", "walls"}
 BOUNDARIES = {"gear-plate": {"outer", "gear", "holes"}, "cylinder": CHANNEL | {"obstacle"}, "sediments": CHANNEL,

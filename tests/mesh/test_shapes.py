@@ -7,22 +7,8 @@ import numpy as np
 import pytest
 
 from dgnet.errors import InputError
-from dgnet.mesh import (
-    Bump,
-    Ellipse,
-    bracket,
-    build,
-    channel,
-    circle,
-    dfg_channel,
-    disc,
-    gear_plate,
-    hump,
-    load,
-    naca,
-    shipped,
-    wave,
-)
+from dgnet.mesh import Bump, Ellipse, bracket, channel, circle, dfg_channel, disc, gear_plate, hump, load, naca, shipped, wave
+from dgnet_paper.scenarios import meshes as build
 
 try:
     import gmsh

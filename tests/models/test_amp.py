@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dgnet.bench.model import Workload, measure_training, shaken
 from dgnet.models import rollout
 from dgnet.models.dgnet import BOUNDED, DGNet, DGNetConfig
-from dgnet.scenarios import get
+from dgnet_paper.scenarios import get
+from dgnet_paper.study.throughput import Workload, measure_training, shaken
 
 CONFIGS = {"structured": DGNetConfig(hidden=16, layers=2, free=True), "paper": replace(BOUNDED, hidden=16, layers=2),
            "learned reaction": DGNetConfig(hidden=16, layers=1, reaction="learned", reaction_hidden=16)}

@@ -22,11 +22,11 @@ import numpy as np
 import pytest
 import torch
 
-from dgnet.green import StepOperator, product
 from dgnet.mesh import Mesh, box
 from dgnet.models.dgnet import DGNet, DGNetConfig, PreparedDGNet, ceiling
 from dgnet.problems import PDE, Dirichlet, Discretisation, Periodic, Robin
 from dgnet.problems.conditions import Condition
+from dgnet.stepping import StepOperator, product
 
 Tensor = torch.Tensor
 

@@ -17,8 +17,8 @@ from dgnet.models import rollout
 from dgnet.models.dgnet import DGNet, DGNetConfig, regions_of
 from dgnet.operators import mass
 from dgnet.problems import PDE, Discretisation, Robin, step_average
-from dgnet.reference.transport import solve
 from dgnet.training import Recipe, Stage, calibrated_first, fit, uncertainty
+from dgnet_paper.reference.transport import solve
 
 Tensor = torch.Tensor
 

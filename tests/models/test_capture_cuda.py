@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dgnet.bench.model import CLASSICAL, Workload, fresh, presets
 from dgnet.models import Classical, rollout
 from dgnet.models.gnn import MeshGraph, StateNet
 from dgnet.operators import Geometry
-from dgnet.scenarios import get
 from dgnet.scoring.judge import finer
+from dgnet_paper.scenarios import get
+from dgnet_paper.study.throughput import CLASSICAL, Workload, fresh, presets
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 STEPS = 20

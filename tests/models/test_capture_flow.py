@@ -5,15 +5,15 @@ from functools import partial
 import pytest
 import torch
 
-from dgnet.bench.model import Workload, presets, shaken, swaying
 from dgnet.errors import SolveError
-from dgnet.green import GreenSolver, backends
 from dgnet.mesh.box import box
 from dgnet.models import Classical, capture, rollout
 from dgnet.models.dgnet import DGNet
 from dgnet.models.registry import all_models, build
 from dgnet.problems import PDE, Dirichlet, Discretisation, HeldFlow, given_velocity
-from dgnet.scenarios import get
+from dgnet.stepping import GreenSolver, backends
+from dgnet_paper.scenarios import get
+from dgnet_paper.study.throughput import Workload, presets, shaken, swaying
 
 STEPS = 14
 

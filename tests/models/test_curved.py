@@ -7,7 +7,7 @@ import torch
 
 import dgnet as dg
 from dgnet.models.dgnet.parts.diffusion import shaped_stiffness
-from tests.green.test_materials import double, halves, mixed_problem
+from tests.stepping.test_materials import double, halves, mixed_problem
 
 Tensor = torch.Tensor
 

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from dgnet.errors import InputError
-from dgnet.green import GreenSolver, Operators, product
 from dgnet.mesh import Mesh, box, perturbed_square
 from dgnet.models import Classical, rollout
 from dgnet.models.dgnet import (
@@ -29,7 +28,8 @@ from dgnet.models.dgnet import (
 from dgnet.models.gnn import MeshGraph
 from dgnet.operators import Geometry
 from dgnet.problems import PDE, Dirichlet, Discretisation, Neumann, Periodic, Robin, step_average
-from dgnet.scenarios import get, names
+from dgnet.stepping import GreenSolver, Operators, product
+from dgnet_paper.scenarios import get, names
 from tests.conftest import shuffled
 
 Tensor = torch.Tensor
@@ -591,8 +591,8 @@ def test_variants(letter: str, monkeypatch: pytest.MonkeyPatch) -> None:
         def never(*_: object, **__: object) -> None:
             raise AssertionError("variant D solved a system")
 
-        monkeypatch.setattr("dgnet.green.operator.apply", never)
-        monkeypatch.setattr("dgnet.green.operator.prepare", never)
+        monkeypatch.setattr("dgnet.stepping.operator.apply", never)
+        monkeypatch.setattr("dgnet.stepping.operator.prepare", never)
     with torch.no_grad():
         born = rollout(model, problem, u, None, 3)
         moved = rollout(randomised(model, 0.5), problem, u, None, 3)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dgnet.green import product
 from dgnet.mesh import box
 from dgnet.models.dgnet import BOUNDED, Build, DGNet, DGNetConfig, FlowInCells
 from dgnet.models.dgnet.parts import Calibration, Diffusion, EdgeDecoder, Mass, Reaction, Residual, Source, Start, Streamline, Swirl
 from dgnet.models.gnn import MeshGraph
 from dgnet.operators import EdgeMatrix, Pattern
 from dgnet.problems import PDE, Discretisation, Robin
+from dgnet.stepping import product
 
 Tensor = torch.Tensor
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from paper.tests.models.test_baselines import TINY
 from torch import nn
 
 from dgnet.data import Corpus
@@ -22,7 +23,6 @@ from dgnet.models.dgnet import PAPER, DGNet, DGNetConfig, variants
 from dgnet.models.registry import all_models, build
 from dgnet.models.universal import Universal
 from dgnet.problems import PDE, Curve, Dirichlet, Discretisation, Neumann, Periodic, Robin, given_velocity
-from tests.models.test_baselines import TINY
 
 Tensor = torch.Tensor
 STEPS = 17

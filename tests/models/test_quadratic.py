@@ -16,7 +16,7 @@ from dgnet.operators.elements import element
 from dgnet.problems import given_velocity
 from dgnet.problems.lift import Lift
 from dgnet.problems.sources import step_average
-from dgnet.reference.transport import solve
+from dgnet_paper.reference.transport import solve
 
 Tensor = torch.Tensor
 P2 = Classical(degree=2)

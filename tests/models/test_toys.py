@@ -12,11 +12,11 @@ from dgnet.data import Corpus
 from dgnet.mesh import perturbed_square
 from dgnet.models import Classical, rollout
 from dgnet.models.base import LearnedModel
-from dgnet.models.baselines.adapter import Baseline, Inputs, Prepared, mlp
 from dgnet.models.dgnet import Build, DGNet, DGNetConfig, Part
 from dgnet.problems import PDE, Discretisation
 from dgnet.recipe import Recipe, Stage
 from dgnet.training import fit
+from dgnet_paper.baselines.adapter import Baseline, Inputs, Prepared, mlp
 
 Tensor = torch.Tensor
 

@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from dgnet.errors import InputError
-from dgnet.green import GreenSolver
 from dgnet.mesh import Mesh, box
 from dgnet.models import Classical, rollout
 from dgnet.models.gnn import BLOCK
@@ -22,7 +21,8 @@ from dgnet.models.universal.gathering import Table
 from dgnet.models.universal.local import surroundings
 from dgnet.models.universal.model import WEIGHTS, untrained
 from dgnet.problems import PDE, Condition, Dirichlet, Discretisation, Neumann, Periodic, Robin
-from dgnet.training.parts import Part, gather, rivals, roll, silent, squared_error
+from dgnet.stepping import GreenSolver
+from dgnet_paper.universal.batched import Part, gather, rivals, roll, silent, squared_error
 
 Tensor = torch.Tensor
 RIM: tuple[Condition, ...] = (Dirichlet("left", 0.3), Robin("right", 2.0, 1.0), Neumann("top", 0.1))

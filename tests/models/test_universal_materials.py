@@ -13,7 +13,7 @@ import dgnet as dg
 from dgnet.mesh import Mesh, box
 from dgnet.models import Classical, Model, rollout
 from dgnet.models.universal import Universal
-from dgnet.output.simulate import without_training
+from dgnet.prediction.simulate import without_training
 
 STEPS, AMBIENT = 30, 20.0
 

@@ -10,7 +10,7 @@ import torch
 from dgnet.errors import InputError
 from dgnet.mesh import ALL, Mesh, box
 from dgnet.operators import Geometry, advection, boundary_flux, facet_load, facet_mass, mass, mass_range, stiffness
-from dgnet.reference.assembly import Space
+from dgnet_paper.reference.assembly import Space
 
 
 def meshes() -> dict[str, Mesh]:

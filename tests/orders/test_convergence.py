@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from dgnet.green import GreenSolver
 from dgnet.mesh import Mesh, box
 from dgnet.models import Classical, rollout
 from dgnet.problems import PDE, Dirichlet, Discretisation, Neumann, Periodic, Robin, step_average
+from dgnet.stepping import GreenSolver
 
 Tensor = torch.Tensor
 

@@ -13,8 +13,12 @@ import pytest
 import torch
 
 from dgnet.data import Corpus
+from dgnet.discovery.weak import _window
 from dgnet.errors import InputError
-from dgnet.green import Balance, GreenSolver, Operators, steady
+from dgnet.following import Follower, Prior
+from dgnet.inverse import kernels
+from dgnet.inverse.factors import Factors
+from dgnet.inverse.recover import warmed
 from dgnet.mesh import box
 from dgnet.models import Classical, Model, rollout
 from dgnet.models.adaptive import Adaptive
@@ -22,11 +26,8 @@ from dgnet.models.dgnet import DGNet, DGNetConfig, Library
 from dgnet.models.universal import Universal
 from dgnet.problems import PDE, Condition, Curve, Dirichlet, Discretisation, Neumann, Periodic, Robin, TimeTable, conditions
 from dgnet.problems.conditions import Value, changed, samples
-from dgnet.reference.transport import solve
-from dgnet.sensors import Follower, Prior, kernels
-from dgnet.sensors.factors import Factors
-from dgnet.sensors.recover import warmed
-from dgnet.training.weak import _window
+from dgnet.stepping import Balance, GreenSolver, Operators, steady
+from dgnet_paper.reference.transport import solve
 
 Tensor = torch.Tensor
 PART = box((5, 4), upper=(0.05, 0.04), perturb=0.2)

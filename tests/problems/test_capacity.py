@@ -12,14 +12,14 @@ from scipy.optimize import brentq
 from skfem.helpers import dot, grad
 
 from dgnet.errors import InputError
-from dgnet.green import GreenSolver
-from dgnet.green.solver import Operators
+from dgnet.export import Filter, Step
 from dgnet.mesh import Mesh, box
 from dgnet.models import Classical, rollout
-from dgnet.models.baselines.adapter import coefficients
 from dgnet.models.dgnet import DGNet, DGNetConfig
-from dgnet.output.export import Filter, Step
 from dgnet.problems import PDE, Dirichlet, Discretisation, Neumann, Robin
+from dgnet.stepping import GreenSolver
+from dgnet.stepping.solver import Operators
+from dgnet_paper.baselines.adapter import coefficients
 
 Tensor = torch.Tensor
 

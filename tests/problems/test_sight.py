@@ -15,8 +15,8 @@ from dgnet import cli
 from dgnet.mesh import Mesh, box
 from dgnet.models import Classical, rollout
 from dgnet.models.adaptive import Adaptive
-from dgnet.output.rollouts import roll_out
-from dgnet.output.simulate import without_training
+from dgnet.prediction.simulate import without_training
+from dgnet.prediction.to_files import roll_out
 from dgnet.problems import PDE, Condition, Curve, Dirichlet, Discretisation, Neumann, Periodic, Robin, SpotTable
 from dgnet.problems.sight import Bounds, Doubt, cell_doubts, doubts, rod, spot_doubts
 from dgnet.problems.units import Units

@@ -15,10 +15,10 @@ import torch
 from scipy.fft import dctn, idctn
 
 from dgnet.data import Dataset
+from dgnet.discovery.formula import summands
+from dgnet.discovery.identify import identify
 from dgnet.models.dgnet import DGNet, DGNetConfig
 from dgnet.projects import load
-from dgnet.training.formula import summands
-from dgnet.training.identify import identify
 
 Array = np.ndarray
 N, DT, STEPS = 64, 0.02, 24

@@ -10,18 +10,18 @@ import torch
 
 from dgnet.data import Dataset
 from dgnet.errors import InputError
-from dgnet.evaluation.bars import error_bars
-from dgnet.evaluation.evaluate import evaluate
 from dgnet.models import Classical, rollout
-from dgnet.output.rollouts import roll_out
+from dgnet.prediction.to_files import roll_out
 from dgnet.problems import PDE, Discretisation, Robin
 from dgnet.problems.spot_table import SpotTable
 from dgnet.projects import Training, load, project, template, trajectory
-from dgnet.reference.transport import solve
-from dgnet.scenarios.scenario import scenario_of
+from dgnet.training.bars import error_bars
+from dgnet.training.evaluate import evaluate
 from dgnet.training.own import train_project
 from dgnet.training.plan import Facts, Wishes, plan
 from dgnet.training.run import Run
+from dgnet_paper.reference.transport import solve
+from dgnet_paper.scenarios.scenario import scenario_of
 from tests.projects.conftest import DT, SPOTS, STEPS, TOML, command, plate, states, write_tiny
 
 

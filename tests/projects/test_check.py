@@ -19,8 +19,8 @@ from dgnet.problems.case import base_problem
 from dgnet.projects import load, project, trajectory
 from dgnet.projects.check import Item, check, smallest_angles
 from dgnet.projects.project import Project
-from dgnet.reference.transport import solve
 from dgnet.training.fit import evaluate_rne
+from dgnet_paper.reference.transport import solve
 from tests.projects.conftest import DT, STEPS, TOML, command, plate, write_tiny
 
 

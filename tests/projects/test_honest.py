@@ -17,8 +17,8 @@ from dgnet.problems.sight import spot_doubts
 from dgnet.problems.sources import FunctionSource, converged_average
 from dgnet.problems.spot_table import SpotTable
 from dgnet.projects import load, project, trajectory
+from dgnet.projects.between_meshes import error_of, transfer
 from dgnet.projects.check import Item, check
-from dgnet.projects.transfer import error_of, transfer
 from tests.projects.conftest import DT, TOML, write_tiny
 
 MESH = box((10, 8), upper=(1.2, 0.9), perturb=0.15, seed=1)

@@ -15,8 +15,8 @@ from dgnet.mesh.locate import from_cells
 from dgnet.problems import step_average
 from dgnet.problems.spot_table import SpotTable
 from dgnet.projects import load
+from dgnet.projects.between_meshes import error_of, from_cloud, transfer
 from dgnet.projects.shapes import shape
-from dgnet.projects.transfer import error_of, from_cloud, transfer
 from dgnet.recipe import IN_A_FLOW
 from dgnet.training.plan import Facts, Wishes, plan
 from tests.conftest import shuffled

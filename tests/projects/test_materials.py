@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dgnet.errors import InputError
-from dgnet.output.simulate import without_training
+from dgnet.prediction.simulate import without_training
 from dgnet.problems import PDE, ByRegion, Curve, Scaled
 from dgnet.projects.project import carried, carry, described, on_mesh
 from dgnet.recipe import GENERAL
@@ -178,8 +178,8 @@ def test_a_table_that_does_not_cover_the_run_ends_with_exit_code_2(
 
 
 def test_simulate_prints_a_balance_that_closes(tmp_path: Path) -> None:
-    from dgnet.output.rollouts import roll_out, summary
-    from dgnet.output.simulate import without_training
+    from dgnet.prediction.simulate import without_training
+    from dgnet.prediction.to_files import roll_out, summary
     found = roll_out(without_training(write(tmp_path, MIXED), "classical"), steps=30)
     row = found["balance"]["T"]
     assert row["fluxes"] == pytest.approx(200e3 * 0.1 * 300) and row["closes"] < 1e-6

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from dgnet.errors import InputError
-from dgnet.output.rollouts import roll_out
-from dgnet.output.simulate import without_training
+from dgnet.prediction.simulate import without_training
+from dgnet.prediction.to_files import roll_out
 from dgnet.problems import Dirichlet, Discretisation, Neumann, Robin, TimeTable
 from dgnet.projects.project import Project, carried, carry, described
 from dgnet.training.identity import fingerprint

@@ -11,19 +11,19 @@ import torch
 
 from dgnet.data import Dataset
 from dgnet.errors import InputError, SolveError
-from dgnet.evaluation.evaluate import evaluate, scores, table
 from dgnet.files import write_json
 from dgnet.models import Classical
-from dgnet.output import figures, page
 from dgnet.problems.case import base_problem
-from dgnet.scenarios import Scale, get
-from dgnet.scenarios.generate import generate
-from dgnet.scenarios.redrawn import Redrawn
+from dgnet.report import figures, page
 from dgnet.scoring import judge as module
 from dgnet.scoring.judge import FITTED, finer, judge, judge_file, rivals
 from dgnet.scoring.metrics import rne
+from dgnet.training.evaluate import evaluate, scores, table
 from dgnet.training.fit import evaluate_rne
 from dgnet.training.run import Run, train
+from dgnet_paper.scenarios import Scale, get
+from dgnet_paper.scenarios.generate import generate
+from dgnet_paper.scenarios.redrawn import Redrawn
 
 Tensor = torch.Tensor
 

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import dgnet as dg
+import dgnet_paper
 from dgnet.studio.scene import mesh_scene, run_scene
 from dgnet.studio.server import Entry, listening
 
@@ -25,7 +26,7 @@ api = pytest.importorskip("playwright.sync_api")
 CHROMIUM = Path("/usr/bin/chromium")
 pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason="needs Chromium")
 SHOTS = Path(__file__).parents[2] / "out" / "studio"
-PRETRAINED = Path(dg.__file__).parent / "pretrained"
+PRETRAINED = Path(dgnet_paper.__file__).parent / "pretrained"
 Page = Any
 
 
@@ -383,11 +384,11 @@ def test_speed_measured_in_the_page(studio: Studio, tab: Callable[..., Page]) ->
 def test_the_report_page_opens_from_disk(browser: Any, tmp_path: Path) -> None:
     """The viewer inside RUN/report.html: time, switch, probes and files, without any request."""
     from dgnet.models.dgnet import DGNetConfig
-    from dgnet.output import figures, page
     from dgnet.recipe import Recipe, Stage
-    from dgnet.scenarios import get
-    from dgnet.scenarios.generate import generate
+    from dgnet.report import figures, page
     from dgnet.training.run import train
+    from dgnet_paper.scenarios import get
+    from dgnet_paper.scenarios.generate import generate
 
     scenario = get("laser-heat-3d", "small")
     data = generate(scenario, tmp_path, truth="same-mesh", trajectories=1)

@@ -10,13 +10,14 @@ import pytest
 import torch
 
 import dgnet as dg
-from dgnet.cli.studio import _given, gallery
+from dgnet.cli.studio import _given
 from dgnet.errors import InputError
-from dgnet.scenarios import names
-from dgnet.scenarios.looped import looped_flow
 from dgnet.studio.scene import run_scene
 from dgnet.studio.server import listening
 from dgnet.studio.simulation import Controls, Simulation, Spot
+from dgnet_paper.scenarios import names
+from dgnet_paper.scenarios.looped import looped_flow
+from dgnet_paper.scenes import gallery
 
 PROBLEM = """
 [problem]

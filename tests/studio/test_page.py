@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dgnet import studio
-from dgnet.output.viewer import VIEWER
+from dgnet.report.viewer import VIEWER
 
 NODE = shutil.which("node")
 

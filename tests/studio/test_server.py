@@ -15,12 +15,13 @@ import pytest
 import torch
 
 import dgnet as dg
+import dgnet_paper
 from dgnet.errors import InputError
-from dgnet.scenarios import get
 from dgnet.studio.scene import Scene, case_scene, mesh_scene, run_scene
 from dgnet.studio.session import Limits
 from dgnet.studio.simulation import Controls, Simulation, Spot
 from dgnet.studio.told import Question, Told
+from dgnet_paper.scenarios import get
 
 pytest.importorskip("starlette")
 from starlette.testclient import TestClient
@@ -30,7 +31,7 @@ from dgnet.studio.server import Entry, app
 
 HOST = "127.0.0.1:9999"
 OWN = {"host": HOST, "origin": f"http://{HOST}"}
-PRETRAINED = Path(dg.__file__).parent / "pretrained"
+PRETRAINED = Path(dgnet_paper.__file__).parent / "pretrained"
 
 
 def plate() -> Scene:

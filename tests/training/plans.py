@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from dgnet.mesh import box
-from dgnet.scenarios import SIZES, get, names
 from dgnet.training.plan import Facts, Wishes, baseline_recipe, plan
+from dgnet_paper.scenarios import SIZES, get, names
 
 TINY = box((39, 24))  # 1000 nodes
 FILE = Path(__file__).with_suffix(".json")

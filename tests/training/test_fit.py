@@ -20,9 +20,9 @@ from dgnet.models import Classical, rollout
 from dgnet.models.dgnet import BOUNDED, DGNet, DGNetConfig
 from dgnet.problems import PDE, Discretisation, Robin
 from dgnet.recipe import paper_recipe
-from dgnet.scenarios import get
 from dgnet.training import Progress, Recipe, Stage, evaluate_rne, fit, load_checkpoint, split
-from tests.evaluation.forked import start
+from dgnet_paper.scenarios import get
+from tests.cli.forked import start
 
 Tensor = torch.Tensor
 STEPS = 10

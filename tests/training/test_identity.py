@@ -11,8 +11,8 @@ import pytest
 from dgnet import __version__
 from dgnet.data import Dataset
 from dgnet.projects import load
-from dgnet.scenarios import get
 from dgnet.training.identity import differences, fingerprint
+from dgnet_paper.scenarios import get
 from tests.projects.conftest import TOML, command, write_tiny
 
 QUICK = "[training]\nwindows = [2]\niterations = [1]\n"
@@ -259,7 +259,7 @@ def test_a_trajectory_without_a_source_leaves_the_others_theirs(place: Path, mon
             del file[f"trajectories/{last + 1:05d}/{name}"]
     with Dataset(path) as data:
         assert len(data.of("test")) == 2
-    from dgnet.evaluation.evaluate import evaluate
+    from dgnet.training.evaluate import evaluate
     from dgnet.training.run import Run
 
     both = evaluate(Run.open(run), path)[0]["scores"]["dgnet"]["trajectories"]
@@ -274,8 +274,8 @@ def test_fingerprints_of_the_papers_scenarios_stay(tmp_path: Path) -> None:
 
 
 def test_a_killed_rollout_goes_on_only_with_the_same_problem(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dgnet.output import series
-    from dgnet.output.rollouts import roll_out
+    from dgnet.prediction.to_files import roll_out
+    from dgnet.report import series
     from dgnet.training.run import Run
 
     monkeypatch.setattr(series, "PAUSE", 0.0)
@@ -305,7 +305,7 @@ def test_a_killed_rollout_goes_on_only_with_the_same_problem(place: Path, monkey
 
 def test_states_of_a_rollout_carry_checksums(place: Path) -> None:
     from dgnet.errors import InputError
-    from dgnet.output.rollouts import roll_out
+    from dgnet.prediction.to_files import roll_out
 
     out = place / "out.h5"
     roll_out(place / "run", trajectory=0, out=out)

@@ -16,13 +16,13 @@ import torch
 
 from dgnet.models import Classical
 from dgnet.recipe import paper_recipe
-from dgnet.scenarios import get
 from dgnet.scoring.judge import predict
 from dgnet.training import Progress, Recipe, Stage, fit, split
 from dgnet.training.fit import evaluate_rne
 from dgnet.training.plan import Facts, Wishes, baseline_recipe, plan
 from dgnet.training.schedule import unaffordable
 from dgnet.training.update import misfit
+from dgnet_paper.scenarios import get
 from tests.training.test_fit import base, corpus, new_model
 
 # ---------------------------------------------------------------------- the loss

@@ -8,15 +8,15 @@ import pytest
 import torch
 
 from dgnet.data import Corpus
+from dgnet.discovery.formula import Summand, formulas, summands, write_formula
+from dgnet.discovery.identify import Fit, identify
+from dgnet.discovery.unknowns import unknown_of
 from dgnet.errors import InputError
 from dgnet.mesh import perturbed_square
 from dgnet.models import Classical, rollout
 from dgnet.models.dgnet import DGNet, DGNetConfig, Library
 from dgnet.problems import PDE, Dirichlet, Discretisation
 from dgnet.training.fit import evaluate_rne
-from dgnet.training.formula import Summand, formulas, summands, write_formula
-from dgnet.training.identify import Fit, identify
-from dgnet.training.unknowns import unknown_of
 
 TRUE = {("u", "1"): 1.0, ("u", "u"): -4.0, ("u", "u² v"): 1.0, ("v", "u"): 3.0, ("v", "u² v"): -1.0}
 

@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from dgnet.data import Corpus
+from dgnet.discovery.calibrate import gauss_newton
+from dgnet.discovery.identify import identify
 from dgnet.mesh import perturbed_square
 from dgnet.models import Classical, rollout
 from dgnet.models.dgnet import DGNet, DGNetConfig
 from dgnet.problems import PDE, Dirichlet, Discretisation, Neumann, Robin
 from dgnet.training import Recipe, Stage, evaluate_rne, fit, replay
-from dgnet.training.calibrate import gauss_newton
-from dgnet.training.identify import identify
 from dgnet.training.update import iterate, parameter_groups
 
 Tensor = torch.Tensor

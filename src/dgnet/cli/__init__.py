@@ -2,19 +2,7 @@
 
 from __future__ import annotations
 
-from dgnet.cli import (  # noqa: F401  (each adds its commands)
-    data,
-    design,
-    follow,
-    learn,
-    measure,
-    pretrained,
-    projects,
-    reproduce,
-    sensors,
-    studio,
-    use,
-)
+from dgnet.cli import data, design, follow, learn, projects, sensors, studio, use  # noqa: F401  (each adds its commands)
 from dgnet.cli.shell import app, main
 
 __all__ = ["app", "main"]

@@ -1,67 +1,15 @@
-"""Commands about data sets: list, generate, draw, certify."""
+"""The command that draws data sets."""
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from dgnet.cli.options import Seed, file_to_write, folder_to_write, given, named, refuse
-from dgnet.cli.screen import advise, reporting, say, say_path, table
-from dgnet.cli.shell import Device, Json, Size, Truth, bench, checked_device, command, write_json
-from dgnet.errors import InputError
-
-
-@command("dgnet scenarios", "dgnet scenarios --json scenarios.json")
-def scenarios(json_path: Json = None) -> None:
-    """List the scenarios of the paper."""
-    from dgnet.scenarios import get, names
-
-    lines, rows = [], []
-    for name in names():
-        row: dict[str, Any] = {"name": name, "sizes": {}}
-        for size in ("small", "paper"):
-            s = get(name, size)
-            row["title"] = s.title
-            row["fields"] = list(s.pde.fields)
-            row["paper"] = {model: {"mse": f.mse, "rne": f.rne} for model, f in s.paper.items()}
-            row["sizes"][size] = {"nodes": s.mesh.n_nodes, "dt": s.dt, "steps": s.steps, "train": s.train, "test": s.test}
-        figure = row["paper"].get("DGNet")
-        lines.append((name, s.title, f"{s.mesh.n_nodes:,}", str(s.steps), f"{s.dt:g}", f"{s.train}/{s.test}",
-                      "" if figure is None else f"{figure['rne']:g}"))
-        rows.append(row)
-    write_json(json_path, rows)
-    table(("name", "title", "nodes", "steps", "Δt", "train/test", "DGNet RNE (paper)"), lines)
-    advise("train", "laser-heat", "--out", "run")
-
-
-@command("dgnet generate laser-heat --out data",
-         "dgnet generate laser-heat-3d --size paper --truth converged --out data --device cuda")
-def generate(name: Annotated[str, typer.Argument(help="Any of `dgnet scenarios`.")],
-             out: Annotated[Path, typer.Option(help="Folder for the data set.", callback=folder_to_write(shared=True))],
-             size: Size = "small", truth: Truth = "converged",
-             trajectories: Annotated[int | None, typer.Option(help="Largest number of trajectories in each split.", min=1)] = None,
-             seed: Seed = 0, device: Device = "cpu",
-             scale: Annotated[tuple[float, float, float], typer.Option(
-                 help="Factors on size, power and number of the sources.")] = (1.0, 1.0, 1.0),
-             overwrite: bool = False, json_path: Json = None) -> None:
-    """Write the data set of a scenario: OUT/NAME-SIZE-TRUTH.h5. If interrupted, rerun to resume."""
-    from dgnet.scenarios import get
-    from dgnet.scenarios.generate import generate as run
-
-    chosen = get(name, size)
-    if scale != (1.0, 1.0, 1.0):
-        chosen = chosen.scaled(*scale)
-    start = time.perf_counter()
-    with reporting() as report:
-        path = run(chosen, out, truth=truth, trajectories=trajectories, seed=seed, device=checked_device(device),
-                   overwrite=overwrite, report=report)
-    seconds, megabytes = time.perf_counter() - start, path.stat().st_size / 1e6
-    write_json(json_path, {"path": str(path), "seconds": seconds, "megabytes": megabytes})
-    say(f"{path} ({megabytes:.1f} MB, {seconds:.1f} s)")
-    advise("show", path, "--out", out / "pictures")
+from dgnet.cli.options import folder_to_write, refuse
+from dgnet.cli.screen import advise, reporting, say_path
+from dgnet.cli.shell import command
 
 
 @command("dgnet show data/laser-heat-small-converged.h5 --out pictures --trajectory 2")
@@ -71,9 +19,7 @@ def show(context: typer.Context, file: Annotated[Path, typer.Argument(help="A da
          snapshots: Annotated[int, typer.Option(help="Panels of the picture.", min=2)] = 5,
          frames: Annotated[int, typer.Option(help="Frames of the animation.", min=2)] = 40, gif: bool = True) -> None:
     """Draw snapshots (PNG) and an animation (GIF) of one trajectory of a data set."""
-    from dgnet.data import Dataset
-    from dgnet.output.show import show as draw
-    from dgnet.scenarios import names
+    from dgnet.report.show import show as draw
 
     if not gif:
         refuse(context, {"frames": "--no-gif draws no animation"})
@@ -81,95 +27,10 @@ def show(context: typer.Context, file: Annotated[Path, typer.Argument(help="A da
         written = draw(file, out, trajectory=trajectory, columns=snapshots, frames=frames, gif=gif, progress=report)
     for path in written:
         say_path(path)
-    with Dataset(file) as data:
-        scenario = data.provenance.get("scenario")
-    advise("train", scenario if scenario in names() else "PROBLEM", "--out", "run")
+    advise("train", "PROBLEM", "--out", "run")
 
 
-@command("dgnet certify laser-heat --trajectories 1 --steps 20")
-def certify(context: typer.Context, name: Annotated[str, typer.Argument(help="Any of `dgnet scenarios`.")],
-            size: Size = "small", truth: Truth = "converged",
-            trajectories: Annotated[int, typer.Option(help="Number of training trajectories to solve twice.", min=1)] = 2,
-            seed: Seed = 0, device: Device = "cpu",
-            steps: Annotated[int | None, typer.Option(help="Only the first steps of each trajectory.", min=1)] = None,
-            flows: Annotated[Path | None, typer.Option(help="Folder that keeps computed flows (channel scenarios).")] = None,
-            record: Annotated[Path | None, typer.Option(help="Also add the certificate to this JSON file.",
-                                                     callback=file_to_write(".json"))] = None,
-            json_path: Json = None) -> None:
-    """Estimate the error of a reference solution by halving spacing and step, beside the error of the classical solver."""
-    from dgnet.paper.certify import certify as run
-    from dgnet.paper.certify import update_record
-    from dgnet.scenarios import get
-
-    scenario = get(name, size)
-    scenario.truth(truth)
-    if scenario.flow is None:
-        refuse(context, {"flows": f"'{name}' has no flow"})
-    if (steps or 1) > scenario.steps:
-        raise InputError(f"--steps {steps}: '{name}' has {scenario.steps} steps")
-    if trajectories > scenario.train:
-        raise InputError(f"--trajectories {trajectories}: '{name}' has {scenario.train} training trajectories")
-    with reporting() as report:
-        result = run(scenario, truth=truth, trajectories=trajectories, seed=seed, device=checked_device(device),
-                     flows=flows, steps=steps, report=report)
-    r, s = result.settings.refine, result.settings.substeps
-    write_json(json_path, result.as_dict())
-    say(f"{name} ({size}, {truth}): reference of degree {result.settings.degree}, mesh refined {r} times, {s} substeps in a step; "
-        f"{result.trajectories} trajectories of {result.steps} steps")
-    say(f"  change with one more refinement and half the substep: {result.distance:.3e} (last time {result.distance_final:.3e})")
-    for kind, error in result.classical.items():
-        say(f"  error of the classical solver, {kind} mass: {error:.3e} ({error / result.distance:.0f} times the change)")
-    if record is not None:
-        update_record(record, result)
-    advise(*(("cards", "--certificates", record) if record is not None else ("generate", name, "--out", "data")))
 
 
-@command("dgnet cards --only laser-heat --out cards")
-def cards(context: typer.Context,
-          out: Annotated[Path, typer.Option(help="Folder of the cards.", callback=folder_to_write())] = Path("docs/scenarios"),
-          certificates: Annotated[Path, typer.Option(help="JSON written by certify --record.")] = Path(
-              "docs/results/certificates.json"),
-          data: Annotated[Path | None, typer.Option(help="Folder of paper-size data sets for the snapshots.")] = None,
-          only: Annotated[str | None, typer.Option(help="Only this scenario.", callback=named)] = None) -> None:
-    """Write the page of each scenario (its card) with its pictures."""
-    from dgnet.paper.cards import write_cards
-    from dgnet.scenarios import get, names
-
-    if only is not None:
-        get(only)
-    for path, wanted in ((certificates, given(context, "certificates")), (data, data is not None)):
-        if wanted and path is not None and not path.exists():
-            raise InputError(f"there is no {path}")
-    with reporting() as report:
-        for path in write_cards(out, certificates, data, [only] if only else names(), report):
-            say_path(path)
-    advise("scenarios")
 
 
-@command("dgnet bench generate --out data --only laser-heat --json generate.json", name="generate", of=bench)
-def bench_generate(out: Annotated[Path, typer.Option(help="Folder for the data sets.", callback=folder_to_write())],
-                   size: Size = "small", truth: Truth = "converged", device: Device = "cpu",
-                   only: Annotated[list[str] | None, typer.Option(help="Only these scenarios.")] = None,
-                   keep: Annotated[bool, typer.Option(help="Keep the data sets.")] = False, json_path: Json = None) -> None:
-    """Time the generation of every data set, flow included."""
-    import shutil
-    from dataclasses import asdict
-
-    from dgnet.bench.timing import hardware
-    from dgnet.scenarios import get, names
-    from dgnet.scenarios.generate import timed
-
-    results = []
-    for name in only or names():
-        get(name, size).truth(truth)
-    for name in only or names():
-        folder = out / f"{name}-{size}-{truth}"
-        shutil.rmtree(folder, ignore_errors=True)
-        with reporting() as report:
-            results.append(timed(name, size, truth, folder, checked_device(device), report))
-        if not keep:
-            shutil.rmtree(folder)
-        say(f"{name:18s} {results[-1].seconds:8.1f} s {results[-1].megabytes:10.1f} MB")
-        write_json(json_path, [asdict(r) | {"hardware": hardware(device)} for r in results])
-    say(f"{'all':18s} {sum(r.seconds for r in results):8.1f} s")
-    advise("bench", "solver", "--json", "solver.json")

@@ -29,11 +29,11 @@ def design(folder: Folder,
     import numpy as np
     import torch
 
+    from dgnet.designs import design as choose
+    from dgnet.designs.goal import read_goal
     from dgnet.files import read_array
-    from dgnet.output import designed
     from dgnet.problems.case import base_problem
-    from dgnet.sensors import design as choose
-    from dgnet.sensors.design_goal import read_goal
+    from dgnet.report import designed
 
     run, _, solver = opened(folder, problem, allow_different, model)
     case, nodes = run.case, run.case.mesh.n_nodes

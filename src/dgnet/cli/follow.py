@@ -18,8 +18,9 @@ from dgnet.errors import LARGEST, InputError
 from dgnet.files import did_you_mean
 
 if TYPE_CHECKING:
-    from dgnet.sensors import Prior, Sensor
-    from dgnet.sensors.stream import Row
+    from dgnet.following import Prior
+    from dgnet.following.stream import Row
+    from dgnet.inverse import Sensor
 
 
 
@@ -62,12 +63,13 @@ def follow(context: typer.Context, folder: Folder,
            json_lines: Annotated[bool, typer.Option("--json", help="Print every event as a line of JSON.")] = False,
            model: ModelName = "universal", problem: Problem = None, allow_different: AllowDifferent = False) -> None:
     """Follow a running part from readings as they come: the field with bands, a forecast, an alarm when readings leave them."""
-    from dgnet.output.followed import Journal
-    from dgnet.sensors import Event, Follower, read_sensors
-    from dgnet.sensors.drives import described
-    from dgnet.sensors.dynamics import in_double
-    from dgnet.sensors.follow import placed
-    from dgnet.sensors.stream import in_kelvin, rows
+    from dgnet.following import Event, Follower
+    from dgnet.following.dynamics import in_double
+    from dgnet.following.follow import placed
+    from dgnet.following.stream import in_kelvin, rows
+    from dgnet.following.unknown_inputs import described
+    from dgnet.inverse import read_sensors
+    from dgnet.report.followed import Journal
 
     names = tuple(unknown or ("start", "field"))
     given = _priors(names, strength, length, duration)
@@ -120,8 +122,8 @@ def _known(case: Any, initial: Path | None, source: Path | None, spots: Path | N
     import torch
 
     from dgnet.files import read_array
+    from dgnet.inverse import read_spots
     from dgnet.problems import SpotTable
-    from dgnet.sensors import read_spots
 
     shape = (case.mesh.n_nodes, len(case.pde.fields))
     start = np.broadcast_to(np.array(case.offsets), shape) if initial is None else read_array(
@@ -133,7 +135,7 @@ def _known(case: Any, initial: Path | None, source: Path | None, spots: Path | N
 
 def _priors(names: Sequence[str], strength: list[str] | None, length: list[str] | None, time: list[str] | None) -> dict[str, Prior]:
     """From NAME=NUMBER; empty where no strength is given."""
-    from dgnet.sensors import Prior
+    from dgnet.following import Prior
 
     def numbers(entries: list[str] | None, option: str) -> dict[str, float]:
         found = {}
@@ -174,8 +176,8 @@ def _learned(problem: Any, sensors: list[Sensor], first: list[Row], names: Seque
     """Strengths and noise from the likelihood of the first rows whose times increase."""
     import numpy as np
 
-    from dgnet.sensors import Readings
-    from dgnet.sensors.follow import learned
+    from dgnet.following.follow import learned
+    from dgnet.inverse import Readings
 
     used: list[Row] = []
     for row in first:

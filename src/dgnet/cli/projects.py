@@ -7,12 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from dgnet.cli.options import PROCESSES, Adaptive, Seed, file_to_write, positive, refuse, vtk_files
+from dgnet.cli.options import Adaptive, Seed, file_to_write, refuse, vtk_files
 from dgnet.cli.screen import advise, console, narrating, reporting, say, say_path
 from dgnet.cli.shell import Device, Json, checked_device, command, write_json
 from dgnet.errors import InputError
 from dgnet.files import visible
-from dgnet.progress import Report
 
 _COLOURS = {"ok": "green", "note": "yellow", "warn": "red"}
 
@@ -22,7 +21,7 @@ def new(context: typer.Context, folder: Annotated[Path, typer.Argument(help="Fol
         mesh: Annotated[Path | None, typer.Option(help="A mesh of your own: the problem is heat in it, ready to be simulated, and "
                                                        "there are no data yet.")] = None, seed: Seed = 0) -> None:
     """Write a small problem folder to start from: problem.toml, a mesh and data. It can be checked and trained as it is."""
-    from dgnet.projects.own_part import write_around
+    from dgnet.projects.from_mesh import write_around
     from dgnet.projects.template import write
 
     refuse(context, {"seed": "nothing is random around a mesh of your own"} if mesh is not None else {})
@@ -87,8 +86,8 @@ def simulate(folder: Annotated[Path, typer.Argument(help="Folder with problem.to
              every: Annotated[int, typer.Option(help="Write one state every N steps.", min=1)] = 1, adaptive: Adaptive = None,
              device: Device = "cpu", json_path: Json = None) -> None:
     """Simulate a problem without any data: with universal weights, or classically."""
-    from dgnet.output import rollouts
-    from dgnet.output.simulate import without_training
+    from dgnet.prediction import to_files as rollouts
+    from dgnet.prediction.simulate import without_training
 
     run = without_training(folder, model, weights)
     with reporting() as report:
@@ -100,63 +99,8 @@ def simulate(folder: Annotated[Path, typer.Argument(help="Folder with problem.to
     advise(*(("show", out, "--out", "pictures") if out is not None else ("check" if checkable else "studio", folder)))
 
 
-@command("dgnet universal meshes/*.msh --out family.pt --budget 10", "dgnet universal my-problem --out tuned.pt --budget 1")
-def universal(parts: Annotated[list[Path], typer.Argument(help="A problem folder, whose data tune the weights; or at least four "
-                                                           "meshes of a family of parts, all flat or all solid. At most 1,500 "
-                                                           "nodes each.")],
-              out: Annotated[Path, typer.Option(help="FILE.pt for the weights.", callback=file_to_write(".pt"))],
-              draws: Annotated[int, typer.Option(help="Random problems on each mesh.", min=1)] = 2,
-              trajectories: Annotated[int | None, typer.Option(help="Use only this many training trajectories of the problem.",
-                                                               min=1)] = None,
-              budget: Annotated[float, typer.Option(help="Minutes of training.", callback=positive)] = 1.0,
-              workers: Annotated[int, typer.Option(help="Processes that compute truths.", min=1, max=PROCESSES)] = 1,
-              seed: Seed = 0, device: Device = "cpu", json_path: Json = None) -> None:
-    """Tune universal weights to the data of a problem, or to a family of meshes, on which problems are drawn and solved."""
-    from dgnet.mesh import load as load_mesh
-    from dgnet.models.universal import Universal, UniversalNet
-    from dgnet.scenarios import universal as training
-
-    checked_device(device)
-    with reporting() as report:
-        if len(parts) == 1 and parts[0].is_dir():
-            dim, train, valid, tests = _stored_parts(parts[0], trajectories, device, report)
-        else:
-            loaded = [(path.stem, load_mesh(path)) for path in parts]
-            if len(loaded) < 4 or len({mesh.dim for _, mesh in loaded}) > 1:
-                raise InputError("universal weights need a problem folder, or at least four meshes, all flat or all solid")
-            dim, held = loaded[0][1].dim, max(1, len(loaded) // 5)
-            made = [training.parts_on(some, draws, seed + k, workers, report)
-                    for k, some in enumerate((loaded[held:], loaded[:held]))]
-            train, valid = (training.batches(some, device) for some in made)
-            tests = valid
-        net = Universal().net(dim) or UniversalNet(dim)
-        before = training.ratio(net.to(device), tests)
-        found = training.fit(net, train, valid, 60 * budget, seed=seed, report=report)
-    after = training.ratio(net, tests)
-    if len(parts) > 1:
-        net.trained_on(training.ranges(train))
-    net.cpu().save(out)
-    write_json(json_path, {"before": before, "after": after, "updates": found.updates, "history": found.history})
-    where = f"{len(parts)} meshes, a fifth of them held out" if len(parts) > 1 else "test trajectories"
-    say(f"Error over that of the better classical solver, on {where}: {after:.3f}, {before:.3f} before; {found.updates} updates")
-    say_path(out)
-    advise("simulate", parts[0] if len(parts) == 1 else "my-problem", "--weights", out)
 
 
-def _stored_parts(folder: Path, trajectories: int | None, device: str, report: Report) -> tuple[int, Any, Any, Any]:
-    """Dimension, then training, validation and test batches of a problem's data. Few trajectories choose their own weights."""
-    from dgnet.data import Dataset
-    from dgnet.projects import load
-    from dgnet.scenarios.universal import batches, parts_of_data
-
-    project = load(folder, report)
-    with Dataset(project.data) as data:
-        numbers = data.of("train")[:trajectories]
-        held = numbers[-1:] if len(numbers) >= 3 else []
-        rows = [n for n in numbers if n not in held]
-        train, valid, tests = (batches([parts_of_data(project.case, data, some)], device)
-                               for some in (rows, held or rows, data.of("test") or rows))
-    return project.case.mesh.dim, train, valid, tests
 
 
 @command("dgnet import my-problem", name="import")
@@ -181,12 +125,12 @@ def train_own(folder: Path, out: Path, *, model: str | None, seed: int, device: 
     """`dgnet train FOLDER`."""
     from dgnet.cli.learn import tell_training
     from dgnet.data import Dataset
-    from dgnet.evaluation.bars import error_bars
-    from dgnet.evaluation.evaluate import untold
+    from dgnet.discovery.formula import sentences
     from dgnet.models.registry import DGNETS
-    from dgnet.output.learned import coefficients
     from dgnet.projects import load
-    from dgnet.training.formula import sentences
+    from dgnet.report.learned import coefficients
+    from dgnet.training.bars import error_bars
+    from dgnet.training.evaluate import untold
     from dgnet.training.own import first_choice, train_project
     from dgnet.training.processes import join_processes, wait_for_all
 
@@ -209,4 +153,3 @@ def train_own(folder: Path, out: Path, *, model: str | None, seed: int, device: 
     values = {name: c.value for name, c in zip(found, coefficients(run))}
     tell_training(f"{project.case.name} ({folder})", model, progress, json_path, found, error_bars(run), untold(run), values,
                   sentences(run.model))
-    advise("evaluate", out)

@@ -42,9 +42,9 @@ def say_path(path: object) -> None:
     console.print(visible(str(path)), highlight=False, soft_wrap=True)
 
 
-def advise(*words: object) -> None:
+def advise(*words: object, program: str = "dgnet") -> None:
     """The command to run next, on stderr: it is not part of the result. Never wrapped, so that it can be copied."""
-    errors.print(visible(f"Next: dgnet {shlex.join(map(str, words))}"), highlight=False, soft_wrap=True)
+    errors.print(visible(f"Next: {program} {shlex.join(map(str, words))}"), highlight=False, soft_wrap=True)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], bold: Sequence[int] = ()) -> None:

@@ -29,7 +29,7 @@ def opened(folder: Path, problem: Path | None, allow_different: bool, model: str
     """The run or problem of a folder, its discretised problem and its model, in the precision of its weights."""
     import torch
 
-    from dgnet.output.simulate import opened_or_classical
+    from dgnet.prediction.simulate import opened_or_classical
     from dgnet.problems.case import base_problem
 
     run = opened_or_classical(folder, problem, allow_different, model)
@@ -66,14 +66,14 @@ def recover(context: typer.Context, folder: Folder,
     import torch
 
     from dgnet.files import did_you_mean, read_array
-    from dgnet.output import recovered
+    from dgnet.inverse import read_readings, read_sensors, read_spots, recover_coefficients, recover_track
+    from dgnet.inverse import recover as solve
+    from dgnet.inverse.factors import COEFFICIENTS
+    from dgnet.inverse.recover import KINDS
+    from dgnet.inverse.tracks import TRACKS
     from dgnet.problems import SpotTable
     from dgnet.problems.case import base_problem
-    from dgnet.sensors import read_readings, read_sensors, read_spots, recover_coefficients, recover_track
-    from dgnet.sensors import recover as solve
-    from dgnet.sensors.factors import COEFFICIENTS
-    from dgnet.sensors.recover import KINDS
-    from dgnet.sensors.tracks import TRACKS
+    from dgnet.report import recovered
 
     known_kinds = (*KINDS, *COEFFICIENTS, *TRACKS)
     for name in unknown:
@@ -129,15 +129,15 @@ def train_from_sensors(context: typer.Context, folder: Path | None, out: Path, r
     import numpy as np
     import torch
 
+    from dgnet.discovery.formula import sentences
     from dgnet.files import read_array
+    from dgnet.inverse import read_readings, read_sensors
+    from dgnet.inverse.fit_to_readings import Experiment
+    from dgnet.inverse.readings import cleaned
+    from dgnet.inverse.run_from_readings import train_on_readings
     from dgnet.problems import SpotTable
     from dgnet.problems.case import base_problem
     from dgnet.projects.project import described
-    from dgnet.sensors import read_readings, read_sensors
-    from dgnet.sensors.learn import Experiment
-    from dgnet.sensors.readings import cleaned
-    from dgnet.sensors.train import train_on_readings
-    from dgnet.training.formula import sentences
 
     for given, option in ((source, "--source"), (initial, "--initial")):
         if len(given) not in (0, 1, len(readings)):
@@ -197,10 +197,10 @@ def place(folder: Folder,
           model: ModelName = "universal", problem: Problem = None, allow_different: AllowDifferent = False,
           json_path: Json = None) -> None:
     """Choose the best places for sensors, before anything is measured, with the uncertainty left by each number of them."""
-    from dgnet.output import recovered
-    from dgnet.sensors import place as choose
-    from dgnet.sensors import read_sensors, read_spots
-    from dgnet.sensors.place import spread_out
+    from dgnet.inverse import place as choose
+    from dgnet.inverse import read_sensors, read_spots
+    from dgnet.inverse.place import spread_out
+    from dgnet.report import recovered
 
     if criterion not in ("A", "D"):
         raise InputError(f"--criterion {criterion}: known are A and D")

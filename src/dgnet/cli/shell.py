@@ -8,7 +8,7 @@ import re
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from functools import cache
@@ -25,20 +25,11 @@ from dgnet.cli.screen import console, errors
 from dgnet.errors import InputError, SolveError
 
 GROUPS = {
-    "Your problem": ("new", "studio", "simulate", "check", "import", "train", "evaluate", "rollout", "show", "export", "universal"),
+    "Your problem": ("new", "studio", "simulate", "check", "import", "train", "evaluate", "rollout", "show", "export"),
     "Sensors": ("recover", "place", "follow", "design"),
-    "The paper": ("demo", "scenarios", "models", "pretrained", "generate", "certify", "cards", "reproduce", "report"),
-    "Measuring": ("analyse", "score", "bench"),
+    "Models": ("models",),
 }
 """Groups of `dgnet --help` and the order of their commands."""
-
-
-class Grouped(TyperGroup):
-    """Commands in the order of GROUPS, whichever module adds them first."""
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        order = [name for names in GROUPS.values() for name in names]
-        return sorted(super().list_commands(ctx), key=lambda name: order.index(name) if name in order else len(order))
 
 
 @cache
@@ -89,20 +80,32 @@ class Literal(Careful, TyperCommand):
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-app = typer.Typer(name="dgnet", cls=Grouped, help="Discrete Green networks on unstructured meshes.", no_args_is_help=True,
-                  pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]},
-                  epilog="`dgnet COMMAND --help` ends with examples.")
-bench = typer.Typer(help="Measure speed and accuracy of solvers and models, one command each.", no_args_is_help=True)
-app.add_typer(bench, name="bench", rich_help_panel="Measuring")
+_PANELS: dict[int, dict[str, str]] = {}  # of each command line: name of a command -> its group in the help
 
 
-def command(*examples: str, name: str | None = None, of: typer.Typer = app) -> Callable[[Function], Function]:
+def group(name: str, text: str, groups: Mapping[str, Sequence[str]]) -> typer.Typer:
+    """A command line: commands in the order of `groups`, whichever module adds them first, with the options of `root`."""
+    order = [one for names in groups.values() for one in names]
+
+    class Grouped(TyperGroup):
+        def list_commands(self, ctx: Any) -> list[str]:
+            return sorted(super().list_commands(ctx), key=lambda one: order.index(one) if one in order else len(order))
+
+    made = typer.Typer(name=name, cls=Grouped, help=text, no_args_is_help=True, pretty_exceptions_enable=False,
+                       context_settings={"help_option_names": ["-h", "--help"]},
+                       epilog=f"`{name} COMMAND --help` ends with examples.")
+    made.callback()(root)
+    _PANELS[id(made)] = {one: panel for panel, names in groups.items() for one in names}
+    return made
+
+
+def command(*examples: str, name: str | None = None, of: typer.Typer | None = None) -> Callable[[Function], Function]:
     """Add a command to its group, with examples at the end of its help."""
     def add(function: Function) -> Function:
         called = name or function.__name__
-        panel = next((group for group, names in GROUPS.items() if called in names and of is app), None)
+        panel = _PANELS.get(id(of or app), {}).get(called)
         text = "\n\n".join([f"Example{'s' * (len(examples) > 1)}:", *examples])
-        return of.command(called, cls=Literal, rich_help_panel=panel, epilog=text)(function)
+        return (of or app).command(called, cls=Literal, rich_help_panel=panel, epilog=text)(function)
 
     return add
 
@@ -134,7 +137,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def root(debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
          no_verify: Annotated[bool, typer.Option("--no-verify", help="Read data sets and weights even if a checksum "
                                                                      "differs.")] = False,
@@ -146,14 +148,17 @@ def root(debug: Annotated[bool, typer.Option("--debug", help="Show the traceback
         os.environ["DGNET_VERIFY"] = "0"  # read by processes that this one starts
 
 
+app = group("dgnet", "Discrete Green networks on unstructured meshes.", GROUPS)
+
+
 @cache
-def commands() -> Any:
+def commands(of: typer.Typer = app) -> Any:
     """All commands as one click group. Built once: that takes 40 ms, and one process may run many commands."""
-    return typer.main.get_command(app)
+    return typer.main.get_command(of)
 
 
-def main() -> None:
-    """Run the command line. An error is told in one sentence.
+def main(of: typer.Typer = app) -> None:
+    """Run a command line. An error is told in one sentence.
 
     Exit codes: 0 done, 1 done with failures that were reported, 2 bad input or a machine that cannot do it (disk, memory), 70 a
     defect of dgnet, 128 + n stopped by signal n.
@@ -179,12 +184,12 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show must not end the work
     try:
-        sys.exit(commands()(prog_name="dgnet", standalone_mode=False) or 0)
+        sys.exit(commands(of)(prog_name=of.info.name, standalone_mode=False) or 0)
     except (Exception, Stopped) as error:
         text, code = ending(error)
         if _DEBUG[0]:
             traceback.print_exception(error)
-        errors.print(f"dgnet: {files.visible(text)}", style="red", highlight=False, soft_wrap=not errors.is_terminal)
+        errors.print(f"{of.info.name}: {files.visible(text)}", style="red", highlight=False, soft_wrap=not errors.is_terminal)
         sys.exit(code)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
@@ -239,8 +244,6 @@ def version() -> None:
 # ---------------------------------------------------------------------- options that several commands share
 
 
-Size = Annotated[str, typer.Option(help="small or paper")]
-Truth = Annotated[str, typer.Option(help="same-mesh or converged")]
 Device = Annotated[str, typer.Option(help="cpu or cuda")]
 Problem = Annotated[Path | None, typer.Option(help="Use this problem folder instead of the copy stored in the run. It must be the "
                                                    "same "

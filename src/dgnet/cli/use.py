@@ -33,7 +33,7 @@ def _point(text: str) -> tuple[float, ...]:
 
 def _opened(context: typer.Context, folder: Path, problem: Path | None, allow_different: bool, model: str) -> Run:
     """A run with its own model, or a problem with one that needs no data."""
-    from dgnet.output.simulate import opened_or_classical
+    from dgnet.prediction.simulate import opened_or_classical
 
     own = (folder / "problem.toml").exists() and not (folder / "run.toml").exists()
     plain = f"{folder} is a problem, not a run"
@@ -57,7 +57,7 @@ def export(context: typer.Context,
            model: Annotated[str, typer.Option(help="Model of a problem: classical, or universal as .c or .fmu.")] = "classical",
            problem: Problem = None, allow_different: AllowDifferent = False, json_path: Json = None) -> None:
     """Write one step of a run as a program, a C file or an FMU that works without this package."""
-    from dgnet.output.export import export as write
+    from dgnet.export import export as write
 
     refuse(context, {"batch": "a C file has one trajectory"} if out.suffix in (".c", ".fmu") else {})
     refuse(context, {} if out.suffix == ".fmu" else {"fmi": _FMU, "probe": _FMU, "spots": _FMU})

@@ -150,7 +150,7 @@ def _put_chunked(group: h5py.Group, name: str, value: np.ndarray) -> None:
 class Dataset:
     """A data set opened for reading; arrays stay on disk until asked for (`read`, `batch`). Use it in a `with`.
 
-    - `path`: the HDF5 file, as `dgnet generate`, an import or `project` wrote it (docs/data-format.md)
+    - `path`: the HDF5 file, as `dgnet-paper generate`, an import or `project` wrote it (docs/data-format.md)
 
     Opening checks everything but the numbers themselves; every read checks that those are finite and, where the file has
     checksums, that they are what was written.

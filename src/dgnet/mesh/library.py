@@ -12,7 +12,7 @@ from dgnet.mesh.mesh import Mesh
 
 
 def shipped_names() -> list[str]:
-    """Names of the meshes that come with dgnet (written by `python -m dgnet.mesh.build`).
+    """Names of the meshes that come with dgnet (written by `python -m dgnet_paper.scenarios.meshes`).
 
         >>> import dgnet as dg
         >>> "bracket-small" in dg.shipped_names()

@@ -16,8 +16,8 @@ from torch import nn
 
 from dgnet.data import Corpus
 from dgnet.errors import InputError
-from dgnet.green import GreenSolver, Linear, Stepper
 from dgnet.problems import CONSISTENT, Discretisation, Rule, SpotTable
+from dgnet.stepping import GreenSolver, Linear, Stepper
 
 Tensor = torch.Tensor
 S = TypeVar("S")

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from dgnet.errors import InputError
-from dgnet.green.host import unwritten
 from dgnet.models.base import Model
+from dgnet.stepping.host import unwritten
 
 Tensor = torch.Tensor
 

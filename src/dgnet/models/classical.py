@@ -11,13 +11,13 @@ import torch
 
 from dgnet.arguments import checked
 from dgnet.errors import InputError
-from dgnet.green import EnthalpySolver, GreenSolver, Linear, Stepper
-from dgnet.green.backends import TOLERANCE
 from dgnet.models.base import Memory, Model, S, set_memory, solver_memory
 from dgnet.operators import check_scheme
 from dgnet.problems import CONSISTENT, LUMPED, SINGLE, Discretisation, Rule
 from dgnet.problems.finer import refined
 from dgnet.problems.lift import Lift
+from dgnet.stepping import EnthalpySolver, GreenSolver, Linear, Stepper
+from dgnet.stepping.backends import TOLERANCE
 
 Tensor = torch.Tensor
 

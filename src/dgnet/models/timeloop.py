@@ -16,12 +16,12 @@ import torch
 from dgnet.arguments import Count, Finite, Positive, Precision, Whole, axes, checked, finite
 from dgnet.errors import InputError, SolveError
 from dgnet.files import read_arrays, write_arrays
-from dgnet.green import Linear
-from dgnet.green.host import unwritten
 from dgnet.models.base import Memory, Model, S
 from dgnet.models.capture import captured
 from dgnet.models.checkpointed import checkpointed
 from dgnet.problems import Discretisation, HeldFlow
+from dgnet.stepping import Linear
+from dgnet.stepping.host import unwritten
 
 Tensor = torch.Tensor
 Array = np.ndarray

@@ -22,7 +22,7 @@ Tensor = torch.Tensor
 @checked
 @dataclass(frozen=True)
 class PhaseChange:
-    """A material that melts; for the reference solver (`dgnet.reference.phase.solve`); models have no such term.
+    """A material that melts; for the reference solver (`dgnet_paper.reference.phase.solve`); models have no such term.
 
     - `temperature`: of melting, K
     - `width`: the range of temperatures over which three quarters of the material melt, K

@@ -14,7 +14,6 @@ import torch
 from dgnet.data import Corpus, Dataset, state_scaling
 from dgnet.data.fits import check_fits
 from dgnet.errors import SolveError
-from dgnet.green import GreenSolver
 from dgnet.mesh import Mesh
 from dgnet.models import Classical, few_threads, rollout
 from dgnet.models.registry import title_of
@@ -29,6 +28,7 @@ from dgnet.projects.project import Project
 from dgnet.projects.toml import ELSEWHERE
 from dgnet.scoring.balance import balance_of, content_units, sentences
 from dgnet.scoring.judge import FITTED, finer, judge, rivals, without_data
+from dgnet.stepping import GreenSolver
 
 Tensor = torch.Tensor
 

@@ -21,10 +21,10 @@ from dgnet.problems.sight import spot_doubts
 from dgnet.problems.sources import Source, converged_average
 from dgnet.problems.spot_table import SpotTable
 from dgnet.progress import Report
+from dgnet.projects.between_meshes import IDENTITY, SHARE, Transfer, error_of, transfer
 from dgnet.projects.physics import Physics
 from dgnet.projects.readers import READERS, Found, Frame, read_series
 from dgnet.projects.toml import SeriesSpec, SourceSpec
-from dgnet.projects.transfer import IDENTITY, SHARE, Transfer, error_of, transfer
 
 Tensor = torch.Tensor
 

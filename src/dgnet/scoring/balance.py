@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dgnet.green import Balance, Totals
 from dgnet.models import Model
 from dgnet.models.base import LearnedModel
 from dgnet.problems import LUMPED, Discretisation
 from dgnet.problems.case import Case
+from dgnet.stepping import Balance, Totals
 
 LARGEST = 300_000
 """Nodes above which no balance is taken: it needs the matrices a second time, in double precision."""

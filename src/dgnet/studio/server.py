@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dgnet.errors import InputError
-from dgnet.output.viewer import VIEWER, colour_maps
+from dgnet.report.viewer import VIEWER, colour_maps
 from dgnet.studio.reading import read_upload
 from dgnet.studio.scene import Scene, mesh_scene
 from dgnet.studio.session import Limits, Session

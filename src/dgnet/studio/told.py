@@ -9,12 +9,12 @@ import numpy as np
 import torch
 
 from dgnet.errors import InputError
+from dgnet.inverse.readings import Readings
+from dgnet.inverse.recover import recover
+from dgnet.inverse.sensor import Point
 from dgnet.problems import Discretisation
 from dgnet.problems.sources import Source
 from dgnet.progress import Report
-from dgnet.sensors.readings import Readings
-from dgnet.sensors.recover import recover
-from dgnet.sensors.sensor import Point
 from dgnet.studio.scene import number
 from dgnet.studio.simulation import Simulation
 

@@ -2,8 +2,8 @@
 
 from dgnet.data import Corpus
 from dgnet.data.digests import load_checkpoint
+from dgnet.discovery.calibrate import calibrated_first, uncertainty
 from dgnet.recipe import Recipe, Stage
-from dgnet.training.calibrate import calibrated_first, uncertainty
 from dgnet.training.checkpoints import Progress
 from dgnet.training.fit import evaluate_rne, fit, split
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from dgnet.data import Dataset
+from dgnet.discovery.calibrate import LEARNED, calibrated_first
 from dgnet.errors import InputError
 from dgnet.models.dgnet import CURVES, DGNetConfig
 from dgnet.models.dgnet import PAPER as PAPER_MODEL
@@ -16,7 +17,6 @@ from dgnet.models.registry import changed, changes, entry
 from dgnet.problems.case import OWN, Case
 from dgnet.projects import Project, Training
 from dgnet.recipe import GENERAL, IN_A_FLOW, PaperSettings, Recipe, Stage, paper_recipe
-from dgnet.training.calibrate import LEARNED, calibrated_first
 from dgnet.training.fit import validated
 
 RETREAT = 1.3

@@ -31,6 +31,10 @@ from dgnet.arguments import Device, checked
 from dgnet.data import Dataset
 from dgnet.data.digests import load_checkpoint, save_tensors
 from dgnet.data.fits import check_fits
+from dgnet.discovery.curve import FILE as REACTION
+from dgnet.discovery.curve import curve_of, labels, write_curve
+from dgnet.discovery.formula import summands, write_formula
+from dgnet.discovery.material_curve import found_curves, write_curves
 from dgnet.errors import InputError
 from dgnet.files import did_you_mean, discard, locked, read_toml, toml_text, unfinished, unwritable, write_text, writing
 from dgnet.models.base import LearnedModel
@@ -42,12 +46,8 @@ from dgnet.projects import Project, carried, carry, described
 from dgnet.projects import load as load_project
 from dgnet.recipe import Recipe
 from dgnet.training.checkpoints import Progress
-from dgnet.training.curve import FILE as REACTION
-from dgnet.training.curve import curve_of, labels, write_curve
 from dgnet.training.fit import fit, split
-from dgnet.training.formula import summands, write_formula
 from dgnet.training.identity import differences, digest, fingerprint, of_problem, trained_on
-from dgnet.training.material_curve import found_curves, write_curves
 from dgnet.training.plan import Facts, Wishes, baseline_recipe, configuration, recipe_for, tuning
 from dgnet.training.processes import join_processes, wait_for_all
 

@@ -16,15 +16,15 @@ import torch
 from torch import nn
 
 from dgnet.data import Corpus
+from dgnet.discovery.calibrate import gauss_newton
+from dgnet.discovery.identify import identify
+from dgnet.discovery.material import identify_material
 from dgnet.errors import SolveError
 from dgnet.models.base import LearnedModel
 from dgnet.problems import Discretisation, HeldFlow
 from dgnet.recipe import Recipe, Stage
 from dgnet.scoring.judge import given
 from dgnet.training import replay
-from dgnet.training.calibrate import gauss_newton
-from dgnet.training.identify import identify
-from dgnet.training.material import identify_material
 from dgnet.training.processes import average_gradients, rank, world
 
 Tensor = torch.Tensor

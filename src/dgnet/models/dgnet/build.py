@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import torch
 
-from dgnet.green import InTime, Operators
 from dgnet.models.dgnet.flow import FlowInCells
 from dgnet.models.dgnet.masses import MassChange
 from dgnet.models.gnn import MeshGraph
 from dgnet.operators import EdgeMatrix
 from dgnet.problems import Discretisation
+from dgnet.stepping import InTime, Operators
 
 Tensor = torch.Tensor
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dgnet.green import EnthalpySolver, Materials
-from dgnet.green.material import Term, law_lists
 from dgnet.models.dgnet.build import Build
 from dgnet.models.dgnet.parts.diffusion import shaped_stiffness
 from dgnet.models.dgnet.parts.material import with_material
 from dgnet.operators import EdgeMatrix
 from dgnet.problems import Discretisation
+from dgnet.stepping import EnthalpySolver, Materials
+from dgnet.stepping.material import Term, law_lists
 
 
 def linear_problem(p: Discretisation) -> Discretisation:

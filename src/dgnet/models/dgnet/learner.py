@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from dgnet.errors import InputError
-from dgnet.green import GreenSolver, Linear
 from dgnet.models.base import LearnedModel, Memory, set_memory, solver_memory
 from dgnet.models.dgnet.build import Rate, Scales
 from dgnet.models.dgnet.config import DGNetConfig
@@ -23,6 +22,7 @@ from dgnet.models.dgnet.parts.start import phase_of_step
 from dgnet.models.dgnet.prepared import PreparedDGNet
 from dgnet.models.gnn import MLP, StateNet
 from dgnet.problems import Discretisation, Rule
+from dgnet.stepping import GreenSolver, Linear
 
 Tensor = torch.Tensor
 P = TypeVar("P", bound=Part)

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import torch
 
-from dgnet.green import bounds_of, fold, product, unfold
-from dgnet.green.backends import Prepared, apply, prepare
 from dgnet.operators import EdgeMatrix
 from dgnet.problems import Discretisation
+from dgnet.stepping import bounds_of, fold, product, unfold
+from dgnet.stepping.backends import Prepared, apply, prepare
 
 Tensor = torch.Tensor
 

@@ -40,7 +40,6 @@ import torch
 
 from dgnet.arguments import checked
 from dgnet.errors import InputError
-from dgnet.green import GreenSolver, Operators
 from dgnet.models.base import impose
 from dgnet.models.dgnet.build import Build
 from dgnet.models.dgnet.curved import linear_problem, solver_of, unit_problem
@@ -51,6 +50,7 @@ from dgnet.models.dgnet.parts.start import EarlySteps
 from dgnet.models.dgnet.prepared import PreparedDGNet
 from dgnet.models.gnn import MeshGraph
 from dgnet.problems import CONSISTENT, Discretisation
+from dgnet.stepping import GreenSolver, Operators
 
 Tensor = torch.Tensor
 

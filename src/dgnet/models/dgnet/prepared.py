@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 import torch
 
 from dgnet.errors import InputError
-from dgnet.green import EnthalpySolver, GreenSolver, Stepper
 from dgnet.models.dgnet.build import Advance, Correction
 from dgnet.models.dgnet.masses import MassChange
 from dgnet.models.dgnet.parts.start import EarlySteps
 from dgnet.models.gnn import MeshGraph
+from dgnet.stepping import EnthalpySolver, GreenSolver, Stepper
 
 Tensor = torch.Tensor
 

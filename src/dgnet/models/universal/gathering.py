@@ -8,13 +8,13 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from dgnet.green.fold import product
 from dgnet.models.dgnet.edges import cell_pairs
 from dgnet.models.dgnet.parts.source import source_stencil
 from dgnet.models.universal.local import Surroundings
 from dgnet.models.universal.network import Numbers
 from dgnet.operators import EdgeMatrix, Geometry, kernels
 from dgnet.problems import Discretisation
+from dgnet.stepping.fold import product
 
 Tensor = torch.Tensor
 

@@ -32,7 +32,6 @@ import torch
 
 from dgnet.arguments import checked
 from dgnet.files import read_json
-from dgnet.green import GreenSolver, Linear, Stepper
 from dgnet.models.base import Memory, Model, set_memory, solver_memory
 from dgnet.models.classical import Classical
 from dgnet.models.universal.gathering import Gathering
@@ -42,6 +41,7 @@ from dgnet.models.universal.operators import operators
 from dgnet.models.universal.steps import GatheredSteps
 from dgnet.problems import CONSISTENT, Discretisation
 from dgnet.problems.lift import Lift
+from dgnet.stepping import GreenSolver, Linear, Stepper
 
 Tensor = torch.Tensor
 

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import torch
 
-from dgnet.green import Operators
 from dgnet.mesh import facet_geometry
 from dgnet.models.dgnet.limits import soft_limit
 from dgnet.models.dgnet.parts.mass import RANGE_DOWN, learned_mass, mass_headroom
@@ -15,6 +14,7 @@ from dgnet.models.universal.network import Numbers, beside_the_flow, stretched
 from dgnet.operators import EdgeMatrix
 from dgnet.problems import Discretisation, Robin
 from dgnet.problems.conditions import samples
+from dgnet.stepping import Operators
 
 Tensor = torch.Tensor
 

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from scipy.sparse import csr_array, hstack
 
-from dgnet.green import Linear
-from dgnet.green.conjugate import Rows
 from dgnet.models.universal.gathering import Gathering
 from dgnet.problems.lift import Lift
+from dgnet.stepping import Linear
+from dgnet.stepping.conjugate import Rows
 
 Tensor = torch.Tensor
 

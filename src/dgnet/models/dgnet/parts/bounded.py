@@ -7,7 +7,6 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from dgnet.green import product
 from dgnet.models.dgnet.build import Build
 from dgnet.models.dgnet.config import DGNetConfig
 from dgnet.models.dgnet.edges import directed_slots
@@ -15,6 +14,7 @@ from dgnet.models.dgnet.parts.part import Part, network_precision
 from dgnet.models.gnn import MLP, GeometryNet, StateNet
 from dgnet.operators import EdgeMatrix
 from dgnet.problems import Discretisation
+from dgnet.stepping import product
 
 Tensor = torch.Tensor
 

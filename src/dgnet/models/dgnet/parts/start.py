@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import torch
 
-from dgnet.green import GreenSolver
 from dgnet.models.dgnet.build import Build
 from dgnet.models.dgnet.edges import pair_correction
 from dgnet.models.dgnet.limits import soft_limit
@@ -14,6 +13,7 @@ from dgnet.models.dgnet.masses import MassChange, mass_change
 from dgnet.models.dgnet.parts.part import Part
 from dgnet.operators import EdgeMatrix
 from dgnet.problems import Discretisation
+from dgnet.stepping import GreenSolver
 
 Tensor = torch.Tensor
 

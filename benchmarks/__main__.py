@@ -1,0 +1,4 @@
+from benchmarks.commands import app
+from dgnet.cli import shell
+
+shell.main(app)

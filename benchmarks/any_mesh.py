@@ -1,0 +1,171 @@
+"""`python -m benchmarks any-mesh`: universal weights on parts that no training has seen, beside the classical solvers.
+
+Every row is measured on the same random heat problems (`dgnet_paper.universal.problems`), against a truth with quadratic elements on the
+refined mesh. The error ratio is the error of a model over that of the better classical solver (consistent or lumped mass) on the
+same problem; the mean is geometric. Quadratic elements stand beside them: they have four (2D) to seven (3D) times the unknowns.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+
+from dgnet import __version__
+from dgnet.models import Classical, Model, few_threads, rollout
+from dgnet.models.universal import Universal
+from dgnet.problems import CONSISTENT, LUMPED
+from dgnet.progress import Report
+from dgnet.report.figures import error_map
+from dgnet_paper.study.timing import hardware, sync
+from dgnet_paper.universal.problems import CONDITIONS, UNSEEN, PartProblem, driven, unseen_parts, unseen_problem
+
+Tensor = torch.Tensor
+
+LOW, HIGH = 0.03, 0.3  # Fourier numbers between which a part counts as middle
+RIVALS = ("consistent", "lumped")
+
+
+def models() -> dict[str, Model]:
+    return {"consistent": Classical(CONSISTENT), "lumped": Classical(LUMPED), "quadratic": Classical(CONSISTENT, degree=2),
+            "universal": Universal(), "universal, source at the nodes alone": Universal()}
+
+
+def errors(part: PartProblem, truth: Tensor) -> dict[str, float]:
+    """The RNE of each model on a part's two trajectories."""
+    problem, found = part.problem(), {}
+    n = part.mesh.n_nodes
+    for name, model in models().items():
+        x = torch.tensor(model.points(problem))
+        source, start = part.samples(x), part.start(x)
+        start[:, :n] = truth[:, 0]
+        if name.endswith("alone"):
+            source, start = source[:, :, :n], start[:, :n]
+        with torch.no_grad():
+            found[name] = float((rollout(model, problem, start, source) - truth).norm() / truth.norm())
+    return found
+
+
+def row(part: PartProblem, kind: str, truth: Callable[[PartProblem], Tensor]) -> dict[str, Any] | None:
+    """Errors and ratios on one part; None where the classical solvers make no error to speak of."""
+    found = errors(part, truth(part))
+    best = min(found[name] for name in RIVALS)
+    if best < 1e-6:
+        return None
+    return {"part": kind, "conditions": part.conditions_kind, "fourier": part.fourier, "nodes": part.mesh.n_nodes, "errors": found,
+            "coverage": Universal().coverage(part.problem()), "ratios": {name: value / best for name, value in found.items()}}
+
+
+def mean(rows: Sequence[dict[str, Any]], name: str) -> float:
+    """The geometric mean of a model's error ratios; NaN of none."""
+    return float(np.exp(np.mean([np.log(r["ratios"][name]) for r in rows]))) if rows else float("nan")
+
+
+def summary(rows: Sequence[dict[str, Any]], name: str) -> dict[str, float]:
+    """Means by Fourier number and by condition, the 95th percentile and the worst."""
+    ratios = [r["ratios"][name] for r in rows]
+    by = {"all": rows, f"Fo < {LOW}": [r for r in rows if r["fourier"] < LOW],
+          f"{LOW} to {HIGH}": [r for r in rows if LOW <= r["fourier"] < HIGH],
+          f"Fo > {HIGH}": [r for r in rows if r["fourier"] >= HIGH]}
+    by |= {kind: [r for r in rows if r["conditions"] == kind] for kind in (*CONDITIONS, "inflow")}
+    by = {key: some for key, some in by.items() if some}
+    return {key: mean(some, name) for key, some in by.items()} | {"95%": float(np.quantile(ratios, 0.95)), "worst": max(ratios)}
+
+
+def cost(dim: int, device: str = "cpu", flow: bool = False, repeats: int = 5) -> dict[str, float]:
+    """Time of a step and of preparing, against the consistent classical solver in the same run, on the largest test part."""
+    part = max((unseen_problem(dim, k, flow) for k in range(len(unseen_parts(dim)))), key=lambda p: p.mesh.n_nodes)
+    problem = part.problem(device=device)
+    clocks: dict[str, list[tuple[float, float]]] = {"consistent": [], "universal": []}
+    with torch.no_grad(), few_threads(part.mesh.n_nodes, device):
+        for _ in range(repeats):
+            for name, clock in clocks.items():
+                model = models()[name]
+                source = part.samples(torch.tensor(model.points(problem))).to(device)
+                u0 = torch.zeros_like(source[:, 0])
+                sync(device)
+                begin = time.perf_counter()
+                state = model.prepare(problem, len(source), 100)
+                u = model.begin(state, u0)
+                u = model.step(state, u, source[:, 0], 0.0, 0)
+                sync(device)
+                ready = time.perf_counter()
+                for k in range(1, source.shape[1]):
+                    u = model.step(state, u, source[:, k], 0.0, k)
+                sync(device)
+                clock.append((ready - begin, (time.perf_counter() - ready) / (source.shape[1] - 1)))
+    prepare, step = ({name: median(c[i] for c in clock) for name, clock in clocks.items()} for i in (0, 1))
+    return {"nodes": part.mesh.n_nodes, "step_ratio": step["universal"] / step["consistent"],
+            "prepare_ratio": prepare["universal"] / prepare["consistent"]}
+
+
+def measured(dim: int, number: int, kind: str | None, flow: bool, device: str) -> dict[str, Any] | None:
+    """The row of a test part, with its own source or one of an unseen kind."""
+    part = unseen_problem(dim, number, flow)
+    part = part if kind is None else driven(part, kind, np.random.default_rng([13, number]))
+    with few_threads(0):
+        return row(part, unseen_parts(dim)[number][0], lambda part: part.truth(device=device))
+
+
+def run(dim: int = 2, parts: int | None = None, device: str = "cpu", report: Report | None = None, flow: bool = False,
+        workers: int = 1) -> dict[str, Any]:
+    """All test parts of a dimension, or the first `parts`; then sources of unseen kinds on the first eight of them.
+
+    `flow`: with a steady flow on each. The truths and the clocks run on the device; the errors are those of the CPU.
+    """
+    count = min(parts or 10**6, len(unseen_parts(dim)))
+    jobs: list[tuple[int, int, str | None, bool, str]] = [(dim, k, None, flow, device) for k in range(count)]
+    jobs += [(dim, k, kind, flow, device) for kind in UNSEEN for k in range(min(count, 8))]
+    found: dict[str | None, list[dict[str, Any]]] = {None: [], **{kind: [] for kind in UNSEEN}}
+    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+        made = pool.map(measured, *zip(*jobs)) if workers > 1 else (measured(*job) for job in jobs)
+        for done, (job, one) in enumerate(zip(jobs, made), start=1):
+            found[job[2]] += [] if one is None else [one]
+            if report is not None:
+                report("problems", done, len(jobs))
+    return {"what": "any-mesh", "version": __version__, "hardware": hardware(device), "dim": dim, "flow": flow,
+            "rows": found.pop(None), "unseen_sources": found, "cost": cost(dim, device, flow)}
+
+
+def picture(path: Path, dim: int = 2, number: int = 59) -> None:
+    """Where the errors are, on one test part. The default has nearly the median error ratio of all."""
+    part = unseen_problem(dim, number)
+    truth, problem, n = part.truth(), part.problem(), part.mesh.n_nodes
+    states: dict[str, Tensor] = {}
+    shown: dict[str, Model] = {"classical_consistent": Classical(CONSISTENT), "classical_lumped": Classical(LUMPED),
+                               "universal": Universal()}
+    for name, model in shown.items():
+        x = torch.tensor(model.points(problem))
+        start = part.start(x)
+        start[:, :n] = truth[:, 0]
+        with torch.no_grad():
+            states[name] = rollout(model, problem, start, part.samples(x))[..., 0]
+    error_map(path, part.mesh, states, truth[..., 0], f"A part that no training has seen (Fourier number {part.fourier:.2g})")
+
+
+def markdown(result: dict[str, Any]) -> str:
+    """The page of a result."""
+    rows, names = result["rows"], [name for name in models() if name not in RIVALS]
+    sums = {name: summary(rows, name) for name in names}
+    head = list(sums[names[0]])
+    lines = [f"# Universal weights on {len(rows)} unseen parts, {result['dim']}D{', with a steady flow' * result['flow']}", "",
+             "Error over that of the better classical solver (consistent or lumped mass) on the same problem; below 1 is better. "
+             "Geometric means, by Fourier number and by boundary condition.", "",
+             "| model | " + " | ".join(head) + " |", "|---|" + "---|" * len(head)]
+    lines += [f"| {name} | " + " | ".join(f"{sums[name][key]:.3f}" for key in head) + " |" for name in names]
+    lines += ["", "Sources of kinds that no training held, from rest, mean error ratio:", "",
+              "| model | " + " | ".join(result["unseen_sources"]) + " |", "|---|" + "---|" * len(result["unseen_sources"])]
+    others = result["unseen_sources"].values()
+    lines += [f"| {name} | " + " | ".join(f"{mean(some, name):.3f}" for some in others) + " |" for name in names]
+    c = result["cost"]
+    lines += ["", f"A step takes {c['step_ratio']:.2f} times that of the consistent classical solver, preparing "
+              f"{c['prepare_ratio']:.1f} times ({c['nodes']} nodes, {result['hardware']}, medians in one run). Corrections act in "
+              f"full around {100 * float(np.mean([r['coverage'] for r in rows])):.1f}% of the nodes.", ""]
+    return "\n".join(lines)

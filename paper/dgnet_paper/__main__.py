@@ -1,0 +1,3 @@
+from dgnet_paper.cli import main
+
+main()

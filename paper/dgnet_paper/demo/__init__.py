@@ -1,0 +1,1 @@
+"""Lasers on a steel plate, in three minutes: the classical solver, data, DGNet, a test."""

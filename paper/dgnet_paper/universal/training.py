@@ -1,0 +1,151 @@
+"""Training of universal weights on a family of meshes: random heat problems on them, their truths, then a network that fits all.
+
+    loss = mean r + 2 mean max(r + 0.15, 0)^2,      r = log( error / error of the better classical solver ) of each problem
+
+The second term pulls at problems that are hardly better than classical, or worse. Adam with decoupled weight decay and a rate that
+falls to zero along a half cosine over the time that is given. The weights of the best validation are kept.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+
+import numpy as np
+import torch
+
+from dgnet.data import Dataset
+from dgnet.errors import InputError, SolveError
+from dgnet.mesh import Mesh
+from dgnet.models.universal import UniversalNet
+from dgnet.models.universal.model import untrained
+from dgnet.problems.case import Case, base_problem
+from dgnet.problems.lift import Lift
+from dgnet.progress import Report
+from dgnet_paper.universal.batched import Part, Parts, gather, log_ratio
+from dgnet_paper.universal.problems import draw
+
+Tensor = torch.Tensor
+
+LARGEST = 1500  # nodes of a part whose steps are dense matrices
+_TOGETHER = 12  # problems in a batch
+_VALIDATIONS = 10
+
+
+@dataclass
+class Progress:
+    """What a training went through: geometric means of the error ratio on parts that were held out."""
+
+    before: float = math.nan  # with the weights that it started from
+    best: float = math.inf
+    updates: int = 0
+    history: list[tuple[float, float]] = field(default_factory=list)  # seconds, validation
+
+
+def part_of(kind: str, mesh: Mesh, seed: Sequence[int]) -> Part | None:
+    """A random problem on a mesh with its truth; None where the reference could not solve it."""
+    problem = draw(kind, mesh, np.random.default_rng(seed))
+    try:
+        truth = problem.truth()[..., 0]
+    except SolveError:
+        return None
+    nodes = torch.tensor(mesh.points)
+    middles = nodes[torch.tensor(mesh.edges)].mean(1)
+    return Part(f"{kind}/{problem.conditions_kind}", problem.fourier, problem.problem(), problem.samples(nodes)[..., 0],
+                problem.samples(middles)[..., 0], problem.start(middles)[..., 0], truth)
+
+
+def parts_on(meshes: Sequence[tuple[str, Mesh]], draws: int, seed: int, workers: int = 1,
+             report: Report | None = None) -> list[Part]:
+    """`draws` random problems on each mesh."""
+    for name, mesh in meshes:
+        if mesh.n_nodes > LARGEST:
+            raise InputError(f"{name} has {mesh.n_nodes} nodes; universal weights are trained on meshes of at most {LARGEST}")
+    jobs = [(name, mesh, (seed, k, r)) for r in range(draws) for k, (name, mesh) in enumerate(meshes)]
+    found: list[Part] = []
+    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+        made = pool.map(part_of, *zip(*jobs)) if workers > 1 else (part_of(*job) for job in jobs)
+        for done, part in enumerate(made, start=1):
+            found += [] if part is None else [part]
+            if report is not None:
+                report("truths", done, len(jobs))
+    if not found:
+        raise InputError("none of the problems could be solved by the reference")
+    return found
+
+
+def parts_of_data(case: Case, data: Dataset, numbers: Sequence[int]) -> Part:
+    """Stored trajectories of one problem. Middles come from the data where these have them, else from a fit to the nodes."""
+    problem, n = base_problem(case, "cpu", torch.float64), case.mesh.n_nodes
+    why = untrained(problem) or ("it has a capacity: divide by it" if problem.capacity is not None else None) or (
+        "it has more than one field" if len(case.pde.fields) > 1 else None) or (
+        f"it has {n} nodes, and at most {LARGEST} are stepped as dense matrices" if n > LARGEST else None)
+    if why is not None:
+        raise InputError(f"'{case.name}' cannot tune universal weights: {why}")
+    corpus = data.batch(numbers, dtype=torch.float64)
+    lift, stored = Lift.of(case.mesh), data.middles(numbers, dtype=torch.float64)
+    source = corpus.source_average
+    if source is None:
+        source = torch.zeros(len(numbers), corpus.steps, n, 1, dtype=torch.float64)
+    middle = lift(source)[:, :, n:] if stored is None or stored.source_average is None else stored.source_average
+    return Part(case.name, 1.0, problem, source[..., 0], middle[..., 0], lift(corpus.state[:, 0])[:, n:, 0], corpus.state[..., 0])
+
+
+def batches(parts: Sequence[Part], device: str = "cpu") -> list[Parts]:
+    """Problems of about the same size together."""
+    ordered = sorted(parts, key=lambda part: part.problem.mesh.n_nodes)
+    return [gather(ordered[i:i + _TOGETHER], device) for i in range(0, len(ordered), _TOGETHER)]
+
+
+@torch.no_grad()
+def ratio(net: UniversalNet, valid: Sequence[Parts]) -> float:
+    """The geometric mean of the error ratio."""
+    return float(torch.cat([log_ratio(b, net(b.surroundings)) for b in valid]).mean().exp())
+
+
+def ranges(train: Sequence[Parts]) -> dict[str, Tensor]:
+    """The least and largest value of every feature."""
+    def span(parts: list[Tensor]) -> Tensor:
+        flat = torch.cat([x.flatten(0, -2) for x in parts])
+        return torch.stack([flat.amin(0), flat.amax(0)])
+
+    real = [b.surroundings.graph.node[(b.surroundings.graph.node != 0).any(-1)] for b in train]  # padding is zero throughout
+    return {"node": span(real), "edge": span([b.surroundings.graph.edge for b in train]),
+            "side": span([b.surroundings.side for b in train])}
+
+
+def fit(net: UniversalNet, train: Sequence[Parts], valid: Sequence[Parts], seconds: float, rate: float = 3e-3, seed: int = 0,
+        report: Report | None = None) -> Progress:
+    """Train in place; at the end the weights are those of the best validation, the first one included."""
+    torch.manual_seed(seed)
+    net.requires_grad_(True)
+    found = Progress(before=ratio(net, valid))
+    found.best, kept = found.before, {k: v.clone() for k, v in net.state_dict().items()}
+    optimiser = torch.optim.AdamW(net.parameters(), rate, weight_decay=1e-4)
+    begin, last = time.perf_counter(), 0.0
+    while (spent := time.perf_counter() - begin) < seconds:
+        for group in optimiser.param_groups:
+            group["lr"] = rate * min(1.0, (found.updates + 1) / 50) * (0.51 + 0.5 * math.cos(math.pi * spent / seconds))
+        batch = train[int(torch.randint(len(train), ()))]
+        r = log_ratio(batch, net(batch.surroundings))
+        loss = r.mean() + 2 * torch.relu(r + 0.15).square().mean()
+        optimiser.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        optimiser.step()
+        found.updates += 1
+        spent = time.perf_counter() - begin
+        if spent - last > seconds / _VALIDATIONS or spent >= seconds:
+            last, value = spent, ratio(net, valid)
+            found.history.append((spent, value))
+            if value < found.best:
+                found.best, kept = value, {k: v.clone() for k, v in net.state_dict().items()}
+        if report is not None:
+            report("training", min(int(spent), int(seconds)), max(1, int(seconds)))
+    net.load_state_dict(kept)
+    net.requires_grad_(False)
+    return found

@@ -1,0 +1,6 @@
+"""Sources that meet targets within limits."""
+
+from dgnet.designs.design import Designed, Margin, Met, Target, design
+from dgnet.designs.spots import FreeSpot
+
+__all__ = ["Designed", "FreeSpot", "Margin", "Met", "Target", "design"]

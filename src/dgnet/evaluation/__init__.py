@@ -1,1 +1,0 @@
-"""Scores of models on trajectories, how far to trust them, and what an operator has learned."""

@@ -1,0 +1,60 @@
+"""What every kind of export shares: what was written, and the description beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dgnet import __version__
+from dgnet.errors import InputError
+from dgnet.models import Model
+from dgnet.problems import Discretisation
+from dgnet.training.run import Run
+from dgnet.trust.training_range import training_range
+
+Tensor = torch.Tensor
+
+CLOSE = 1e-5
+"""Largest difference from the package's own step, relative to the largest value."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written."""
+
+    program: Path
+    mesh: Path
+    about: Path
+    extra: dict[str, Path]  # what belongs to it: the first steps (start, early, switch) or a header
+    record: dict[str, Any]
+
+    @property
+    def paths(self) -> list[Path]:
+        return [self.program, *self.extra.values(), self.mesh, self.about]
+
+
+def described(run: Run, problem: Discretisation, out: Path) -> dict[str, Any]:
+    """The entries of the .json that do not depend on the kind of file."""
+    known, case = training_range(run), run.case
+    return {"program": out.name, "mesh": out.with_suffix(".vtu").name, "scenario": case.name, "notes": list(run.notes),
+            "model": run.settings.model, "version": __version__, "dt": case.dt, "fields": list(case.pde.fields),
+            "offset": list(case.offsets), "nodes": problem.mesh.n_nodes,
+            "training_range": None if known is None else known.as_dict()}
+
+
+def probe(model: Model[Any], problem: Discretisation, batch: int) -> tuple[Tensor, Tensor]:
+    """States and sources of the size that the model was trained on [batch, nodes, fields]."""
+    g, shape = torch.Generator().manual_seed(0), (batch, problem.mesh.n_nodes, problem.n_fields)
+    mean, std, size = model.typical()
+    u = mean + std * torch.randn(shape, generator=g)
+    return problem.expand(problem.restrict(u)), size * torch.randn(shape, generator=g)
+
+
+def agree(found: Tensor, expected: Tensor, what: str) -> None:
+    """Refuse to write what differs from the model."""
+    gap = float((found - expected).abs().max() / expected.abs().max().clamp(min=1e-30))
+    if not gap <= CLOSE:
+        raise InputError(f"the exported {what} would differ from the model's own by {gap:.1e}; nothing was written")

@@ -1,0 +1,238 @@
+"""What a filter is told that it does not know: the start, and drives of the part that change while it is followed.
+
+A drive is a(t) [J] with the covariance C exp(-|t - t'| / time): the strengths of the smoothest source fields of the part (`field`)
+or of spots at known places (`source`), a flux through a boundary (`flux:NAME`), or what the surroundings are warmer than assumed
+(`ambient`). Over a step of length dt, a <- rho a + noise with rho = exp(-dt / time).
+
+Smooth fields are sums of the eigenfunctions of -laplace on the part, with the variances of (k^2 - laplace)^s x = white noise and
+k = sqrt(8) / length; s = 1 is the prior of `priors.fields`, 1.5 the default here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.linalg import eigh
+from scipy.sparse import csc_array, diags_array
+from scipy.sparse.linalg import eigsh
+
+from dgnet.arguments import Finite, NotNegative, checked
+from dgnet.errors import InputError
+from dgnet.files import did_you_mean
+from dgnet.inverse.finer import Gap
+from dgnet.inverse.kernels import Kernels, kernels
+from dgnet.inverse.posterior import Choice, Spread, Unknown, infer, strongest
+from dgnet.inverse.priors import DECAY
+from dgnet.inverse.readings import Readings, interpolation
+from dgnet.inverse.recover import check_seen, heated, impulses, taken_shapes, unit_shapes, warmed
+from dgnet.mesh import Mesh
+from dgnet.models import Classical, Model
+from dgnet.operators import Geometry, stiffness
+from dgnet.problems import Discretisation, SpotTable
+
+Tensor = torch.Tensor
+
+KINDS = ("start", "field", "source", "flux:BOUNDARY", "ambient")
+MODES = 64
+"""Smooth source fields whose strengths are followed."""
+_DENSE = 1500  # nodes up to which all eigenfunctions are computed
+_STARTS = 200  # smooth fields that an unknown start is made of, on larger meshes
+_ROUNDING = 1e-9  # smallest noise, relative to the readings
+_READINGS = 400  # from which strengths are learned, at most
+
+
+@checked
+@dataclass(frozen=True)
+class Prior:
+    """What is assumed of an unknown before any reading.
+
+    - `strength`: its standard deviation, in its own unit
+    - `length`: the distance over which a field is correlated; of `start` and `field`
+    - `time`: over which a drive is correlated; of all but `start`
+    - `smoothness`: of a field: (k^2 - laplace)^smoothness x = white noise
+    """
+
+    strength: NotNegative
+    length: NotNegative = 0.0
+    time: NotNegative = 0.0
+    smoothness: Finite = 1.5
+
+
+class Modes:
+    """The smoothest fields of a part: V-orthonormal eigenfunctions [N, M] of -laplace and their eigenvalues [M], smallest first."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        K, V = csc_array(stiffness(Geometry.of(mesh), 1.0).to_scipy()), mesh.dual_volumes()
+        self.volume, self.extent = float(V.sum()), float(np.linalg.norm(np.ptp(mesh.points, axis=0)))
+        if mesh.n_nodes <= _DENSE:
+            self.values, self.fields = eigh(K.toarray(), np.diag(V))
+        else:
+            shift = -1e-3 * (np.pi / self.extent) ** 2
+            self.values, self.fields = eigsh(K, _STARTS, csc_array(diags_array(V)), sigma=shift, which="LM")
+        self.values = self.values.clip(min=0.0)
+
+    def variances(self, length: float, smoothness: float, count: int | None = None) -> np.ndarray:
+        """Of the strengths of the first `count` fields, such that the variance of their sum is 1 on average over the part."""
+        spectrum = ((DECAY / (length or 0.25 * self.extent)) ** 2 + self.values[:count]) ** (-2.0 * smoothness)
+        return self.volume * spectrum / spectrum.sum()
+
+
+class Unknowns:
+    """The unknown start and drives of a problem: shapes, responses, and how they change in a step."""
+
+    def __init__(self, problem: Discretisation, names: Sequence[str], spots: SpotTable | None = None,
+                 model: Model[Any] | None = None) -> None:
+        self.problem, self.names, self.spots, self.model = problem, tuple(names), spots, model or Classical()
+        self._tables: dict[tuple[Discretisation, Model[Any]], SpotTable] = {}
+        for name in self.names:
+            if name not in KINDS and not name.startswith("flux:"):
+                raise InputError(f"'{name}' cannot be followed as an unknown{did_you_mean(name, KINDS)}")
+        if len(set(self.names)) < len(self.names):
+            raise InputError(f"an unknown is named twice: {', '.join(self.names)}")
+        if "source" in self.names and spots is None:
+            raise InputError("the strength of a source is unknown, but not its place: give the places (or paths) of the spots")
+        if "source" in self.names and problem.n_fields > 1:
+            raise InputError("spots drive one field; this problem has several")
+        if "source" in self.names and spots is not None:
+            check_seen(spots, problem.mesh)
+        self.drives = tuple(name for name in self.names if name != "start")
+
+    @cached_property
+    def modes(self) -> Modes:
+        return Modes(self.problem.mesh)
+
+    def count(self, name: str) -> int:
+        """Numbers of one drive."""
+        if name == "field":
+            return min(MODES, self.problem.mesh.n_nodes) * self.problem.n_fields
+        return len(self.spots.names) if name == "source" and self.spots is not None else 1
+
+    def smooth(self, count: int | None = None) -> Tensor:
+        """The smoothest fields, one after the other in each field of the equation: [M F, N, F]."""
+        shapes = torch.from_numpy(np.ascontiguousarray(self.modes.fields[:, :count].T))
+        each = torch.eye(self.problem.n_fields, dtype=torch.float64)
+        return torch.einsum("mn,fg->mfng", shapes, each).flatten(0, 1)
+
+    def shapes(self, name: str, k: int, t0: float = 0.0) -> Tensor:
+        """Sources of strength 1 in step k after t0: [J, N or P, F]."""
+        if name == "field":
+            return self.still
+        return taken_shapes(self._taken(self.problem, self.model), self.problem, self.model, k, k + 1, t0)[:, 0]
+
+    def spot_shapes(self, problem: Discretisation, model: Model[Any], time: float) -> Tensor:
+        """Spots of power 1 in the step of a problem, on this mesh or another one, that begins at a time: [J, P, 1]."""
+        return taken_shapes(self._taken(problem, model), problem, model, 0, 1, time)[:, 0]
+
+    def _taken(self, problem: Discretisation, model: Model[Any]) -> SpotTable:
+        assert self.spots is not None
+        key = problem, model
+        if key not in self._tables:
+            self._tables[key] = model.taking(self.spots, problem)
+        return self._tables[key]
+
+    @cached_property
+    def still(self) -> Tensor:
+        """The smooth source fields that are followed [M F, N, F]."""
+        return self.smooth(MODES)
+
+    def load(self, name: str, problem: Discretisation) -> Discretisation:
+        """The problem, on this mesh or another one, with one unit more of a flux or of the temperature of its surroundings."""
+        return warmed(problem) if name == "ambient" else heated(problem, name.removeprefix("flux:"))
+
+    def loaded(self, name: str) -> Discretisation:
+        return self.load(name, self.problem)
+
+    def variances(self, name: str, prior: Prior) -> np.ndarray:
+        """Of all numbers of one unknown."""
+        if name in ("start", "field"):
+            each = self.modes.variances(prior.length, prior.smoothness, MODES if name == "field" else None)
+            return np.repeat(prior.strength**2 * each, self.problem.n_fields)
+        return np.full(self.count(name), prior.strength**2)
+
+    # ------------------------------------------------------------------ strengths from readings
+
+    def learned(self, readings: Readings, start: Tensor, source: Tensor | None = None, noise: float | None = None, t0: float = 0.0,
+                gap: Callable[[dict[str, np.ndarray], np.ndarray, np.ndarray], Gap] | None = None
+                ) -> tuple[dict[str, Prior], float]:
+        """Priors and noise with the largest likelihood of some readings, whose times are counted from the start at `t0`.
+
+        Readings depend linearly on all unknowns (sensor kernels), so that strengths are found as `recover` finds them.
+
+        - `gap`: what mesh and step get wrong of readings [T, S] at some times, to which numbers of the unknowns lead
+        """
+        p, steps = self.problem, max(1, int(np.ceil(readings.times[-1] / self.problem.dt - 1e-9)))
+        every = max(1, int(np.ceil(np.isfinite(readings.values).sum() / _READINGS)))
+        times, values = readings.times[::every], readings.values[::every]
+        there = np.isfinite(values)
+        if not there.any():
+            raise InputError("there is no reading to learn from")
+        made = kernels(p, readings.sensors, steps, self.model, t0)
+        at = interpolation(times, steps, p.dt)
+        reached = at @ made.readings(None if source is None else source[:steps], start).double().numpy().T
+        y = (values - reached)[there]
+        tables = {name: np.einsum("tn,snj->tsj", at, self._responses(name, made, readings, t0).double().numpy())
+                  for name in self.names}
+        asked = [Unknown(name, R[there], *self._choices(name, steps)) for name, R in tables.items()]
+        if gap is not None:
+            found = infer(y, asked).numbers
+            wrong = gap(found, times, reached + sum(R @ found[name] for name, R in tables.items()))
+            y, asked = y - wrong.bias[there], [*asked, wrong.unknown(times, there)]
+        choices, strengths, level = strongest(y, asked, noise)
+        if level < _ROUNDING * float(np.abs(values[there]).max()):
+            raise InputError("the first readings differ by no more than rounding from what the unknowns explain: they tell nothing "
+                             "about the noise; give it, or more readings")
+        each = zip(self.names, choices, strengths.tolist())
+        return {name: self._prior(choice, strength) for name, choice, strength in each}, level
+
+    def _prior(self, choice: Choice, strength: float = 1.0) -> Prior:
+        """Of what the likelihood chooses from: the time of a drive and the length of a field, each 0 where there is none."""
+        time, length = choice
+        return Prior(strength, length, time)
+
+    def _responses(self, name: str, made: Kernels, readings: Readings, t0: float) -> Tensor:
+        """[S, H+1, n]: histories have all steps of their first number first."""
+        if name == "start":
+            return made.starts(self.smooth())
+        if name == "field":
+            return made.responses(self.still).flatten(2)
+        if name == "source":
+            assert self.spots is not None
+            return made.responses(unit_shapes(self.spots, self.problem, self.model, 0, made.horizon, t0)).flatten(2)
+        return impulses(self.loaded(name), self.problem, made, readings.sensors, self.model)
+
+    def _choices(self, name: str, steps: int) -> tuple[tuple[Choice, ...], Spread]:
+        dt, extent = self.problem.dt, self.modes.extent
+        times = tuple(dt * 2.0**k for k in range(3, max(4, int(np.log2(steps)) + 4), 2))
+        lengths = tuple(extent * 2.0**-k for k in range(4))
+        if name == "start":
+            def still(choice: Choice, H: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+                variance = self.variances(name, self._prior(choice))
+                return variance[:, None] * H.T, variance
+
+            return tuple((0.0, length) for length in lengths), still
+        count, apart = self.count(name), dt * np.abs(np.arange(steps)[:, None] - np.arange(steps))
+
+        def moving(choice: Choice, H: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            prior = self._prior(choice)
+            variance = self.variances(name, prior)
+            moved = np.einsum("ts,mcs->ctm", np.exp(-apart / prior.time), H.reshape(len(H), count, steps), optimize=True)
+            return (variance[:, None, None] * moved).reshape(count * steps, -1), np.repeat(variance, steps)
+
+        if name == "field":
+            return tuple((time, length) for time in times for length in lengths), moving
+        return tuple((time, 0.0) for time in times), moving
+
+
+def described(priors: Mapping[str, Prior], noise: float) -> list[str]:
+    """One line for each unknown, and one for the noise."""
+    def of(prior: Prior) -> str:
+        parts = {"length": prior.length, "time": prior.time}
+        return "".join(f", {name} {value:.3g}" for name, value in parts.items() if value)
+
+    return [*(f"{name}: standard deviation {prior.strength:.3g}{of(prior)}" for name, prior in priors.items()),
+            f"noise of a reading: {noise:.3g}"]

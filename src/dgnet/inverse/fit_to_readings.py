@@ -1,0 +1,355 @@
+"""Training from sensors alone: what a DGNet learns, from readings at points instead of whole fields.
+
+    minimise  |(readings of the rollout - readings) / size|^2 / c + sum of alpha_b theta_b' P_b theta_b + rho theta' theta
+
+First the numbers that state physics: calibrated coefficients, a reaction (a spline of one field, terms of several), curves of the
+material. Gauss-Newton on whole rollouts; c, the variance of what is left, and the smoothness alpha of each curve are those with
+most evidence; terms that the readings cannot tell from zero go. Then the corrections of the operator by gradient descent through
+the rollouts, judged by readings that they did not see: of the last experiment, or of every fourth sensor where there is but one.
+Corrections of single nodes and edges (`free`) are left out: few sensors cannot tell them apart.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import nn
+
+from dgnet.discovery.calibrate import linearised
+from dgnet.discovery.unknowns import splines
+from dgnet.errors import InputError, SolveError
+from dgnet.inverse.readings import Readings, interpolation
+from dgnet.inverse.sensor import delayed, field_number, rows
+from dgnet.models import few_threads, rollout
+from dgnet.models.dgnet import DGNet, Material, Reaction
+from dgnet.problems import Discretisation
+
+Tensor = torch.Tensor
+
+_ROUNDS, _SETTLED = 10, 0.02  # of Gauss-Newton, and the change of the readings (in what is left) after which it ends
+_SHARES = (0.25, 0.5, 1.0)  # of the time: long rollouts with a wrong reaction are far from linear in it
+_LONGEST = 1.0  # of a step of Gauss-Newton: a factor of e of what has a logarithm, the usual size of a reaction
+_FREE = {"curve": 1.0, "other": 10.0}  # standard deviations before any reading
+_SURE = 3.0  # standard deviations by which a term of a reaction must differ from zero
+_RATE, _UPDATES, _LOOK = 3e-3, 400, 5  # learning rate, most updates of the operator, updates between two looks at what is held out
+_KNOWN = 0.5  # a number whose standard deviation is above this share of that before any reading is not determined
+
+
+@dataclass(frozen=True, eq=False)
+class Experiment:
+    """Readings, the start [N, F] and what drove it: averages over the steps [H, N, F], or None."""
+
+    readings: Readings
+    start: Tensor
+    source: Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Learned:
+    """What readings taught a model.
+
+    - `before`, `numbers`, `after`: root mean square of what rollouts leave of all readings, over the spread of the readings:
+      untrained, with the numbers found, and with the operator's corrections
+    - `held`: the same of the readings that judged the corrections, before and after them; None where there are no corrections
+    - `determined`: how many of `unknowns` numbers the readings determine
+    - `sd`: relative standard deviations of calibrated coefficients, by their names
+    - `notes`: what was wrong with the readings, what they do not determine
+    """
+
+    before: float
+    numbers: float
+    after: float
+    held: tuple[float, float] | None
+    determined: float
+    unknowns: int
+    sd: dict[str, float]
+    notes: tuple[str, ...]
+
+
+def learn(model: DGNet, base: Discretisation, experiments: Sequence[Experiment], *, seconds: float = 60.0) -> Learned:
+    """Fit a model in place to the readings of experiments.
+
+    - `model`: a fresh `DGNet` in double precision; its settings say what is unknown
+    - `base`: the problem, in double precision
+    - `experiments`: one or more; starts and sources are taken as known
+    - `seconds`: for the corrections of the operator
+    """
+    if not experiments:
+        raise InputError("there is no experiment to learn from")
+    with few_threads(base.mesh.n_nodes):
+        seen = _Seen(model, base, experiments)
+        model.fit_statistics(seen.states(), seen.source, base.dt)
+        before = seen.size()
+        blocks = _blocks(model)
+        fit = _Fit(seen, blocks) if blocks else None
+        if fit is not None:
+            fit.run()
+        numbers = seen.size()
+        held = _corrections(model, seen, seconds)
+        notes = [note for e in experiments for note in e.readings.notes]
+        sd = {} if fit is None else fit.conclude(model)
+        if fit is not None and fit.determined < 0.9 * fit.count:
+            notes.append(f"{seen.count} readings determine {fit.determined:.1f} of {fit.count} numbers; the rest follows from "
+                         "smoothness and from what was assumed before.")
+        notes += [f"The readings do not determine {name}." for name, value in sd.items() if not value < _KNOWN]
+        if held is not None and not held[1] < held[0]:
+            notes.append("Corrections of the operator did not lower the misfit of readings that were held out: they stay zero.")
+        determined, count = (0.0, 0) if fit is None else (fit.determined, fit.count)
+        return Learned(before, numbers, seen.size(), held, determined, count, sd, tuple(dict.fromkeys(notes)))
+
+
+class _Seen:
+    """All experiments at once: rollouts of the model as the sensors read them."""
+
+    def __init__(self, model: DGNet, base: Discretisation, experiments: Sequence[Experiment]) -> None:
+        self.model, self.base = model, base
+        self.steps = max(math.ceil(e.readings.times[-1] / base.dt - 1e-9) for e in experiments)
+        self.start = torch.stack([e.start.double() for e in experiments])
+        self.source: Tensor | None = None
+        if any(e.source is not None for e in experiments):
+            self.source = torch.zeros(len(experiments), self.steps, *self.start.shape[1:], dtype=torch.float64)
+            for own, e in zip(self.source, experiments):
+                if e.source is not None:
+                    own[: len(e.source)] = e.source[: self.steps]
+        self.at = [torch.from_numpy(interpolation(e.readings.times, self.steps, base.dt)) for e in experiments]
+        self.rows = [rows(e.readings.sensors, base) for e in experiments]
+        self.lags = [[s.lag for s in e.readings.sensors] for e in experiments]
+        self.there = [torch.from_numpy(np.isfinite(e.readings.values)) for e in experiments]
+        self.wanted = torch.cat([torch.from_numpy(e.readings.values)[t] for e, t in zip(experiments, self.there)])
+        field = [np.broadcast_to([field_number(s, base) for s in e.readings.sensors], e.readings.values.shape) for e in experiments]
+        number = torch.cat([torch.from_numpy(f.copy())[t] for f, t in zip(field, self.there)])
+        middle = self.start.mean((0, 1))
+        self.unit = torch.ones_like(self.wanted)
+        for f in number.unique().tolist():
+            own = number == f
+            self.unit[own] = (self.wanted[own] - middle[f]).square().mean().sqrt().clamp(min=1e-12)
+        self.count, last = len(self.wanted), len(experiments) - 1
+        trial = [torch.full_like(t, k == last and last > 0) for k, t in enumerate(self.there)]
+        if last == 0:
+            trial[0][:, ::4] = len(experiments[0].readings.sensors) > 3
+        self.held = torch.cat([h[t] for h, t in zip(trial, self.there)])
+        when = torch.cat([torch.from_numpy(e.readings.times)[:, None].expand(t.shape)[t] for e, t in zip(experiments, self.there)])
+        self.step = torch.ceil(when / base.dt - 1e-9)  # the step after which a reading can be told
+        self.values = [(e.readings.values, f) for e, f in zip(experiments, field)]
+
+    def states(self) -> Tensor:
+        """Starts and readings as states [1, 2, n, F], which tell the model the range of its fields and how quickly they change."""
+        columns = []
+        for f in range(self.base.n_fields):
+            pairs = [np.stack([v[:-1][m], v[1:][m]]) for v, own in self.values
+                     for m in [(own[1:] == f) & np.isfinite(v[:-1]) & np.isfinite(v[1:])]]
+            first = self.start[..., f].flatten().numpy()
+            columns.append(np.concatenate([*pairs, np.stack([first, first])], axis=1))
+        length = max(c.shape[1] for c in columns)
+        return torch.from_numpy(np.stack([np.resize(c, (2, length)) for c in columns], -1))[None]
+
+    def residual(self, share: float = 1.0) -> Tensor:
+        """[m], over the spread of the readings, those of the first share of the time; differentiable in the model's weights."""
+        steps = max(1, round(share * self.steps))
+        states = rollout(self.model, self.base, self.start, None if self.source is None else self.source[:, :steps], steps)
+        found = [(at[:, : steps + 1] @ delayed(torch.einsum("npf,spf->sn", own, w), lags, self.base.dt).T)[t]
+                 for own, at, w, lags, t in zip(states, self.at, self.rows, self.lags, self.there)]
+        out = ((torch.cat(found) - self.wanted) / self.unit)[self.step <= steps]
+        if not bool(torch.isfinite(out).all()):
+            raise SolveError("a rollout of the fit to readings is not finite")
+        return out
+
+    def size(self, which: Tensor | None = None) -> float:
+        with torch.no_grad():
+            found = self.residual()
+            return float((found if which is None else found[which]).square().mean().sqrt())
+
+
+# ---------------------------------------------------------------------- numbers of the physics
+
+
+@dataclass(eq=False)
+class _Block:
+    """weights = basis @ theta: numbers that belong together, and the penalty P on their bends."""
+
+    name: str
+    weights: nn.Parameter
+    basis: Tensor  # [weights, K]
+    bend: Tensor  # [K, K]
+    free: float
+
+    def put(self, theta: Tensor) -> None:
+        self.weights.copy_((self.basis @ theta).view_as(self.weights).to(self.weights))
+
+
+def _blocks(model: DGNet) -> list[_Block]:
+    """What is unknown about the physics, in few numbers."""
+    found, reaction, material = [], model.part(Reaction), model.part(Material)
+
+    def block(name: str, weights: nn.Parameter, basis: Tensor, smooth: bool, free: float) -> None:
+        bends = torch.diff(torch.eye(basis.shape[1], dtype=torch.float64), n=2, dim=0)
+        found.append(_Block(name, weights, basis, bends.T @ bends * float(smooth), free))
+
+    for name in model.config.calibrate:
+        weights = model.calibration[name]
+        block(name, weights, torch.eye(weights.numel(), dtype=torch.float64), False, _FREE["other"])
+    if reaction is not None and model.config.reaction == "learned":
+        if reaction.library is not None:
+            values = reaction.library.values
+            block("terms", values, torch.eye(values.numel(), dtype=torch.float64), False, _FREE["other"])
+        elif reaction.table is not None:
+            block("reaction", reaction.table.values, splines(len(reaction.table.values)), True, _FREE["other"])
+        else:
+            raise InputError("a reaction that is a network cannot be learned from readings: leave the model's settings out")
+    for name, curve in {} if material is None else material.curves().items():
+        block(name, curve.values, splines(len(curve.values)), True, _FREE["curve"])
+    return found
+
+
+class _Fit:
+    """Gauss-Newton on all numbers."""
+
+    def __init__(self, seen: _Seen, blocks: list[_Block]) -> None:
+        self.seen, self.blocks, self.c, self.share = seen, blocks, 0.0, 1.0
+        self.theta = torch.zeros(self.count, dtype=torch.float64)
+        self.alpha = [1.0] * len(blocks)
+        self.covariance, self.determined = torch.eye(self.count, dtype=torch.float64), 0.0
+
+    @property
+    def count(self) -> int:
+        return sum(b.basis.shape[1] for b in self.blocks)
+
+    @property
+    def slices(self) -> list[slice]:
+        ends = np.cumsum([0, *(b.basis.shape[1] for b in self.blocks)])
+        return [slice(int(a), int(b)) for a, b in pairwise(ends)]
+
+    def residual(self, theta: Tensor) -> Tensor:
+        with torch.no_grad():
+            for b, s in zip(self.blocks, self.slices):
+                b.put(theta[s])
+            return self.seen.residual(self.share)
+
+    def penalty(self) -> Tensor:
+        out = torch.zeros(self.count, self.count, dtype=torch.float64)
+        for b, s, alpha in zip(self.blocks, self.slices, self.alpha):
+            out[s, s] = alpha * b.bend + torch.eye(b.basis.shape[1], dtype=torch.float64) / b.free**2
+        return out
+
+    def target(self, r: Tensor, J: Tensor) -> Tensor:
+        """Where the linearised problem leads, with the c and alpha of most evidence."""
+        H, right = J.T @ J, J.T @ (J @ self.theta - r)
+        self.c = self.c or max(float(r.square().mean()), 1e-300)
+        for _ in range(30):
+            inverse, old = torch.linalg.inv(H / self.c + self.penalty()), self.c
+            target = inverse @ right / self.c
+            self.determined = float((inverse * H).sum()) / self.c
+            left = r + J @ (target - self.theta)
+            self.c = max(float(left.square().sum()) / max(len(r) - self.determined, 1.0), 1e-300)
+            for k, (b, s) in enumerate(zip(self.blocks, self.slices)):
+                if bool(b.bend.any()):
+                    bent = len(b.bend) - 2 - self.alpha[k] * float((inverse[s, s] * b.bend).sum())
+                    self.alpha[k] = max(bent, 1e-3) / max(float(target[s] @ b.bend @ target[s]), 1e-12)
+            if abs(math.log(self.c / old)) < 0.01:
+                break
+        self.covariance = inverse
+        return target
+
+    def objective(self, r: Tensor, theta: Tensor) -> float:
+        return float(r.square().sum()) / self.c + float(theta @ self.penalty() @ theta)
+
+    def run(self) -> None:
+        for self.share in _SHARES:
+            self.descend()
+        while self.dropped():
+            self.descend()
+        self.residual(self.theta)
+
+    def descend(self) -> None:
+        for _ in range(_ROUNDS):
+            r, J = linearised(self.residual, self.theta)
+            delta = self.target(r, J) - self.theta
+            delta = delta * min(1.0, _LONGEST / max(float(delta.abs().max()), 1e-300))
+            moved = float((J @ delta).square().mean().sqrt())
+            for _ in range(6):
+                try:
+                    if self.objective(self.residual(self.theta + delta), self.theta + delta) <= self.objective(r, self.theta):
+                        break
+                except SolveError:
+                    pass
+                delta = 0.5 * delta
+            else:
+                break
+            self.theta = self.theta + delta
+            if moved < _SETTLED * math.sqrt(self.c):
+                break
+        self.target(*linearised(self.residual, self.theta))
+
+    def dropped(self) -> bool:
+        """Leave out the terms of a reaction that the readings cannot tell from zero, the least sure half of them at once."""
+        for k, (b, s) in enumerate(zip(self.blocks, self.slices)):
+            if b.name != "terms":
+                continue
+            sure = self.theta[s].abs() / self.covariance.diagonal()[s].sqrt()
+            weak = (sure < _SURE).nonzero()[:, 0]
+            if not len(weak) or len(sure) < 2:
+                return False
+            out = sure.argsort()[: max(1, len(weak) // 2)]
+            kept = torch.tensor([i for i in range(len(sure)) if i not in set(out.tolist())])
+            every = torch.arange(self.count)
+            self.theta = self.theta[torch.cat([every[: s.start], s.start + kept, every[s.stop:]])]
+            self.blocks[k] = _Block(b.name, b.weights, b.basis[:, kept], b.bend[kept][:, kept], b.free)
+            return True
+        return False
+
+    @torch.no_grad()
+    def conclude(self, model: DGNet) -> dict[str, float]:
+        """Standard deviations into the model's parts; those of calibrated coefficients by their names."""
+        reaction, material, found = model.part(Reaction), model.part(Material), []
+        for b, s in zip(self.blocks, self.slices):
+            covariance = b.basis @ self.covariance[s, s] @ b.basis.T
+            sd = covariance.diagonal().clamp(min=0).sqrt()
+            if b.name in model.config.calibrate:
+                found += sd.tolist()
+            elif material is not None and b.name in material.curves():
+                material.curves()[b.name].covariance.copy_(covariance)
+            elif reaction is not None and reaction.library is not None:
+                own = reaction.library
+                own.active.copy_((b.basis.abs().sum(1) > 0).view_as(own.active).to(own.active))
+                own.deviation.copy_(sd.view_as(own.deviation).to(own.deviation))
+            elif reaction is not None and reaction.table is not None:
+                u = reaction.table.where() * model.std.double() + (0.0 if model.config.odd_reaction else model.mean.double())
+                slopes = reaction.features(u[:, None], model.scales)[:, 0].double()
+                reaction.table.deviation.copy_((slopes @ covariance * slopes).sum(1).clamp(min=0).sqrt())
+        return dict(zip(model.coefficients(), found)) if found else {}
+
+
+# ---------------------------------------------------------------------- corrections of the operator
+
+
+def _corrections(model: DGNet, seen: _Seen, seconds: float) -> tuple[float, float] | None:
+    """Descend while it helps the readings that are held out; their misfit before and after. None where nothing can be corrected."""
+    numbers = ("calibration.", "reaction_net.", "material.")
+    weights = {n: p for n, p in model.named_parameters() if not n.startswith(numbers)}
+    if not weights or not bool(seen.held.any()):
+        return None
+    begin, best = time.perf_counter(), seen.size(seen.held)
+    first, kept = best, {n: p.detach().clone() for n, p in weights.items()}
+    optimiser = torch.optim.Adam(weights.values(), lr=_RATE)
+    for k in range(1, _UPDATES + 1):
+        optimiser.zero_grad()
+        loss = seen.residual()[~seen.held].square().mean()
+        torch.autograd.backward(loss, inputs=list(weights.values()))
+        nn.utils.clip_grad_norm_(weights.values(), 1.0)
+        optimiser.step()
+        if k % _LOOK == 0:
+            now = seen.size(seen.held)
+            if now < best:
+                best, kept = now, {n: p.detach().clone() for n, p in weights.items()}
+            if time.perf_counter() - begin > seconds:
+                break
+    with torch.no_grad():
+        for name, p in weights.items():
+            p.copy_(kept[name])
+    return first, best

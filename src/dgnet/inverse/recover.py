@@ -1,0 +1,697 @@
+"""What is unknown about a part, from the readings of its sensors, with bands and with what the sensors cannot see.
+
+Linear unknowns: the strength over time of sources at known places or on known paths, a steady source field, the start, the flux
+through a boundary, the temperature of the surroundings; several at once. Their responses come from sensor kernels, the answer is a
+Gaussian posterior (`posterior`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+import torch
+
+from dgnet.arguments import Positive, checked
+from dgnet.errors import InputError, SolveError
+from dgnet.files import did_you_mean, read_text
+from dgnet.inverse.finer import Finer, Gap
+from dgnet.inverse.kernels import Kernels, kernels
+from dgnet.inverse.posterior import Answer, Posterior, Unknown, infer
+from dgnet.inverse.priors import NUMBER, fields, histories, numbers
+from dgnet.inverse.readings import APART, Readings, cleaned, coloured, interpolation
+from dgnet.inverse.sensor import Averages, Sensor, called, curved_rows, delayed, first_state, over_steps, rows
+from dgnet.mesh import Mesh
+from dgnet.models import Classical, Model, few_threads, rollout
+from dgnet.problems import Discretisation, Neumann, Robin, SpotTable
+from dgnet.problems.conditions import Value, changed
+from dgnet.problems.lift import Lift
+from dgnet.problems.sight import spot_doubts
+from dgnet.problems.sources import Source, converged_average
+from dgnet.problems.spot_table import number_in, read_table
+from dgnet.progress import Report
+
+Tensor = torch.Tensor
+
+LAG, FACTORS = "lag", "factors"
+KINDS = ("source", "field", "start", "flux:BOUNDARY", "ambient", LAG)
+SECOND = 2
+"""Searches with what a second solution of the answer before them says of mesh and step; more where factors still move."""
+_MOST, _NEAR = 6, 0.1  # of such searches, and the change of factors after which one more is the last
+_STEPS, _SETTLED = 20, 1e-3  # of Gauss-Newton, and the change after which it ends: of a logarithm, of a lag in steps
+_DIFFERENCE = 1e-2  # of both, for derivatives
+_WIDE = 1.0  # standard deviation of a factor's logarithm before any reading
+_LATE = 0.1  # standard deviation of a lag before any reading, of the whole time
+_SURE = 4.0  # standard deviations above zero from which a lag is named
+_COARSE = 10.0  # times the noise, above which mesh and step are named for residuals that are none
+_DIMLY = 0.5  # share of the prior variance below which a number counts as unseen
+
+
+@dataclass(frozen=True, eq=False)
+class Recovered:
+    """Answers by name: histories [H, spots] or [H, 1] (averages over the steps), fields [N, F], numbers [1] (ambient) or [S] (lag).
+
+    - `noise`: standard deviation of the readings, as given or found; `misfit`: root mean square of what the answers leave
+    - `determined`: how many numbers the readings determine, of `unknowns`
+    - `notes`: what was wrong with the readings, what the sensors do not see
+    """
+
+    answers: dict[str, Answer]
+    shapes: dict[str, tuple[int, ...]]
+    columns: dict[str, tuple[str, ...]]
+    times: np.ndarray  # [H + 1], ends of the steps
+    noise: float
+    misfit: float
+    determined: float
+    readings: Readings
+    fitted: np.ndarray  # [T, S]
+    notes: tuple[str, ...]
+
+    @property
+    def unknowns(self) -> int:
+        return sum(a.mean.size for a in self.answers.values())
+
+    @checked
+    def get(self, name: str, what: Literal["mean", "sd", "prior_sd", "seen"] = "mean") -> np.ndarray:
+        """`mean`, `sd`, `prior_sd` or `seen` of an answer, in its shape; histories as [H, columns]."""
+        if name not in self.answers:
+            raise InputError(f"'{name}' was not asked for" + did_you_mean(name, self.answers, "known"))
+        value: np.ndarray = getattr(self.answers[name], what).reshape(self.shapes[name])
+        return value.T if self.history(name) else value
+
+    @checked
+    def history(self, name: str) -> bool:
+        """Whether an answer is a history (strengths, a flux), not a field or a number."""
+        return name == "source" or name.startswith("flux:")
+
+
+@checked
+def recover(problem: Discretisation, readings: Readings, unknown: Sequence[str], *, spots: SpotTable | None = None,
+            start: Tensor | None = None, source: Source | Averages | None = None, noise: Positive | None = None,
+            model: Model[Any] | None = None, finer: bool = True, report: Report | None = None) -> Recovered:
+    """What is unknown about a part, from readings of sensors, with uncertainty.
+
+    - `problem`: a linear one
+    - `readings`: of sensors, as `read_readings` reads them from CSV; they are checked and cleaned first
+    - `unknown`: which of source (the strength of each spot over time), field (a steady source anywhere), start, flux:BOUNDARY (into
+      the part, the same along the boundary, over time), ambient (what is to be added to the ambient values of all Robin
+      conditions), lag (the time constants of sensors that have none)
+    - `spots`: places or paths and radii of the sources whose strength is unknown; their powers are not used
+    - `start`: what is known of the start [N, F]; zero unless given. An unknown start is found as a deviation from it
+    - `source`: what is known of the sources: f(x, t), a `SpotTable`, or averages over the steps [H, P or N, F]
+    - `noise`: standard deviation of the readings; found by the evidence unless given
+    - `model`: whose step; the classical solver unless given
+    - `finer`: take off what mesh and step get wrong, as solutions on finer meshes with smaller steps tell, and put what that leaves
+      into the bands. Without it they hold noise alone: for readings of a simulation on this very mesh with this step
+    - `report`: called with what is done, how much of it is done and how much there is
+
+        >>> import dgnet as dg, numpy as np, torch
+        >>> from dgnet.inverse import Point, Readings
+        >>> problem = dg.Problem(dg.box((6, 6)), dg.PDE(diffusion=0.1), [dg.Robin("boundary", 1.0, 0.0)], dt=0.1)
+        >>> lamp = dg.SpotTable(("lamp",), (np.array([0.0, 9.0]),), (np.array([[0.4, 0.5, 0.2, 1.0]] * 2),))
+        >>> sensors = tuple(Point(place, f"s{k}") for k, place in enumerate([(0.3, 0.5), (0.7, 0.6)]))
+        >>> states = dg.rollout(dg.Classical(), problem, torch.zeros(1, 49, 1, dtype=torch.float64),
+        ...                     3.0 * lamp.average(torch.tensor(problem.mesh.points), 0, 30, 0.1))
+        >>> seen = problem.mesh.interpolate(states[0], [s.place for s in sensors])[..., 0]
+        >>> noisy = seen + 1e-3 * np.random.default_rng(0).standard_normal(seen.shape)
+        >>> found = dg.recover(problem, Readings(0.1 * np.arange(31), noisy, sensors), ["source"], spots=lamp, finer=False)
+        >>> bool(abs(found.get("source")[5:25].mean() - 3.0) < 0.1)
+        True
+    """
+    known = Known.of(problem, start, source, spots)
+    question = Question(problem, readings, unknown, known, noise=noise, model=model, finer=finer, report=report)
+    with few_threads(problem.mesh.n_nodes), torch.no_grad():
+        return question.recovered(question.settled())
+
+
+# ---------------------------------------------------------------------- what is known, and rollouts of answers
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """What is known of what drives a part: the start [N, F], sources, the places of spots.
+
+    - `level`: mean of the start, where it is known
+    """
+
+    start: Tensor
+    source: Source | Tensor | None = None
+    spots: SpotTable | None = None
+    level: float | None = None
+
+    @classmethod
+    def of(cls, problem: Discretisation, start: Tensor | None, source: Source | Tensor | None = None,
+           spots: SpotTable | None = None) -> Known:
+        begin = first_state(problem, start)
+        return cls(begin, source, spots, None if start is None else float(begin.mean()))
+
+    def over(self, steps: int) -> Known:
+        """The same over the steps that readings cover."""
+        return replace(self, source=over_steps(self.source, steps)) if isinstance(self.source, Tensor) else self
+
+    def averages(self, problem: Discretisation, model: Model[Any], steps: int) -> Tensor | None:
+        """Of the source over the steps of a problem, at the points of a model: [steps, P, F]. Averages are taken as they are."""
+        if self.source is None or isinstance(self.source, Tensor):
+            return None if self.source is None else self.source.double()
+        x = torch.tensor(model.points(problem))
+        if isinstance(self.source, SpotTable):
+            return model.taking(self.source, problem).average(x, 0, steps, problem.dt)[0]
+        return converged_average(self.source, x, problem.dt * torch.arange(steps, dtype=torch.float64), problem.dt)[0][0]
+
+
+def read(problem: Discretisation, model: Model[Any], sensors: Sequence[Sensor], start: Tensor, source: Tensor | None,
+         steps: int, curved: bool = False) -> Tensor:
+    """What sensors read of a rollout from a start [N, F] with a source [steps, P or N, F]: [S, steps + 1].
+
+    Fields are linear in cells, or `curved`.
+    """
+    w = (curved_rows if curved else rows)(sensors, problem)
+    out = w.new_empty(len(sensors), steps + 1)
+    out[:, 0] = torch.einsum("nf,snf->s", start[:problem.mesh.n_nodes].double(), w)
+
+    def keep(k: int, u: Tensor) -> None:
+        out[:, k] = torch.einsum("nf,snf->s", u[0].double(), w)
+
+    source = None if source is None else source[None].to(problem.dtype)
+    rollout(model, problem, start[None].to(problem.dtype), source, steps, sink=keep)
+    return delayed(out, [s.lag for s in sensors], problem.dt)
+
+
+def summed(one: Tensor | None, other: Tensor, mesh: Mesh) -> Tensor:
+    """Of two sources, each at the nodes or at all points of a model."""
+    if one is None:
+        return other
+    if one.shape[-2] != other.shape[-2]:
+        one, other = (Lift.of(mesh)(x) for x in (one, other))
+    return one + other
+
+
+def driven(known: Known, numbers: Mapping[str, np.ndarray], sensors: Sequence[Sensor], steps: int, finer: Finer,
+           level: int) -> Tensor:
+    """What sensors read, curved in cells, where linear unknowns have these numbers, in their shapes: [S, steps 2^level + 1].
+
+    What is known at the nodes or over the steps is taken to the mesh and the steps of that level.
+    """
+    problem, model, count = finer.problems[level], finer.model, steps * 2**level
+    force = known.averages(problem, model, count)
+    if isinstance(known.source, Tensor):
+        assert force is not None
+        force = finer.halved(finer.up(force, level), level)
+    start, mesh = known.start, problem.mesh
+    for name, value in numbers.items():
+        found = torch.from_numpy(value)
+        if name == "start":
+            start = start + found
+        elif name == "field":
+            force = summed(force, finer.up(found, level).expand(count, -1, -1), mesh)
+        elif name == "source":
+            assert known.spots is not None
+            shapes = unit_shapes(known.spots, problem, model, 0, count)
+            force = summed(force, torch.einsum("tj,jtpf->tpf", finer.halved(found.T, level), shapes), mesh)
+        elif name == "ambient":
+            problem = warmed(problem, float(found[0]))
+        else:
+            problem = heated(problem, name.removeprefix("flux:"), in_steps(finer.halved(found[0], level), problem.dt))
+    return read(problem, model, sensors, finer.up(start, level), force, count, curved=True)
+
+
+def no_second(why: str) -> tuple[str, ...]:
+    return (f"The bands do not hold what mesh and step get wrong: there is no second solution ({why}).",)
+
+
+def in_steps(values: Tensor, dt: float) -> Value:
+    """A boundary value that is the same everywhere, with one number for each step."""
+    def at(x: Tensor, t: float) -> Tensor:
+        return values[min(int(float(t) / dt), len(values) - 1)].expand(len(x))
+
+    return at
+
+
+# ---------------------------------------------------------------------- questions
+
+
+class Changes(Protocol):
+    """Coefficients of a problem that numbers change (`factors`)."""
+
+    labels: tuple[str, ...]
+
+    def applied(self, problem: Discretisation, factors: Sequence[float]) -> Discretisation: ...
+
+
+class Part(NamedTuple):
+    """Of one linear unknown: responses [S, H+1, n], the shape of its n numbers, names of histories or numbers (none: a field)."""
+
+    responses: Tensor
+    shape: tuple[int, ...]
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """An answer from some of the sensors.
+
+    - `phi` [p]: where readings are linearised; `first`: where they were before the second solution
+    - `found`: of all unknowns
+    - `left` [T, S]: of the readings of the sensors `index`
+    - `y` [m], `blocks`: readings and unknowns as they were linearised there; `gap`: what was taken off for mesh and step
+    """
+
+    phi: np.ndarray
+    first: np.ndarray
+    found: Posterior
+    left: np.ndarray
+    index: list[int]
+    y: np.ndarray
+    blocks: tuple[Unknown, ...]
+    gap: Gap | None
+    notes: tuple[str, ...] = ()
+
+
+class Question:
+    """Readings y, and what is asked: linear unknowns x, and numbers phi that readings do not depend on linearly: logarithms of
+    factors on coefficients, and the time constants of sensors in steps.
+
+        y = base(phi) + R(phi) x + what mesh and step get wrong + noise
+
+    Gauss-Newton on phi, with the posterior of all unknowns in every step. What mesh and step get wrong is found for what is known,
+    then for the answer of a first search (`finer`), then for that of a second one; the third is final where factors have settled.
+    """
+
+    def __init__(self, problem: Discretisation, readings: Readings, unknown: Sequence[str], known: Known, *, noise: float | None,
+                 model: Model[Any] | None = None, factors: Changes | None = None, finer: bool = True,
+                 report: Report | None = None) -> None:
+        if not unknown and factors is None:
+            raise InputError(f"name at least one unknown (known: {', '.join(KINDS)})")
+        self.problem, self.noise, self.factors, self.report = problem, noise, factors, report
+        self.model: Model[Any] = Classical() if model is None else model
+        self.readings = cleaned(readings, problem, known.level)
+        self.names = tuple(name for name in unknown if name != LAG)
+        self.steps = int(np.ceil(self.readings.times[-1] / problem.dt - 1e-9))
+        self.at = interpolation(self.readings.times, self.steps, problem.dt)
+        self.there = np.isfinite(self.readings.values)
+        self.count = 0 if factors is None else len(factors.labels)
+        self.slow = [k for k, s in enumerate(self.readings.sensors) if LAG in unknown and not s.lag]  # their lags are asked for
+        if LAG in unknown and not self.slow:
+            raise InputError("the lags of all sensors are given: there is none to find")
+        self.finer = Finer(problem, self.model) if finer and Finer.exists(problem) else None
+        self.why = "the refined mesh would be too large" if finer and self.finer is None else ""
+        self.known = known = known.over(self.steps)
+        self._source = known.averages(problem, self.model, self.steps)
+        self._made: dict[bytes, tuple[Tensor, dict[str, Part]]] = {}
+
+    # ------------------------------------------------------------------ what numbers lead to
+
+    def applied(self, problem: Discretisation, phi: np.ndarray) -> Discretisation:
+        """The problem, on this mesh or another one, with its factors."""
+        return problem if self.factors is None else self.factors.applied(problem, np.exp(phi[:self.count]).tolist())
+
+    def lags(self, phi: np.ndarray) -> np.ndarray:
+        """Those that are asked for [S]; zero elsewhere."""
+        out = np.zeros(len(self.readings.sensors))
+        out[self.slow] = phi[self.count:] * self.problem.dt
+        return out
+
+    def made(self, phi: np.ndarray) -> tuple[Tensor, dict[str, Part]]:
+        """Readings [S, H+1] where linear unknowns are zero, and responses to these; without lags that are asked for."""
+        key = phi[:self.count].tobytes()
+        if key not in self._made:
+            p, sensors, known, model = self.applied(self.problem, phi), self.readings.sensors, self.known, self.model
+            if len(self._made) > 2 * self.count:
+                self._made.clear()
+            if self.names:
+                if self.report is not None:
+                    self.report("sensors", 0, 1)
+                found = kernels(p, sensors, self.steps, model)
+                parts = {name: Part(*responses_of(name, p, found, sensors, known.spots, model)) for name in self.names}
+                self._made[key] = found.readings(self._source, known.start).double(), parts
+            else:
+                self._made[key] = read(p, model, sensors, known.start, self._source, self.steps), {}
+        return self._made[key]
+
+    def seen(self, phi: np.ndarray, index: list[int]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """base [T, S] and R [T, S, n] by name."""
+        (base, parts), lags, dt = self.made(phi), self.lags(phi)[index], self.problem.dt
+        tables = {name: np.einsum("tn,snj->tsj", self.at, delayed(part.responses[index].double(), lags, dt).numpy())
+                  for name, part in parts.items()}
+        return self.at @ delayed(base[index], lags, dt).numpy().T, tables
+
+    def series(self, phi: np.ndarray, found: Mapping[str, np.ndarray]) -> Tensor:
+        """base + R x at the ends of the steps [S, H+1], without lags that are asked for."""
+        total, parts = self.made(phi)
+        for name, part in parts.items():
+            total = total + part.responses.double() @ torch.from_numpy(found[name])
+        return total
+
+    def whole(self, phi: np.ndarray, found: Mapping[str, np.ndarray], index: list[int]) -> np.ndarray:
+        """base + R x [T, S]."""
+        return self.at @ delayed(self.series(phi, found)[index], self.lags(phi)[index], self.problem.dt).numpy().T
+
+    def slopes(self, phi: np.ndarray, found: Mapping[str, np.ndarray], index: list[int]) -> np.ndarray:
+        """Derivatives [T, S, p] of that by phi."""
+        out = np.zeros((len(self.at), len(index), len(phi)))
+        for k in range(len(phi)):
+            ends = np.stack([phi, phi])
+            ends[:, k] += (_DIFFERENCE, -_DIFFERENCE)
+            ends[:, self.count:] = ends[:, self.count:].clip(min=0.0)
+            up, down = (self.whole(end, found, index) for end in ends)
+            out[..., k] = (up - down) / (ends[0, k] - ends[1, k])
+        return out
+
+    def gap(self, finer: Finer, phi: np.ndarray, numbers: Mapping[str, np.ndarray], index: list[int]) -> Gap:
+        """What mesh and step get wrong of the readings that an answer leads to."""
+        other, lags = finer.changed(lambda p: self.applied(p, phi)), self.lags(phi)
+        sensors = [replace(s, lag=s.lag or lags[k]) for k, s in enumerate(self.readings.sensors) if k in index]
+        found = {name: numbers[name].reshape(part.shape) for name, part in self.made(phi)[1].items()}
+        first, second = (interpolation(self.readings.times, self.steps * 2**level, other.problems[level].dt)
+                         @ driven(self.known, found, sensors, self.steps, other, level).numpy().T
+                         for level in (other.last - 1, other.last))
+        return Gap.of(other, self.whole(phi, numbers, index), first, second)
+
+    # ------------------------------------------------------------------ answers
+
+    def settled(self) -> Fit:
+        """The answer; unless coefficients are asked for, without sensors whose residuals stand out."""
+        index, notes = list(range(len(self.readings.sensors))), list[str]()
+        while True:
+            fit = self._settled(index)
+            size = np.sqrt(np.nanmean(fit.left**2, axis=0))
+            worst = int(size.argmax())
+            alike = len(size) < 4 or size[worst] < APART * np.median(size) or size[worst] < 3 * (self.noise or 0.0)
+            if alike or self.factors is not None:
+                return replace(fit, notes=(*notes, *fit.notes))
+            name = called(self.readings.sensors)[index.pop(worst)]
+            notes.append(f"Sensor '{name}' disagrees with the others (residuals of {size[worst]:.3g}, the median is "
+                         f"{np.median(size):.3g}): drifting, misplaced or slow, left out.")
+
+    def _settled(self, index: list[int]) -> Fit:
+        begin, gap, why = np.zeros(self.count + len(self.slow)), None, self.why
+        if self.finer is not None:  # what is known may change so quickly that unknowns would take up what the mesh gets wrong of it
+            try:
+                nothing = {name: np.zeros(int(np.prod(part.shape))) for name, part in self.made(begin)[1].items()}
+                gap = self.gap(self.finer, begin, nothing, index)
+            except SolveError as error:
+                why = str(error)
+        fit = self._searched(begin, index, gap if gap is not None and gap.rest.any() else None, last=self.finer is None)
+        first = fit.phi
+        if self.finer is not None:
+            try:
+                moved = np.inf  # factors, in standard deviations: what the mesh gets wrong changes with them
+                for k in range(_MOST):
+                    last, before = k == _MOST - 1 or (k >= SECOND - 1 and moved < _NEAR), fit
+                    fit = self._searched(fit.phi, index, self.gap(self.finer, fit.phi, fit.found.numbers, index), fit, last=last)
+                    if last:
+                        break
+                    step = np.abs(fit.phi - before.phi)[:self.count]
+                    moved = float((step / fit.found.answer(FACTORS).sd).max()) if self.count else 0.0
+            except SolveError as error:
+                fit, why = self._searched(first, index, None, fit, last=True), str(error)
+        return replace(fit, first=first, notes=no_second(why) if why else ())
+
+    def _searched(self, phi: np.ndarray, index: list[int], gap: Gap | None = None, before: Fit | None = None,
+                  last: bool = False) -> Fit:
+        """Gauss-Newton on phi to its end. Priors are those of an answer before; the last step of the `last` search tries all."""
+        values = self.readings.values[:, index] - (0.0 if gap is None else gap.bias)
+        there = np.isfinite(values)
+        others = [] if gap is None else [gap.unknown(self.readings.times, there)]
+        noise = self.noise if last else None  # what the first solution misses is no noise
+        found = None if before is None else before.found
+        change = np.inf if len(phi) else 0.0
+        for k in range(_STEPS + 1):
+            end = change < _SETTLED or k == _STEPS
+            base, tables = self.seen(phi, index)
+            y = (values - base)[there]
+            linear = self._linear(phi, tables, y, there, found, every=last and end)
+            J, bent = np.zeros((len(y), 0)), list[Unknown]()
+            if len(phi):
+                if found is None:
+                    found = infer(y, [*linear, *others], noise, self.report) if linear else Posterior((), 0.0, 0.0, np.zeros(0))
+                    linear = self._linear(phi, tables, y, there, found, every=False)
+                J = self.slopes(phi, found.numbers, index)[there]
+                widths = ((FACTORS, J[:, :self.count], _WIDE), (LAG, J[:, self.count:], _LATE * self.steps))
+                bent = [Unknown(name, part, (NUMBER,), numbers, strength=wide) for name, part, wide in widths if part.shape[1]]
+            blocks, previous = (*bent, *linear, *others), found
+            found = with_lags(y + J @ phi, blocks, noise, self.report)
+            if end:
+                break
+            assert previous is not None
+            limit = np.inf if gap is not None else self._misfit(phi, previous.numbers, values, index)
+            moved = self._moved(phi, found, values, index, limit)
+            change, phi = float(np.abs(moved - phi).max()), moved
+        assert found is not None
+        left = np.full(there.shape, np.nan)
+        left[there] = y + J @ phi - found.fitted
+        return Fit(phi, phi, found, left, index, y + J @ phi, blocks, gap)
+
+    def _linear(self, phi: np.ndarray, tables: dict[str, np.ndarray], y: np.ndarray, there: np.ndarray, found: Posterior | None,
+                every: bool) -> list[Unknown]:
+        """The linear unknowns with every prior that is tried, or with those of an answer and without switches."""
+        parts, largest = self.made(phi)[1], float(np.abs(y).max())
+        out = [with_prior(name, table[there], parts[name].shape if parts[name].columns else (), self.problem, self.steps, largest)
+               for name, table in tables.items()]
+        return out if every else [u.like(found) for u in out]
+
+    def _misfit(self, phi: np.ndarray, found: Mapping[str, np.ndarray], values: np.ndarray, index: list[int]) -> float:
+        return float(np.nanmean((values - self.whole(phi, found, index)) ** 2))
+
+    def _moved(self, phi: np.ndarray, found: Posterior, values: np.ndarray, index: list[int], limit: float) -> np.ndarray:
+        """From phi towards where the linearised question leads, so far that the misfit stays within its limit."""
+        target = np.concatenate([found.numbers[name] for name in (FACTORS, LAG) if name in found.numbers])
+        longest = np.where(np.arange(len(phi)) < self.count, 1.0, phi.clip(min=1.0))
+        delta = (target - phi) / max(1.0, float((np.abs(target - phi) / longest).max()))
+        for _ in range(6):
+            moved = phi + delta
+            moved[self.count:] = moved[self.count:].clip(min=0.0)
+            try:
+                if self._misfit(moved, found.numbers, values, index) <= limit:
+                    return moved
+            except SolveError:
+                pass
+            delta = 0.5 * delta
+        return phi
+
+    def recovered(self, fit: Fit) -> Recovered:
+        """The linear unknowns and lags of an answer, with notes on what to doubt."""
+        parts, dt, readings = self.made(fit.phi)[1], self.problem.dt, self.readings
+        if len(fit.index) < len(readings.sensors):
+            readings = readings.keeping(fit.index)
+        answers = {a.name: a for a in fit.found.answers if a.name in parts}
+        shapes, columns = {n: part.shape for n, part in parts.items()}, {n: part.columns for n, part in parts.items()}
+        if self.slow:
+            slow, names = fit.found.answer(LAG), called(self.readings.sensors)
+            used = [k for k, sensor in enumerate(self.slow) if sensor in fit.index]
+            answers[LAG] = Answer(LAG, dt * slow.mean[used].clip(min=0.0), dt * slow.sd[used], dt * slow.prior_sd[used], NUMBER)
+            shapes[LAG], columns[LAG] = (len(used),), tuple(names[self.slow[k]] for k in used)
+        notes, readings_there, count = list(readings.notes), len(fit.y), sum(a.mean.size for a in answers.values())
+        if readings_there < count:
+            notes.append(f"{readings_there} readings for {count} unknown numbers: the rest follows from the smoothness that the "
+                         "prior assumes.")
+        for answer in answers.values():
+            dim = float((answer.seen < _DIMLY).mean())
+            if dim > 0.01:
+                notes.append(f"The sensors hardly see {dim:.0%} of '{answer.name}' (there its band is nearly that of the prior).")
+        return Recovered(answers, shapes, columns, dt * np.arange(self.steps + 1), fit.found.noise,
+                         float(np.sqrt(np.nanmean(fit.left**2))), fit.found.determined, readings, readings.values - fit.left,
+                         (*notes, *fit.notes, *self._narrow(), *self.doubts(fit)))
+
+    def _narrow(self) -> tuple[str, ...]:
+        """Spots, unknown or known, that meshes do not resolve."""
+        tables = [self.known.spots if "source" in self.names else None, self.known.source]
+        radii = {f"Spot '{name}'" if name else "The spot": float(values[:, -2].min()) for table in tables
+                 if isinstance(table, SpotTable) for name, values in zip(table.names, table.values)}
+        return () if self.finer is None else self.finer.narrow(radii)
+
+    def doubts(self, fit: Fit) -> list[str]:
+        """Notes on sensors whose residuals are no noise, and on what that may be."""
+        total, lags = self.series(fit.phi, fit.found.numbers)[fit.index], self.lags(fit.phi)[fit.index]
+        names, asked = called(self.readings.sensors), [k in self.slow for k in fit.index]
+        return doubts(fit.left, [names[k] for k in fit.index], fit.gap, fit.found.noise, lambda: np.where(asked, 0.0, late(
+            fit.left, fit.y, [u.like(fit.found) for u in fit.blocks], self.noise, total, lags, self.at, self.problem.dt)))
+
+
+def with_lags(y: np.ndarray, blocks: Sequence[Unknown], noise: float | None, report: Report | None = None) -> Posterior:
+    """The posterior, with lags of zero where they would be negative: other lags and histories follow these.
+
+    A history that is late and sensors that lag less are nearly alike, so that one sensor without a lag tells about all. Standard
+    deviations of the lags themselves are those without that.
+    """
+    free = infer(y, blocks, noise, report)
+    if LAG not in free.numbers or (free.numbers[LAG] >= 0).all():
+        return free
+    zero, found = np.zeros(len(free.numbers[LAG]), dtype=bool), free
+    held = [replace(u.like(free), strength=max(float(np.sqrt(np.mean(free.answer(u.name).prior_sd ** 2))), 1e-300)) for u in blocks]
+
+    def without(unknowns: Sequence[Unknown]) -> list[Unknown]:
+        return [replace(u, response=np.where(zero, 0.0, u.response)) if u.name == LAG else u for u in unknowns]
+
+    while (found.numbers[LAG] < 0).any():
+        zero[(found.answer(LAG).mean / found.answer(LAG).sd).argmin()] = True
+        found = infer(y, without(held), free.noise)
+    found = infer(y, without(blocks), noise)
+    lags = replace(found.answer(LAG), mean=found.numbers[LAG].clip(min=0.0), sd=free.answer(LAG).sd)
+    return replace(found, answers=tuple(lags if a.name == LAG else a for a in found.answers))
+
+
+def doubts(left: np.ndarray, names: Sequence[str], gap: Gap | None, noise: float, lags: Callable[[], np.ndarray]) -> list[str]:
+    """Notes on residuals [T, S] that are no noise, and on what that may be: `lags` [S] are found only where there are some."""
+    odd = coloured(left)
+    if not odd:
+        return []
+    found = lags()
+    if (found > 0).any():
+        slow = ", ".join(f"'{name}' by about {lag:.2g}" for name, lag in zip(names, found) if lag > 0)
+        why = f"sensors may read late ({slow}): give their time constants (lag), or ask for them"
+    elif gap is None or np.abs(gap.bias[:, odd]).max() > _COARSE * noise:
+        why = "mesh or step may be too coarse"
+    else:
+        why = "something that is not asked for may drive the part there, or a coefficient or a place is wrong"
+    who = ", ".join(f"'{names[k]}'" for k in odd)
+    return [f"What the answer leaves of {who} is no noise, one reading hangs together with the next: {why}. Bands are too narrow."]
+
+
+def late(left: np.ndarray, y: np.ndarray, blocks: Sequence[Unknown], noise: float | None, total: Tensor, lags: np.ndarray,
+         at: np.ndarray, dt: float) -> np.ndarray:
+    """By how much more sensors seem to lag [S], 0 where that is not sure: as unknowns beside those of an answer.
+
+    - `left` [T, S], `y` [m], `blocks`: residuals, and readings with unknowns as they were linearised
+    - `total` [S, H+1]: what the answer says of w . u at the ends of the steps; `lags`: as they are
+    """
+    step = 0.1 * dt
+    slope = at @ ((delayed(total, lags + step, dt) - delayed(total, lags, dt)) / step).numpy().T
+    table = (slope[..., None] * np.eye(len(total)))[np.isfinite(left)]
+    wide = _LATE * dt * (total.shape[1] - 1)
+    answer = infer(y, [*blocks, Unknown(LAG, table, (NUMBER,), numbers, strength=wide)], noise).answers[-1]
+    return np.where(answer.mean > _SURE * answer.sd, answer.mean, 0.0)
+
+
+def with_prior(name: str, response: np.ndarray, shape: tuple[int, ...], problem: Discretisation, steps: int,
+               largest: float) -> Unknown:
+    """An unknown with the prior of its kind.
+
+    Histories of the shape [count, steps] are smooth or switched, a number [1] is of the size of the `largest` reading (what is
+    known taken off); without a shape it is a smooth field.
+    """
+    if not shape:
+        return Unknown(name, response, *fields(problem.mesh, problem.n_fields))
+    if len(shape) == 1:
+        return Unknown(name, response, (NUMBER,), numbers, strength=largest or 1.0)
+    return Unknown(name, response, *histories(shape[0], steps, problem.dt), switched=(shape[0], steps))
+
+
+def responses_of(name: str, problem: Discretisation, made: Kernels, sensors: Sequence[Sensor], spots: SpotTable | None,
+                 model: Model[Any] | None) -> tuple[Tensor, tuple[int, ...], tuple[str, ...]]:
+    """Of all readings [S, H+1, n] to one unknown, the shape of its n numbers, and names of histories or numbers (none: a field)."""
+    H, nodes = made.horizon, problem.mesh.n_nodes
+    if name == "source":
+        if spots is None:
+            raise InputError("the strength of a source is unknown, but not its place: give the places (or paths) of the spots")
+        if problem.n_fields > 1:
+            raise InputError("spots drive one field; this problem has several")
+        check_seen(spots, problem.mesh)
+        R = made.responses(unit_shapes(spots, problem, model, 0, H))
+        return R.flatten(2), (R.shape[2], H), tuple(n or f"spot {k}" for k, n in enumerate(spots.names, start=1))
+    if name == "field":
+        total = torch.zeros_like(made.start)
+        first = made.early.shape[2]
+        for n in range(1, H + 1):
+            total[:, n] = made.early[:, n].sum(1) + (made.lag[:, : n - first].sum(1) if n > first else 0)
+        return _at_nodes(made, total), (nodes, problem.n_fields), ()
+    if name == "start":
+        return _at_nodes(made, made.start), (nodes, problem.n_fields), ()
+    if name.startswith("flux:"):
+        return impulses(heated(problem, name.removeprefix("flux:")), problem, made, sensors, model), (1, H), (name,)
+    if name == "ambient":
+        return ambient_response(problem, sensors, H, model), (1,), (name,)
+    raise InputError(f"unknown '{name}' cannot be recovered (known: {', '.join(KINDS)})")
+
+
+def unit_shapes(spots: SpotTable, problem: Discretisation, model: Model[Any] | None, start: int, stop: int,
+                t0: float = 0.0) -> Tensor:
+    """Spots of power 1 where they are in each step start .. stop-1, counted from the time t0: [J, n, P, 1]."""
+    solver = model or Classical()
+    taken = solver.taking(spots, problem)
+    return taken_shapes(taken, problem, solver, start, stop, t0)
+
+
+def taken_shapes(spots: SpotTable, problem: Discretisation, model: Model[Any], start: int, stop: int, t0: float = 0.0) -> Tensor:
+    """The same of spots as the model takes them up (`Model.taking`)."""
+    x = torch.tensor(model.points(problem))
+    return torch.stack([one.average(x, start, stop, problem.dt, t0)[0] for one in spots.units()])
+
+
+def check_seen(spots: SpotTable, mesh: Mesh) -> None:
+    """Refuse spots that miss the mesh, wherever their paths lead."""
+    for one in spots.units():
+        for doubt in spot_doubts(mesh, one):
+            if doubt.kind == "missed":
+                raise InputError(doubt.text)
+
+
+@checked
+def read_spots(path: Path, dim: int) -> SpotTable:
+    """Places of sources: columns x, y[, z], radius and spot; or paths, with the columns t and power, too (`SpotTable`)."""
+    with_time = any(cell.strip().lower() == "t" for cell in (read_text(path, "utf-8-sig").splitlines() or [""])[0].split(","))
+    if with_time:
+        return SpotTable.read(path, dim)
+    axes = ["x", "y", "z"][:dim]
+    names: list[str] = []
+    values: list[np.ndarray] = []
+    for line, row in read_table(path, [*axes, "radius"], ["spot"]):
+        numbers = [number_in(row[name], path, line, name) for name in [*axes, "radius"]]
+        if numbers[-1] <= 0:
+            raise InputError(f"{path}, line {line}: a radius must be positive, got {row['radius']}")
+        names.append(row.get("spot", "") or f"spot {len(names) + 1}")
+        values.append(np.array([[*numbers, 1.0]] * 2))
+    if not names:
+        raise InputError(f"{path} has no rows below its header")
+    if len(set(names)) < len(names):
+        raise InputError(f"{path}: two spots have the same name; paths need a column t")
+    return SpotTable(tuple(names), (np.array([0.0, 1.0]),) * len(names), tuple(values))
+
+
+def _at_nodes(made: Kernels, values: Tensor) -> Tensor:
+    """Responses to values at the model's points [S, n, P, F] as responses to those at the nodes [S, n, N F]."""
+    return (values if made.lift is None else made.lift.back(values)).flatten(2)
+
+
+def ambient_response(problem: Discretisation, sensors: Sequence[Sensor], steps: int, model: Model[Any] | None) -> Tensor:
+    """[S, H+1, 1] to surroundings that are warmer by 1."""
+    return _difference(warmed(problem), problem, sensors, steps, model)[..., None]
+
+
+def warmed(problem: Discretisation, by: float = 1.0) -> Discretisation:
+    """The same problem in surroundings that are warmer."""
+    if not any(isinstance(c, Robin) for c in problem.conditions):
+        raise InputError("the ambient value is unknown, but no boundary exchanges anything with surroundings (kind robin)")
+
+    return replace(problem, conditions=[replace(c, ambient=changed(c.ambient, more=by)) if isinstance(c, Robin) else c
+                                        for c in problem.conditions])
+
+
+def heated(problem: Discretisation, boundary: str, by: Value = 1.0) -> Discretisation:
+    """The same problem with more flux into the part through a boundary."""
+    return replace(problem, conditions=[*problem.conditions, Neumann(boundary, by)])
+
+
+def _difference(changed: Discretisation, problem: Discretisation, sensors: Sequence[Sensor], steps: int,
+                model: Model[Any] | None) -> Tensor:
+    """[S, H+1]: what a change of the conditions does to readings, from a start of zero."""
+    zero = torch.zeros(problem.mesh.n_nodes, problem.n_fields, dtype=torch.float64)
+    on, off = (read(p, model or Classical(), sensors, zero, None, steps) for p in (changed, problem))
+    return on - off
+
+
+def impulses(changed: Discretisation, problem: Discretisation, made: Kernels, sensors: Sequence[Sensor],
+             model: Model[Any] | None) -> Tensor:
+    """[S, H+1, H] to changed conditions in each step: what they do if they stay, and of that the difference of two steps."""
+    if made.early.shape[2]:
+        raise InputError("a flux or an ambient value over time is recovered where all steps are the same: not with a damped start, "
+                         "early steps or changing flow")
+    H = made.horizon
+    impulse = _difference(changed, problem, sensors, H, model).diff(dim=1)
+    out = impulse.new_zeros(len(sensors), H + 1, H)
+    for k in range(H):
+        out[:, k + 1:, k] = impulse[:, : H - k]
+    return out

@@ -1,0 +1,467 @@
+"""`dgnet rollout`: a trained run with a new source and start; its states are written to disk step by step.
+
+Sources come in whatever data come in (`drives`) or from a stored trajectory. Neither the states nor long sources are held in
+memory: states go to HDF5 (docs/data-format.md, one trajectory) as they are made, a source is averaged block by block, and files for
+other programs are written from what is on disk. A rollout that was interrupted resumes from its last checkpoint (`Store`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from dgnet import __version__
+from dgnet.arguments import Device, checked
+from dgnet.data import Dataset, Header
+from dgnet.data.fits import check_fits
+from dgnet.errors import InputError, NoRoom
+from dgnet.files import read_array
+from dgnet.models import Adaptive, Model, Pause, Ready, few_threads
+from dgnet.prediction.source_files import Drive, FunctionDrive, Opened, StoredDrive, TableDrive, opened
+from dgnet.prediction.watch import Watch
+from dgnet.problems import Dirichlet, Discretisation, Neumann, Robin, given_velocity
+from dgnet.problems.case import Case, base_problem
+from dgnet.problems.sight import Bounds, Doubt, spot_doubts
+from dgnet.problems.sight import doubts as find_doubts
+from dgnet.progress import Report
+from dgnet.report import series
+from dgnet.report.bands import Widths, level_of
+from dgnet.report.bands import sentence as sentence_about
+from dgnet.report.pictures import needs_ffmpeg
+from dgnet.report.series import Store, written
+from dgnet.scoring.balance import balance_of, content_units, sentences
+from dgnet.training.run import UNTRAINED, Run
+from dgnet.training.transfer import adaptively, on_other_mesh, with_step
+from dgnet.trust.bands import Bands, stored_bands
+from dgnet.trust.distance import Profile
+from dgnet.trust.training_range import Guard, TrainingRange, sentence, training_range
+
+Tensor = torch.Tensor
+
+_WHOLE = 1 << 28  # bytes of a source that is handed over in one piece, so that a step can be captured on CUDA
+_BLOCK = 1 << 22  # bytes of a source that are averaged or read at once otherwise
+GIF_FRAMES, MP4_FRAMES, SNAPSHOTS = 60, 240, 5  # at most
+
+
+# ---------------------------------------------------------------------- the command
+
+
+Sink = Callable[[int, np.ndarray], None]
+"""Takes step k and its state [N, F]."""
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Files to write; every one is optional."""
+
+    out: Path | None = None
+    vtk: Path | None = None
+    xdmf: Path | None = None
+    gif: Path | None = None
+    mp4: Path | None = None
+    png: Path | None = None
+
+    def named(self) -> dict[str, Path]:
+        return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
+
+    def check(self) -> None:
+        suffixes = {"out": (".h5", ".hdf5"), "vtk": (".pvd",)}
+        for name, path in self.named().items():
+            allowed = suffixes.get(name, (f".{name}",))
+            if path.suffix.lower() not in allowed:
+                raise InputError(f"{path} must end in {allowed[0]}")
+        if self.mp4 is not None:
+            needs_ffmpeg()
+
+
+@checked
+def roll_out(run: Run | Path, *, source: Path | str | None = None, trajectory: int | None = None, initial: Path | None = None,
+             data: Path | None = None, steps: int | None = None, out: Path | None = None, vtk: Path | None = None,
+             xdmf: Path | None = None, gif: Path | None = None, mp4: Path | None = None, png: Path | None = None, every: int = 1,
+             device: Device = "cpu", report: Report | None = None, sink: Sink | None = None, dt: float | None = None,
+             mesh: Path | None = None, adaptive: float | None = None, band: float | None = None,
+             everywhere: bool = False) -> dict[str, Any]:
+    """Roll out a trained run and write its states; returns figures for a person and for JSON. If interrupted, rerun to resume.
+
+    - `run`: the run, or its folder
+    - `source`: file of a source (a table of spots, an array, a series for ParaView) or the name of a function of physics.py
+    - `trajectory`: number of a trajectory in the data set: gives start, flow and source; `initial` and `source` replace theirs
+    - `initial`: .npy file of the first state [nodes] or [nodes, fields]; without one every field begins at the case's offset
+    - `data`: data set of `trajectory` instead of the run's own
+    - `steps`: number of steps; by default as long as source or trajectory last, else as the case
+    - `out`, `vtk`, `xdmf`, `gif`, `mp4`, `png`: files to write: HDF5, series for ParaView, films, a picture of some states
+    - `every`: store one state every this many steps; all files but HDF5, whose times are even, also get the last one
+    - `device`: cpu or cuda
+    - `report`: called with what is done, how much of it is done and how much there is
+    - `sink`: called with every step's number and state [nodes, fields]
+    - `dt`: another time step than that of the training, where the model allows it
+    - `mesh`: file of another mesh than that of the training, where the model allows it
+    - `adaptive`: largest error of a step, relative to the range of each field: steps between the stored times are halved until they
+      keep it
+    - `band`: level of the bands that are written with the states where `dgnet evaluate` has calibrated them: 0.8, 0.9 (unless
+      given) or 0.95
+    - `everywhere`: bands that hold the whole rollout at once, not that share of its values
+
+        >>> import dgnet as dg, numpy as np, pathlib, torch
+        >>> mesh, pde = dg.box((4, 4)), dg.PDE(diffusion=0.1)
+        >>> start = torch.rand(3, mesh.n_nodes, 1, dtype=torch.float64)
+        >>> states = dg.rollout(dg.Classical(), dg.Problem(mesh, pde, [], dt=0.1), start, steps=8)
+        >>> runs = [dg.trajectory(s, mesh, 0.1, split=k) for s, k in zip(states.numpy(), ("train", "train", "test"))]
+        >>> own = dg.project("cooling", mesh, pde, [], 0.1, runs, "cooling.h5")
+        >>> run, _ = dg.train(own, "run", model="dgnet", minutes=0.002)
+        >>> np.save("warm.npy", np.full(run.case.mesh.n_nodes, 0.5))  # between what the training data hold
+        >>> found = dg.rollout_run(run, initial=pathlib.Path("warm.npy"), steps=3, png=pathlib.Path("warm.png"))
+        >>> found["steps"], round(found["range"]["u"][1], 2)
+        (3, 0.5)
+    """
+    opened_run = run if isinstance(run, Run) else Run.open(run, device)
+    if source is None and trajectory is None and initial is None and not _driven(opened_run.case):
+        ways = "--source" if opened_run.settings.recipe == UNTRAINED else "--source, --trajectory"
+        raise InputError(f"a rollout needs {ways} or --initial")
+    if data is not None and trajectory is None:
+        raise InputError("--data does not apply here: it is the data set of --trajectory, which is not given")
+    files = Outputs(out, vtk, xdmf, gif, mp4, png)
+    if every < 1 or (steps is not None and steps < 1):
+        raise InputError("the number of steps must be positive")
+    files.check()
+    used = data or opened_run.data
+    if out is not None and out.resolve() == used.resolve():
+        raise InputError(f"{out} is the data set of the run; choose another name for --out")
+    with ExitStack() as stack:
+        stored = None if trajectory is None else stack.enter_context(Dataset(used))
+        plan = _planned(opened_run, stored, trajectory, initial, source, steps, every, device, dt, mesh)
+        plan = plan if adaptive is None else replace(plan, run=adaptively(plan.run, adaptive))
+        if out is not None and every > plan.steps:
+            raise InputError(f"--every {every} leaves nothing to store of {plan.steps} steps")
+        level = level_of(plan.bands, band, everywhere, plan.folder)
+        u0 = _start(plan.case, stored, trajectory, initial).to(device)
+        problem, drive = plan.problem(u0), plan.drive()
+        watch, doubts = plan.watch(problem), plan.doubts(problem, u0)
+        store = plan.store(files, "none" if drive is None else "stored") if files.named() else None
+        begin = time.perf_counter()
+        try:
+            resumed, last = _run(plan.run, problem, u0, drive, plan.steps, watch, store, sink, report)
+            seconds = time.perf_counter() - begin
+            widths = plan.widths(watch, level, everywhere)
+            if store is not None:
+                _write_files(files, store, plan.run, (plan.steps, last), widths, report)
+        except BaseException as error:
+            if store is not None:  # stopped, or no room: the same call resumes; anything else would only happen again
+                again = not isinstance(error, Exception) or isinstance(error, NoRoom | OSError | MemoryError)
+                store.leave() if again else store.discard()
+            raise
+    doubts += [] if watch.bounds is None else watch.bounds.doubts(plan.case.units)
+    told = {"bands": None if widths is None else widths.as_dict(), "doubts": [asdict(d) for d in doubts]}
+    return plan.figures(watch, resumed, seconds) | told | {f.name: None for f in fields(Outputs)} | {
+        name: str(path) for name, path in files.named().items()}
+
+
+def _planned(run: Run, stored: Dataset | None, trajectory: int | None, initial: Path | None, source: Path | str | None,
+             steps: int | None, every: int, device: str, dt: float | None, mesh: Path | None) -> _Plan:
+    """Open and compare what a rollout needs; refuse what does not go together."""
+    trained, folder = run.case, run.folder
+    if mesh is not None:
+        if trajectory is not None:
+            raise InputError("--mesh goes with --source and --initial: a stored trajectory is on the mesh of the training")
+        run = on_other_mesh(run, mesh)
+    run = run if dt is None or dt == trained.dt else with_step(run, dt)
+    given = None if source is None else opened(str(source), run, device)
+    if stored is not None:
+        check_fits(stored, trained, from_zero=True)
+    elif run.case.given_flow:
+        raise InputError(f"'{run.case.name}' needs a flow: name the trajectory that has it with --trajectory")
+    count = _steps(run.case, stored, trajectory, given, steps, run.case.dt / trained.dt)
+    return _Plan(run, folder, trained, stored, trajectory, given, initial, mesh, count, every, device)
+
+
+@dataclass(frozen=True, eq=False)
+class _Plan:
+    """A rollout before its first step: everything is open and fits together."""
+
+    run: Run
+    folder: Path
+    trained: Case  # the case of the training; `run.case` may have another step or mesh
+    stored: Dataset | None
+    trajectory: int | None  # given with `stored`
+    given: Opened | None  # a source from a file or a function
+    initial: Path | None
+    mesh: Path | None
+    steps: int
+    every: int
+    device: str
+
+    @property
+    def case(self) -> Case:
+        return self.run.case
+
+    @property
+    def adaptive(self) -> Adaptive[Any] | None:
+        model: Model[Any] = self.run.model
+        return model if isinstance(model, Adaptive) else None
+
+    @property
+    def ratio(self) -> float:
+        """Step of the rollout over the stored step."""
+        return self.case.dt / self.trained.dt
+
+    def problem(self, like: Tensor) -> Discretisation:
+        problem = base_problem(self.case, self.device)
+        if self.stored is None or self.trajectory is None or not self.stored.has_velocity:
+            return problem
+        last = min(self.stored.steps, math.ceil(self.steps * self.ratio - 1e-9))
+        rows = self.stored.read(self.trajectory, 0, last, only=("velocity",)).velocity
+        assert rows is not None
+        return problem.given(given_velocity(torch.from_numpy(rows)[None].to(like), self.trained.dt))
+
+    def drive(self) -> Drive | None:
+        if self.given is not None:
+            return self.given.drive
+        if self.stored is None or self.trajectory is None or not self.stored.has_source:
+            return None
+        return StoredDrive(self.stored, self.trajectory, self.ratio, self.run.model.rule)
+
+    @cached_property
+    def known(self) -> TrainingRange | None:
+        return training_range(self.run)
+
+    def watch(self, problem: Discretisation) -> Watch:
+        project = self.run.project
+        known = project is None or not (project.unknown_reaction or project.unknown_curves)
+        guard = None if self.known is None else Guard(self.known, self.case.mesh, self.case.dt)
+        compared = self.stored if self.given is None and self.initial is None else None
+        profile = None if self.bands is None else Profile(self.case.mesh, len(self.case.pde.fields))
+        return Watch(self.case, compared, self.trajectory or 0, self.steps, guard, self.ratio, profile,
+                     Bounds(problem) if known else None)
+
+    def doubts(self, problem: Discretisation, u0: Tensor) -> list[Doubt]:
+        """What mesh and step cannot see, before the rollout. A trained model has learned what a start does: of it, spots alone."""
+        drive, case = None if self.given is None else self.given.drive, self.case
+        spots = drive.table if isinstance(drive, TableDrive) else None
+        if self.run.settings.recipe != UNTRAINED:
+            return spot_doubts(case.mesh, spots, case.units, 0.0, self.steps * case.dt, case.conditions)
+        source = drive.source if isinstance(drive, FunctionDrive) else None
+        return find_doubts(problem, u0[0], spots=spots, source=source, steps=self.steps, short=self.adaptive is not None,
+                           units=case.units)
+
+    @cached_property
+    def bands(self) -> Bands | None:
+        """None where none were calibrated for this mesh and step."""
+        return stored_bands(self.run) if self.mesh is None and self.ratio == 1.0 and self.adaptive is None else None
+
+    def widths(self, watch: Watch, level: float, everywhere: bool) -> Widths | None:
+        if self.bands is None or watch.profile is None:
+            return None
+        return Widths.of(self.bands, self.case.mesh, self.case.dt, level, everywhere, watch.profile, self.steps)
+
+    def store(self, files: Outputs, driven: str) -> Store:
+        """The states on disk. A store that an equal request has left is resumed."""
+        run, case, number = self.run, self.case, self.trajectory
+        origin: dict[str, str | int | float] = {
+            "package": "dgnet", "package_version": __version__, "scenario": case.name, "size": case.size,
+            "model": run.settings.model, "run": self.folder.name, "run_identity": run.identity, "truth": "prediction",
+            "source": driven if self.given is None else self.given.name, "trajectory": -1 if number is None else number,
+            "device": torch.device(self.device).type, "every": self.every}
+        header = Header(case.mesh, case.pde.fields, self.every * case.dt, self.steps // self.every, case.offsets, origin)
+        inputs = self.folder / "run.toml", self.folder / "weights.pt", self.initial, self.mesh
+        request = {"steps": self.steps, "every": self.every, "trajectory": number, "device": self.device, "version": __version__,
+                   "files": [_digest(p) for p in inputs], "source": None if self.given is None else self.given.digest,
+                   "dt": case.dt, "problem": run.identity, "adaptive": self.adaptive and self.adaptive.tolerance,
+                   "data": None if self.stored is None or number is None else self.stored.identity([number])}
+        first = next(iter(files.named().values()))
+        place = files.out if files.out is not None else first.with_name(f"{first.name}.states")
+        with written(place):
+            return Store(place, header, "prediction", self.every, request)
+
+    def figures(self, watch: Watch, resumed: int, seconds: float) -> dict[str, Any]:
+        """What a rollout says of itself."""
+        case, units, known = self.case, self.case.units, self.known
+        findings = [] if watch.guard is None else watch.guard.findings()
+        note = "" if self.given is None else self.given.note
+        return {"scenario": case.name, "size": case.size, "nodes": case.mesh.n_nodes, "steps": self.steps, "dt": case.dt,
+                "device": self.device, "seconds": seconds, "steps_per_second": (self.steps - resumed) / seconds,
+                "resumed_from": resumed, "every": self.every, "trained": self.run.settings.recipe != UNTRAINED,
+                "range": {name: [float(low), float(high)] for name, low, high in zip(case.pde.fields, watch.low, watch.high)},
+                "rne": watch.rne, "spots": None if self.given is None else self.given.spots,
+                "training_range": None if known is None else known.as_dict(), "left_range": None if known is None else findings,
+                "balance": watch.balanced(), "warning": sentence(findings, units),
+                "notes": [*self.run.notes, *([note[0].upper() + note[1:]] if note else [])],
+                "adaptive": self.adaptive and self.adaptive.figures(),
+                "units": {"time": units.time, "fields": units.fields, "content": content_units(case)}}
+
+
+class _Fed:
+    """The sources of a rollout, fetched in blocks of `size` steps that lie at fixed places, wherever it begins: the same numbers as
+    those of a rollout that was never interrupted. `seen` is told the first step of every block, and its rows at the nodes."""
+
+    def __init__(self, drive: Drive, size: int, steps: int, like: Tensor, seen: Callable[[int, np.ndarray], None]) -> None:
+        self.drive, self.size, self.steps, self.like, self.seen = drive, size, steps, like, seen
+
+    def blocks(self, first: int) -> Iterator[Tensor]:
+        """The rows [1, steps, P, F] from step `first` on."""
+        nodes = self.like.shape[1]
+        for start in range(first - first % self.size, self.steps, self.size):
+            rows = self.drive.rows(start, min(start + self.size, self.steps))
+            self.seen(start, rows[0, :, :nodes].cpu().numpy())
+            yield rows.to(self.like)[:, max(0, first - start):]
+
+
+def _run(run: Run, problem: Discretisation, u0: Tensor, drive: Drive | None, steps: int, watch: Watch, store: Store | None,
+         sink: Sink | None, report: Report | None) -> tuple[int, np.ndarray]:
+    """March to the end, from where an earlier attempt stopped; returns that step and the last state [N, F]."""
+    left = None if store is None else store.resumed
+    end = None if left is None else Pause.of(left)
+    first = 0 if end is None else end.step
+    if left is not None:
+        watch.restore(left)
+    last = (u0 if end is None else end.values)[0].cpu().numpy()
+    even = first == 0 and not isinstance(run.model, Adaptive)  # a part of a rollout has no balance, nor have uneven steps
+    balance = watch.balance = balance_of(run.model, problem) if even else None
+    size = max(1, _BLOCK // (4 * u0.numel()))
+    fed = None if drive is None else _Fed(drive, size, steps, u0, watch.source)
+    done, stride, rows = first, max(1, steps // 500), None
+    cuda = u0.is_cuda and (drive is None or 4 * u0.numel() * steps <= _WHOLE)  # in one piece, so that steps can be recorded
+
+    def take(k: int, u: Tensor) -> None:
+        nonlocal last
+        k += done
+        last = u[0].detach().cpu().numpy()
+        watch.add(k, last)
+        if balance is not None:
+            balance.state(torch.from_numpy(last))
+            if k and rows is not None:
+                balance.source(rows[0, k - 1 - done, :last.shape[0]])
+        if sink is not None:
+            sink(k, last)
+        if store is not None:
+            store.add(k, last)
+            if k and (store.due() or k == steps):
+                store.checkpoint(watch.memory() | ready.pause().arrays())
+        if report is not None and (k % stride == 0 or k == steps):
+            report("rollout", k, steps)
+
+    if left is None:
+        take(0, u0)
+    if first < steps:
+        with torch.no_grad(), few_threads(u0.shape[1], str(u0.device)):
+            ready = Ready(run.model, problem, 1, steps, replayed=cuda)
+            blocks: Iterable[Tensor | None] = [None]
+            if fed is not None:
+                blocks = [torch.cat(list(fed.blocks(first)), 1)] if cuda else fed.blocks(first)
+            for rows in blocks:
+                count = steps - done if rows is None else rows.shape[1]
+                ready.rollout(u0 if end is None else end, rows, count, sink=take, capture=cuda)
+                end, done = ready.pause(), done + count
+    return first, np.array(last)
+
+
+def _write_files(files: Outputs, store: Store, run: Run, last: tuple[int, np.ndarray], widths: Widths | None,
+                 report: Report | None) -> None:
+    """What other programs read, from the states on disk; then the store takes its name, or goes."""
+    store.complete()
+    mesh, names, dt = run.case.mesh, run.case.pde.fields, run.case.dt
+    count = store.shape[0] + (last[0] % store.every > 0)
+
+    def told(what: str) -> Iterator[tuple[int, np.ndarray]]:
+        for done, frame in enumerate(store.frames(last), 1):
+            yield frame
+            if report is not None:
+                report(what, done, count)
+
+    wide = (lambda frames: frames) if widths is None else widths.wide
+    more = names if widths is None else (*names, *(f"{name} half-width" for name in names))
+    if files.vtk is not None:
+        series.paraview(files.vtk, mesh, more, dt, wide(told("vtu files")))
+    if files.xdmf is not None:
+        series.xdmf(files.xdmf, mesh, more, dt, wide(told("xdmf")))
+    for path, most in ((files.gif, GIF_FRAMES), (files.mp4, MP4_FRAMES)):
+        if path is not None:
+            series.movie(path, mesh, names, dt, list(store.frames(last, most)), _telling(report, path.name))
+    if files.png is not None:
+        heading = f"{run.case.title}: rollout of {run.settings.model}"
+        series.snapshots(files.png, mesh, names, dt, list(store.frames(last, SNAPSHOTS)), heading)
+    if files.out is not None:
+        if widths is not None:
+            widths.save(files.out, names, store.frames(last), count)
+        store.publish()
+    else:
+        store.discard()
+
+
+def _telling(report: Report | None, what: str) -> Callable[[int, int], None] | None:
+    return None if report is None else lambda done, total: report(what, done, total)
+
+
+def summary(result: dict[str, Any]) -> str:
+    """The result of `roll_out` in lines, with the units of the problem."""
+    units, time = result["units"]["fields"], result["units"]["time"]
+    step = f"{result['dt']:g} {time}".strip()
+    lines = [f"{result['scenario']} ({result['size']}): {result['steps']} steps of {step} on {result['nodes']:,} nodes "
+             f"in {result['seconds']:.2f} s ({result['steps_per_second']:,.0f} steps/s, source and files included)"]
+    if result["adaptive"] is not None:
+        a = result["adaptive"]
+        lines.append(f"  {a['taken']:,} steps, the shortest {a['shortest']:.3g} {time}".rstrip() +
+                     f", kept the tolerance {a['tolerance']:g}; {a['rejected']:,} others were too long")
+    lines += [f"  {name} from {low:.6g} to {high:.6g} {units.get(name, '')}".rstrip()
+              for name, (low, high) in result["range"].items()]
+    lines += [f"  {line}" for line in sentences(result["balance"], result["units"]["content"])]
+    if result["rne"] is not None:
+        lines.append(f"  RNE from offset against the stored trajectory: {result['rne']:.3g}")
+    if result["warning"] is not None:
+        lines.append(f"  {result['warning']}")
+    elif result["left_range"] is None and result["trained"]:
+        lines.append("  The range of the training data is not known: the run's data set is missing.")
+    lines += [] if result["bands"] is None else [f"  {sentence_about(result['bands'])}."]
+    lines += [f"  {note}" for note in result["notes"]]
+    lines += [f"  Warning: {doubt['text']}." for doubt in result["doubts"]]
+    return "\n".join([*lines, *(result[f.name] for f in fields(Outputs) if result[f.name] is not None)])
+
+
+def _driven(case: Case) -> bool:
+    """Whether boundary conditions or a known reaction alone move a case away from its offsets."""
+    if case.pde.reaction is not None:
+        return True
+    return any(callable(value) or value != rest for c in case.conditions for rest in case.offsets for value in (
+        (c.value,) if isinstance(c, Dirichlet) else (c.ambient,) if isinstance(c, Robin) else
+        (c.flux + rest,) if isinstance(c, Neumann) and not callable(c.flux) else (c.flux,) if isinstance(c, Neumann) else ()))
+
+
+def _digest(path: Path | None) -> str | None:
+    return None if path is None or not path.is_file() else hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _steps(case: Case, stored: Dataset | None, trajectory: int | None, given: Opened | None, steps: int | None,
+           ratio: float) -> int:
+    longest = given.steps if given is not None else None
+    if longest is not None and steps is not None and steps > longest:
+        raise InputError(f"the source is given for {longest} steps, not for {steps}")
+    if stored is None or trajectory is None:
+        return steps or longest or case.steps
+    there = int(stored.steps / ratio * (1 + 1e-9))  # steps of the rollout in the time that is stored
+    steps = steps or min(there, longest or there)
+    bound = stored.has_velocity or (stored.has_source and given is None)
+    if steps < 1 or (bound and steps > there):
+        raise InputError(f"trajectory {trajectory} has a {'flow' if stored.has_velocity else 'source'} for {there} steps, "
+                         f"not for {steps}")
+    return steps
+
+
+def _start(case: Case, stored: Dataset | None, trajectory: int | None, initial: Path | None) -> Tensor:
+    """The first state [1, N, F] in single precision."""
+    shape = (case.mesh.n_nodes, len(case.pde.fields))
+    if initial is not None:
+        value = read_array(initial, (shape, shape[:1]) if shape[1] == 1 else (shape,)).reshape(shape)
+    elif stored is not None and trajectory is not None:
+        value = stored.read(trajectory, 0, 1, only=()).state[0]
+    else:
+        value = np.broadcast_to(np.array(case.offsets), shape)
+    return torch.from_numpy(np.array(value, dtype=np.float32))[None]

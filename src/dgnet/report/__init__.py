@@ -1,0 +1,1 @@
+"""Results as pictures, pages and files for other programs."""

@@ -1,0 +1,424 @@
+"""The discrete Green solver: one step of the theta scheme, with everything inside one linear system.
+
+    (M + theta dt K) u+ = (M - (1 - theta) dt K) u + dt (M f + g)              theta = 1/2: Crank-Nicolson, order 2
+
+(paper, Eq. 6-7, with G = (M + dt/2 K)^-1 M.) f and the boundary loads g are averages over the step, and so are the
+convective coefficients in K; a velocity is that of its middle, t + dt/2. The same K on both sides, whatever changes in time. With
+w = theta u+ + (1 - theta) u,
+
+    |u+|_M^2 - |u|_M^2 = -2 dt w^T K w - (2 theta - 1) |u+ - u|_M^2            (f = g = 0)
+
+so where the symmetric part of K is not negative, no step gains energy, for any sequence of flows. With K(t) on the right and
+K(t + dt) on the left, as the trapezoidal rule has them, a flow that reverses at every step gains energy without bound.
+
+What is solved for is the increment d = u+ - u, with a reference value c of each field:
+
+    (M + theta dt K) d = dt [ -K (u - c) - c s + M f + g ],      s = K 1, from the terms whose rows do not sum to zero
+
+This is the same equation, but its rounding and tolerances are relative to the change and to the range of u, not to an offset
+like 298 K, and a constant in a closed box stays what it is, exactly.
+
+A known reaction enters by predictor-corrector: u* with r(u), then u+ with (r(u) + r(u*)) / 2, order 2. Where that asks for shorter
+steps (dt times the slope of r at u* above 1.5), steps are implicit as long as that lasts: `stiff`. Dirichlet rows sit
+inside the system: their columns go to the right-hand side, so the matrix stays symmetric, and their value is that of the
+new time level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
+
+import torch
+
+from dgnet.arguments import Finite, checked, ordinary
+from dgnet.errors import InputError, SolveError
+from dgnet.operators import EdgeMatrix
+from dgnet.problems import DOUBLE, Discretisation, HeldFlow
+from dgnet.stepping.backends import NAMES, Monitor
+from dgnet.stepping.bounds import Bounds
+from dgnet.stepping.fold import product
+from dgnet.stepping.linear import Linear
+from dgnet.stepping.operator import StepOperator
+from dgnet.stepping.stiff import Stiffness, implicit_step
+
+Tensor = torch.Tensor
+Kind = TypeVar("Kind", covariant=True)
+
+_WORKING = (torch.float64, torch.float32)
+_FROZEN_ENTRIES = {"cpu": 1 << 20, "cuda": 1 << 24}  # of matrices whose bounds are measured at once
+
+
+class InTime(Protocol[Kind]):
+    """What may change in time: at a time t, or what a step from t to t + dt sees of it."""
+
+    def __call__(self, t: float, dt: float = 0.0, /) -> Kind: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Operators:
+    """The matrices and rates of a step. The classical ones come from a `Discretisation`; a learned model replaces them."""
+
+    mass: EdgeMatrix  # [b, f, nnz], symmetric positive definite
+    source: EdgeMatrix  # turns f into a load: the plain mass, unless it is learned
+    stiffness: InTime[EdgeMatrix]  # K
+    rest: Callable[[float], EdgeMatrix | None]  # the part of K at a time that need not be positive semidefinite
+    load: InTime[Tensor | None]
+    reaction: Callable[[Tensor], Tensor] | None
+    mass_low: float  # proven lower bound of diag(M)^-1 M
+    symmetric: bool
+    time_dependent: bool
+    still_sums: Tensor | None = None  # row sums [b, f, n] of what does not change in K (decay); None where they are zero
+    moving_sums: InTime[Tensor | None] = lambda t, dt=0.0: None  # and of what may (convective boundaries, skew advection)
+    ingredients: tuple[Tensor, ...] = ()  # tensors that K is made of, and how: K = assemble(t, dt, *ingredients)
+    assemble: Callable[..., EdgeMatrix] | None = None
+    plain: EdgeMatrix | None = None  # turns r(u) into a load, where a capacity makes it differ from the mass
+    excess: Callable[[Tensor], Tensor] | None = None  # a rate of u that is taken away along with it: its load is that of the mass
+    ahead: EdgeMatrix | None = None  # taken later than the rest of K, by one step for a weight of 1; positive semidefinite
+    may_be_stiff: bool = True  # the reaction is taken implicitly where it is too fast; a learned one stays what it was trained as
+    sharpen: bool = False  # what is proven of the matrices from below is far from sharp: estimate it, and check every solve
+
+    @classmethod
+    def classical(cls, p: Discretisation) -> Operators:
+        return cls(p.mass, p.source_mass, p.stiffness, p.advection, p.load, p.pde.reaction, p.mass_bounds[0],
+                   p.pde.velocity is None, p.time_dependent, p.decay_sums, p.moving_sums,
+                   plain=None if p.capacity is None else p.source_mass, sharpen=p.degree == 2)
+
+    def sums(self, t: float, dt: float) -> Tensor | None:
+        """K 1 [b, f, n] without the rounding of the terms that do not contribute; None where it is zero."""
+        moving = self.moving_sums(t, dt)
+        if moving is None or self.still_sums is None:
+            return self.still_sums if moving is None else moving
+        return self.still_sums + moving
+
+    def rates(self, u: Tensor) -> list[Tensor]:
+        """r(u), and the excess where there is one."""
+        return [one(u) for one in (self.reaction, self.excess) if one is not None]
+
+    def gathered(self, rates: Sequence[Tensor]) -> Tensor:
+        """What the rates add to the right-hand side of a step."""
+        load = product(self.mass if self.plain is None else self.plain, rates[0])
+        return load if self.excess is None else load - product(self.mass, rates[1])
+
+
+def _working(u: Tensor) -> bool:
+    """A tensor that a step can take as it is."""
+    return isinstance(u, Tensor) and u.dtype in _WORKING and u.layout is torch.strided and not u.is_meta
+
+
+@checked
+def _entered(u: Tensor, f: Tensor | None, t: Finite, damped: bool) -> tuple[Tensor, Tensor | None, float, bool]:
+    """The arguments of a step, checked."""
+    return u, f, t, damped
+
+
+@checked
+class GreenSolver:
+    """The solver alone: one step at a time. `rollout` is the loop around it.
+
+    - `problem`: what is stepped
+    - `backend`: auto (the fastest that fits), lu, cholesky, cg, iterative or dense (see `backends`)
+    - `theta`: 1/2 Crank-Nicolson (second order) to 1 backward Euler (first order, damps)
+    - `tolerance`: of iterative solves, relative; None for 1e-12 in double and 1e-6 in single precision
+    - `solves`, `columns`: how many steps and states at once are to come, for the choice of `auto`
+    - `operators`: matrices of your own in place of the problem's (a learned model puts in its own)
+
+    States of another precision than the problem's are taken and given back in their own.
+
+        >>> import dgnet as dg, torch
+        >>> solver = dg.GreenSolver(dg.Problem(dg.box((4, 4)), dg.PDE(diffusion=0.1), [], dt=0.1), backend="lu")
+        >>> u = torch.zeros(1, 25, 1, dtype=torch.float64)
+        >>> u = solver.step(u, torch.ones_like(u))  # a source of 1 for a time of 0.1
+        >>> u.mean().round(decimals=6).item()
+        0.1
+    """
+
+    def __init__(self, problem: Discretisation, backend: str = "auto", theta: float = 0.5, tolerance: float | None = None,
+                 solves: int = 1000, columns: int = 1, operators: Operators | None = None) -> None:
+        if backend != "auto" and backend not in NAMES:
+            raise InputError(f"unknown backend '{backend}' (known: auto, {', '.join(NAMES)})")
+        if not 0.5 <= theta <= 1.0:
+            raise InputError(f"theta must lie in [0.5, 1] (Crank-Nicolson to backward Euler), got {theta}")
+        if tolerance is not None and not 0 < tolerance < 1:
+            raise InputError(f"the tolerance must lie between 0 and 1, got {tolerance}")
+        if problem.pde.curved:
+            raise InputError("the capacity or the diffusion changes with the solution: EnthalpySolver takes such a problem")
+        self.problem, self.backend, self.theta = problem, backend, theta
+        self.tolerance, self.solves, self.columns = tolerance, solves, columns
+        if problem.least_decay <= -1 / (theta * problem.dt):
+            raise InputError(f"a decay of {problem.least_decay:.4g} grows too fast for the time step {problem.dt:g}: "
+                             f"it must be above {-1 / (theta * problem.dt):.4g}")
+        self.operators = operators or Operators.classical(problem)
+        self.monitor, self.stiff = Monitor(), Stiffness()
+        self._cache: tuple[tuple[object, ...], EdgeMatrix, StepOperator] | None = None
+        self._bounds: Bounds | None = None
+        self._age = self._version = 0
+        self._severed: StepOperator | None = None
+        self._frozen: Bounds | None = None
+        self._linear: tuple[bool, Linear] | None = None  # and whether gradients were on
+
+    @property
+    def memory(self) -> tuple[float, ...]:
+        """What the steps so far leave to the next: whether the reaction is taken implicitly, and where operators change in time
+        bounds that only widen, and their age in steps. Set in another solver of the same problem, it steps on as this one would;
+        an empty one is that of a start.
+        """
+        b = self._bounds
+        return self.stiff.memory + (() if b is None else (b.low, b.high, b.imag, float(b.tight), float(self._age)))
+
+    @memory.setter
+    def memory(self, kept: Sequence[float]) -> None:
+        self.stiff.memory = kept[:2]
+        if len(kept) > 2:
+            low, high, imag, tight, age = kept[2:]
+            self._bounds, self._age = Bounds(low, high, imag, bool(tight)), int(age)
+        elif self._bounds is not None:
+            self._bounds, self._age, self._cache = None, 0, None
+
+    @property
+    def capturable(self) -> bool:
+        """The step is the same sequence of device operations every time."""
+        p = self.problem
+        return not (p.time_dependent or p.data_changes or self.stiff.found) and self.operator().prepared.capturable
+
+    def finish(self) -> None:
+        """Raise if a solve whose check was put off missed its tolerance."""
+        self.monitor.check()
+
+    # ------------------------------------------------------------------ operators
+
+    def operator(self, t: float = 0.0, theta: float | None = None, dt: float | None = None) -> StepOperator:
+        """The step from t to t + dt. Kept while nothing it was built from has changed."""
+        if self._severed is not None:
+            return self._severed
+        p, ops = self.problem, self.operators
+        theta = self.theta if theta is None else theta
+        dt = p.dt if dt is None else dt
+        middle = t + 0.5 * dt
+        if self._frozen is not None:
+            return StepOperator(ops.mass, ops.stiffness(t, dt), dt, theta, p.fixed, sums=ops.sums(t, dt), pivot=p.pivot,
+                                backend="iterative", symmetric=ops.symmetric, mass_low=ops.mass_low, rest=lambda: ops.rest(middle),
+                                tolerance=self.tolerance, monitor=self.monitor, bounds=self._frozen)
+        key = (t if ops.time_dependent else None, theta, dt, torch.is_grad_enabled())
+        if self._cache is not None and self._cache[0] == key:
+            kept = self._cache[1]
+            if ops.time_dependent or (kept is ops.stiffness(t, dt) and kept.version == self._version):
+                return self._cache[2]
+        K = ops.stiffness(t, dt)
+        bounds = self._bounds if ops.time_dependent and self._age % 50 else None
+        step = StepOperator(ops.mass, K, dt, theta, p.fixed, ahead=ops.ahead, sums=ops.sums(t, dt), pivot=p.pivot,
+                            backend=self.backend, symmetric=ops.symmetric, mass_low=ops.mass_low, sharpen=ops.sharpen,
+                            rest=lambda: ops.rest(middle), tolerance=self.tolerance,
+                            solves=1 if ops.time_dependent else self.solves, monitor=self.monitor, bounds=bounds,
+                            columns=self.columns)
+        if ops.time_dependent:
+            wide = step.bounds if self._bounds is None else step.bounds.union(self._bounds)
+            self._bounds, self._age = replace(wide, tight=True), self._age + 1
+        self._cache, self._version = (key, K, step), K.version
+        return step
+
+    def linear(self) -> Linear | None:
+        """The steps as operations on arrays, where all of them are the same and linear, on the CPU; None elsewhere."""
+        p, ops, held = self.problem, self.operators, self._linear
+        if ops.reaction is not None or ops.time_dependent or self._severed is not None:
+            return None
+        if held is not None and held[0] == torch.is_grad_enabled() and held[1].unchanged(ops.stiffness(0.0)):
+            return held[1]
+        w, op = None if p.fixed is None else p.still_values, self.operator()
+        alike = all(a in (1, g) for a, g in zip(ops.source.values.shape, op.groups))
+        walls = p.fixed is None or (w is not None and not w.requires_grad)
+        if p.geometry.device.type != "cpu" or not alike or not walls or p.stiffness_number > DOUBLE:
+            return None
+        self._linear = torch.is_grad_enabled(), Linear(p, ops, op, ops.stiffness(0.0))
+        return self._linear[1]
+
+    @torch.no_grad()
+    def freeze(self, times: Sequence[float]) -> bool:
+        """Make steps the same sequence of operations at all these times, for a problem in which only a `HeldFlow` changes.
+
+        The number of iterations follows from the worst bounds over all steps, measured for many flows at once; residuals are
+        still recorded, and `monitor.check` tells at the end. False, and nothing changed, if no fixed number will do.
+        """
+        p, ops, flow = self.problem, self.operators, self.problem.pde.velocity
+        if not isinstance(flow, HeldFlow) or not times or self.stiff.found:
+            return False
+        one = flow(times[0])
+        matrices = (one.shape[0] if one.dim() == 3 else 1) * p.geometry.pattern.nnz
+        chunk = max(1, _FROZEN_ENTRIES[p.geometry.device.type] // matrices)
+        worst: Bounds | None = None
+        try:
+            for first in range(0, len(times), chunk):
+                flow.spread([t + 0.5 * p.dt for t in times[first:first + chunk]])
+                K = ops.stiffness(0.0)
+                found = StepOperator(ops.mass, K, p.dt, self.theta, p.fixed, backend="iterative", symmetric=ops.symmetric,
+                                     mass_low=ops.mass_low, sharpen=ops.sharpen, rest=ops.rest(0.0),
+                                     tolerance=self.tolerance).bounds
+                worst = found if worst is None else worst.union(found)
+        finally:
+            flow.release()
+        self._frozen = worst
+        if not self.operator(times[0]).prepared.capturable:
+            self._frozen = None
+            return False
+        self.monitor.deferred = True
+        return True
+
+    def severed(self) -> tuple[GreenSolver, list[tuple[Tensor, Tensor]]] | None:
+        """The same step with its matrices as leaves of their own, and the pairs (matrix values, leaf) that need gradients.
+
+        What a long window differentiates again and again is the step; how the matrices came about is differentiated once.
+        Where they change with a flow, a frozen solver is cut at what they are made of. None where they change otherwise.
+        """
+        p, ops = self.problem, self.operators
+        if p.data_changes or self.stiff.found or (ops.time_dependent and (self._frozen is None or ops.assemble is None)):
+            return None
+        pairs: list[tuple[Tensor, Tensor]] = []
+
+        def leaf(x: Tensor) -> Tensor:
+            if not x.requires_grad:
+                return x
+            pairs.append((x, x.detach().requires_grad_()))
+            return pairs[-1][1]
+
+        def cut(A: EdgeMatrix) -> EdgeMatrix:
+            return EdgeMatrix(A.pattern, leaf(A.values))
+
+        own = copy(self)
+        plain = None if ops.plain is None or ops.reaction is None else cut(ops.plain)
+        if ops.time_dependent:
+            ingredients = tuple(leaf(x) for x in ops.ingredients)
+            assemble = ops.assemble
+            assert assemble is not None
+            still = None if ops.still_sums is None else leaf(ops.still_sums)
+            own.operators = replace(ops, mass=cut(ops.mass), source=cut(ops.source), ingredients=ingredients, plain=plain,
+                                    still_sums=still, stiffness=lambda t, dt=0.0: assemble(t, dt, *ingredients))
+            return own, pairs
+        op = self.operator()
+        step = copy(op)
+        step.explicit, step.flat = cut(op.explicit), cut(op.flat)
+        step.sums = None if op.sums is None else leaf(op.sums)
+        if op.elimination is not None:
+            step.full = cut(op.full)
+        load = ops.load(0.0)
+        load = None if load is None else leaf(load)
+        used = ops.reaction is not None and (ops.plain is None or ops.excess is not None)  # B and A are cut by themselves
+        own.operators = replace(ops, mass=cut(ops.mass) if used else ops.mass, source=cut(ops.source), plain=plain,
+                                load=lambda t, dt=0.0: load)
+        own._severed = step
+        return own, pairs
+
+    # ------------------------------------------------------------------ stepping
+
+    def step(self, u: Tensor, f: Tensor | None = None, t: float = 0.0, damped: bool = False) -> Tensor:
+        """u at t [B, N, F] and the step-averaged source f [B, N, F] -> u at t + dt [B, N, F]. Leading axis optional.
+
+        `damped`: two backward Euler half steps instead (Rannacher). A few of them at the start remove the ringing of
+        Crank-Nicolson on rough initial data without losing second order.
+        """
+        if not (_working(u) and (f is None or _working(f)) and type(t) is float and type(damped) is bool):  # in every step: quick
+            u, f, t, damped = _entered(u, f, t, damped)
+        if torch.is_inference_mode_enabled():
+            with ordinary():
+                return self.step(u, f, t, damped)
+        linear = None if damped else self.linear()
+        quick = None if linear is None else linear.step(u, f, t)
+        if quick is not None:
+            return quick
+        p = self.problem
+        p.check_state(u)
+        if f is not None:
+            p.check_state(f, "the source")
+        if u.dim() == 2:
+            return self.step(u[None], None if f is None else f.reshape(-1, *f.shape[-2:]), t, damped)[0]
+        given = u.dtype
+        self._refuse_stiff(u)
+        u = p.restrict(u).to(p.dtype)
+        f = None if f is None else p.restrict(f).to(p.dtype)
+        if damped:
+            half = 0.5 * p.dt
+            u = self._advance(u, f, t, theta=1.0, dt=half)
+            u = self._advance(u, f, t + half, theta=1.0, dt=half)
+        else:
+            u = self._advance(u, f, t, self.theta, p.dt)
+        return p.expand(u).to(given)
+
+    def step_moved(self, u: Tensor, moved: Tensor, t: float = 0.0) -> Tensor:
+        """The same step, where a model has made `moved` = dt (-K (u - c) + load of the source) [B, n, F] at one go.
+
+        c = `operator().reference(u)`; u and `moved` are at the degrees of freedom, in the problem's precision.
+        """
+        self._refuse_stiff(u)
+        return self._advance(u, None, t, self.theta, self.problem.dt, moved)
+
+    def _refuse_stiff(self, u: Tensor) -> None:
+        p = self.problem
+        if p.stiffness_number > DOUBLE and not (u.is_cuda and torch.cuda.is_current_stream_capturing()):
+            if bool((u - u[:, :1]).any()):
+                raise SolveError(f"the step cannot be computed: {p.precision}; take a smaller time step or less slender cells")
+
+    def _advance(self, u: Tensor, f: Tensor | None, t: float, theta: float, dt: float, moved: Tensor | None = None) -> Tensor:
+        ops = self.operators
+        op = self.operator(t, theta, dt)
+        w, fixed = self.problem.fixed_values(t + dt), self.problem.fixed
+        wall = None if w is None or self._met(u, w) else w - u
+        right = op.right_hand_side(u, self._force(f, t, dt), moved)
+
+        def add(right: Tensor) -> Tensor:
+            new = u + op.solve(right, wall)
+            return new if wall is None or w is None or fixed is None else torch.where(fixed.T, w, new)
+
+        if ops.reaction is None:
+            return add(right)
+        if self.stiff.found:
+            return self._implicit(op, u, f, t)
+        start = ops.rates(u)
+        guess = add(right + dt * ops.gathered(start))
+        end = ops.rates(guess)
+        if ops.may_be_stiff and self.stiff.look(self._speed, guess, dt, (guess - u, self._per_capacity(end[0] - start[0]))):
+            return self._implicit(op, u, f, t)
+        mean = [torch.lerp(r0, r1, theta) for r0, r1 in zip(start, end)]
+        return add(right + dt * ops.gathered(mean))
+
+    def _implicit(self, op: StepOperator, u: Tensor, f: Tensor | None, t: float) -> Tensor:
+        p, ops = self.problem, self.operators
+        new = implicit_step(ops, op, u, self._force(f, t, op.dt), p.fixed_values, p.fixed, t)
+        self.stiff.look(self._speed, new, op.dt)
+        return new
+
+    def _speed(self, u: Tensor) -> Tensor:
+        """How fast the reaction alone changes u, [B, n, F]: r(u) / c, the capacity that of the cells around a node."""
+        assert self.operators.reaction is not None
+        return self._per_capacity(self.operators.reaction(u))
+
+    def _per_capacity(self, rate: Tensor) -> Tensor:
+        plain, mass = self.operators.plain, self.operators.mass
+        return rate if plain is None else rate * (plain.row_sums() / mass.row_sums()).detach()[0].T
+
+    def _met(self, u: Tensor, w: Tensor) -> bool:
+        """u has the Dirichlet values w already, so that nothing changes there. Only looked at where that is cheap."""
+        if u.is_cuda or torch.is_grad_enabled():
+            return False
+        nodes, fixed = self.problem.walls
+        return not bool(((u.index_select(1, nodes) - w.index_select(0, nodes)) * fixed).any())
+
+    def _force(self, f: Tensor | None, t: float, dt: float) -> Tensor | None:
+        """P f + g: averages over the step, as K has them, so that a state equal to the ambient rests whatever the exchange does."""
+        force = None if f is None else product(self.operators.source, f)
+        load = self.operators.load(t, dt)
+        if load is None:
+            return force
+        return load[None] if force is None else force + load
+
+    @checked
+    def impulse(self, node: int, field: int = 0, t: float = 0.0) -> Tensor:
+        """A column of G = (M + theta dt K)^-1 M as a field [N, F]: the response to a unit impulse at a node."""
+        p = self.problem
+        if not 0 <= node < p.n_nodes:
+            raise InputError(f"node {node} does not exist: the mesh has {p.n_nodes} nodes")
+        e = torch.zeros(1, p.n, p.n_fields, dtype=p.dtype, device=p.geometry.device)
+        e[0, int(p.geometry.dof[node]), field] = 1.0
+        w = None if p.fixed is None else torch.zeros(p.n, p.n_fields, dtype=p.dtype, device=p.geometry.device)
+        return p.expand(self.operator(t).solve(product(self.operators.mass, e), w))[0]
+
