@@ -23,7 +23,7 @@ from dgnet.models.universal import Universal
 from dgnet.problems import PDE, Dirichlet, Neumann, Periodic, Robin
 from dgnet.problems.case import base_problem
 from dgnet.problems.spot_table import SpotTable
-from dgnet.training.run import Run
+from dgnet.training.simulator import Simulator
 from tests.export.test_export import fake, reaction, saturated
 from tests.prediction.test_simulate import PROBLEM
 
@@ -56,7 +56,7 @@ CASES = {
 }
 
 
-def run_of(case: str) -> Run:
+def run_of(case: str) -> Simulator:
     pde, conditions, config = CASES[case]
     run = fake(pde, conditions)
     scenario = replace(run.case, build_mesh=lambda: box((7, 6), perturb=0.0 if case == "known" else 0.2))
@@ -231,7 +231,7 @@ def test_what_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     def branching(u: Tensor) -> Tensor:
         return u if float(u.abs().max()) < 1e30 else -u
 
-    def refused(run: Run, words: str) -> None:
+    def refused(run: Simulator, words: str) -> None:
         with pytest.raises(InputError, match=words) as caught:
             export(run, tmp_path / "step.c")
         assert "\n" not in str(caught.value) and not list(tmp_path.iterdir())
