@@ -368,7 +368,8 @@ def _write_files(files: Outputs, store: Store, plan: _Plan, last: np.ndarray, wi
         series.xdmf(files.xdmf, mesh, more, dt, wide(frames("xdmf")))
     for path, most in ((files.gif, GIF_FRAMES), (files.mp4, MP4_FRAMES)):
         if path is not None:
-            series.movie(path, mesh, names, dt, list(store.frames(end, most)), None if report is None else partial(report, path.name))
+            progress = None if report is None else partial(report, path.name)
+            series.movie(path, mesh, names, dt, list(store.frames(end, most)), progress)
     if files.png is not None:
         heading = f"{case.title}: rollout of {plan.run.name}"
         series.snapshots(files.png, mesh, names, dt, list(store.frames(end, SNAPSHOTS)), heading)
