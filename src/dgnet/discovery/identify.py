@@ -39,7 +39,7 @@ from dgnet.discovery.weak import choose_terms
 from dgnet.errors import InputError, SolveError
 from dgnet.models import Classical
 from dgnet.models.dgnet import DGNet
-from dgnet.problems import LUMPED, Discretisation
+from dgnet.problems import LUMPED, Problem
 from dgnet.scoring.judge import predict
 from dgnet.stepping import GreenSolver, Operators
 from dgnet.stepping.operator import StepOperator
@@ -58,7 +58,7 @@ _WORSE = 2.0  # times the least mean square so far, the most that a step of the 
 _NOISY = 0.25  # share of noise in what is left, above which longer windows are worth their work
 
 
-def identify(model: Any, base: Discretisation, train: Corpus) -> float:
+def identify(model: Any, base: Problem, train: Corpus) -> float:
     """Set the reaction and its standard deviations; returns the mean square of what it leaves, against that without a reaction."""
     if not isinstance(model, DGNet):
         raise InputError("only a DGNet whose learned reaction is a table or a sum of terms can be identified")
@@ -112,7 +112,7 @@ def _onward(fit: Fit, length: int, first: int) -> tuple[Fit, bool]:
 class Fit:
     """The unknowns, and what is known of them so far."""
 
-    def __init__(self, model: DGNet, unknown: Unknown, base: Discretisation, train: Corpus) -> None:
+    def __init__(self, model: DGNet, unknown: Unknown, base: Problem, train: Corpus) -> None:
         self.model, self.unknown, self.base, self.train = model, unknown, base, train
         self.patch = patches(base).to(train.state.device)
         self.theta, self.prior = unknown.theta, unknown.prior

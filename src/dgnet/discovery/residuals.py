@@ -17,7 +17,7 @@ import torch
 from dgnet.discovery.least_squares import Sums
 from dgnet.errors import SolveError
 from dgnet.models.dgnet import DGNet
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 
 if TYPE_CHECKING:
     from dgnet.data import Corpus
@@ -29,7 +29,7 @@ Tangent = Callable[[Any, Tensor, Tensor, Tensor, float], Tensor]
 _ACROSS = 5  # patches along each axis
 
 
-def patches(base: Discretisation) -> Tensor:
+def patches(base: Problem) -> Tensor:
     """A number for each degree of freedom: boxes of nodes, whose residuals may hang together."""
     x = base.mesh.points
     box = np.minimum((x - x.min(0)) / np.maximum(np.ptp(x, axis=0), 1e-300) * _ACROSS, _ACROSS - 1).astype(int)
@@ -52,7 +52,7 @@ class Sweep(Sums):
 
 
 @torch.no_grad()
-def sweep(model: DGNet, base: Discretisation, data: Corpus, count: int, tangent: Tangent, patch: Tensor, *, unit: Tensor,
+def sweep(model: DGNet, base: Problem, data: Corpus, count: int, tangent: Tangent, patch: Tensor, *, unit: Tensor,
           begin: Tensor | None = None, scale: float = math.inf, change: Tensor | None = None, careful: bool = False) -> Sweep:
     """Residuals (data - rollout) / unit and their derivatives by `count` numbers; a SolveError where a rollout is not finite.
 
@@ -94,7 +94,7 @@ def sweep(model: DGNet, base: Discretisation, data: Corpus, count: int, tangent:
     return Sweep(matrix, torch.cat(groups), float(misfit), float(every.square().mean()), every.numel(), every, aside)
 
 
-def free_nodes(p: Discretisation) -> tuple[Tensor, Tensor]:
+def free_nodes(p: Problem) -> tuple[Tensor, Tensor]:
     """Degrees of freedom [n] of which some field has no Dirichlet value, and there which, as numbers [m, F] (1: free)."""
     if p.fixed is None:
         free = torch.ones(p.n, dtype=torch.bool, device=p.geometry.device)

@@ -12,7 +12,7 @@ from dgnet.discovery.least_squares import Prior
 from dgnet.discovery.residuals import free_nodes
 from dgnet.errors import InputError
 from dgnet.models.dgnet import DGNet, Library, Reaction, ReactionTable
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 
 if TYPE_CHECKING:
     from dgnet.data import Corpus
@@ -45,7 +45,7 @@ class Unknown(Protocol):
     def settled(self, delta: Tensor, theta: Tensor) -> bool:
         """A change so small that the fit is over."""
 
-    def conclude(self, covariance: Tensor, lumped: Tensor, base: Discretisation) -> None:
+    def conclude(self, covariance: Tensor, lumped: Tensor, base: Problem) -> None:
         """Store standard deviations: [K, K] by the noise, and [K], how much theta would change with a lumped mass."""
 
 
@@ -78,7 +78,7 @@ class Spline:
     def settled(self, delta: Tensor, theta: Tensor) -> bool:
         return float((self.basis @ delta).norm()) < 0.01 * float((self.basis @ theta).norm())
 
-    def conclude(self, covariance: Tensor, lumped: Tensor, base: Discretisation) -> None:
+    def conclude(self, covariance: Tensor, lumped: Tensor, base: Problem) -> None:
         """The table's band and the share of the training states at each place."""
         model, table = self.model, self.table
         with torch.no_grad():
@@ -142,7 +142,7 @@ class Terms:
             self.library.values.view(-1)[out] = 0.0
         return True
 
-    def conclude(self, covariance: Tensor, lumped: Tensor, base: Discretisation) -> None:
+    def conclude(self, covariance: Tensor, lumped: Tensor, base: Problem) -> None:
         found = (covariance.diagonal() + lumped.square()).clamp(min=0).sqrt()
         deviation = self.library.deviation
         deviation.copy_(torch.zeros_like(deviation).flatten().index_copy(0, self.at, found.to(deviation)).view_as(deviation))

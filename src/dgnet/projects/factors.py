@@ -10,7 +10,7 @@ import torch
 
 from dgnet.discovery.least_squares import Differences, least_squares
 from dgnet.errors import SolveError
-from dgnet.problems import PDE, Discretisation
+from dgnet.problems import PDE, Problem
 from dgnet.problems.curves import ELSEWHERE
 from dgnet.problems.pde import Array
 from dgnet.projects.materials import times
@@ -35,7 +35,7 @@ def fitted(misfit: Callable[[dict[str, float]], Tensor], names: tuple[str, ...])
     return factors(start), misfit(factors(start))
 
 
-def scaled(p: Discretisation, factors: dict[str, float]) -> PDE:
+def scaled(p: Problem, factors: dict[str, float]) -> PDE:
     """The equation with its diffusion and capacity times factors, everywhere or (`capacity in REGION`) in some cells."""
     pde = p.pde
     for name, factor in factors.items():
