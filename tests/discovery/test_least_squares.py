@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ def test_numbers_are_found_and_one_that_nothing_depends_on_stays(sides: tuple[fl
     found = least_squares(lambda theta: Differences(lambda x: decay(x) - decay(true), theta, sides=sides), start, rounds=30,
                           longest=1.0, settled=1e-8)
     assert found.settled and found.theta[:2].tolist() == pytest.approx(true.tolist(), abs=1e-6) and float(found.theta[2]) == 0.3
-    assert all(b <= a for a, b in zip(found.history, found.history[1:])) and len(found.history) > 3
+    assert all(b <= a for a, b in pairwise(found.history)) and len(found.history) > 3
 
 
 def test_steps_are_no_longer_than_asked_for_and_halved_where_rollouts_break_down() -> None:
@@ -82,7 +83,7 @@ def test_residuals_that_hang_together_say_less() -> None:
 
 @pytest.mark.parametrize("neighbours", [0, 5])
 def test_evidence_finds_how_smooth_a_curve_is(neighbours: int) -> None:
-    """A curve of 60 values from five noisy readings of each: nearer to the truth than their means, and as far off as its bars say."""
+    """A curve of 60 values from five noisy readings of each: nearer to the truth than their means, and its bars hold."""
     truth, ratios = torch.sin(2 * T), []
     for seed in range(8):
         data = truth.repeat(5) + noise(0.3, seed, 5 * len(T))
