@@ -291,7 +291,7 @@ def linearised(model: DGNet, base: Discretisation, pieces: Corpus, unknown: Unkn
             if rival is not None:
                 coarse = p.restrict(rival.step(p.expand(coarse), f, now))
                 other += weighted.flatten(0, 2).T @ ((coarse - u)[:, free].double() * weight).flatten()
-        model.finish(state)
+        state.finish()
         scores.append(score.flatten(0, 1))
         residuals.append(torch.stack(rests, 1))
     if not math.isfinite(float(misfit)):

@@ -205,7 +205,7 @@ class _Plan:
         return self.run.case
 
     @property
-    def adaptive(self) -> Adaptive[Any] | None:
+    def adaptive(self) -> Adaptive | None:
         model: Model[Any] = self.run.model
         return model if isinstance(model, Adaptive) else None
 
