@@ -9,10 +9,10 @@ from dgnet.mesh import box
 from dgnet.models import Adaptive, Classical, Model, Refined, rollout
 from dgnet.models.base import Stepper, WrappedStepper, Wrapper
 from dgnet.models.universal import Universal
-from dgnet.problems import PDE, Discretisation
+from dgnet.problems import PDE, Problem
 
 Tensor = torch.Tensor
-PROBLEM = Discretisation(box((3, 3)), PDE(diffusion=1.0), [], 0.1)
+PROBLEM = Problem(box((3, 3)), PDE(diffusion=1.0), [], 0.1)
 START = torch.rand(1, PROBLEM.mesh.n_nodes, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
 
@@ -40,7 +40,7 @@ class Around(Wrapper[WrappedStepper]):
     def __init__(self, kind: type[WrappedStepper]) -> None:
         self.kind = kind
 
-    def prepare(self, problem: Discretisation, batch: int = 1, steps: int = 1000, careful: bool = False) -> WrappedStepper:
+    def prepare(self, problem: Problem, batch: int = 1, steps: int = 1000, careful: bool = False) -> WrappedStepper:
         return self.kind(self.model.prepare(problem, batch, steps, careful))
 
 

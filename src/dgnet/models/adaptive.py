@@ -11,7 +11,7 @@ import torch
 from dgnet.arguments import checked
 from dgnet.errors import InputError, RangeError, SolveError
 from dgnet.models.base import LearnedModel, Memory, Model, Stepper, WrappedStepper, Wrapper
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 
 Tensor = torch.Tensor
 
@@ -54,7 +54,7 @@ class Adaptive(Wrapper["Halvings"]):
     def name(self) -> str:
         return f"{self.model.name}, adaptive"
 
-    def prepare(self, problem: Discretisation, batch: int = 1, steps: int = 1000, careful: bool = False) -> Halvings:
+    def prepare(self, problem: Problem, batch: int = 1, steps: int = 1000, careful: bool = False) -> Halvings:
         return Halvings(self, problem if isinstance(self.model, LearnedModel) else problem.double, batch, steps)
 
     def figures(self) -> dict[str, float]:
@@ -69,7 +69,7 @@ class Halvings(WrappedStepper):
     "3 NAME".
     """
 
-    def __init__(self, model: Adaptive, problem: Discretisation, batch: int, steps: int) -> None:
+    def __init__(self, model: Adaptive, problem: Problem, batch: int, steps: int) -> None:
         self.model, self.problem, self.batch, self.steps = model, problem, batch, steps
         self.steppers: dict[int, Stepper] = {}
         self.level = 0

@@ -23,7 +23,7 @@ from torch import nn
 
 from dgnet.data import Corpus
 from dgnet.errors import InputError
-from dgnet.problems import CONSISTENT, Discretisation, Rule, SpotTable
+from dgnet.problems import CONSISTENT, Problem, Rule, SpotTable
 from dgnet.stepping import GreenSolver, Linear, Solver
 
 Tensor = torch.Tensor
@@ -129,14 +129,14 @@ class Model(ABC, Generic[S]):
         """As in the registry and in tables."""
 
     @abstractmethod
-    def prepare(self, problem: Discretisation, batch: int = 1, steps: int = 1000, careful: bool = False) -> S:
+    def prepare(self, problem: Problem, batch: int = 1, steps: int = 1000, careful: bool = False) -> S:
         """Make a problem ready. `batch` trajectories and `steps` steps are hints for choosing a backend.
 
         `careful` checks every solve at once and falls back where one misses, instead of checking all of them at the end.
         Differentiable: what weights make of the problem is part of the graph, so prepare once per optimiser step.
         """
 
-    def points(self, problem: Discretisation) -> np.ndarray:
+    def points(self, problem: Problem) -> np.ndarray:
         """Where it has values [P, d], the mesh's nodes first. A start or a source that is a function is best evaluated here."""
         return problem.mesh.points
 
@@ -155,11 +155,11 @@ class Model(ABC, Generic[S]):
         """The states follow from an equation: a rollout that grows without bound is an error, not a result."""
         return False
 
-    def brought(self, problem: Discretisation) -> np.ndarray | None:
+    def brought(self, problem: Problem) -> np.ndarray | None:
         """`Stepper.brings` of a problem that is not prepared yet."""
         return None
 
-    def taking(self, spots: SpotTable, problem: Discretisation) -> SpotTable:
+    def taking(self, spots: SpotTable, problem: Problem) -> SpotTable:
         """Spots as this model takes them up on the mesh of a problem (`SpotTable.on`)."""
         return spots.on(problem.mesh, self.brought(problem))
 
@@ -181,7 +181,7 @@ class LearnedModel(Model[S], nn.Module):
 
     config: Any
 
-    def fit_data(self, base: Discretisation, train: Corpus, valid: Corpus) -> float:
+    def fit_data(self, base: Problem, train: Corpus, valid: Corpus) -> float:
         """Fit at once, without iterations (the stage method "fitted"): returns the error of the held-out trajectories."""
         raise InputError(f"{self.name} is trained by iterations, not fitted at once")
 
@@ -199,7 +199,7 @@ class SolverStepper(Stepper):
         return self.main.step(u, source, t)
 
     @property
-    def problem(self) -> Discretisation:
+    def problem(self) -> Problem:
         """The problem as it is solved."""
         return self.main.problem
 
@@ -225,7 +225,7 @@ class SolverStepper(Stepper):
         return self.main.freeze(times) if times else self.main.capturable
 
 
-def impose(p: Discretisation, u: Tensor, t: float) -> Tensor:
+def impose(p: Problem, u: Tensor, t: float) -> Tensor:
     """Dirichlet values hold exactly after a correction, too, and nodes that periodic boundaries identify stay one."""
     u, w = p.restrict(u), p.fixed_values(t + p.dt)
     if p.fixed is not None and w is not None:
@@ -243,11 +243,11 @@ class Wrapper(Model[S]):
 
     model: Model[Any]
 
-    def inner(self, problem: Discretisation) -> Discretisation:
+    def inner(self, problem: Problem) -> Problem:
         """The problem that the wrapped model solves in place of this one."""
         return problem
 
-    def points(self, problem: Discretisation) -> np.ndarray:
+    def points(self, problem: Problem) -> np.ndarray:
         return self.model.points(self.inner(problem))
 
     @property
@@ -262,10 +262,10 @@ class Wrapper(Model[S]):
     def solves(self) -> bool:
         return self.model.solves
 
-    def brought(self, problem: Discretisation) -> np.ndarray | None:
+    def brought(self, problem: Problem) -> np.ndarray | None:
         return self.model.brought(self.inner(problem))
 
-    def taking(self, spots: SpotTable, problem: Discretisation) -> SpotTable:
+    def taking(self, spots: SpotTable, problem: Problem) -> SpotTable:
         return self.model.taking(spots, self.inner(problem))
 
     def fit_statistics(self, state: Tensor, source: Tensor | None, dt: float, velocity: Tensor | None = None) -> None:

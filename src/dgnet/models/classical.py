@@ -14,7 +14,7 @@ from dgnet.arguments import checked
 from dgnet.errors import InputError
 from dgnet.models.base import Model, Severed, SolverStepper, Stepper, WrappedStepper, Wrapper
 from dgnet.operators import check_scheme
-from dgnet.problems import CONSISTENT, LUMPED, SINGLE, Discretisation
+from dgnet.problems import CONSISTENT, LUMPED, SINGLE, Problem
 from dgnet.problems.finer import refined
 from dgnet.problems.lift import Lift
 from dgnet.stepping import EnthalpySolver, GreenSolver, Linear, Solver
@@ -68,7 +68,7 @@ class Classical(Model["ClassicalStepper"]):
     def first_steps(self) -> int:
         return self.damped_start
 
-    def points(self, problem: Discretisation) -> np.ndarray:
+    def points(self, problem: Problem) -> np.ndarray:
         return (problem.quadratic if self.degree == 2 else problem).geometry.nodes
 
     def __post_init__(self) -> None:
@@ -76,7 +76,7 @@ class Classical(Model["ClassicalStepper"]):
         if self.damped_start < 0:
             raise InputError(f"damped_start must not be negative, got {self.damped_start}")
 
-    def prepare(self, problem: Discretisation, batch: int = 1, steps: int = 1000, careful: bool = False) -> ClassicalStepper:
+    def prepare(self, problem: Problem, batch: int = 1, steps: int = 1000, careful: bool = False) -> ClassicalStepper:
         curved = problem.pde.curved
         if (curved and self.degree == 1) or self.consistent is not None:
             problem = problem.recast(LUMPED if self.consistent is None else self.consistent, problem.advection_form)
@@ -135,22 +135,22 @@ class Refined(Wrapper["RefinedStepper"]):
 
     def __init__(self, model: Model[Any]) -> None:
         self.model = model
-        self._finer: WeakKeyDictionary[Discretisation, Discretisation] = WeakKeyDictionary()
+        self._finer: WeakKeyDictionary[Problem, Problem] = WeakKeyDictionary()
 
     @property
     def name(self) -> str:
         return f"{self.model.name}, mesh refined once"
 
-    def finer(self, problem: Discretisation) -> Discretisation:
+    def finer(self, problem: Problem) -> Problem:
         """The problem on the mesh refined once, made once."""
         if problem not in self._finer:
             self._finer[problem] = refined(problem)
         return self._finer[problem]
 
-    def inner(self, problem: Discretisation) -> Discretisation:
+    def inner(self, problem: Problem) -> Problem:
         return self.finer(problem)
 
-    def prepare(self, problem: Discretisation, batch: int = 1, steps: int = 1000, careful: bool = False) -> RefinedStepper:
+    def prepare(self, problem: Problem, batch: int = 1, steps: int = 1000, careful: bool = False) -> RefinedStepper:
         lift = Lift.of(problem.mesh, problem.geometry.device)
         return RefinedStepper(self.model.prepare(self.finer(problem), batch, steps, careful), lift)
 

@@ -15,7 +15,7 @@ from dgnet.arguments import Count, Finite, Positive, Precision, Whole, axes, che
 from dgnet.errors import InputError
 from dgnet.files import read_arrays, write_arrays
 from dgnet.models.base import Memory, Model
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 
 Tensor = torch.Tensor
 
@@ -68,7 +68,7 @@ class Pause:
         """The state at the nodes [B, N, F]."""
         return self.state[:, :self.nodes].to(self.dtype)
 
-    def check(self, model: Model[Any], problem: Discretisation) -> None:
+    def check(self, model: Model[Any], problem: Problem) -> None:
         """Refuse to go on with another model, mesh or step."""
         nodes, fields = problem.mesh.n_nodes, problem.n_fields
         if self.nodes != nodes or (self.mesh and self.mesh != problem.mesh.fingerprint):

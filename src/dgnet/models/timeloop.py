@@ -17,7 +17,7 @@ from dgnet.models.base import Model, Stepper
 from dgnet.models.capture import captured
 from dgnet.models.checkpointed import checkpointed
 from dgnet.models.pause import Pause
-from dgnet.problems import Discretisation, HeldFlow
+from dgnet.problems import HeldFlow, Problem
 from dgnet.stepping import Linear
 from dgnet.stepping.host import unwritten
 
@@ -45,21 +45,21 @@ def few_threads(nodes: int, device: str = "cpu") -> Iterator[None]:
 
 
 @overload
-def rollout(model: Model[Any], problem: Discretisation, u0: Tensor | Pause, source: Tensor | None = None,
+def rollout(model: Model[Any], problem: Problem, u0: Tensor | Pause, source: Tensor | None = None,
             steps: int | None = None, *, pause: Literal[False] = False, t0: float = 0.0, checkpoint: bool = False,
             capture: bool | Literal["always"] = True, sink: Callable[[int, Tensor], None] | None = None,
             progress: Callable[[int], None] | None = None) -> Tensor: ...
 
 
 @overload
-def rollout(model: Model[Any], problem: Discretisation, u0: Tensor | Pause, source: Tensor | None = None,
+def rollout(model: Model[Any], problem: Problem, u0: Tensor | Pause, source: Tensor | None = None,
             steps: int | None = None, *, pause: Literal[True], t0: float = 0.0, checkpoint: bool = False,
             capture: bool | Literal["always"] = True, sink: Callable[[int, Tensor], None] | None = None,
             progress: Callable[[int], None] | None = None) -> tuple[Tensor, Pause]: ...
 
 
 @checked
-def rollout(model: Model[Any], problem: Discretisation, u0: Tensor | Pause, source: Tensor | None = None,
+def rollout(model: Model[Any], problem: Problem, u0: Tensor | Pause, source: Tensor | None = None,
             steps: Count | None = None, *, pause: bool = False, t0: Finite = 0.0, checkpoint: bool = False,
             capture: bool | Literal["always"] = True, sink: Callable[[int, Tensor], None] | None = None,
             progress: Callable[[int], None] | None = None) -> Tensor | tuple[Tensor, Pause]:
@@ -114,7 +114,7 @@ class _Request:
     progress: Callable[[int], None] | None
 
     @classmethod
-    def of(cls, model: Model[Any], problem: Discretisation, start: Tensor | Pause, source: Tensor | None, steps: int | None,
+    def of(cls, model: Model[Any], problem: Problem, start: Tensor | Pause, source: Tensor | None, steps: int | None,
            t0: float, checkpoint: bool, capture: bool | Literal["always"], sink: Callable[[int, Tensor], None] | None,
            progress: Callable[[int], None] | None) -> _Request:
         if problem.degree == 2 and len(model.points(problem)) != problem.n_nodes:
@@ -166,7 +166,7 @@ class Ready:
     - `replayed`: one rollout is to come, and its step is recorded with the flow that it has at each time
     """
 
-    def __init__(self, model: Model[Any], problem: Discretisation, batch: Count = 1, steps: Count = 1000,
+    def __init__(self, model: Model[Any], problem: Problem, batch: Count = 1, steps: Count = 1000,
                  replayed: bool = False) -> None:
         self.flow: HeldFlow | None = None
         if replayed and problem.only_flow_changes and callable(problem.pde.velocity):
@@ -205,7 +205,7 @@ class Ready:
         return self._march.pause()
 
 
-def _check_given(model: Model[Any], problem: Discretisation, value: Tensor, what: str) -> None:
+def _check_given(model: Model[Any], problem: Problem, value: Tensor, what: str) -> None:
     points = problem.mesh.n_nodes
     if value.dim() > 1 and value.shape[-2] != points:  # at all points of the model, perhaps
         points = len(model.points(problem))
@@ -220,7 +220,7 @@ class _March:
     `linear_states`), or a second time on the way back (`checkpointed`); `run` chooses.
     """
 
-    def __init__(self, model: Model[Any], problem: Discretisation, stepper: Stepper, request: _Request,
+    def __init__(self, model: Model[Any], problem: Problem, stepper: Stepper, request: _Request,
                  flow: HeldFlow | None) -> None:
         self.model, self.problem, self.stepper, self.flow = model, problem, stepper, flow
         self.source, self.steps, self.checkpoint = request.source, request.steps, request.checkpoint
@@ -416,7 +416,7 @@ class _Watch:
     `first` steps have been made since t0, and have driven states to at most `size`; None at the start.
     """
 
-    def __init__(self, problem: Discretisation, u0: Tensor, source: Tensor | None, t0: float, first: int,
+    def __init__(self, problem: Problem, u0: Tensor, source: Tensor | None, t0: float, first: int,
                  size: float | None) -> None:
         self.problem, self.source, self.t0, self.first, self.last = problem, source, t0, first, 0
         self.begins = size is None

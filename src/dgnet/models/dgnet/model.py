@@ -55,7 +55,7 @@ from dgnet.models.dgnet.parts.material import linear_problem, solver_of, unit_pr
 from dgnet.models.dgnet.parts.reaction import ReactionTable
 from dgnet.models.dgnet.parts.start import EarlySteps, MassChange, mass_change
 from dgnet.models.gnn import MLP, MeshGraph, StateNet
-from dgnet.problems import CONSISTENT, Discretisation, Rule
+from dgnet.problems import CONSISTENT, Problem, Rule
 from dgnet.stepping import EnthalpySolver, GreenSolver, Linear, Operators
 
 Tensor = torch.Tensor
@@ -94,7 +94,7 @@ class DGNet(LearnedModel["PreparedDGNet"]):
     high: Tensor
     capacity: Tensor
 
-    def __init__(self, config: DGNetConfig, problem: Discretisation, extra: Sequence[Part] = ()) -> None:
+    def __init__(self, config: DGNetConfig, problem: Problem, extra: Sequence[Part] = ()) -> None:
         super().__init__()
         self.config, self.dim, self.fields = config, problem.mesh.dim, problem.n_fields
         self.parts = (*parts_of(config, problem), *extra)  # a tuple: the weights below have no part in their names
@@ -113,7 +113,7 @@ class DGNet(LearnedModel["PreparedDGNet"]):
 
     # ------------------------------------------------------------------ the paper
 
-    def L_physics(self, problem: Discretisation, graph: MeshGraph, early: bool = False) -> Build:
+    def L_physics(self, problem: Problem, graph: MeshGraph, early: bool = False) -> Build:
         """The classical operators of the problem, or the paper's; nothing of them in variant A."""
         build = Build(problem, graph, self.scales, self.config.physics, early)
         for part in self.parts:
@@ -127,13 +127,13 @@ class DGNet(LearnedModel["PreparedDGNet"]):
             if not part.is_physics:
                 part.contribute(build)
 
-    def hybrid_operator(self, problem: Discretisation, graph: MeshGraph, early: bool = False) -> tuple[Operators, Build]:
+    def hybrid_operator(self, problem: Problem, graph: MeshGraph, early: bool = False) -> tuple[Operators, Build]:
         """L = L_physics + L_neural (Eq. 8), as M, K, P and the reaction; `early`: that of the early steps."""
         build = self.L_physics(problem, graph, early)
         self.L_neural(build)
         return build.operators(), build
 
-    def G(self, problem: Discretisation, operators: Operators, batch: int, steps: int, careful: bool) -> GreenSolver:
+    def G(self, problem: Problem, operators: Operators, batch: int, steps: int, careful: bool) -> GreenSolver:
         """The discrete Green's function, ready to be applied: a solver with (M + dt/2 K)^-1."""
         backend, cuda = "auto", problem.geometry.device.type == "cuda"
         if self.config.plain and not problem.time_dependent:  # the paper: factorise once, solve many times
@@ -160,7 +160,7 @@ class DGNet(LearnedModel["PreparedDGNet"]):
     def name(self) -> str:
         return "dgnet-paper" if self.config.plain else "dgnet"
 
-    def prepare(self, problem: Discretisation, batch: int = 1, steps: int = 1000, careful: bool = False) -> PreparedDGNet:
+    def prepare(self, problem: Problem, batch: int = 1, steps: int = 1000, careful: bool = False) -> PreparedDGNet:
         graph = MeshGraph.kept(problem.geometry, self.config.plain)
         material = self.part(Material)
         problem = problem if material is None else material.told(problem)
@@ -178,7 +178,7 @@ class DGNet(LearnedModel["PreparedDGNet"]):
             early = EarlySteps(self.config.early_steps, self.G(problem, first, batch, steps, careful), switch)
         return PreparedDGNet(self, solver, graph, start, early, tuple(build.corrections), build.instead)
 
-    def prepare_curved(self, problem: Discretisation, graph: MeshGraph, careful: bool) -> PreparedDGNet:
+    def prepare_curved(self, problem: Problem, graph: MeshGraph, careful: bool) -> PreparedDGNet:
         """Where capacity or diffusion are curves of u."""
         c = self.config
         if c.early_steps or c.learn_start or c.calibrate:
@@ -189,7 +189,7 @@ class DGNet(LearnedModel["PreparedDGNet"]):
         solver = solver_of(problem, build, problem.geometry.device.type == "cuda" and not careful)
         return PreparedDGNet(self, solver, graph, corrections=tuple(build.corrections))
 
-    def own_form(self, p: Discretisation) -> Discretisation:
+    def own_form(self, p: Problem) -> Problem:
         """The problem in the discretisation that this model corrects. A problem that asks for another one is not overruled."""
         c = self.config
         for what, asked, usual, mine in (("advection_form", p.advection_form, "galerkin", c.advection_form),
@@ -254,12 +254,12 @@ class DGNet(LearnedModel["PreparedDGNet"]):
         found = self.part(Calibration)
         return {} if found is None else found.coefficients()
 
-    def reaction(self, problem: Discretisation) -> Rate | None:
+    def reaction(self, problem: Problem) -> Rate | None:
         """r(u), guarded outside of the range of the training data; None where there is none."""
         found = self.part(Reaction)
         return None if found is None else found.guarded(problem, self.scales)
 
-    def curved(self, problem: Discretisation) -> bool:
+    def curved(self, problem: Problem) -> bool:
         """Capacity or diffusion change with u in this model: its steps have no single operator."""
         return bool(self.config.unknown_curves) or (problem.pde.curved and not self.config.linear)
 

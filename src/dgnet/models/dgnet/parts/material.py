@@ -15,7 +15,7 @@ from dgnet.models.dgnet.build import Build, Scales
 from dgnet.models.dgnet.parts.diffusion import shaped_stiffness
 from dgnet.models.dgnet.parts.part import Part
 from dgnet.operators import EdgeMatrix
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 from dgnet.problems.curves import Curve, frozen
 from dgnet.problems.pde import Material as Coefficient
 from dgnet.stepping import EnthalpySolver, Materials
@@ -27,7 +27,7 @@ POINTS = {"capacity": 61, "diffusion": 13}
 """A capacity may hold a latent heat; a diffusion is smooth."""
 
 
-def with_material(p: Discretisation, capacity: Coefficient | None = None, diffusion: Coefficient | None = None) -> Discretisation:
+def with_material(p: Problem, capacity: Coefficient | None = None, diffusion: Coefficient | None = None) -> Problem:
     """The same problem with another capacity or diffusion, on the same geometry."""
     stale = {"capacity", "mass", "source_mass", "diffusion_part", "lumps", "stiffness_number", "double"}
     return p.derived(stale, pde=replace(p.pde, capacity=p.pde.capacity if capacity is None else capacity,
@@ -82,7 +82,7 @@ class Material(Part):
     states the end values hold.
     """
 
-    def __init__(self, names: tuple[str, ...], problem: Discretisation) -> None:
+    def __init__(self, names: tuple[str, ...], problem: Problem) -> None:
         super().__init__()
         if problem.n_fields != 1:
             raise InputError(f"unknown curves of the material are for one field, not for {problem.n_fields}")
@@ -102,7 +102,7 @@ class Material(Part):
     def curves(self) -> dict[str, MaterialCurve]:
         return {name: curve for name, curve in self.material.items() if isinstance(curve, MaterialCurve)}
 
-    def told(self, problem: Discretisation) -> Discretisation:
+    def told(self, problem: Problem) -> Problem:
         """The problem with these curves."""
         return with_material(problem, **{name: c.curve(name) for name, c in self.curves().items()})
 
@@ -113,17 +113,17 @@ class Material(Part):
 # ---------------------------------------------------------------------- the solver where there are curves
 
 
-def linear_problem(p: Discretisation) -> Discretisation:
+def linear_problem(p: Problem) -> Problem:
     """The problem with the values at the lower ends of its curves: all that the paper's models can be told."""
     return with_material(p, p.pde.frozen.capacity, p.pde.frozen.diffusion)
 
 
-def unit_problem(p: Discretisation) -> Discretisation:
+def unit_problem(p: Problem) -> Problem:
     """The problem with capacity and diffusion 1, whose matrices are corrected."""
     return with_material(p, 1.0, 1.0)
 
 
-def solver_of(p: Discretisation, build: Build, deferred: bool) -> EnthalpySolver:
+def solver_of(p: Problem, build: Build, deferred: bool) -> EnthalpySolver:
     """The solver of a problem with curves, with the learned matrices in place of the classical ones.
 
     The stiffness of every region and field has the learned shapes of its cells: symmetric, positive semidefinite, rows that sum to

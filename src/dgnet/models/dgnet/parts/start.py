@@ -11,7 +11,7 @@ from dgnet.models.dgnet.edges import pair_correction
 from dgnet.models.dgnet.limits import soft_limit
 from dgnet.models.dgnet.parts.part import Part
 from dgnet.operators import EdgeMatrix
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 from dgnet.stepping import GreenSolver, bounds_of, fold, product, unfold
 from dgnet.stepping.backends import Prepared, apply, prepare
 
@@ -22,7 +22,7 @@ Tensor = torch.Tensor
 class MassChange:
     """What is added to a state whose nodal values are read by another mass from now on: M^-1 (F - M) u, so that M u+ = F u."""
 
-    problem: Discretisation
+    problem: Problem
     right: EdgeMatrix  # F
     mass: EdgeMatrix  # M, values [f, nnz]
     mass_low: float
@@ -43,7 +43,7 @@ class MassChange:
         return MassChange(self.problem, right, M, self.mass_low, self.solver), pairs
 
 
-def mass_change(p: Discretisation, right: EdgeMatrix, M: EdgeMatrix, mass_low: float) -> MassChange:
+def mass_change(p: Problem, right: EdgeMatrix, M: EdgeMatrix, mass_low: float) -> MassChange:
     flat = EdgeMatrix(M.pattern, M.values[0])
     backend = "iterative" if p.geometry.device.type == "cuda" else "lu"
     ready = prepare(flat, backend, bounds_of(flat, flat, mass_low, symmetric=True), symmetric=True)
@@ -68,7 +68,7 @@ class Start(Part):
             build.start = start_filter(build.problem, build.mass, build.mass_low, delta)
 
 
-def start_filter(p: Discretisation, M: EdgeMatrix, mass_low: float, delta: Tensor) -> MassChange:
+def start_filter(p: Problem, M: EdgeMatrix, mass_low: float, delta: Tensor) -> MassChange:
     """What is added to the initial state, once.
 
     A learned mass reads nodal values in its own way. Projecting the start keeps its moments, phi^T M u0, which decide how a
