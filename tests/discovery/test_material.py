@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dgnet.data import Corpus
-from dgnet.discovery.material import Refinement, Unknowns, hats, identify_material
+from dgnet.discovery.material import MaterialCurves, hats, identify_material
 from dgnet.discovery.material_curve import found_curves, write_curves
 from dgnet.discovery.residuals import quiet_noise
 from dgnet.errors import InputError
@@ -16,7 +16,7 @@ from dgnet.mesh import box
 from dgnet.models import Classical, rollout
 from dgnet.models.dgnet import BOUNDED, DGNet, DGNetConfig, Material
 from dgnet.models.dgnet.parts import material as material_part
-from dgnet.problems import PDE, Discretisation, Robin
+from dgnet.problems import PDE, Problem, Robin
 from dgnet.problems.curves import Curve
 from dgnet.recipe import Stage
 from dgnet.training.fit import evaluate_rne
@@ -36,7 +36,7 @@ def capacity(u: torch.Tensor) -> torch.Tensor:
 
 
 @cache
-def world() -> tuple[Discretisation, Corpus, Corpus]:
+def world() -> tuple[Problem, Corpus, Corpus]:
     """Heated spots that melt, three to train on and one to test: the classical solver with a quarter of the step, the same mesh."""
     mesh = box((7, 7))
     at = torch.linspace(-0.2, 3, 321, dtype=torch.float64)
@@ -45,7 +45,7 @@ def world() -> tuple[Discretisation, Corpus, Corpus]:
     rng, x = np.random.default_rng(0), mesh.points
     spots = [np.exp(-((x - c) ** 2).sum(1) / 0.1) for c in rng.uniform(0.2, 0.8, (4, 2))]
     source = torch.tensor(np.stack(spots))[:, None, :, None] * torch.tensor([2.5] * 18 + [0.0] * 6)[None, :, None, None].double()
-    base = Discretisation(mesh, pde, [Robin("left", 0.1, 0.0)], 0.05)
+    base = Problem(mesh, pde, [Robin("left", 0.1, 0.0)], 0.05)
     with torch.no_grad():
         fine = replace(base, dt=0.0125)
         states = rollout(Classical(1.0), fine, torch.zeros(4, mesh.n_nodes, 1).double(), source.repeat_interleave(4, 1), 96)[:, ::4]
@@ -53,7 +53,7 @@ def world() -> tuple[Discretisation, Corpus, Corpus]:
     return base, data.part([0, 1, 2]), data.part([3])
 
 
-def fresh(train: Corpus, names: tuple[str, ...] = BOTH, **settings) -> tuple[DGNet, Discretisation]:
+def fresh(train: Corpus, names: tuple[str, ...] = BOTH, **settings) -> tuple[DGNet, Problem]:
     base = world()[0]
     known = {"capacity": base.pde.capacity, "diffusion": base.pde.diffusion} | dict.fromkeys(names, 1.0)
     untold = replace(base, pde=PDE(("T",), **known))
@@ -88,17 +88,15 @@ def test_tangents_of_the_enthalpy_step_are_derivatives() -> None:
     _, train, _ = world()
     for names in (BOTH, ("capacity",)):
         model, untold = fresh(train, names)
-        unknowns = Unknowns(model, model.part(Material), untold, train.part([0]))
-        fit = Refinement(unknowns)
-        x = 0.3 * torch.sin(torch.arange(len(unknowns.x)).double()) - (3.0 if names == BOTH else 0.0) * (
-            torch.arange(len(unknowns.x)) >= 25)
+        fit = MaterialCurves(model, model.part(Material), untold, train.part([0]))
+        x = 0.3 * torch.sin(torch.arange(len(fit.x)).double()) - (3.0 if names == BOTH else 0.0) * (torch.arange(len(fit.x)) >= 25)
         with torch.no_grad():
             found = fit.at(x)
             for k in (1, 8, len(x) - 2):
                 shift = torch.zeros_like(x)
                 shift[k] = 1e-4
                 ends = [0.5 * fit.at(x + sign * shift).misfit for sign in (1, -1)]
-                assert float(-found.scores.sum(0)[k]) == pytest.approx((ends[0] - ends[1]) / 2e-4, rel=2e-3, abs=1e-6)
+                assert float(-found.downhill[k]) == pytest.approx((ends[0] - ends[1]) / 2e-4, rel=2e-3, abs=1e-6)
 
 
 def test_hats_integrate_to_the_curve() -> None:

@@ -21,14 +21,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from dgnet.discovery.calibrate import linearised
+from dgnet.discovery.least_squares import Differences
 from dgnet.discovery.unknowns import splines
 from dgnet.errors import InputError, SolveError
 from dgnet.inverse.readings import Readings, interpolation
 from dgnet.inverse.sensor import delayed, field_number, rows
 from dgnet.models import few_threads, rollout
 from dgnet.models.dgnet import DGNet, Material, Reaction
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 
 Tensor = torch.Tensor
 
@@ -72,7 +72,7 @@ class Learned:
     notes: tuple[str, ...]
 
 
-def learn(model: DGNet, base: Discretisation, experiments: Sequence[Experiment], *, seconds: float = 60.0) -> Learned:
+def learn(model: DGNet, base: Problem, experiments: Sequence[Experiment], *, seconds: float = 60.0) -> Learned:
     """Fit a model in place to the readings of experiments.
 
     - `model`: a fresh `DGNet` in double precision; its settings say what is unknown
@@ -107,7 +107,7 @@ def learn(model: DGNet, base: Discretisation, experiments: Sequence[Experiment],
 class _Seen:
     """All experiments at once: rollouts of the model as the sensors read them."""
 
-    def __init__(self, model: DGNet, base: Discretisation, experiments: Sequence[Experiment]) -> None:
+    def __init__(self, model: DGNet, base: Problem, experiments: Sequence[Experiment]) -> None:
         self.model, self.base = model, base
         self.steps = max(math.ceil(e.readings.times[-1] / base.dt - 1e-9) for e in experiments)
         self.start = torch.stack([e.start.double() for e in experiments])
@@ -268,7 +268,8 @@ class _Fit:
 
     def descend(self) -> None:
         for _ in range(_ROUNDS):
-            r, J = linearised(self.residual, self.theta)
+            point = Differences(self.residual, self.theta)
+            r, J = point.r, point.jacobian
             delta = self.target(r, J) - self.theta
             delta = delta * min(1.0, _LONGEST / max(float(delta.abs().max()), 1e-300))
             moved = float((J @ delta).square().mean().sqrt())
@@ -284,7 +285,8 @@ class _Fit:
             self.theta = self.theta + delta
             if moved < _SETTLED * math.sqrt(self.c):
                 break
-        self.target(*linearised(self.residual, self.theta))
+        point = Differences(self.residual, self.theta)
+        self.target(point.r, point.jacobian)
 
     def dropped(self) -> bool:
         """Leave out the terms of a reaction that the readings cannot tell from zero, the least sure half of them at once."""
