@@ -13,7 +13,8 @@ from dgnet.data import Dataset
 from dgnet.errors import InputError, SolveError
 from dgnet.files import write_json
 from dgnet.models import Classical
-from dgnet.models.base import WrappedStepper, Wrapper
+from dgnet.models.base import Stepper, WrappedStepper, Wrapper
+from dgnet.models.dgnet import PreparedDGNet
 from dgnet.problems.case import base_problem
 from dgnet.report import figures, page
 from dgnet.scoring import judge as module
@@ -101,7 +102,13 @@ def test_evaluation_and_page_of_a_run_that_diverges(data: Path, tmp_path: Path, 
     train(get("laser-heat", "small"), "same-mesh", data, tmp_path / "run", factor=0.001)
     run = Run.open(tmp_path / "run")
 
-    monkeypatch.setattr(run.model, "prepare", lambda *given, **more: Diverging(True).prepare(*given, **more))
+    def step(self: PreparedDGNet, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
+        if k >= 3:
+            raise SolveError("no solution")
+        return u
+
+    monkeypatch.setattr(PreparedDGNet, "step", step)
+    monkeypatch.setattr(PreparedDGNet, "linear", Stepper.linear)
     result, states, truth = evaluate(run, data)
     assert result["error_ratio"] == math.inf and "diverged" in table(result) and "DGNet diverged: step 4 of" in table(result)
     write_json(tmp_path / "x.json", result)
