@@ -36,7 +36,7 @@ def test_all_elements_are_there() -> None:
 
 @pytest.mark.parametrize(("module", "name"), CODE, ids=["::".join(pair) for pair in CODE])
 def test_every_reference_to_code_resolves(module: str, name: str) -> None:
-    found: object = importlib.import_module(f"dgnet.{module}")
+    found: object = importlib.import_module(module if module.startswith("dgnet_paper.") else f"dgnet.{module}")
     for part in name.split("."):
         found = getattr(found, part)
 

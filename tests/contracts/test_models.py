@@ -12,10 +12,11 @@ from torch import nn
 
 from dgnet.mesh import box
 from dgnet.models import Classical, Model, Refined, rollout
-from dgnet.models.dgnet import BOUNDED, PAPER, DGNet, DGNetConfig, variants
+from dgnet.models.dgnet import DGNet, DGNetConfig
 from dgnet.models.registry import build
 from dgnet.models.universal import Universal
 from dgnet.problems import PDE, Problem, Robin, given_velocity
+from dgnet_paper.model import BOUNDED, PAPER, variants
 
 Tensor = torch.Tensor
 AMBIENT = 1.3

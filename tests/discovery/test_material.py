@@ -14,13 +14,14 @@ from dgnet.discovery.residuals import quiet_noise
 from dgnet.errors import InputError
 from dgnet.mesh import box
 from dgnet.models import Classical, rollout
-from dgnet.models.dgnet import BOUNDED, DGNet, DGNetConfig, Material
+from dgnet.models.dgnet import DGNet, DGNetConfig, Material
 from dgnet.models.dgnet.parts import material as material_part
 from dgnet.problems import PDE, Problem, Robin
 from dgnet.problems.curves import Curve
 from dgnet.recipe import Stage
 from dgnet.training.fit import evaluate_rne
 from dgnet.training.update import iterate
+from dgnet_paper.model import BOUNDED
 
 LATENT, BOTH = 0.5, ("capacity", "diffusion")
 

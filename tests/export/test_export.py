@@ -26,6 +26,7 @@ from dgnet.recipe import Recipe, Stage
 from dgnet.stepping.bounds import Bounds
 from dgnet.training.run import Run, train
 from dgnet.training.simulator import Simulator
+from dgnet_paper.model import PaperConfig
 from dgnet_paper.scenarios import get
 from dgnet_paper.scenarios.generate import generate
 
@@ -85,12 +86,12 @@ CASES = {
     "walls": (PDE(("u", "v"), diffusion={"u": 0.05, "v": 0.2}, decay=0.3),
               (Dirichlet("left", 1.5), Dirichlet("top", 0.5, "v"), Robin("right", 2.0, 0.4), Neumann("bottom", 0.7)),
               DGNetConfig(hidden=8, layers=1, free=True)),
-    "reaction": (PDE(diffusion=0.02, reaction=reaction), (Dirichlet("left", 0.3),), DGNetConfig(hidden=8, layers=1, residual=True)),
+    "reaction": (PDE(diffusion=0.02, reaction=reaction), (Dirichlet("left", 0.3),), PaperConfig(hidden=8, layers=1, residual=True)),
     "learned": (PDE(("u", "v"), diffusion=0.02), (Periodic("left", "right"),),
-                DGNetConfig(hidden=8, layers=1, reaction="learned", residual=True, reaction_hidden=8, residual_hidden=8)),
+                PaperConfig(hidden=8, layers=1, reaction="learned", residual=True, reaction_hidden=8, residual_hidden=8)),
     "flow": (PDE(diffusion=0.02, velocity=(0.7, 0.3)), (Dirichlet("left", 1.0),),
              DGNetConfig(hidden=8, layers=1, learn_streamline=True, learn_swirl=True)),
-    "edge": (PDE(diffusion=0.05), (), DGNetConfig(decoder="edge", hidden=8, layers=1, consistent=0.0, residual=True)),
+    "edge": (PDE(diffusion=0.05), (), PaperConfig(decoder="edge", hidden=8, layers=1, consistent=0.0, residual=True)),
     "fields": (PDE(("u", "v"), diffusion=0.02, reaction=coupled), (), DGNetConfig(hidden=8, layers=1)),
     "quick": (PDE(("u", "v"), diffusion={"u": 0.05, "v": 0.2}), (Dirichlet("top", 0.5, "v"),), DGNetConfig(hidden=8, layers=1)),
     "stiff": (PDE(diffusion=4.0), (), DGNetConfig(hidden=8, layers=1)),
@@ -156,7 +157,8 @@ def trained(data: Path, folder: Path, model: str = "dgnet", config: object = Non
 
 def test_a_run_steps_without_the_package(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                          capsys: pytest.CaptureFixture[str]) -> None:
-    folder = trained(data, tmp_path / "run", config=DGNetConfig(hidden=8, layers=1, learn_start=True, residual=True))
+    config = PaperConfig(hidden=8, layers=1, learn_start=True, residual=True)
+    folder = trained(data, tmp_path / "run", model="dgnet-paper", config=config)
     out = tmp_path / "there" / "step.pt2"
     monkeypatch.setattr("sys.argv", ["dgnet", "export", str(folder), "--out", str(out), "--json", str(tmp_path / "x.json")])
     with pytest.raises(SystemExit) as stop:

@@ -6,12 +6,13 @@ import pytest
 import torch
 
 from dgnet.mesh import box
-from dgnet.models.dgnet import BOUNDED, Build, DGNet, DGNetConfig, FlowInCells
-from dgnet.models.dgnet.parts import Calibration, Diffusion, EdgeDecoder, Mass, Reaction, Residual, Source, Start, Streamline, Swirl
+from dgnet.models.dgnet import Build, DGNet, DGNetConfig, FlowInCells
+from dgnet.models.dgnet.parts import Calibration, Diffusion, Mass, Reaction, Source, Start, Streamline, Swirl
 from dgnet.models.gnn import MeshGraph
 from dgnet.operators import EdgeMatrix, Pattern
 from dgnet.problems import PDE, Problem, Robin
 from dgnet.stepping import product
+from dgnet_paper.model import BOUNDED, EdgeDecoder, Residual
 
 Tensor = torch.Tensor
 

@@ -19,10 +19,11 @@ from dgnet.data import Corpus
 from dgnet.errors import InputError, SolveError
 from dgnet.mesh import box
 from dgnet.models import Adaptive, Classical, Model, Pause, Ready, Refined, rollout
-from dgnet.models.dgnet import PAPER, DGNet, DGNetConfig, variants
+from dgnet.models.dgnet import DGNet, DGNetConfig
 from dgnet.models.registry import all_models, build
 from dgnet.models.universal import Universal
 from dgnet.problems import PDE, Curve, Dirichlet, Neumann, Periodic, Problem, Robin, given_velocity
+from dgnet_paper.model import PAPER, PaperConfig, variants
 
 Tensor = torch.Tensor
 STEPS = 17
@@ -73,7 +74,7 @@ def fitted(name: str) -> Callable[[Problem], Model[Any]]:
     return make
 
 
-ALL = DGNetConfig(free=True, learn_start=True, early_steps=5, residual=True, reaction="learned")
+ALL = PaperConfig(free=True, learn_start=True, early_steps=5, residual=True, reaction="learned")
 PLAIN = {  # a model and the problem it is tried on
     "classical": (lambda p: Classical(), "heat"),
     "classical on other sides": (lambda p: Classical(), "sides"),

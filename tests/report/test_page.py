@@ -21,7 +21,6 @@ from dgnet import cli
 from dgnet.data import Dataset
 from dgnet.mesh import Mesh, box, save
 from dgnet.models import Classical, rollout
-from dgnet.models.dgnet import DGNetConfig
 from dgnet.models.registry import entry
 from dgnet.problems import PDE, Problem, Robin
 from dgnet.projects import load
@@ -32,6 +31,7 @@ from dgnet.report.learned import coefficients, given_value
 from dgnet.training import evaluate as scoring
 from dgnet.training.own import train_project
 from dgnet.training.run import Run, train
+from dgnet_paper.model import PaperConfig
 from dgnet_paper.scenarios import get
 from dgnet_paper.scenarios.generate import generate
 
@@ -131,7 +131,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_page_of_a_scenario(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                             capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "run"
-    train(get("laser-heat", "small"), "same-mesh", data, folder, config=DGNetConfig(hidden=8, layers=1, residual=True), plan=SHORT)
+    config = PaperConfig(hidden=8, layers=1, residual=True)
+    train(get("laser-heat", "small"), "same-mesh", data, folder, model="dgnet-paper", config=config, plan=SHORT)
     assert command(monkeypatch, "evaluate", folder, "--json", tmp_path / "x.json") == 0
     assert "report.html" in capsys.readouterr().out
     found, result = read(folder / "report.html"), json.loads((tmp_path / "x.json").read_text())

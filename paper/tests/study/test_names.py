@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dgnet.models.dgnet import BOUNDED, PAPER
+from dgnet_paper.model import BOUNDED, PAPER
 from dgnet_paper.study import drawing, results, stored
 from dgnet_paper.study.experiment import METHODS, Experiment, current_methods
 

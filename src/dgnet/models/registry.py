@@ -1,7 +1,7 @@
 """Every model by name: its configuration, how it is built, and how its paper trains it.
 
 A configuration is a plain table (as in TOML). Its key `setting` chooses where to start: `comparable` (the default: a size like
-DGNet's) or `published` (the size of the method's own paper; for dgnet the model of its paper); other keys change single values.
+DGNet's) or `published` (the size of the method's own paper); other keys change single values.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dgnet import plugins
 from dgnet.errors import InputError
 from dgnet.files import did_you_mean
 from dgnet.models.classical import Classical
-from dgnet.models.dgnet import PAPER, DGNet, DGNetConfig
+from dgnet.models.dgnet import DGNet, DGNetConfig
 from dgnet.models.universal import AsShipped, Tuned, Universal
 from dgnet.problems import Problem
 
@@ -49,10 +49,8 @@ class Entry:
 
 
 _OURS: dict[str, Entry] = {
-    "dgnet": Entry("DGNet", DGNetConfig, DGNet, {"comparable": DGNetConfig(), "published": PAPER}, {},
+    "dgnet": Entry("DGNet", DGNetConfig, DGNet, {"comparable": DGNetConfig(), "published": DGNetConfig()}, {},
                    told=TOLD_ALL),
-    "dgnet-paper": Entry("DGNet, the paper's", DGNetConfig, DGNet, {"comparable": PAPER, "published": PAPER}, {},
-                         told=TOLD_ALL),
     TUNED: Entry("universal weights, tuned", AsShipped, Tuned, {"comparable": AsShipped(), "published": AsShipped()}, {},
                  told=TOLD_ALL),
     "universal": Entry("universal weights, without data", AsShipped, lambda config, problem: Universal(),
@@ -84,6 +82,12 @@ def config_class(name: str) -> type:
     return entry(name).config
 
 
+def current(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
+    """A stored configuration without the settings that the model had before (`DGNetConfig.former`)."""
+    former = getattr(config_class(name), "former", {})
+    return {key: value for key, value in table.items() if not (key in former and former[key] in (None, value))}
+
+
 def configure(name: str, config: Mapping[str, Any] | None = None) -> Any:
     """The frozen configuration of a table (see the module)."""
     model, values = entry(name), dict(config or {})
@@ -91,6 +95,7 @@ def configure(name: str, config: Mapping[str, Any] | None = None) -> Any:
     if setting not in SETTINGS:
         raise InputError(f"unknown setting '{setting}' of {name} (known: {', '.join(SETTINGS)})")
     known = {f.name for f in fields(model.config)}
+    values = current(name, values)
     for key, value in values.items():
         if key not in known:
             raise InputError(f"{name} has no setting '{key}'" + did_you_mean(key, sorted(known)))

@@ -12,8 +12,7 @@ from dgnet.data import Dataset
 from dgnet.discovery.calibrate import LEARNED, calibrated_first
 from dgnet.errors import InputError
 from dgnet.models.dgnet import CURVES, DGNetConfig
-from dgnet.models.dgnet import PAPER as PAPER_MODEL
-from dgnet.models.registry import changed, changes, entry
+from dgnet.models.registry import changed, changes, configure, entry
 from dgnet.problems.case import OWN, Case
 from dgnet.projects import Project, Training
 from dgnet.recipe import GENERAL, IN_A_FLOW, PaperSettings, Recipe, Stage, paper_recipe
@@ -100,7 +99,7 @@ def configuration(case: Case, facts: Facts, wishes: Wishes) -> DGNetConfig:
     """The parts that are learned. An unknown reaction is learned node by node: of one field a table unless the user asks for
     terms, of more fields a sum of terms."""
     own = preset(case, facts)
-    config = PAPER_MODEL if wishes.recipe == "paper" else own.config
+    config = configure("dgnet-paper") if wishes.recipe == "paper" else own.config
     curves = _curves(case, wishes)
     if curves:
         corrected = own.config.learn_diffusion and "diffusion" not in curves
@@ -111,8 +110,7 @@ def configuration(case: Case, facts: Facts, wishes: Wishes) -> DGNetConfig:
         config = config.reacting(len(case.pde.fields), changes("dgnet", wishes.model), table)
     if wishes.calibrate:  # a diffusivity is either calibrated or corrected
         config = replace(config, calibrate=wishes.calibrate, learn_diffusion="diffusion" not in wishes.calibrate)
-    name = "dgnet-paper" if config.plain else "dgnet"
-    found: DGNetConfig = changed(name, wishes.model, replace(config, regions=wishes.per_region), wishes.where)
+    found: DGNetConfig = changed(config.model, wishes.model, replace(config, regions=wishes.per_region), wishes.where)
     return found
 
 

@@ -39,7 +39,7 @@ from dgnet.errors import InputError
 from dgnet.files import did_you_mean, discard, locked, read_toml, toml_text, unfinished, unwritable, write_text, writing
 from dgnet.models.base import LearnedModel
 from dgnet.models.dgnet import DGNet, DGNetConfig
-from dgnet.models.registry import DGNETS, TUNED, configure, entry
+from dgnet.models.registry import DGNETS, TUNED, configure, current, entry
 from dgnet.models.timeloop import few_threads
 from dgnet.problems.case import OWN, Case, base_problem
 from dgnet.projects import Project, carried, carry, described
@@ -146,7 +146,7 @@ class Run(Simulator):
         text = read_toml(path)
         settings = read_dataclass(Settings, _table(text, "run", path), f"{path} [run]")
         described = entry(settings.model)
-        config = read_dataclass(described.config, _table(text, "model", path), f"{path} [model]")
+        config = read_dataclass(described.config, current(settings.model, _table(text, "model", path)), f"{path} [model]")
         stored = _table(text, "trained_on", path)
         project = None if case is not None else _project_of(settings, folder, problem, stored)
         case = case or (plugins.case(settings.scenario, settings.size) if project is None else project.case)
@@ -315,6 +315,8 @@ def _check_same(path: Path, tables: Mapping[str, Any]) -> None:
         raise InputError(f"{path.parent} holds another run, of an older version that does not say what it was trained on; "
                          "choose another folder (--out) or remove it")
     parts = []
+    if isinstance(found.get("model"), dict):
+        found["model"] = current(tables["run"].model, found["model"])
     for name in tables:
         old, new = ({k: v for k, v in t.items() if (name, k) not in (("run", "data"), ("run", "project"))}
                     for t in (_table(found, name, path), wanted[name]))
@@ -416,7 +418,8 @@ def _is(value: Any, hint: Any) -> bool:
 
 def read_dataclass(kind: type, values: dict[str, Any], where: str) -> Any:
     """A frozen dataclass from a TOML or JSON table: an unknown key fails with the nearest known name, a wrong type with its key."""
-    known = get_type_hints(kind)
+    names = {f.name for f in fields(kind)}
+    known = {name: hint for name, hint in get_type_hints(kind).items() if name in names}
     for key, value in values.items():
         if key not in known:
             raise InputError(f"{where}: unknown key '{key}'" + did_you_mean(key, known))

@@ -27,7 +27,7 @@ from dgnet.data import Dataset, digests
 from dgnet.errors import InputError
 from dgnet.files import read_json, write_json, write_text, writing_hdf5
 from dgnet.mesh import Mesh
-from dgnet.models.registry import entry
+from dgnet.models.registry import current, entry
 from dgnet.problems.units import Units
 from dgnet.progress import Report
 from dgnet.recipe import Recipe
@@ -384,7 +384,7 @@ def _begin(folder: Path, weights: Any, fresh: bool) -> None:
 def config_of(folder: Path, model: str) -> Any:
     """The model's configuration as run.toml has it."""
     text = tomllib.loads((folder / "run.toml").read_text())
-    return read_dataclass(entry(model).config, text.get("model", {}), f"{folder / 'run.toml'} [model]")
+    return read_dataclass(entry(model).config, current(model, text.get("model", {})), f"{folder / 'run.toml'} [model]")
 
 
 def _plan(run: Run, trajectories: int, steps: int) -> Recipe | None:
