@@ -1,7 +1,7 @@
-"""Shipped weights rolled out again, beside the figures of their card: `dgnet evaluate --pretrained`.
+"""Shipped weights rolled out again, beside the figures of their card: `dgnet-paper evaluate`.
 
 Other devices round and order sums in other ways, and the truth is made again, too. How much that changes the figures was measured:
-cards hold rollouts on other hardware than that of training (`dgnet-paper pretrained measured`). What is within the largest of
+cards hold rollouts on other hardware than that of training (`Card.measured`). What is within the largest of
 these, with half as much again for what was not measured, is expected. Errors of the size of rounding have a limit of their own.
 """
 
@@ -100,25 +100,6 @@ def tests_of(scenario: Scenario, truth: str, count: int, folder: Path, device: s
                     return path
     return generate(scenario, folder, truth=truth, trajectories=None if count == scenario.test else count, split="test",
                     device=device, report=report)
-
-
-def add_measured(path: Path, shelf: Path = SHELF) -> tuple[Card, Measured]:
-    """Put what `check` found on the card of these weights; a result for as many trajectories on the same device is replaced."""
-    result = current_names(read_json(path))
-    try:
-        folder = shelf / label(result["scenario"], result["size"], result["truth"])
-        checksum = result["card"]["sha256"]
-        figures = {name: {key: result["scores"][name][key] for key in FIGURES} for name in ("dgnet", *rivals())}
-        new = Measured(result["trajectories"], result["hardware"], result["device"], result["version"], result["torch"], figures)
-    except (KeyError, TypeError) as error:
-        raise InputError(f"{path} is not a result of `dgnet-paper evaluate --json`") from error
-    card = read_card(folder)
-    if checksum != card.sha256:
-        raise InputError(f"the result is of other weights than those in {folder}")
-    kept = [m for m in card.measured if (m.trajectories, m.device) != (new.trajectories, new.device)]
-    card = replace(card, measured=(*kept, new))
-    write_json(folder / "card.json", asdict(card))
-    return card, new
 
 
 # ---------------------------------------------------------------------- words
