@@ -31,7 +31,7 @@ Tensor = torch.Tensor
 T = TypeVar("T")
 
 # what has another name for those who use it: classes, and functions by their folders
-_NAMES = {"Discretisation": "Problem", "mesh.load": "load_mesh", "mesh.save": "save_mesh", "projects.load": "load_project",
+_NAMES = {"mesh.load": "load_mesh", "mesh.save": "save_mesh", "projects.load": "load_project",
           "prediction.roll_out": "rollout_run", "training.train_project": "train", "training.Run.open": "load_run",
           "reference.solve": "reference_solve"}
 _LONG = 60  # letters of a value that are shown
@@ -212,6 +212,14 @@ class _Wrong(Exception):
     def __init__(self, where: str, wanted: str, value: object) -> None:
         super().__init__(where, wanted, value)
         self.where, self.wanted, self.value = where, wanted, value
+
+    def sentence(self) -> str:
+        hint = ""
+        if inspect.isclass(self.value):
+            hint = f": give one, {_name(self.value)}(...)"
+        elif callable(self.value) and "function" not in self.wanted and "number" in self.wanted:
+            hint = ": give its values"
+        return f"{self.where} must be {self.wanted}, got {described(self.value)}{hint}"
 
 
 @dataclass(frozen=True)
@@ -482,6 +490,14 @@ def _table(key: _Kind, inner: _Kind) -> _Kind:
     return _Kind(words, lambda v: isinstance(v, Mapping), take)
 
 
+def converted(value: object, annotation: Any, where: str) -> Any:
+    """The value as its annotation wants it, as an argument of a `checked` function would be; `where` names it in the error."""
+    try:
+        return _kind(annotation).take(value, where)
+    except _Wrong as wrong:
+        raise InputError(wrong.sentence()) from None
+
+
 # ---------------------------------------------------------------------- the border
 
 
@@ -510,12 +526,7 @@ class _Border:
             first = [kind.take(x, name) for (name, kind), x in zip(order, args)]
             return [*first, *args[len(first):]], {k: named[k].take(x, k) if k in named else x for k, x in kwargs.items()}
         except _Wrong as wrong:
-            hint = ""
-            if inspect.isclass(wrong.value):
-                hint = f": give one, {_name(wrong.value)}(...)"
-            elif callable(wrong.value) and "function" not in wrong.wanted and "number" in wrong.wanted:
-                hint = ": give its values"
-            raise InputError(f"{self.owner}: {wrong.where} must be {wrong.wanted}, got {described(wrong.value)}{hint}") from None
+            raise InputError(f"{self.owner}: {wrong.sentence()}") from None
         except InputError as error:  # about numbers
             raise InputError(f"{self.owner}: {error}") from None
 

@@ -20,11 +20,12 @@ from dgnet.mesh import box
 from dgnet.models.dgnet import DGNet, DGNetConfig
 from dgnet.models.registry import entry
 from dgnet.operators import EdgeMatrix
-from dgnet.problems import PDE, Dirichlet, Discretisation, Neumann, Periodic, Robin
+from dgnet.problems import PDE, Dirichlet, Neumann, Periodic, Problem, Robin
 from dgnet.problems.case import base_problem
 from dgnet.recipe import Recipe, Stage
 from dgnet.stepping.bounds import Bounds
-from dgnet.training.run import Run, Settings, train
+from dgnet.training.run import Run, train
+from dgnet.training.simulator import Simulator
 from dgnet_paper.scenarios import get
 from dgnet_paper.scenarios.generate import generate
 
@@ -107,7 +108,7 @@ def test_plain_form_is_the_step(case: str, monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(module, "_UNROLLED", 20)
     pde, conditions, config = CASES[case]
     mesh = box((3, 3, 3), perturb=0.2) if case == "space" else box((7, 6), perturb=0.0 if case == "learned" else 0.2)
-    problem = Discretisation(mesh, pde, conditions, 0.05, dtype=torch.float32)
+    problem = Problem(mesh, pde, conditions, 0.05, dtype=torch.float32)
     torch.manual_seed(1)
     model = saturated(DGNet(config, problem))
     with torch.no_grad():
@@ -121,7 +122,7 @@ def test_plain_form_is_the_step(case: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_start_filter_in_plain_form() -> None:
-    problem = Discretisation(box((7, 6), perturb=0.2), PDE(diffusion=0.05), (), 0.05, dtype=torch.float32)
+    problem = Problem(box((7, 6), perturb=0.2), PDE(diffusion=0.05), (), 0.05, dtype=torch.float32)
     torch.manual_seed(1)
     model = saturated(DGNet(DGNetConfig(hidden=8, layers=1, learn_start=True), problem))
     with torch.no_grad():
@@ -133,7 +134,7 @@ def test_start_filter_in_plain_form() -> None:
 
 def test_too_stiff_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_DENSE", 10)
-    problem = Discretisation(box((7, 6)), PDE(diffusion=1.0), (), 0.05, dtype=torch.float32)
+    problem = Problem(box((7, 6)), PDE(diffusion=1.0), (), 0.05, dtype=torch.float32)
     flat = EdgeMatrix(problem.mass.pattern, problem.mass.values[:, 0])
     with pytest.raises(InputError, match="too stiff"):
         Solve(flat, Bounds(1e-9, 2.0), torch.float32)
@@ -199,12 +200,12 @@ def test_a_baseline_is_traced_as_it_is(data: Path, tmp_path: Path) -> None:
     assert close(found.detach(), expected)
 
 
-def fake(pde: PDE, conditions: tuple = (), folder: Path = Path("nowhere")) -> Run:
+def fake(pde: PDE, conditions: tuple = (), folder: Path = Path("nowhere")) -> Simulator:
     """A run that was never trained."""
     base = get("laser-heat", "small")
     scenario = replace(base, build_mesh=lambda: box((4, 4)), pde=pde, conditions=conditions, name="mine", dt=0.05)
     problem = base_problem(scenario, "cpu")
-    return Run(folder, Settings("mine", "small", "same-mesh", "none.h5"), scenario, DGNet(DGNetConfig(hidden=8, layers=1), problem))
+    return Simulator(case=scenario, model=DGNet(DGNetConfig(hidden=8, layers=1), problem), folder=folder)
 
 
 def test_what_cannot_be_exported_is_one_sentence(tmp_path: Path) -> None:
