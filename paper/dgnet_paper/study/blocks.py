@@ -94,8 +94,12 @@ def template(name: str, autoescape: bool = False) -> Any:
     """A Jinja template of this folder."""
     pages = Environment(loader=PackageLoader("dgnet_paper.study"), autoescape=autoescape, trim_blocks=True, lstrip_blocks=True,
                         keep_trailing_newline=True, undefined=StrictUndefined)
-    pages.filters |= {"inline": _inline, "base64": lambda data: base64.b64encode(data).decode()}
+    pages.filters.update(inline=_inline, base64=_base64)
     return pages.get_template(name)
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
 
 
 def _inline(text: str) -> Markup:
@@ -117,7 +121,8 @@ def to_markdown(title: str, blocks: Sequence[Block], pictures: Path = Path(), li
         elif isinstance(block, Text):
             out.append(tagless(block.text))
         elif isinstance(block, Table):
-            out.append("\n".join([_line(block.head), "|" + "---|" * len(block.head), *(_line(map(_slot, row)) for row in block.slots)]))
+            out.append("\n".join([_line(block.head), "|" + "---|" * len(block.head),
+                                  *(_line(map(_slot, row)) for row in block.slots)]))
         elif isinstance(block, Picture):
             write_bytes(pictures / block.path.name, block.png)
             caption = tagless(block.caption)

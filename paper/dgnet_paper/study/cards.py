@@ -47,7 +47,8 @@ def write_cards(out: Path, certificates: Path, data: Path | None, names: Sequenc
 
 def card(paper: Scenario, small: Scenario, measured: Mapping[str, Any], shown: str, pictures: Sequence[str]) -> str:
     """The page of one scenario."""
-    certificates = [_certificate(scenario, measured.get(f"{scenario.name}/{scenario.size}/converged")) for scenario in (small, paper)]
+    certificates = [_certificate(scenario, measured.get(f"{scenario.name}/{scenario.size}/converged"))
+                    for scenario in (small, paper)]
     page: str = template("card.md").render(paper=paper, small=small, shown=shown, pictures=pictures, certificates=certificates,
                                            theirs=paper.name in paper_names())
     return page

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +17,13 @@ import torch
 
 from dgnet.data import Dataset
 from dgnet.errors import InputError
-from dgnet.files import read_json, strict, write_json
+from dgnet.files import strict
 from dgnet.models.registry import title_of
 from dgnet.progress import Report
-from dgnet.scoring.judge import rivals
-from dgnet.scoring.metrics import current_names
 from dgnet.training.evaluate import scores as scores_of
 from dgnet_paper.scenarios.generate import file_stem, generate, provenance
 from dgnet_paper.scenarios.scenario import Scenario, scenario_of
-from dgnet_paper.study.pretrained import FIGURES, SHELF, Card, Measured, deviation, label, mean, opened, read_card, shipped, text
+from dgnet_paper.study.pretrained import Card, deviation, mean, opened, shipped, text
 from dgnet_paper.study.timing import hardware
 
 LEAST = 0.02  # limit where next to nothing was measured: what half precision alone may change

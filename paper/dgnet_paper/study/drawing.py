@@ -47,7 +47,7 @@ def _marker(row: Row) -> str:
 
 @contextmanager
 def _panels(path: Path, width: float, height: float, columns: int = 1, legend: bool = True) -> Iterator[tuple[Figure, list[Any]]]:
-    """A figure with axes side by side, written to PATH after the block; a legend stands beside the last one and makes it high enough."""
+    """A figure with axes side by side, written to PATH after the block; a legend beside the last one makes it high enough."""
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(width, height), layout="constrained")
         axes = [figure.add_subplot(1, columns, k + 1) for k in range(columns)]
@@ -131,7 +131,8 @@ def learning(path: Path, shelf: Shelf, s: Setting, scenario: str) -> bool:
         return False
     with _panels(path, 6.2, 3.2) as (_, (axis,)):
         for row, (seconds, ratio) in lines.items():
-            axis.semilogy(seconds, ratio, color=colour(row.key), lw=2.0 if row.key == "dgnet" else 1.3, ls=":" if row.unknown else "-",
+            axis.semilogy(seconds, ratio, color=colour(row.key), lw=2.0 if row.key == "dgnet" else 1.3,
+                          ls=":" if row.unknown else "-",
                           label=row.title)
             best = int(ratio.argmin())
             axis.plot(seconds[best], ratio[best], "o", color=colour(row.key), ms=4)
@@ -259,7 +260,8 @@ def tradeoff(path: Path, record: Record) -> bool:
             points = np.array([(whole(r), r["error"]) for r in rows if _solver(r) == name])
             marker, shade = shapes.get(name, ("*", COLOURS["dgnet"]))
             star = marker == "*"
-            axis.loglog(points[:, 0], points[:, 1], marker, color=shade, ms=14 if star else 6, zorder=3 if star else 2, label=label(name))
+            axis.loglog(points[:, 0], points[:, 1], marker, color=shade, ms=14 if star else 6, zorder=3 if star else 2,
+                        label=label(name))
         for model in [r for r in rows if _solver(r) not in shapes][:1]:
             axis.axhline(model["error"], color=COLOURS["dgnet"], lw=0.8, ls=":")
             axis.axvline(whole(model), color=COLOURS["dgnet"], lw=0.8, ls=":")

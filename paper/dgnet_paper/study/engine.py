@@ -213,7 +213,7 @@ def _train(cell: Experiment, options: Options) -> Record:
     if options.search and search.searched(training):
         rate = _search(cell, options, search.single_steps(training))
     training = search.Way.read(rate).applied(training, scenario.training.paper, scenario.steps)
-    budget = options.budget if search.searched(training) else None  # what is fitted at once has nothing to show when it is cut short
+    budget = options.budget if search.searched(training) else None  # what is fitted at once has nothing to show if cut short
     _reset_memory(options.device)
     try:
         run, progress = _trained(cell, folder / "run", options, training, budget)
@@ -331,7 +331,8 @@ def data_set(cell: Experiment, options: Options) -> tuple[Path, float]:
             if path.exists():
                 return path, 0.0
             options.say(f"{path.name}: generating")
-            generate(scenario, folder, truth=cell.truth, trajectories=cell.few or None, device=options.device, report=options.report)
+            generate(scenario, folder, truth=cell.truth, trajectories=cell.few or None, device=options.device,
+                     report=options.report)
         return path, time.perf_counter() - begin
     wanted = provenance(scenario, cell.truth, scenario.draws(cell.few or None), 0, options.device)
     with Dataset(path) as found:

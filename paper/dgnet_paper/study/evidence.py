@@ -57,14 +57,14 @@ def build(shelf: Shelf, scratch: Path, out: Path, report: Report | None = None) 
 def opening(shelf: Shelf) -> Text:
     trained = shelf.of_kind("train").values()
     minutes = sum(r["seconds"].get("train", 0.0) for r in trained) / 60
-    return Text(f"{len(shelf.records)} cells, {len(trained)} of them trainings ({minutes:.0f} minutes of training in all), written from "
-                "the stored cells alone by `dgnet-paper report`. Errors are those of free rollouts of test trajectories from their "
-                "first state; classical rows are Crank–Nicolson finite elements on the same mesh and step, without a learned "
-                "weight. The best of our figures is **bold**; the paper's figure, on its own data, stands beside ours in small "
-                "print. Several seeds are given as mean ± standard deviation; seeds from an older version of the code are left out. "
-                "*did not learn*: no validation was better than that of the "
-                "untrained weights, which are what was tested. Letters in brackets mark figures from other hardware or another "
-                "version of the code than most of the table; early cells did not record the code.")
+    return Text(f"{len(shelf.records)} cells, {len(trained)} of them trainings ({minutes:.0f} minutes of training in all), "
+                "written from the stored cells alone by `dgnet-paper report`. Errors are those of free rollouts of test "
+                "trajectories from their first state; classical rows are Crank–Nicolson finite elements on the same mesh and step, "
+                "without a learned weight. The best of our figures is **bold**; the paper's figure, on its own data, stands "
+                "beside ours in small print. Several seeds are given as mean ± standard deviation; seeds from an older version of the code "
+                "are left out. *did not learn*: no validation was better than that of the untrained weights, which are what was "
+                "tested. Letters in brackets mark figures from other hardware or another version of the code than most of the "
+                "table; early cells did not record the code.")
 
 
 def setting(shelf: Shelf, s: Setting, pictures: Pictures, out: str) -> list[Block]:
@@ -142,11 +142,13 @@ def costs(cell: Experiment, record: Record, pictures: Pictures) -> list[Block]:
     found = record["result"]
     rows: list[list[Slot | str]] = []
     for r in found["rows"]:
-        numbers = () if "not_run" in r else (r["error"], tradeoff.whole(r), *(r[key] for key in ("setup_s", "source_s", "rollout_s")))
+        numbers = () if "not_run" in r else (r["error"], tradeoff.whole(r),
+                                             *(r[key] for key in ("setup_s", "source_s", "rollout_s")))
         rows.append([label(tradeoff.named(r)), *(map(number, numbers) if numbers else
                                                  [Slot(f"not run: {r['not_run']}", faint=True), "", "", "", ""])])
     return [Head(f"Error against cost: {cell.scenario} ({cell.size} size, {cell.truth} truth), {record['hardware']}"),
-            Table(["", "RNE from offset", "whole, s", "set-up, s", "sources, s", "rollout, s"], rows), Text(tradeoff.verdict(found)),
+            Table(["", "RNE from offset", "whole, s", "set-up, s", "sources, s", "rollout, s"], rows),
+            Text(tradeoff.verdict(found)),
             *pictures.drawn(partial(drawing.tradeoff, record=record), f"tradeoff-{cell.scenario}-{cell.method}-{cell.size}",
                             f"{cell.scenario}: error against the cost of all test trajectories at once.")]
 
@@ -163,8 +165,8 @@ def hardware(shelf: Shelf) -> list[Block]:
     """What was run, on what, with which code, for how long."""
     groups: dict[tuple[Any, ...], list[Record]] = {}
     for r in shelf.records.values():
-        budget = r.get("budget") if r["cell"]["kind"] == "train" else ""
-        limit = "–" if budget == "" else "none" if budget is None else f"{budget / 60:g} min"
+        budget = r.get("budget")
+        limit = "–" if r["cell"]["kind"] != "train" else "none" if budget is None else f"{budget / 60:g} min"
         key = (r["hardware"], r["sharing"], r["version"], r.get("code") or "not recorded", r.get("commit") or "unknown", limit)
         groups.setdefault(key, []).append(r)
     lines = []

@@ -2,7 +2,7 @@
 
     OUT/cells/TAG/              cell.json, sample.npz (frames of the first test trajectory), run/, pictures
     STORE/cells.jsonl           one cell a line, sorted by tag: a change of one cell is a change of one line
-    STORE/frames.npz            TAG/frames: step numbers; TAG/truth in single precision; TAG/MODEL: model minus truth, half precision
+    STORE/frames.npz            TAG/frames: step numbers; TAG/truth in single precision; TAG/MODEL: model - truth in half precision
     STORE/pictures/TAG-*.png    pictures that a cell drew itself
 
 A store keeps eight digits of a number, and of the frames what a picture shows: the first field of the middle and the last one. The
@@ -23,12 +23,25 @@ from typing import Any
 import numpy as np
 
 from dgnet.errors import InputError
-from dgnet.files import arrays_of, discard, locked, read_json, read_text, unfinished, unwritable, write_bytes, write_json, write_text, writing
+from dgnet.files import (
+    arrays_of,
+    discard,
+    locked,
+    read_json,
+    read_text,
+    unfinished,
+    unwritable,
+    write_bytes,
+    write_json,
+    write_text,
+    writing,
+)
 from dgnet_paper.study.experiment import SQUARES, Experiment, Record
 
 CELLS, FRAMES, PICTURES = "cells.jsonl", "frames.npz", "pictures"
 _DIGITS = 8
-_TYPES: dict[str, type] = {"about": dict, "history": list, "curves": dict, "scores": dict, "cell": dict, "date": str, "seconds": dict,
+_TYPES: dict[str, type] = {"about": dict, "history": list, "curves": dict, "scores": dict, "cell": dict, "date": str,
+                           "seconds": dict,
                            "hardware": str, "figures": list, "sharing": int}
 
 
@@ -185,16 +198,18 @@ def picture(record: Record, name: str) -> Path:
 # ---------------------------------------------------------------------- stores and copies
 
 
-def pack(folders: Sequence[Path], out: Path) -> int:
-    """Write the finished cells of some studies as one store; returns how many there are."""
+def pack(folders: Sequence[Path], out: Path) -> list[str]:
+    """Write the finished cells of some studies as one store; returns their tags."""
     records = load(folders)
     cells = {Experiment.parse(tag): record for tag, record in sorted(records.items())}
     arrays: dict[str, np.ndarray] = {}
     for cell, record in cells.items():
         if _drawn(cell, cells):
-            arrays |= {f"{cell.tag}/{name}": value for name, value in _packed_frames(sample(record), cell == truth_of(cell)).items()}
+            arrays |= {f"{cell.tag}/{name}": value for name, value in _packed_frames(sample(record),
+                                                                                     cell == truth_of(cell)).items()}
     out.mkdir(parents=True, exist_ok=True)
-    lines = [json.dumps(_short({k: v for k, v in record.items() if k != "folder"}), separators=(",", ":")) for record in cells.values()]
+    lines = [json.dumps(_short({k: v for k, v in record.items() if k != "folder"}), separators=(",", ":"))
+             for record in cells.values()]
     write_text(out / CELLS, "\n".join(lines) + "\n")
     with writing(out / FRAMES) as part, part.open("wb") as file:
         np.savez_compressed(file, allow_pickle=False, **arrays)  # type: ignore[arg-type]
@@ -202,11 +217,11 @@ def pack(folders: Sequence[Path], out: Path) -> int:
         for name in record.get("figures", ()):
             if picture(record, name).exists():
                 write_bytes(out / PICTURES / f"{record['tag']}-{name}", picture(record, name).read_bytes())
-    return len(cells)
+    return [cell.tag for cell in cells]
 
 
 def _packed_frames(frames: Mapping[str, np.ndarray], with_truth: bool) -> dict[str, np.ndarray]:
-    """The first field of the middle and the last frame: a model as its distance from the truth, so that small errors keep their shape."""
+    """The first field of the middle and the last frame: models as their distance from the truth, which keeps small errors."""
     if not frames:
         return {}
     last = len(frames["frames"]) - 1

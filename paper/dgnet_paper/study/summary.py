@@ -101,7 +101,8 @@ def _kinds_of_paths(shelf: Shelf) -> list[Block]:
     for cell, record in shelf.of_kind("train").items():
         if cell.method == "dgnet" and cell.scenario == "laser-heat" and not cell.trajectories:
             same, other = record["validation"], record["scores"]["dgnet"]["rne_from_offset"]
-            rows.append([f"laser-heat ({cell.size}, {cell.truth}), seed {cell.seed}", number(same), number(other), f"{other / same:.2f}"])
+            rows.append([f"laser-heat ({cell.size}, {cell.truth}), seed {cell.seed}", number(same), number(other),
+                         f"{other / same:.2f}"])
     head = ["run", "seen kinds (held-out trajectories)", "unseen kinds (test)", "ratio"]
     return [Head("Kinds of paths never seen in training"), Table(head, sorted(rows))] if rows else []
 

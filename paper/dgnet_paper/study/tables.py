@@ -15,7 +15,7 @@ from dgnet_paper.study.engine import expand
 from dgnet_paper.study.experiment import FAMILIES, METHODS, Experiment, is_variant
 from dgnet_paper.study.origin import Marks, improving, trained_on
 from dgnet_paper.study.published import ROBUSTNESS
-from dgnet_paper.study.results import Record, Scale, Setting, Shelf, Value, number, value
+from dgnet_paper.study.results import Record, Setting, Shelf, Value, number, value
 from dgnet_paper.study.rows import TOLD, Row, label, ordered, reacts, solvers
 from dgnet_paper.study.targets import COUNTS, FACTORS, TARGETS, Choice, Target, cells, scales
 
@@ -26,7 +26,8 @@ _DETAILS = {  # pictures of a scenario
     "fields": (drawing.fields, "truth beside the models, first test trajectory, half-way and at the end"),
     "curves": (drawing.curves, "error in time over all test trajectories"),
 }
-_DETAILED = ("is told", "RNE", "RNE from offset", "RNE, last step", "log10 MSE", "until RNE > 0.1", "seeds", "parameters", "trained on",
+_DETAILED = ("is told", "RNE", "RNE from offset", "RNE, last step", "log10 MSE", "until RNE > 0.1", "seeds", "parameters",
+             "trained on",
              "rate", "window", "updates", "validations", "training", "budget", "still improving", "shared by", "memory in training",
              "trajectory-steps/s")
 _DETAILS_TEXT = (
@@ -126,7 +127,8 @@ class Section:
         blocks: list[Block] = [self.head(target)]
         for key, title in (("rne", "RNE"), ("mse", "MSE")):
             best = {name: figures.best(name, key) for name in target.scenarios}
-            lines = [[row.title, row.told, *(self.applies(name, row) or figures.slot(name, row, key, best[name], self.beside(name, row, key))
+            lines = [[row.title, row.told, *(self.applies(name, row)
+                                             or figures.slot(name, row, key, best[name], self.beside(name, row, key))
                                              for name in target.scenarios)] for row in rows]
             blocks.append(Table([title, "is told", *target.scenarios], lines))
         return [*blocks, *figures.marks.legend(), Text(TOLD), *self.missing(target)]
@@ -184,8 +186,9 @@ class Section:
             return self.shelf.found(name, row, self.s, scale=scale)
 
         figures = Figures.of(rows, [scale for line in columns.values() for scale in line], find)
-        blocks: list[Block] = [self.head(target), Text("Trained once on the usual sources, then tested on others. The paper gives its MSE; "
-                                                       "its 1× column repeats the figure of the two-dimensional laser.")]
+        opening = ("Trained once on the usual sources, then tested on others. The paper gives its MSE; its 1× column repeats the "
+                   "figure of the two-dimensional laser.")
+        blocks: list[Block] = [self.head(target), Text(opening)]
         for key, title in (("rne_from_offset", "RNE from offset"), ("mse", "MSE")):
             def line(what: str, row: Row, key: str = key) -> list[Slot | str]:
                 published = key == "mse" and row.key == "dgnet-paper" and self.s.size == "paper"
@@ -193,7 +196,8 @@ class Section:
                 return [f"{what}: {row.title}", row.told, *(figures.slot(scale, row, key, beside=beside[k])
                                                            for k, scale in enumerate(columns[what]))]
 
-            blocks.append(Table([title, "is told", *(f"{f:g}×" for f in FACTORS)], [line(what, row) for what in columns for row in rows]))
+            blocks.append(Table([title, "is told", *(f"{f:g}×" for f in FACTORS)],
+                                [line(what, row) for what in columns for row in rows]))
         return [*blocks, *figures.marks.legend(), *self.missing(target)]
 
     def efficiency(self) -> list[Block]:
@@ -215,7 +219,8 @@ class Section:
             lines = [[row.title, row.told, *(figures.slot(n, row, "rne_from_offset") for n in counts)] for row in rows]
             blocks.append(Table([f"{name}: RNE from offset", "is told", *(str(n) for n in counts)], lines))
             blocks += figures.marks.legend() + updates({row: [found[n, row] for n in counts] for row in rows if not row.classical})
-            blocks += self.pictures.drawn(partial(drawing.efficiency, shelf=shelf, s=s, scenario=name), f"efficiency-{name}-{s.slug}",
+            blocks += self.pictures.drawn(partial(drawing.efficiency, shelf=shelf, s=s, scenario=name),
+                                          f"efficiency-{name}-{s.slug}",
                                           f"{name}: error against the number of training trajectories.")
         return blocks + self.missing(target)
 
@@ -231,7 +236,8 @@ class Section:
             records = figures.held[name, row]
             plain = figures.value(name, row, "rne_from_offset")
             line: list[Slot | str] = [row.title, row.told]
-            for key in ("rne_from_offset", "rne_final", "share_of_error", "share_of_states", "mean_overheating", "highest", "highest_true"):
+            for key in ("rne_from_offset", "rne_final", "share_of_error", "share_of_states", "mean_overheating", "highest",
+                        "highest_true"):
                 scores = [r["scores"][row.key] for r in records]
                 found = Value.of((sc[key] if key in sc else sc["melting"][key] for sc in scores), plain.unlearned if plain else 0)
                 line.append(slot(found, mark=figures.marks.of(records)))
@@ -239,7 +245,8 @@ class Section:
         return [self.head(target),
                 Text("Melting takes up heat without getting hotter. A model that superposes responses heats on: its temperatures "
                      f"overshoot where the truth is in transition or above it (T > {phase.temperature - phase.width:g} K)."),
-                Table([name, "is told", "RNE from offset", "RNE, last step", "share of the squared error there", "share of states there",
+                Table([name, "is told", "RNE from offset", "RNE, last step", "share of the squared error there",
+                       "share of states there",
                        "mean error there, K", "hottest, K", "hottest in truth, K"], lines),
                 *figures.marks.legend(), *self.missing(target)]
 
@@ -279,7 +286,8 @@ class Section:
             blocks.append(Table([name, *_DETAILED], [detail(row, records, marks) for row, records in held.items()]))
             blocks += marks.legend() + remarks(held)
             for kind, (draw, caption) in _DETAILS.items():
-                blocks += self.pictures.drawn(partial(draw, shelf=self.shelf, s=self.s, scenario=name), f"{kind}-{name}-{self.s.slug}",
+                blocks += self.pictures.drawn(partial(draw, shelf=self.shelf, s=self.s, scenario=name),
+                                              f"{kind}-{name}-{self.s.slug}",
                                               f"{name}: {caption}.")
         return blocks if len(blocks) > 2 else []
 
@@ -326,7 +334,8 @@ def _training(records: Sequence[Record]) -> list[str]:
             f"{_mean(counts):,.0f}" if counts else "unknown", _each(map(str, looks)) or "unknown",
             f"{_mean(r['seconds']['train'] for r in records):,.0f} s",
             _each("none" if r["budget"] is None else f"{r['budget']:.0f} s" for r in records),
-            _each(improved[one] for one in {improving(r.get("history", [])) for r in records}), _each(str(r["sharing"]) for r in records)]
+            _each(improved[one] for one in {improving(r.get("history", [])) for r in records}),
+            _each(str(r["sharing"]) for r in records)]
 
 
 def windows(record: Record) -> str:
@@ -374,7 +383,8 @@ def verdict(name: str, values: Mapping[str, Value | None]) -> str:
         return text + " The order is not judged, since not all variants were run."
     error = {short[m]: v.mean for m, v in run.items()}
     worst, prior = ("confirmed" if right else "refuted" for right in (short[order[-1]] == "D", error["A"] > error["B"]))
-    return text + (f" That removing Green hurts most is {worst}; that removing L_physics hurts more than removing L_neural is {prior}.")
+    return text + (f" That removing Green hurts most is {worst}; that removing L_physics hurts more than removing L_neural is "
+                   f"{prior}.")
 
 
 def choice(s: Setting) -> Choice:
