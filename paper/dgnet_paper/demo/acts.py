@@ -20,7 +20,8 @@ from dgnet.files import write_json
 from dgnet.models import Classical, few_threads, rollout
 from dgnet.models.registry import title_of
 from dgnet.problems import step_average
-from dgnet.scoring.judge import rivals
+from dgnet.problems.case import base_problem
+from dgnet.scoring.judge import judge, rivals
 from dgnet.training.evaluate import evaluate
 from dgnet.training.fit import Tell
 from dgnet.training.run import train
@@ -113,6 +114,8 @@ def learn(out: Path, *, seed: int = 0, device: str = "cpu", frames: int = 61, bu
         run, progress = trained()
     begin = time.perf_counter()
     result, states, test = evaluate(run, data, device)
+    again = judge({"dgnet": run.model, **rivals()}, base_problem(run.case, device), test)  # the first pays for what is loaded once
+    pace = {name: min(seconds, result["seconds"][name]) for name, seconds in again.seconds.items()}
     rne = {name: row["rne_from_offset"] for name, row in result["scores"].items()}
     rival = min(rivals(), key=lambda name: rne[name])
     sample, ways = first_test(scenario), kinds(data)
@@ -126,7 +129,7 @@ def learn(out: Path, *, seed: int = 0, device: str = "cpu", frames: int = 61, bu
     return {
         "rne": rne, "wins": rne["dgnet"] < rne[rival], "error_ratio": rne["dgnet"] / rne[rival],
         "seconds": {"generate": generated, "train": progress.seconds, "evaluate": evaluated,
-                    "rollout_dgnet": result["seconds"]["dgnet"], "rollout_classical": result["seconds"][rival]},
+                    "rollout_dgnet": pace["dgnet"], "rollout_classical": pace[rival]},
         "training": {"iterations": progress.iteration, "validation": progress.best, "validation_classical": progress.classical,
                      "parameters": result["parameters"]},
         "scenario": SCENARIO, "size": "small", "truth": TRUTH, "seed": seed, "device": device, "nodes": scenario.mesh.n_nodes,
@@ -174,4 +177,5 @@ def times(record: dict[str, Any]) -> str:
     seconds, reused = record["seconds"], " and ".join(record["reused"])
     return (f"Data {seconds['generate']:.0f} s, training {seconds['train']:.0f} s, test {seconds['evaluate']:.1f} s; one "
             f"rollout of all test trajectories {1e3 * seconds['rollout_dgnet']:.0f} ms with DGNet, "
-            f"{1e3 * seconds['rollout_classical']:.0f} ms classical" + (f" ({reused} of an earlier demo used again)" if reused else ""))
+            f"{1e3 * seconds['rollout_classical']:.0f} ms classical" + (f" ({reused} of an earlier demo used again)" if reused
+                                                                        else ""))

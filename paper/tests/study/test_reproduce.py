@@ -294,7 +294,8 @@ def test_a_packed_study_keeps_numbers_and_frames(tmp_path: Path) -> None:
     assert {item["state"] for item in engine.plan([made["train"]], options)} == {"finished"}
     with pytest.raises(InputError, match="packed study"):
         engine.run([made["train"]], options)
-    shutil.copytree(made["classical"].folder(tmp_path / "study"), made["classical"].folder(tmp_path / "newer"))  # it has all four frames
+    shutil.copytree(made["classical"].folder(tmp_path / "study"),
+                    made["classical"].folder(tmp_path / "newer"))  # it has all four frames
     stored.pack([tmp_path / "newer", tmp_path / "packed"], tmp_path / "twice")
     first, again = (stored.sample(stored.load([tmp_path / name])[made["train"].tag]) for name in ("packed", "twice"))
     assert all(np.allclose(first[name], again[name], atol=1e-4, equal_nan=True) for name in ("frames", "truth", "dgnet"))
@@ -366,7 +367,8 @@ def test_values_over_seeds() -> None:
     diverged = Value.of([1.0, None])
     assert diverged is not None and diverged.text() == "diverged"
     assert [number(x) for x in (0.01234, 1.234e-5, 12345.6, 1234.5)] == ["0.0123", "1.23e-5", "1.23e4", "1234"]
-    assert Setting("paper", "converged").title == "paper size, converged truth" and "trial" in Setting("small", "converged", 1).title
+    assert Setting("paper", "converged").title == "paper size, converged truth" and "trial" in Setting("small", "converged",
+                                                                                                       1).title
 
 
 # ---------------------------------------------------------------------- the search of a way of training
@@ -399,7 +401,8 @@ def test_windows_are_tried_first_and_the_rates_of_the_better(tmp_path: Path) -> 
         return Progress(best=best, best_iteration=3, updates=5, history=[{"validation": untrained, "seconds": 0.1}], seconds=1.0)
 
     found = search.found_way(Experiment("train", "allen-cahn", method="beno"), tmp_path, trial, windows=True)
-    assert search.Way.read(found) == search.Way(0.5, True) and list(found["trials"]) == ["1", "windows 1", "windows 0.5", "windows 2"]
+    assert search.Way.read(found) == search.Way(0.5, True) and list(found["trials"]) == ["1", "windows 1", "windows 0.5",
+                                                                                         "windows 2"]
 
 
 def test_trials_that_end_before_they_begin_are_longer(tmp_path: Path) -> None:
