@@ -130,10 +130,6 @@ reproduce table-main --seeds -2 | seeds
 reproduce table-main --budget 0 | --budget
 reproduce table-main --budget nan | --budget
 reproduce table-main --budget inf | --budget
-reproduce table-main --makers 0 | makers
-reproduce table-main --makers -1 | makers
-reproduce table-main --workers 0 | workers
-reproduce table-main --workers -1 | workers
 reproduce table-main --sharing 0 | sharing
 reproduce table-main --few -1 | few
 reproduce table-main --factor 0 | factor
@@ -142,8 +138,6 @@ reproduce table-main --factor nan | factor
 reproduce table-main --factor inf | factor
 reproduce table-main --trajectories -1 | trajectories
 reproduce table-main --trajectories 0 | trajectories
-reproduce table-main --stop-after nan | stop-after
-reproduce table-main --stop-after -1 | stop-after
 reproduce table-main --models mgm | mgn
 reproduce table-main --models '' | models
 reproduce table-main --scenarios ' , ' | scenarios
@@ -158,7 +152,7 @@ reproduce train_laser-heat_small_same-mesh_mgn_s0_d1_f0.001 --models dgnet | --m
 reproduce train_laser-heat_small_same-mesh_mgn_s0_d1_f0.001 --truth converged | --truth
 reproduce merge | merge
 reproduce merge nowhere --out study | nowhere
-reproduce merge nowhere --out study --workers 3 | merge
+reproduce merge nowhere --out study --seeds 3 | merge
 report | folders
 report nowhere | nowhere
 score | predictions
