@@ -105,7 +105,7 @@ def face(case: Case, grounds: Callable[[str], Path], folder: Path) -> None:
 def sentence(err: str) -> str | None:
     """The one sentence of a refusal; None if there is more or less than that."""
     lines = err.strip().splitlines()
-    return lines[0] if len(lines) == 1 and lines[0].startswith("dgnet: ") else None
+    return lines[0] if len(lines) == 1 and lines[0].startswith(("dgnet: ", "dgnet-paper: ")) else None
 
 
 def files(folder: Path) -> dict[str, str]:

@@ -62,15 +62,6 @@ evaluate nowhere --leave-one-out --budget nan | --budget
 evaluate nowhere --leave-one-out --budget -1 | --budget
 evaluate nowhere --truth converged | --truth
 evaluate nowhere --trajectories 3 | --trajectories
-evaluate nowhere --pretrained laser-heat | RUN
-evaluate --pretrained laser-heet | laser-heat
-evaluate --pretrained laser-heat --truth exact | exact
-evaluate --pretrained laser-heat --trajectories 0 | trajectories
-evaluate --pretrained laser-heat --trajectories -1 | trajectories
-evaluate --pretrained laser-heat --split train | --pretrained
-evaluate --pretrained laser-heat --leave-one-out | --pretrained
-evaluate --pretrained laser-heat --no-figures | figures
-evaluate --pretrained '' | pretrained
 rollout | run
 rollout nowhere --trajectory 0 | nowhere
 analyse nowhere | nowhere
@@ -162,8 +153,6 @@ pretrained --folder nowhere | nowhere
 pretrained pack | cells
 pretrained pack nowhere | nowhere
 pretrained pack . | cell
-pretrained measured nowhere.json | nowhere.json
-pretrained measured . | .
 bench nothing | nothing
 bench solver --sizes '4D 3k' | 4D
 bench solver --stiffness -1 --sizes '2D 1.3k' | stiffness
