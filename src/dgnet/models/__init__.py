@@ -3,6 +3,7 @@
 from dgnet.models.adaptive import Adaptive
 from dgnet.models.base import Model
 from dgnet.models.classical import Classical, Refined
+from dgnet.models.registry import entry
 from dgnet.models.timeloop import Pause, Ready, few_threads, rollout
 
-__all__ = ["Adaptive", "Classical", "Model", "Pause", "Ready", "Refined", "few_threads", "rollout"]
+__all__ = ["Adaptive", "Classical", "Model", "Pause", "Ready", "Refined", "entry", "few_threads", "rollout"]
