@@ -25,7 +25,7 @@ from dgnet import __version__
 from dgnet.errors import InputError, SolveError
 from dgnet.mesh import box
 from dgnet.models import Classical
-from dgnet.problems import PDE, Discretisation
+from dgnet.problems import PDE, Problem
 from dgnet.progress import Report
 from dgnet.stepping import GreenSolver
 from dgnet.stepping.backends import NAMES
@@ -56,15 +56,15 @@ class Case:
     def nodes(self) -> int:
         return math.prod(c + 1 for c in self.cells)
 
-    def problem(self) -> Discretisation:
+    def problem(self) -> Problem:
         """On a mesh of its own, matrices assembled."""
         upper = tuple(c / max(self.cells) for c in self.cells)
         mesh = box(self.cells, upper=upper, perturb=0.2, seed=self.nodes)
-        p = Discretisation(mesh, PDE(diffusion=1.0), [], self.stiffness / max(self.cells) ** 2, dtype=self.dtype)
+        p = Problem(mesh, PDE(diffusion=1.0), [], self.stiffness / max(self.cells) ** 2, dtype=self.dtype)
         _ = p.held().mass, p.held().stiffness(0.0)
         return p
 
-    def solver(self, p: Discretisation, backend: str) -> GreenSolver:
+    def solver(self, p: Problem, backend: str) -> GreenSolver:
         """As a rollout of so many steps takes it: what is too stiff for float32 is computed in float64."""
         solver = Classical(backend=backend).prepare(p, self.trajectories, self.steps)
         assert isinstance(solver, GreenSolver)
@@ -93,7 +93,7 @@ class Trial:
         self.case, self.backend, self.setups, self.paces = case, backend, list[float](), list[float]()
         self.label = ""
 
-    def look(self, p: Discretisation) -> None:
+    def look(self, p: Problem) -> None:
         """Set up once more, and step for a moment."""
         case = self.case
         g = torch.Generator().manual_seed(1)

@@ -21,7 +21,7 @@ from dgnet import __version__
 from dgnet.errors import InputError
 from dgnet.models import Classical, Model, few_threads, rollout
 from dgnet.models.registry import title_of
-from dgnet.problems import CONSISTENT, LUMPED, Discretisation, step_average
+from dgnet.problems import CONSISTENT, LUMPED, Problem, step_average
 from dgnet.problems.case import base_problem
 from dgnet.scoring.judge import finer, judge_file
 from dgnet_paper.scenarios import Draw, get
@@ -74,7 +74,7 @@ def run(scenario: str = "laser-heat", size: str = "paper", device: str = "cpu", 
             "ratio_equal_nodes": own / rows["classical_refined"]["us_per_step"]}
 
 
-def _clocked(model: Model, base: Discretisation, u0: Tensor, f: Tensor | None, steps: int, device: str) -> tuple[float, float]:
+def _clocked(model: Model, base: Problem, u0: Tensor, f: Tensor | None, steps: int, device: str) -> tuple[float, float]:
     """Seconds of a step, and of everything before the steps that count."""
     source = None if f is None else f[:, torch.arange(steps, device=f.device) % f.shape[1]]
     sync(device)

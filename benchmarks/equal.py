@@ -18,7 +18,7 @@ import torch
 from dgnet import __version__
 from dgnet.models import few_threads
 from dgnet.models.universal import Universal
-from dgnet.problems import WORKING, Discretisation
+from dgnet.problems import WORKING, Problem
 from dgnet.problems.finer import refined
 from dgnet.problems.pde import PDE
 from dgnet.progress import Report
@@ -42,9 +42,9 @@ class PartTrial(Trial):
                        conditions=part.conditions, dt=part.dt, steps=STEPS, panels=PANELS, offset=(0.0,))
         return cls(case, Sample(part.start, part.source), part.truth(), "cpu")
 
-    def problem(self, setting: Setting, velocity: Tensor | None) -> Discretisation:
+    def problem(self, setting: Setting, velocity: Tensor | None) -> Problem:
         s = self.scenario
-        return Discretisation(self.mesh(setting.given), self._pde(setting.given), s.conditions,
+        return Problem(self.mesh(setting.given), self._pde(setting.given), s.conditions,
                               s.dt * setting.skip / setting.substeps, dtype=WORKING)
 
     def _pde(self, refine: int) -> PDE:
@@ -52,7 +52,7 @@ class PartTrial(Trial):
         kept: dict[int, PDE] = self.__dict__.setdefault("_pdes", {0: self.scenario.pde})
         if refine not in kept:
             s = self.scenario
-            kept[refine] = refined(Discretisation(self.mesh(refine - 1), self._pde(refine - 1), s.conditions, s.dt)).pde
+            kept[refine] = refined(Problem(self.mesh(refine - 1), self._pde(refine - 1), s.conditions, s.dt)).pde
         return kept[refine]
 
 

@@ -17,7 +17,7 @@ from dgnet.inverse.place import spread_out
 from dgnet.inverse.sensor import rows as weights
 from dgnet.mesh import Mesh, shipped
 from dgnet.models import Classical, few_threads, rollout
-from dgnet.problems import PDE, Discretisation, Robin
+from dgnet.problems import PDE, Problem, Robin
 from dgnet_paper.study.timing import hardware, timed
 
 _READINGS = ("reading_source_s", "reading_shapes_s", "reading_start_s")
@@ -37,7 +37,7 @@ def run(device: str = "cpu", mesh: str = "gear-plate", sensors: int = 20, steps:
 
 
 def _row(shape: Mesh, dtype: torch.dtype, device: str, places: list[Sensor], steps: int) -> dict[str, Any]:
-    p = Discretisation(shape, PDE(("T",), diffusion=1.4e-5), [Robin("boundary", 7.1e-6, 298.15)], 0.5, dtype=dtype, device=device)
+    p = Problem(shape, PDE(("T",), diffusion=1.4e-5), [Robin("boundary", 7.1e-6, 298.15)], 0.5, dtype=dtype, device=device)
     g = torch.Generator().manual_seed(0)
     drawn = torch.rand(steps + 1, shape.n_nodes, 1, generator=g, dtype=torch.float64).to(device, dtype)
     source, start = drawn[1:], drawn[0]

@@ -12,7 +12,7 @@ from scipy.optimize import brentq
 
 from dgnet.mesh import Mesh, box
 from dgnet.models import Classical, rollout
-from dgnet.problems import PDE, Curve, Dirichlet, Discretisation, Robin, Scaled
+from dgnet.problems import PDE, Curve, Dirichlet, Problem, Robin, Scaled
 
 Tensor = torch.Tensor
 
@@ -58,11 +58,11 @@ class Stefan:
         warm = self.start - (self.start - self.melting) * torch.erfc(m) / math.erfc(far)
         return torch.where(x < self.front(t), cold, warm)
 
-    def problem(self, cells: int, dt: float) -> Discretisation:
+    def problem(self, cells: int, dt: float) -> Problem:
         at = [self.wall - 80, self.melting, self.melting + 1e-6, self.start + 80]
         k, c = (Curve(at, [s, s, m, m], name=name) for s, m, name in zip(self.solid, self.liquid, ("conductivity", "capacity")))
         strip = box((cells, 1), upper=(self.length, self.length / cells))
-        return Discretisation(strip, PDE(("T",), diffusion=k, capacity=c.melting(self.latent, self.melting)),
+        return Problem(strip, PDE(("T",), diffusion=k, capacity=c.melting(self.latent, self.melting)),
                               [Dirichlet("left", self.wall), Dirichlet("right", self.start)], dt)
 
     def found(self, cells: int, steps: int, end: float = 5.0) -> tuple[float, float]:
@@ -102,7 +102,7 @@ class Barenblatt:
         """The height in the middle, the L1 error and the largest change of the mass in a step, both relative to the mass."""
         mesh = box((cells, cells), (-self.half,) * 2, (self.half,) * 2)
         D = Curve([0.0, 1.0], [0.0, 2.0], extends=True, name="diffusion")
-        p = Discretisation(mesh, PDE(diffusion=D), [], (times[1] - times[0]) / steps)
+        p = Problem(mesh, PDE(diffusion=D), [], (times[1] - times[0]) / steps)
         x = torch.tensor(mesh.points)
         with torch.no_grad():
             states = rollout(Classical(), p, self.exact(x, times[0])[None, :, None], steps=steps)[0, ..., 0]
@@ -139,7 +139,7 @@ class Kirchhoff:
         """Of u at t in the L2 norm, relative."""
         mesh = box((cells, cells), (-self.half,) * 2, (self.half,) * 2, perturb=mesh_noise)
         ramp = Curve([0.0, 2.0], [1.0, 1 + 2 * self.b], extends=True)
-        p = Discretisation(mesh, PDE(diffusion=Scaled(ramp, self.tensor), capacity=ramp), [], t / steps)
+        p = Problem(mesh, PDE(diffusion=Scaled(ramp, self.tensor), capacity=ramp), [], t / steps)
         x = torch.tensor(mesh.points)
         with torch.no_grad():
             end = rollout(Classical(), p, self.exact(x, 0.0)[None, :, None], steps=steps)[0, -1, :, 0]
@@ -157,12 +157,12 @@ def steel() -> tuple[Curve, Curve]:
     return Curve(T, 7850 * c, name="capacity"), Curve(T, (54 - 0.0333 * T).clamp(min=27.3), name="conductivity")
 
 
-def heated_plate(mesh: Mesh, steps: int, dtype: torch.dtype, device: str, dt: float = 0.5) -> tuple[Discretisation, float]:
+def heated_plate(mesh: Mesh, steps: int, dtype: torch.dtype, device: str, dt: float = 0.5) -> tuple[Problem, float]:
     """A steel plate that loses heat along its edge, and the power per volume (W/m3) that brings it to 850 °C in so many steps."""
     capacity, conductivity = steel()
     pde = PDE(("T",), diffusion=conductivity, capacity=capacity)
     content = float(capacity.integral(torch.tensor(850.0, dtype=torch.float64)))
-    return Discretisation(mesh, pde, [Robin("boundary", 25.0, 20.0)], dt, dtype=dtype, device=device), content / (steps * dt)
+    return Problem(mesh, pde, [Robin("boundary", 25.0, 20.0)], dt, dtype=dtype, device=device), content / (steps * dt)
 
 
 def order(errors: Callable[[int], float], levels: int = 3) -> float:

@@ -20,7 +20,7 @@ from scipy.optimize import brentq
 from benchmarks.materials import Barenblatt, Stefan
 from dgnet import __version__
 from dgnet.mesh import ALL, Mesh, box
-from dgnet.problems import PDE, Condition, Dirichlet, Discretisation, FunctionSource, Periodic, Robin, Source, step_average
+from dgnet.problems import PDE, Condition, Dirichlet, FunctionSource, Periodic, Problem, Robin, Source, step_average
 from dgnet.progress import Report
 from dgnet.stepping import GreenSolver
 from dgnet.stepping.fold import product
@@ -48,8 +48,8 @@ class Benchmark:
 # ---------------------------------------------------------------------- tools
 
 
-def march(problem: Discretisation, degree: int, start: Callable[[Tensor], Tensor], steps: int, source: Source | None = None,
-          damped: int = 0, watch: Watch | None = None) -> tuple[Discretisation, Tensor]:
+def march(problem: Problem, degree: int, start: Callable[[Tensor], Tensor], steps: int, source: Source | None = None,
+          damped: int = 0, watch: Watch | None = None) -> tuple[Problem, Tensor]:
     """The problem with elements of a degree, and its last state [1, P, 1] from u0(x); `watch(k, u)` sees the state of each step."""
     p = problem if degree == 1 else problem.quadratic
     x = torch.tensor(p.geometry.nodes, device=p.geometry.device)
@@ -62,13 +62,13 @@ def march(problem: Discretisation, degree: int, start: Callable[[Tensor], Tensor
     return p, u
 
 
-def at(p: Discretisation, u: Tensor, place: Sequence[float]) -> float:
+def at(p: Problem, u: Tensor, place: Sequence[float]) -> float:
     """The value at a node of the mesh, or the middle of an edge."""
     gap = np.linalg.norm(p.geometry.nodes - np.asarray(place), axis=1)
     return float(u[0, int(gap.argmin()), 0])
 
 
-def norm(p: Discretisation, e: Tensor) -> float:
+def norm(p: Problem, e: Tensor) -> float:
     """L2 norm of a field [1, P, 1] of the elements."""
     e = p.restrict(e)
     return math.sqrt(float((e * product(p.source_mass, e)).sum()))
@@ -83,21 +83,21 @@ def nafems_t3(degree: int) -> float:
         return torch.full_like(x[:, 0], 100 * math.sin(math.pi * t / 40))
 
     pde = PDE(diffusion=35.0, capacity=7200 * 440.5)
-    bar = Discretisation(box((50, 1), upper=(0.1, 0.002)), pde, [Dirichlet("left", 0.0), Dirichlet("right", end)], 0.25)
+    bar = Problem(box((50, 1), upper=(0.1, 0.002)), pde, [Dirichlet("left", 0.0), Dirichlet("right", end)], 0.25)
     return at(*march(bar, degree, lambda x: torch.zeros(len(x), dtype=x.dtype), 128), (0.08, 0.0))
 
 
 def nafems_t4(degree: int) -> float:
     """A plate that is hot at its foot and cooled at two sides: °C at (0.6, 0.2) m, at rest."""
     cooled: list[Condition] = [Robin("right", 750.0, 0.0), Robin("top", 750.0, 0.0), Dirichlet("bottom", 100.0)]
-    plate = Discretisation(box((30, 50), upper=(0.6, 1.0)), PDE(diffusion=52.0), cooled, 1.0)
+    plate = Problem(box((30, 50), upper=(0.6, 1.0)), PDE(diffusion=52.0), cooled, 1.0)
     p = plate if degree == 1 else plate.quadratic
     return at(p, steady(p), (0.6, 0.2))
 
 
 def robin_shock(degree: int, biot: float = 10.0, fourier: float = 1.0) -> float:
     """A wall at 1 that is cooled by a fluid at 0 from one side: the value at the insulated side."""
-    wall = Discretisation(box((40, 1), upper=(1.0, 0.025)), PDE(diffusion=1.0), [Robin("right", biot, 0.0)], fourier / 200)
+    wall = Problem(box((40, 1), upper=(1.0, 0.025)), PDE(diffusion=1.0), [Robin("right", biot, 0.0)], fourier / 200)
     return at(*march(wall, degree, lambda x: torch.ones(len(x), dtype=x.dtype), 200, damped=2), (0.0, 0.0))
 
 
@@ -130,11 +130,11 @@ class Manufactured:
         root = math.sqrt(self.kappa)
         return (1 - tanh**2) / (4 * root) * (-2 * root * tanh * slope**2 + math.sqrt(2) * (speed - self.kappa * bend))
 
-    def problem(self, width: float, dt: float, device: str = "cpu") -> Discretisation:
+    def problem(self, width: float, dt: float, device: str = "cpu") -> Problem:
         mesh = box((round(1 / width), round(0.5 / width)), upper=(1.0, 0.5))
         pde = PDE(("eta",), diffusion=self.kappa, reaction=lambda u: -4 * u * (u - 1) * (u - 0.5))
         rules: list[Condition] = [Periodic("left", "right"), Dirichlet("bottom", 1.0), Dirichlet("top", 0.0)]
-        return Discretisation(mesh, pde, rules, dt, device=device)
+        return Problem(mesh, pde, rules, dt, device=device)
 
 
 @cache
@@ -160,7 +160,7 @@ def turn(cells: int = 40, steps: int = 100) -> tuple[Mesh, float]:
 def rotating_cone(degree: int) -> float:
     """The top of a cone after one turn, Galerkin and Crank-Nicolson."""
     mesh, dt = turn()
-    problem = Discretisation(mesh, PDE(diffusion=0.0, velocity=turning(torch.tensor(mesh.points))), [Dirichlet(ALL, 0.0)], dt)
+    problem = Problem(mesh, PDE(diffusion=0.0, velocity=turning(torch.tensor(mesh.points))), [Dirichlet(ALL, 0.0)], dt)
     return float(march(problem, degree, cone, round(1 / dt))[1].max())
 
 
@@ -171,7 +171,7 @@ def front_speed(degree: int, start: Callable[[Tensor], Tensor]) -> float:
     """Of the level 1/2 of u' = u'' + u (1 - u) between two times."""
     length, cells, dt = 60.0, 300, 0.1
     pde = PDE(diffusion=1.0, reaction=lambda u: u * (1 - u))
-    strip = Discretisation(box((cells, 1), upper=(length, length / cells)), pde, [], dt)
+    strip = Problem(box((cells, 1), upper=(length, length / cells)), pde, [], dt)
     nodes = (strip if degree == 1 else strip.quadratic).geometry.nodes
     foot = np.flatnonzero(nodes[:, 1] == 0.0)
     foot = foot[np.argsort(nodes[foot, 0])]
@@ -204,7 +204,7 @@ def shrinking_circle(degree: int) -> float:
     """d(R^2)/dt of a quarter of a disc of u' = D laplace(u) + (u - u^3) / tau, in units of D."""
     D, width, cells, dt, steps = 1.0, 0.03, 64, 1.5e-4, 600
     tau = width**2 / (2 * D)  # the layer is tanh(distance / width)
-    quarter = Discretisation(box((cells, cells)), PDE(diffusion=D, reaction=lambda u: (u - u**3) / tau), [], dt)
+    quarter = Problem(box((cells, cells)), PDE(diffusion=D, reaction=lambda u: (u - u**3) / tau), [], dt)
     areas: dict[int, float] = {}
 
     def watch(k: int, u: Tensor) -> None:

@@ -14,7 +14,7 @@ from dgnet import __version__
 from dgnet.mesh import shipped
 from dgnet.models import Classical, rollout
 from dgnet.operators import EdgeMatrix
-from dgnet.problems import LUMPED, PDE, Discretisation, Robin
+from dgnet.problems import LUMPED, PDE, Problem, Robin
 from dgnet_paper.study.timing import hardware, sync, timed
 
 STEPS = {"cpu": 200, "cuda": 2000}
@@ -33,7 +33,7 @@ def run(device: str = "cpu", mesh: str = "gear-plate", steps: int | None = None)
         source = torch.rand(batch, steps, shape.n_nodes, 1, generator=torch.Generator().manual_seed(0)).to(device)
         u0 = torch.full((batch, shape.n_nodes, 1), 298.15, device=device)
         for consistent in (0.0, 1.0):
-            problem = Discretisation(shape, pde, [Robin("boundary", 25 / (7850 * 450), 298.15)], 0.5, consistent=consistent,
+            problem = Problem(shape, pde, [Robin("boundary", 25 / (7850 * 450), 298.15)], 0.5, consistent=consistent,
                                      dtype=torch.float32, device=device)
             model = Classical(consistent=consistent)
             solver = model.solver(model.prepare(problem, batch, steps))
@@ -46,7 +46,7 @@ def run(device: str = "cpu", mesh: str = "gear-plate", steps: int | None = None)
             "nodes": shape.n_nodes, "rows": rows}
 
 
-def _row(name: str, backend: str, model: Classical, problem: Discretisation, u0: torch.Tensor,
+def _row(name: str, backend: str, model: Classical, problem: Problem, u0: torch.Tensor,
          source: torch.Tensor) -> dict[str, Any]:
     batch, steps = source.shape[:2]
     with torch.no_grad():
@@ -55,7 +55,7 @@ def _row(name: str, backend: str, model: Classical, problem: Discretisation, u0:
             "steps_per_s": steps / seconds, "trajectory_steps_per_s": batch * steps / seconds}
 
 
-def _rival(problem: Discretisation, u0: torch.Tensor, source: torch.Tensor, device: str, batch: int) -> dict[str, Any]:
+def _rival(problem: Problem, u0: torch.Tensor, source: torch.Tensor, device: str, batch: int) -> dict[str, Any]:
     """Factor once, solve many (the paper's Appendix C.2): CuPy's splu on CUDA, SciPy's on the CPU. Lumped mass."""
     p = problem.recast(LUMPED, problem.advection_form)
     M, K = p.mass, p.stiffness()

@@ -29,7 +29,7 @@ from dgnet.mesh import Mesh, box
 from dgnet.models import Classical, Model, Ready, few_threads, rollout
 from dgnet.models.dgnet import DGNet, DGNetConfig
 from dgnet.models.universal import Universal
-from dgnet.problems import PDE, Discretisation, Robin
+from dgnet.problems import PDE, Problem, Robin
 from dgnet.stepping import GreenSolver
 from dgnet_paper.study.timing import hardware, peak
 
@@ -59,13 +59,13 @@ def run(sizes: list[str] | None = None, repeats: int = 5, report: Callable[[str]
     return found
 
 
-def problem(mesh: Mesh, diffusion: float | Tensor = DIFFUSION) -> Discretisation:
+def problem(mesh: Mesh, diffusion: float | Tensor = DIFFUSION) -> Problem:
     """The square with `box` cells; time is such that dt D / h^2 = 0.5."""
     h2 = 1 / (mesh.n_nodes ** 0.5 - 1) ** 2
-    return Discretisation(mesh, PDE(diffusion=diffusion), [Robin("boundary", DIFFUSION, 0.0)], dt=0.5 * h2 / DIFFUSION)
+    return Problem(mesh, PDE(diffusion=diffusion), [Robin("boundary", DIFFUSION, 0.0)], dt=0.5 * h2 / DIFFUSION)
 
 
-def given(p: Discretisation, steps: int) -> tuple[Tensor, Tensor]:
+def given(p: Problem, steps: int) -> tuple[Tensor, Tensor]:
     """A rough start and sources."""
     rng = torch.Generator().manual_seed(0)
     return (torch.rand(1, p.n, 1, generator=rng, dtype=torch.float64), torch.rand(1, steps, p.n, 1, generator=rng,
@@ -91,7 +91,7 @@ def in_turn(actions: dict[str, Callable[[], object]], repeats: int) -> dict[str,
 class Plain:
     """The same scheme in a few lines of SciPy; all boundary loads are zero here."""
 
-    def __init__(self, p: Discretisation) -> None:
+    def __init__(self, p: Problem) -> None:
         M, K = p.mass.to_scipy(), p.stiffness().to_scipy()
         self.dt, self.K1 = p.dt, csr_array(p.diffusion_part.to_scipy() * (1 / DIFFUSION))
         self.B, self.C = csr_array(M - 0.5 * p.dt * K), csr_array(p.dt * M)
@@ -149,7 +149,7 @@ def steps_of(size: str, repeats: int) -> dict[str, Any]:
     return {"kind": "step", "size": size, "nodes": p.n, "us": {name: 1e6 * x / steps for name, x in found.items()}}
 
 
-def _prepared(model: Model[Any], p: Discretisation, u: Tensor, f: Tensor) -> Callable[[], object]:
+def _prepared(model: Model[Any], p: Problem, u: Tensor, f: Tensor) -> Callable[[], object]:
     """A rollout whose set-up is done before; between the nodes there is no source."""
     ready, more = Ready(model, p, 1, f.shape[1]), len(model.points(p)) - p.n_nodes
     start, source = pad(u, (0, 0, 0, more)), pad(f, (0, 0, 0, more))
@@ -231,7 +231,7 @@ def checkpoints(repeats: int) -> dict[str, Any]:
 
     def gradient(checkpoint: bool) -> None:
         diffusion = torch.tensor(DIFFUSION, dtype=torch.float64, requires_grad=True)
-        own = Discretisation(p.mesh, PDE(diffusion=diffusion, reaction=lambda u: u * (1 - u) * (u - 0.3)), p.conditions, p.dt)
+        own = Problem(p.mesh, PDE(diffusion=diffusion, reaction=lambda u: u * (1 - u) * (u - 0.3)), p.conditions, p.dt)
         rollout(Classical(backend="lu"), own, u, f, checkpoint=checkpoint).square().sum().backward()
 
     ways: dict[str, Callable[[], object]] = {"states": lambda: gradient(True), "graph": lambda: gradient(False)}

@@ -34,13 +34,13 @@ if TYPE_CHECKING:  # the same names for editors and type checkers; a test compar
         Neumann,
         Periodic,
         PhaseChange,
+        Problem,
         Robin,
         Scaled,
         SpotTable,
         TimeTable,
         step_average,
     )
-    from dgnet.problems import Discretisation as Problem
     from dgnet.problems.sight import doubts
     from dgnet.projects.project import load as load_project
     from dgnet.projects.project import project, trajectory
@@ -65,7 +65,7 @@ _HOMES = {
     "dgnet.models.universal": "Universal",
     "dgnet.prediction.to_files": "rollout_run=roll_out",
     "dgnet.problems": "PDE ByRegion Curve Dirichlet FunctionSource Neumann Periodic PhaseChange Robin Scaled SpotTable TimeTable "
-                      "step_average Problem=Discretisation",
+                      "step_average Problem",
     "dgnet.problems.sight": "doubts",
     "dgnet.projects.project": "load_project=load project trajectory",
     "dgnet.scoring.judge": "judge predict",

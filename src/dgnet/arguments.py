@@ -31,7 +31,7 @@ Tensor = torch.Tensor
 T = TypeVar("T")
 
 # what has another name for those who use it: classes, and functions by their folders
-_NAMES = {"Discretisation": "Problem", "mesh.load": "load_mesh", "mesh.save": "save_mesh", "projects.load": "load_project",
+_NAMES = {"mesh.load": "load_mesh", "mesh.save": "save_mesh", "projects.load": "load_project",
           "prediction.roll_out": "rollout_run", "training.train_project": "train", "training.Run.open": "load_run",
           "reference.solve": "reference_solve"}
 _LONG = 60  # letters of a value that are shown

@@ -12,7 +12,7 @@ from dgnet.data import Trajectory
 from dgnet.mesh import box
 from dgnet.models import Classical, rollout
 from dgnet.models.dgnet import DGNetConfig
-from dgnet.problems import PDE, Dirichlet, Discretisation
+from dgnet.problems import PDE, Dirichlet, Problem
 from dgnet.projects.check import check
 from dgnet.projects.project import project
 from dgnet.recipe import Recipe, Stage
@@ -25,7 +25,7 @@ DT, STEPS = 0.1, 12
 def test_the_classical_solver_is_exact_on_its_own_later_data(tmp_path: Path) -> None:
     mesh, pde = box((5, 5), perturb=0.2), PDE(diffusion=0.05)
     walls = [Dirichlet("left", lambda x, t: math.sin(2 * t) + 0 * x[:, 0])]
-    problem = Discretisation(mesh, pde, walls, DT)
+    problem = Problem(mesh, pde, walls, DT)
     rows = []
     for k, begin in enumerate((0.7, 0.7, 2.0)):
         start = torch.full((1, mesh.n_nodes, 1), math.sin(2 * begin), dtype=torch.float64)

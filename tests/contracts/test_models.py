@@ -15,7 +15,7 @@ from dgnet.models import Classical, Model, Refined, rollout
 from dgnet.models.dgnet import BOUNDED, PAPER, DGNet, DGNetConfig, variants
 from dgnet.models.registry import build
 from dgnet.models.universal import Universal
-from dgnet.problems import PDE, Discretisation, Robin, given_velocity
+from dgnet.problems import PDE, Problem, Robin, given_velocity
 
 Tensor = torch.Tensor
 AMBIENT = 1.3
@@ -23,12 +23,12 @@ VARIANTS = variants(BOUNDED)
 SMALL = dict(hidden=16, layers=2, residual_hidden=24, residual_layers=2, reaction_hidden=24)
 
 
-def dgnet(config: DGNetConfig) -> Callable[[Discretisation], Model]:
+def dgnet(config: DGNetConfig) -> Callable[[Problem], Model]:
     return lambda problem: DGNet(replace(config, **SMALL), problem).to(problem.dtype)  # type: ignore[arg-type]
 
 
 # name: (how to make one, factor by which overfitting one trajectory must reduce the loss; None: no iterations)
-MODELS: dict[str, tuple[Callable[[Discretisation], Model], float | None]] = {
+MODELS: dict[str, tuple[Callable[[Problem], Model], float | None]] = {
     "classical consistent": (lambda p: Classical(), None),
     "classical lumped": (lambda p: Classical(0.0), None),
     "classical quadratic": (lambda p: Classical(degree=2), None),
@@ -51,7 +51,7 @@ MODELS: dict[str, tuple[Callable[[Discretisation], Model], float | None]] = {
 
 @dataclass(frozen=True)
 class Case:
-    problem: Discretisation
+    problem: Problem
     u0: Tensor  # [B, N, F]
     source: Tensor  # [B, T, N, F]
     truth: Tensor  # [B, T+1, N, F], with the reaction that learned models do not know
@@ -72,7 +72,7 @@ def case(kind: str) -> Case:
     batch, steps = 3, 8
     velocity = None if kind != "flow" else given_velocity(draw(batch, steps + 1, mesh.n_nodes, 2), 0.05)
     pde = PDE(fields, diffusion=0.05, decay=0.1 if kind == "fields" else 0.0, velocity=velocity, reaction=bistable)
-    problem = Discretisation(mesh, pde, (Robin("left", 1.0, AMBIENT),), 0.05)
+    problem = Problem(mesh, pde, (Robin("left", 1.0, AMBIENT),), 0.05)
     u0, source = 1.2 * torch.tanh(draw(batch, mesh.n_nodes, len(fields))), draw(batch, steps, mesh.n_nodes, len(fields))
     with torch.no_grad():
         return Case(problem, u0, source, rollout(Classical(), problem, u0, source))
@@ -86,7 +86,7 @@ def shared(request) -> Case:
     return case(request.param)
 
 
-def make(name: str, problem: Discretisation, seed: int = 0, moved: float = 0.0) -> Model:
+def make(name: str, problem: Problem, seed: int = 0, moved: float = 0.0) -> Model:
     torch.manual_seed(seed)
     model = MODELS[name][0](problem)
     if isinstance(model, nn.Module) and moved:

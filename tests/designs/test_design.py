@@ -24,15 +24,15 @@ from dgnet.mesh import box
 from dgnet.models import Classical, Model, rollout
 from dgnet.models.dgnet import DGNet, DGNetConfig
 from dgnet.models.universal import Universal
-from dgnet.problems import PDE, Curve, Discretisation, Robin, SpotTable
+from dgnet.problems import PDE, Curve, Problem, Robin, SpotTable
 from dgnet.problems.units import Units
 
-PLATE = Discretisation(box((7, 5), upper=(1.4, 1.0)), PDE(diffusion=0.02), [Robin("boundary", 0.02, 20.0)], 0.25)
+PLATE = Problem(box((7, 5), upper=(1.4, 1.0)), PDE(diffusion=0.02), [Robin("boundary", 0.02, 20.0)], 0.25)
 START = torch.full((PLATE.mesh.n_nodes, 1), 20.0, dtype=torch.float64)
 STEPS = 16
 
 
-def rolled(spots: SpotTable, problem: Discretisation = PLATE, model: Model | None = None) -> np.ndarray:
+def rolled(spots: SpotTable, problem: Problem = PLATE, model: Model | None = None) -> np.ndarray:
     """States [T+1, N] under a table of spots, without any code of the design."""
     f = spots.on(problem.mesh).average(torch.tensor(problem.mesh.points), 0, STEPS, problem.dt)
     return rollout(model or Classical(), problem, START[None], f)[0, :, :, 0].numpy()
@@ -194,7 +194,7 @@ def test_switching_times_are_found() -> None:
 def test_models_and_materials(kind: str) -> None:
     torch.manual_seed(0)
     curve = Curve([0.0, 20.0, 40.0], [0.02, 0.02, 0.06])
-    problem = Discretisation(PLATE.mesh, PDE(diffusion=curve), PLATE.conditions, 0.25) if kind == "curved" else PLATE
+    problem = Problem(PLATE.mesh, PDE(diffusion=curve), PLATE.conditions, 0.25) if kind == "curved" else PLATE
     model: Model = {"universal": Universal(), "quadratic": Classical(degree=2), "curved": Classical()}.get(kind) or DGNet(
         DGNetConfig(decoder="none", network=False), problem).double()
     if isinstance(model, DGNet):

@@ -14,7 +14,7 @@ from dgnet.discovery import calibrate
 from dgnet.errors import InputError
 from dgnet.mesh import Mesh, box
 from dgnet.models.dgnet import DGNet, DGNetConfig
-from dgnet.problems import PDE, Dirichlet, Discretisation, Robin, step_average
+from dgnet.problems import PDE, Dirichlet, Problem, Robin, step_average
 from dgnet.problems.finer import half_steps, prolonged, refined
 from dgnet.stepping import product
 from dgnet.training import Recipe, Stage, fit, uncertainty
@@ -38,8 +38,8 @@ def lamps(width: float) -> Callable[[Tensor, Tensor], Tensor]:
     return heating
 
 
-def equation(mesh: Mesh, value: dict[str, float]) -> Discretisation:
-    return Discretisation(mesh, PDE(("T",), diffusion=value["diffusion"], decay=value["decay"]),
+def equation(mesh: Mesh, value: dict[str, float]) -> Problem:
+    return Problem(mesh, PDE(("T",), diffusion=value["diffusion"], decay=value["decay"]),
                           (Robin("boundary", value["convection"], 0.0),), DT)
 
 
@@ -60,7 +60,7 @@ def truth(dim: int, seed: int, width: float) -> tuple[Tensor, Tensor]:
     return states, step_average(lamps(width), torch.tensor(mesh.points), DT * torch.arange(STEPS), DT)
 
 
-def calibrated(dim: int, seed: int, width: float, names: tuple[str, ...], noise: float) -> tuple[DGNet, Discretisation, Corpus]:
+def calibrated(dim: int, seed: int, width: float, names: tuple[str, ...], noise: float) -> tuple[DGNet, Problem, Corpus]:
     states, source = truth(dim, seed, width)
     g = torch.Generator().manual_seed(seed)
     states = states + noise * states.std() * torch.randn(states.shape, generator=g, dtype=states.dtype)
@@ -120,7 +120,7 @@ def test_coefficients_go_with_the_mesh() -> None:
     x = torch.tensor(mesh.points)
     pde = PDE(("u", "v"), diffusion={"u": torch.linspace(1, 2, mesh.n_cells), "v": 0.3}, decay=1 + x[:, 0],
               capacity=torch.linspace(2, 3, mesh.n_cells), velocity=lambda t: (1 + t) * x)
-    coarse = Discretisation(mesh, pde, [Dirichlet("left", 1.0, "u")], DT)
+    coarse = Problem(mesh, pde, [Dirichlet("left", 1.0, "u")], DT)
     fine = refined(coarse)
     assert fine.fixed is not None and coarse.fixed is not None and int(fine.fixed.sum()) == 2 * int(coarse.fixed.sum()) - 1
 
@@ -146,4 +146,4 @@ def test_what_the_data_do_not_tell_is_said() -> None:
     (PDE(diffusion=0.1), "convection", "convection is zero on every boundary")])
 def test_zero_times_any_factor_is_refused(pde: PDE, name: str, word: str) -> None:
     with pytest.raises(InputError, match=word):
-        DGNet(DGNetConfig(calibrate=(name,)), Discretisation(plate(2, 2), pde, [Robin("left", 0.0, 1.0)], DT))
+        DGNet(DGNetConfig(calibrate=(name,)), Problem(plate(2, 2), pde, [Robin("left", 0.0, 1.0)], DT))

@@ -15,7 +15,7 @@ from dgnet.errors import InputError
 from dgnet.mesh import perturbed_square
 from dgnet.models import Classical, rollout
 from dgnet.models.dgnet import DGNet, DGNetConfig, ReactionTable
-from dgnet.problems import PDE, Dirichlet, Discretisation
+from dgnet.problems import PDE, Dirichlet, Problem
 from dgnet.recipe import Stage
 from dgnet.training.fit import evaluate_rne
 from dgnet.training.plan import Facts, Wishes, plan
@@ -33,7 +33,7 @@ def cubic(u: torch.Tensor) -> torch.Tensor:
 
 
 @cache
-def world(reaction, low: float, high: float, flow: bool = False) -> tuple[Discretisation, Corpus]:
+def world(reaction, low: float, high: float, flow: bool = False) -> tuple[Problem, Corpus]:
     """Trajectories of the classical solver with a quarter of the step, on the model's mesh."""
     mesh = perturbed_square(9)
     pde = PDE(diffusion=0.01, reaction=reaction, velocity=(0.3, 0.1) if flow else None)
@@ -45,10 +45,10 @@ def world(reaction, low: float, high: float, flow: bool = False) -> tuple[Discre
     if flow:
         start = start * torch.tensor(np.sin(0.5 * np.pi * x))[:, None]
     source = torch.tensor(0.1 * rng.uniform(size=(4, 1, mesh.n_nodes, 1))).expand(-1, 40, -1, -1)
-    fine = Discretisation(mesh, pde, conditions, 0.0125)
+    fine = Problem(mesh, pde, conditions, 0.0125)
     with torch.no_grad():
         states = rollout(Classical(), fine, start, source.repeat_interleave(4, 1), 160)[:, ::4]
-    return Discretisation(mesh, pde, conditions, 0.05), Corpus(states, source, None, 0.05, (0.0,))
+    return Problem(mesh, pde, conditions, 0.05), Corpus(states, source, None, 0.05, (0.0,))
 
 
 @pytest.mark.parametrize(("reaction", "odd", "low", "high", "flow"),
@@ -87,7 +87,7 @@ def test_what_cannot_be_a_table_is_refused() -> None:
     network = DGNet(DGNetConfig(hidden=8, layers=1, reaction="learned"), base).double()
     with pytest.raises(InputError, match="table"):
         identify(network, base, data)
-    two = Discretisation(base.mesh, PDE(("u", "v"), diffusion=0.1), [], 0.1)
+    two = Problem(base.mesh, PDE(("u", "v"), diffusion=0.1), [], 0.1)
     with pytest.raises(InputError, match="one field"):
         DGNet(CONFIG, two)
     with pytest.raises(InputError, match="reaction_table"):
@@ -141,7 +141,7 @@ def menten(u: torch.Tensor) -> torch.Tensor:
 
 
 @cache
-def fine_world(kind: str, seed: int) -> tuple[Discretisation, Corpus, Corpus]:
+def fine_world(kind: str, seed: int) -> tuple[Problem, Corpus, Corpus]:
     """Four training and two test trajectories of the classical solver on a refined mesh with a third of the step.
 
     `flow` and `still`: a bistable reaction in a closed box. `inlet`: uptake, and a jump to 1 at the inlet when it begins.
@@ -149,12 +149,12 @@ def fine_world(kind: str, seed: int) -> tuple[Discretisation, Corpus, Corpus]:
     coarse, dt, steps, rng = perturbed_square(12), 0.04, 32, np.random.default_rng(seed)
     inlet, fine = kind == "inlet", coarse.refined(1)
 
-    def problem(mesh, dt: float) -> Discretisation:
+    def problem(mesh, dt: float) -> Problem:
         x, y = np.pi * mesh.points.T
         around = torch.tensor(0.4 * np.stack([-np.sin(x) * np.cos(y), np.cos(x) * np.sin(y)], 1))
         pde = PDE(diffusion=0.02 if inlet else 0.01, velocity=(0.3, 0.0) if inlet else around if kind == "flow" else None,
                   reaction=menten if inlet else bistable)
-        return Discretisation(mesh, pde, [Dirichlet("left", 1.0)] if inlet else [], dt)
+        return Problem(mesh, pde, [Dirichlet("left", 1.0)] if inlet else [], dt)
 
     def bumps() -> np.ndarray:
         parts = [a * np.exp(-((fine.points - c) ** 2).sum(1) / (2 * w**2))
@@ -176,7 +176,7 @@ def blurred(data: Corpus, share: float, seed: int) -> Corpus:
     return replace(data, state=data.state + share * (data.state.max() - data.state.min()) * noise)
 
 
-def judged(base: Discretisation, train: Corpus, test: Corpus, clean: Corpus) -> tuple[float, float, float]:
+def judged(base: Problem, train: Corpus, test: Corpus, clean: Corpus) -> tuple[float, float, float]:
     """RNE on the test trajectories; largest error of the curve where there are data, against max |r| there; share within the band.
 
     "Where there are data": places of the table with at least a tenth of an even share of the free nodes' states.

@@ -16,7 +16,7 @@ from dgnet.mesh import box
 from dgnet.models import Classical, rollout
 from dgnet.models.dgnet import BOUNDED, DGNet, DGNetConfig, Material
 from dgnet.models.dgnet.parts import material as material_part
-from dgnet.problems import PDE, Discretisation, Robin
+from dgnet.problems import PDE, Problem, Robin
 from dgnet.problems.curves import Curve
 from dgnet.recipe import Stage
 from dgnet.training.fit import evaluate_rne
@@ -36,7 +36,7 @@ def capacity(u: torch.Tensor) -> torch.Tensor:
 
 
 @cache
-def world() -> tuple[Discretisation, Corpus, Corpus]:
+def world() -> tuple[Problem, Corpus, Corpus]:
     """Heated spots that melt, three to train on and one to test: the classical solver with a quarter of the step, the same mesh."""
     mesh = box((7, 7))
     at = torch.linspace(-0.2, 3, 321, dtype=torch.float64)
@@ -45,7 +45,7 @@ def world() -> tuple[Discretisation, Corpus, Corpus]:
     rng, x = np.random.default_rng(0), mesh.points
     spots = [np.exp(-((x - c) ** 2).sum(1) / 0.1) for c in rng.uniform(0.2, 0.8, (4, 2))]
     source = torch.tensor(np.stack(spots))[:, None, :, None] * torch.tensor([2.5] * 18 + [0.0] * 6)[None, :, None, None].double()
-    base = Discretisation(mesh, pde, [Robin("left", 0.1, 0.0)], 0.05)
+    base = Problem(mesh, pde, [Robin("left", 0.1, 0.0)], 0.05)
     with torch.no_grad():
         fine = replace(base, dt=0.0125)
         states = rollout(Classical(1.0), fine, torch.zeros(4, mesh.n_nodes, 1).double(), source.repeat_interleave(4, 1), 96)[:, ::4]
@@ -53,7 +53,7 @@ def world() -> tuple[Discretisation, Corpus, Corpus]:
     return base, data.part([0, 1, 2]), data.part([3])
 
 
-def fresh(train: Corpus, names: tuple[str, ...] = BOTH, **settings) -> tuple[DGNet, Discretisation]:
+def fresh(train: Corpus, names: tuple[str, ...] = BOTH, **settings) -> tuple[DGNet, Problem]:
     base = world()[0]
     known = {"capacity": base.pde.capacity, "diffusion": base.pde.diffusion} | dict.fromkeys(names, 1.0)
     untold = replace(base, pde=PDE(("T",), **known))

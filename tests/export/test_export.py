@@ -20,7 +20,7 @@ from dgnet.mesh import box
 from dgnet.models.dgnet import DGNet, DGNetConfig
 from dgnet.models.registry import entry
 from dgnet.operators import EdgeMatrix
-from dgnet.problems import PDE, Dirichlet, Discretisation, Neumann, Periodic, Robin
+from dgnet.problems import PDE, Dirichlet, Neumann, Periodic, Problem, Robin
 from dgnet.problems.case import base_problem
 from dgnet.recipe import Recipe, Stage
 from dgnet.stepping.bounds import Bounds
@@ -107,7 +107,7 @@ def test_plain_form_is_the_step(case: str, monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(module, "_UNROLLED", 20)
     pde, conditions, config = CASES[case]
     mesh = box((3, 3, 3), perturb=0.2) if case == "space" else box((7, 6), perturb=0.0 if case == "learned" else 0.2)
-    problem = Discretisation(mesh, pde, conditions, 0.05, dtype=torch.float32)
+    problem = Problem(mesh, pde, conditions, 0.05, dtype=torch.float32)
     torch.manual_seed(1)
     model = saturated(DGNet(config, problem))
     with torch.no_grad():
@@ -121,7 +121,7 @@ def test_plain_form_is_the_step(case: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_start_filter_in_plain_form() -> None:
-    problem = Discretisation(box((7, 6), perturb=0.2), PDE(diffusion=0.05), (), 0.05, dtype=torch.float32)
+    problem = Problem(box((7, 6), perturb=0.2), PDE(diffusion=0.05), (), 0.05, dtype=torch.float32)
     torch.manual_seed(1)
     model = saturated(DGNet(DGNetConfig(hidden=8, layers=1, learn_start=True), problem))
     with torch.no_grad():
@@ -133,7 +133,7 @@ def test_start_filter_in_plain_form() -> None:
 
 def test_too_stiff_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_DENSE", 10)
-    problem = Discretisation(box((7, 6)), PDE(diffusion=1.0), (), 0.05, dtype=torch.float32)
+    problem = Problem(box((7, 6)), PDE(diffusion=1.0), (), 0.05, dtype=torch.float32)
     flat = EdgeMatrix(problem.mass.pattern, problem.mass.values[:, 0])
     with pytest.raises(InputError, match="too stiff"):
         Solve(flat, Bounds(1e-9, 2.0), torch.float32)

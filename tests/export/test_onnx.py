@@ -14,7 +14,7 @@ from dgnet.mesh import box
 from dgnet.models import Classical, rollout
 from dgnet.models.dgnet import DGNet
 from dgnet.models.universal import Universal
-from dgnet.problems import PDE, Dirichlet, Discretisation, Robin
+from dgnet.problems import PDE, Dirichlet, Problem, Robin
 from dgnet.problems.case import base_problem
 from tests.export.test_export import CASES, close, fake, saturated
 
@@ -29,7 +29,7 @@ def test_the_graph_is_the_step(case: str, monkeypatch: pytest.MonkeyPatch) -> No
     if case != "quick":
         monkeypatch.setattr(plain, "_QUICK", 0)
     pde, conditions, config = CASES[case]
-    problem = Discretisation(box((7, 6)), pde, conditions, 0.05, dtype=torch.float32)
+    problem = Problem(box((7, 6)), pde, conditions, 0.05, dtype=torch.float32)
     torch.manual_seed(1)
     model = saturated(DGNet(config, problem))
     with torch.no_grad():

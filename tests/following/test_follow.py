@@ -19,7 +19,7 @@ from dgnet.mesh import box
 from dgnet.models import Classical, Model, rollout
 from dgnet.models.dgnet import DGNet, DGNetConfig
 from dgnet.models.universal import Universal
-from dgnet.problems import PDE, Discretisation, FunctionSource, Neumann, Robin, SpotTable, step_average
+from dgnet.problems import PDE, FunctionSource, Neumann, Problem, Robin, SpotTable, step_average
 from dgnet_paper.reference.transport import solve
 from tests.inverse.test_kernels import drawn, sensors_of
 
@@ -28,8 +28,8 @@ DT = 0.1
 SENSORS = tuple(Point(p, f"s{k}") for k, p in enumerate([(0.2, 0.3), (0.7, 0.2), (0.45, 0.55), (0.8, 0.8), (0.25, 0.75)]))
 
 
-def plate(cells: int = 6) -> Discretisation:
-    return Discretisation(box((cells, cells), perturb=0.2), PDE(diffusion=0.05), [Robin("boundary", 0.2, 1.0)], DT)
+def plate(cells: int = 6) -> Problem:
+    return Problem(box((cells, cells), perturb=0.2), PDE(diffusion=0.05), [Robin("boundary", 0.2, 1.0)], DT)
 
 
 def dense(part: Follower) -> tuple[np.ndarray, ...]:
@@ -159,7 +159,7 @@ def test_it_goes_on_from_a_file(tmp_path: Path) -> None:
 def test_a_file_between_a_fault_and_its_discovery_changes_nothing(finer: bool, tmp_path: Path) -> None:
     """A sensor drifts: when it is blamed, rows that had believed it are taken again without it, those before the file, too."""
     places = [Point((0.2, 0.3), "a", lag=0.25), Point((0.7, 0.6), "b"), Point((0.4, 0.8), "c"), Point((0.6, 0.2), "d")]
-    problem = Discretisation(box((6, 6)), PDE(diffusion=0.05), [Robin("boundary", 0.5, 1.0)], DT)
+    problem = Problem(box((6, 6)), PDE(diffusion=0.05), [Robin("boundary", 0.5, 1.0)], DT)
     start, rng = torch.ones(49, 1), np.random.default_rng(0)
     times = DT * np.arange(1, 25) - 0.3 * DT
     values = 1 + 0.01 * rng.standard_normal((24, 4))
@@ -185,7 +185,7 @@ def test_a_file_between_a_fault_and_its_discovery_changes_nothing(finer: bool, t
 STEPS, NOISE = 50, 0.02
 PLACES = ((1, 1), (4, 2), (7, 1), (2, 4), (5, 4), (7, 5), (1, 7), (4, 6), (6, 7), (3, 7))
 GRID = tuple(Point((x / 8, y / 8), f"g{x}{y}") for x, y in PLACES)
-SQUARE = Discretisation(box((8, 8)), PDE(diffusion=0.05), [Robin("boundary", 0.2, 1.0)], DT)
+SQUARE = Problem(box((8, 8)), PDE(diffusion=0.05), [Robin("boundary", 0.2, 1.0)], DT)
 ASSUMED = {"start": Prior(0.5, 0.7), "field": Prior(0.9, 0.6, 1.5)}
 """About what `truths` draws from."""
 ONES = torch.ones(81, 1)
@@ -297,7 +297,7 @@ def test_learned_strengths_give_bands_that_hold_the_truth() -> None:
 # ---------------------------------------------------------------------- models, drives, steps that are not linear
 
 
-def far_from_zero(p: Discretisation) -> DGNet:
+def far_from_zero(p: Problem) -> DGNet:
     torch.manual_seed(0)
     net = DGNet(DGNetConfig(hidden=6, layers=1), p)
     with torch.no_grad():
@@ -310,7 +310,7 @@ def far_from_zero(p: Discretisation) -> DGNet:
 def test_every_model_is_followed_as_it_rolls_out(kind: str) -> None:
     """A start and a source that are known: the mean is the rollout, in double precision; readings without noise change nothing."""
     p = plate(5)
-    single = Discretisation(p.mesh, p.pde, p.conditions, DT, dtype=torch.float32)
+    single = Problem(p.mesh, p.pde, p.conditions, DT, dtype=torch.float32)
     model: Model = {"damped": lambda: Classical(damped_start=2), "quadratic": lambda: Classical(degree=2), "universal": Universal,
                     "dgnet": lambda: far_from_zero(single)}[kind]()
     glow = FunctionSource(lambda x, t: np.sin(3 * t) * torch.exp(-((x - 0.4) ** 2).sum(1) / 0.1)) if kind != "damped" else None
@@ -349,7 +349,7 @@ def test_flux_ambient_and_spots_are_found() -> None:
 
 
 def test_a_step_that_is_not_linear_is_followed_through_its_derivative() -> None:
-    p = Discretisation(box((6, 6)), PDE(diffusion=0.02, reaction=lambda u: 2 * u * (1 - u)), [], 0.1)
+    p = Problem(box((6, 6)), PDE(diffusion=0.02, reaction=lambda u: 2 * u * (1 - u)), [], 0.1)
     rng = np.random.default_rng(3)
     with torch.no_grad():
         begin = 0.3 + 0.2 * torch.exp(-((torch.tensor(p.mesh.points) - 0.3) ** 2).sum(1) / 0.1)
@@ -404,7 +404,7 @@ def test_forecasts_and_files_leave_the_solver_as_it_was(tmp_path: Path) -> None:
     """A reaction turns stiff where little else changes: when steps notice it depends on those before."""
     mesh = box((6, 5), perturb=0.2)
     left = torch.tensor(mesh.points[:, 0] < 0.5)
-    p = Discretisation(mesh, PDE(diffusion=0.02, reaction=lambda u: -8 * u**3), [], 0.05)
+    p = Problem(mesh, PDE(diffusion=0.02, reaction=lambda u: -8 * u**3), [], 0.05)
 
     def force(x: torch.Tensor, t: float) -> torch.Tensor:
         k = int(t / 0.05)

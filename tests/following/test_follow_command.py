@@ -21,7 +21,7 @@ from dgnet.errors import InputError
 from dgnet.following.stream import in_kelvin, rows
 from dgnet.mesh import box, load, save
 from dgnet.models import Classical, rollout
-from dgnet.problems import PDE, Discretisation, FunctionSource, Robin, step_average
+from dgnet.problems import PDE, FunctionSource, Problem, Robin, step_average
 
 PLACES = {"a": (0.2, 0.3), "b": (0.7, 0.2), "c": (0.45, 0.55), "d": (0.8, 0.8)}
 GIVEN = ["--noise", "0.05", "--strength", "start=1", "--strength", "field=0.3", "--length", "field=0.5", "--time", "field=2",
@@ -32,7 +32,7 @@ GIVEN = ["--noise", "0.05", "--strength", "start=1", "--strength", "field=0.3", 
 def part(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A plate, a lamp from t = 4 on that nobody told of, and a sensor outside of the plate."""
     folder, mesh = tmp_path_factory.mktemp("part"), box((6, 6))
-    problem = Discretisation(mesh, PDE(("T",), diffusion=0.02), [Robin("boundary", 0.1, 293.0)], 0.2)
+    problem = Problem(mesh, PDE(("T",), diffusion=0.02), [Robin("boundary", 0.1, 293.0)], 0.2)
     lamp = FunctionSource(lambda x, t: 8.0 * (t > 4.0) * torch.exp(-((x - torch.tensor((0.5, 0.5))) ** 2).sum(1) / 0.05))
     heating = step_average(lamp, torch.tensor(mesh.points), 0.2 * torch.arange(40, dtype=torch.float64), 0.2)
     states = rollout(Classical(), problem, torch.full((1, 49, 1), 293.0, dtype=torch.float64), heating)[0]

@@ -15,7 +15,7 @@ import torch
 
 from dgnet.models.classical import Classical
 from dgnet.models.timeloop import rollout
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 from dgnet.problems.sources import step_average
 from dgnet.problems.spot_table import SpotTable
 from dgnet.projects import load
@@ -42,7 +42,7 @@ def made_up_flow(scenario: Scenario, steps: int = STEPS) -> torch.Tensor:
     return v[None].float()
 
 
-def first_steps(scenario: Scenario, steps: int = STEPS) -> tuple[Discretisation, torch.Tensor, torch.Tensor | None]:
+def first_steps(scenario: Scenario, steps: int = STEPS) -> tuple[Problem, torch.Tensor, torch.Tensor | None]:
     """Problem, start and source of the first test draw, in single precision."""
     draw = [d for d in scenario.draws() if d.split == "test"][:1]
     sample = scenario.sample(draw)

@@ -27,7 +27,7 @@ from dgnet.inverse.sensor import curved_rows, delayed
 from dgnet.mesh import Mesh, box
 from dgnet.models import Classical, Model, rollout
 from dgnet.models.universal import Universal
-from dgnet.problems import PDE, Dirichlet, Discretisation, Neumann, Robin, SpotTable, TimeTable, step_average
+from dgnet.problems import PDE, Dirichlet, Neumann, Problem, Robin, SpotTable, TimeTable, step_average
 from dgnet.problems.finer import refined
 from dgnet_paper.reference.transport import solve
 
@@ -48,7 +48,7 @@ def corner(n: int, perturb: float, seed: int) -> Mesh:
 class Plate:
     """A plate that starts at 1 (and a bump, which is not told), with one to three heaters of strengths that change."""
 
-    problem: Discretisation
+    problem: Problem
     steps: int
     spots: SpotTable
     strengths: tuple[Callable[[Tensor], Tensor], ...]
@@ -68,7 +68,7 @@ class Plate:
                     corner(n + n % 2, shift, seed))[rng.integers(3)]
         dt, steps = float(rng.choice([0.05, 0.1])), int(rng.integers(20, 31))
         pde = PDE(diffusion=float(rng.uniform(0.02, 0.08)), decay=float(rng.choice([0, 0.1])))
-        problem = Discretisation(mesh, pde, [Robin("boundary", float(rng.uniform(0.05, 0.4)), 1.0)], dt)
+        problem = Problem(mesh, pde, [Robin("boundary", float(rng.uniform(0.05, 0.4)), 1.0)], dt)
         count, radius = int(rng.integers(1, 4)), float(rng.uniform(1.0, 1.8)) * mesh.spacing
         middles = mesh.centroids[rng.choice(mesh.n_cells, count, replace=False)]
         waves = rng.uniform((1, 0, 2 / (dt * steps), 0), (3, 0.8, 8 / (dt * steps), 6), (count, 4))
@@ -350,10 +350,10 @@ def test_readings_of_the_same_mesh_are_not_corrected_where_that_is_said() -> Non
 
 def test_what_the_mesh_gets_wrong_of_given_jumps_is_no_unknown_flux() -> None:
     """A held value jumps and a pulse passes within a step. Readings of a fine mesh: no flux through the top is missing."""
-    def plate(n: int, dt: float) -> Discretisation:
+    def plate(n: int, dt: float) -> Problem:
         held = TimeTable([0.0, 0.93, 0.93, 2.2], [0.0, 0.0, 2.0, 1.0])
         pulse = TimeTable([0.55, 0.55, 0.62, 0.62], [0.0, 20.0, 20.0, 0.0])
-        return Discretisation(box((n, n)), PDE(diffusion=0.05), [Dirichlet("right", held), Neumann("left", pulse)], dt)
+        return Problem(box((n, n)), PDE(diffusion=0.05), [Dirichlet("right", held), Neumann("left", pulse)], dt)
 
     fine, sensors = plate(48, 0.0125), tuple(Point(q) for q in ((0.2, 0.3), (0.8, 0.7), (0.5, 0.5), (0.1, 0.8)))
     states = rollout(Classical(damped_start=2), fine, torch.zeros(1, 49**2, 1, dtype=torch.float64), steps=240)

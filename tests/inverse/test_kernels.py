@@ -20,14 +20,14 @@ from dgnet.mesh import box
 from dgnet.models import Classical, Model, rollout
 from dgnet.models.dgnet import DGNet, DGNetConfig
 from dgnet.models.universal import Universal
-from dgnet.problems import PDE, Condition, Dirichlet, Discretisation, Neumann, Periodic, Robin
+from dgnet.problems import PDE, Condition, Dirichlet, Neumann, Periodic, Problem, Robin
 from dgnet.problems.lift import Lift
 
 Tensor = torch.Tensor
 RIM: tuple[Condition, ...] = (Dirichlet("left", 0.3), Robin("right", 2.0, 1.0), Neumann("top", 0.1))
 
 
-def drawn(seed: int, dtype: torch.dtype = torch.float64) -> Discretisation:
+def drawn(seed: int, dtype: torch.dtype = torch.float64) -> Problem:
     """A random linear problem: 2D or 3D, one or two fields, with and without flow, capacity, decay, time-dependent data."""
     rng = np.random.default_rng(seed)
     three = rng.random() < 0.25
@@ -40,10 +40,10 @@ def drawn(seed: int, dtype: torch.dtype = torch.float64) -> Discretisation:
               capacity=float(rng.uniform(0.5, 2.0)) if rng.random() < 0.3 else 1.0)
     tide = Dirichlet("left", lambda x, t: 0.3 + t + 0 * x[:, 0])
     rims: list[tuple[Condition, ...]] = [(), RIM, (tide, Robin("right", 2.0, 1.0)), (Periodic("left", "right"),)]
-    return Discretisation(mesh, pde, rims[int(rng.integers(len(rims)))], float(rng.uniform(0.01, 0.1)), dtype=dtype)
+    return Problem(mesh, pde, rims[int(rng.integers(len(rims)))], float(rng.uniform(0.01, 0.1)), dtype=dtype)
 
 
-def sensors_of(p: Discretisation) -> list[Sensor]:
+def sensors_of(p: Problem) -> list[Sensor]:
     middle = (0.43,) * p.mesh.dim
     return [Point((0.31, *middle[1:]), "bead"), Patch(middle, 0.2, "camera", p.pde.fields[-1]), Flux("right", "wall")]
 
@@ -57,7 +57,7 @@ def behind(seen: np.ndarray, lag: float, dt: float) -> np.ndarray:
     return np.array(out)
 
 
-def gap(p: Discretisation, model: Model, steps: int = 7, seed: int = 0) -> float:
+def gap(p: Problem, model: Model, steps: int = 7, seed: int = 0) -> float:
     """Largest difference between readings of kernels and of a rollout, over the range of the readings."""
     g = torch.Generator().manual_seed(seed)
     points = len(model.points(p))
@@ -85,7 +85,7 @@ def test_kernels_repeat_rollouts_of_fifty_random_problems() -> None:
         assert gap(drawn(seed, torch.float32), Classical(), 20, seed) < 1e-5, seed
 
 
-def far_from_zero(p: Discretisation, config: DGNetConfig, size: float = 0.2) -> DGNet:
+def far_from_zero(p: Problem, config: DGNetConfig, size: float = 0.2) -> DGNet:
     torch.manual_seed(0)
     net = DGNet(config, p).double()
     with torch.no_grad():
@@ -96,7 +96,7 @@ def far_from_zero(p: Discretisation, config: DGNetConfig, size: float = 0.2) -> 
 
 @pytest.mark.parametrize("kind", ["damped", "quadratic", "universal", "dgnet", "early"])
 def test_every_linear_model_has_kernels(kind: str) -> None:
-    p = Discretisation(box((5, 4), perturb=0.2), PDE(diffusion=0.7), RIM, 0.02)
+    p = Problem(box((5, 4), perturb=0.2), PDE(diffusion=0.7), RIM, 0.02)
     model: Model = {"damped": lambda: Classical(damped_start=2), "quadratic": lambda: Classical(degree=2), "universal": Universal,
                     "dgnet": lambda: far_from_zero(p, DGNetConfig(hidden=6, layers=1)),
                     "early": lambda: far_from_zero(p, DGNetConfig(hidden=6, layers=1, early_steps=2))}[kind]()
@@ -104,8 +104,8 @@ def test_every_linear_model_has_kernels(kind: str) -> None:
 
 
 def test_sensors_read_what_they_say() -> None:
-    for p in (Discretisation(box((6, 5), perturb=0.2), PDE(diffusion=0.3), [], 0.1),
-              Discretisation(box((4, 3, 3), perturb=0.2), PDE(diffusion=0.3), [], 0.1)):
+    for p in (Problem(box((6, 5), perturb=0.2), PDE(diffusion=0.3), [], 0.1),
+              Problem(box((4, 3, 3), perturb=0.2), PDE(diffusion=0.3), [], 0.1)):
         slope = np.array([2.0, -1.0, 0.5])[: p.mesh.dim]
         u = torch.from_numpy(p.mesh.points @ slope)
         middle = (0.4, 0.6, 0.5)[: p.mesh.dim]
@@ -114,7 +114,7 @@ def test_sensors_read_what_they_say() -> None:
 
 
 def test_nodes_alone_are_fitted_as_a_rollout_does() -> None:
-    p = Discretisation(box((4, 4)), PDE(diffusion=0.7), RIM, 0.02)
+    p = Problem(box((4, 4)), PDE(diffusion=0.7), RIM, 0.02)
     source = torch.rand(5, 25, 1, dtype=torch.float64)
     found = kernels(p, [[0.3, 0.3]], 5, Universal()).readings(source)
     with torch.no_grad():
@@ -123,7 +123,7 @@ def test_nodes_alone_are_fitted_as_a_rollout_does() -> None:
 
 
 def test_files_hold_all_of_it_or_state_what_they_lose(tmp_path: Path) -> None:
-    p = Discretisation(box((5, 4)), PDE(diffusion=0.7), RIM, 0.02)
+    p = Problem(box((5, 4)), PDE(diffusion=0.7), RIM, 0.02)
     made = kernels(p, sensors_of(p), 8, Classical(damped_start=1))
     source, start = torch.rand(8, 30, 1, dtype=torch.float64), torch.rand(30, 1, dtype=torch.float64)
     assert made.save(tmp_path / "k.npz") == 0.0
@@ -143,10 +143,10 @@ def test_files_hold_all_of_it_or_state_what_they_lose(tmp_path: Path) -> None:
 
 def test_what_has_no_kernels_is_refused() -> None:
     mesh = box((3, 3))
-    p = Discretisation(mesh, PDE(diffusion=1.0), [], 0.1)
+    p = Problem(mesh, PDE(diffusion=1.0), [], 0.1)
     strange = far_from_zero(p, DGNetConfig(hidden=6, layers=1, residual=True), 0.05)
     for problem, given, model, words in (
-        (Discretisation(mesh, PDE(diffusion=1.0, reaction=torch.sin), [], 0.1), [[0.5, 0.5]], None, "has a reaction"),
+        (Problem(mesh, PDE(diffusion=1.0, reaction=torch.sin), [], 0.1), [[0.5, 0.5]], None, "has a reaction"),
         (p, [[0.5, 0.5]], strange, "not linear"),
         (p, [[1.5, 0.5]], None, r"sensor 'sensor 1' at \[1.5, 0.5\] lies outside"),
         (p, [Patch((3.0, 3.0), 0.1, "far")], None, "sensor 'far' .* outside"),
@@ -160,7 +160,7 @@ def test_what_has_no_kernels_is_refused() -> None:
 
 
 def test_kernels_in_a_folder_are_those_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    p = Discretisation(box((5, 4)), PDE(diffusion=0.7), RIM, 0.02)
+    p = Problem(box((5, 4)), PDE(diffusion=0.7), RIM, 0.02)
     model = Classical(damped_start=1)
     made = kernels(p, sensors_of(p), 8, model)
     source, start = torch.rand(8, 30, 1, dtype=torch.float64), torch.rand(30, 1, dtype=torch.float64)
@@ -226,7 +226,7 @@ def test_a_lag_that_is_no_time_is_refused() -> None:
 @pytest.mark.parametrize("dim", [2, 3])
 def test_curved_readings_of_a_quadratic_field_are_exact(dim: int) -> None:
     """Points, patches (their mean of points) and fluxes; each falls on another side of the linear one."""
-    p = Discretisation(box((5, 4, 4)[:dim], perturb=0.2), PDE(diffusion=0.7), [], 0.1)
+    p = Problem(box((5, 4, 4)[:dim], perturb=0.2), PDE(diffusion=0.7), [], 0.1)
     x = p.mesh.points
     A = np.array([[1.0, 0.3, 0.2], [0.3, -0.5, 0.1], [0.2, 0.1, 0.8]])[:dim, :dim]
     u = torch.tensor(np.einsum("ni,ij,nj->n", x, A, x) + x[:, 0])[:, None]

@@ -18,7 +18,7 @@ from dgnet.inverse.fit_to_readings import Experiment, learn
 from dgnet.mesh import Mesh, box, save
 from dgnet.models import Classical, rollout
 from dgnet.models.dgnet import DGNet, DGNetConfig
-from dgnet.problems import PDE, Condition, Dirichlet, Discretisation
+from dgnet.problems import PDE, Condition, Dirichlet, Problem
 from dgnet.training import run as runs
 
 Tensor = torch.Tensor
@@ -31,11 +31,11 @@ def bump(mesh_points: np.ndarray, middle: Sequence[float], width: float = 0.05) 
     return torch.exp(-(torch.tensor(mesh_points) - torch.tensor(middle)).square().sum(1) / width)[:, None]
 
 
-def problem(pde: PDE, mesh: Mesh = MESH, conditions: Sequence[Condition] = ()) -> Discretisation:
-    return Discretisation(mesh, pde, list(conditions), DT)
+def problem(pde: PDE, mesh: Mesh = MESH, conditions: Sequence[Condition] = ()) -> Problem:
+    return Problem(mesh, pde, list(conditions), DT)
 
 
-def experiments(true: Discretisation, noise: float = 0.005, heated: bool = False) -> list[Experiment]:
+def experiments(true: Problem, noise: float = 0.005, heated: bool = False) -> list[Experiment]:
     """Noisy readings of the classical solver on the mesh of the truth."""
     found = []
     for k, middle in enumerate(MIDDLES):

@@ -19,9 +19,9 @@ from dgnet.inverse.posterior import Unknown, infer
 from dgnet.inverse.priors import fields
 from dgnet.inverse.recover import responses_of
 from dgnet.mesh import box
-from dgnet.problems import PDE, Discretisation, Robin, SpotTable
+from dgnet.problems import PDE, Problem, Robin, SpotTable
 
-PLATE = Discretisation(box((8, 8)), PDE(diffusion=0.05), [Robin("boundary", 0.2, 0.0)], 0.1)
+PLATE = Problem(box((8, 8)), PDE(diffusion=0.05), [Robin("boundary", 0.2, 0.0)], 0.1)
 SPOTS = SpotTable(("a", "b"), (np.array([0.0, 1.0]),) * 2, tuple(np.array([[*p, 0.15, 1.0]] * 2) for p in ((0.2, 0.3), (0.7, 0.8))))
 
 

@@ -18,7 +18,7 @@ from dgnet.inverse.priors import fields, histories
 from dgnet.inverse.readings import cleaned
 from dgnet.mesh import box
 from dgnet.models import Classical, rollout
-from dgnet.problems import PDE, Condition, Discretisation, Neumann, Robin, SpotTable, step_average
+from dgnet.problems import PDE, Condition, Neumann, Problem, Robin, SpotTable, step_average
 from dgnet.problems.curves import Curve, Latent
 from dgnet_paper.reference.transport import solve
 
@@ -31,8 +31,8 @@ SENSORS = tuple(Point(p, f"s{k}") for k, p in enumerate([
 """At nodes: between them the truth is not known, only interpolated."""
 
 
-def plate(*more: Condition) -> Discretisation:
-    return Discretisation(box((8, 8)), PDE(diffusion=0.05), [Robin("boundary", 0.2, 1.0), *more], DT)
+def plate(*more: Condition) -> Problem:
+    return Problem(box((8, 8)), PDE(diffusion=0.05), [Robin("boundary", 0.2, 1.0), *more], DT)
 
 
 def strengths(t: Tensor) -> Tensor:
@@ -44,7 +44,7 @@ def heating(x: Tensor, t: Tensor) -> Tensor:
     return torch.einsum("jt,jn->tn", strengths(t), near)[None, ..., None]
 
 
-def measured(p: Discretisation, initial: Tensor, source: object = None, noise: float = 0.01) -> Readings:
+def measured(p: Problem, initial: Tensor, source: object = None, noise: float = 0.01) -> Readings:
     """Noisy readings of the independent reference on a mesh with half the spacing, with quadratic elements."""
     u = solve(p.mesh, p.pde, p.conditions, initial, dt=DT, steps=STEPS, refine=1, degree=2, substeps=2, order=2,
               source=source)[0]  # type: ignore[arg-type]
@@ -272,8 +272,8 @@ def test_coefficients_from_sensors_alone() -> None:
     left = np.flatnonzero(mesh.centroids[:, 0] < 0.5)
     mesh = replace(mesh, regions={"left": left, "right": np.setdiff1d(np.arange(mesh.n_cells), left)})
     true = np.where(mesh.centroids[:, 0] < 0.5, 0.05, 0.09)
-    p = Discretisation(mesh, PDE(diffusion=true), [Robin("boundary", 0.3, 1.0)], DT)
-    guess = Discretisation(mesh, PDE(diffusion=0.07), [Robin("boundary", 0.2, 1.0)], DT)
+    p = Problem(mesh, PDE(diffusion=true), [Robin("boundary", 0.3, 1.0)], DT)
+    guess = Problem(mesh, PDE(diffusion=0.07), [Robin("boundary", 0.2, 1.0)], DT)
     found = recover_coefficients(guess, measured(p, ONES, heating), ["diffusion", "convection"], per_region=True, start=ONES[0],
                                  source=heating)
     wanted = {"diffusion in left": 0.05 / 0.07, "diffusion in right": 0.09 / 0.07, "convection": 1.5}
@@ -285,7 +285,7 @@ def test_coefficients_from_sensors_alone() -> None:
 
 def test_a_coefficient_with_sources_and_surroundings_at_once() -> None:
     """The truth conducts 1.4 times as well as told, in surroundings that are warmer by 0.5, heated by unknown strengths."""
-    warm = Discretisation(box((8, 8)), PDE(diffusion=0.07), [Robin("boundary", 0.2, 1.5)], DT)
+    warm = Problem(box((8, 8)), PDE(diffusion=0.07), [Robin("boundary", 0.2, 1.5)], DT)
     found = recover_coefficients(plate(), measured(warm, ONES, heating, noise=0.003), ["diffusion"], also=["source", "ambient"],
                                  spots=SPOTS, start=ONES[0])
     assert found.factors[0] == pytest.approx(1.4, rel=0.05) and abs(np.log(found.factors[0] / 1.4)) < 3 * found.sd[0] < 0.15
@@ -299,7 +299,7 @@ def test_a_coefficient_with_sources_and_surroundings_at_once() -> None:
 def test_the_latent_heat_from_sensors_alone() -> None:
     """With the exchange at the rim. The truth is that of the same solver on a mesh with half the spacing."""
     melts = Curve([0.0, 4.0], [1.0, 1.0]).melting(0.6, 1.3, 1.6)
-    true, guess = (Discretisation(box((n, n)), PDE(diffusion=0.05, capacity=curve), [Robin("boundary", h, 1.0)], 2 * DT)
+    true, guess = (Problem(box((n, n)), PDE(diffusion=0.05, capacity=curve), [Robin("boundary", h, 1.0)], 2 * DT)
                    for n, curve, h in ((16, melts, 0.3), (8, replace(melts, latent=(Latent(0.5, 1.3, 1.6),)), 0.25)))
     times = 2 * DT * torch.arange(STEPS // 2, dtype=torch.float64)
 

@@ -18,14 +18,14 @@ from dgnet.inverse.recover import Known, unit_shapes
 from dgnet.mesh import box
 from dgnet.models import Classical, rollout
 from dgnet.models.universal import Universal
-from dgnet.problems import PDE, Discretisation, Robin, SpotTable
+from dgnet.problems import PDE, Problem, Robin, SpotTable
 from dgnet.studio.simulation import Spot
 from dgnet_paper.reference.transport import solve
 
 Tensor = torch.Tensor
 DT, STEPS = 0.25, 12
 MESH = box((8, 8))
-PLATE = Discretisation(MESH, PDE(diffusion=0.04), [Robin("boundary", 0.3, 1.0)], DT)
+PLATE = Problem(MESH, PDE(diffusion=0.04), [Robin("boundary", 0.3, 1.0)], DT)
 
 
 def ways(seed: int, begin: tuple[float, float] = (-4.0, 2.0), end: tuple[float, float] = (2.5, 9.0),
@@ -115,13 +115,13 @@ def test_a_spot_of_the_studio_goes_where_its_table_says() -> None:
         assert found.numpy() == pytest.approx(table.numpy(), abs=5e-3)  # two points for each radius that it travels
 
 
-def on_the_way(seed: int) -> tuple[SpotTable, Discretisation, np.ndarray, np.ndarray, np.ndarray]:
+def on_the_way(seed: int) -> tuple[SpotTable, Problem, np.ndarray, np.ndarray, np.ndarray]:
     """Two spots that move through a plate from before the readings until after them, with random powers, as the reference sees it.
 
     Returns the paths, the problem, noisy readings [T+1, 10] at ten nodes, these nodes, and the powers on average over steps [T, 2].
     """
     rng, dt, steps = np.random.default_rng(seed), 0.1, 60
-    p = Discretisation(box((10, 10)), PDE(diffusion=rng.uniform(0.02, 0.06)), [Robin("boundary", rng.uniform(0.1, 0.5), 1.0)], dt)
+    p = Problem(box((10, 10)), PDE(diffusion=rng.uniform(0.02, 0.06)), [Robin("boundary", rng.uniform(0.1, 0.5), 1.0)], dt)
     times = [np.sort(np.concatenate([[-1.0], rng.uniform(0, 6, 3), [rng.uniform(7, 11)]])) for _ in range(2)]
     values = [np.concatenate([rng.uniform(0.15, 0.85, (5, 2)), np.full((5, 1), rng.uniform(0.12, 0.2)), np.ones((5, 1))], 1)
               for _ in times]
@@ -197,7 +197,7 @@ def test_a_spot_that_never_comes_near_is_refused_and_one_that_leaves_is_not() ->
 @pytest.mark.parametrize("how", ["recover", "known", "follow", "design"])
 def test_universal_weights_take_up_the_integral_of_a_narrow_spot(how: str) -> None:
     """On an insulated plate all that a spot brings stays: whoever makes its values, the energy is that of its integral."""
-    plate, model, steps = Discretisation(box((9, 9)), PDE(diffusion=0.02), [], 0.1), Universal(), 12
+    plate, model, steps = Problem(box((9, 9)), PDE(diffusion=0.02), [], 0.1), Universal(), 12
     radius, zero = 0.03, torch.zeros(100, 1, dtype=torch.float64)
     spot = SpotTable(("s",), (np.array([0.0, 1.2]),), (np.array([[0.31, 0.36, radius, 1.0], [0.66, 0.52, radius, 1.0]]),))
     volumes = torch.from_numpy(plate.mesh.dual_volumes())

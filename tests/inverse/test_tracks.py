@@ -11,12 +11,12 @@ import torch
 from dgnet.errors import InputError
 from dgnet.inverse import Point, Readings, recover_track
 from dgnet.mesh import box
-from dgnet.problems import PDE, Discretisation, Robin
+from dgnet.problems import PDE, Problem, Robin
 from dgnet_paper.reference.transport import solve
 
 Tensor = torch.Tensor
 DT, STEPS, RADIUS, POWER = 0.1, 30, 0.18, 4.0
-PLATE = Discretisation(box((10, 10)), PDE(diffusion=0.01), [Robin("boundary", 0.1, 1.0)], DT)
+PLATE = Problem(box((10, 10)), PDE(diffusion=0.01), [Robin("boundary", 0.1, 1.0)], DT)
 SENSORS = tuple(Point((0.1 + 0.4 * i, 0.1 + 0.4 * j), f"s{i}{j}") for i in range(3) for j in range(3))
 ONES = torch.ones(1, 121, 1, dtype=torch.float64)
 
@@ -59,7 +59,7 @@ def test_a_spot_narrower_than_the_spacing_has_its_place_and_power(place: tuple[f
     """The truth is a point source: the sum of the plate's cosines, each with its own rate. Beside a node such a spot has nearly no
     values at the nodes, on a node a multiple."""
     diffusion, radius, dt, steps, rate = 0.05, 0.02, 0.1, 30, 0.05
-    plate = Discretisation(box((12, 12)), PDE(diffusion=diffusion), [], dt)
+    plate = Problem(box((12, 12)), PDE(diffusion=diffusion), [], dt)
     around = (0.2, 0.2), (0.8, 0.2), (0.2, 0.8), (0.8, 0.8), (0.5, 0.15), (0.15, 0.5)
     sensors = tuple(Point(q, f"s{k}") for k, q in enumerate(around))
     times, m = dt * np.arange(steps + 1), np.arange(40)

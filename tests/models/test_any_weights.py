@@ -24,7 +24,7 @@ import torch
 
 from dgnet.mesh import Mesh, box
 from dgnet.models.dgnet import DGNet, DGNetConfig, PreparedDGNet, ceiling
-from dgnet.problems import PDE, Dirichlet, Discretisation, Periodic, Robin
+from dgnet.problems import PDE, Dirichlet, Periodic, Problem, Robin
 from dgnet.problems.conditions import Condition
 from dgnet.stepping import StepOperator, product
 
@@ -85,7 +85,7 @@ def flow_in(case: Case, kind: str, dtype: torch.dtype) -> Callable[[float], Tens
     return lambda t: rows[int(t / DT + 1e-6) % PERIOD]
 
 
-def drawn(config: DGNetConfig, p: Discretisation, size: float, seed: int) -> DGNet:
+def drawn(config: DGNetConfig, p: Problem, size: float, seed: int) -> DGNet:
     model = DGNet(config, p).to(p.dtype)
     g = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -111,7 +111,7 @@ def gained(case: Case, kind: str, dtype: torch.dtype, size: float, steps: int, c
            prepared: bool = False) -> float:
     """Largest relative gain of energy over its start, in units of rounding: eps (1 + kappa) steps."""
     velocity = flow_in(case, kind, dtype)
-    p = Discretisation(case.mesh, PDE(diffusion=1e-3, decay=0.0, velocity=velocity), case.conditions, DT, dtype=dtype)
+    p = Problem(case.mesh, PDE(diffusion=1e-3, decay=0.0, velocity=velocity), case.conditions, DT, dtype=dtype)
     model = drawn(config, p, size, 7)
     g = torch.Generator().manual_seed(1)
     u = torch.randn(TRAJECTORIES, p.mesh.n_nodes, 1, generator=g, dtype=dtype)
@@ -176,7 +176,7 @@ def test_no_calibrated_coefficients_make_energy(kind: str) -> None:
 
 def test_the_start_and_the_early_steps_change_energy_by_a_bounded_factor() -> None:
     """Each acts once. A cell's mass has eigenvalues between 0.05 (d + 2) and 2.5 d + 3.5, in units of V / (d + 1)(d + 2)."""
-    p = Discretisation(SQUARE, PDE(diffusion=1e-3), (), DT, dtype=torch.float32)
+    p = Problem(SQUARE, PDE(diffusion=1e-3), (), DT, dtype=torch.float32)
     u = torch.randn(TRAJECTORIES, p.mesh.n_nodes, 1, generator=torch.Generator().manual_seed(1))
     for size in SIZES:
         model = drawn(replace(CONFIG, learn_start=True, early_steps=3), p, size, 3)
@@ -192,7 +192,7 @@ def test_the_start_and_the_early_steps_change_energy_by_a_bounded_factor() -> No
 
 
 def test_every_learned_part_has_a_limit() -> None:
-    p = Discretisation(SQUARE, PDE(diffusion=1e-3, velocity=flow_in(CASES["insulated"], "steady", torch.float32)), (), DT,
+    p = Problem(SQUARE, PDE(diffusion=1e-3, velocity=flow_in(CASES["insulated"], "steady", torch.float32)), (), DT,
                        dtype=torch.float32)
     largest = []
     for size in (1e2, 1e4, 1e6):

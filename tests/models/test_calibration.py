@@ -16,7 +16,7 @@ from dgnet.mesh import Mesh, box
 from dgnet.models import rollout
 from dgnet.models.dgnet import DGNet, DGNetConfig, regions_of
 from dgnet.operators import mass
-from dgnet.problems import PDE, Discretisation, Robin, step_average
+from dgnet.problems import PDE, Problem, Robin, step_average
 from dgnet.training import Recipe, Stage, calibrated_first, fit, uncertainty
 from dgnet_paper.reference.transport import solve
 
@@ -32,9 +32,9 @@ def plate() -> Mesh:
     return box((30, 25), upper=(1.2, 1.0), perturb=0.2, seed=2)
 
 
-def problem(mesh: Mesh, wrong: str | None = None, factor: float = 1.0) -> Discretisation:
+def problem(mesh: Mesh, wrong: str | None = None, factor: float = 1.0) -> Problem:
     value = TRUE | ({} if wrong is None else {wrong: TRUE[wrong] * factor})
-    return Discretisation(mesh, PDE(("T",), diffusion=value["diffusion"], decay=value["decay"]),
+    return Problem(mesh, PDE(("T",), diffusion=value["diffusion"], decay=value["decay"]),
                           (Robin("boundary", value["convection"], 0.0),), DT, dtype=torch.float32)
 
 
@@ -47,7 +47,7 @@ def lamps(x: Tensor, t: Tensor) -> Tensor:
     return torch.stack([3 * on * spot(0 * t + 0.4, 0 * t + 0.4, 0.4), 2 * on * spot(0.3 + 0.7 * t, 0.8 - 0.2 * t, 0.35)])[..., None]
 
 
-def simulated(p: Discretisation) -> tuple[Tensor, Tensor]:
+def simulated(p: Problem) -> tuple[Tensor, Tensor]:
     """States [2, T+1, N, 1] from the independent solver, refined twice with four substeps, and the step-averaged source."""
     start = torch.zeros(2, p.mesh.n_nodes, 1, dtype=torch.float64)
     states = solve(p.mesh, p.pde, p.conditions, start, dt=DT, steps=STEPS, refine=2, substeps=4, source=lamps)
@@ -65,7 +65,7 @@ def noisy(states: Tensor, share: float) -> Tensor:
     return states + share * states.std() * torch.randn(states.shape, generator=g, dtype=states.dtype)
 
 
-def calibrated(model: DGNet, base: Discretisation, states: Tensor, source: Tensor | None, plan: Recipe = PLAN) -> dict[str, float]:
+def calibrated(model: DGNet, base: Problem, states: Tensor, source: Tensor | None, plan: Recipe = PLAN) -> dict[str, float]:
     data = Corpus(states.float(), None if source is None else source.float(), None, base.dt, (0.0,))
     progress = fit(model, base, data, data, plan)
     assert progress.best < 0.3 * progress.classical  # far better than the wrong coefficients
@@ -114,7 +114,7 @@ def two_regions() -> tuple[Mesh, np.ndarray]:
 def test_diffusivities_of_two_regions_are_recovered(noise: float, tolerance: float) -> None:
     """From one wrong number for both."""
     mesh, diffusivity = two_regions()
-    true = Discretisation(mesh, PDE(("T",), diffusion=diffusivity), (Robin("boundary", 0.2, 0.0),), DT, dtype=torch.float32)
+    true = Problem(mesh, PDE(("T",), diffusion=diffusivity), (Robin("boundary", 0.2, 0.0),), DT, dtype=torch.float32)
     states, source = simulated(true)
     base = replace(true, pde=PDE(("T",), diffusion=0.04))
     model = DGNet(DGNetConfig(decoder="none", network=False, calibrate=("diffusion",), regions=True), base)
@@ -127,7 +127,7 @@ def test_regions_in_the_operators() -> None:
     mesh, _ = two_regions()
     flat = DGNetConfig(decoder="none", network=False, calibrate=("diffusion", "decay"), regions=True)
     pde = PDE(("u", "v"), diffusion={"u": 0.1, "v": 0.2}, decay=0.3)
-    base = Discretisation(mesh, pde, (), DT)
+    base = Problem(mesh, pde, (), DT)
     model = DGNet(flat, base).double()
     assert set(model.coefficients()) == {"diffusion of u in east", "diffusion of u in west", "diffusion of v in east",
                                          "diffusion of v in west", "decay in east", "decay in west"}
@@ -157,7 +157,7 @@ def test_regions_in_the_operators() -> None:
 def test_bad_regions_are_named() -> None:
     plain = box((3, 3))
     with pytest.raises(InputError, match="names no regions"):
-        DGNet(DGNetConfig(calibrate=("diffusion",), regions=True), Discretisation(plain, PDE(diffusion=1.0), (), DT))
+        DGNet(DGNetConfig(calibrate=("diffusion",), regions=True), Problem(plain, PDE(diffusion=1.0), (), DT))
     with pytest.raises(InputError, match="needs diffusion or decay"):
         DGNetConfig(calibrate=("convection",), regions=True)
     part = Mesh(plain.points, plain.cells, {}, {"a": np.array([0, 1])})

@@ -10,7 +10,7 @@ from dgnet.mesh.box import box
 from dgnet.models import Classical, capture, rollout
 from dgnet.models.dgnet import DGNet
 from dgnet.models.registry import all_models, build
-from dgnet.problems import PDE, Dirichlet, Discretisation, HeldFlow, given_velocity
+from dgnet.problems import PDE, Dirichlet, HeldFlow, Problem, given_velocity
 from dgnet.stepping import GreenSolver, backends
 from dgnet_paper.scenarios import get
 from dgnet_paper.study.throughput import Workload, presets, shaken, swaying
@@ -106,7 +106,7 @@ def test_held_flow_shows_a_step_in_place():
 def test_what_changes_besides_the_flow_is_not_recorded(recorded):
     mesh = box((4, 4))
     flow = given_velocity(torch.ones(1, 2, mesh.n_nodes, 2, dtype=torch.float64), 0.1)
-    p = Discretisation(mesh, PDE(diffusion=0.1, velocity=flow), [Dirichlet("left", lambda x, t: 0 * x[:, 0] + t)], 0.1)
+    p = Problem(mesh, PDE(diffusion=0.1, velocity=flow), [Dirichlet("left", lambda x, t: 0 * x[:, 0] + t)], 0.1)
     assert not p.only_flow_changes
     with torch.no_grad():
         rollout(Classical(), p, torch.zeros(1, mesh.n_nodes, 1, dtype=torch.float64), None, 12, capture="always")

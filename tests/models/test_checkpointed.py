@@ -14,7 +14,7 @@ from dgnet.mesh import box
 from dgnet.models import Classical, rollout
 from dgnet.models.dgnet import DGNet, DGNetConfig
 from dgnet.models.universal import Universal
-from dgnet.problems import PDE, Dirichlet, Discretisation
+from dgnet.problems import PDE, Dirichlet, Problem
 
 Tensor = torch.Tensor
 MESH = box((4, 3))
@@ -45,7 +45,7 @@ def test_a_checkpointed_rollout_has_the_same_states_and_gradients(name: str) -> 
         diffusion = torch.tensor(0.1, dtype=torch.float64, requires_grad=True)
         rate = torch.tensor(case.get("speed", 2.0), dtype=torch.float64, requires_grad=True)
         pde = PDE(diffusion=diffusion, velocity=case.get("velocity"), reaction=cubic(2 * rate) if case.get("reaction") else None)
-        p = Discretisation(MESH, pde, [Dirichlet("left", 1.0)], dt=0.01)
+        p = Problem(MESH, pde, [Dirichlet("left", 1.0)], dt=0.01)
         u = torch.rand(2, 20, 1, dtype=torch.float64).requires_grad_()
         growing = torch.linspace(0, case.get("drive", 1.0), steps, dtype=torch.float64)[:, None, None]
         f = (growing * torch.rand(2, steps, 20, 1, dtype=torch.float64)).requires_grad_()
@@ -76,14 +76,14 @@ class Late(Classical):
 
 @pytest.mark.parametrize("model, words", [(Noisy(), "other values"), (Late(), "depends on a tensor")])
 def test_a_step_that_cannot_be_made_again_is_an_error_and_not_a_wrong_gradient(model: Classical, words: str) -> None:
-    p = Discretisation(box((3, 3)), PDE(diffusion=0.1), [], dt=0.01)
+    p = Problem(box((3, 3)), PDE(diffusion=0.1), [], dt=0.01)
     u = torch.rand(1, 16, 1, dtype=torch.float64).requires_grad_()
     with pytest.raises(InputError, match=words):
         rollout(model, p, u, steps=4, checkpoint=True).sum().backward()
 
 
 def test_a_checkpointed_rollout_keeps_no_graph() -> None:
-    p = Discretisation(box((3, 3)), PDE(diffusion=0.1, reaction=cubic(torch.ones(1, dtype=torch.float64))), [], dt=0.01)
+    p = Problem(box((3, 3)), PDE(diffusion=0.1, reaction=cubic(torch.ones(1, dtype=torch.float64))), [], dt=0.01)
     u, kept = torch.rand(1, 16, 1, dtype=torch.float64).requires_grad_(), {}
 
     def pack(x: Tensor) -> Tensor:

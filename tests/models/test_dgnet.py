@@ -27,7 +27,7 @@ from dgnet.models.dgnet import (
 )
 from dgnet.models.gnn import MeshGraph
 from dgnet.operators import Geometry
-from dgnet.problems import PDE, Dirichlet, Discretisation, Neumann, Periodic, Robin, step_average
+from dgnet.problems import PDE, Dirichlet, Neumann, Periodic, Problem, Robin, step_average
 from dgnet.stepping import GreenSolver, Operators, product
 from dgnet_paper.scenarios import get, names
 from tests.conftest import shuffled
@@ -40,7 +40,7 @@ EVERYTHING = DGNetConfig(free=True, learn_streamline=True, learn_swirl=True, lea
 SMALL_PAPER = replace(BOUNDED, hidden=16, layers=2, residual_hidden=16, residual_layers=2)
 
 
-def build(config: DGNetConfig, problem: Discretisation, seed: int = 0) -> DGNet:
+def build(config: DGNetConfig, problem: Problem, seed: int = 0) -> DGNet:
     """A factor of a coefficient that is zero is refused, so those are left out."""
     def given(name: str) -> bool:
         if name == "convection":
@@ -60,12 +60,12 @@ def randomised(model: DGNet, size: float, seed: int = 1) -> DGNet:
     return model
 
 
-def operators(model: DGNet, problem: Discretisation) -> Operators:
+def operators(model: DGNet, problem: Problem) -> Operators:
     with torch.no_grad():
         return model.prepare(problem).solver.operators
 
 
-def dense(values: Tensor, problem: Discretisation) -> np.ndarray:
+def dense(values: Tensor, problem: Problem) -> np.ndarray:
     """The first matrix of a batch as an array."""
     p = problem.geometry.pattern
     out = np.zeros((p.n, p.n))
@@ -111,7 +111,7 @@ def test_untrained_is_the_classical_solver_on_every_scenario(name: str) -> None:
 def test_what_a_problem_says_of_its_discretisation_is_honoured_or_refused(form: str, consistent: float) -> None:
     """Not overwritten: untrained, DGNet is the classical solver of that very problem, or says why it cannot be."""
     mesh = box((6, 5), perturb=0.2, seed=1)
-    problem = Discretisation(mesh, PDE(diffusion=0.01, velocity=no_normal_flow(mesh)), (), 0.05, consistent, form)
+    problem = Problem(mesh, PDE(diffusion=0.01, velocity=no_normal_flow(mesh)), (), 0.05, consistent, form)
     u0 = torch.randn(1, mesh.n_nodes, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         theirs = rollout(Classical(), problem, u0, None, 5)
@@ -122,21 +122,21 @@ def test_what_a_problem_says_of_its_discretisation_is_honoured_or_refused(form: 
             build(EVERYTHING, problem).prepare(problem)
 
 
-def boundary_case(kind: str) -> Discretisation:
+def boundary_case(kind: str) -> Problem:
     mesh = box((6, 5), perturb=0.2, seed=1)
     pde = PDE(("u", "v"), diffusion={"u": 0.1, "v": 0.02}, decay={"u": 0.3, "v": 0.0}, reaction=lambda u: torch.sin(u))
     if kind == "periodic":
         rules = (Periodic("left", "right"), Dirichlet("top", 1.0, "v"))
-        return Discretisation(mesh, replace(pde, velocity=(1.0, 0.2)), rules, 0.05)
+        return Problem(mesh, replace(pde, velocity=(1.0, 0.2)), rules, 0.05)
     if kind == "in time":
-        return Discretisation(mesh, pde, (
+        return Problem(mesh, pde, (
             Robin("left", lambda x, t: 1 + t + 0 * x[:, 0], lambda x, t: 2 + torch.cos(3 * t + x[:, 1])),
             Neumann("right", lambda x, t: t * x[:, 1]), Dirichlet("top", lambda x, t: x[:, 0] * np.sin(t), "u")), 0.05)
     if kind == "coefficient in time":
-        return Discretisation(mesh, pde, (Robin("left", lambda x, t: 1 + 9 * t + 0 * x[:, 0], 2.0),), 0.05)
+        return Problem(mesh, pde, (Robin("left", lambda x, t: 1 + 9 * t + 0 * x[:, 0], 2.0),), 0.05)
     tensor = torch.tensor([[0.1, 0.03], [0.03, 0.05]], dtype=torch.float64)
     cells = tensor * torch.linspace(0.5, 2, mesh.n_cells, dtype=torch.float64)[:, None, None]
-    return Discretisation(mesh, PDE(diffusion=cells, velocity=(0.3, -0.4)), (Robin("left", 0.7, 1.5), Neumann("top", 0.2)), 0.05)
+    return Problem(mesh, PDE(diffusion=cells, velocity=(0.3, -0.4)), (Robin("left", 0.7, 1.5), Neumann("top", 0.2)), 0.05)
 
 
 @pytest.mark.parametrize("config", [EVERYTHING, replace(SMALL_PAPER, free=True)], ids=["structured", "paper"])
@@ -164,7 +164,7 @@ def test_untrained_is_the_classical_solver_for_every_boundary_condition(kind: st
 
 def test_gradients_reach_every_part() -> None:
     mesh = box((5, 5), perturb=0.2)
-    problem = Discretisation(mesh, PDE(diffusion=0.05, decay=0.1, velocity=(0.5, 0.2)), (Robin("left", 1.0, 2.0),), 0.05)
+    problem = Problem(mesh, PDE(diffusion=0.05, decay=0.1, velocity=(0.5, 0.2)), (Robin("left", 1.0, 2.0),), 0.05)
     g = torch.Generator().manual_seed(0)
     u, f, target = (torch.randn(3, mesh.n_nodes, 1, dtype=torch.float64, generator=g) for _ in range(3))
     for config in (replace(EVERYTHING, residual=True, reaction="learned", advection_form="skew"),
@@ -191,7 +191,7 @@ def test_gradients_reach_every_part() -> None:
 
 def test_gradients_are_those_of_differences() -> None:
     mesh = box((3, 3), perturb=0.2)
-    problem = Discretisation(mesh, PDE(diffusion=0.05, velocity=(0.5, 0.2)), (Robin("left", 1.0, 2.0),), 0.05)
+    problem = Problem(mesh, PDE(diffusion=0.05, velocity=(0.5, 0.2)), (Robin("left", 1.0, 2.0),), 0.05)
     model = randomised(build(replace(EVERYTHING, network=False), problem), 0.3)
     g = torch.Generator().manual_seed(0)
     u, f = (torch.randn(2, mesh.n_nodes, 1, dtype=torch.float64, generator=g) for _ in range(2))
@@ -238,7 +238,7 @@ STABLE = {
 def test_saturated_weights_never_make_energy(case: str, lumped: bool) -> None:
     make, extra = STABLE[case]
     mesh, pde, conditions = make()
-    problem = Discretisation(mesh, pde, conditions, 0.05)
+    problem = Problem(mesh, pde, conditions, 0.05)
     config = replace(EVERYTHING, learn_start=False, calibrate=(), consistent=0.0 if lumped else 1.0, **extra)
     for seed in range(2):
         model = randomised(build(config, problem), 30.0, seed)
@@ -261,7 +261,7 @@ def test_saturated_weights_never_make_energy(case: str, lumped: bool) -> None:
 
 @pytest.mark.parametrize("lumped", [0.0, 1.0])
 def test_learned_mass_stays_positive_and_keeps_its_proven_bound(mesh: Mesh, lumped: float) -> None:
-    problem = Discretisation(mesh, PDE(diffusion=0.1), (), 0.05, consistent=lumped)
+    problem = Problem(mesh, PDE(diffusion=0.1), (), 0.05, consistent=lumped)
     classical = dense(problem.mass.values, problem)
     for seed, size in ((0, 0.1), (1, 1.0), (2, 30.0), (3, 1e3)):
         model = randomised(build(replace(EVERYTHING, consistent=lumped), problem), size, seed)
@@ -282,7 +282,7 @@ def test_learned_mass_stays_positive_and_keeps_its_proven_bound(mesh: Mesh, lump
 
 
 def test_constants_and_the_total_are_kept_for_any_weights(mesh: Mesh) -> None:
-    problem = Discretisation(mesh, PDE(diffusion=0.1), (), 0.05)
+    problem = Problem(mesh, PDE(diffusion=0.1), (), 0.05)
     model = randomised(build(replace(EVERYTHING, calibrate=()), problem), 30.0)
     g = torch.Generator().manual_seed(0)
     u0, f = (torch.randn(2, *shape, dtype=torch.float64, generator=g) for shape in ((mesh.n_nodes, 1), (50, 1, 1)))
@@ -304,7 +304,7 @@ def test_learned_diffusion_and_streamline_stay_positive_semidefinite(mesh: Mesh)
     spread = torch.eye(d, dtype=torch.float64) * torch.rand(K, 1, 1, dtype=torch.float64)
     g = torch.Generator().manual_seed(0)
     for D in (0.3, spread):
-        problem = Discretisation(mesh, PDE(diffusion=D, velocity=torch.ones(d, dtype=torch.float64)), (), 0.05)
+        problem = Problem(mesh, PDE(diffusion=D, velocity=torch.ones(d, dtype=torch.float64)), (), 0.05)
         s = d * (d + 1) // 2
         still = dense(learned_diffusion(problem, torch.zeros(K, s, dtype=torch.float64)).values, problem)
         assert np.allclose(still, dense(problem.diffusion_part.values, problem), rtol=0, atol=1e-15)
@@ -325,8 +325,8 @@ def test_diffusion_tensors_move_the_way_the_exponential_does() -> None:
     S = torch.tensor([[0.2, -0.1], [-0.1, 0.05]], dtype=torch.float64)
     raw = torch.tensor([0.2, -0.1, 0.05], dtype=torch.float64)
     raw = (0.5 * torch.atanh(2 * raw)).expand(mesh.n_cells, 3)  # undoes the limit
-    problem = Discretisation(mesh, PDE(diffusion=0.3), (), 0.05)
-    exact = Discretisation(mesh, PDE(diffusion=0.3 * torch.matrix_exp(S)), (), 0.05)
+    problem = Problem(mesh, PDE(diffusion=0.3), (), 0.05)
+    exact = Problem(mesh, PDE(diffusion=0.3 * torch.matrix_exp(S)), (), 0.05)
     A, B = (dense(m.values, problem) for m in (learned_diffusion(problem, raw), exact.diffusion_part))
     assert np.linalg.norm(A - B) < 2e-4 * np.linalg.norm(B)
 
@@ -335,7 +335,7 @@ def test_streamline_strength_is_never_negative_and_a_flow_at_rest_is_harmless() 
     mesh = box((5, 4), perturb=0.2)
     config = DGNetConfig(network=False, free=True, learn_streamline=True, advection_form="skew")
     for velocity, moving in ((torch.zeros(mesh.n_nodes, 2, dtype=torch.float64), False), (no_normal_flow(mesh), True)):
-        problem = Discretisation(mesh, PDE(diffusion=0.1, velocity=velocity), (), 0.05)
+        problem = Problem(mesh, PDE(diffusion=0.1, velocity=velocity), (), 0.05)
         model = build(config, problem)
         still = operators(model, problem).stiffness(0.0).values
         with torch.no_grad():
@@ -353,7 +353,7 @@ def test_learned_swirl_moves_and_does_nothing_else(shape: tuple[int, ...]) -> No
     mesh = box(shape, perturb=0.2)
     torch.manual_seed(0)
     velocity = torch.randn(mesh.n_nodes, mesh.dim, dtype=torch.float64)
-    problem = Discretisation(mesh, PDE(diffusion=0.1, velocity=velocity), (), 0.05)
+    problem = Problem(mesh, PDE(diffusion=0.1, velocity=velocity), (), 0.05)
     model = build(DGNetConfig(network=False, free=True, learn_swirl=True), problem)
     still = operators(model, problem).stiffness(0.0)
     with torch.no_grad():
@@ -373,7 +373,7 @@ def test_learned_swirl_moves_and_does_nothing_else(shape: tuple[int, ...]) -> No
 
 
 def test_edge_decoder_has_zero_row_sums_and_keeps_its_limit(mesh: Mesh) -> None:
-    problem = Discretisation(mesh, PDE(("u", "v"), diffusion={"u": 0.1, "v": 0.2}), (), 0.05, consistent=0.0)
+    problem = Problem(mesh, PDE(("u", "v"), diffusion={"u": 0.1, "v": 0.2}), (), 0.05, consistent=0.0)
     model = randomised(build(replace(SMALL_PAPER, free=True), problem), 30.0)
     change = operators(model, problem).stiffness(0.0) - problem.stiffness()
     assert change.values.shape[1] == 2 and float(change.values.abs().max()) > 0
@@ -410,7 +410,7 @@ def test_a_trajectory_does_not_see_its_neighbours_or_the_clock(config: DGNetConf
 
 @pytest.mark.parametrize("config", [EVERYTHING, replace(SMALL_PAPER, free=True, residual=False)], ids=["structured", "paper"])
 def test_superposition(mesh: Mesh, config: DGNetConfig) -> None:
-    problem = Discretisation(mesh, PDE(diffusion=0.1, velocity=torch.ones(mesh.dim, dtype=torch.float64)),
+    problem = Problem(mesh, PDE(diffusion=0.1, velocity=torch.ones(mesh.dim, dtype=torch.float64)),
                              (Dirichlet("left", 1.0), Robin("right", 0.5, 2.0)), 0.05)
     model = randomised(build(config, problem), 0.5)
     g = torch.Generator().manual_seed(0)
@@ -431,7 +431,7 @@ def test_renumbered_nodes_give_renumbered_answers(mesh: Mesh, config: DGNetConfi
     assert np.array_equal(other.points, mesh.points[order])
     velocity = torch.ones(mesh.dim, dtype=torch.float64)
     pde = PDE(diffusion=0.1, velocity=velocity)
-    first, second = (Discretisation(m, pde, (Robin("left", 1.0, 0.5),), 0.05) for m in (mesh, other))
+    first, second = (Problem(m, pde, (Robin("left", 1.0, 0.5),), 0.05) for m in (mesh, other))
     model = randomised(build(config, first), 0.5)
     u, f = torch.randn(2, mesh.n_nodes, 1, dtype=torch.float64), torch.randn(2, 4, mesh.n_nodes, 1, dtype=torch.float64)
     with torch.no_grad():
@@ -445,13 +445,13 @@ def test_renumbered_nodes_give_renumbered_answers(mesh: Mesh, config: DGNetConfi
 def test_weights_of_one_mesh_run_on_another() -> None:
     """A network trained on one mesh keeps its guarantees elsewhere; free numbers belong to their own mesh."""
     pde = PDE(diffusion=0.1)
-    here, there = (Discretisation(perturbed_square(n, seed=n), pde, (), 0.02) for n in (6, 9))
+    here, there = (Problem(perturbed_square(n, seed=n), pde, (), 0.02) for n in (6, 9))
     fine = [torch.tensor(np.cos(np.pi * p.mesh.points[:, :1]))[None] for p in (here, there)]
     exact = [u * torch.exp(-0.1 * np.pi**2 * 0.02 * torch.arange(1, 6).view(-1, 1, 1)) for u in fine]
     model = build(replace(EVERYTHING, free=False, learn_start=False, calibrate=()), here)
     optimiser = torch.optim.Adam(model.parameters(), 1e-2)
 
-    def loss(problem: Discretisation, u: Tensor, truth: Tensor) -> Tensor:
+    def loss(problem: Problem, u: Tensor, truth: Tensor) -> Tensor:
         return ((rollout(model, problem, u, None, 5)[:, 1:] - truth) ** 2).mean()
 
     with torch.no_grad():
@@ -484,7 +484,7 @@ def test_soft_limit() -> None:
 
 def test_mass_headroom_stays_below_the_edge(mesh: Mesh) -> None:
     for c in (0.0, 0.5, 1.0):
-        problem = Discretisation(mesh, PDE(diffusion=0.1), (), 0.05, consistent=c)
+        problem = Problem(mesh, PDE(diffusion=0.1), (), 0.05, consistent=c)
         assert 0 < mass_headroom(problem) + c < (mesh.dim + 2) / (mesh.dim + 1)
     pairs, g = cell_pairs(problem.geometry), problem.geometry
     assert torch.equal(pairs.upper, g.pattern.upper)  # edges in the order of the pattern
@@ -510,7 +510,7 @@ def test_unknown_names_are_refused() -> None:
 # ---------------------------------------------------------------------- each part learns
 
 
-def train(model: DGNet, problem: Discretisation, states: Tensor, source: Tensor | None, iterations: int, lr: float) -> float:
+def train(model: DGNet, problem: Problem, states: Tensor, source: Tensor | None, iterations: int, lr: float) -> float:
     """Adam on the whole trajectories; returns the last loss over the first."""
     optimiser = torch.optim.Adam(model.parameters(), lr)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, iterations, lr / 50)
@@ -530,8 +530,8 @@ def train(model: DGNet, problem: Discretisation, states: Tensor, source: Tensor 
 def test_calibration_recovers_wrong_coefficients() -> None:
     mesh = box((6, 6), perturb=0.2)
 
-    def make(factor: float) -> Discretisation:
-        return Discretisation(mesh, PDE(diffusion=0.05 * factor, decay=0.4 / factor), (Robin("left", 0.8 * factor, 2.0),), 0.05)
+    def make(factor: float) -> Problem:
+        return Problem(mesh, PDE(diffusion=0.05 * factor, decay=0.4 / factor), (Robin("left", 0.8 * factor, 2.0),), 0.05)
 
     g = torch.Generator().manual_seed(0)
     u0 = torch.rand(4, mesh.n_nodes, 1, dtype=torch.float64, generator=g)
@@ -547,7 +547,7 @@ def test_calibration_recovers_wrong_coefficients() -> None:
 def test_learned_reaction_on_allen_cahn(odd: bool) -> None:
     mesh = perturbed_square(6)
     pde = PDE(diffusion=0.0016, reaction=lambda u: u - u**3)
-    problem = Discretisation(mesh, pde, (), 0.1)
+    problem = Problem(mesh, pde, (), 0.1)
     g = torch.Generator().manual_seed(0)
     u0 = 2.4 * torch.rand(6, mesh.n_nodes, 1, dtype=torch.float64, generator=g) - 1.2
     with torch.no_grad():
@@ -567,7 +567,7 @@ def test_learned_reaction_on_allen_cahn(odd: bool) -> None:
 
 
 def test_residual_is_bounded_by_the_rate_of_the_data(mesh: Mesh) -> None:
-    problem = Discretisation(mesh, PDE(diffusion=0.1), (), 0.05)
+    problem = Problem(mesh, PDE(diffusion=0.1), (), 0.05)
     config = replace(SMALL_PAPER, decoder="none")
     model = randomised(build(config, problem), 30.0)
     model.rate.fill_(2.0)
@@ -583,7 +583,7 @@ def test_residual_is_bounded_by_the_rate_of_the_data(mesh: Mesh) -> None:
 @pytest.mark.parametrize("letter", variants(BOUNDED))
 def test_variants(letter: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mesh = box((5, 5), perturb=0.2)
-    problem = Discretisation(mesh, PDE(("u", "v"), diffusion={"u": 0.1, "v": 0.2}), (Robin("left", 1.0, 2.0, "u"),), 0.05)
+    problem = Problem(mesh, PDE(("u", "v"), diffusion={"u": 0.1, "v": 0.2}), (Robin("left", 1.0, 2.0, "u"),), 0.05)
     config = replace(variants(BOUNDED)[letter], hidden=16, layers=1, residual_hidden=16, residual_layers=1)
     model = build(config, problem)
     u = torch.randn(2, mesh.n_nodes, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -604,7 +604,7 @@ def test_variants(letter: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_early_steps_have_operators_of_their_own_and_hand_over_the_total() -> None:
-    problem = Discretisation(perturbed_square(6), PDE(diffusion=0.05), [], 0.05, dtype=torch.float64)
+    problem = Problem(perturbed_square(6), PDE(diffusion=0.05), [], 0.05, dtype=torch.float64)
     torch.manual_seed(0)
     model = DGNet(DGNetConfig(hidden=8, layers=1, learn_start=True, early_steps=3), problem).double()
     plain = DGNet(DGNetConfig(hidden=8, layers=1), problem).double()

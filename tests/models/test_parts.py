@@ -10,7 +10,7 @@ from dgnet.models.dgnet import BOUNDED, Build, DGNet, DGNetConfig, FlowInCells
 from dgnet.models.dgnet.parts import Calibration, Diffusion, EdgeDecoder, Mass, Reaction, Residual, Source, Start, Streamline, Swirl
 from dgnet.models.gnn import MeshGraph
 from dgnet.operators import EdgeMatrix, Pattern
-from dgnet.problems import PDE, Discretisation, Robin
+from dgnet.problems import PDE, Problem, Robin
 from dgnet.stepping import product
 
 Tensor = torch.Tensor
@@ -27,20 +27,20 @@ def dense(A: EdgeMatrix) -> Tensor:
     return full
 
 
-def problem(dim: int, consistent: float = 1.0) -> Discretisation:
+def problem(dim: int, consistent: float = 1.0) -> Problem:
     mesh = box((4,) * dim, perturb=0.2)
     velocity = torch.randn(mesh.n_nodes, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
-    return Discretisation(mesh, PDE(diffusion=0.1, decay=0.2, velocity=velocity), (Robin("left", 1.0, 2.0),), 0.05, consistent)
+    return Problem(mesh, PDE(diffusion=0.1, decay=0.2, velocity=velocity), (Robin("left", 1.0, 2.0),), 0.05, consistent)
 
 
 @pytest.fixture(params=[(2, 1.0), (2, 1e3), (3, 1.0), (3, 1e3)], ids=lambda p: f"{p[0]}D-{p[1]:g}")
-def saturated(request: pytest.FixtureRequest) -> tuple[Discretisation, DGNet, Build]:
+def saturated(request: pytest.FixtureRequest) -> tuple[Problem, DGNet, Build]:
     """A problem, a model with weights of this size in every part, and its operators under construction."""
     dim, size = request.param
     return drawn(EVERYTHING, problem(dim), size)
 
 
-def drawn(config: DGNetConfig, p: Discretisation, size: float) -> tuple[Discretisation, DGNet, Build]:
+def drawn(config: DGNetConfig, p: Problem, size: float) -> tuple[Problem, DGNet, Build]:
     torch.manual_seed(0)
     model = DGNet(config, p).double()
     with torch.no_grad():
@@ -50,7 +50,7 @@ def drawn(config: DGNetConfig, p: Discretisation, size: float) -> tuple[Discreti
     return p, model, build
 
 
-def flow_term(model: DGNet, p: Discretisation, kind: type[Streamline] | type[Swirl]) -> Tensor:
+def flow_term(model: DGNet, p: Problem, kind: type[Streamline] | type[Swirl]) -> Tensor:
     build = model.L_physics(p, MeshGraph.of(p.geometry))
     with torch.no_grad():
         for part in model.parts:
@@ -60,13 +60,13 @@ def flow_term(model: DGNet, p: Discretisation, kind: type[Streamline] | type[Swi
         return dense(term(FlowInCells.at(p, 0.0), *tensors))
 
 
-def test_every_part_is_in_the_list(saturated: tuple[Discretisation, DGNet, Build]) -> None:
+def test_every_part_is_in_the_list(saturated: tuple[Problem, DGNet, Build]) -> None:
     model = saturated[1]
     for kind in (Calibration, Mass, Source, Start, Diffusion, Streamline, Swirl, Reaction):
         assert model.part(kind) is not None
 
 
-def test_mass(saturated: tuple[Discretisation, DGNet, Build]) -> None:
+def test_mass(saturated: tuple[Problem, DGNet, Build]) -> None:
     p, _, build = saturated
     M = dense(build.mass)
     assert float((M - M.T).abs().max()) < 1e-15 and float((M.sum(1) - dense(p.mass).sum(1)).abs().max()) < 1e-14
@@ -74,38 +74,38 @@ def test_mass(saturated: tuple[Discretisation, DGNet, Build]) -> None:
     assert float(torch.linalg.eigvalsh(scaled)[0]) >= build.mass_low > 0
 
 
-def test_source(saturated: tuple[Discretisation, DGNet, Build]) -> None:
+def test_source(saturated: tuple[Problem, DGNet, Build]) -> None:
     p, _, build = saturated
     assert float((dense(build.source).sum(1) - dense(p.source_mass).sum(1)).abs().max()) < 1e-14
 
 
-def test_diffusion(saturated: tuple[Discretisation, DGNet, Build]) -> None:
+def test_diffusion(saturated: tuple[Problem, DGNet, Build]) -> None:
     K = dense(saturated[2].diffusion)
     assert float((K - K.T).abs().max()) < 1e-14 and float(K.sum(1).abs().max()) < 1e-14
     assert float(torch.linalg.eigvalsh(K)[0]) > -1e-14
 
 
-def test_streamline(saturated: tuple[Discretisation, DGNet, Build]) -> None:
+def test_streamline(saturated: tuple[Problem, DGNet, Build]) -> None:
     p, model, _ = saturated
     K = flow_term(model, p, Streamline)
     assert float(K.abs().max()) > 0 and float((K - K.T).abs().max()) < 1e-14 and float(K.sum(1).abs().max()) < 1e-13
     assert float(torch.linalg.eigvalsh(K)[0]) > -1e-13
 
 
-def test_swirl(saturated: tuple[Discretisation, DGNet, Build]) -> None:
+def test_swirl(saturated: tuple[Problem, DGNet, Build]) -> None:
     p, model, _ = saturated
     K = flow_term(model, p, Swirl)
     assert float(K.abs().max()) > 0 and float((K + K.T).abs().max()) < 1e-14
     assert float(K.sum(0).abs().max()) < 1e-13 and float(K.sum(1).abs().max()) < 1e-13
 
 
-def test_calibration(saturated: tuple[Discretisation, DGNet, Build]) -> None:
+def test_calibration(saturated: tuple[Problem, DGNet, Build]) -> None:
     factors = saturated[1].coefficients()
     assert list(factors) == ["diffusion", "decay", "convection"]
     assert all(0.999e-6 <= factor <= 1.001e6 for factor in factors.values())
 
 
-def test_start(saturated: tuple[Discretisation, DGNet, Build]) -> None:
+def test_start(saturated: tuple[Problem, DGNet, Build]) -> None:
     p, _, build = saturated
     assert build.start is not None
     with torch.no_grad():
@@ -116,7 +116,7 @@ def test_start(saturated: tuple[Discretisation, DGNet, Build]) -> None:
         assert float(change.abs().max()) > 1e-6 and abs(float(product(p.mass, change).sum())) < 1e-10
 
 
-def test_reaction(saturated: tuple[Discretisation, DGNet, Build]) -> None:
+def test_reaction(saturated: tuple[Problem, DGNet, Build]) -> None:
     p, model, _ = saturated
     model.low.fill_(-1.0)
     model.high.fill_(1.0)
@@ -144,7 +144,7 @@ def test_the_papers_edge_decoder_and_residual_network(size: float) -> None:
         assert float((build.corrections[0](u, u, None, 0.0) - u).abs().max()) <= p.dt * 2.0 * (1 + 1e-12)
 
 
-def dense_values(p: Discretisation) -> Tensor:
+def dense_values(p: Problem) -> Tensor:
     """|advection|, whose row sums tell how large it is."""
     advection = p.advection(0.0)
     assert advection is not None

@@ -22,7 +22,7 @@ from dgnet.models import Adaptive, Classical, Model, Pause, Ready, Refined, roll
 from dgnet.models.dgnet import PAPER, DGNet, DGNetConfig, variants
 from dgnet.models.registry import all_models, build
 from dgnet.models.universal import Universal
-from dgnet.problems import PDE, Curve, Dirichlet, Discretisation, Neumann, Periodic, Robin, given_velocity
+from dgnet.problems import PDE, Curve, Dirichlet, Neumann, Periodic, Problem, Robin, given_velocity
 
 Tensor = torch.Tensor
 STEPS = 17
@@ -32,7 +32,7 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-def problem(kind: str, dtype: torch.dtype) -> Discretisation:
+def problem(kind: str, dtype: torch.dtype) -> Problem:
     mesh = box((3, 3, 2), perturb=0.1) if kind == "3D" else box((6, 5), perturb=0.2)
     sides: list[Any] = [Robin("right", 0.7, lambda x, t: 0.3 + 0 * x[:, 0] + t), Dirichlet("left", lambda x, t: x[:, 1] + t)]
     pde = PDE(diffusion=0.02)
@@ -53,16 +53,16 @@ def problem(kind: str, dtype: torch.dtype) -> Discretisation:
                   capacity=Curve([-50.0, 50.0], [1.0, 2.0]).melting(0.5, 0.2, 0.6))
     elif kind == "periodic":
         pde, sides = PDE(diffusion=0.02, decay=0.2), [Periodic("left", "right"), Dirichlet("top", lambda x, t: t + x[:, 1])]
-    return Discretisation(mesh, pde, sides, 0.05, dtype=dtype)
+    return Problem(mesh, pde, sides, 0.05, dtype=dtype)
 
 
-def learned(config: DGNetConfig) -> Callable[[Discretisation], Model[Any]]:
+def learned(config: DGNetConfig) -> Callable[[Problem], Model[Any]]:
     small = dict(hidden=8, layers=1, residual_hidden=8, residual_layers=1, reaction_hidden=8)
     return lambda p: DGNet(replace(config, **small), p).to(p.dtype)  # type: ignore[arg-type]
 
 
-def fitted(name: str) -> Callable[[Discretisation], Model[Any]]:
-    def make(p: Discretisation) -> Model[Any]:
+def fitted(name: str) -> Callable[[Problem], Model[Any]]:
+    def make(p: Problem) -> Model[Any]:
         exact = replace(p, dtype=torch.float64)
         with torch.no_grad():
             states = rollout(Classical(), exact, 0.3 * draw(4, p.mesh.n_nodes, 1, seed=5), steps=20)
@@ -114,13 +114,13 @@ PLAIN = {  # a model and the problem it is tried on
 }
 NAMED = {f"registry {name}": (fitted(name) if name in ("pod", "opinf") else lambda p, name=name: build(name, TINY.get(name), p),
                               "heat" if name in ("universal-tuned", "pod", "opinf") else "sides") for name in all_models()}
-TRIED: dict[str, tuple[Callable[[Discretisation], Model[Any]], str]] = PLAIN | NAMED
+TRIED: dict[str, tuple[Callable[[Problem], Model[Any]], str]] = PLAIN | NAMED
 
 
 @dataclass(frozen=True)
 class Trial:
     model: Model[Any]
-    problem: Discretisation
+    problem: Problem
     start: Tensor
     source: Tensor
 
@@ -262,7 +262,7 @@ def test_a_problem_with_quadratic_elements_pauses() -> None:
 
 def test_time_goes_on_where_it_was() -> None:
     """Values that jump at a step's end are the same ones wherever the rollout is cut."""
-    p = Discretisation(box((3, 3)), PDE(diffusion=0.1), [Dirichlet("left", lambda x, t: (t >= 1.2) + 0 * x[:, 0])], 0.1)
+    p = Problem(box((3, 3)), PDE(diffusion=0.1), [Dirichlet("left", lambda x, t: (t >= 1.2) + 0 * x[:, 0])], 0.1)
     start = torch.zeros(1, 16, 1, dtype=torch.float64)
     whole = rollout(Classical(), p, start, steps=20, t0=0.3)
     for cut in range(1, 20):
@@ -273,7 +273,7 @@ def test_time_goes_on_where_it_was() -> None:
 
 def test_growth_is_judged_over_all_parts() -> None:
     """Each part alone grows by less than what is absurd, all of them together do not."""
-    p = Discretisation(box((4, 4)), PDE(diffusion=1e-3, velocity=[60.0, 0.0]), [], 1.0)
+    p = Problem(box((4, 4)), PDE(diffusion=1e-3, velocity=[60.0, 0.0]), [], 1.0)
     start = draw(1, 25, 1)
     with pytest.raises(SolveError, match="grows without bound"):
         rollout(Classical(), p, start, steps=4000)

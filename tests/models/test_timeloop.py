@@ -8,7 +8,7 @@ import torch
 
 from dgnet.mesh import box
 from dgnet.models import Classical, rollout
-from dgnet.problems import PDE, Dirichlet, Discretisation, Neumann
+from dgnet.problems import PDE, Dirichlet, Neumann, Problem
 
 Tensor = torch.Tensor
 
@@ -16,7 +16,7 @@ Tensor = torch.Tensor
 def test_dirichlet_values_in_a_single_step() -> None:
     """The first step takes them over, and nothing is left for the others."""
     conditions = [Dirichlet("left", 1.0), Neumann("right", lambda x, t: x[:, 1] + t)]
-    p = Discretisation(box((3, 3)), PDE(diffusion=0.1), conditions, dt=0.1)
+    p = Problem(box((3, 3)), PDE(diffusion=0.1), conditions, dt=0.1)
     u = torch.zeros(1, p.n, 1, dtype=torch.float64, requires_grad=True)
     states = rollout(Classical(), p, u, steps=1)
     assert states.shape[1] == 2 and states.requires_grad
@@ -25,7 +25,7 @@ def test_dirichlet_values_in_a_single_step() -> None:
 
 
 def test_sinks_and_progress_see_every_step() -> None:
-    p = Discretisation(box((3, 3)), PDE(diffusion=0.1), [Dirichlet("left", 1.0)], dt=0.1)
+    p = Problem(box((3, 3)), PDE(diffusion=0.1), [Dirichlet("left", 1.0)], dt=0.1)
     u = torch.zeros(1, p.n, 1, dtype=torch.float64)
     for start in (u, u.clone().requires_grad_()):
         whole = rollout(Classical(), p, start, steps=5)
@@ -37,7 +37,7 @@ def test_sinks_and_progress_see_every_step() -> None:
 
 
 def test_a_damped_start_comes_before_the_equal_steps() -> None:
-    p = Discretisation(box((4, 4)), PDE(diffusion=0.1), [], dt=0.5)
+    p = Problem(box((4, 4)), PDE(diffusion=0.1), [], dt=0.5)
     u = torch.rand(1, p.n, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     model = Classical(damped_start=2, backend="lu")
     with torch.no_grad():
@@ -54,7 +54,7 @@ def test_a_step_of_one_s_own_is_the_one_that_is_taken() -> None:
         def step(self, state: Any, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
             return u
 
-    problem = Discretisation(box((3, 3)), PDE(diffusion=1.0), [], 0.1)
+    problem = Problem(box((3, 3)), PDE(diffusion=1.0), [], 0.1)
     u = torch.rand(1, problem.mesh.n_nodes, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     assert torch.equal(rollout(Still(), problem, u, None, 4)[:, -1], u)
     assert not torch.allclose(rollout(Classical(), problem, u, None, 4)[:, -1], u)

@@ -13,7 +13,7 @@ from dgnet.mesh import perturbed_square
 from dgnet.models import Classical, rollout
 from dgnet.models.base import LearnedModel
 from dgnet.models.dgnet import Build, DGNet, DGNetConfig, Part
-from dgnet.problems import PDE, Discretisation
+from dgnet.problems import PDE, Problem
 from dgnet.recipe import Recipe, Stage
 from dgnet.training import fit
 from dgnet_paper.baselines.adapter import Baseline, Inputs, Prepared, mlp
@@ -37,7 +37,7 @@ class Pointwise(Baseline):
 
     name = "pointwise"
 
-    def __init__(self, problem: Discretisation) -> None:
+    def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
         self.net = mlp([self.channels, 16, self.fields])
 
@@ -45,16 +45,16 @@ class Pointwise(Baseline):
         return self.net(z.all)
 
 
-def world() -> tuple[Discretisation, Corpus]:
+def world() -> tuple[Problem, Corpus]:
     """A problem whose diffusivity is believed to be two thirds of what made the data."""
     mesh, dt = perturbed_square(6), 0.05
-    true, believed = (Discretisation(mesh, PDE(diffusion=D), (), dt) for D in (0.15, 0.1))
+    true, believed = (Problem(mesh, PDE(diffusion=D), (), dt) for D in (0.15, 0.1))
     u0 = torch.randn(4, mesh.n_nodes, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         return believed, Corpus(rollout(Classical(), true, u0, None, 6), None, None, dt, (0.0,))
 
 
-def plain(problem: Discretisation, *extra: Part) -> DGNet:
+def plain(problem: Problem, *extra: Part) -> DGNet:
     return DGNet(DGNetConfig(decoder="none", network=False), problem, extra)
 
 

@@ -20,7 +20,7 @@ from dgnet.models.universal import Universal, UniversalNet
 from dgnet.models.universal.gathering import Table
 from dgnet.models.universal.local import surroundings
 from dgnet.models.universal.model import WEIGHTS, untrained
-from dgnet.problems import PDE, Condition, Dirichlet, Discretisation, Neumann, Periodic, Robin
+from dgnet.problems import PDE, Condition, Dirichlet, Neumann, Periodic, Problem, Robin
 from dgnet.stepping import GreenSolver
 from dgnet_paper.universal.batched import Part, gather, rivals, roll, silent, squared_error
 
@@ -38,18 +38,18 @@ def wild(dim: int, size: float = 0.6, seed: int = 0, flow: bool = False) -> Univ
     return net.requires_grad_(False)
 
 
-def plate(dim: int = 2, cells: int = 5, conditions: tuple[Condition, ...] = RIM, **coefficients: object) -> Discretisation:
+def plate(dim: int = 2, cells: int = 5, conditions: tuple[Condition, ...] = RIM, **coefficients: object) -> Problem:
     mesh = box((cells, cells - 1) if dim == 2 else (3, 3, 2), perturb=0.2)
-    return Discretisation(mesh, PDE(**({"diffusion": 0.7} | coefficients)), conditions, 0.02)  # type: ignore[arg-type]
+    return Problem(mesh, PDE(**({"diffusion": 0.7} | coefficients)), conditions, 0.02)  # type: ignore[arg-type]
 
 
-def given(p: Discretisation, steps: int = 6, batch: int = 2) -> tuple[Tensor, Tensor]:
+def given(p: Problem, steps: int = 6, batch: int = 2) -> tuple[Tensor, Tensor]:
     points, g = p.mesh.n_nodes + len(p.mesh.edges), torch.Generator().manual_seed(1)
     return (torch.randn(batch, points, p.n_fields, dtype=torch.float64, generator=g),
             torch.randn(batch, steps, points, p.n_fields, dtype=torch.float64, generator=g))
 
 
-def states(p: Discretisation, net: UniversalNet, u0: Tensor, f: Tensor | None, steps: int | None = None) -> Tensor:
+def states(p: Problem, net: UniversalNet, u0: Tensor, f: Tensor | None, steps: int | None = None) -> Tensor:
     with torch.no_grad():
         return rollout(Universal({p.mesh.dim: net}), p, u0, f, steps)
 
@@ -64,7 +64,7 @@ def test_with_fresh_weights_it_is_the_classical_solver(dim: int) -> None:
     assert torch.allclose(states(p, UniversalNet(dim, 8, 1), u0, f), classical, atol=1e-12)
 
 
-def moved(p: Discretisation, matrix: np.ndarray, scale: float, order: np.ndarray) -> Discretisation:
+def moved(p: Problem, matrix: np.ndarray, scale: float, order: np.ndarray) -> Problem:
     """The part turned or mirrored, scaled with its time, its nodes in another order (`order[k]` is the old number of node k)."""
     back = np.argsort(order)
     mesh = p.mesh
@@ -79,7 +79,7 @@ def moved(p: Discretisation, matrix: np.ndarray, scale: float, order: np.ndarray
     conditions = (Dirichlet("left", 0.3), Robin("right", 2.0 / scale, 1.0), Neumann("top", 0.1 / scale))
     velocity = None if p.pde.velocity is None else matrix @ np.asarray(p.pde.velocity) / scale
     pde = replace(p.pde, diffusion=diffusion, velocity=velocity)
-    return Discretisation(Mesh(points, cells, boundaries), pde, conditions, p.dt * scale**2)
+    return Problem(Mesh(points, cells, boundaries), pde, conditions, p.dt * scale**2)
 
 
 @pytest.mark.parametrize("dim", [2, 3])
@@ -174,7 +174,7 @@ def test_a_rollout_without_gradients_is_one_step_after_the_other(conditions: lis
     if large:  # four steps at once, in blocks of rows
         monkeypatch.setattr("dgnet.models.universal.steps._CACHED", 0)
         monkeypatch.setattr("dgnet.models.universal.steps._BLOCK", 7)
-    p = Discretisation(box((5, 4)), PDE(diffusion=0.5), conditions, dt=0.02)
+    p = Problem(box((5, 4)), PDE(diffusion=0.5), conditions, dt=0.02)
     model = Universal()
     points = len(model.points(p)) if between else p.n_nodes
     rng = torch.Generator().manual_seed(0)
@@ -195,7 +195,7 @@ def test_a_capacity_is_the_same_as_dividing_by_it() -> None:
     """Heat with c = 3.5e6 J/m3/K: sources in W/m3 act as sources over c do, on the memory of the edges, too."""
     c, net = 3.5e6, wild(2)
     plain = plate(conditions=(Robin("right", 2.0, 1.0),))
-    heat = Discretisation(plain.mesh, PDE(diffusion=0.7 * c, capacity=c), (Robin("right", 2.0 * c, 1.0),), plain.dt)
+    heat = Problem(plain.mesh, PDE(diffusion=0.7 * c, capacity=c), (Robin("right", 2.0 * c, 1.0),), plain.dt)
     u0, f = given(plain)
     assert torch.allclose(states(heat, net, u0, f * c), states(plain, net, u0, f), atol=1e-5)
 
@@ -263,11 +263,11 @@ def test_it_fades_outside_of_the_range_of_its_training() -> None:
 @pytest.mark.parametrize("kind", ["flow", "skew", "reaction", "periodic", "fields"])
 def test_what_was_not_trained_is_solved_classically(kind: str) -> None:
     mesh = box((4, 4))
-    p = {"flow": Discretisation(mesh, PDE(diffusion=0.1, velocity=lambda t: torch.ones(25, 2, dtype=torch.float64)), (), 0.1),
-         "skew": Discretisation(mesh, PDE(diffusion=0.1, velocity=(1.0, 0.0)), (), 0.1, advection_form="skew"),
-         "reaction": Discretisation(mesh, PDE(diffusion=0.1, reaction=lambda u: u - u**3), (), 0.1),
-         "periodic": Discretisation(mesh, PDE(diffusion=0.1), (Periodic("left", "right"),), 0.1),
-         "fields": Discretisation(mesh, PDE(("a", "b"), diffusion={"a": 0.1, "b": 1.0}), (), 0.1)}[kind]
+    p = {"flow": Problem(mesh, PDE(diffusion=0.1, velocity=lambda t: torch.ones(25, 2, dtype=torch.float64)), (), 0.1),
+         "skew": Problem(mesh, PDE(diffusion=0.1, velocity=(1.0, 0.0)), (), 0.1, advection_form="skew"),
+         "reaction": Problem(mesh, PDE(diffusion=0.1, reaction=lambda u: u - u**3), (), 0.1),
+         "periodic": Problem(mesh, PDE(diffusion=0.1), (Periodic("left", "right"),), 0.1),
+         "fields": Problem(mesh, PDE(("a", "b"), diffusion={"a": 0.1, "b": 1.0}), (), 0.1)}[kind]
     assert untrained(p) is not None and Universal().coverage(p) == 0.0
     u0 = p.expand(p.restrict(torch.rand(1, mesh.n_nodes, p.n_fields, dtype=torch.float64)))
     assert torch.equal(states(p, wild(2), u0, None, 4), rollout(Classical(1.0), p, u0, steps=4))
@@ -290,7 +290,7 @@ def test_states_on_another_precision_and_recorded_steps_agree() -> None:
     with torch.no_grad():
         recorded = rollout(Universal({2: wild(2)}), p, u0, f, capture="always")
     assert torch.allclose(recorded, full, atol=1e-12)
-    single = Discretisation(p.mesh, p.pde, p.conditions, p.dt, dtype=torch.float32)
+    single = Problem(p.mesh, p.pde, p.conditions, p.dt, dtype=torch.float32)
     assert torch.allclose(states(single, wild(2), u0.float(), f.float()).double(), full, atol=2e-4)
     assert isinstance(Universal().solver(Universal().prepare(p)), GreenSolver)
 

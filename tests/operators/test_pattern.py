@@ -5,7 +5,7 @@ import pytest
 
 from dgnet.mesh import Mesh, box
 from dgnet.operators import Geometry, Pattern
-from dgnet.problems import PDE, Discretisation, Periodic
+from dgnet.problems import PDE, Periodic, Problem
 
 
 def shuffled(mesh: Mesh) -> np.ndarray:
@@ -28,8 +28,8 @@ def test_entries_are_all_pairs_of_a_cell_in_order(cells: np.ndarray, n: int) -> 
 
 def test_problems_on_a_mesh_share_it_unless_their_degrees_of_freedom_differ() -> None:
     mesh = box((3, 3))
-    one, other = (Discretisation(mesh, PDE(diffusion=D), [], dt=0.1) for D in (0.1, 0.2))
-    ring = Discretisation(mesh, PDE(), [Periodic("left", "right")], dt=0.1)
+    one, other = (Problem(mesh, PDE(diffusion=D), [], dt=0.1) for D in (0.1, 0.2))
+    ring = Problem(mesh, PDE(), [Periodic("left", "right")], dt=0.1)
     assert one.geometry.pattern is other.geometry.pattern is not ring.geometry.pattern
     assert ring.geometry.pattern.n == 12 and one.quadratic.geometry.pattern.n == 16 + len(mesh.edges)
     turned = Geometry.of(mesh, dof=np.arange(16)[::-1].copy())

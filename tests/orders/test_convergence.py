@@ -9,7 +9,7 @@ import torch
 
 from dgnet.mesh import Mesh, box
 from dgnet.models import Classical, rollout
-from dgnet.problems import PDE, Dirichlet, Discretisation, Neumann, Periodic, Robin, step_average
+from dgnet.problems import PDE, Dirichlet, Neumann, Periodic, Problem, Robin, step_average
 from dgnet.stepping import GreenSolver
 
 Tensor = torch.Tensor
@@ -64,7 +64,7 @@ def run(mesh: Mesh, steps: int, T: float, *, conditions, D=lambda x: torch.ones(
 
     f = torch.stack([residual(k * dt) * (1 - exp(-dt)) / dt for k in range(steps)])[None, :, :, None]  # exact step averages
     cell_D = D(torch.from_numpy(mesh.centroids)).numpy()
-    p = Discretisation(mesh, PDE(diffusion=cell_D, velocity=v, decay=decay), conditions(sol, D), dt, consistent=consistent,
+    p = Problem(mesh, PDE(diffusion=cell_D, velocity=v, decay=decay), conditions(sol, D), dt, consistent=consistent,
                        advection_form=form)
     u = rollout(Classical(consistent=consistent, backend="lu"), p, sol.u(x, 0.0)[None, :, None], f)
     return relative(u[0, -1], sol.u(x, T)[:, None], mesh)
@@ -137,7 +137,7 @@ def test_second_order_with_periodic_boundaries(dim):
             return exp(-4 * pi**2 * D * t) * torch.sin(2 * pi * (x - v * t)).sum(-1)[:, None]
 
         steps = 4 * n
-        p = Discretisation(mesh, PDE(diffusion=D, velocity=v.tolist()), [Periodic(*s) for s in sides], T / steps)
+        p = Problem(mesh, PDE(diffusion=D, velocity=v.tolist()), [Periodic(*s) for s in sides], T / steps)
         u = rollout(Classical(backend="lu"), p, wave(0.0)[None], steps=steps)[0, -1]
         errors.append(relative(u, wave(T), mesh))
     assert order(sizes, errors) > 1.75
@@ -175,7 +175,7 @@ def smooth(x):
 def test_second_order_in_time_with_moving_dirichlet_data():
     def at(dt):
         moving = Dirichlet("left", lambda x, t: torch.sin(5 * torch.as_tensor(t)) * x[:, 1])
-        return Discretisation(MESH, PDE(diffusion=0.1), [moving], dt)
+        return Problem(MESH, PDE(diffusion=0.1), [moving], dt)
     states = final_states(at, lambda x: 0 * smooth(x), 1.0, COUNTS)
     assert self_order(states, COUNTS) > 1.85
 
@@ -184,7 +184,7 @@ def test_second_order_in_time_with_a_moving_source():
     def spot(x, t):
         centre = torch.stack([0.5 + 0.3 * torch.cos(4 * t), 0.5 + 0.3 * torch.sin(4 * t)], dim=-1)
         return torch.exp(-((x[None] - centre[:, None]) ** 2).sum(-1) / (2 * 0.15**2))[None, :, :, None]
-    states = final_states(lambda dt: Discretisation(MESH, PDE(diffusion=0.05), [Robin("right", 1.0, 0.2)], dt),
+    states = final_states(lambda dt: Problem(MESH, PDE(diffusion=0.05), [Robin("right", 1.0, 0.2)], dt),
                           lambda x: 0 * smooth(x), 1.0, COUNTS, source=spot)
     assert self_order(states, COUNTS) > 1.85
 
@@ -193,7 +193,7 @@ def test_second_order_in_time_with_a_nonlinear_reaction():
     def at(dt):
         pde = PDE(fields=("u", "v"), diffusion={"u": 0.02, "v": 0.1},
                   reaction=lambda s: torch.stack([s[..., 0] - s[..., 0] ** 3 - s[..., 1], 2 * (s[..., 0] - 0.5 * s[..., 1])], -1))
-        return Discretisation(MESH, pde, [], dt)
+        return Problem(MESH, pde, [], dt)
     states = final_states(at, lambda x: torch.cat([smooth(x), 0.3 * smooth(x)], -1), 2.0, COUNTS)
     assert self_order(states, COUNTS) > 1.85
 
@@ -205,7 +205,7 @@ def test_second_order_in_time_with_a_moving_velocity_and_per_trajectory_flow(for
         def velocity(t):
             swirl = torch.stack([torch.from_numpy(MESH.points[:, 1] - 0.5), torch.from_numpy(0.5 - MESH.points[:, 0])], -1)
             return torch.stack([swirl * np.cos(3 * t), swirl * (1 + np.sin(2 * t))])
-        return Discretisation(MESH, PDE(diffusion=0.02, velocity=velocity), [], dt, advection_form=form)
+        return Problem(MESH, PDE(diffusion=0.02, velocity=velocity), [], dt, advection_form=form)
     both = final_states(at, lambda x: smooth(x).expand(2, -1, -1), 1.0, COUNTS, damped_start=damped)
     assert self_order(both, COUNTS) > 1.85
 
@@ -219,14 +219,14 @@ def test_second_order_in_time_with_a_velocity_of_place_and_time():
             centre = torch.tensor([0.5 + 0.2 * np.cos(4 * t), 0.5 + 0.2 * np.sin(3 * t)])
             away = x - centre
             return torch.stack([-away[:, 1], away[:, 0]], -1) * torch.exp(-8 * away.square().sum(-1, keepdim=True)) * 5
-        return Discretisation(MESH, PDE(diffusion=0.02, velocity=velocity), [], dt, advection_form="skew")
+        return Problem(MESH, PDE(diffusion=0.02, velocity=velocity), [], dt, advection_form="skew")
     states = final_states(at, smooth, 1.0, COUNTS)
     assert self_order(states, COUNTS) > 1.85
 
 
 def test_second_order_in_time_with_a_moving_exchange_and_flux():
     def at(dt):
-        return Discretisation(MESH, PDE(diffusion=0.1), [
+        return Problem(MESH, PDE(diffusion=0.1), [
             Robin("right", lambda x, t: 2 + np.sin(5 * t) + 0 * x[:, 0], lambda x, t: x[:, 1] * np.cos(4 * t)),
             Neumann("left", lambda x, t: x[:, 1] * np.sin(6 * t))], dt)
     states = final_states(at, smooth, 1.0, COUNTS)
@@ -236,25 +236,25 @@ def test_second_order_in_time_with_a_moving_exchange_and_flux():
 @pytest.mark.parametrize("theta, expected", [(0.5, 2.0), (1.0, 1.0)])
 def test_theta_scheme_has_its_order_in_time(theta, expected):
     def at(dt):
-        return Discretisation(MESH, PDE(diffusion=0.1), [], dt)
+        return Problem(MESH, PDE(diffusion=0.1), [], dt)
     counts = (40, 80, 160)  # coarser steps still feel the stiff modes that the mesh mixes into the start
     assert self_order(final_states(at, smooth, 1.0, counts, theta=theta), counts) == pytest.approx(expected, abs=0.1)
 
 
 def test_damped_start_keeps_second_order_and_removes_ringing():
     def at(dt):
-        return Discretisation(MESH, PDE(diffusion=0.1), [], dt)
+        return Problem(MESH, PDE(diffusion=0.1), [], dt)
     assert self_order(final_states(at, smooth, 1.0, COUNTS, damped_start=2), COUNTS) > 1.85
     rough = torch.zeros(1, MESH.n_nodes, 1, dtype=torch.float64)
     rough[0, 30] = 1.0
-    stiff = Discretisation(MESH, PDE(diffusion=10.0), [], 0.1)
+    stiff = Problem(MESH, PDE(diffusion=10.0), [], 0.1)
     plain = rollout(Classical(backend="lu"), stiff, rough, steps=6)[0, -1]
     damped = rollout(Classical(backend="lu", damped_start=2), stiff, rough, steps=6)[0, -1]
     assert float(plain.std()) > 20 * float(damped.std())
 
 
 def test_the_solver_class_steps_single_states_too():
-    p = Discretisation(MESH, PDE(diffusion=0.1), [], 0.1)
+    p = Problem(MESH, PDE(diffusion=0.1), [], 0.1)
     solver = GreenSolver(p)
     u = smooth(torch.from_numpy(np.array(MESH.points)))
     torch.testing.assert_close(solver.step(u[0]), solver.step(u)[0])

@@ -24,7 +24,7 @@ from dgnet.models import Classical, Model, rollout
 from dgnet.models.adaptive import Adaptive
 from dgnet.models.dgnet import DGNet, DGNetConfig, Library
 from dgnet.models.universal import Universal
-from dgnet.problems import PDE, Condition, Curve, Dirichlet, Discretisation, Neumann, Periodic, Robin, TimeTable, conditions
+from dgnet.problems import PDE, Condition, Curve, Dirichlet, Neumann, Periodic, Problem, Robin, TimeTable, conditions
 from dgnet.problems.conditions import Value, changed, samples
 from dgnet.stepping import Balance, GreenSolver, Operators, steady
 from dgnet_paper.reference.transport import solve
@@ -51,7 +51,7 @@ def pulse(begin: float, end: float, height: float, kind: str) -> Value:
     return filled(lambda t: height * (begin <= t < end), (begin, end) if kind == "knots" else ())
 
 
-def content(p: Discretisation, u: Tensor) -> Tensor:
+def content(p: Problem, u: Tensor) -> Tensor:
     """What states [T, N, 1] hold: the integral of the capacity over u, against zero."""
     if p.pde.curved:
         (c,) = p.pde.per_field("capacity")
@@ -61,7 +61,7 @@ def content(p: Discretisation, u: Tensor) -> Tensor:
     return (p.mass.row_sums()[0].T.double() * u.double()).sum((1, 2))
 
 
-def far_from_zero(p: Discretisation) -> DGNet:
+def far_from_zero(p: Problem) -> DGNet:
     torch.manual_seed(0)
     net = DGNet(DGNetConfig(hidden=6, layers=1), p).to(p.dtype)
     with torch.no_grad():
@@ -70,7 +70,7 @@ def far_from_zero(p: Discretisation) -> DGNet:
     return net
 
 
-MODELS: dict[str, Callable[[Discretisation], Model]] = {
+MODELS: dict[str, Callable[[Problem], Model]] = {
     "classical": lambda p: Classical(), "lumped": lambda p: Classical(consistent=0.0),
     "damped": lambda p: Classical(damped_start=2),
     "backward": lambda p: Classical(theta=1.0), "quadratic": lambda p: Classical(degree=2), "universal": lambda p: Universal(),
@@ -83,7 +83,7 @@ def test_a_pulse_of_flux_brings_its_energy_whatever_the_step(name: str, kind: st
     """1e6 W/m2 for 1 s through 5 cm, with steps of 5 s, where the middle of the step does not see it and where it does."""
     pde = SOFT if "curves" in name else STEEL
     for begin in (0.4, 2.3, 9.6):  # the last one is cut by the end of a step
-        p = Discretisation(PART, pde, [Neumann("bottom", pulse(begin, begin + 1, 1e6, kind))], 5.0,
+        p = Problem(PART, pde, [Neumann("bottom", pulse(begin, begin + 1, 1e6, kind))], 5.0,
                            dtype=torch.float32 if name in ("single", "dgnet") else torch.float64)
         model = MODELS["adaptive" if name == "adaptive curves" else "classical" if name in ("curves", "single") else name](p)
         start = torch.full((1, PART.n_nodes, 1), 300.0, dtype=p.dtype)
@@ -106,9 +106,9 @@ def test_a_pulse_of_flux_brings_its_energy_whatever_the_step(name: str, kind: st
 ONE = PDE(diffusion=1e6, capacity=2.0)
 
 
-def cell(h: Value, ambient: Value, dt: float, pde: PDE = ONE) -> Discretisation:
+def cell(h: Value, ambient: Value, dt: float, pde: PDE = ONE) -> Problem:
     """A part that is warm everywhere alike: c du/dt = -h(t) (A / V) (u - a(t)) with c = 2 and A / V = 1."""
-    return Discretisation(box((2, 2)), pde, [Robin("left", h, ambient)], dt)
+    return Problem(box((2, 2)), pde, [Robin("left", h, ambient)], dt)
 
 
 def lumped_cell(h: TimeTable, ambient: TimeTable, start: float, end: float) -> float:
@@ -155,7 +155,7 @@ def test_a_held_ramp_is_followed_exactly() -> None:
     """u = r t + r (x^2 - 2 x) / (2 D) with u = r t on the left: quadratic in x, linear in t, both exact for quadratic elements."""
     r, D, bar = 3.0, 0.7, box((4, 2))
     for value in (TimeTable([0.0, 100.0], [0.0, 100.0 * r]), filled(lambda t: r * t)):
-        p = Discretisation(bar, PDE(diffusion=D), [Dirichlet("left", value)], 0.4).quadratic
+        p = Problem(bar, PDE(diffusion=D), [Dirichlet("left", value)], 0.4).quadratic
         x = torch.tensor(p.geometry.nodes)[:, 0]
         u = (r / D * (0.5 * x**2 - x))[None, :, None]
         solver = GreenSolver(p)
@@ -167,7 +167,7 @@ def test_a_held_ramp_is_followed_exactly() -> None:
 
 def test_held_values_jump_at_the_time_of_the_second_row() -> None:
     table = TimeTable([0.0, 0.8, 0.8, 1.0], [1.0, 1.0, 5.0, 7.0])
-    p = Discretisation(box((3, 3)), PDE(diffusion=0.1), [Dirichlet("left", table)], 0.1)
+    p = Problem(box((3, 3)), PDE(diffusion=0.1), [Dirichlet("left", table)], 0.1)
     left = p.mesh.nodes_on("left")
     got = rollout(Classical(), p, torch.ones(1, 16, 1, dtype=torch.float64), steps=12)[0, :, left, 0]
     wanted = np.interp(0.1 * np.arange(13), [0.0, 0.75, 0.8, 1.0], [1.0, 1.0, 5.0, 7.0])  # 0.7 + 0.1 is a little less than 0.8
@@ -180,14 +180,14 @@ def test_a_part_at_the_ambient_value_rests_whatever_the_exchange_does(around: st
     ambient = {"number": 293.0, "function": filled(lambda t: 293.0), "table": TimeTable([0.0, 1.0, 5.0], [293.0] * 3)}[around]
     for h in (filled(lambda t: 40.0 * (0.33 < t < 0.34) + t * t), TimeTable([0.0, 0.7, 0.7, 1.9], [0.0, 3e4, 0.0, 70.0])):
         for name in ("classical", "damped", "quadratic", "dgnet", "adaptive", "curves"):
-            p = Discretisation(PART, SOFT if name == "curves" else STEEL, [Robin("boundary", h, ambient)], 0.5)
+            p = Problem(PART, SOFT if name == "curves" else STEEL, [Robin("boundary", h, ambient)], 0.5)
             model = MODELS["classical" if name == "curves" else name](p)
             with torch.no_grad():
                 got = rollout(model, p, torch.full((1, PART.n_nodes, 1), 293.0, dtype=torch.float64), steps=5)
             assert (got - 293.0).abs().max() < 1e-9, (name, around)
     for form in ("skew", "galerkin"):
         flow = PDE(diffusion=0.1, velocity=lambda t: torch.tensor([math.sin(t), 0.2]))
-        p = Discretisation(box((4, 4)), flow, [Robin("boundary", filled(lambda t: abs(math.sin(9 * t))), ambient)], 0.5,
+        p = Problem(box((4, 4)), flow, [Robin("boundary", filled(lambda t: abs(math.sin(9 * t))), ambient)], 0.5,
                            advection_form=form)
         if form == "galerkin":
             got = rollout(Classical(), p, torch.full((1, 25, 1), 293.0, dtype=torch.float64), steps=5)
@@ -240,7 +240,7 @@ def test_functions_are_integrated_as_closely_as_they_jump(seed: int) -> None:
         whole, rest = divmod(t / period, 1.0)
         return 3.0 * period * (whole * share + min(rest, share)) + (1 - math.cos(speed * t)) / speed + 0.1 * t * t
 
-    p = Discretisation(box((3, 3)), PDE(diffusion=0.1), [Neumann("left", filled(wave))], 1.0)
+    p = Problem(box((3, 3)), PDE(diffusion=0.1), [Neumann("left", filled(wave))], 1.0)
     for steps in (2, 7, 64):
         dt = 5.0 / steps
         for k in range(steps):
@@ -259,13 +259,13 @@ def test_gradients_reach_what_is_inside_of_values() -> None:
                 Robin("left", h, lambda x, t: height * torch.sin(torch.tensor(9.0 * t)) + 0 * x[:, 0]),
                 Neumann("right", lambda x, t: height**2 * float(0.3 < t < 0.37) + 0 * x[:, 0]),
                 Neumann("top", TimeTable([0.1, 0.5], values[4:])), Dirichlet("bottom", TimeTable([0.0, 1.0], held))]
-            p = Discretisation(mesh, PDE(diffusion=0.3, reaction=reaction), conditions, 0.2)  # type: ignore[arg-type]
+            p = Problem(mesh, PDE(diffusion=0.3, reaction=reaction), conditions, 0.2)  # type: ignore[arg-type]
             return rollout(Classical(), p, start, steps=3)[0, -1]
 
         values = torch.tensor([0.5, 1.0, 0.2, 0.7, 1.0, -1.0], dtype=torch.float64, requires_grad=True)
         height, held = (torch.tensor(v, dtype=torch.float64, requires_grad=True) for v in (1.5, [0.3, 0.9]))
         assert torch.autograd.gradcheck(last, (values, height, held), atol=1e-6, fast_mode=True)
-    p = Discretisation(mesh, PDE(diffusion=0.3), [Neumann("top", TimeTable([0.1, 0.5], values[4:]))], 0.2)
+    p = Problem(mesh, PDE(diffusion=0.3), [Neumann("top", TimeTable([0.1, 0.5], values[4:]))], 0.2)
     rollout(Classical(), p, start, steps=3)[0, -1].sum().backward()
     assert values.grad is not None and (values.grad[4:] > 0).all()
 
@@ -280,7 +280,7 @@ def test_what_a_value_costs() -> None:
             return torch.full((len(x),), value(t), dtype=torch.float64)
         return function
 
-    p = Discretisation(box((3, 3)), PDE(diffusion=0.1), [Dirichlet("left", counted("held", lambda t: t)),
+    p = Problem(box((3, 3)), PDE(diffusion=0.1), [Dirichlet("left", counted("held", lambda t: t)),
                                                          Robin("right", 2.0, 1.0), Neumann("top", 3.0)], 0.1)
     rollout(Classical(), p, torch.ones(1, 16, 1, dtype=torch.float64), steps=10)
     assert p.load(0.3, 0.1) is p.load(0.4, 0.1) or torch.equal(p.load(0.3, 0.1), p.load(0.4, 0.1))  # type: ignore[arg-type]
@@ -294,7 +294,7 @@ def test_what_a_value_costs() -> None:
 def test_the_balance_of_a_rollout_closes_with_pulses() -> None:
     flux, ambient = pulse(0.4, 0.7, 1e6, "function"), TimeTable([0.0, 4.0, 4.0], [300.0, 300.0, 900.0])
     for pde in (STEEL, SOFT):
-        p = Discretisation(PART, pde, [Neumann("bottom", flux), Robin("top", 50.0, ambient)], 5.0)
+        p = Problem(PART, pde, [Neumann("bottom", flux), Robin("top", 50.0, ambient)], 5.0)
         balance, model = Balance(p if pde is STEEL else p.recast(0.0, p.advection_form), t0=0.0), Classical()
         for u in rollout(model, p, torch.full((1, PART.n_nodes, 1), 300.0, dtype=torch.float64), steps=4)[0]:
             balance.state(u)
@@ -334,7 +334,7 @@ def test_reference_truth_keeps_the_energy_of_pulses() -> None:
 
 def test_steady_takes_the_value_at_its_time() -> None:
     table = TimeTable([0.0, 1.0, 1.0, 2.0], [0.0, 1.0, 3.0, 5.0])
-    p = Discretisation(box((2, 2)), PDE(diffusion=1.0), [Robin("left", 1.0, table), Neumann("right", 0.0)], 0.1)
+    p = Problem(box((2, 2)), PDE(diffusion=1.0), [Robin("left", 1.0, table), Neumann("right", 0.0)], 0.1)
     for t, wanted in ((0.5, 0.5), (1.0, 3.0), (1.5, 4.0), (9.0, 5.0)):
         assert steady(p, t=t) == pytest.approx(wanted)
 
@@ -366,14 +366,14 @@ def test_examples_run() -> None:
 
 def test_a_bad_function_is_refused() -> None:
     for wrong, words in ((lambda x, t: torch.zeros(2), "must return numbers"), (filled(lambda t: -float(t > 0.09)), "negative")):
-        p = Discretisation(box((2, 2)), PDE(diffusion=1.0), [Robin("left", wrong, 1.0)], 0.1)
+        p = Problem(box((2, 2)), PDE(diffusion=1.0), [Robin("left", wrong, 1.0)], 0.1)
         with pytest.raises(InputError, match=words):
             rollout(Classical(), p, torch.ones(1, 9, 1, dtype=torch.float64), steps=1)
 
 
 def test_periodic_sides_and_several_fields_take_their_own_values() -> None:
     flux = {"a": pulse(0.3, 0.4, 10.0, "table"), "b": pulse(0.9, 0.95, -4.0, "function")}
-    p = Discretisation(box((4, 4)), PDE(("a", "b"), diffusion={"a": 0.1, "b": 0.2}),
+    p = Problem(box((4, 4)), PDE(("a", "b"), diffusion={"a": 0.1, "b": 0.2}),
                        [Periodic("left", "right"), *(Neumann("top", v, k) for k, v in flux.items())], 0.5)
     got = rollout(Classical(), p, torch.zeros(1, 25, 2, dtype=torch.float64), steps=2)[0]
     total = (p.mass.row_sums()[0].T * p.restrict(got)).sum(1)
@@ -384,7 +384,7 @@ def test_three_dimensions_and_rollouts_that_go_on_from_a_later_time() -> None:
     block = box((3, 2, 2), upper=(0.3, 0.2, 0.2), perturb=0.2)
     flux = pulse(7.1, 7.2, 1e6, "function")
     for model in (Classical(), Universal()):
-        p = Discretisation(block, STEEL, [Neumann("left", flux), Robin("right", 20.0, TimeTable([0.0, 20.0], [300.0, 400.0]))], 5.0)
+        p = Problem(block, STEEL, [Neumann("left", flux), Robin("right", 20.0, TimeTable([0.0, 20.0], [300.0, 400.0]))], 5.0)
         start = torch.full((1, block.n_nodes, 1), 300.0, dtype=torch.float64)
         with torch.no_grad():
             whole = rollout(model, p, start, steps=4)
@@ -398,7 +398,7 @@ def test_three_dimensions_and_rollouts_that_go_on_from_a_later_time() -> None:
 
 def test_a_filter_steps_as_the_model_does_where_boundaries_change() -> None:
     """A known start and no noise: the mean is the rollout, with pulses in flux and ambient and a drive of the ambient."""
-    p = Discretisation(box((5, 5)), PDE(diffusion=0.05),
+    p = Problem(box((5, 5)), PDE(diffusion=0.05),
                        [Robin("boundary", 0.4, TimeTable([0.0, 0.33, 0.33, 0.36, 0.36], [1.0, 1.0, 9.0, 9.0, 1.0])),
                         Neumann("left", pulse(0.51, 0.53, 8.0, "function"))], 0.1)
     sensors, start = [[0.2, 0.3], [0.7, 0.6]], torch.ones(36, 1)
@@ -421,14 +421,14 @@ def test_what_windows_leave_over_for_unknown_terms_is_no_pulse() -> None:
     """The sum over an insulated part of what the known terms do not explain is zero, wherever in a window the pulse is."""
     for begin in (0.02, 0.13, 0.21):
         flux = pulse(begin, begin + 0.01, 300.0, "function")
-        p = Discretisation(box((4, 4)), PDE(("u", "v"), diffusion={"u": 0.1, "v": 0.2}), [Neumann("left", flux, "u")], 0.1)
+        p = Problem(box((4, 4)), PDE(("u", "v"), diffusion={"u": 0.1, "v": 0.2}), [Neumann("left", flux, "u")], 0.1)
         states = rollout(Classical(), p, torch.rand(1, 25, 2, dtype=torch.float64), steps=4)
         y, _ = _window(Corpus(states, None, None, 0.1, ()), p, Operators.classical(p), Library(("u", "v"), 2), 0, 4, 0.0)
         assert y.sum(1)[0].numpy() == pytest.approx([0.0, 0.0], abs=1e-4 * 300.0 * 0.01 / 0.1)
 
 
 def test_a_pulse_of_a_thirtieth_of_a_step_is_never_lost() -> None:
-    p = Discretisation(box((1, 1)), PDE(diffusion=1.0), [], 1.0)
+    p = Problem(box((1, 1)), PDE(diffusion=1.0), [], 1.0)
     for begin in np.random.default_rng(0).uniform(0, 29 / 30, 100):
         load = replace(p, conditions=[Neumann("left", pulse(begin, begin + 1 / 30, 3.0, "function"))]).load(0.0, 1.0)
         assert load is not None and float(load.sum()) == pytest.approx(0.1, rel=1e-5)

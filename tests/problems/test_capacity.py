@@ -16,7 +16,7 @@ from dgnet.export import Filter, Step
 from dgnet.mesh import Mesh, box
 from dgnet.models import Classical, rollout
 from dgnet.models.dgnet import DGNet, DGNetConfig
-from dgnet.problems import PDE, Dirichlet, Discretisation, Neumann, Robin
+from dgnet.problems import PDE, Dirichlet, Neumann, Problem, Robin
 from dgnet.stepping import GreenSolver
 from dgnet.stepping.solver import Operators
 from dgnet_paper.baselines.adapter import coefficients
@@ -30,12 +30,12 @@ def by_side(mesh: Mesh, left: float, right: float, at: float = 0.5) -> np.ndarra
     return np.where(mesh.centroids[:, 0] < at, left, right)
 
 
-def mixed(capacity: object = None, **terms: object) -> Discretisation:
+def mixed(capacity: object = None, **terms: object) -> Problem:
     """A small square of two materials with every kind of condition; the capacity may be replaced."""
     mesh = box((6, 6), perturb=0.2, seed=3)
     c = by_side(mesh, 1.0, 40.0) if capacity is None else capacity
     given = {"diffusion": by_side(mesh, 0.3, 2.0), "decay": 0.7, "capacity": c} | terms
-    return Discretisation(mesh, PDE(**given), [Dirichlet("left", 0.4), Robin("right", 0.8, 1.5), Neumann("top", 0.6)], 0.02)
+    return Problem(mesh, PDE(**given), [Dirichlet("left", 0.4), Robin("right", 0.8, 1.5), Neumann("top", 0.6)], 0.02)
 
 
 def test_a_slab_of_two_materials_follows_the_exact_mode_to_second_order():
@@ -59,7 +59,7 @@ def test_a_slab_of_two_materials_follows_the_exact_mode_to_second_order():
     for cells in (24, 48, 96):
         mesh = box((cells, 2), (0.0, 0.0), (2 * half, 0.02))
         pde = PDE(diffusion=by_side(mesh, k1, k2, half), capacity=by_side(mesh, c1, c2, half))
-        p = Discretisation(mesh, pde, [Dirichlet("left", 0.0), Dirichlet("right", 0.0)], end / cells)
+        p = Problem(mesh, pde, [Dirichlet("left", 0.0), Dirichlet("right", 0.0)], end / cells)
         exact = mode(mesh.points[:, 0])
         u = rollout(Classical(), p, torch.tensor(exact)[None, :, None], None, cells)[0, -1, :, 0].numpy()
         errors.append(np.linalg.norm(u - np.exp(-rate * end) * exact) / np.linalg.norm(exact))
@@ -80,7 +80,7 @@ def test_dividing_by_the_capacity_is_another_problem():
     c, k = by_side(mesh, ALUMINIUM[0], STEEL[0], 0.05), by_side(mesh, ALUMINIUM[1], STEEL[1], 0.05)
     ends = [Dirichlet("left", 0.0), Dirichlet("right", 1.0)]
     u0 = torch.zeros(1, mesh.n_nodes, 1, dtype=torch.float64)
-    right, wrong = (rollout(Classical(), Discretisation(mesh, pde, ends, 5.0), u0, None, 400)[0, -1, :, 0]
+    right, wrong = (rollout(Classical(), Problem(mesh, pde, ends, 5.0), u0, None, 400)[0, -1, :, 0]
                     for pde in (PDE(diffusion=k, capacity=c), PDE(diffusion=k / c)))
     at = int(np.abs(mesh.points - [0.05, 0.0]).sum(1).argmin())
     assert float(right[at]) == pytest.approx(15 / 215, rel=1e-3)  # steady: fluxes are equal, k1 u = k2 (1 - u)
@@ -108,7 +108,7 @@ def test_matrices_agree_with_scikit_fem():
 def test_heat_is_kept_to_rounding_in_an_insulated_box():
     mesh = box((8, 8), perturb=0.2, seed=1)
     c = by_side(mesh, *(m[0] for m in (ALUMINIUM, STEEL)))
-    p = Discretisation(mesh, PDE(diffusion=by_side(mesh, 200.0, 15.0), capacity=c), [], 50.0)
+    p = Problem(mesh, PDE(diffusion=by_side(mesh, 200.0, 15.0), capacity=c), [], 50.0)
     g = torch.Generator().manual_seed(0)
     u0, f = (torch.randn(shape, dtype=torch.float64, generator=g) for shape in ((1, mesh.n_nodes, 1), (1, 30, mesh.n_nodes, 1)))
     states = rollout(Classical(), p, 300 + u0, 1e4 * f, 30)[0, ..., 0]
@@ -123,10 +123,10 @@ def test_without_a_capacity_nothing_changes_and_a_constant_one_divides_out():
     g = torch.Generator().manual_seed(0)
     u0, f = (torch.randn(shape, dtype=torch.float64, generator=g) for shape in ((2, plain.n, 1), (2, 5, plain.n, 1)))
     factor = 3.7e6
-    scaled = Discretisation(plain.mesh, PDE(diffusion=factor * np.asarray(plain.pde.diffusion), decay=0.7 * factor, capacity=factor,
+    scaled = Problem(plain.mesh, PDE(diffusion=factor * np.asarray(plain.pde.diffusion), decay=0.7 * factor, capacity=factor,
                                             velocity=[0.3, 0.1], reaction=lambda u: factor * (u - u**3)),
                             [Dirichlet("left", 0.4), Robin("right", 0.8 * factor, 1.5), Neumann("top", 0.6 * factor)], 0.02)
-    bare = Discretisation(plain.mesh, replace(plain.pde, velocity=[0.3, 0.1], reaction=lambda u: u - u**3), plain.conditions, 0.02)
+    bare = Problem(plain.mesh, replace(plain.pde, velocity=[0.3, 0.1], reaction=lambda u: u - u**3), plain.conditions, 0.02)
     for form in ("galerkin", "skew", "upwind"):
         one, other = (GreenSolver(p.recast(1.0, form), "lu").step(u0, s * f[:, 0]) for p, s in ((bare, 1.0), (scaled, factor)))
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
@@ -151,7 +151,7 @@ def test_untrained_dgnet_is_the_classical_solver(capacity):
 
 def test_any_weights_keep_constants_heat_and_energy():
     mesh = box((6, 6), perturb=0.2, seed=3)
-    p = Discretisation(mesh, PDE(diffusion=by_side(mesh, 0.3, 2.0), capacity=by_side(mesh, 1.0, 1e3)), [], 0.02)
+    p = Problem(mesh, PDE(diffusion=by_side(mesh, 0.3, 2.0), capacity=by_side(mesh, 1.0, 1e3)), [], 0.02)
     model = DGNet(DGNetConfig(free=True, hidden=8, layers=1), p).double()
     g = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -207,7 +207,7 @@ def test_gradients_pass_through_the_capacity():
     mesh = box((2, 2), perturb=0.2, seed=1)
 
     def three(u: Tensor, c: Tensor) -> Tensor:
-        p = Discretisation(mesh, PDE(diffusion=0.5, velocity=[0.2, 0.1], reaction=lambda s: s - s**3, capacity=c),
+        p = Problem(mesh, PDE(diffusion=0.5, velocity=[0.2, 0.1], reaction=lambda s: s - s**3, capacity=c),
                            [Dirichlet("left", 0.3)], 0.1)
         solver = GreenSolver(p, "lu")
         for k in range(3):
@@ -242,13 +242,13 @@ def test_what_a_capacity_must_not_be():
     for value, words in ((0.0, "positive"), (-1.0, "positive"), (np.nan, "positive"), (np.ones(5), "one per cell"),
                          (np.where(np.arange(mesh.n_cells) == 7, -2.0, 1.0), "in cell 7")):
         with pytest.raises(InputError, match=words):
-            Discretisation(mesh, PDE(capacity=value), [], 0.1)
+            Problem(mesh, PDE(capacity=value), [], 0.1)
     with pytest.raises(InputError, match="capacity is not given for field 'v'"):
         PDE(("u", "v"), capacity={"u": 1.0})
     with pytest.raises(InputError, match="skew"):
-        Discretisation(mesh, PDE(capacity=by_side(mesh, 1.0, 2.0), velocity=[1.0, 0.0]), [], 0.1, advection_form="skew")
+        Problem(mesh, PDE(capacity=by_side(mesh, 1.0, 2.0), velocity=[1.0, 0.0]), [], 0.1, advection_form="skew")
     with pytest.raises(InputError, match="share one capacity"):
-        Discretisation(mesh, PDE(("u", "v"), capacity={"u": 1.0, "v": 2.0}, velocity=[1.0, 0.0]), [], 0.1)
+        Problem(mesh, PDE(("u", "v"), capacity={"u": 1.0, "v": 2.0}, velocity=[1.0, 0.0]), [], 0.1)
 
 
 def test_baselines_are_told_the_capacity():

@@ -16,7 +16,7 @@ from dgnet.errors import InputError
 from dgnet.mesh import Mesh, box
 from dgnet.models import Classical, Model, Refined, rollout
 from dgnet.models.universal import Universal
-from dgnet.problems import PDE, Curve, Discretisation, SpotTable
+from dgnet.problems import PDE, Curve, Problem, SpotTable
 from dgnet.problems.deposit import Deposit
 
 FLAT, SOLID = box((12, 10), upper=(1.2, 1.0), perturb=0.25), box((5, 5, 4), upper=(1.0, 1.0, 0.8), perturb=0.2)
@@ -34,14 +34,14 @@ def on_box(place: tuple[float, ...], radius: float, upper: tuple[float, ...]) ->
     return float(np.prod(sides) * (np.sqrt(2 * np.pi) * radius) ** len(place))
 
 
-def brought(model: Model, problem: Discretisation, spots: SpotTable, steps: int = 5) -> float:
+def brought(model: Model, problem: Problem, spots: SpotTable, steps: int = 5) -> float:
     """What the content of an insulated part gains per time from one step to the last."""
     brings = model.brings(model.prepare(problem))
     f = spots.on(problem.mesh, brings).average(torch.tensor(model.points(problem)), 0, steps, problem.dt)
     u = torch.zeros(1, problem.mesh.n_nodes, 1, dtype=torch.float64)
     with torch.no_grad():
         if isinstance(model, Refined):  # its nodes are those of the mesh refined once
-            fine = Discretisation(problem.mesh.refined(), problem.pde, [], problem.dt)
+            fine = Problem(problem.mesh.refined(), problem.pde, [], problem.dt)
             end = rollout(model.model, fine, torch.zeros(1, fine.mesh.n_nodes, 1, dtype=torch.float64), f)[0, -1, :, 0]
             return float(end @ fine.mass.row_sums()[0, 0]) / (steps * problem.dt)
         if isinstance(model, Classical) and model.degree == 2:  # its content needs the middles, too: it is kept, so the load tells
@@ -72,7 +72,7 @@ def test_a_laser_of_one_millimetre_brings_its_energy(tmp_path: Path, monkeypatch
 @pytest.mark.parametrize("radius", [2e-4, 0.01, 0.03, 0.06])
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_takes_up_the_integral(name: str, radius: float) -> None:
-    problem = Discretisation(FLAT, PDE(diffusion=0.05), [], 0.2)
+    problem = Problem(FLAT, PDE(diffusion=0.05), [], 0.2)
     for place in ((0.43, 0.57), (0.0, 0.5), (1.2, 1.0), (0.7, 1.0 + radius)):
         exact = on_box(place, radius, (1.2, 1.0))
         assert brought(MODELS[name], problem, still(place, radius)) == pytest.approx(exact, rel=1e-3), place
@@ -81,7 +81,7 @@ def test_every_model_takes_up_the_integral(name: str, radius: float) -> None:
 @pytest.mark.parametrize(("name", "within"), [("classical", 1e-3), ("quadratic", 1e-3), ("universal", 1e-3), ("refined", 0.05)])
 def test_in_three_dimensions(name: str, within: float) -> None:
     """On a surface, at an edge, inside. The mesh refined once cuts octahedra along one diagonal: middles count unequally."""
-    problem = Discretisation(SOLID, PDE(diffusion=0.05), [], 0.2)
+    problem = Problem(SOLID, PDE(diffusion=0.05), [], 0.2)
     for place in ((0.4, 0.55, 0.8), (0.0, 0.5, 0.0), (0.52, 0.4, 0.37)):
         exact = on_box(place, 0.05, (1.0, 1.0, 0.8))
         assert brought(MODELS[name], problem, still(place, 0.05)) == pytest.approx(exact, rel=within), place
@@ -90,7 +90,7 @@ def test_in_three_dimensions(name: str, within: float) -> None:
 def test_materials_that_change_with_the_field() -> None:
     """Content in the enthalpy: capacity 2 + u / 50 of a part that stays nearly uniform gains what the spot brings."""
     curve = Curve([0.0, 100.0], [2.0, 4.0], name="capacity")
-    problem = Discretisation(FLAT, PDE(diffusion=50.0, capacity=curve), [], 0.2)
+    problem = Problem(FLAT, PDE(diffusion=50.0, capacity=curve), [], 0.2)
     f = still((0.43, 0.57), 0.02, 2e4).on(FLAT).average(torch.tensor(FLAT.points), 0, 10, 0.2)
     with torch.no_grad():
         end = rollout(Classical(), problem, torch.zeros(1, FLAT.n_nodes, 1, dtype=torch.float64), f)[0, -1, :, 0]
@@ -121,7 +121,7 @@ def test_integrals_and_centres_on_a_part_with_a_hole() -> None:
 
 
 def test_the_centre_of_mass_is_that_of_the_spot() -> None:
-    problem = Discretisation(FLAT, PDE(diffusion=1.0), [], 0.2)
+    problem = Problem(FLAT, PDE(diffusion=1.0), [], 0.2)
     for place in ((0.43, 0.57), (0.31, 0.12), (0.8, 0.85)):
         f = still(place, 0.02).on(FLAT)(torch.tensor(FLAT.points), torch.zeros(1))[0, 0, :, 0]
         load = problem.source_mass.to_scipy() @ f.numpy()

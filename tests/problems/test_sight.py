@@ -17,7 +17,7 @@ from dgnet.models import Classical, rollout
 from dgnet.models.adaptive import Adaptive
 from dgnet.prediction.simulate import without_training
 from dgnet.prediction.to_files import roll_out
-from dgnet.problems import PDE, Condition, Curve, Dirichlet, Discretisation, Neumann, Periodic, Robin, SpotTable
+from dgnet.problems import PDE, Condition, Curve, Dirichlet, Neumann, Periodic, Problem, Robin, SpotTable
 from dgnet.problems.sight import Bounds, Doubt, cell_doubts, doubts, rod, spot_doubts
 from dgnet.problems.units import Units
 
@@ -37,7 +37,7 @@ def kinds(found: list[Doubt]) -> list[str]:
     return [doubt.kind for doubt in found]
 
 
-def states(p: Discretisation, start: Tensor, steps: int, source: Tensor | None = None, model: Classical | None = None) -> Tensor:
+def states(p: Problem, start: Tensor, steps: int, source: Tensor | None = None, model: Classical | None = None) -> Tensor:
     with torch.no_grad():
         return rollout(model or Classical(), p, start[None], source, steps)[0]
 
@@ -48,7 +48,7 @@ def states(p: Discretisation, start: Tensor, steps: int, source: Tensor | None =
 @pytest.mark.parametrize("fourier", [0.02, 0.3, 3.0, 30.0])
 def test_a_held_side_that_differs_from_the_start(fourier: float) -> None:
     """60 K on a long strip: the error that is named is that of the first step against the exact erfc, and it lasts as long."""
-    p = Discretisation(STRIP, PDE(("T",), diffusion=1.0), [Dirichlet("left", 353.0)], fourier * 0.01)
+    p = Problem(STRIP, PDE(("T",), diffusion=1.0), [Dirichlet("left", 353.0)], fourier * 0.01)
     u = states(p, uniform(STRIP), 12).numpy()[..., 0]
     x = STRIP.points[:, 0]
     errors = [np.abs(u[k] - 293 - 60 * erfc(x / (2 * np.sqrt(k * p.dt)))).max() for k in range(1, 13)]
@@ -61,7 +61,7 @@ def test_a_held_side_that_differs_from_the_start(fourier: float) -> None:
 
 
 def test_adaptive_steps_leave_the_error_of_the_mesh() -> None:
-    p = Discretisation(STRIP, PDE(("T",), diffusion=1.0), [Dirichlet("left", 353.0)], 0.03)
+    p = Problem(STRIP, PDE(("T",), diffusion=1.0), [Dirichlet("left", 353.0)], 0.03)
     with torch.no_grad():
         u = rollout(Adaptive(Classical(), 1e-3), p, uniform(STRIP)[None], steps=2)[0, 1, :, 0].numpy()
     assert np.abs(u - 293 - 60 * erfc(STRIP.points[:, 0] / (2 * np.sqrt(0.03)))).max() < 0.05 * 60
@@ -70,7 +70,7 @@ def test_adaptive_steps_leave_the_error_of_the_mesh() -> None:
 
 @pytest.mark.parametrize("coefficient", [0.2, 5.0, 200.0])
 def test_surroundings_that_differ_from_the_start(coefficient: float) -> None:
-    p = Discretisation(STRIP, PDE(("T",), diffusion=1.0), [Robin("left", coefficient, 353.0)], 0.02)
+    p = Problem(STRIP, PDE(("T",), diffusion=1.0), [Robin("left", coefficient, 353.0)], 0.02)
     u, z = states(p, uniform(STRIP), 1).numpy()[1, :, 0], STRIP.points[:, 0] / (2 * np.sqrt(0.02))
     exact = erfc(z) - np.exp(-z * z) * erfcx(z + coefficient * np.sqrt(0.02))
     error = np.abs(u - 293 - 60 * exact).max()
@@ -81,7 +81,7 @@ def test_surroundings_that_differ_from_the_start(coefficient: float) -> None:
 
 
 def test_starts_that_jump_inside_and_starts_that_do_not() -> None:
-    p = Discretisation(STRIP, PDE(diffusion=1.0), [], 0.05)
+    p = Problem(STRIP, PDE(diffusion=1.0), [], 0.05)
     x = torch.tensor(STRIP.points[:, :1])
     step = (x < 3.05).double()
     u = states(p, step, 1).numpy()[1, :, 0]
@@ -89,12 +89,12 @@ def test_starts_that_jump_inside_and_starts_that_do_not() -> None:
     (doubt,) = doubts(p, step)
     assert doubt.numbers["error"] == pytest.approx(error, rel=0.3) and "(3" in doubt.text
     assert doubts(p, torch.exp(-((x - 3) ** 2))) == [] and doubts(p, 0 * x) == [] and doubts(p, 3.0 * x) == []
-    reacting = Discretisation(STRIP, PDE(diffusion=1.0, reaction=lambda u: u - u**3), [], 0.05)
+    reacting = Problem(STRIP, PDE(diffusion=1.0, reaction=lambda u: u - u**3), [], 0.05)
     assert doubts(reacting, step, states=states(p, step, 3)) == []
 
 
 def test_a_start_that_has_the_value_of_its_wall() -> None:
-    p = Discretisation(STRIP, PDE(diffusion=1.0), [Dirichlet("left", lambda x, t: 1.0 + t + 0 * x[:, 0])], 0.05)
+    p = Problem(STRIP, PDE(diffusion=1.0), [Dirichlet("left", lambda x, t: 1.0 + t + 0 * x[:, 0])], 0.05)
     assert doubts(p, torch.ones(STRIP.n_nodes, 1) - 0.1 * torch.tensor(STRIP.points[:, :1])) == []
 
 
@@ -109,12 +109,12 @@ def test_a_rod_against_one_on_a_much_finer_grid() -> None:
 
 def test_a_spike_and_walls_at_400() -> None:
     mesh = box((20, 20))
-    p, spike = Discretisation(mesh, PDE(diffusion=1.0), [], 10 / 400), torch.zeros(441, 1, dtype=torch.float64)
+    p, spike = Problem(mesh, PDE(diffusion=1.0), [], 10 / 400), torch.zeros(441, 1, dtype=torch.float64)
     spike[220] = 1.0
     made = states(p, spike, 5)
     said = {d.kind: d for d in doubts(p, spike, states=made)}["overshoot"]
     assert said.numbers["size"] == pytest.approx(-float(made.min())) and said.numbers["node"] == 220 and said.numbers["size"] > 0.8
-    walls = Discretisation(mesh, PDE(("T",), diffusion=1.0), [Dirichlet("boundary", 400.0)], 0.05)
+    walls = Problem(mesh, PDE(("T",), diffusion=1.0), [Dirichlet("boundary", 400.0)], 0.05)
     made = states(walls, uniform(mesh, 300.0), 8)
     (said,) = (d for d in doubts(walls, states=made, units=Units("m", "s", {"T": "K"})) if d.kind == "overshoot")
     step, node = divmod(int(made.argmax()), mesh.n_nodes)
@@ -122,7 +122,7 @@ def test_a_spike_and_walls_at_400() -> None:
     assert "T exceeds 400 K, the highest that start, conditions and sources allow, by" in said.text
 
 
-def random_problem(seed: int) -> tuple[Discretisation, Tensor, Tensor, int]:
+def random_problem(seed: int) -> tuple[Problem, Tensor, Tensor, int]:
     """All kinds of conditions, decay, capacities, sources of both signs, values that change in time."""
     rng = np.random.default_rng(seed)
     mesh, steps = box((6, 5)), 8
@@ -141,7 +141,7 @@ def random_problem(seed: int) -> tuple[Discretisation, Tensor, Tensor, int]:
     pde = PDE(diffusion=float(rng.uniform(0.01, 1)), decay=float(rng.choice([0.0, 2.0])), capacity=capacity)
     start = 2 + torch.sin(rng.uniform(1, 4) * x[:, :1]) * torch.cos(rng.uniform(1, 4) * x[:, 1:])
     source = torch.tensor(float(rng.choice([0.0, 1.0])) * rng.standard_normal((1, steps, mesh.n_nodes, 1)))
-    return Discretisation(mesh, pde, rules, float(rng.choice([0.02, 0.5]))), start, source, steps
+    return Problem(mesh, pde, rules, float(rng.choice([0.02, 0.5]))), start, source, steps
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -165,20 +165,20 @@ def test_no_principle_no_word() -> None:
     mesh = box((6, 5))
     grown = torch.stack([uniform(mesh, 1.0), uniform(mesh, 5.0)])
     for pde in (PDE(reaction=lambda u: u), PDE(decay=-1.0)):
-        assert doubts(Discretisation(mesh, pde, [], 0.1), states=grown) == []
-    heated = Discretisation(mesh, PDE(diffusion=1.0), [Neumann("left", 3.0)], 0.1)
+        assert doubts(Problem(mesh, pde, [], 0.1), states=grown) == []
+    heated = Problem(mesh, PDE(diffusion=1.0), [Neumann("left", 3.0)], 0.1)
     assert doubts(heated, states=grown) == [] and kinds(doubts(heated, states=grown.flip(0))) == ["overshoot"]
-    cooled = Discretisation(mesh, PDE(diffusion=1.0), [Neumann("left", lambda x, t: -3.0 * t + 0 * x[:, 0])], 0.1)
+    cooled = Problem(mesh, PDE(diffusion=1.0), [Neumann("left", lambda x, t: -3.0 * t + 0 * x[:, 0])], 0.1)
     assert kinds(doubts(cooled, states=grown)) == ["overshoot"] and doubts(cooled, states=grown.flip(0)) == []
     melting = PDE(diffusion=1.0, capacity=Curve([0.0, 9.0], [2.0, 3.0], name="capacity"))
     source = torch.full((1, mesh.n_nodes, 1), 90.0)
-    assert doubts(Discretisation(mesh, melting, [], 0.1), states=grown, averages=source) == []
-    assert kinds(doubts(Discretisation(mesh, melting, [], 0.1), states=grown, averages=0.5 * source)) == ["overshoot"]
+    assert doubts(Problem(mesh, melting, [], 0.1), states=grown, averages=source) == []
+    assert kinds(doubts(Problem(mesh, melting, [], 0.1), states=grown, averages=0.5 * source)) == ["overshoot"]
 
 
 def test_fields_and_batches_each_have_their_bounds() -> None:
     mesh = box((6, 5))
-    p = Discretisation(mesh, PDE(("a", "b"), diffusion=1.0), [Dirichlet("left", 7.0, "b")], 0.1)
+    p = Problem(mesh, PDE(("a", "b"), diffusion=1.0), [Dirichlet("left", 7.0, "b")], 0.1)
     made = torch.zeros(2, 3, mesh.n_nodes, 2)
     made[1, 2, 4] = 6.0
     found = [d for d in doubts(p, states=made) if d.kind == "overshoot"]
@@ -205,7 +205,7 @@ def test_spots_by_their_width() -> None:
 
 def test_functions_that_fall_between_the_nodes() -> None:
     mesh = box((12, 12))
-    p = Discretisation(mesh, PDE(diffusion=1.0), [], 0.1)
+    p = Problem(mesh, PDE(diffusion=1.0), [], 0.1)
     for width, resolved in ((0.015, False), (0.15, True)):
         lamp = dg.FunctionSource(lambda x, t, w=width: torch.exp(-((x - 0.46) ** 2).sum(1) / (2 * w**2)))
         found = doubts(p, source=lamp)
@@ -220,12 +220,12 @@ def test_functions_that_fall_between_the_nodes() -> None:
 def test_one_layer_of_cells() -> None:
     strip, plate = box((20, 1), upper=(2.0, 0.1)), box((20, 3), upper=(2.0, 0.3))
     for mesh, thin in ((strip, True), (plate, False)):
-        held = Discretisation(mesh, PDE(diffusion=1.0), [Dirichlet("top", 0.0)], 0.1)
+        held = Problem(mesh, PDE(diffusion=1.0), [Dirichlet("top", 0.0)], 0.1)
         assert ("thin" in kinds(doubts(held))) == thin
         for rule in (Robin("top", 0.1, 0.0), Neumann("top", 1.0), Dirichlet("left", 0.0)):
-            found = doubts(Discretisation(mesh, PDE(diffusion=1.0), [rule], 0.1))
+            found = doubts(Problem(mesh, PDE(diffusion=1.0), [rule], 0.1))
             assert "thin" not in kinds(found), rule  # nothing to bend
-    solid = Discretisation(box((6, 6, 1), upper=(1.0, 1.0, 0.1)), PDE(diffusion=1.0), [Robin("front", 50.0, 0.0)], 0.1)
+    solid = Problem(box((6, 6, 1), upper=(1.0, 1.0, 0.1)), PDE(diffusion=1.0), [Robin("front", 50.0, 0.0)], 0.1)
     assert "% of the part is one cell thick" in doubts(solid)[0].text
 
 
@@ -235,8 +235,8 @@ def test_a_coating_of_one_layer() -> None:
         inside = mesh.centroids[:, 1] > 1 - layers / 12
         named = Mesh(mesh.points, mesh.cells, mesh.boundaries, {"coating": np.flatnonzero(inside)})
         k = torch.tensor(np.where(inside, 50.0, 1.0))
-        assert ("region" in kinds(doubts(Discretisation(named, PDE(diffusion=k), [], 0.1)))) == said
-        assert doubts(Discretisation(named, PDE(diffusion=1.0), [], 0.1)) == []  # the same material
+        assert ("region" in kinds(doubts(Problem(named, PDE(diffusion=k), [], 0.1)))) == said
+        assert doubts(Problem(named, PDE(diffusion=1.0), [], 0.1)) == []  # the same material
 
 
 def test_flat_cells() -> None:

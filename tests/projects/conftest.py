@@ -11,7 +11,7 @@ import torch
 from dgnet import cli
 from dgnet.mesh import Mesh, box, save
 from dgnet.models import Classical, rollout
-from dgnet.problems import PDE, Discretisation, Robin
+from dgnet.problems import PDE, Problem, Robin
 from dgnet.problems.spot_table import SpotTable
 
 DT, STEPS = 0.1, 6
@@ -60,7 +60,7 @@ def states(mesh: Mesh, spots: str, folder: Path, diffusion: float = 0.06) -> np.
     """[T+1, N]: a classical rollout with another diffusivity than the project's, so that there is something to learn."""
     path = folder / "states.csv"
     path.write_text(spots)
-    problem = Discretisation(mesh, PDE(("T",), diffusion=diffusion), [Robin("left", 0.02, 20.0)], DT)
+    problem = Problem(mesh, PDE(("T",), diffusion=diffusion), [Robin("left", 0.02, 20.0)], DT)
     source = SpotTable.read(path, 2).average(torch.tensor(mesh.points), 0, STEPS, DT)
     path.unlink()
     start = torch.full((1, mesh.n_nodes, 1), 20.0, dtype=torch.float64)

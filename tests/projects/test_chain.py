@@ -12,7 +12,7 @@ from dgnet.data import Dataset
 from dgnet.errors import InputError
 from dgnet.models import Classical, rollout
 from dgnet.prediction.to_files import roll_out
-from dgnet.problems import PDE, Discretisation, Robin
+from dgnet.problems import PDE, Problem, Robin
 from dgnet.problems.spot_table import SpotTable
 from dgnet.projects import Training, load, project, template, trajectory
 from dgnet.training.bars import error_bars
@@ -119,7 +119,7 @@ def test_calibration_is_found_and_said(tmp_path: Path, monkeypatch: pytest.Monke
 def test_an_unknown_reaction_is_learned(tmp_path: Path) -> None:
     """A decay that the equation does not mention. The reaction is fitted first, by itself; a second of it helps."""
     mesh = plate()
-    problem = Discretisation(mesh, PDE(("T",), diffusion=0.05, decay=2.0), [], DT)
+    problem = Problem(mesh, PDE(("T",), diffusion=0.05, decay=2.0), [], DT)
     g = torch.Generator().manual_seed(0)
     starts = torch.rand(4, 1, 1, dtype=torch.float64, generator=g) + 0.2 * torch.sin(4 * torch.tensor(mesh.points)[None, :, :1])
     runs = rollout(Classical(), problem, starts, None, STEPS).numpy()

@@ -14,7 +14,7 @@ from dgnet.errors import InputError
 from dgnet.mesh import box, save
 from dgnet.models import Classical, rollout
 from dgnet.models.universal import Universal
-from dgnet.problems import CONSISTENT, LUMPED, PDE, Dirichlet, Discretisation
+from dgnet.problems import CONSISTENT, LUMPED, PDE, Dirichlet, Problem
 from dgnet.problems.case import base_problem
 from dgnet.projects import load, project, trajectory
 from dgnet.projects.check import Item, check, smallest_angles
@@ -46,7 +46,7 @@ def test_known_numbers(tmp_path: Path) -> None:
     h = a * (2 + np.sqrt(2)) / 3
     assert found["diffusion"].numbers["fourier"] == pytest.approx(D * dt / h**2, rel=1e-9)
     assert found["diffusion"].numbers["fourier_max"] == pytest.approx(D * dt / h**2, rel=1e-9)
-    assert found["diffusion"].numbers["stiffness"] == pytest.approx(Discretisation(mesh, pde, [], dt).stiffness_number)
+    assert found["diffusion"].numbers["stiffness"] == pytest.approx(Problem(mesh, pde, [], dt).stiffness_number)
     assert found["advection"].numbers["peclet_max"] == pytest.approx(v * h / (2 * D), rel=1e-9)
     assert found["advection"].numbers["courant"] == pytest.approx(v * dt / h, rel=1e-9)
     assert found["cells"].numbers["smallest_angle"] == pytest.approx(45.0) and found["mesh"].numbers["nodes"] == 121
@@ -78,7 +78,7 @@ def test_the_classical_solver_on_its_own_data(tmp_path: Path) -> None:
     pde, walls = PDE(("u",), diffusion=0.05), [Dirichlet("left", 1.0)]
     u0 = torch.sin(3 * torch.tensor(mesh.points)).sum(1)[None, :, None]
     u0[:, mesh.nodes_on("left")] = 1.0
-    states = rollout(Classical(), Discretisation(mesh, pde, walls, DT), u0, None, STEPS)[0].numpy()
+    states = rollout(Classical(), Problem(mesh, pde, walls, DT), u0, None, STEPS)[0].numpy()
     data = [trajectory(states, mesh, DT, split=s) for s in ("train", "test")]
     found = items(project("own", mesh, pde, walls, DT, data, tmp_path / "d.h5"))
     errors = found["classical"].numbers["errors"]
@@ -141,7 +141,7 @@ def test_check_train_and_evaluate_judge_alike(tmp_path: Path, driven: bool) -> N
     mesh = box((20, 4), upper=(10.0, 1e-3))
     pde, walls, dt = PDE(("T",), diffusion=1e-5), [Dirichlet("left", 350.0)] if driven else [], 5.0
     u = torch.full((1, mesh.n_nodes, 1), 300.0, dtype=torch.float64)
-    states = rollout(Classical(), Discretisation(mesh, pde, walls, dt), u, None, 20)[0].numpy()
+    states = rollout(Classical(), Problem(mesh, pde, walls, dt), u, None, 20)[0].numpy()
     data = [trajectory(states, mesh, dt, split=s) for s in ("train", "test")]
     own = project("slender", mesh, pde, walls, dt, data, tmp_path / "d.h5")
     found = items(own)

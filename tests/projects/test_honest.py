@@ -12,7 +12,7 @@ import torch
 from dgnet.errors import InputError
 from dgnet.mesh import Mesh, box
 from dgnet.models import Classical, rollout
-from dgnet.problems import PDE, Discretisation, Robin
+from dgnet.problems import PDE, Problem, Robin
 from dgnet.problems.sight import spot_doubts
 from dgnet.problems.sources import FunctionSource, converged_average
 from dgnet.problems.spot_table import SpotTable
@@ -34,7 +34,7 @@ def judged(tmp_path: Path, truth: PDE, given: PDE, noise: float = 0.0) -> dict[s
         spot = SpotTable(("",), (np.array([0.0, 4.0]),), (np.array([[0.2, 0.2 + 0.1 * k, 0.2, 30.0], [1.0, 0.6, 0.2, 30.0]]),))
         u0 = torch.full((1, mesh.n_nodes, 1), 20.0, dtype=torch.float64)
         f = spot.average(torch.tensor(mesh.points), 0, steps, DT)
-        states = rollout(Classical(), Discretisation(mesh, truth, walls, DT), u0, f, steps)[0].numpy()
+        states = rollout(Classical(), Problem(mesh, truth, walls, DT), u0, f, steps)[0].numpy()
         states = states + noise * np.ptp(states) * draws.standard_normal(states.shape)
         data.append(trajectory(states, mesh, DT, spot, split))
     return {i.name: i for i in check(project("own", mesh, given, walls, DT, data, tmp_path / "d.h5", offset=[20.0]))}

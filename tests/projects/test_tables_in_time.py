@@ -12,7 +12,7 @@ import torch
 from dgnet.errors import InputError
 from dgnet.prediction.simulate import without_training
 from dgnet.prediction.to_files import roll_out
-from dgnet.problems import Dirichlet, Discretisation, Neumann, Robin, TimeTable
+from dgnet.problems import Dirichlet, Neumann, Problem, Robin, TimeTable
 from dgnet.projects.project import Project, carried, carry, described
 from dgnet.training.identity import fingerprint
 
@@ -67,7 +67,7 @@ def opened(folder: Path) -> Project:
 
 def loads(project: Project) -> tuple[Any, ...]:
     case = project.case
-    p = Discretisation(case.mesh, case.pde, case.conditions, case.dt)
+    p = Problem(case.mesh, case.pde, case.conditions, case.dt)
     convection, flux = p.convection_part(0.0, p.dt), p.flux_load(0.0, p.dt)
     assert convection is not None and flux is not None
     return p.dt * float(flux.sum()), p.dt * float(convection.row_sums().sum()), p.fixed_values(p.dt)

@@ -23,7 +23,7 @@ from dgnet.mesh import Mesh, box, save
 from dgnet.models import Classical, rollout
 from dgnet.models.dgnet import DGNetConfig
 from dgnet.models.registry import entry
-from dgnet.problems import PDE, Discretisation, Robin
+from dgnet.problems import PDE, Problem, Robin
 from dgnet.projects import load
 from dgnet.recipe import Recipe, Stage
 from dgnet.report import field, page
@@ -197,7 +197,7 @@ def slab(folder: Path) -> Path:
     mesh = box((6, 5), perturb=0.2)
     save(mesh, folder / "slab.npz")
     pde = PDE(("T",), diffusion=0.03, decay=0.1, reaction=lambda u: 0.2 * u * (1.5 - u))
-    problem = Discretisation(mesh, pde, (Robin("left", 0.6, 1.0),), 0.05)
+    problem = Problem(mesh, pde, (Robin("left", 0.6, 1.0),), 0.05)
     g = torch.Generator().manual_seed(0)
     start = 1 + 0.5 * torch.rand(4, mesh.n_nodes, 1, generator=g, dtype=torch.float64)
     states = rollout(Classical(), problem, start, None, 12).numpy()

@@ -9,7 +9,7 @@ from dgnet.errors import SolveError
 from dgnet.mesh import box
 from dgnet.models import Classical
 from dgnet.operators import EdgeMatrix, Geometry, Pattern, mass, stiffness
-from dgnet.problems import PDE, Discretisation
+from dgnet.problems import PDE, Problem
 from dgnet.stepping import GreenSolver, auto, conjugate, operator
 from dgnet.stepping.auto import DENSE, DIRECT, FIXED, SWEEPS, choose_symmetric, iterations, mass_ratio
 from dgnet.stepping.backends import ConjugateOrLU
@@ -81,7 +81,7 @@ def test_the_proof_is_asked_for_only_where_it_may_matter():
 
 
 def test_all_choices_solve_the_same_steps(monkeypatch):
-    p = Discretisation(box((4, 3, 3), perturb=0.2), PDE(diffusion=0.1), [], 0.01)
+    p = Problem(box((4, 3, 3), perturb=0.2), PDE(diffusion=0.1), [], 0.01)
     u = torch.rand(4, p.n_nodes, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     exact = GreenSolver(p, "lu").step(u)
     for name in ("iterative", "dense", "cg"):
@@ -94,7 +94,7 @@ def test_all_choices_solve_the_same_steps(monkeypatch):
 def test_where_conjugate_gradients_fail_a_factorisation_takes_over(monkeypatch):
     """No convergence within the iterations that are allowed."""
     monkeypatch.setattr(operator, "choose_symmetric", lambda *given: "cg")
-    p = Discretisation(box((6, 5), perturb=0.2), PDE(diffusion=1.0), [], 1.0)
+    p = Problem(box((6, 5), perturb=0.2), PDE(diffusion=1.0), [], 1.0)
     u = torch.rand(2, p.n_nodes, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     solver, exact = GreenSolver(p), GreenSolver(p, "lu")
     assert solver.operator().prepared.label == "cg"
@@ -135,7 +135,7 @@ def test_the_extra_is_taken_where_it_pays(monkeypatch):
 def test_where_sweeps_fail_and_where_a_flow_asks_for_more(monkeypatch):
     monkeypatch.setattr(auto, "sweeps_work", lambda: False)
     assert choose_symmetric(large(3, 50_000), 1, 1, 2.0, 1e-10, 100) == "lu"
-    flow = Discretisation(box((8, 8)), PDE(diffusion=0.1, velocity=[1.0, 0.0]), [], 0.01)
+    flow = Problem(box((8, 8)), PDE(diffusion=0.1, velocity=[1.0, 0.0]), [], 0.01)
     assert GreenSolver(flow).operator().backend in ("lu", "iterative")
 
 
@@ -171,7 +171,7 @@ def test_the_fit_finds_the_constants_that_made_the_rows():
 @pytest.mark.parametrize("shape", [(5, 5), (3, 3, 3)], ids=["plane", "space"])
 def test_the_ratio_of_quadratic_elements_leaves_out_corners(shape: tuple[int, ...]) -> None:
     """Whose rows of the mass sum to zero, up to rounding, or less."""
-    problem = Discretisation(box(shape), PDE(diffusion=0.02), [], 0.05, dtype=torch.float64)
+    problem = Problem(box(shape), PDE(diffusion=0.02), [], 0.05, dtype=torch.float64)
     op = Classical(degree=2).prepare(problem).operator()
     assert float(op.M.row_sums().min()) <= 1e-15 and 0.1 < mass_ratio(op.full, op.M) < 10
 
@@ -180,7 +180,7 @@ def test_the_ratio_of_quadratic_elements_leaves_out_corners(shape: tuple[int, ..
 @pytest.mark.parametrize("fourier", [0.02, 0.5, 5.0])
 def test_iterations_with_quadratic_elements_are_counted(shape: tuple[int, ...], fourier: float) -> None:
     """Conjugate gradients take about twice as many as with linear elements of the same ratio."""
-    problem = Discretisation(box(shape, perturb=0.2), PDE(diffusion=1.0), [], fourier / shape[0] ** 2)
+    problem = Problem(box(shape, perturb=0.2), PDE(diffusion=1.0), [], fourier / shape[0] ** 2)
     op = Classical(degree=2).prepare(problem).operator()
     cg = ConjugateGradients(op.flat, True, op.tolerance)
     cg.array(np.random.default_rng(0).normal(size=op.A.pattern.n).astype(np.float32), transposed=True)  # begins at zero
@@ -188,7 +188,7 @@ def test_iterations_with_quadratic_elements_are_counted(shape: tuple[int, ...], 
 
 
 def test_one_right_hand_side_with_quadratic_elements_is_iterated_where_that_is_proven_short() -> None:
-    problem = Discretisation(box((40, 40), perturb=0.2), PDE(diffusion=0.02), [], 1e-3)
+    problem = Problem(box((40, 40), perturb=0.2), PDE(diffusion=0.02), [], 1e-3)
     solvers = {backend: GreenSolver(Classical(degree=2).prepare(problem).problem, solves=10, backend=backend)
                for backend in ("auto", "lu")}
     assert solvers["auto"].operator().backend == "iterative"

@@ -7,7 +7,7 @@ import torch
 from dgnet.errors import InputError, SolveError
 from dgnet.mesh import box
 from dgnet.operators import EdgeMatrix, Geometry, mass, stiffness
-from dgnet.problems import PDE, Dirichlet, Discretisation, Robin
+from dgnet.problems import PDE, Dirichlet, Problem, Robin
 from dgnet.stepping import GreenSolver, conjugate
 from dgnet.stepping.backends import LU, apply
 from dgnet.stepping.conjugate import ConjugateGradients
@@ -63,7 +63,7 @@ def test_sweeps_in_single_precision_meet_the_tolerance_whatever_the_size_of_the_
 def test_rollouts_agree_with_direct_ones(dtype, close):
     """Two fields of their own diffusivity, Dirichlet and convective boundaries, three states, and one state alone."""
     pde = PDE(fields=("a", "b"), diffusion={"a": 0.3, "b": 0.02}, decay=0.1)
-    p = Discretisation(PLANE, pde, [Dirichlet("left", 1.0, "a"), Robin("right", 2.0, 0.5)], 0.05, dtype=dtype)
+    p = Problem(PLANE, pde, [Dirichlet("left", 1.0, "a"), Robin("right", 2.0, 0.5)], 0.05, dtype=dtype)
     start = torch.rand(3, PLANE.n_nodes, 2, dtype=dtype, generator=torch.Generator().manual_seed(0))
     for u in (start, start[:1]):
         v, one, other = u, GreenSolver(p, "cg"), GreenSolver(p, "lu")
@@ -91,7 +91,7 @@ def test_gradcheck_through_three_steps():
     mesh = box((2, 2), perturb=0.2, seed=1)
 
     def three(u, D):
-        p = Discretisation(mesh, PDE(diffusion=D, reaction=lambda s: s - s**3), [Dirichlet("left", 0.3), Robin("right", 1.0)], 0.1)
+        p = Problem(mesh, PDE(diffusion=D, reaction=lambda s: s - s**3), [Dirichlet("left", 0.3), Robin("right", 1.0)], 0.1)
         solver = GreenSolver(p, "cg", tolerance=1e-14)
         for k in range(3):
             u = solver.step(u, None, 0.1 * k)
@@ -104,7 +104,7 @@ def test_gradcheck_through_three_steps():
 
 
 def test_a_start_from_the_last_solutions_saves_iterations_and_changes_nothing_else():
-    p = Discretisation(PLANE, PDE(diffusion=1.0), [], 20 * PLANE.spacing**2)
+    p = Problem(PLANE, PDE(diffusion=1.0), [], 20 * PLANE.spacing**2)
     x = torch.tensor(PLANE.points)
     u = v = torch.exp(-8 * (x - 0.4).square().sum(-1))[None, :, None]
     solver, exact = GreenSolver(p, "cg", tolerance=1e-10), GreenSolver(p, "lu")
@@ -132,7 +132,7 @@ def test_zero_and_what_is_not_a_number():
 def test_failures_are_named(monkeypatch):
     A = matrix(PLANE, 100.0)
     with pytest.raises(InputError, match="symmetric"):
-        GreenSolver(Discretisation(PLANE, PDE(diffusion=0.3, velocity=[1.0, 0.0]), [], 0.05), "cg").operator()
+        GreenSolver(Problem(PLANE, PDE(diffusion=0.3, velocity=[1.0, 0.0]), [], 0.05), "cg").operator()
     with pytest.raises(SolveError, match="diagonal"):
         ConjugateGradients(A * -1.0, True, 1e-10)
     monkeypatch.setattr(conjugate, "_MOST", 1)

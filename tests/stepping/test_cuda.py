@@ -6,7 +6,7 @@ import torch
 from dgnet.mesh import box
 from dgnet.models import Classical, rollout
 from dgnet.operators import EdgeMatrix, Geometry, mass, stiffness
-from dgnet.problems import PDE, Dirichlet, Discretisation
+from dgnet.problems import PDE, Dirichlet, Problem
 from dgnet.stepping import GreenSolver, bounds_of
 from dgnet.stepping.backends import apply, prepare
 
@@ -19,7 +19,7 @@ def test_cuda_equals_cpu_captured_or_not(cells):
     mesh = box(cells, perturb=0.2, seed=2)
     states = {}
     for device in ("cpu", "cuda"):
-        p = Discretisation(mesh, PDE(fields=("a", "b"), diffusion={"a": 0.1, "b": 0.3}, velocity=[0.2, 0.1, 0.1][: mesh.dim],
+        p = Problem(mesh, PDE(fields=("a", "b"), diffusion={"a": 0.1, "b": 0.3}, velocity=[0.2, 0.1, 0.1][: mesh.dim],
                                      reaction=lambda u: u - u**3), [Dirichlet("left", 0.2)], 0.05, device=device)
         g = torch.Generator().manual_seed(0)
         u0 = torch.randn(3, mesh.n_nodes, 2, dtype=torch.float64, generator=g).to(device)
@@ -72,7 +72,7 @@ def test_gradcheck_on_the_device(backend):
 
 def test_stiff_float32_solves_reach_their_tolerance():
     mesh = box((20, 20), perturb=0.3, seed=4)
-    p = Discretisation(mesh, PDE(diffusion=1.0), [], 200 * mesh.spacing**2, dtype=torch.float32, device="cuda")
+    p = Problem(mesh, PDE(diffusion=1.0), [], 200 * mesh.spacing**2, dtype=torch.float32, device="cuda")
     u = torch.randn(2, mesh.n_nodes, 1, device="cuda")
     got, want = GreenSolver(p, "iterative").step(u), GreenSolver(p, "lu").step(u)
     assert float((got - want).norm() / want.norm()) < 1e-3

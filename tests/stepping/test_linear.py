@@ -9,7 +9,7 @@ import torch
 from dgnet.mesh import Mesh, box
 from dgnet.models import Classical, rollout
 from dgnet.models.dgnet import DGNet, DGNetConfig
-from dgnet.problems import PDE, Dirichlet, Discretisation, Neumann, Periodic, Robin
+from dgnet.problems import PDE, Dirichlet, Neumann, Periodic, Problem, Robin
 from dgnet.stepping import GreenSolver
 
 Tensor = torch.Tensor
@@ -42,18 +42,18 @@ CASES = {
 
 
 def make(name: str, dtype: torch.dtype = torch.float64,
-         diffusion: Tensor | dict | None = None) -> tuple[Discretisation, Tensor, Tensor]:
+         diffusion: Tensor | dict | None = None) -> tuple[Problem, Tensor, Tensor]:
     """A problem, an initial state and sources."""
     given, conditions, batch = CASES[name]
     pde = PDE(**({"diffusion": 0.1} | given | ({} if diffusion is None else {"diffusion": diffusion})))
     form = "skew" if "skew" in name else "galerkin"
-    p = Discretisation(plate(), pde, conditions, dt=0.02, dtype=dtype, advection_form=form)
+    p = Problem(plate(), pde, conditions, dt=0.02, dtype=dtype, advection_form=form)
     rng = torch.Generator().manual_seed(1)
     u0 = 300 + torch.rand(batch, p.n_nodes, p.n_fields, generator=rng, dtype=dtype)
     return p, u0, torch.rand(batch, STEPS, p.n_nodes, p.n_fields, generator=rng, dtype=dtype)
 
 
-def one_by_one(p: Discretisation, u: Tensor, f: Tensor | None, backend: str = "lu", steps: int = STEPS) -> Tensor:
+def one_by_one(p: Problem, u: Tensor, f: Tensor | None, backend: str = "lu", steps: int = STEPS) -> Tensor:
     """Steps of the general solver, each in the graph."""
     solver, states = GreenSolver(p, backend), [u]
     with torch.enable_grad():
@@ -98,7 +98,7 @@ def test_single_precision_stays_within_its_rounding() -> None:
 
 def test_a_constant_stays_what_it_is_exactly() -> None:
     p, u, _ = make("capacity")
-    p = Discretisation(p.mesh, p.pde, [], p.dt)
+    p = Problem(p.mesh, p.pde, [], p.dt)
     with torch.no_grad():
         states = rollout(Classical(backend="lu"), p, torch.full_like(u, 298.15), steps=20)
     assert bool((states == 298.15).all())
@@ -107,7 +107,7 @@ def test_a_constant_stays_what_it_is_exactly() -> None:
 @pytest.mark.parametrize("backend", ["lu", "cg", "iterative"])
 def test_walls_are_exact_after_a_start_that_is_off(backend: str) -> None:
     """The first step takes the values over; conjugate gradients that begin with its solution must not carry a rest of it on."""
-    p = Discretisation(box((12, 12), perturb=0.2), PDE(diffusion=1.0), [Dirichlet("boundary", 2.0)], dt=0.05)
+    p = Problem(box((12, 12), perturb=0.2), PDE(diffusion=1.0), [Dirichlet("boundary", 2.0)], dt=0.05)
     u0 = torch.rand(1, p.n_nodes, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         states = rollout(Classical(backend=backend), p, u0, torch.zeros(1, 12, p.n_nodes, 1, dtype=torch.float64))
@@ -153,7 +153,7 @@ def test_gradients_of_all_coefficients() -> None:
         diffusion, decay, capacity, flux = given
         pde = PDE(diffusion=diffusion, decay=decay, capacity=capacity)
         conditions = [Neumann("left", lambda x, t, flux=flux: flux * (1 + t + x[:, 1])), Dirichlet("right", 300.0)]
-        p = Discretisation(plate(), pde, conditions, dt=0.02)
+        p = Problem(plate(), pde, conditions, dt=0.02)
         _, u, f = make("wall")
         found.append(gradients(way(p, u, f), given))
     for one, other in zip(*found):
@@ -164,7 +164,7 @@ def test_the_adjoint_against_differences() -> None:
     mesh = box((2, 1))
 
     def last(diffusion: Tensor, velocity: Tensor, u: Tensor, f: Tensor) -> Tensor:
-        p = Discretisation(mesh, PDE(diffusion=diffusion, velocity=velocity), [Robin("left", 0.4, 1.0), Dirichlet("right", 0.2)],
+        p = Problem(mesh, PDE(diffusion=diffusion, velocity=velocity), [Robin("left", 0.4, 1.0), Dirichlet("right", 0.2)],
                            dt=0.1, advection_form="skew")
         return rollout(Classical(backend="lu"), p, u, f)[:, 1:]
 

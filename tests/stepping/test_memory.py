@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from dgnet.mesh import box
-from dgnet.problems import PDE, Discretisation
+from dgnet.problems import PDE, Problem
 from dgnet.stepping import GreenSolver
 
 
@@ -32,7 +32,7 @@ def test_memory_is_linear_in_nodes():
     nodes, bytes_ = [], []
     for n in (20, 40, 80, 160):
         mesh = box((n, n), perturb=0.2)
-        p = Discretisation(mesh, PDE(diffusion=1.0), [], 0.04 * mesh.spacing**2, dtype=torch.float32)
+        p = Problem(mesh, PDE(diffusion=1.0), [], 0.04 * mesh.spacing**2, dtype=torch.float32)
         solver = GreenSolver(p, "iterative")
         solver.step(torch.randn(1, mesh.n_nodes, 1))
         nodes.append(mesh.n_nodes)

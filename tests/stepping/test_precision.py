@@ -11,7 +11,7 @@ from dgnet.mesh import Mesh, box
 from dgnet.models import Classical, rollout
 from dgnet.models.dgnet import DGNet, DGNetConfig
 from dgnet.operators import EdgeMatrix
-from dgnet.problems import PDE, SINGLE, Dirichlet, Discretisation, Robin
+from dgnet.problems import PDE, SINGLE, Dirichlet, Problem, Robin
 from dgnet.stepping import GreenSolver, backends
 from dgnet.stepping.backends import LU
 from dgnet.stepping.host import FlushedToZero
@@ -28,10 +28,10 @@ def plate(aspect: float, cells: tuple[int, int] = (6, 6)) -> Mesh:
 
 
 def problem(mesh: Mesh, fourier: float, dtype: torch.dtype = torch.float32, device: str = "cpu", conditions=(),
-            **terms) -> Discretisation:
+            **terms) -> Problem:
     """Steps of this Fourier number D dt / h^2 of the longest edges."""
     h = float(mesh.edge_lengths.max())
-    return Discretisation(mesh, PDE(diffusion=1.0, **terms), list(conditions), fourier * h * h, dtype=dtype, device=device)
+    return Problem(mesh, PDE(diffusion=1.0, **terms), list(conditions), fourier * h * h, dtype=dtype, device=device)
 
 
 def available(backend: str) -> str:
@@ -88,7 +88,7 @@ def test_a_wall_at_the_same_value_changes_nothing():
 # ---------------------------------------------------------------------- against a dense solve in more digits
 
 
-def exact(p: Discretisation, u: torch.Tensor, steps: int) -> np.ndarray:
+def exact(p: Problem, u: torch.Tensor, steps: int) -> np.ndarray:
     """States [steps+1, n] by a dense solve for the increment in extended precision."""
     wide = p.double
     M, K = (torch.zeros(p.n, p.n, dtype=torch.float64) for _ in range(2))
@@ -142,8 +142,8 @@ def test_heat_is_kept_while_a_source_and_a_sink_drive_a_pattern():
     """Rounding that adds up step by step is what decides where float32 ends."""
     mesh = plate(1, (10, 10))
     for stiffness in (10.0, 0.9 * SINGLE, 1e4):
-        p = Discretisation(mesh, PDE(diffusion=1.0), [], 1.0, dtype=torch.float32)
-        p = Discretisation(mesh, PDE(diffusion=1.0), [], stiffness / p.stiffness_number, dtype=torch.float32)
+        p = Problem(mesh, PDE(diffusion=1.0), [], 1.0, dtype=torch.float32)
+        p = Problem(mesh, PDE(diffusion=1.0), [], stiffness / p.stiffness_number, dtype=torch.float32)
         weight = p.double.mass.row_sums()[0, 0]
         f = torch.cos(torch.pi * torch.tensor(mesh.points[:, 0]))
         f = (f - weight @ f / weight.sum())[None, :, None].float()
@@ -158,7 +158,7 @@ def test_heat_is_kept_while_a_source_and_a_sink_drive_a_pattern():
 
 
 def matrix(fourier: float, dtype: torch.dtype = torch.float32, cells: tuple[int, ...] = (9, 8)) -> EdgeMatrix:
-    p = Discretisation(box(cells, perturb=0.2, seed=1), PDE(diffusion=1.0), [], fourier / max(cells) ** 2, dtype=dtype)
+    p = Problem(box(cells, perturb=0.2, seed=1), PDE(diffusion=1.0), [], fourier / max(cells) ** 2, dtype=dtype)
     A = p.mass + p.stiffness(0.0) * (0.5 * p.dt)
     return EdgeMatrix(A.pattern, A.values.reshape(1, -1))
 
@@ -207,10 +207,10 @@ def test_stiff_steps_with_single_factors_are_as_good_as_single_steps(fourier, ro
     f = torch.exp(-((x - 0.7) ** 2).sum(1) / 0.02)[None, None, :, None].expand(-1, 100, -1, -1)
     ends = []
     for dtype in (torch.float32, torch.float64):
-        p = Discretisation(mesh, PDE(diffusion=1.0), [], fourier / 40**2, dtype=dtype)
+        p = Problem(mesh, PDE(diffusion=1.0), [], fourier / 40**2, dtype=dtype)
         with torch.no_grad():
             ends.append(rollout(Classical(backend="lu"), p, u.to(dtype), f.to(dtype))[0, -1, :, 0].double())
-    single = Discretisation(mesh, PDE(diffusion=1.0), [], fourier / 40**2, dtype=torch.float32)
+    single = Problem(mesh, PDE(diffusion=1.0), [], fourier / 40**2, dtype=torch.float32)
     prepared = Classical(backend="lu").prepare(single).operator().prepared
     assert prepared.dtype == np.float32 and (single.stiffness_number > SINGLE) == (fourier > 20)
     weight = single.double.mass.row_sums()[0, 0]
@@ -273,18 +273,18 @@ def test_a_state_in_another_precision_is_taken_and_given_back():
 def test_a_growth_that_the_step_cannot_follow_is_refused(decay):
     mesh = plate(1)
     with pytest.raises(InputError, match="grows too fast for the time step"):
-        GreenSolver(Discretisation(mesh, PDE(diffusion=1.0, decay=decay), [], 0.1))
-    GreenSolver(Discretisation(mesh, PDE(diffusion=1.0, decay=-19.0), [], 0.1))
+        GreenSolver(Problem(mesh, PDE(diffusion=1.0, decay=decay), [], 0.1))
+    GreenSolver(Problem(mesh, PDE(diffusion=1.0, decay=-19.0), [], 0.1))
 
 
 def test_a_tensor_that_is_not_symmetric_is_refused():
     with pytest.raises(InputError, match="must be symmetric"):
-        Discretisation(plate(1), PDE(diffusion=[[1.0, 0.3], [0.1, 1.0]]), [], 0.1)
+        Problem(plate(1), PDE(diffusion=[[1.0, 0.3], [0.1, 1.0]]), [], 0.1)
 
 
 def test_plain_numbers_keep_double_precision():
     mesh, v = plate(1), [0.1, 0.7]
-    lists, tensors = (Discretisation(mesh, PDE(velocity=x), [], 0.1).advection().values
+    lists, tensors = (Problem(mesh, PDE(velocity=x), [], 0.1).advection().values
                       for x in (v, torch.tensor(v, dtype=torch.float64)))
     assert torch.equal(lists, tensors)
 
@@ -306,7 +306,7 @@ def test_values_that_are_not_finite_end_a_rollout_at_their_step(backend, device)
 def test_growth_without_bound_is_an_error_that_names_the_step():
     """An inflow without a condition: the Galerkin form then feeds on itself."""
     mesh = box((10, 10), perturb=0.2, seed=3)
-    p = Discretisation(mesh, PDE(diffusion=0.0, velocity=[1.0, 0.0]), [], 0.05)
+    p = Problem(mesh, PDE(diffusion=0.0, velocity=[1.0, 0.0]), [], 0.05)
     u0 = torch.rand(1, mesh.n_nodes, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     with torch.no_grad(), pytest.raises(SolveError, match=r"grows without bound.*at step \d+"):
         rollout(Classical(), p, u0, steps=4000)

@@ -7,15 +7,15 @@ import torch
 from dgnet.mesh import perturbed_square
 from dgnet.models.dgnet import DGNet, DGNetConfig
 from dgnet.operators import EdgeMatrix
-from dgnet.problems import PDE, Discretisation
+from dgnet.problems import PDE, Problem
 from dgnet.stepping.bounds import bounds_of, sharpened
 
 
-def saturated(seed: int) -> tuple[DGNet, Discretisation]:
+def saturated(seed: int) -> tuple[DGNet, Problem]:
     mesh = perturbed_square(12)
     x = torch.tensor(mesh.points)
     flow = torch.stack([torch.sin(9 * x[:, 1]), torch.cos(7 * x[:, 0])], 1)  # not free of divergence: a part with any sign
-    problem = Discretisation(mesh, PDE(diffusion=1e-3, velocity=flow), [], 0.02)
+    problem = Problem(mesh, PDE(diffusion=1e-3, velocity=flow), [], 0.02)
     torch.manual_seed(seed)
     model = DGNet(DGNetConfig(hidden=8, layers=1, free=True, learn_streamline=True), problem).double()
     with torch.no_grad():
@@ -54,7 +54,7 @@ def test_a_learned_mass_with_a_flow_iterates_a_fixed_number_of_times() -> None:
 
 def test_bounds_that_are_proven_are_left_alone() -> None:
     mesh = perturbed_square(8)
-    problem = Discretisation(mesh, PDE(diffusion=0.1, velocity=(1.0, 0.5)), [], 0.01)
+    problem = Problem(mesh, PDE(diffusion=0.1, velocity=(1.0, 0.5)), [], 0.01)
     op = DGNet(DGNetConfig(hidden=8, layers=1), problem).double().prepare(problem).solver.operator()
     proven = bounds_of(op.A, op.M, op._mass_low, op._rest() * (op.theta * op.dt) if callable(op._rest) else None)
     assert op.bounds.low == pytest.approx(proven.low) and proven.low > 0.1

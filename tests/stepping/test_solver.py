@@ -12,7 +12,7 @@ from dgnet.errors import InputError, SolveError
 from dgnet.mesh import box
 from dgnet.models import Classical, rollout
 from dgnet.operators import EdgeMatrix, Geometry, Pattern, mass, stiffness
-from dgnet.problems import CONSISTENT, LUMPED, PDE, Dirichlet, Discretisation, Neumann, Periodic, Robin
+from dgnet.problems import CONSISTENT, LUMPED, PDE, Dirichlet, Neumann, Periodic, Problem, Robin
 from dgnet.stepping import Bounds, GreenSolver, StepOperator, bounds_of, fold, unfold
 from dgnet.stepping.backends import Chebyshev, Krylov, Monitor, apply, prepare
 from tests.conftest import shuffled
@@ -21,14 +21,14 @@ BACKENDS = ["lu", "iterative", "dense"]
 MESH = box((6, 5), perturb=0.25, seed=2)
 
 
-def weighted(p: Discretisation, u) -> float:
+def weighted(p: Problem, u) -> float:
     return float((u[..., 0] * (EdgeMatrix(p.mass.pattern, p.mass.values[0, 0]) @ u[..., 0])).sum().sqrt())
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("consistent", [LUMPED, 0.5, CONSISTENT])
 def test_no_flux_conserves_the_integral_and_never_gains_energy(mesh, backend, consistent):
-    p = Discretisation(mesh, PDE(diffusion=0.3), [], 0.05, consistent=consistent)
+    p = Problem(mesh, PDE(diffusion=0.3), [], 0.05, consistent=consistent)
     solver = GreenSolver(p, backend)
     u = torch.randn(mesh.n_nodes, 1, dtype=torch.float64)
     volume = torch.from_numpy(mesh.dual_volumes())
@@ -46,7 +46,7 @@ def test_no_flux_conserves_the_integral_and_never_gains_energy(mesh, backend, co
 def test_energy_never_grows_with_skew_advection_in_a_closed_box():
     swirl = np.stack([np.sin(np.pi * MESH.points[:, 0]) * np.cos(np.pi * MESH.points[:, 1]),
                       -np.cos(np.pi * MESH.points[:, 0]) * np.sin(np.pi * MESH.points[:, 1])], -1) * 5
-    p = Discretisation(MESH, PDE(diffusion=1e-3, velocity=swirl), [], 0.1, advection_form="skew")
+    p = Problem(MESH, PDE(diffusion=1e-3, velocity=swirl), [], 0.1, advection_form="skew")
     u = torch.randn(MESH.n_nodes, 1, dtype=torch.float64)
     solver, energy = GreenSolver(p), weighted(p, u)
     for _ in range(30):
@@ -68,7 +68,7 @@ def test_energy_never_grows_whatever_the_flow_does_in_time(theta, damped):
         return swirl * (-1) ** int(t / dt + 1e-6)
 
     for flow in (turning, lambda t: turning(t) * size[int(t / dt + 1e-6)]):
-        p = Discretisation(MESH, PDE(diffusion=1e-4, velocity=flow), [], dt, advection_form="skew")
+        p = Problem(MESH, PDE(diffusion=1e-4, velocity=flow), [], dt, advection_form="skew")
         u = torch.randn(MESH.n_nodes, 1, dtype=torch.float64, generator=g)
         solver, energy = GreenSolver(p, "lu", theta), weighted(p, u)
         for k in range(100):
@@ -80,7 +80,7 @@ def test_energy_never_grows_whatever_the_flow_does_in_time(theta, damped):
 @pytest.mark.parametrize("damped", [False, True])
 def test_a_state_equal_to_the_ambient_rests_whatever_the_exchange_does(damped):
     exchange = Robin("right", lambda x, t: 2 + np.sin(9 * t) + 0 * x[:, 0], 3.0)
-    p = Discretisation(MESH, PDE(diffusion=0.3), [exchange], 0.1)
+    p = Problem(MESH, PDE(diffusion=0.3), [exchange], 0.1)
     u = rest = torch.full((MESH.n_nodes, 1), 3.0, dtype=torch.float64)
     solver = GreenSolver(p, "lu")
     for k in range(20):
@@ -90,7 +90,7 @@ def test_a_state_equal_to_the_ambient_rests_whatever_the_exchange_does(damped):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_superposition_holds_to_rounding(backend):
-    p = Discretisation(MESH, PDE(diffusion=0.3, velocity=[0.4, 0.1], decay=0.2), [Robin("right", 1.0)], 0.05)
+    p = Problem(MESH, PDE(diffusion=0.3, velocity=[0.4, 0.1], decay=0.2), [Robin("right", 1.0)], 0.05)
     solver = GreenSolver(p, backend, tolerance=1e-15)
     u, f = torch.randn(2, MESH.n_nodes, 1, dtype=torch.float64), torch.randn(2, MESH.n_nodes, 1, dtype=torch.float64)
     zero = torch.zeros_like(u)
@@ -100,7 +100,7 @@ def test_superposition_holds_to_rounding(backend):
 
 @pytest.mark.parametrize("conditions", [[], [Dirichlet("left")], [Periodic("left", "right")]])
 def test_columns_of_green_are_impulse_responses(conditions):
-    p = Discretisation(box((5, 5), perturb=0.2 if not conditions else 0.0), PDE(diffusion=0.3), conditions, 0.05)
+    p = Problem(box((5, 5), perturb=0.2 if not conditions else 0.0), PDE(diffusion=0.3), conditions, 0.05)
     solver = GreenSolver(p, "lu")
     n = p.mesh.n_nodes
     A = p.mass.values[0, 0] + 0.5 * p.dt * p.stiffness().values[0, 0]
@@ -118,7 +118,7 @@ def test_columns_of_green_are_impulse_responses(conditions):
 
 @pytest.mark.parametrize("consistent", [LUMPED, CONSISTENT])
 def test_an_eigenmode_decays_by_the_crank_nicolson_factor(mesh, consistent):
-    p = Discretisation(mesh, PDE(diffusion=0.3), [], 0.05, consistent=consistent)
+    p = Problem(mesh, PDE(diffusion=0.3), [], 0.05, consistent=consistent)
     K = EdgeMatrix(p.mass.pattern, p.stiffness().values[0, 0]).to_scipy().toarray()
     M = EdgeMatrix(p.mass.pattern, p.mass.values[0, 0]).to_scipy().toarray()
     from scipy.linalg import eigh
@@ -142,7 +142,7 @@ def problem(seed: int, dtype: torch.dtype, spatial: bool, velocity: bool, fields
     v = np.random.default_rng(seed).normal(size=(mesh.n_nodes, mesh.dim)) if velocity else None
     diffusion = {n: 0.05 * (k + 1) for k, n in enumerate(names)} if fields > 1 else 0.1
     pde = PDE(fields=names, diffusion=diffusion, velocity=v, decay=0.1)
-    return Discretisation(mesh, pde, conditions, 0.02, consistent=share, dtype=dtype)
+    return Problem(mesh, pde, conditions, 0.02, consistent=share, dtype=dtype)
 
 
 @settings(max_examples=40, deadline=None)
@@ -165,7 +165,7 @@ def test_all_backends_agree(seed, double, spatial, velocity, fields, dirichlet, 
 def test_the_iteration_reaches_its_tolerance_at_any_stiffness(stiff, dtype, velocity):
     mesh = box((20, 20), perturb=0.3, seed=4)
     dt = 2 * stiff * mesh.spacing**2
-    p = Discretisation(mesh, PDE(diffusion=1.0, velocity=velocity), [], dt, dtype=dtype)
+    p = Problem(mesh, PDE(diffusion=1.0, velocity=velocity), [], dt, dtype=dtype)
     u = torch.randn(2, mesh.n_nodes, 1, dtype=dtype)
     solver, exact = GreenSolver(p, "iterative"), GreenSolver(p, "lu")
     A = solver.operator()
@@ -182,7 +182,7 @@ def test_batched_matrices_equal_single_ones():
     for diffusion in (0.1, {"a": 0.1, "b": 0.3}):
         def at(velocity, diffusion=diffusion):
             pde = PDE(fields=("a", "b"), diffusion=diffusion, velocity=lambda t: velocity * (1 + t))
-            return Discretisation(MESH, pde, [Dirichlet("left", 0.5)], 0.05)
+            return Problem(MESH, pde, [Dirichlet("left", 0.5)], 0.05)
         for backend in BACKENDS:
             whole = GreenSolver(at(v), backend).step(u, f, 0.3)
             single = torch.cat([GreenSolver(at(v[i]), backend).step(u[i:i + 1], f[i:i + 1], 0.3) for i in range(3)])
@@ -206,7 +206,7 @@ def test_bounds_hold_and_the_proven_count_is_enough(seed, stiff, share, velocity
     """Obtuse meshes included: perturb 0.24 gives negative cotangent weights."""
     mesh = box((8, 7), perturb=perturb, seed=seed)
     v = np.random.default_rng(seed).normal(size=(mesh.n_nodes, 2)) * 2 if velocity else None
-    p = Discretisation(mesh, PDE(diffusion=1.0, velocity=v), [], stiff * mesh.spacing**2, consistent=share)
+    p = Problem(mesh, PDE(diffusion=1.0, velocity=v), [], stiff * mesh.spacing**2, consistent=share)
     K, C = p.stiffness(), p.advection()
     A = p.mass + K * (0.5 * p.dt)
     bounds = bounds_of(A, p.mass, p.mass_bounds[0], None if C is None else C * (0.5 * p.dt), symmetric=v is None)
@@ -253,7 +253,7 @@ def test_a_missed_tolerance_is_an_error():
 
 
 def test_wrong_bounds_from_another_time_level_fall_back_to_a_right_answer():
-    p = Discretisation(MESH, PDE(diffusion=1.0, velocity=[3.0, 1.0]), [], 0.1)
+    p = Problem(MESH, PDE(diffusion=1.0, velocity=[3.0, 1.0]), [], 0.1)
     u = torch.randn(1, MESH.n_nodes, 1, dtype=torch.float64)
     K = p.stiffness()
     op = StepOperator(p.mass, K, p.dt, backend="iterative", symmetric=False, mass_low=p.mass_bounds[0], rest=p.advection(),
@@ -278,7 +278,7 @@ def test_gradcheck_through_three_steps(backend):
 
     def three(u, f, D, v):
         conditions = [Dirichlet("left", 0.3), Robin("right", 1.0, 0.1)]
-        p = Discretisation(mesh, PDE(diffusion=D, velocity=v, reaction=lambda s: s - s**3), conditions, 0.1)
+        p = Problem(mesh, PDE(diffusion=D, velocity=v, reaction=lambda s: s - s**3), conditions, 0.1)
         solver = GreenSolver(p, backend, tolerance=1e-14)
         for k in range(3):
             u = solver.step(u, f[k], 0.1 * k)
@@ -316,7 +316,7 @@ def test_gradcheck_in_raw_matrix_values(backend, symmetric):
 def test_changed_coefficients_are_noticed():
     """A cached operator must not outlive the values it was made from."""
     D = torch.tensor(0.1, dtype=torch.float64, requires_grad=True)
-    p = Discretisation(MESH, PDE(diffusion=D), [], 0.1)
+    p = Problem(MESH, PDE(diffusion=D), [], 0.1)
     u = torch.randn(1, MESH.n_nodes, 1, dtype=torch.float64)
     solver = GreenSolver(p, "lu")
     before = solver.step(u).detach()
@@ -329,21 +329,21 @@ def test_changed_coefficients_are_noticed():
 
 
 @pytest.mark.parametrize("build, word", [
-    (lambda: Discretisation(MESH, PDE(), [], 0.0), "dt must be a positive"),
-    (lambda: Discretisation(MESH, PDE(), [], -1.0), "dt must be a positive"),
-    (lambda: Discretisation(MESH, PDE(diffusion=-0.1), [], 0.1), "diffusivity"),
-    (lambda: Discretisation(MESH, PDE(), [Dirichlet("lid")], 0.1), "lid"),
-    (lambda: Discretisation(MESH, PDE(), [Robin("left", -1.0)], 0.1), "convective"),
-    (lambda: Discretisation(MESH, PDE(), [Dirichlet("left", 0.0, "w")], 0.1), "'w'"),
-    (lambda: Discretisation(MESH, PDE(), [Periodic("left", "top")], 0.1), "periodic"),
-    (lambda: Discretisation(MESH, PDE(velocity=[1.0]), [], 0.1), "velocity"),
+    (lambda: Problem(MESH, PDE(), [], 0.0), "dt must be a positive"),
+    (lambda: Problem(MESH, PDE(), [], -1.0), "dt must be a positive"),
+    (lambda: Problem(MESH, PDE(diffusion=-0.1), [], 0.1), "diffusivity"),
+    (lambda: Problem(MESH, PDE(), [Dirichlet("lid")], 0.1), "lid"),
+    (lambda: Problem(MESH, PDE(), [Robin("left", -1.0)], 0.1), "convective"),
+    (lambda: Problem(MESH, PDE(), [Dirichlet("left", 0.0, "w")], 0.1), "'w'"),
+    (lambda: Problem(MESH, PDE(), [Periodic("left", "top")], 0.1), "periodic"),
+    (lambda: Problem(MESH, PDE(velocity=[1.0]), [], 0.1), "velocity"),
     (lambda: PDE(fields=("a", "a")), "distinct"),
     (lambda: PDE(fields=("a",), diffusion={"b": 1.0}), "'b'"),
-    (lambda: GreenSolver(Discretisation(MESH, PDE(), [], 0.1), "magic"), "magic"),
-    (lambda: GreenSolver(Discretisation(MESH, PDE(), [], 0.1), theta=0.2), "theta"),
-    (lambda: GreenSolver(Discretisation(MESH, PDE(), [], 0.1)).step(torch.zeros(1, MESH.n_nodes, 2)), "1 fields"),
-    (lambda: GreenSolver(Discretisation(MESH, PDE(), [], 0.1)).step(torch.zeros(1, 5, 1)), "nodes"),
-    (lambda: rollout(Classical(), Discretisation(MESH, PDE(), [], 0.1), torch.zeros(1, MESH.n_nodes, 1)), "0 steps"),
+    (lambda: GreenSolver(Problem(MESH, PDE(), [], 0.1), "magic"), "magic"),
+    (lambda: GreenSolver(Problem(MESH, PDE(), [], 0.1), theta=0.2), "theta"),
+    (lambda: GreenSolver(Problem(MESH, PDE(), [], 0.1)).step(torch.zeros(1, MESH.n_nodes, 2)), "1 fields"),
+    (lambda: GreenSolver(Problem(MESH, PDE(), [], 0.1)).step(torch.zeros(1, 5, 1)), "nodes"),
+    (lambda: rollout(Classical(), Problem(MESH, PDE(), [], 0.1), torch.zeros(1, MESH.n_nodes, 1)), "0 steps"),
 ])
 def test_bad_input_is_named(build, word):
     with pytest.raises(InputError, match=word):
@@ -354,7 +354,7 @@ def test_bad_input_is_named(build, word):
 
 
 def test_rollout_streams_the_same_states():
-    p = Discretisation(MESH, PDE(diffusion=0.1, reaction=lambda u: u - u**3), [Dirichlet("left", 0.2)], 0.05)
+    p = Problem(MESH, PDE(diffusion=0.1, reaction=lambda u: u - u**3), [Dirichlet("left", 0.2)], 0.05)
     u0 = torch.randn(2, MESH.n_nodes, 1, dtype=torch.float64)
     f = torch.randn(1, 12, MESH.n_nodes, 1, dtype=torch.float64)
     whole = rollout(Classical(), p, u0, f)
@@ -367,7 +367,7 @@ def test_rollout_streams_the_same_states():
 
 def test_inference_mode_sees_values_that_change_in_place() -> None:
     """torch does not count changes of tensors that are made under it; a kept factorisation follows all the same."""
-    problem = Discretisation(box((5, 4), perturb=0.2), PDE(diffusion=0.2), [], 0.1)
+    problem = Problem(box((5, 4), perturb=0.2), PDE(diffusion=0.2), [], 0.1)
     u = torch.rand(1, problem.n_nodes, 1, dtype=torch.float64)
     with torch.inference_mode():
         fresh = replace(problem, dt=0.1)

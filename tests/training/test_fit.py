@@ -18,7 +18,7 @@ from dgnet.errors import InputError
 from dgnet.mesh import box
 from dgnet.models import Classical, rollout
 from dgnet.models.dgnet import BOUNDED, DGNet, DGNetConfig
-from dgnet.problems import PDE, Discretisation, Robin
+from dgnet.problems import PDE, Problem, Robin
 from dgnet.recipe import paper_recipe
 from dgnet.training import Progress, Recipe, Stage, evaluate_rne, fit, load_checkpoint, split
 from dgnet_paper.scenarios import get
@@ -32,9 +32,9 @@ RECIPE = Recipe("test", (Stage(6, 2, batch=4, lr=3e-3, first=1, noise=0.02, push
                          Stage(8, 4, batch=4, lr=3e-3, from_start=0.5)), validations=4)
 
 
-def base(factor: float = 1.0, dtype: torch.dtype = torch.float64) -> Discretisation:
+def base(factor: float = 1.0, dtype: torch.dtype = torch.float64) -> Problem:
     pde = PDE(diffusion=0.05 * factor, reaction=lambda u: u - u**3)
-    return Discretisation(box((5, 4), perturb=0.2), pde, (Robin("left", 1.0, 0.5),), 0.05, dtype=dtype)
+    return Problem(box((5, 4), perturb=0.2), pde, (Robin("left", 1.0, 0.5),), 0.05, dtype=dtype)
 
 
 def corpus(count: int, seed: int = 0, steps: int = STEPS) -> Corpus:

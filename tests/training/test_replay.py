@@ -13,7 +13,7 @@ from dgnet.data import Corpus
 from dgnet.mesh import perturbed_square
 from dgnet.models.dgnet import BOUNDED, PAPER, DGNet, DGNetConfig
 from dgnet.models.registry import all_models, build
-from dgnet.problems import PDE, Dirichlet, Discretisation, Robin
+from dgnet.problems import PDE, Dirichlet, Problem, Robin
 from dgnet.recipe import Recipe, Stage
 from dgnet.training import replay
 from dgnet.training.update import iterate, parameter_groups
@@ -37,9 +37,9 @@ CASES = {
 }
 
 
-def setting(name: str) -> tuple[DGNet, Discretisation, Corpus, Stage]:
+def setting(name: str) -> tuple[DGNet, Problem, Corpus, Stage]:
     config, pde, conditions = CASES[name]
-    base = Discretisation(perturbed_square(6), pde, conditions, 0.05, dtype=torch.float64)
+    base = Problem(perturbed_square(6), pde, conditions, 0.05, dtype=torch.float64)
     torch.manual_seed(0)
     model = DGNet(config, base).double()
     with torch.no_grad():
@@ -84,7 +84,7 @@ def test_a_flow_that_is_not_held_is_not_replayed() -> None:
     def flow(t: float) -> torch.Tensor:
         return torch.full((mesh.n_nodes, 2), t, dtype=torch.float64)
 
-    base = Discretisation(mesh, PDE(diffusion=0.05, velocity=flow), [], 0.05)
+    base = Problem(mesh, PDE(diffusion=0.05, velocity=flow), [], 0.05)
     model = DGNet(DGNetConfig(hidden=8, layers=1), base).double()
     assert model.severed(model.prepare(base, 1, 4)) is None
 
@@ -99,7 +99,7 @@ def test_short_windows_and_processors_take_the_plain_loop() -> None:
 @pytest.mark.parametrize("name", BASELINES)
 def test_baselines_replay(name: str, moving: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a baseline allows it; what it prepares from its weights is differentiated once."""
-    base = Discretisation(perturbed_square(5), PDE(diffusion=0.02), [Robin("right", 0.5, 0.2)], 0.05, dtype=torch.float64)
+    base = Problem(perturbed_square(5), PDE(diffusion=0.02), [Robin("right", 0.5, 0.2)], 0.05, dtype=torch.float64)
     rng = np.random.default_rng(0)
     shape = (2, 6, base.mesh.n_nodes, 1)
     flow = torch.from_numpy(0.3 * rng.normal(size=(*shape[:3], 2))) if moving else None

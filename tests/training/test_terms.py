@@ -15,7 +15,7 @@ from dgnet.errors import InputError
 from dgnet.mesh import perturbed_square
 from dgnet.models import Classical, rollout
 from dgnet.models.dgnet import DGNet, DGNetConfig, Library
-from dgnet.problems import PDE, Dirichlet, Discretisation
+from dgnet.problems import PDE, Dirichlet, Problem
 from dgnet.training.fit import evaluate_rne
 
 TRUE = {("u", "1"): 1.0, ("u", "u"): -4.0, ("u", "u² v"): 1.0, ("v", "u"): 3.0, ("v", "u² v"): -1.0}
@@ -32,7 +32,7 @@ def saturated(w: torch.Tensor) -> torch.Tensor:
 
 
 @cache
-def world(reaction, moving: bool = False) -> tuple[Discretisation, Corpus, Corpus]:
+def world(reaction, moving: bool = False) -> tuple[Problem, Corpus, Corpus]:
     """Four training and two test trajectories of the classical solver with a quarter of the step."""
     mesh, rng = perturbed_square(8), np.random.default_rng(0)
     pde = PDE(("u", "v"), diffusion={"u": 0.01, "v": 0.02}, reaction=reaction, velocity=(0.3, 0.1) if moving else None)
@@ -41,13 +41,13 @@ def world(reaction, moving: bool = False) -> tuple[Discretisation, Corpus, Corpu
     start = [np.stack([1 + 0.6 * np.sin(a * x + b) * np.cos(c * y), 2 + 0.8 * np.cos(b * x) * np.sin(a * y + c)], -1)
              for a, b, c in rng.uniform(1, 5, (6, 3))]
     with torch.no_grad():
-        fine = Discretisation(mesh, pde, conditions, 0.005)
+        fine = Problem(mesh, pde, conditions, 0.005)
         states = rollout(Classical(damped_start=4 * moving), fine, torch.tensor(np.stack(start)), None, 96)[:, ::4]
     train, test = (Corpus(part.clone(), None, None, 0.02, (0.0, 0.0)) for part in (states[:4], states[4:]))
-    return Discretisation(mesh, pde, conditions, 0.02), train, test
+    return Problem(mesh, pde, conditions, 0.02), train, test
 
 
-def fresh(base: Discretisation, train: Corpus, **settings) -> DGNet:
+def fresh(base: Problem, train: Corpus, **settings) -> DGNet:
     model = DGNet(DGNetConfig(decoder="none", reaction="learned", **({"reaction_degree": 3} | settings)), base).double()
     model.fit_statistics(train.state, None, train.dt)
     return model

@@ -16,7 +16,7 @@ from dgnet.discovery.identify import identify
 from dgnet.mesh import perturbed_square
 from dgnet.models import Classical, rollout
 from dgnet.models.dgnet import DGNet, DGNetConfig
-from dgnet.problems import PDE, Dirichlet, Discretisation, Neumann, Robin
+from dgnet.problems import PDE, Dirichlet, Neumann, Problem, Robin
 from dgnet.training import Recipe, Stage, evaluate_rne, fit, replay
 from dgnet.training.update import iterate, parameter_groups
 
@@ -44,11 +44,11 @@ CONDITIONS = {
 }
 
 
-def world(name: str, count: int = 3, begin: float = 0.0) -> tuple[Discretisation, Corpus]:
+def world(name: str, count: int = 3, begin: float = 0.0) -> tuple[Problem, Corpus]:
     """Trajectories of the classical solver itself: the untrained model is exact on every piece of them."""
     rng = np.random.default_rng(0)
     flow = gust if name == "flow" else None
-    base = Discretisation(MESH, PDE(diffusion=0.03, velocity=flow, decay=0.1), CONDITIONS[name], DT)
+    base = Problem(MESH, PDE(diffusion=0.03, velocity=flow, decay=0.1), CONDITIONS[name], DT)
     rows = None
     if name.startswith("stored"):
         rows = torch.from_numpy(0.3 * rng.normal(size=(count, STEPS + 1, MESH.n_nodes, 2)))
@@ -107,14 +107,14 @@ def rising(x: Tensor, t: float) -> Tensor:
     return 293 + 10 * t + 0 * x[:, 0]
 
 
-def plate(n: int, dt: float) -> Discretisation:
-    return Discretisation(perturbed_square(n), PDE(diffusion=0.05), [Dirichlet("left", swing), Robin("right", 0.2, rising)], dt)
+def plate(n: int, dt: float) -> Problem:
+    return Problem(perturbed_square(n), PDE(diffusion=0.05), [Dirichlet("left", swing), Robin("right", 0.2, rising)], dt)
 
 
 def test_short_windows_learn_a_boundary_value_in_time() -> None:
     """Truth: the same equation on a mesh refined twice, with a quarter of the step."""
     base, steps = plate(5, 0.1), 30
-    fine = Discretisation(base.mesh.refined(2), base.pde, base.conditions, 0.025)
+    fine = Problem(base.mesh.refined(2), base.pde, base.conditions, 0.025)
     x, y = torch.tensor(fine.mesh.points).T
     start = torch.stack([293 + 8 * a * torch.sin(math.pi * x) * torch.cos(b * y) for a, b in ((1, 1), (-1, 2), (1, 4), (-1, 3))])
     with torch.no_grad():
@@ -131,7 +131,7 @@ def test_short_windows_learn_a_boundary_value_in_time() -> None:
 def found_reaction(flow: Callable[[float], Tensor] | tuple[float, float]) -> float:
     """Relative error of an identified reaction where there are data."""
     pde = PDE(diffusion=0.02, reaction=lambda u: u - u**3, velocity=flow)
-    fine, base = (Discretisation(MESH, pde, [], dt) for dt in (DT / 4, DT))
+    fine, base = (Problem(MESH, pde, [], dt) for dt in (DT / 4, DT))
     x, y = torch.tensor(MESH.points).T
     start = torch.stack([0.8 * torch.sin(a * x) * torch.cos(b * y) for a, b in ((3, 1), (2, 4), (5, 2))])[..., None]
     with torch.no_grad():

@@ -19,7 +19,7 @@ from dgnet.models.dgnet import DGNetConfig
 from dgnet.models.registry import entry
 from dgnet.prediction.source_files import StoredDrive
 from dgnet.prediction.to_files import roll_out, summary
-from dgnet.problems import PDE, Discretisation, Robin
+from dgnet.problems import PDE, Problem, Robin
 from dgnet.problems.case import base_problem
 from dgnet.problems.spot_table import SpotTable
 from dgnet.projects import load
@@ -90,7 +90,7 @@ def test_another_mesh(own: Run, tmp_path: Path) -> None:
     assert result["nodes"] == other.n_nodes and "instead of the mesh of the training" in summary(result)
     core = other.centroids[:, 0] <= 0.62
     pde = PDE(("T",), np.where(core, 0.1, 0.2), capacity=np.where(core, 2.0, 3.0))
-    p = Discretisation(other, pde, [Robin("left", 0.02, 20.0)], DT)
+    p = Problem(other, pde, [Robin("left", 0.02, 20.0)], DT)
     f = SpotTable.read(own.project.folder / "run-1.csv", 2).on(other).average(torch.tensor(other.points), 0, STEPS, DT)
     want = rollout(Classical(), p, torch.full((1, other.n_nodes, 1), 20.0, dtype=torch.float64), f, STEPS)[0].numpy()
     np.testing.assert_allclose(found, want, atol=2e-4 * np.ptp(want))

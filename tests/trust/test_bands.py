@@ -15,7 +15,7 @@ from dgnet.errors import InputError
 from dgnet.mesh import box
 from dgnet.models import Classical, rollout
 from dgnet.prediction.to_files import roll_out, summary
-from dgnet.problems import PDE, Discretisation, Robin
+from dgnet.problems import PDE, Problem, Robin
 from dgnet.projects.project import Project, project, trajectory
 from dgnet.training.evaluate import evaluate
 from dgnet.training.own import train_project
@@ -23,7 +23,7 @@ from dgnet.training.run import Run
 from dgnet.trust.bands import FILE, LEVELS, Bands, Bends, bands_of, calibrate, scores_of, sentences, stored_bands
 from dgnet.trust.distance import GROUPS, Known, Profile, profiles_of
 
-PLATE = Discretisation(box((6, 6)), PDE(diffusion=0.05), [Robin("boundary", 0.5, 0.0)], 0.1)
+PLATE = Problem(box((6, 6)), PDE(diffusion=0.05), [Robin("boundary", 0.5, 0.0)], 0.1)
 STEPS = 8
 
 

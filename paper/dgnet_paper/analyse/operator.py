@@ -29,7 +29,7 @@ from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigs, eigsh
 from dgnet.errors import InputError
 from dgnet.models.dgnet import DGNet, cell_pairs, edge_mass
 from dgnet.operators import EdgeMatrix
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 from dgnet.stepping import GreenSolver, Operators
 
 Tensor = torch.Tensor
@@ -282,7 +282,7 @@ class Consistency:
 class Study:
     """The result of `study`; `numbers()` for JSON, `output.operators.draw` for pictures."""
 
-    problem: Discretisation
+    problem: Problem
     fields: list[FieldStudy]
     consistency: Consistency | None
     mass_factor: np.ndarray | None  # [E] where the mass is learned
@@ -297,7 +297,7 @@ class Study:
         return out
 
 
-def study(model: DGNet, problem: Discretisation, truth_states: Tensor | None = None, source: Tensor | None = None, *,
+def study(model: DGNet, problem: Problem, truth_states: Tensor | None = None, source: Tensor | None = None, *,
           t: float = 0.0, steps: int = 40, dense: int | None = None) -> Study:
     """Operators at time `t` (first trajectory, where flows differ), and consistency on true states [B, T+1, N, F].
 
@@ -336,9 +336,9 @@ def study(model: DGNet, problem: Discretisation, truth_states: Tensor | None = N
     return Study(p, fields, consistency, factor, (change / local).numpy(), about)
 
 
-def doubled(p: Discretisation) -> Discretisation:
+def doubled(p: Problem) -> Problem:
     """The same problem in double precision on the CPU."""
-    return Discretisation(p.mesh, p.pde, p.conditions, p.dt, p.consistent, p.advection_form, torch.float64, "cpu")
+    return Problem(p.mesh, p.pde, p.conditions, p.dt, p.consistent, p.advection_form, torch.float64, "cpu")
 
 
 def _piece(A: EdgeMatrix, number: int, free: np.ndarray) -> csc_array:
@@ -388,7 +388,7 @@ def _spread(x: np.ndarray) -> dict[str, float]:
     return {"min": float(x.min()), "mean": float(x.mean()), "max": float(x.max())}
 
 
-def _consistency(model: DGNet, p: Discretisation, prior: Operators, truth: Tensor, source: Tensor | None, count: int,
+def _consistency(model: DGNet, p: Problem, prior: Operators, truth: Tensor, source: Tensor | None, count: int,
                  t: float) -> Consistency:
     """Theorem 1 on data: e = (u(t + dt) - step(u(t))) / dt for the step by L_physics and the learned one, from true states."""
     p.check_state(truth, "the true states")

@@ -18,7 +18,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 
 from dgnet.models.dgnet import DGNet
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 from dgnet.report import pictures
 from dgnet_paper.analyse.operator import BLUE, ORANGE, RED, Consistency, FieldStudy, Study, study
 
@@ -26,7 +26,7 @@ Tensor = torch.Tensor
 
 
 
-def analyse(model: DGNet, problem: Discretisation, truth_states: Tensor | None = None, source: Tensor | None = None, *,
+def analyse(model: DGNet, problem: Problem, truth_states: Tensor | None = None, source: Tensor | None = None, *,
             t: float = 0.0, steps: int = 40, dense: int | None = None, folder: Path | None = None) -> dict[str, Any]:
     """Plain numbers about a DGNet on a problem; pictures as well where a `folder` is given. See `study`."""
     found = study(model, problem, truth_states, source, t=t, steps=steps, dense=dense)
@@ -170,7 +170,7 @@ def draw_edges(path: Path, found: Study) -> None:
         pictures.save_figure(figure, path, 150)
 
 
-def draw_truncation(path: Path, p: Discretisation, c: Consistency) -> None:
+def draw_truncation(path: Path, p: Problem, c: Consistency) -> None:
     """Maps of the one-step error before and after learning, on one logarithmic scale."""
     low, high = np.quantile(c.maps, 0.02), float(c.maps.max())
     high = max(high, 1e-300)

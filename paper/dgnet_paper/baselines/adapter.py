@@ -31,7 +31,7 @@ from torch import nn
 from dgnet.errors import InputError
 from dgnet.models.base import LearnedModel, impose
 from dgnet.operators import lumped
-from dgnet.problems import Discretisation, Neumann, Periodic, Robin
+from dgnet.problems import Neumann, Periodic, Problem, Robin
 from dgnet.problems.curves import typical
 
 Tensor = torch.Tensor
@@ -56,7 +56,7 @@ class Settings:
 # ---------------------------------------------------------------------- geometry, kept with the mesh
 
 
-def kept(p: Discretisation, key: Any, make: Callable[[Discretisation], T]) -> T:
+def kept(p: Problem, key: Any, make: Callable[[Problem], T]) -> T:
     """make(p), computed once per geometry. For what depends on mesh, conditions and coefficients, not on the velocity."""
     cache = p.geometry.__dict__.setdefault("_baselines", {})
     if key not in cache:
@@ -74,7 +74,7 @@ class Graph:
     count: Tensor  # [n, 1] incoming edges, at least 1
 
     @classmethod
-    def of(cls, p: Discretisation, to: np.ndarray, frm: np.ndarray) -> Graph:
+    def of(cls, p: Problem, to: np.ndarray, frm: np.ndarray) -> Graph:
         """From pairs of nodes; duplicates and loops are dropped."""
         g = p.geometry
         a, b = g.dof[to].astype(np.int64), g.dof[frm].astype(np.int64)
@@ -99,14 +99,14 @@ class Graph:
         return self.total(message) / self.count
 
 
-def mesh_graph(p: Discretisation) -> Graph:
+def mesh_graph(p: Problem) -> Graph:
     """Both directions of every mesh edge."""
     return kept(p, "mesh", lambda p: Graph.of(p, p.mesh.edges.T.ravel(), p.mesh.edges[:, ::-1].T.ravel()))
 
 
-def near_graph(p: Discretisation, k: int) -> Graph:
+def near_graph(p: Problem, k: int) -> Graph:
     """Mesh edges and the k nearest nodes of every node."""
-    def make(p: Discretisation) -> Graph:
+    def make(p: Problem) -> Graph:
         n, e = p.mesh.n_nodes, p.mesh.edges
         near = nearest(p.mesh.points, p.mesh.points, min(k + 1, n))[:, 1:]
         return Graph.of(p, np.concatenate([e[:, 0], e[:, 1], np.repeat(np.arange(n), near.shape[1])]),
@@ -143,7 +143,7 @@ class Nodes:
     load: Tensor | None  # [n, F] boundary load per volume; None when there is none or it changes in time
 
     @classmethod
-    def of(cls, p: Discretisation) -> Nodes:
+    def of(cls, p: Problem) -> Nodes:
         g, mesh = p.geometry, p.mesh
         owner = np.unique(g.dof, return_index=True)[1]
         wall = np.ones(len(mesh.boundary_facets), dtype=bool)
@@ -168,7 +168,7 @@ class Nodes:
                    None if load is None else (load / volume).expand(-1, p.n_fields).detach())
 
 
-def coefficients(p: Discretisation) -> Tensor:
+def coefficients(p: Problem) -> Tensor:
     """Diffusion, decay and capacity at the nodes [N, C], those that there are; per-cell values are averaged by volume."""
     g, N = p.geometry, p.mesh.n_nodes
     weight = g.volumes[:, None].expand_as(g.cells).reshape(-1, 1)
@@ -215,7 +215,7 @@ class Inputs:
 class Prepared:
     """A problem made ready: what the adapter needs, and what the network itself keeps (`own`)."""
 
-    problem: Discretisation
+    problem: Problem
     nodes: Nodes
     known: Tensor | None  # [n, C] or [b, n, C] where nothing known changes in time, not scaled
     own: Any
@@ -236,7 +236,7 @@ class Baseline(LearnedModel[Prepared]):
     known_scale: Tensor
     length: Tensor
 
-    def __init__(self, problem: Discretisation) -> None:
+    def __init__(self, problem: Problem) -> None:
         super().__init__()
         self.dim, self.fields = problem.mesh.dim, problem.n_fields
         F = self.fields
@@ -282,12 +282,12 @@ class Baseline(LearnedModel[Prepared]):
             self.known_scale[-self.dim:] = torch.where(speed > 0, speed, torch.ones_like(speed)).to(self.known_scale.dtype)
 
     @staticmethod
-    def channels_known(p: Discretisation) -> int:
+    def channels_known(p: Problem) -> int:
         loads = p.n_fields if any(isinstance(c, Neumann | Robin) for c in p.conditions) else 0
         return kept(p, "nodes", Nodes.of).fields.shape[1] + loads + (0 if p.pde.velocity is None else p.mesh.dim)
 
     @staticmethod
-    def raw_known(p: Discretisation, nodes: Nodes, t: float, dt: float = 0.0) -> Tensor:
+    def raw_known(p: Problem, nodes: Nodes, t: float, dt: float = 0.0) -> Tensor:
         """[n, C] or [b, n, C]: coefficients, boundary load and velocity at a time or over a step."""
         parts = [nodes.fields]
         load = nodes.load
@@ -314,7 +314,7 @@ class Baseline(LearnedModel[Prepared]):
 
     # ------------------------------------------------------------------ Model
 
-    def prepare(self, problem: Discretisation, batch: int = 1, steps: int = 1000, careful: bool = False) -> Prepared:
+    def prepare(self, problem: Problem, batch: int = 1, steps: int = 1000, careful: bool = False) -> Prepared:
         got = problem.mesh.dim, problem.n_fields, self.channels_known(problem)
         if got != (self.dim, self.fields, self.known):
             raise InputError(f"this {self.name} was built for {self.dim} dimensions, {self.fields} fields and {self.known} known "
@@ -349,7 +349,7 @@ class Baseline(LearnedModel[Prepared]):
 
     # ------------------------------------------------------------------ what a method adds
 
-    def ready(self, p: Discretisation, nodes: Nodes) -> Any:
+    def ready(self, p: Problem, nodes: Nodes) -> Any:
         """The method's own geometry, through `kept`."""
         return None
 

@@ -20,7 +20,7 @@ import torch
 from scipy.spatial import cKDTree
 from torch import nn
 
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 from dgnet_paper.baselines.adapter import Baseline, Inputs, Nodes, Prepared, Settings, farthest, kept, mlp
 from dgnet_paper.baselines.transolver import PhysicsAttention
 
@@ -116,15 +116,15 @@ class AMG(Baseline):
     name = "amg"
     predicts = "state"
 
-    def __init__(self, config: AMGConfig, problem: Discretisation) -> None:
+    def __init__(self, config: AMGConfig, problem: Problem) -> None:
         super().__init__(problem)
         self.config, H = config, config.hidden
         self.embed = mlp([self.channels + self.dim, 2 * H, H], nn.GELU)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.blocks))
         self.decode = nn.Sequential(nn.LayerNorm(H), nn.Linear(H, self.fields))
 
-    def ready(self, p: Discretisation, nodes: Nodes) -> Own:
-        def make(p: Discretisation) -> Own:
+    def ready(self, p: Problem, nodes: Nodes) -> Own:
+        def make(p: Problem) -> Own:
             count = max(min(4, p.n), min(round(self.config.share * p.n), self.config.most))
             coarse = farthest(nodes.points, count)
             gap, near = cKDTree(nodes.points[coarse]).query(nodes.points, min(3, count))

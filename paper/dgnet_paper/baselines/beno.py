@@ -23,7 +23,7 @@ from scipy.spatial import cKDTree
 from torch import nn
 
 from dgnet.operators import EdgeMatrix, gradient
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 from dgnet_paper.baselines.adapter import (
     Baseline,
     EdgeMLP,
@@ -105,7 +105,7 @@ class Branch(nn.Module):
 class BENO(Baseline):
     name = "beno"
 
-    def __init__(self, config: BENOConfig, problem: Discretisation) -> None:
+    def __init__(self, config: BENOConfig, problem: Problem) -> None:
         super().__init__(problem)
         self.config = config
         forcing = 2 * self.fields
@@ -113,8 +113,8 @@ class BENO(Baseline):
         self.interior = Branch(config, self.dim, inputs, self.fields)
         self.rim = Branch(config, self.dim, inputs, self.fields)
 
-    def ready(self, p: Discretisation, nodes: Nodes) -> Own:
-        def make(p: Discretisation) -> Own:
+    def ready(self, p: Problem, nodes: Nodes) -> Own:
+        def make(p: Problem) -> Own:
             on = np.flatnonzero(nodes.boundary[:, 0].cpu().numpy() > 0)
             on = on if len(on) else np.arange(p.n)  # a torus has no boundary: its points stand in for it
             distance = cKDTree(nodes.points[on]).query(nodes.points)[0][:, None]

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from dgnet.operators.sparse import version
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 from dgnet_paper.baselines.adapter import Baseline, Inputs, Nodes, Prepared, Settings, farthest, kept, mlp, nearest
 
 Tensor = torch.Tensor
@@ -47,7 +47,7 @@ class DeepONet(Baseline):
     predicts = "state"
     places: Tensor
 
-    def __init__(self, config: DeepONetConfig, problem: Discretisation) -> None:
+    def __init__(self, config: DeepONetConfig, problem: Problem) -> None:
         super().__init__(problem)
         self.config, H, P = config, config.hidden, config.modes
         points = kept(problem, "nodes", Nodes.of).points
@@ -59,8 +59,8 @@ class DeepONet(Baseline):
         self.trunk = mlp([self.dim, H, H, H, P])
         self.bias = nn.Parameter(torch.zeros(self.fields))
 
-    def ready(self, p: Discretisation, nodes: Nodes) -> Own:
-        def find(p: Discretisation) -> tuple[Tensor, Tensor]:
+    def ready(self, p: Problem, nodes: Nodes) -> Own:
+        def find(p: Problem) -> tuple[Tensor, Tensor]:
             index = nearest(nodes.points, self.places.double().cpu().numpy(), 1)[:, 0]
             return torch.as_tensor(index, device=p.geometry.device), self.places  # kept, so that its id stays taken
 

@@ -17,7 +17,7 @@ from typing import Self
 import torch
 from torch import nn
 
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 from dgnet_paper.baselines.adapter import Baseline, EdgeMLP, Graph, Inputs, Nodes, Prepared, Settings, mesh_graph, mlp
 
 Tensor = torch.Tensor
@@ -49,7 +49,7 @@ class Block(nn.Module):
 class MGN(Baseline):
     name = "mgn"
 
-    def __init__(self, config: MGNConfig, problem: Discretisation) -> None:
+    def __init__(self, config: MGNConfig, problem: Problem) -> None:
         super().__init__(problem)
         self.config, H = config, config.hidden
         self.encode_node = mlp([self.channels, H, H, H], norm=True)
@@ -57,7 +57,7 @@ class MGN(Baseline):
         self.blocks = nn.ModuleList(Block(H) for _ in range(config.blocks))
         self.decode = mlp([H, H, H, self.fields])
 
-    def ready(self, p: Discretisation, nodes: Nodes) -> Graph:
+    def ready(self, p: Problem, nodes: Nodes) -> Graph:
         return mesh_graph(p)
 
     def network(self, state: Prepared, z: Inputs) -> Tensor:

@@ -18,7 +18,7 @@ from typing import Self
 import torch
 from torch import nn
 
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 from dgnet_paper.baselines.adapter import Baseline, EdgeMLP, Graph, Inputs, Nodes, Prepared, Settings, mesh_graph, mlp
 
 Tensor = torch.Tensor
@@ -54,7 +54,7 @@ class Layer(nn.Module):
 class MPPDE(Baseline):
     name = "mp-pde"
 
-    def __init__(self, config: MPPDEConfig, problem: Discretisation) -> None:
+    def __init__(self, config: MPPDEConfig, problem: Problem) -> None:
         super().__init__(problem)
         self.config, H = config, config.hidden
         parameters = self.channels - self.fields
@@ -63,7 +63,7 @@ class MPPDE(Baseline):
         left = (H - config.kernel) // config.stride + 1
         self.decode = nn.Sequential(nn.Conv1d(1, 8, config.kernel, config.stride), nn.SiLU(), nn.Conv1d(8, self.fields, left))
 
-    def ready(self, p: Discretisation, nodes: Nodes) -> Graph:
+    def ready(self, p: Problem, nodes: Nodes) -> Graph:
         return mesh_graph(p)
 
     def network(self, state: Prepared, z: Inputs) -> Tensor:

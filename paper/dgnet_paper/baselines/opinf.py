@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from dgnet.data import Corpus
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 from dgnet_paper.baselines.adapter import Settings
 from dgnet_paper.baselines.reduced import Reduced, Subspace, thinned
 
@@ -56,7 +56,7 @@ class OpInf(Reduced[Inferred]):
     quadratic: Tensor
     carried: Tensor
 
-    def __init__(self, config: OpInfConfig, problem: Discretisation) -> None:
+    def __init__(self, config: OpInfConfig, problem: Problem) -> None:
         super().__init__(config.modes, config.flow_modes, problem)
         self.config = config
         R, q = self.fields * self.modes, self.flow_basis.shape[1] if self.moving else 0
@@ -84,7 +84,7 @@ class OpInf(Reduced[Inferred]):
         lead = torch.cat([f * rank + torch.arange(self._leading(rank), device=device) for f in range(self.fields)])
         return lead[torch.triu_indices(len(lead), len(lead), device=device)]
 
-    def prepare(self, problem: Discretisation, batch: int = 1, steps: int = 1000, careful: bool = False) -> Inferred:
+    def prepare(self, problem: Problem, batch: int = 1, steps: int = 1000, careful: bool = False) -> Inferred:
         own, at, dtype = self.subspace(problem), self._used(), problem.dtype
         eye = torch.eye(len(at), device=at.device)
         pairs = self._pairs() if bool(self.quadratic) else None
@@ -115,10 +115,10 @@ class OpInf(Reduced[Inferred]):
         """(tail of the energy, ridge, with products, with the flow)."""
         return product(TAILS, RIDGES, (0.0, 1.0), (0.0, 1.0) if self.moving else (0.0,))
 
-    def responses(self, base: Discretisation, data: Corpus) -> Tensor | None:
+    def responses(self, base: Problem, data: Corpus) -> Tensor | None:
         return None if data.source_average is None else data.dt * thinned(base.restrict(data.source_average).flatten(0, 1))
 
-    def learn(self, base: Discretisation, data: Corpus, setting: tuple[float, ...]) -> None:
+    def learn(self, base: Problem, data: Corpus, setting: tuple[float, ...]) -> None:
         _, ridge, quadratic, carried = setting
         own = self.subspace(base)
         shift = own.centre.double()

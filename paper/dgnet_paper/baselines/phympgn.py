@@ -24,7 +24,7 @@ import torch
 from torch import nn
 
 from dgnet.operators import stiffness
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 from dgnet.stepping import product
 from dgnet_paper.baselines.adapter import Baseline, EdgeMLP, Graph, Inputs, Nodes, Prepared, Settings, kept, mesh_graph, mlp
 
@@ -79,14 +79,14 @@ class Network(nn.Module):
 class PhyMPGN(Baseline):
     name = "phympgn"
 
-    def __init__(self, config: PhyMPGNConfig, problem: Discretisation) -> None:
+    def __init__(self, config: PhyMPGNConfig, problem: Problem) -> None:
         super().__init__(problem)
         c = self.config = config
         self.mp = Network(self.dim, self.channels, self.fields, c.hidden, c.layers, c.depth)
         self.laplace = Network(self.dim, self.fields, self.fields, c.laplace_hidden, c.laplace_layers, 1)
 
-    def ready(self, p: Discretisation, nodes: Nodes) -> Own:
-        def make(p: Discretisation) -> Own:
+    def ready(self, p: Problem, nodes: Nodes) -> Own:
+        def make(p: Problem) -> Own:
             K = p.diffusion_part  # [1, f, nnz]
             D = (K.diagonal[0] / stiffness(p.geometry).diagonal).T.expand(-1, self.fields)  # [n, F]
             mean = D.mean()

@@ -21,7 +21,7 @@ import torch
 from dgnet.data import Corpus
 from dgnet.errors import InputError
 from dgnet.operators import EdgeMatrix
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 from dgnet.stepping import GreenSolver
 from dgnet.stepping.fold import product
 from dgnet_paper.baselines.adapter import Settings
@@ -54,7 +54,7 @@ class Galerkin(Subspace):
 class POD(Reduced[Galerkin]):
     name = "pod"
 
-    def __init__(self, config: PODConfig, problem: Discretisation) -> None:
+    def __init__(self, config: PODConfig, problem: Problem) -> None:
         if problem.exchange_changes:
             raise InputError("pod does not take a convective coefficient that changes in time")
         if callable(problem.pde.velocity) and problem.advection_form == "upwind":
@@ -62,7 +62,7 @@ class POD(Reduced[Galerkin]):
         super().__init__(config.modes, config.flow_modes, problem)
         self.config = config
 
-    def prepare(self, problem: Discretisation, batch: int = 1, steps: int = 1000, careful: bool = False) -> Galerkin:
+    def prepare(self, problem: Problem, batch: int = 1, steps: int = 1000, careful: bool = False) -> Galerkin:
         own, p, dt = self.subspace(problem), problem.double, problem.dt
         still = p.given(None) if self.moving else p
 
@@ -79,7 +79,7 @@ class POD(Reduced[Galerkin]):
         ready = Galerkin(problem, own.centre, own.lift, own.read, own.read @ step.T, dt * (inverse @ S).T, None, inverse)
         return self._rounded(replace(ready, still=None if p.data_changes else self._forcing(ready, 0.0) @ inverse.T))
 
-    def _in_a_flow(self, own: Subspace, still: Discretisation, mass: Tensor, K: Tensor, S: Tensor,
+    def _in_a_flow(self, own: Subspace, still: Problem, mass: Tensor, K: Tensor, S: Tensor,
                    on_basis: Callable[[EdgeMatrix], Tensor]) -> Galerkin:
         problem = own.problem
         shape = (problem.mesh.n_nodes, problem.mesh.dim)
@@ -115,7 +115,7 @@ class POD(Reduced[Galerkin]):
         return p.dt * force.flatten(1) @ state.lift.double().T
 
     @staticmethod
-    def _batch(p: Discretisation, t: float) -> int:
+    def _batch(p: Problem, t: float) -> int:
         v = p.pde.velocity(t) if callable(p.pde.velocity) else None
         return v.shape[0] if isinstance(v, Tensor) and v.dim() == 3 else 1
 
@@ -161,7 +161,7 @@ class POD(Reduced[Galerkin]):
     def settings(self) -> Iterable[tuple[float, ...]]:
         return ((tail,) for tail in TAILS)
 
-    def responses(self, base: Discretisation, data: Corpus) -> Tensor | None:
+    def responses(self, base: Problem, data: Corpus) -> Tensor | None:
         """What sources of the data make of a state of zero within one step [S, n, F], without loads and flow."""
         if data.source_average is None:
             return None

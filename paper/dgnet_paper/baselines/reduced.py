@@ -24,7 +24,7 @@ from dgnet.errors import InputError
 from dgnet.models.base import LearnedModel, impose
 from dgnet.models.timeloop import rollout
 from dgnet.operators import lumped
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 
 Tensor = torch.Tensor
 S = TypeVar("S", bound="Subspace")
@@ -37,7 +37,7 @@ _SNAPSHOTS = 1000  # states, and as many responses, that a basis is made of, at 
 class Subspace:
     """A problem seen from the basis. Matrices act on rows: states [B, nF], coordinates [B, R] with R = F r."""
 
-    problem: Discretisation
+    problem: Problem
     centre: Tensor  # [n, F]
     lift: Tensor  # [R, nF] V^T
     read: Tensor  # [nF, R] coordinates of a state without its centre
@@ -52,7 +52,7 @@ class Reduced(LearnedModel[S]):
     rank: Tensor
     flow_centre: Tensor
 
-    def __init__(self, modes: int, flow_modes: int, problem: Discretisation) -> None:
+    def __init__(self, modes: int, flow_modes: int, problem: Problem) -> None:
         super().__init__()
         n, self.fields = problem.n, problem.n_fields
         self.modes = min(modes, n)
@@ -67,12 +67,12 @@ class Reduced(LearnedModel[S]):
             self.flow_basis = nn.Parameter(torch.linalg.qr(torch.randn(size, min(flow_modes, size)))[0])
 
     @staticmethod
-    def _volume(problem: Discretisation) -> Tensor:
+    def _volume(problem: Problem) -> Tensor:
         return lumped(problem.geometry).diagonal.double()
 
     # ------------------------------------------------------------------ Model
 
-    def subspace(self, problem: Discretisation) -> Subspace:
+    def subspace(self, problem: Problem) -> Subspace:
         if (problem.n, problem.n_fields) != tuple(self.centre.shape):
             raise InputError(f"this {self.name} was fitted on {len(self.centre)} degrees of freedom of {self.fields} fields; "
                              f"the problem has {problem.n} of {problem.n_fields}: its modes belong to one mesh")
@@ -118,15 +118,15 @@ class Reduced(LearnedModel[S]):
     def settings(self) -> Iterable[tuple[float, ...]]:
         """What held-out trajectories choose from: the share of the energy that the basis may leave out, and what else there is."""
 
-    def learn(self, base: Discretisation, data: Corpus, setting: tuple[float, ...]) -> None:
+    def learn(self, base: Problem, data: Corpus, setting: tuple[float, ...]) -> None:
         """What is fitted besides the basis, under one of the settings."""
 
-    def responses(self, base: Discretisation, data: Corpus) -> Tensor | None:
+    def responses(self, base: Problem, data: Corpus) -> Tensor | None:
         """Further states [S, n, F] that the basis should hold."""
         return None
 
     @torch.no_grad()
-    def fit_data(self, base: Discretisation, train: Corpus, valid: Corpus) -> float:
+    def fit_data(self, base: Problem, train: Corpus, valid: Corpus) -> float:
         """Choose a setting by rollouts of `valid`, then fit all of the data. Returns the error of the held-out rollouts."""
         best, chosen, tried = math.inf, None, set()
         left_out = self.take_basis(base, train)
@@ -150,7 +150,7 @@ class Reduced(LearnedModel[S]):
         return best
 
     @torch.no_grad()
-    def held_out(self, base: Discretisation, valid: Corpus) -> float:
+    def held_out(self, base: Problem, valid: Corpus) -> float:
         """Relative error of free rollouts from the offset, all trajectories together."""
         wrong = size = 0.0
         for rows in valid.together(base):
@@ -160,7 +160,7 @@ class Reduced(LearnedModel[S]):
             size += float((part.state - part.state.new_tensor(part.offset or [0.0])).double().square().sum())
         return math.sqrt(wrong / size) if math.isfinite(wrong) and size > 0 else math.inf
 
-    def take_basis(self, base: Discretisation, data: Corpus) -> Tensor:
+    def take_basis(self, base: Problem, data: Corpus) -> Tensor:
         """All modes of the data; returns the share of the energy [modes] that is lost without each and all behind it."""
         states = thinned(base.restrict(data.state).flatten(0, 1)).double()
         mean = states.mean(0)

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 from dgnet_paper.baselines.adapter import Baseline, Inputs, Nodes, Prepared, Settings, mlp
 
 Tensor = torch.Tensor
@@ -62,7 +62,7 @@ class Round(nn.Module):
 class Singer(Baseline):
     name = "singer"
 
-    def __init__(self, config: SingerConfig, problem: Discretisation) -> None:
+    def __init__(self, config: SingerConfig, problem: Problem) -> None:
         super().__init__(problem)
         c = self.config = config
         self.sizes = [self.dim, c.width, c.width, self.fields]
@@ -83,7 +83,7 @@ class Singer(Baseline):
                 drop.weight.mul_(0.1)  # a thousand weights move one field
                 drop.bias.zero_()
 
-    def ready(self, p: Discretisation, nodes: Nodes) -> Own:
+    def ready(self, p: Problem, nodes: Nodes) -> Own:
         """The least-squares fit as a matrix: (A + ridge)^-1 Phi^T V with Phi = [last hidden layer, 1], A = Phi^T V Phi."""
         phi = torch.sin(self.second(torch.sin(self.first(nodes.x))))
         phi = torch.cat([phi, torch.ones_like(phi[:, :1])], 1).double()  # [n, w+1]

@@ -16,7 +16,7 @@ from typing import Self
 import torch
 from torch import nn
 
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 from dgnet_paper.baselines.adapter import Baseline, Inputs, Prepared, Settings, mlp
 
 Tensor = torch.Tensor
@@ -79,7 +79,7 @@ class Transolver(Baseline):
     name = "transolver"
     predicts = "state"
 
-    def __init__(self, config: TransolverConfig, problem: Discretisation) -> None:
+    def __init__(self, config: TransolverConfig, problem: Problem) -> None:
         super().__init__(problem)
         self.config, H = config, config.hidden
         self.embed = mlp([self.channels + self.dim, 2 * H, H], nn.GELU)

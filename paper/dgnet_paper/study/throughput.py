@@ -36,7 +36,7 @@ from dgnet.models.registry import DGNETS, TUNED, all_models, build, parameter_co
 from dgnet.models.timeloop import few_threads
 from dgnet.models.universal import Universal
 from dgnet.operators import Geometry, gradient, stiffness
-from dgnet.problems import CONSISTENT, LUMPED, PDE, Discretisation, given_velocity
+from dgnet.problems import CONSISTENT, LUMPED, PDE, Problem, given_velocity
 from dgnet.problems.case import base_problem
 from dgnet.problems.sources import step_average
 from dgnet.progress import Report
@@ -65,7 +65,7 @@ _SHAKE = 1e-3  # size of the random weights on top of decoders that start at zer
 class Workload:
     """A problem with synthetic trajectories: start [B, N, F], sources [B, k, N, F] in turn, flow [B, T+1, N, d] or None."""
 
-    fresh: Callable[[], Discretisation]  # a problem without anything computed yet
+    fresh: Callable[[], Problem]  # a problem without anything computed yet
     u0: Tensor
     sources: Tensor | None
     velocity: Tensor | None
@@ -96,7 +96,7 @@ class Workload:
             return None
         return self.sources[:, torch.arange(steps, device=self.sources.device) % self.sources.shape[1]]
 
-    def problem(self) -> Discretisation:
+    def problem(self) -> Problem:
         base = self.fresh()
         return base if self.velocity is None else base.given(given_velocity(self.velocity, self.dt))
 
@@ -149,7 +149,7 @@ def shaken(model: Any, seed: int) -> Any:
     return model
 
 
-def fresh(name: str, config: Any, problem: Discretisation, data: Corpus, seed: int) -> Any:
+def fresh(name: str, config: Any, problem: Problem, data: Corpus, seed: int) -> Any:
     """A model of the registry with new weights, scaled by the data; for dgnet `config` is a `DGNetConfig`."""
     torch.manual_seed(seed)
     if isinstance(config, DGNetConfig):
@@ -184,7 +184,7 @@ def measure_rollout(model: Any, work: Workload, steps: int, repeats: int = 3, bu
             sync(device)
             marks.append(time.perf_counter())
 
-    def trajectory(problem: Discretisation, source: Tensor | None) -> None:
+    def trajectory(problem: Problem, source: Tensor | None) -> None:
         marks.clear()
         mark(0)
         rollout(model, problem, work.u0, source, steps, progress=mark)
@@ -357,8 +357,8 @@ def scaling(device: str = "cpu", sizes: Sequence[int] | None = None, steps: int 
         mesh = perturbed_square(cells)
         pde = PDE(("u",), diffusion=2 * stiff / cells**2)  # dt = 1
 
-        def problem(mesh=mesh, pde=pde) -> Discretisation:
-            return Discretisation(mesh, pde, [], 1.0, dtype=torch.float32, device=device)
+        def problem(mesh=mesh, pde=pde) -> Problem:
+            return Problem(mesh, pde, [], 1.0, dtype=torch.float32, device=device)
 
         x = torch.tensor(mesh.points, dtype=torch.float32, device=device)
         u0 = torch.sin(5 * x[:, :1]) * torch.cos(3 * x[:, 1:])

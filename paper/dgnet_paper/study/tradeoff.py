@@ -36,7 +36,7 @@ from dgnet.errors import InputError, SolveError
 from dgnet.mesh import Mesh
 from dgnet.models import Classical, Model, Refined, rollout
 from dgnet.models.timeloop import few_threads
-from dgnet.problems import CONSISTENT, LUMPED, WORKING, Discretisation, given_velocity, step_average
+from dgnet.problems import CONSISTENT, LUMPED, WORKING, Problem, given_velocity, step_average
 from dgnet.progress import Report
 from dgnet.scoring.metrics import rne
 from dgnet.training.run import Run
@@ -150,10 +150,10 @@ class Trial:
         rows = [torch.tensor(self.flow.snapshots(refine, slice(k, k + self.scenario.steps + 1))) for k in first]
         return torch.stack(rows).to(self.device, WORKING)
 
-    def problem(self, setting: Setting, velocity: Tensor | None) -> Discretisation:
+    def problem(self, setting: Setting, velocity: Tensor | None) -> Problem:
         s = self.scenario
         pde = s.pde if velocity is None else replace(s.pde, velocity=given_velocity(velocity, s.dt))
-        return Discretisation(self.mesh(setting.given), pde, s.conditions, s.dt * setting.skip / setting.substeps,
+        return Problem(self.mesh(setting.given), pde, s.conditions, s.dt * setting.skip / setting.substeps,
                               dtype=WORKING, device=self.device)
 
     def start(self, setting: Setting) -> Tensor:
@@ -168,7 +168,7 @@ class Trial:
                 u = torch.cat([u, 0.5 * (u[:, edges[:, 0]] + u[:, edges[:, 1]])], 1)
         return u.to(self.device, WORKING)
 
-    def sources(self, model: Model[Any], problem: Discretisation, setting: Setting) -> Tensor | None:
+    def sources(self, model: Model[Any], problem: Problem, setting: Setting) -> Tensor | None:
         """Of every step at the model's points [B, T, P, F], or at the nodes that it is given, in single precision."""
         s, source = self.scenario, self.sample.source
         if source is None:

@@ -22,7 +22,7 @@ from dgnet.models.gnn import MeshGraph
 from dgnet.models.universal.local import Surroundings, surroundings
 from dgnet.models.universal.network import Numbers, beside_the_flow, stretched
 from dgnet.models.universal.operators import convective
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 
 Tensor = torch.Tensor
 
@@ -33,7 +33,7 @@ class Part:
 
     name: str
     fourier: float
-    problem: Discretisation
+    problem: Problem
     nodal: Tensor  # [b, T, N] source at the nodes
     middle: Tensor  # [b, T, E] at the middles of the edges
     start_middle: Tensor  # [b, E] start there

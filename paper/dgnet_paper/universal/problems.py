@@ -21,8 +21,8 @@ from scipy.sparse.linalg import spsolve
 from dgnet.mesh import Mesh
 from dgnet.operators import Geometry, mass, stiffness
 from dgnet.problems.conditions import Condition, Dirichlet, Neumann, Robin
-from dgnet.problems.discretisation import Discretisation
 from dgnet.problems.pde import PDE
+from dgnet.problems.problem import Problem
 from dgnet.problems.sources import Source, step_average
 from dgnet_paper.reference.transport import solve
 from dgnet_paper.universal.bodies import load_parts
@@ -99,8 +99,8 @@ class PartProblem:
     start: Callable[[Tensor], Tensor]
     source: Source | None
 
-    def problem(self, dtype: torch.dtype = torch.float64, device: str = "cpu") -> Discretisation:
-        return Discretisation(self.mesh, self.pde, self.conditions, self.dt, dtype=dtype, device=device)
+    def problem(self, dtype: torch.dtype = torch.float64, device: str = "cpu") -> Problem:
+        return Problem(self.mesh, self.pde, self.conditions, self.dt, dtype=dtype, device=device)
 
     def truth(self, steps: int = STEPS, refine: int = 1, substeps: int = 6, device: str = "cpu") -> Tensor:
         """[2, steps + 1, N, 1] by the reference: quadratic elements on the refined mesh. With a flow, which it takes explicitly, at

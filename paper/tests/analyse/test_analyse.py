@@ -15,7 +15,7 @@ from dgnet.errors import InputError
 from dgnet.mesh import box, perturbed_square
 from dgnet.models import Classical, rollout
 from dgnet.models.dgnet import BOUNDED, DGNet, DGNetConfig, variants
-from dgnet.problems import PDE, Dirichlet, Discretisation, Robin
+from dgnet.problems import PDE, Dirichlet, Problem, Robin
 from dgnet.report import pictures
 from dgnet_paper.analyse.operator import Pencil, study
 from dgnet_paper.analyse.pictures import analyse
@@ -23,7 +23,7 @@ from dgnet_paper.analyse.pictures import analyse
 SMALL = DGNetConfig(free=True, hidden=12, layers=1, residual_hidden=12, residual_layers=1, reaction_hidden=12)
 
 
-def model_of(config: DGNetConfig, problem: Discretisation, moved: float = 0.0) -> DGNet:
+def model_of(config: DGNetConfig, problem: Problem, moved: float = 0.0) -> DGNet:
     torch.manual_seed(0)
     model = DGNet(config, problem).to(problem.dtype)
     with torch.no_grad():
@@ -39,7 +39,7 @@ def vortex(mesh) -> torch.Tensor:
 
 def test_heat_equation_has_the_eigenvalues_of_the_square() -> None:
     """-pi^2 (i^2 + j^2), and with a fixed rim everything decays."""
-    problem = Discretisation(perturbed_square(16), PDE(diffusion=1.0), (), 0.01)
+    problem = Problem(perturbed_square(16), PDE(diffusion=1.0), (), 0.01)
     found = study(model_of(SMALL, problem), problem).fields[0]
     lowest = np.sort(-found.spectra["learned"].real)[:4] / np.pi**2
     assert lowest == pytest.approx([0, 1, 1, 2], abs=0.03)
@@ -56,7 +56,7 @@ def test_heat_equation_has_the_eigenvalues_of_the_square() -> None:
 
 def test_theorem_2_where_it_applies() -> None:
     """A strong decay makes eta large: then the bound -eta + gamma holds for the learned operator, and the step contracts."""
-    problem = Discretisation(perturbed_square(7), PDE(diffusion=0.01, decay=5.0), (), 1.0)
+    problem = Problem(perturbed_square(7), PDE(diffusion=0.01, decay=5.0), (), 1.0)
     found = analyse(model_of(replace(BOUNDED, hidden=12, layers=1), problem, 0.3), problem)["fields"]["u"]
     t, n = found["theorem2"], found["learned"]
     assert 0 < t["gamma"] < t["eta"] and t["applies"] and not n["symmetric"]
@@ -79,7 +79,7 @@ def test_large_meshes_give_what_small_ones_give(kind: str, monkeypatch: pytest.M
     """Krylov methods against dense ones on the same mesh, and both against plain linear algebra."""
     mesh = perturbed_square(14)
     pde, config = CASES[kind]
-    problem = Discretisation(mesh, pde or PDE(diffusion=1e-3, velocity=vortex(mesh)), (Robin("left", 0.2, 1.0),), 0.05)
+    problem = Problem(mesh, pde or PDE(diffusion=1e-3, velocity=vortex(mesh)), (Robin("left", 0.2, 1.0),), 0.05)
     model = model_of(config, problem, 0.2)
     small, large = (study(model, problem, dense=limit) for limit in (None, 10))
     a, b = small.numbers()["fields"]["u"], large.numbers()["fields"]["u"]
@@ -108,7 +108,7 @@ def test_large_meshes_give_what_small_ones_give(kind: str, monkeypatch: pytest.M
 
 def test_numerical_range_encloses_the_spectrum() -> None:
     mesh = perturbed_square(8)
-    problem = Discretisation(mesh, PDE(diffusion=1e-2, velocity=vortex(mesh)), (), 0.05)
+    problem = Problem(mesh, PDE(diffusion=1e-2, velocity=vortex(mesh)), (), 0.05)
     found = study(model_of(SMALL, problem, 0.2), problem).fields[0]
     pencil: Pencil = found.learned
     hull, values = found.ranges["learned"], found.spectra["learned"]
@@ -123,8 +123,8 @@ def test_consistency_sees_what_was_learned() -> None:
     """Truth with half the diffusivity: a model that knows it removes the whole error of a step, an untrained one nothing."""
     mesh = perturbed_square(8)
 
-    def make(D: float) -> Discretisation:
-        return Discretisation(mesh, PDE(("u", "v"), diffusion=D, reaction=torch.sin), (Dirichlet("left", 1.0, "v"),), 0.05)
+    def make(D: float) -> Problem:
+        return Problem(mesh, PDE(("u", "v"), diffusion=D, reaction=torch.sin), (Dirichlet("left", 1.0, "v"),), 0.05)
 
     g = torch.Generator().manual_seed(0)
     u0, f = (torch.rand(2, *shape, dtype=torch.float64, generator=g) for shape in ((mesh.n_nodes, 2), (12, mesh.n_nodes, 2)))
@@ -152,7 +152,7 @@ def test_pictures_and_plain_numbers(kind: str, tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(pictures, "save_figure", lambda figure, path, dpi: save(figure, path, dpi // 3))  # as sharp takes seconds
     mesh = box((4, 3, 3), perturb=0.2) if kind == "space" else perturbed_square(7)
     pde = PDE(diffusion=0.1, velocity=vortex(mesh) if kind == "flow" else None)
-    problem = Discretisation(mesh, pde, (), 0.05, dtype=torch.float32)  # trained in single precision, analysed in double
+    problem = Problem(mesh, pde, (), 0.05, dtype=torch.float32)  # trained in single precision, analysed in double
     model = model_of(replace(BOUNDED, hidden=12, layers=1) if kind == "edge" else SMALL, problem, 0.1)
     states = torch.rand(2, 4, mesh.n_nodes, 1)
     out = analyse(model, problem, states, None, folder=tmp_path, dense=20 if kind == "plane" else None)
@@ -163,6 +163,6 @@ def test_pictures_and_plain_numbers(kind: str, tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_model_without_an_operator_is_refused() -> None:
-    problem = Discretisation(perturbed_square(4), PDE(diffusion=0.1), (), 0.05)
+    problem = Problem(perturbed_square(4), PDE(diffusion=0.1), (), 0.05)
     with pytest.raises(InputError, match="does not solve"):
         analyse(model_of(variants(BOUNDED)["D"], problem), problem)

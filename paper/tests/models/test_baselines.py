@@ -15,7 +15,7 @@ from dgnet.models import Classical, rollout
 from dgnet.models.dgnet import DGNet, DGNetConfig
 from dgnet.models.registry import SETTINGS, all_models, build, config_class, configure, parameter_count
 from dgnet.operators import EdgeMatrix, lumped
-from dgnet.problems import PDE, Dirichlet, Discretisation, Neumann, Periodic, Robin
+from dgnet.problems import PDE, Dirichlet, Neumann, Periodic, Problem, Robin
 from dgnet_paper.baselines.adapter import Baseline, Nodes, farthest, kept, mesh_graph
 
 Tensor = torch.Tensor
@@ -40,7 +40,7 @@ def flow(points: int, dim: int) -> Tensor:
 
 
 @cache
-def problem(case: str, dtype: torch.dtype = torch.float64) -> Discretisation:
+def problem(case: str, dtype: torch.dtype = torch.float64) -> Problem:
     mesh = box((5, 4), perturb=0.2, seed=1) if case.startswith("2d") else box((3, 2, 2), perturb=0.1, seed=1)
     v = flow(mesh.n_nodes, mesh.dim).to(dtype)
     rules = [Robin("right", 0.3, 1.0), Neumann("top", 0.2), Dirichlet("left", 1.5)]
@@ -53,10 +53,10 @@ def problem(case: str, dtype: torch.dtype = torch.float64) -> Discretisation:
         pde = PDE(diffusion=torch.diag(torch.tensor([0.02, 0.01, 0.03])))
     else:
         pde = PDE(diffusion=0.01, velocity=lambda t: (1 + t) * v)
-    return Discretisation(mesh, pde, rules, DT, dtype=dtype)
+    return Problem(mesh, pde, rules, DT, dtype=dtype)
 
 
-def data(p: Discretisation, seed: int = 0) -> tuple[Tensor, Tensor]:
+def data(p: Problem, seed: int = 0) -> tuple[Tensor, Tensor]:
     """Random states [B, T+1, N, F] and sources [B, T, N, F]."""
     g = torch.Generator().manual_seed(seed)
     shape = (p.mesh.n_nodes, p.n_fields)
@@ -64,14 +64,14 @@ def data(p: Discretisation, seed: int = 0) -> tuple[Tensor, Tensor]:
             torch.randn(B, STEPS, *shape, generator=g, dtype=torch.float64).to(p.dtype))
 
 
-def tiny(name: str, p: Discretisation, seed: int = 0) -> Baseline:
+def tiny(name: str, p: Problem, seed: int = 0) -> Baseline:
     torch.manual_seed(seed)
     model = build(name, TINY[name], p)
     model.fit_statistics(*data(p), p.dt)
     return model
 
 
-def run(model: Baseline, p: Discretisation, u: Tensor, f: Tensor | None) -> Tensor:
+def run(model: Baseline, p: Problem, u: Tensor, f: Tensor | None) -> Tensor:
     with torch.no_grad():
         return rollout(model, p, u, f, STEPS)
 
@@ -148,16 +148,16 @@ def test_constant_features_give_no_nan(name: str) -> None:
 
 
 @cache
-def trajectory() -> tuple[Discretisation, Tensor, Tensor]:
+def trajectory() -> tuple[Problem, Tensor, Tensor]:
     """A warm blob beside a moving source: states [1, T+1, N, 1] and sources [1, T, N, 1]."""
-    p = Discretisation(box((5, 4), perturb=0.2, seed=1), PDE(diffusion=0.02), [Dirichlet("left", 0.0)], 0.1, dtype=torch.float64)
+    p = Problem(box((5, 4), perturb=0.2, seed=1), PDE(diffusion=0.02), [Dirichlet("left", 0.0)], 0.1, dtype=torch.float64)
     x = torch.tensor(p.mesh.points)
     centre = torch.stack([torch.linspace(0.3, 0.8, 6), torch.full((6,), 0.5)], 1).double()
     f = torch.exp(-8 * (x[None] - centre[:, None]).square().sum(-1))[None, ..., None]
     u0 = torch.sin(3 * x[:, :1]).expand(1, -1, -1)
     with torch.no_grad():
         states = rollout(Classical(), p, u0, f)
-    single = Discretisation(p.mesh, p.pde, p.conditions, p.dt, dtype=torch.float32)
+    single = Problem(p.mesh, p.pde, p.conditions, p.dt, dtype=torch.float32)
     return single, states.float(), f.float()
 
 
@@ -185,7 +185,7 @@ def test_overfits_a_tiny_trajectory(name: str) -> None:
 @pytest.mark.parametrize("name", BASELINES)
 def test_sizes(name: str) -> None:
     """Published: within 5% of the figure; comparable: within 25% of DGNet."""
-    p = Discretisation(box((20, 20)), PDE(diffusion=0.01), [], 0.1, dtype=torch.float32)  # 2D, one field
+    p = Problem(box((20, 20)), PDE(diffusion=0.01), [], 0.1, dtype=torch.float32)  # 2D, one field
     published = parameter_count(build(name, {"setting": "published"}, p))
     if name == "deeponet":  # branch [m, 128, 128, 100], trunk [2, 128, 128, 128, 100]
         def count(*sizes: int) -> int:
@@ -202,7 +202,7 @@ def test_sizes(name: str) -> None:
 @pytest.mark.parametrize("name", BASELINES)
 def test_geometry_is_computed_once(name: str) -> None:
     mesh = box((30, 30), perturb=0.2)
-    p = Discretisation(mesh, PDE(diffusion=1e-4, velocity=lambda t: torch.zeros(1, mesh.n_nodes, 2)), [], 0.1, dtype=torch.float32)
+    p = Problem(mesh, PDE(diffusion=1e-4, velocity=lambda t: torch.zeros(1, mesh.n_nodes, 2)), [], 0.1, dtype=torch.float32)
     model = build(name, TINY[name], p)
     first = model.prepare(p)
     cache = dict(p.geometry.__dict__["_baselines"])
@@ -215,7 +215,7 @@ def test_geometry_is_computed_once(name: str) -> None:
 @pytest.mark.parametrize("name", BASELINES)
 def test_periodic_nodes_agree(name: str) -> None:
     mesh = box((5, 4))
-    p = Discretisation(mesh, PDE(diffusion=0.02), [Periodic("left", "right"), Periodic("bottom", "top")], DT)
+    p = Problem(mesh, PDE(diffusion=0.02), [Periodic("left", "right"), Periodic("bottom", "top")], DT)
     torch.manual_seed(0)
     model = build(name, TINY[name], p)
     u = p.expand(torch.randn(2, p.n, 1, dtype=torch.float64))
@@ -226,7 +226,7 @@ def test_periodic_nodes_agree(name: str) -> None:
 def test_translation_on_a_periodic_grid_moves_the_answer() -> None:
     """Graph and edge features close up across the boundary: MGN, which knows no place, commutes with shifts of the grid."""
     mesh = box((6, 4))
-    p = Discretisation(mesh, PDE(diffusion=0.02), [Periodic("left", "right"), Periodic("bottom", "top")], DT)
+    p = Problem(mesh, PDE(diffusion=0.02), [Periodic("left", "right"), Periodic("bottom", "top")], DT)
     graph = mesh_graph(p)
     assert kept(p, "nodes", Nodes.of).types[:, 0].all()  # what is a boundary in the box is none on the torus
     assert p.n == 24 and len(graph.to) == 2 * 3 * 24  # a torus: three edges per node
@@ -255,7 +255,7 @@ def test_phympgn_with_zero_networks_is_stable_physics() -> None:
     x = torch.tensor(mesh.points)
     u0 = torch.cos(torch.pi * x[:, :1])[None]
     for diffusion, substeps in ((1e-3, False), (0.5, True)):
-        p = Discretisation(mesh, PDE(diffusion=diffusion), [], 0.05)
+        p = Problem(mesh, PDE(diffusion=diffusion), [], 0.05)
         model = build("phympgn", TINY["phympgn"], p)
         with torch.no_grad():
             for net in (model.mp, model.laplace):
@@ -300,7 +300,7 @@ def test_cuda_equals_cpu(name: str) -> None:
     u, f = data(p)
     model = tiny(name, p)
     f = f.repeat(1, 4, 1, 1)
-    here = Discretisation(p.mesh, p.pde, p.conditions, p.dt, device="cuda")
+    here = Problem(p.mesh, p.pde, p.conditions, p.dt, device="cuda")
     with torch.no_grad():
         cpu = rollout(model, p, u[:, 0], f)
         cuda = rollout(model.to("cuda"), here, u[:, 0].cuda(), f.cuda())

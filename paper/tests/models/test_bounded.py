@@ -21,7 +21,7 @@ from tests.models.test_dgnet import dense, swirl
 from dgnet.errors import SolveError
 from dgnet.models import Classical, rollout
 from dgnet.models.dgnet import DGNet, DGNetConfig, PreparedDGNet
-from dgnet.problems import Discretisation, given_velocity
+from dgnet.problems import Problem, given_velocity
 from dgnet.stepping import product
 from dgnet.training.plan import Facts, Wishes, configuration
 from dgnet.training.run import train
@@ -45,7 +45,7 @@ def back_and_forth(rows: Tensor, dt: float) -> tuple[Callable[[float], Tensor], 
     return lambda t: recorded(t % (period * dt)), period
 
 
-def posed(s: Scenario, flows: Path) -> tuple[Discretisation, int | None]:
+def posed(s: Scenario, flows: Path) -> tuple[Problem, int | None]:
     """The problem and the period of its flow."""
     if s.flow is None:
         return s.problem(), None
@@ -55,7 +55,7 @@ def posed(s: Scenario, flows: Path) -> tuple[Discretisation, int | None]:
     return s.problem(torch.zeros(1, 2, s.mesh.n_nodes, 2)).given(velocity), period
 
 
-def saturated(config: DGNetConfig, p: Discretisation, reach: Tensor, seed: int) -> DGNet:
+def saturated(config: DGNetConfig, p: Problem, reach: Tensor, seed: int) -> DGNet:
     """Every weight 30 times a normal number; the statistics are those of states between the rows of `reach` [2, F]."""
     torch.manual_seed(seed)
     model = DGNet(replace(config, hidden=16, layers=2, reaction_hidden=16), p).double()
@@ -66,7 +66,7 @@ def saturated(config: DGNetConfig, p: Discretisation, reach: Tensor, seed: int) 
     return model
 
 
-def prepared(model: DGNet, p: Discretisation, period: int | None) -> PreparedDGNet:
+def prepared(model: DGNet, p: Problem, period: int | None) -> PreparedDGNet:
     """With a periodic flow, the operator of each step of the period is factorised once."""
     state = model.prepare(p, 4, STEPS)
     if period is not None:
@@ -88,7 +88,7 @@ def energy(state: PreparedDGNet, u: Tensor, offset: Tensor) -> Tensor:
     return (v * product(state.solver.operators.mass, v)).sum(1).clamp(min=0).sqrt()
 
 
-def starts(s: Scenario, p: Discretisation, reach: Tensor, seed: int) -> Tensor:
+def starts(s: Scenario, p: Problem, reach: Tensor, seed: int) -> Tensor:
     """Two of the scenario's own starts and two of white noise between the ends of `reach`."""
     drawn = s.sample(s.draws()[:2]).initial
     own = drawn if isinstance(drawn, Tensor) else drawn(torch.tensor(s.mesh.points))
@@ -98,7 +98,7 @@ def starts(s: Scenario, p: Discretisation, reach: Tensor, seed: int) -> Tensor:
     return u if p.fixed is None or values is None else torch.where(p.fixed.T, values, u)
 
 
-def march(s: Scenario, model: DGNet, p: Discretisation, period: int | None, u: Tensor, steps: int) -> tuple[PreparedDGNet, Tensor]:
+def march(s: Scenario, model: DGNet, p: Problem, period: int | None, u: Tensor, steps: int) -> tuple[PreparedDGNet, Tensor]:
     """|u|_M [K, B, F] at 200 times; every state in between is finite, or the solver would have complained."""
     offset = torch.tensor(s.offsets, dtype=torch.float64)
     with torch.no_grad():

@@ -19,7 +19,7 @@ from dgnet.mesh import Mesh, box
 from dgnet.models import Classical, rollout
 from dgnet.models.dgnet import PAPER, DGNet, variants
 from dgnet.models.gnn import MLP, MeshGraph
-from dgnet.problems import PDE, Dirichlet, Discretisation, FunctionSource, Periodic, Robin, step_average
+from dgnet.problems import PDE, Dirichlet, FunctionSource, Periodic, Problem, Robin, step_average
 from dgnet.recipe import Recipe, Stage
 from dgnet.scoring.judge import judge
 from dgnet.stepping import product
@@ -41,11 +41,11 @@ def mesh() -> Mesh:
     return Mesh(POINTS, CELLS)
 
 
-def problem(**more: object) -> Discretisation:
-    return Discretisation(mesh(), PDE(diffusion=D, velocity=tuple(WIND), decay=DECAY, **more), [], DT)  # type: ignore[arg-type]
+def problem(**more: object) -> Problem:
+    return Problem(mesh(), PDE(diffusion=D, velocity=tuple(WIND), decay=DECAY, **more), [], DT)  # type: ignore[arg-type]
 
 
-def model(config=SMALL, p: Discretisation | None = None, size: float = 0.4) -> DGNet:
+def model(config=SMALL, p: Problem | None = None, size: float = 0.4) -> DGNet:
     torch.manual_seed(0)
     found = DGNet(config, p or problem()).double()
     with torch.no_grad():
@@ -168,14 +168,14 @@ def processed(net: torch.nn.Module, inputs: Tensor | None = None) -> Tensor:
     return h
 
 
-def dense(values: Tensor, p: Discretisation) -> np.ndarray:
+def dense(values: Tensor, p: Problem) -> np.ndarray:
     pattern = p.geometry.pattern
     out = np.zeros((pattern.n, pattern.n))
     out[pattern.row.numpy(), pattern.col.numpy()] = values.detach().reshape(-1, pattern.nnz)[0].numpy()
     return out
 
 
-def of_model(m: DGNet, p: Discretisation) -> tuple[np.ndarray, np.ndarray]:
+def of_model(m: DGNet, p: Problem) -> tuple[np.ndarray, np.ndarray]:
     """M and L = -M^-1 K as the model steps with them."""
     with torch.no_grad():
         ops = m.prepare(p).solver.operators
@@ -200,13 +200,13 @@ def test_control_volumes_are_voronoi_areas_mixed_where_obtuse() -> None:
 
 
 def test_laplacian_has_cotangent_weights() -> None:
-    p = Discretisation(mesh(), PDE(diffusion=1.0), [], DT)
+    p = Problem(mesh(), PDE(diffusion=1.0), [], DT)
     _, L = of_model(DGNet(variants(SMALL)["B"], p).double(), p)
     assert np.allclose(L, laplacian(), atol=1e-12 * np.abs(L).max())
 
 
 def test_gradient_is_that_of_green_and_gauss() -> None:
-    p = Discretisation(mesh(), PDE(velocity=tuple(WIND)), [], DT)
+    p = Problem(mesh(), PDE(velocity=tuple(WIND)), [], DT)
     _, L = of_model(DGNet(variants(SMALL)["B"], p).double(), p)
     assert np.allclose(-L, directional(), atol=1e-12 * np.abs(L).max())
     assert np.abs(L.sum(1)).max() < 1e-13
@@ -215,7 +215,7 @@ def test_gradient_is_that_of_green_and_gauss() -> None:
 def test_a_flow_of_its_own_at_every_node_and_time() -> None:
     g = torch.Generator().manual_seed(1)
     v = torch.randn(8, 2, dtype=torch.float64, generator=g)
-    p = Discretisation(mesh(), PDE(velocity=lambda t: (1 + t) * v), [], DT)
+    p = Problem(mesh(), PDE(velocity=lambda t: (1 + t) * v), [], DT)
     with torch.no_grad():
         K = dense(DGNet(variants(SMALL)["B"], p).double().prepare(p).solver.operators.stiffness(1.0).values, p)
     wanted = np.einsum("id,ijd->ij", 2 * v.numpy(), faces()) / 2
@@ -307,7 +307,7 @@ def test_in_three_dimensions_volumes_and_faces_are_barycentric() -> None:
     """A linear field has its gradient at every inner node, the control volumes fill the domain."""
     space = box((3, 3, 3), perturb=0.2, seed=2)
     wind, slope = torch.tensor([0.3, -0.5, 0.8], dtype=torch.float64), torch.tensor([1.0, 2.0, -1.5], dtype=torch.float64)
-    p = Discretisation(space, PDE(velocity=wind), [], DT)
+    p = Problem(space, PDE(velocity=wind), [], DT)
     with torch.no_grad():
         ops = DGNet(variants(SMALL)["B"], p).double().prepare(p).solver.operators
         u = (torch.tensor(space.points) @ slope)[None, :, None]
@@ -319,7 +319,7 @@ def test_in_three_dimensions_volumes_and_faces_are_barycentric() -> None:
 
 def test_periodic_boundaries_make_one_control_volume_of_two() -> None:
     square = box((4, 4), perturb=0.2)
-    p = Discretisation(square, PDE(diffusion=D, velocity=tuple(WIND)), [Periodic("left", "right")], DT)
+    p = Problem(square, PDE(diffusion=D, velocity=tuple(WIND)), [Periodic("left", "right")], DT)
     found, L = of_model(DGNet(variants(SMALL)["B"], p).double(), p)
     assert len(found) == p.n == 20 and found.sum() == pytest.approx(1.0) and np.abs(L.sum(1)).max() < 1e-12
     with torch.no_grad():
@@ -329,7 +329,7 @@ def test_periodic_boundaries_make_one_control_volume_of_two() -> None:
 
 def test_capacity_weighs_the_volumes_cell_by_cell() -> None:
     c = np.linspace(1.0, 4.0, len(CELLS))
-    p = Discretisation(mesh(), PDE(diffusion=D, capacity=torch.tensor(c)), [], DT)
+    p = Problem(mesh(), PDE(diffusion=D, capacity=torch.tensor(c)), [], DT)
     found, L = of_model(DGNet(variants(SMALL)["B"], p).double(), p)
     shares = mesh().dual_shares("mixed")
     assert np.allclose(found, np.bincount(CELLS.ravel(), (c[:, None] * shares).ravel()))
@@ -351,7 +351,7 @@ def test_a_reaction_is_a_source_at_both_ends() -> None:
 
 def test_conditions_hold_after_the_residual_network() -> None:
     square = box((4, 4), perturb=0.2)
-    p = Discretisation(square, PDE(diffusion=D), [Dirichlet("left", 2.0), Robin("right", 1.0, 3.0)], DT)
+    p = Problem(square, PDE(diffusion=D), [Dirichlet("left", 2.0), Robin("right", 1.0, 3.0)], DT)
     with torch.no_grad():
         states = rollout(model(SMALL, p, 0.1), p, torch.rand(2, 25, 1, dtype=torch.float64), steps=3)
     assert float((states[:, 1:, square.nodes_on("left")] - 2.0).abs().max()) == 0.0
@@ -408,10 +408,10 @@ def test_gradients_are_those_of_differences() -> None:
     assert slope == pytest.approx((ends[0] - ends[1]) / 2e-6, rel=1e-5)
 
 
-def driven(steps: int = 12) -> tuple[Discretisation, Corpus]:
+def driven(steps: int = 12) -> tuple[Problem, Corpus]:
     """Diffusion on a small square with a travelling source, by finite elements in small steps; the source by both rules."""
     square = box((5, 5), perturb=0.2, seed=1)
-    p = Discretisation(square, PDE(diffusion=0.05), [], DT)
+    p = Problem(square, PDE(diffusion=0.05), [], DT)
     fine = replace(p, dt=DT / 8)
     x, times = torch.tensor(square.points), DT * torch.arange(steps, dtype=torch.float64)
     source = FunctionSource(lambda x, t: 5 * torch.exp(-((x[:, 0] - 2 * t) ** 2 + (x[:, 1] - 0.5) ** 2) / 0.05))

@@ -11,7 +11,7 @@ from dgnet.mesh import box
 from dgnet.models import Classical, rollout
 from dgnet.models.base import impose
 from dgnet.models.registry import build
-from dgnet.problems import PDE, Dirichlet, Discretisation, Neumann, Periodic, Robin, given_velocity
+from dgnet.problems import PDE, Dirichlet, Neumann, Periodic, Problem, Robin, given_velocity
 from dgnet.recipe import Recipe, Stage
 from dgnet.training import fit
 from dgnet.training.plan import Facts, baseline_recipe
@@ -33,20 +33,20 @@ def bistable(u: Tensor) -> Tensor:
 
 
 MESH = box((5, 4), perturb=0.2, seed=1)
-PROBLEMS: dict[str, Callable[[], Discretisation]] = {
-    "plain": lambda: Discretisation(MESH, PDE(diffusion=0.02), [Robin("right", 0.3, 1.0), Neumann("top", 0.2)], DT),
-    "reaction": lambda: Discretisation(MESH, PDE(diffusion=0.02, reaction=bistable), [Dirichlet("left", 0.5)], DT),
-    "moving wall": lambda: Discretisation(MESH, PDE(diffusion=0.02, capacity=2.0), [Dirichlet("left", waving)], DT),
-    "fields": lambda: Discretisation(MESH, PDE(("u", "v"), {"u": 0.02, "v": 0.05}, decay=0.1),
+PROBLEMS: dict[str, Callable[[], Problem]] = {
+    "plain": lambda: Problem(MESH, PDE(diffusion=0.02), [Robin("right", 0.3, 1.0), Neumann("top", 0.2)], DT),
+    "reaction": lambda: Problem(MESH, PDE(diffusion=0.02, reaction=bistable), [Dirichlet("left", 0.5)], DT),
+    "moving wall": lambda: Problem(MESH, PDE(diffusion=0.02, capacity=2.0), [Dirichlet("left", waving)], DT),
+    "fields": lambda: Problem(MESH, PDE(("u", "v"), {"u": 0.02, "v": 0.05}, decay=0.1),
                                      [Dirichlet("left", 0.3, "u")], DT),
-    "two": lambda: Discretisation(MESH, PDE(("u", "v"), {"u": 0.02, "v": 0.05}, decay=0.1), [Robin("right", 0.3, 1.0)], DT),
-    "flow": lambda: Discretisation(MESH, PDE(diffusion=0.02, velocity=lambda t: torch.zeros(1, MESH.n_nodes, 2)),
+    "two": lambda: Problem(MESH, PDE(("u", "v"), {"u": 0.02, "v": 0.05}, decay=0.1), [Robin("right", 0.3, 1.0)], DT),
+    "flow": lambda: Problem(MESH, PDE(diffusion=0.02, velocity=lambda t: torch.zeros(1, MESH.n_nodes, 2)),
                                    [Robin("right", 0.3, 1.0)], DT),
-    "periodic": lambda: Discretisation(box((5, 4)), PDE(diffusion=0.02, velocity=(0.3, 0.1)), [Periodic("left", "right")], DT),
+    "periodic": lambda: Problem(box((5, 4)), PDE(diffusion=0.02, velocity=(0.3, 0.1)), [Periodic("left", "right")], DT),
 }
 
 
-def corpus(base: Discretisation, rows: int, seed: int) -> Corpus:
+def corpus(base: Problem, rows: int, seed: int) -> Corpus:
     """Trajectories of the classical solver from random states, under random sources and flows of two patterns."""
     g = torch.Generator().manual_seed(seed)
 
@@ -110,7 +110,7 @@ def test_operator_inference_finds_a_linear_system(kind: str) -> None:
 
 def test_operator_inference_learns_a_reaction() -> None:
     """Logistic growth of nearly flat states needs products."""
-    base = Discretisation(MESH, PDE(diffusion=1e-4, reaction=lambda u: 4 * u * (1 - u)), [], DT)
+    base = Problem(MESH, PDE(diffusion=1e-4, reaction=lambda u: 4 * u * (1 - u)), [], DT)
     g = torch.Generator().manual_seed(0)
     start = (torch.rand(32, 1, 1, dtype=torch.float64, generator=g)
              + 1e-4 * torch.randn(32, MESH.n_nodes, 1, dtype=torch.float64, generator=g))
@@ -179,12 +179,12 @@ def test_modes_belong_to_their_mesh() -> None:
     model = build("pod", None, PROBLEMS["plain"]())
     assert isinstance(model, Reduced)
     with pytest.raises(InputError, match="its modes belong to one mesh"):
-        model.prepare(Discretisation(box((3, 3)), PDE(diffusion=0.02), [], DT))
+        model.prepare(Problem(box((3, 3)), PDE(diffusion=0.02), [], DT))
     with pytest.raises(InputError, match="without a flow"):
         model.prepare(PROBLEMS["plain"]().given(given_velocity(torch.zeros(1, 2, MESH.n_nodes, 2), DT)))
     moving = Robin("left", lambda x, t: 1 + 0 * x[:, 0], 0.0)
     with pytest.raises(InputError, match="coefficient that changes"):
-        build("pod", None, Discretisation(MESH, PDE(diffusion=0.02), [moving], DT))
+        build("pod", None, Problem(MESH, PDE(diffusion=0.02), [moving], DT))
 
 
 @pytest.mark.gpu
@@ -197,7 +197,7 @@ def test_cuda_equals_cpu(name: str, kind: str) -> None:
     data = corpus(base, 6, 0)
     model = build(name, None, base)
     model.fit_data(base, data, data)
-    there = Discretisation(base.mesh, base.pde, base.conditions, base.dt, device="cuda")
+    there = Problem(base.mesh, base.pde, base.conditions, base.dt, device="cuda")
     flow = None if data.velocity is None else data.velocity.cuda()
     moved = Corpus(data.state.cuda(), data.source_average.cuda(), flow, data.dt, data.offset)
     source, far = (torch.cat([d.source_average, d.source_average], 1) for d in (data, moved))

@@ -16,7 +16,7 @@ from dgnet.mesh import Mesh, box, save
 from dgnet.mesh import load as load_mesh
 from dgnet.models import rollout
 from dgnet.models.universal import Tuned, Universal, UniversalNet
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 from dgnet.problems.spot_table import SpotTable
 from dgnet.projects import load
 from dgnet.training.own import first_choice
@@ -132,7 +132,7 @@ def test_a_tuned_run_goes_to_another_part(tuned: tuple[Path, Path], tmp_path: Pa
         found = data.read(0).state[-1, :, 0]
     opened = Run.open(run)
     mesh = load_mesh(other)
-    problem = Discretisation(mesh, opened.case.pde, opened.case.conditions, opened.case.dt)
+    problem = Problem(mesh, opened.case.pde, opened.case.conditions, opened.case.dt)
     points = torch.tensor(opened.model.points(problem))
     source = SpotTable.read(folder / "run-1.csv", 2).average(points, 0, STEPS, opened.case.dt)
     start = torch.full((1, mesh.n_nodes, 1), 20.0, dtype=torch.float64)

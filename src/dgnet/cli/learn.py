@@ -106,9 +106,9 @@ def models(json_path: Json = None) -> None:
     """List the models with their numbers of parameters (two dimensions, one field)."""
     from dgnet.mesh import perturbed_square
     from dgnet.models.registry import all_models, build, parameter_count
-    from dgnet.problems import PDE, Discretisation
+    from dgnet.problems import PDE, Problem
 
-    problem = Discretisation(perturbed_square(12), PDE(diffusion=0.1), [], 0.01)
+    problem = Problem(perturbed_square(12), PDE(diffusion=0.1), [], 0.01)
     rows = [{"name": name, "title": entry.title, "parameters": parameter_count(build(name, None, problem))}
             for name, entry in all_models().items()]
     write_json(json_path, rows)

@@ -12,7 +12,7 @@ import torch
 from dgnet.arguments import Positive, checked
 from dgnet.data.trajectory import Trajectory
 from dgnet.errors import InputError
-from dgnet.problems import WORKING, Discretisation, Rule, given_velocity
+from dgnet.problems import WORKING, Problem, Rule, given_velocity
 
 Tensor = torch.Tensor
 
@@ -170,19 +170,19 @@ class Corpus:
         shift = self.state.new_tensor(self.offset or [0.0])
         return (self.state - shift).square().mean((0, 1, 2)).sqrt().clamp(min=1e-12)
 
-    def timed(self, base: Discretisation) -> bool:
+    def timed(self, base: Problem) -> bool:
         """Something depends on the time besides the stored flow, which goes with its row."""
         still = base if self.velocity is None else base.given(None)
         return still.time_dependent or still.data_changes
 
-    def together(self, base: Discretisation) -> list[list[int]]:
+    def together(self, base: Problem) -> list[list[int]]:
         """Rows that one time serves: those that begin at the same one where it matters, else all of them."""
         if not self.timed(base):
             return [list(range(len(self)))]
         same = torch.unique((self.begin / self.dt * 1e6).round(), return_inverse=True)[1]
         return [torch.nonzero(same == k)[:, 0].tolist() for k in range(int(same.max()) + 1)]
 
-    def clock(self, base: Discretisation) -> float:
+    def clock(self, base: Problem) -> float:
         """The time at which all pieces begin; 0 where it does not matter."""
         if not len(self) or not self.timed(base):
             return 0.0
@@ -190,6 +190,6 @@ class Corpus:
             raise InputError("these pieces begin at different times, and the problem depends on the time: step them apart")
         return float(self.begin[0])
 
-    def problem(self, base: Discretisation) -> Discretisation:
+    def problem(self, base: Problem) -> Problem:
         """The problem with this batch's own flow."""
         return base if self.velocity is None else base.given(given_velocity(self.velocity, self.dt, self.clock(base)))

@@ -28,7 +28,7 @@ from dgnet.inverse.finer import MOST, anywhere
 from dgnet.inverse.sensor import Patch, Point, first_state, rows
 from dgnet.mesh import Mesh
 from dgnet.models import Classical, Model, few_threads
-from dgnet.problems import Discretisation, SpotTable
+from dgnet.problems import Problem, SpotTable
 from dgnet.problems.finer import prolonged, refined
 from dgnet.problems.sight import spot_doubts
 
@@ -127,7 +127,7 @@ class Designed:
 
 
 @checked
-def design(problem: Discretisation, sources: Sequence[FreeSpot], targets: Sequence[Target], steps: int, *,
+def design(problem: Problem, sources: Sequence[FreeSpot], targets: Sequence[Target], steps: int, *,
            highest: float | None = None, lowest: float | None = None, start: Tensor | None = None, model: Model[Any] | None = None,
            tolerance: float = 0.02, starts: int = 4, seed: int = 0, finer: bool = True, correct: bool = False) -> Designed:
     """Choose powers, paths and switching times of sources so that targets are met and limits hold.
@@ -231,18 +231,18 @@ def _finer_plant(plant: Plant) -> tuple[Plant | None, list[str]]:
     return Plant(mesh, anywhere(model), prolonged(problem.mesh)(plant.start), 2 * plant.steps), []
 
 
-def _finer_aim(aim: Aim, target: Target, problem: Discretisation) -> Aim:
+def _finer_aim(aim: Aim, target: Target, problem: Problem) -> Aim:
     """The same values at the same places and times; nodes of the given mesh are the first of the refined one."""
     return replace(aim, at=2 * aim.at, rows=None if aim.rows is None else _reader(target, problem))
 
 
-def _reader(target: Target, problem: Discretisation) -> np.ndarray:
+def _reader(target: Target, problem: Problem) -> np.ndarray:
     assert target.place is not None
     where = Patch(target.place, target.radius, target.name) if target.radius else Point(target.place, target.name)
     return rows([where], problem)[..., 0].numpy()
 
 
-def _aim(target: Target, problem: Discretisation, steps: int) -> Aim:
+def _aim(target: Target, problem: Problem, steps: int) -> Aim:
     """A target on a mesh and its steps."""
     called, dt, nodes = f"target '{target.name}'", problem.dt, problem.mesh.n_nodes
     end = steps * dt if target.end is None else target.end

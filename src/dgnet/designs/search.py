@@ -14,7 +14,7 @@ from dgnet.designs.spots import FreeSpots
 from dgnet.errors import InputError
 from dgnet.inverse.kernels import refuse_nonlinear
 from dgnet.models import Model, rollout
-from dgnet.problems import Discretisation, SpotTable
+from dgnet.problems import Problem, SpotTable
 
 Tensor = torch.Tensor
 
@@ -30,7 +30,7 @@ _SURE = 1e-6  # of the distance between a limit and the start that is kept for r
 class Plant:
     """Rollouts of one model from one start over `steps` steps, and their derivatives by sources."""
 
-    def __init__(self, problem: Discretisation, model: Model[Any], start: Tensor, steps: int) -> None:
+    def __init__(self, problem: Problem, model: Model[Any], start: Tensor, steps: int) -> None:
         self.problem, self.model, self.start, self.steps = problem, model, start.to(problem.dtype), steps
         if model.rule != "average":
             raise InputError(f"{model.name} takes a source at both ends of each step, a design averages it over the step")

@@ -22,7 +22,7 @@ from dgnet.data import Corpus
 from dgnet.errors import InputError, SolveError
 from dgnet.models.dgnet import DGNet
 from dgnet.models.timeloop import few_threads, rollout
-from dgnet.problems import Discretisation, Source, step_average
+from dgnet.problems import Problem, Source, step_average
 from dgnet.problems.finer import half_steps, prolonged, refined
 from dgnet.recipe import Recipe, Stage
 from dgnet.scoring.judge import predict
@@ -39,7 +39,7 @@ LEARNED = ("geometry_net", "decode", "free", "reaction_net", "residual_net")
 """Names of everything else that a DGNet learns."""
 
 
-def gauss_newton(model: nn.Module, base: Discretisation, train: Corpus, stage: Stage, scale: Tensor) -> float:
+def gauss_newton(model: nn.Module, base: Problem, train: Corpus, stage: Stage, scale: Tensor) -> float:
     """One step, halved until it makes the misfit smaller; returns the mean squared misfit before it."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     with torch.no_grad():
@@ -106,7 +106,7 @@ class Bar:
 
 
 @checked
-def uncertainty(model: DGNet, base: Discretisation, train: Corpus, source: Source | None = None) -> dict[str, Bar]:
+def uncertainty(model: DGNet, base: Problem, train: Corpus, source: Source | None = None) -> dict[str, Bar]:
     """Error bars of the calibrated factors, named as in `model.coefficients()`.
 
     - `model`: a fitted `DGNet` with calibrated coefficients
@@ -180,7 +180,7 @@ def calibrated_first(plan: Recipe, steps: int, iterations: int = 8) -> Recipe:
 # ---------------------------------------------------------------------- pieces
 
 
-def _linearised(model: nn.Module, base: Discretisation, train: Corpus, stage: Stage, scale: Tensor,
+def _linearised(model: nn.Module, base: Problem, train: Corpus, stage: Stage, scale: Tensor,
                 parameters: list[nn.Parameter]) -> tuple[Tensor, Tensor]:
     """r [m] and J [m, p] of a model where its parameters are."""
     start = _flat(parameters)
@@ -189,13 +189,13 @@ def _linearised(model: nn.Module, base: Discretisation, train: Corpus, stage: St
     return found
 
 
-def _residual_at(model: nn.Module, base: Discretisation, train: Corpus, stage: Stage, scale: Tensor,
+def _residual_at(model: nn.Module, base: Problem, train: Corpus, stage: Stage, scale: Tensor,
                  parameters: list[nn.Parameter], theta: Tensor) -> Tensor:
     _set(parameters, theta)
     return _residual(model, base, train, stage, scale)
 
 
-def _residual(model, base: Discretisation, train: Corpus, stage: Stage, scale: Tensor) -> Tensor:
+def _residual(model, base: Problem, train: Corpus, stage: Stage, scale: Tensor) -> Tensor:
     """Misfit of rollouts over back-to-back windows of all trajectories, [m] in float64."""
     length = min(stage.length, train.steps)
     starts = torch.arange(min(stage.first, train.steps - length), train.steps - length + 1, length)
@@ -207,7 +207,7 @@ def _residual(model, base: Discretisation, train: Corpus, stage: Stage, scale: T
     return misfit
 
 
-def _classical_twin(model: DGNet, base: Discretisation) -> DGNet:
+def _classical_twin(model: DGNet, base: Problem) -> DGNet:
     """The same equation, calibrated numbers and reaction, with nothing else learned; in double precision."""
     config = replace(model.config, decoder="none", network=False, free=False, residual=False, learn_start=False, early_steps=0,
                      learn_streamline=False, learn_swirl=False, physics=True, green=True)
@@ -219,7 +219,7 @@ def _classical_twin(model: DGNet, base: Discretisation) -> DGNet:
     return twin
 
 
-def _converged(model: DGNet, base: Discretisation, data: Corpus, stage: Stage,
+def _converged(model: DGNet, base: Problem, data: Corpus, stage: Stage,
                parameters: list[nn.Parameter]) -> tuple[Tensor, Tensor]:
     """Gauss-Newton to the end; r and J there."""
     for _ in range(8):
@@ -230,7 +230,7 @@ def _converged(model: DGNet, base: Discretisation, data: Corpus, stage: Stage,
     return _linearised(model, base, data, stage, data.spread, parameters)
 
 
-def _fitted_elsewhere(model: DGNet, base: Discretisation, data: Corpus, parameters: list[nn.Parameter], jacobian: Tensor,
+def _fitted_elsewhere(model: DGNet, base: Problem, data: Corpus, parameters: list[nn.Parameter], jacobian: Tensor,
                       source: Source | None, kind: str) -> Tensor:
     """The numbers that fit the data on the refined mesh, or with half the step. J hardly changes, so it is kept."""
     start, normal = _flat(parameters), _inverse(jacobian.T @ jacobian)
@@ -243,7 +243,7 @@ def _fitted_elsewhere(model: DGNet, base: Discretisation, data: Corpus, paramete
     return found
 
 
-def _finer_states(model: DGNet, base: Discretisation, data: Corpus, source: Source | None, kind: str) -> Tensor:
+def _finer_states(model: DGNet, base: Problem, data: Corpus, source: Source | None, kind: str) -> Tensor:
     """Rollouts [B, T+1, N, F] on the refined mesh or with half the step, at the data's nodes and times."""
     out, up, smooth = data.state.clone(), prolonged(base.mesh), kind == "mesh"
     for rows in data.together(base):

@@ -37,7 +37,7 @@ from dgnet.discovery.weak import choose_terms
 from dgnet.errors import InputError, SolveError
 from dgnet.models import rollout
 from dgnet.models.dgnet import DGNet, PreparedDGNet
-from dgnet.problems import LUMPED, Discretisation
+from dgnet.problems import LUMPED, Problem
 from dgnet.stepping import GreenSolver, Operators
 from dgnet.stepping.operator import StepOperator
 
@@ -72,7 +72,7 @@ class Pass:
         return float(self.residuals.square().mean())
 
 
-def identify(model: Any, base: Discretisation, train: Corpus) -> float:
+def identify(model: Any, base: Problem, train: Corpus) -> float:
     """Set the reaction and its standard deviations; returns the mean square of what it leaves, against that without a reaction."""
     if not isinstance(model, DGNet):
         raise InputError("only a DGNet whose learned reaction is a table or a sum of terms can be identified")
@@ -125,7 +125,7 @@ def _onward(fit: Fit, length: int, first: int) -> tuple[Fit, bool]:
 class Fit:
     """The unknowns, and what is known of them so far."""
 
-    def __init__(self, model: DGNet, unknown: Unknown, base: Discretisation, train: Corpus) -> None:
+    def __init__(self, model: DGNet, unknown: Unknown, base: Problem, train: Corpus) -> None:
         self.model, self.unknown, self.base, self.train = model, unknown, base, train
         self.patch = patches(base).to(train.state.device)
         self.bend, self.theta = unknown.bend, unknown.theta
@@ -257,7 +257,7 @@ class Fit:
         self.unknown.conclude(self.c * inverse + inverse @ self.between @ inverse, inverse @ found.lumped, self.base)
 
 
-def linearised(model: DGNet, base: Discretisation, pieces: Corpus, unknown: Unknown, patch: Tensor, scale: float,
+def linearised(model: DGNet, base: Problem, pieces: Corpus, unknown: Unknown, patch: Tensor, scale: float,
                lumped: bool = False) -> Pass:
     """Roll out all windows, with the derivatives of every state by the coefficients."""
     count, unit = len(unknown.theta), unknown.unit

@@ -35,7 +35,7 @@ from dgnet.errors import InputError, SolveError
 from dgnet.models import Classical, Refined
 from dgnet.models.dgnet import DGNet, Material, PreparedDGNet
 from dgnet.operators import EdgeMatrix
-from dgnet.problems import PDE, Discretisation, Periodic
+from dgnet.problems import PDE, Periodic, Problem
 from dgnet.problems.curves import Curve
 from dgnet.scoring.judge import predict
 from dgnet.stepping import EnthalpySolver, GreenSolver, product
@@ -56,7 +56,7 @@ _FINEST = 100_000  # nodes of the refined mesh, up to which the mesh's own error
 _WORK = 1e9  # nodes times steps times unknowns of a pass: more trajectories than that are left out
 
 
-def identify_material(model: Any, base: Discretisation, train: Corpus) -> float:
+def identify_material(model: Any, base: Problem, train: Corpus) -> float:
     """Set the curves and their standard deviations; returns the mean squared misfit of rollouts, against that of constants."""
     material = model.part(Material) if isinstance(model, DGNet) else None
     if material is None:
@@ -93,7 +93,7 @@ def hats(at: Tensor, u: Tensor) -> Tensor:
 class Unknowns:
     """The logarithms of all curves as one vector x [K], and the rollouts of the model with them."""
 
-    def __init__(self, model: DGNet, material: Material, base: Discretisation, train: Corpus) -> None:
+    def __init__(self, model: DGNet, material: Material, base: Problem, train: Corpus) -> None:
         self.model, self.base, self.curves = model, base, material.curves()
         counts = [len(c.values) for c in self.curves.values()]
         self.slices = {name: slice(sum(counts[:k]), sum(counts[:k + 1])) for k, name in enumerate(self.curves)}
@@ -365,7 +365,7 @@ def _bias(unknowns: Unknowns, data: Corpus, begin: Tensor) -> Tensor:
     return 4 / 3 * (predict(Refined(plain), problem, own) - predict(plain, problem, own))
 
 
-def calmed(base: Discretisation, train: Corpus) -> Tensor:
+def calmed(base: Problem, train: Corpus) -> Tensor:
     """First states [B, N, F], smoothed in space by diffusion, by as much as they are noisy and no more."""
     noise, u = quiet_noise(train.state), train.state[:, 0]
     found, around = u, [c for c in base.conditions if isinstance(c, Periodic)]
@@ -373,7 +373,7 @@ def calmed(base: Discretisation, train: Corpus) -> Tensor:
         return found
     spacing = float(np.mean(np.linalg.norm(np.diff(base.mesh.points[base.mesh.edges], axis=1)[:, 0], axis=1)))
     for k in range(-2, 8):
-        smooth = Discretisation(base.mesh, PDE(base.pde.fields, diffusion=1.0), around, spacing**2 * 4.0**k, device=base.device)
+        smooth = Problem(base.mesh, PDE(base.pde.fields, diffusion=1.0), around, spacing**2 * 4.0**k, device=base.device)
         new = GreenSolver(smooth, theta=1.0).step(u)
         if float((new - u).square().mean().sqrt()) > noise:
             break

@@ -7,14 +7,14 @@ import math
 import numpy as np
 import torch
 
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 
 Tensor = torch.Tensor
 
 _ACROSS = 5  # patches along each axis
 
 
-def patches(base: Discretisation) -> Tensor:
+def patches(base: Problem) -> Tensor:
     """A number for each degree of freedom: boxes of nodes, whose residuals may hang together."""
     x = base.mesh.points
     box = np.minimum((x - x.min(0)) / np.maximum(np.ptp(x, axis=0), 1e-300) * _ACROSS, _ACROSS - 1).astype(int)

@@ -10,7 +10,7 @@ from scipy.interpolate import BSpline
 
 from dgnet.errors import InputError
 from dgnet.models.dgnet import DGNet, Library, Reaction, ReactionTable
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 
 if TYPE_CHECKING:
     from dgnet.data import Corpus
@@ -43,7 +43,7 @@ class Unknown(Protocol):
     def settled(self, delta: Tensor, theta: Tensor) -> bool:
         """A change so small that the fit is over."""
 
-    def conclude(self, covariance: Tensor, lumped: Tensor, base: Discretisation) -> None:
+    def conclude(self, covariance: Tensor, lumped: Tensor, base: Problem) -> None:
         """Store standard deviations: [K, K] by the noise, and [K], how much theta would change with a lumped mass."""
 
 
@@ -77,7 +77,7 @@ class Spline:
     def settled(self, delta: Tensor, theta: Tensor) -> bool:
         return float((self.basis @ delta).norm()) < 0.01 * float((self.basis @ theta).norm())
 
-    def conclude(self, covariance: Tensor, lumped: Tensor, base: Discretisation) -> None:
+    def conclude(self, covariance: Tensor, lumped: Tensor, base: Problem) -> None:
         """The table's band and the share of the training states at each place."""
         model, table = self.model, self.table
         with torch.no_grad():
@@ -141,7 +141,7 @@ class Terms:
             self.library.values.view(-1)[out] = 0.0
         return True
 
-    def conclude(self, covariance: Tensor, lumped: Tensor, base: Discretisation) -> None:
+    def conclude(self, covariance: Tensor, lumped: Tensor, base: Problem) -> None:
         found = (covariance.diagonal() + lumped.square()).clamp(min=0).sqrt()
         deviation = self.library.deviation
         deviation.copy_(torch.zeros_like(deviation).flatten().index_copy(0, self.at, found.to(deviation)).view_as(deviation))
@@ -154,7 +154,7 @@ def splines(places: int) -> Tensor:
     return torch.tensor(BSpline.design_matrix(np.linspace(0, 1, places), knots, 3).toarray())
 
 
-def free_nodes(p: Discretisation) -> tuple[Tensor, Tensor]:
+def free_nodes(p: Problem) -> tuple[Tensor, Tensor]:
     """Degrees of freedom [n] of which some field has no Dirichlet value, and there which, as numbers [m, F] (1: free)."""
     if p.fixed is None:
         free = torch.ones(p.n, dtype=torch.bool, device=p.geometry.device)

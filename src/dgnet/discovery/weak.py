@@ -21,7 +21,7 @@ import torch
 from dgnet.discovery.unknowns import free_nodes
 from dgnet.models.dgnet import DGNet, Library
 from dgnet.operators import EdgeMatrix
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 from dgnet.stepping import Operators
 from dgnet.stepping.fold import product
 
@@ -64,7 +64,7 @@ class Normal:
         return torch.tensor(found, dtype=torch.float64)
 
 
-def choose_terms(model: DGNet, library: Library, base: Discretisation, train: Corpus) -> None:
+def choose_terms(model: DGNet, library: Library, base: Problem, train: Corpus) -> None:
     """Set the library's active terms and first values."""
     with torch.no_grad():
         normal = gathered(model, library, base, train)
@@ -118,7 +118,7 @@ def exchanged(normal: Normal, field: int, terms: Tensor) -> Tensor:
         best, terms = misfit(found), found
 
 
-def gathered(model: DGNet, library: Library, base: Discretisation, train: Corpus) -> Normal:
+def gathered(model: DGNet, library: Library, base: Problem, train: Corpus) -> Normal:
     """The sums of all trajectories; of one alone, those of pieces of its time."""
     fields, count = model.fields, len(library.size)
     length = next((n for n in (_WINDOW, 2) if n <= train.steps), 1)
@@ -142,7 +142,7 @@ def gathered(model: DGNet, library: Library, base: Discretisation, train: Corpus
     return normal
 
 
-def _window(data: Corpus, p: Discretisation, ops: Operators, library: Library, start: int, length: int,
+def _window(data: Corpus, p: Problem, ops: Operators, library: Library, start: int, length: int,
             t: float) -> tuple[Tensor, Tensor]:
     """y [B, n, F] and x [B, n, F, P]."""
     def times(A: EdgeMatrix, u: Tensor) -> Tensor:

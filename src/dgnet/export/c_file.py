@@ -34,7 +34,7 @@ from dgnet.models.dgnet import DGNet, MassChange
 from dgnet.models.universal import Universal
 from dgnet.models.universal.gathering import Gathering
 from dgnet.operators import EdgeMatrix
-from dgnet.problems import SINGLE, Dirichlet, Discretisation, Neumann, Periodic, Robin
+from dgnet.problems import SINGLE, Dirichlet, Neumann, Periodic, Problem, Robin
 from dgnet.problems.case import base_problem
 from dgnet.problems.conditions import Condition
 from dgnet.problems.lift import Lift
@@ -114,7 +114,7 @@ def find_compiler() -> str | None:
 
 
 @torch.no_grad()
-def written(run: Run, problem: Discretisation, name: str, header: str = "") -> CSource:
+def written(run: Run, problem: Problem, name: str, header: str = "") -> CSource:
     """The step of a run as C, not yet compared with anything; `name` begins all its names, its header is NAME.h unless said."""
     header = header or f"{name}.h"
     model, case = run.model, run.case
@@ -176,7 +176,7 @@ def written(run: Run, problem: Discretisation, name: str, header: str = "") -> C
                    label if label == "direct" else f"chebyshev({counts[0]})", double_only)
 
 
-def _prepared(model: Model[Any], problem: Discretisation,
+def _prepared(model: Model[Any], problem: Problem,
               run: Run) -> tuple[dict[str, MassChange], list[GreenSolver], int, Gathering | None]:
     """What the model made of the problem: changes of the mass, a solver for each stage, number of early steps, the edges' part."""
     if isinstance(model, Universal):
@@ -218,7 +218,7 @@ def _reach(bounds: Bounds) -> float:
     return float(torch.finfo(torch.float32).eps) * bounds.high / max(bounds.low, 1e-300)
 
 
-def _boundaries(model: Model[Any], problem: Discretisation, p: Discretisation) -> tuple[tuple[Boundary, ...], list[Tensor]]:
+def _boundaries(model: Model[Any], problem: Problem, p: Problem) -> tuple[tuple[Boundary, ...], list[Tensor]]:
     """Values at boundaries, and for each the load [n, F] of one unit of it during a step."""
     found, loads, taken = [], [], set[str]()
     for c in p.conditions:
@@ -232,7 +232,7 @@ def _boundaries(model: Model[Any], problem: Discretisation, p: Discretisation) -
         load = None
         if not isinstance(c, Dirichlet):
             units = [_with(other, 1.0 if other is c else 0.0) for other in p.conditions]
-            one = Discretisation(problem.mesh, problem.pde, units, problem.dt, problem.consistent, problem.advection_form,
+            one = Problem(problem.mesh, problem.pde, units, problem.dt, problem.consistent, problem.advection_form,
                                  problem.dtype)
             solver = model.solver(model.prepare(one))
             load = None if solver is None else solver.operators.load(0.0)
@@ -256,8 +256,8 @@ def _with(c: Condition, value: float) -> Condition:
     return replace(c, flux=value) if isinstance(c, Neumann) else replace(c, ambient=value)
 
 
-def _fixed_by(p: Discretisation, conditions: Sequence[Condition], order: np.ndarray) -> np.ndarray | None:
-    """Which condition holds an unknown [f, n], -1 for none; later ones win, as in `Discretisation.fixed_values`."""
+def _fixed_by(p: Problem, conditions: Sequence[Condition], order: np.ndarray) -> np.ndarray | None:
+    """Which condition holds an unknown [f, n], -1 for none; later ones win, as in `Problem.fixed_values`."""
     if p.fixed is None:
         return None
     by = np.full((p.n_fields, p.n), -1)
@@ -427,7 +427,7 @@ class Compiled:
 
 
 @torch.no_grad()
-def compare(run: Run, problem: Discretisation, made: CSource, folder: Path, compiler: str) -> None:
+def compare(run: Run, problem: Problem, made: CSource, folder: Path, compiler: str) -> None:
     """Step the compiled file and the model side by side, in all precisions that the file allows."""
     model = run.model
     state = model.prepare(problem)
@@ -450,7 +450,7 @@ def compare(run: Run, problem: Discretisation, made: CSource, folder: Path, comp
         agree(found, expected, f"step in C ({real})")
 
 
-def _walls(problem: Discretisation) -> Tensor:
+def _walls(problem: Problem) -> Tensor:
     values = problem.fixed_values(0.0)
     assert values is not None
     return values

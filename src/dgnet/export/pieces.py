@@ -9,7 +9,7 @@ import torch
 
 from dgnet.errors import InputError
 from dgnet.operators import EdgeMatrix
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 from dgnet.problems.case import Case
 from dgnet.stepping import GreenSolver
 from dgnet.stepping.bounds import Bounds
@@ -24,7 +24,7 @@ class Pieces:
     Matrices have values [1, f, nnz], f = 1 where all fields share them. c is the value at the degree of freedom `pivot`.
     """
 
-    problem: Discretisation
+    problem: Problem
     explicit: EdgeMatrix  # E = -dt K
     source: EdgeMatrix  # P
     full: EdgeMatrix  # A before its Dirichlet rows are those of the identity
@@ -48,7 +48,7 @@ class Pieces:
                    tuple(gather), ops.rates)
 
 
-def refuse_changing(problem: Discretisation, case: Case) -> None:
+def refuse_changing(problem: Problem, case: Case) -> None:
     """A file holds one step of a linear solver: what changes in time or with the solution cannot be in it."""
     if problem.pde.curved:
         raise InputError(f"the step of '{case.name}' cannot be exported: capacity or diffusion change with the field, and such "

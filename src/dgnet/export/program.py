@@ -28,7 +28,7 @@ from dgnet.mesh.io import save
 from dgnet.models import Classical
 from dgnet.models.dgnet import DGNet
 from dgnet.models.universal import Universal
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 from dgnet.problems.case import base_problem
 from dgnet.problems.lift import Lift
 from dgnet.training.run import Run
@@ -43,7 +43,7 @@ _ADVICE = {"start": "once, on the first state", "switch": "once, after them"}
 class Traces:
     """The step as traced programs, and those of the first steps where they differ."""
 
-    problem: Discretisation
+    problem: Problem
     step: Any
     extra: dict[str, Any]  # of ORDER
     batch: int | None  # the number of trajectories that they are tied to; None: any

@@ -11,7 +11,7 @@ import torch
 from dgnet import __version__
 from dgnet.errors import InputError
 from dgnet.models import Model
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 from dgnet.training.run import Run
 from dgnet.trust.training_range import training_range
 
@@ -36,7 +36,7 @@ class Exported:
         return [self.program, *self.extra.values(), self.mesh, self.about]
 
 
-def described(run: Run, problem: Discretisation, out: Path) -> dict[str, Any]:
+def described(run: Run, problem: Problem, out: Path) -> dict[str, Any]:
     """The entries of the .json that do not depend on the kind of file."""
     known, case = training_range(run), run.case
     return {"program": out.name, "mesh": out.with_suffix(".vtu").name, "scenario": case.name, "notes": list(run.notes),
@@ -45,7 +45,7 @@ def described(run: Run, problem: Discretisation, out: Path) -> dict[str, Any]:
             "training_range": None if known is None else known.as_dict()}
 
 
-def probe(model: Model[Any], problem: Discretisation, batch: int) -> tuple[Tensor, Tensor]:
+def probe(model: Model[Any], problem: Problem, batch: int) -> tuple[Tensor, Tensor]:
     """States and sources of the size that the model was trained on [batch, nodes, fields]."""
     g, shape = torch.Generator().manual_seed(0), (batch, problem.mesh.n_nodes, problem.n_fields)
     mean, std, size = model.typical()

@@ -31,7 +31,7 @@ from dgnet.inverse.kernels import refuse_nonlinear
 from dgnet.inverse.recover import summed
 from dgnet.inverse.sensor import Sensor, curved_rows, delays, rows
 from dgnet.models import Classical, Model
-from dgnet.problems import Discretisation, SpotTable, step_average
+from dgnet.problems import Problem, SpotTable, step_average
 from dgnet.problems.sources import Source
 
 Tensor = torch.Tensor
@@ -46,7 +46,7 @@ _PANELS = 8  # parts of a step in which a known source is averaged
 class Dynamics:
     """One step of x and what sensors read of it. Sizes: n for u, J for a, Z for z, S for v, L for q; d together."""
 
-    def __init__(self, problem: Discretisation, sensors: Sequence[Sensor], priors: Mapping[str, Prior], *, start: Tensor,
+    def __init__(self, problem: Problem, sensors: Sequence[Sensor], priors: Mapping[str, Prior], *, start: Tensor,
                  source: Source | None, spots: SpotTable | None, model: Model[Any], t0: float, finer: bool) -> None:
         self.problem, self.model, self.source, self.t0 = problem, model, taken(source, problem, model), t0
         self.unknowns = u = Unknowns(problem, list(priors), spots, model)
@@ -341,12 +341,12 @@ def recall(model: Model[Any], states: Mapping[str, Any], memory: Mapping[str, Te
         model.remember(state, {key.removeprefix(start): x for key, x in memory.items() if key.startswith(start)})
 
 
-def taken(source: Source | None, problem: Discretisation, model: Model[Any]) -> Source | None:
+def taken(source: Source | None, problem: Problem, model: Model[Any]) -> Source | None:
     """A source as a model takes it up."""
     return model.taking(source, problem) if isinstance(source, SpotTable) else source
 
 
-def averages(source: Source, problem: Discretisation, model: Model[Any], start: float, steps: int) -> Tensor:
+def averages(source: Source, problem: Problem, model: Model[Any], start: float, steps: int) -> Tensor:
     """Of a source, as a model takes it up, over the steps of a problem from `start` on: [steps, P, F]."""
     x = torch.tensor(model.points(problem))
     if isinstance(source, SpotTable):
@@ -355,7 +355,7 @@ def averages(source: Source, problem: Discretisation, model: Model[Any], start: 
     return step_average(source, x, begin, problem.dt, panels=_PANELS)[0]
 
 
-def in_double(problem: Discretisation, model: Model[Any] | None) -> tuple[Discretisation, Model[Any]]:
+def in_double(problem: Problem, model: Model[Any] | None) -> tuple[Problem, Model[Any]]:
     """The same problem and model in double precision on the CPU: small variances beside large ones need it."""
     solver: Model[Any] = Classical() if model is None else model
     if isinstance(solver, torch.nn.Module) and any(p.dtype != torch.float64 or p.is_cuda for p in solver.parameters()):
@@ -365,7 +365,7 @@ def in_double(problem: Discretisation, model: Model[Any] | None) -> tuple[Discre
     return replace(problem, dtype=torch.float64, device="cpu"), solver
 
 
-def is_linear(problem: Discretisation, model: Model[Any]) -> bool:
+def is_linear(problem: Problem, model: Model[Any]) -> bool:
     """Whether a step is linear in state and source."""
     try:
         refuse_nonlinear(problem, model)

@@ -32,7 +32,7 @@ from dgnet.inverse.kernels import refuse_nonlinear
 from dgnet.inverse.readings import Readings
 from dgnet.inverse.sensor import Sensor, Sensors, called, first_state, named, rows
 from dgnet.models import Classical, Model, few_threads
-from dgnet.problems import Discretisation, SpotTable
+from dgnet.problems import Problem, SpotTable
 from dgnet.problems.case import Case
 from dgnet.problems.sources import Source
 from dgnet.training.identity import differences, fingerprint, summed
@@ -149,7 +149,7 @@ class Follower:
         ((49, 1), (6, 2))
     """
 
-    def __init__(self, problem: Discretisation, sensors: Sensors, unknown: Mapping[str, Prior], *,
+    def __init__(self, problem: Problem, sensors: Sensors, unknown: Mapping[str, Prior], *,
                  noise: Positive, start: Tensor | None = None, source: Source | None = None, spots: SpotTable | None = None,
                  model: Model[Any] | None = None, t0: Finite = 0.0, rank: Count | None = None, chance: Share = 1e-6,
                  finer: bool = True) -> None:
@@ -332,7 +332,7 @@ class Follower:
 
     @classmethod
     @checked
-    def load(cls, path: Path | str, problem: Discretisation, sensors: Sensors, *, start: Tensor | None = None,
+    def load(cls, path: Path | str, problem: Problem, sensors: Sensors, *, start: Tensor | None = None,
              source: Source | None = None, spots: SpotTable | None = None, model: Model[Any] | None = None) -> Follower:
         """Go on from what `save` wrote, with the same problem, sensors and model. Strengths, noise and times come from the file."""
         arrays = read_arrays(Path(path), "the state of a part that is followed")
@@ -475,7 +475,7 @@ def _variance(directions: np.ndarray, C: np.ndarray | None) -> np.ndarray:
     return ((directions if C is None else directions @ C) * directions).sum(1).clip(min=0.0)
 
 
-def _drawn(source: Source | None, problem: Discretisation, t0: float) -> str:
+def _drawn(source: Source | None, problem: Problem, t0: float) -> str:
     """A source by content: a table by its rows, a function by what it gives at the first steps."""
     if source is None:
         return "none"
@@ -486,7 +486,7 @@ def _drawn(source: Source | None, problem: Discretisation, t0: float) -> str:
 
 
 @checked
-def follow(problem: Discretisation, readings: Readings, unknown: Sequence[str] | Mapping[str, Prior] = ("start", "field"), *,
+def follow(problem: Problem, readings: Readings, unknown: Sequence[str] | Mapping[str, Prior] = ("start", "field"), *,
            noise: Positive | None = None, start: Tensor | None = None, source: Source | None = None,
            spots: SpotTable | None = None, model: Model[Any] | None = None, rank: Count | None = None,
            learn: Count = LEARN, finer: bool = True) -> Follower:
@@ -530,7 +530,7 @@ def follow(problem: Discretisation, readings: Readings, unknown: Sequence[str] |
     return part
 
 
-def learned(problem: Discretisation, readings: Readings, unknown: Sequence[str], *, noise: float | None = None,
+def learned(problem: Problem, readings: Readings, unknown: Sequence[str], *, noise: float | None = None,
             start: Tensor | None = None, source: Source | None = None, spots: SpotTable | None = None,
             model: Model[Any] | None = None, t0: float = 0.0, finer: bool = True) -> tuple[dict[str, Prior], float]:
     """Strengths, lengths and times of what is unknown, and the noise, by the likelihood of readings whose times begin at 0."""
@@ -560,7 +560,7 @@ def learned(problem: Discretisation, readings: Readings, unknown: Sequence[str],
         return unknowns.learned(readings, begin, known, noise, t0, gap if finer and Finer.exists(problem) else None)
 
 
-def placed(sensors: Sensors, problem: Discretisation) -> tuple[list[Sensor], tuple[str, ...]]:
+def placed(sensors: Sensors, problem: Problem) -> tuple[list[Sensor], tuple[str, ...]]:
     """The sensors that lie in the part, and a note about each of the others."""
     kept, notes = [], []
     for sensor in named(sensors):

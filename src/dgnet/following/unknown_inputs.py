@@ -33,7 +33,7 @@ from dgnet.inverse.recover import check_seen, heated, impulses, taken_shapes, un
 from dgnet.mesh import Mesh
 from dgnet.models import Classical, Model
 from dgnet.operators import Geometry, stiffness
-from dgnet.problems import Discretisation, SpotTable
+from dgnet.problems import Problem, SpotTable
 
 Tensor = torch.Tensor
 
@@ -85,10 +85,10 @@ class Modes:
 class Unknowns:
     """The unknown start and drives of a problem: shapes, responses, and how they change in a step."""
 
-    def __init__(self, problem: Discretisation, names: Sequence[str], spots: SpotTable | None = None,
+    def __init__(self, problem: Problem, names: Sequence[str], spots: SpotTable | None = None,
                  model: Model[Any] | None = None) -> None:
         self.problem, self.names, self.spots, self.model = problem, tuple(names), spots, model or Classical()
-        self._tables: dict[tuple[Discretisation, Model[Any]], SpotTable] = {}
+        self._tables: dict[tuple[Problem, Model[Any]], SpotTable] = {}
         for name in self.names:
             if name not in KINDS and not name.startswith("flux:"):
                 raise InputError(f"'{name}' cannot be followed as an unknown{did_you_mean(name, KINDS)}")
@@ -124,11 +124,11 @@ class Unknowns:
             return self.still
         return taken_shapes(self._taken(self.problem, self.model), self.problem, self.model, k, k + 1, t0)[:, 0]
 
-    def spot_shapes(self, problem: Discretisation, model: Model[Any], time: float) -> Tensor:
+    def spot_shapes(self, problem: Problem, model: Model[Any], time: float) -> Tensor:
         """Spots of power 1 in the step of a problem, on this mesh or another one, that begins at a time: [J, P, 1]."""
         return taken_shapes(self._taken(problem, model), problem, model, 0, 1, time)[:, 0]
 
-    def _taken(self, problem: Discretisation, model: Model[Any]) -> SpotTable:
+    def _taken(self, problem: Problem, model: Model[Any]) -> SpotTable:
         assert self.spots is not None
         key = problem, model
         if key not in self._tables:
@@ -140,11 +140,11 @@ class Unknowns:
         """The smooth source fields that are followed [M F, N, F]."""
         return self.smooth(MODES)
 
-    def load(self, name: str, problem: Discretisation) -> Discretisation:
+    def load(self, name: str, problem: Problem) -> Problem:
         """The problem, on this mesh or another one, with one unit more of a flux or of the temperature of its surroundings."""
         return warmed(problem) if name == "ambient" else heated(problem, name.removeprefix("flux:"))
 
-    def loaded(self, name: str) -> Discretisation:
+    def loaded(self, name: str) -> Problem:
         return self.load(name, self.problem)
 
     def variances(self, name: str, prior: Prior) -> np.ndarray:

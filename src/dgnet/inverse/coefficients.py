@@ -21,7 +21,7 @@ from dgnet.inverse.readings import Readings, disagreeing
 from dgnet.inverse.recover import FACTORS, Known, Question, Recovered
 from dgnet.inverse.sensor import Averages
 from dgnet.models import few_threads
-from dgnet.problems import Discretisation, SpotTable
+from dgnet.problems import Problem, SpotTable
 from dgnet.problems.sources import Source
 
 Tensor = torch.Tensor
@@ -49,7 +49,7 @@ class Coefficients:
 
 
 @checked
-def recover_coefficients(problem: Discretisation, readings: Readings, names: Sequence[str], *, per_region: bool = False,
+def recover_coefficients(problem: Problem, readings: Readings, names: Sequence[str], *, per_region: bool = False,
                          start: Tensor | None = None, source: Source | Averages | None = None, noise: Positive | None = None,
                          also: Sequence[str] = (), spots: SpotTable | None = None, finer: bool = True) -> Coefficients:
     """Factors on coefficients that explain the readings best.

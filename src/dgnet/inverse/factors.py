@@ -12,7 +12,7 @@ from dgnet.errors import InputError
 from dgnet.files import did_you_mean
 from dgnet.mesh import Mesh
 from dgnet.models.dgnet import regions_of
-from dgnet.problems import Discretisation, Robin
+from dgnet.problems import Problem, Robin
 from dgnet.problems.conditions import changed
 from dgnet.problems.curves import ByRegion, Curve, Scaled, Varied, curves_of, typical
 from dgnet.problems.pde import PDE
@@ -29,7 +29,7 @@ class Factors:
     `labels` names them: diffusion, diffusion of u, diffusion in steel, diffusion of u in steel, convection, latent.
     """
 
-    def __init__(self, names: Sequence[str], per_region: bool, problem: Discretisation) -> None:
+    def __init__(self, names: Sequence[str], per_region: bool, problem: Problem) -> None:
         self.names, self.regions = tuple(names), regions_of(problem.mesh)[0] if per_region else ()
         found: list[str] = []
         for name in names:
@@ -45,7 +45,7 @@ class Factors:
     def _regions(self, name: str) -> list[str]:
         return [f" in {r}" for r in self.regions] if self.regions and name in REGIONAL else [""]
 
-    def applied(self, problem: Discretisation, factors: Sequence[float]) -> Discretisation:
+    def applied(self, problem: Problem, factors: Sequence[float]) -> Problem:
         """The problem (or the same on another mesh) with its coefficients times `factors`, in the order of `labels`."""
         given, pde, conditions = dict(zip(self.labels, factors)), problem.pde, list(problem.conditions)
         region = regions_of(problem.mesh)[1] if self.regions else None
@@ -104,7 +104,7 @@ def _melting(value: Varied, by: float) -> Varied:
     return replace(value, latent=tuple(replace(x, heat=by * x.heat) for x in value.latent)) if isinstance(value, Curve) else value
 
 
-def _refuse_zero(name: str, problem: Discretisation) -> None:
+def _refuse_zero(name: str, problem: Problem) -> None:
     """A factor times zero is zero: every coefficient needs a guess that is not."""
     pde, why = problem.pde, "so no factor can be found: give a guess that is not zero"
     if name == "convection":

@@ -26,7 +26,7 @@ from dgnet.inverse.priors import NUMBER, numbers
 from dgnet.models import Classical, Model
 from dgnet.models.dgnet import Calibration, DGNet, EndToEnd, Material, Reaction
 from dgnet.models.universal import Tuned, Universal
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 from dgnet.problems.deposit import WIDE
 from dgnet.problems.finer import half_steps, prolonged, refined
 
@@ -56,7 +56,7 @@ class Finer:
     - `same`: it solves the given problem as the given model does
     """
 
-    def __init__(self, problem: Discretisation, model: Model[Any]) -> None:
+    def __init__(self, problem: Problem, model: Model[Any]) -> None:
         self.model, self.same = anywhere(model), isinstance(model, Classical | Universal)
         self.problems, self._up = [problem], list[Callable[..., Tensor]]()
         for _ in range(2 if problem.mesh.n_nodes * 4**problem.mesh.dim <= FEW else 1):
@@ -64,10 +64,10 @@ class Finer:
             self.problems.append(replace(refined(self.problems[-1]), dt=0.5 * self.problems[-1].dt))
 
     @staticmethod
-    def exists(problem: Discretisation) -> bool:
+    def exists(problem: Problem) -> bool:
         return problem.mesh.n_nodes * 2**problem.mesh.dim <= MOST
 
-    def changed(self, change: Callable[[Discretisation], Discretisation]) -> Finer:
+    def changed(self, change: Callable[[Problem], Problem]) -> Finer:
         """The same meshes with problems that are changed alike."""
         other = copy(self)
         other.problems = [change(p) for p in self.problems]

@@ -28,7 +28,7 @@ from dgnet.inverse.readings import Readings, interpolation
 from dgnet.inverse.sensor import delayed, field_number, rows
 from dgnet.models import few_threads, rollout
 from dgnet.models.dgnet import DGNet, Material, Reaction
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 
 Tensor = torch.Tensor
 
@@ -72,7 +72,7 @@ class Learned:
     notes: tuple[str, ...]
 
 
-def learn(model: DGNet, base: Discretisation, experiments: Sequence[Experiment], *, seconds: float = 60.0) -> Learned:
+def learn(model: DGNet, base: Problem, experiments: Sequence[Experiment], *, seconds: float = 60.0) -> Learned:
     """Fit a model in place to the readings of experiments.
 
     - `model`: a fresh `DGNet` in double precision; its settings say what is unknown
@@ -107,7 +107,7 @@ def learn(model: DGNet, base: Discretisation, experiments: Sequence[Experiment],
 class _Seen:
     """All experiments at once: rollouts of the model as the sensors read them."""
 
-    def __init__(self, model: DGNet, base: Discretisation, experiments: Sequence[Experiment]) -> None:
+    def __init__(self, model: DGNet, base: Problem, experiments: Sequence[Experiment]) -> None:
         self.model, self.base = model, base
         self.steps = max(math.ceil(e.readings.times[-1] / base.dt - 1e-9) for e in experiments)
         self.start = torch.stack([e.start.double() for e in experiments])

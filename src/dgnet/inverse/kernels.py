@@ -24,7 +24,7 @@ from dgnet.errors import InputError
 from dgnet.files import arrays_of, plain, read_json, unwritable, write_json, writing
 from dgnet.inverse.sensor import Averages, FirstState, Sensors, called, delayed, named, rows
 from dgnet.models import Classical, Model, few_threads, rollout
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 from dgnet.problems.lift import Lift
 
 Tensor = torch.Tensor
@@ -203,7 +203,7 @@ class Kernels:
 
 
 @checked
-def kernels(problem: Discretisation, sensors: Sensors, horizon: Count, model: Model[S] | None = None,
+def kernels(problem: Problem, sensors: Sensors, horizon: Count, model: Model[S] | None = None,
             t0: Finite = 0.0, store: Path | str | None = None) -> Kernels:
     """How every sensor responds to any source at any place and past step: one backward rollout per sensor.
 
@@ -312,7 +312,7 @@ def _main_directions(A: np.ndarray, share: float) -> np.ndarray:
         count *= 2
 
 
-def _backwards(model: Model[S], problem: Discretisation, w: Tensor, lags: Sequence[float], horizon: int, first: int,
+def _backwards(model: Model[S], problem: Problem, w: Tensor, lags: Sequence[float], horizon: int, first: int,
                t0: float) -> tuple[Tensor, Tensor, Tensor]:
     """Transposed steps for all sensors at once: `lag`, `early` and `start` of `Kernels`. Sensors that lag read all of it later."""
     state = model.prepare(problem, len(w), horizon)
@@ -357,7 +357,7 @@ def _backwards(model: Model[S], problem: Discretisation, w: Tensor, lags: Sequen
     return lag, early, begun
 
 
-def refuse_nonlinear(problem: Discretisation, model: Model[Any]) -> None:
+def refuse_nonlinear(problem: Problem, model: Model[Any]) -> None:
     """A sentence about what makes a step nonlinear: named where it is known, else found by superposing two states."""
     why = "the equation has a reaction" if problem.pde.reaction is not None else "materials change with the solution"
     if problem.pde.reaction is not None or problem.pde.curved:

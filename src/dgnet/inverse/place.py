@@ -22,7 +22,7 @@ from dgnet.inverse.recover import LAG, responses_of
 from dgnet.inverse.sensor import Point, Sensor, Sensors, named
 from dgnet.mesh import Mesh
 from dgnet.models import Model, few_threads
-from dgnet.problems import Discretisation, SpotTable
+from dgnet.problems import Problem, SpotTable
 
 _MOST = 4000  # unknown numbers
 _DETAIL = 1e-6  # of the prior's variance: directions below are left out
@@ -54,7 +54,7 @@ class Placement:
 
 
 @checked
-def place(problem: Discretisation, candidates: Sensors, count: Count, unknown: Sequence[str], horizon: Count, *,
+def place(problem: Problem, candidates: Sensors, count: Count, unknown: Sequence[str], horizon: Count, *,
           noise: Positive, strength: Positive, length: Positive | None = None, spots: SpotTable | None = None,
           criterion: Literal["A", "D"] = "A", model: Model[Any] | None = None) -> Placement:
     """The best places for sensors, before anything is measured.

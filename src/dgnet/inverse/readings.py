@@ -15,7 +15,7 @@ from dgnet.errors import LARGEST, InputError
 from dgnet.files import read_text
 from dgnet.inverse.sensor import Flux, Patch, Point, Sensor
 from dgnet.mesh.locate import from_cells
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 from dgnet.problems.spot_table import number_in, read_table
 
 NOTHING = ("", "nan", "na", "null", "none", "-")
@@ -139,7 +139,7 @@ def shift_note(first: np.ndarray, shift: float) -> str:
     return f"readings begin at {np.nanmedian(first):.4g}: taken for {unit}, {abs(shift)} {moved}"
 
 
-def cleaned(readings: Readings, problem: Discretisation, level: float | None = None) -> Readings:
+def cleaned(readings: Readings, problem: Problem, level: float | None = None) -> Readings:
     """Readings that can be used: sensors outside of the part, dead ones and gaps left out, degrees Celsius turned into kelvin
     where the start is in kelvin, and the other way round.
 
@@ -202,7 +202,7 @@ def interpolation(times: np.ndarray, steps: int, dt: float) -> np.ndarray:
     return out
 
 
-def _inside(readings: Readings, problem: Discretisation) -> Readings:
+def _inside(readings: Readings, problem: Problem) -> Readings:
     placed = [(k, s) for k, s in enumerate(readings.sensors) if isinstance(s, Point)]
     if not placed:
         return readings

@@ -26,7 +26,7 @@ from dgnet.inverse.readings import APART, Readings, cleaned, coloured, interpola
 from dgnet.inverse.sensor import Averages, Sensor, called, curved_rows, delayed, first_state, over_steps, rows
 from dgnet.mesh import Mesh
 from dgnet.models import Classical, Model, few_threads, rollout
-from dgnet.problems import Discretisation, Neumann, Robin, SpotTable
+from dgnet.problems import Neumann, Problem, Robin, SpotTable
 from dgnet.problems.conditions import Value, changed
 from dgnet.problems.lift import Lift
 from dgnet.problems.sight import spot_doubts
@@ -89,7 +89,7 @@ class Recovered:
 
 
 @checked
-def recover(problem: Discretisation, readings: Readings, unknown: Sequence[str], *, spots: SpotTable | None = None,
+def recover(problem: Problem, readings: Readings, unknown: Sequence[str], *, spots: SpotTable | None = None,
             start: Tensor | None = None, source: Source | Averages | None = None, noise: Positive | None = None,
             model: Model[Any] | None = None, finer: bool = True, report: Report | None = None) -> Recovered:
     """What is unknown about a part, from readings of sensors, with uncertainty.
@@ -143,7 +143,7 @@ class Known:
     level: float | None = None
 
     @classmethod
-    def of(cls, problem: Discretisation, start: Tensor | None, source: Source | Tensor | None = None,
+    def of(cls, problem: Problem, start: Tensor | None, source: Source | Tensor | None = None,
            spots: SpotTable | None = None) -> Known:
         begin = first_state(problem, start)
         return cls(begin, source, spots, None if start is None else float(begin.mean()))
@@ -152,7 +152,7 @@ class Known:
         """The same over the steps that readings cover."""
         return replace(self, source=over_steps(self.source, steps)) if isinstance(self.source, Tensor) else self
 
-    def averages(self, problem: Discretisation, model: Model[Any], steps: int) -> Tensor | None:
+    def averages(self, problem: Problem, model: Model[Any], steps: int) -> Tensor | None:
         """Of the source over the steps of a problem, at the points of a model: [steps, P, F]. Averages are taken as they are."""
         if self.source is None or isinstance(self.source, Tensor):
             return None if self.source is None else self.source.double()
@@ -162,7 +162,7 @@ class Known:
         return converged_average(self.source, x, problem.dt * torch.arange(steps, dtype=torch.float64), problem.dt)[0][0]
 
 
-def read(problem: Discretisation, model: Model[Any], sensors: Sequence[Sensor], start: Tensor, source: Tensor | None,
+def read(problem: Problem, model: Model[Any], sensors: Sequence[Sensor], start: Tensor, source: Tensor | None,
          steps: int, curved: bool = False) -> Tensor:
     """What sensors read of a rollout from a start [N, F] with a source [steps, P or N, F]: [S, steps + 1].
 
@@ -238,7 +238,7 @@ class Changes(Protocol):
 
     labels: tuple[str, ...]
 
-    def applied(self, problem: Discretisation, factors: Sequence[float]) -> Discretisation: ...
+    def applied(self, problem: Problem, factors: Sequence[float]) -> Problem: ...
 
 
 class Part(NamedTuple):
@@ -280,7 +280,7 @@ class Question:
     then for the answer of a first search (`finer`), then for that of a second one; the third is final where factors have settled.
     """
 
-    def __init__(self, problem: Discretisation, readings: Readings, unknown: Sequence[str], known: Known, *, noise: float | None,
+    def __init__(self, problem: Problem, readings: Readings, unknown: Sequence[str], known: Known, *, noise: float | None,
                  model: Model[Any] | None = None, factors: Changes | None = None, finer: bool = True,
                  report: Report | None = None) -> None:
         if not unknown and factors is None:
@@ -304,7 +304,7 @@ class Question:
 
     # ------------------------------------------------------------------ what numbers lead to
 
-    def applied(self, problem: Discretisation, phi: np.ndarray) -> Discretisation:
+    def applied(self, problem: Problem, phi: np.ndarray) -> Problem:
         """The problem, on this mesh or another one, with its factors."""
         return problem if self.factors is None else self.factors.applied(problem, np.exp(phi[:self.count]).tolist())
 
@@ -566,7 +566,7 @@ def late(left: np.ndarray, y: np.ndarray, blocks: Sequence[Unknown], noise: floa
     return np.where(answer.mean > _SURE * answer.sd, answer.mean, 0.0)
 
 
-def with_prior(name: str, response: np.ndarray, shape: tuple[int, ...], problem: Discretisation, steps: int,
+def with_prior(name: str, response: np.ndarray, shape: tuple[int, ...], problem: Problem, steps: int,
                largest: float) -> Unknown:
     """An unknown with the prior of its kind.
 
@@ -580,7 +580,7 @@ def with_prior(name: str, response: np.ndarray, shape: tuple[int, ...], problem:
     return Unknown(name, response, *histories(shape[0], steps, problem.dt), switched=(shape[0], steps))
 
 
-def responses_of(name: str, problem: Discretisation, made: Kernels, sensors: Sequence[Sensor], spots: SpotTable | None,
+def responses_of(name: str, problem: Problem, made: Kernels, sensors: Sequence[Sensor], spots: SpotTable | None,
                  model: Model[Any] | None) -> tuple[Tensor, tuple[int, ...], tuple[str, ...]]:
     """Of all readings [S, H+1, n] to one unknown, the shape of its n numbers, and names of histories or numbers (none: a field)."""
     H, nodes = made.horizon, problem.mesh.n_nodes
@@ -607,7 +607,7 @@ def responses_of(name: str, problem: Discretisation, made: Kernels, sensors: Seq
     raise InputError(f"unknown '{name}' cannot be recovered (known: {', '.join(KINDS)})")
 
 
-def unit_shapes(spots: SpotTable, problem: Discretisation, model: Model[Any] | None, start: int, stop: int,
+def unit_shapes(spots: SpotTable, problem: Problem, model: Model[Any] | None, start: int, stop: int,
                 t0: float = 0.0) -> Tensor:
     """Spots of power 1 where they are in each step start .. stop-1, counted from the time t0: [J, n, P, 1]."""
     solver = model or Classical()
@@ -615,7 +615,7 @@ def unit_shapes(spots: SpotTable, problem: Discretisation, model: Model[Any] | N
     return taken_shapes(taken, problem, solver, start, stop, t0)
 
 
-def taken_shapes(spots: SpotTable, problem: Discretisation, model: Model[Any], start: int, stop: int, t0: float = 0.0) -> Tensor:
+def taken_shapes(spots: SpotTable, problem: Problem, model: Model[Any], start: int, stop: int, t0: float = 0.0) -> Tensor:
     """The same of spots as the model takes them up (`Model.taking`)."""
     x = torch.tensor(model.points(problem))
     return torch.stack([one.average(x, start, stop, problem.dt, t0)[0] for one in spots.units()])
@@ -656,12 +656,12 @@ def _at_nodes(made: Kernels, values: Tensor) -> Tensor:
     return (values if made.lift is None else made.lift.back(values)).flatten(2)
 
 
-def ambient_response(problem: Discretisation, sensors: Sequence[Sensor], steps: int, model: Model[Any] | None) -> Tensor:
+def ambient_response(problem: Problem, sensors: Sequence[Sensor], steps: int, model: Model[Any] | None) -> Tensor:
     """[S, H+1, 1] to surroundings that are warmer by 1."""
     return _difference(warmed(problem), problem, sensors, steps, model)[..., None]
 
 
-def warmed(problem: Discretisation, by: float = 1.0) -> Discretisation:
+def warmed(problem: Problem, by: float = 1.0) -> Problem:
     """The same problem in surroundings that are warmer."""
     if not any(isinstance(c, Robin) for c in problem.conditions):
         raise InputError("the ambient value is unknown, but no boundary exchanges anything with surroundings (kind robin)")
@@ -670,12 +670,12 @@ def warmed(problem: Discretisation, by: float = 1.0) -> Discretisation:
                                         for c in problem.conditions])
 
 
-def heated(problem: Discretisation, boundary: str, by: Value = 1.0) -> Discretisation:
+def heated(problem: Problem, boundary: str, by: Value = 1.0) -> Problem:
     """The same problem with more flux into the part through a boundary."""
     return replace(problem, conditions=[*problem.conditions, Neumann(boundary, by)])
 
 
-def _difference(changed: Discretisation, problem: Discretisation, sensors: Sequence[Sensor], steps: int,
+def _difference(changed: Problem, problem: Problem, sensors: Sequence[Sensor], steps: int,
                 model: Model[Any] | None) -> Tensor:
     """[S, H+1]: what a change of the conditions does to readings, from a start of zero."""
     zero = torch.zeros(problem.mesh.n_nodes, problem.n_fields, dtype=torch.float64)
@@ -683,7 +683,7 @@ def _difference(changed: Discretisation, problem: Discretisation, sensors: Seque
     return on - off
 
 
-def impulses(changed: Discretisation, problem: Discretisation, made: Kernels, sensors: Sequence[Sensor],
+def impulses(changed: Problem, problem: Problem, made: Kernels, sensors: Sequence[Sensor],
              model: Model[Any] | None) -> Tensor:
     """[S, H+1, H] to changed conditions in each step: what they do if they stay, and of that the difference of two steps."""
     if made.early.shape[2]:

@@ -21,7 +21,7 @@ from scipy.sparse import csr_array
 from dgnet.arguments import Finite, NotNegative, Positive, axes, checked, finite
 from dgnet.errors import InputError
 from dgnet.mesh.locate import from_cells
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 from dgnet.problems.curves import typical
 from dgnet.problems.lift import Lift
 
@@ -46,11 +46,11 @@ class Point:
     field: str | None = None
     lag: NotNegative = 0.0
 
-    def weights(self, problem: Discretisation) -> np.ndarray:
+    def weights(self, problem: Problem) -> np.ndarray:
         """w [N]."""
         return self.linear(problem).toarray()[0]
 
-    def linear(self, problem: Discretisation) -> csr_array:
+    def linear(self, problem: Problem) -> csr_array:
         """The values at its points [points, N], of which it reads the mean."""
         rows, outside = from_cells(problem.mesh.points, problem.mesh.cells, _place(self, problem)[None])
         if len(outside):
@@ -74,11 +74,11 @@ class Patch:
     field: str | None = None
     lag: NotNegative = 0.0
 
-    def weights(self, problem: Discretisation) -> np.ndarray:
+    def weights(self, problem: Problem) -> np.ndarray:
         """w [N]: the mean of the rows of evenly spread points."""
         return np.asarray(self.linear(problem).mean(axis=0)).ravel()
 
-    def linear(self, problem: Discretisation) -> csr_array:
+    def linear(self, problem: Problem) -> csr_array:
         """The values at these points [points, N]."""
         middle = _place(self, problem)
         spread = np.linspace(-1, 1, _ACROSS)
@@ -106,12 +106,12 @@ class Flux:
     field: str | None = None
     lag: NotNegative = 0.0
 
-    def weights(self, problem: Discretisation) -> np.ndarray:
+    def weights(self, problem: Problem) -> np.ndarray:
         """w [N]."""
         cells, slopes = self.slopes(problem)
         return np.bincount(problem.mesh.cells[cells].ravel(), slopes.ravel(), problem.mesh.n_nodes)
 
-    def slopes(self, problem: Discretisation) -> tuple[np.ndarray, np.ndarray]:
+    def slopes(self, problem: Problem) -> tuple[np.ndarray, np.ndarray]:
         """The cells [B] at the boundary, and what leaves through their facets where one corner is 1 [B, d + 1]."""
         mesh, rows = problem.mesh, problem.mesh.facet_index(self.boundary)
         cells, (size, normal) = mesh.facet_cells[rows], mesh.facet_geometry(self.boundary)
@@ -127,7 +127,7 @@ Sensors = Sequence[Sensor] | Annotated[np.ndarray, axes("sensor, coordinate")]
 """Sensors, or the coordinates of points [S, d]."""
 
 
-def first_state(problem: Discretisation, start: Tensor | None) -> Tensor:
+def first_state(problem: Problem, start: Tensor | None) -> Tensor:
     """The start [N, F] in double precision; zero unless given."""
     shape = problem.mesh.n_nodes, problem.n_fields
     if start is None:
@@ -166,7 +166,7 @@ def called(sensors: Sequence[Sensor]) -> tuple[str, ...]:
     return tuple(s.name or f"sensor {k}" for k, s in enumerate(sensors, start=1))
 
 
-def rows(sensors: Sequence[Sensor], problem: Discretisation) -> Tensor:
+def rows(sensors: Sequence[Sensor], problem: Problem) -> Tensor:
     """The weights of all sensors on all nodes and fields: [S, N, F] in double precision."""
     out = torch.zeros(len(sensors), problem.mesh.n_nodes, problem.n_fields, dtype=torch.float64)
     for row, sensor in zip(out, sensors):
@@ -174,7 +174,7 @@ def rows(sensors: Sequence[Sensor], problem: Discretisation) -> Tensor:
     return out
 
 
-def curved_rows(sensors: Sequence[Sensor], problem: Discretisation) -> Tensor:
+def curved_rows(sensors: Sequence[Sensor], problem: Problem) -> Tensor:
     """The weights [S, N, F] that read the quadratic field through the nodes (`Lift`) instead of the linear one.
 
     Third order in the spacing, and second order for fluxes.
@@ -222,7 +222,7 @@ def delayed(values: Tensor, lags: Sequence[float] | np.ndarray, dt: float) -> Te
     return torch.stack(out, 1)
 
 
-def field_number(sensor: Sensor, problem: Discretisation) -> int:
+def field_number(sensor: Sensor, problem: Problem) -> int:
     """Which field of the problem a sensor reads."""
     fields = problem.pde.fields
     if sensor.field is not None and sensor.field not in fields:
@@ -230,7 +230,7 @@ def field_number(sensor: Sensor, problem: Discretisation) -> int:
     return 0 if sensor.field is None else fields.index(sensor.field)
 
 
-def _place(sensor: Point | Patch, problem: Discretisation) -> np.ndarray:
+def _place(sensor: Point | Patch, problem: Problem) -> np.ndarray:
     place = np.asarray(sensor.place, dtype=np.float64)
     if place.shape != (problem.mesh.dim,) or not np.isfinite(place).all():
         raise InputError(f"{_who(sensor)} needs {problem.mesh.dim} finite coordinates, got {list(sensor.place)}")

@@ -31,7 +31,7 @@ from dgnet.inverse.readings import Readings, cleaned, disagreeing, interpolation
 from dgnet.inverse.recover import SECOND, Known, doubts, late, no_second, read, summed
 from dgnet.inverse.sensor import Averages, called
 from dgnet.models import Classical, Model, few_threads
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 from dgnet.problems.deposit import LEAST, Deposit
 from dgnet.problems.sources import Source
 from dgnet.problems.spot_table import bells
@@ -73,7 +73,7 @@ class Track:
 
 
 @checked
-def recover_track(problem: Discretisation, readings: Readings, radius: Positive, *, moving: bool = True,
+def recover_track(problem: Problem, readings: Readings, radius: Positive, *, moving: bool = True,
                   start: Tensor | None = None, source: Source | Averages | None = None, noise: Positive | None = None,
                   model: Model[Any] | None = None, finer: bool = True) -> Track:
     """The path (or, if it is not `moving`, the place) and the power of one spot of known radius.
@@ -132,7 +132,7 @@ class _Shape:
     - `width`: its radius, or that with which nodes resolve it where it is narrow (`Deposit`)
     """
 
-    def __init__(self, problem: Discretisation, model: Model[Any], radius: float) -> None:
+    def __init__(self, problem: Problem, model: Model[Any], radius: float) -> None:
         self.mesh, self.radius = problem.mesh, radius
         self.points, self._brings = torch.tensor(model.points(problem)), model.brought(problem)
         self.width = max(radius, LEAST * problem.mesh.spacing)

@@ -12,7 +12,7 @@ import torch
 from dgnet.arguments import checked
 from dgnet.errors import InputError, RangeError, SolveError
 from dgnet.models.base import LearnedModel, Memory, Model, S
-from dgnet.problems import Discretisation, Rule
+from dgnet.problems import Problem, Rule
 
 Tensor = torch.Tensor
 
@@ -24,7 +24,7 @@ _EASY = 0.1  # share of the tolerance below which the next step may be twice as 
 class Halvings(Generic[S]):
     """Where a rollout stands: a solver for each length dt / 2^level that was needed, and how long steps are now."""
 
-    problem: Discretisation
+    problem: Problem
     batch: int
     steps: int
     solvers: dict[int, S] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class Adaptive(Model[Halvings[S]]):
     def rule(self) -> Rule:
         return self.model.rule
 
-    def prepare(self, problem: Discretisation, batch: int = 1, steps: int = 1000, careful: bool = False) -> Halvings[S]:
+    def prepare(self, problem: Problem, batch: int = 1, steps: int = 1000, careful: bool = False) -> Halvings[S]:
         return Halvings(problem if isinstance(self.model, LearnedModel) else problem.double, batch, steps)
 
     def figures(self) -> dict[str, float]:
@@ -91,7 +91,7 @@ class Adaptive(Model[Halvings[S]]):
             self.model.remember(state.solvers[level], state.left.get(level, {}))
         return state.solvers[level]
 
-    def points(self, problem: Discretisation) -> np.ndarray:
+    def points(self, problem: Problem) -> np.ndarray:
         return self.model.points(problem)
 
     def lift(self, state: Halvings[S], u: Tensor) -> Tensor:

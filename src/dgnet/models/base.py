@@ -16,7 +16,7 @@ from torch import nn
 
 from dgnet.data import Corpus
 from dgnet.errors import InputError
-from dgnet.problems import CONSISTENT, Discretisation, Rule, SpotTable
+from dgnet.problems import CONSISTENT, Problem, Rule, SpotTable
 from dgnet.stepping import GreenSolver, Linear, Stepper
 
 Tensor = torch.Tensor
@@ -36,7 +36,7 @@ class Model(ABC, Generic[S]):
         """As in the registry and in tables."""
 
     @abstractmethod
-    def prepare(self, problem: Discretisation, batch: int = 1, steps: int = 1000, careful: bool = False) -> S:
+    def prepare(self, problem: Problem, batch: int = 1, steps: int = 1000, careful: bool = False) -> S:
         """Make a problem ready. `batch` trajectories and `steps` steps are hints for choosing a backend.
 
         `careful` checks every solve at once and falls back where one misses, instead of checking all of them at the end.
@@ -57,7 +57,7 @@ class Model(ABC, Generic[S]):
 
     # ------------------------------------------------------------------ points beside the nodes
 
-    def points(self, problem: Discretisation) -> np.ndarray:
+    def points(self, problem: Problem) -> np.ndarray:
         """Where it has values [P, d], the mesh's nodes first. A start or a source that is a function is best evaluated here."""
         return problem.mesh.points
 
@@ -74,11 +74,11 @@ class Model(ABC, Generic[S]):
         source, as that of linear and quadratic elements is."""
         return None
 
-    def taking(self, spots: SpotTable, problem: Discretisation) -> SpotTable:
+    def taking(self, spots: SpotTable, problem: Problem) -> SpotTable:
         """Spots as this model takes them up on the mesh of a problem (`SpotTable.on`)."""
         return spots.on(problem.mesh, self.brought(problem))
 
-    def brought(self, problem: Discretisation) -> np.ndarray | None:
+    def brought(self, problem: Problem) -> np.ndarray | None:
         """`brings` of a problem that is not prepared yet."""
         if type(self).brings is Model.brings:
             return None
@@ -171,7 +171,7 @@ class LearnedModel(Model[S], nn.Module):
     def step_weights(self) -> Iterator[nn.Parameter]:
         return self.parameters()
 
-    def fit_data(self, base: Discretisation, train: Corpus, valid: Corpus) -> float:
+    def fit_data(self, base: Problem, train: Corpus, valid: Corpus) -> float:
         """Fit at once, without iterations (the stage method "fitted"): returns the error of the held-out trajectories."""
         raise InputError(f"{self.name} is trained by iterations, not fitted at once")
 
@@ -187,7 +187,7 @@ def set_memory(memory: Memory, **solvers: Stepper) -> None:
         solver.memory = tuple(memory[name].tolist()) if name in memory else ()
 
 
-def impose(p: Discretisation, u: Tensor, t: float) -> Tensor:
+def impose(p: Problem, u: Tensor, t: float) -> Tensor:
     """Dirichlet values hold exactly after a correction, too, and nodes that periodic boundaries identify stay one."""
     u, w = p.restrict(u), p.fixed_values(t + p.dt)
     if p.fixed is not None and w is not None:

@@ -13,7 +13,7 @@ from dgnet.arguments import checked
 from dgnet.errors import InputError
 from dgnet.models.base import Memory, Model, S, set_memory, solver_memory
 from dgnet.operators import check_scheme
-from dgnet.problems import CONSISTENT, LUMPED, SINGLE, Discretisation, Rule
+from dgnet.problems import CONSISTENT, LUMPED, SINGLE, Problem, Rule
 from dgnet.problems.finer import refined
 from dgnet.problems.lift import Lift
 from dgnet.stepping import EnthalpySolver, GreenSolver, Linear, Stepper
@@ -70,7 +70,7 @@ class Classical(Model[Stepper]):
     def phase(self, k: int) -> int:
         return int(k >= self.damped_start)
 
-    def prepare(self, problem: Discretisation, batch: int = 1, steps: int = 1000, careful: bool = False) -> Stepper:
+    def prepare(self, problem: Problem, batch: int = 1, steps: int = 1000, careful: bool = False) -> Stepper:
         curved = problem.pde.curved
         if (curved and self.degree == 1) or self.consistent is not None:
             problem = problem.recast(LUMPED if self.consistent is None else self.consistent, problem.advection_form)
@@ -90,7 +90,7 @@ class Classical(Model[Stepper]):
         source = None if source is None else self.lift(state, source)
         return state.step(u, source, t, damped=k < self.damped_start)
 
-    def points(self, problem: Discretisation) -> np.ndarray:
+    def points(self, problem: Problem) -> np.ndarray:
         return (problem.quadratic if self.degree == 2 else problem).geometry.nodes
 
     def lift(self, state: Stepper, u: Tensor) -> Tensor:
@@ -144,13 +144,13 @@ class Refined(Model[tuple[S, Lift]]):
 
     def __init__(self, model: Model[S]) -> None:
         self.model = model
-        self._finer: WeakKeyDictionary[Discretisation, Discretisation] = WeakKeyDictionary()
+        self._finer: WeakKeyDictionary[Problem, Problem] = WeakKeyDictionary()
 
     @property
     def name(self) -> str:
         return f"{self.model.name}, mesh refined once"
 
-    def finer(self, problem: Discretisation) -> Discretisation:
+    def finer(self, problem: Problem) -> Problem:
         """The problem on the mesh refined once, made once."""
         if problem not in self._finer:
             self._finer[problem] = refined(problem)
@@ -164,13 +164,13 @@ class Refined(Model[tuple[S, Lift]]):
     def rule(self) -> Rule:
         return self.model.rule
 
-    def prepare(self, problem: Discretisation, batch: int = 1, steps: int = 1000, careful: bool = False) -> tuple[S, Lift]:
+    def prepare(self, problem: Problem, batch: int = 1, steps: int = 1000, careful: bool = False) -> tuple[S, Lift]:
         return self.model.prepare(self.finer(problem), batch, steps, careful), Lift.of(problem.mesh, problem.geometry.device)
 
     def step(self, state: tuple[S, Lift], u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
         return self.model.step(state[0], u, None if source is None else state[1](source), t, k)
 
-    def points(self, problem: Discretisation) -> np.ndarray:
+    def points(self, problem: Problem) -> np.ndarray:
         return self.model.points(self.finer(problem))
 
     def lift(self, state: tuple[S, Lift], u: Tensor) -> Tensor:

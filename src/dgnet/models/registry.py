@@ -20,7 +20,7 @@ from dgnet.files import did_you_mean
 from dgnet.models.classical import Classical
 from dgnet.models.dgnet import PAPER, DGNet, DGNetConfig
 from dgnet.models.universal import AsShipped, Tuned, Universal
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 
 SETTINGS = ("comparable", "published")
 DGNETS = ("dgnet", "dgnet-paper")
@@ -41,7 +41,7 @@ class Entry:
 
     title: str
     config: type
-    make: Callable[[Any, Discretisation], Any]
+    make: Callable[[Any, Problem], Any]
     settings: Mapping[str, Any]
     recipe: Mapping[str, float | int | str]
     published: int | None = None  # parameters, where the method's paper (or its code) has a figure
@@ -140,7 +140,7 @@ def _typed(value: Any, like: Any, where: str) -> Any:
     raise InputError(f"{where} must be like {like!r}, got {value!r}")
 
 
-def build(name: str, config: Mapping[str, Any] | None, problem: Discretisation) -> Any:
+def build(name: str, config: Mapping[str, Any] | None, problem: Problem) -> Any:
     """The model with fresh weights (draw them under `torch.manual_seed`), on the problem's device in its precision."""
     model = entry(name).make(configure(name, config), problem)
     return model.to(device=problem.geometry.device, dtype=problem.dtype) if isinstance(model, nn.Module) else model

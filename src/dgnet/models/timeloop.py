@@ -19,7 +19,7 @@ from dgnet.files import read_arrays, write_arrays
 from dgnet.models.base import Memory, Model, S
 from dgnet.models.capture import captured
 from dgnet.models.checkpointed import checkpointed
-from dgnet.problems import Discretisation, HeldFlow
+from dgnet.problems import HeldFlow, Problem
 from dgnet.stepping import Linear
 from dgnet.stepping.host import unwritten
 
@@ -93,7 +93,7 @@ class Pause:
         """The state at the nodes [B, N, F]."""
         return self.state[:, :self.nodes].to(self.dtype)
 
-    def check(self, model: Model[Any], problem: Discretisation) -> None:
+    def check(self, model: Model[Any], problem: Problem) -> None:
         """Refuse to go on with another model, mesh or step."""
         nodes, fields = problem.mesh.n_nodes, problem.n_fields
         if self.nodes != nodes or (self.mesh and self.mesh != problem.mesh.fingerprint):
@@ -141,21 +141,21 @@ class Pause:
 
 
 @overload
-def rollout(model: Model[Any], problem: Discretisation, u0: Tensor | Pause, source: Tensor | None = None,
+def rollout(model: Model[Any], problem: Problem, u0: Tensor | Pause, source: Tensor | None = None,
             steps: int | None = None, *, pause: Literal[False] = False, t0: float = 0.0, checkpoint: bool = False,
             capture: bool | Literal["always"] = True, sink: Callable[[int, Tensor], None] | None = None,
             progress: Callable[[int], None] | None = None) -> Tensor: ...
 
 
 @overload
-def rollout(model: Model[Any], problem: Discretisation, u0: Tensor | Pause, source: Tensor | None = None,
+def rollout(model: Model[Any], problem: Problem, u0: Tensor | Pause, source: Tensor | None = None,
             steps: int | None = None, *, pause: Literal[True], t0: float = 0.0, checkpoint: bool = False,
             capture: bool | Literal["always"] = True, sink: Callable[[int, Tensor], None] | None = None,
             progress: Callable[[int], None] | None = None) -> tuple[Tensor, Pause]: ...
 
 
 @checked
-def rollout(model: Model[Any], problem: Discretisation, u0: Tensor | Pause, source: Tensor | None = None,
+def rollout(model: Model[Any], problem: Problem, u0: Tensor | Pause, source: Tensor | None = None,
             steps: Count | None = None, *, pause: bool = False, t0: Finite = 0.0, checkpoint: bool = False,
             capture: bool | Literal["always"] = True, sink: Callable[[int, Tensor], None] | None = None,
             progress: Callable[[int], None] | None = None) -> Tensor | tuple[Tensor, Pause]:
@@ -210,7 +210,7 @@ class _Wish:
     progress: Callable[[int], None] | None
 
     @classmethod
-    def of(cls, model: Model[Any], problem: Discretisation, start: Tensor | Pause, source: Tensor | None, steps: int | None,
+    def of(cls, model: Model[Any], problem: Problem, start: Tensor | Pause, source: Tensor | None, steps: int | None,
            t0: float, checkpoint: bool, capture: bool | Literal["always"], sink: Callable[[int, Tensor], None] | None,
            progress: Callable[[int], None] | None) -> _Wish:
         if problem.degree == 2 and len(model.points(problem)) != problem.n_nodes:
@@ -262,7 +262,7 @@ class Ready(Generic[S]):
     - `replayed`: one rollout is to come, and its step is recorded with the flow that it has at each time
     """
 
-    def __init__(self, model: Model[S], problem: Discretisation, batch: Count = 1, steps: Count = 1000,
+    def __init__(self, model: Model[S], problem: Problem, batch: Count = 1, steps: Count = 1000,
                  replayed: bool = False) -> None:
         self.flow: HeldFlow | None = None
         if replayed and problem.only_flow_changes and callable(problem.pde.velocity):
@@ -301,7 +301,7 @@ class Ready(Generic[S]):
         return self._march.pause()
 
 
-def _check_given(model: Model[Any], problem: Discretisation, value: Tensor, what: str) -> None:
+def _check_given(model: Model[Any], problem: Problem, value: Tensor, what: str) -> None:
     points = problem.mesh.n_nodes
     if value.dim() > 1 and value.shape[-2] != points:  # at all points of the model, perhaps
         points = len(model.points(problem))
@@ -320,7 +320,7 @@ def _own_steps(model: Model[Any]) -> bool:
 class _March(Generic[S]):
     """One rollout under way: the state after `k` of its steps, of which the first one has the number `first` from the start."""
 
-    def __init__(self, model: Model[S], problem: Discretisation, state: S, wish: _Wish, flow: HeldFlow | None) -> None:
+    def __init__(self, model: Model[S], problem: Problem, state: S, wish: _Wish, flow: HeldFlow | None) -> None:
         self.model, self.problem, self.state, self.flow = model, problem, state, flow
         self.source, self.steps, self.checkpoint, self.capture = wish.source, wish.steps, wish.checkpoint, wish.capture
         start, self.replayed, self.k = wish.start, wish.replayed, 0
@@ -506,7 +506,7 @@ class _Watch:
     `first` steps have been made since t0, and have driven states to at most `size`; None at the start.
     """
 
-    def __init__(self, problem: Discretisation, u0: Tensor, source: Tensor | None, t0: float, first: int,
+    def __init__(self, problem: Problem, u0: Tensor, source: Tensor | None, t0: float, first: int,
                  size: float | None) -> None:
         self.problem, self.source, self.t0, self.first, self.last = problem, source, t0, first, 0
         self.begins = size is None

@@ -29,7 +29,7 @@ from dgnet.files import read_array
 from dgnet.models import Adaptive, Model, Pause, Ready, few_threads
 from dgnet.prediction.source_files import Drive, FunctionDrive, Opened, StoredDrive, TableDrive, opened
 from dgnet.prediction.watch import Watch
-from dgnet.problems import Dirichlet, Discretisation, Neumann, Robin, given_velocity
+from dgnet.problems import Dirichlet, Neumann, Problem, Robin, given_velocity
 from dgnet.problems.case import Case, base_problem
 from dgnet.problems.sight import Bounds, Doubt, spot_doubts
 from dgnet.problems.sight import doubts as find_doubts
@@ -214,7 +214,7 @@ class _Plan:
         """Step of the rollout over the stored step."""
         return self.case.dt / self.trained.dt
 
-    def problem(self, like: Tensor) -> Discretisation:
+    def problem(self, like: Tensor) -> Problem:
         problem = base_problem(self.case, self.device)
         if self.stored is None or self.trajectory is None or not self.stored.has_velocity:
             return problem
@@ -234,7 +234,7 @@ class _Plan:
     def known(self) -> TrainingRange | None:
         return training_range(self.run)
 
-    def watch(self, problem: Discretisation) -> Watch:
+    def watch(self, problem: Problem) -> Watch:
         project = self.run.project
         known = project is None or not (project.unknown_reaction or project.unknown_curves)
         guard = None if self.known is None else Guard(self.known, self.case.mesh, self.case.dt)
@@ -243,7 +243,7 @@ class _Plan:
         return Watch(self.case, compared, self.trajectory or 0, self.steps, guard, self.ratio, profile,
                      Bounds(problem) if known else None)
 
-    def doubts(self, problem: Discretisation, u0: Tensor) -> list[Doubt]:
+    def doubts(self, problem: Problem, u0: Tensor) -> list[Doubt]:
         """What mesh and step cannot see, before the rollout. A trained model has learned what a start does: of it, spots alone."""
         drive, case = None if self.given is None else self.given.drive, self.case
         spots = drive.table if isinstance(drive, TableDrive) else None
@@ -315,7 +315,7 @@ class _Fed:
             yield rows.to(self.like)[:, max(0, first - start):]
 
 
-def _run(run: Run, problem: Discretisation, u0: Tensor, drive: Drive | None, steps: int, watch: Watch, store: Store | None,
+def _run(run: Run, problem: Problem, u0: Tensor, drive: Drive | None, steps: int, watch: Watch, store: Store | None,
          sink: Sink | None, report: Report | None) -> tuple[int, np.ndarray]:
     """March to the end, from where an earlier attempt stopped; returns that step and the last state [N, F]."""
     left = None if store is None else store.resumed

@@ -14,9 +14,9 @@ from dgnet.errors import InputError
 from dgnet.mesh import Mesh
 from dgnet.problems.conditions import Condition
 from dgnet.problems.curves import curves_of
-from dgnet.problems.discretisation import CONSISTENT, WORKING, Discretisation
 from dgnet.problems.flow import given_velocity
 from dgnet.problems.pde import PDE
+from dgnet.problems.problem import CONSISTENT, WORKING, Problem
 from dgnet.problems.sources import Source
 from dgnet.problems.units import Units
 
@@ -119,17 +119,17 @@ class Case:
         return {}
 
     def problem(self, velocity: Tensor | None = None, *, device: torch.device | str = "cpu",
-                dtype: torch.dtype = torch.float64, consistent: float = CONSISTENT) -> Discretisation:
+                dtype: torch.dtype = torch.float64, consistent: float = CONSISTENT) -> Problem:
         """What a model is given: the discretised equation, with the stored flow [B, T+1, N, d] where there is one."""
         if self.given_flow != (velocity is not None):
             raise InputError(f"'{self.name}' {'needs a' if self.given_flow else 'has no'} flow that changes in time")
         pde = self.pde
         if velocity is not None:
             pde = replace(pde, velocity=given_velocity(velocity.to(device, dtype), self.dt))
-        return Discretisation(self.mesh, pde, self.conditions, self.dt, consistent, dtype=dtype, device=device)
+        return Problem(self.mesh, pde, self.conditions, self.dt, consistent, dtype=dtype, device=device)
 
 
-def base_problem(case: Case, device: str, dtype: torch.dtype = WORKING) -> Discretisation:
+def base_problem(case: Case, device: str, dtype: torch.dtype = WORKING) -> Problem:
     """The discretised case before its data: fluid at rest where the flow comes with the data, put in for each batch."""
     rest = torch.zeros(1, 2, case.mesh.n_nodes, case.mesh.dim) if case.given_flow else None
     return case.problem(rest, device=device, dtype=dtype)

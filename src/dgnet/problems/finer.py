@@ -15,14 +15,14 @@ import torch
 
 from dgnet.mesh import Mesh
 from dgnet.problems.curves import ByRegion, Curve, Scaled
-from dgnet.problems.discretisation import Discretisation
+from dgnet.problems.problem import Problem
 
 Tensor = torch.Tensor
 
 _IN_CELLS = ("diffusion", "capacity")
 
 
-def refined(p: Discretisation) -> Discretisation:
+def refined(p: Problem) -> Problem:
     """On the mesh refined once: half the spacing, the same step; the old nodes are the first ones."""
     mesh, cells, up = p.mesh.refined(), p.mesh.n_cells, prolonged(p.mesh)
 

@@ -24,7 +24,7 @@ from dgnet.mesh.mesh import ALL
 from dgnet.problems.conditions import Condition, Dirichlet, Neumann, Periodic, Robin, Value
 from dgnet.problems.curves import curves_of, laws, typical
 from dgnet.problems.deposit import LEAST, Deposit
-from dgnet.problems.discretisation import Discretisation
+from dgnet.problems.problem import Problem
 from dgnet.problems.sources import Source
 from dgnet.problems.spot_table import SpotTable
 from dgnet.problems.units import LENGTH, Units
@@ -58,7 +58,7 @@ class Doubt:
 
 
 @checked
-def doubts(problem: Discretisation, start: Tensor | None = None, *, spots: SpotTable | None = None, source: Source | None = None,
+def doubts(problem: Problem, start: Tensor | None = None, *, spots: SpotTable | None = None, source: Source | None = None,
            states: Tensor | None = None, averages: Tensor | None = None, steps: Count | None = None, t0: Finite = 0.0,
            short: bool = False, units: Units | None = None) -> list[Doubt]:
     """What the mesh and the step of a problem cannot resolve, and where states overshoot.
@@ -103,7 +103,7 @@ def doubts(problem: Discretisation, start: Tensor | None = None, *, spots: SpotT
     return found
 
 
-def _rows(problem: Discretisation, values: Tensor, what: str, axes: int) -> Tensor:
+def _rows(problem: Problem, values: Tensor, what: str, axes: int) -> Tensor:
     """Values [.., N or N + E, F] with their first axes, of which the one of trajectories may be left out."""
     found = values.detach().cpu()
     found = found[None] if found.dim() == axes + 1 else found
@@ -176,7 +176,7 @@ def _of_spot(mesh: Mesh, name: str, rows: np.ndarray, units: Units, conditions: 
     return found
 
 
-def _source_doubts(problem: Discretisation, source: Source | None, begin: float, end: float) -> list[Doubt]:
+def _source_doubts(problem: Problem, source: Source | None, begin: float, end: float) -> list[Doubt]:
     """Of a function whose integral by the nodes differs from that by the middles of the edges."""
     if source is None or isinstance(source, SpotTable):
         return []
@@ -245,7 +245,7 @@ def rod(fourier: float, consistent: float = 1.0, biot: float = np.inf, inside: b
     return tuple(found)
 
 
-def _start_doubts(p: Discretisation, u: np.ndarray, t0: float, short: bool, units: Units) -> list[Doubt]:
+def _start_doubts(p: Problem, u: np.ndarray, t0: float, short: bool, units: Units) -> list[Doubt]:
     """Where the start [N, F] jumps against a boundary or inside, by the error that the same jump makes in a rod."""
     found = list[Doubt]()
     mesh, names = p.mesh, p.pde.fields
@@ -282,7 +282,7 @@ def _start_doubts(p: Discretisation, u: np.ndarray, t0: float, short: bool, unit
     return found
 
 
-def _inner_jump(p: Discretisation, u: np.ndarray, a: np.ndarray, span: float, consistent: float, short: bool, name: str,
+def _inner_jump(p: Problem, u: np.ndarray, a: np.ndarray, span: float, consistent: float, short: bool, name: str,
                 units: Units) -> list[Doubt]:
     """A start that changes by more than half of its range from one node to the next."""
     mesh = p.mesh
@@ -335,7 +335,7 @@ def cell_doubts(mesh: Mesh, units: Units | None = None) -> list[Doubt]:
                   {"flat": flat, "cell": worst, "radius_ratio": float(mesh.quality[worst])})]
 
 
-def _thin_doubts(p: Discretisation, units: Units) -> list[Doubt]:
+def _thin_doubts(p: Problem, units: Units) -> list[Doubt]:
     """One layer of cells between two sides of the part, where values change across it."""
     mesh = p.mesh
     corners = list(combinations(range(mesh.dim), 2))
@@ -366,7 +366,7 @@ def _thin_doubts(p: Discretisation, units: Units) -> list[Doubt]:
                   "across show how they bend", {"share": volume, "thickness": float(np.median(length))})]
 
 
-def _active(p: Discretisation, edges: np.ndarray, length: np.ndarray, around: np.ndarray) -> np.ndarray:
+def _active(p: Problem, edges: np.ndarray, length: np.ndarray, around: np.ndarray) -> np.ndarray:
     """Which ways through the part end on a side where a condition makes values change across it; at a corner, it may be another
     side's."""
     most = np.zeros(len(edges))
@@ -392,7 +392,7 @@ def _outwards(mesh: Mesh, boundary: str) -> np.ndarray:
     return found / np.maximum(size, 1e-300)
 
 
-def _region_doubts(p: Discretisation) -> list[Doubt]:
+def _region_doubts(p: Problem) -> list[Doubt]:
     """Regions of a material of their own without a node inside."""
     mesh, found = p.mesh, list[Doubt]()
     for name, cells in mesh.regions.items():
@@ -432,7 +432,7 @@ class Bounds:
     - `problem`: as it is rolled out, from time `t0` on
     """
 
-    def __init__(self, problem: Discretisation, t0: float = 0.0) -> None:
+    def __init__(self, problem: Problem, t0: float = 0.0) -> None:
         p = self.problem = problem
         self.t0, fields = t0, p.n_fields
         self.low, self.high = np.full(fields, np.inf), np.full(fields, -np.inf)
@@ -579,7 +579,7 @@ def _walls(mesh: Mesh, facets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return cells, height
 
 
-def _diffusivity(p: Discretisation, f: int) -> tuple[np.ndarray, np.ndarray]:
+def _diffusivity(p: Problem, f: int) -> tuple[np.ndarray, np.ndarray]:
     """Diffusivity and diffusion of a field in each cell [K]: of a tensor, its mean eigenvalue."""
     D = np.asarray(torch.as_tensor(typical(p.pde.per_field("diffusion")[f], p.mesh, "diffusion")).detach().cpu().double())
     D = np.trace(D, axis1=-2, axis2=-1) / p.mesh.dim if D.ndim >= 2 else D

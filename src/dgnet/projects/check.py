@@ -17,7 +17,7 @@ from dgnet.errors import SolveError
 from dgnet.mesh import Mesh
 from dgnet.models import Classical, few_threads, rollout
 from dgnet.models.registry import title_of
-from dgnet.problems import DOUBLE, WORKING, Discretisation, Robin
+from dgnet.problems import DOUBLE, WORKING, Problem, Robin
 from dgnet.problems.case import base_problem
 from dgnet.problems.curves import curves_of, laws, typical
 from dgnet.problems.sight import cell_doubts, doubts
@@ -202,7 +202,7 @@ def data_items(project: Project, data: Dataset) -> list[Item]:
     return found
 
 
-def fixed_items(problem: Discretisation, data: Dataset) -> list[Item]:
+def fixed_items(problem: Problem, data: Dataset) -> list[Item]:
     """Do the data have the values that Dirichlet conditions fix?"""
     if problem.fixed is None:
         return []
@@ -220,7 +220,7 @@ def fixed_items(problem: Discretisation, data: Dataset) -> list[Item]:
     return [Item("fixed values", "warn" if share > 0.05 else "ok", text, {"difference": worst, "relative": share})]
 
 
-def doubt_items(project: Project, problem: Discretisation, data: Dataset) -> list[Item]:
+def doubt_items(project: Project, problem: Problem, data: Dataset) -> list[Item]:
     """What mesh and step cannot see of the first trajectory, from its start to the end of a classical rollout."""
     first, missing = data.batch([0], dtype=torch.float64), project.unknown_reaction or project.unknown_curves
     p = first.problem(problem).double
@@ -252,7 +252,7 @@ def _velocity(project: Project, data: Dataset) -> Tensor:
     return torch.stack([r.expand(s.mesh.n_nodes, s.mesh.dim) for r in full])
 
 
-def _diffusivities(problem: Discretisation) -> np.ndarray:
+def _diffusivities(problem: Problem) -> np.ndarray:
     """Scalar diffusivity [F, K], diffusion over capacity: of a tensor, its mean eigenvalue."""
     rows = []
     for value in problem.pde.per_field("diffusion"):
@@ -262,7 +262,7 @@ def _diffusivities(problem: Discretisation) -> np.ndarray:
     return np.stack(rows) if problem.capacity is None else np.stack(rows) / problem.capacity.cpu().numpy()
 
 
-def number_items(problem: Discretisation, velocity: Tensor) -> list[Item]:
+def number_items(problem: Problem, velocity: Tensor) -> list[Item]:
     """Fourier number D dt / h^2, cell Peclet number |v| h / (2 D), Courant number |v| dt / h, with h the mean edge of a cell."""
     mesh, dt = problem.mesh, problem.dt
     x = mesh.points[mesh.cells]
@@ -415,7 +415,7 @@ def _relative(gap: Tensor, size: Tensor) -> float:
     return float(gap.double().norm()) / whole if whole > 0 else float("inf")
 
 
-def _explained(problem: Discretisation, data: Corpus, most: int = 20) -> tuple[float, float]:
+def _explained(problem: Problem, data: Corpus, most: int = 20) -> tuple[float, float]:
     """1 - |e| / |u(k+1) - u(k)| with e = u(k+1) - step(u(k)) over pairs of steps spread over the data, and how alike the two e are.
 
     Of a wrong coefficient the e of neighbouring steps are nearly equal (1); of white noise n they are n(k+1) - S n(k) with the
@@ -437,7 +437,7 @@ def _explained(problem: Discretisation, data: Corpus, most: int = 20) -> tuple[f
     return (1 - float(np.sqrt(gap / change)) if change > 0 else 1.0), (both / gap if gap > 0 else 1.0)
 
 
-def balance_items(project: Project, problem: Discretisation, data: Corpus, most: int = 100) -> list[Item]:
+def balance_items(project: Project, problem: Problem, data: Corpus, most: int = 100) -> list[Item]:
     """What enters, leaves and is stored in a rollout of the first trajectory: it shows terms and units at a glance."""
     balance, steps = balance_of(Classical(), problem), min(most, data.steps)
     if balance is None:
@@ -460,7 +460,7 @@ def balance_items(project: Project, problem: Discretisation, data: Corpus, most:
 # ---------------------------------------------------------------------- a factor that is wrong
 
 
-def coefficient_items(project: Project, problem: Discretisation, data: Corpus, states: Tensor) -> list[Item]:
+def coefficient_items(project: Project, problem: Problem, data: Corpus, states: Tensor) -> list[Item]:
     """Would the data fit better with another diffusion, capacity or source? By least squares on rollouts: one factor at a time, and
     of the capacity one for each region."""
     steps, few, mesh = min(data.steps, 60), slice(0, 3), problem.mesh

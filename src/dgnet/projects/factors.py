@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from dgnet.problems import PDE, Discretisation
+from dgnet.problems import PDE, Problem
 from dgnet.problems.curves import ELSEWHERE
 from dgnet.problems.pde import Array
 from dgnet.projects.materials import times
@@ -40,7 +40,7 @@ def fitted(misfit: Callable[[dict[str, float]], Tensor | None], names: tuple[str
     return factors(at), gap
 
 
-def scaled(p: Discretisation, factors: dict[str, float]) -> PDE:
+def scaled(p: Problem, factors: dict[str, float]) -> PDE:
     """The equation with its diffusion and capacity times factors, everywhere or (`capacity in REGION`) in some cells."""
     pde = p.pde
     for name, factor in factors.items():

@@ -25,8 +25,8 @@ from dgnet.mesh import save as save_mesh
 from dgnet.models.registry import all_models, changed, changes, configure
 from dgnet.problems.case import OWN, Case, equation
 from dgnet.problems.conditions import Condition
-from dgnet.problems.discretisation import Discretisation
 from dgnet.problems.pde import PDE
+from dgnet.problems.problem import Problem
 from dgnet.problems.sources import Source, converged_average
 from dgnet.problems.spot_table import SpotTable
 from dgnet.progress import Report
@@ -299,7 +299,7 @@ def _case(file: ProblemFile, mesh: Mesh, physics: Physics, steps: int) -> Case:
 def _validated(file: ProblemFile, case: Case) -> None:
     """Build the discretised problem once, so that what is wrong is said with the file's name."""
     try:
-        problem = Discretisation(case.mesh, case.pde, case.conditions, case.dt)
+        problem = Problem(case.mesh, case.pde, case.conditions, case.dt)
         problem.load(0.0, file.dt)
         problem.convection_part(0.0, file.dt)
         for t in (0.0, file.dt):

@@ -15,8 +15,8 @@ from dgnet.files import making
 from dgnet.mesh import ALL, Mesh, save
 from dgnet.models import Classical, few_threads, rollout
 from dgnet.problems.conditions import Robin
-from dgnet.problems.discretisation import Discretisation
 from dgnet.problems.pde import PDE
+from dgnet.problems.problem import Problem
 from dgnet.problems.sources import step_average
 from dgnet.problems.spot_table import SpotTable
 from dgnet.progress import Report
@@ -180,7 +180,7 @@ def spots(mesh: Mesh, rng: np.random.Generator, smooth: bool, count: int = 2) ->
 def simulated(mesh: Mesh, tables: list[SpotTable], report: Report | None = None) -> np.ndarray:
     """States [B, T+1, N, 1] of quadratic elements on the mesh refined once, with a quarter of the step."""
     fine, dt = mesh.refined(1), DT / SUBSTEPS
-    problem = Discretisation(fine, PDE(("T",), diffusion=DIFFUSIVITY), (Robin(ALL, EXCHANGE, AMBIENT),), dt)
+    problem = Problem(fine, PDE(("T",), diffusion=DIFFUSIVITY), (Robin(ALL, EXCHANGE, AMBIENT),), dt)
     model, done = Classical(degree=2), []
     x, times = torch.tensor(model.points(problem)), dt * torch.arange(SUBSTEPS * STEPS, dtype=torch.float64)
     start = torch.full((1, fine.n_nodes, 1), AMBIENT, dtype=torch.float64)

@@ -7,7 +7,7 @@ from typing import Any
 
 from dgnet.models import Model
 from dgnet.models.base import LearnedModel
-from dgnet.problems import LUMPED, Discretisation
+from dgnet.problems import LUMPED, Problem
 from dgnet.problems.case import Case
 from dgnet.stepping import Balance, Totals
 
@@ -15,7 +15,7 @@ LARGEST = 300_000
 """Nodes above which no balance is taken: it needs the matrices a second time, in double precision."""
 
 
-def balance_of(model: Model[Any], problem: Discretisation) -> Balance | None:
+def balance_of(model: Model[Any], problem: Problem) -> Balance | None:
     """Follows the rollout of a model; None for models with points beside the nodes, large meshes, and operators in time."""
     if problem.time_dependent or problem.mesh.n_nodes > LARGEST or len(model.points(problem)) != problem.mesh.n_nodes:
         return None

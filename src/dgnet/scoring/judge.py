@@ -26,7 +26,7 @@ from dgnet.files import strict
 from dgnet.models import Classical, Pause, Refined, few_threads, rollout
 from dgnet.models.base import Model
 from dgnet.models.universal import Universal
-from dgnet.problems import CONSISTENT, LUMPED, Discretisation
+from dgnet.problems import CONSISTENT, LUMPED, Problem
 from dgnet.problems.case import Case, base_problem
 from dgnet.scoring.metrics import Score, Sums
 
@@ -59,14 +59,14 @@ def finer(points: float, device: str = "cpu", curved: bool = False) -> dict[str,
     return quadratic | {"classical_refined": Refined(Classical(CONSISTENT))}
 
 
-def without_data(base: Discretisation) -> dict[str, Model]:
+def without_data(base: Problem) -> dict[str, Model]:
     """Learned models that need no data of the problem: universal weights, where they act on it."""
     universal = Universal()
     return {"universal": universal} if universal.acts(base) else {}
 
 
 @checked
-def predict(model: Model, base: Discretisation, data: Corpus, steps: Count | None = None) -> Tensor:
+def predict(model: Model, base: Problem, data: Corpus, steps: Count | None = None) -> Tensor:
     """Free rollouts [B, steps+1, N, F] of every trajectory from its first state, at its own time.
 
     - `model`: any model
@@ -83,7 +83,7 @@ def predict(model: Model, base: Discretisation, data: Corpus, steps: Count | Non
     return _predicted(model, base, data.under(model.rule), steps or data.steps)
 
 
-def _predicted(model: Model, base: Discretisation, data: Corpus, steps: int, first: int = 0) -> Tensor:
+def _predicted(model: Model, base: Problem, data: Corpus, steps: int, first: int = 0) -> Tensor:
     """`first`: the number of the step that the data begin with."""
     groups = data.together(base)
     if len(groups) == 1:
@@ -99,7 +99,7 @@ def _predicted(model: Model, base: Discretisation, data: Corpus, steps: int, fir
     return out
 
 
-def given(model: Model, base: Discretisation, data: Corpus) -> tuple[Tensor, Tensor | None]:
+def given(model: Model, base: Problem, data: Corpus) -> tuple[Tensor, Tensor | None]:
     """Start and source at the nodes, and where the model has points beside them and the data know it, at those."""
     start, source, middles = data.state[:, 0], data.source_average, data.middles
     if middles is None or len(model.points(base)) == base.mesh.n_nodes:
@@ -178,7 +178,7 @@ class Judged:
         found = {name: strict(s.rne_over_time(offset=True)[torch.from_numpy(rows)].tolist()) for name, s in self.sums.items()}
         return {"time": [float(k) * self.dt for k in rows], **found}
 
-    def add(self, models: Mapping[str, Model], base: Discretisation, data: Corpus, keep: bool, first: int = 0) -> None:
+    def add(self, models: Mapping[str, Model], base: Problem, data: Corpus, keep: bool, first: int = 0) -> None:
         """Roll out on more trajectories, which begin with step number `first`."""
         truth = data.state[:, : self.steps + 1]
         self.trajectories += len(data)
@@ -202,7 +202,7 @@ class Judged:
 
 
 @checked
-def judge(models: Mapping[str, Model], base: Discretisation, data: Corpus, *, steps: Count | None = None,
+def judge(models: Mapping[str, Model], base: Problem, data: Corpus, *, steps: Count | None = None,
           keep: bool = False, first: Whole = 0) -> Judged:
     """Roll out several models on the same trajectories in memory and score them. One that diverges counts as infinitely wrong.
 
@@ -258,7 +258,7 @@ def judge_file(models: Mapping[str, Model], case: Case, path: Path, device: str 
     return result
 
 
-def _roll(model: Model, base: Discretisation, data: Corpus, steps: int, first: int = 0) -> tuple[Tensor, float, str | None]:
+def _roll(model: Model, base: Problem, data: Corpus, steps: int, first: int = 0) -> tuple[Tensor, float, str | None]:
     """(states, seconds, what went wrong). A rollout that breaks down is a result, too: it is not a number everywhere."""
     device, failure = str(data.state.device), None
     if data.middles is not None and len(model.points(base)) > base.mesh.n_nodes:

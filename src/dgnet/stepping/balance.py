@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, fields
 
 import torch
 
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 from dgnet.problems.curves import Curve
 from dgnet.stepping.fold import product
 from dgnet.stepping.material import Materials, Term
@@ -76,7 +76,7 @@ class Totals:
 class Balance:
     """Follows a rollout of one trajectory: call `state` with every state in turn, `source` with the source of every step."""
 
-    def __init__(self, problem: Discretisation, t0: float = 0.0, learned: bool = False) -> None:
+    def __init__(self, problem: Problem, t0: float = 0.0, learned: bool = False) -> None:
         p = self.problem = problem.double
         m = self.materials = Materials.classical(p)
         self.t0, self.steps, self.making = t0, -1, learned or m.reaction is not None

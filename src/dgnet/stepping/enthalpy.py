@@ -33,7 +33,7 @@ import torch
 
 from dgnet.arguments import checked
 from dgnet.errors import InputError, RangeError, SolveError
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 from dgnet.problems.curves import Curve, tabulated
 from dgnet.stepping.backends import Monitor
 from dgnet.stepping.fold import product
@@ -59,7 +59,7 @@ _BEYOND = 0.01  # how far a state may leave a curve, in parts of its range
 class Stepper(Protocol):
     """What a model needs of a solver: steps, and what to ask before and after them."""
 
-    problem: Discretisation
+    problem: Problem
     memory: Sequence[float]
 
     def step(self, u: Tensor, f: Tensor | None = None, t: float = 0.0, damped: bool = False) -> Tensor: ...
@@ -90,7 +90,7 @@ class EnthalpySolver:
         1.0
     """
 
-    def __init__(self, problem: Discretisation, theta: float = 0.5, tolerance: float | None = None,
+    def __init__(self, problem: Problem, theta: float = 0.5, tolerance: float | None = None,
                  materials: Materials | None = None, deferred: bool = False) -> None:
         if not 0.5 <= theta <= 1.0:
             raise InputError(f"theta must lie in [0.5, 1] (Crank-Nicolson to backward Euler), got {theta}")

@@ -29,7 +29,7 @@ from dgnet.stepping.fold import fold, unfold
 from dgnet.stepping.host import OnHost, unwritten
 
 if TYPE_CHECKING:
-    from dgnet.problems import Discretisation
+    from dgnet.problems import Problem
     from dgnet.stepping.operator import StepOperator
     from dgnet.stepping.solver import Operators
 
@@ -46,7 +46,7 @@ class Linear:
     states that have the Dirichlet values [n, F] already (`rests`), and keep them.
     """
 
-    def __init__(self, problem: Discretisation, ops: Operators, op: StepOperator, stiffness: EdgeMatrix) -> None:
+    def __init__(self, problem: Problem, ops: Operators, op: StepOperator, stiffness: EdgeMatrix) -> None:
         self.problem, self.op, self.ops, self.stiffness, self.load_changes = problem, op, ops, stiffness, problem.data_changes
         self.shape = problem.n_nodes, problem.n_fields  # of a state
         self.pattern, self.dt = op.A.pattern, op.dt

@@ -16,7 +16,7 @@ import torch
 
 from dgnet.errors import InputError
 from dgnet.operators import EdgeMatrix, advection, mass, mass_range, stiffness
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 from dgnet.problems.curves import Curve, Law, laws
 
 Tensor = torch.Tensor
@@ -49,7 +49,7 @@ class Materials:
     may_be_stiff: bool = True  # a reaction that is too fast is refused; a learned one stays what it was trained as
 
     @classmethod
-    def classical(cls, p: Discretisation) -> Materials:
+    def classical(cls, p: Problem) -> Materials:
         """Of a problem in double precision."""
         if p.degree != 1:
             raise InputError("materials that change with the solution need linear elements (degree 1)")
@@ -65,7 +65,7 @@ class Materials:
             p.source_mass, p.load, p.pde.reaction)
 
 
-def law_lists(p: Discretisation, name: str) -> list[tuple[Law, tuple[int, ...]]]:
+def law_lists(p: Problem, name: str) -> list[tuple[Law, tuple[int, ...]]]:
     """The laws of a coefficient, each with its fields."""
     every = tuple(range(p.n_fields))
     rows = p.pde.per_field(name)
@@ -73,7 +73,7 @@ def law_lists(p: Discretisation, name: str) -> list[tuple[Law, tuple[int, ...]]]
     return [(law, fields) for value, fields in groups for law in laws(value, p.mesh, name, p.geometry.device)]
 
 
-def in_cells(factor: Tensor, p: Discretisation) -> Tensor:
+def in_cells(factor: Tensor, p: Problem) -> Tensor:
     """A capacity's factor in every cell [K]."""
     cells = p.mesh.n_cells
     if factor.dim() > 1 or (factor.dim() == 1 and len(factor) != cells):
@@ -94,11 +94,11 @@ def split(A: EdgeMatrix | None, fields: int) -> Iterable[Term]:
             yield Term(EdgeMatrix(A.pattern, row), None, every if len(rows) == 1 else (k,))
 
 
-def _linear(p: Discretisation, t: float, dt: float) -> tuple[Term, ...]:
+def _linear(p: Problem, t: float, dt: float) -> tuple[Term, ...]:
     return (*split(p.decay_part, p.n_fields), *split(p.convection_part(t, dt), p.n_fields))
 
 
-def _carried(p: Discretisation, t: float) -> tuple[Term, ...]:
+def _carried(p: Problem, t: float) -> tuple[Term, ...]:
     velocity = p.pde.velocity(t) if callable(p.pde.velocity) else p.pde.velocity
     if velocity is None:
         return ()

@@ -36,7 +36,7 @@ import torch
 from dgnet.arguments import Finite, checked, ordinary
 from dgnet.errors import InputError, SolveError
 from dgnet.operators import EdgeMatrix
-from dgnet.problems import DOUBLE, Discretisation, HeldFlow
+from dgnet.problems import DOUBLE, HeldFlow, Problem
 from dgnet.stepping.backends import NAMES, Monitor
 from dgnet.stepping.bounds import Bounds
 from dgnet.stepping.fold import product
@@ -59,7 +59,7 @@ class InTime(Protocol[Kind]):
 
 @dataclass(frozen=True, eq=False)
 class Operators:
-    """The matrices and rates of a step. The classical ones come from a `Discretisation`; a learned model replaces them."""
+    """The matrices and rates of a step. The classical ones come from a `Problem`; a learned model replaces them."""
 
     mass: EdgeMatrix  # [b, f, nnz], symmetric positive definite
     source: EdgeMatrix  # turns f into a load: the plain mass, unless it is learned
@@ -81,7 +81,7 @@ class Operators:
     sharpen: bool = False  # what is proven of the matrices from below is far from sharp: estimate it, and check every solve
 
     @classmethod
-    def classical(cls, p: Discretisation) -> Operators:
+    def classical(cls, p: Problem) -> Operators:
         return cls(p.mass, p.source_mass, p.stiffness, p.advection, p.load, p.pde.reaction, p.mass_bounds[0],
                    p.pde.velocity is None, p.time_dependent, p.decay_sums, p.moving_sums,
                    plain=None if p.capacity is None else p.source_mass, sharpen=p.degree == 2)
@@ -135,7 +135,7 @@ class GreenSolver:
         0.1
     """
 
-    def __init__(self, problem: Discretisation, backend: str = "auto", theta: float = 0.5, tolerance: float | None = None,
+    def __init__(self, problem: Problem, backend: str = "auto", theta: float = 0.5, tolerance: float | None = None,
                  solves: int = 1000, columns: int = 1, operators: Operators | None = None) -> None:
         if backend != "auto" and backend not in NAMES:
             raise InputError(f"unknown backend '{backend}' (known: auto, {', '.join(NAMES)})")

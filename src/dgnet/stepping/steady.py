@@ -7,7 +7,7 @@ import torch
 from dgnet.arguments import checked
 from dgnet.errors import InputError
 from dgnet.operators import EdgeMatrix
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 from dgnet.stepping.backends import apply, prepare
 from dgnet.stepping.fold import fold, product, unfold
 from dgnet.stepping.operator import Elimination
@@ -16,7 +16,7 @@ Tensor = torch.Tensor
 
 
 @checked
-def steady(problem: Discretisation, source: Tensor | None = None, t: float = 0.0) -> Tensor:
+def steady(problem: Problem, source: Tensor | None = None, t: float = 0.0) -> Tensor:
     """The state u at rest, K u = S f + g with u = w on held boundaries: [B, N, F]. One direct solve, differentiable.
 
     - `problem`: without a reaction; something must fix the level of every field: a held value, an exchange or a decay

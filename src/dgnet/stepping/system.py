@@ -17,7 +17,7 @@ from scipy.sparse.linalg import splu
 
 from dgnet.operators import EdgeMatrix
 from dgnet.operators.wide import Wide
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 from dgnet.problems.curves import Curve, Tables
 from dgnet.stepping.bounds import Bounds, bounds_of, norm_bound
 from dgnet.stepping.material import Materials, Term
@@ -44,7 +44,7 @@ class At(NamedTuple):
 class System:
     """The terms of a step from t to t + dt; `curves` are those of `tables`, in order."""
 
-    def __init__(self, p: Discretisation, m: Materials, curves: list[Curve], tables: Tables, t: float, theta: float,
+    def __init__(self, p: Problem, m: Materials, curves: list[Curve], tables: Tables, t: float, theta: float,
                  dt: float) -> None:
         self.problem, self.tables, self.dt = p, tables, dt
         self.mass_low = m.mass_low

@@ -17,7 +17,7 @@ from dgnet.mesh import Mesh
 from dgnet.models import Classical, Model
 from dgnet.models.registry import title_of
 from dgnet.models.universal import Universal
-from dgnet.problems import PDE, WORKING, Discretisation, given_velocity
+from dgnet.problems import PDE, WORKING, Problem, given_velocity
 from dgnet.problems.case import OWN, Case
 from dgnet.problems.conditions import Dirichlet, Neumann, Periodic, Robin
 from dgnet.problems.curves import ByRegion, Curve, Scaled
@@ -60,11 +60,11 @@ class Scene:
     free: bool = False
     notes: tuple[str, ...] = ()
 
-    def problem(self, dt: float, diffusion: float, conditions: list[Any]) -> Discretisation:
+    def problem(self, dt: float, diffusion: float, conditions: list[Any]) -> Problem:
         """The discretised case with another step, a factor on its diffusion, and these conditions."""
         pde = self.case.pde if diffusion == 1.0 else replace(self.case.pde, diffusion=_times(self.case.pde.diffusion, diffusion))
         pde = pde if self.flow is None else replace(pde, velocity=self.flow)
-        return Discretisation(self.case.mesh, pde, conditions, dt, dtype=WORKING)
+        return Problem(self.case.mesh, pde, conditions, dt, dtype=WORKING)
 
     @cached_property
     def models(self) -> dict[str, str]:

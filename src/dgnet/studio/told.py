@@ -12,7 +12,7 @@ from dgnet.errors import InputError
 from dgnet.inverse.readings import Readings
 from dgnet.inverse.recover import recover
 from dgnet.inverse.sensor import Point
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 from dgnet.problems.sources import Source
 from dgnet.progress import Report
 from dgnet.studio.scene import number
@@ -41,7 +41,7 @@ class Question:
     """What is asked of the sensors: the problem over the time of the readings, the readings with their noise, the field at the
     beginning, and the mean [N] of what was drawn. Nothing of it changes while the simulation goes on."""
 
-    problem: Discretisation
+    problem: Problem
     readings: Readings
     start: Tensor
     drawn: np.ndarray

@@ -29,7 +29,7 @@ from dgnet.data import Corpus, Dataset, hold_out
 from dgnet.errors import SolveError
 from dgnet.models.base import LearnedModel, Model
 from dgnet.models.classical import Classical
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 from dgnet.recipe import Recipe, Stage
 from dgnet.scoring.judge import judge
 from dgnet.scoring.metrics import Sums
@@ -55,7 +55,7 @@ Tell = Callable[[Progress, int], None]
 """`tell(progress, iterations)`: called after every iteration, with how many there are in all."""
 
 
-def evaluate_rne(model: Model[Any], base: Discretisation, data: Corpus, steps: int | None = None, pieces: int = 1) -> float:
+def evaluate_rne(model: Model[Any], base: Problem, data: Corpus, steps: int | None = None, pieces: int = 1) -> float:
     """RNE from offset of free rollouts over all trajectories and steps, or the first `steps`; infinite where one breaks down.
 
     With `pieces`, of so many rollouts of `steps` steps for each trajectory, which begin at its true states, evenly spread over it.
@@ -73,7 +73,7 @@ def evaluate_rne(model: Model[Any], base: Discretisation, data: Corpus, steps: i
 
 
 @checked
-def fit(model: LearnedModel[Any], base: Discretisation, train: Corpus, valid: Corpus, recipe: Recipe, *, seed: int = 0,
+def fit(model: LearnedModel[Any], base: Problem, train: Corpus, valid: Corpus, recipe: Recipe, *, seed: int = 0,
         budget: float | None = None, folder: Path | None = None, report: Tell | None = None, resume: bool = True) -> Progress:
     """Train a model in place; it ends with the weights of the best validation rollout, the untrained ones included.
 
@@ -111,7 +111,7 @@ def fit(model: LearnedModel[Any], base: Discretisation, train: Corpus, valid: Co
 class _Training:
     """A training under way."""
 
-    def __init__(self, model: LearnedModel[Any], base: Discretisation, train: Corpus, valid: Corpus, recipe: Recipe, seed: int,
+    def __init__(self, model: LearnedModel[Any], base: Problem, train: Corpus, valid: Corpus, recipe: Recipe, seed: int,
                  budget: float | None, last: Path | None) -> None:
         self.model, self.base, self.train, self.valid = model, base, train, valid
         self.whole = self.recipe = recipe

@@ -21,7 +21,7 @@ from dgnet.discovery.identify import identify
 from dgnet.discovery.material import identify_material
 from dgnet.errors import SolveError
 from dgnet.models.base import LearnedModel
-from dgnet.problems import Discretisation, HeldFlow
+from dgnet.problems import HeldFlow, Problem
 from dgnet.recipe import Recipe, Stage
 from dgnet.scoring.judge import given
 from dgnet.training import replay
@@ -32,7 +32,7 @@ Tensor = torch.Tensor
 _SMALLEST = 0.1  # size of a state in a relative loss, against that of the usual one
 
 
-def iterate(model: LearnedModel[Any], base: Discretisation, train: Corpus, stage: Stage, optimiser: torch.optim.Optimizer,
+def iterate(model: LearnedModel[Any], base: Problem, train: Corpus, stage: Stage, optimiser: torch.optim.Optimizer,
             scale: Tensor, seed: int, iteration: int, clip: float) -> float:
     """One step of the stage's method; returns the loss."""
     if stage.method == "gauss-newton":
@@ -72,7 +72,7 @@ class Drawn:
     noise: Tensor | None
 
 
-def draw(model: LearnedModel[Any], base: Discretisation, train: Corpus, stage: Stage, seed: int, iteration: int) -> Drawn:
+def draw(model: LearnedModel[Any], base: Problem, train: Corpus, stage: Stage, seed: int, iteration: int) -> Drawn:
     """The windows of an iteration."""
     rng = np.random.default_rng([seed, iteration])
     push = int(rng.integers(0, stage.pushforward + 1)) if stage.pushforward else 0
@@ -97,7 +97,7 @@ def draw(model: LearnedModel[Any], base: Discretisation, train: Corpus, stage: S
     return Drawn(rows, starts, push, length, 0 if special and fresh[0] else special, noise)
 
 
-def _descended(model: LearnedModel[Any], base: Discretisation, train: Corpus, batch: Drawn, stage: Stage,
+def _descended(model: LearnedModel[Any], base: Problem, train: Corpus, batch: Drawn, stage: Stage,
                scale: Tensor) -> tuple[Any, Tensor]:
     """The prepared problem and the loss of this process's windows, its gradients added to the weights."""
     mine, push, length = slice(rank(), None, world()), batch.push, batch.length

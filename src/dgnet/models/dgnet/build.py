@@ -11,7 +11,7 @@ from dgnet.models.dgnet.flow import FlowInCells
 from dgnet.models.dgnet.masses import MassChange
 from dgnet.models.gnn import MeshGraph
 from dgnet.operators import EdgeMatrix
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 from dgnet.stepping import InTime, Operators
 
 Tensor = torch.Tensor
@@ -70,7 +70,7 @@ class Build:
         instead          takes the place of the solver's step (variant D)
     """
 
-    def __init__(self, problem: Discretisation, graph: MeshGraph, scales: Scales, physics: bool = True,
+    def __init__(self, problem: Problem, graph: MeshGraph, scales: Scales, physics: bool = True,
                  early: bool = False) -> None:
         p = self.problem = problem
         self.graph, self.scales, self.physics, self.early = graph, scales, physics, early

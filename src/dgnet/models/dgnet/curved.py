@@ -11,22 +11,22 @@ from dgnet.models.dgnet.build import Build
 from dgnet.models.dgnet.parts.diffusion import shaped_stiffness
 from dgnet.models.dgnet.parts.material import with_material
 from dgnet.operators import EdgeMatrix
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 from dgnet.stepping import EnthalpySolver, Materials
 from dgnet.stepping.material import Term, law_lists
 
 
-def linear_problem(p: Discretisation) -> Discretisation:
+def linear_problem(p: Problem) -> Problem:
     """The problem with the values at the lower ends of its curves: all that the paper's models can be told."""
     return with_material(p, p.pde.frozen.capacity, p.pde.frozen.diffusion)
 
 
-def unit_problem(p: Discretisation) -> Discretisation:
+def unit_problem(p: Problem) -> Problem:
     """The problem with capacity and diffusion 1, whose matrices are corrected."""
     return with_material(p, 1.0, 1.0)
 
 
-def solver_of(p: Discretisation, build: Build, deferred: bool) -> EnthalpySolver:
+def solver_of(p: Problem, build: Build, deferred: bool) -> EnthalpySolver:
     """The solver of a problem with curves, with the learned matrices in place of the classical ones.
 
     The stiffness of every region and field has the learned shapes of its cells: symmetric, positive semidefinite, rows that sum to

@@ -8,7 +8,7 @@ import torch
 
 from dgnet.models.gnn import MeshGraph
 from dgnet.operators import EdgeMatrix, Geometry
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 
 Tensor = torch.Tensor
 
@@ -42,12 +42,12 @@ def cell_pairs(g: Geometry) -> Pairs:
     return cache["pairs"]
 
 
-def directed_slots(p: Discretisation, graph: MeshGraph) -> Tensor:
+def directed_slots(p: Problem, graph: MeshGraph) -> Tensor:
     dof = torch.as_tensor(p.geometry.dof, device=p.geometry.device)
     return p.geometry.pattern.slots(dof[graph.to], dof[graph.frm])
 
 
-def edge_mass(p: Discretisation, base: EdgeMatrix) -> Tensor:
+def edge_mass(p: Problem, base: EdgeMatrix) -> Tensor:
     """Consistent mass of every edge [f, E], as it is in `base`: p.mass, with the capacity of its cells, or p.source_mass."""
     e = cell_pairs(p.geometry)
     if p.capacity is None or base is p.source_mass:
@@ -57,7 +57,7 @@ def edge_mass(p: Discretisation, base: EdgeMatrix) -> Tensor:
     return share.new_zeros(len(share), len(e.weight)).index_add(1, e.of_cell.ravel(), share)
 
 
-def pair_correction(p: Discretisation, base: EdgeMatrix, delta: Tensor) -> EdgeMatrix:
+def pair_correction(p: Problem, base: EdgeMatrix, delta: Tensor) -> EdgeMatrix:
     """base - graph Laplacian: entry (i, j) grows by delta_ij times the consistent mass of the edge, rows keep their sums."""
     e = cell_pairs(p.geometry)
     c = (edge_mass(p, base) * delta)[None]

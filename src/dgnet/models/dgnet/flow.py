@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 
 from dgnet.operators import nodal_velocity
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 
 Tensor = torch.Tensor
 
@@ -26,7 +26,7 @@ class FlowInCells(NamedTuple):
     speed: Tensor  # [..., K], times the capacity
 
     @classmethod
-    def at(cls, p: Discretisation, t: float) -> FlowInCells:
+    def at(cls, p: Problem, t: float) -> FlowInCells:
         g = p.geometry
         velocity = p.pde.velocity(t) if callable(p.pde.velocity) else p.pde.velocity
         assert velocity is not None

@@ -21,7 +21,7 @@ from dgnet.models.dgnet.parts.reaction import ReactionTable
 from dgnet.models.dgnet.parts.start import phase_of_step
 from dgnet.models.dgnet.prepared import PreparedDGNet
 from dgnet.models.gnn import MLP, StateNet
-from dgnet.problems import Discretisation, Rule
+from dgnet.problems import Problem, Rule
 from dgnet.stepping import GreenSolver, Linear
 
 Tensor = torch.Tensor
@@ -42,7 +42,7 @@ class Learner(LearnedModel[PreparedDGNet]):
     high: Tensor
     capacity: Tensor
 
-    def __init__(self, config: DGNetConfig, problem: Discretisation, extra: Sequence[Part] = ()) -> None:
+    def __init__(self, config: DGNetConfig, problem: Problem, extra: Sequence[Part] = ()) -> None:
         super().__init__()
         self.config, self.dim, self.fields = config, problem.mesh.dim, problem.n_fields
         self.parts = (*parts_of(config, problem), *extra)  # a tuple: the weights below have no part in their names
@@ -155,12 +155,12 @@ class Learner(LearnedModel[PreparedDGNet]):
         found = self.part(Calibration)
         return {} if found is None else found.coefficients()
 
-    def reaction(self, problem: Discretisation) -> Rate | None:
+    def reaction(self, problem: Problem) -> Rate | None:
         """r(u), guarded outside of the range of the training data; None where there is none."""
         found = self.part(Reaction)
         return None if found is None else found.guarded(problem, self.scales)
 
-    def curved(self, problem: Discretisation) -> bool:
+    def curved(self, problem: Problem) -> bool:
         """Capacity or diffusion change with u in this model: its steps have no single operator."""
         return bool(self.config.unknown_curves) or (problem.pde.curved and not self.config.linear)
 

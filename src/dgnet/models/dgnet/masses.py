@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from dgnet.operators import EdgeMatrix
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 from dgnet.stepping import bounds_of, fold, product, unfold
 from dgnet.stepping.backends import Prepared, apply, prepare
 
@@ -18,7 +18,7 @@ Tensor = torch.Tensor
 class MassChange:
     """What is added to a state whose nodal values are read by another mass from now on: M^-1 (F - M) u, so that M u+ = F u."""
 
-    problem: Discretisation
+    problem: Problem
     right: EdgeMatrix  # F
     mass: EdgeMatrix  # M, values [f, nnz]
     mass_low: float
@@ -39,7 +39,7 @@ class MassChange:
         return MassChange(self.problem, right, M, self.mass_low, self.solver), pairs
 
 
-def mass_change(p: Discretisation, right: EdgeMatrix, M: EdgeMatrix, mass_low: float) -> MassChange:
+def mass_change(p: Problem, right: EdgeMatrix, M: EdgeMatrix, mass_low: float) -> MassChange:
     flat = EdgeMatrix(M.pattern, M.values[0])
     backend = "iterative" if p.geometry.device.type == "cuda" else "lu"
     ready = prepare(flat, backend, bounds_of(flat, flat, mass_low, symmetric=True), symmetric=True)

@@ -49,7 +49,7 @@ from dgnet.models.dgnet.parts import Material
 from dgnet.models.dgnet.parts.start import EarlySteps
 from dgnet.models.dgnet.prepared import PreparedDGNet
 from dgnet.models.gnn import MeshGraph
-from dgnet.problems import CONSISTENT, Discretisation
+from dgnet.problems import CONSISTENT, Problem
 from dgnet.stepping import GreenSolver, Operators
 
 Tensor = torch.Tensor
@@ -78,7 +78,7 @@ class DGNet(Learner):
 
     # ------------------------------------------------------------------ the paper
 
-    def L_physics(self, problem: Discretisation, graph: MeshGraph, early: bool = False) -> Build:
+    def L_physics(self, problem: Problem, graph: MeshGraph, early: bool = False) -> Build:
         """The classical operators of the problem, or the paper's; nothing of them in variant A."""
         build = Build(problem, graph, self.scales, self.config.physics, early)
         for part in self.parts:
@@ -92,13 +92,13 @@ class DGNet(Learner):
             if not part.is_physics:
                 part.contribute(build)
 
-    def hybrid_operator(self, problem: Discretisation, graph: MeshGraph, early: bool = False) -> tuple[Operators, Build]:
+    def hybrid_operator(self, problem: Problem, graph: MeshGraph, early: bool = False) -> tuple[Operators, Build]:
         """L = L_physics + L_neural (Eq. 8), as M, K, P and the reaction; `early`: that of the early steps."""
         build = self.L_physics(problem, graph, early)
         self.L_neural(build)
         return build.operators(), build
 
-    def G(self, problem: Discretisation, operators: Operators, batch: int, steps: int, careful: bool) -> GreenSolver:
+    def G(self, problem: Problem, operators: Operators, batch: int, steps: int, careful: bool) -> GreenSolver:
         """The discrete Green's function, ready to be applied: a solver with (M + dt/2 K)^-1."""
         backend, cuda = "auto", problem.geometry.device.type == "cuda"
         if self.config.plain and not problem.time_dependent:  # the paper: factorise once, solve many times
@@ -125,7 +125,7 @@ class DGNet(Learner):
     def name(self) -> str:
         return "dgnet-paper" if self.config.plain else "dgnet"
 
-    def prepare(self, problem: Discretisation, batch: int = 1, steps: int = 1000, careful: bool = False) -> PreparedDGNet:
+    def prepare(self, problem: Problem, batch: int = 1, steps: int = 1000, careful: bool = False) -> PreparedDGNet:
         graph = MeshGraph.kept(problem.geometry, self.config.plain)
         material = self.part(Material)
         problem = problem if material is None else material.told(problem)
@@ -143,7 +143,7 @@ class DGNet(Learner):
             early = EarlySteps(self.config.early_steps, self.G(problem, first, batch, steps, careful), switch)
         return PreparedDGNet(solver, graph, start, early, tuple(build.corrections), build.instead)
 
-    def prepare_curved(self, problem: Discretisation, graph: MeshGraph, careful: bool) -> PreparedDGNet:
+    def prepare_curved(self, problem: Problem, graph: MeshGraph, careful: bool) -> PreparedDGNet:
         """Where capacity or diffusion are curves of u."""
         c = self.config
         if c.early_steps or c.learn_start or c.calibrate:
@@ -154,7 +154,7 @@ class DGNet(Learner):
         solver = solver_of(problem, build, problem.geometry.device.type == "cuda" and not careful)
         return PreparedDGNet(solver, graph, None, None, tuple(build.corrections), None)
 
-    def own_form(self, p: Discretisation) -> Discretisation:
+    def own_form(self, p: Problem) -> Problem:
         """The problem in the discretisation that this model corrects. A problem that asks for another one is not overruled."""
         c = self.config
         for what, asked, usual, mine in (("advection_form", p.advection_form, "galerkin", c.advection_form),

@@ -13,7 +13,7 @@ from dgnet.models.dgnet.parts.source import source_stencil
 from dgnet.models.universal.local import Surroundings
 from dgnet.models.universal.network import Numbers
 from dgnet.operators import EdgeMatrix, Geometry, kernels
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 from dgnet.stepping.fold import product
 
 Tensor = torch.Tensor
@@ -62,7 +62,7 @@ class Gathering:
     second: Tensor  # [E]
 
     @classmethod
-    def of(cls, p: Discretisation, s: Surroundings, z: Numbers, stiffness: EdgeMatrix) -> Gathering:
+    def of(cls, p: Problem, s: Surroundings, z: Numbers, stiffness: EdgeMatrix) -> Gathering:
         g, d, places = p.geometry.exact, p.mesh.dim, around(p.geometry)
         i, j = g.edges
         steepness = torch.einsum("k,kid,kde,kie->k", g.volumes, g.gradients, s.root @ s.root.mT, g.gradients) / (d + 1)

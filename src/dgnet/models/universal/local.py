@@ -25,7 +25,7 @@ import torch
 from dgnet.models.dgnet.edges import cell_pairs
 from dgnet.models.gnn import MeshGraph, turn_share
 from dgnet.operators import Geometry, nodal_velocity
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 from dgnet.problems.curves import typical
 
 Tensor = torch.Tensor
@@ -54,7 +54,7 @@ class Surroundings:
         return replace(self, graph=graph, side=self.side.to(dtype))
 
 
-def cell_tensors(p: Discretisation) -> Tensor:
+def cell_tensors(p: Problem) -> Tensor:
     """D of each cell [K, d, d] in double precision; all fields must share it."""
     g, d = p.geometry, p.mesh.dim
     D = torch.as_tensor(typical(p.pde.per_field("diffusion")[0], p.mesh, "diffusion"), dtype=torch.float64, device=g.device)
@@ -62,7 +62,7 @@ def cell_tensors(p: Discretisation) -> Tensor:
     return (D.reshape(-1, 1, 1) * eye if D.dim() <= 1 else D).expand(p.mesh.n_cells, d, d)
 
 
-def surroundings(p: Discretisation) -> Surroundings:
+def surroundings(p: Problem) -> Surroundings:
     """All of the above. The matrices of the problem are those of the first field."""
     g, d = p.geometry.exact, p.mesh.dim
     pairs = cell_pairs(p.geometry)
@@ -118,7 +118,7 @@ def surroundings(p: Discretisation) -> Surroundings:
     return Surroundings(graph, side, pairs.of_cell, ends, step / square.sqrt()[..., None], root, carried)
 
 
-def _flow(p: Discretisation, measure: Tensor, step: Tensor, square: Tensor,
+def _flow(p: Problem, measure: Tensor, step: Tensor, square: Tensor,
           per_edge: Callable[[Tensor, str], Tensor]) -> tuple[Tensor, Tensor, Tensor]:
     """The velocity of each cell [K, d], and asinh of the Peclet and Courant numbers of each edge [E], from its second to its
     first node."""

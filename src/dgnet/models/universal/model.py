@@ -39,7 +39,7 @@ from dgnet.models.universal.local import SPREAD, Surroundings, surroundings
 from dgnet.models.universal.network import Numbers, UniversalNet
 from dgnet.models.universal.operators import operators
 from dgnet.models.universal.steps import GatheredSteps
-from dgnet.problems import CONSISTENT, Discretisation
+from dgnet.problems import CONSISTENT, Problem
 from dgnet.problems.lift import Lift
 from dgnet.stepping import GreenSolver, Linear, Stepper
 
@@ -115,14 +115,14 @@ class Universal(Model[PreparedUniversal]):
             self.loaded[name] = UniversalNet.load(path, str(read_json(path.with_suffix(".json"), {"sha256": str})["sha256"]))
         return self.loaded.get(name)
 
-    def _net_for(self, problem: Discretisation) -> UniversalNet | None:
+    def _net_for(self, problem: Problem) -> UniversalNet | None:
         return self.net(problem.mesh.dim, problem.pde.velocity is not None)
 
-    def acts(self, problem: Discretisation) -> bool:
+    def acts(self, problem: Problem) -> bool:
         """Whether there are corrections for problems of this kind."""
         return untrained(problem) is None and self._net_for(problem) is not None
 
-    def numbers(self, problem: Discretisation) -> tuple[Surroundings, Numbers] | None:
+    def numbers(self, problem: Problem) -> tuple[Surroundings, Numbers] | None:
         """What the network makes of a problem; None for one of a kind that it was not trained for."""
         net = self._net_for(problem) if self.acts(problem) else None
         if net is None:
@@ -130,14 +130,14 @@ class Universal(Model[PreparedUniversal]):
         s = surroundings(problem).to(net.low_node.dtype)
         return s, net.to(problem.geometry.device)(s, fade=True)
 
-    def coverage(self, problem: Discretisation) -> float:
+    def coverage(self, problem: Problem) -> float:
         """Share of the nodes around which everything lies in the range of the training parts: there the corrections act in full."""
         net = self._net_for(problem) if self.acts(problem) else None
         if net is None:
             return 0.0
         return float((net.to(problem.geometry.device).fading(surroundings(problem).to(net.low_node.dtype))[0] == 1).double().mean())
 
-    def jumps(self, problem: Discretisation) -> Jumps | None:
+    def jumps(self, problem: Problem) -> Jumps | None:
         """Where the diffusivity jumps by more than in the training parts, so that the corrections fade; None where it does not."""
         net = self._net_for(problem) if self.acts(problem) else None
         if net is None:
@@ -152,7 +152,7 @@ class Universal(Model[PreparedUniversal]):
         middle = problem.mesh.middles[worst]
         return Jumps(len(ends.unique()) / problem.mesh.n_nodes, exp(float(spread[worst])), exp(most), tuple(middle.tolist()))
 
-    def prepare(self, problem: Discretisation, batch: int = 1, steps: int = 1000, careful: bool = False) -> PreparedUniversal:
+    def prepare(self, problem: Problem, batch: int = 1, steps: int = 1000, careful: bool = False) -> PreparedUniversal:
         if problem.pde.curved:
             return PreparedUniversal(Classical().prepare(problem, batch, steps, careful), None, problem.mesh.n_nodes)
         problem = problem.held().recast(CONSISTENT, problem.advection_form)
@@ -179,7 +179,7 @@ class Universal(Model[PreparedUniversal]):
         found[:, :n] = new
         return found.to(given)
 
-    def points(self, problem: Discretisation) -> np.ndarray:
+    def points(self, problem: Problem) -> np.ndarray:
         if not self.acts(problem):
             return problem.mesh.points
         return np.concatenate([problem.mesh.points, problem.mesh.middles])
@@ -220,7 +220,7 @@ class Universal(Model[PreparedUniversal]):
         return None if torch.is_grad_enabled() else state.arrays(linear)
 
 
-def untrained(p: Discretisation) -> str | None:
+def untrained(p: Problem) -> str | None:
     """Why the corrections do not apply to a problem, in words; None where they do."""
     if p.pde.curved:
         return "its materials change with the solution"

@@ -12,7 +12,7 @@ from dgnet.models.dgnet.parts.mass import RANGE_DOWN, learned_mass, mass_headroo
 from dgnet.models.universal.local import Surroundings
 from dgnet.models.universal.network import Numbers, beside_the_flow, stretched
 from dgnet.operators import EdgeMatrix
-from dgnet.problems import Discretisation, Robin
+from dgnet.problems import Problem, Robin
 from dgnet.problems.conditions import samples
 from dgnet.stepping import Operators
 
@@ -34,7 +34,7 @@ class Convective(NamedTuple):
         return (self.matrix @ value.to(self.matrix)[..., None])[..., 0]
 
 
-def convective(p: Discretisation) -> list[Convective]:
+def convective(p: Problem) -> list[Convective]:
     """All convective conditions of a problem; their coefficients are numbers (`untrained`)."""
     found = []
     for c in p.conditions:
@@ -47,7 +47,7 @@ def convective(p: Discretisation) -> list[Convective]:
     return found
 
 
-def operators(p: Discretisation, s: Surroundings, z: Numbers) -> Operators:
+def operators(p: Problem, s: Surroundings, z: Numbers) -> Operators:
     """M, K and the boundary loads of a step. What the source brings is made by `Gathering`."""
     g, pattern = p.geometry.exact, p.geometry.pattern
     M, low = learned_mass(p, soft_limit(z.mass, RANGE_DOWN, mass_headroom(p)))

@@ -11,7 +11,7 @@ from torch import nn
 from dgnet.errors import InputError
 from dgnet.models.base import LearnedModel
 from dgnet.models.universal.model import PreparedUniversal, Universal, untrained
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class AsShipped:
 class Tuned(Universal, LearnedModel[PreparedUniversal]):
     """Universal weights that are tuned to the data of a problem, and belong to no mesh."""
 
-    def __init__(self, config: AsShipped, problem: Discretisation) -> None:
+    def __init__(self, config: AsShipped, problem: Problem) -> None:
         nn.Module.__init__(self)
         shipped = Universal().net(problem.mesh.dim, problem.pde.velocity is not None)
         why = untrained(problem) or (f"there are none for {problem.mesh.dim}D yet" if shipped is None else None)

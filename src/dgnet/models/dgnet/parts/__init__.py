@@ -14,13 +14,13 @@ from dgnet.models.dgnet.parts.source import Source
 from dgnet.models.dgnet.parts.start import Start
 from dgnet.models.dgnet.parts.streamline import Streamline
 from dgnet.models.dgnet.parts.swirl import Swirl
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 
 __all__ = ["Calibration", "ControlVolumes", "Decoder", "Diffusion", "EdgeDecoder", "EndToEnd", "Heads", "Mass", "Material", "Part",
            "PlainResidual", "Reaction", "Residual", "Source", "Start", "Streamline", "Swirl", "parts_of"]
 
 
-def parts_of(c: DGNetConfig, problem: Discretisation) -> list[Part]:
+def parts_of(c: DGNetConfig, problem: Problem) -> list[Part]:
     """In the order in which they act: control volumes come first, heads decode what the others use, a filter of the start follows
     the mass."""
     parts: list[Part] = [ControlVolumes()] if c.plain else []

@@ -13,7 +13,7 @@ from dgnet.models.dgnet.edges import directed_slots
 from dgnet.models.dgnet.parts.part import Part, network_precision
 from dgnet.models.gnn import MLP, GeometryNet, StateNet
 from dgnet.operators import EdgeMatrix
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 from dgnet.stepping import product
 
 Tensor = torch.Tensor
@@ -30,7 +30,7 @@ class EdgeDecoder(Part):
     Guarantee: zero row sums, and sum_j |[L_neural]_ij| over the neighbours at most limit * size_i. Energy may grow.
     """
 
-    def __init__(self, c: DGNetConfig, problem: Discretisation) -> None:
+    def __init__(self, c: DGNetConfig, problem: Problem) -> None:
         super().__init__()
         self.config, F = c, problem.n_fields
         self.fields = F
@@ -82,7 +82,7 @@ class Residual(Part):
 
     acts_in_step = True
 
-    def __init__(self, c: DGNetConfig, problem: Discretisation, inputs: int = 0) -> None:
+    def __init__(self, c: DGNetConfig, problem: Problem, inputs: int = 0) -> None:
         super().__init__()
         self.config, F = c, problem.n_fields
         self.residual_net = StateNet(problem.mesh.dim, inputs or 2 * F, F, c.residual_hidden, c.residual_layers, c.plain)
@@ -112,7 +112,7 @@ class Residual(Part):
 class EndToEnd(Residual):
     """Variant D: an end-to-end network that is shown L_physics u, but does not solve with it. It guarantees nothing."""
 
-    def __init__(self, c: DGNetConfig, problem: Discretisation) -> None:
+    def __init__(self, c: DGNetConfig, problem: Problem) -> None:
         super().__init__(c, problem, 3 * problem.n_fields)
 
     def contribute(self, build: Build) -> None:

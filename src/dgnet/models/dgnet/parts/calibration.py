@@ -15,7 +15,7 @@ from dgnet.models.dgnet.limits import ceiling
 from dgnet.models.dgnet.parts.diffusion import learned_diffusion
 from dgnet.models.dgnet.parts.part import Part
 from dgnet.operators import EdgeMatrix, mass
-from dgnet.problems import Discretisation, Robin
+from dgnet.problems import Problem, Robin
 from dgnet.problems.curves import typical
 
 Tensor = torch.Tensor
@@ -29,7 +29,7 @@ class Calibration(Part):
     Guarantee: every factor lies between 1e-6 and 1e6, so a coefficient keeps its sign and never vanishes.
     """
 
-    def __init__(self, names: tuple[str, ...], regions: bool, problem: Discretisation) -> None:
+    def __init__(self, names: tuple[str, ...], regions: bool, problem: Problem) -> None:
         super().__init__()
         self.names, self.fields = names, problem.pde.fields
         self.regions = regions_of(problem.mesh)[0] if regions else ()
@@ -65,7 +65,7 @@ class Calibration(Part):
         top = math.log(_LARGEST)
         return ceiling(-ceiling(-self.calibration[name].double(), top), top).exp()
 
-    def in_cells(self, name: str, p: Discretisation) -> Tensor:
+    def in_cells(self, name: str, p: Problem) -> Tensor:
         """The factors of the regions, cell by cell: [K], or [F, K] where fields differ."""
         names, region = regions_of(p.mesh)
         strange = [n for n in names if n not in self.regions]
@@ -89,7 +89,7 @@ class Calibration(Part):
         return found
 
 
-def _refuse_zero(name: str, p: Discretisation, own: bool) -> None:
+def _refuse_zero(name: str, p: Problem, own: bool) -> None:
     """A factor times zero is zero: every calibrated number needs a guess that is not. `own`: fields differ."""
     if name == "convection":
         if not any(isinstance(c, Robin) and (callable(c.coefficient) or c.coefficient) for c in p.conditions):
@@ -119,13 +119,13 @@ def regions_of(mesh: Mesh) -> tuple[tuple[str, ...], np.ndarray]:
     return tuple(names), index
 
 
-def regional_diffusion(p: Discretisation, factor: Tensor) -> EdgeMatrix:
+def regional_diffusion(p: Problem, factor: Tensor) -> EdgeMatrix:
     """The classical stiffness with each cell's diffusivity times factor [K] or [F, K]. Values [1, f, nnz], in double."""
     g, d = p.geometry, p.mesh.dim
     return learned_diffusion(p, torch.zeros(p.mesh.n_cells, d * (d + 1) // 2, dtype=g.dtype, device=g.device), factor)
 
 
-def regional_decay(p: Discretisation, factor: Tensor) -> EdgeMatrix:
+def regional_decay(p: Problem, factor: Tensor) -> EdgeMatrix:
     """The decay times the mass with each cell's share times factor [K] or [F, K]. Values [1, f, nnz], in double."""
     g = p.geometry
     fields: list[Tensor] = []

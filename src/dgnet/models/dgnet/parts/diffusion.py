@@ -8,7 +8,7 @@ from dgnet.models.dgnet.build import Build
 from dgnet.models.dgnet.limits import soft_limit
 from dgnet.models.dgnet.parts.part import Part
 from dgnet.operators import EdgeMatrix
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 from dgnet.problems.curves import typical
 
 Tensor = torch.Tensor
@@ -26,7 +26,7 @@ class Diffusion(Part):
         build.diffusion = learned_diffusion(build.problem, build.numbers.cell[:, :-1], build.diffusion_in_cells)
 
 
-def learned_diffusion(p: Discretisation, raw: Tensor, factor: Tensor | None = None) -> EdgeMatrix:
+def learned_diffusion(p: Problem, raw: Tensor, factor: Tensor | None = None) -> EdgeMatrix:
     """Cell diffusivities times exp(S), S symmetric from raw [K, s] with entries in (-1/2, 1/2): positive semidefinite.
 
     `factor` > 0, [K] or [F, K], multiplies the diffusivity of each cell (calibrated regions). Values [1, f, nnz], in double.
@@ -39,7 +39,7 @@ def learned_diffusion(p: Discretisation, raw: Tensor, factor: Tensor | None = No
     return EdgeMatrix(p.geometry.exact.pattern, torch.stack(fields)[None])
 
 
-def shaped_stiffness(p: Discretisation, D: Tensor, raw: Tensor | None, factor: Tensor | None = None) -> EdgeMatrix:
+def shaped_stiffness(p: Problem, D: Tensor, raw: Tensor | None, factor: Tensor | None = None) -> EdgeMatrix:
     """The stiffness of a diffusivity D ([], [K], [d, d] or [K, d, d]) times exp(S) and factor [K]: values [nnz], in double."""
     g, d, cells = p.geometry.exact, p.mesh.dim, p.mesh.n_cells
     eye = torch.eye(d, dtype=g.dtype, device=g.device)

@@ -10,7 +10,7 @@ from dgnet.models.dgnet.config import DGNetConfig
 from dgnet.models.dgnet.flow import direction_features
 from dgnet.models.dgnet.parts.part import Part, network_precision
 from dgnet.models.gnn import MLP, GeometryNet
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 
 Tensor = torch.Tensor
 
@@ -28,7 +28,7 @@ class Heads(Part):
     free_early_pair: nn.Parameter
     free_early_cell: nn.Parameter
 
-    def __init__(self, c: DGNetConfig, problem: Discretisation) -> None:
+    def __init__(self, c: DGNetConfig, problem: Problem) -> None:
         super().__init__()
         self.config, d = c, problem.mesh.dim
         edges, cells, hidden = len(problem.mesh.edges), problem.mesh.n_cells, c.hidden

@@ -9,7 +9,7 @@ from dgnet.models.dgnet.edges import cell_pairs, pair_correction
 from dgnet.models.dgnet.limits import soft_limit
 from dgnet.models.dgnet.parts.part import Part
 from dgnet.operators import EdgeMatrix
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 
 Tensor = torch.Tensor
 
@@ -32,13 +32,13 @@ class Mass(Part):
             build.reaction_mass = pair_correction(p, build.reaction_mass, delta)
 
 
-def mass_headroom(p: Discretisation) -> float:
+def mass_headroom(p: Problem) -> float:
     """How far an edge's factor may rise: a cell's mass stays positive definite below (d+2)/(d+1); 5% are kept back."""
     d = p.mesh.dim
     return 0.95 * (d + 2) / (d + 1) - p.consistent
 
 
-def learned_mass(p: Discretisation, delta: Tensor) -> tuple[EdgeMatrix, float]:
+def learned_mass(p: Problem, delta: Tensor) -> tuple[EdgeMatrix, float]:
     """M with edge factors consistent + delta, and a proven lower bound of diag(M)^-1 M.
 
     In units of the share V/((d+1)(d+2)) a cell has lumped mass d+2 and off-diagonals phi_ij = consistent + delta_ij; its graph

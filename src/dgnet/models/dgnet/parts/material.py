@@ -10,7 +10,7 @@ from torch import nn
 from dgnet.errors import InputError
 from dgnet.models.dgnet.build import Build, Scales
 from dgnet.models.dgnet.parts.part import Part
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 from dgnet.problems.curves import Curve, frozen
 from dgnet.problems.pde import Material as Coefficient
 
@@ -20,7 +20,7 @@ POINTS = {"capacity": 61, "diffusion": 13}
 """A capacity may hold a latent heat; a diffusion is smooth."""
 
 
-def with_material(p: Discretisation, capacity: Coefficient | None = None, diffusion: Coefficient | None = None) -> Discretisation:
+def with_material(p: Problem, capacity: Coefficient | None = None, diffusion: Coefficient | None = None) -> Problem:
     """The same problem with another capacity or diffusion, on the same geometry."""
     stale = {"capacity", "mass", "source_mass", "diffusion_part", "lumps", "stiffness_number", "double"}
     return p.derived(stale, pde=replace(p.pde, capacity=p.pde.capacity if capacity is None else capacity,
@@ -75,7 +75,7 @@ class Material(Part):
     states the end values hold.
     """
 
-    def __init__(self, names: tuple[str, ...], problem: Discretisation) -> None:
+    def __init__(self, names: tuple[str, ...], problem: Problem) -> None:
         super().__init__()
         if problem.n_fields != 1:
             raise InputError(f"unknown curves of the material are for one field, not for {problem.n_fields}")
@@ -95,7 +95,7 @@ class Material(Part):
     def curves(self) -> dict[str, MaterialCurve]:
         return {name: curve for name, curve in self.material.items() if isinstance(curve, MaterialCurve)}
 
-    def told(self, problem: Discretisation) -> Discretisation:
+    def told(self, problem: Problem) -> Problem:
         """The problem with these curves."""
         return with_material(problem, **{name: c.curve(name) for name, c in self.curves().items()})
 

@@ -24,7 +24,7 @@ from dgnet.models.dgnet.parts.bounded import Residual
 from dgnet.models.dgnet.parts.part import Part, network_precision
 from dgnet.models.gnn import MLP, GeometryNet
 from dgnet.operators import EdgeMatrix, Geometry, lumped, nodal_velocity
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 
 Tensor = torch.Tensor
 
@@ -61,7 +61,7 @@ def _kept(g: Geometry, name: str, make: Callable[[], Tensor]) -> Tensor:
     return kept[name]
 
 
-def green_gauss(p: Discretisation, t: float) -> EdgeMatrix:
+def green_gauss(p: Problem, t: float) -> EdgeMatrix:
     """|Omega_i| v_i . grad u by the Green-Gauss theorem: entries v_i . n_ij l_ij / 2. Values [b, 1, nnz], rows sum to zero."""
     g = p.geometry
     velocity = p.pde.velocity(t) if callable(p.pde.velocity) else p.pde.velocity
@@ -102,7 +102,7 @@ class Decoder(Part):
     Guarantee: none. Rows need not sum to zero, so that a constant need not stay one. Only the start at zero is ours.
     """
 
-    def __init__(self, c: DGNetConfig, problem: Discretisation) -> None:
+    def __init__(self, c: DGNetConfig, problem: Problem) -> None:
         super().__init__()
         self.amp = c.amp
         self.geometry_net = GeometryNet(problem.mesh.dim, c.hidden, c.layers, plain=True)
@@ -128,7 +128,7 @@ class PlainResidual(Residual):
     published code does. Ours: the state is normalised, and a rate of the training data is the unit of what it adds.
     """
 
-    def __init__(self, c: DGNetConfig, problem: Discretisation) -> None:
+    def __init__(self, c: DGNetConfig, problem: Problem) -> None:
         super().__init__(c, problem, problem.n_fields)
 
     def contribute(self, build: Build) -> None:

@@ -12,7 +12,7 @@ from dgnet.models.dgnet.config import DGNetConfig
 from dgnet.models.dgnet.parts.library import Library
 from dgnet.models.dgnet.parts.part import Part, network_precision
 from dgnet.models.gnn import MLP
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 
 Tensor = torch.Tensor
 
@@ -30,7 +30,7 @@ class Reaction(Part):
 
     acts_in_step = True
 
-    def __init__(self, c: DGNetConfig, problem: Discretisation) -> None:
+    def __init__(self, c: DGNetConfig, problem: Problem) -> None:
         super().__init__()
         self.config, F = c, problem.n_fields
         if c.reaction_table and F != 1:
@@ -69,7 +69,7 @@ class Reaction(Part):
         if build.reaction is not None and p.capacity is not None:
             build.excess = lambda u: (u - torch.clamp(u, scales.low, scales.high)) / p.dt
 
-    def guarded(self, p: Discretisation, scales: Scales) -> Rate | None:
+    def guarded(self, p: Problem, scales: Scales) -> Rate | None:
         """r(u) as above; None where the equation has none and none is learned."""
         inner = p.pde.reaction if self.config.reaction == "known" else self.learned(scales)
         if inner is None:

@@ -9,7 +9,7 @@ from dgnet.models.dgnet.edges import cell_pairs
 from dgnet.models.dgnet.limits import soft_limit
 from dgnet.models.dgnet.parts.part import Part
 from dgnet.operators import EdgeMatrix
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 
 Tensor = torch.Tensor
 
@@ -27,7 +27,7 @@ class Source(Part):
         build.source = source_stencil(build.problem, soft_limit(build.numbers.directed, _RANGE, _RANGE))
 
 
-def source_stencil(p: Discretisation, delta: Tensor) -> EdgeMatrix:
+def source_stencil(p: Problem, delta: Tensor) -> EdgeMatrix:
     """S plus delta_ij times the consistent mass of the edge at (i, j), taken from (i, i): how node i gathers the source."""
     e = cell_pairs(p.geometry)
     c = (torch.cat([e.weight, e.weight]) * delta)[None, None]

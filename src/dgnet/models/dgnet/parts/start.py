@@ -12,7 +12,7 @@ from dgnet.models.dgnet.limits import soft_limit
 from dgnet.models.dgnet.masses import MassChange, mass_change
 from dgnet.models.dgnet.parts.part import Part
 from dgnet.operators import EdgeMatrix
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 from dgnet.stepping import GreenSolver
 
 Tensor = torch.Tensor
@@ -36,7 +36,7 @@ class Start(Part):
             build.start = start_filter(build.problem, build.mass, build.mass_low, delta)
 
 
-def start_filter(p: Discretisation, M: EdgeMatrix, mass_low: float, delta: Tensor) -> MassChange:
+def start_filter(p: Problem, M: EdgeMatrix, mass_low: float, delta: Tensor) -> MassChange:
     """What is added to the initial state, once.
 
     A learned mass reads nodal values in its own way. Projecting the start keeps its moments, phi^T M u0, which decide how a

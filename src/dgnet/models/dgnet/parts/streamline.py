@@ -9,7 +9,7 @@ from dgnet.models.dgnet.flow import GENTLE, FlowInCells, direction_features
 from dgnet.models.dgnet.limits import ceiling
 from dgnet.models.dgnet.parts.part import Part
 from dgnet.operators import EdgeMatrix
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 
 Tensor = torch.Tensor
 
@@ -37,7 +37,7 @@ class Streamline(Part):
         build.flow_terms.append((term, tensors))
 
 
-def streamline_diffusion(p: Discretisation, strength: Tensor, flow: FlowInCells, directional: Tensor | None = None) -> EdgeMatrix:
+def streamline_diffusion(p: Problem, strength: Tensor, flow: FlowInCells, directional: Tensor | None = None) -> EdgeMatrix:
     """sum over cells of V tau (v . grad phi_i)(v . grad phi_j), tau = strength h / 2|v|. Values [b, 1, nnz], in double.
 
     strength [K], plus `directional` [K, w] times the w features of the flow's direction; where that is negative, zero; at most 10.

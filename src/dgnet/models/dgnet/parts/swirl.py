@@ -9,7 +9,7 @@ from dgnet.models.dgnet.flow import GENTLE, FlowInCells, direction_features
 from dgnet.models.dgnet.limits import soft_limit
 from dgnet.models.dgnet.parts.part import Part
 from dgnet.operators import EdgeMatrix
-from dgnet.problems import Discretisation
+from dgnet.problems import Problem
 
 Tensor = torch.Tensor
 
@@ -29,7 +29,7 @@ class Swirl(Part):
         build.flow_terms.append((lambda flow, raw: swirl_transport(p, raw, flow), (raw,)))
 
 
-def swirl_transport(p: Discretisation, raw: Tensor, flow: FlowInCells) -> EdgeMatrix:
+def swirl_transport(p: Problem, raw: Tensor, flow: FlowInCells) -> EdgeMatrix:
     """sum over cells of V a . (grad phi_i x grad phi_j): transport along the curl of a, a piecewise constant potential.
 
     a = h |v| times `raw` [K, w] (one component, 2D) or [K, 3 w] (3D) times the w features of the flow's direction. Skew, with zero

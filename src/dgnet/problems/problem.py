@@ -48,7 +48,7 @@ SINGLE, DOUBLE = 100.0, 1e10
 
 @checked
 @dataclass(frozen=True, eq=False)
-class Discretisation:
+class Problem:
     """A problem to step in time (`dgnet.Problem`): mesh, equation, conditions and time step as matrices and loads.
 
     - `mesh`: where
@@ -115,7 +115,7 @@ class Discretisation:
         return replace(plain, dof=identified(plain, self.conditions))
 
     @cached_property
-    def quadratic(self) -> Discretisation:
+    def quadratic(self) -> Problem:
         """The same problem with quadratic elements (P2): states are at the mesh's nodes and then at the middle of its edges.
 
         Third order in space where coefficients are. Refused with a lumped mass (its entries would not be positive) and upwind.
@@ -123,7 +123,7 @@ class Discretisation:
         if self.degree == 2:
             return self
         check_scheme(self.consistent, "galerkin" if self.pde.velocity is None else self.advection_form, degree=2)
-        other = object.__new__(Discretisation)
+        other = object.__new__(Problem)
         other.__dict__.update({f.name: getattr(self, f.name) for f in fields(self)} | {"degree": 2})
         return other
 
@@ -456,14 +456,14 @@ class Discretisation:
         hot = [float(f == name) for f in self.pde.fields]
         return torch.tensor(hot, dtype=self.dtype, device=self.geometry.device)
 
-    def given(self, velocity: Velocity | None) -> Discretisation:
+    def given(self, velocity: Velocity | None) -> Problem:
         """The same problem with another velocity; everything that does not depend on it is shared."""
         other = self.derived({"_advection_constant", "time_dependent"}, pde=replace(self.pde, velocity=velocity))
         if "quadratic" in self.__dict__:
             other.__dict__["quadratic"] = self.quadratic.given(velocity)
         return other
 
-    def recast(self, consistent: float, advection_form: str) -> Discretisation:
+    def recast(self, consistent: float, advection_form: str) -> Problem:
         """The same problem in another discretisation, on the same geometry."""
         if (consistent, advection_form) == (self.consistent, self.advection_form):
             return self
@@ -471,9 +471,9 @@ class Discretisation:
         return self.derived({"mass", "source_mass", "decay_part", "decay_sums", "_advection_constant", "lumps"},
                              consistent=consistent, advection_form=advection_form)
 
-    def derived(self, stale: set[str], **changes: object) -> Discretisation:
+    def derived(self, stale: set[str], **changes: object) -> Problem:
         """The same problem with these changes; `stale` names what must be computed anew."""
-        other = object.__new__(Discretisation)
+        other = object.__new__(Problem)
         _ = self.geometry  # shared
         own = stale | {"_stiffness_constant", "quadratic", "double"}
         other.__dict__.update({k: v for k, v in self.__dict__.items() if k not in own} | changes)
@@ -484,17 +484,17 @@ class Discretisation:
     # ------------------------------------------------------------------ precision
 
     @cached_property
-    def double(self) -> Discretisation:
+    def double(self) -> Problem:
         """The same problem in float64, on the same pattern."""
         if self.dtype == torch.float64:
             return self
-        other = object.__new__(Discretisation)
+        other = object.__new__(Problem)
         other.__dict__.update({f.name: getattr(self, f.name) for f in fields(self)})
         other.__dict__.update(dtype=torch.float64, geometry=self.geometry.exact, stiffness_number=self.stiffness_number)
         _ = other.diffusion_part, other.decay_part  # shared by what derives from it
         return other
 
-    def held(self) -> Discretisation:
+    def held(self) -> Problem:
         """This problem in a precision that holds its steps: itself, or its twin in float64 (states may stay float32)."""
         return self if self.dtype == torch.float64 or self.stiffness_number <= SINGLE else self.double
 
