@@ -14,7 +14,8 @@ from dgnet.following import Follower, Prior, follow
 from dgnet.following.dynamics import averages, taken
 from dgnet.following.unknown_inputs import Unknowns
 from dgnet.inverse import Point, Readings, recover
-from dgnet.inverse.recover import Known, unit_shapes
+from dgnet.inverse.rollouts import Known
+from dgnet.inverse.unknowns import unit_shapes
 from dgnet.mesh import box
 from dgnet.models import Classical, rollout
 from dgnet.models.universal import Universal

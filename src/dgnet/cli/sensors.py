@@ -68,8 +68,8 @@ def recover(context: typer.Context, folder: Folder,
     from dgnet.files import did_you_mean, read_array
     from dgnet.inverse import read_readings, read_sensors, read_spots, recover_coefficients, recover_track
     from dgnet.inverse import recover as solve
-    from dgnet.inverse.factors import COEFFICIENTS
-    from dgnet.inverse.recover import KINDS
+    from dgnet.inverse.coefficients import COEFFICIENTS
+    from dgnet.inverse.unknowns import KINDS
     from dgnet.inverse.tracks import TRACKS
     from dgnet.problems import SpotTable
     from dgnet.problems.case import base_problem

@@ -28,7 +28,7 @@ from dgnet.following.kalman import Filter
 from dgnet.following.unknown_inputs import Prior, Unknowns
 from dgnet.inverse.finer import FLOOR, Finer
 from dgnet.inverse.kernels import refuse_nonlinear
-from dgnet.inverse.recover import summed
+from dgnet.inverse.rollouts import summed
 from dgnet.inverse.sensor import Sensor, curved_rows, delays, rows
 from dgnet.models import Classical, Model
 from dgnet.problems import Problem, SpotTable, step_average

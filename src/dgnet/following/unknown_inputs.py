@@ -29,7 +29,7 @@ from dgnet.inverse.kernels import Kernels, kernels
 from dgnet.inverse.posterior import Choice, Spread, Unknown, infer, strongest
 from dgnet.inverse.priors import DECAY
 from dgnet.inverse.readings import Readings, interpolation
-from dgnet.inverse.recover import check_seen, heated, impulses, taken_shapes, unit_shapes, warmed
+from dgnet.inverse.unknowns import checked_spots, linear_kind, loaded_by, taken_shapes
 from dgnet.mesh import Mesh
 from dgnet.models import Classical, Model
 from dgnet.operators import Geometry, stiffness
@@ -94,12 +94,8 @@ class Unknowns:
                 raise InputError(f"'{name}' cannot be followed as an unknown{did_you_mean(name, KINDS)}")
         if len(set(self.names)) < len(self.names):
             raise InputError(f"an unknown is named twice: {', '.join(self.names)}")
-        if "source" in self.names and spots is None:
-            raise InputError("the strength of a source is unknown, but not its place: give the places (or paths) of the spots")
-        if "source" in self.names and problem.n_fields > 1:
-            raise InputError("spots drive one field; this problem has several")
-        if "source" in self.names and spots is not None:
-            check_seen(spots, problem.mesh)
+        if "source" in self.names:
+            checked_spots(spots, problem)
         self.drives = tuple(name for name in self.names if name != "start")
 
     @cached_property
@@ -142,7 +138,7 @@ class Unknowns:
 
     def load(self, name: str, problem: Problem) -> Problem:
         """The problem, on this mesh or another one, with one unit more of a flux or of the temperature of its surroundings."""
-        return warmed(problem) if name == "ambient" else heated(problem, name.removeprefix("flux:"))
+        return loaded_by(name)(problem, 1.0)
 
     def loaded(self, name: str) -> Problem:
         return self.load(name, self.problem)
@@ -200,10 +196,8 @@ class Unknowns:
             return made.starts(self.smooth())
         if name == "field":
             return made.responses(self.still).flatten(2)
-        if name == "source":
-            assert self.spots is not None
-            return made.responses(unit_shapes(self.spots, self.problem, self.model, 0, made.horizon, t0)).flatten(2)
-        return impulses(self.loaded(name), self.problem, made, readings.sensors, self.model)
+        kind = linear_kind(name, self.problem, made.horizon, self.spots, t0, over_time=True)
+        return kind.responses(self.problem, made, readings.sensors, self.model)
 
     def _choices(self, name: str, steps: int) -> tuple[tuple[Choice, ...], Spread]:
         dt, extent = self.problem.dt, self.modes.extent

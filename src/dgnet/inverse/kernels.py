@@ -24,8 +24,7 @@ from dgnet.errors import InputError
 from dgnet.files import arrays_of, plain, read_json, unwritable, write_json, writing
 from dgnet.inverse.sensor import Averages, FirstState, Sensors, called, delayed, named, rows
 from dgnet.models import Classical, Model, few_threads, rollout
-from dgnet.problems import Problem
-from dgnet.problems.lift import Lift
+from dgnet.problems import Lift, Problem
 
 Tensor = torch.Tensor
 S = TypeVar("S")
@@ -71,6 +70,10 @@ class Kernels:
         if tuple(values.shape[-2:]) != (points, fields) or 0 in values.shape:
             raise InputError(f"values must end in [{points} points, {fields} fields], got {list(values.shape)}")
         return finite(values, "values")
+
+    def at_nodes(self, values: Tensor) -> Tensor:
+        """Responses to values at the model's points [S, n, P, F] as responses to those at the nodes [S, n, N F]."""
+        return (values if self.lift is None else self.lift.back(values)).flatten(2)
 
     @checked
     def responses(self, shapes: Tensor) -> Tensor:
