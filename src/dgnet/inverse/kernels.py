@@ -377,3 +377,12 @@ def refuse_nonlinear(problem: Problem, model: Model[Any]) -> None:
             if float((out[2] - out[:2].mean(0)).abs().max()) > 1e-4 * float((out[0] - out[1]).abs().max()):
                 raise InputError(f"a step of {model.name} is not linear in state and source: sensor kernels need one that is, such "
                                  "as the classical solver, universal weights or a DGNet without a residual network")
+
+
+def is_linear(problem: Problem, model: Model[Any]) -> bool:
+    """Whether a step is linear in state and source."""
+    try:
+        refuse_nonlinear(problem, model)
+    except InputError:
+        return False
+    return True

@@ -20,7 +20,7 @@ from dgnet.inverse.finer import Gap
 from dgnet.inverse.kernels import kernels
 from dgnet.inverse.posterior import Answer, Posterior, Unknown, infer
 from dgnet.inverse.priors import NUMBER, numbers
-from dgnet.inverse.readings import APART, Readings, coloured
+from dgnet.inverse.readings import APART, Readings, cleaned, coloured
 from dgnet.inverse.rollouts import Known, Measured, Rollout, no_second, read
 from dgnet.inverse.sensor import Averages, called, delayed
 from dgnet.inverse.unknowns import KINDS, LAG, Strengths, linear_kind
@@ -167,7 +167,7 @@ class Question(Measured):
                  report: Report | None = None) -> None:
         if not unknown and factors is None:
             raise InputError(f"name at least one unknown (known: {', '.join(KINDS)})")
-        super().__init__(problem, readings, known, model, finer)
+        super().__init__(problem, cleaned(readings, problem, known.level), known, model, finer)
         self.noise, self.factors, self.report = noise, factors, report
         self.kinds = [linear_kind(name, problem, self.steps, known.spots) for name in unknown if name != LAG]
         self.count = 0 if factors is None else len(factors.labels)

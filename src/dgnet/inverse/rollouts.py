@@ -11,7 +11,7 @@ import torch
 
 from dgnet.errors import InputError
 from dgnet.inverse.finer import Finer, Gap
-from dgnet.inverse.readings import Readings, cleaned, interpolation, steps_until
+from dgnet.inverse.readings import Readings, interpolation, steps_until
 from dgnet.inverse.sensor import Sensor, curved_rows, delayed, first_state, over_steps, rows
 from dgnet.mesh import Mesh
 from dgnet.models import Classical, Model, rollout
@@ -118,7 +118,7 @@ class Rollout:
 
 
 class Measured:
-    """Readings of a part that are cleaned, beside the steps of a model.
+    """Readings of a part (`readings.cleaned`) beside the steps of a model.
 
     - `steps`: that they cover; `at` [T, H+1]: readings from what sensors say at the ends of these; `there` [T, S]: which are not
       missing
@@ -127,20 +127,24 @@ class Measured:
 
     def __init__(self, problem: Problem, readings: Readings, known: Known, model: Model[Any] | None, finer: bool) -> None:
         self.problem, self.model = problem, model or Classical()
-        self.readings = cleaned(readings, problem, known.level)
-        self.steps = steps_until(self.readings.times[-1], problem.dt)
+        self.readings = readings
+        self.steps = max(1, steps_until(readings.times[-1], problem.dt))
         self.at, self.there = interpolation(self.readings.times, self.steps, problem.dt), np.isfinite(self.readings.values)
         self.known = replace(known, source=over_steps(known.source, self.steps)) if isinstance(known.source, Tensor) else known
         self.source = self.known.averages(problem, self.model, self.steps)
         self.finer = Finer(problem, self.model) if finer and Finer.exists(problem) else None
         self.why = "the refined mesh would be too large" if finer and self.finer is None else ""
 
-    def gap_of(self, reached: np.ndarray, put: Callable[[Rollout], None], finer: Finer, sensors: Sequence[Sensor]) -> Gap:
+    def gap_of(self, reached: np.ndarray, put: Callable[[Rollout], None], finer: Finer | None = None,
+               sensors: Sequence[Sensor] | None = None) -> Gap:
         """What mesh and step get wrong of readings [T, S] that were `reached` with unknowns that `put` puts into rollouts."""
+        finer, there = finer or self.finer, sensors or self.readings.sensors
+        assert finer is not None
+
         def solved(level: int) -> np.ndarray:
             run = Rollout.of(self.known, self.steps, finer, level)
             put(run)
-            return interpolation(self.readings.times, run.count, run.problem.dt) @ run.read(sensors).numpy().T
+            return interpolation(self.readings.times, run.count, run.problem.dt) @ run.read(there).numpy().T
 
         return Gap.of(finer, reached, solved(finer.last - 1), solved(finer.last))
 

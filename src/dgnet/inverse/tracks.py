@@ -27,7 +27,7 @@ from dgnet.inverse.kernels import kernels
 from dgnet.inverse.place import spread_out
 from dgnet.inverse.posterior import Choice, Posterior, Spread, Unknown, infer
 from dgnet.inverse.priors import NUMBER, histories, numbers
-from dgnet.inverse.readings import Readings, disagreeing
+from dgnet.inverse.readings import Readings, cleaned, disagreeing
 from dgnet.inverse.recover import SECOND, doubts, late
 from dgnet.inverse.rollouts import Known, Measured, Rollout, no_second, refuse_several_fields
 from dgnet.inverse.sensor import Averages, called
@@ -148,7 +148,7 @@ class _Search(Measured):
 
     def __init__(self, problem: Problem, readings: Readings, known: Known, model: Model[Any] | None, finer: bool,
                  radius: float) -> None:
-        super().__init__(problem, readings, known, model, finer)
+        super().__init__(problem, cleaned(readings, problem, known.level), known, model, finer)
         self.shape, mesh = _Shape(problem, self.model, radius), problem.mesh
         self.made = kernels(problem, self.readings.sensors, self.steps, self.model)
         self.expected = self.made.readings(self.source, self.known.start).double().numpy()  # [S, H+1], without the spot
@@ -159,16 +159,13 @@ class _Search(Measured):
 
     def missed(self, found: _Found) -> Gap:
         """What mesh and step get wrong of the readings that a path leads to."""
-        assert self.finer is not None
-
         def put(run: Rollout) -> None:
             ends, steps = np.linspace(0, self.steps, run.count + 1), np.arange(self.steps + 1)
             knots = np.stack([np.interp(ends, steps, column) for column in found.knots.T], 1)
             shape = _Shape(run.problem, run.finer.model, self.shape.radius).along(knots, slopes=False)[0]
             run.add((run.halved(torch.from_numpy(found.power))[:, None] * shape)[..., None])
 
-        reached = self.at @ self.series(found.knots, found.power).T
-        return self.gap_of(reached, put, self.finer, self.readings.sensors)
+        return self.gap_of(self.at @ self.series(found.knots, found.power).T, put)
 
     @property
     def y(self) -> np.ndarray:
