@@ -14,10 +14,12 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:  # the same names for editors and type checkers; a test compares them with the table
     from dgnet.data import Corpus, Dataset
-    from dgnet.designs import design
+    from dgnet.designs.design import design
     from dgnet.errors import InputError, SolveError
-    from dgnet.following import follow
-    from dgnet.inverse import kernels, place, recover
+    from dgnet.following.follow import follow
+    from dgnet.inverse.kernels import kernels
+    from dgnet.inverse.place import place
+    from dgnet.inverse.recover import recover
     from dgnet.mesh import Mesh, box, shipped
     from dgnet.mesh import load as load_mesh
     from dgnet.mesh import save as save_mesh
@@ -47,8 +49,9 @@ if TYPE_CHECKING:  # the same names for editors and type checkers; a test compar
     from dgnet.scoring.judge import judge, predict
     from dgnet.scoring.metrics import score
     from dgnet.stepping import GreenSolver, steady
-    from dgnet.training import Recipe, Stage, fit, uncertainty
+    from dgnet.training import Recipe, Stage, uncertainty
     from dgnet.training.evaluate import evaluate
+    from dgnet.training.fit import fit
     from dgnet.training.own import train_project as train
     from dgnet.training.run import Run
 
@@ -70,10 +73,13 @@ _HOMES = {
     "dgnet.projects.project": "load_project=load project trajectory",
     "dgnet.scoring.judge": "judge predict",
     "dgnet.scoring.metrics": "score",
-    "dgnet.designs": "design",
-    "dgnet.following": "follow",
-    "dgnet.inverse": "kernels place recover",
-    "dgnet.training": "Recipe Stage fit uncertainty",
+    "dgnet.designs.design": "design",
+    "dgnet.following.follow": "follow",
+    "dgnet.inverse.kernels": "kernels",
+    "dgnet.inverse.place": "place",
+    "dgnet.inverse.recover": "recover",
+    "dgnet.training": "Recipe Stage uncertainty",
+    "dgnet.training.fit": "fit",
     "dgnet.training.own": "train=train_project",
     "dgnet.training.run": "Run load_run=Run.open",
 }

@@ -60,7 +60,8 @@ class Kind:
             return Unknown(self.name, response, *fields(problem.mesh, problem.n_fields))
         if len(self.shape) == 1:
             return Unknown(self.name, response, (NUMBER,), numbers, strength=largest or 1.0)
-        return Unknown(self.name, response, *histories(*self.shape, problem.dt), switched=(self.shape[0], self.shape[1]))
+        count, steps = self.shape
+        return Unknown(self.name, response, *histories(count, steps, problem.dt), switched=(count, steps))
 
 
 @dataclass(frozen=True, eq=False)
