@@ -34,8 +34,7 @@ from dgnet.mesh import Mesh
 from dgnet.models import few_threads
 from dgnet.problems import base_problem
 from dgnet.scoring import judge_file, predict
-from dgnet.training import Run
-from dgnet.training.simulator import Simulator
+from dgnet.training import Run, Simulator
 from dgnet.trust.distance import Known, profiles_of
 
 Tensor = torch.Tensor

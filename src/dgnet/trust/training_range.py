@@ -32,8 +32,7 @@ from dgnet.problems import Units
 from dgnet.progress import Report
 from dgnet.recipe import Recipe
 from dgnet.scoring import judge_file, rivals
-from dgnet.training import Facts, Progress, Run, Wishes, read_dataclass, recipe_for, train
-from dgnet.training.simulator import Simulator
+from dgnet.training import Facts, Progress, Run, Simulator, Wishes, read_dataclass, recipe_for, train
 
 Tensor = torch.Tensor
 
