@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from dgnet.arguments import checked
 from dgnet.errors import InputError
 from dgnet.files import did_you_mean, read_text
 from dgnet.inverse.kernels import Kernels
@@ -174,6 +175,7 @@ def taken_shapes(spots: SpotTable, problem: Problem, model: Model[Any], start: i
     return torch.stack([one.average(x, start, stop, problem.dt, t0)[0] for one in spots.units()])
 
 
+@checked
 def read_spots(path: Path, dim: int) -> SpotTable:
     """Places of sources: columns x, y[, z], radius and spot; or paths, with the columns t and power, too (`SpotTable`)."""
     with_time = any(cell.strip().lower() == "t" for cell in (read_text(path, "utf-8-sig").splitlines() or [""])[0].split(","))
