@@ -27,7 +27,7 @@ from dgnet.errors import InputError
 from dgnet.following.kalman import Filter
 from dgnet.following.unknown_inputs import Prior, Unknowns
 from dgnet.inverse import FLOOR, Finer, Sensor, curved_rows, delays, is_linear, loaded_by, rows, summed
-from dgnet.models import Classical, Model
+from dgnet.models import Classical, Model, Stepper
 from dgnet.problems import Problem, Source, SpotTable, step_average
 
 Tensor = torch.Tensor
@@ -49,7 +49,7 @@ class Driven:
                  up: Callable[[Tensor], Tensor] = lambda values: values) -> None:
         self.problem, self.model, self.unknowns, self.t0, self.up = problem, model, unknowns, t0, up
         self.source = model.taking(source, problem) if isinstance(source, SpotTable) else source
-        self.state = model.prepare(problem, batch, 1000)
+        self.stepper = model.prepare(problem, batch, 1000)
         self.loaded = {name: model.prepare(loaded_by(name)(problem, 1.0), 1, 1000) for name in unknowns.drives
                        if name not in ("field", "source")}
 
@@ -59,14 +59,14 @@ class Driven:
         for name, values in drives.items():
             strength = torch.from_numpy(values)
             if name in self.loaded:
-                on, off = (self.model.step(state, u[:1], None, t, k) for state in (self.loaded[name], self.state))
+                on, off = (stepper.step(u[:1], None, t, k) for stepper in (self.loaded[name], self.stepper))
                 loads = loads + strength[0].view(-1, *[1] * (u.dim() - 1)) * (on - off)
                 continue
             field = name == "field"
             shapes = self.unknowns.sources if field else self.unknowns.spot_shapes(problem, self.model, t)
             added = torch.einsum("jb,jnf->bnf", strength, shapes)
             force = summed(force, self.up(added) if field else added, problem.mesh)
-        return self.model.step(self.state, u, None if force is None else force.expand(len(u), -1, -1), t, k) + loads
+        return self.stepper.step(u, None if force is None else force.expand(len(u), -1, -1), t, k) + loads
 
     def known(self, k: int) -> Tensor | None:
         """The known source over step k: [1, P, F]."""
@@ -78,18 +78,18 @@ class Driven:
         return step_average(self.source, x, torch.tensor([start], dtype=torch.float64), dt, panels=_PANELS)[0]
 
     def memory(self) -> dict[str, Tensor]:
-        """What steps leave to the next beside the states (`Model.memory`)."""
-        return {f"{name}/{key}": value for name, state in self._states.items() for key, value in self.model.memory(state).items()}
+        """What steps leave to the next beside the states (`Stepper.memory`)."""
+        return {f"{name}/{key}": value for name, stepper in self._steppers.items() for key, value in stepper.memory().items()}
 
     def remember(self, memory: Mapping[str, Tensor]) -> None:
         """Go on after the steps that left this."""
-        for name, state in self._states.items():
+        for name, stepper in self._steppers.items():
             start = f"{name}/"
-            self.model.remember(state, {key.removeprefix(start): x for key, x in memory.items() if key.startswith(start)})
+            stepper.remember({key.removeprefix(start): x for key, x in memory.items() if key.startswith(start)})
 
     @property
-    def _states(self) -> dict[str, Any]:
-        return {"": self.state, **self.loaded}
+    def _steppers(self) -> dict[str, Stepper]:
+        return {"": self.stepper, **self.loaded}
 
 
 class Dynamics(Driven):
@@ -112,7 +112,7 @@ class Dynamics(Driven):
         self.Z = 0 if self.shadow is None else 1 + len(sensors)
         lags = np.array([s.lag for s in sensors])
         self.late, self.delays = np.flatnonzero(lags), delays(lags[lags > 0], problem.dt)[..., None]
-        states = model.begin(self.state, begin)
+        states = self.stepper.begin(begin)
         self._size = states.shape[1:]
         self._first = states.flatten(1).numpy().T  # [n, 1 + starts]
         self.n = len(self._first)
@@ -197,7 +197,7 @@ class Dynamics(Driven):
     def nodes(self, x: np.ndarray) -> Tensor:
         """Fields at the nodes of some states or directions [d, c]: [c, N, F]."""
         states = torch.from_numpy(np.ascontiguousarray(x[:self.n].T)).unflatten(1, self._size)
-        return self.model.read(self.state, states)
+        return self.stepper.read(states)
 
     def seen(self, x: np.ndarray, weights: Tensor | None = None) -> np.ndarray:
         """What sensors read of some states or directions [d, c]: [S, c]."""
@@ -303,12 +303,12 @@ class _Level(Driven):
         self.steps, lags = 2**level, [s.lag for s in sensors]
         self.weights, self.late = curved_rows(sensors, self.problem), np.array(lags) > 0
         self.delays = delays(lags, self.problem.dt)
-        self.u = self.model.begin(self.state, up(start.double())[None])
+        self.u = self.stepper.begin(up(start.double())[None])
         self.end = self.read_by(self.weights)
         self.parts, self.left = self.end[None], self.memory()
 
     def read_by(self, weights: Tensor) -> np.ndarray:
-        return torch.einsum("nf,snf->s", self.model.read(self.state, self.u)[0], weights).numpy()
+        return torch.einsum("nf,snf->s", self.stepper.read(self.u)[0], weights).numpy()
 
     def step(self, k: int, drives: Mapping[str, np.ndarray]) -> None:
         """All steps of this level within step k of the given problem."""
@@ -326,7 +326,7 @@ class _Level(Driven):
         return np.array([np.interp(share, places, column) for column in self.parts.T])
 
     def move(self, change: Tensor, late: np.ndarray) -> None:
-        self.u = self.u + self.model.lift(self.state, self.up(change)[None])
+        self.u = self.u + self.stepper.lift(self.up(change)[None])
         self.end = np.where(self.late, self.end + late, self.read_by(self.weights))
 
 

@@ -9,7 +9,6 @@ from dgnet.problems.finer import half_steps, prolonged, refined
 from dgnet.problems.flow import HeldFlow, given_velocity
 from dgnet.problems.lift import Lift
 from dgnet.problems.pde import PDE
-from dgnet.problems.phase import PhaseChange
 from dgnet.problems.problem import CONSISTENT, DOUBLE, LUMPED, SINGLE, WORKING, Problem
 from dgnet.problems.sight import spot_doubts
 from dgnet.problems.sources import FunctionSource, Rule, Source, converged_average, panels_for, step_average
@@ -18,7 +17,7 @@ from dgnet.problems.units import FIELD, LENGTH, PURE, SPEED, TIME, Dimension, Un
 
 __all__ = ["CONSISTENT", "DOUBLE", "FIELD", "LEAST", "LENGTH", "LUMPED", "OWN", "PDE", "PURE", "SINGLE", "SPEED", "TIME", "WIDE",
            "WORKING", "ByRegion", "Case", "Condition", "Curve", "Deposit", "Dimension", "Dirichlet", "FunctionSource",
-           "HeldFlow", "Lift", "Neumann", "Periodic", "PhaseChange", "Problem", "Robin", "Rule", "Scaled", "Source", "SpotTable",
+           "HeldFlow", "Lift", "Neumann", "Periodic", "Problem", "Robin", "Rule", "Scaled", "Source", "SpotTable",
            "TimeTable", "Units", "Value", "Varied", "base_problem", "bells", "changed", "converged_average", "curves_of",
            "fibre_tensors", "given_velocity", "half_steps", "number_in", "panels_for", "prolonged", "read_table", "refined",
            "spot_doubts", "step_average", "typical"]
