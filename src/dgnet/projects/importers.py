@@ -50,6 +50,14 @@ class Note:
     missed: str = ""  # what the mesh does not see of the spots, in words
     rough: float = 0.0  # how much finer quadrature still changed the step averages of a function
 
+    @property
+    def text(self) -> str:
+        """What was done and what it cost."""
+        cost = f", interpolation error about {self.interpolation:.2g}" if self.interpolation else ""
+        cost += f", in time {self.resampling:.2g}" if self.resampling else ""
+        cost += f", {self.outside} nodes outside" if self.outside else ""
+        return f"{self.how}{cost}, source: {self.source}"
+
 
 # ---------------------------------------------------------------------- onto the nodes and steps of the problem
 
