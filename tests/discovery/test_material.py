@@ -21,7 +21,7 @@ from dgnet.problems.curves import Curve
 from dgnet.recipe import Stage
 from dgnet.training.fit import evaluate_rne
 from dgnet.training.update import iterate
-from dgnet_paper.model import BOUNDED
+from dgnet_paper.model import BOUNDED, PaperConfig
 
 LATENT, BOTH = 0.5, ("capacity", "diffusion")
 
@@ -167,7 +167,7 @@ def test_what_cannot_be_learned_is_refused() -> None:
     for settings in ({"unknown_curves": ("decay",)}, {"unknown_curves": BOTH, "decoder": "edge"},
                      {"unknown_curves": BOTH, "calibrate": ("diffusion",)}):
         with pytest.raises(InputError, match="curve"):
-            DGNetConfig(**settings)
+            PaperConfig(**settings)
     with pytest.raises(InputError, match="one field"):
         DGNet(DGNetConfig(unknown_curves=BOTH), replace(base, pde=PDE(("u", "v"), diffusion=1.0)))
     with pytest.raises(InputError, match="unknown curves"):

@@ -58,7 +58,9 @@ def problem(kind: str, dtype: torch.dtype) -> Problem:
 
 
 def learned(config: DGNetConfig) -> Callable[[Problem], Model[Any]]:
-    small = dict(hidden=8, layers=1, residual_hidden=8, residual_layers=1, reaction_hidden=8)
+    small = dict(hidden=8, layers=1, reaction_hidden=8)
+    if isinstance(config, PaperConfig):
+        small |= dict(residual_hidden=8, residual_layers=1)
     return lambda p: DGNet(replace(config, **small), p).to(p.dtype)  # type: ignore[arg-type]
 
 
