@@ -172,7 +172,7 @@ class _System:
         self.linear = self.mass - EdgeMatrix(op.explicit.pattern, op.explicit.values.detach()) * (GAMMA * stages.share)
         assert ops.reaction is not None
         self.slope = slopes(ops.reaction, U)
-        self.excess = None if ops.excess is None else slopes(ops.excess, U)
+        self.excess = None if ops.reaction_excess is None else slopes(ops.reaction_excess, U)
         self.free = None if stages.fixed is None else (~stages.fixed).to(U.dtype).T
         blocks = torch.diag_embed(self.linear.diagonal.mT.expand_as(U))
         blocks = blocks - self.a * self.plain.diagonal.mT[..., None] * self.slope
