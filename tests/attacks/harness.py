@@ -105,7 +105,7 @@ def face(case: Case, grounds: Callable[[str], Path], folder: Path) -> None:
 def sentence(err: str) -> str | None:
     """The one sentence of a refusal; None if there is more or less than that."""
     lines = err.strip().splitlines()
-    return lines[0] if len(lines) == 1 and lines[0].startswith("dgnet: ") else None
+    return lines[0] if len(lines) == 1 and lines[0].startswith(("dgnet: ", "dgnet-paper: ")) else None
 
 
 def files(folder: Path) -> dict[str, str]:
@@ -155,8 +155,10 @@ def _command(folder: str, arguments: list[str], out: str, err: str) -> None:
     os.environ["COLUMNS"] = "240"
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() if Path("/proc/self/statm").exists() else 0
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
-    sys.argv = ["dgnet", *arguments]
+    paper = arguments[0] == "paper"  # the first word chooses between `dgnet` and `dgnet-paper`
+    sys.argv = ["dgnet-paper", *arguments[1:]] if paper else ["dgnet", *arguments]
     sys.stdin = open(os.devnull)
-    from dgnet import cli
+    import dgnet.cli
+    import dgnet_paper.cli
 
-    cli.main()
+    (dgnet_paper.cli if paper else dgnet.cli).main()

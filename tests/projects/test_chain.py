@@ -161,17 +161,3 @@ def test_the_documented_python(example: Path, monkeypatch: pytest.MonkeyPatch, c
     monkeypatch.chdir(example.parent)
     exec(compile(code.replace("minutes=0.75", "minutes=0.05"), "problem-files.md", "exec"), {})
     assert "'universal-tuned'" in capsys.readouterr().out and Path("out.pvd").exists()
-
-
-def test_a_folder_does_not_hide_a_scenario_of_the_same_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                                            capsys: pytest.CaptureFixture[str]) -> None:
-    """A bare name that is both is refused; ./NAME means the folder; a folder that is no problem leaves the name to the scenario."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "laser-heat").mkdir()
-    assert command(monkeypatch, "train", "laser-heat", "--out", "run", "--trajectories", 999) == 2
-    assert "'laser-heat' has 4 training trajectories" in capsys.readouterr().err
-    (tmp_path / "laser-heat" / "problem.toml").write_text("nothing = 1\n")
-    assert command(monkeypatch, "train", "laser-heat", "--out", "run") == 2
-    assert "write ./laser-heat for the folder" in " ".join(capsys.readouterr().err.split())
-    assert command(monkeypatch, "train", "./laser-heat", "--out", "run") == 2
-    assert "problem.toml" in capsys.readouterr().err
