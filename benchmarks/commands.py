@@ -123,9 +123,9 @@ def bench_export(run: Annotated[Path, typer.Argument(help="Folder of a run, or o
                  steps: Annotated[int, typer.Option(help="Steps of a rollout.", min=1)] = 100, json_path: Json = None) -> None:
     """Measure steps of an exported C file and ONNX program beside those of the library, on one core."""
     from benchmarks import exported
-    from dgnet.prediction.simulate import opened_or_classical
+    from dgnet.training.run import open_simulator
 
-    result = exported.run(opened_or_classical(run), steps)
+    result = exported.run(open_simulator(run), steps)
     write_json(json_path, result)
     page(exported.markdown(result))
     _advise("export", json_path, run)

@@ -13,6 +13,7 @@ import signal
 import stat
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from dgnet.files import (
     did_you_mean,
     holder,
     locked,
+    read_dataclass,
     read_json,
     read_toml,
     unfinished,
@@ -205,15 +207,15 @@ def test_json_is_strict(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "words"), [
-    (b"[1]", "must hold an object with named entries, not a list"), (b"null", "not null"), (b"{", "is not JSON"),
+    (b"[1]", "must hold an object with named entries, not"), (b"null", "not null"), (b"{", "is not JSON"),
     (b"\xff\xfe", "not text in UTF-8"), (b"[" * 100_000, "is not JSON"), (b"1" * 5000, "is not JSON"),
-    (b"{}", "lacks 'a'"), (b'{"a": "1"}', "'a' must be a number, not a text"), (b'{"a": true}', "not true or false"),
-    (b'{"a": null}', "not null"),
+    (b"{}", "lacks 'a'"), (b'{"a": "1"}', "'a' must be a number, got '1'"), (b'{"a": true}', "got True"),
+    (b'{"a": null}', "got None"),
 ])
 def test_json_of_wrong_types(tmp_path: Path, text: bytes, words: str) -> None:
     (tmp_path / "x").write_bytes(text)
     with pytest.raises(InputError, match=words):
-        read_json(tmp_path / "x", {"a": (int, float)})
+        read_json(tmp_path / "x", {"a": float})
 
 
 def test_toml(tmp_path: Path) -> None:
@@ -226,6 +228,37 @@ def test_toml(tmp_path: Path) -> None:
         read_toml(tmp_path / "y")
     with pytest.raises(InputError, match=r"cannot read .*: it is a folder"):
         read_toml(tmp_path)
+
+
+@dataclass(frozen=True)
+class Row:
+    name: str
+    count: int = 1
+    size: float | None = None
+    parts: tuple[int, ...] = ()
+    table: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.count < 0:
+            raise InputError("the count is negative")
+
+
+def test_a_dataclass_from_a_table() -> None:
+    values = {"name": "a", "size": 2, "parts": [1, 2], "table": {"k": 1}}
+    row = read_dataclass(Row, values, "x [row]")
+    assert row == Row("a", 1, 2.0, (1, 2), {"k": 1.0}) and isinstance(row.size, float) and isinstance(row.parts, tuple)
+    assert read_dataclass(Row, {"count": 3}, "x", base=row) == replace(row, count=3)
+    for wrong, words in (({}, "x [row] lacks 'name'"), ({"nam": "a"}, "unknown key 'nam'; did you mean 'name'?"),
+                         ({"name": 1}, "x [row]: 'name' must be a text, got 1"),
+                         ({"name": "a", "count": 2.0}, "'count' must be a whole number, got 2.0"),
+                         ({"name": "a", "count": True}, "'count' must be a whole number, got True"),
+                         ({"name": "a", "size": "2"}, "'size' must be a number or None, got '2'"),
+                         ({"name": "a", "parts": 3}, "'parts' must be a list"),
+                         ({"name": "a", "parts": [1, "2"]}, "'parts'[1] must be a whole number"),
+                         ({"name": "a", "count": -1}, "x [row]: the count is negative")):
+        with pytest.raises(InputError) as error:
+            read_dataclass(Row, wrong, "x [row]")
+        assert words in str(error.value)
 
 
 def test_did_you_mean() -> None:

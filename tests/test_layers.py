@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).parents[1] / "src" / "dgnet"
 PAPER = Path(__file__).parents[1] / "paper" / "dgnet_paper"
 ORDER = ["errors", "arguments", "progress", "files", "recipe", "mesh", "operators", "problems", "stepping", "data", "plugins",
-         "models", "scoring", "projects", "discovery", "training", "trust", "inverse", "following", "designs", "report", "export",
+         "models", "scoring", "discovery", "projects", "training", "trust", "inverse", "following", "designs", "report", "export",
          "prediction", "studio", "cli"]
 FORBIDDEN: dict[str, set[str]] = {}
 

@@ -213,6 +213,14 @@ class _Wrong(Exception):
         super().__init__(where, wanted, value)
         self.where, self.wanted, self.value = where, wanted, value
 
+    def sentence(self) -> str:
+        hint = ""
+        if inspect.isclass(self.value):
+            hint = f": give one, {_name(self.value)}(...)"
+        elif callable(self.value) and "function" not in self.wanted and "number" in self.wanted:
+            hint = ": give its values"
+        return f"{self.where} must be {self.wanted}, got {described(self.value)}{hint}"
+
 
 @dataclass(frozen=True)
 class _Kind:
@@ -482,6 +490,14 @@ def _table(key: _Kind, inner: _Kind) -> _Kind:
     return _Kind(words, lambda v: isinstance(v, Mapping), take)
 
 
+def converted(value: object, annotation: Any, where: str) -> Any:
+    """The value as its annotation wants it, as an argument of a `checked` function would be; `where` names it in the error."""
+    try:
+        return _kind(annotation).take(value, where)
+    except _Wrong as wrong:
+        raise InputError(wrong.sentence()) from None
+
+
 # ---------------------------------------------------------------------- the border
 
 
@@ -510,12 +526,7 @@ class _Border:
             first = [kind.take(x, name) for (name, kind), x in zip(order, args)]
             return [*first, *args[len(first):]], {k: named[k].take(x, k) if k in named else x for k, x in kwargs.items()}
         except _Wrong as wrong:
-            hint = ""
-            if inspect.isclass(wrong.value):
-                hint = f": give one, {_name(wrong.value)}(...)"
-            elif callable(wrong.value) and "function" not in wrong.wanted and "number" in wrong.wanted:
-                hint = ": give its values"
-            raise InputError(f"{self.owner}: {wrong.where} must be {wrong.wanted}, got {described(wrong.value)}{hint}") from None
+            raise InputError(f"{self.owner}: {wrong.sentence()}") from None
         except InputError as error:  # about numbers
             raise InputError(f"{self.owner}: {error}") from None
 

@@ -20,15 +20,18 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import MISSING, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, get_type_hints
 
 from dgnet.errors import LARGEST, InputError, NoRoom
 
 if TYPE_CHECKING:
     import numpy as np
     from filelock import FileLock
+
+T = TypeVar("T")
 
 _LOG = logging.getLogger("dgnet")  # says on stderr what it is given, unless the program that uses dgnet decides otherwise
 _HOST = f"{zlib.crc32(socket.gethostname().encode()):08x}"
@@ -400,8 +403,8 @@ def arrays_of(path: Path, what: str = "arrays (.npz)") -> Iterator[Any]:
         raise InputError(f"{path}: the file is damaged, or does not hold {what}") from error
 
 
-def read_json(path: Path, keys: Mapping[str, type | tuple[type, ...]] | None = None) -> dict[str, Any]:
-    """The object in a JSON file. `keys` must be there, with values of these types; true and false are no numbers."""
+def read_json(path: Path, keys: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The object in a JSON file. `keys` must be there, with values of these annotations (`typed`)."""
     text = read_text(path)
     try:
         found = json.loads(text)
@@ -410,7 +413,7 @@ def read_json(path: Path, keys: Mapping[str, type | tuple[type, ...]] | None = N
     return _checked(found, path, keys or {})
 
 
-def read_toml(path: Path, keys: Mapping[str, type | tuple[type, ...]] | None = None) -> dict[str, Any]:
+def read_toml(path: Path, keys: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The tables of a TOML file, `keys` as in `read_json`."""
     text = read_text(path)
     try:
@@ -431,21 +434,44 @@ def _null(value: Any) -> str | None:
     return next((found for found in map(_null, inner) if found is not None), None)
 
 
-def _checked(found: Any, path: Path, keys: Mapping[str, type | tuple[type, ...]]) -> dict[str, Any]:
+def _checked(found: Any, path: Path, keys: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(found, dict):
-        raise InputError(f"{path} must hold an object with named entries, not {_KINDS.get(type(found), 'null')}")
-    for key, kinds in keys.items():
-        kinds = kinds if isinstance(kinds, tuple) else (kinds,)
-        if key not in found:
-            raise InputError(f"{path} lacks '{key}'")
-        if not isinstance(found[key], kinds) or (isinstance(found[key], bool) and bool not in kinds):
-            wanted = " or ".join(dict.fromkeys(_KINDS.get(kind, "null") for kind in kinds))
-            raise InputError(f"{path}: '{key}' must be {wanted}, not {_KINDS.get(type(found[key]), 'null')}")
-    return found
+        raise InputError(f"{path} must hold an object with named entries, not {'null' if found is None else repr(found)[:60]}")
+    return found | typed(found, keys, str(path)) if keys else found
 
 
-_KINDS: dict[type, str] = {dict: "a table", list: "a list", str: "a text", bool: "true or false", int: "a number",
-                           float: "a number"}
+def typed(values: Mapping[str, Any], kinds: Mapping[str, Any], where: str, optional: Iterable[str] = ()) -> dict[str, Any]:
+    """The entries of a table that `kinds` names, each converted by its annotation; `where` is the file and the place in it.
+
+    The one reader of tables: texts, numbers, whole numbers, truth values, lists and tables are never taken for each other, save
+    that a whole number is a number. Entries that `kinds` does not name are left out.
+    """
+    from dgnet.arguments import converted
+
+    for key in kinds:
+        if key not in values and key not in optional:
+            near = get_close_matches(key, [name for name in values if name not in kinds], 1)
+            raise InputError(f"{where} lacks '{key}'" + (f"; is '{near[0]}' meant to be it?" if near else ""))
+    return {key: converted(values[key], kind, f"{where}: '{key}'") for key, kind in kinds.items() if key in values}
+
+
+def read_dataclass(kind: type[T], values: Mapping[str, Any], where: str, base: T | None = None) -> T:
+    """A dataclass from a table of TOML or JSON, its fields converted by their annotations (`typed`).
+
+    A key that is no field is refused with the nearest field. Fields that are left out are those of `base`, else their defaults.
+    What the dataclass itself refuses is said with `where` before it.
+    """
+    hints, known = get_type_hints(kind, include_extras=True), [f for f in fields(kind) if f.init]  # type: ignore[arg-type]
+    names = [f.name for f in known]
+    for key in values:
+        if key not in names:
+            raise InputError(f"{where}: unknown key '{key}'" + did_you_mean(key, names))
+    free = [f.name for f in known if base is not None or f.default is not MISSING or f.default_factory is not MISSING]
+    found = typed(values, {name: hints[name] for name in names}, where, free)
+    try:
+        return kind(**found) if base is None else replace(base, **found)  # type: ignore[type-var]
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
 
 
 def did_you_mean(name: str, known: Iterable[str], has: str = "known") -> str:

@@ -239,4 +239,4 @@ def test_tangents_are_derivatives() -> None:
     found, shift = fit.at(theta), torch.zeros_like(theta)
     shift[9] = 1e-5
     ends = [0.5 * fit.at(theta + sign * shift).misfit for sign in (1, -1)]
-    assert float(-found.scores.sum(0)[9]) == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-2)
+    assert float(-found.downhill[9]) == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-2)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dgnet.data import Corpus
-from dgnet.discovery.material import Refinement, Unknowns, hats, identify_material
+from dgnet.discovery.material import MaterialCurves, hats, identify_material
 from dgnet.discovery.material_curve import found_curves, write_curves
 from dgnet.discovery.residuals import quiet_noise
 from dgnet.errors import InputError
@@ -88,17 +88,15 @@ def test_tangents_of_the_enthalpy_step_are_derivatives() -> None:
     _, train, _ = world()
     for names in (BOTH, ("capacity",)):
         model, untold = fresh(train, names)
-        unknowns = Unknowns(model, model.part(Material), untold, train.part([0]))
-        fit = Refinement(unknowns)
-        x = 0.3 * torch.sin(torch.arange(len(unknowns.x)).double()) - (3.0 if names == BOTH else 0.0) * (
-            torch.arange(len(unknowns.x)) >= 25)
+        fit = MaterialCurves(model, model.part(Material), untold, train.part([0]))
+        x = 0.3 * torch.sin(torch.arange(len(fit.x)).double()) - (3.0 if names == BOTH else 0.0) * (torch.arange(len(fit.x)) >= 25)
         with torch.no_grad():
             found = fit.at(x)
             for k in (1, 8, len(x) - 2):
                 shift = torch.zeros_like(x)
                 shift[k] = 1e-4
                 ends = [0.5 * fit.at(x + sign * shift).misfit for sign in (1, -1)]
-                assert float(-found.scores.sum(0)[k]) == pytest.approx((ends[0] - ends[1]) / 2e-4, rel=2e-3, abs=1e-6)
+                assert float(-found.downhill[k]) == pytest.approx((ends[0] - ends[1]) / 2e-4, rel=2e-3, abs=1e-6)
 
 
 def test_hats_integrate_to_the_curve() -> None:

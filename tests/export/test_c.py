@@ -1,7 +1,6 @@
 """`dgnet export --out step.c`: a C file that compiles without a warning and makes the same states as the library."""
 
 import ctypes
-import json
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +22,7 @@ from dgnet.models.universal import Universal
 from dgnet.problems import PDE, Dirichlet, Neumann, Periodic, Robin
 from dgnet.problems.case import base_problem
 from dgnet.problems.spot_table import SpotTable
-from dgnet.training.run import Run
+from dgnet.training.simulator import Simulator
 from tests.export.test_export import fake, reaction, saturated
 from tests.prediction.test_simulate import PROBLEM
 
@@ -56,7 +55,7 @@ CASES = {
 }
 
 
-def run_of(case: str) -> Run:
+def run_of(case: str) -> Simulator:
     pde, conditions, config = CASES[case]
     run = fake(pde, conditions)
     scenario = replace(run.case, build_mesh=lambda: box((7, 6), perturb=0.0 if case == "known" else 0.2))
@@ -216,9 +215,6 @@ def test_problems_leave_by_the_command_line(tmp_path: Path, monkeypatch: pytest.
         assert "81 nodes" in dgnet("export", str(tmp_path), "--model", model, "--out", str(tmp_path / "out" / f"{model}.c"))
     texts = [(tmp_path / "out" / f"{model}.c").read_text() for model in ("classical", "universal")]
     assert ["#define EDGES 0\n" in text for text in texts] == [True, False]
-    assert "C (float)" in dgnet("bench", "export", str(tmp_path), "--steps", "5", "--json", str(tmp_path / "bench.json"))
-    rows = json.loads((tmp_path / "bench.json").read_text())["rows"]
-    assert [r["kind"] for r in rows][:3] == ["library", "C (double)", "C (float)"] and all(r["difference"] < 1e-5 for r in rows)
 
 
 def test_what_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
@@ -231,7 +227,7 @@ def test_what_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     def branching(u: Tensor) -> Tensor:
         return u if float(u.abs().max()) < 1e30 else -u
 
-    def refused(run: Run, words: str) -> None:
+    def refused(run: Simulator, words: str) -> None:
         with pytest.raises(InputError, match=words) as caught:
             export(run, tmp_path / "step.c")
         assert "\n" not in str(caught.value) and not list(tmp_path.iterdir())

@@ -24,7 +24,8 @@ from dgnet.problems import PDE, Dirichlet, Neumann, Periodic, Problem, Robin
 from dgnet.problems.case import base_problem
 from dgnet.recipe import Recipe, Stage
 from dgnet.stepping.bounds import Bounds
-from dgnet.training.run import Run, Settings, train
+from dgnet.training.run import Run, train
+from dgnet.training.simulator import Simulator
 from dgnet_paper.scenarios import get
 from dgnet_paper.scenarios.generate import generate
 
@@ -199,12 +200,12 @@ def test_a_baseline_is_traced_as_it_is(data: Path, tmp_path: Path) -> None:
     assert close(found.detach(), expected)
 
 
-def fake(pde: PDE, conditions: tuple = (), folder: Path = Path("nowhere")) -> Run:
+def fake(pde: PDE, conditions: tuple = (), folder: Path = Path("nowhere")) -> Simulator:
     """A run that was never trained."""
     base = get("laser-heat", "small")
     scenario = replace(base, build_mesh=lambda: box((4, 4)), pde=pde, conditions=conditions, name="mine", dt=0.05)
     problem = base_problem(scenario, "cpu")
-    return Run(folder, Settings("mine", "small", "same-mesh", "none.h5"), scenario, DGNet(DGNetConfig(hidden=8, layers=1), problem))
+    return Simulator(case=scenario, model=DGNet(DGNetConfig(hidden=8, layers=1), problem), folder=folder)
 
 
 def test_what_cannot_be_exported_is_one_sentence(tmp_path: Path) -> None:

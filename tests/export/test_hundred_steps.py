@@ -16,7 +16,7 @@ from dgnet.export import export
 from dgnet.export.c_file import Compiled, find_compiler, written
 from dgnet.problems.case import base_problem
 from dgnet.problems.spot_table import SpotTable
-from dgnet.training.run import Run
+from dgnet.training.simulator import Simulator
 
 PRETRAINED = Path(dgnet_paper.__file__).parent / "pretrained"
 STEPS, CLOSE = 100, 1e-4
@@ -24,11 +24,11 @@ compiler = find_compiler() or ""
 needs_compiler = pytest.mark.skipif(not compiler, reason="no C compiler")
 
 
-def run_of(name: str) -> Run:
+def run_of(name: str) -> Simulator:
     return dg.load_run(PRETRAINED / f"{name}-converged")
 
 
-def spots(run: Run) -> tuple[SpotTable, dict[str, float]]:
+def spots(run: Simulator) -> tuple[SpotTable, dict[str, float]]:
     """One spot that moves through the middle, as a table and as the inputs of an FMU; it changes fields by about their scale."""
     mesh, end = run.case.mesh, STEPS * run.case.dt
     size = float(np.ptp(mesh.points, axis=0).max())
@@ -39,7 +39,7 @@ def spots(run: Run) -> tuple[SpotTable, dict[str, float]]:
     return SpotTable(("spot",), (np.array([0.0, end]),), (rows,)), start
 
 
-def expected(run: Run, u: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def expected(run: Simulator, u: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The library's states [101, N] and the source [1, 100, N, 1]."""
     problem = base_problem(run.case, "cpu")
     source = spots(run)[0].average(torch.tensor(run.case.mesh.points), 0, STEPS, run.case.dt).float()
@@ -47,7 +47,7 @@ def expected(run: Run, u: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return dg.rollout(run.model, problem, u, source)[0, :, :, 0], source
 
 
-def beginning(run: Run) -> torch.Tensor:
+def beginning(run: Simulator) -> torch.Tensor:
     """A start [1, N, 1] that is smooth in space and of the size of the training data."""
     mean, std, _ = run.model.typical()
     x = torch.tensor(run.case.mesh.points, dtype=torch.float32)

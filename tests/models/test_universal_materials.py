@@ -13,7 +13,7 @@ import dgnet as dg
 from dgnet.mesh import Mesh, box
 from dgnet.models import Classical, Model, rollout
 from dgnet.models.universal import Universal
-from dgnet.prediction.simulate import without_training
+from dgnet.training.simulator import simulator
 
 STEPS, AMBIENT = 30, 20.0
 
@@ -132,5 +132,5 @@ def test_simulate_names_jumps_beyond_the_training_range(tmp_path: Path) -> None:
         (tmp_path / "problem.toml").write_text(
             f'problem = {{ name = "body", fields = ["T"], dt = 0.1 }}\nmesh = {{ file = "body.msh" }}\n'
             f"pde = {{ diffusion = {{ metal = 200.0, ceramic = {ceramic} }} }}\n")
-        notes = " ".join(without_training(tmp_path).notes)
+        notes = " ".join(simulator(tmp_path).notes)
         assert ("by more than the factor 10.6 of the training, by 400 at (" in notes) == named

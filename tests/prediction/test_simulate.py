@@ -12,9 +12,9 @@ import torch
 import dgnet as dg
 from dgnet import cli
 from dgnet.errors import InputError
-from dgnet.prediction.simulate import without_training
 from dgnet.prediction.to_files import roll_out
 from dgnet.problems.case import base_problem
+from dgnet.training.simulator import simulator
 
 PROBLEM = """
 problem = { name = "plate", fields = ["T"], dt = 0.02, offset = { T = 20.0 } }
@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
 
 def simulated(folder: Path, model: str = "universal", **options: object) -> tuple[dict, np.ndarray]:
     states: list[np.ndarray] = []
-    run = without_training(folder, model)
+    run = simulator(folder, model)
     result = roll_out(run, steps=12, sink=lambda k, u: states.append(u.copy()), **options)  # type: ignore[arg-type]
     return result, np.stack(states)
 
@@ -47,7 +47,7 @@ def simulated(folder: Path, model: str = "universal", **options: object) -> tupl
 @pytest.mark.parametrize("model", ["universal", "classical", "quadratic"])
 def test_states_are_those_of_the_model(folder: Path, model: str) -> None:
     result, states = simulated(folder, model, source=folder / "spots.csv")
-    case = without_training(folder, model).case
+    case = simulator(folder, model).case
     own = {"universal": dg.Universal(), "classical": dg.Classical(1.0), "quadratic": dg.Classical(1.0, degree=2)}[model]
     problem = base_problem(case, "cpu")
     points = torch.tensor(own.points(problem))
@@ -61,7 +61,7 @@ def test_states_are_those_of_the_model(folder: Path, model: str) -> None:
 
 def test_a_file_that_holds_no_weights_is_refused(folder: Path) -> None:
     with pytest.raises(InputError, match="does not hold weights"):
-        without_training(folder, weights=folder / "spots.csv")
+        simulator(folder, weights=folder / "spots.csv")
 
 
 def test_without_a_source_conditions_may_drive_it(folder: Path) -> None:
@@ -79,7 +79,7 @@ def test_what_must_be_learned_needs_data(folder: Path) -> None:
     for line, words in (('reaction = "unknown"', "the reaction is"), ('calibrate = ["diffusion"]', "diffusion must be")):
         (folder / "problem.toml").write_text(PROBLEM.replace("diffusion = 0.1 }", f"diffusion = 0.1, {line} }}"))
         with pytest.raises(InputError, match=words):
-            without_training(folder)
+            simulator(folder)
     (folder / "problem.toml").write_text(PROBLEM)
     with pytest.raises(InputError, match="data is missing"):
         dg.load_project(folder)
@@ -115,7 +115,7 @@ def test_an_interrupted_simulation_goes_on_with_all_that_it_had(folder: Path, mo
 
     rest = dict(source=folder / "spots.csv", steps=12, out=folder / "out.h5", adaptive=adaptive)
     with pytest.raises(KeyboardInterrupt):
-        roll_out(without_training(folder, model), sink=stop, **rest)  # type: ignore[arg-type]
+        roll_out(simulator(folder, model), sink=stop, **rest)  # type: ignore[arg-type]
     states: list[np.ndarray] = []
-    result = roll_out(without_training(folder, model), sink=lambda k, u: states.append(u.copy()), **rest)  # type: ignore[arg-type]
+    result = roll_out(simulator(folder, model), sink=lambda k, u: states.append(u.copy()), **rest)  # type: ignore[arg-type]
     assert result["resumed_from"] == 6 and np.array_equal(np.stack(states), whole[7:])

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from dgnet.errors import InputError
-from dgnet.prediction.simulate import without_training
 from dgnet.problems import PDE, ByRegion, Curve, Scaled
 from dgnet.projects.project import carried, carry, described, on_mesh
 from dgnet.recipe import GENERAL
 from dgnet.training.own import first_choice
 from dgnet.training.plan import Facts, Wishes, plan
+from dgnet.training.simulator import simulator
 from tests.projects.conftest import command
 
 HEAD = """
@@ -129,7 +129,7 @@ def test_unknown_curves_are_asked_for(tmp_path: Path) -> None:
         assert project.unknown_curves == config.unknown_curves == names and first_choice(project) == "dgnet"
         assert [s.method for s in recipe.stages] == ["material", *["adam"] * len(GENERAL), "material"]
         with pytest.raises(InputError, match="must be found from data"):
-            without_training(folder)
+            simulator(folder)
 
 
 @pytest.mark.parametrize(("pde", "files", "said"), [
@@ -178,9 +178,9 @@ def test_a_table_that_does_not_cover_the_run_ends_with_exit_code_2(
 
 
 def test_simulate_prints_a_balance_that_closes(tmp_path: Path) -> None:
-    from dgnet.prediction.simulate import without_training
     from dgnet.prediction.to_files import roll_out, summary
-    found = roll_out(without_training(write(tmp_path, MIXED), "classical"), steps=30)
+    from dgnet.training.simulator import simulator
+    found = roll_out(simulator(write(tmp_path, MIXED), "classical"), steps=30)
     row = found["balance"]["T"]
     assert row["fluxes"] == pytest.approx(200e3 * 0.1 * 300) and row["closes"] < 1e-6
     assert row["stored"] == pytest.approx(row["fluxes"] + row["exchange"], rel=1e-6)

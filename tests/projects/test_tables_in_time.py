@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from dgnet.errors import InputError
-from dgnet.prediction.simulate import without_training
 from dgnet.prediction.to_files import roll_out
 from dgnet.problems import Dirichlet, Neumann, Problem, Robin, TimeTable
 from dgnet.projects.project import Project, carried, carry, described
 from dgnet.training.identity import fingerprint
+from dgnet.training.simulator import simulator
 
 PROBLEM = """
 [problem]
@@ -107,7 +107,7 @@ def test_a_simulation_takes_them(tmp_path: Path, model: str) -> None:
     plain = PROBLEM.replace('{ function = "wind" }', "0.0").replace('"dirichlet"', '"neumann"').replace("value", "flux").replace(
         '{ function = "held" }', "0.0")
     states: list[np.ndarray] = []
-    run = without_training(write(tmp_path, **{"problem.toml": plain}), model)
+    run = simulator(write(tmp_path, **{"problem.toml": plain}), model)
     found = roll_out(run, steps=3, sink=lambda k, u: states.append(u.copy()))
     if model == "classical":
         assert found["balance"]["T"]["fluxes"] == pytest.approx(200e3 * 6.0 * 0.1) and found["balance"]["T"]["closes"] < 1e-6

@@ -46,7 +46,7 @@ def opened(p: Any, config: Any, model: str = "dgnet") -> Run:
     made = entry(model).make(config, base_problem(p.case, "cpu"))
     folder = p.folder / "run"
     folder.mkdir(exist_ok=True)
-    return Run(folder, settings, p.case, made, p)
+    return Run(folder=folder, settings=settings, case=p.case, model=made, project=p)
 
 
 def states(run: Run, **options: Any) -> tuple[dict[str, Any], np.ndarray]:

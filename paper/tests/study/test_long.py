@@ -62,7 +62,8 @@ def opened(folder: Path, model: Any, which: Scenario) -> Callable[[Path, str], R
     folder.mkdir(exist_ok=True)
     for name in ("run.toml", "weights.pt"):
         (folder / name).write_text("none")
-    return lambda path, device="cpu": Run(folder, Settings("tiny", "small", "same-mesh", str(folder / "none.h5")), which, model)
+    return lambda path, device="cpu": Run(
+        folder=folder, settings=Settings("tiny", "small", "same-mesh", str(folder / "none.h5")), case=which, model=model)
 
 
 def long(root: Path, steps: int, every: int) -> None:

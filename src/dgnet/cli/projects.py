@@ -87,9 +87,9 @@ def simulate(folder: Annotated[Path, typer.Argument(help="Folder with problem.to
              device: Device = "cpu", json_path: Json = None) -> None:
     """Simulate a problem without any data: with universal weights, or classically."""
     from dgnet.prediction import to_files as rollouts
-    from dgnet.prediction.simulate import without_training
+    from dgnet.training.simulator import simulator
 
-    run = without_training(folder, model, weights)
+    run = simulator(folder, model, weights)
     with reporting() as report:
         result = rollouts.roll_out(run, source=source, initial=initial, steps=steps, out=out, vtk=vtk, gif=gif, png=png,
                                    every=every, device=checked_device(device), report=report, adaptive=adaptive)

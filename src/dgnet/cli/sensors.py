@@ -29,10 +29,10 @@ def opened(folder: Path, problem: Path | None, allow_different: bool, model: str
     """The run or problem of a folder, its discretised problem and its model, in the precision of its weights."""
     import torch
 
-    from dgnet.prediction.simulate import opened_or_classical
     from dgnet.problems.case import base_problem
+    from dgnet.training.run import open_simulator
 
-    run = opened_or_classical(folder, problem, allow_different, model)
+    run = open_simulator(folder, problem, allow_different, model)
     if run.case.given_flow:
         raise InputError(f"{folder}: its flow changes from trajectory to trajectory, so sensors respond differently in each")
     weights = list(run.model.parameters()) if isinstance(run.model, torch.nn.Module) else []

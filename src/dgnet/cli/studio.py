@@ -55,15 +55,15 @@ def studio(what: Annotated[str | None, typer.Argument(help="Folder of a run, fol
 def _given(path: Path, known: list[str]) -> Entry:
     """What the command line names, opened at once: what is wrong with it is told here and not in the browser."""
     from dgnet.mesh import load
-    from dgnet.prediction.simulate import without_training
     from dgnet.studio.scene import mesh_scene, run_scene
     from dgnet.studio.server import Entry
     from dgnet.training.run import Run
+    from dgnet.training.simulator import simulator
 
     if (path / "run.toml").exists():
         scene = run_scene(Run.open(path))
     elif path.is_dir():
-        scene = run_scene(without_training(path, "classical"))
+        scene = run_scene(simulator(path, "classical"))
     elif path.exists():
         scene = mesh_scene(load(path), path.name)
     else:

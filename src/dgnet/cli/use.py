@@ -13,7 +13,7 @@ from dgnet.cli.shell import AllowDifferent, Json, Problem, command, write_json
 from dgnet.errors import InputError
 
 if TYPE_CHECKING:
-    from dgnet.training.run import Run
+    from dgnet.training.simulator import Simulator
 
 _FMU = "it is an option of .fmu"
 
@@ -31,14 +31,14 @@ def _point(text: str) -> tuple[float, ...]:
         raise InputError(f"--probe {text}: coordinates are numbers with commas in between, as in 0.3,0.7") from None
 
 
-def _opened(context: typer.Context, folder: Path, problem: Path | None, allow_different: bool, model: str) -> Run:
+def _opened(context: typer.Context, folder: Path, problem: Path | None, allow_different: bool, model: str) -> Simulator:
     """A run with its own model, or a problem with one that needs no data."""
-    from dgnet.prediction.simulate import opened_or_classical
+    from dgnet.training.run import open_simulator
 
     own = (folder / "problem.toml").exists() and not (folder / "run.toml").exists()
     plain = f"{folder} is a problem, not a run"
     refuse(context, {"problem": plain, "allow_different": plain} if own else {"model": f"{folder} is no problem; runs have theirs"})
-    return opened_or_classical(folder, problem, allow_different, model)
+    return open_simulator(folder, problem, allow_different, model)
 
 
 @command("dgnet export run --out step.pt2", "dgnet export run --out step.onnx", "dgnet export run --out plate.c",

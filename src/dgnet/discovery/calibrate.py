@@ -10,7 +10,6 @@ them scatter, the mesh and the time step bias them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -19,7 +18,8 @@ from torch import nn
 
 from dgnet.arguments import checked
 from dgnet.data import Corpus
-from dgnet.errors import InputError, SolveError
+from dgnet.discovery.least_squares import Differences, Found, least_squares
+from dgnet.errors import SolveError
 from dgnet.models.dgnet import DGNet
 from dgnet.models.timeloop import few_threads, rollout
 from dgnet.problems import Problem, Source, step_average
@@ -28,11 +28,7 @@ from dgnet.recipe import Recipe, Stage
 from dgnet.scoring.judge import predict
 
 Tensor = torch.Tensor
-Residual = Callable[[Tensor], Tensor]
-"""What is left over [m] for numbers [p], both in float64."""
 
-_MOST = 64  # numbers; each costs two rollouts a step
-_DIFFERENCE = 1e-2  # of the logarithm: the truncation error is of order 1e-5, as is rounding in float32
 _LONGEST = 1.0  # step of a logarithm: a factor of e
 _FINEST, _FINE = 100_000, 30_000_000  # nodes of the refined mesh, and of all its states and fields, where its bias is estimated
 LEARNED = ("geometry_net", "decode", "free", "reaction_net", "residual_net")
@@ -40,46 +36,8 @@ LEARNED = ("geometry_net", "decode", "free", "reaction_net", "residual_net")
 
 
 def gauss_newton(model: nn.Module, base: Problem, train: Corpus, stage: Stage, scale: Tensor) -> float:
-    """One step, halved until it makes the misfit smaller; returns the mean squared misfit before it."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    with torch.no_grad():
-        found, before = newton_step(partial(_residual_at, model, base, train, stage, scale, parameters), _flat(parameters))
-        _set(parameters, found)
-    return before
-
-
-def newton_step(residual: Residual, start: Tensor) -> tuple[Tensor, float]:
-    """From start [p] to where the linearised residual is smallest, halved until the misfit does not grow; and the misfit before."""
-    r, jacobian = linearised(residual, start)
-    normal = jacobian.T @ jacobian
-    normal.diagonal().add_(1e-12 * normal.diagonal().max() + 1e-300)  # a number that nothing depends on stays where it is
-    delta = -torch.linalg.solve(normal, jacobian.T @ r)
-    delta = delta * min(1.0, _LONGEST / max(float(delta.abs().max()), 1e-300))
-    before = float(r.square().mean())
-    for _ in range(6):
-        try:
-            after = float(residual(start + delta).square().mean())
-        except SolveError:
-            after = float("inf")
-        if after <= before:
-            return start + delta, before
-        delta = 0.5 * delta
-    return start, before
-
-
-def linearised(residual: Residual, start: Tensor) -> tuple[Tensor, Tensor]:
-    """r [m] and J [m, p] at start [p] in float64, J by central differences."""
-    if not 0 < len(start) <= _MOST:
-        raise InputError(f"Gauss-Newton fits between 1 and {_MOST} numbers, not {len(start)}: name them by `only`")
-    r, columns = residual(start), []
-    for k in range(len(start)):
-        ends = []
-        for sign in (1.0, -1.0):
-            moved = start.clone()
-            moved[k] += sign * _DIFFERENCE
-            ends.append(residual(moved))
-        columns.append((ends[0] - ends[1]) / (2 * _DIFFERENCE))
-    return r, torch.stack(columns, 1)
+    """One step, halved until the misfit does not grow; returns the mean squared misfit before it."""
+    return _fitted(model, base, train, stage, scale, [p for p in model.parameters() if p.requires_grad], rounds=1).history[0]
 
 
 @dataclass(frozen=True)
@@ -143,15 +101,15 @@ def uncertainty(model: DGNet, base: Problem, train: Corpus, source: Source | Non
     fine = base.mesh.n_nodes * 2**base.mesh.dim
     rows = min(len(data), _FINE // (fine * data.steps * model.fields)) if fine <= _FINEST else 0
     with torch.no_grad(), few_threads(base.mesh.n_nodes, str(base.device)):
-        residual, jacobian = _converged(twin, exact, data, stage, parameters)
+        jacobian, square = _converged(twin, exact, data, stage, parameters)
         theta = _flat(parameters)
-        noise = (residual.square().mean() * _inverse(jacobian.T @ jacobian).diagonal()).sqrt()
+        noise = (square * _inverse(jacobian.T @ jacobian).diagonal()).sqrt()
         noise = torch.where(jacobian.any(0), noise, math.inf)  # nothing depends on it
         mesh = plain = step = torch.full_like(noise, math.nan)
         if rows:
             if rows < len(data):
                 data = data.part(range(rows))
-                _, jacobian = _converged(twin, exact, data, stage, parameters)
+                jacobian, _ = _converged(twin, exact, data, stage, parameters)
             here, fitted = _flat(parameters), partial(_fitted_elsewhere, twin, exact, data, parameters, jacobian, source)
             mesh, step = (4 / 3 * (here - fitted(kind)) for kind in ("mesh", "step"))
             plain = mesh if source is not None else 4 / 3 * (here - fitted("mesh, linear"))
@@ -180,19 +138,18 @@ def calibrated_first(plan: Recipe, steps: int, iterations: int = 8) -> Recipe:
 # ---------------------------------------------------------------------- pieces
 
 
-def _linearised(model: nn.Module, base: Problem, train: Corpus, stage: Stage, scale: Tensor,
-                parameters: list[nn.Parameter]) -> tuple[Tensor, Tensor]:
-    """r [m] and J [m, p] of a model where its parameters are."""
-    start = _flat(parameters)
-    found = linearised(partial(_residual_at, model, base, train, stage, scale, parameters), start)
-    _set(parameters, start)
+@torch.no_grad()
+def _fitted(model: nn.Module, base: Problem, train: Corpus, stage: Stage, scale: Tensor, parameters: list[nn.Parameter],
+            rounds: int) -> Found[Differences]:
+    """Gauss-Newton for the parameters of a model, in place."""
+    def residual(theta: Tensor) -> Tensor:
+        _set(parameters, theta)
+        return _residual(model, base, train, stage, scale)
+
+    found = least_squares(lambda theta: Differences(residual, theta), _flat(parameters), rounds=rounds, longest=_LONGEST,
+                          settled=1e-4)
+    _set(parameters, found.theta)
     return found
-
-
-def _residual_at(model: nn.Module, base: Problem, train: Corpus, stage: Stage, scale: Tensor,
-                 parameters: list[nn.Parameter], theta: Tensor) -> Tensor:
-    _set(parameters, theta)
-    return _residual(model, base, train, stage, scale)
 
 
 def _residual(model, base: Problem, train: Corpus, stage: Stage, scale: Tensor) -> Tensor:
@@ -220,14 +177,12 @@ def _classical_twin(model: DGNet, base: Problem) -> DGNet:
 
 
 def _converged(model: DGNet, base: Problem, data: Corpus, stage: Stage,
-               parameters: list[nn.Parameter]) -> tuple[Tensor, Tensor]:
-    """Gauss-Newton to the end; r and J there."""
-    for _ in range(8):
-        before = _flat(parameters)
-        gauss_newton(model, base, data, stage, data.spread)
-        if float((_flat(parameters) - before).abs().max()) < 1e-4:
-            break
-    return _linearised(model, base, data, stage, data.spread, parameters)
+               parameters: list[nn.Parameter]) -> tuple[Tensor, float]:
+    """Gauss-Newton to the end; J and the mean squared residual there."""
+    found = _fitted(model, base, data, stage, data.spread, parameters, rounds=8)
+    jacobian = found.point.jacobian
+    _set(parameters, found.theta)
+    return jacobian, found.point.square
 
 
 def _fitted_elsewhere(model: DGNet, base: Problem, data: Corpus, parameters: list[nn.Parameter], jacobian: Tensor,

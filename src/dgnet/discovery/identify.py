@@ -12,8 +12,8 @@ Jacobian are stepped along with the state, all in one solve (tangent of a step; 
 
 - The logarithm (Cauchy) keeps the few nodes where the mesh misses a layer from bending the curve; windows that begin while a rough
   start smooths out are left out.
-- Noise of a window's first state stays with the window, so residuals hang together: c is the variance of what patches of nodes
-  contribute to the gradient, against what J^T J says. alpha is the one that makes the data most likely (evidence).
+- Noise of a window's first state stays with the window, so residuals hang together in patches of nodes, of which c is the variance;
+  alpha is the one that makes the data most likely (`least_squares`).
 - Windows become longer as long as noise is most of what is left. What misses whole trajectories by far more than what was found on
   other windows, or with one term more, is not taken: terms that cannot say what the reaction is may blow up in a long rollout.
 - The band: c (J^T J + c alpha P)^-1 for the noise, and beside it what the curve would change if the mass were lumped, which is of
@@ -26,18 +26,21 @@ from __future__ import annotations
 
 import math
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dgnet.discovery.residuals import deviation, noise_level, patches
-from dgnet.discovery.unknowns import Terms, Unknown, free_nodes, unknown_of
+from dgnet.discovery.least_squares import least_squares
+from dgnet.discovery.residuals import Sweep, deviation, free_nodes, noise_level, patches, sweep
+from dgnet.discovery.unknowns import Terms, Unknown, unknown_of
 from dgnet.discovery.weak import choose_terms
 from dgnet.errors import InputError, SolveError
-from dgnet.models import rollout
-from dgnet.models.dgnet import DGNet, PreparedDGNet
+from dgnet.models import Classical
+from dgnet.models.dgnet import DGNet
 from dgnet.problems import LUMPED, Problem
+from dgnet.scoring.judge import predict
 from dgnet.stepping import GreenSolver, Operators
 from dgnet.stepping.operator import StepOperator
 
@@ -49,27 +52,10 @@ Tensor = torch.Tensor
 _SHORT, _LONGER = 4, 4  # steps of the first windows, and how much longer the next ones are
 _ITERATIONS = 6  # of Gauss-Newton for each length
 _WORK = 2e7  # nodes times steps times unknowns of a pass: more windows than that are thinned out
-_STIFFEST = 1e9  # times what the data say, the most that smoothness may weigh: beyond it rounding decides
 _TAIL = 2.4  # where Cauchy's weights set in, in standard deviations
 _ROUGH = 3.0  # a patch that misses the data by this many times the usual: the window's start is not resolved
 _WORSE = 2.0  # times the least mean square so far, the most that a step of the fit, other windows or a term less may leave over
 _NOISY = 0.25  # share of noise in what is left, above which longer windows are worth their work
-
-
-@dataclass(frozen=True, eq=False)
-class Pass:
-    """All windows rolled out once: J^T W J [K, K], gradients of patches [C, K], objective, residuals, lumped against consistent."""
-
-    matrix: Tensor
-    scores: Tensor
-    misfit: float
-    residuals: Tensor  # [windows, steps, free nodes, F], in the unknown's units
-    lumped: Tensor  # [K]: J^T W (rollout with a lumped mass - rollout)
-
-    @property
-    def square(self) -> float:
-        """The mean square of the residuals."""
-        return float(self.residuals.square().mean())
 
 
 def identify(model: Any, base: Problem, train: Corpus) -> float:
@@ -92,8 +78,9 @@ def identify(model: Any, base: Problem, train: Corpus) -> float:
             unknown.library.active.copy_(terms)
             break
         fit, least = fewer, min(least, fewer.missed)
+    left = 0.0 if fit.last is None else fit.last.square
     fit.finish()
-    return fit.left / max(whole, 1e-300)
+    return left / max(whole, 1e-300)
 
 
 def _fitted(fit: Fit) -> Fit:
@@ -128,17 +115,18 @@ class Fit:
     def __init__(self, model: DGNet, unknown: Unknown, base: Problem, train: Corpus) -> None:
         self.model, self.unknown, self.base, self.train = model, unknown, base, train
         self.patch = patches(base).to(train.state.device)
-        self.bend, self.theta = unknown.bend, unknown.theta
-        self.c = self.alpha = self.spread = self.left = 0.0
-        self.pieces, self.scale, self.missed = train, math.inf, math.inf
-        self.last: Pass | None = None
-        self.between = torch.zeros_like(self.bend)  # of the gradient [K, K], by what interpolation missed
+        self.theta, self.prior = unknown.theta, unknown.prior
+        self.pieces, self.scale = train, math.inf
+        self.spread, self.missed = 0.0, math.inf  # of the residuals, and the mean square that whole trajectories leave
+        self.last: Sweep | None = None
+        self.between = torch.zeros(len(self.theta), len(self.theta)).to(self.theta)  # of the gradient, by what interpolation missed
 
-    def at(self, theta: Tensor, lumped: bool = False, pieces: Corpus | None = None) -> Pass:
-        """Roll out with these coefficients; a SolveError where that is not finite."""
+    def at(self, theta: Tensor, pieces: Corpus | None = None, change: Tensor | None = None) -> Sweep:
+        """Roll out the windows with these coefficients; a SolveError where that is not finite."""
         with torch.no_grad():
             self.unknown.put(theta)
-            return linearised(self.model, self.base, pieces or self.pieces, self.unknown, self.patch, self.scale, lumped)
+        return sweep(self.model, self.base, pieces or self.pieces, len(theta), partial(tangents, unknown=self.unknown), self.patch,
+                     unit=self.unknown.unit, scale=self.scale, change=change)
 
     def without(self) -> float:
         """The mean squared misfit of short windows without a reaction."""
@@ -147,92 +135,42 @@ class Fit:
 
     def whole(self) -> float:
         """The mean squared misfit of rollouts over whole trajectories; infinite where one is not finite."""
-        square, count = 0.0, 0
         with torch.no_grad():
             self.unknown.put(self.theta)
-            for rows in self.train.together(self.base):
-                data = self.train.part(rows)
-                try:
-                    states = rollout(self.model, data.problem(self.base), data.state[:, 0], data.source_average, data.steps,
-                                     t0=data.clock(self.base))
-                except SolveError:
-                    return math.inf
-                rest = (states - data.state) / self.unknown.unit
-                square, count = square + float(rest.double().square().sum()), count + rest.numel()
-        return square / count if math.isfinite(square) else math.inf
+            try:
+                left = (predict(self.model, self.base, self.train) - self.train.state) / self.unknown.unit
+            except SolveError:
+                return math.inf
+        square = float(left.double().square().mean())
+        return square if math.isfinite(square) else math.inf
 
     def descend(self, length: int, first: int, iterations: int = _ITERATIONS) -> None:
         """Gauss-Newton on windows of this length that begin at step `first` or later.
 
-        Far outliers hardly count in the objective, so that it may fall while a few windows blow up; such steps are not taken.
+        Far outliers hardly count in the misfit, so that it may fall while a few windows blow up; such steps are not taken.
         """
         self.pieces, self.scale = windows(self.train, length, first, len(self.theta)), math.inf
-        found = self.at(self.theta)
-        most = _WORSE * found.square
-        for k in range(iterations):
-            if k == 1:
-                self.scale = max(_TAIL * deviation(found.residuals), 1e-300)
-                found = self.at(self.theta)
-            target = self.regularised(found)
-            delta, better = target - self.theta, None
-            for _ in range(6):
-                try:
-                    better = self.at(self.theta + delta)
-                except SolveError:
-                    better = None
-                if better is not None and better.square <= most and (
-                        self.objective(better, self.theta + delta) <= self.objective(found, self.theta)):
-                    break
-                better, delta = None, 0.5 * delta
-            if better is None:
-                break
-            self.theta, found, most = self.theta + delta, better, min(most, _WORSE * better.square)
-            if k and self.unknown.settled(delta, self.theta):
-                break
+        found = least_squares(self.at, self.theta, self.prior, rounds=min(1, iterations), worse=_WORSE)
         if not iterations:
-            self.regularised(found)
-        self.last, self.spread, self.left, self.missed = found, deviation(found.residuals), found.square, self.whole()
+            self.prior = self.prior.target(found.point, self.theta)[1]
+        else:
+            if len(found.history) > 1:
+                self.scale = max(_TAIL * deviation(found.point.residuals), 1e-300)
+                found = least_squares(self.at, found.theta, found.prior, rounds=iterations - 1, settled=self.unknown.settled,
+                                      worse=_WORSE)
+            self.theta, self.prior = found.theta, found.prior
+        self.last, self.spread, self.missed = found.point, deviation(found.point.residuals), self.whole()
         other = self.pieces.missed()
         if other is not None:
-            change = self.at(self.theta, pieces=other).scores - found.scores
+            change = self.at(self.theta, other).groups - found.point.groups
             self.between = change.T @ change + change.sum(0)[:, None] * change.sum(0)
-
-    def objective(self, found: Pass, theta: Tensor) -> float:
-        return found.misfit + self.c * self.alpha * float(theta @ self.bend @ theta)
-
-    def inverse(self, H: Tensor) -> Tensor:
-        """(J^T J + c alpha P)^-1; what nothing depends on stays where it is."""
-        small = 1e-12 * H.diagonal().max().clamp(min=1e-300) * torch.eye(len(H), dtype=H.dtype, device=H.device)
-        return torch.linalg.inv(H + self.c * self.alpha * self.bend + small)
 
     @property
     def covariance(self) -> Tensor:
         """Of the coefficients, by the noise and by interpolation, at the last pass."""
         assert self.last is not None
-        inverse = self.inverse(self.last.matrix)
-        return self.c * inverse + inverse @ self.between @ inverse
-
-    def regularised(self, found: Pass) -> Tensor:
-        """The next coefficients, with the c and alpha that go with them."""
-        H, spread = found.matrix, found.scores.T @ found.scores
-        right = found.scores.sum(0) + H @ self.theta
-        smooth = bool(self.bend.any())
-        if not self.c:
-            self.c = max(found.square, 1e-300)
-            self.alpha = max(1e-6 * float(H.diagonal().max()), 1e-300) / self.c if smooth else 0.0
-        for _ in range(30):
-            inverse = self.inverse(H)
-            target = inverse @ right
-            used = max(float((inverse * H).sum()), 1e-3)  # how many numbers the data decide
-            old, groups = (self.c, self.alpha), len(found.scores)
-            bent = max(len(H) - 2 - self.c * self.alpha * float((inverse * self.bend).sum()), 1e-3)
-            self.c = max(float((inverse * spread).sum()) / used * groups / max(groups - used, 1.0), 1e-300)
-            if smooth:  # a reaction without any bend would make alpha infinite
-                stiffest = _STIFFEST * float(H.diagonal().max()) / (self.c * float(self.bend.diagonal().max()))
-                self.alpha = min(bent / max(float(target @ self.bend @ target), 1e-300), max(stiffest, 1e-300))
-            if abs(math.log(self.c / old[0])) + (abs(math.log(self.alpha / old[1])) if smooth else 0.0) < 0.02:
-                break
-        return target
+        inverse = self.prior.inverse(self.last.matrix)
+        return self.prior.c * inverse + inverse @ self.between @ inverse
 
     def settled(self, length: int) -> int:
         """The step from which on windows are as good as usual: twice the time in which a patch misses by `_ROUGH` times as much."""
@@ -252,54 +190,15 @@ class Fit:
 
     def finish(self) -> None:
         """The reaction and its standard deviations at the last coefficients."""
-        found = self.at(self.theta, lumped=True)
-        inverse = self.inverse(found.matrix)
-        self.unknown.conclude(self.c * inverse + inverse @ self.between @ inverse, inverse @ found.lumped, self.base)
+        with torch.no_grad():
+            self.unknown.put(self.theta)
+            known = replace(self.base, pde=replace(self.base.pde, reaction=self.model.learned_reaction()))
+            change = predict(Classical(LUMPED), known, self.pieces) - predict(self.model, self.base, self.pieces)
+        self.last = self.at(self.theta, change=change)
+        self.unknown.conclude(self.covariance, self.prior.inverse(self.last.matrix) @ self.last.aside, self.base)
 
 
-def linearised(model: DGNet, base: Problem, pieces: Corpus, unknown: Unknown, patch: Tensor, scale: float,
-               lumped: bool = False) -> Pass:
-    """Roll out all windows, with the derivatives of every state by the coefficients."""
-    count, unit = len(unknown.theta), unknown.unit
-    matrix = torch.zeros(count, count, dtype=torch.float64, device=patch.device)
-    other, misfit = matrix.new_zeros(count), matrix.new_zeros(())
-    scores, residuals = [], []
-    for rows in pieces.together(base):
-        data = pieces.part(rows)
-        state = model.prepare(data.problem(base), len(data), data.steps)
-        solver, rival = state.solver, _lumped(state, len(data), data.steps) if lumped else None
-        p, t = solver.problem, data.clock(base)
-        free, held = free_nodes(p)
-        weight = held / unit
-        u = p.restrict(data.state[:, 0]).to(p.dtype)
-        coarse, d = u, u.new_zeros(*u.shape, count)
-        score = matrix.new_zeros(len(data), int(patch.max()) + 1, count)
-        rests = []
-        for k in range(data.steps):
-            now, f = t + k * p.dt, None if data.source_average is None else data.source_average[:, k]
-            after = p.restrict(solver.step(p.expand(u), f, now))
-            d = tangents(solver, unknown, u, after, d, now)
-            u = after
-            rest = (p.restrict(data.state[:, k + 1]) - u)[:, free].double() * weight
-            ratio = (rest / scale).square()
-            misfit = misfit + (rest.square().sum() if scale == math.inf else scale**2 * torch.log1p(ratio).sum())
-            J = d[:, free].double() * weight[..., None]
-            weighted = J / (1 + ratio[..., None])
-            matrix += weighted.flatten(0, 2).T @ J.flatten(0, 2)
-            score.index_add_(1, patch[free], (weighted * rest[..., None]).sum(2))
-            rests.append(rest)
-            if rival is not None:
-                coarse = p.restrict(rival.step(p.expand(coarse), f, now))
-                other += weighted.flatten(0, 2).T @ ((coarse - u)[:, free].double() * weight).flatten()
-        model.finish(state)
-        scores.append(score.flatten(0, 1))
-        residuals.append(torch.stack(rests, 1))
-    if not math.isfinite(float(misfit)):
-        raise SolveError("a rollout of the reaction's fit is not finite")
-    return Pass(matrix, torch.cat(scores), float(misfit), torch.cat(residuals), other)
-
-
-def tangents(solver: GreenSolver, unknown: Unknown, u: Tensor, after: Tensor, d: Tensor, t: float) -> Tensor:
+def tangents(solver: GreenSolver, u: Tensor, after: Tensor, d: Tensor, t: float, unknown: Unknown) -> Tensor:
     """Derivatives [B, n, F, K] of the state after a step by the coefficients, from those before it."""
     op, ops = solver.operator(t), solver.operators
     drive = _along(ops, unknown, u, d)
@@ -335,15 +234,6 @@ def _along(ops: Operators, unknown: Unknown, u: Tensor, d: Tensor) -> list[Tenso
             found.append(torch.stack([torch.zeros_like(u) if s is None else s for s in slopes], -2))
     first, *rest = (slope @ d for slope in found)
     return [first + unknown.slopes(u).to(u.dtype), *rest]
-
-
-def _lumped(state: PreparedDGNet, batch: int, steps: int) -> GreenSolver:
-    """The same problem with a lumped mass and the model's reaction."""
-    p = state.solver.problem
-    p = p.recast(LUMPED, p.advection_form)
-    return GreenSolver(p, solves=steps, columns=batch,
-                       operators=replace(Operators.classical(p), reaction=state.solver.operators.reaction,
-                                         excess=state.solver.operators.excess))
 
 
 def windows(train: Corpus, length: int, first: int, count: int) -> Corpus:

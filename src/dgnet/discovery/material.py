@@ -1,12 +1,12 @@
 """Unknown curves of the material: capacity c(u) and diffusion D(u), linear between their points, from trajectories.
 
-First by least squares (`started`). The enthalpy H and Kirchhoff's transform theta are linear in the values of the curves, and so is
+First by least squares (`start`). The enthalpy H and Kirchhoff's transform theta are linear in the values of the curves, and so is
 what a window of m steps says about them (lumped V, weights 1 / V):
 
     sum_j c_j V (Phi_j(u_m) - Phi_j(u_0)) + sum_l d_l dt K sum_k w_k Psi_l(u_k)  =  dt sum_k [ S f_k + w_k (g - L u_k) ]
 
 Phi_j, Psi_l: integrals of the hat functions at the points. Where the states are noisy, the regressors are, too, so the result is a
-start only. Then through rollouts (`refined`): Gauss-Newton on whole trajectories, in the logarithms x of the values, so that they
+start only. Then through rollouts: Gauss-Newton on whole trajectories, in the logarithms x of the values, so that they
 stay positive and the enthalpy monotone. The columns of the Jacobian are stepped along (`EnthalpySolver.tangent`). Noise of the
 first states is smoothed away as far as it is noise, else the curves would do that.
 
@@ -22,15 +22,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from scipy.optimize import lsq_linear
 
-from dgnet.discovery.residuals import patches, quiet_noise
-from dgnet.discovery.unknowns import free_nodes
+from dgnet.discovery.least_squares import Prior, least_squares
+from dgnet.discovery.residuals import Sweep, free_nodes, patches, quiet_noise, sweep
 from dgnet.errors import InputError, SolveError
 from dgnet.models import Classical, Refined
 from dgnet.models.dgnet import DGNet, Material, PreparedDGNet
@@ -61,15 +61,20 @@ def identify_material(model: Any, base: Problem, train: Corpus) -> float:
     material = model.part(Material) if isinstance(model, DGNet) else None
     if material is None:
         raise InputError("only a DGNet with unknown curves of the material can identify them")
-    unknowns = Unknowns(model, material, base, train)
     with torch.no_grad():
+        unknowns = MaterialCurves(model, material, base, train)
         if not bool(unknowns.x.any()):
             start(unknowns)
-        constants = unknowns.misfit(torch.zeros_like(unknowns.x))
-        refined = Refinement(unknowns)
-        left = refined.run()
-        refined.conclude()
-    return left / max(constants, 1e-300)
+        x = unknowns.x
+        constants = unknowns.misfit(torch.zeros_like(x))
+        found = least_squares(unknowns.at, x, unknowns.prior, rounds=_ITERATIONS, longest=_LONGEST, settled=_SETTLED)
+        unknowns.put(found.theta)
+        last = unknowns.at(found.theta, _bias(unknowns))
+        bias = found.prior.inverse(last.matrix) @ last.aside
+        covariance = found.prior.covariance(last.matrix) + bias[:, None] * bias
+        for name, s in unknowns.slices.items():
+            unknowns.curves[name].covariance.copy_(covariance[s, s])
+    return found.point.square / max(constants, 1e-300)
 
 
 def hats(at: Tensor, u: Tensor) -> Tensor:
@@ -90,7 +95,7 @@ def hats(at: Tensor, u: Tensor) -> Tensor:
     return out.scatter_add_(-1, i[..., None] + 1, (square + beyond)[..., None])
 
 
-class Unknowns:
+class MaterialCurves:
     """The logarithms of all curves as one vector x [K], and the rollouts of the model with them."""
 
     def __init__(self, model: DGNet, material: Material, base: Problem, train: Corpus) -> None:
@@ -99,6 +104,7 @@ class Unknowns:
         self.slices = {name: slice(sum(counts[:k]), sum(counts[:k + 1])) for k, name in enumerate(self.curves)}
         most = max(1, int(_WORK / (train.state[0].numel() * sum(counts))))
         self.train = train.part(range(min(most, len(train)))).to(torch.float64)
+        self.patch, self.begin = patches(base).to(train.state.device), calmed(base, self.train)
 
     @property
     def x(self) -> Tensor:
@@ -132,17 +138,26 @@ class Unknowns:
             return math.inf
         return found if math.isfinite(found) else math.inf
 
+    def at(self, x: Tensor, change: Tensor | None = None) -> Sweep:
+        """Whole rollouts from calmed starts; a SolveError where one is not finite."""
+        self.put(x)
+        return sweep(self.model, self.base, self.train, len(x), self.tangents, self.patch, unit=x.new_ones(1), begin=self.begin,
+                     change=change, careful=True)
+
+    def tangents(self, solver: EnthalpySolver, u: Tensor, after: Tensor, d: Tensor, t: float) -> Tensor:
+        return solver.tangent(u, after, d, t, self.inner)
+
     @property
-    def bends(self) -> Tensor:
-        """Second differences of all curves [rows, K]."""
-        rows = [torch.diff(torch.eye(len(self.x), dtype=torch.float64)[s], n=2, dim=0) for s in self.slices.values()]
-        return torch.cat(rows).to(self.train.state.device)
+    def prior(self) -> Prior:
+        count = len(self.x)
+        return Prior(count, tuple(self.slices.values()), torch.full((count,), _FREE).to(self.x), _SMOOTHED, torch.ones(
+            sum(s.stop - s.start - 2 for s in self.slices.values())).to(self.x))
 
 
 # ---------------------------------------------------------------------- least squares
 
 
-def start(unknowns: Unknowns) -> None:
+def start(unknowns: MaterialCurves) -> None:
     """Bounded least squares; of several windows those values with the best rollouts. Sets what x = 0 stands for as well."""
     found = []
     for window in (w for w in _WINDOWS if w == 1 or w <= unknowns.train.steps // 2):
@@ -156,12 +171,12 @@ def start(unknowns: Unknowns) -> None:
     unknowns.put(best[1])
 
 
-def _sizes(unknowns: Unknowns, constants: np.ndarray) -> None:
+def _sizes(unknowns: MaterialCurves, constants: np.ndarray) -> None:
     for curve, size in zip(unknowns.curves.values(), constants):
         curve.size.fill_(float(size))
 
 
-def _normal(unknowns: Unknowns, window: int) -> tuple[Tensor, Tensor]:
+def _normal(unknowns: MaterialCurves, window: int) -> tuple[Tensor, Tensor]:
     """X^T W X [K, K] and X^T W y [K], by the values themselves."""
     train, base = unknowns.train, unknowns.base
     count, device = len(unknowns.x), train.state.device
@@ -181,7 +196,7 @@ def _normal(unknowns: Unknowns, window: int) -> tuple[Tensor, Tensor]:
     return matrix.cpu(), right.cpu()
 
 
-def _window(unknowns: Unknowns, solver: EnthalpySolver, data: Corpus, begin: int, length: int) -> tuple[Tensor, Tensor]:
+def _window(unknowns: MaterialCurves, solver: EnthalpySolver, data: Corpus, begin: int, length: int) -> tuple[Tensor, Tensor]:
     """What a window says: x [B, n, K] times the values is y [B, n]."""
     p, m, t = solver.problem, solver.materials, data.clock(unknowns.base)
     states = [p.restrict(data.state[:, k]) for k in range(begin, begin + length + 1)]
@@ -216,7 +231,7 @@ def _window(unknowns: Unknowns, solver: EnthalpySolver, data: Corpus, begin: int
     return x, y
 
 
-def _constants(unknowns: Unknowns, matrix: Tensor, right: Tensor) -> np.ndarray:
+def _constants(unknowns: MaterialCurves, matrix: Tensor, right: Tensor) -> np.ndarray:
     """The constant values of the curves that fit best; one that would be negative is as small as it may be."""
     sums = torch.zeros(len(right), len(unknowns.slices), dtype=torch.float64)
     for k, s in enumerate(unknowns.slices.values()):
@@ -228,11 +243,11 @@ def _constants(unknowns: Unknowns, matrix: Tensor, right: Tensor) -> np.ndarray:
     return np.where(found > 1e-6 * np.abs(found).max(), found, given)
 
 
-def _bounded(unknowns: Unknowns, matrix: Tensor, right: Tensor, constants: np.ndarray) -> Tensor:
+def _bounded(unknowns: MaterialCurves, matrix: Tensor, right: Tensor, constants: np.ndarray) -> Tensor:
     """Logarithms of the values over the constants, with a slight penalty on bends."""
     scale = torch.cat([torch.full((s.stop - s.start,), float(c), dtype=torch.float64)
                        for s, c in zip(unknowns.slices.values(), constants)])
-    A, bends, eye = matrix * scale * scale[:, None], unknowns.bends.cpu(), torch.eye(len(scale), dtype=torch.float64)
+    A, bends, eye = matrix * scale * scale[:, None], unknowns.prior.bends.cpu(), torch.eye(len(scale), dtype=torch.float64)
     for s in unknowns.slices.values():  # each curve against its own weight in the data
         rows = bends[:, s].any(1)
         A = A + 1e-6 * float(A.diagonal()[s].mean()) * bends[rows].T @ bends[rows]
@@ -246,121 +261,14 @@ def _bounded(unknowns: Unknowns, matrix: Tensor, right: Tensor, constants: np.nd
 # ---------------------------------------------------------------------- rollouts
 
 
-@dataclass(frozen=True, eq=False)
-class Pass:
-    """All trajectories rolled out once: J^T J [K, K], gradients of patches [C, K], squared misfit, number of residuals."""
-
-    matrix: Tensor
-    scores: Tensor
-    misfit: float
-    count: int
-    mesh: Tensor  # [K]: J^T (what half the spacing changes), where it was asked for
-
-
-class Refinement:
-    """Gauss-Newton on whole trajectories from where the curves are."""
-
-    def __init__(self, unknowns: Unknowns) -> None:
-        self.unknowns, device = unknowns, unknowns.train.state.device
-        self.patch, self.bends, self.c = patches(unknowns.base).to(device), unknowns.bends, 0.0
-        self.alpha = torch.ones(len(self.bends), dtype=torch.float64, device=device)
-        self.begin = calmed(unknowns.base, unknowns.train)
-
-    def at(self, x: Tensor, biased: bool = False) -> Pass:
-        """Roll out; a SolveError where that is not finite."""
-        u, count = self.unknowns, len(x)
-        u.put(x)
-        matrix, other = x.new_zeros(count, count), x.new_zeros(count)
-        misfit, number, scores = x.new_zeros(()), 0, []
-        for rows in u.train.together(u.base):
-            data = u.train.part(rows)
-            solver, t = u.solver(data), data.clock(u.base)
-            p = solver.problem
-            free, held = free_nodes(p)
-            state = p.restrict(self.begin[rows])
-            gap = _bias(u, data, self.begin[rows]) if biased else None
-            d, score = state.new_zeros(*state.shape, count), matrix.new_zeros(len(rows), int(self.patch.max()) + 1, count)
-            for k in range(data.steps):
-                now, f = t + k * p.dt, None if data.source_average is None else data.source_average[:, k]
-                after = p.restrict(solver.step(p.expand(state), f, now))
-                d, state = solver.tangent(state, after, d, now, u.inner), after
-                rest, J = (p.restrict(data.state[:, k + 1]) - state)[:, free] * held, d[:, free] * held[..., None]
-                matrix += J.flatten(0, 2).T @ J.flatten(0, 2)
-                score.index_add_(1, self.patch[free], (J * rest[..., None]).sum(2))
-                misfit, number = misfit + rest.square().sum(), number + rest.numel()
-                if gap is not None:
-                    other += J.flatten(0, 2).T @ (p.restrict(gap[:, k + 1])[:, free] * held).flatten()
-            scores.append(score.flatten(0, 1))
-        if not math.isfinite(float(misfit)):
-            raise SolveError("a rollout of the material's fit is not finite")
-        return Pass(matrix, torch.cat(scores), float(misfit), number, other)
-
-    def inverse(self, H: Tensor) -> Tensor:
-        smooth = self.bends.T @ (self.alpha[:, None] * self.bends)
-        return torch.linalg.inv(H + self.c * (smooth + torch.eye(len(H)).to(H) / _FREE**2))
-
-    def objective(self, found: Pass, x: Tensor) -> float:
-        return found.misfit + self.c * float((self.alpha * (self.bends @ x).square()).sum() + x.square().sum() / _FREE**2)
-
-    def target(self, found: Pass, x: Tensor) -> Tensor:
-        """The next logarithms, with the c and alpha that go with them."""
-        H, spread, groups = found.matrix, found.scores.T @ found.scores, len(found.scores)
-        right = found.scores.sum(0) + H @ x
-        self.c = self.c or max(found.misfit / found.count, 1e-300)
-        for _ in range(30):
-            inverse = self.inverse(H)
-            target = inverse @ right
-            used, old = max(float((inverse * H).sum()), 1e-3), self.c  # how many numbers the data decide
-            self.c = max(float((inverse * spread).sum()) / used * groups / max(groups - used, 1.0), 1e-300)
-            square = (self.bends @ target).square() + self.c * (self.bends @ inverse * self.bends).sum(1)
-            for s in self.unknowns.slices.values():
-                rows = self.bends[:, s].any(1)
-                wide = torch.nn.functional.pad(square[rows][None], (_SMOOTHED // 2, _SMOOTHED // 2), mode="replicate")[0]
-                self.alpha[rows] = 1 / wide.unfold(0, _SMOOTHED, 1).mean(-1).clamp(min=1e-8)
-            if abs(math.log(self.c / old)) < 0.02:
-                break
-        return target
-
-    def run(self) -> float:
-        """Descend; the mean squared misfit at the end."""
-        x = self.unknowns.x
-        found = self.at(x)
-        for _ in range(_ITERATIONS):
-            delta, better = self.target(found, x) - x, None
-            delta = delta * min(1.0, _LONGEST / max(float(delta.abs().max()), 1e-300))
-            for _ in range(6):
-                try:
-                    better = self.at(x + delta)
-                except SolveError:
-                    better = None
-                if better is not None and self.objective(better, x + delta) <= self.objective(found, x):
-                    break
-                better, delta = None, 0.5 * delta
-            if better is None:
-                break
-            x, found = x + delta, better
-            if float(delta.abs().max()) < _SETTLED:
-                break
-        self.unknowns.put(x)
-        return found.misfit / found.count
-
-    def conclude(self) -> None:
-        """The covariance at the curves of now."""
-        found = self.at(self.unknowns.x, biased=True)
-        inverse = self.inverse(found.matrix)
-        bias = inverse @ found.mesh
-        covariance = self.c * inverse + bias[:, None] * bias
-        for name, s in self.unknowns.slices.items():
-            self.unknowns.curves[name].covariance.copy_(covariance[s, s])
-
-
-def _bias(unknowns: Unknowns, data: Corpus, begin: Tensor) -> Tensor:
+def _bias(unknowns: MaterialCurves) -> Tensor:
     """What half the spacing changes in rollouts, times 4/3 (second order), nothing else learned; zero where it costs too much."""
     material, mesh = unknowns.model.part(Material), unknowns.base.mesh
     assert material is not None
     if mesh.n_nodes * 2**mesh.dim > _FINEST:
-        return torch.zeros_like(data.state)
-    problem, own = material.told(unknowns.base), replace(data, state=torch.cat([begin[:, None], data.state[:, 1:]], 1))
+        return torch.zeros_like(unknowns.train.state)
+    problem = material.told(unknowns.base)
+    own = replace(unknowns.train, state=torch.cat([unknowns.begin[:, None], unknowns.train.state[:, 1:]], 1))
     plain = Classical(unknowns.model.rival_mass)
     return 4 / 3 * (predict(Refined(plain), problem, own) - predict(plain, problem, own))
 

@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from scipy.interpolate import BSpline
 
+from dgnet.discovery.least_squares import Prior
+from dgnet.discovery.residuals import free_nodes
 from dgnet.errors import InputError
 from dgnet.models.dgnet import DGNet, Library, Reaction, ReactionTable
 from dgnet.problems import Problem
@@ -23,14 +25,14 @@ _SURE = 2.0  # standard deviations by which a term must differ from zero
 
 class Unknown(Protocol):
     """- `theta`: the numbers as the model has them, [K], in double precision
-    - `bend`: how the fit is kept smooth, [K, K]; zero where it is not
+    - `prior`: how the fit is kept smooth
     - `unit`: what residuals are measured in, [F]
     """
 
     @property
     def theta(self) -> Tensor: ...
     @property
-    def bend(self) -> Tensor: ...
+    def prior(self) -> Prior: ...
     @property
     def unit(self) -> Tensor: ...
 
@@ -65,8 +67,7 @@ class Spline:
         device = train.state.device
         self.basis, self.unit = splines(len(table.values)).to(device), torch.ones(1, device=device, dtype=torch.float64)
         count = self.basis.shape[1]
-        bend = torch.diff(torch.eye(count, dtype=torch.float64, device=device), n=2, dim=0)
-        self.bend, self.theta = bend.T @ bend, torch.zeros(count, dtype=torch.float64, device=device)
+        self.prior, self.theta = Prior(count, (slice(0, count),)), torch.zeros(count, dtype=torch.float64, device=device)
 
     def put(self, theta: Tensor) -> None:
         self.table.values.copy_(self.basis @ theta)
@@ -109,8 +110,8 @@ class Terms:
         return self.library.values.detach().flatten()[self.at].double()
 
     @property
-    def bend(self) -> Tensor:
-        return torch.zeros(len(self.at), len(self.at), dtype=torch.float64, device=self.unit.device)
+    def prior(self) -> Prior:
+        return Prior(len(self.at))
 
     @property
     def fresh(self) -> bool:
@@ -152,13 +153,3 @@ def splines(places: int) -> Tensor:
     count = max(4, min(_SPLINES, places))
     knots = np.arange(-3, count + 1) / (count - 3)
     return torch.tensor(BSpline.design_matrix(np.linspace(0, 1, places), knots, 3).toarray())
-
-
-def free_nodes(p: Problem) -> tuple[Tensor, Tensor]:
-    """Degrees of freedom [n] of which some field has no Dirichlet value, and there which, as numbers [m, F] (1: free)."""
-    if p.fixed is None:
-        free = torch.ones(p.n, dtype=torch.bool, device=p.geometry.device)
-        return free, torch.ones(p.n, p.n_fields, dtype=torch.float64, device=p.geometry.device)
-    open_ = (~p.fixed).expand(p.n_fields, p.n).T
-    free = open_.any(1)
-    return free, open_[free].double()

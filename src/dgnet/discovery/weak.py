@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from dgnet.discovery.unknowns import free_nodes
+from dgnet.discovery.residuals import free_nodes
 from dgnet.models.dgnet import DGNet, Library
 from dgnet.operators import EdgeMatrix
 from dgnet.problems import Problem

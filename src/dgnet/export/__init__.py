@@ -14,12 +14,12 @@ from dgnet.export.fmu import export_fmu
 from dgnet.export.plain import Filter, Solve, Step
 from dgnet.export.program import export_program
 from dgnet.export.record import Exported
-from dgnet.training.run import Run
+from dgnet.training.simulator import Simulator
 
 KINDS = (".pt2", ".onnx", ".c", ".fmu")
 
 
-def export(run: Run, out: Path, batch: int | None = None, *, fmi: int = 2, probes: Sequence[tuple[float, ...]] = (),
+def export(run: Simulator, out: Path, batch: int | None = None, *, fmi: int = 2, probes: Sequence[tuple[float, ...]] = (),
            spots: int = 1) -> Exported:
     """Write one step of a run as the kind of file that OUT ends in, with the mesh (.vtu) and a description (.json) beside it.
 

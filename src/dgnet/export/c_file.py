@@ -40,7 +40,7 @@ from dgnet.problems.conditions import Condition
 from dgnet.problems.lift import Lift
 from dgnet.stepping import GreenSolver
 from dgnet.stepping.bounds import Bounds, bounds_of
-from dgnet.training.run import Run
+from dgnet.training.simulator import Simulator
 
 Tensor = torch.Tensor
 
@@ -74,7 +74,7 @@ class CSource:
     double_only: bool  # single precision does not hold a step
 
 
-def export_c(run: Run, out: Path) -> Exported:
+def export_c(run: Simulator, out: Path) -> Exported:
     """Write OUT.c and OUT.h, OUT.vtu and OUT.json."""
     header, mesh, about = out.with_suffix(".h"), out.with_suffix(".vtu"), out.with_suffix(".json")
     if re.search(r'["\\\x00-\x1f\x7f]|\?\?', header.name):
@@ -114,7 +114,7 @@ def find_compiler() -> str | None:
 
 
 @torch.no_grad()
-def written(run: Run, problem: Problem, name: str, header: str = "") -> CSource:
+def written(run: Simulator, problem: Problem, name: str, header: str = "") -> CSource:
     """The step of a run as C, not yet compared with anything; `name` begins all its names, its header is NAME.h unless said."""
     header = header or f"{name}.h"
     model, case = run.model, run.case
@@ -177,7 +177,7 @@ def written(run: Run, problem: Problem, name: str, header: str = "") -> CSource:
 
 
 def _prepared(model: Model[Any], problem: Problem,
-              run: Run) -> tuple[dict[str, MassChange], list[GreenSolver], int, Gathering | None]:
+              run: Simulator) -> tuple[dict[str, MassChange], list[GreenSolver], int, Gathering | None]:
     """What the model made of the problem: changes of the mass, a solver for each stage, number of early steps, the edges' part."""
     if isinstance(model, Universal):
         prepared = model.prepare(problem)
@@ -192,7 +192,7 @@ def _prepared(model: Model[Any], problem: Problem,
                          ".onnx hold learned models of any kind")
     ready = model.eval().prepare(problem)
     if model.config.plain or ready.instead is not None or ready.corrections:
-        raise InputError(f"{run.settings.model} cannot be written as C: a network of states acts in every step; .pt2 and .onnx "
+        raise InputError(f"{run.name} cannot be written as C: a network of states acts in every step; .pt2 and .onnx "
                          "hold it")
     if ready.early is None:
         return ready.changes(), [ready.solver], 0, None
@@ -268,7 +268,7 @@ def _fixed_by(p: Problem, conditions: Sequence[Condition], order: np.ndarray) ->
     return by[:1, order] if len(p.fixed) == 1 and bool((by == by[:1]).all()) else by[:, order]
 
 
-def header_fields(run: Run, name: str, boundaries: Sequence[Boundary]) -> dict[str, str]:
+def header_fields(run: Simulator, name: str, boundaries: Sequence[Boundary]) -> dict[str, str]:
     """What the texts of `c` leave open."""
     case, units = run.case, run.case.units
     rows = "".join(f"\n        {k} {_comment(f'{b.name}: {b.meaning}')}, {b.value:g} unless changed"
@@ -427,7 +427,7 @@ class Compiled:
 
 
 @torch.no_grad()
-def compare(run: Run, problem: Problem, made: CSource, folder: Path, compiler: str) -> None:
+def compare(run: Simulator, problem: Problem, made: CSource, folder: Path, compiler: str) -> None:
     """Step the compiled file and the model side by side, in all precisions that the file allows."""
     model = run.model
     state = model.prepare(problem)

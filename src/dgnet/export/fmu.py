@@ -33,7 +33,7 @@ from dgnet.mesh import Mesh
 from dgnet.mesh.io import save
 from dgnet.mesh.locate import from_cells
 from dgnet.problems.case import base_problem
-from dgnet.training.run import Run
+from dgnet.training.simulator import Simulator
 
 VERSIONS = (2, 3)
 
@@ -48,7 +48,7 @@ class Variable:
     start: float | None = None
 
 
-def export_fmu(run: Run, out: Path, fmi: int = 2, probes: Sequence[tuple[float, ...]] = (), spots: int = 1) -> Exported:
+def export_fmu(run: Simulator, out: Path, fmi: int = 2, probes: Sequence[tuple[float, ...]] = (), spots: int = 1) -> Exported:
     """Write OUT.fmu, OUT.vtu and OUT.json.
 
     - `fmi`: version of the standard, 2 or 3
@@ -112,7 +112,7 @@ def _probes(mesh: Mesh, given: Sequence[tuple[float, ...]]) -> tuple[np.ndarray,
     return nodes, weights, at
 
 
-def _variables(run: Run, made: CSource, places: np.ndarray, spots: int) -> list[Variable]:
+def _variables(run: Simulator, made: CSource, places: np.ndarray, spots: int) -> list[Variable]:
     """In the order of `c/fmu.c`."""
     case, axes = run.case, "xyz"[:places.shape[1]]
     low, high = case.mesh.points.min(0), case.mesh.points.max(0)
@@ -151,7 +151,7 @@ def _sources(made: CSource, glue: str) -> dict[str, str]:
     return {f"{made.name}.c": made.source, f"{made.name}.h": made.header, f"{made.name}_fmu.c": glue}
 
 
-def _packed(run: Run, made: CSource, glue: str, binary: bytes, variables: Sequence[Variable], token: str, fmi: int) -> bytes:
+def _packed(run: Simulator, made: CSource, glue: str, binary: bytes, variables: Sequence[Variable], token: str, fmi: int) -> bytes:
     """The file: a zip archive."""
     machine = platform.machine().lower().replace("amd64", "x86_64")
     place = {2: f"linux{64 if machine in ('x86_64', 'aarch64') else 32}", 3: f"{machine}-linux"}[fmi]
@@ -176,7 +176,7 @@ def _packed(run: Run, made: CSource, glue: str, binary: bytes, variables: Sequen
     return buffer.getvalue()
 
 
-def _description(run: Run, made: CSource, variables: Sequence[Variable], token: str, fmi: int, sources: Sequence[str]) -> str:
+def _description(run: Simulator, made: CSource, variables: Sequence[Variable], token: str, fmi: int, sources: Sequence[str]) -> str:
     case, two = run.case, fmi == 2
     root = xml.Element("fmiModelDescription", {
         "fmiVersion": f"{fmi}.0", "modelName": case.title, "guid" if two else "instantiationToken": token,
@@ -214,7 +214,7 @@ def _description(run: Run, made: CSource, variables: Sequence[Variable], token: 
     return _text(root)
 
 
-def _page(run: Run, variables: Sequence[Variable]) -> str:
+def _page(run: Simulator, variables: Sequence[Variable]) -> str:
     """documentation/index.html: what the variables mean."""
     page = xml.Element("html")
     body = xml.SubElement(page, "body")

@@ -31,7 +31,7 @@ from dgnet.models.universal import Universal
 from dgnet.problems import Problem
 from dgnet.problems.case import base_problem
 from dgnet.problems.lift import Lift
-from dgnet.training.run import Run
+from dgnet.training.simulator import Simulator
 
 Tensor = torch.Tensor
 
@@ -53,7 +53,7 @@ class Traces:
     more: str = ""  # what follows the nodes in a state
 
 
-def export_program(run: Run, out: Path, batch: int | None = None) -> Exported:
+def export_program(run: Simulator, out: Path, batch: int | None = None) -> Exported:
     """Write OUT, OUT.vtu and OUT.json; with a learned filter of the start also OUT-start, and where the first steps have
     operators of their own OUT-early and OUT-switch.
 
@@ -107,7 +107,7 @@ def _saved(program: Any) -> bytes:
     return buffer.getvalue()
 
 
-def traced(run: Run, batch: int | None = None) -> Traces:
+def traced(run: Simulator, batch: int | None = None) -> Traces:
     """The step and what the first ones need besides, as programs of torch that were compared with the model."""
     if batch is not None and batch < 1:
         raise InputError(f"the batch must be positive, got {batch}")
@@ -115,7 +115,7 @@ def traced(run: Run, batch: int | None = None) -> Traces:
     if isinstance(model, nn.Module):
         model.eval()
     if isinstance(model, DGNet) and model.config.plain:
-        raise InputError(f"{run.settings.model} cannot be exported: its scheme takes a source at both ends of a step, and its "
+        raise InputError(f"{run.name} cannot be exported: its scheme takes a source at both ends of a step, and its "
                          "networks are not those that a program is written for")
     problem = base_problem(case, "cpu")
     edged = isinstance(model, Universal) and len(model.points(problem)) != problem.mesh.n_nodes

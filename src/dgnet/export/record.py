@@ -12,7 +12,7 @@ from dgnet import __version__
 from dgnet.errors import InputError
 from dgnet.models import Model
 from dgnet.problems import Problem
-from dgnet.training.run import Run
+from dgnet.training.simulator import Simulator
 from dgnet.trust.training_range import training_range
 
 Tensor = torch.Tensor
@@ -36,11 +36,11 @@ class Exported:
         return [self.program, *self.extra.values(), self.mesh, self.about]
 
 
-def described(run: Run, problem: Problem, out: Path) -> dict[str, Any]:
+def described(run: Simulator, problem: Problem, out: Path) -> dict[str, Any]:
     """The entries of the .json that do not depend on the kind of file."""
     known, case = training_range(run), run.case
     return {"program": out.name, "mesh": out.with_suffix(".vtu").name, "scenario": case.name, "notes": list(run.notes),
-            "model": run.settings.model, "version": __version__, "dt": case.dt, "fields": list(case.pde.fields),
+            "model": run.name, "version": __version__, "dt": case.dt, "fields": list(case.pde.fields),
             "offset": list(case.offsets), "nodes": problem.mesh.n_nodes,
             "training_range": None if known is None else known.as_dict()}
 

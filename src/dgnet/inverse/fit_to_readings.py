@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from dgnet.discovery.calibrate import linearised
+from dgnet.discovery.least_squares import Differences
 from dgnet.discovery.unknowns import splines
 from dgnet.errors import InputError, SolveError
 from dgnet.inverse.readings import Readings, interpolation
@@ -268,7 +268,8 @@ class _Fit:
 
     def descend(self) -> None:
         for _ in range(_ROUNDS):
-            r, J = linearised(self.residual, self.theta)
+            point = Differences(self.residual, self.theta)
+            r, J = point.r, point.jacobian
             delta = self.target(r, J) - self.theta
             delta = delta * min(1.0, _LONGEST / max(float(delta.abs().max()), 1e-300))
             moved = float((J @ delta).square().mean().sqrt())
@@ -284,7 +285,8 @@ class _Fit:
             self.theta = self.theta + delta
             if moved < _SETTLED * math.sqrt(self.c):
                 break
-        self.target(*linearised(self.residual, self.theta))
+        point = Differences(self.residual, self.theta)
+        self.target(point.r, point.jacobian)
 
     def dropped(self) -> bool:
         """Leave out the terms of a reaction that the readings cannot tell from zero, the least sure half of them at once."""

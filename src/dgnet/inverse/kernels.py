@@ -192,7 +192,7 @@ class Kernels:
     def open(cls, folder: Path | str, lift: Lift | None = None) -> Kernels:
         """Kernels in a folder (`kernels(..., store=folder)`), read from disk where they are needed; `lift` as of `load`."""
         folder = Path(folder)
-        about = read_json(folder / "kernels.json", {"names": list, "dt": (int, float)})
+        about = read_json(folder / "kernels.json", {"names": list, "dt": float})
         try:  # copy-on-write: nothing of it is ever written
             tables = {name: torch.from_numpy(np.load(plain(folder / f"{name}.npy"), mmap_mode="c", allow_pickle=False))
                       for name in _TABLES}

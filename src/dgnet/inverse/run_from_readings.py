@@ -67,4 +67,5 @@ def train_on_readings(project: Project, folder: Path, experiments: Sequence[Expe
             "before": found.before, "numbers": found.numbers, "after": found.after, "held": found.held, "unknowns": found.unknowns,
             "determined": found.determined, "coefficients": model.coefficients() if config.calibrate else {}, "sd": found.sd,
             "notes": list(found.notes)})
-    return Run(folder, settings, case, model, project, digest(fingerprint(case, project.code))), found
+    return Run(folder=folder, settings=settings, case=case, model=model, project=project,
+               identity=digest(fingerprint(case, project.code))), found

@@ -23,7 +23,7 @@ from dgnet.problems.sources import Rule, Source, converged_average, step_average
 from dgnet.problems.spot_table import SpotTable
 from dgnet.projects.importers import OwnSource, source_averages
 from dgnet.projects.readers import Frame
-from dgnet.training.run import Run
+from dgnet.training.simulator import Simulator
 
 Tensor = torch.Tensor
 FUNCTION = "physics:"
@@ -126,7 +126,7 @@ class Opened:
     note: str = ""  # what is strange about it
 
 
-def opened(source: str, run: Run, device: str) -> Opened:
+def opened(source: str, run: Simulator, device: str) -> Opened:
     """The source for the run's scenario (mesh and step)."""
     s = run.case
     names, points = s.pde.fields, torch.tensor(run.model.points(base_problem(s, "cpu")), dtype=torch.float64)

@@ -40,7 +40,8 @@ from dgnet.report.bands import sentence as sentence_about
 from dgnet.report.pictures import needs_ffmpeg
 from dgnet.report.series import Store, written
 from dgnet.scoring.balance import balance_of, content_units, sentences
-from dgnet.training.run import UNTRAINED, Run
+from dgnet.training.run import Run
+from dgnet.training.simulator import Simulator
 from dgnet.training.transfer import adaptively, on_other_mesh, with_step
 from dgnet.trust.bands import Bands, stored_bands
 from dgnet.trust.distance import Profile
@@ -85,7 +86,7 @@ class Outputs:
 
 
 @checked
-def roll_out(run: Run | Path, *, source: Path | str | None = None, trajectory: int | None = None, initial: Path | None = None,
+def roll_out(run: Simulator | Path, *, source: Path | str | None = None, trajectory: int | None = None, initial: Path | None = None,
              data: Path | None = None, steps: int | None = None, out: Path | None = None, vtk: Path | None = None,
              xdmf: Path | None = None, gif: Path | None = None, mp4: Path | None = None, png: Path | None = None, every: int = 1,
              device: Device = "cpu", report: Report | None = None, sink: Sink | None = None, dt: float | None = None,
@@ -124,9 +125,9 @@ def roll_out(run: Run | Path, *, source: Path | str | None = None, trajectory: i
         >>> found["steps"], round(found["range"]["u"][1], 2)
         (3, 0.5)
     """
-    opened_run = run if isinstance(run, Run) else Run.open(run, device)
+    opened_run = run if isinstance(run, Simulator) else Run.open(run, device)
     if source is None and trajectory is None and initial is None and not _driven(opened_run.case):
-        ways = "--source" if opened_run.settings.recipe == UNTRAINED else "--source, --trajectory"
+        ways = "--source, --trajectory" if isinstance(opened_run, Run) else "--source"
         raise InputError(f"a rollout needs {ways} or --initial")
     if data is not None and trajectory is None:
         raise InputError("--data does not apply here: it is the data set of --trajectory, which is not given")
@@ -134,13 +135,17 @@ def roll_out(run: Run | Path, *, source: Path | str | None = None, trajectory: i
     if every < 1 or (steps is not None and steps < 1):
         raise InputError("the number of steps must be positive")
     files.check()
-    used = data or opened_run.data
-    if out is not None and out.resolve() == used.resolve():
+    used = data or (opened_run.data if isinstance(opened_run, Run) else None)
+    if trajectory is not None and used is None:
+        raise InputError("a trajectory of what was not trained needs its data set (--data)")
+    if out is not None and used is not None and out.resolve() == used.resolve():
         raise InputError(f"{out} is the data set of the run; choose another name for --out")
     with ExitStack() as stack:
-        stored = None if trajectory is None else stack.enter_context(Dataset(used))
+        stored = None if trajectory is None or used is None else stack.enter_context(Dataset(used))
         plan = _planned(opened_run, stored, trajectory, initial, source, steps, every, device, dt, mesh)
-        plan = plan if adaptive is None else replace(plan, run=adaptively(plan.run, adaptive))
+        if adaptive is not None:
+            short, model = adaptively(plan.run, adaptive)
+            plan = replace(plan, run=short, model=model)
         if out is not None and every > plan.steps:
             raise InputError(f"--every {every} leaves nothing to store of {plan.steps} steps")
         level = level_of(plan.bands, band, everywhere, plan.folder)
@@ -150,7 +155,7 @@ def roll_out(run: Run | Path, *, source: Path | str | None = None, trajectory: i
         store = plan.store(files, "none" if drive is None else "stored") if files.named() else None
         begin = time.perf_counter()
         try:
-            resumed, last = _run(plan.run, problem, u0, drive, plan.steps, watch, store, sink, report)
+            resumed, last = _run(plan.model, problem, u0, drive, plan.steps, watch, store, sink, report)
             seconds = time.perf_counter() - begin
             widths = plan.widths(watch, level, everywhere)
             if store is not None:
@@ -166,7 +171,7 @@ def roll_out(run: Run | Path, *, source: Path | str | None = None, trajectory: i
         name: str(path) for name, path in files.named().items()}
 
 
-def _planned(run: Run, stored: Dataset | None, trajectory: int | None, initial: Path | None, source: Path | str | None,
+def _planned(run: Simulator, stored: Dataset | None, trajectory: int | None, initial: Path | None, source: Path | str | None,
              steps: int | None, every: int, device: str, dt: float | None, mesh: Path | None) -> _Plan:
     """Open and compare what a rollout needs; refuse what does not go together."""
     trained, folder = run.case, run.folder
@@ -181,14 +186,15 @@ def _planned(run: Run, stored: Dataset | None, trajectory: int | None, initial: 
     elif run.case.given_flow:
         raise InputError(f"'{run.case.name}' needs a flow: name the trajectory that has it with --trajectory")
     count = _steps(run.case, stored, trajectory, given, steps, run.case.dt / trained.dt)
-    return _Plan(run, folder, trained, stored, trajectory, given, initial, mesh, count, every, device)
+    return _Plan(run, run.model, folder, trained, stored, trajectory, given, initial, mesh, count, every, device)
 
 
 @dataclass(frozen=True, eq=False)
 class _Plan:
     """A rollout before its first step: everything is open and fits together."""
 
-    run: Run
+    run: Simulator
+    model: Model[Any]  # the run's, perhaps with shorter steps
     folder: Path
     trained: Case  # the case of the training; `run.case` may have another step or mesh
     stored: Dataset | None
@@ -206,8 +212,7 @@ class _Plan:
 
     @property
     def adaptive(self) -> Adaptive[Any] | None:
-        model: Model[Any] = self.run.model
-        return model if isinstance(model, Adaptive) else None
+        return self.model if isinstance(self.model, Adaptive) else None
 
     @property
     def ratio(self) -> float:
@@ -247,7 +252,7 @@ class _Plan:
         """What mesh and step cannot see, before the rollout. A trained model has learned what a start does: of it, spots alone."""
         drive, case = None if self.given is None else self.given.drive, self.case
         spots = drive.table if isinstance(drive, TableDrive) else None
-        if self.run.settings.recipe != UNTRAINED:
+        if isinstance(self.run, Run):
             return spot_doubts(case.mesh, spots, case.units, 0.0, self.steps * case.dt, case.conditions)
         source = drive.source if isinstance(drive, FunctionDrive) else None
         return find_doubts(problem, u0[0], spots=spots, source=source, steps=self.steps, short=self.adaptive is not None,
@@ -268,7 +273,7 @@ class _Plan:
         run, case, number = self.run, self.case, self.trajectory
         origin: dict[str, str | int | float] = {
             "package": "dgnet", "package_version": __version__, "scenario": case.name, "size": case.size,
-            "model": run.settings.model, "run": self.folder.name, "run_identity": run.identity, "truth": "prediction",
+            "model": run.name, "run": self.folder.name, "run_identity": run.identity, "truth": "prediction",
             "source": driven if self.given is None else self.given.name, "trajectory": -1 if number is None else number,
             "device": torch.device(self.device).type, "every": self.every}
         header = Header(case.mesh, case.pde.fields, self.every * case.dt, self.steps // self.every, case.offsets, origin)
@@ -289,7 +294,7 @@ class _Plan:
         note = "" if self.given is None else self.given.note
         return {"scenario": case.name, "size": case.size, "nodes": case.mesh.n_nodes, "steps": self.steps, "dt": case.dt,
                 "device": self.device, "seconds": seconds, "steps_per_second": (self.steps - resumed) / seconds,
-                "resumed_from": resumed, "every": self.every, "trained": self.run.settings.recipe != UNTRAINED,
+                "resumed_from": resumed, "every": self.every, "trained": isinstance(self.run, Run),
                 "range": {name: [float(low), float(high)] for name, low, high in zip(case.pde.fields, watch.low, watch.high)},
                 "rne": watch.rne, "spots": None if self.given is None else self.given.spots,
                 "training_range": None if known is None else known.as_dict(), "left_range": None if known is None else findings,
@@ -315,7 +320,7 @@ class _Fed:
             yield rows.to(self.like)[:, max(0, first - start):]
 
 
-def _run(run: Run, problem: Problem, u0: Tensor, drive: Drive | None, steps: int, watch: Watch, store: Store | None,
+def _run(model: Model[Any], problem: Problem, u0: Tensor, drive: Drive | None, steps: int, watch: Watch, store: Store | None,
          sink: Sink | None, report: Report | None) -> tuple[int, np.ndarray]:
     """March to the end, from where an earlier attempt stopped; returns that step and the last state [N, F]."""
     left = None if store is None else store.resumed
@@ -324,8 +329,8 @@ def _run(run: Run, problem: Problem, u0: Tensor, drive: Drive | None, steps: int
     if left is not None:
         watch.restore(left)
     last = (u0 if end is None else end.values)[0].cpu().numpy()
-    even = first == 0 and not isinstance(run.model, Adaptive)  # a part of a rollout has no balance, nor have uneven steps
-    balance = watch.balance = balance_of(run.model, problem) if even else None
+    even = first == 0 and not isinstance(model, Adaptive)  # a part of a rollout has no balance, nor have uneven steps
+    balance = watch.balance = balance_of(model, problem) if even else None
     size = max(1, _BLOCK // (4 * u0.numel()))
     fed = None if drive is None else _Fed(drive, size, steps, u0, watch.source)
     done, stride, rows = first, max(1, steps // 500), None
@@ -353,7 +358,7 @@ def _run(run: Run, problem: Problem, u0: Tensor, drive: Drive | None, steps: int
         take(0, u0)
     if first < steps:
         with torch.no_grad(), few_threads(u0.shape[1], str(u0.device)):
-            ready = Ready(run.model, problem, 1, steps, replayed=cuda)
+            ready = Ready(model, problem, 1, steps, replayed=cuda)
             blocks: Iterable[Tensor | None] = [None]
             if fed is not None:
                 blocks = [torch.cat(list(fed.blocks(first)), 1)] if cuda else fed.blocks(first)
@@ -364,7 +369,7 @@ def _run(run: Run, problem: Problem, u0: Tensor, drive: Drive | None, steps: int
     return first, np.array(last)
 
 
-def _write_files(files: Outputs, store: Store, run: Run, last: tuple[int, np.ndarray], widths: Widths | None,
+def _write_files(files: Outputs, store: Store, run: Simulator, last: tuple[int, np.ndarray], widths: Widths | None,
                  report: Report | None) -> None:
     """What other programs read, from the states on disk; then the store takes its name, or goes."""
     store.complete()
@@ -387,7 +392,7 @@ def _write_files(files: Outputs, store: Store, run: Run, last: tuple[int, np.nda
         if path is not None:
             series.movie(path, mesh, names, dt, list(store.frames(last, most)), _telling(report, path.name))
     if files.png is not None:
-        heading = f"{run.case.title}: rollout of {run.settings.model}"
+        heading = f"{run.case.title}: rollout of {run.name}"
         series.snapshots(files.png, mesh, names, dt, list(store.frames(last, SNAPSHOTS)), heading)
     if files.out is not None:
         if widths is not None:

@@ -471,13 +471,10 @@ def coefficient_items(project: Project, problem: Problem, data: Corpus, states: 
     if mesh.n_nodes > _FITTED or not 0.01 < before < float("inf") or project.case.given_flow:
         return []  # too large, nothing to explain, or a flow of its own in every trajectory
 
-    def misfit(factors: dict[str, float]) -> Tensor | None:
+    def misfit(factors: dict[str, float]) -> Tensor:
         p = replace(problem, pde=scaled(problem, factors))
         f = None if source is None else source * factors.get("source", 1.0)
-        try:
-            return (rollout(Classical(), p, truth[:, 0], f, steps, t0=float(data.begin[0])) - truth).double()
-        except SolveError:
-            return None
+        return rollout(Classical(), p, truth[:, 0], f, steps, t0=float(data.begin[0])) - truth
 
     trials: list[tuple[str, ...]] = [(t,) for t in ("diffusion", "capacity")
                                      if t not in project.calibrate and (t == "capacity" or _present(project, t))]

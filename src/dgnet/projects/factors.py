@@ -8,6 +8,8 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from dgnet.discovery.least_squares import Differences, least_squares
+from dgnet.errors import SolveError
 from dgnet.problems import PDE, Problem
 from dgnet.problems.curves import ELSEWHERE
 from dgnet.problems.pde import Array
@@ -16,28 +18,21 @@ from dgnet.projects.materials import times
 Tensor = torch.Tensor
 
 
-def fitted(misfit: Callable[[dict[str, float]], Tensor | None], names: tuple[str, ...]) -> tuple[dict[str, float], Tensor]:
-    """The factors with the smallest misfit and that misfit: Gauss-Newton for their logarithms, from 1."""
-    def factors(logs: np.ndarray) -> dict[str, float]:
-        return {name: float(np.exp(v)) for name, v in zip(names, logs)}
+def fitted(misfit: Callable[[dict[str, float]], Tensor], names: tuple[str, ...]) -> tuple[dict[str, float], Tensor]:
+    """The factors with the smallest misfit and that misfit: Gauss-Newton for their logarithms, from 1. Where rollouts break down
+    beside 1, the factors are 1."""
+    def factors(logs: Tensor) -> dict[str, float]:
+        return dict(zip(names, logs.exp().tolist()))
 
-    at, gap = np.zeros(len(names)), misfit(dict.fromkeys(names, 1.0))
-    assert gap is not None
-    for _ in range(5):
-        beside = [misfit(factors(at + 0.02 * e)) for e in np.eye(len(names))]
-        slopes = [(b - gap).flatten() / 0.02 for b in beside if b is not None]
-        if len(slopes) < len(names):
-            break
-        J = torch.stack(slopes, 1)
-        normal = (J.T @ J).cpu().numpy()
-        step = -np.linalg.lstsq(normal, (J.T @ gap.flatten()).cpu().numpy(), rcond=1e-10)[0].clip(-1.5, 1.5)
-        new = misfit(factors(at + step))
-        if new is None or float(new.norm()) >= float(gap.norm()):
-            break
-        at, gap = at + step, new
-        if np.abs(step).max() < 0.02:
-            break
-    return factors(at), gap
+    def at(logs: Tensor) -> Differences:
+        return Differences(lambda x: misfit(factors(x)).double().flatten(), logs, 0.02, sides=(1.0,))
+
+    start = torch.zeros(len(names), dtype=torch.float64)
+    try:
+        start = least_squares(at, start, rounds=5, longest=1.5, settled=0.02).theta
+    except SolveError:
+        pass
+    return factors(start), misfit(factors(start))
 
 
 def scaled(p: Problem, factors: dict[str, float]) -> PDE:

@@ -23,7 +23,8 @@ from dgnet.problems.conditions import Dirichlet, Neumann, Periodic, Robin
 from dgnet.problems.curves import ByRegion, Curve, Scaled
 from dgnet.problems.sources import Source
 from dgnet.problems.units import LENGTH, TERMS, Units
-from dgnet.training.run import UNTRAINED, Run
+from dgnet.training.run import Run
+from dgnet.training.simulator import Simulator
 
 Tensor = torch.Tensor
 
@@ -145,17 +146,16 @@ class Scene:
 # ---------------------------------------------------------------------- made from
 
 
-def run_scene(run: Run) -> Scene:
-    """A trained run, or a problem without one (`without_training`). A run of one's own starts as its first test does."""
-    trained = run.settings.recipe != UNTRAINED
+def run_scene(run: Simulator) -> Scene:
+    """A trained run, or a problem without one (`simulator`). A run of one's own starts as its first test does."""
     start = flow = None
-    if trained and run.case.size == OWN and run.data.exists():
+    if isinstance(run, Run) and run.case.size == OWN and run.data.exists():
         with Dataset(run.data) as data:
             first = data.read((data.of("test") or data.of("train"))[0], 0, None if run.case.given_flow else 1, only=("velocity",))
         start = torch.as_tensor(first.state)[None, 0]
         if first.velocity is not None:
             flow = given_velocity(torch.as_tensor(first.velocity)[None].to(WORKING), run.case.dt)
-    return case_scene(run.case, run.model if trained else None, start, run.notes, flow)
+    return case_scene(run.case, run.model if isinstance(run, Run) else None, start, run.notes, flow)
 
 
 def case_scene(case: Case, learned: Model[Any] | None = None, start: Tensor | None = None, notes: tuple[str, ...] = (),

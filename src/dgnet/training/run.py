@@ -50,15 +50,12 @@ from dgnet.training.fit import fit, split
 from dgnet.training.identity import differences, digest, fingerprint, of_problem, trained_on
 from dgnet.training.plan import Facts, Wishes, baseline_recipe, configuration, recipe_for, tuning
 from dgnet.training.processes import join_processes, wait_for_all
+from dgnet.training.simulator import Simulator, simulator
 
 Tensor = torch.Tensor
 
 PROBLEM, DATA = "problem", "trained-on.h5"
 _COPIED = 1 << 30  # bytes of a data set that is copied where it cannot be linked
-
-
-UNTRAINED = "none"
-"""The `recipe` of what was never trained: a model that needs no data."""
 
 
 @dataclass(frozen=True)
@@ -78,9 +75,9 @@ class Settings:
     version: str = __version__
 
 
-@dataclass(frozen=True, eq=False)
-class Run:
-    """An opened run: what was asked for, the problem, and the model with its best weights. `load_run` opens one, `train` makes one.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Run(Simulator):
+    """An opened run: a `Simulator` with what was asked for and the data of its training. `load_run` opens one, `train` makes one.
 
     - `folder`: where it is
     - `settings`: scenario or problem, data, model, recipe, seed
@@ -101,13 +98,12 @@ class Run:
         ('dgnet', 25)
     """
 
-    folder: Path
     settings: Settings
-    case: Case
     model: LearnedModel[Any]
-    project: Project | None = None
-    identity: str = ""  # sum of the problem that it is opened with
-    notes: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.settings.model
 
     @property
     def data(self) -> Path:
@@ -167,7 +163,14 @@ class Run:
         for name, weight in model.named_parameters():
             if not bool(torch.isfinite(weight).all()):
                 raise InputError(f"{folder / 'weights.pt'}: the weight '{name}' holds numbers that are not finite")
-        return cls(folder, settings, case, model, project, digest(now), notes)
+        return cls(folder=folder, settings=settings, case=case, model=model, project=project, identity=digest(now), notes=notes)
+
+
+def open_simulator(folder: Path, problem: Path | None = None, allow_different: bool = False, model: str = "classical") -> Simulator:
+    """The run in a folder; where it holds a problem and no run, that problem with a model that needs no data."""
+    if (folder / "run.toml").exists() or not (folder / "problem.toml").exists():
+        return Run.open(folder, problem=problem, allow_different=allow_different)
+    return simulator(folder, model)
 
 
 def _table(text: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
@@ -299,7 +302,8 @@ def train(case: Case, truth: str, data: Path, folder: Path, *, model: str = "dgn
                 write_formula(folder / REACTION, terms)
             write_curves(folder, found_curves(network), case.pde.fields[0])
         wait_for_all()
-    return Run(folder, settings, case, network, project, digest(fingerprint(case, code))), progress
+    return Run(folder=folder, settings=settings, case=case, model=network, project=project,
+               identity=digest(fingerprint(case, code))), progress
 
 
 def _check_same(path: Path, tables: Mapping[str, Any]) -> None:

@@ -1,27 +1,28 @@
-"""A run with another time step or on another mesh than it was trained with: possible where no learned number belongs to them."""
+"""A simulator with another time step or on another mesh than its training: possible where no learned number belongs to them."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from math import isfinite
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar
 
 import numpy as np
 
 from dgnet.errors import InputError
 from dgnet.mesh import load as load_mesh
-from dgnet.models import Adaptive, Classical, Model
-from dgnet.models.base import LearnedModel
+from dgnet.models import Adaptive, Classical
 from dgnet.models.dgnet import DGNet, DGNetConfig
 from dgnet.models.universal import Tuned, Universal
 from dgnet.problems.case import base_problem
 from dgnet.problems.curves import in_places
 from dgnet.projects.project import on_mesh
-from dgnet.training.run import Run
+from dgnet.training.simulator import Simulator
+
+S = TypeVar("S", bound=Simulator)
 
 
-def with_step(run: Run, dt: float) -> Run:
+def with_step(run: S, dt: float) -> S:
     """The run with another time step, over the same time. DGNet solves an equation, so a step may have any length; what it learned
     beside the coefficients was learned at its own, which the notes say."""
     if not (isfinite(dt) and dt > 0 and isfinite(run.case.horizon / dt)):
@@ -39,11 +40,11 @@ def with_step(run: Run, dt: float) -> Run:
     return replace(run, case=replace(s, dt=dt, steps=steps), notes=(*run.notes, f"{note}."))
 
 
-def _of_any_step(run: Run, option: str) -> DGNetConfig:
+def _of_any_step(run: Simulator, option: str) -> DGNetConfig:
     """The configuration of a model that may take other steps than it was trained with; refuses those that may not."""
     model, step = run.model, run.case.units.in_time(run.case.dt)
     if not isinstance(model, DGNet):
-        raise InputError(f"{run.settings.model} learned steps of {step}, not an equation: it has no meaning for {option}")
+        raise InputError(f"{run.name} learned steps of {step}, not an equation: it has no meaning for {option}")
     c = model.config
     bound = {"its residual network": c.residual, "early_steps": c.early_steps > 0, "a step without the solver": not c.green,
              "an operator without physics": not c.physics}
@@ -53,24 +54,24 @@ def _of_any_step(run: Run, option: str) -> DGNetConfig:
     return c
 
 
-def adaptively(run: Run, tolerance: float) -> Run:
-    """The run with steps as short as the tolerance asks for, between the same stored times."""
-    option = f"--adaptive {tolerance:g}"
-    notes, model = run.notes, cast(Model[Any], run.model)
+def adaptively(run: S, tolerance: float) -> tuple[S, Adaptive[Any]]:
+    """The model with steps as short as the tolerance asks for, between the same stored times; and what it is of, with a note."""
+    option, model = f"--adaptive {tolerance:g}", run.model
     if isinstance(model, Universal):
         raise InputError(f"{option}: universal weights remember the last step at the edges, so they need even steps; use --model "
                          "classical or quadratic")
     if not isinstance(model, Classical) and _of_any_step(run, option).decoder != "none":
-        notes = (*notes, "What was learned about the mesh is used as it is; what it made up for of the step does not follow.")
-    return replace(run, model=cast(LearnedModel[Any], Adaptive(model, tolerance)), notes=notes)
+        note = "What was learned about the mesh is used as it is; what it made up for of the step does not follow."
+        run = replace(run, notes=(*run.notes, note))
+    return run, Adaptive(model, tolerance)
 
 
-def on_other_mesh(run: Run, path: Path) -> Run:
+def on_other_mesh(run: S, path: Path) -> S:
     """The run on the mesh of a file, with the equation and conditions of its problem. No learned number may belong to an edge."""
     s, model = run.case, run.model
     if not isinstance(model, DGNet | Tuned):
         raise InputError(f"--mesh: only dgnet and universal weights are used on another mesh than they were trained on, not "
-                         f"{run.settings.model}")
+                         f"{run.name}")
     if isinstance(model, DGNet) and model.config.free:
         raise InputError(f"--mesh: this model has learned numbers for every edge and cell of its mesh ({s.mesh.n_nodes} nodes); "
                          "train it with free = false in [model] for others")

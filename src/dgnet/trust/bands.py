@@ -35,6 +35,7 @@ from dgnet.models import few_threads
 from dgnet.problems.case import base_problem
 from dgnet.scoring.judge import judge_file, predict
 from dgnet.training.run import Run
+from dgnet.training.simulator import Simulator
 from dgnet.trust.distance import Known, profiles_of
 
 Tensor = torch.Tensor
@@ -257,10 +258,10 @@ def bands_of(run: Run, states: Tensor, held: Corpus, calibration: Path | None = 
     return Tested(bands, scores_of(bands.shape, bands.known, run.case.mesh, states, held) if apart else scores, apart)
 
 
-def stored_bands(run: Run) -> Bands | None:
+def stored_bands(run: Simulator) -> Bands | None:
     """What `evaluate` kept; None where it kept nothing, or other weights had it."""
     path = run.folder / FILE
-    if not path.is_file():
+    if not isinstance(run, Run) or not path.is_file():
         return None
     try:
         found = Bands.from_dict(read_json(path, {"promises": list, "weights": str}))

@@ -35,6 +35,7 @@ from dgnet.scoring.judge import judge_file, rivals
 from dgnet.training.checkpoints import Progress
 from dgnet.training.plan import Facts, Wishes, recipe_for
 from dgnet.training.run import Run, read_dataclass, train
+from dgnet.training.simulator import Simulator
 
 Tensor = torch.Tensor
 
@@ -160,8 +161,11 @@ def measure_range(data: Dataset, numbers: Sequence[int]) -> TrainingRange:
                          tuple((float(a), float(b)) for a, b in zip(smallest, largest)) if driven else (), len(numbers), data.steps)
 
 
-def training_range(run: Run, keep: bool = True) -> TrainingRange | None:
-    """RUN/range.json; where it is missing it is measured from the run's data set and kept. None if that is missing as well."""
+def training_range(run: Simulator, keep: bool = True) -> TrainingRange | None:
+    """RUN/range.json; where it is missing it is measured from the run's data set and kept. None if that is missing as well, and of
+    a simulator that was not trained."""
+    if not isinstance(run, Run):
+        return None
     path = run.folder / "range.json"
     if path.exists():
         try:
