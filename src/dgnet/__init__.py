@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # the same names for editors and type checkers; a test compar
     from dgnet.models import Classical, Pause, rollout
     from dgnet.models.dgnet import DGNet, DGNetConfig
     from dgnet.models.universal import Universal
-    from dgnet.prediction.to_files import roll_out as rollout_run
+    from dgnet.prediction.to_files import predict_to_files as rollout_run
     from dgnet.problems import (
         PDE,
         ByRegion,
@@ -63,7 +63,7 @@ _HOMES = {
     "dgnet.models": "Classical Pause rollout",
     "dgnet.models.dgnet": "DGNet DGNetConfig",
     "dgnet.models.universal": "Universal",
-    "dgnet.prediction.to_files": "rollout_run=roll_out",
+    "dgnet.prediction.to_files": "rollout_run=predict_to_files",
     "dgnet.problems": "PDE ByRegion Curve Dirichlet FunctionSource Neumann Periodic PhaseChange Robin Scaled SpotTable TimeTable "
                       "step_average Problem",
     "dgnet.problems.sight": "doubts",

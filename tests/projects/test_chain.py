@@ -11,7 +11,7 @@ import torch
 from dgnet.data import Dataset
 from dgnet.errors import InputError
 from dgnet.models import Classical, rollout
-from dgnet.prediction.to_files import roll_out
+from dgnet.prediction.to_files import predict_to_files
 from dgnet.problems import PDE, Problem, Robin
 from dgnet.problems.spot_table import SpotTable
 from dgnet.projects import Training, load, project, template, trajectory
@@ -89,7 +89,7 @@ def test_in_python(tmp_path: Path) -> None:
                   tmp_path / "data.h5", offset=[20.0], training=Training(windows=(4,), iterations=(30,)))
     run, progress = train_project(own, tmp_path / "run")
     result, _, _ = evaluate(run, own.data)
-    made = roll_out(run, source=tmp_path / "spots.csv", out=tmp_path / "out.h5")
+    made = predict_to_files(run, source=tmp_path / "spots.csv", out=tmp_path / "out.h5")
     assert progress.best < progress.classical and result["error_ratio"] < 1 and made["steps"] == STEPS
     with pytest.raises(InputError, match="was made in Python"):
         Run.open(tmp_path / "run")
