@@ -23,6 +23,7 @@ ELSEWHERE = {"model": "throughput:run", "throughput": "throughput:throughput", "
 """Measurements that are cells of the paper's tables, too: they live in `dgnet_paper.study`."""
 NO_BENCHMARKS = ("claims", "sizes", "peers_run", "peers_torch", "materials")
 REPORTS = ("report", "progress")
+Json = Annotated[Path | None, typer.Option("--json", help="Write the result as JSON to this file.")]
 OPTIONS = (int, float, str, bool, Path, list[str])
 
 
@@ -40,7 +41,7 @@ def command(name: str) -> typer.Typer:
             if p.name not in REPORTS and any(kind in (hints[p.name], *typing.get_args(hints[p.name])) for kind in OPTIONS)]
     reports = [p for p in REPORTS if p in inspect.signature(run).parameters]
 
-    def measured(json_path: Annotated[Path | None, typer.Option("--json")] = None, **options: Any) -> None:
+    def measured(json_path: Path | None = None, **options: Any) -> None:
         with screen.reporting() as report:
             result = run(**options, **dict.fromkeys(reports, report))
         if json_path is not None:
@@ -53,8 +54,8 @@ def command(name: str) -> typer.Typer:
     measured.__doc__ = run.__doc__
     extra = [inspect.Parameter(p.name, p.KEYWORD_ONLY, default=p.default if p.default is not p.empty else ..., annotation=hints[p.name])
              for p in kept]
-    own = inspect.signature(measured).parameters["json_path"]
-    measured.__signature__ = inspect.Signature([*extra, own.replace(kind=own.KEYWORD_ONLY)])  # type: ignore[attr-defined]
+    target = inspect.Parameter("json_path", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Json)
+    measured.__signature__ = inspect.Signature([*extra, target])  # type: ignore[attr-defined]
     app = typer.Typer(name=f"python -m benchmarks {name}", pretty_exceptions_enable=False)
     app.command()(measured)
     return app
