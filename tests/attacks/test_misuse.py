@@ -147,8 +147,6 @@ CALLS = [
     Call("Scaled", dg.Scaled, lambda: dict(curve=dg.Curve([-9.0, 9.0], [0.1, 0.2]), by=2.0), lambda c: on(diffusion=c)),
     Call("ByRegion", dg.ByRegion, lambda: dict(parts={"a": 0.1, "b": 0.2}), lambda c: rolled(dg.Problem(dg.Mesh(mesh().points,
          mesh().cells, {}, {"a": range(4), "b": range(4, 8)}), dg.PDE(diffusion=c), [], DT))),
-    Call("PhaseChange", dg.PhaseChange, lambda: dict(temperature=1.0, width=1.0, latent_heat=1.0, density=1.0, capacity_solid=1.0,
-         capacity_liquid=1.0, conductivity_solid=1.0, conductivity_liquid=1.0), lambda c: c.fraction(torch.ones(2))),
     Call("Problem", dg.Problem, lambda: dict(mesh=mesh(), pde=dg.PDE(diffusion=0.1), conditions=[], dt=DT, consistent=1.0,
          advection_form="galerkin", dtype=torch.float64, device="cpu"), rolled),
     Call("FunctionSource", dg.FunctionSource, lambda: dict(function=lamp), lambda f: dg.step_average(f,

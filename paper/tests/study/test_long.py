@@ -23,7 +23,7 @@ from tests.cli.forked import finish
 from dgnet.data import Dataset, Header, Trajectory, write_dataset
 from dgnet.errors import InputError
 from dgnet.mesh import box
-from dgnet.models.base import Model
+from dgnet.models.base import Model, Stepper
 from dgnet.models.dgnet import DGNet, DGNetConfig
 from dgnet.prediction import to_files as rollouts
 from dgnet.prediction.to_files import predict_to_files
@@ -39,16 +39,18 @@ Tensor = torch.Tensor
 SPOTS = "t,x,y,radius,power\n0,0.2,0.2,0.1,3\n400,0.8,0.7,0.1,3\n"
 
 
-class Fading(Model[float]):
+class Fades(Stepper):
+    def step(self, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
+        return torch.lerp(u, source, 0.01) if source is not None else u * 0.99
+
+
+class Fading(Model[Fades]):
     """The cheapest model there is: what is asked here is about the rollout around it."""
 
     name = "fading"
 
-    def prepare(self, problem: Any, batch: int = 1, steps: int = 1000, careful: bool = False) -> float:
-        return 0.01
-
-    def step(self, state: float, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
-        return torch.lerp(u, source, state) if source is not None else u * (1 - state)
+    def prepare(self, problem: Any, batch: int = 1, steps: int = 1000, careful: bool = False) -> Fades:
+        return Fades()
 
 
 def scenario(cells: tuple[int, ...] = (10, 10), fields: tuple[str, ...] = ("T",)) -> Scenario:

@@ -212,7 +212,7 @@ class _Plan:
         return self.run.case
 
     @property
-    def adaptive(self) -> Adaptive[Any] | None:
+    def adaptive(self) -> Adaptive | None:
         return self.model if isinstance(self.model, Adaptive) else None
 
     @cached_property
