@@ -139,6 +139,11 @@ class Model(ABC, Generic[S]):
         """The states follow from an equation: a rollout that grows without bound is an error, not a result."""
         return False
 
+    @property
+    def any_step(self) -> bool:
+        """Steps may be of any length, one after the other: none makes up for its own, or remembers the one before."""
+        return self.solves
+
     def finish(self, state: S) -> None:
         """Raise if a check failed that was put off to the end of a rollout."""
 
