@@ -15,7 +15,7 @@ from dgnet.green import EnthalpySolver, GreenSolver, Linear, Stepper
 from dgnet.green.backends import TOLERANCE
 from dgnet.models.base import Memory, Model, S, set_memory, solver_memory
 from dgnet.operators import check_scheme
-from dgnet.problems import CONSISTENT, LUMPED, SINGLE, Discretisation, Rule
+from dgnet.problems import CONSISTENT, LUMPED, SINGLE, Discretisation, Rule, SpotTable
 from dgnet.problems.finer import refined
 from dgnet.problems.lift import Lift
 
@@ -161,6 +161,10 @@ class Refined(Model[tuple[S, Lift]]):
         return self.model.solves
 
     @property
+    def any_step(self) -> bool:
+        return self.model.any_step
+
+    @property
     def rule(self) -> Rule:
         return self.model.rule
 
@@ -172,6 +176,9 @@ class Refined(Model[tuple[S, Lift]]):
 
     def points(self, problem: Discretisation) -> np.ndarray:
         return self.model.points(self.finer(problem))
+
+    def taking(self, spots: SpotTable, problem: Discretisation) -> SpotTable:
+        return self.model.taking(spots, self.finer(problem))  # the mesh whose points it has
 
     def lift(self, state: tuple[S, Lift], u: Tensor) -> Tensor:
         return self.model.lift(state[0], state[1](u))
