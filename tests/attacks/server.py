@@ -6,7 +6,6 @@ import gc
 
 import typer._adapters  # noqa: F401
 
-import dgnet.cli
 import dgnet_paper.cli
 from dgnet.cli import shell
 
