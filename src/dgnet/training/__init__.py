@@ -6,6 +6,12 @@ from dgnet.discovery.calibrate import calibrated_first, uncertainty
 from dgnet.recipe import Recipe, Stage
 from dgnet.training.checkpoints import Progress
 from dgnet.training.fit import evaluate_rne, fit, split
+from dgnet.training.identity import differences, digest, fingerprint, summed
+from dgnet.training.plan import Facts, Wishes, configuration, recipe_for
+from dgnet.training.run import PROBLEM, Run, Settings, open_simulator, read_dataclass, to_toml, train, write_trained
+from dgnet.training.simulator import Simulator
 
-__all__ = ["Corpus", "Progress", "Recipe", "Stage", "calibrated_first", "evaluate_rne", "fit", "load_checkpoint",
-           "split", "uncertainty"]
+__all__ = ["PROBLEM", "Corpus", "Facts", "Progress", "Recipe", "Run", "Settings", "Simulator", "Stage", "Wishes",
+           "calibrated_first", "configuration", "differences", "digest", "evaluate_rne", "fingerprint", "fit", "load_checkpoint",
+           "open_simulator", "read_dataclass", "recipe_for", "split", "summed", "to_toml", "train", "uncertainty",
+           "write_trained"]

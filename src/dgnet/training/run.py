@@ -292,18 +292,23 @@ def train(case: Case, truth: str, data: Path, folder: Path, *, model: str = "dgn
             progress = fit(network, base, training, validation, plan, seed=seed, budget=budget, folder=folder, report=report)
         if writes:
             write_text(path, to_toml(tables))  # without a checksum while the weights change
-            weights = {"sha256": save_tensors(folder / "weights.pt", network.state_dict())}
-            write_text(path, to_toml({**tables, "weights": weights}))
+            write_trained(folder, tables, network, case)
             write_history(folder, progress)
-            curve, terms = curve_of(network), summands(network)
-            if curve is not None:
-                write_curve(folder / REACTION, curve, labels(case.pde.fields[0], case.units, case.pde.weighted))
-            if terms:
-                write_formula(folder / REACTION, terms)
-            write_curves(folder, found_curves(network), case.pde.fields[0])
         wait_for_all()
     return Run(folder=folder, settings=settings, case=case, model=network, project=project,
                identity=digest(fingerprint(case, code))), progress
+
+
+def write_trained(folder: Path, tables: Mapping[str, Any], model: LearnedModel[Any], case: Case) -> None:
+    """weights.pt, run.toml with their checksum, and what was learned of a reaction and of curves."""
+    weights = {"sha256": save_tensors(folder / "weights.pt", model.state_dict())}
+    write_text(folder / "run.toml", to_toml({**tables, "weights": weights}))
+    curve, terms = curve_of(model), summands(model)
+    if curve is not None:
+        write_curve(folder / REACTION, curve, labels(case.pde.fields[0], case.units, case.pde.weighted))
+    if terms:
+        write_formula(folder / REACTION, terms)
+    write_curves(folder, found_curves(model), case.pde.fields[0])
 
 
 def _check_same(path: Path, tables: Mapping[str, Any]) -> None:

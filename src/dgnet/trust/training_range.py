@@ -27,15 +27,12 @@ from dgnet.data import Dataset, digests
 from dgnet.errors import InputError
 from dgnet.files import read_json, write_json, write_text, writing_hdf5
 from dgnet.mesh import Mesh
-from dgnet.models.registry import entry
-from dgnet.problems.units import Units
+from dgnet.models import entry
+from dgnet.problems import Units
 from dgnet.progress import Report
 from dgnet.recipe import Recipe
-from dgnet.scoring.judge import judge_file, rivals
-from dgnet.training.checkpoints import Progress
-from dgnet.training.plan import Facts, Wishes, recipe_for
-from dgnet.training.run import Run, read_dataclass, train
-from dgnet.training.simulator import Simulator
+from dgnet.scoring import judge_file, rivals
+from dgnet.training import Facts, Progress, Run, Simulator, Wishes, read_dataclass, recipe_for, train
 
 Tensor = torch.Tensor
 
