@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dgnet.cli.learn import tell_training
 from dgnet.cli.options import PROCESSES, Seed, file_to_write, folder_to_write, named, positive, refuse
 from dgnet.cli.screen import errors, narrating, page, reporting, say, say_path, table
 from dgnet.cli.shell import AllowDifferent, Device, Json, Problem, checked_device, write_json
@@ -37,8 +36,8 @@ def train(context: typer.Context, name: Annotated[str, typer.Argument(help="Any 
                                                           "unchanged.")] = False,
           seed: Seed = 0, device: Device = "cpu", json_path: Json = None) -> None:
     """Train a model on a scenario of the paper. If interrupted, rerun to resume."""
-    from dgnet.discovery.formula import sentences
     from dgnet.models.registry import entry
+    from dgnet.report.trained import training_result
     from dgnet.training import run as runs
     from dgnet.training.processes import join_processes, wait_for_all
     from dgnet_paper.scenarios import get
@@ -68,7 +67,10 @@ def train(context: typer.Context, name: Annotated[str, typer.Argument(help="Any 
         run, progress = runs.train(scenario, truth, path, out, model=model, recipe=recipe, seed=seed, device=device,
                                    budget=None if budget is None else 60 * budget, trajectories=trajectories,
                                    unknown_reaction=unknown_reaction or unknown_curves, amp=amp, report=tell)
-    tell_training(f"{name} ({size}, {truth})", run.settings.model, progress, json_path, found=sentences(run.model))
+    result, lines = training_result(f"{name} ({size}, {truth})", run, progress)
+    write_json(json_path, result)
+    for line in lines:
+        say(line)
     advise("evaluate", out, program="dgnet")
 
 
