@@ -272,9 +272,6 @@ for _what, _change in {
         "an unknown key": json_value(CARD, "spede", 3)}.items():
     STUDY.append(("paper pretrained --folder shelf", "card.json", f"card.json {_what}", _change))
 STUDY += [
-    ("paper pretrained measured x.json --folder shelf", "x.json", "a result that is a list", holds("x.json", "[]")),
-    ("paper pretrained measured x.json --folder shelf", "x.json", "a result of nothing", holds("x.json", "{}")),
-    ("paper pretrained measured x.json --folder shelf", "x.json", "a result of numbers", holds("x.json", '{"scenario": 5, "truth": 7}')),
     ("paper reproduce merge study --out merged", "symbolic link", "merge of a cell with a link", lambda at: _linked(at)),
     ("paper reproduce merge study --out merged", "cells.jsonl", "merge of a store of nonsense", holds("study/cells.jsonl", "[1]\n")),
     ("paper report study --out report.html", "cells.jsonl", "a store of bytes", holds("study/cells.jsonl", bytes(range(256)))),

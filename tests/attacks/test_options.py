@@ -53,10 +53,10 @@ paper train laser-heat --out run --trajectories -5 | trajectories
 paper train laser-heat --out run --trajectories 2.5 | trajectories
 paper train laser-heat --out run --unknown-reaction | reaction
 paper train laser-heat --out run --device gpu | gpu
-train '' --out run | scenario
+train '' --out run | problem.toml
 evaluate | RUN
 evaluate nowhere | nowhere
-evaluate nowhere --split validation | validation
+evaluate nowhere --split validation | nowhere
 evaluate nowhere --budget 5 | --budget
 evaluate nowhere --leave-one-out --budget nan | --budget
 evaluate nowhere --leave-one-out --budget -1 | --budget
@@ -154,7 +154,6 @@ paper reproduce train_laser-heat_small_same-mesh_mgn_s0_d1_f0.001 --models dgnet
 paper reproduce train_laser-heat_small_same-mesh_mgn_s0_d1_f0.001 --truth converged | --truth
 paper reproduce merge | merge
 paper reproduce merge nowhere --out study | nowhere
-paper reproduce merge nowhere --out study --workers 3 | merge
 paper report | folders
 paper report nowhere | nowhere
 paper score | predictions
@@ -164,8 +163,6 @@ paper pretrained --folder nowhere | nowhere
 paper pretrained pack | cells
 paper pretrained pack nowhere | nowhere
 paper pretrained pack . | cell
-paper pretrained measured nowhere.json | nowhere.json
-paper pretrained measured . | .
 """)
 
 OWN = refusals("project", """
@@ -180,7 +177,6 @@ train tiny --out run --recipe staged | --recipe
 train tiny --out run --truth converged | --truth
 train tiny --out run --size small | --size
 train tiny --out run --data tiny | --data
-train tiny --out run --model mgn --amp | mgn
 train tiny --out run --model classical | classical
 train tiny --out run --model mgm | mgn
 train tiny --out run --seed -1 | seed

@@ -121,7 +121,6 @@ paper report study --out {CELL}/cell.json | cell.json
 paper report study --markdown {CELL}/run/run.toml | run.toml
 paper report study --out report.html --dgnet {CELL}/cell.json | cell.json
 paper reproduce {TAG} --out study --data data --json {CELL}/cell.json | cell.json
-paper pretrained measured {CELL}/cell.json --folder nowhere | cell.json
 """)
 
 MADE = [
@@ -140,7 +139,6 @@ MADE = [
     Case("paper scenarios --json readings.csv", ["readings.csv", ".json"], written("readings.csv"), name="JSON over a table"),
     Case("paper scenarios --json part.msh", ["part.msh", ".json"], written("part.msh"), name="JSON over a mesh"),
     Case("paper scenarios --json weights.pt", ["weights.pt", ".json"], written("weights.pt"), name="JSON over weights"),
-    Case("bench report x.json --out x.json", ["x.json", "RESULTS"], written("x.json"), name="a page over its own figures"),
     Case(f"{SIMULATE} --initial start.npy --json start.npy", ["start.npy", "--initial"],
          lambda at: np.save(at / "start.npy", np.full(63, 20.0)), "run", name="JSON over the start"),
     Case("place tiny --count 1 --unknown start --steps 2 --noise 1 --strength 1 --candidates in/sensors.csv --out in",
