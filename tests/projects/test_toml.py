@@ -12,7 +12,7 @@ from dgnet.problems import Dirichlet, Neumann, Periodic, Robin
 from dgnet.problems.units import DIFFUSIVITY, FIELD, FLUX, PURE, RATE, SPEED, TERMS, TIME, VOLUMETRIC_HEAT, Units
 from dgnet.projects import load
 from dgnet.projects.toml import Function, Selection, read
-from dgnet.training.plan import Facts, Wishes, plan
+from dgnet.training.plan import make_plan
 from tests.projects.conftest import TOML, plate, write_tiny
 
 UNITS = Units("m", "s", {"T": "K"})
@@ -318,5 +318,5 @@ def test_the_settings_of_an_unknown_reaction_that_the_docs_show(tmp_path: Path, 
         data = [{{ file = "train.npz", split = "train" }}]
         {model}''')
     own = load(tmp_path)
-    config, _ = plan(own.case, Facts(4, 5), Wishes.of(own))
+    config = make_plan(own, 4, 5).config
     assert config.reaction_degree == 2 and len(config.reaction_terms) == len(fields) - 1

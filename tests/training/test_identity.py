@@ -92,7 +92,7 @@ def test_an_edited_problem_is_refused_and_the_run_keeps_its_own(place: Path, mon
     text = said(capsys)
     assert "diffusion was 0.05 and is 0.5" in text and "--out" in text
     assert scores(monkeypatch, run)["scores"] == before["scores"]
-    for arguments in (("evaluate", run, "--no-figures"), ("rollout", run, "--trajectory", 0), ("analyse", run),
+    for arguments in (("evaluate", run, "--no-figures"), ("rollout", run, "--trajectory", 0),
                       ("export", run, "--out", place / "x.pt2")):
         assert command(monkeypatch, *arguments, "--problem", plain) == 2
         assert "diffusion was 0.05 and is 0.5" in said(capsys)

@@ -19,6 +19,7 @@ from dgnet.mesh import box
 from dgnet.models.dgnet import DGNetConfig
 from dgnet.prediction.to_files import roll_out
 from dgnet.recipe import Recipe, Stage
+from dgnet.training.plan import Plan
 from dgnet.training.run import Run, train
 from dgnet.trust import training_range as trust
 from dgnet.trust.training_range import (
@@ -144,7 +145,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root, scenario = tmp_path_factory.mktemp("run"), get("laser-heat", "small")
     data = generate(scenario, root, truth="same-mesh", trajectories=3)
     plan = Recipe("short", (Stage(3, 3, batch=2, lr=1e-2),), hold_out=1)
-    train(scenario, "same-mesh", data, root / "run", config=DGNetConfig(hidden=8, layers=1), plan=plan)
+    train(scenario, "same-mesh", data, root / "run", Plan(DGNetConfig(hidden=8, layers=1), plan))
     return root / "run"
 
 

@@ -11,7 +11,7 @@ import shutil
 import time
 import tomllib
 import warnings
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from dgnet.problems.case import base_problem
 from dgnet.scoring.judge import judge, rivals
 from dgnet.training.evaluate import evaluate
 from dgnet.training.fit import Tell
+from dgnet.training.plan import plan_for_data
 from dgnet.training.run import Run, train
 from dgnet_paper.demo.pictures import Duel, Report, Scene
 from dgnet_paper.scenarios import Scenario, get
@@ -158,8 +159,10 @@ def learn(out: Path, *, seed: int = 0, device: str = "cpu", frames: int = 61, bu
     if run is None:
         spent.write({"generate": generated})
         with few_threads(scenario.mesh.n_nodes, device):
-            run, progress = train(scenario, TRUTH, data, folder, recipe=RECIPE, seed=seed, device=device, budget=budget,
-                                  factor=factor, report=tell)
+            with Dataset(data) as stored:
+                plan = plan_for_data(scenario, stored, recipe=RECIPE)
+            plan = replace(plan, recipe=plan.recipe.scaled(factor))
+            run, progress = train(scenario, TRUTH, data, folder, plan, seed=seed, device=device, budget=budget, report=tell)
         spent.write({"generate": generated, "train": progress.seconds, "budget": budget, "iterations": progress.iteration,
                      "validation": progress.best, "validation_classical": progress.classical})
     else:

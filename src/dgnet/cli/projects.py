@@ -125,7 +125,7 @@ def train_own(folder: Path, out: Path, *, model: str | None, seed: int, device: 
     """`dgnet train FOLDER`."""
     from dgnet.cli.learn import tell_training
     from dgnet.data import Dataset
-    from dgnet.discovery.formula import sentences
+    from dgnet.discovery.found import sentences
     from dgnet.models.registry import DGNETS
     from dgnet.projects import load
     from dgnet.report.learned import coefficients
@@ -149,7 +149,7 @@ def train_own(folder: Path, out: Path, *, model: str | None, seed: int, device: 
     with narrating(60 * (minutes or project.training.minutes)) as (_, tell):
         run, progress = train_project(project, out, model=model, seed=seed, device=device, minutes=minutes,
                                       trajectories=trajectories, report=tell)
-    found: dict[str, Any] = run.dgnet.coefficients() if project.calibrate and model in DGNETS else {}
+    found: dict[str, Any] = run.dgnet.coefficients() if project.unknowns.factors and model in DGNETS else {}
     values = {name: c.value for name, c in zip(found, coefficients(run))}
     tell_training(f"{project.case.name} ({folder})", model, progress, json_path, found, error_bars(run), untold(run), values,
                   sentences(run.model))

@@ -129,7 +129,7 @@ def train_from_sensors(context: typer.Context, folder: Path | None, out: Path, r
     import numpy as np
     import torch
 
-    from dgnet.discovery.formula import sentences
+    from dgnet.discovery.found import sentences
     from dgnet.files import read_array
     from dgnet.inverse import read_readings, read_sensors
     from dgnet.inverse.fit_to_readings import Experiment

@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from dgnet.discovery.least_squares import Differences
-from dgnet.discovery.unknowns import splines
+from dgnet.discovery.reactions import splines
 from dgnet.errors import InputError, SolveError
 from dgnet.inverse.readings import Readings, interpolation
 from dgnet.inverse.sensor import delayed, field_number, rows

@@ -9,19 +9,15 @@ from pathlib import Path
 
 import torch
 
-from dgnet.data.digests import save_tensors
-from dgnet.discovery.curve import FILE, curve_of, labels, write_curve
-from dgnet.discovery.formula import summands, write_formula
-from dgnet.discovery.material_curve import found_curves, write_curves
 from dgnet.errors import InputError
-from dgnet.files import locked, write_json, write_text
+from dgnet.files import locked, write_json
 from dgnet.inverse.fit_to_readings import Experiment, Learned, learn
 from dgnet.models.dgnet import DGNet
 from dgnet.problems.case import OWN, base_problem
 from dgnet.projects import Project, carry
 from dgnet.training.identity import digest, fingerprint
-from dgnet.training.plan import Facts, Wishes, configuration
-from dgnet.training.run import PROBLEM, Run, Settings, to_toml
+from dgnet.training.plan import make_plan
+from dgnet.training.run import PROBLEM, Run, Settings, write_run
 
 READINGS = "readings"
 """The kind of truth, the recipe and the place of data of such a run."""
@@ -39,13 +35,13 @@ def train_on_readings(project: Project, folder: Path, experiments: Sequence[Expe
     if path.exists():
         raise InputError(f"{folder} holds another run; choose another folder (--out) or remove it")
     steps = max(round(e.readings.times[-1] / case.dt) for e in experiments)
-    facts = Facts(len(experiments), steps, any(e.source is not None for e in experiments))
-    config = replace(configuration(case, facts, Wishes.of(project)), free=False)
+    plan = make_plan(project, len(experiments), steps, any(e.source is not None for e in experiments))
+    config = replace(plan.config, free=False)
     base = base_problem(case, "cpu", torch.float64)
     torch.manual_seed(seed)
     model = DGNet(config, base).double()
     found = learn(model, base, experiments, seconds=60 * (project.training.minutes if minutes is None else minutes))
-    settings = Settings(case.name, case.size, READINGS, READINGS, "dgnet", OWN, seed, 0, project.unknown_reaction, PROBLEM)
+    settings = Settings(case.name, case.size, READINGS, READINGS, "dgnet", OWN, seed, project=PROBLEM)
     told = hashlib.sha256()
     for e in experiments:
         told.update(e.readings.times.tobytes() + e.readings.values.tobytes() + e.start.numpy().tobytes())
@@ -55,14 +51,7 @@ def train_on_readings(project: Project, folder: Path, experiments: Sequence[Expe
     with locked(path):
         carry(project, folder / PROBLEM)
         model = model.float()
-        weights = {"sha256": save_tensors(folder / "weights.pt", model.state_dict())}
-        write_text(path, to_toml({"run": settings, "model": config, "trained_on": trained_on, "weights": weights}))
-        curve, terms = curve_of(model), summands(model)
-        if curve is not None:
-            write_curve(folder / FILE, curve, labels(case.pde.fields[0], case.units, case.pde.weighted))
-        if terms:
-            write_formula(folder / FILE, terms)
-        write_curves(folder, found_curves(model), case.pde.fields[0])
+        write_run(folder, {"run": settings, "model": config, "trained_on": trained_on}, model, case)
         write_json(folder / "learned.json", {
             "before": found.before, "numbers": found.numbers, "after": found.after, "held": found.held, "unknowns": found.unknowns,
             "determined": found.determined, "coefficients": model.coefficients() if config.calibrate else {}, "sd": found.sd,

@@ -241,7 +241,7 @@ class _Plan:
 
     def watch(self, problem: Problem) -> Watch:
         project = self.run.project
-        known = project is None or not (project.unknown_reaction or project.unknown_curves)
+        known = project is None or not (project.unknowns.reaction or project.unknowns.curves)
         guard = None if self.known is None else Guard(self.known, self.case.mesh, self.case.dt)
         compared = self.stored if self.given is None and self.initial is None else None
         profile = None if self.bands is None else Profile(self.case.mesh, len(self.case.pde.fields))

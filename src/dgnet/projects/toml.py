@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dgnet.discovery.unknowns import Unknowns
 from dgnet.errors import InputError
 from dgnet.files import read_toml
 from dgnet.problems.curves import ELSEWHERE as ELSEWHERE
@@ -100,6 +101,10 @@ class PDESpec:
     spread: str = "diffusion"  # the key that `diffusion` was given by
     melting: Mapping[str, Melting] = field(default_factory=dict)  # of each region; "" for all cells
     unknown: tuple[str, ...] = ()  # which of capacity and diffusion are curves to be found
+
+    @property
+    def unknowns(self) -> Unknowns:
+        return Unknowns(self.reaction == UNKNOWN, self.unknown, self.calibrate, self.per_region)
 
     @property
     def heat(self) -> bool:
