@@ -122,7 +122,7 @@ def test_a_shortened_validation_looks_at_all_of_a_trajectory(monkeypatch: pytest
 
 def test_stages_that_would_have_few_updates_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Channels: windows of 40, 120 and 400 steps. Their time goes to the stages that stay."""
-    stages = get("cylinder", "paper").training.stages
+    stages = get("cylinder", "paper").training.recipe.stages
     recipe = Recipe("staged", stages)
     assert [s.length for s in stages] == [40, 120, 400]
     assert unaffordable(recipe, 0, 0.1, 300.0, 20) == []
