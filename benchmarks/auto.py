@@ -66,7 +66,7 @@ class Case:
 
     def solver(self, p: Problem, backend: str) -> GreenSolver:
         """As a rollout of so many steps takes it: what is too stiff for float32 is computed in float64."""
-        solver = Classical(backend=backend).prepare(p, self.trajectories, self.steps)
+        solver = Classical(backend=backend).prepare(p, self.trajectories, self.steps).main
         assert isinstance(solver, GreenSolver)
         return solver
 

@@ -34,10 +34,10 @@ def run(opened: Run, steps: int = STEPS) -> dict[str, Any]:
     rows, ways, reasons = [], dict[str, Callable[[int], np.ndarray]](), []
     with few_threads(0), tempfile.TemporaryDirectory() as folder:
         def library(count: int) -> np.ndarray:
-            v = model.begin(state, u)
+            v = state.begin(u)
             for k in range(count):
-                v = model.step(state, v, f, k * problem.dt, k)
-            return model.read(state, v).numpy().ravel()
+                v = state.step(v, f, k * problem.dt, k)
+            return state.read(v).numpy().ravel()
 
         ways["library"] = library
         sizes: dict[str, int | None] = {"library": None}

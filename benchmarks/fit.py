@@ -1,4 +1,4 @@
-"""`python -m benchmarks fit`: the constants of the automatic choice on the CPU (`green.auto`), measured and fitted on this machine.
+"""`python -m benchmarks fit`: the constants of the automatic choice on the CPU (`stepping.auto`), measured and fitted on this machine.
 
 All of it in both precisions, each to its own tolerance: factorisations once for each mesh, conjugate gradients at four stiffness
 numbers and with a lumped and a consistent mass; the fixed iteration with several right-hand sides and for two counts; the explicit
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from typing import Any
@@ -22,9 +21,8 @@ from dgnet import __version__
 from dgnet.mesh import box
 from dgnet.operators import EdgeMatrix, Geometry, mass, stiffness
 from dgnet.stepping.auto import INVERTED, mass_ratio
-from dgnet.stepping.backends import TOLERANCE, Prepared, prepare
+from dgnet.stepping.backends import TOLERANCE, Krylov, Prepared, prepare
 from dgnet.stepping.bounds import bounds_of
-from dgnet.stepping.conjugate import TOGETHER, ConjugateGradients
 from dgnet.stepping.host import OnHost
 from dgnet_paper.study.timing import hardware
 
@@ -64,7 +62,7 @@ def _mesh(dim: int, edge: int) -> list[Row]:
         numbers = np.random.default_rng(0).normal(size=(n, 33)).astype(str(dtype).removeprefix("torch."))
         one, many = numbers[:, 0].copy(), numbers[:, 1:].copy()
         head = {"dim": dim, "n": n, "nnz": nnz, "bytes": dtype.itemsize}
-        if n <= _MOST[dim]:
+        if n <= _MOST[dim] and dtype == torch.float64:
             rows += [head | row for row in _direct(system(0.5, 1.0, dtype)[0], one, many)]
         for s in STIFFNESS:
             for share in (0.0, 1.0):
@@ -80,9 +78,8 @@ def _mesh(dim: int, edge: int) -> list[Row]:
 
 
 def _direct(A: EdgeMatrix, one: Array, many: Array) -> Iterator[Row]:
-    """Factorisations; one of `cholesky` is always in double precision."""
-    single = A.values.dtype == torch.float32
-    for backend in ("lu", "cholesky") if find_spec("cholespy") and not single else ("lu",):
+    """Factorisations, in double precision whatever the matrix is in."""
+    for backend in ("lu", "cholesky") if find_spec("cholespy") else ("lu",):
         direct = prepare(A, backend, symmetric=True)
         assert isinstance(direct, OnHost)
         yield {"backend": backend, "setup": _microseconds(partial(prepare, A, backend, symmetric=True)),
@@ -90,13 +87,13 @@ def _direct(A: EdgeMatrix, one: Array, many: Array) -> Iterator[Row]:
 
 
 def _conjugate(A: EdgeMatrix, tolerance: float, one: Array, many: Array, timed: bool) -> Row:
-    cg = ConjugateGradients(A, True, tolerance)
-    cg.array(one, transposed=True)  # adjoint solves start from zero
+    cg = Krylov(A, True, tolerance)
+    columns, column = torch.from_numpy(many)[None], torch.from_numpy(one)[None, :, None]
+    cg.solve(column)
     row: Row = {"backend": "cg", "iterations": cg.last_count}
     if timed:
-        row |= {"setup": _microseconds(partial(_fresh, A, tolerance)), "one": _microseconds(partial(cg.array, one, True))}
-        if A.pattern.n <= TOGETHER:
-            row["many"] = _microseconds(partial(cg.array, many, True))
+        row |= {"setup": _microseconds(partial(_fresh, A, tolerance, column)), "one": _microseconds(partial(cg.solve, column)),
+                "many": _microseconds(partial(cg.solve, columns))}
     return row
 
 
@@ -120,9 +117,9 @@ def _inverted(A: EdgeMatrix) -> Row:
             "many": _microseconds(partial(dense.solve, many))}
 
 
-def _fresh(A: EdgeMatrix, tolerance: float) -> ConjugateGradients:
-    """As for a mesh that has not been seen: what is kept for a pattern is kept for that very object."""
-    return ConjugateGradients(EdgeMatrix(replace(A.pattern), A.values), True, tolerance)
+def _fresh(A: EdgeMatrix, tolerance: float, zero: torch.Tensor) -> None:
+    """Matrices are made at the first solve; one of zero takes no iteration."""
+    Krylov(A, True, tolerance).solve(0.0 * zero)
 
 
 def _microseconds(action: Callable[[], object]) -> float:
@@ -136,8 +133,8 @@ def _microseconds(action: Callable[[], object]) -> float:
 
 
 def fitted(rows: list[Row]) -> dict[str, Any]:
-    """Constants by their names in `green.auto`."""
-    found: dict[str, Any] = {"DIRECT": {}, "DENSE": {}, "SWEEPS": {}, "SWEEPS_32": {}, "FIXED": {}}
+    """Constants by their names in `stepping.auto`."""
+    found: dict[str, Any] = {"DIRECT": {}, "DENSE": {}, "CONJUGATE": {}, "CONJUGATE_32": {}, "FIXED": {}}
     cg, fixed = ([r for r in rows if r["backend"] == backend] for backend in ("cg", "iterative"))
     for size in sorted({r["bytes"] for r in rows}):
         some = [r for r in rows if r["bytes"] == size]
@@ -145,7 +142,7 @@ def fitted(rows: list[Row]) -> dict[str, Any]:
             found["DENSE"][str(size)] = _powers(inverted, "setup", "many")
         for dim in sorted({r["dim"] for r in some}):
             _fit_mesh(found, [r for r in some if r["dim"] == dim], dim, size)
-    for name, chosen in (("SWEEPS_SETUP", [r for r in cg if "setup" in r]), ("FIXED_SETUP", fixed)):
+    for name, chosen in (("CONJUGATE_SETUP", [r for r in cg if "setup" in r]), ("FIXED_SETUP", fixed)):
         if chosen:
             found[name] = _fit(partial(_line, np.array([r["nnz"] for r in chosen])), [r["setup"] for r in chosen], [100.0, 0.01])
     chosen = [r for r in cg if r["ratio"] > 1.2 and r["n"] > 2000]  # on few nodes, and where the mass rules, there are fewer
@@ -157,12 +154,12 @@ def fitted(rows: list[Row]) -> dict[str, Any]:
 def _fit_mesh(found: dict[str, Any], rows: list[Row], dim: int, size: int) -> None:
     """Constants of one dimension and precision."""
     for backend in ("lu", "cholesky"):
-        if chosen := [r for r in rows if r["backend"] == backend]:
-            found["DIRECT"][f"{backend} {dim} {size}"] = _powers(chosen, "setup", "one", "many")
-    for name, key, start in (("SWEEPS", "one", [30.0, 3e-3, 10.0, 1e3, 1.1]), ("SWEEPS_32", "many", [30.0, 0.1, 30.0, 3e4, 1.1])):
+        if size == 8 and (chosen := [r for r in rows if r["backend"] == backend]):
+            found["DIRECT"][f"{backend} {dim}"] = _powers(chosen, "setup", "one", "many")
+    for name, key, start in (("CONJUGATE", "one", [30.0, 3e-3, 10.0, 1e3, 1.1]), ("CONJUGATE_32", "many", [30.0, 0.1, 30.0, 3e4, 1.1])):
         if chosen := [r for r in rows if r["backend"] == "cg" and key in r]:
             nnz, count = (np.array([r[k] for r in chosen]) for k in ("nnz", "iterations"))
-            found[name][f"{dim} {size}"] = _fit(partial(_sweeps, nnz, count), [r[key] for r in chosen], start)
+            found[name][f"{dim} {size}"] = _fit(partial(_counted, nnz, count), [r[key] for r in chosen], start)
     if chosen := [r for r in rows if r["backend"] == "iterative"]:
         nnz, columns, count = (np.array([r[k] for r in chosen]) for k in ("nnz", "columns", "iterations"))
         found["FIXED"][f"{dim} {size}"] = _fit(partial(_fixed, nnz, columns, count), [r["solve"] for r in chosen],
@@ -182,7 +179,7 @@ def _power(n: Array, p: Array) -> Array:
     return p[0] + p[1] * n ** p[2]
 
 
-def _sweeps(nnz: Array, count: Array, p: Array) -> Array:
+def _counted(nnz: Array, count: Array, p: Array) -> Array:
     return p[0] + p[1] * nnz + count * (p[2] + p[3] * (nnz / 1e6) ** p[4])
 
 

@@ -36,7 +36,7 @@ def run(device: str = "cpu", mesh: str = "gear-plate", steps: int | None = None)
             problem = Problem(shape, pde, [Robin("boundary", 25 / (7850 * 450), 298.15)], 0.5, consistent=consistent,
                                      dtype=torch.float32, device=device)
             model = Classical(consistent=consistent)
-            solver = model.solver(model.prepare(problem, batch, steps))
+            solver = model.prepare(problem, batch, steps).green
             label = "" if solver is None else solver.operator().prepared.label
             rows.append(_row(model.name, label, model, problem, u0, source))
         plate, power = heated_plate(shape, steps, torch.float32, device)

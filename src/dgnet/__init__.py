@@ -1,91 +1,24 @@
 """dgnet: discrete Green networks for time-dependent PDEs on unstructured meshes.
 
-`import dgnet as dg` offers what most programs need, by the names below; docs/api/index.md lists them. A name is imported when it is
-first used, so that `import dgnet` itself takes no time. Everything else is in the folders and may move.
+`import dgnet as dg` offers what most programs need, by the names in `__init__.pyi`; docs/api/index.md lists them. A name is
+imported when it is first used, so that `import dgnet` itself takes no time. Everything else is in the folders and may move.
 """
 
 from __future__ import annotations
 
+import re
 from importlib import import_module
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 __version__ = "0.1.0"
 
-if TYPE_CHECKING:  # the same names for editors and type checkers; a test compares them with the table
-    from dgnet.data import Corpus, Dataset
-    from dgnet.designs import design
-    from dgnet.errors import InputError, SolveError
-    from dgnet.following import follow
-    from dgnet.inverse import kernels, place, recover
-    from dgnet.mesh import Mesh, box, shipped
-    from dgnet.mesh import load as load_mesh
-    from dgnet.mesh import save as save_mesh
-    from dgnet.models import Classical, Pause, rollout
-    from dgnet.models.dgnet import DGNet, DGNetConfig
-    from dgnet.models.universal import Universal
-    from dgnet.prediction.to_files import roll_out as rollout_run
-    from dgnet.problems import (
-        PDE,
-        ByRegion,
-        Curve,
-        Dirichlet,
-        FunctionSource,
-        Neumann,
-        Periodic,
-        PhaseChange,
-        Problem,
-        Robin,
-        Scaled,
-        SpotTable,
-        TimeTable,
-        step_average,
-    )
-    from dgnet.problems.sight import doubts
-    from dgnet.projects.project import load as load_project
-    from dgnet.projects.project import project, trajectory
-    from dgnet.scoring.judge import judge, predict
-    from dgnet.scoring.metrics import score
-    from dgnet.stepping import GreenSolver, steady
-    from dgnet.training import Recipe, Stage, fit, uncertainty
-    from dgnet.training.evaluate import evaluate
-    from dgnet.training.own import train_project as train
-    from dgnet.training.run import Run
-
-    load_run = Run.open
-
-_HOMES = {
-    "dgnet.data": "Corpus Dataset",
-    "dgnet.errors": "InputError SolveError",
-    "dgnet.training.evaluate": "evaluate",
-    "dgnet.stepping": "GreenSolver steady",
-    "dgnet.mesh": "Mesh box shipped load_mesh=load save_mesh=save",
-    "dgnet.models": "Classical Pause rollout",
-    "dgnet.models.dgnet": "DGNet DGNetConfig",
-    "dgnet.models.universal": "Universal",
-    "dgnet.prediction.to_files": "rollout_run=roll_out",
-    "dgnet.problems": "PDE ByRegion Curve Dirichlet FunctionSource Neumann Periodic PhaseChange Robin Scaled SpotTable TimeTable "
-                      "step_average Problem",
-    "dgnet.problems.sight": "doubts",
-    "dgnet.projects.project": "load_project=load project trajectory",
-    "dgnet.scoring.judge": "judge predict",
-    "dgnet.scoring.metrics": "score",
-    "dgnet.designs": "design",
-    "dgnet.following": "follow",
-    "dgnet.inverse": "kernels place recover",
-    "dgnet.training": "Recipe Stage fit uncertainty",
-    "dgnet.training.own": "train=train_project",
-    "dgnet.training.run": "Run load_run=Run.open",
-}
-_NAMES = {entry.split("=")[0]: (home, entry.split("=")[-1]) for home, row in _HOMES.items() for entry in row.split()}
-
-__all__ = [
-    "PDE", "ByRegion", "Classical", "Corpus", "Curve", "DGNet", "DGNetConfig", "Dataset", "Dirichlet", "FunctionSource",
-    "GreenSolver", "InputError", "Mesh", "Neumann", "Pause", "Periodic", "PhaseChange", "Problem", "Recipe", "Robin", "Run",
-    "Scaled", "SolveError", "SpotTable", "Stage", "TimeTable", "Universal", "box", "design", "doubts", "evaluate", "fit", "follow",
-    "judge", "kernels", "load_mesh", "load_project", "load_run", "place", "predict", "project", "recover",
-    "rollout", "rollout_run", "save_mesh", "score", "shipped", "steady", "step_average", "train", "trajectory", "uncertainty",
-]
+_STUB = Path(__file__).with_suffix(".pyi").read_text()
+_NAMES = {name: (home, name) for home, name in re.findall(r"^from (\S+) import (\w+) as \w+$", _STUB, re.MULTILINE)}
+_FOLDERS = {name: home for home, name in re.findall(r"^import (\S+) as (\w+)$", _STUB, re.MULTILINE)}
+for _name, _first, _rest in re.findall(r"^(\w+) = (\w+)\.(\w+)$", _STUB, re.MULTILINE):
+    _NAMES[_name] = (_FOLDERS[_first], _rest) if _first in _FOLDERS else (_NAMES[_first][0], f"{_first}.{_rest}")
+__all__ = sorted(_NAMES)
 
 
 def __getattr__(name: str) -> object:

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 # what has another name for those who use it: classes, and functions by their folders
 _NAMES = {"mesh.load": "load_mesh", "mesh.save": "save_mesh", "projects.load": "load_project",
-          "prediction.roll_out": "rollout_run", "training.train_project": "train", "training.Run.open": "load_run",
+          "prediction.predict_to_files": "rollout_run", "training.train_project": "train", "training.Run.open": "load_run",
           "reference.solve": "reference_solve"}
 _LONG = 60  # letters of a value that are shown
 _SEQUENCE, _MAPPING, _CALLABLE = (typing.get_origin(x) for x in (Sequence[int], Mapping[int, int], Callable[[int], int]))

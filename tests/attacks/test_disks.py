@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from dgnet.prediction.to_files import roll_out
+from dgnet.prediction.to_files import predict_to_files
 from dgnet.report import series
 from tests.attacks.commands import alone, dgnet, left_over
 from tests.attacks.test_processes import cell, data, imported, learn, make, states, weights
@@ -25,12 +25,12 @@ from tests.projects.conftest import write_tiny
 def roll(run: Path, folder: Path, steps: int = 60) -> None:
     series.PAUSE = -1.0  # a checkpoint at every step
     start = {"source": run.parent / "spots.csv"} if (run.parent / "spots.csv").exists() else {"trajectory": 0}
-    roll_out(run, steps=steps, out=folder / "x.h5", **start)  # type: ignore[arg-type]
+    predict_to_files(run, steps=steps, out=folder / "x.h5", **start)  # type: ignore[arg-type]
 
 
 def xdmf(run: Path, folder: Path, steps: int = 60) -> None:
     series.PAUSE = -1.0
-    roll_out(run, source=run.parent / "spots.csv", steps=steps, xdmf=folder / "x.xdmf")
+    predict_to_files(run, source=run.parent / "spots.csv", steps=steps, xdmf=folder / "x.xdmf")
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ import torch
 
 from dgnet.files import locked
 from dgnet.models.dgnet import DGNetConfig
-from dgnet.prediction.to_files import roll_out
+from dgnet.prediction.to_files import predict_to_files
 from dgnet.projects import load, template
 from dgnet.recipe import Recipe, Stage
 from dgnet.training.plan import Plan
@@ -45,7 +45,7 @@ def learn(data: Path, folder: Path, hidden: int = 8) -> None:
 
 
 def roll(run: Path, out: Path) -> None:
-    roll_out(run, trajectory=0, steps=6, out=out, xdmf=out.with_suffix(".xdmf"))
+    predict_to_files(run, trajectory=0, steps=6, out=out, xdmf=out.with_suffix(".xdmf"))
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from dgnet import cli
 from dgnet.errors import InputError
 from dgnet.mesh import box, save
 from dgnet.models.dgnet import DGNetConfig
-from dgnet.prediction.to_files import roll_out
+from dgnet.prediction.to_files import predict_to_files
 from dgnet.projects import load
 from dgnet.recipe import Recipe, Stage
 from dgnet.training.plan import Plan
@@ -87,11 +87,11 @@ def test_start_and_note_of_a_rollout(made: Path, tmp_path: Path) -> None:
     trace, n = tmp_path / "was-here", get("laser-heat", "small").mesh.n_nodes
     np.save(tmp_path / "start.npy", np.array([Evil(trace)] * n, dtype=object), allow_pickle=True)
     with pytest.raises(InputError, match=r"start\.npy"):
-        roll_out(made / "run", initial=tmp_path / "start.npy", steps=2)
+        predict_to_files(made / "run", initial=tmp_path / "start.npy", steps=2)
     with (tmp_path / "x.h5.resume").open("wb") as file:
         np.savez(file, request=np.array(Evil(trace), dtype=object), step=np.array(Evil(trace), dtype=object))
     (tmp_path / "x.h5.part").write_bytes(b"")
-    assert roll_out(made / "run", trajectory=0, steps=2, out=tmp_path / "x.h5")["resumed_from"] == 0
+    assert predict_to_files(made / "run", trajectory=0, steps=2, out=tmp_path / "x.h5")["resumed_from"] == 0
     assert not trace.exists()
 
 

@@ -114,12 +114,12 @@ def test_protocol_and_shapes(name: str, shared: Case) -> None:
     assert torch.equal(states[:, 0], shared.u0)
     with torch.no_grad():
         state = model.prepare(shared.problem, 3, 8)
-        u = model.begin(state, shared.u0)
-        assert torch.equal(model.read(state, model.lift(state, shared.u0)), shared.u0)
+        u = state.begin(shared.u0)
+        assert torch.equal(state.read(state.lift(shared.u0)), shared.u0)
         assert u.shape[1] == len(model.points(shared.problem)) >= shared.u0.shape[1]
-        assert model.read(state, model.step(state, u, None, 0.0, 1)).shape == shared.u0.shape  # a source is optional
-        assert isinstance(model.capturable(state), bool)
-        assert model.finish(state) is None  # type: ignore[func-returns-value]
+        assert state.read(state.step(u, None, 0.0, 1)).shape == shared.u0.shape  # a source is optional
+        assert isinstance(state.repeats(), bool)
+        assert state.finish() is None  # type: ignore[func-returns-value]
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -116,9 +116,9 @@ def test_plain_form_is_the_step(case: str, monkeypatch: pytest.MonkeyPatch) -> N
         state = model.prepare(problem)
         step = Step(state.solver, model, state.graph)
         u, f = probe(model, problem, 3)
-        assert close(step(u, f), model.step(state, u, f, 0.0, 1))
-        assert close(step(step(u, f), f), model.step(state, model.step(state, u, f, 0.0, 1), f, problem.dt, 2))
-        assert close(step(u, 0 * f), model.step(state, u, None, 0.0, 1))
+        assert close(step(u, f), state.step(u, f, 0.0, 1))
+        assert close(step(step(u, f), f), state.step(state.step(u, f, 0.0, 1), f, problem.dt, 2))
+        assert close(step(u, 0 * f), state.step(u, None, 0.0, 1))
     assert ("dense" in step.solve.label) == (case in ("stiff", "quick"))
 
 
@@ -179,7 +179,7 @@ def test_a_run_steps_without_the_package(data: Path, tmp_path: Path, monkeypatch
             sources = [probe(run.model, problem, batch)[1] * k for k in (1.0, 0.0, 2.0)]
             expected = u
             for k, f in enumerate(sources):
-                expected = run.model.step(state, expected, f, k * scenario.dt, k)  # its first step filters the start
+                expected = state.step(expected, f, k * scenario.dt, k)  # its first step filters the start
             if batch == 1:
                 found = torch.export.load(out.with_name("step-start.pt2")).module()(u)
                 step = torch.export.load(out).module()
@@ -197,7 +197,7 @@ def test_a_baseline_is_traced_as_it_is(data: Path, tmp_path: Path) -> None:
     problem = base_problem(run.case, "cpu")
     u, f = probe(run.model, problem, 2)
     with torch.no_grad():
-        expected = run.model.step(run.model.prepare(problem), u, f, 0.0, 1)
+        expected = run.model.prepare(problem).step(u, f, 0.0, 1)
     found = torch.export.load(tmp_path / "step.pt2").module()(u, f)
     assert close(found.detach(), expected)
 
@@ -246,9 +246,9 @@ def test_steps_after_the_start_have_programs_of_their_own(data: Path, tmp_path: 
         program = {key: torch.export.load(path).module() for key, path in {**result.extra, "step": result.program}.items()}
         state = run.model.prepare(problem, 2)
         u, f = probe(run.model, problem, 2)
-        expected, found = run.model.begin(state, u), program["start"](u)
+        expected, found = state.begin(u), program["start"](u)
         for k in range(4):
-            expected = run.model.step(state, expected, f, k * problem.dt, k)
+            expected = state.step(expected, f, k * problem.dt, k)
             found = program["switch"](found) if k == 2 else found
             found = program["early" if k < 2 else "step"](found, f)
     assert close(found, expected) and not close(program["early"](u, f), program["step"](u, f))

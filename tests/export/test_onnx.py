@@ -40,7 +40,7 @@ def test_the_graph_is_the_step(case: str, monkeypatch: pytest.MonkeyPatch) -> No
         for size in (1, 3):
             expected, found = u[:size], u[:size].numpy()
             for k in range(3):
-                expected = model.step(state, expected, f[:size], 0.0, k + 1)
+                expected = state.step(expected, f[:size], 0.0, k + 1)
                 (found,) = session.run(None, {"u": found, "source": f[:size].numpy()})
             assert close(torch.from_numpy(found), expected)
 

@@ -133,11 +133,11 @@ def gained(case: Case, kind: str, dtype: torch.dtype, size: float, steps: int, c
         start = energy(u)
         most = torch.zeros_like(start)
         for k in range(steps):
-            u = model.step(state, u, None, k * DT, k)
+            u = state.step(u, None, k * DT, k)
             if k % 10 == 0 or k < 100:
                 most = torch.maximum(most, energy(u) / start - 1)
             assert torch.isfinite(u).all()
-        model.finish(state)
+        state.finish()
     return float(most.max()) / (torch.finfo(dtype).eps * (1 + kappa) * steps)
 
 
@@ -183,9 +183,9 @@ def test_the_start_and_the_early_steps_change_energy_by_a_bounded_factor() -> No
         with torch.no_grad():
             state = model.prepare(p, len(u), 100)
             M = state.solver.operators.mass
-            sizes, v = [], model.begin(state, u)
+            sizes, v = [], state.begin(u)
             for k in range(100):
-                v = model.step(state, v, None, k * DT, k)
+                v = state.step(v, None, k * DT, k)
                 sizes.append((v * product(M, v)).sum((1, 2)).sqrt())
         ratio = (2.5 * 2 + 3.5) / (0.05 * 4)
         assert bool((torch.stack(sizes) <= ratio**2 * (u * product(M, u)).sum((1, 2)).sqrt()).all())

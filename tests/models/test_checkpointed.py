@@ -12,6 +12,7 @@ import torch
 from dgnet.errors import InputError
 from dgnet.mesh import box
 from dgnet.models import Classical, rollout
+from dgnet.models.base import WrappedStepper, Wrapper
 from dgnet.models.dgnet import DGNet, DGNetConfig
 from dgnet.models.universal import Universal
 from dgnet.problems import PDE, Dirichlet, Problem
@@ -61,21 +62,33 @@ def test_a_checkpointed_rollout_has_the_same_states_and_gradients(name: str) -> 
             torch.testing.assert_close(one, other, rtol=case.get("rtol", 1e-8), atol=1e-10 * float(other.abs().max()) + 1e-14)
 
 
-class Noisy(Classical):
-    def step(self, state, u, source, t, k):  # type: ignore[no-untyped-def]
-        return super().step(state, u, source, t, k) + 1e-3 * torch.rand_like(u)
+class Noisy(WrappedStepper):
+    def step(self, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
+        return self.inner.step(u, source, t, k) + 1e-3 * torch.rand_like(u)
 
 
-class Late(Classical):
+class Late(WrappedStepper):
     offset = torch.zeros(1, dtype=torch.float64, requires_grad=True)
 
-    def step(self, state, u, source, t, k):  # type: ignore[no-untyped-def]
-        new = super().step(state, u, source, t, k)
+    def step(self, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
+        new = self.inner.step(u, source, t, k)
         return new if k < 2 else new + self.offset
 
 
-@pytest.mark.parametrize("model, words", [(Noisy(), "other values"), (Late(), "depends on a tensor")])
-def test_a_step_that_cannot_be_made_again_is_an_error_and_not_a_wrong_gradient(model: Classical, words: str) -> None:
+class Changed(Wrapper[WrappedStepper]):
+    """The classical solver with another stepper around its own."""
+
+    name, model = "changed", Classical()
+
+    def __init__(self, kind: type[WrappedStepper]) -> None:
+        self.kind = kind
+
+    def prepare(self, problem: Problem, batch: int = 1, steps: int = 1000, careful: bool = False) -> WrappedStepper:
+        return self.kind(self.model.prepare(problem, batch, steps, careful))
+
+
+@pytest.mark.parametrize("model, words", [(Changed(Noisy), "other values"), (Changed(Late), "depends on a tensor")])
+def test_a_step_that_cannot_be_made_again_is_an_error_and_not_a_wrong_gradient(model: Changed, words: str) -> None:
     p = Problem(box((3, 3)), PDE(diffusion=0.1), [], dt=0.01)
     u = torch.rand(1, 16, 1, dtype=torch.float64).requires_grad_()
     with pytest.raises(InputError, match=words):

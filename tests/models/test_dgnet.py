@@ -173,7 +173,7 @@ def test_gradients_reach_every_part() -> None:
 
         def gradients(model: DGNet) -> dict[str, Tensor]:
             state = model.prepare(problem)
-            new = model.step(state, model.step(state, model.begin(state, u), f, 0.0, 0), f, problem.dt, 1)
+            new = state.step(state.step(state.begin(u), f, 0.0, 0), f, problem.dt, 1)
             model.zero_grad()
             ((new - target) ** 2).mean().backward()
             return {name: torch.zeros(1) if p.grad is None else p.grad for name, p in model.named_parameters()}
@@ -198,7 +198,7 @@ def test_gradients_are_those_of_differences() -> None:
 
     def value() -> Tensor:
         state = model.prepare(problem)
-        return (model.step(state, model.begin(state, u), f, 0.0, 0) ** 2).sum()
+        return (state.step(state.begin(u), f, 0.0, 0) ** 2).sum()
 
     value().backward()
     for p in model.parameters():
@@ -251,11 +251,11 @@ def test_saturated_weights_never_make_energy(case: str, lumped: bool) -> None:
                 u = u * (~problem.fixed).T
             before = first = (u * product(M, u)).sum((1, 2))
             for k in range(1_000):  # ten thousand: tests/models/test_any_weights.py
-                u = model.step(state, u, None, k * problem.dt, k)
+                u = state.step(u, None, k * problem.dt, k)
                 now = (u * product(M, u)).sum((1, 2))
                 assert bool((now <= before * (1 + 1e-10)).all()), (seed, k)
                 before = now
-            model.finish(state)
+            state.finish()
         assert bool((now < first).all())
 
 
@@ -623,8 +623,8 @@ def test_early_steps_have_operators_of_their_own_and_hand_over_the_total() -> No
         again = rollout(model, problem, u0, None, 12, capture="always")  # the recorded step is one behind the early ones
         torch.testing.assert_close(again, trained, rtol=1e-8, atol=1e-10)
         u = trained[:, 1]
-        early, late = model.step(state, u, None, 0.0, 1), model.step(state, u, None, 0.0, 9)
+        early, late = state.step(u, None, 0.0, 1), state.step(u, None, 0.0, 9)
     assert float((early - late).norm() / late.norm()) > 1e-3
-    assert [model.phase(k) for k in range(6)] == [0, 0, 0, 1, 2, 2] and {plain.phase(k) for k in range(6)} == {2}
+    assert [state.phase(k) for k in range(6)] == [0, 0, 0, 1, 2, 2] and {plain.prepare(problem).phase(k) for k in range(6)} == {2}
     with pytest.raises(InputError, match="early_steps"):
         DGNetConfig(early_steps=1)

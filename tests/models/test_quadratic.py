@@ -25,10 +25,10 @@ P2 = Classical(degree=2)
 def steps_of(model: Model, problem: dg.Problem, u0: Tensor, source: Tensor | None, steps: int, t0: float = 0.0) -> Tensor:
     """What the model steps, at all of its points [B, P, F]."""
     state = model.prepare(problem, len(u0), steps)
-    u = model.begin(state, u0)
+    u = state.begin(u0)
     with torch.no_grad():
         for k in range(steps):
-            u = model.step(state, u, None if source is None else source[:, k], t0 + k * problem.dt, k)
+            u = state.step(u, None if source is None else source[:, k], t0 + k * problem.dt, k)
     return u
 
 
@@ -139,7 +139,7 @@ def test_constants_totals_and_energy(dim: int) -> None:
     moving = dg.Problem(mesh, dg.PDE(velocity=v), [], dt=0.5, advection_form="skew")
     flat = torch.full((2, mesh.n_nodes, 2), 298.15, dtype=torch.float64)
     assert torch.equal(rollout(P2, still, flat, steps=5)[:, -1], flat)
-    u = P2.lift(P2.prepare(still), torch.randn(2, mesh.n_nodes, 2, dtype=torch.float64, generator=g))
+    u = P2.prepare(still).lift(torch.randn(2, mesh.n_nodes, 2, dtype=torch.float64, generator=g))
     q = still.quadratic
     total, energy = [], []
     solver = dg.GreenSolver(q)

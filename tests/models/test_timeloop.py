@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from dgnet.mesh import box
@@ -43,18 +41,6 @@ def test_a_damped_start_comes_before_the_equal_steps() -> None:
     with torch.no_grad():
         state, one = model.prepare(p), [u]
         for k in range(6):
-            one.append(model.step(state, one[-1], None, k * p.dt, k))
+            one.append(state.step(one[-1], None, k * p.dt, k))
         torch.testing.assert_close(rollout(model, p, u, steps=6), torch.stack(one, 1), rtol=0, atol=1e-13)
     torch.testing.assert_close(rollout(model, p, u.requires_grad_(), steps=6).detach(), torch.stack(one, 1), rtol=0, atol=1e-13)
-
-
-def test_a_step_of_one_s_own_is_the_one_that_is_taken() -> None:
-    """A class with another `step` does not inherit the shortcut for equal linear steps."""
-    class Still(Classical):
-        def step(self, state: Any, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
-            return u
-
-    problem = Problem(box((3, 3)), PDE(diffusion=1.0), [], 0.1)
-    u = torch.rand(1, problem.mesh.n_nodes, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(rollout(Still(), problem, u, None, 4)[:, -1], u)
-    assert not torch.allclose(rollout(Classical(), problem, u, None, 4)[:, -1], u)

@@ -182,13 +182,13 @@ def test_a_rollout_without_gradients_is_one_step_after_the_other(conditions: lis
     f = torch.rand(2, 6, points, 1, generator=rng, dtype=torch.float64)
     state = model.prepare(p, 2, 6)
     with torch.no_grad():
-        assert model.linear_steps(state) is not None
+        assert state.linear() is not None
         for source, start in ((f, u0), (f[:1], u0[:1]), (None, u0)):
-            u = model.begin(state, start)
+            u = state.begin(start)
             for k in range(6):
-                u = model.step(state, u, None if source is None else source[:, k], k * p.dt, k)
+                u = state.step(u, None if source is None else source[:, k], k * p.dt, k)
             found = rollout(model, p, start, source, 6)[:, -1]
-            torch.testing.assert_close(found, model.read(state, u), rtol=0, atol=1e-11)
+            torch.testing.assert_close(found, state.read(u), rtol=0, atol=1e-11)
 
 
 def test_a_capacity_is_the_same_as_dividing_by_it() -> None:
@@ -292,7 +292,7 @@ def test_states_on_another_precision_and_recorded_steps_agree() -> None:
     assert torch.allclose(recorded, full, atol=1e-12)
     single = Problem(p.mesh, p.pde, p.conditions, p.dt, dtype=torch.float32)
     assert torch.allclose(states(single, wild(2), u0.float(), f.float()).double(), full, atol=2e-4)
-    assert isinstance(Universal().solver(Universal().prepare(p)), GreenSolver)
+    assert isinstance(Universal().prepare(p).green, GreenSolver)
 
 
 def term_by_term(columns: Tensor, values: Tensor, x: Tensor) -> Tensor:

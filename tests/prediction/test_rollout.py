@@ -3,6 +3,7 @@
 import builtins
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -19,7 +20,7 @@ from dgnet.errors import InputError, SolveError
 from dgnet.models import rollout
 from dgnet.prediction import source_files as drives
 from dgnet.prediction import to_files as module
-from dgnet.prediction.to_files import roll_out
+from dgnet.prediction.to_files import predict_to_files
 from dgnet.problems import step_average
 from dgnet.problems.case import base_problem
 from dgnet.problems.spot_table import SpotTable
@@ -66,7 +67,7 @@ def command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
 
 def collected(folder: Path, **options: Any) -> tuple[dict[str, Any], np.ndarray]:
     states: list[np.ndarray] = []
-    result = roll_out(folder, sink=lambda k, u: states.append(u.copy()), **options)
+    result = predict_to_files(folder, sink=lambda k, u: states.append(u.copy()), **options)
     return result, np.stack(states)
 
 
@@ -174,8 +175,8 @@ def test_streamed_in_blocks_equals_whole(drive: str, folder: Path, tmp_path: Pat
     monkeypatch.setattr(module, "_BLOCK", 7 * 4 * states.shape[1])  # seven steps at a time
     monkeypatch.setattr(series, "CHUNK", 3 * 4 * states.shape[1])  # three states a chunk
     held: list[int] = []
-    kind = drives.StoredDrive if drive == "stored" else drives.TableDrive
-    monkeypatch.setattr(kind, "rows", _counting(kind, held))
+    name = "stored_source" if drive == "stored" else "source_from"
+    monkeypatch.setattr(module, name, _counting(getattr(module, name), held))
     blocks, again = collected(folder, **options, out=tmp_path / "blocks.h5")
     assert max(held) == 7 and sum(held) == whole["steps"]
     assert np.allclose(again, states, rtol=1e-6)
@@ -185,14 +186,17 @@ def test_streamed_in_blocks_equals_whole(drive: str, folder: Path, tmp_path: Pat
             assert np.array_equal(data.read(0).state, expected)
 
 
-def _counting(kind: type, held: list[int]) -> Any:
-    original = kind.rows  # type: ignore[attr-defined]
+def _counting(opened: Callable[..., drives.Drive], held: list[int]) -> Any:
+    def counted(*arguments: Any) -> drives.Drive:
+        found = opened(*arguments)
 
-    def rows(self: Any, start: int, stop: int) -> torch.Tensor:
-        held.append(stop - start)
-        return original(self, start, stop)
+        def rows(start: int, stop: int) -> torch.Tensor:
+            held.append(stop - start)
+            return found.rows(start, stop)
 
-    return rows
+        return replace(found, rows=rows)
+
+    return counted
 
 
 def test_paraview_files_hold_the_states(folder: Path, tmp_path: Path) -> None:
@@ -215,11 +219,11 @@ def test_nothing_is_left_when_a_rollout_fails(folder: Path, tmp_path: Path) -> N
             raise SolveError("it broke")
 
     with pytest.raises(SolveError, match="it broke"):
-        roll_out(folder, trajectory=0, out=tmp_path / "x.h5", vtk=tmp_path / "x.pvd", sink=fail)
+        predict_to_files(folder, trajectory=0, out=tmp_path / "x.h5", vtk=tmp_path / "x.pvd", sink=fail)
     assert list(tmp_path.iterdir()) == []
     hot = table(tmp_path / "hot.csv", "t,x,y,radius,power\n0,0.2,0.2,0.1,1e39\n9,0.8,0.2,0.1,1e39\n")
     with pytest.raises(InputError, match="'1e39' in column 'power' is beyond"):
-        roll_out(folder, source=hot, out=tmp_path / "x.h5")
+        predict_to_files(folder, source=hot, out=tmp_path / "x.h5")
     assert list(tmp_path.iterdir()) == [hot]
 
 
@@ -255,11 +259,11 @@ def test_what_an_interrupted_rollout_left_is_begun_anew_if_it_is_damaged(
         if k == 7:
             raise KeyboardInterrupt
 
-    roll_out(folder, source=spots, steps=10, out=tmp_path / "whole.h5")
+    predict_to_files(folder, source=spots, steps=10, out=tmp_path / "whole.h5")
     with pytest.raises(KeyboardInterrupt):
-        roll_out(folder, source=spots, steps=10, out=out, sink=stop)
+        predict_to_files(folder, source=spots, steps=10, out=out, sink=stop)
     damage(tmp_path / "x.h5.part")
-    roll_out(folder, source=spots, steps=10, out=out)
+    predict_to_files(folder, source=spots, steps=10, out=out)
     assert out.read_bytes() == (tmp_path / "whole.h5").read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["spots.csv", "whole.h5", "x.h5"]
 
@@ -287,10 +291,10 @@ def test_bad_input_is_one_sentence(arguments: tuple, word: str, folder: Path, tm
 def test_data_set_is_not_overwritten_and_starts_are_checked(folder: Path, tmp_path: Path) -> None:
     data = Run.open(folder).data
     with pytest.raises(InputError, match="is the data set of the run"):
-        roll_out(folder, trajectory=0, out=data)
+        predict_to_files(folder, trajectory=0, out=data)
     np.save(tmp_path / "short.npy", np.zeros(3))
     with pytest.raises(InputError, match=r"must hold numbers \[482, 1\] or \[482\], got float64 \[3\]"):
-        roll_out(folder, initial=tmp_path / "short.npy")
+        predict_to_files(folder, initial=tmp_path / "short.npy")
 
 
 def test_missing_meshio_is_said_before_any_work(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,4 +307,4 @@ def test_missing_meshio_is_said_before_any_work(folder: Path, tmp_path: Path, mo
 
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(InputError, match="pip install meshio"):
-        roll_out(folder, trajectory=0, vtk=tmp_path / "x.pvd")
+        predict_to_files(folder, trajectory=0, vtk=tmp_path / "x.pvd")

@@ -12,7 +12,7 @@ import torch
 import dgnet as dg
 from dgnet import cli
 from dgnet.errors import InputError
-from dgnet.prediction.to_files import roll_out
+from dgnet.prediction.to_files import predict_to_files
 from dgnet.problems.case import base_problem
 from dgnet.training.simulator import simulator
 
@@ -40,7 +40,7 @@ def folder(tmp_path: Path) -> Path:
 def simulated(folder: Path, model: str = "universal", **options: object) -> tuple[dict, np.ndarray]:
     states: list[np.ndarray] = []
     run = simulator(folder, model)
-    result = roll_out(run, steps=12, sink=lambda k, u: states.append(u.copy()), **options)  # type: ignore[arg-type]
+    result = predict_to_files(run, steps=12, sink=lambda k, u: states.append(u.copy()), **options)  # type: ignore[arg-type]
     return result, np.stack(states)
 
 
@@ -115,7 +115,7 @@ def test_an_interrupted_simulation_goes_on_with_all_that_it_had(folder: Path, mo
 
     rest = dict(source=folder / "spots.csv", steps=12, out=folder / "out.h5", adaptive=adaptive)
     with pytest.raises(KeyboardInterrupt):
-        roll_out(simulator(folder, model), sink=stop, **rest)  # type: ignore[arg-type]
+        predict_to_files(simulator(folder, model), sink=stop, **rest)  # type: ignore[arg-type]
     states: list[np.ndarray] = []
-    result = roll_out(simulator(folder, model), sink=lambda k, u: states.append(u.copy()), **rest)  # type: ignore[arg-type]
+    result = predict_to_files(simulator(folder, model), sink=lambda k, u: states.append(u.copy()), **rest)  # type: ignore[arg-type]
     assert result["resumed_from"] == 6 and np.array_equal(np.stack(states), whole[7:])

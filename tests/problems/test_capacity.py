@@ -199,7 +199,7 @@ def test_the_exported_step_gathers_the_reaction_without_the_capacity(kind):
         state = model.prepare(p)
         assert state.start is not None
         exported = Step(state.solver, model, state.graph)
-        torch.testing.assert_close(exported(u, f), model.step(state, u, f, 0.0, 1), rtol=1e-8, atol=1e-10)
+        torch.testing.assert_close(exported(u, f), state.step(u, f, 0.0, 1), rtol=1e-8, atol=1e-10)
         torch.testing.assert_close(Filter(state.start)(u), u + state.start(u), rtol=1e-8, atol=1e-10)
 
 
@@ -226,12 +226,12 @@ def test_severed_steps_have_the_same_gradients():
     u = torch.rand(1, p.n, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     model.fit_statistics(torch.stack([u, u + 0.1], 1), None, p.dt)
     weight = model.free_pair
-    (direct,) = torch.autograd.grad(model.step(model.prepare(p), u, None, 0.0, 1).square().sum(), weight)
+    (direct,) = torch.autograd.grad(model.prepare(p).step(u, None, 0.0, 1).square().sum(), weight)
     state = model.prepare(p)
-    found = model.severed(state)
+    found = state.severed()
     assert found is not None
     own, pairs = found
-    leaves = torch.autograd.grad(model.step(own, u, None, 0.0, 1).square().sum(), [leaf for _, leaf in pairs], allow_unused=True)
+    leaves = torch.autograd.grad(own.step(u, None, 0.0, 1).square().sum(), [leaf for _, leaf in pairs], allow_unused=True)
     used = [(x, g) for (x, _), g in zip(pairs, leaves) if g is not None]
     (indirect,) = torch.autograd.grad([x for x, _ in used], weight, [g for _, g in used])
     torch.testing.assert_close(direct, indirect)

@@ -36,7 +36,7 @@ def on_box(place: tuple[float, ...], radius: float, upper: tuple[float, ...]) ->
 
 def brought(model: Model, problem: Problem, spots: SpotTable, steps: int = 5) -> float:
     """What the content of an insulated part gains per time from one step to the last."""
-    brings = model.brings(model.prepare(problem))
+    brings = model.prepare(problem).brings()
     f = spots.on(problem.mesh, brings).average(torch.tensor(model.points(problem)), 0, steps, problem.dt)
     u = torch.zeros(1, problem.mesh.n_nodes, 1, dtype=torch.float64)
     with torch.no_grad():

@@ -15,7 +15,7 @@ from dgnet import cli
 from dgnet.mesh import Mesh, box
 from dgnet.models import Classical, rollout
 from dgnet.models.adaptive import Adaptive
-from dgnet.prediction.to_files import roll_out
+from dgnet.prediction.to_files import predict_to_files
 from dgnet.problems import PDE, Condition, Curve, Dirichlet, Neumann, Periodic, Problem, Robin, SpotTable
 from dgnet.problems.sight import Bounds, Doubt, cell_doubts, doubts, rod, spot_doubts
 from dgnet.problems.units import Units
@@ -286,7 +286,7 @@ def test_an_interrupted_run_says_what_a_whole_one_says(folder: Path) -> None:
             if k == stop_at:
                 raise KeyboardInterrupt
 
-        return roll_out(simulator(folder, "classical"), source=folder / "laser.csv", initial=folder / "spike.npy", steps=30,
+        return predict_to_files(simulator(folder, "classical"), source=folder / "laser.csv", initial=folder / "spike.npy", steps=30,
                         out=folder / out, sink=sink)
 
     np.save(folder / "spike.npy", np.where(np.arange(441) == 220, 400.0, 293.0))
@@ -301,4 +301,4 @@ def test_quiet_where_there_is_nothing_to_say(folder: Path) -> None:
     (folder / "problem.toml").write_text(PROBLEM.replace("value = 353.0", "value = 293.0"))
     (folder / "laser.csv").write_text("t,x,y,radius,power\n0,0.03,0.05,0.012,1e6\n40,0.05,0.05,0.012,1e6\n")
     for model in ("universal", "classical", "quadratic"):
-        assert roll_out(simulator(folder, model), source=folder / "laser.csv", steps=8)["doubts"] == []
+        assert predict_to_files(simulator(folder, model), source=folder / "laser.csv", steps=8)["doubts"] == []

@@ -11,7 +11,7 @@ import torch
 from dgnet.data import Dataset
 from dgnet.errors import InputError
 from dgnet.models import Classical, rollout
-from dgnet.prediction.to_files import roll_out
+from dgnet.prediction.to_files import predict_to_files
 from dgnet.problems import PDE, Problem, Robin
 from dgnet.problems.spot_table import SpotTable
 from dgnet.projects import Training, load, project, template, trajectory
@@ -90,7 +90,7 @@ def test_in_python(tmp_path: Path) -> None:
                   tmp_path / "data.h5", offset=[20.0], training=Training(windows=(4,), iterations=(30,)))
     run, progress = train_project(own, tmp_path / "run")
     result, _, _ = evaluate(run, own.data)
-    made = roll_out(run, source=tmp_path / "spots.csv", out=tmp_path / "out.h5")
+    made = predict_to_files(run, source=tmp_path / "spots.csv", out=tmp_path / "out.h5")
     assert progress.best < progress.classical and result["error_ratio"] < 1 and made["steps"] == STEPS
     with pytest.raises(InputError, match="was made in Python"):
         Run.open(tmp_path / "run")
@@ -162,17 +162,3 @@ def test_the_documented_python(example: Path, monkeypatch: pytest.MonkeyPatch, c
     monkeypatch.chdir(example.parent)
     exec(compile(code.replace("minutes=0.75", "minutes=0.05"), "problem-files.md", "exec"), {})
     assert "'universal-tuned'" in capsys.readouterr().out and Path("out.pvd").exists()
-
-
-def test_a_folder_does_not_hide_a_scenario_of_the_same_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                                            capsys: pytest.CaptureFixture[str]) -> None:
-    """A bare name that is both is refused; ./NAME means the folder; a folder that is no problem leaves the name to the scenario."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "laser-heat").mkdir()
-    assert command(monkeypatch, "train", "laser-heat", "--out", "run", "--trajectories", 999) == 2
-    assert "'laser-heat' has 4 training trajectories" in capsys.readouterr().err
-    (tmp_path / "laser-heat" / "problem.toml").write_text("nothing = 1\n")
-    assert command(monkeypatch, "train", "laser-heat", "--out", "run") == 2
-    assert "write ./laser-heat for the folder" in " ".join(capsys.readouterr().err.split())
-    assert command(monkeypatch, "train", "./laser-heat", "--out", "run") == 2
-    assert "problem.toml" in capsys.readouterr().err

@@ -179,9 +179,9 @@ def test_a_table_that_does_not_cover_the_run_ends_with_exit_code_2(
 
 
 def test_simulate_prints_a_balance_that_closes(tmp_path: Path) -> None:
-    from dgnet.prediction.to_files import roll_out, summary
+    from dgnet.prediction.to_files import predict_to_files, summary
     from dgnet.training.simulator import simulator
-    found = roll_out(simulator(write(tmp_path, MIXED), "classical"), steps=30)
+    found = predict_to_files(simulator(write(tmp_path, MIXED), "classical"), steps=30)
     row = found["balance"]["T"]
     assert row["fluxes"] == pytest.approx(200e3 * 0.1 * 300) and row["closes"] < 1e-6
     assert row["stored"] == pytest.approx(row["fluxes"] + row["exchange"], rel=1e-6)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from dgnet.errors import InputError
-from dgnet.prediction.to_files import roll_out
+from dgnet.prediction.to_files import predict_to_files
 from dgnet.problems import Dirichlet, Neumann, Problem, Robin, TimeTable
 from dgnet.projects.project import Project, carried, carry, described
 from dgnet.training.identity import fingerprint
@@ -108,7 +108,7 @@ def test_a_simulation_takes_them(tmp_path: Path, model: str) -> None:
         '{ function = "held" }', "0.0")
     states: list[np.ndarray] = []
     run = simulator(write(tmp_path, **{"problem.toml": plain}), model)
-    found = roll_out(run, steps=3, sink=lambda k, u: states.append(u.copy()))
+    found = predict_to_files(run, steps=3, sink=lambda k, u: states.append(u.copy()))
     if model == "classical":
         assert found["balance"]["T"]["fluxes"] == pytest.approx(200e3 * 6.0 * 0.1) and found["balance"]["T"]["closes"] < 1e-6
     held = run.case.mesh.dual_volumes() @ (states[-1][:, 0] - 20.0) * 7850 * 450

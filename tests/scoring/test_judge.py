@@ -13,6 +13,8 @@ from dgnet.data import Dataset
 from dgnet.errors import InputError, SolveError
 from dgnet.files import write_json
 from dgnet.models import Classical
+from dgnet.models.base import Stepper, WrappedStepper, Wrapper
+from dgnet.models.dgnet import PreparedDGNet
 from dgnet.problems.case import base_problem
 from dgnet.recipe import Recipe, Stage
 from dgnet.report import figures, page
@@ -30,19 +32,28 @@ from dgnet_paper.scenarios.redrawn import Redrawn
 Tensor = torch.Tensor
 
 
-class Diverging(Classical):
+class Diverges(WrappedStepper):
+    fails: bool
+
+    def step(self, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
+        if k >= 3 and self.fails:
+            raise SolveError("no solution")
+        return u * math.nan if k >= 3 else self.inner.step(u, source, t, k)
+
+
+class Diverging(Wrapper[Diverges]):
     """Classical until step 3: then it fails, or gives what is not a number."""
 
+    name, model = "diverging", Classical()
     solves = False  # as of a network: nobody watches how large its states become
 
     def __init__(self, fails: bool) -> None:
-        super().__init__()
         self.fails = fails
 
-    def step(self, state: Any, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
-        if k >= 3 and self.fails:
-            raise SolveError("no solution")
-        return u * math.nan if k >= 3 else super().step(state, u, source, t, k)
+    def prepare(self, problem: Any, batch: int = 1, steps: int = 1000, careful: bool = False) -> Diverges:
+        found = Diverges(self.model.prepare(problem, batch, steps, careful))
+        found.fails = self.fails
+        return found
 
 
 @pytest.fixture(scope="module")
@@ -93,12 +104,13 @@ def test_evaluation_and_page_of_a_run_that_diverges(data: Path, tmp_path: Path, 
     train(get("laser-heat", "small"), "same-mesh", data, tmp_path / "run", Plan(OPERATOR, Recipe("short", (Stage(1, 8),))))
     run = Run.open(tmp_path / "run")
 
-    def step(state: Any, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
+    def step(self: PreparedDGNet, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
         if k >= 3:
             raise SolveError("no solution")
         return u
 
-    monkeypatch.setattr(run.model, "step", step)
+    monkeypatch.setattr(PreparedDGNet, "step", step)
+    monkeypatch.setattr(PreparedDGNet, "linear", Stepper.linear)
     result, states, truth = evaluate(run, data)
     assert result["error_ratio"] == math.inf and "diverged" in table(result) and "DGNet diverged: step 4 of" in table(result)
     write_json(tmp_path / "x.json", result)

@@ -189,7 +189,7 @@ def test_weights_of_a_model_get_the_gradients_of_single_steps() -> None:
         else:
             prepared, one = model.prepare(p), [u]
             for k in range(STEPS):
-                one.append(model.step(prepared, one[-1], f[:, k], k * p.dt, k))
+                one.append(prepared.step(one[-1], f[:, k], k * p.dt, k))
             states = torch.stack(one, 1)
         found.append(torch.autograd.grad((states - 300).square().sum(), weights, allow_unused=True))
     assert any(g is not None and float(g.abs().max()) > 0 for g in found[0])

@@ -243,7 +243,7 @@ def test_steps_on_cuda_are_recorded_and_the_same(dtype: torch.dtype) -> None:
         p = replace(mixed_problem(mesh, 0.02, True), dtype=dtype, device=device)
         with torch.no_grad():
             model = dg.Classical(tolerance=1e-7)
-            assert model.capturable(model.prepare(p))
+            assert model.prepare(p).repeats()
             states.append(dg.rollout(model, p, u.to(device), f.to(device)).cpu())
     assert (states[0] - states[1]).abs().max() < 1e-5
 

@@ -10,11 +10,8 @@ from dgnet.errors import InputError, SolveError
 from dgnet.mesh import Mesh, box
 from dgnet.models import Classical, rollout
 from dgnet.models.dgnet import DGNet, DGNetConfig
-from dgnet.operators import EdgeMatrix
 from dgnet.problems import PDE, SINGLE, Dirichlet, Problem, Robin
-from dgnet.stepping import GreenSolver, backends
-from dgnet.stepping.backends import LU
-from dgnet.stepping.host import FlushedToZero
+from dgnet.stepping import GreenSolver
 
 CUDA = pytest.param("cuda", marks=[pytest.mark.gpu,
                                    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")])
@@ -152,70 +149,6 @@ def test_heat_is_kept_while_a_source_and_a_sink_drive_a_pattern():
             end = rollout(Classical(), p, torch.full((1, mesh.n_nodes, 1), AMBIENT), f[:, None].expand(-1, 300, -1, -1))[0, -1]
         drift = float(weight @ (end[:, 0].double() - torch.tensor(AMBIENT).float().double()) / weight.sum())
         assert abs(drift) < 1e-4 * float(end.max() - end.min()), stiffness
-
-
-# ---------------------------------------------------------------------- factors in single precision
-
-
-def matrix(fourier: float, dtype: torch.dtype = torch.float32, cells: tuple[int, ...] = (9, 8)) -> EdgeMatrix:
-    p = Problem(box(cells, perturb=0.2, seed=1), PDE(diffusion=1.0), [], fourier / max(cells) ** 2, dtype=dtype)
-    A = p.mass + p.stiffness(0.0) * (0.5 * p.dt)
-    return EdgeMatrix(A.pattern, A.values.reshape(1, -1))
-
-
-def test_factors_are_in_single_precision_only_where_that_holds_the_tolerance(monkeypatch):
-    mild, stiff = matrix(1.0), matrix(1000.0)
-    b = np.random.default_rng(0).normal(size=(mild.pattern.n, 3)).astype(np.float32)
-    for A in (mild, stiff):
-        exact = np.linalg.solve(A.to_scipy().toarray().astype(np.float64), b)
-        found = LU(A, True, 1e-6).array(b)
-        assert found.dtype == np.float32 and np.linalg.norm(found - exact) < 2e-6 * np.linalg.norm(exact)
-    assert LU(mild, True, 1e-6).dtype == np.float32
-    assert LU(matrix(1.0, torch.float64), True, 1e-6).dtype == np.float32  # what is asked for decides
-    space = matrix(20.0, cells=(5, 4, 4))
-    for A, symmetric, tolerance in ((stiff, True, 1e-6), (mild, False, 1e-6), (mild, True, 1e-12), (space, True, 1e-6)):
-        assert LU(A, symmetric, tolerance).dtype == np.float64
-    monkeypatch.setattr(backends, "_STIFFEST", {False: 1e9, True: 1e9})
-    assert LU(matrix(1e5), True, 1e-6).dtype == np.float64  # tried, and not good enough
-    monkeypatch.setattr(LU, "_factorised", lambda self, rows, real=LU._factorised: _unless_single(self, rows, real))
-    assert LU(mild, True, 1e-6).dtype == np.float64  # singular in single precision
-
-
-def _unless_single(lu: LU, rows, real):
-    if lu.dtype == np.float32:
-        raise SolveError("singular")
-    return real(lu, rows)
-
-
-def test_small_numbers_count_as_zero_only_inside():
-    small = np.float32(1e-40)
-    with FlushedToZero(True):
-        inside = FlushedToZero.on()
-        with FlushedToZero(True):
-            pass
-        assert FlushedToZero.on() == inside  # the inner one leaves what it found
-    assert small * np.float32(1) == small and not FlushedToZero.on()
-
-
-@pytest.mark.parametrize("rough", [False, True])
-@pytest.mark.parametrize("fourier", [15.0, 22.0, 40.0])
-def test_stiff_steps_with_single_factors_are_as_good_as_single_steps(fourier, rough):
-    """Above SINGLE steps are in double precision but their factors are not: not worse than below it."""
-    mesh = box((40, 40), perturb=0.2, seed=1)
-    x = torch.tensor(mesh.points)
-    u = torch.exp(-((x - 0.3) ** 2).sum(1) / (2 * (0.04 if rough else 0.15) ** 2))[None, :, None]
-    f = torch.exp(-((x - 0.7) ** 2).sum(1) / 0.02)[None, None, :, None].expand(-1, 100, -1, -1)
-    ends = []
-    for dtype in (torch.float32, torch.float64):
-        p = Problem(mesh, PDE(diffusion=1.0), [], fourier / 40**2, dtype=dtype)
-        with torch.no_grad():
-            ends.append(rollout(Classical(backend="lu"), p, u.to(dtype), f.to(dtype))[0, -1, :, 0].double())
-    single = Problem(mesh, PDE(diffusion=1.0), [], fourier / 40**2, dtype=torch.float32)
-    prepared = Classical(backend="lu").prepare(single).operator().prepared
-    assert prepared.dtype == np.float32 and (single.stiffness_number > SINGLE) == (fourier > 20)
-    weight = single.double.mass.row_sums()[0, 0]
-    assert float((ends[0] - ends[1]).norm() / ends[1].norm()) < 1e-5
-    assert abs(float(weight @ (ends[0] - ends[1]) / (weight @ ends[1]))) < 1e-5
 
 
 # ---------------------------------------------------------------------- the iteration against the offset

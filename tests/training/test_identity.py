@@ -273,7 +273,7 @@ def test_fingerprints_of_the_papers_scenarios_stay(tmp_path: Path) -> None:
 
 
 def test_a_killed_rollout_goes_on_only_with_the_same_problem(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dgnet.prediction.to_files import roll_out
+    from dgnet.prediction.to_files import predict_to_files
     from dgnet.report import series
     from dgnet.training.run import Run
 
@@ -289,25 +289,25 @@ def test_a_killed_rollout_goes_on_only_with_the_same_problem(place: Path, monkey
             assert data.provenance["run_identity"] == Run.open(run).identity
             return data.read(0).state
 
-    roll_out(run, trajectory=0, out=out)
+    predict_to_files(run, trajectory=0, out=out)
     whole = states()
     out.unlink()
     (plain / "problem.toml").write_text((TOML + QUICK).replace("diffusion = 0.05", "diffusion = 0.5"))
     other = Run.open(run, problem=plain, allow_different=True)
     for opened, resumed in ((None, 3), (other, 0)):
         with pytest.raises(KeyboardInterrupt):
-            roll_out(run, trajectory=0, out=out, sink=killed)
-        assert roll_out(opened or run, trajectory=0, out=out)["resumed_from"] == resumed
+            predict_to_files(run, trajectory=0, out=out, sink=killed)
+        assert predict_to_files(opened or run, trajectory=0, out=out)["resumed_from"] == resumed
         if opened is None:
             assert np.array_equal(states(), whole)  # the edit of problem.toml does not reach it
 
 
 def test_states_of_a_rollout_carry_checksums(place: Path) -> None:
     from dgnet.errors import InputError
-    from dgnet.prediction.to_files import roll_out
+    from dgnet.prediction.to_files import predict_to_files
 
     out = place / "out.h5"
-    roll_out(place / "run", trajectory=0, out=out)
+    predict_to_files(place / "run", trajectory=0, out=out)
     with Dataset(out) as data:
         state = data.read(0).state
     content = bytearray(out.read_bytes())

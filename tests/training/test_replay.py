@@ -11,6 +11,7 @@ import torch
 
 from dgnet.data import Corpus
 from dgnet.mesh import perturbed_square
+from dgnet.models.base import Stepper
 from dgnet.models.dgnet import BOUNDED, PAPER, DGNet, DGNetConfig
 from dgnet.models.registry import all_models, build
 from dgnet.problems import PDE, Dirichlet, Problem, Robin
@@ -53,8 +54,8 @@ def setting(name: str) -> tuple[DGNet, Problem, Corpus, Stage]:
     return model, base, Corpus(state, source, flow, 0.05, (0.0,)), stage
 
 
-def ready(model: DGNet, state: object, times: list[float]) -> bool:
-    assert not times or replay.ready(model, state, times)
+def ready(stepper: Stepper, times: list[float]) -> bool:
+    assert not times or replay.ready(stepper, times)
     return True
 
 
@@ -64,7 +65,7 @@ def test_same_loss_and_gradient(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     found = []
     for replayed in (False, True):
         m = copy.deepcopy(model)
-        monkeypatch.setattr(replay, "applies", lambda m, s, length, device, times, now=replayed: now and ready(m, s, times))
+        monkeypatch.setattr(replay, "applies", lambda s, length, device, times, now=replayed: now and ready(s, times))
         optimiser = torch.optim.SGD(parameter_groups(m, Recipe("x", (stage,))), lr=0.0)
         loss = iterate(m, base, data, stage, optimiser, data.spread, 0, 3, 0.0)
         found.append((loss, {n: p.grad for n, p in m.named_parameters()}))
@@ -86,13 +87,12 @@ def test_a_flow_that_is_not_held_is_not_replayed() -> None:
 
     base = Problem(mesh, PDE(diffusion=0.05, velocity=flow), [], 0.05)
     model = DGNet(DGNetConfig(hidden=8, layers=1), base).double()
-    assert model.severed(model.prepare(base, 1, 4)) is None
+    assert model.prepare(base, 1, 4).severed() is None
 
 
 def test_short_windows_and_processors_take_the_plain_loop() -> None:
     model, base, _, _ = setting("structured")
-    state = model.prepare(base, 2, 8)
-    assert not replay.applies(model, state, 100, torch.device("cpu"))
+    assert not replay.applies(model.prepare(base, 2, 8), 100, torch.device("cpu"))
 
 
 @pytest.mark.parametrize("moving", [False, True], ids=["still", "flow"])
@@ -107,14 +107,14 @@ def test_baselines_replay(name: str, moving: bool, monkeypatch: pytest.MonkeyPat
     base = data.problem(base)
     torch.manual_seed(0)
     model = build(name, None, base)
-    if model.severed(model.prepare(base)) is None:
+    if model.prepare(base).severed() is None:
         pytest.skip(f"{name} is not replayed")
     model.fit_statistics(data.state, data.source_average, 0.05, data.velocity)
     stage = Stage(1, 4, batch=2)
     found = []
     for replayed in (False, True):
         m = copy.deepcopy(model)
-        monkeypatch.setattr(replay, "applies", lambda m, s, length, device, times, now=replayed: now and ready(m, s, times))
+        monkeypatch.setattr(replay, "applies", lambda s, length, device, times, now=replayed: now and ready(s, times))
         optimiser = torch.optim.SGD(parameter_groups(m, Recipe("x", (stage,))), lr=0.0)
         iterate(m, base, data, stage, optimiser, data.spread, 0, 3, 0.0)
         found.append({n: p.grad for n, p in m.named_parameters() if p.grad is not None})

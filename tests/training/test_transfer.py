@@ -17,8 +17,8 @@ from dgnet.mesh import box, save
 from dgnet.models import Classical, rollout
 from dgnet.models.dgnet import DGNetConfig
 from dgnet.models.registry import entry
-from dgnet.prediction.source_files import StoredDrive
-from dgnet.prediction.to_files import roll_out, summary
+from dgnet.prediction.source_files import stored_source
+from dgnet.prediction.to_files import predict_to_files, summary
 from dgnet.problems import PDE, Problem, Robin
 from dgnet.problems.case import base_problem
 from dgnet.problems.spot_table import SpotTable
@@ -51,7 +51,7 @@ def opened(p: Any, config: Any, model: str = "dgnet") -> Run:
 
 def states(run: Run, **options: Any) -> tuple[dict[str, Any], np.ndarray]:
     kept: list[np.ndarray] = []
-    result = roll_out(run, sink=lambda k, u: kept.append(u), **options)
+    result = predict_to_files(run, sink=lambda k, u: kept.append(u), **options)
     return result, np.stack(kept)
 
 
@@ -72,7 +72,7 @@ def test_another_step_is_the_equation_with_that_step(own: Run, tmp_path: Path) -
 def test_a_stored_source_keeps_its_integral(own: Run, ratio: float) -> None:
     with Dataset(own.data) as data:
         whole = data.read(0).source_average
-        drive, steps = StoredDrive(data, 0, ratio), int(STEPS / ratio)
+        drive, steps = stored_source(data, 0, ratio), int(STEPS / ratio)
         rows = torch.cat([drive.rows(k, min(k + 2, steps)) for k in range(0, steps, 2)], 1)[0].numpy()  # in blocks
         assert whole is not None and len(rows) == steps
         np.testing.assert_allclose(ratio * rows.sum(0), whole.sum(0), rtol=1e-5)
@@ -114,7 +114,7 @@ def test_what_is_refused(own: Run, tmp_path: Path) -> None:
              (mgn, {"mesh": tmp_path / "other.npz"}, "not mgn")]
     for run, options, words in wrong:
         with pytest.raises(InputError, match=words) as caught:
-            roll_out(run, source=spots, **options)
+            predict_to_files(run, source=spots, **options)
         assert "\n" not in str(caught.value)
 
 

@@ -14,7 +14,7 @@ from dgnet.data import Corpus, Dataset
 from dgnet.errors import InputError
 from dgnet.mesh import box
 from dgnet.models import Classical, rollout
-from dgnet.prediction.to_files import roll_out, summary
+from dgnet.prediction.to_files import predict_to_files, summary
 from dgnet.problems import PDE, Problem, Robin
 from dgnet.projects.project import Project, project, trajectory
 from dgnet.training.evaluate import evaluate
@@ -79,11 +79,11 @@ def test_a_profile_is_gathered_block_by_block() -> None:
     assert data.source_average is not None
     f, whole = data.source_average[0].numpy(), profiles_of(data, PLATE.mesh)[0]
     first = Profile(PLATE.mesh, 1)
-    first.start(data.state[0, 0].numpy())
-    first.source(0, f[:5])
+    first.state(0, data.state[0, 0].numpy())
+    first.sources(0, f[:5])
     second = Profile(PLATE.mesh, 1)
     second.memory = first.memory
-    second.source(3, f[3:])  # a resumed rollout fetches the block it was in once more
+    second.sources(3, f[3:])  # a resumed rollout fetches the block it was in once more
     for a, b in zip(second.groups(data.steps * data.dt), whole):
         assert np.allclose(a, b)
 
@@ -116,7 +116,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 def test_rollouts_carry_the_bands_of_an_evaluation(run: Run, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there are no bands"):
-        roll_out(run, trajectory=3, steps=2, band=0.9)
+        predict_to_files(run, trajectory=3, steps=2, band=0.9)
     result, states, truth = evaluate(run, run.data)
     before = json.dumps(result["scores"])
     tested = bands_of(run, states["dgnet"], truth)
@@ -127,7 +127,7 @@ def test_rollouts_carry_the_bands_of_an_evaluation(run: Run, tmp_path: Path) -> 
     assert "90% would need 9 trajectories" in sentences(found)[0]
     kept = stored_bands(run)
     assert kept is not None and kept.promises == tested.bands.promises and np.allclose(kept.known.rows, tested.bands.known.rows)
-    told = roll_out(run, trajectory=3, out=tmp_path / "o.h5", vtk=tmp_path / "o.pvd", every=2)
+    told = predict_to_files(run, trajectory=3, out=tmp_path / "o.h5", vtk=tmp_path / "o.pvd", every=2)
     assert told["bands"]["promised"] == pytest.approx(2 / 3) and "Bands from 2 test trajectories" in summary(told)
     with np.load(tmp_path / "o-bands.npz") as archive, Dataset(run.data) as data, Dataset(tmp_path / "o.h5") as out:
         half, true, u = archive["half_width"], data.read(3).state[::2], out.read(0).state
@@ -135,10 +135,10 @@ def test_rollouts_carry_the_bands_of_an_evaluation(run: Run, tmp_path: Path) -> 
     assert (np.abs(u - true) <= 1.001 * half + 1e-4).all()  # with two trajectories, the band holds all of both
     last = meshio.read(tmp_path / "o-vtu" / "o-000008.vtu").point_data
     assert np.allclose(last["u half-width"], half[-1, :, 0], rtol=1e-3)
-    wide = roll_out(run, trajectory=3, band=0.8, everywhere=True)["bands"]
+    wide = predict_to_files(run, trajectory=3, band=0.8, everywhere=True)["bands"]
     assert wide["everywhere"] and wide["widened"] == told["bands"]["widened"]
     with pytest.raises(InputError, match=r"0\.8, 0\.9, 0\.95, not of 0\.5"):
-        roll_out(run, trajectory=3, steps=2, band=0.5)
+        predict_to_files(run, trajectory=3, steps=2, band=0.5)
 
 
 def test_bands_of_other_weights_are_not_used_and_damage_is_named(run: Run) -> None:

@@ -17,7 +17,7 @@ from dgnet.data import Dataset, Header, Trajectory, write_dataset
 from dgnet.errors import InputError
 from dgnet.mesh import box
 from dgnet.models.dgnet import DGNetConfig
-from dgnet.prediction.to_files import roll_out
+from dgnet.prediction.to_files import predict_to_files
 from dgnet.recipe import Recipe, Stage
 from dgnet.training.plan import Plan
 from dgnet.training.run import Run, train
@@ -177,15 +177,15 @@ def test_range_is_kept_with_the_run(folder: Path, tmp_path: Path) -> None:
     (copied / "range.json").unlink(missing_ok=True)
     text = (copied / "run.toml").read_text()
     data = Run.open(folder).data
-    roll_out(copied, trajectory=0, steps=2)
+    predict_to_files(copied, trajectory=0, steps=2)
     assert (copied / "range.json").exists()
     (copied / "run.toml").write_text(text.replace(data.name, "gone.h5"))  # the data set is gone, its range is not
-    assert roll_out(copied, trajectory=0, data=data, steps=2)["training_range"]["trajectories"] == 3
+    assert predict_to_files(copied, trajectory=0, data=data, steps=2)["training_range"]["trajectories"] == 3
     (copied / "range.json").write_text("{}")
     with pytest.raises(InputError, match=r"range\.json is damaged"):
-        roll_out(copied, trajectory=0, data=data, steps=2)
+        predict_to_files(copied, trajectory=0, data=data, steps=2)
     (copied / "range.json").unlink()
-    found = roll_out(copied, trajectory=0, data=data, steps=2)
+    found = predict_to_files(copied, trajectory=0, data=data, steps=2)
     assert found["training_range"] is None and found["left_range"] is None and found["warning"] is None
 
 

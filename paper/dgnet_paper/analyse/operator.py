@@ -406,7 +406,7 @@ def _consistency(model: DGNet, p: Problem, prior: Operators, truth: Tensor, sour
         u, after, at = truth[:, k], truth[:, k + 1], t + float(k) * p.dt
         drive = None if f is None else f[:, k]
         for key, new in (("classical", classical.step(u, drive, at)), ("operator", state.solver.step(u, drive, at)),
-                         ("learned", model.step(state, u, drive, at, model.first_steps))):
+                         ("learned", state.step(u, drive, at, model.first_steps))):
             errors[key].append((after - new) / p.dt)
     e = {key: torch.stack(value, 1) for key, value in errors.items()}  # [B, steps, N, F]
     norm = {key: float(value.norm()) for key, value in e.items()}

@@ -29,7 +29,7 @@ from scipy.spatial import cKDTree
 from torch import nn
 
 from dgnet.errors import InputError
-from dgnet.models.base import LearnedModel, impose
+from dgnet.models.base import LearnedModel, Severed, Stepper, impose
 from dgnet.operators import lumped
 from dgnet.problems import Neumann, Periodic, Problem, Robin
 from dgnet.problems.curves import typical
@@ -212,13 +212,33 @@ class Inputs:
 
 
 @dataclass(frozen=True, eq=False)
-class Prepared:
+class Prepared(Stepper):
     """A problem made ready: what the adapter needs, and what the network itself keeps (`own`)."""
 
+    model: Baseline
     problem: Problem
     nodes: Nodes
     known: Tensor | None  # [n, C] or [b, n, C] where nothing known changes in time, not scaled
     own: Any
+
+    def step(self, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
+        p = self.problem
+        new = p.expand(self.model.advance(self, p.restrict(u), None if source is None else p.restrict(source), t))
+        return new if p.fixed is None else impose(p, new, t)
+
+    def severed(self) -> Severed | None:
+        """With what `Baseline.ready` computed from weights as leaves."""
+        own = self.own
+        if not (isinstance(own, tuple) and hasattr(own, "_asdict")):
+            return None if own is not None else Severed(self, [])
+        pairs = [(v, v.detach().requires_grad_()) for v in own if isinstance(v, Tensor) and v.requires_grad]
+        leaves = iter(leaf for _, leaf in pairs)
+        cut = [next(leaves) if isinstance(v, Tensor) and v.requires_grad else v for v in own]
+        return Severed(replace(self, own=type(own)(*cut)), pairs)
+
+    def repeats(self, times: Sequence[float] = ()) -> bool:
+        """Nothing in a network's step depends on what the flow is."""
+        return bool(times) or not (self.problem.time_dependent or self.problem.data_changes)
 
 
 class Baseline(LearnedModel[Prepared]):
@@ -321,28 +341,7 @@ class Baseline(LearnedModel[Prepared]):
                              f"coefficient channels, but the problem has {got[0]}, {got[1]} and {got[2]}")
         nodes = kept(problem, "nodes", Nodes.of)
         steady = not (callable(problem.pde.velocity) or problem.data_changes)
-        return Prepared(problem, nodes, self.raw_known(problem, nodes, 0.0) if steady else None, self.ready(problem, nodes))
-
-    def step(self, state: Prepared, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
-        p = state.problem
-        new = p.expand(self.advance(state, p.restrict(u), None if source is None else p.restrict(source), t))
-        return new if p.fixed is None else impose(p, new, t)
-
-    def severed(self, state: Prepared) -> tuple[Prepared, list[tuple[Tensor, Tensor]]] | None:
-        """The same state with what `ready` computed from weights as leaves, and (tensor, leaf) pairs."""
-        own = state.own
-        if not (isinstance(own, tuple) and hasattr(own, "_asdict")):
-            return None if own is not None else (state, [])
-        pairs = [(v, v.detach().requires_grad_()) for v in own if isinstance(v, Tensor) and v.requires_grad]
-        leaves = iter(leaf for _, leaf in pairs)
-        cut = [next(leaves) if isinstance(v, Tensor) and v.requires_grad else v for v in own]
-        return replace(state, own=type(own)(*cut)), pairs
-
-    def capturable(self, state: Prepared) -> bool:
-        return not (state.problem.time_dependent or state.problem.data_changes)
-
-    def freeze(self, state: Prepared, times: Sequence[float]) -> bool:
-        return True  # nothing in a network's step depends on what the flow is
+        return Prepared(self, problem, nodes, self.raw_known(problem, nodes, 0.0) if steady else None, self.ready(problem, nodes))
 
     def typical(self) -> tuple[Tensor, Tensor, Tensor]:
         return self.mean, self.std, self.source_scale

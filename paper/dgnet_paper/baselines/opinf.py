@@ -13,7 +13,7 @@ bound. With them only the held-out rollouts tell. Dirichlet values are imposed a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -42,12 +42,15 @@ class OpInfConfig(Settings):
 class Inferred(Subspace):
     """Operators, acting on rows [B, ...]; R = F r coordinates."""
 
-    linear: Tensor  # [R, R] I + A
+    carry: Tensor  # [R, R] I + A
     source: Tensor  # [R, R] B
     constant: Tensor  # [R] c
     pairs: Tensor | None  # [2, P] coordinates whose products are features
     products: Tensor  # [P, R] H
     moved: Tensor | None  # [q R, R] N
+
+    def repeats(self, times: Sequence[float] = ()) -> bool:
+        return bool(times) or super().repeats()  # the same few products whatever the flow is
 
 
 class OpInf(Reduced[Inferred]):
@@ -89,25 +92,22 @@ class OpInf(Reduced[Inferred]):
         eye = torch.eye(len(at), device=at.device)
         pairs = self._pairs() if bool(self.quadratic) else None
         moved = self.moved[:, at][..., at].flatten(0, 1) if bool(self.carried) else None
-        return Inferred(problem, own.centre.to(dtype), own.lift.to(dtype), own.read.to(dtype),
+        return Inferred(self, problem, own.centre.to(dtype), own.wide.to(dtype), own.narrow.to(dtype),
                         (self.linear[at][:, at] + eye).to(dtype), self.source[at][:, at].to(dtype), self.constant[at].to(dtype),
                         pairs, self.products[:0 if pairs is None else pairs.shape[1], at].to(dtype),
                         None if moved is None else moved.to(dtype))
 
     def advance(self, state: Inferred, x: Tensor, f: Tensor | None, t: float) -> Tensor:
-        a = x @ state.read
-        new = torch.addmm(state.constant, a, state.linear)
+        a = x @ state.narrow
+        new = torch.addmm(state.constant, a, state.carry)
         if f is not None:
-            new = new + f @ state.read @ state.source
+            new = new + f @ state.narrow @ state.source
         if state.pairs is not None:
             new = new + (a[:, state.pairs[0]] * a[:, state.pairs[1]]) @ state.products
         if state.moved is not None:
             b = self.flow_at(state, t + 0.5 * state.problem.dt).to(a.dtype)
             new = new + (b[..., None] * a[:, None]).flatten(1) @ state.moved
         return new
-
-    def freeze(self, state: Inferred, times: object) -> bool:
-        return True  # the same few products whatever the flow is
 
     # ------------------------------------------------------------------ the fit
 
@@ -122,11 +122,11 @@ class OpInf(Reduced[Inferred]):
         _, ridge, quadratic, carried = setting
         own = self.subspace(base)
         shift = own.centre.double()
-        a = (base.restrict(data.state).double() - shift).flatten(2) @ own.read  # [B, T+1, R]
+        a = (base.restrict(data.state).double() - shift).flatten(2) @ own.narrow  # [B, T+1, R]
         now, R = a[:, :-1].flatten(0, 1), a.shape[-1]
         groups = [now, torch.ones_like(now[:, :1])]
         if data.source_average is not None:
-            groups.append(base.restrict(data.source_average).double().flatten(2).flatten(0, 1) @ own.read)
+            groups.append(base.restrict(data.source_average).double().flatten(2).flatten(0, 1) @ own.narrow)
         if quadratic:
             i, j = self._pairs()
             groups.append(now[:, i] * now[:, j])

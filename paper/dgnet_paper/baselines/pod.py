@@ -68,15 +68,16 @@ class POD(Reduced[Galerkin]):
 
         def on_basis(A: EdgeMatrix) -> Tensor:
             """V^T A [R, nF]."""
-            return product(A.mT, own.lift.unflatten(1, (p.n, -1))).flatten(1)
+            return product(A.mT, own.wide.unflatten(1, (p.n, -1))).flatten(1)
 
-        V, S, K = own.lift.T, on_basis(p.source_mass), on_basis(still.stiffness(0.0))
+        V, S, K = own.wide.T, on_basis(p.source_mass), on_basis(still.stiffness(0.0))
         mass = on_basis(p.mass) @ V + torch.diag((V == 0).all(0).to(V.dtype))  # a field may have fewer modes than others
         if self.moving:
             return self._in_a_flow(own, still, mass, K, S, on_basis)
         inverse = torch.linalg.inv(mass + 0.5 * dt * (K @ V))
         step = torch.eye(len(inverse), dtype=V.dtype, device=V.device) - dt * inverse @ (K @ V)
-        ready = Galerkin(problem, own.centre, own.lift, own.read, own.read @ step.T, dt * (inverse @ S).T, None, inverse)
+        ready = Galerkin(self, problem, own.centre, own.wide, own.narrow, own.narrow @ step.T, dt * (inverse @ S).T, None,
+                         inverse)
         return self._rounded(replace(ready, still=None if p.data_changes else self._forcing(ready, 0.0) @ inverse.T))
 
     def _in_a_flow(self, own: Subspace, still: Problem, mass: Tensor, K: Tensor, S: Tensor,
@@ -88,12 +89,12 @@ class POD(Reduced[Galerkin]):
             moved = still.given(v.reshape(shape)).advection()
             assert moved is not None
             C = on_basis(moved) + (K if k == 0 else 0.0)
-            parts.append(C @ own.lift.T)
+            parts.append(C @ own.wide.T)
             shifts.append(C @ c)
-        ready = Galerkin(problem, own.centre, own.lift, own.read, own.read, problem.dt * S.T, None, mass, mass, torch.stack(parts),
-                         torch.stack(shifts))
+        ready = Galerkin(self, problem, own.centre, own.wide, own.narrow, own.narrow, problem.dt * S.T, None, mass, mass,
+                         torch.stack(parts), torch.stack(shifts))
         load = still.load(0.0)
-        constant = None if load is None else problem.dt * (own.lift @ load.expand(-1, self.fields).flatten())
+        constant = None if load is None else problem.dt * (own.wide @ load.expand(-1, self.fields).flatten())
         return self._rounded(replace(ready, still=None if problem.data_changes else constant))
 
     @staticmethod
@@ -112,7 +113,7 @@ class POD(Reduced[Galerkin]):
             force = force + load
         if p.data_changes:
             force = force - product(p.mass, (after - before)[None]) / p.dt
-        return p.dt * force.flatten(1) @ state.lift.double().T
+        return p.dt * force.flatten(1) @ state.wide.double().T
 
     @staticmethod
     def _batch(p: Problem, t: float) -> int:
@@ -153,7 +154,7 @@ class POD(Reduced[Galerkin]):
             return a + (right if left is None else (right[:, None] @ left)[:, 0])
 
         start = at_nodes(x, t)
-        guess = at_nodes(add(start) @ state.lift, t + state.problem.dt)
+        guess = at_nodes(add(start) @ state.wide, t + state.problem.dt)
         return add(0.5 * (start + guess))
 
     # ------------------------------------------------------------------ the fit

@@ -12,16 +12,16 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import nn
 
 from dgnet.data import Corpus
 from dgnet.errors import InputError
-from dgnet.models.base import LearnedModel, impose
+from dgnet.models.base import LearnedModel, Stepper, impose
 from dgnet.models.timeloop import rollout
 from dgnet.operators import lumped
 from dgnet.problems import Problem
@@ -34,13 +34,25 @@ _SNAPSHOTS = 1000  # states, and as many responses, that a basis is made of, at 
 
 
 @dataclass(frozen=True, eq=False)
-class Subspace:
+class Subspace(Stepper):
     """A problem seen from the basis. Matrices act on rows: states [B, nF], coordinates [B, R] with R = F r."""
 
+    model: Reduced[Any]
     problem: Problem
     centre: Tensor  # [n, F]
-    lift: Tensor  # [R, nF] V^T
-    read: Tensor  # [nF, R] coordinates of a state without its centre
+    wide: Tensor  # [R, nF] V^T
+    narrow: Tensor  # [nF, R] coordinates of a state without its centre
+
+    def step(self, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
+        p, model = self.problem, self.model
+        x = (p.restrict(u) - model.about(self, t)).flatten(1).to(self.wide.dtype)
+        f = None if source is None else p.restrict(source).flatten(1).to(x.dtype)
+        a = model.advance(self, x, f, t)  # [B, R]
+        new = (a @ self.wide).unflatten(-1, (p.n, model.fields)) + model.about(self, t + p.dt)
+        return impose(p, p.expand(new.to(u.dtype)), t)
+
+    def repeats(self, times: Sequence[float] = ()) -> bool:
+        return not (times or self.problem.time_dependent or self.problem.data_changes)
 
 
 class Reduced(LearnedModel[S]):
@@ -83,23 +95,12 @@ class Reduced(LearnedModel[S]):
             V = V * (~problem.fixed).expand(self.fields, -1)[..., None]
         wide = torch.einsum("fnr,fg->frng", V, torch.eye(self.fields, dtype=V.dtype, device=V.device)).flatten(2).flatten(0, 1)
         weight = self._volume(problem)[:, None].expand(-1, self.fields).flatten()
-        return Subspace(problem, self.centre, wide, (wide * weight).T)
+        return Subspace(self, problem, self.centre, wide, (wide * weight).T)
 
     def about(self, space: Subspace, t: float) -> Tensor:
         """c(t) [n, F]."""
         w, fixed = space.problem.fixed_values(t), space.problem.fixed
         return space.centre if w is None or fixed is None else torch.where(fixed.T, w.to(space.centre), space.centre)
-
-    def step(self, state: S, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
-        p = state.problem
-        x = (p.restrict(u) - self.about(state, t)).flatten(1).to(state.lift.dtype)
-        f = None if source is None else p.restrict(source).flatten(1).to(x.dtype)
-        a = self.advance(state, x, f, t)  # [B, R]
-        new = (a @ state.lift).unflatten(-1, (p.n, self.fields)) + self.about(state, t + p.dt)
-        return impose(p, p.expand(new.to(u.dtype)), t)
-
-    def capturable(self, state: S) -> bool:
-        return not (state.problem.time_dependent or state.problem.data_changes)
 
     @abstractmethod
     def advance(self, state: S, x: Tensor, f: Tensor | None, t: float) -> Tensor:

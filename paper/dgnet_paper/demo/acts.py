@@ -121,7 +121,7 @@ def simulate(scenario: Scenario, initial: Tensor, source: Tensor, device: str = 
     model: Any = Classical()
     with warnings.catch_warnings(), torch.no_grad():
         warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
-        backend = model.prepare(problem, 1, steps).operator().prepared.label
+        backend = model.prepare(problem, 1, steps).solver.operator().prepared.label
         begin = time.perf_counter()
         states = rollout(model, problem, initial, source, progress=lambda k: report("heat", k, steps))
         if states.is_cuda:

@@ -22,9 +22,9 @@ import torch
 from dgnet.errors import InputError, SolveError
 from dgnet.mesh import Mesh
 from dgnet.problems.conditions import Condition, Dirichlet, Neumann, Robin, Value
-from dgnet.problems.phase import PhaseChange
 from dgnet.problems.sources import Source
 from dgnet_paper.reference.assembly import Space, to_torch
+from dgnet_paper.reference.phase_change import PhaseChange
 from dgnet_paper.reference.transport import Averages, Initial, boundary_average, boundary_values, fixed_in_time, sum_up
 
 Tensor = torch.Tensor

@@ -13,9 +13,9 @@ from dgnet.mesh import ALL
 from dgnet.mesh.library import shipped
 from dgnet.problems.conditions import Robin
 from dgnet.problems.pde import PDE
-from dgnet.problems.phase import PhaseChange
 from dgnet.problems.sources import panels_for
 from dgnet.training.plan import general
+from dgnet_paper.reference.phase_change import PhaseChange
 from dgnet_paper.scenarios import lasers
 from dgnet_paper.scenarios.scenario import Draw, Parameter, Sample, Scenario, Truth
 from dgnet_paper.scenarios.spots import Spots

@@ -13,8 +13,8 @@ import torch
 from dgnet.discovery.unknowns import CURVES, Unknowns
 from dgnet.errors import InputError
 from dgnet.problems.case import Case, Opening
-from dgnet.problems.phase import Melting, PhaseChange
 from dgnet.problems.sources import Source
+from dgnet_paper.reference.phase_change import Melting, PhaseChange
 from dgnet_paper.scenarios.waves import activation
 
 SIZES = ("small", "paper")

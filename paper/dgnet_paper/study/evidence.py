@@ -56,8 +56,8 @@ def opening(shelf: Shelf) -> Text:
                 "the stored cells alone by `dgnet-paper report`. Errors are those of free rollouts of test trajectories from their "
                 "first state; classical rows are Crank–Nicolson finite elements on the same mesh and step, without a learned "
                 "weight. The best of our figures is **bold**; the paper's figure, on its own data, stands beside ours in small "
-                "print. Several seeds are given as mean ± standard deviation; seeds from an older version of the code are left out. "
-                "*did not learn*: no validation was better than that of the "
+                "print. Several seeds are given as mean ± standard deviation; seeds from an older version of the code are left "
+                "out. *did not learn*: no validation was better than that of the "
                 "untrained weights, which are what was tested. Letters in brackets mark figures from other hardware or another "
                 "version of the code than most of the table; early cells did not record the code.")
 

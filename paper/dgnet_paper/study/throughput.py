@@ -170,7 +170,7 @@ def measure_rollout(model: Any, work: Workload, steps: int, repeats: int = 3, bu
 
     def ready() -> Any:
         state = model.prepare(work.problem(), batch, steps)
-        solver = model.solver(state)
+        solver = state.green
         if solver is not None:
             row["backend"] = solver.operator(0.0).prepared.label
         return state

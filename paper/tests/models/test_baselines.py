@@ -125,8 +125,8 @@ def test_gradients_reach_every_parameter(name: str) -> None:
     u, f = data(p)
     model = tiny(name, p)
     state = model.prepare(p, B, 2)
-    v = model.step(state, u[:, 0], f[:, 0], 0.0, 0)
-    v = model.step(state, v, f[:, 1], p.dt, 1)
+    v = state.step(u[:, 0], f[:, 0], 0.0, 0)
+    v = state.step(v, f[:, 1], p.dt, 1)
     (v - u[:, 2]).square().mean().backward()
     for key, q in model.named_parameters():
         assert q.grad is not None and q.grad.isfinite().all() and (q.grad != 0).any(), key
@@ -141,7 +141,7 @@ def test_constant_features_give_no_nan(name: str) -> None:
         torch.manual_seed(0)
         model = build(name, TINY[name], p)
         model.fit_statistics(u, f, p.dt)
-        out = model.step(model.prepare(p), u[:, 0], f[:, 0], 0.0, 0)
+        out = model.prepare(p).step(u[:, 0], f[:, 0], 0.0, 0)
         out.square().mean().backward()
         assert out.isfinite().all()
         assert all(q.grad.isfinite().all() for q in model.parameters())
@@ -172,7 +172,7 @@ def test_overfits_a_tiny_trajectory(name: str) -> None:
     first = best = float("nan")
     for k in range(400):
         optimiser.zero_grad()
-        out = model.step(model.prepare(p), u[0, :-1], f[0], 0.0, 1)  # the steps are the batch
+        out = model.prepare(p).step(u[0, :-1], f[0], 0.0, 1)  # the steps are the batch
         loss = ((out - u[0, 1:]) / model.std).square().mean()
         loss.backward()
         optimiser.step()

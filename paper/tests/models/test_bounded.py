@@ -106,10 +106,10 @@ def march(s: Scenario, model: DGNet, p: Problem, period: int | None, u: Tensor, 
         state = prepared(model, p, period)
         sizes = [energy(state, u, offset)]
         for k in range(steps):
-            u = model.step(state, u, None, (k if period is None else k % period) * p.dt, k)
+            u = state.step(u, None, (k if period is None else k % period) * p.dt, k)
             if (k + 1) % (steps // 200) == 0:
                 sizes.append(energy(state, u, offset))
-        model.finish(state)
+        state.finish()
     return state, torch.stack(sizes)
 
 
@@ -137,8 +137,8 @@ def test_linear_scenarios_never_grow(name: str) -> None:
         with torch.no_grad():
             state = model.prepare(p, p.mesh.n_nodes, 1)
             unit = torch.eye(p.mesh.n_nodes, dtype=torch.float64)[..., None]
-            S = (model.step(state, unit + ambient, None, 0.0, 1) - ambient)[..., 0].numpy().T  # column j: the response to node j
-            assert float((model.step(state, 0 * unit[:1] + ambient, None, 0.0, 1) - ambient).abs().max()) < 1e-9
+            S = (state.step(unit + ambient, None, 0.0, 1) - ambient)[..., 0].numpy().T  # column j: the response to node j
+            assert float((state.step(0 * unit[:1] + ambient, None, 0.0, 1) - ambient).abs().max()) < 1e-9
         R = cholesky(dense(state.solver.operators.mass.values, p))  # M = R^T R
         step = R @ S @ solve_triangular(R, np.eye(len(R)))  # S as seen in |.|_M
         assert np.linalg.norm(step, 2) <= 1 + 1e-10

@@ -270,11 +270,11 @@ def test_the_residual_network_is_added_to_the_update() -> None:
     with torch.no_grad():
         plain = model(variants(SMALL)["C"])
         plain.load_state_dict({k: v for k, v in m.state_dict().items() if not k.startswith("residual_net")})
-        without = plain.step(plain.prepare(p), u[None], None, 0.0, 0)[0]
-        assert torch.allclose(m.step(m.prepare(p), u[None], None, 0.0, 0)[0], without + added, atol=1e-12)
+        without = plain.prepare(p).step(u[None], None, 0.0, 0)[0]
+        assert torch.allclose(m.prepare(p).step(u[None], None, 0.0, 0)[0], without + added, atol=1e-12)
         for w in net.decode.parameters():
             w.mul_(1e6)
-        assert float((m.step(m.prepare(p), u[None], None, 0.0, 0)[0] - without).abs().max()) > 1e3 * float(added.abs().max())
+        assert float((m.prepare(p).step(u[None], None, 0.0, 0)[0] - without).abs().max()) > 1e3 * float(added.abs().max())
 
 
 def test_no_layer_norm_and_nothing_but_the_papers_features() -> None:
@@ -345,7 +345,7 @@ def test_a_reaction_is_a_source_at_both_ends() -> None:
     guess = G @ (right @ u + DT * (u - u**3))
     wanted = G @ (right @ u + DT / 2 * ((u - u**3) + (guess - guess**3)))
     with torch.no_grad():
-        found = m.step(m.prepare(p), torch.tensor(u)[None, :, None], None, 0.0, 0)[0, :, 0].numpy()
+        found = m.prepare(p).step(torch.tensor(u)[None, :, None], None, 0.0, 0)[0, :, 0].numpy()
     assert np.abs(found - wanted).max() < 1e-12
 
 
@@ -393,7 +393,7 @@ def test_gradients_are_those_of_differences() -> None:
 
     def value() -> Tensor:
         state = m.prepare(p)
-        return (m.step(state, m.step(state, u, f, 0.0, 0), f, DT, 1) ** 2).sum()
+        return (state.step(state.step(u, f, 0.0, 0), f, DT, 1) ** 2).sum()
 
     value().backward()
     g = torch.Generator().manual_seed(3)

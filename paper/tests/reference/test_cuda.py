@@ -8,8 +8,8 @@ import torch
 from dgnet.mesh import box
 from dgnet.problems.conditions import Dirichlet, Robin
 from dgnet.problems.pde import PDE
-from dgnet.problems.phase import PhaseChange
 from dgnet_paper.reference import linear, phase, transport
+from dgnet_paper.reference.phase_change import PhaseChange
 from paper.tests.reference.test_transport import Rotation, disc
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]

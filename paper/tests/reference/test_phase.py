@@ -12,10 +12,10 @@ from scipy.optimize import brentq
 from dgnet.errors import InputError
 from dgnet.mesh import box
 from dgnet.problems.conditions import Dirichlet, Neumann, Periodic, Robin
-from dgnet.problems.phase import PhaseChange
 from dgnet.problems.sources import FunctionSource
 from dgnet_paper.reference import transport
 from dgnet_paper.reference.phase import solve
+from dgnet_paper.reference.phase_change import PhaseChange
 
 METAL = PhaseChange(temperature=1.0, width=0.05, latent_heat=2.0, density=3.0, capacity_solid=0.8, capacity_liquid=1.3,
                     conductivity_solid=2.0, conductivity_liquid=0.5)

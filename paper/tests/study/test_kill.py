@@ -19,7 +19,7 @@ import torch
 from tests.cli.forked import finish, kill
 
 from dgnet.models.dgnet import DGNetConfig
-from dgnet.prediction.to_files import roll_out
+from dgnet.prediction.to_files import predict_to_files
 from dgnet.recipe import Recipe, Stage
 from dgnet.report import series
 from dgnet.training.plan import Plan
@@ -49,7 +49,7 @@ def learn(folder: Path, data: Path) -> None:
 
 def roll(folder: Path, run: Path) -> None:
     series.PAUSE = 0.03
-    roll_out(run, source=run.parent / "spots.csv", steps=500, out=folder / "x.h5", xdmf=folder / "x.xdmf", every=3)
+    predict_to_files(run, source=run.parent / "spots.csv", steps=500, out=folder / "x.h5", xdmf=folder / "x.xdmf", every=3)
 
 
 @pytest.fixture(scope="module")

@@ -23,10 +23,10 @@ from tests.cli.forked import finish
 from dgnet.data import Dataset, Header, Trajectory, write_dataset
 from dgnet.errors import InputError
 from dgnet.mesh import box
-from dgnet.models.base import Model
+from dgnet.models.base import Model, Stepper
 from dgnet.models.dgnet import DGNet, DGNetConfig
 from dgnet.prediction import to_files as rollouts
-from dgnet.prediction.to_files import roll_out
+from dgnet.prediction.to_files import predict_to_files
 from dgnet.problems import PDE, Dirichlet, Robin
 from dgnet.problems.case import base_problem
 from dgnet.report import series
@@ -39,16 +39,18 @@ Tensor = torch.Tensor
 SPOTS = "t,x,y,radius,power\n0,0.2,0.2,0.1,3\n400,0.8,0.7,0.1,3\n"
 
 
-class Fading(Model[float]):
+class Fades(Stepper):
+    def step(self, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
+        return torch.lerp(u, source, 0.01) if source is not None else u * 0.99
+
+
+class Fading(Model[Fades]):
     """The cheapest model there is: what is asked here is about the rollout around it."""
 
     name = "fading"
 
-    def prepare(self, problem: Any, batch: int = 1, steps: int = 1000, careful: bool = False) -> float:
-        return 0.01
-
-    def step(self, state: float, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
-        return torch.lerp(u, source, state) if source is not None else u * (1 - state)
+    def prepare(self, problem: Any, batch: int = 1, steps: int = 1000, careful: bool = False) -> Fades:
+        return Fades()
 
 
 def scenario(cells: tuple[int, ...] = (10, 10), fields: tuple[str, ...] = ("T",)) -> Scenario:
@@ -71,7 +73,7 @@ def long(root: Path, steps: int, every: int) -> None:
     Run.open = opened(root / "run", Fading(), scenario((20, 20)))  # type: ignore[method-assign,assignment]
     rollouts._BLOCK = 1 << 18
     (root / "spots.csv").write_text(SPOTS)
-    roll_out(root / "run", source=root / "spots.csv", steps=steps, every=every, out=root / f"{steps}.h5")
+    predict_to_files(root / "run", source=root / "spots.csv", steps=steps, every=every, out=root / f"{steps}.h5")
     (root / f"peak-{steps}").write_text(str(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))
 
 
@@ -114,7 +116,7 @@ def test_interrupted_goes_on_and_other_requests_do_not(at: int, tmp_path: Path, 
             raise Stop
 
     def go(name: str, **options: Any) -> dict[str, Any]:
-        return roll_out(tmp_path / "run", initial=tmp_path / "start.npy", steps=40, every=4, out=tmp_path / name, **options)
+        return predict_to_files(tmp_path / "run", initial=tmp_path / "start.npy", steps=40, every=4, out=tmp_path / name, **options)
 
     whole = go("whole.h5")
     assert whole["resumed_from"] == 0
@@ -158,7 +160,7 @@ def test_a_flow_that_changes_goes_on_with_the_bounds_it_had(tmp_path: Path, monk
             if k == at:
                 raise Stop
 
-        return roll_out(tmp_path / "run", trajectory=0, data=tmp_path / "flow.h5", out=tmp_path / name, sink=stop)
+        return predict_to_files(tmp_path / "run", trajectory=0, data=tmp_path / "flow.h5", out=tmp_path / name, sink=stop)
 
     whole = go("whole.h5")
     for at in (1, 9, 20):
@@ -176,7 +178,7 @@ def test_a_damaged_note_is_not_believed(tmp_path: Path, monkeypatch: pytest.Monk
     for text in (b"", b"PK\x03\x04 cut", b"no archive"):
         (tmp_path / "x.h5.resume").write_bytes(text)
         (tmp_path / "x.h5.part").write_bytes(b"half")
-        assert roll_out(tmp_path / "run", **options)["resumed_from"] == 0
+        assert predict_to_files(tmp_path / "run", **options)["resumed_from"] == 0
         with Dataset(tmp_path / "x.h5") as data:
             assert np.array_equal(data.read(0).state[0, :, 0], np.arange(16))
 
@@ -194,7 +196,7 @@ def rolled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     out = tmp_path / "files"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Run, "open", opened(tmp_path / "run", Fading(), which))
-        result = roll_out(tmp_path / "run", initial=tmp_path / "start.npy", steps=11, every=3, vtk=out / "x.pvd",
+        result = predict_to_files(tmp_path / "run", initial=tmp_path / "start.npy", steps=11, every=3, vtk=out / "x.pvd",
                           xdmf=out / "x.xdmf", gif=out / "x.gif", png=out / "x.png", sink=lambda k, u: states.append(u.copy()))
     assert result["xdmf"] == str(out / "x.xdmf") and result["out"] is None
     assert sorted(p.name for p in out.iterdir()) == ["x-vtu", "x.gif", "x.png", "x.pvd", "x.xdmf", "x.xdmf.h5"]  # no store left
@@ -259,7 +261,7 @@ def test_mp4_needs_ffmpeg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     np.save(tmp_path / "start.npy", np.ones(25))
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     with pytest.raises(InputError, match="ffmpeg"):
-        roll_out(tmp_path / "run", initial=tmp_path / "start.npy", steps=4, mp4=tmp_path / "x.mp4")
+        predict_to_files(tmp_path / "run", initial=tmp_path / "start.npy", steps=4, mp4=tmp_path / "x.mp4")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["run", "start.npy"]
 
 
@@ -282,13 +284,13 @@ def test_frames_reach_the_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     encoder.write_text(ENCODER.format(python=sys.executable))
     encoder.chmod(encoder.stat().st_mode | stat.S_IEXEC)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
-    roll_out(tmp_path / "run", initial=tmp_path / "start.npy", steps=6, mp4=tmp_path / "x.mp4")
+    predict_to_files(tmp_path / "run", initial=tmp_path / "start.npy", steps=6, mp4=tmp_path / "x.mp4")
     size, count = json.loads((tmp_path / "x.mp4").read_text())
     width, height = map(int, size.split("x"))
     assert width % 2 == height % 2 == 0 and count == 7 * 4 * width * height  # seven RGBA frames
     encoder.write_text(f"#!{sys.executable}\nraise SystemExit(1)\n")
     with pytest.raises(InputError, match="ffmpeg could not write"):
-        roll_out(tmp_path / "run", initial=tmp_path / "start.npy", steps=6, mp4=tmp_path / "y.mp4")
+        predict_to_files(tmp_path / "run", initial=tmp_path / "start.npy", steps=6, mp4=tmp_path / "y.mp4")
     assert not [p for p in tmp_path.iterdir() if p.name.startswith((".", "y"))]
 
 
@@ -296,5 +298,5 @@ def test_frames_reach_the_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_mp4_is_a_film(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Run, "open", opened(tmp_path / "run", Fading(), scenario((4, 4))))
     np.save(tmp_path / "start.npy", np.linspace(0, 1, 25))
-    roll_out(tmp_path / "run", initial=tmp_path / "start.npy", steps=6, mp4=tmp_path / "x.mp4")
+    predict_to_files(tmp_path / "run", initial=tmp_path / "start.npy", steps=6, mp4=tmp_path / "x.mp4")
     assert b"ftyp" in (tmp_path / "x.mp4").read_bytes()[:16]

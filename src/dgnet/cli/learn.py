@@ -232,9 +232,10 @@ def rollout(run: Annotated[Path, typer.Argument(help="Folder of a run.")],
 
     opened = Run.open(run, checked_device(device), problem=problem, allow_different=allow_different)
     with reporting() as report:
-        result = rollouts.roll_out(opened, source=source, trajectory=trajectory, initial=initial, data=data, steps=steps, out=out,
-                                   vtk=vtk, xdmf=xdmf, gif=gif, mp4=mp4, png=png, every=every, device=device, report=report,
-                                   dt=dt, mesh=mesh, adaptive=adaptive, band=band, everywhere=everywhere)
+        result = rollouts.predict_to_files(
+            opened, source=source, trajectory=trajectory, initial=initial, data=data, steps=steps, out=out, vtk=vtk, xdmf=xdmf,
+            gif=gif, mp4=mp4, png=png, every=every, device=device, report=report, dt=dt, mesh=mesh, adaptive=adaptive, band=band,
+            everywhere=everywhere)
     write_json(json_path, result)
     say(rollouts.summary(result))
     advise(*(("show", out, "--out", "pictures") if out is not None else ("export", run, "--out", "step.c")))

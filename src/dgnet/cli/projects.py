@@ -91,7 +91,7 @@ def simulate(folder: Annotated[Path, typer.Argument(help="Folder with problem.to
 
     run = simulator(folder, model, weights)
     with reporting() as report:
-        result = rollouts.roll_out(run, source=source, initial=initial, steps=steps, out=out, vtk=vtk, gif=gif, png=png,
+        result = rollouts.predict_to_files(run, source=source, initial=initial, steps=steps, out=out, vtk=vtk, gif=gif, png=png,
                                    every=every, device=checked_device(device), report=report, adaptive=adaptive)
     write_json(json_path, result)
     say(rollouts.summary(result))

@@ -117,8 +117,8 @@ class MaterialCurves:
     def solver(self, data: Corpus) -> EnthalpySolver:
         """That of the model, with the values of now."""
         state: PreparedDGNet = self.model.prepare(data.problem(self.base), len(data), data.steps, careful=True)
-        assert isinstance(state.stepper, EnthalpySolver)
-        return state.stepper
+        assert isinstance(state.main, EnthalpySolver)
+        return state.main
 
     def inner(self, curve: Curve, u: Tensor) -> Tensor | None:
         """Derivatives of the integral of a curve by x: those of the hat functions, times the values."""

@@ -66,7 +66,7 @@ def sweep(model: DGNet, base: Problem, data: Corpus, count: int, tangent: Tangen
     for rows in data.together(base):
         part = data.part(rows)
         state = model.prepare(part.problem(base), len(part), part.steps, careful=careful)
-        stepper, t = state.stepper, part.clock(base)
+        stepper, t = state.main, part.clock(base)
         p = stepper.problem
         free, held = free_nodes(p)
         weight = held / unit
@@ -85,7 +85,7 @@ def sweep(model: DGNet, base: Problem, data: Corpus, count: int, tangent: Tangen
             left.append(r)
             if change is not None:
                 aside += weighted.flatten(0, 2).T @ (p.restrict(change[rows, k + 1])[:, free].double() * weight).flatten()
-        model.finish(state)
+        state.finish()
         groups.append(score.flatten(0, 1))
         residuals.append(torch.stack(left, 1))
     if not math.isfinite(float(misfit)):

@@ -184,7 +184,7 @@ def _prepared(model: Model[Any], problem: Problem,
         assert isinstance(prepared.solver, GreenSolver)  # `refuse_changing`
         return {}, [prepared.solver], 0, prepared.gathering
     if isinstance(model, Classical) and model.degree == 1 and not model.damped_start:
-        solver = model.solver(model.prepare(problem))
+        solver = model.prepare(problem).green
         assert solver is not None  # `refuse_changing`
         return {}, [solver], 0, None
     if not isinstance(model, DGNet):
@@ -234,7 +234,7 @@ def _boundaries(model: Model[Any], problem: Problem, p: Problem) -> tuple[tuple[
             units = [_with(other, 1.0 if other is c else 0.0) for other in p.conditions]
             one = Problem(problem.mesh, problem.pde, units, problem.dt, problem.consistent, problem.advection_form,
                                  problem.dtype)
-            solver = model.solver(model.prepare(one))
+            solver = model.prepare(one).green
             load = None if solver is None else solver.operators.load(0.0)
         loads.append(torch.zeros(p.n, p.n_fields) if load is None else p.dt * load.expand(p.n, p.n_fields))
     return tuple(found), loads
@@ -433,10 +433,10 @@ def compare(run: Simulator, problem: Problem, made: CSource, folder: Path, compi
     state = model.prepare(problem)
     u, f = probe(model, problem, 1)
     u = u if problem.fixed is None else problem.expand(torch.where(problem.fixed.T, _walls(problem), problem.restrict(u)))
-    expected = model.begin(state, u)
+    expected = state.begin(u)
     for k in range(_STEPS):
-        expected = model.step(state, expected, f, k * problem.dt, k)
-    expected, solver = model.read(state, expected), model.solver(state)
+        expected = state.step(expected, f, k * problem.dt, k)
+    expected, solver = state.read(expected), state.green
     if solver is not None:
         refuse_fast(solver, run.case)
     for real in ("double",) if made.double_only else ("double", "float"):

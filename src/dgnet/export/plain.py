@@ -266,4 +266,4 @@ class Traced(nn.Module):
         self.model, self.state = model, state
 
     def forward(self, u: Tensor, source: Tensor) -> Tensor:
-        return self.model.step(self.state, u, source, 0.0, self.model.first_steps)
+        return self.state.step(u, source, 0.0, self.model.first_steps)

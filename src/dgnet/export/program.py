@@ -125,17 +125,17 @@ def traced(run: Simulator, batch: int | None = None) -> Traces:
     with torch.no_grad():
         state = model.prepare(problem, batch or 1)
         solved = model if isinstance(model, DGNet) and model.config.green else None
-        solver = model.solver(state) if solved is not None or isinstance(model, Classical | Universal) else None
+        solver = state.green if solved is not None or isinstance(model, Classical | Universal) else None
         u, f = probe(model, problem, batch or 3)
         module: nn.Module
         if edged:
             assert solver is not None
             lift = Lift.of(problem.mesh)
-            module, start, u = EdgeStep(solver, state.gathering, lift), u, model.lift(state, u)
+            module, start, u = EdgeStep(solver, state.gathering, lift), u, state.lift(u)
         else:
             module = Traced(model, state) if solver is None else Step(solver, solved, None if solved is None else state.graph)
         # before tracing, which leaves its own tensors in caches
-        checks: dict[str, tuple[tuple[Tensor, ...], Tensor]] = {"step": ((u, f), model.step(state, u, f, 0.0, model.first_steps))}
+        checks: dict[str, tuple[tuple[Tensor, ...], Tensor]] = {"step": ((u, f), state.step(u, f, 0.0, model.first_steps))}
         if solver is not None:
             refuse_fast(solver, case)
         program, fixed = _traced(module, (u, f), batch, case.name)
@@ -147,7 +147,7 @@ def traced(run: Simulator, batch: int | None = None) -> Traces:
             checks[key] = (u,), u + change(u)
             extra[key], _ = _traced(Filter(change), (u,), fixed, case.name)
         if solved is not None and state.early is not None:
-            checks["early"] = (u, f), model.step(state, u, f, 0.0, 0)
+            checks["early"] = (u, f), state.step(u, f, 0.0, 0)
             extra["early"], _ = _traced(Step(state.early.solver, solved, state.graph), (u, f), fixed, case.name)
         for key, (inputs, expected) in checks.items():
             agree(_call(program if key == "step" else extra[key], inputs, fixed), expected, key)

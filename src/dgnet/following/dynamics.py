@@ -66,7 +66,7 @@ class Dynamics:
             begin = torch.cat([begin, begin + sd[:, None, None] * u.smooth()])
         self.state = model.prepare(problem, len(begin) + self.J, 1000)
         self._loaded = {name: model.prepare(u.loaded(name), 1, 1000) for name in u.drives if name not in ("field", "source")}
-        states = model.begin(self.state, begin)
+        states = self.state.begin(begin)
         self._size = states.shape[1:]
         self._first = states.flatten(1).numpy().T  # [n, 1 + starts]
         self.n = len(self._first)
@@ -110,14 +110,14 @@ class Dynamics:
             own = columns[at:at + u.count(name)]
             at += len(own)
             if name in self._loaded:
-                both = (self.model.step(state, states[:1], None, t, k) for state in (self._loaded[name], self.state))
+                both = (state.step(states[:1], None, t, k) for state in (self._loaded[name], self.state))
                 on, off = (x.flatten().numpy() for x in both)
                 loads += np.outer(on - off, own[0])
             else:
                 shapes = u.shapes(name, k, self.t0)
                 force = summed(force, torch.einsum("jc,jnf->cnf", torch.from_numpy(own), shapes), self.problem.mesh)
         force = None if force is None else force.expand(len(states), -1, -1)
-        new = self.model.step(self.state, states, force, t, k).flatten(1).numpy().T + loads
+        new = self.state.step(states, force, t, k).flatten(1).numpy().T + loads
         if not np.isfinite(new).all():
             raise InputError(f"the estimate is not finite any more at t = {t:g}: a step of {self.model.name} grows without bound")
         moved = new[:, 1:1 + r] - new[:, :1] if self.linear else 0.5 * (new[:, 1:1 + r] - new[:, 1 + r:])
@@ -174,7 +174,7 @@ class Dynamics:
     def nodes(self, x: np.ndarray) -> Tensor:
         """Fields at the nodes of some states or directions [d, c]: [c, N, F]."""
         states = torch.from_numpy(np.ascontiguousarray(x[:self.n].T)).unflatten(1, self._size)
-        return self.model.read(self.state, states)
+        return self.state.read(states)
 
     def seen(self, x: np.ndarray, weights: Tensor | None = None) -> np.ndarray:
         """What sensors read of some states or directions [d, c]: [S, c]."""
@@ -284,7 +284,7 @@ class _Level:
                        if name not in ("field", "source")}
         lags = [s.lag for s in sensors]
         self.weights, self.late, self.delays = curved_rows(sensors, self.problem), np.array(lags) > 0, delays(lags, self.problem.dt)
-        self.u = self.model.begin(self.state, shadow.finer.up(start.double(), level)[None])
+        self.u = self.state.begin(shadow.finer.up(start.double(), level)[None])
         self.end = self.read_by(self.weights)
         self.seen = self.end[None]
         self.memory = recalled(self.model, self.states)
@@ -294,7 +294,7 @@ class _Level:
         return {"": self.state, **self.loaded}
 
     def read_by(self, weights: Tensor) -> np.ndarray:
-        return torch.einsum("nf,snf->s", self.model.read(self.state, self.u)[0], weights).numpy()
+        return torch.einsum("nf,snf->s", self.state.read(self.u)[0], weights).numpy()
 
     def step(self, k: int, drives: Mapping[str, np.ndarray]) -> None:
         finer, parts, dt, u = self.shadow.finer, 2**self.level, self.problem.dt, self.shadow.unknowns
@@ -306,13 +306,13 @@ class _Level:
                 force = averages(self.source, self.problem, self.model, t, 1)
             for name, a in drives.items():
                 if name in self.loaded:
-                    on, off = (self.model.step(state, self.u, None, t, j) for state in (self.loaded[name], self.state))
+                    on, off = (state.step(self.u, None, t, j) for state in (self.loaded[name], self.state))
                     loads = loads + float(a[0]) * (on - off)
                     continue
                 shapes = u.still if name == "field" else u.spot_shapes(self.problem, self.model, t)
                 own = torch.einsum("j,jnf->nf", torch.from_numpy(a), shapes)
                 force = summed(force, (finer.up(own, self.level) if name == "field" else own)[None], self.problem.mesh)
-            self.u = self.model.step(self.state, self.u, force, t, j) + loads
+            self.u = self.state.step(self.u, force, t, j) + loads
             before, now = now, self.read_by(self.weights)
             e, b, c = self.delays
             seen.append(e * seen[-1] + b * before + c * now)
@@ -325,20 +325,20 @@ class _Level:
         return self.seen[left] + (place - left) * (self.seen[min(left + 1, len(self.seen) - 1)] - self.seen[left])
 
     def move(self, change: Tensor, late: np.ndarray) -> None:
-        self.u = self.u + self.model.lift(self.state, self.shadow.finer.up(change, self.level)[None])
+        self.u = self.u + self.state.lift(self.shadow.finer.up(change, self.level)[None])
         self.end = np.where(self.late, self.end + late, self.read_by(self.weights))
 
 
 def recalled(model: Model[Any], states: Mapping[str, Any]) -> dict[str, Tensor]:
     """What steps of a model leave to the next (`Model.memory`), of several states by name."""
-    return {f"{name}/{key}": value for name, state in states.items() for key, value in model.memory(state).items()}
+    return {f"{name}/{key}": value for name, state in states.items() for key, value in state.memory().items()}
 
 
 def recall(model: Model[Any], states: Mapping[str, Any], memory: Mapping[str, Tensor]) -> None:
     """Put back what `recalled` gave."""
     for name, state in states.items():
         start = f"{name}/"
-        model.remember(state, {key.removeprefix(start): x for key, x in memory.items() if key.startswith(start)})
+        state.remember({key.removeprefix(start): x for key, x in memory.items() if key.startswith(start)})
 
 
 def taken(source: Source | None, problem: Problem, model: Model[Any]) -> Source | None:

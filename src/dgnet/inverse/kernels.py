@@ -203,7 +203,7 @@ class Kernels:
 
 
 @checked
-def kernels(problem: Problem, sensors: Sensors, horizon: Count, model: Model[S] | None = None,
+def kernels(problem: Problem, sensors: Sensors, horizon: Count, model: Model[Any] | None = None,
             t0: Finite = 0.0, store: Path | str | None = None) -> Kernels:
     """How every sensor responds to any source at any place and past step: one backward rollout per sensor.
 
@@ -312,13 +312,13 @@ def _main_directions(A: np.ndarray, share: float) -> np.ndarray:
         count *= 2
 
 
-def _backwards(model: Model[S], problem: Problem, w: Tensor, lags: Sequence[float], horizon: int, first: int,
+def _backwards(model: Model[Any], problem: Problem, w: Tensor, lags: Sequence[float], horizon: int, first: int,
                t0: float) -> tuple[Tensor, Tensor, Tensor]:
     """Transposed steps for all sensors at once: `lag`, `early` and `start` of `Kernels`. Sensors that lag read all of it later."""
     state = model.prepare(problem, len(w), horizon)
     points, sensors = len(model.points(problem)), len(w)
     zero = w.new_zeros(1, points, problem.n_fields)
-    size = model.begin(state, zero).shape[1:]  # of what steps work on
+    size = state.begin(zero).shape[1:]  # of what steps work on
 
     def transposed(forward: Callable[..., Tensor], *inputs: Tensor) -> Callable[[Tensor], tuple[Tensor, ...]]:
         with torch.enable_grad():
@@ -328,10 +328,10 @@ def _backwards(model: Model[S], problem: Problem, w: Tensor, lags: Sequence[floa
                                              materialize_grads=True)
 
     def step_back(k: int, batch: int) -> Callable[[Tensor], tuple[Tensor, ...]]:
-        return transposed(lambda u, f: model.step(state, u, f, t0 + k * problem.dt, k),
+        return transposed(lambda u, f: state.step(u, f, t0 + k * problem.dt, k),
                           w.new_zeros(batch, *size), zero.expand(batch, -1, -1))
 
-    seen = transposed(lambda u: model.read(state, u), w.new_zeros(sensors, *size))(w)[0]
+    seen = transposed(lambda u: state.read(u), w.new_zeros(sensors, *size))(w)[0]
     lag = w.new_zeros(sensors, horizon, *zero.shape[1:])
     later = [seen]  # the adjoint state j steps before a reading
     back = step_back(first, sensors) if first < horizon else None
@@ -346,7 +346,7 @@ def _backwards(model: Model[S], problem: Problem, w: Tensor, lags: Sequence[floa
         before, source = step_back(k, part.shape[0] * sensors)(part.flatten(0, 1))
         current[k + 1:] = before.unflatten(0, part.shape[:2])
         early[:, k + 1:, k] = source.unflatten(0, part.shape[:2]).transpose(0, 1)
-    start = transposed(lambda u: model.begin(state, u), zero.expand(sensors, -1, -1))
+    start = transposed(lambda u: state.begin(u), zero.expand(sensors, -1, -1))
     begun = torch.stack([start(row)[0] for row in current], 1)
     begun[:, 0] = 0.0  # the first reading is of the start as it is given
     begun[:, 0, : problem.mesh.n_nodes] = w
@@ -370,7 +370,7 @@ def refuse_nonlinear(problem: Problem, model: Model[Any]) -> None:
         for size in (0.03, 1.0, 30.0):  # a network may be nearly constant for large states, and nearly linear for small ones
             pair = mean + size * spread * noise[0], size * power * noise[1]
             u, f = (torch.stack([*x, x.mean(0)]).to(problem.geometry.device, problem.dtype) for x in pair)
-            out = model.step(state, model.lift(state, u), f, 0.0, model.first_steps).double()
+            out = state.step(state.lift(u), f, 0.0, model.first_steps).double()
             if float((out[2] - out[:2].mean(0)).abs().max()) > 1e-4 * float((out[0] - out[1]).abs().max()):
                 raise InputError(f"a step of {model.name} is not linear in state and source: sensor kernels need one that is, such "
                                  "as the classical solver, universal weights or a DGNet without a residual network")

@@ -1,8 +1,10 @@
 """Models: one contract, one time loop; the classical solver, DGNet and the baselines."""
 
 from dgnet.models.adaptive import Adaptive
-from dgnet.models.base import Model
+from dgnet.models.base import Model, Stepper, WrappedStepper, Wrapper
 from dgnet.models.classical import Classical, Refined
-from dgnet.models.timeloop import Pause, Ready, few_threads, rollout
+from dgnet.models.pause import Pause
+from dgnet.models.timeloop import Ready, few_threads, rollout
 
-__all__ = ["Adaptive", "Classical", "Model", "Pause", "Ready", "Refined", "few_threads", "rollout"]
+__all__ = ["Adaptive", "Classical", "Model", "Pause", "Ready", "Refined", "Stepper", "WrappedStepper", "Wrapper",
+           "few_threads", "rollout"]

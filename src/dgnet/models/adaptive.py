@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import isfinite
-from typing import Generic
+from typing import Any
 
-import numpy as np
 import torch
 
 from dgnet.arguments import checked
 from dgnet.errors import InputError, RangeError, SolveError
-from dgnet.models.base import LearnedModel, Memory, Model, S
-from dgnet.problems import Problem, Rule
+from dgnet.models.base import LearnedModel, Memory, Model, Stepper, WrappedStepper, Wrapper
+from dgnet.problems import Problem
 
 Tensor = torch.Tensor
 
@@ -20,22 +19,8 @@ _DEEPEST = 14  # halvings of a step, at most
 _EASY = 0.1  # share of the tolerance below which the next step may be twice as long (its error would be eight times larger)
 
 
-@dataclass
-class Halvings(Generic[S]):
-    """Where a rollout stands: a solver for each length dt / 2^level that was needed, and how long steps are now."""
-
-    problem: Problem
-    batch: int
-    steps: int
-    solvers: dict[int, S] = field(default_factory=dict)
-    level: int = 0
-    start: Tensor | None = None
-    scale: Tensor | None = None  # [F]: range of each field so far
-    left: dict[int, Memory] = field(default_factory=dict)  # the memory of solvers that an earlier part of the rollout had
-
-
 @checked
-class Adaptive(Model[Halvings[S]]):
+class Adaptive(Wrapper["Halvings"]):
     """A model whose steps are halved until their error is below a tolerance, by comparing each with two of half the length.
 
     - `model`: any model that solves an equation and has no steps of its own: the classical solvers, or a DGNet without a residual
@@ -56,7 +41,7 @@ class Adaptive(Model[Halvings[S]]):
         (True, True)
     """
 
-    def __init__(self, model: Model[S], tolerance: float) -> None:
+    def __init__(self, model: Model[Any], tolerance: float) -> None:
         if not (isfinite(tolerance) and 0 < tolerance < 1):
             raise InputError(f"the tolerance of adaptive steps must lie between 0 and 1, got {tolerance:g}")
         if isinstance(model, Adaptive):
@@ -69,105 +54,114 @@ class Adaptive(Model[Halvings[S]]):
     def name(self) -> str:
         return f"{self.model.name}, adaptive"
 
-    @property
-    def solves(self) -> bool:
-        return self.model.solves
-
-    @property
-    def rule(self) -> Rule:
-        return self.model.rule
-
-    def prepare(self, problem: Problem, batch: int = 1, steps: int = 1000, careful: bool = False) -> Halvings[S]:
-        return Halvings(problem if isinstance(self.model, LearnedModel) else problem.double, batch, steps)
+    def prepare(self, problem: Problem, batch: int = 1, steps: int = 1000, careful: bool = False) -> Halvings:
+        return Halvings(self, problem if isinstance(self.model, LearnedModel) else problem.double, batch, steps)
 
     def figures(self) -> dict[str, float]:
         """What the last rollout did."""
         return {"tolerance": self.tolerance, "taken": self.taken, "rejected": self.rejected, "shortest": self.shortest}
 
-    def _solver(self, state: Halvings[S], level: int) -> S:
-        if level not in state.solvers:
-            problem = replace(state.problem, dt=state.problem.dt / 2**level) if level else state.problem
-            state.solvers[level] = self.model.prepare(problem, state.batch, state.steps, careful=True)
-            self.model.remember(state.solvers[level], state.left.get(level, {}))
-        return state.solvers[level]
 
-    def points(self, problem: Problem) -> np.ndarray:
-        return self.model.points(problem)
+class Halvings(WrappedStepper):
+    """Where a rollout stands: a stepper for each length dt / 2^level that was needed, and how long steps are now.
 
-    def lift(self, state: Halvings[S], u: Tensor) -> Tensor:
-        return self.model.lift(self._solver(state, 0), u.double())
+    Its memory is the length of steps, what their error is measured against, and the memory of the steppers: NAME of level 3 is
+    "3 NAME".
+    """
 
-    def begin(self, state: Halvings[S], u: Tensor) -> Tensor:
-        self.taken = self.rejected = 0
-        self.shortest = float("inf")
-        return self.model.begin(self._solver(state, 0), u.double())
+    def __init__(self, model: Adaptive, problem: Problem, batch: int, steps: int) -> None:
+        self.model, self.problem, self.batch, self.steps = model, problem, batch, steps
+        self.steppers: dict[int, Stepper] = {}
+        self.level = 0
+        self.start: Tensor | None = None
+        self.scale: Tensor | None = None  # [F]: range of each field so far
+        self.earlier: dict[int, Memory] = {}  # the memory of steppers that an earlier part of the rollout had
 
-    def read(self, state: Halvings[S], u: Tensor) -> Tensor:
-        return self.model.read(self._solver(state, 0), u)
+    def at(self, level: int) -> Stepper:
+        """The stepper of a length."""
+        if level not in self.steppers:
+            problem = replace(self.problem, dt=self.problem.dt / 2**level) if level else self.problem
+            self.steppers[level] = self.model.model.prepare(problem, self.batch, self.steps, careful=True)
+            self.steppers[level].remember(self.earlier.get(level, {}))
+        return self.steppers[level]
 
-    def memory(self, state: Halvings[S]) -> Memory:
-        """The length of steps, what their error is measured against, and the memory of the solvers: NAME of level 3 is "3 NAME"."""
-        levels = state.left | {level: self.model.memory(solver) for level, solver in state.solvers.items()}
+    @property
+    def inner(self) -> Stepper:  # type: ignore[override]
+        return self.at(0)
+
+    def lift(self, u: Tensor) -> Tensor:
+        return self.inner.lift(u.double())
+
+    def begin(self, u: Tensor) -> Tensor:
+        self.model.taken = self.model.rejected = 0
+        self.model.shortest = float("inf")
+        return self.inner.begin(u.double())
+
+    def finish(self) -> None:
+        """Nothing: every solve was checked at once, and what rejected steps have reached is no part of the rollout."""
+
+    def memory(self) -> Memory:
+        levels = self.earlier | {level: stepper.memory() for level, stepper in self.steppers.items()}
         found = {f"{level} {name}": value for level, memory in levels.items() for name, value in memory.items()}
-        if state.start is not None and state.scale is not None:
-            found |= {"level": torch.tensor(state.level), "start": state.start, "scale": state.scale}
+        if self.start is not None and self.scale is not None:
+            found |= {"level": torch.tensor(self.level), "start": self.start, "scale": self.scale}
         return found
 
-    def remember(self, state: Halvings[S], memory: Memory) -> None:
-        state.level = int(memory.get("level", 0))
-        state.start, state.scale, state.left = memory.get("start"), memory.get("scale"), {}
+    def remember(self, memory: Memory) -> None:
+        self.level = int(memory.get("level", 0))
+        self.start, self.scale, self.earlier = memory.get("start"), memory.get("scale"), {}
         for key, value in memory.items():
             level, _, name = key.partition(" ")
             if name:
-                state.left[int(level)] = {**state.left.get(int(level), {}), name: value}
-        for count, solver in state.solvers.items():
-            self.model.remember(solver, state.left.get(count, {}))
+                self.earlier[int(level)] = {**self.earlier.get(int(level), {}), name: value}
+        for count, stepper in self.steppers.items():
+            stepper.remember(self.earlier.get(count, {}))
 
-    def step(self, state: Halvings[S], u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
+    def step(self, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
         source = None if source is None else source.double()
-        if state.start is None:
-            state.start, state.scale = u.detach(), self._range(u)
-        dt, done = state.problem.dt, 0.0  # the share of the step that is behind us: a whole number of the current halves
+        if self.start is None:
+            self.start, self.scale = u.detach(), _range(u)
+        dt, done = self.problem.dt, 0.0  # the share of the step that is behind us: a whole number of the current halves
         while done < 1:
-            h = dt / 2**state.level
-            found = self._tried(state, u, source, t + done * dt, k)
+            h = dt / 2**self.level
+            found = self._tried(u, source, t + done * dt, k)
             if found is None:
-                self.rejected += 1
-                state.level += 1
-                if state.level > _DEEPEST:
-                    raise SolveError(f"steps of {h:.3g} still miss the tolerance {self.tolerance:g}: is the start or a source too "
-                                     "rough for it?")
+                self.model.rejected += 1
+                self.level += 1
+                if self.level > _DEEPEST:
+                    raise SolveError(f"steps of {h:.3g} still miss the tolerance {self.model.tolerance:g}: is the start or a "
+                                     "source too rough for it?")
                 continue
             u, easy = found
-            self.taken += 2
-            self.shortest = min(self.shortest, h / 2)
-            done += 0.5**state.level
-            if easy and state.level and (done * 2 ** (state.level - 1)).is_integer():
-                state.level -= 1
+            self.model.taken += 2
+            self.model.shortest = min(self.model.shortest, h / 2)
+            done += 0.5**self.level
+            if easy and self.level and (done * 2 ** (self.level - 1)).is_integer():
+                self.level -= 1
         return u
 
-    def _tried(self, state: Halvings[S], u: Tensor, source: Tensor | None, t: float, k: int) -> tuple[Tensor, bool] | None:
+    def _tried(self, u: Tensor, source: Tensor | None, t: float, k: int) -> tuple[Tensor, bool] | None:
         """The state after a step of the current length, by two halves, and whether a longer one would do; None if it would not."""
-        half = state.problem.dt / 2 ** (state.level + 1)
-        whole, part = self._solver(state, state.level), self._solver(state, state.level + 1)
+        half = self.problem.dt / 2 ** (self.level + 1)
+        whole, part = self.at(self.level), self.at(self.level + 1)
         try:
-            coarse = self.model.step(whole, u, source, t, k)
-            fine = self.model.step(part, self.model.step(part, u, source, t, k), source, t + half, k)
+            coarse = whole.step(u, source, t, k)
+            fine = part.step(part.step(u, source, t, k), source, t + half, k)
         except SolveError:
             return None
         except RangeError:  # a step that is too long may overshoot
-            if state.level == _DEEPEST:
+            if self.level == _DEEPEST:
                 raise
             return None
-        assert state.scale is not None and state.start is not None
-        scale = torch.maximum(state.scale, torch.maximum(self._range(fine), (fine - state.start).detach().abs().amax((0, 1))))
+        assert self.scale is not None and self.start is not None
+        scale = torch.maximum(self.scale, torch.maximum(_range(fine), (fine - self.start).detach().abs().amax((0, 1))))
         error = (fine - coarse).detach().abs().amax((0, 1)) / 3
         size = float(torch.where(scale > 0, error / scale, torch.zeros_like(scale)).max())
-        if not size <= self.tolerance:
+        if not size <= self.model.tolerance:
             return None
-        state.scale = scale
-        return fine, size < _EASY * self.tolerance
+        self.scale = scale
+        return fine, size < _EASY * self.model.tolerance
 
-    @staticmethod
-    def _range(u: Tensor) -> Tensor:
-        return (u.amax(1) - u.amin(1)).detach().amax(0)
+
+def _range(u: Tensor) -> Tensor:
+    return (u.amax(1) - u.amin(1)).detach().amax(0)

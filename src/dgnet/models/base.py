@@ -1,14 +1,21 @@
 """The contract of every model: prepare a problem once, then step.
 
+    stepper = model.prepare(problem)
+    u = stepper.begin(u0)
+    u = stepper.step(u, source, t, k)          once for every step k, from t to t + dt
+    states at the nodes: stepper.read(u)
+    stepper.finish()
+
 DGNet, the classical solver and every baseline follow it, so that they run through the same training, tables and timings.
+A model that changes another one is a `Wrapper`, whose steppers are `WrappedStepper`s: they hand on every name of both classes.
 Axes are [batch, time, node, field] everywhere.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -17,18 +24,104 @@ from torch import nn
 from dgnet.data import Corpus
 from dgnet.errors import InputError
 from dgnet.problems import CONSISTENT, Problem, Rule, SpotTable
-from dgnet.stepping import GreenSolver, Linear, Stepper
+from dgnet.stepping import GreenSolver, Linear, Solver
 
 Tensor = torch.Tensor
-S = TypeVar("S")
-"""What a model makes of a problem in `prepare` and needs in `step`."""
-
 Memory = Mapping[str, Tensor]
 """Numbers by name."""
+Pairs = list[tuple[Tensor, Tensor]]
+"""(tensor, leaf): what weights made of the problem, and the leaf of autograd that a step uses in its place."""
+
+
+class Severed(NamedTuple):
+    """A stepper cut off from how its operators came about, so that this part of a gradient is taken once for many steps."""
+
+    stepper: Stepper
+    pairs: Pairs
+
+
+class Stepper(ABC):
+    """A problem that a model has made ready to step. A stepper has `step`; everything else has a default.
+
+    States have values at the P points of the model, the mesh's N nodes first (`Model.points`).
+    """
+
+    @abstractmethod
+    def step(self, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
+        """Step k: u [B, P, F] at time t and the source of the step [B, N or P, F], by the model's `rule` -> u at t + dt."""
+
+    def begin(self, u: Tensor) -> Tensor:
+        """What step 0 starts from [B, P, F], given the initial state [B, N or P, F]."""
+        return self.lift(u)
+
+    def lift(self, u: Tensor) -> Tensor:
+        """What later steps go on from [B, P, F], given a state at the nodes [B, N, F] or at all points already."""
+        return u
+
+    def read(self, u: Tensor) -> Tensor:
+        """The values at the nodes [B, N, F] of a state [B, P, F]."""
+        return u
+
+    def finish(self) -> None:  # noqa: B027
+        """Raise if a check failed that was put off to the end of a rollout."""
+
+    def phase(self, k: int) -> int:
+        """Steps of the same phase are the same sequence of operations; all from the model's `first_steps` on have one phase."""
+        return 0
+
+    def memory(self) -> Memory:
+        """What the steps so far leave to the next beside u: bounds that widen along a run, the length of adaptive steps."""
+        return {}
+
+    def remember(self, memory: Memory) -> None:  # noqa: B027
+        """Go on after the steps that left this memory; an empty one is that of a start."""
+
+    def brings(self) -> np.ndarray | None:
+        """What a unit of the source at each point brings in all, per time [P]; None where it is the integral of the interpolated
+        source, as that of linear and quadratic elements is."""
+        return None
+
+    # ------------------------------------------------------------------ what only some can
+
+    @property
+    def green(self) -> GreenSolver | None:
+        """The linear solver of the usual steps, where there is one."""
+        return None
+
+    @property
+    def solver(self) -> GreenSolver:
+        """`green`, where there must be one."""
+        if self.green is None:
+            raise InputError("capacity or diffusion change with the solution: this step has no single operator to look at")
+        return self.green
+
+    def linear(self) -> Linear | None:
+        """All steps from the model's `first_steps` on as operations on arrays; None where they are not one linear operator."""
+        return None
+
+    def repeats(self, times: Sequence[float] = ()) -> bool:
+        """The step is the same sequence of device operations every time, so that a CUDA graph may replay it.
+
+        With `times`, those of the steps of a problem in which only a given flow changes: made so for them, if that can be.
+        """
+        return False
+
+    def severed(self) -> Severed | None:
+        """The same stepper with what weights made of the problem as leaves; None where that cannot be."""
+        return None
+
+
+S = TypeVar("S", bound=Stepper)
+"""The stepper of a model."""
 
 
 class Model(ABC, Generic[S]):
-    """A model has a `name`, `prepare` and `step`; everything else has a default."""
+    """A model has a `name` and `prepare`; everything else has a default."""
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        if "step" in vars(cls):
+            raise TypeError(f"{cls.__name__}.step would never be called: steps belong to the `Stepper` that `prepare` returns")
 
     @property
     @abstractmethod
@@ -43,53 +136,14 @@ class Model(ABC, Generic[S]):
         Differentiable: what weights make of the problem is part of the graph, so prepare once per optimiser step.
         """
 
-    @abstractmethod
-    def step(self, state: S, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
-        """Step k: u [B, N, F] at time t and the source of the step [B, N, F], by its `rule` -> u at t + dt.
-
-        A model that has more points than the mesh has nodes steps [B, P, F] instead: see `lift` and `read`.
-        """
+    def points(self, problem: Problem) -> np.ndarray:
+        """Where it has values [P, d], the mesh's nodes first. A start or a source that is a function is best evaluated here."""
+        return problem.mesh.points
 
     @property
     def rule(self) -> Rule:
         """How its scheme takes a source: averaged over the step, or as the mean of both ends of it."""
         return "average"
-
-    # ------------------------------------------------------------------ points beside the nodes
-
-    def points(self, problem: Problem) -> np.ndarray:
-        """Where it has values [P, d], the mesh's nodes first. A start or a source that is a function is best evaluated here."""
-        return problem.mesh.points
-
-    def lift(self, state: S, u: Tensor) -> Tensor:
-        """What steps work on [B, P, F], from values at the nodes [B, N, F] or at all points already."""
-        return u
-
-    def read(self, state: S, u: Tensor) -> Tensor:
-        """The values at the nodes [B, N, F] of what steps work on."""
-        return u
-
-    def brings(self, state: S) -> np.ndarray | None:
-        """What a unit of the source at each point brings in all, per time [P]; None where it is the integral of the interpolated
-        source, as that of linear and quadratic elements is."""
-        return None
-
-    def taking(self, spots: SpotTable, problem: Problem) -> SpotTable:
-        """Spots as this model takes them up on the mesh of a problem (`SpotTable.on`)."""
-        return spots.on(problem.mesh, self.brought(problem))
-
-    def brought(self, problem: Problem) -> np.ndarray | None:
-        """`brings` of a problem that is not prepared yet."""
-        if type(self).brings is Model.brings:
-            return None
-        with torch.no_grad():
-            return self.brings(self.prepare(problem, 1, 1))
-
-    # ------------------------------------------------------------------ the first steps
-
-    def begin(self, state: S, u: Tensor) -> Tensor:
-        """What step 0 starts from, given the initial state [B, N, F] (or [B, P, F], see `points`)."""
-        return self.lift(state, u)
 
     @property
     def first_steps(self) -> int:
@@ -97,58 +151,17 @@ class Model(ABC, Generic[S]):
         return 0
 
     @property
-    def plain_start(self) -> bool:
-        """A rollout begins as it goes on: no filter of the initial state, no first steps that differ."""
-        return self.first_steps == 0
-
-    def phase(self, k: int) -> int:
-        """Steps of the same phase are the same sequence of operations; all from `first_steps` on have one phase."""
-        return min(k, self.first_steps)
-
-    # ------------------------------------------------------------------ from one step to the next
-
-    def memory(self, state: S) -> Memory:
-        """What the steps so far leave to the next beside u: bounds that widen along a run, the length of adaptive steps."""
-        return {}
-
-    def remember(self, state: S, memory: Memory) -> None:
-        """Go on after the steps that left this memory; an empty one is that of a start."""
-
-    # ------------------------------------------------------------------ recorded steps (`capture`)
-
-    def capturable(self, state: S) -> bool:
-        """The step is the same sequence of device operations every time, so a CUDA graph may replay it."""
-        return False
-
-    def freeze(self, state: S, times: Sequence[float]) -> bool:
-        """Where only a given flow changes, make the step capturable at these times; False if that cannot be."""
-        return False
-
-    def severed(self, state: S) -> tuple[S, list[tuple[Tensor, Tensor]]] | None:
-        """The same state with what weights made of the problem as leaves, and (tensor, leaf) pairs; None where that cannot be."""
-        return None
-
-    def step_weights(self) -> Iterator[nn.Parameter]:
-        """Weights that act in every step, and not through what `severed` cuts off."""
-        return iter(())
-
-    # ------------------------------------------------------------------ checks, statistics
-
-    @property
     def solves(self) -> bool:
         """The states follow from an equation: a rollout that grows without bound is an error, not a result."""
         return False
 
-    def finish(self, state: S) -> None:
-        """Raise if a check failed that was put off to the end of a rollout."""
-
-    def solver(self, state: S) -> GreenSolver | None:
-        """The linear solver of the usual steps, where there is one."""
+    def brought(self, problem: Problem) -> np.ndarray | None:
+        """`Stepper.brings` of a problem that is not prepared yet."""
         return None
 
-    def linear_steps(self, state: S) -> Linear | None:
-        """All steps from `first_steps` on as operations on arrays, where they are one linear operator; None elsewhere."""
-        return None
+    def taking(self, spots: SpotTable, problem: Problem) -> SpotTable:
+        """Spots as this model takes them up on the mesh of a problem (`SpotTable.on`)."""
+        return spots.on(problem.mesh, self.brought(problem))
 
     def fit_statistics(self, state: Tensor, source: Tensor | None, dt: float, velocity: Tensor | None = None) -> None:
         """Scales of the training data: states [B, T+1, N, F], step-averaged sources [B, T, N, F], velocities [B, T+1, N, d]."""
@@ -164,27 +177,52 @@ class Model(ABC, Generic[S]):
 
 
 class LearnedModel(Model[S], nn.Module):
-    """A model with weights, all of which act in every step. `config` is the frozen dataclass that it was built from."""
+    """A model with weights. `config` is the frozen dataclass that it was built from."""
 
     config: Any
-
-    def step_weights(self) -> Iterator[nn.Parameter]:
-        return self.parameters()
 
     def fit_data(self, base: Problem, train: Corpus, valid: Corpus) -> float:
         """Fit at once, without iterations (the stage method "fitted"): returns the error of the held-out trajectories."""
         raise InputError(f"{self.name} is trained by iterations, not fitted at once")
 
 
-def solver_memory(**solvers: Stepper) -> Memory:
-    """The memory of solvers by the names of their parts of a model."""
-    return {name: torch.tensor(solver.memory, dtype=torch.float64) for name, solver in solvers.items()}
+# ---------------------------------------------------------------------- steppers made of solvers
 
 
-def set_memory(memory: Memory, **solvers: Stepper) -> None:
-    """What `solver_memory` gave, put into solvers of the same names; those that have none begin anew."""
-    for name, solver in solvers.items():
-        solver.memory = tuple(memory[name].tolist()) if name in memory else ()
+class SolverStepper(Stepper):
+    """Steps of solvers: `main` makes all but the first steps, others have names."""
+
+    def __init__(self, main: Solver, **others: Solver) -> None:
+        self.main, self.solvers = main, {"solver": main, **others}
+
+    def step(self, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
+        return self.main.step(u, source, t)
+
+    @property
+    def problem(self) -> Problem:
+        """The problem as it is solved."""
+        return self.main.problem
+
+    def finish(self) -> None:
+        for solver in self.solvers.values():
+            solver.finish()
+
+    def memory(self) -> Memory:
+        return {name: torch.tensor(solver.memory, dtype=torch.float64) for name, solver in self.solvers.items()}
+
+    def remember(self, memory: Memory) -> None:
+        for name, solver in self.solvers.items():
+            solver.memory = tuple(memory[name].tolist()) if name in memory else ()
+
+    @property
+    def green(self) -> GreenSolver | None:
+        return self.main if isinstance(self.main, GreenSolver) else None
+
+    def linear(self) -> Linear | None:
+        return None if self.green is None else self.green.linear()
+
+    def repeats(self, times: Sequence[float] = ()) -> bool:
+        return self.main.freeze(times) if times else self.main.capturable
 
 
 def impose(p: Problem, u: Tensor, t: float) -> Tensor:
@@ -193,3 +231,116 @@ def impose(p: Problem, u: Tensor, t: float) -> Tensor:
     if p.fixed is not None and w is not None:
         u = torch.where(p.fixed.T, w.to(u.dtype), u)
     return p.expand(u)
+
+
+# ---------------------------------------------------------------------- models that change another one
+
+_ABOUT_STEPS = ("green", "solver", "linear", "repeats", "severed")
+
+
+class Wrapper(Model[S]):
+    """A model around another one, `model`: hands on every name of `Model` that it does not change, on the problem `inner`."""
+
+    model: Model[Any]
+
+    def inner(self, problem: Problem) -> Problem:
+        """The problem that the wrapped model solves in place of this one."""
+        return problem
+
+    def points(self, problem: Problem) -> np.ndarray:
+        return self.model.points(self.inner(problem))
+
+    @property
+    def rule(self) -> Rule:
+        return self.model.rule
+
+    @property
+    def first_steps(self) -> int:
+        return self.model.first_steps
+
+    @property
+    def solves(self) -> bool:
+        return self.model.solves
+
+    def brought(self, problem: Problem) -> np.ndarray | None:
+        return self.model.brought(self.inner(problem))
+
+    def taking(self, spots: SpotTable, problem: Problem) -> SpotTable:
+        return self.model.taking(spots, self.inner(problem))
+
+    def fit_statistics(self, state: Tensor, source: Tensor | None, dt: float, velocity: Tensor | None = None) -> None:
+        self.model.fit_statistics(state, source, dt, velocity)
+
+    def typical(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.model.typical()
+
+    @property
+    def rival_mass(self) -> float:
+        return self.model.rival_mass
+
+
+class WrappedStepper(Stepper):
+    """A stepper around another one, `inner`: hands on every name of `Stepper` that it does not change.
+
+    What says how the wrapped one steps (`_ABOUT_STEPS`) holds only while `step` is handed on, too: a subclass with a step of its
+    own has none of it unless it says so itself.
+    """
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        if "step" in vars(cls):
+            for name in _ABOUT_STEPS:
+                if name not in vars(cls):
+                    setattr(cls, name, vars(Stepper)[name])
+
+    def __init__(self, inner: Stepper) -> None:
+        self.inner = inner
+
+    def step(self, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
+        return self.inner.step(u, source, t, k)
+
+    def begin(self, u: Tensor) -> Tensor:
+        return self.inner.begin(u)
+
+    def lift(self, u: Tensor) -> Tensor:
+        return self.inner.lift(u)
+
+    def read(self, u: Tensor) -> Tensor:
+        return self.inner.read(u)
+
+    def finish(self) -> None:
+        self.inner.finish()
+
+    def phase(self, k: int) -> int:
+        return self.inner.phase(k)
+
+    def memory(self) -> Memory:
+        return self.inner.memory()
+
+    def remember(self, memory: Memory) -> None:
+        self.inner.remember(memory)
+
+    def brings(self) -> np.ndarray | None:
+        return self.inner.brings()
+
+    @property
+    def green(self) -> GreenSolver | None:
+        return self.inner.green
+
+    @property
+    def solver(self) -> GreenSolver:
+        return self.inner.solver
+
+    def linear(self) -> Linear | None:
+        return self.inner.linear()
+
+    def repeats(self, times: Sequence[float] = ()) -> bool:
+        return self.inner.repeats(times)
+
+    def severed(self) -> Severed | None:
+        found = self.inner.severed()
+        if found is None:
+            return None
+        twin = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__, inner=found.stepper)
+        return Severed(twin, found.pairs)

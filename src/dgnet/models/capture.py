@@ -1,8 +1,8 @@
 """Recorded steps: a step, or a step with its adjoint, as one CUDA graph that is replayed.
 
 `rollout` replays the step of a prediction (`captured`), training that of a long window and its adjoint (`Recorded`). Without CUDA
-the same functions are called again each time, which is how they are tested. What a model must offer for it is part of `Model`: the
-same step every time (`capturable`, `freeze`), and a step cut off from how its operators came about (`severed`).
+the same functions are called again each time, which is how they are tested. What a stepper must offer for it is the same step every
+time (`Stepper.repeats`).
 """
 
 from __future__ import annotations
@@ -11,29 +11,28 @@ import gc
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 
-from dgnet.models.base import Model
+from dgnet.models.base import Stepper
 from dgnet.problems import HeldFlow
 
 Tensor = torch.Tensor
 
 
-def captured(model: Model[Any], state: Any, u: Tensor, f: Tensor | None, times: Sequence[float], k: int,
-              flow: HeldFlow | None) -> CapturedStep | None:
+def captured(stepper: Stepper, u: Tensor, f: Tensor | None, times: Sequence[float], k: int,
+             flow: HeldFlow | None) -> CapturedStep | None:
     """The step at these times as one recording; None where it has to be launched operation by operation."""
     if flow is None:
-        return CapturedStep(model, state, u, f, 0.0, k, None) if model.capturable(state) else None
-    if not model.freeze(state, times):
+        return CapturedStep(stepper, u, f, 0.0, k, None) if stepper.repeats() else None
+    if not stepper.repeats(times):
         return None
     try:
-        return CapturedStep(model, state, u, f, times[0], k, flow)
+        return CapturedStep(stepper, u, f, times[0], k, flow)
     except RuntimeError as error:
         flow.release()
         warnings.warn(f"the step with a given flow could not be captured and is launched piece by piece: {error}",
-                      RuntimeWarning, stacklevel=4)
+                      RuntimeWarning, stacklevel=5)
         return None
 
 
@@ -52,14 +51,14 @@ def undisturbed() -> Iterator[None]:
 class CapturedStep:
     """One step as a CUDA graph with fixed buffers; without CUDA the same step on the same buffers, called again each time."""
 
-    def __init__(self, model: Model[Any], state: Any, u: Tensor, f: Tensor | None, t: float, k: int, flow: HeldFlow | None) -> None:
+    def __init__(self, stepper: Stepper, u: Tensor, f: Tensor | None, t: float, k: int, flow: HeldFlow | None) -> None:
         self.u, self.f, self.flow = u.clone(), None if f is None else f.clone(), flow
         self.graph: torch.cuda.CUDAGraph | None = None
         if flow is not None:
             flow.show(t)
 
         def step() -> Tensor:
-            return model.step(state, self.u, self.f, 0.0, k)
+            return stepper.step(self.u, self.f, 0.0, k)
 
         self.step = step
         if not u.is_cuda:

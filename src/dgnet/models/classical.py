@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -11,12 +12,12 @@ import torch
 
 from dgnet.arguments import checked
 from dgnet.errors import InputError
-from dgnet.models.base import Memory, Model, S, set_memory, solver_memory
+from dgnet.models.base import Model, Severed, SolverStepper, Stepper, WrappedStepper, Wrapper
 from dgnet.operators import check_scheme
-from dgnet.problems import CONSISTENT, LUMPED, SINGLE, Problem, Rule
+from dgnet.problems import CONSISTENT, LUMPED, SINGLE, Problem
 from dgnet.problems.finer import refined
 from dgnet.problems.lift import Lift
-from dgnet.stepping import EnthalpySolver, GreenSolver, Linear, Stepper
+from dgnet.stepping import EnthalpySolver, GreenSolver, Linear, Solver
 from dgnet.stepping.backends import TOLERANCE
 
 Tensor = torch.Tensor
@@ -24,7 +25,7 @@ Tensor = torch.Tensor
 
 @checked
 @dataclass(frozen=True)
-class Classical(Model[Stepper]):
+class Classical(Model["ClassicalStepper"]):
     """The classical solver: Crank-Nicolson finite elements on the same mesh, what every learned model has to beat.
 
     - `consistent`: share of the consistent mass: 1 Galerkin, 0 lumped (the paper's L_physics), None as the problem says; lumped
@@ -67,70 +68,60 @@ class Classical(Model[Stepper]):
     def first_steps(self) -> int:
         return self.damped_start
 
-    def phase(self, k: int) -> int:
-        return int(k >= self.damped_start)
-
-    def prepare(self, problem: Problem, batch: int = 1, steps: int = 1000, careful: bool = False) -> Stepper:
-        curved = problem.pde.curved
-        if (curved and self.degree == 1) or self.consistent is not None:
-            problem = problem.recast(LUMPED if self.consistent is None else self.consistent, problem.advection_form)
-        deferred = problem.geometry.device.type == "cuda" and not careful
-        problem = problem.quadratic if self.degree == 2 else problem
-        if curved:
-            return EnthalpySolver(problem, self.theta, self.tolerance, deferred=deferred)
-        wide, tolerance = problem.held(), self.tolerance
-        if wide is not problem and tolerance is None and problem.geometry.device.type == "cpu":
-            # states in float32 need no more: the stiffer, the smaller, so that errors stay below those where float32 steps end
-            tolerance = max(TOLERANCE[torch.float64], 0.1 * TOLERANCE[torch.float32] * SINGLE / problem.stiffness_number)
-        solver = GreenSolver(wide, self.backend, self.theta, tolerance, solves=steps, columns=batch)
-        solver.monitor.deferred = deferred
-        return solver
-
-    def step(self, state: Stepper, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
-        source = None if source is None else self.lift(state, source)
-        return state.step(u, source, t, damped=k < self.damped_start)
-
     def points(self, problem: Problem) -> np.ndarray:
         return (problem.quadratic if self.degree == 2 else problem).geometry.nodes
-
-    def lift(self, state: Stepper, u: Tensor) -> Tensor:
-        return u if state.problem.degree == 1 else Lift.of(state.problem.mesh, u.device)(u)
-
-    def read(self, state: Stepper, u: Tensor) -> Tensor:
-        return u if state.problem.degree == 1 else u[:, :state.problem.mesh.n_nodes]
 
     def __post_init__(self) -> None:
         check_scheme(CONSISTENT if self.consistent is None else self.consistent, degree=self.degree)
         if self.damped_start < 0:
             raise InputError(f"damped_start must not be negative, got {self.damped_start}")
 
-    def capturable(self, state: Stepper) -> bool:
-        return state.capturable
+    def prepare(self, problem: Problem, batch: int = 1, steps: int = 1000, careful: bool = False) -> ClassicalStepper:
+        curved = problem.pde.curved
+        if (curved and self.degree == 1) or self.consistent is not None:
+            problem = problem.recast(LUMPED if self.consistent is None else self.consistent, problem.advection_form)
+        deferred = problem.geometry.device.type == "cuda" and not careful
+        problem = problem.quadratic if self.degree == 2 else problem
+        if curved:
+            return ClassicalStepper(EnthalpySolver(problem, self.theta, self.tolerance, deferred=deferred), self.damped_start)
+        wide, tolerance = problem.held(), self.tolerance
+        if wide is not problem and tolerance is None and problem.geometry.device.type == "cpu":
+            # states in float32 need no more: the stiffer, the smaller, so that errors stay below those where float32 steps end
+            tolerance = max(TOLERANCE[torch.float64], 0.1 * TOLERANCE[torch.float32] * SINGLE / problem.stiffness_number)
+        solver = GreenSolver(wide, self.backend, self.theta, tolerance, solves=steps, columns=batch)
+        solver.monitor.deferred = deferred
+        return ClassicalStepper(solver, self.damped_start)
 
-    def freeze(self, state: Stepper, times: Sequence[float]) -> bool:
-        return state.freeze(times)
 
-    def severed(self, state: Stepper) -> tuple[Stepper, list[tuple[Tensor, Tensor]]] | None:
-        return state.severed() if isinstance(state, GreenSolver) and not self.damped_start else None
+class ClassicalStepper(SolverStepper):
+    """Steps of a classical solver, of which the first `damped` are two half steps of backward Euler each."""
 
-    def memory(self, state: Stepper) -> Memory:
-        return solver_memory(solver=state)
+    def __init__(self, main: Solver, damped: int = 0) -> None:
+        super().__init__(main)
+        self.damped, self.quadratic = damped, main.problem.degree == 2
 
-    def remember(self, state: Stepper, memory: Memory) -> None:
-        set_memory(memory, solver=state)
+    def step(self, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
+        return self.main.step(u, None if source is None else self.lift(source), t, damped=k < self.damped)
 
-    def finish(self, state: Stepper) -> None:
-        state.finish()
+    def lift(self, u: Tensor) -> Tensor:
+        return Lift.of(self.problem.mesh, u.device)(u) if self.quadratic else u
 
-    def solver(self, state: Stepper) -> GreenSolver | None:
-        return state if isinstance(state, GreenSolver) else None
+    def read(self, u: Tensor) -> Tensor:
+        return u[:, :self.problem.mesh.n_nodes] if self.quadratic else u
 
-    def linear_steps(self, state: Stepper) -> Linear | None:
-        return state.linear() if isinstance(state, GreenSolver) and self.degree == 1 else None
+    def phase(self, k: int) -> int:
+        return int(k >= self.damped)
+
+    def linear(self) -> Linear | None:
+        return None if self.quadratic else super().linear()
+
+    def severed(self) -> Severed | None:
+        found = None if self.green is None or self.damped else self.green.severed()
+        return None if found is None else Severed(ClassicalStepper(found[0]), found[1])
 
 
 @checked
-class Refined(Model[tuple[S, Lift]]):
+class Refined(Wrapper["RefinedStepper"]):
     """A model on the mesh refined once, read at the nodes of the given one: what half the spacing gives for its price.
 
     - `model`: any model whose weights do not belong to one mesh
@@ -142,7 +133,7 @@ class Refined(Model[tuple[S, Lift]]):
         torch.Size([1, 4, 25, 1])
     """
 
-    def __init__(self, model: Model[S]) -> None:
+    def __init__(self, model: Model[Any]) -> None:
         self.model = model
         self._finer: WeakKeyDictionary[Problem, Problem] = WeakKeyDictionary()
 
@@ -156,51 +147,32 @@ class Refined(Model[tuple[S, Lift]]):
             self._finer[problem] = refined(problem)
         return self._finer[problem]
 
-    @property
-    def solves(self) -> bool:
-        return self.model.solves
+    def inner(self, problem: Problem) -> Problem:
+        return self.finer(problem)
 
-    @property
-    def rule(self) -> Rule:
-        return self.model.rule
+    def prepare(self, problem: Problem, batch: int = 1, steps: int = 1000, careful: bool = False) -> RefinedStepper:
+        lift = Lift.of(problem.mesh, problem.geometry.device)
+        return RefinedStepper(self.model.prepare(self.finer(problem), batch, steps, careful), lift)
 
-    def prepare(self, problem: Problem, batch: int = 1, steps: int = 1000, careful: bool = False) -> tuple[S, Lift]:
-        return self.model.prepare(self.finer(problem), batch, steps, careful), Lift.of(problem.mesh, problem.geometry.device)
 
-    def step(self, state: tuple[S, Lift], u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
-        return self.model.step(state[0], u, None if source is None else state[1](source), t, k)
+class RefinedStepper(WrappedStepper):
+    """Steps on the mesh refined once. States and sources at the nodes of the given mesh are lifted to it."""
 
-    def points(self, problem: Problem) -> np.ndarray:
-        return self.model.points(self.finer(problem))
+    def __init__(self, inner: Stepper, up: Lift) -> None:
+        super().__init__(inner)
+        self.up = up
 
-    def lift(self, state: tuple[S, Lift], u: Tensor) -> Tensor:
-        return self.model.lift(state[0], state[1](u))
+    def step(self, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
+        return self.inner.step(u, None if source is None else self.up(source), t, k)
 
-    def begin(self, state: tuple[S, Lift], u: Tensor) -> Tensor:
-        return self.model.begin(state[0], state[1](u))
+    def begin(self, u: Tensor) -> Tensor:
+        return self.inner.begin(self.up(u))
 
-    def read(self, state: tuple[S, Lift], u: Tensor) -> Tensor:
-        return u[:, :state[1].n_nodes]
+    def lift(self, u: Tensor) -> Tensor:
+        return self.inner.lift(self.up(u))
 
-    @property
-    def first_steps(self) -> int:
-        return self.model.first_steps
+    def read(self, u: Tensor) -> Tensor:
+        return u[:, :self.up.n_nodes]
 
-    @property
-    def plain_start(self) -> bool:
-        return self.model.plain_start
-
-    def phase(self, k: int) -> int:
-        return self.model.phase(k)
-
-    def capturable(self, state: tuple[S, Lift]) -> bool:
-        return self.model.capturable(state[0])
-
-    def memory(self, state: tuple[S, Lift]) -> Memory:
-        return self.model.memory(state[0])
-
-    def remember(self, state: tuple[S, Lift], memory: Memory) -> None:
-        self.model.remember(state[0], memory)
-
-    def finish(self, state: tuple[S, Lift]) -> None:
-        self.model.finish(state[0])
+    def repeats(self, times: Sequence[float] = ()) -> bool:
+        return not times and self.inner.repeats()

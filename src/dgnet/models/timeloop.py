@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import isfinite
-from pathlib import Path
-from typing import Annotated, Any, Generic, Literal, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 import torch
 
-from dgnet.arguments import Count, Finite, Positive, Precision, Whole, axes, checked, finite
+from dgnet.arguments import Count, Finite, checked, finite
 from dgnet.errors import InputError, SolveError
-from dgnet.files import read_arrays, write_arrays
-from dgnet.models.base import Memory, Model, S
+from dgnet.models.base import Model, Stepper
 from dgnet.models.capture import captured
 from dgnet.models.checkpointed import checkpointed
+from dgnet.models.pause import Pause
 from dgnet.problems import HeldFlow, Problem
 from dgnet.stepping import Linear
 from dgnet.stepping.host import unwritten
@@ -26,16 +24,16 @@ from dgnet.stepping.host import unwritten
 Tensor = torch.Tensor
 Array = np.ndarray
 
-_SMALL = 10_000  # nodes below which one thread is enough
-_ABSURD = 1e6  # growth beyond everything that drives a linear equation: no solution, whatever the units
-_WATCHED = 100  # steps between two looks at how large the state is
+_ONE_THREAD_NODES = 10_000  # below this number, one thread is enough
+_ABSURD_GROWTH = 1e6  # beyond everything that drives a linear equation: no solution, whatever the units
+_STEPS_PER_LOOK = 100  # at how large the state is
 
 
 @contextmanager
 def few_threads(nodes: int, device: str = "cpu") -> Iterator[None]:
     """One thread for small meshes: on busy cores, threads that wait for each other make a step of these 10 to 30 times slower."""
     before = torch.get_num_threads()
-    small = nodes < _SMALL and torch.device(device).type == "cpu"
+    small = nodes < _ONE_THREAD_NODES and torch.device(device).type == "cpu"
     if small:
         torch.set_num_threads(1)
     try:
@@ -44,100 +42,6 @@ def few_threads(nodes: int, device: str = "cpu") -> Iterator[None]:
         if small:
             torch.set_num_threads(before)
 
-
-@checked
-@dataclass(frozen=True, eq=False)
-class Pause:
-    """Where a rollout stopped, with all that it needs to go on as if it never had: `rollout` takes it in place of a first state.
-
-    - `state`: what the next step works on, at the nodes and then what the model has beside them [B, P, F]. A state at the nodes
-      alone is completed by a fit, as a start is, but not filtered like one
-    - `step`: the number of the next step, counted from the start
-    - `t0`, `dt`: the time of the start, and the length of a step
-    - `model`: its name
-    - `mesh`: the fingerprint of its mesh; empty where it does not matter
-    - `nodes`: how many of `state` are those of the mesh
-    - `dtype`: precision of the states that a rollout returns
-    - `size`: what has driven the states so far, at most, against which growth is judged; None for the size of `state`
-    - `memory`: what steps leave to the next beside the state, by name
-
-    The parts of a rollout equal the whole to rounding, wherever it is cut. `save` and `Pause.load` keep one in a file.
-
-        >>> import dgnet as dg, torch
-        >>> problem = dg.Problem(dg.box((4, 4)), dg.PDE(diffusion=0.1), [dg.Dirichlet("left", 1.0)], dt=0.5)
-        >>> states, end = dg.rollout(dg.Universal(), problem, torch.zeros(1, 25, 1), steps=30, pause=True)
-        >>> end.save("day-one.npz")
-        >>> more = dg.rollout(dg.Universal(), problem, dg.Pause.load("day-one.npz"), steps=70)
-        >>> end.step, end.time, torch.equal(more[:, 0], states[:, -1])
-        (30, 15.0, True)
-    """
-
-    state: Annotated[Tensor, axes("trajectory, point, field")]
-    step: Whole
-    t0: Finite
-    dt: Positive
-    model: str
-    nodes: Count
-    dtype: Precision
-    mesh: str = ""
-    size: float | None = None
-    memory: Memory = field(default_factory=dict)
-
-    @property
-    def time(self) -> float:
-        """When the next step begins."""
-        return self.t0 + self.step * self.dt
-
-    @property
-    def values(self) -> Tensor:
-        """The state at the nodes [B, N, F]."""
-        return self.state[:, :self.nodes].to(self.dtype)
-
-    def check(self, model: Model[Any], problem: Problem) -> None:
-        """Refuse to go on with another model, mesh or step."""
-        nodes, fields = problem.mesh.n_nodes, problem.n_fields
-        if self.nodes != nodes or (self.mesh and self.mesh != problem.mesh.fingerprint):
-            raise InputError(f"the pause belongs to another mesh, with {self.nodes} nodes; this one has {nodes}")
-        if self.state.dim() != 3 or self.state.shape[2] != fields or self.state.shape[1] < nodes:
-            raise InputError(f"the pause must hold a state [batch, {nodes} nodes, {fields} fields], got {list(self.state.shape)}")
-        for what, mine, other in (("model", self.model, model.name), ("time step", self.dt, problem.dt)):
-            if mine != other:
-                raise InputError(f"the pause was made with the {what} {mine}, not {other}: to change it, begin anew from `values`")
-
-    # ------------------------------------------------------------------ files
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """All of it as arrays: those of numbers, and one text."""
-        about = {"version": 1, "step": self.step, "t0": self.t0, "dt": self.dt, "model": self.model, "nodes": self.nodes,
-                 "dtype": str(self.dtype).removeprefix("torch."), "mesh": self.mesh, "size": self.size}
-        memory = {f"memory/{name}": value.detach().cpu().numpy() for name, value in self.memory.items()}
-        return {"pause": np.array(json.dumps(about)), "state": self.state.detach().cpu().numpy(), **memory}
-
-    @classmethod
-    def of(cls, arrays: Mapping[str, np.ndarray]) -> Pause:
-        """What `arrays` gave, perhaps beside others."""
-        about = json.loads(str(arrays["pause"]))
-        if about.pop("version") != 1:
-            raise ValueError("another version")
-        dtype = {str(kind).removeprefix("torch."): kind for kind in (torch.float32, torch.float64)}[about.pop("dtype")]
-        memory = {name.removeprefix("memory/"): torch.from_numpy(np.array(value)) for name, value in arrays.items()
-                  if name.startswith("memory/")}
-        return cls(torch.from_numpy(np.array(arrays["state"])), dtype=dtype, memory=memory, **about)
-
-    @checked
-    def save(self, path: Path | str) -> None:
-        """Write it to an .npz file: numbers and one text, no code, and a checksum of them."""
-        write_arrays(Path(path), self.arrays())
-
-    @classmethod
-    @checked
-    def load(cls, path: Path | str) -> Pause:
-        """Read what `save` wrote."""
-        arrays = read_arrays(Path(path), "the pause of a rollout")
-        try:
-            return cls.of(arrays)
-        except (ValueError, TypeError, KeyError) as error:
-            raise InputError(f"{path} does not hold the pause of a rollout") from error
 
 
 @overload
@@ -190,14 +94,14 @@ def rollout(model: Model[Any], problem: Problem, u0: Tensor | Pause, source: Ten
         >>> states.shape, round(states[0, -1].mean().item(), 4)
         (torch.Size([1, 201, 25, 1]), 1.0)
     """
-    wish = _Wish.of(model, problem, u0, source, steps, t0, checkpoint, capture, sink, progress)
-    ready = Ready(model, problem, wish.batch, wish.steps, replayed=wish.replayed)
-    states = ready.march(wish)
+    request = _Request.of(model, problem, u0, source, steps, t0, checkpoint, capture, sink, progress)
+    ready = Ready(model, problem, request.batch, request.steps, replayed=request.replayed)
+    states = ready.march(request)
     return (states, ready.pause()) if pause else states
 
 
 @dataclass(frozen=True, eq=False)
-class _Wish:
+class _Request:
     """What a rollout is asked for, checked."""
 
     start: Tensor | Pause
@@ -212,7 +116,7 @@ class _Wish:
     @classmethod
     def of(cls, model: Model[Any], problem: Problem, start: Tensor | Pause, source: Tensor | None, steps: int | None,
            t0: float, checkpoint: bool, capture: bool | Literal["always"], sink: Callable[[int, Tensor], None] | None,
-           progress: Callable[[int], None] | None) -> _Wish:
+           progress: Callable[[int], None] | None) -> _Request:
         if problem.degree == 2 and len(model.points(problem)) != problem.n_nodes:
             raise InputError(f"{model.name} has linear elements: roll it out on the problem itself, not on `problem.quadratic`")
         if isinstance(start, Pause):
@@ -254,7 +158,7 @@ class _Wish:
 
 
 @checked
-class Ready(Generic[S]):
+class Ready:
     """A model made ready for a problem: rollouts that share its set-up, among them the parts of one that is fed piece by piece.
 
     - `model`, `problem`: as of `rollout`
@@ -262,36 +166,36 @@ class Ready(Generic[S]):
     - `replayed`: one rollout is to come, and its step is recorded with the flow that it has at each time
     """
 
-    def __init__(self, model: Model[S], problem: Problem, batch: Count = 1, steps: Count = 1000,
+    def __init__(self, model: Model[Any], problem: Problem, batch: Count = 1, steps: Count = 1000,
                  replayed: bool = False) -> None:
         self.flow: HeldFlow | None = None
         if replayed and problem.only_flow_changes and callable(problem.pde.velocity):
             self.flow = HeldFlow(problem.pde.velocity, problem.dt)
             problem = problem.given(self.flow)
         self.model, self.problem, self.batch, self.steps = model, problem, batch, steps
-        self.state = model.prepare(problem, batch, steps)
-        self._march: _March[S] | None = None
+        self.stepper: Stepper = model.prepare(problem, batch, steps)
+        self._march: _March | None = None
 
     @checked
     def rollout(self, start: Tensor | Pause, source: Tensor | None = None, steps: Count | None = None, *, t0: Finite = 0.0,
                 checkpoint: bool = False, capture: bool | Literal["always"] = True,
                 sink: Callable[[int, Tensor], None] | None = None, progress: Callable[[int], None] | None = None) -> Tensor:
         """As `rollout`."""
-        return self.march(_Wish.of(self.model, self.problem, start, source, steps, t0, checkpoint, capture, sink, progress))
+        return self.march(_Request.of(self.model, self.problem, start, source, steps, t0, checkpoint, capture, sink, progress))
 
-    def march(self, wish: _Wish) -> Tensor:
+    def march(self, request: _Request) -> Tensor:
         try:
-            return self._marched(wish, self.state)
+            return self._marched(request, self.stepper)
         except _Growth:
             raise
         except SolveError:
-            if wish.sink is not None:  # what was handed over cannot be taken back
+            if request.sink is not None:  # what was handed over cannot be taken back
                 raise
             careful = self.model.prepare(self.problem, self.batch, self.steps, careful=True)
-            return self._marched(replace(wish, capture=False), careful)
+            return self._marched(replace(request, capture=False), careful)
 
-    def _marched(self, wish: _Wish, state: S) -> Tensor:
-        self._march = _March(self.model, self.problem, state, wish, self.flow)
+    def _marched(self, request: _Request, stepper: Stepper) -> Tensor:
+        self._march = _March(self.model, self.problem, stepper, request, self.flow)
         return self._march.run()
 
     def pause(self) -> Pause:
@@ -309,42 +213,39 @@ def _check_given(model: Model[Any], problem: Problem, value: Tensor, what: str) 
         problem.check_state(value, what)
 
 
-def _own_steps(model: Model[Any]) -> bool:
-    """`linear_steps` says what `step` does: nobody has put another `step` in the place of the one that it was written for."""
-    def where(name: str) -> type:
-        return next(kind for kind in type(model).__mro__ if name in vars(kind))
+class _March:
+    """One rollout under way: the state after `k` of its steps, of which the first one has the number `first` from the start.
 
-    return "step" not in vars(model) and issubclass(where("linear_steps"), where("step"))
+    Steps are taken one by one (`eager`), from a recording (`recorded`), as operations on arrays (`arrays`, and with gradients
+    `linear_states`), or a second time on the way back (`checkpointed`); `run` chooses.
+    """
 
-
-class _March(Generic[S]):
-    """One rollout under way: the state after `k` of its steps, of which the first one has the number `first` from the start."""
-
-    def __init__(self, model: Model[S], problem: Problem, state: S, wish: _Wish, flow: HeldFlow | None) -> None:
-        self.model, self.problem, self.state, self.flow = model, problem, state, flow
-        self.source, self.steps, self.checkpoint, self.capture = wish.source, wish.steps, wish.checkpoint, wish.capture
-        start, self.replayed, self.k = wish.start, wish.replayed, 0
-        self.first, self.t0 = (start.step, start.t0) if isinstance(start, Pause) else (0, wish.t0)
+    def __init__(self, model: Model[Any], problem: Problem, stepper: Stepper, request: _Request,
+                 flow: HeldFlow | None) -> None:
+        self.model, self.problem, self.stepper, self.flow = model, problem, stepper, flow
+        self.source, self.steps, self.checkpoint = request.source, request.steps, request.checkpoint
+        start, self.replayed, self.k = request.start, request.replayed, 0
+        self.first, self.t0 = (start.step, start.t0) if isinstance(start, Pause) else (0, request.t0)
         self.dtype = start.dtype
-        self.linear = model.linear_steps(state) if not self.replayed and _own_steps(model) else None
+        self.linear = None if self.replayed else stepper.linear()
         nodes, working = problem.mesh.n_nodes, None if self.linear is None else self.linear.dtype
         if isinstance(start, Pause):
-            model.remember(state, {name: value.to(start.state.device) for name, value in start.memory.items()})
-            u = start.state if start.state.shape[1] != nodes else model.lift(state, start.state)
-            wide = model.lift(state, u.new_zeros(1, nodes, u.shape[2])).shape[1]
+            stepper.remember({name: value.to(start.state.device) for name, value in start.memory.items()})
+            u = start.state if start.state.shape[1] != nodes else stepper.lift(start.state)
+            wide = stepper.lift(u.new_zeros(1, nodes, u.shape[2])).shape[1]
             if u.shape[1] != wide:
                 raise InputError(f"the pause must hold values at {wide} points of {model.name}, got {u.shape[1]}")
             begun = start.values
         else:
-            model.remember(state, {})
-            u, begun = model.begin(state, start), start if start.shape[1] == nodes else start[:, :nodes]
+            stepper.remember({})
+            u, begun = stepper.begin(start), start if start.shape[1] == nodes else start[:, :nodes]
         self.u = u if working is None else u.to(working)  # many equal steps are not rounded in between
         self.array: Array | None = None  # the state of `linear`, where that is newer
         size = start.size if isinstance(start, Pause) else None
         self.watch = _Watch(problem, begun, self.source, self.t0, self.first, size) if model.solves else None
         self.graph = torch.is_grad_enabled() and (self.linear is None or model.first_steps > self.first
                                                   or self.linear.follows(u, self.source))
-        self.record = _Record(begun, wish.steps, self.graph, wish.sink, wish.progress, self.watch)
+        self.record = _Record(begun, request.steps, self.graph, request.sink, request.progress, self.watch)
 
     def time(self, k: int) -> float:
         """When step k begins: the same number wherever the rollout was cut."""
@@ -362,63 +263,63 @@ class _March(Generic[S]):
             u = u.clone()  # of memory that later steps or the caller write to
         size = None if self.watch is None else self.watch.driven_by_sources(self.k)
         return Pause(u, self.first + self.k, self.t0, p.dt, self.model.name, p.mesh.n_nodes, self.dtype, p.mesh.fingerprint, size,
-                     self.model.memory(self.state))
+                     self.stepper.memory())
 
     def run(self) -> Tensor:
-        model, state, record, linear, steps = self.model, self.state, self.record, self.linear, self.steps
-        if self.checkpoint and self.graph and linear is None:
-            made = checkpointed(model, state, self.u, self.source, steps, self.time, self.first)
-            record.extend(0, model.read(state, made.flatten(0, 1)).unflatten(0, made.shape[:2]), whole=self.u is record.first)
-            self.u, self.k = made[:, -1], steps
-            model.finish(state)
-            return record.result()
-
-        # the first steps run eagerly: they compile, fill caches and may differ (`first_steps`)
-        early = max(0, model.first_steps - self.first)
-        warm = min(steps, max(3, early + 1)) if self.replayed else steps
-        if linear is not None:  # the first one takes Dirichlet values over
-            warm = min(steps, early + (linear.fixed is not None))
-        for k in range(warm):
-            self.advance(k)
-        if linear is not None and warm < steps:
-            (self.differentiable if self.graph else self.arrays)(linear, warm)
-            warm = steps
-        if warm < steps:
-            step = None
-            if self.replayed:
-                times = [self.time(k) for k in range(warm, steps)]
-                step = captured(model, state, self.u, self.force(warm), times, self.first + warm, self.flow)
-            for k in range(warm, steps):
-                if step is None:
-                    self.advance(k)
-                else:
-                    self.taken(k, step(self.u if k == warm else None, self.force(k), self.time(k)))
-        model.finish(state)
-        return record.result()
-
-    def advance(self, k: int) -> None:
-        try:
-            u = self.model.step(self.state, self.u, self.force(k), self.time(k), self.first + k)
-        except SolveError as error:
-            raise self.at_step(k, error) from error
-        self.taken(k, u)
+        if self.checkpoint and self.graph and self.linear is None:
+            self.checkpointed()
+        else:
+            special = max(0, self.model.first_steps - self.first)
+            if self.linear is not None:
+                self.eager(special + (self.linear.fixed is not None))  # the first one takes Dirichlet values over
+                (self.linear_states if self.graph else self.arrays)(self.linear)
+            elif self.replayed:
+                self.eager(max(3, special + 1))  # they compile and fill caches
+                self.recorded()
+            self.eager(self.steps)
+        self.stepper.finish()
+        return self.record.result()
 
     def taken(self, k: int, u: Tensor) -> None:
         """Step k has led to u."""
         self.u, self.k = u, k + 1
-        self.record.keep(self.k, self.model.read(self.state, u))
+        self.record.keep(self.k, self.stepper.read(u))
 
     def at_step(self, k: int, error: SolveError) -> SolveError:
         return SolveError(f"step {self.first + k + 1} of {self.first + self.steps}: {error}")
 
-    def arrays(self, linear: Linear, begun: int) -> None:
-        """The steps from `begun` on without gradients."""
+    # ------------------------------------------------------------------ kinds of steps; each begins with step `k`
+
+    def eager(self, stop: int) -> None:
+        """The steps before `stop`, one by one."""
+        for k in range(self.k, min(stop, self.steps)):
+            try:
+                u = self.stepper.step(self.u, self.force(k), self.time(k), self.first + k)
+            except SolveError as error:
+                raise self.at_step(k, error) from error
+            self.taken(k, u)
+
+    def recorded(self) -> None:
+        """The remaining steps as repetitions of one recording, if there can be one."""
+        begun = self.k
+        if begun == self.steps:
+            return
+        times = [self.time(k) for k in range(begun, self.steps)]
+        step = captured(self.stepper, self.u, self.force(begun), times, self.first + begun, self.flow)
+        if step is not None:
+            for k in range(begun, self.steps):
+                self.taken(k, step(self.u if k == begun else None, self.force(k), self.time(k)))
+
+    def arrays(self, linear: Linear) -> None:
+        """The remaining steps without gradients."""
+        begun = self.k
+        if begun == self.steps:
+            return
         p, record, source = self.problem, self.record, None if self.source is None else self.source[:, begun:self.steps]
         batch, _, fields = self.u.shape
         rows = None if record.out is None or p.periodic else linear.rows(record.out)
         made = linear.march(p.restrict(self.u), None if source is None else p.restrict(source), self.steps - begun, self.t0,
                             self.first + begun, None if rows is None else rows[begun + 1:])
-        self.k = begun
         try:
             for x, _ in made:
                 self.array, self.k = x, self.k + 1
@@ -429,14 +330,23 @@ class _March(Generic[S]):
         except SolveError as error:
             raise error if isinstance(error, _Growth) else self.at_step(self.k, error) from error
 
-    def differentiable(self, linear: Linear, begun: int) -> None:
-        """The steps from `begun` on with gradients."""
-        p, record = self.problem, self.record
+    def linear_states(self, linear: Linear) -> None:
+        """The remaining steps with gradients."""
+        p, begun = self.problem, self.k
+        if begun == self.steps:
+            return
         f = None if self.source is None else p.restrict(self.source[:, begun:self.steps]).to(linear.dtype)
-        made = linear.states(p.restrict(self.u), f, self.steps - begun, self.t0, self.first + begun)
-        states = p.expand(made)
-        record.extend(begun, states, whole=begun == 0 and record.first is self.u and not p.periodic)
+        states = p.expand(linear.states(p.restrict(self.u), f, self.steps - begun, self.t0, self.first + begun))
+        self.record.extend(begun, states, whole=begun == 0 and self.record.first is self.u and not p.periodic)
         self.u, self.k = states[:, -1], self.steps
+
+    def checkpointed(self) -> None:
+        """All steps; their gradients make each a second time."""
+        special = max(0, self.model.first_steps - self.first)
+        made = checkpointed(self.stepper, self.u, self.source, self.steps, self.time, self.first, special)
+        read = self.stepper.read(made.flatten(0, 1)).unflatten(0, made.shape[:2])
+        self.record.extend(0, read, whole=self.u is self.record.first)
+        self.u, self.k = made[:, -1], self.steps
 
 
 class _Record:
@@ -484,7 +394,7 @@ class _Record:
 
     def watched(self, k: int) -> bool:
         """The size of the state after k steps is looked at."""
-        return k == 1 or k == self.steps or k % _WATCHED == 0
+        return k == 1 or k == self.steps or k % _STEPS_PER_LOOK == 0
 
     def at(self, k: int) -> Tensor:
         """The state after k steps [B, N, F], where states are kept."""
@@ -530,7 +440,7 @@ class _Watch:
         top = float(u.detach().abs().max())
         if not isfinite(top):
             return False
-        return self.free or top <= _ABSURD * self.scale or top <= _ABSURD * self._driven(k)
+        return self.free or top <= _ABSURD_GROWTH * self.scale or top <= _ABSURD_GROWTH * self._driven(k)
 
     def driven_by_sources(self, k: int) -> float:
         """The size of the start and of what sources have brought in k steps."""

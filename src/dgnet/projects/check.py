@@ -430,7 +430,7 @@ def _explained(problem: Problem, data: Corpus, most: int = 20) -> tuple[float, f
         for j in range(k, min(k + 2, data.steps)):
             source = None if data.source_average is None else data.source_average[:, j]
             try:
-                pair.append(data.state[:, j + 1] - state.step(data.state[:, j], source, float(data.begin[0]) + j * data.dt))
+                pair.append(data.state[:, j + 1] - state.step(data.state[:, j], source, float(data.begin[0]) + j * data.dt, j))
             except SolveError:
                 return float("nan"), float("nan")
         gap += float(pair[0].square().sum())

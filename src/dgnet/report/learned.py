@@ -83,8 +83,8 @@ def corrections(run: Run, data: Corpus) -> list[tuple[str, str, str]]:
         return []  # matrices act on several curves: no single operator to compare with
     with torch.no_grad():
         state = model.prepare(problem)
-        if isinstance(state.stepper, EnthalpySolver):
-            return _around_curves(state.stepper)
+        if isinstance(state.main, EnthalpySolver):
+            return _around_curves(state.main)
         p, ops = state.solver.problem, state.solver.operators
         prior = model.L_physics(p, state.graph).operators()
         rows = []
@@ -103,7 +103,7 @@ def corrections(run: Run, data: Corpus) -> list[tuple[str, str, str]]:
             for k in steps:
                 f = None if one.source_average is None else one.source_average[:, k]
                 u, t = one.state[:, k], begin + k * p.dt
-                gaps.append(model.step(state, u, f, t, model.first_steps) - state.solver.step(u, f, t))
+                gaps.append(state.step(u, f, t, model.first_steps) - state.solver.step(u, f, t))
             size = torch.stack(gaps).square().mean().sqrt() / change
             rows.append(("residual network", f"{float(size):.2g} of a step's change", "the rest that no operator explains"))
         if c.reaction == "learned" and ops.reaction is not None:

@@ -3,7 +3,7 @@
 from dgnet.stepping.backends import NAMES as BACKENDS
 from dgnet.stepping.balance import Balance, Totals
 from dgnet.stepping.bounds import Bounds, bounds_of
-from dgnet.stepping.enthalpy import EnthalpySolver, Stepper
+from dgnet.stepping.enthalpy import EnthalpySolver, Solver
 from dgnet.stepping.fold import fold, product, unfold
 from dgnet.stepping.linear import Linear
 from dgnet.stepping.material import Materials, Term
@@ -12,4 +12,4 @@ from dgnet.stepping.solver import GreenSolver, InTime, Operators
 from dgnet.stepping.steady import steady
 
 __all__ = ["BACKENDS", "Balance", "Bounds", "EnthalpySolver", "GreenSolver", "InTime", "Linear", "Materials", "Operators",
-           "StepOperator", "Stepper", "Term", "Totals", "bounds_of", "fold", "product", "steady", "unfold"]
+           "Solver", "StepOperator", "Term", "Totals", "bounds_of", "fold", "product", "steady", "unfold"]

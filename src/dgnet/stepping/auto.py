@@ -11,9 +11,8 @@ from math import log
 from typing import NamedTuple
 
 from dgnet.operators import EdgeMatrix, Pattern
-from dgnet.stepping.backends import MAX_FIXED, single_factors
+from dgnet.stepping.backends import MAX_FIXED
 from dgnet.stepping.bounds import NEVER
-from dgnet.stepping.conjugate import LONG, TOGETHER, sweeps_work
 
 
 class Power(NamedTuple):
@@ -40,7 +39,7 @@ class Direct(NamedTuple):
         return (2.5 if quadratic else 1.0) * self.setup.at(n) + solves * (1.6 if quadratic else 1.0) * solve
 
 
-class Sweeps(NamedTuple):
+class Iterated(NamedTuple):
     """Conjugate gradients: fixed cost and cost per entry of a solve; fixed cost of an iteration and its cost at 10^6 entries.
 
     An iteration grows with a power of the entries, since large matrices leave the cache.
@@ -72,24 +71,22 @@ class Fixed(NamedTuple):
 
 # by the dimension of the mesh and the bytes of a number; written by `python -m benchmarks fit`
 DIRECT = {
-    ("lu", 2, 4): Direct(Power(318.4, 1.366e+04, 1.218), Power(10.58, 372.7, 1.253), Power(78.93, 8668, 1.376)),
-    ("lu", 2, 8): Direct(Power(226, 1.475e+04, 1.279), Power(8.943, 415.2, 1.248), Power(60.09, 1.138e+04, 1.399)),
-    ("lu", 3, 4): Direct(Power(1209, 2.122e+05, 2.001), Power(4.97, 4878, 1.703), Power(74.89, 5.472e+04, 1.593)),
-    ("lu", 3, 8): Direct(Power(1096, 3.521e+05, 2.205), Power(10.04, 5399, 1.802), Power(196.3, 6.119e+04, 1.617)),
-    ("cholesky", 2, 8): Direct(Power(73.8, 42250, 1.233), Power(11.1, 333, 1.388), Power(0.0, 5968, 1.307)),
-    ("cholesky", 3, 8): Direct(Power(2005, 396200, 2.22), Power(0.0, 3695, 1.73), Power(0.0, 41170, 1.744)),
+    ("lu", 2): Direct(Power(226, 1.475e+04, 1.279), Power(8.943, 415.2, 1.248), Power(60.09, 1.138e+04, 1.399)),
+    ("lu", 3): Direct(Power(1096, 3.521e+05, 2.205), Power(10.04, 5399, 1.802), Power(196.3, 6.119e+04, 1.617)),
+    ("cholesky", 2): Direct(Power(73.8, 42250, 1.233), Power(11.1, 333, 1.388), Power(0.0, 5968, 1.307)),
+    ("cholesky", 3): Direct(Power(2005, 396200, 2.22), Power(0.0, 3695, 1.73), Power(0.0, 41170, 1.744)),
 }
-SWEEPS = {  # of one right-hand side
-    (2, 4): Sweeps(54.07, 0.002426, 12.84, 1034, 1.057),
-    (2, 8): Sweeps(22.64, 0.002782, 13.96, 1248, 1.078),
-    (3, 4): Sweeps(37.2, 0.003956, 11.56, 684.9, 0.9789),
-    (3, 8): Sweeps(30.04, 0.0009839, 13.52, 971, 1.032),
+CONJUGATE = {  # of one right-hand side
+    (2, 4): Iterated(90.0, 0.003, 22.0, 560.0, 1.05),
+    (2, 8): Iterated(90.0, 0.003, 22.0, 700.0, 1.05),
+    (3, 4): Iterated(90.0, 0.003, 22.0, 430.0, 1.05),
+    (3, 8): Iterated(90.0, 0.003, 22.0, 560.0, 1.05),
 }
-SWEEPS_32 = {  # of 32 at once
-    (2, 4): Sweeps(0.0, 0.05915, 6.673, 1.445e+04, 0.9296),
-    (2, 8): Sweeps(190.4, 0.02291, 16.93, 5.708e+04, 1.121),
-    (3, 4): Sweeps(0.0, 0.02663, 73.59, 8.646e+04, 1.557),
-    (3, 8): Sweeps(0.0, 0.04218, 27.69, 2.147e+04, 1.03),
+CONJUGATE_32 = {  # of 32 at once
+    (2, 4): Iterated(90.0, 0.1, 60.0, 4e4, 1.05),
+    (2, 8): Iterated(90.0, 0.1, 60.0, 4e4, 1.05),
+    (3, 4): Iterated(90.0, 0.1, 60.0, 2e4, 1.05),
+    (3, 8): Iterated(90.0, 0.1, 60.0, 2e4, 1.05),
 }
 FIXED = {
     (2, 4): Fixed(44.48, 11.89, 0.001433, 151.1, 1.242),
@@ -102,12 +99,12 @@ DENSE = {  # to invert, and to multiply with 32 right-hand sides
     4: (Power(2.319e-05, 3.319e+07, 2.549), Power(0.0, 8.815e+04, 1.892)),
     8: (Power(6.101e-06, 4.313e+07, 2.669), Power(0.0, 1.311e+06, 2.395)),
 }
-SWEEPS_SETUP = (185.7, 0.02455)  # and per entry
-COUNT = (0.2851, 0.3651)  # iterations for a factor e of the residual: at a ratio of 1, and the power with which they grow
+CONJUGATE_SETUP = (300.0, 0.01)  # and per entry
+COUNT = (0.72, 0.5)  # iterations for a factor e of the residual: at a ratio of 1, and the power with which they grow
 INVERTED = 1500  # nodes up to which an explicit inverse is thought of
-QUADRATIC = 2.2  # times the iterations of conjugate gradients with linear elements at the same ratio
+QUADRATIC = 1.8  # times the iterations of conjugate gradients with linear elements at the same ratio
 _SHORT = 5  # a count of the fixed iteration that is hardly ever undercut
-_WARM, _FIRST, _START = 0.65, 15, 2.0  # share of them that good starts leave, after how many solves, and what a start costs
+_WARM, _FIRST = 0.65, 15  # share of them that good starts leave, and after how many solves
 
 
 def mass_ratio(A: EdgeMatrix, M: EdgeMatrix) -> float:
@@ -136,17 +133,11 @@ def choose_symmetric(pattern: Pattern, groups: int, columns: int, ratio: float, 
     nodes = pattern.cell_slots.shape[-1]  # of a cell: 3 or 6 of a triangle, 4 or 10 of a tetrahedron
     dim, quadratic = 3 if nodes in (4, 10) else 2, nodes in (6, 10)
     direct = ["lu"] if find_spec("cholespy") is None else ["lu", "cholesky"]
-    bytes_of = {"lu": 4 if single_factors(pattern, ratio, tolerance) else 8, "cholesky": 8}
-    costs = {name: groups * DIRECT[name, dim, bytes_of[name]].cost(n, columns, solves, quadratic) for name in direct}
-    if sweeps_work():
-        count = iterations(ratio, tolerance, quadratic)
-        together = columns > 1 and n * groups <= TOGETHER
-        if together:
-            each = SWEEPS_32[dim, size].cost(nnz, count) * columns / 32
-        else:
-            warm = count * (_WARM + (1 - _WARM) * min(1.0, _FIRST / solves)) + _START
-            each = SWEEPS[dim, size].cost(nnz, warm if count > LONG else count) * columns
-        costs["cg"] = SWEEPS_SETUP[0] + SWEEPS_SETUP[1] * nnz + solves * each
+    costs = {name: groups * DIRECT[name, dim].cost(n, columns, solves, quadratic) for name in direct}
+    count = iterations(ratio, tolerance, quadratic)
+    count *= _WARM + (1 - _WARM) * min(1.0, _FIRST / solves)
+    each = CONJUGATE[dim, size].cost(nnz, count) if columns == 1 else CONJUGATE_32[dim, size].cost(nnz, count) * columns / 32
+    costs["cg"] = CONJUGATE_SETUP[0] + CONJUGATE_SETUP[1] * nnz + solves * each
     if columns > 1 and n <= INVERTED:
         setup, many = DENSE[size]
         costs["dense"] = groups * (setup.at(n) + solves * many.at(n) * columns / 32)
@@ -175,7 +166,7 @@ def choose(pattern: Pattern, groups: int, columns: int, iterations: int, solves:
     count = min(iterations, 1000)
     bounds = 250.0 + 0.01 * nnz * groups
     iterate = bounds + solves * _iterated(n * groups, nnz * groups, columns, count)
-    direct = DIRECT["lu", 3 if nodes in (4, 10) else 2, 8].cost(n, columns, solves, nodes in (6, 10))
+    direct = DIRECT["lu", 3 if nodes in (4, 10) else 2].cost(n, columns, solves, nodes in (6, 10))
     return "iterative" if iterate <= groups * direct else "lu"
 
 

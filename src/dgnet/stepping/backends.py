@@ -1,13 +1,13 @@
 """Methods that apply G = A^-1, with one interface: prepare a matrix, then solve with it or with its transpose.
 
-    lu         SciPy SuperLU, factor once (the paper's way), in float64 unless float32 is enough; on CUDA the solve runs on the host
+    lu         SciPy SuperLU, factor once (the paper's way), in float64; on CUDA the solve runs on the host
     cholesky   cholespy (extra `cholesky`), for symmetric positive definite matrices on the CPU
-    cg         conjugate gradients with an incomplete Cholesky factorisation, for the same matrices (`conjugate`)
+    cg         conjugate gradients with Jacobi's preconditioner, for the same matrices; starts from the last solutions
     iterative  Chebyshev with a proven fixed count; CG or BiCGStab with an adaptive one where that would take too many
     dense      the explicit inverse, for few nodes
 
 A is a batch of G matrices on one pattern, b is [G, n, R]. Every iterative solve checks its residual, and one that misses is an
-error; direct ones, backward stable, are checked for values that are not finite, and one in float32 on a known solution.
+error; direct ones, backward stable, are checked for values that are not finite.
 """
 
 from __future__ import annotations
@@ -19,15 +19,14 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from scipy.sparse import csc_array, csr_array
+from scipy.sparse import csc_array
 from scipy.sparse.linalg import SuperLU, splu
 
 from dgnet.errors import InputError, SolveError
 from dgnet.operators import EdgeMatrix, Pattern, kernels
 from dgnet.operators.sparse import csr, outer_on_pattern
 from dgnet.stepping.bounds import Bounds
-from dgnet.stepping.conjugate import ConjugateGradients
-from dgnet.stepping.host import FlushedToZero, OnHost, in_narrow_parts
+from dgnet.stepping.host import OnHost, in_narrow_parts
 
 Tensor = torch.Tensor
 
@@ -36,8 +35,10 @@ TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}
 _SLACK = 20.0  # a verified residual may exceed the tolerance by rounding, not by more than this
 # beyond this many proven iterations an adaptive Krylov method is cheaper; fused iterations cost next to nothing
 MAX_FIXED = {"cpu": 80, "cuda": 3000}
-# factors in float32: the largest diagonal over the mass of a node, in the plane and in space; the share of its tolerance to ask for
-_STIFFEST, _MILD = {False: 300.0, True: 5.0}, 0.03
+_RECENT = 6  # solutions from which a solve starts
+_SHORT = 6  # iterations from zero up to which that does not pay
+_REMEMBERED = 650_000  # numbers of a right-hand side for which solutions are kept: 60 MB of them
+_CACHED = 100_000  # numbers of the columns that are solved for together: more leave the cache
 _DENSE_LIMIT = {"cpu": 4_000, "cuda": 20_000}
 
 
@@ -80,11 +81,13 @@ def prepare(A: EdgeMatrix, backend: str, bounds: Bounds | None = None, symmetric
     """Make A (values [G, nnz]) ready for solves. `bounds` are needed by the fixed iteration only."""
     tol = tolerance or TOLERANCE[A.values.dtype]
     if backend == "lu":
-        return LU(A, symmetric, tol)
+        return LU(A, symmetric)
     if backend == "cholesky":
         return Cholesky(A, symmetric)
     if backend == "cg":
-        return ConjugateGradients(A, symmetric, tol)
+        if not symmetric:
+            raise InputError("the backend 'cg' needs a symmetric matrix; use lu or iterative with advection")
+        return Krylov(A, True, tol, remember=True)
     if backend == "dense":
         return Dense(A, monitor or Monitor())
     if backend == "iterative":
@@ -99,62 +102,28 @@ def prepare(A: EdgeMatrix, backend: str, bounds: Bounds | None = None, symmetric
 # ---------------------------------------------------------------------- direct
 
 
-def single_factors(pattern: Pattern, ratio: float, tolerance: float) -> bool:
-    """Float32 is worth a try for a symmetric matrix on the CPU whose diagonal is `ratio` times the mass at a node."""
-    return tolerance >= _MILD * TOLERANCE[torch.float32] and ratio <= _STIFFEST[pattern.cell_slots.shape[-1] in (4, 10)]
-
-
 class LU(OnHost):
-    """SuperLU, one factorisation of the block-diagonal batch, in float64 unless float32 is enough.
-
-    That is for a symmetric matrix on the CPU that is not stiff, where the tolerance is about that of float32; solves are up to a
-    quarter quicker. The one for x = 1 has to be right to half that tolerance, or the factorisation is made anew in float64.
-    """
+    """SuperLU, one factorisation of the block-diagonal batch, in float64."""
 
     label = "lu"
 
-    def __init__(self, A: EdgeMatrix, symmetric: bool, tolerance: float) -> None:
+    def __init__(self, A: EdgeMatrix, symmetric: bool) -> None:
         self.symmetric = symmetric
-        rows, factor = A.to_scipy(), None
-        if symmetric and A.values.device.type == "cpu" and single_factors(A.pattern, 0.0, tolerance):
-            mass = rows @ np.ones(rows.shape[1], rows.dtype)
-            with np.errstate(divide="ignore", invalid="ignore"):
-                ratio = rows.diagonal() / mass
-            if ratio.min() > 0 and single_factors(A.pattern, float(ratio.max()), tolerance):
-                factor = self._in_single(rows, mass)
-        self.dtype = np.dtype(np.float64 if factor is None else np.float32)
-        self.factor: SuperLU = factor or self._factorised(rows)
-
-    def _factorised(self, rows: csr_array) -> SuperLU:
-        matrix = csc_array((rows.data.astype(self.dtype, copy=False), rows.indices, rows.indptr), shape=rows.shape)  # of A^T
+        rows = A.to_scipy()
+        matrix = csc_array((rows.data.astype(np.float64, copy=False), rows.indices, rows.indptr), shape=rows.shape)  # of A^T
         # a symmetric matrix needs no pivoting, and where rows are this short so are the best panels
-        options: dict[str, Any] = dict(diag_pivot_thresh=0.0, options=dict(SymmetricMode=True)) if self.symmetric else {}
+        options: dict[str, Any] = dict(diag_pivot_thresh=0.0, options=dict(SymmetricMode=True)) if symmetric else {}
         try:
-            return splu(matrix if self.symmetric else matrix.T.tocsc(), permc_spec="MMD_AT_PLUS_A", relax=4, panel_size=4,
-                        **options)
+            self.factor: SuperLU = splu(matrix if symmetric else matrix.T.tocsc(), permc_spec="MMD_AT_PLUS_A", relax=4,
+                                        panel_size=4, **options)
         except RuntimeError as error:
             raise SolveError(f"the system matrix cannot be factorised: {error}") from error
-
-    def _in_single(self, rows: csr_array, mass: np.ndarray) -> SuperLU | None:
-        """None where A^-1 `mass` is not 1; `mass` is A 1, at each node about the mass there."""
-        self.dtype = np.dtype(np.float32)
-        try:
-            with FlushedToZero(True):
-                factor = self._factorised(rows)
-                off = factor.solve(mass.astype(np.float32, copy=False)) - 1
-        except SolveError:  # singular in float32
-            return None
-        return factor if float(np.sqrt(np.mean(off * off))) <= 0.5 * TOLERANCE[torch.float32] else None
-
-    def _solved(self, b: np.ndarray, trans: str) -> np.ndarray:
-        with FlushedToZero(self.dtype == np.float32):
-            return self.factor.solve(b, trans)
 
     def array(self, b: np.ndarray, transposed: bool = False) -> np.ndarray:
         # conversions stay in NumPy: torch's threads and those of the factorisation's BLAS get in each other's way;
         # where both solves are the same, the transposed one is quicker for one column (by a sixth) and slower for many
         swapped = b.size == len(b) if self.symmetric else transposed
-        x = in_narrow_parts(partial(self._solved, trans="T" if swapped else "N"), b.astype(self.dtype, copy=False))
+        x = in_narrow_parts(partial(self.factor.solve, trans="T" if swapped else "N"), b.astype(np.float64, copy=False))
         if not math.isfinite(np.add.reduce(x, axis=None)) and not np.isfinite(x).all():  # a sum is quicker, but may overflow
             raise SolveError("the direct solve gave values that are not finite")
         return np.ascontiguousarray(x, dtype=b.dtype)
@@ -216,33 +185,25 @@ class Dense:
 # ---------------------------------------------------------------------- iterative
 
 
-class ConjugateOrLU(OnHost):
+class ConjugateOrLU:
     """`cg` as `auto` takes it: where it fails (a matrix that is not positive definite, no convergence), LU from then on."""
 
-    def __init__(self, A: EdgeMatrix, tolerance: float) -> None:
-        self.matrix, self.tolerance = A, tolerance
-        self.inner: OnHost
-        try:
-            self.inner = ConjugateGradients(A, True, tolerance)
-            self.label = self.inner.label
-        except SolveError:
-            self._factorise()
+    capturable = False
 
-    def _factorise(self) -> None:
-        self.inner = LU(self.matrix, False, self.tolerance)  # which pivots: nothing is known of this matrix any more
+    def __init__(self, A: EdgeMatrix, tolerance: float) -> None:
+        self.matrix = A
+        self.inner: LU | Krylov = Krylov(A, True, tolerance, remember=True)
         self.label = self.inner.label
 
-    def array(self, b: np.ndarray, transposed: bool = False) -> np.ndarray:
-        if isinstance(self.inner, LU):
-            return self.inner.array(b, transposed)
+    def solve(self, b: Tensor, transposed: bool = False) -> Tensor:
         try:
-            with np.errstate(over="ignore", invalid="ignore"):  # the residual tells
-                return self.inner.array(b, transposed)
+            return self.inner.solve(b, transposed)
         except SolveError:
-            if not np.isfinite(b).all():
+            if isinstance(self.inner, LU) or not bool(torch.isfinite(b).all()):
                 raise
-            self._factorise()
-            return self.inner.array(b, transposed)
+            self.inner = LU(self.matrix, False)  # which pivots: nothing is known of this matrix any more
+            self.label = self.inner.label
+            return self.inner.solve(b, transposed)
 
 
 @dataclass
@@ -341,105 +302,148 @@ class Chebyshev:
 
 
 class Krylov:
-    """Jacobi-preconditioned CG (symmetric) or BiCGStab, each column to the tolerance, restarted on its true residual.
+    """CG (symmetric) or BiCGStab with Jacobi's preconditioner, each column to the tolerance, restarted on its true residual.
 
-    float32 stalls where the matrix is stiff; then the correction equation is solved again with the residual taken in
-    float64 (iterative refinement), which restores the tolerance.
+    With D = diag(A) they solve (D^-1/2 A D^-1/2) y = D^-1/2 b. What float32 leaves of a residual, taken in float64, is the
+    right-hand side of another turn. With `remember`, a solve starts from that combination of the last solutions of the same
+    columns which leaves the least residual (Fischer 1998), so that a step depends on those before it, within the tolerance;
+    adjoint solves start from zero.
     """
 
     capturable = False
 
-    def __init__(self, A: EdgeMatrix, symmetric: bool, tolerance: float, max_iterations: int = 5000) -> None:
+    def __init__(self, A: EdgeMatrix, symmetric: bool, tolerance: float, max_iterations: int = 5000,
+                 remember: bool = False) -> None:
         self.pattern, self.values, self.symmetric = A.pattern, A.values.detach(), symmetric
-        self.tolerance, self.max_iterations = tolerance, max_iterations
+        self.tolerance, self.max_iterations, self.remember = tolerance, max_iterations, remember
         self.label = "cg" if symmetric else "bicgstab"
         self.last_count = 0
+        diagonal = self.values.index_select(-1, self.pattern.diagonal).double()
+        self.root = diagonal.abs().clamp(min=1e-300).rsqrt().reshape(-1, 1)  # a negative one: no convergence, which is an error
+        self.recent: dict[int, _Recent] = {}  # by the first of the columns that are solved for together
         self._matrices: dict[tuple[bool, torch.dtype], Tensor] = {}
 
     def _matrix(self, transposed: bool, dtype: torch.dtype) -> Tensor:
+        """D^-1/2 A D^-1/2."""
         key = (transposed, dtype)
         if key not in self._matrices:
-            v = self.values.index_select(-1, self.pattern.transpose) if transposed else self.values
-            self._matrices[key] = csr(self.pattern, v.to(dtype))
+            p, root = self.pattern, self.root.view(-1, self.pattern.n)
+            v = self.values.index_select(-1, p.transpose) if transposed else self.values
+            scaled = v.double() * root.index_select(-1, p.row) * root.index_select(-1, p.col)
+            self._matrices[key] = csr(p, scaled.to(dtype))
         return self._matrices[key]
 
     def solve(self, b: Tensor, transposed: bool = False) -> Tensor:
-        transposed = transposed and not self.symmetric
-        A = self._matrix(transposed, b.dtype)
-        A64 = self._matrix(transposed, torch.float64)
         right = b.reshape(-1, b.shape[-1])
-        diagonal = self.values.index_select(-1, self.pattern.diagonal).reshape(-1, 1)
-        weight = 1 / diagonal
+        n, columns = right.shape
+        remember = self.remember and not transposed and right.numel() <= _REMEMBERED
+        if remember and sum(r.columns for r in self.recent.values()) not in (0, columns):  # other states than before
+            self.recent.clear()
+        width = columns if b.is_cuda else max(1, min(columns, _CACHED // n))
+        self.last_count = 0
+        parts = [self._columns(right[:, k:k + width], transposed and not self.symmetric, k if remember else None, b.dtype)
+                 for k in range(0, columns, width)]
+        return (parts[0] if len(parts) == 1 else torch.cat(parts, 1)).view(b.shape)
+
+    def _columns(self, b: Tensor, transposed: bool, place: int | None, dtype: torch.dtype) -> Tensor:
+        """A^-1 b [n, R]; `place` is where these columns have their last solutions."""
+        A, wide = self._matrix(transposed, dtype), self._matrix(transposed, torch.float64)
         method = _conjugate_gradients if self.symmetric else _bicgstab
-        x64 = torch.zeros_like(right, dtype=torch.float64)
-        wide = right.double()
-        scale = (wide * wide * weight).sum(0).sqrt().clamp(min=1e-300)
-        residual, self.last_count = wide, 0
-        for _ in range(6):
-            part, count = method(A, (residual / scale).to(b.dtype), weight, self.tolerance, self.max_iterations)
-            self.last_count += count
-            x64 += part.double() * scale
-            residual = wide - A64 @ x64
-            reached = float(((residual * residual * weight).sum(0).sqrt() / scale).max())
-            if reached <= self.tolerance:
-                return x64.to(b.dtype).view(b.shape)
-            if not reached < 1e6:
+        scaled = b.double() * self.root
+        scaled = scaled[:, 0] if scaled.shape[1] == 1 else scaled  # products with one column are quicker
+        size = _dot(scaled, scaled).sqrt().clamp(min=1e-300)
+        recent = None if place is None else self.recent.setdefault(place, _Recent(b.shape[1]))
+        y = torch.zeros_like(scaled) if recent is None else recent.start(scaled)
+        for turn in range(7):
+            residual = scaled - wide @ y if turn or recent is not None else scaled
+            reached = _dot(residual, residual).sqrt() / size
+            worst = float(reached.max())
+            if worst <= self.tolerance or not worst < 1e6 or turn == 6:
                 break
-        if reached <= _SLACK * self.tolerance:
-            return x64.to(b.dtype).view(b.shape)
-        raise SolveError(f"{self.label} stopped at a relative residual of {reached:.2g}, asked for {self.tolerance:.2g}")
+            unit = (reached * size).clamp(min=1e-300)
+            goal = (0.7 * self.tolerance / reached.clamp(min=1e-300)).clamp(min=0.7 * self.tolerance).to(dtype)
+            part, count = method(A, (residual / unit).to(dtype), goal, self.max_iterations)
+            self.last_count += count
+            y = y + part.double() * unit
+        if not worst <= _SLACK * self.tolerance:
+            raise SolveError(f"{self.label} stopped at a relative residual of {worst:.2g}, asked for {self.tolerance:.2g}")
+        if recent is not None and (recent.rights or self.last_count > _SHORT):
+            recent.keep(y, scaled)
+        return (y.view(len(self.root), -1) * self.root).to(dtype)
 
 
-def _conjugate_gradients(A: Tensor, b: Tensor, weight: Tensor, tolerance: float, limit: int) -> tuple[Tensor, int]:
-    """Batched over columns; columns that are done keep their solution."""
-    weight = weight.to(b.dtype)
-    x, r = torch.zeros_like(b), b.clone()
-    z = r * weight
-    p, rz = z.clone(), (r * z).sum(0)
-    goal = tolerance**2 * 0.25
+class _Recent:
+    """The last solutions y of B y = b for some columns, and their right-hand sides."""
+
+    def __init__(self, columns: int) -> None:
+        self.columns = columns
+        self.solutions: list[Tensor] = []
+        self.rights: list[Tensor] = []
+
+    def start(self, b: Tensor) -> Tensor:
+        """The combination of solutions whose right-hand sides come closest to b, each column by itself."""
+        if not self.rights:
+            return torch.zeros_like(b)
+        Q = torch.stack(self.rights).view(len(self.rights), len(b), -1).permute(2, 1, 0)  # [R, n, kept]
+        gram, target = Q.mT @ Q, Q.mT @ b.view(len(b), -1).T[..., None]
+        scale = gram.diagonal(dim1=-2, dim2=-1).clamp(min=1e-300).rsqrt()
+        # right-hand sides of neighbouring steps are all but parallel: what rounding leaves of the least directions is not used
+        gram = gram * scale[:, None] * scale[..., None] + 1e-14 * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+        share = scale[..., None] * torch.linalg.solve(gram, scale[..., None] * target)  # [R, kept, 1]
+        y = torch.stack(self.solutions).view(len(self.solutions), len(b), -1).permute(2, 1, 0) @ share
+        return y[..., 0].T.reshape(b.shape).nan_to_num(0.0)
+
+    def keep(self, y: Tensor, b: Tensor) -> None:
+        self.solutions, self.rights = [*self.solutions, y][-_RECENT:], [*self.rights, b][-_RECENT:]
+
+
+def _dot(a: Tensor, b: Tensor) -> Tensor:
+    """Of each column."""
+    return torch.dot(a, b) if a.dim() == 1 else (a * b).sum(0)
+
+
+def _conjugate_gradients(A: Tensor, b: Tensor, goal: Tensor, limit: int) -> tuple[Tensor, int]:
+    """y with |b - A y| <= goal for every column; `b` is overwritten."""
+    x, r, p = torch.zeros_like(b), b, b.clone()
+    rr, goal, least = _dot(r, r), goal.square(), torch.finfo(b.dtype).tiny
     every = 1 if not b.is_cuda else 8
     for k in range(1, limit + 1):
         Ap = A @ p
-        alpha = rz / (p * Ap).sum(0).clamp(min=1e-30)
-        x.addcmul_(p, alpha.expand_as(p))
-        r.addcmul_(Ap, -alpha.expand_as(p))
-        z = r * weight
-        new = (r * z).sum(0)
+        alpha = rr / _dot(p, Ap).clamp(min=least)
+        x.addcmul_(p, alpha)
+        r.addcmul_(Ap, alpha, value=-1)
+        new = _dot(r, r)
         if k % every == 0 and (not bool((new > goal).any()) or not bool(torch.isfinite(new).all())):
             break
-        p = torch.addcmul(z, p, (new / rz.clamp(min=1e-38)).expand_as(p))
-        rz = new
+        p.mul_(new / rr.clamp(min=least)).add_(r)
+        rr = new
     return x, k
 
 
-def _bicgstab(A: Tensor, b: Tensor, weight: Tensor, tolerance: float, limit: int) -> tuple[Tensor, int]:
-    weight = weight.to(b.dtype)
+def _bicgstab(A: Tensor, b: Tensor, goal: Tensor, limit: int) -> tuple[Tensor, int]:
     x, r = torch.zeros_like(b), b.clone()
     shadow = r.clone()
-    rho = alpha = omega = b.new_ones(b.shape[1])
+    rho = alpha = omega = b.new_ones(b.shape[1:])
     v = p = torch.zeros_like(b)
-    goal = tolerance**2 * 0.25
 
     def safe(a: Tensor) -> Tensor:
         return torch.where(a.abs() < 1e-30, torch.full_like(a, 1e-30), a)
 
-    done = torch.zeros(b.shape[1], dtype=torch.bool, device=b.device)
+    done = torch.zeros(b.shape[1:], dtype=torch.bool, device=b.device)
     for k in range(1, limit + 1):  # noqa: B007 (returned)
-        new = (shadow * r).sum(0)
+        new = _dot(shadow, r)
         beta = (new / safe(rho)) * (alpha / safe(omega))
         p = r + beta * (p - omega * v)
-        hat = weight * p
-        v = A @ hat
-        alpha = torch.where(done, 0.0, new / safe((shadow * v).sum(0)))
+        v = A @ p
+        alpha = torch.where(done, 0.0, new / safe(_dot(shadow, v)))
         s = r - alpha * v
-        s_hat = weight * s
-        t = A @ s_hat
-        omega = torch.where(done, 0.0, (t * s).sum(0) / safe((t * t).sum(0)))
-        x = x + alpha * hat + omega * s_hat
+        t = A @ s
+        omega = torch.where(done, 0.0, _dot(t, s) / safe(_dot(t, t)))
+        x = x + alpha * p + omega * s
         r = s - omega * t
         rho = new
-        size = (r * r * weight).sum(0)
-        done = done | (size <= goal)
+        size = _dot(r, r)
+        done = done | (size <= goal.square())
         if bool(done.all()) or not bool(torch.isfinite(size).all()):
             break
     return x, k

@@ -56,7 +56,7 @@ _TANGENT = 1e-4  # reduction of the linear solves of derivatives
 _BEYOND = 0.01  # how far a state may leave a curve, in parts of its range
 
 
-class Stepper(Protocol):
+class Solver(Protocol):
     """What a model needs of a solver: steps, and what to ask before and after them."""
 
     problem: Problem

@@ -11,6 +11,7 @@ from math import prod
 
 import numpy as np
 import torch
+from scipy.sparse import csr_array
 
 Tensor = torch.Tensor
 
@@ -55,28 +56,30 @@ def in_narrow_parts(solve: Callable[[np.ndarray], np.ndarray], b: np.ndarray) ->
     return x
 
 
-class FlushedToZero:
-    """While it is entered, float32 numbers below 1e-38 count as zero in this thread, where the processor can do that.
+class Rows:
+    """A sparse matrix in compressed rows that adds its products to arrays in place."""
 
-    What a solve spreads falls by a factor from node to node, soon below that size, where operations are far slower: with a source
-    in one place a solve took a quarter longer.
-    """
+    def __init__(self, A: csr_array, factor: float = 1.0) -> None:
+        data = A.data if factor == 1.0 else A.data * A.data.dtype.type(factor)
+        self.start, self.column, self.value = (torch.from_numpy(x) for x in (A.indptr, A.indices, data))
+        self.width = A.shape[1]
+        self._blocks: dict[tuple[int, int], Tensor] = {}
 
-    def __init__(self, wanted: bool) -> None:
-        self.wanted, self.switched = wanted, False
+    @property
+    def nbytes(self) -> int:
+        return self.value.nbytes + self.column.nbytes
 
-    @staticmethod
-    def on() -> bool:
-        return bool(np.float32(1e-40) * np.float32(1.0) == 0)
-
-    def __enter__(self) -> None:
-        if self.wanted and not self.on():
-            self.switched = torch.set_flush_denormal(True)
-
-    def __exit__(self, *error: object) -> None:
-        if self.switched:
-            torch.set_flush_denormal(False)
-            self.switched = False
+    def add_product(self, x: np.ndarray, y: np.ndarray, rows: slice | None = None) -> None:
+        """y += A x in place for y [n] or [n, R], C-contiguous; `rows`: these rows alone."""
+        first, last = (0, len(self.start) - 1) if rows is None else (rows.start, min(rows.stop, len(self.start) - 1))
+        block = self._blocks.get((first, last))
+        if block is None:
+            s, e = int(self.start[first]), int(self.start[last])
+            block = torch.sparse_csr_tensor(self.start[first:last + 1] - s, self.column[s:e], self.value[s:e],
+                                            (last - first, self.width), check_invariants=False)
+            self._blocks[first, last] = block
+        part = torch.from_numpy(y if rows is None else y[first:last])
+        (part.addmv_ if x.ndim == 1 else part.addmm_)(block, torch.from_numpy(x))
 
 
 class OnHost(ABC):

@@ -24,9 +24,8 @@ import torch
 
 from dgnet.operators import EdgeMatrix
 from dgnet.operators.sparse import outer_on_pattern
-from dgnet.stepping.conjugate import Rows
 from dgnet.stepping.fold import fold, unfold
-from dgnet.stepping.host import OnHost, unwritten
+from dgnet.stepping.host import OnHost, Rows, unwritten
 
 if TYPE_CHECKING:
     from dgnet.problems import Problem
@@ -91,7 +90,7 @@ class Linear:
         """A matrix with values that broadcast to [b, f, nnz], as one block-diagonal one."""
         values = A.values.detach().expand(*self.groups, self.pattern.nnz)
         matrix = EdgeMatrix(self.pattern, values.reshape(-1, self.pattern.nnz)).to_scipy()
-        return Rows.of(matrix.T.tocsr() if transposed else matrix, factor)
+        return Rows(matrix.T.tocsr() if transposed else matrix, factor)
 
     @cached_property
     def sources(self) -> Rows:

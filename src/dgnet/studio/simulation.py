@@ -143,10 +143,10 @@ class Simulation:
             model = self.scene.model(name)
             prepared = model.prepare(self.problem, 1, _STEPS)
             start = first.to(self.problem.dtype)
-            u = model.begin(prepared, start) if self.step == 0 else model.lift(prepared, start)
+            u = prepared.begin(start) if self.step == 0 else prepared.lift(start)
             if self.step and present is not None and name in present:  # with all that lies beside the nodes, if it still does
                 now = present[name].to(u)
-                u = now if now.shape == u.shape else model.lift(prepared, now[:, :start.shape[1]])
+                u = now if now.shape == u.shape else prepared.lift(now[:, :start.shape[1]])
             points = torch.tensor(model.points(self.problem), dtype=self.problem.dtype)
             found.append(Track(name, model, prepared, points, u))
         return found
@@ -202,11 +202,11 @@ class Simulation:
                 if driven and self.scene.source is not None:
                     own = self._scenario(self.scene.source, track.points)
                     source = own if source is None else source + own
-                track.u = track.model.step(track.prepared, track.u, source, self.time, self.step)
+                track.u = track.prepared.step(track.u, source, self.time, self.step)
                 if track is self.tracks[0] and self.bounds is not None:
                     if source is not None:
                         self.bounds.sources(self.step - self.from_step, source.numpy())
-                    self.bounds.state(self.step + 1 - self.from_step, track.model.read(track.prepared, track.u)[0].numpy())
+                    self.bounds.state(self.step + 1 - self.from_step, track.prepared.read(track.u)[0].numpy())
             self.step += 1
             self.time += dt
             if time.perf_counter() - begin > seconds:
@@ -223,7 +223,7 @@ class Simulation:
         if not spots:
             return None
         total = torch.zeros(steps, 1, len(track.points), self.problem.n_fields, dtype=self.problem.dtype)
-        brings = track.model.brings(track.prepared)
+        brings = track.prepared.brings()
         for spot in spots:
             for k, values in enumerate(spot.averages(track.points, steps, self.problem.mesh, brings)):
                 total[k, 0, :, spot.field] += values
@@ -236,7 +236,7 @@ class Simulation:
         return step_average(source, points, begin, dt / panels, order=2).mean(1).to(self.problem.dtype)
 
     def _states(self) -> list[Tensor]:
-        return [track.model.read(track.prepared, track.u) for track in self.tracks]
+        return [track.prepared.read(track.u) for track in self.tracks]
 
     def values(self) -> np.ndarray:
         """Nodal values of all models and fields as float32 [models * fields, N]."""
@@ -247,7 +247,7 @@ class Simulation:
     def impulse(self, node: int, of: int) -> np.ndarray:
         """The discrete Green's function of a node under the first model: what one step makes of a unit impulse, [N]."""
         track = self.tracks[0]
-        solver = track.model.solver(track.prepared)
+        solver = track.prepared.green
         if solver is None:
             raise InputError(f"{track.model.name} has no Green's function here: its step is more than one linear solve")
         if not 0 <= of < self.problem.n_fields:

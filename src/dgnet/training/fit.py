@@ -64,8 +64,6 @@ def evaluate_rne(model: Model[Any], base: Problem, data: Corpus, steps: int | No
         return judge({"model": model}, base, data, steps=steps).error("model")
     starts = torch.linspace(0, data.steps - steps, pieces).round().long().repeat(len(data))
     parts = data.windows(torch.arange(len(data)).repeat_interleave(pieces), starts, steps)
-    if model.plain_start:  # all of them side by side
-        return judge({"model": model}, base, parts).error("model")
     later = torch.nonzero(starts)[:, 0].tolist()
     sums = [judge({"model": model}, base, data, steps=steps).sums["model"],
             judge({"model": model}, base, parts.part(later), first=max(1, model.first_steps)).sums["model"]]

@@ -54,7 +54,7 @@ def _of_any_step(run: Simulator, option: str) -> DGNetConfig:
     return c
 
 
-def adaptively(run: S, tolerance: float) -> tuple[S, Adaptive[Any]]:
+def adaptively(run: S, tolerance: float) -> tuple[S, Adaptive]:
     """The model with steps as short as the tolerance asks for, between the same stored times; and what it is of, with a note."""
     option, model = f"--adaptive {tolerance:g}", run.model
     if isinstance(model, Universal):

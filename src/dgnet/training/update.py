@@ -20,7 +20,7 @@ from dgnet.discovery.calibrate import gauss_newton
 from dgnet.discovery.identify import identify
 from dgnet.discovery.material import identify_material
 from dgnet.errors import SolveError
-from dgnet.models.base import LearnedModel
+from dgnet.models.base import LearnedModel, Stepper
 from dgnet.problems import HeldFlow, Problem
 from dgnet.recipe import Recipe, Stage
 from dgnet.scoring.judge import given
@@ -42,11 +42,11 @@ def iterate(model: LearnedModel[Any], base: Problem, train: Corpus, stage: Stage
     if stage.method == "material":
         return identify_material(model, base, train)
     optimiser.zero_grad(set_to_none=True)
-    state, loss = _descended(model, base, train, draw(model, base, train, stage, seed, iteration), stage, scale)
+    stepper, loss = _descended(model, base, train, draw(model, base, train, stage, seed, iteration), stage, scale)
     parameters = [p for group in optimiser.param_groups for p in group["params"] if p.grad is not None]
     average_gradients(parameters)
     norm = nn.utils.clip_grad_norm_(parameters, clip) if clip else torch.zeros_like(loss)
-    model.finish(state)  # the first question to the device, asked when all of the iteration but the optimiser has been launched
+    stepper.finish()  # the first question to the device, asked when all of the iteration but the optimiser has been launched
     value, size = torch.stack([loss.detach(), norm.to(loss)]).tolist()
     if not math.isfinite(size):
         raise SolveError(f"the gradient at iteration {iteration} is not finite")
@@ -98,7 +98,7 @@ def draw(model: LearnedModel[Any], base: Problem, train: Corpus, stage: Stage, s
 
 
 def _descended(model: LearnedModel[Any], base: Problem, train: Corpus, batch: Drawn, stage: Stage,
-               scale: Tensor) -> tuple[Any, Tensor]:
+               scale: Tensor) -> tuple[Stepper, Tensor]:
     """The prepared problem and the loss of this process's windows, its gradients added to the weights."""
     mine, push, length = slice(rank(), None, world()), batch.push, batch.length
     device = train.state.device
@@ -108,16 +108,16 @@ def _descended(model: LearnedModel[Any], base: Problem, train: Corpus, batch: Dr
     if problem.only_flow_changes and callable(problem.pde.velocity):
         flow = HeldFlow(problem.pde.velocity, data.dt)
         problem = problem.given(flow)
-    state = model.prepare(problem, len(data), length + push)
+    stepper = model.prepare(problem, len(data), length + push)
     u, source = given(model, base, data)
     if batch.noise is not None:
         u = u + stage.noise * scale * batch.noise[mine]
     # learned filters of the initial state act at step 0 of a trajectory only
     first = torch.as_tensor(batch.starts[mine] == 0, device=device)[:, None, None]
-    u = torch.where(first, model.begin(state, u), model.lift(state, u))
+    u = torch.where(first, stepper.begin(u), stepper.lift(u))
 
     def step(u: Tensor, k: int) -> Tensor:
-        return model.step(state, u, None if source is None else source[:, k], times[k], batch.number + k)
+        return stepper.step(u, None if source is None else source[:, k], times[k], batch.number + k)
 
     with torch.no_grad():
         for k in range(push):
@@ -131,20 +131,22 @@ def _descended(model: LearnedModel[Any], base: Problem, train: Corpus, batch: Dr
         """Of the counted states [B, T, N, F]."""
         return share * misfit(states, true, scale, offset) if len(data) else states.sum() * 0.0
 
-    if replay.applies(model, state, length, device, [] if flow is None else times[push:]):
+    if replay.applies(stepper, length, device, [] if flow is None else times[push:]):
         def show(k: int) -> None:
             if flow is not None:
                 flow.show(times[push + k])
 
-        return state, replay.gradients(model, state, u, None if source is None else source[:, push:], length,
-                                       lambda states: loss_of(states[1:][counted].transpose(0, 1)), batch.number + push, show)
-    states = []
-    for k in range(length):
-        u = step(u, push + k)
-        states.append(model.read(state, u))
-    loss = loss_of(torch.stack([states[k] for k in counted], 1))
+        made = replay.states(stepper, u, None if source is None else source[:, push:], length, batch.number + push,
+                             model.first_steps, show)
+        loss = loss_of(made[:, 1:][:, counted])
+    else:
+        states = []
+        for k in range(length):
+            u = step(u, push + k)
+            states.append(stepper.read(u))
+        loss = loss_of(torch.stack([states[k] for k in counted], 1))
     loss.backward()
-    return state, loss
+    return stepper, loss
 
 
 def misfit(u: Tensor, true: Tensor, scale: Tensor, offset: Sequence[float] | None) -> Tensor:

@@ -36,16 +36,18 @@ class Profile:
         self.totals = np.zeros((3 + self.bins, fields))  # sums over steps of total power, its largest, peak; of each bin
         self.upto = 0  # steps whose source is in
 
-    def start(self, u: np.ndarray) -> None:
-        """The first state [N, F]: its mean, its first moments and its spread."""
+    def state(self, k: int, u: np.ndarray) -> None:
+        """The state after k steps [N, F]: of the first, its mean, its first moments and its spread."""
+        if k > 0:
+            return
         mean = self.share @ u
         self.starts[0] = mean
         self.starts[1:-1] = (self.moments[1:] * self.share) @ (u - mean)
         self.starts[-1] = np.sqrt(self.share @ np.square(u - mean))
 
-    def source(self, first: int, f: np.ndarray) -> None:
-        """Sources [n, N, F] of the steps from `first` on; what was seen before is not counted again."""
-        f = np.abs(f[max(0, self.upto - first):].astype(np.float64))
+    def sources(self, first: int, f: np.ndarray) -> None:
+        """Sources [n, N or P, F] of the steps from `first` on; what was seen before is not counted again."""
+        f = np.abs(f[max(0, self.upto - first):, :len(self.share)].astype(np.float64))
         if not len(f):
             return
         power = np.einsum("n,tnf->tf", self.share, f)
@@ -125,8 +127,8 @@ def profiles_of(data: Corpus, mesh: Mesh) -> list[list[np.ndarray]]:
     out = []
     for b in range(len(data)):
         one = Profile(mesh, data.state.shape[-1])
-        one.start(data.state[b, 0].double().cpu().numpy())
+        one.state(0, data.state[b, 0].double().cpu().numpy())
         if data.source_average is not None:
-            one.source(0, data.source_average[b].cpu().numpy())
+            one.sources(0, data.source_average[b].cpu().numpy())
         out.append(one.groups(data.steps * data.dt))
     return out

@@ -191,11 +191,12 @@ _KINDS = ("low", "high", "gradient", "source low", "source high", "extent")
 class Guard:
     """Follows a rollout and remembers where it left the range of the training data, and how far it went.
 
-    `memory` [kinds, F, 2] holds the most extreme value and the first step beyond the range; it travels with checkpoints.
+    `memory` [kinds, F, 2] holds the most extreme value and the first step beyond the range; it travels with checkpoints. Of `steps`
+    states shown one by one (`state`), gradients are looked at about 200 times.
     """
 
-    def __init__(self, known: TrainingRange, mesh: Mesh, dt: float) -> None:
-        self.known, self.mesh, self.dt = known, mesh, dt
+    def __init__(self, known: TrainingRange, mesh: Mesh, dt: float, steps: int = 0) -> None:
+        self.known, self.mesh, self.dt, self.steps = known, mesh, dt, steps
         self.memory = np.full((len(_KINDS), len(known.fields), 2), np.nan)
         self._limits: dict[str, np.ndarray] = {
             "low": np.array([s.low - MARGIN * s.width for s in known.states]),
@@ -205,6 +206,12 @@ class Guard:
             self._limits |= {"source low": np.array([s.low - MARGIN * s.width for s in known.sources]),
                              "source high": np.array([s.high + MARGIN * s.width for s in known.sources]),
                              "extent": np.array([low for low, _ in known.extents]) / (1 + STEEPER)}
+
+    def state(self, k: int, u: np.ndarray) -> None:
+        """The state after k steps [N, F]."""
+        self.states(k, u.min(axis=0)[None], u.max(axis=0)[None])
+        if k % max(1, self.steps // 200) == 0 or k == self.steps:
+            self.gradients(k, u[None])
 
     def states(self, first: int, low: np.ndarray, high: np.ndarray) -> None:
         """Extremes over the nodes [n, F] of states from step `first` on."""
@@ -218,7 +225,8 @@ class Guard:
         self._note("gradient", first, np.sqrt(slopes(self.mesh, u.astype(np.float64)).max(1)), 1)
 
     def sources(self, first: int, f: np.ndarray) -> None:
-        """Step-averaged sources [n, N, F] of the steps from `first` on."""
+        """Step-averaged sources [n, N or P, F] of the steps from `first` on."""
+        f = f[:, :self.mesh.n_nodes]
         if not self.known.sources:
             self._limits.setdefault("source high", np.zeros(len(self.known.fields)))
             self._note("source high", first, np.abs(f).max(1).astype(np.float64), 1)

@@ -5,8 +5,7 @@ from dgnet.models.dgnet.config import BOUNDED, CURVES, DEGREE, INTERVALS, PAPER,
 from dgnet.models.dgnet.edges import cell_pairs, edge_mass
 from dgnet.models.dgnet.flow import FlowInCells, direction_features
 from dgnet.models.dgnet.limits import ceiling, soft_limit
-from dgnet.models.dgnet.masses import MassChange
-from dgnet.models.dgnet.model import DGNet
+from dgnet.models.dgnet.model import DGNet, PreparedDGNet
 from dgnet.models.dgnet.parts import Calibration, EndToEnd, Material, Part, Reaction
 from dgnet.models.dgnet.parts.calibration import regions_of
 from dgnet.models.dgnet.parts.diffusion import learned_diffusion
@@ -14,9 +13,9 @@ from dgnet.models.dgnet.parts.library import Library
 from dgnet.models.dgnet.parts.mass import mass_headroom
 from dgnet.models.dgnet.parts.material import MaterialCurve
 from dgnet.models.dgnet.parts.reaction import ReactionTable
+from dgnet.models.dgnet.parts.start import MassChange
 from dgnet.models.dgnet.parts.streamline import streamline_diffusion
 from dgnet.models.dgnet.parts.swirl import swirl_transport
-from dgnet.models.dgnet.prepared import PreparedDGNet
 
 __all__ = ["BOUNDED", "CURVES", "DEGREE", "INTERVALS", "PAPER", "Build", "Calibration", "DGNet", "DGNetConfig", "EndToEnd",
            "FlowInCells", "Library", "MassChange", "Material", "MaterialCurve", "Part", "PreparedDGNet", "Reaction",

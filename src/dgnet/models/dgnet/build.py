@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from dgnet.models.dgnet.flow import FlowInCells
-from dgnet.models.dgnet.masses import MassChange
 from dgnet.models.gnn import MeshGraph
 from dgnet.operators import EdgeMatrix
 from dgnet.problems import Problem
 from dgnet.stepping import InTime, Operators
+
+if TYPE_CHECKING:
+    from dgnet.models.dgnet.parts.start import MassChange
 
 Tensor = torch.Tensor
 

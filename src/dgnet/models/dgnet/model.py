@@ -36,29 +36,36 @@ Every learned part starts at zero: untrained, DGNet is its L_physics, for finite
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Self, TypeVar
+
 import torch
+from torch import nn
 
 from dgnet.arguments import checked
 from dgnet.errors import InputError
-from dgnet.models.base import impose
-from dgnet.models.dgnet.build import Build
-from dgnet.models.dgnet.curved import linear_problem, solver_of, unit_problem
-from dgnet.models.dgnet.learner import Learner
-from dgnet.models.dgnet.masses import mass_change
-from dgnet.models.dgnet.parts import Material
-from dgnet.models.dgnet.parts.start import EarlySteps
-from dgnet.models.dgnet.prepared import PreparedDGNet
-from dgnet.models.gnn import MeshGraph
-from dgnet.problems import CONSISTENT, Problem
-from dgnet.stepping import GreenSolver, Operators
+from dgnet.models.base import LearnedModel, Severed, SolverStepper, impose
+from dgnet.models.dgnet.build import Advance, Build, Correction, Rate, Scales
+from dgnet.models.dgnet.config import DGNetConfig
+from dgnet.models.dgnet.parts import Calibration, Material, Part, Reaction, parts_of
+from dgnet.models.dgnet.parts.library import Library
+from dgnet.models.dgnet.parts.material import linear_problem, solver_of, unit_problem
+from dgnet.models.dgnet.parts.reaction import ReactionTable
+from dgnet.models.dgnet.parts.start import EarlySteps, MassChange, mass_change
+from dgnet.models.gnn import MLP, MeshGraph, StateNet
+from dgnet.problems import CONSISTENT, Problem, Rule
+from dgnet.stepping import EnthalpySolver, GreenSolver, Linear, Operators
 
 Tensor = torch.Tensor
+P = TypeVar("P", bound=Part)
 
 _DENSE = 3000  # nodes up to which a long rollout on CUDA uses the explicit inverse
 
 
 @checked
-class DGNet(Learner):
+class DGNet(LearnedModel["PreparedDGNet"]):
     """The classical solver with learned corrections: a list of parts that all start at zero.
 
     - `config`: which parts
@@ -75,6 +82,34 @@ class DGNet(Learner):
         ...     torch.allclose(dg.rollout(model, problem, u, steps=3), dg.rollout(dg.Classical(), problem, u, steps=3))
         True
     """
+
+    calibration: nn.ParameterDict
+    reaction_net: MLP | ReactionTable | Library
+    residual_net: StateNet
+    mean: Tensor
+    std: Tensor
+    source_std: Tensor
+    rate: Tensor
+    low: Tensor
+    high: Tensor
+    capacity: Tensor
+
+    def __init__(self, config: DGNetConfig, problem: Problem, extra: Sequence[Part] = ()) -> None:
+        super().__init__()
+        self.config, self.dim, self.fields = config, problem.mesh.dim, problem.n_fields
+        self.parts = (*parts_of(config, problem), *extra)  # a tuple: the weights below have no part in their names
+        for part in self.parts:
+            for name, weight in part.named_parameters(recurse=False):
+                self.register_parameter(name, weight)
+            for name, module in part.named_children():
+                self.add_module(name, module)
+        F, capacity = self.fields, problem.capacity
+        mean_capacity = torch.ones(F) if capacity is None else capacity.detach().mean(1).expand(F).float().cpu()
+        starts = {"mean": torch.zeros(F), "std": torch.ones(F), "source_std": torch.ones(F), "rate": torch.ones(F),
+                  "low": torch.full((F,), -torch.inf), "high": torch.full((F,), torch.inf), "capacity": mean_capacity.clone()}
+        for name, value in starts.items():
+            self.register_buffer(name, value, persistent=name != "capacity")
+        self.register_load_state_dict_pre_hook(_older)
 
     # ------------------------------------------------------------------ the paper
 
@@ -117,9 +152,9 @@ class DGNet(Learner):
             return early.solver.step(u, source, t)
         if early is not None and k == early.steps:
             u = u + early.switch(u)
-        return state.stepper.step(u, source, t)
+        return state.main.step(u, source, t)
 
-    # ------------------------------------------------------------------ Model; what only hands on to its state is in `Learner`
+    # ------------------------------------------------------------------ Model
 
     @property
     def name(self) -> str:
@@ -141,7 +176,7 @@ class DGNet(Learner):
             switch = mass_change(problem, first.mass, operators.mass, operators.mass_low)
             start = first_build.start
             early = EarlySteps(self.config.early_steps, self.G(problem, first, batch, steps, careful), switch)
-        return PreparedDGNet(solver, graph, start, early, tuple(build.corrections), build.instead)
+        return PreparedDGNet(self, solver, graph, start, early, tuple(build.corrections), build.instead)
 
     def prepare_curved(self, problem: Problem, graph: MeshGraph, careful: bool) -> PreparedDGNet:
         """Where capacity or diffusion are curves of u."""
@@ -152,7 +187,7 @@ class DGNet(Learner):
         build = self.L_physics(unit_problem(problem), graph)
         self.L_neural(build)
         solver = solver_of(problem, build, problem.geometry.device.type == "cuda" and not careful)
-        return PreparedDGNet(solver, graph, None, None, tuple(build.corrections), None)
+        return PreparedDGNet(self, solver, graph, corrections=tuple(build.corrections))
 
     def own_form(self, p: Problem) -> Problem:
         """The problem in the discretisation that this model corrects. A problem that asks for another one is not overruled."""
@@ -163,8 +198,132 @@ class DGNet(Learner):
                 raise InputError(f"the problem's {what} is {asked!r}, that of the model {mine!r}: give DGNetConfig the same")
         return p.recast(c.consistent, c.advection_form)
 
-    def step(self, state: PreparedDGNet, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
-        new = self.update(state, u, source, t, k) if state.instead is None else state.instead(u, source, t)
-        for correction in state.corrections:
+    @property
+    def rule(self) -> Rule:
+        return self.config.rule
+
+    @property
+    def solves(self) -> bool:
+        return True
+
+    @property
+    def rival_mass(self) -> float:
+        return self.config.consistent
+
+    @property
+    def first_steps(self) -> int:
+        return self.config.early_steps + 1 if self.config.early_steps else 0
+
+    # ------------------------------------------------------------------ statistics of the training data
+
+    @property
+    def scales(self) -> Scales:
+        return Scales(self.mean, self.std, self.source_std, self.rate, self.low, self.high, self.capacity)
+
+    def fit_statistics(self, state: Tensor, source: Tensor | None, dt: float, velocity: Tensor | None = None) -> None:
+        self.mean.copy_(state.mean((0, 1, 2)))
+        self.std.copy_(state.std((0, 1, 2)).clamp(min=1e-12))
+        if source is not None:
+            self.source_std.copy_(source.std((0, 1, 2)).clamp(min=1e-12))
+        self.rate.copy_(((state[:, 1:] - state[:, :-1]) / dt).std((0, 1, 2)).clamp(min=1e-12))
+        low, high = state.amin((0, 1, 2)), state.amax((0, 1, 2))
+        span = (high - low).clamp(min=1e-12)
+        self.low.copy_(low - span)
+        self.high.copy_(high + span)
+        for part in self.parts:
+            part.fit_statistics(state, self.scales)
+
+    def typical(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.mean, self.std, self.source_std
+
+    # ------------------------------------------------------------------ what was learned about the physics
+
+    def part(self, kind: type[P]) -> P | None:
+        """The part of this kind, if there is one."""
+        return next((part for part in self.parts if isinstance(part, kind)), None)
+
+    def keeping(self, *kinds: type[Part]) -> Self:
+        """A copy with these kinds of parts and no others."""
+        twin = copy.deepcopy(self)
+        twin.parts = tuple(part for part in twin.parts if isinstance(part, kinds))
+        twin.config = replace(self.config, early_steps=0)
+        return twin
+
+    def coefficients(self) -> dict[str, float]:
+        """By how much each calibrated coefficient differs from the given one, see `Calibration.coefficients`."""
+        found = self.part(Calibration)
+        return {} if found is None else found.coefficients()
+
+    def reaction(self, problem: Problem) -> Rate | None:
+        """r(u), guarded outside of the range of the training data; None where there is none."""
+        found = self.part(Reaction)
+        return None if found is None else found.guarded(problem, self.scales)
+
+    def curved(self, problem: Problem) -> bool:
+        """Capacity or diffusion change with u in this model: its steps have no single operator."""
+        return bool(self.config.unknown_curves) or (problem.pde.curved and not self.config.linear)
+
+    def learned_reaction(self) -> Rate:
+        """The learned reaction r(u), without its guard."""
+        found = self.part(Reaction)
+        if found is None or self.config.reaction != "learned":
+            raise InputError("this model has no learned reaction")
+        return found.learned(self.scales)
+
+
+class PreparedDGNet(SolverStepper):
+    """A problem made ready: the hybrid solver, and what acts besides it.
+
+    - `start`, `early`: filter of the initial state, and the first steps, where they differ
+    - `corrections`: of each new state; `instead`: of the solver's step (variant D)
+    """
+
+    def __init__(self, model: DGNet, main: GreenSolver | EnthalpySolver, graph: MeshGraph, start: MassChange | None = None,
+                 early: EarlySteps | None = None, corrections: tuple[Correction, ...] = (), instead: Advance | None = None) -> None:
+        super().__init__(main, **({} if early is None else {"early": early.solver}))
+        self.model, self.graph, self.start, self.early = model, graph, start, early
+        self.corrections, self.instead = corrections, instead
+
+    def begin(self, u: Tensor) -> Tensor:
+        return u if self.start is None else u + self.start(u)
+
+    def step(self, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
+        new = self.model.update(self, u, source, t, k) if self.instead is None else self.instead(u, source, t)
+        for correction in self.corrections:
             new = correction(u, new, source, t)
-        return impose(state.stepper.problem, new, t)
+        return impose(self.problem, new, t)
+
+    def phase(self, k: int) -> int:
+        """0: one of the early steps, 1: the one after them, which begins with the switch, 2: all later ones."""
+        early = 0 if self.early is None else self.early.steps
+        return 2 if not early or k > early else int(k == early)
+
+    def changes(self) -> dict[str, MassChange]:
+        """What is done to a state once: `start` to the initial one, `switch` after the early steps."""
+        found = {"start": self.start, "switch": None if self.early is None else self.early.switch}
+        return {name: change for name, change in found.items() if change is not None}
+
+    def linear(self) -> Linear | None:
+        return None if self.instead is not None or self.corrections else super().linear()
+
+    def repeats(self, times: Sequence[float] = ()) -> bool:
+        if self.instead is None:
+            return super().repeats(times)
+        return bool(times) or not (self.problem.time_dependent or self.problem.data_changes)
+
+    def severed(self) -> Severed | None:
+        """With operators as leaves; None where they change with time, unless they were made to repeat."""
+        main = None if self.instead is not None or self.green is None else self.green.severed()
+        early = (None, []) if self.early is None else self.early.severed()
+        if main is None or early is None:
+            return None
+        twin = PreparedDGNet(self.model, main[0], self.graph, self.start, early[0], self.corrections, self.instead)
+        return Severed(twin, [*main[1], *early[1]])
+
+
+def _older(model: nn.Module, state: dict[str, Tensor], prefix: str, *_: object) -> None:
+    """Weights saved before there was a range use the reaction everywhere; unused numbers of edges are dropped."""
+    for name in ("low", "high"):
+        state.setdefault(prefix + name, model.get_buffer(name))
+    if prefix + "free_edge" in state and "free_edge" not in dict(model.named_parameters(recurse=False)):
+        del state[prefix + "free_edge"]

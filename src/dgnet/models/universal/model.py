@@ -21,8 +21,7 @@ coefficients of their own, a convective coefficient that is a function.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from math import exp
 from pathlib import Path
 from typing import NamedTuple
@@ -32,7 +31,7 @@ import torch
 
 from dgnet.arguments import checked
 from dgnet.files import read_json
-from dgnet.models.base import Memory, Model, set_memory, solver_memory
+from dgnet.models.base import Model, SolverStepper
 from dgnet.models.classical import Classical
 from dgnet.models.universal.gathering import Gathering
 from dgnet.models.universal.local import SPREAD, Surroundings, surroundings
@@ -41,33 +40,63 @@ from dgnet.models.universal.operators import operators
 from dgnet.models.universal.steps import GatheredSteps
 from dgnet.problems import CONSISTENT, Problem
 from dgnet.problems.lift import Lift
-from dgnet.stepping import GreenSolver, Linear, Stepper
+from dgnet.stepping import GreenSolver, Linear, Solver
 
 Tensor = torch.Tensor
 
 WEIGHTS = Path(__file__).parent / "weights"
 
 
-@dataclass(frozen=True, eq=False)
-class PreparedUniversal:
-    """A problem made ready. `gathering` is None where the solver is the classical one."""
+class PreparedUniversal(SolverStepper):
+    """A problem made ready. `gathering` is None where the solver is the classical one.
 
-    solver: Stepper
-    gathering: Gathering | None
-    n_nodes: int
+    Steps work on the values at the nodes, then the memory of the edges: how far the middles are from the means of the ends.
+    """
+
+    def __init__(self, main: Solver, gathering: Gathering | None, n_nodes: int) -> None:
+        super().__init__(main)
+        self.gathering, self.n_nodes = gathering, n_nodes
+        self._arrays: tuple[Linear, GatheredSteps] | None = None
+
+    def between(self, u: Tensor) -> Tensor:
+        """Values at nodes and middles; fitted, where u [B, N, F] has none at the middles."""
+        return u if u.shape[1] != self.n_nodes else Lift.of(self.problem.mesh, u.device)(u)
 
     def lift(self, u: Tensor) -> Tensor:
-        """Values at nodes and middles; fitted, where u [B, N, F] has none at the middles."""
-        return u if u.shape[1] != self.n_nodes else Lift.of(self.solver.problem.mesh, u.device)(u)
+        if self.gathering is None:
+            return u[:, :self.n_nodes]
+        u = self.between(u)
+        return torch.cat([u[:, :self.n_nodes], self.gathering.curve(u)], 1)
 
-    def arrays(self, linear: Linear) -> GatheredSteps:
-        """These steps with what is gathered, made once."""
-        assert self.gathering is not None
-        kept: dict[Linear, GatheredSteps] = self.__dict__.setdefault("_arrays", {})
-        if linear not in kept:
-            kept.clear()
-            kept[linear] = GatheredSteps(linear, self.gathering)
-        return kept[linear]
+    def read(self, u: Tensor) -> Tensor:
+        return u[:, :self.n_nodes]
+
+    def step(self, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
+        p, gather, n = self.problem, self.gathering, self.n_nodes
+        if gather is None:
+            return self.main.step(u, None if source is None else source[:, :n], t)
+        nodes, memory = u[:, :n].to(p.dtype), u[:, n:].to(p.dtype)
+        level = self.solver.operator(t).reference(nodes)
+        found = gather(nodes - level, None if source is None else self.between(source.to(p.dtype)), memory)
+        new = self.solver.step_moved(nodes, found[:, :n], t)
+        if new.requires_grad:
+            return torch.cat([new, found[:, n:]], 1).to(u.dtype)
+        found[:, :n] = new
+        return found.to(u.dtype)
+
+    def brings(self) -> np.ndarray | None:
+        return None if self.gathering is None else self.gathering.brought() / self.problem.dt
+
+    def linear(self) -> Linear | None:
+        linear = super().linear()
+        if linear is None or self.gathering is None or torch.is_grad_enabled():
+            return linear if self.gathering is None else None
+        if self._arrays is None or self._arrays[0] is not linear:
+            self._arrays = linear, GatheredSteps(linear, self.gathering)
+        return self._arrays[1]
+
+    def repeats(self, times: Sequence[float] = ()) -> bool:
+        return not times and super().repeats()
 
 
 class Jumps(NamedTuple):
@@ -154,7 +183,7 @@ class Universal(Model[PreparedUniversal]):
 
     def prepare(self, problem: Problem, batch: int = 1, steps: int = 1000, careful: bool = False) -> PreparedUniversal:
         if problem.pde.curved:
-            return PreparedUniversal(Classical().prepare(problem, batch, steps, careful), None, problem.mesh.n_nodes)
+            return PreparedUniversal(Classical().prepare(problem, batch, steps, careful).main, None, problem.mesh.n_nodes)
         problem = problem.held().recast(CONSISTENT, problem.advection_form)
         found, ops, gathering = self.numbers(problem), None, None
         if found is not None:
@@ -164,60 +193,16 @@ class Universal(Model[PreparedUniversal]):
         solver.monitor.deferred = problem.geometry.device.type == "cuda" and not careful
         return PreparedUniversal(solver, gathering, problem.mesh.n_nodes)
 
-    def step(self, state: PreparedUniversal, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
-        p, gather = state.solver.problem, state.gathering
-        if gather is None:
-            return state.solver.step(u, None if source is None else source[:, :state.n_nodes], t)
-        assert isinstance(state.solver, GreenSolver)
-        given, n = u.dtype, state.n_nodes
-        nodes, memory = u[:, :n].to(p.dtype), u[:, n:].to(p.dtype)
-        level = state.solver.operator(t).reference(nodes)
-        found = gather(nodes - level, None if source is None else state.lift(source.to(p.dtype)), memory)
-        new = state.solver.step_moved(nodes, found[:, :n], t)
-        if new.requires_grad:
-            return torch.cat([new, found[:, n:]], 1).to(given)
-        found[:, :n] = new
-        return found.to(given)
-
     def points(self, problem: Problem) -> np.ndarray:
         if not self.acts(problem):
             return problem.mesh.points
         return np.concatenate([problem.mesh.points, problem.mesh.middles])
 
-    def brings(self, state: PreparedUniversal) -> np.ndarray | None:
-        return None if state.gathering is None else state.gathering.brought() / state.solver.problem.dt
-
-    def lift(self, state: PreparedUniversal, u: Tensor) -> Tensor:
-        """The values at the nodes, then the memory of the edges: how far the middles are from the means of the ends."""
-        if state.gathering is None:
-            return u[:, :state.n_nodes]
-        u = state.lift(u)
-        return torch.cat([u[:, :state.n_nodes], state.gathering.curve(u)], 1)
-
-    def read(self, state: PreparedUniversal, u: Tensor) -> Tensor:
-        return u[:, :state.n_nodes]
-
-    def capturable(self, state: PreparedUniversal) -> bool:
-        return state.solver.capturable
-
-    def memory(self, state: PreparedUniversal) -> Memory:
-        return solver_memory(solver=state.solver)
-
-    def remember(self, state: PreparedUniversal, memory: Memory) -> None:
-        set_memory(memory, solver=state.solver)
-
-    def finish(self, state: PreparedUniversal) -> None:
-        state.solver.finish()
-
-    def solver(self, state: PreparedUniversal) -> GreenSolver | None:
-        return state.solver if isinstance(state.solver, GreenSolver) else None
-
-    def linear_steps(self, state: PreparedUniversal) -> Linear | None:
-        solver = self.solver(state)
-        linear = None if solver is None else solver.linear()
-        if linear is None or solver is None or state.gathering is None:
-            return linear
-        return None if torch.is_grad_enabled() else state.arrays(linear)
+    def brought(self, problem: Problem) -> np.ndarray | None:
+        if not self.acts(problem):
+            return None
+        with torch.no_grad():
+            return self.prepare(problem, 1, 1).brings()
 
 
 def untrained(p: Problem) -> str | None:

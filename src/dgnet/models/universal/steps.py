@@ -11,7 +11,7 @@ from scipy.sparse import csr_array, hstack
 from dgnet.models.universal.gathering import Gathering
 from dgnet.problems.lift import Lift
 from dgnet.stepping import Linear
-from dgnet.stepping.conjugate import Rows
+from dgnet.stepping.host import Rows
 
 Tensor = torch.Tensor
 
@@ -39,18 +39,18 @@ class GatheredSteps(Linear):
 
         self.keep = g.keep.detach().numpy()
         self.remembering = self.keep  # the memory after the step that `march` has made last
-        self.remembered = Rows.of(around(g.memory))
-        self.near = Rows.of(hstack([g.near.to_scipy(), around(g.middle)], format="csr"))
+        self.remembered = Rows(around(g.memory))
+        self.near = Rows(hstack([g.near.to_scipy(), around(g.middle)], format="csr"))
         gain = g.gain.detach()
         columns = torch.stack([g.first, g.second, torch.arange(n, n + E)], 1).ravel().int().numpy()
-        self.gained = Rows.of(csr_array((torch.stack([-0.5 * gain, -0.5 * gain, gain], 1).ravel().numpy(), columns,
+        self.gained = Rows(csr_array((torch.stack([-0.5 * gain, -0.5 * gain, gain], 1).ravel().numpy(), columns,
                                          np.arange(0, 3 * E + 1, 3, dtype=np.int32)), shape=(E, n + E)))
 
     def march(self, u: Tensor, f: Tensor | None, steps: int, t0: float, first: int = 0,
               into: np.ndarray | None = None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """From nodes and memory [B, N + E, F], and sources at the nodes, or at nodes and middles [B, steps, N + E, F]."""
         (batch, _, fields), n = u.shape, self.n
-        large = sum(x.value.nbytes + x.column.nbytes for x in (self.near, self.remembered, self.gained)) > _CACHED
+        large = sum(x.nbytes for x in (self.near, self.remembered, self.gained)) > _CACHED
         together, block = (_TOGETHER, _BLOCK) if large else (1, len(self.keep))
         x, source = self.array(u[:, :n]), None if f is None else self.history(f)
         w = [self.array(u[:, n:]).copy()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass
 
@@ -30,6 +29,3 @@ class Tuned(Universal, LearnedModel[PreparedUniversal]):
             raise InputError(f"universal weights do not apply: {why}; use --model dgnet")
         self.config, self.shipped, self.network = config, False, deepcopy(shipped).requires_grad_(True)
         self.loaded = {shipped.name: self.network}
-
-    def step_weights(self) -> Iterator[nn.Parameter]:
-        return iter(())  # they make the matrices of the steps

@@ -80,8 +80,6 @@ class Residual(Part):
     Guarantee: a step changes by at most dt times the standard deviation of the training data's rates. Energy may grow.
     """
 
-    acts_in_step = True
-
     def __init__(self, c: DGNetConfig, problem: Problem, inputs: int = 0) -> None:
         super().__init__()
         self.config, F = c, problem.n_fields

@@ -20,7 +20,6 @@ class Part(nn.Module):
     Its weights are registered with the model under their own names (not below the part's), so a name may be used once.
     """
 
-    acts_in_step: ClassVar[bool] = False  # the weights act in every step, not only through the operators
     is_physics: ClassVar[bool] = False  # it belongs to L_physics and has no weights
 
     def fit_statistics(self, state: Tensor, scales: Scales) -> None:

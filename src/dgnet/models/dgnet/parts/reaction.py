@@ -28,8 +28,6 @@ class Reaction(Part):
     zero) or a network extrapolates.
     """
 
-    acts_in_step = True
-
     def __init__(self, c: DGNetConfig, problem: Problem) -> None:
         super().__init__()
         self.config, F = c, problem.n_fields

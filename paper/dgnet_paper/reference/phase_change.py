@@ -22,7 +22,7 @@ Tensor = torch.Tensor
 @checked
 @dataclass(frozen=True)
 class PhaseChange:
-    """A material that melts; for the reference solver (`dgnet_paper.reference.phase.solve`); models have no such term.
+    """A material that melts; for the reference solver (`phase.solve`); models have no such term.
 
     - `temperature`: of melting, K
     - `width`: the range of temperatures over which three quarters of the material melt, K
@@ -31,8 +31,8 @@ class PhaseChange:
     - `capacity_solid`, `capacity_liquid`: J/(kg K)
     - `conductivity_solid`, `conductivity_liquid`: W/(m K)
 
-        >>> import dgnet as dg, torch
-        >>> ice = dg.PhaseChange(273.15, 1.0, 334e3, 917.0, 2100.0, 4200.0, 2.2, 0.6)
+        >>> import torch
+        >>> ice = PhaseChange(273.15, 1.0, 334e3, 917.0, 2100.0, 4200.0, 2.2, 0.6)
         >>> ice.fraction(torch.tensor([200.0, 273.15, 300.0]))
         tensor([0.0000, 0.5000, 1.0000])
     """
