@@ -209,7 +209,7 @@ def test_leave_one_out_is_resumed_fold_by_fold(folder: Path, tmp_path: Path, mon
 
     def counting(*arguments, **options):
         with Dataset(arguments[2]) as data:
-            trained.append((len(data), options["config"].hidden, options["budget"]))
+            trained.append((len(data), arguments[4].config.hidden, options["budget"]))
         if len(trained) == 2:
             raise KeyboardInterrupt
         return original(*arguments, **options)
