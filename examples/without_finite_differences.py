@@ -15,7 +15,7 @@ from scipy.optimize import least_squares
 import dgnet as dg
 from dgnet.inverse import Point, kernels
 from dgnet.inverse.posterior import infer, strongest
-from dgnet.inverse.recover import responses_of, with_prior
+from dgnet.inverse.unknowns import linear_kind
 
 PLACES, DT = ((0.3, 0.25), (0.9, 0.5)), 0.25
 SENSORS = [Point(p, f"s{k}") for k, p in enumerate([(0.2, 0.3), (0.4, 0.2), (0.8, 0.6), (1.0, 0.4), (0.6, 0.4), (0.1, 0.7)])]
@@ -42,9 +42,9 @@ def main(cells: tuple[int, int] = (24, 16), steps: int = 24) -> dict[str, float]
 
     made, unknowns = kernels(problem, SENSORS, steps), []
     for name in ("start", "source"):
-        R, shape, columns = responses_of(name, problem, made, SENSORS, spots, None)
-        H = R.double().numpy().transpose(1, 0, 2).reshape(len(y), -1)
-        unknowns.append(with_prior(name, H, shape if columns else (), problem, steps, 1.0))
+        kind = linear_kind(name, problem, steps, spots)
+        H = kind.responses(problem, made, SENSORS).double().numpy().transpose(1, 0, 2).reshape(len(y), -1)
+        unknowns.append(kind.prior(H, problem))
     choices, sizes, noise = strongest(y, unknowns)
     chosen = [replace(u, choices=(c,), switched=None, strength=float(s)) for u, c, s in zip(unknowns, choices, sizes)]
     found = infer(y, chosen, noise)

@@ -56,6 +56,21 @@ def test_imports_point_upwards(path: Path) -> None:
         assert other not in FORBIDDEN.get(own, set()), f"{own} must not import {other}"
 
 
+PUBLIC_ONLY = ["inverse", "following", "designs", "trust"]
+"""Folders that import public names of other folders only: `from dgnet.stepping import ...`, never of a module inside."""
+
+
+@pytest.mark.parametrize("path", [p for name in PUBLIC_ONLY for p in sorted((ROOT / name).rglob("*.py"))],
+                         ids=lambda p: str(p.relative_to(ROOT)))
+def test_folders_upstairs_import_public_names_only(path: Path) -> None:
+    own = path.relative_to(ROOT).parts[0]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("dgnet."):
+            _, *parts = node.module.split(".")
+            inside = len(parts) > 1 and parts[0] != own and not ROOT.joinpath(*parts).is_dir()
+            assert not inside, f"{node.module} is a module inside of a folder: import from dgnet.{parts[0]}"
+
+
 def test_the_check_sees_violations(tmp_path: Path) -> None:
     file = tmp_path / "x.py"
     lines = ["def f():", "    from dgnet.models import rollout", "    import dgnet.data.store", "    from dgnet import stepping"]

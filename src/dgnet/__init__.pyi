@@ -6,13 +6,13 @@ import dgnet.projects.project as _project
 import dgnet.training.own as _own
 from dgnet.data import Corpus as Corpus
 from dgnet.data import Dataset as Dataset
-from dgnet.designs import design as design
+from dgnet.designs.design import design as design
 from dgnet.errors import InputError as InputError
 from dgnet.errors import SolveError as SolveError
-from dgnet.following import follow as follow
-from dgnet.inverse import kernels as kernels
-from dgnet.inverse import place as place
-from dgnet.inverse import recover as recover
+from dgnet.following.follow import follow as follow
+from dgnet.inverse.kernels import kernels as kernels
+from dgnet.inverse.place import place as place
+from dgnet.inverse.recover import recover as recover
 from dgnet.mesh import Mesh as Mesh
 from dgnet.mesh import box as box
 from dgnet.mesh import shipped as shipped

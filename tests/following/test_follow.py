@@ -42,7 +42,7 @@ def dense(part: Follower) -> tuple[np.ndarray, ...]:
     M, K = (A.to_scipy().toarray() for A in (p.mass, p.stiffness(0.0)))
     left, W = np.linalg.inv(M + 0.5 * DT * K), dyn.weights[..., 0].numpy()
     F, c = np.zeros((n + J + S,) * 2), np.zeros(n + J + S)
-    F[:n, :n], F[:n, n:n + J] = left @ (M - 0.5 * DT * K), DT * left @ M @ u.shapes("field", 0)[..., 0].numpy().T
+    F[:n, :n], F[:n, n:n + J] = left @ (M - 0.5 * DT * K), DT * left @ M @ u.sources[..., 0].numpy().T
     F[n:n + J, n:n + J], F[n + J:, :n] = np.diag(dyn.rho), W
     c[:n] = DT * left @ p.load(0.0)[:, 0].numpy()
     Q, P = np.zeros_like(F), np.zeros_like(F)

@@ -17,7 +17,7 @@ from dgnet.inverse import Placement, kernels, place, read_sensors
 from dgnet.inverse.place import spread_out
 from dgnet.inverse.posterior import Unknown, infer
 from dgnet.inverse.priors import fields
-from dgnet.inverse.recover import responses_of
+from dgnet.inverse.unknowns import linear_kind
 from dgnet.mesh import box
 from dgnet.problems import PDE, Problem, Robin, SpotTable
 
@@ -58,7 +58,7 @@ def test_the_uncertainty_is_that_of_the_posterior() -> None:
     """With the strength that `infer` finds for some readings, the standard deviations are the same, whatever was read."""
     candidates, length = spread_out(PLATE.mesh, 5), 0.4
     made = kernels(PLATE, candidates, 12)
-    R = responses_of("start", PLATE, made, candidates, None, None)[0].numpy()
+    R = linear_kind("start", PLATE, 12).responses(PLATE, made, candidates).numpy()
     y = np.random.default_rng(0).standard_normal(R.shape[:2]).ravel()
     asked = Unknown("start", R.reshape(-1, R.shape[2]), ((1.0, length),), fields(PLATE.mesh)[1])
     posterior = infer(y, [asked], noise=0.5).answers[0]

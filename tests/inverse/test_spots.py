@@ -11,10 +11,11 @@ from dgnet.designs.search import Plant
 from dgnet.designs.spots import FreeSpot, FreeSpots
 from dgnet.errors import InputError
 from dgnet.following import Follower, Prior, follow
-from dgnet.following.dynamics import averages, taken
+from dgnet.following.dynamics import Driven
 from dgnet.following.unknown_inputs import Unknowns
 from dgnet.inverse import Point, Readings, recover
-from dgnet.inverse.recover import Known, unit_shapes
+from dgnet.inverse.rollouts import Known
+from dgnet.inverse.unknowns import unit_shapes
 from dgnet.mesh import box
 from dgnet.models import Classical, rollout
 from dgnet.models.universal import Universal
@@ -45,13 +46,22 @@ def shape_at(spots: SpotTable, spot: int, x: np.ndarray, t: np.ndarray) -> np.nd
     return np.exp(-((x[None] - now[:, None, :2]) ** 2).sum(-1) / (2 * now[:, None, 2] ** 2))
 
 
+def known_averages(spots: SpotTable, t0: float) -> tuple[np.ndarray, np.ndarray]:
+    """A known source [STEPS, N] as `recover` asks for it, at once, and as `follow` does, step by step."""
+    once = Known.of(PLATE, None, spots, t0=t0).averages(PLATE, Classical(), STEPS)
+    steps = Driven(PLATE, Classical(), Unknowns(PLATE, []), spots, t0)
+    each = [steps.known(k) for k in range(STEPS)]
+    assert once is not None
+    return once[..., 0].numpy(), torch.cat([one for one in each if one is not None])[..., 0].numpy()
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_shapes_asked_step_by_step_are_those_asked_at_once(seed: int) -> None:
     spots, t0 = ways(seed), float(np.random.default_rng(seed).uniform(-3, 3)) * (seed % 2)
     unknowns, x, fine = Unknowns(PLATE, ["source"], spots), MESH.points, 4000
     once = unit_shapes(spots, PLATE, None, 0, STEPS, t0)[..., 0].numpy()
     for k in range(STEPS):
-        assert unknowns.shapes("source", k, t0)[..., 0].numpy() == pytest.approx(once[:, k], abs=1e-12)
+        assert unknowns.spot_shapes(PLATE, Classical(), t0 + k * DT)[..., 0].numpy() == pytest.approx(once[:, k], abs=1e-12)
     pieces = [unit_shapes(spots, PLATE, None, a, b, t0)[..., 0].numpy() for a, b in ((0, 5), (5, 6), (6, STEPS))]
     assert np.concatenate(pieces, 1) == pytest.approx(once, abs=1e-12)
     t = t0 + DT * (np.arange(STEPS * fine) + 0.5) / fine
@@ -66,27 +76,21 @@ def test_narrow_spots_on_paths_bring_what_lies_on_the_plate_in_any_window(seed: 
     unknowns = Unknowns(PLATE, ["source"], spots)
     once = unit_shapes(spots, PLATE, None, 0, STEPS, t0)[..., 0].numpy()
     for k in range(STEPS):
-        assert unknowns.shapes("source", k, t0)[..., 0].numpy() == pytest.approx(once[:, k], abs=1e-10)
+        assert unknowns.spot_shapes(PLATE, Classical(), t0 + k * DT)[..., 0].numpy() == pytest.approx(once[:, k], abs=1e-10)
     t = t0 + DT * (np.arange(STEPS * fine) + 0.5) / fine
     for spot, (rows, values) in enumerate(zip(spots.times, spots.values)):
         x, y, r, _ = (np.interp(t, rows, column) for column in values.T)
         sides = [erf((1 - c) / r / 2**0.5) + erf(c / r / 2**0.5) for c in (x, y)]
         true = (np.pi * r**2 / 2 * sides[0] * sides[1]).reshape(STEPS, fine).mean(1)
         assert once[spot] @ MESH.dual_volumes() == pytest.approx(true, rel=2e-3)
-    source = taken(spots, PLATE, Classical())
-    assert source is not None
-    known = averages(source, PLATE, Classical(), t0, STEPS)
-    each = [averages(source, PLATE, Classical(), t0 + k * DT, 1) for k in range(STEPS)]
-    assert torch.cat(each).numpy() == pytest.approx(known.numpy(), abs=1e-9)
+    once, each = known_averages(spots, t0)
+    assert each == pytest.approx(once, abs=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_known_table_is_off_beyond_its_rows_in_any_window(seed: int) -> None:
     spots, t0, fine = ways(seed), 0.7, 4000
-    source = taken(spots, PLATE, Classical())
-    assert source is not None
-    once = averages(source, PLATE, Classical(), t0, STEPS)[..., 0].numpy()
-    each = np.concatenate([averages(source, PLATE, Classical(), t0 + k * DT, 1)[..., 0].numpy() for k in range(STEPS)])
+    once, each = known_averages(spots, t0)
     assert each == pytest.approx(once, abs=1e-11)
     t = t0 + DT * (np.arange(STEPS * fine) + 0.5) / fine
     true = 0.0

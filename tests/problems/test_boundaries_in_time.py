@@ -17,8 +17,8 @@ from dgnet.discovery.weak import _window
 from dgnet.errors import InputError
 from dgnet.following import Follower, Prior
 from dgnet.inverse import kernels
-from dgnet.inverse.factors import Factors
-from dgnet.inverse.recover import warmed
+from dgnet.inverse.coefficients import Factors
+from dgnet.inverse.unknowns import warmed
 from dgnet.mesh import box
 from dgnet.models import Classical, Model, rollout
 from dgnet.models.adaptive import Adaptive

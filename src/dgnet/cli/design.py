@@ -9,7 +9,7 @@ import typer
 
 from dgnet.cli.options import Seed, folder_to_write
 from dgnet.cli.screen import advise, say, say_path, table
-from dgnet.cli.sensors import Folder, ModelName, opened
+from dgnet.cli.sensors import Folder, ModelName
 from dgnet.cli.shell import AllowDifferent, Json, Problem, command, write_json
 
 
@@ -26,25 +26,13 @@ def design(folder: Folder,
            seed: Seed = 0, model: ModelName = "universal", problem: Problem = None, allow_different: AllowDifferent = False,
            json_path: Json = None) -> None:
     """Choose powers, paths and times of sources so that a field becomes what it shall be and stays within limits."""
-    import numpy as np
-    import torch
-
-    from dgnet.designs import design as choose
-    from dgnet.designs.goal import read_goal
-    from dgnet.files import read_array
-    from dgnet.problems.case import base_problem
+    from dgnet.designs import design_from_goal
     from dgnet.report import designed
+    from dgnet.training import open_simulator
 
-    run, _, solver = opened(folder, problem, allow_different, model)
-    case, nodes = run.case, run.case.mesh.n_nodes
-    if isinstance(solver, torch.nn.Module):
-        solver.double()
-    field = case.pde.fields[0]
-    wanted = read_goal(goal, case.mesh, case.dt, field, case.units)
-    given = np.full(nodes, case.offsets[0]) if initial is None else read_array(initial, ((nodes,), (nodes, 1)))
-    found = choose(base_problem(case, "cpu", torch.float64), wanted.sources, wanted.targets, wanted.steps, highest=wanted.highest,
-                   lowest=wanted.lowest, start=torch.from_numpy(given.astype(np.float64).reshape(nodes, 1)), model=solver,
-                   tolerance=wanted.tolerance, starts=starts, seed=seed, correct=correct)
+    run = open_simulator(folder, problem, allow_different, model)
+    case, field = run.case, run.case.pde.fields[0]
+    found = design_from_goal(run, goal, initial=initial, starts=starts, seed=seed, correct=correct)
     paths = designed.write(found, case.mesh, field, case.units.fields.get(field, ""), case.title or case.name, out)
     write_json(json_path, designed.summary(found))
     for note in (*run.notes, *found.notes):
@@ -56,4 +44,5 @@ def design(folder: Folder,
         + ("; one quadratic program" if found.exact else ""))
     for path in paths:
         say_path(path)
-    advise("rollout" if (folder / "run.toml").exists() else "simulate", folder, "--source", paths[0], "--steps", wanted.steps)
+    verb = "rollout" if (folder / "run.toml").exists() else "simulate"
+    advise(verb, folder, "--source", paths[0], "--steps", len(found.times) - 1)

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dgnet.cli.options import folder_to_write, positive, refuse
 from dgnet.cli.screen import advise, say, say_path
-from dgnet.cli.sensors import Folder, ModelName, Sensors, Spots, opened
+from dgnet.cli.sensors import Folder, ModelName, Sensors, Spots
 from dgnet.cli.shell import AllowDifferent, Problem, command
 from dgnet.errors import LARGEST, InputError
 from dgnet.files import did_you_mean
 
 if TYPE_CHECKING:
     from dgnet.following import Prior
-    from dgnet.following.stream import Row
-    from dgnet.inverse import Sensor
-
 
 
 @command("dgnet follow plate readings.csv --sensors sensors.csv --out live --horizon 20",
@@ -63,74 +59,37 @@ def follow(context: typer.Context, folder: Folder,
            json_lines: Annotated[bool, typer.Option("--json", help="Print every event as a line of JSON.")] = False,
            model: ModelName = "universal", problem: Problem = None, allow_different: AllowDifferent = False) -> None:
     """Follow a running part from readings as they come: the field with bands, a forecast, an alarm when readings leave them."""
-    from dgnet.following import Event, Follower
-    from dgnet.following.dynamics import in_double
-    from dgnet.following.follow import placed
-    from dgnet.following.stream import in_kelvin, rows
-    from dgnet.following.unknown_inputs import described
+    from dgnet.following import Event, described, follow_from_files
     from dgnet.inverse import read_sensors
     from dgnet.report.followed import Journal
+    from dgnet.training import open_simulator
 
     names = tuple(unknown or ("start", "field"))
-    given = _priors(names, strength, length, duration)
+    priors = _priors(names, strength, length, duration)
     if resume:
         kept = "it is kept in the state"
         refuse(context, {name: kept for name in ("unknown", "noise", "strength", "length", "duration", "learn", "rank", "chance")})
-    run, discrete, solver = opened(folder, problem, allow_different, model)
-    exact, solver = in_double(discrete, solver)
-    listed = read_sensors(sensors, run.case.mesh.dim)
-    there, notes = placed(listed, exact)
-    about = _known(run.case, initial, source, spots) | {"model": solver}
-    path = None if readings == "-" else Path(readings)
-    stream = in_kelvin(rows(path, [s.name for s in there], wait, [s.name for s in listed]), float(about["start"].mean()))
-    _say_all((*run.notes, *notes))
-    if resume:
-        part = Follower.load(out / "state.npz", exact, there, **about)
-        last = part.time  # rows after it may still go back in time: that is to be told
-        stream = (row for row in stream if not row.time <= last)
-    else:
-        first = _first(stream, 1 if given and noise else learn)
-        priors, level = (given, noise) if given and noise else _learned(exact, there, first, names, given, noise, about)
-        began = next(row.time for row in first if math.isfinite(row.time))
-        part = Follower(exact, there, priors, noise=level, t0=began, rank=rank, chance=chance, **about)
-        stream = chain(first, stream)
-    asked = there if points is None else read_sensors(points, run.case.mesh.dim)
+    run = open_simulator(folder, problem, allow_different, model)
+    part, stream = follow_from_files(
+        run, None if readings == "-" else Path(readings), sensors, names, priors=priors, noise=noise, learn=learn, spots=spots,
+        source=source, initial=initial, rank=rank, chance=chance, wait=wait, resume=out / "state.npz" if resume else None)
+    asked = part.sensors if points is None else read_sensors(points, run.case.mesh.dim)
     journal = Journal(part, asked, out, run.case.title or run.case.name, resume)
 
     def tell(event: Event, line: str) -> None:
         say(line if json_lines else f"t = {event.time:g}: {event.text}")
 
-    _say_all(described(part.priors, part.noise))
+    for line in (*run.notes, *part.notes, *described(part.priors, part.noise)):
+        say(line)
     try:
         journal.follow(stream, tell)
     finally:
         paths = journal.finish(horizon, smooth)
-    _say_all(journal.lines())
+    for line in journal.lines():
+        say(line)
     for path in paths:
         say_path(path)
     advise("follow", folder, readings, "--sensors", sensors, "--out", out, "--resume")
-
-
-def _say_all(lines: Iterable[str]) -> None:
-    for line in lines:
-        say(line)
-
-
-def _known(case: Any, initial: Path | None, source: Path | None, spots: Path | None) -> dict[str, Any]:
-    """What is known of the part, as arguments of a `Follower`."""
-    import numpy as np
-    import torch
-
-    from dgnet.files import read_array
-    from dgnet.inverse import read_spots
-    from dgnet.problems import SpotTable
-
-    shape = (case.mesh.n_nodes, len(case.pde.fields))
-    start = np.broadcast_to(np.array(case.offsets), shape) if initial is None else read_array(
-        initial, (shape, shape[:1]) if shape[1] == 1 else (shape,)).reshape(shape)
-    return {"start": torch.from_numpy(np.array(start, dtype=np.float64)),
-            "source": None if source is None else SpotTable.read(source, case.mesh.dim),
-            "spots": None if spots is None else read_spots(spots, case.mesh.dim)}
 
 
 def _priors(names: Sequence[str], strength: list[str] | None, length: list[str] | None, time: list[str] | None) -> dict[str, Prior]:
@@ -156,33 +115,3 @@ def _priors(names: Sequence[str], strength: list[str] | None, length: list[str] 
     if left and (strengths or lengths or times):
         raise InputError(f"--strength is missing for {', '.join(left)}: give all of them, or none to have them learned")
     return {name: Prior(value, lengths.get(name, 0.0), times.get(name, 0.0)) for name, value in strengths.items()}
-
-
-def _first(stream: Iterator[Row], count: int) -> list[Row]:
-    """The first rows, as many as strengths are learned from."""
-    found, usable = [], 0
-    for row in stream:
-        found.append(row)
-        usable += math.isfinite(row.time)
-        if usable == count:
-            return found
-    if not usable:
-        raise InputError("there is no row of readings with a time")
-    return found
-
-
-def _learned(problem: Any, sensors: list[Sensor], first: list[Row], names: Sequence[str], given: dict[str, Prior],
-             noise: float | None, about: dict[str, Any]) -> tuple[dict[str, Prior], float]:
-    """Strengths and noise from the likelihood of the first rows whose times increase."""
-    import numpy as np
-
-    from dgnet.following.follow import learned
-    from dgnet.inverse import Readings
-
-    used: list[Row] = []
-    for row in first:
-        if math.isfinite(row.time) and (not used or row.time > used[-1].time):
-            used.append(row)
-    readings = Readings(np.array([row.time - used[0].time for row in used]), np.stack([row.values for row in used]), tuple(sensors))
-    priors, level = learned(problem, readings, names, noise=noise, t0=used[0].time, **about)
-    return priors | given, level

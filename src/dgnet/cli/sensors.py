@@ -25,20 +25,6 @@ Spots = Annotated[Path | None, typer.Option(help="CSV table of the places of the
 ModelName = Annotated[str, typer.Option(help="Model of a problem: universal, classical or quadratic.")]
 
 
-def opened(folder: Path, problem: Path | None, allow_different: bool, model: str) -> tuple[Any, Any, Any]:
-    """The run or problem of a folder, its discretised problem and its model, in the precision of its weights."""
-    import torch
-
-    from dgnet.problems.case import base_problem
-    from dgnet.training.run import open_simulator
-
-    run = open_simulator(folder, problem, allow_different, model)
-    if run.case.given_flow:
-        raise InputError(f"{folder}: its flow changes from trajectory to trajectory, so sensors respond differently in each")
-    weights = list(run.model.parameters()) if isinstance(run.model, torch.nn.Module) else []
-    return run, base_problem(run.case, "cpu", weights[0].dtype if weights else torch.float64), run.model
-
-
 @command("dgnet recover plate readings.csv --sensors sensors.csv --unknown source --spots spots.csv --out answers",
          "dgnet recover plate readings.csv --sensors sensors.csv --unknown start --out answers",
          "dgnet recover plate readings.csv --sensors sensors.csv --unknown flux:left --out answers --noise 0.2",
@@ -62,60 +48,22 @@ def recover(context: typer.Context, folder: Folder,
             model: ModelName = "universal", problem: Problem = None, allow_different: AllowDifferent = False,
             json_path: Json = None) -> None:
     """Find sources and their places, the start, boundary fluxes, surroundings or coefficients from readings, with uncertainty."""
-    import numpy as np
-    import torch
+    from dgnet.inverse import COEFFICIENTS, TRACKS, recover_from_files
+    from dgnet.report.recovered import write_answer
+    from dgnet.training import open_simulator
 
-    from dgnet.files import did_you_mean, read_array
-    from dgnet.inverse import read_readings, read_sensors, read_spots, recover_coefficients, recover_track
-    from dgnet.inverse import recover as solve
-    from dgnet.inverse.factors import COEFFICIENTS
-    from dgnet.inverse.recover import KINDS
-    from dgnet.inverse.tracks import TRACKS
-    from dgnet.problems import SpotTable
-    from dgnet.problems.case import base_problem
-    from dgnet.report import recovered
-
-    known_kinds = (*KINDS, *COEFFICIENTS, *TRACKS)
-    for name in unknown:
-        if name not in known_kinds and not name.startswith("flux:"):
-            raise InputError(f"--unknown {name} cannot be recovered{did_you_mean(name, known_kinds)}")
-    fitted, tracked = [name for name in unknown if name in COEFFICIENTS], bool(set(unknown) & set(TRACKS))
-    if tracked and (len(unknown) > 1 or radius is None):
-        raise InputError(f"--unknown {' '.join(unknown)}: a place or path is recovered on its own, and needs the spot's --radius")
+    with_coefficients, tracked = bool(set(unknown) & set(COEFFICIENTS)), bool(set(unknown) & set(TRACKS))
     classical = {"model": "coefficients are those of the classical solver"}
-    refuse(context, classical if fitted else {"per_region": "it is about coefficients"})
+    refuse(context, classical if with_coefficients else {"per_region": "it is about coefficients"})
     refuse(context, {} if "source" in unknown else {"spots": "they are the places of an unknown source"})
     refuse(context, {} if tracked else {"radius": "it is that of the spot whose place or path is unknown"})
-    run, discrete, solver = opened(folder, problem, allow_different, model)
-    case, shape = run.case, (run.case.mesh.n_nodes, len(run.case.pde.fields))
-    table = read_readings(readings, read_sensors(sensors, case.mesh.dim))
-    start = np.broadcast_to(np.array(case.offsets), shape) if initial is None else read_array(
-        initial, (shape, shape[:1]) if shape[1] == 1 else (shape,)).reshape(shape)
-    moving = None if source is None else SpotTable.read(source, case.mesh.dim).on(case.mesh)
-    places = None if spots is None else read_spots(spots, case.mesh.dim)
-    begin = torch.from_numpy(np.array(start))
-    if fitted:
-        factors = recover_coefficients(base_problem(case, "cpu", torch.float64), table, fitted, per_region=per_region, start=begin,
-                                       noise=noise, source=moving, spots=places,
-                                       also=[name for name in unknown if name not in COEFFICIENTS])
-        _tell(recovered.factors_summary(factors), json_path, (*factors.notes, *recovered.factor_lines(factors)),
-              recovered.write_factors(factors, case.mesh, case.pde.fields, out))
-        return
-    if tracked:
-        assert radius is not None
-        track = recover_track(discrete, table, radius, moving="path" in unknown, start=begin, noise=noise, model=solver,
-                              source=moving)
-        _tell(recovered.track_summary(track), json_path, (*run.notes, *track.notes, *recovered.track_lines(track)),
-              recovered.write_track(track, case.mesh, out))
-        advise("simulate", folder, "--source", out / "spot.csv")
-        return
-    found = solve(discrete, table, unknown, spots=places, start=begin, noise=noise, model=solver, source=moving)
-    count, sensed = int(np.isfinite(found.fitted).sum()), len(found.readings.sensors)
-    told = (f"{count} readings of {sensed} sensors determine {found.determined:.1f} of {found.unknowns} numbers; "
-            f"noise {found.noise:.3g}, misfit {found.misfit:.3g}")
-    _tell(recovered.summary(found), json_path, (*run.notes, *found.notes, told, *recovered.answer_lines(found, case.pde.fields)),
-          recovered.write(found, case.mesh, case.pde.fields, out))
-    advise("simulate", folder)
+    run = open_simulator(folder, problem, allow_different, model)
+    found = recover_from_files(run, readings, sensors, unknown, spots=spots, radius=radius, source=source, initial=initial,
+                               noise=noise, per_region=per_region)
+    summary, lines, paths = write_answer(found, run.case.mesh, run.case.pde.fields, out)
+    print_answer(summary, json_path, (*(() if with_coefficients else run.notes), *lines), paths)
+    if not with_coefficients:
+        advise("simulate", folder, *(("--source", out / "spot.csv") if tracked else ()))
 
 
 def train_from_sensors(context: typer.Context, folder: Path | None, out: Path, readings: list[Path], sensors: Path | None,
@@ -126,49 +74,24 @@ def train_from_sensors(context: typer.Context, folder: Path | None, out: Path, r
                                    "from_scratch", "amp", "device"), why))
     if folder is None or sensors is None:
         raise InputError("--readings needs the folder of a problem and a table of --sensors")
-    import numpy as np
-    import torch
+    from dgnet.discovery import sentences
+    from dgnet.inverse import train_from_tables
 
-    from dgnet.discovery.found import sentences
-    from dgnet.files import read_array
-    from dgnet.inverse import read_readings, read_sensors
-    from dgnet.inverse.fit_to_readings import Experiment
-    from dgnet.inverse.readings import cleaned
-    from dgnet.inverse.run_from_readings import train_on_readings
-    from dgnet.problems import SpotTable
-    from dgnet.problems.case import base_problem
-    from dgnet.projects.project import described
-
-    for given, option in ((source, "--source"), (initial, "--initial")):
-        if len(given) not in (0, 1, len(readings)):
-            raise InputError(f"{option} is given {len(given)} times for {len(readings)} tables of readings: once, or once for each")
-    project = described(folder, "", folder / "none", 1)
-    case, mesh, places = project.case, project.case.mesh, read_sensors(sensors, project.case.mesh.dim)
-    shape, base = (mesh.n_nodes, len(case.pde.fields)), base_problem(case, "cpu", torch.float64)
-    experiments = []
-    for k, path in enumerate(readings):
-        own, driven = (x[min(k, len(x) - 1)] if x else None for x in (initial, source))
-        start = np.broadcast_to(np.array(case.offsets), shape) if own is None else read_array(
-            own, (shape, shape[:1]) if shape[1] == 1 else (shape,)).reshape(shape)
-        table = cleaned(read_readings(path, places), base, float(start.mean()))
-        steps = int(np.ceil(table.times[-1] / case.dt - 1e-9))
-        spots = None if driven is None else SpotTable.read(driven, mesh.dim).on(mesh)
-        heat = None if spots is None else spots.average(torch.tensor(mesh.points), 0, steps, case.dt)[0]
-        experiments.append(Experiment(table, torch.from_numpy(np.array(start)), heat))
-    run, found = train_on_readings(project, out, experiments, seed=seed, minutes=minutes)
-    lines = [f"{case.name}: rollouts miss the readings by {found.after:.3g} of their spread, untrained by {found.before:.3g}"]
+    run, found = train_from_tables(folder, out, readings, sensors, source=source, initial=initial, seed=seed, minutes=minutes)
+    lines = [f"{run.case.name}: rollouts miss the readings by {found.after:.3g} of their spread, untrained by {found.before:.3g}"]
     if found.held is not None:
         lines.append(f"readings that were held out: {found.held[1]:.3g} with corrections of the operator, {found.held[0]:.3g} "
                      "without")
     factors = run.dgnet.coefficients() if run.dgnet.config.calibrate else {}
     lines += [f"{name}: {factor:.4g} times the value in problem.toml, standard deviation {found.sd[name]:.2%} by the noise"
               for name, factor in factors.items()]
-    _tell({"before": found.before, "after": found.after, "held": found.held, "coefficients": factors, "sd": found.sd,
-           "notes": list(found.notes)}, json_path, (*found.notes, *lines, *sentences(run.model)), [out])
+    print_answer({"before": found.before, "after": found.after, "held": found.held, "coefficients": factors, "sd": found.sd,
+                  "notes": list(found.notes)}, json_path, (*found.notes, *lines, *sentences(run.model)), [out])
     advise("rollout", out)
 
 
-def _tell(summary: dict[str, Any], json_path: Path | None, lines: Iterable[str], paths: Iterable[Path]) -> None:
+def print_answer(summary: dict[str, Any], json_path: Path | None, lines: Iterable[str], paths: Iterable[Path]) -> None:
+    """JSON, sentences and files of an answer."""
     write_json(json_path, summary)
     for line in lines:
         say(line)
@@ -197,26 +120,20 @@ def place(folder: Folder,
           model: ModelName = "universal", problem: Problem = None, allow_different: AllowDifferent = False,
           json_path: Json = None) -> None:
     """Choose the best places for sensors, before anything is measured, with the uncertainty left by each number of them."""
-    from dgnet.inverse import place as choose
-    from dgnet.inverse import read_sensors, read_spots
-    from dgnet.inverse.place import spread_out
-    from dgnet.report import recovered
+    from dgnet.inverse import place_from_files
+    from dgnet.report.recovered import write_placement
+    from dgnet.training import open_simulator
 
     if criterion not in ("A", "D"):
         raise InputError(f"--criterion {criterion}: known are A and D")
-    run, discrete, solver = opened(folder, problem, allow_different, model)
-    mesh = run.case.mesh
-    where = spread_out(mesh, 100) if candidates is None else read_sensors(candidates, mesh.dim)
-    found = choose(discrete, where, count, unknown, steps, noise=noise, strength=strength, length=length, model=solver,
-                   spots=None if spots is None else read_spots(spots, mesh.dim), criterion="D" if criterion == "D" else "A")
-    paths = recovered.write_placement(found, where, mesh, out)
-    write_json(json_path, {"sensors": [s.name for s in found.sensors], "uncertainty": found.uncertainty.tolist()})
-    for note in run.notes:
-        say(note)
-    for k, (sensor, left) in enumerate(zip(found.sensors, found.uncertainty[1:]), start=1):
-        say(f"{k:3d}  {sensor.name}: leaves {left:.1%} of the standard deviation before any reading")
-    for path in paths:
-        say_path(path)
+    run = open_simulator(folder, problem, allow_different, model)
+    found, where = place_from_files(run, count, unknown, steps, noise=noise, strength=strength, length=length, spots=spots,
+                                    candidates=candidates, criterion="D" if criterion == "D" else "A")
+    paths = write_placement(found, where, run.case.mesh, out)
+    chosen = [f"{k:3d}  {sensor.name}: leaves {left:.1%} of the standard deviation before any reading"
+              for k, (sensor, left) in enumerate(zip(found.sensors, found.uncertainty[1:]), start=1)]
+    print_answer({"sensors": [s.name for s in found.sensors], "uncertainty": found.uncertainty.tolist()}, json_path,
+                 (*run.notes, *chosen), paths)
     asked = [word for name in unknown for word in ("--unknown", name)]
     advise("recover", folder, "readings.csv", "--sensors", paths[0], *asked, *(() if spots is None else ("--spots", spots)),
            "--out", "answers")

@@ -24,13 +24,10 @@ from dgnet.arguments import Finite, NotNegative, Positive, checked
 from dgnet.designs.search import Aim, Plant, Search
 from dgnet.designs.spots import FreeSpot, FreeSpots
 from dgnet.errors import InputError
-from dgnet.inverse.finer import MOST, anywhere
-from dgnet.inverse.sensor import Patch, Point, first_state, rows
+from dgnet.inverse import MOST, Patch, Point, anywhere, first_state, rows
 from dgnet.mesh import Mesh
 from dgnet.models import Classical, Model, few_threads
-from dgnet.problems import Problem, SpotTable
-from dgnet.problems.finer import prolonged, refined
-from dgnet.problems.sight import spot_doubts
+from dgnet.problems import Problem, SpotTable, prolonged, refined, spot_doubts
 
 Tensor = torch.Tensor
 

@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
-from dgnet.designs.design import Target
+from dgnet.designs.design import Designed, Target, design
 from dgnet.designs.spots import FreeSpot, Range
 from dgnet.errors import InputError
 from dgnet.files import read_array, read_toml
+from dgnet.inverse import problem_of, read_start
 from dgnet.mesh import Mesh
-from dgnet.problems import SpotTable
-from dgnet.problems.spot_table import number_in, read_table
-from dgnet.problems.units import FIELD, LENGTH, PURE, SPEED, TIME, Dimension, Units
-from dgnet.projects.table import Table
+from dgnet.problems import FIELD, LENGTH, PURE, SPEED, TIME, Dimension, SpotTable, Units, number_in, read_table
+from dgnet.projects import Table
+from dgnet.training import Simulator
 
 Corners = tuple[tuple[float, ...], tuple[float, ...]]
 _STEPS = 1_000_000
@@ -51,6 +52,18 @@ def read_goal(path: Path, mesh: Mesh, dt: float, field: str, units: Units) -> Go
     tolerance = top.number("tolerance", 0.02, positive=True)
     top.close()
     return Goal(tuple(sources), tuple(targets), steps, highest, lowest, tolerance)
+
+
+def design_from_goal(simulator: Simulator, goal: Path, *, initial: Path | None = None, starts: int = 4, seed: int = 0,
+                     correct: bool = False) -> Designed:
+    """`design` for a run or problem and a goal file, in double precision; `initial` is a start [nodes], a .npy file."""
+    case, model = simulator.case, simulator.model
+    if isinstance(model, torch.nn.Module):
+        model.double()
+    wanted = read_goal(goal, case.mesh, case.dt, case.pde.fields[0], case.units)
+    return design(problem_of(simulator, double=True), wanted.sources, wanted.targets, wanted.steps, highest=wanted.highest,
+                  lowest=wanted.lowest, start=read_start(case, initial), model=model, tolerance=wanted.tolerance, starts=starts,
+                  seed=seed, correct=correct)
 
 
 def _source(table: Table, number: int, path: Path, dim: int, units: Units) -> FreeSpot:

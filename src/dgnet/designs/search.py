@@ -12,7 +12,7 @@ from scipy.optimize import linprog
 from dgnet.designs.quadratic import minimise
 from dgnet.designs.spots import FreeSpots
 from dgnet.errors import InputError
-from dgnet.inverse.kernels import refuse_nonlinear
+from dgnet.inverse import refuse_nonlinear
 from dgnet.models import Model, rollout
 from dgnet.problems import Problem, SpotTable
 

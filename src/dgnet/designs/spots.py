@@ -17,9 +17,7 @@ import torch
 from dgnet.arguments import Positive, checked
 from dgnet.errors import InputError
 from dgnet.mesh import Mesh
-from dgnet.problems import SpotTable
-from dgnet.problems.deposit import Deposit
-from dgnet.problems.spot_table import bells
+from dgnet.problems import Deposit, SpotTable, bells
 
 _DIRECTIONS = 16  # sides of the polygon that stands for a circle of speeds
 _PIECES = 64  # of a step that a quick spot crosses, at most

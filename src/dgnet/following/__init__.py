@@ -1,7 +1,9 @@
 """A running part followed from its readings: the field with bands, a forecast, alarms."""
 
-from dgnet.following.follow import Course, Field, Follower, Update, follow
-from dgnet.following.unknown_inputs import Prior
+from dgnet.following.files import follow_from_files
+from dgnet.following.follow import LEARN, Course, Field, Follower, Update, follow
+from dgnet.following.stream import Row
+from dgnet.following.unknown_inputs import Prior, described
 from dgnet.following.watch import Event
 
-__all__ = ["Course", "Event", "Field", "Follower", "Prior", "Update", "follow"]
+__all__ = ["LEARN", "Course", "Event", "Field", "Follower", "Prior", "Row", "Update", "described", "follow", "follow_from_files"]

@@ -14,7 +14,7 @@ The mean goes its own way: it is stepped on finer meshes with smaller steps, too
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy, deepcopy
 from dataclasses import replace
 from itertools import pairwise
@@ -26,13 +26,9 @@ import torch
 from dgnet.errors import InputError
 from dgnet.following.kalman import Filter
 from dgnet.following.unknown_inputs import Prior, Unknowns
-from dgnet.inverse.finer import FLOOR, Finer
-from dgnet.inverse.kernels import refuse_nonlinear
-from dgnet.inverse.recover import summed
-from dgnet.inverse.sensor import Sensor, curved_rows, delays, rows
-from dgnet.models import Classical, Model
-from dgnet.problems import Problem, SpotTable, step_average
-from dgnet.problems.sources import Source
+from dgnet.inverse import FLOOR, Finer, Sensor, curved_rows, delays, is_linear, loaded_by, rows, summed
+from dgnet.models import Classical, Model, Stepper
+from dgnet.problems import Problem, Source, SpotTable, step_average
 
 Tensor = torch.Tensor
 
@@ -43,15 +39,71 @@ _SLOW = 20.0  # steps over which what mesh and step get wrong keeps its factors
 _PANELS = 8  # parts of a step in which a known source is averaged
 
 
-class Dynamics:
+class Driven:
+    """Steps of a model under a known source and drives, on the given mesh or a finer one.
+
+    - `unknowns`: the drives, on the given mesh; `up` takes values at its nodes to the nodes of this one
+    """
+
+    def __init__(self, problem: Problem, model: Model[Any], unknowns: Unknowns, source: Source | None, t0: float, batch: int = 1,
+                 up: Callable[[Tensor], Tensor] = lambda values: values) -> None:
+        self.problem, self.model, self.unknowns, self.t0, self.up = problem, model, unknowns, t0, up
+        self.source = model.taking(source, problem) if isinstance(source, SpotTable) else source
+        self.stepper = model.prepare(problem, batch, 1000)
+        self.loaded = {name: model.prepare(loaded_by(name)(problem, 1.0), 1, 1000) for name in unknowns.drives
+                       if name not in ("field", "source")}
+
+    def driven(self, k: int, u: Tensor, drives: Mapping[str, np.ndarray]) -> Tensor:
+        """Step k of states [B, ...] under drives [J, B] by name; what a boundary's drive adds is that to the first state."""
+        problem, t, loads, force = self.problem, self.t0 + k * self.problem.dt, torch.zeros(()), self.known(k)
+        for name, values in drives.items():
+            strength = torch.from_numpy(values)
+            if name in self.loaded:
+                on, off = (stepper.step(u[:1], None, t, k) for stepper in (self.loaded[name], self.stepper))
+                loads = loads + strength[0].view(-1, *[1] * (u.dim() - 1)) * (on - off)
+                continue
+            field = name == "field"
+            shapes = self.unknowns.sources if field else self.unknowns.spot_shapes(problem, self.model, t)
+            added = torch.einsum("jb,jnf->bnf", strength, shapes)
+            force = summed(force, self.up(added) if field else added, problem.mesh)
+        return self.stepper.step(u, None if force is None else force.expand(len(u), -1, -1), t, k) + loads
+
+    def known(self, k: int) -> Tensor | None:
+        """The known source over step k: [1, P, F]."""
+        if self.source is None:
+            return None
+        x, start, dt = torch.tensor(self.model.points(self.problem)), self.t0 + k * self.problem.dt, self.problem.dt
+        if isinstance(self.source, SpotTable):
+            return self.source.average(x, 0, 1, dt, start)[0]
+        return step_average(self.source, x, torch.tensor([start], dtype=torch.float64), dt, panels=_PANELS)[0]
+
+    def memory(self) -> dict[str, Tensor]:
+        """What steps leave to the next beside the states (`Stepper.memory`)."""
+        return {f"{name}/{key}": value for name, stepper in self._steppers.items() for key, value in stepper.memory().items()}
+
+    def remember(self, memory: Mapping[str, Tensor]) -> None:
+        """Go on after the steps that left this."""
+        for name, stepper in self._steppers.items():
+            start = f"{name}/"
+            stepper.remember({key.removeprefix(start): x for key, x in memory.items() if key.startswith(start)})
+
+    @property
+    def _steppers(self) -> dict[str, Stepper]:
+        return {"": self.stepper, **self.loaded}
+
+
+class Dynamics(Driven):
     """One step of x and what sensors read of it. Sizes: n for u, J for a, Z for z, S for v, L for q; d together."""
 
     def __init__(self, problem: Problem, sensors: Sequence[Sensor], priors: Mapping[str, Prior], *, start: Tensor,
                  source: Source | None, spots: SpotTable | None, model: Model[Any], t0: float, finer: bool) -> None:
-        self.problem, self.model, self.source, self.t0 = problem, model, taken(source, problem, model), t0
-        self.unknowns = u = Unknowns(problem, list(priors), spots, model)
+        u, begin = Unknowns(problem, list(priors), spots, model), start.double()[None]
         self.linear = is_linear(problem, model)
         self.shadow = Shadow(Finer(problem, model), sensors, u, source, start, t0) if finer and Finer.exists(problem) else None
+        if "start" in priors:
+            sd = torch.from_numpy(np.sqrt(u.variances("start", priors["start"])))
+            begin = torch.cat([begin, begin + sd[:, None, None] * u.smooth()])
+        super().__init__(problem, model, u, source, t0, len(begin) + sum(u.count(name) for name in u.drives))
         self.weights = self.reading(sensors)
         self.J = sum(u.count(name) for name in u.drives)
         self.variance = np.concatenate([np.zeros(0), *(u.variances(name, priors[name]) for name in u.drives)])
@@ -60,13 +112,7 @@ class Dynamics:
         self.Z = 0 if self.shadow is None else 1 + len(sensors)
         lags = np.array([s.lag for s in sensors])
         self.late, self.delays = np.flatnonzero(lags), delays(lags[lags > 0], problem.dt)[..., None]
-        begin = start.double()[None]
-        if "start" in priors:
-            sd = torch.from_numpy(np.sqrt(u.variances("start", priors["start"])))
-            begin = torch.cat([begin, begin + sd[:, None, None] * u.smooth()])
-        self.state = model.prepare(problem, len(begin) + self.J, 1000)
-        self._loaded = {name: model.prepare(u.loaded(name), 1, 1000) for name in u.drives if name not in ("field", "source")}
-        states = self.state.begin(begin)
+        states = self.stepper.begin(begin)
         self._size = states.shape[1:]
         self._first = states.flatten(1).numpy().T  # [n, 1 + starts]
         self.n = len(self._first)
@@ -101,25 +147,14 @@ class Dynamics:
 
     def stepped(self, k: int, mean: np.ndarray, root: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """F m + c [d] and F S [d, r] after step k."""
-        n, r, u = self.n, root.shape[1], self.unknowns
-        t = self.t0 + k * self.problem.dt
+        n, r = self.n, root.shape[1]
         columns = np.concatenate([mean[:, None], mean[:, None] + root, *([] if self.linear else [mean[:, None] - root])], axis=1)
         states = torch.from_numpy(np.ascontiguousarray(columns[:n].T)).unflatten(1, self._size)
-        force, loads, at = self._known(k), np.zeros((n, columns.shape[1])), n
-        for name in u.drives:
-            own = columns[at:at + u.count(name)]
-            at += len(own)
-            if name in self._loaded:
-                both = (state.step(states[:1], None, t, k) for state in (self._loaded[name], self.state))
-                on, off = (x.flatten().numpy() for x in both)
-                loads += np.outer(on - off, own[0])
-            else:
-                shapes = u.shapes(name, k, self.t0)
-                force = summed(force, torch.einsum("jc,jnf->cnf", torch.from_numpy(own), shapes), self.problem.mesh)
-        force = None if force is None else force.expand(len(states), -1, -1)
-        new = self.state.step(states, force, t, k).flatten(1).numpy().T + loads
+        drives = {name: columns[self.part(name)] for name in self.unknowns.drives}
+        new = self.driven(k, states, drives).flatten(1).numpy().T
         if not np.isfinite(new).all():
-            raise InputError(f"the estimate is not finite any more at t = {t:g}: a step of {self.model.name} grows without bound")
+            raise InputError(f"the estimate is not finite any more at t = {self.t0 + k * self.problem.dt:g}: a step of "
+                             f"{self.model.name} grows without bound")
         moved = new[:, 1:1 + r] - new[:, :1] if self.linear else 0.5 * (new[:, 1:1 + r] - new[:, 1 + r:])
         old = np.concatenate([mean[:, None], root], axis=1)
         fresh = np.concatenate([np.concatenate([new[:, :1], moved], axis=1), np.zeros((self.d - n, 1 + r))])
@@ -133,18 +168,6 @@ class Dynamics:
     def fading(self) -> float:
         """What is left of the factors z after a step."""
         return float(np.exp(-1 / _SLOW))
-
-    def memory(self) -> dict[str, Tensor]:
-        """What steps leave to the next beside x."""
-        return recalled(self.model, self._states)
-
-    def remember(self, memory: Mapping[str, Tensor]) -> None:
-        """Go on after the steps that left this."""
-        recall(self.model, self._states, memory)
-
-    @property
-    def _states(self) -> dict[str, Any]:
-        return {"": self.state, **self._loaded}
 
     def noise(self, scale: float = 1.0, before: float = 1.0) -> np.ndarray:
         """G [d, J + Z]: the root of a step's noise. It takes drives from `before` to `scale` times the variance of the priors."""
@@ -174,7 +197,7 @@ class Dynamics:
     def nodes(self, x: np.ndarray) -> Tensor:
         """Fields at the nodes of some states or directions [d, c]: [c, N, F]."""
         states = torch.from_numpy(np.ascontiguousarray(x[:self.n].T)).unflatten(1, self._size)
-        return self.state.read(states)
+        return self.stepper.read(states)
 
     def seen(self, x: np.ndarray, weights: Tensor | None = None) -> np.ndarray:
         """What sensors read of some states or directions [d, c]: [S, c]."""
@@ -186,12 +209,6 @@ class Dynamics:
         at = self.n + sum(self.unknowns.count(other) for other in drives[:drives.index(name)])
         return slice(at, at + self.unknowns.count(name))
 
-    def _known(self, k: int) -> Tensor | None:
-        """The known source of step k: [1, P, F]."""
-        if self.source is None:
-            return None
-        return averages(self.source, self.problem, self.model, self.t0 + k * self.problem.dt, 1)
-
 
 class Shadow:
     """The mean of a part that is followed, on finer meshes with smaller steps: what the given mesh and step get wrong of it.
@@ -202,8 +219,8 @@ class Shadow:
 
     def __init__(self, finer: Finer, sensors: Sequence[Sensor], unknowns: Unknowns, source: Source | None, start: Tensor,
                  t0: float) -> None:
-        self.finer, self.unknowns, self.source, self.t0 = finer, unknowns, source, t0
-        self.levels = [_Level(self, level, sensors, start) for level in (finer.last - 1, finer.last)]
+        self.finer = finer
+        self.levels = [_Level(finer, level, sensors, unknowns, source, start, t0) for level in (finer.last - 1, finer.last)]
         self.squares, self.count = np.zeros(len(sensors)), 0  # of what readings differ by, over all steps
         self._rows: dict[tuple[Sensor, ...], list[Tensor]] = {}
 
@@ -216,21 +233,18 @@ class Shadow:
     def field(self) -> tuple[Tensor, Tensor]:
         """The field [P, F] at the points of the given model, and a third of the difference: by which it may still be wrong."""
         points = len(self.finer.model.points(self.finer.problems[0]))
-        one, two = (level.u[0, :points] for level in self.levels)
-        return two + (two - one) / 3, (two - one) / 3
+        return _extrapolated(*(level.u[0, :points] for level in self.levels))
 
     def readings(self, share: float) -> tuple[np.ndarray, np.ndarray]:
         """The same of readings [S] at a share of the last step, before they were used."""
-        one, two = (level.read(share) for level in self.levels)
-        return two + (two - one) / 3, (two - one) / 3
+        return _extrapolated(*(level.read(share) for level in self.levels))
 
     def at(self, sensors: Sequence[Sensor]) -> tuple[np.ndarray, np.ndarray]:
         """The same of what sensors would read of the field [S], without lag."""
         key = tuple(sensors)
         if key not in self._rows:
             self._rows[key] = [curved_rows(sensors, level.problem) for level in self.levels]
-        one, two = (level.read_by(weights) for level, weights in zip(self.levels, self._rows[key]))
-        return two + (two - one) / 3, (two - one) / 3
+        return _extrapolated(*(level.read_by(weights) for level, weights in zip(self.levels, self._rows[key])))
 
     def table(self, share: float) -> np.ndarray:
         """How factors of variance 1 change these readings [S, 1 + S]: one of all of them, one of each (`Gap.unknown`)."""
@@ -251,108 +265,69 @@ class Shadow:
 
     def state(self) -> dict[str, np.ndarray]:
         """All that changes, for a file; `restore` takes it back."""
-        parts = {f"{name}{k}": np.asarray(getattr(level, name)) for k, level in enumerate(self.levels) for name in _KEPT}
-        parts |= {f"memory{k} {name}": value.numpy() for k, level in enumerate(self.levels) for name, value in level.memory.items()}
-        return parts | {"squares": self.squares, "count": np.array(self.count)}
+        found: dict[str, np.ndarray] = {"squares": self.squares, "count": np.array(self.count)}
+        for k, level in enumerate(self.levels):
+            found |= {f"u{k}": level.u.numpy(), f"end{k}": level.end, f"seen{k}": level.parts}
+            found |= {f"memory{k} {name}": value.numpy() for name, value in level.left.items()}
+        return found
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
         for k, level in enumerate(self.levels):
             if state[f"u{k}"].shape != level.u.shape:
                 raise InputError("it is of another mesh")
-            level.u, level.end, level.seen = torch.from_numpy(state[f"u{k}"]), state[f"end{k}"], state[f"seen{k}"]
-            level.memory = {name.removeprefix(f"memory{k} "): torch.from_numpy(value) for name, value in state.items()
-                            if name.startswith(f"memory{k} ")}
+            level.u, level.end, level.parts = torch.from_numpy(state[f"u{k}"]), state[f"end{k}"], state[f"seen{k}"]
+            level.left = {name.removeprefix(f"memory{k} "): torch.from_numpy(value) for name, value in state.items()
+                          if name.startswith(f"memory{k} ")}
         self.squares, self.count = state["squares"], int(state["count"])
 
 
-_KEPT = ("u", "end", "seen")
+def _extrapolated(one: Any, two: Any) -> tuple[Any, Any]:
+    """What two solutions of second order say of the truth, and a third of their difference."""
+    return two + (two - one) / 3, (two - one) / 3
 
 
-class _Level:
+class _Level(Driven):
     """One of the two solutions.
 
     - `u` [1, P, F]: the field; `end` [S]: what sensors read of it, late where they lag
-    - `seen` [parts + 1, S]: the same over the last step, before its readings were used
-    - `memory`: what steps leave to the next beside u (`recall`)
+    - `parts` [parts + 1, S]: the same over the last step, before its readings were used
+    - `left`: what steps left to the next beside u (`memory`): copies of this level step with the same solvers
     """
 
-    def __init__(self, shadow: Shadow, level: int, sensors: Sequence[Sensor], start: Tensor) -> None:
-        self.shadow, self.level, self.problem, self.model = shadow, level, shadow.finer.problems[level], shadow.finer.model
-        u = shadow.unknowns
-        self.state, self.source = self.model.prepare(self.problem, 1, 1000), taken(shadow.source, self.problem, self.model)
-        self.loaded = {name: self.model.prepare(u.load(name, self.problem), 1, 1000) for name in u.drives
-                       if name not in ("field", "source")}
-        lags = [s.lag for s in sensors]
-        self.weights, self.late, self.delays = curved_rows(sensors, self.problem), np.array(lags) > 0, delays(lags, self.problem.dt)
-        self.u = self.state.begin(shadow.finer.up(start.double(), level)[None])
-        self.end = self.read_by(self.weights)
-        self.seen = self.end[None]
-        self.memory = recalled(self.model, self.states)
+    def __init__(self, finer: Finer, level: int, sensors: Sequence[Sensor], unknowns: Unknowns, source: Source | None,
+                 start: Tensor, t0: float) -> None:
+        def up(values: Tensor) -> Tensor:
+            return finer.up(values, level)
 
-    @property
-    def states(self) -> dict[str, Any]:
-        return {"": self.state, **self.loaded}
+        super().__init__(finer.problems[level], finer.model, unknowns, source, t0, up=up)
+        self.steps, lags = 2**level, [s.lag for s in sensors]
+        self.weights, self.late = curved_rows(sensors, self.problem), np.array(lags) > 0
+        self.delays = delays(lags, self.problem.dt)
+        self.u = self.stepper.begin(up(start.double())[None])
+        self.end = self.read_by(self.weights)
+        self.parts, self.left = self.end[None], self.memory()
 
     def read_by(self, weights: Tensor) -> np.ndarray:
-        return torch.einsum("nf,snf->s", self.state.read(self.u)[0], weights).numpy()
+        return torch.einsum("nf,snf->s", self.stepper.read(self.u)[0], weights).numpy()
 
     def step(self, k: int, drives: Mapping[str, np.ndarray]) -> None:
-        finer, parts, dt, u = self.shadow.finer, 2**self.level, self.problem.dt, self.shadow.unknowns
-        seen, now = [self.end], self.read_by(self.weights)
-        recall(self.model, self.states, self.memory)  # copies of this level step with the same solvers
-        for j in range(k * parts, (k + 1) * parts):
-            t, loads, force = self.shadow.t0 + j * dt, torch.zeros(()), None
-            if self.source is not None:
-                force = averages(self.source, self.problem, self.model, t, 1)
-            for name, a in drives.items():
-                if name in self.loaded:
-                    on, off = (state.step(self.u, None, t, j) for state in (self.loaded[name], self.state))
-                    loads = loads + float(a[0]) * (on - off)
-                    continue
-                shapes = u.still if name == "field" else u.spot_shapes(self.problem, self.model, t)
-                own = torch.einsum("j,jnf->nf", torch.from_numpy(a), shapes)
-                force = summed(force, (finer.up(own, self.level) if name == "field" else own)[None], self.problem.mesh)
-            self.u = self.state.step(self.u, force, t, j) + loads
+        """All steps of this level within step k of the given problem."""
+        parts, now, (e, b, c) = [self.end], self.read_by(self.weights), self.delays
+        self.remember(self.left)
+        for j in range(k * self.steps, (k + 1) * self.steps):
+            self.u = self.driven(j, self.u, {name: a[:, None] for name, a in drives.items()})
             before, now = now, self.read_by(self.weights)
-            e, b, c = self.delays
-            seen.append(e * seen[-1] + b * before + c * now)
-        self.seen, self.end, self.memory = np.array(seen), seen[-1], recalled(self.model, self.states)
+            parts.append(e * parts[-1] + b * before + c * now)
+        self.parts, self.end, self.left = np.array(parts), parts[-1], self.memory()
 
     def read(self, share: float) -> np.ndarray:
         """The readings [S] at a share of the last step."""
-        place = share * (len(self.seen) - 1)
-        left = min(int(place), max(0, len(self.seen) - 2))
-        return self.seen[left] + (place - left) * (self.seen[min(left + 1, len(self.seen) - 1)] - self.seen[left])
+        places = np.linspace(0, 1, len(self.parts)) if len(self.parts) > 1 else np.ones(1)
+        return np.array([np.interp(share, places, column) for column in self.parts.T])
 
     def move(self, change: Tensor, late: np.ndarray) -> None:
-        self.u = self.u + self.state.lift(self.shadow.finer.up(change, self.level)[None])
+        self.u = self.u + self.stepper.lift(self.up(change)[None])
         self.end = np.where(self.late, self.end + late, self.read_by(self.weights))
-
-
-def recalled(model: Model[Any], states: Mapping[str, Any]) -> dict[str, Tensor]:
-    """What steps of a model leave to the next (`Model.memory`), of several states by name."""
-    return {f"{name}/{key}": value for name, state in states.items() for key, value in state.memory().items()}
-
-
-def recall(model: Model[Any], states: Mapping[str, Any], memory: Mapping[str, Tensor]) -> None:
-    """Put back what `recalled` gave."""
-    for name, state in states.items():
-        start = f"{name}/"
-        state.remember({key.removeprefix(start): x for key, x in memory.items() if key.startswith(start)})
-
-
-def taken(source: Source | None, problem: Problem, model: Model[Any]) -> Source | None:
-    """A source as a model takes it up."""
-    return model.taking(source, problem) if isinstance(source, SpotTable) else source
-
-
-def averages(source: Source, problem: Problem, model: Model[Any], start: float, steps: int) -> Tensor:
-    """Of a source, as a model takes it up, over the steps of a problem from `start` on: [steps, P, F]."""
-    x = torch.tensor(model.points(problem))
-    if isinstance(source, SpotTable):
-        return source.average(x, 0, steps, problem.dt, start)[0]
-    begin = start + problem.dt * torch.arange(steps, dtype=torch.float64)
-    return step_average(source, x, begin, problem.dt, panels=_PANELS)[0]
 
 
 def in_double(problem: Problem, model: Model[Any] | None) -> tuple[Problem, Model[Any]]:
@@ -363,12 +338,3 @@ def in_double(problem: Problem, model: Model[Any] | None) -> tuple[Problem, Mode
     if problem.dtype == torch.float64 and problem.geometry.device.type == "cpu":
         return problem, solver
     return replace(problem, dtype=torch.float64, device="cpu"), solver
-
-
-def is_linear(problem: Problem, model: Model[Any]) -> bool:
-    """Whether a step is linear in state and source."""
-    try:
-        refuse_nonlinear(problem, model)
-    except InputError:
-        return False
-    return True

@@ -23,19 +23,14 @@ from scipy.stats import chi2
 from dgnet.arguments import Count, Finite, Positive, Share, array, checked, number
 from dgnet.errors import InputError
 from dgnet.files import read_arrays, write_arrays
-from dgnet.following.dynamics import Dynamics, Shadow, averages, in_double, taken
+from dgnet.following.dynamics import Dynamics, Shadow, in_double
 from dgnet.following.kalman import Filter, Innovation
-from dgnet.following.unknown_inputs import Prior, Unknowns
+from dgnet.following.unknown_inputs import Prior, learned
 from dgnet.following.watch import ROWS, Event, Watch
-from dgnet.inverse.finer import Finer, Gap
-from dgnet.inverse.kernels import refuse_nonlinear
-from dgnet.inverse.readings import Readings
-from dgnet.inverse.sensor import Sensor, Sensors, called, first_state, named, rows
-from dgnet.models import Classical, Model, few_threads
-from dgnet.problems import Problem, SpotTable
-from dgnet.problems.case import Case
-from dgnet.problems.sources import Source
-from dgnet.training.identity import differences, fingerprint, summed
+from dgnet.inverse import Readings, Sensor, Sensors, called, first_state, named, rows
+from dgnet.models import Model, few_threads
+from dgnet.problems import Case, Problem, Source, SpotTable
+from dgnet.training import differences, fingerprint, summed
 
 Tensor = torch.Tensor
 
@@ -98,23 +93,30 @@ class Update:
 
 
 @dataclass(frozen=True, eq=False)
+class _Moment:
+    """All that readings change of a `Follower`, beside its watch and the past of its filter."""
+
+    step: int
+    count: int
+    chi_square: float
+    scale: float
+    last_scale: float
+    mean: np.ndarray
+    root: np.ndarray
+    read: list[Innovation]
+    memory: dict[str, Tensor]
+    shadow: Shadow | None
+    predicted: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
 class _Row:
-    """A row of readings, which of them were used, and the estimate before it."""
+    """A row of readings [S], which of them were used, and the moment before it."""
 
     time: float
     values: np.ndarray
     used: np.ndarray
-    step: int
-    count: int
-    chi_square: float
-    mean: np.ndarray
-    root: np.ndarray
-    read: list[Innovation]
-    scale: float
-    before: float
-    memory: dict[str, Tensor]
-    shadow: Shadow | None
-    predicted: np.ndarray
+    before: _Moment
 
 
 @checked
@@ -160,7 +162,7 @@ class Follower:
         self.watch = Watch(self.names, chance)
         self.step, self.time, self.count, self.chi_square = 0, -np.inf, 0, 0.0
         self._rows: deque[_Row] = deque(maxlen=ROWS)
-        self.scale = self._before = 1.0  # variance of the drives over that of their priors: while alarms last it grows
+        self.scale = self._last_scale = 1.0  # variance of the drives over that of their priors: while alarms last it grows
         begin = first_state(problem, start)
         with torch.no_grad(), few_threads(problem.mesh.n_nodes):
             self.dynamics = Dynamics(self.problem, self.sensors, self.priors, start=begin, source=source, spots=spots,
@@ -188,7 +190,7 @@ class Follower:
         events = self.watch.interval(time, self.time) if np.isfinite(self.time) else []
         there, found = self.watch.present(time, values)
         events += found
-        before = self._now(time, values)
+        before = self._moment()
         with torch.no_grad(), few_threads(self.problem.mesh.n_nodes):
             expected, seen = self._expected(self._reach(time))
             index = np.flatnonzero(there)
@@ -197,22 +199,29 @@ class Follower:
             events += found
             if self.watch.newly_blamed:
                 self._again(self.watch.newly_blamed)
-                before = self._now(time, values)
-            before.used[index[used]] = True
+                before = self._moment()
+            row = _Row(time, values, np.isin(np.arange(len(values)), index[used]), before)
             sd = np.sqrt((seen**2).sum(1) + self.noise**2)
-            events += self.watch.hang(time, expected, np.where(before.used, values, np.nan) - expected, sd)
-            taken = self._take(before)
-        self._rows.append(before)
-        return Update(time, expected, sd, before.used, 0.0 if taken is None else taken.chi_square, int(used.sum()), tuple(events))
+            events += self.watch.hang(time, expected, np.where(row.used, values, np.nan) - expected, sd)
+            taken = self._take(row)
+        return Update(time, expected, sd, row.used, 0.0 if taken is None else taken.chi_square, int(used.sum()), tuple(events))
 
-    def _now(self, time: float, values: np.ndarray) -> _Row:
+    def _moment(self) -> _Moment:
         f = self.filter
-        return _Row(time, values, np.zeros(len(values), bool), self.step, self.count, self.chi_square, f.mean, f.root, list(f.read),
-                    self.scale, self._before, self.dynamics.memory(), None if self.shadow is None else self.shadow.copy(),
-                    self._predicted)
+        return _Moment(self.step, self.count, self.chi_square, self.scale, self._last_scale, f.mean, f.root, list(f.read),
+                       self.dynamics.memory(), None if self.shadow is None else self.shadow.copy(), self._predicted)
+
+    def _go_back(self, moment: _Moment) -> None:
+        """All that readings change as it was at a moment."""
+        self.step, self.count, self.chi_square = moment.step, moment.count, moment.chi_square
+        self.scale, self._last_scale, self._predicted = moment.scale, moment.last_scale, moment.predicted
+        self.filter.mean, self.filter.root, self.filter.read = moment.mean, moment.root, list(moment.read)
+        self.shadow = None if moment.shadow is None else moment.shadow.copy()
+        self.dynamics.remember(moment.memory)
 
     def _take(self, row: _Row) -> Innovation | None:
-        """Use the readings of a row; what they were compared with, or None where none is used."""
+        """Use the readings of a row and keep it; what they were compared with, or None where none is used."""
+        self._rows.append(row)
         expected, seen = self._expected(self._reach(row.time))
         self.time = row.time
         if not row.used.any():
@@ -229,25 +238,17 @@ class Follower:
 
     def _again(self, sensors: Sequence[int]) -> None:
         """The last rows once more, without sensors that turned out to be at fault: what they read had been believed until then."""
-        rows, f = list(self._rows), self.filter
+        rows = list(self._rows)
         if not rows:
             return
-        first = rows[0]
-        for _ in range(min(self.step - first.step, len(f.past))):
-            f.past.pop()
+        for _ in range(min(self.step - rows[0].before.step, len(self.filter.past))):
+            self.filter.past.pop()
             self._shadows.pop()
-        f.mean, f.root, f.read = first.mean, first.root, list(first.read)
-        self.shadow, self._predicted = None if first.shadow is None else first.shadow.copy(), first.predicted
-        self.step, self.count, self.chi_square, self.scale, self._before = (first.step, first.count, first.chi_square, first.scale,
-                                                                            first.before)
-        self.dynamics.remember(first.memory)
+        self._go_back(rows[0].before)
         self._rows.clear()
         for row in rows:
-            now = self._now(row.time, row.values)
-            now.used[row.used] = True
-            now.used[list(sensors)] = False
-            self._take(now)
-            self._rows.append(now)
+            used = row.used & ~np.isin(np.arange(len(row.used)), sensors)
+            self._take(_Row(row.time, row.values, used, self._moment()))
 
     def _wrong(self, time: float) -> str:
         """What makes a row useless, empty where nothing does."""
@@ -268,8 +269,8 @@ class Follower:
         target = int(np.ceil(place - 1e-9))
         while self.step < target:
             self._shadows.append(None if self.shadow is None else self.shadow.copy())
-            self.dynamics.advanced(self.step, self.filter, self.shadow, self.dynamics.noise(self.scale, self._before))
-            self._before, self._predicted = self.scale, self._ends()
+            self.dynamics.advanced(self.step, self.filter, self.shadow, self.dynamics.noise(self.scale, self._last_scale))
+            self._last_scale, self._predicted = self.scale, self._ends()
             while len(self._shadows) > len(self.filter.past):
                 self._shadows.popleft()
             self.step += 1
@@ -316,14 +317,14 @@ class Follower:
 
         Of the past it holds the last rows and the estimate before them: a sensor that is blamed later is left out of these again.
         """
-        now = self._now(self.time, np.full(len(self.sensors), np.nan))
-        rows, first = list(self._rows), self._rows[0] if self._rows else now
+        rows = list(self._rows)
+        first, scales = rows[0].before if rows else self._moment(), [*(row.before.scale for row in rows), self.scale]
         about = {"version": 4, "part": self.identity, "sensors": self.names, "noise": self.noise, "t0": self.t0,
                  "step": first.step, "time": self.time, "count": first.count, "chi_square": first.chi_square,
-                 "before": first.before, "rank": self.filter.rank, "lost": self.filter.lost, "watch": self.watch.state(),
+                 "before": first.last_scale, "rank": self.filter.rank, "lost": self.filter.lost, "watch": self.watch.state(),
                  "unknown": {name: asdict(prior) for name, prior in self.priors.items()}, "finer": self.shadow is not None}
         arrays = {"about": np.array(json.dumps(about)), "mean": first.mean, "root": first.root, "predicted": first.predicted,
-                  "times": np.array([row.time for row in rows]), "scales": np.array([row.scale for row in (*rows, now)]),
+                  "times": np.array([row.time for row in rows]), "scales": np.array(scales),
                   "values": np.array([row.values for row in rows]).reshape(-1, len(self.sensors)),
                   "used": np.array([row.used for row in rows], bool).reshape(-1, len(self.sensors))}
         arrays |= {f"memory/{name}": value.numpy() for name, value in first.memory.items()}
@@ -338,7 +339,7 @@ class Follower:
         arrays = read_arrays(Path(path), "the state of a part that is followed")
         try:
             about, mean, root, predicted = json.loads(str(arrays["about"])), arrays["mean"], arrays["root"], arrays["predicted"]
-            times, values, used, scales = (arrays[name] for name in ("times", "values", "used", "scales"))
+            times, values, uses, scales = (arrays[name] for name in ("times", "values", "used", "scales"))
             priors = {name: Prior(**prior) for name, prior in about["unknown"].items()}
             noise, t0, rank, finer = (about[name] for name in ("noise", "t0", "rank", "finer"))
         except (ValueError, TypeError, KeyError) as error:
@@ -354,19 +355,15 @@ class Follower:
         whole = bool(shadow) == (part.shadow is not None)
         if not whole or mean.shape != part.filter.mean.shape or root.ndim != 2 or len(root) != len(mean):
             raise InputError(f"{path} does not hold the state of a part that is followed")
-        part.step, part.count, part.chi_square = about["step"], about["count"], about["chi_square"]
-        part.scale, part._before, part.watch = float(scales[0]), about["before"], Watch.restored(part.names, about["watch"])
-        part.filter.mean, part.filter.root, part.filter.lost, part._predicted = mean, root, about["lost"], predicted
-        part.dynamics.remember({name: torch.from_numpy(x) for name, x in memory.items()})
         if part.shadow is not None:
             part.shadow.restore(shadow)
+        part._go_back(_Moment(about["step"], about["count"], about["chi_square"], float(scales[0]), about["before"], mean, root, [],
+                              {name: torch.from_numpy(x) for name, x in memory.items()}, part.shadow, predicted))
+        part.watch, part.filter.lost = Watch.restored(part.names, about["watch"]), about["lost"]
         with torch.no_grad(), few_threads(problem.mesh.n_nodes):
-            for time, row, there, scale in zip(times.tolist(), values, used, scales[1:].tolist()):
-                now = part._now(time, row)
-                now.used[:] = there
-                part._take(now)
+            for time, row, used, scale in zip(times.tolist(), values, uses, scales[1:].tolist()):
+                part._take(_Row(time, row, used, part._moment()))
                 part.scale = scale
-                part._rows.append(now)
         part.time = about["time"]
         return part
 
@@ -387,7 +384,7 @@ class Follower:
         unknowns = self.dynamics.unknowns
         if "field" not in unknowns.drives:
             return None
-        part, shapes = self.dynamics.part("field"), unknowns.shapes("field", self.step, self.t0).numpy()
+        part, shapes = self.dynamics.part("field"), unknowns.sources.numpy()
         mean = np.einsum("j,jnf->nf", self.filter.mean[part], shapes)
         sd = np.sqrt((np.einsum("jr,jnf->rnf", self.filter.root[part], shapes, optimize=True) ** 2).sum(0))
         return Field(self.t0 + self.step * self.problem.dt, mean, sd)
@@ -403,7 +400,7 @@ class Follower:
         found = [self._row(ahead.mean, ahead.root, shadow, there)]
         with torch.no_grad(), few_threads(self.problem.mesh.n_nodes):
             for k in range(self.step, self.step + steps):
-                before = self._before if k == self.step else self.scale
+                before = self._last_scale if k == self.step else self.scale
                 self.dynamics.advanced(k, ahead, shadow, self.dynamics.noise(self.scale, before))
                 ahead.past.clear()
                 found.append(self._row(ahead.mean, ahead.root, shadow, there))
@@ -528,36 +525,6 @@ def follow(problem: Problem, readings: Readings, unknown: Sequence[str] | Mappin
     for time, values in zip(readings.times, readings.values[:, columns]):
         part.update(float(time), values)
     return part
-
-
-def learned(problem: Problem, readings: Readings, unknown: Sequence[str], *, noise: float | None = None,
-            start: Tensor | None = None, source: Source | None = None, spots: SpotTable | None = None,
-            model: Model[Any] | None = None, t0: float = 0.0, finer: bool = True) -> tuple[dict[str, Prior], float]:
-    """Strengths, lengths and times of what is unknown, and the noise, by the likelihood of readings whose times begin at 0."""
-    solver: Model[Any] = Classical() if model is None else model
-    refuse_nonlinear(problem, solver)
-    begin = first_state(problem, start)
-    steps = int(np.ceil(readings.times[-1] / problem.dt - 1e-9))
-    own = taken(source, problem, solver)
-    known = None if own is None else averages(own, problem, solver, t0, steps)
-    unknowns = Unknowns(problem, unknown, spots, solver)
-
-    def gap(numbers: Mapping[str, np.ndarray], times: np.ndarray, reached: np.ndarray) -> Gap:
-        """What mesh and step get wrong of the readings [T, S] that numbers of the unknowns lead to."""
-        other, first = Finer(problem, solver), begin
-        if "start" in numbers:
-            first = first + torch.einsum("m,mnf->nf", torch.from_numpy(numbers["start"]), unknowns.smooth())
-        drives = {name: numbers[name].reshape(unknowns.count(name), -1) for name in unknowns.drives}
-        shadow, step, found = Shadow(other, readings.sensors, unknowns, source, first, t0), 0, []
-        for place in times / problem.dt:
-            while step < np.ceil(place - 1e-9):
-                shadow.step(step, {name: value[:, step] for name, value in drives.items()})
-                step += 1
-            found.append([level.read(min(1.0, place - (step - 1)) if step else 1.0) for level in shadow.levels])
-        return Gap.of(other, reached, *np.array(found).transpose(1, 0, 2))
-
-    with torch.no_grad(), few_threads(problem.mesh.n_nodes):
-        return unknowns.learned(readings, begin, known, noise, t0, gap if finer and Finer.exists(problem) else None)
 
 
 def placed(sensors: Sensors, problem: Problem) -> tuple[list[Sensor], tuple[str, ...]]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from dgnet.errors import LARGEST, InputError
 from dgnet.files import cause, plain
-from dgnet.inverse.readings import NOTHING, checked_header, kelvin_shift, shift_note
+from dgnet.inverse import NOTHING, checked_header, kelvin_shift, shift_note
 
 _PAUSE = 0.2  # seconds between two looks at a file
 

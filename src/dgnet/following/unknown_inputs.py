@@ -10,7 +10,7 @@ k = sqrt(8) / length; s = 1 is the prior of `priors.fields`, 1.5 the default her
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -24,16 +24,30 @@ from scipy.sparse.linalg import eigsh
 from dgnet.arguments import Finite, NotNegative, checked
 from dgnet.errors import InputError
 from dgnet.files import did_you_mean
-from dgnet.inverse.finer import Gap
-from dgnet.inverse.kernels import Kernels, kernels
-from dgnet.inverse.posterior import Choice, Spread, Unknown, infer, strongest
-from dgnet.inverse.priors import DECAY
-from dgnet.inverse.readings import Readings, interpolation
-from dgnet.inverse.recover import check_seen, heated, impulses, taken_shapes, unit_shapes, warmed
+from dgnet.inverse import (
+    DECAY,
+    Choice,
+    Kernels,
+    Kind,
+    Known,
+    Measured,
+    Readings,
+    Rollout,
+    Sensor,
+    Spread,
+    Unknown,
+    checked_spots,
+    infer,
+    kernels,
+    linear_kind,
+    refuse_nonlinear,
+    strongest,
+    taken_shapes,
+)
 from dgnet.mesh import Mesh
-from dgnet.models import Classical, Model
+from dgnet.models import Classical, Model, few_threads
 from dgnet.operators import Geometry, stiffness
-from dgnet.problems import Problem, SpotTable
+from dgnet.problems import Problem, Source, SpotTable
 
 Tensor = torch.Tensor
 
@@ -82,6 +96,32 @@ class Modes:
         return self.volume * spectrum / spectrum.sum()
 
 
+@dataclass(frozen=True, eq=False)
+class SmoothStart(Kind):
+    """The start as a sum of smooth fields `shapes` [J, N, F]."""
+
+    shapes: Tensor
+
+    def responses(self, problem: Problem, made: Kernels, sensors: Sequence[Sensor], model: Model[Any] | None = None) -> Tensor:
+        return made.starts(self.shapes)
+
+    def put(self, run: Rollout, x: Tensor) -> None:
+        run.start = run.start + torch.einsum("j,jnf->nf", x, self.shapes)
+
+
+@dataclass(frozen=True, eq=False)
+class SmoothSources(Kind):
+    """Sources of smooth shapes [J, N, F], the strength of each over time."""
+
+    shapes: Tensor
+
+    def responses(self, problem: Problem, made: Kernels, sensors: Sequence[Sensor], model: Model[Any] | None = None) -> Tensor:
+        return made.responses(self.shapes).flatten(2)
+
+    def put(self, run: Rollout, x: Tensor) -> None:
+        run.add(torch.einsum("tj,jnf->tnf", run.halved(x.T), run.finer.up(self.shapes, run.level)))
+
+
 class Unknowns:
     """The unknown start and drives of a problem: shapes, responses, and how they change in a step."""
 
@@ -94,12 +134,8 @@ class Unknowns:
                 raise InputError(f"'{name}' cannot be followed as an unknown{did_you_mean(name, KINDS)}")
         if len(set(self.names)) < len(self.names):
             raise InputError(f"an unknown is named twice: {', '.join(self.names)}")
-        if "source" in self.names and spots is None:
-            raise InputError("the strength of a source is unknown, but not its place: give the places (or paths) of the spots")
-        if "source" in self.names and problem.n_fields > 1:
-            raise InputError("spots drive one field; this problem has several")
-        if "source" in self.names and spots is not None:
-            check_seen(spots, problem.mesh)
+        if "source" in self.names:
+            checked_spots(spots, problem)
         self.drives = tuple(name for name in self.names if name != "start")
 
     @cached_property
@@ -118,34 +154,18 @@ class Unknowns:
         each = torch.eye(self.problem.n_fields, dtype=torch.float64)
         return torch.einsum("mn,fg->mfng", shapes, each).flatten(0, 1)
 
-    def shapes(self, name: str, k: int, t0: float = 0.0) -> Tensor:
-        """Sources of strength 1 in step k after t0: [J, N or P, F]."""
-        if name == "field":
-            return self.still
-        return taken_shapes(self._taken(self.problem, self.model), self.problem, self.model, k, k + 1, t0)[:, 0]
+    @cached_property
+    def sources(self) -> Tensor:
+        """The smooth source fields that are followed [M F, N, F]."""
+        return self.smooth(MODES)
 
     def spot_shapes(self, problem: Problem, model: Model[Any], time: float) -> Tensor:
         """Spots of power 1 in the step of a problem, on this mesh or another one, that begins at a time: [J, P, 1]."""
-        return taken_shapes(self._taken(problem, model), problem, model, 0, 1, time)[:, 0]
-
-    def _taken(self, problem: Problem, model: Model[Any]) -> SpotTable:
         assert self.spots is not None
         key = problem, model
         if key not in self._tables:
             self._tables[key] = model.taking(self.spots, problem)
-        return self._tables[key]
-
-    @cached_property
-    def still(self) -> Tensor:
-        """The smooth source fields that are followed [M F, N, F]."""
-        return self.smooth(MODES)
-
-    def load(self, name: str, problem: Problem) -> Problem:
-        """The problem, on this mesh or another one, with one unit more of a flux or of the temperature of its surroundings."""
-        return warmed(problem) if name == "ambient" else heated(problem, name.removeprefix("flux:"))
-
-    def loaded(self, name: str) -> Problem:
-        return self.load(name, self.problem)
+        return taken_shapes(self._tables[key], problem, model, 0, 1, time)[:, 0]
 
     def variances(self, name: str, prior: Prior) -> np.ndarray:
         """Of all numbers of one unknown."""
@@ -156,76 +176,73 @@ class Unknowns:
 
     # ------------------------------------------------------------------ strengths from readings
 
-    def learned(self, readings: Readings, start: Tensor, source: Tensor | None = None, noise: float | None = None, t0: float = 0.0,
-                gap: Callable[[dict[str, np.ndarray], np.ndarray, np.ndarray], Gap] | None = None
-                ) -> tuple[dict[str, Prior], float]:
-        """Priors and noise with the largest likelihood of some readings, whose times are counted from the start at `t0`.
-
-        Readings depend linearly on all unknowns (sensor kernels), so that strengths are found as `recover` finds them.
-
-        - `gap`: what mesh and step get wrong of readings [T, S] at some times, to which numbers of the unknowns lead
-        """
-        p, steps = self.problem, max(1, int(np.ceil(readings.times[-1] / self.problem.dt - 1e-9)))
-        every = max(1, int(np.ceil(np.isfinite(readings.values).sum() / _READINGS)))
-        times, values = readings.times[::every], readings.values[::every]
-        there = np.isfinite(values)
-        if not there.any():
-            raise InputError("there is no reading to learn from")
-        made = kernels(p, readings.sensors, steps, self.model, t0)
-        at = interpolation(times, steps, p.dt)
-        reached = at @ made.readings(None if source is None else source[:steps], start).double().numpy().T
-        y = (values - reached)[there]
-        tables = {name: np.einsum("tn,snj->tsj", at, self._responses(name, made, readings, t0).double().numpy())
-                  for name in self.names}
-        asked = [Unknown(name, R[there], *self._choices(name, steps)) for name, R in tables.items()]
-        if gap is not None:
-            found = infer(y, asked).numbers
-            wrong = gap(found, times, reached + sum(R @ found[name] for name, R in tables.items()))
-            y, asked = y - wrong.bias[there], [*asked, wrong.unknown(times, there)]
-        choices, strengths, level = strongest(y, asked, noise)
-        if level < _ROUNDING * float(np.abs(values[there]).max()):
-            raise InputError("the first readings differ by no more than rounding from what the unknowns explain: they tell nothing "
-                             "about the noise; give it, or more readings")
-        each = zip(self.names, choices, strengths.tolist())
-        return {name: self._prior(choice, strength) for name, choice, strength in each}, level
-
-    def _prior(self, choice: Choice, strength: float = 1.0) -> Prior:
-        """Of what the likelihood chooses from: the time of a drive and the length of a field, each 0 where there is none."""
-        time, length = choice
-        return Prior(strength, length, time)
-
-    def _responses(self, name: str, made: Kernels, readings: Readings, t0: float) -> Tensor:
-        """[S, H+1, n]: histories have all steps of their first number first."""
+    def kind(self, name: str, steps: int, t0: float) -> Kind:
+        """As an unknown that readings depend on linearly."""
         if name == "start":
-            return made.starts(self.smooth())
+            shapes = self.smooth()
+            return SmoothStart(name, (len(shapes),), (), shapes)
         if name == "field":
-            return made.responses(self.still).flatten(2)
-        if name == "source":
-            assert self.spots is not None
-            return made.responses(unit_shapes(self.spots, self.problem, self.model, 0, made.horizon, t0)).flatten(2)
-        return impulses(self.loaded(name), self.problem, made, readings.sensors, self.model)
+            return SmoothSources(name, (len(self.sources), steps), (), self.sources)
+        return linear_kind(name, self.problem, steps, self.spots, t0, over_time=True)
 
-    def _choices(self, name: str, steps: int) -> tuple[tuple[Choice, ...], Spread]:
-        dt, extent = self.problem.dt, self.modes.extent
-        times = tuple(dt * 2.0**k for k in range(3, max(4, int(np.log2(steps)) + 4), 2))
-        lengths = tuple(extent * 2.0**-k for k in range(4))
-        if name == "start":
-            def still(choice: Choice, H: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-                variance = self.variances(name, self._prior(choice))
-                return variance[:, None] * H.T, variance
+    def choices(self, name: str, steps: int) -> tuple[tuple[Choice, ...], Spread]:
+        """Times of drives and lengths of fields from which the likelihood chooses, and the covariance that they lead to."""
+        dt, extent, count = self.problem.dt, self.modes.extent, self.count(name)
+        times = (0.0,) if name == "start" else tuple(dt * 2.0**k for k in range(3, max(4, int(np.log2(steps)) + 4), 2))
+        lengths = tuple(extent * 2.0**-k for k in range(4)) if name in ("start", "field") else (0.0,)
+        apart = dt * np.abs(np.arange(steps)[:, None] - np.arange(steps))
 
-            return tuple((0.0, length) for length in lengths), still
-        count, apart = self.count(name), dt * np.abs(np.arange(steps)[:, None] - np.arange(steps))
-
-        def moving(choice: Choice, H: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            prior = self._prior(choice)
+        def spread(choice: Choice, H: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            prior = prior_of(choice)
             variance = self.variances(name, prior)
+            if name == "start":
+                return variance[:, None] * H.T, variance
             moved = np.einsum("ts,mcs->ctm", np.exp(-apart / prior.time), H.reshape(len(H), count, steps), optimize=True)
             return (variance[:, None, None] * moved).reshape(count * steps, -1), np.repeat(variance, steps)
 
-        if name == "field":
-            return tuple((time, length) for time in times for length in lengths), moving
-        return tuple((time, 0.0) for time in times), moving
+        return tuple((time, length) for time in times for length in lengths), spread
+
+
+def prior_of(choice: Choice, strength: float = 1.0) -> Prior:
+    """Of what the likelihood chooses from: the time of a drive and the length of a field, each 0 where there is none."""
+    time, length = choice
+    return Prior(strength, length, time)
+
+
+def learned(problem: Problem, readings: Readings, unknown: Sequence[str], *, noise: float | None = None,
+            start: Tensor | None = None, source: Source | None = None, spots: SpotTable | None = None,
+            model: Model[Any] | None = None, t0: float = 0.0, finer: bool = True) -> tuple[dict[str, Prior], float]:
+    """Priors and noise with the largest likelihood of some readings, whose times are counted from the start at `t0`.
+
+    Readings depend linearly on all unknowns (sensor kernels), so that strengths are found as `recover` finds them.
+    """
+    unknowns, known = Unknowns(problem, unknown, spots, model), Known.of(problem, start, source, spots, t0)
+    refuse_nonlinear(problem, unknowns.model)
+    every = max(1, int(np.ceil(np.isfinite(readings.values).sum() / _READINGS)))
+    m = Measured(problem, Readings(readings.times[::every], readings.values[::every], readings.sensors), known, model, finer)
+    if not m.there.any():
+        raise InputError("there is no reading to learn from")
+    with torch.no_grad(), few_threads(problem.mesh.n_nodes):
+        kinds, made = [unknowns.kind(name, m.steps, t0) for name in unknown], kernels(problem, readings.sensors, m.steps, model, t0)
+        reached = m.at @ made.readings(m.source, known.start).double().numpy().T
+        y = (m.readings.values - reached)[m.there]
+        tables = {kind.name: np.einsum("tn,snj->tsj", m.at, kind.responses(problem, made, readings.sensors, model).double().numpy())
+                  for kind in kinds}
+        blocks = [Unknown(name, R[m.there], *unknowns.choices(name, m.steps)) for name, R in tables.items()]
+        if m.finer is not None:
+            found = infer(y, blocks).numbers
+
+            def put(run: Rollout) -> None:
+                for kind in kinds:
+                    kind.put(run, torch.from_numpy(found[kind.name].reshape(kind.shape)))
+
+            gap = m.gap_of(reached + sum(R @ found[name] for name, R in tables.items()), put)
+            y, blocks = y - gap.bias[m.there], [*blocks, gap.unknown(m.readings.times, m.there)]
+    choices, strengths, level = strongest(y, blocks, noise)
+    if level < _ROUNDING * float(np.abs(m.readings.values[m.there]).max()):
+        raise InputError("the first readings differ by no more than rounding from what the unknowns explain: they tell nothing "
+                         "about the noise; give it, or more readings")
+    return {name: prior_of(choice, strength) for name, choice, strength in zip(unknown, choices, strengths.tolist())}, level
 
 
 def described(priors: Mapping[str, Prior], noise: float) -> list[str]:

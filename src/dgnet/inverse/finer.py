@@ -26,9 +26,7 @@ from dgnet.inverse.priors import NUMBER, numbers
 from dgnet.models import Classical, Model
 from dgnet.models.dgnet import Calibration, DGNet, EndToEnd, Material, Reaction
 from dgnet.models.universal import Tuned, Universal
-from dgnet.problems import Problem
-from dgnet.problems.deposit import WIDE
-from dgnet.problems.finer import half_steps, prolonged, refined
+from dgnet.problems import WIDE, Problem, half_steps, prolonged, refined
 
 Tensor = torch.Tensor
 

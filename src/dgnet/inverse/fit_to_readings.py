@@ -11,20 +11,18 @@ Corrections of single nodes and edges (`free`) are left out: few sensors cannot 
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 import torch
 from torch import nn
 
-from dgnet.discovery.least_squares import Differences
-from dgnet.discovery.reactions import splines
+from dgnet.discovery import Differences, Found, Prior, least_squares, splines
 from dgnet.errors import InputError, SolveError
-from dgnet.inverse.readings import Readings, interpolation
+from dgnet.inverse.readings import Readings, interpolation, steps_until
 from dgnet.inverse.sensor import delayed, field_number, rows
 from dgnet.models import few_threads, rollout
 from dgnet.models.dgnet import DGNet, Material, Reaction
@@ -32,7 +30,7 @@ from dgnet.problems import Problem
 
 Tensor = torch.Tensor
 
-_ROUNDS, _SETTLED = 10, 0.02  # of Gauss-Newton, and the change of the readings (in what is left) after which it ends
+_ROUNDS, _SETTLED = 10, 2e-3  # of Gauss-Newton, and the largest change of a number after which it ends
 _SHARES = (0.25, 0.5, 1.0)  # of the time: long rollouts with a wrong reaction are far from linear in it
 _LONGEST = 1.0  # of a step of Gauss-Newton: a factor of e of what has a logarithm, the usual size of a reaction
 _FREE = {"curve": 1.0, "other": 10.0}  # standard deviations before any reading
@@ -83,33 +81,28 @@ def learn(model: DGNet, base: Problem, experiments: Sequence[Experiment], *, sec
     if not experiments:
         raise InputError("there is no experiment to learn from")
     with few_threads(base.mesh.n_nodes):
-        seen = _Seen(model, base, experiments)
-        model.fit_statistics(seen.states(), seen.source, base.dt)
-        before = seen.size()
-        blocks = _blocks(model)
-        fit = _Fit(seen, blocks) if blocks else None
-        if fit is not None:
-            fit.run()
-        numbers = seen.size()
-        held = _corrections(model, seen, seconds)
+        readings = _ReadingsModel(model, base, experiments)
+        model.fit_statistics(readings.states(), readings.source, base.dt)
+        before, fit = readings.size(), _NumbersFit(readings, _blocks(model))
+        fit.run()
+        numbers, sd = readings.size(), fit.conclude(model)
+        held = _corrections(model, readings, seconds)
         notes = [note for e in experiments for note in e.readings.notes]
-        sd = {} if fit is None else fit.conclude(model)
-        if fit is not None and fit.determined < 0.9 * fit.count:
-            notes.append(f"{seen.count} readings determine {fit.determined:.1f} of {fit.count} numbers; the rest follows from "
+        if fit.determined < 0.9 * fit.count:
+            notes.append(f"{readings.count} readings determine {fit.determined:.1f} of {fit.count} numbers; the rest follows from "
                          "smoothness and from what was assumed before.")
         notes += [f"The readings do not determine {name}." for name, value in sd.items() if not value < _KNOWN]
         if held is not None and not held[1] < held[0]:
             notes.append("Corrections of the operator did not lower the misfit of readings that were held out: they stay zero.")
-        determined, count = (0.0, 0) if fit is None else (fit.determined, fit.count)
-        return Learned(before, numbers, seen.size(), held, determined, count, sd, tuple(dict.fromkeys(notes)))
+        return Learned(before, numbers, readings.size(), held, fit.determined, fit.count, sd, tuple(dict.fromkeys(notes)))
 
 
-class _Seen:
+class _ReadingsModel:
     """All experiments at once: rollouts of the model as the sensors read them."""
 
     def __init__(self, model: DGNet, base: Problem, experiments: Sequence[Experiment]) -> None:
         self.model, self.base = model, base
-        self.steps = max(math.ceil(e.readings.times[-1] / base.dt - 1e-9) for e in experiments)
+        self.steps = max(steps_until(e.readings.times[-1], base.dt) for e in experiments)
         self.start = torch.stack([e.start.double() for e in experiments])
         self.source: Tensor | None = None
         if any(e.source is not None for e in experiments):
@@ -169,124 +162,85 @@ class _Seen:
 # ---------------------------------------------------------------------- numbers of the physics
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class _Block:
-    """weights = basis @ theta: numbers that belong together, and the penalty P on their bends."""
+    """weights = basis @ theta: numbers that belong together; `free`: their standard deviation before any reading."""
 
     name: str
     weights: nn.Parameter
     basis: Tensor  # [weights, K]
-    bend: Tensor  # [K, K]
+    smooth: bool
     free: float
-
-    def put(self, theta: Tensor) -> None:
-        self.weights.copy_((self.basis @ theta).view_as(self.weights).to(self.weights))
 
 
 def _blocks(model: DGNet) -> list[_Block]:
     """What is unknown about the physics, in few numbers."""
-    found, reaction, material = [], model.part(Reaction), model.part(Material)
+    reaction, material = model.part(Reaction), model.part(Material)
 
-    def block(name: str, weights: nn.Parameter, basis: Tensor, smooth: bool, free: float) -> None:
-        bends = torch.diff(torch.eye(basis.shape[1], dtype=torch.float64), n=2, dim=0)
-        found.append(_Block(name, weights, basis, bends.T @ bends * float(smooth), free))
+    def single(name: str, weights: nn.Parameter) -> _Block:
+        return _Block(name, weights, torch.eye(weights.numel(), dtype=torch.float64), False, _FREE["other"])
 
-    for name in model.config.calibrate:
-        weights = model.calibration[name]
-        block(name, weights, torch.eye(weights.numel(), dtype=torch.float64), False, _FREE["other"])
+    found = [single(name, model.calibration[name]) for name in model.config.calibrate]
     if reaction is not None and model.config.reaction == "learned":
         if reaction.library is not None:
-            values = reaction.library.values
-            block("terms", values, torch.eye(values.numel(), dtype=torch.float64), False, _FREE["other"])
+            found.append(single("terms", reaction.library.values))
         elif reaction.table is not None:
-            block("reaction", reaction.table.values, splines(len(reaction.table.values)), True, _FREE["other"])
+            table = reaction.table.values
+            found.append(_Block("reaction", table, splines(len(table)), True, _FREE["other"]))
         else:
             raise InputError("a reaction that is a network cannot be learned from readings: leave the model's settings out")
-    for name, curve in {} if material is None else material.curves().items():
-        block(name, curve.values, splines(len(curve.values)), True, _FREE["curve"])
-    return found
+    curves = {} if material is None else material.curves()
+    return found + [_Block(name, curve.values, splines(len(curve.values)), True, _FREE["curve"]) for name, curve in curves.items()]
 
 
-class _Fit:
-    """Gauss-Newton on all numbers."""
+class _NumbersFit:
+    """Gauss-Newton on all numbers, with the noise and the smoothness of most evidence."""
 
-    def __init__(self, seen: _Seen, blocks: list[_Block]) -> None:
-        self.seen, self.blocks, self.c, self.share = seen, blocks, 0.0, 1.0
+    def __init__(self, readings: _ReadingsModel, blocks: list[_Block]) -> None:
+        self.readings, self.blocks = readings, blocks
         self.theta = torch.zeros(self.count, dtype=torch.float64)
-        self.alpha = [1.0] * len(blocks)
-        self.covariance, self.determined = torch.eye(self.count, dtype=torch.float64), 0.0
+        self.prior, self.covariance = self.assumed(), torch.eye(self.count, dtype=torch.float64)
 
     @property
     def count(self) -> int:
         return sum(b.basis.shape[1] for b in self.blocks)
 
     @property
+    def determined(self) -> float:
+        return self.prior.used
+
+    @property
     def slices(self) -> list[slice]:
         ends = np.cumsum([0, *(b.basis.shape[1] for b in self.blocks)])
         return [slice(int(a), int(b)) for a, b in pairwise(ends)]
 
-    def residual(self, theta: Tensor) -> Tensor:
-        with torch.no_grad():
-            for b, s in zip(self.blocks, self.slices):
-                b.put(theta[s])
-            return self.seen.residual(self.share)
+    def assumed(self) -> Prior:
+        """Before any reading."""
+        free = [torch.full((b.basis.shape[1],), b.free, dtype=torch.float64) for b in self.blocks]
+        return Prior(self.count, tuple(s for b, s in zip(self.blocks, self.slices) if b.smooth), torch.cat(free) if free else None)
 
-    def penalty(self) -> Tensor:
-        out = torch.zeros(self.count, self.count, dtype=torch.float64)
-        for b, s, alpha in zip(self.blocks, self.slices, self.alpha):
-            out[s, s] = alpha * b.bend + torch.eye(b.basis.shape[1], dtype=torch.float64) / b.free**2
-        return out
+    def put(self, theta: Tensor) -> None:
+        for b, s in zip(self.blocks, self.slices):
+            b.weights.copy_((b.basis @ theta[s]).view_as(b.weights).to(b.weights))
 
-    def target(self, r: Tensor, J: Tensor) -> Tensor:
-        """Where the linearised problem leads, with the c and alpha of most evidence."""
-        H, right = J.T @ J, J.T @ (J @ self.theta - r)
-        self.c = self.c or max(float(r.square().mean()), 1e-300)
-        for _ in range(30):
-            inverse, old = torch.linalg.inv(H / self.c + self.penalty()), self.c
-            target = inverse @ right / self.c
-            self.determined = float((inverse * H).sum()) / self.c
-            left = r + J @ (target - self.theta)
-            self.c = max(float(left.square().sum()) / max(len(r) - self.determined, 1.0), 1e-300)
-            for k, (b, s) in enumerate(zip(self.blocks, self.slices)):
-                if bool(b.bend.any()):
-                    bent = len(b.bend) - 2 - self.alpha[k] * float((inverse[s, s] * b.bend).sum())
-                    self.alpha[k] = max(bent, 1e-3) / max(float(target[s] @ b.bend @ target[s]), 1e-12)
-            if abs(math.log(self.c / old)) < 0.01:
-                break
-        self.covariance = inverse
-        return target
-
-    def objective(self, r: Tensor, theta: Tensor) -> float:
-        return float(r.square().sum()) / self.c + float(theta @ self.penalty() @ theta)
-
+    @torch.no_grad()
     def run(self) -> None:
-        for self.share in _SHARES:
-            self.descend()
+        if not self.blocks:
+            return
+        for share in _SHARES:
+            self.descend(share)
         while self.dropped():
-            self.descend()
-        self.residual(self.theta)
+            self.descend(1.0)
+        self.put(self.theta)
 
-    def descend(self) -> None:
-        for _ in range(_ROUNDS):
-            point = Differences(self.residual, self.theta)
-            r, J = point.r, point.jacobian
-            delta = self.target(r, J) - self.theta
-            delta = delta * min(1.0, _LONGEST / max(float(delta.abs().max()), 1e-300))
-            moved = float((J @ delta).square().mean().sqrt())
-            for _ in range(6):
-                try:
-                    if self.objective(self.residual(self.theta + delta), self.theta + delta) <= self.objective(r, self.theta):
-                        break
-                except SolveError:
-                    pass
-                delta = 0.5 * delta
-            else:
-                break
-            self.theta = self.theta + delta
-            if moved < _SETTLED * math.sqrt(self.c):
-                break
-        point = Differences(self.residual, self.theta)
-        self.target(point.r, point.jacobian)
+    def descend(self, share: float) -> None:
+        def residual(theta: Tensor) -> Tensor:
+            self.put(theta)
+            return self.readings.residual(share)
+
+        found: Found[Differences] = least_squares(lambda theta: Differences(residual, theta), self.theta, self.prior,
+                                                  rounds=_ROUNDS, longest=_LONGEST, settled=_SETTLED)
+        self.theta, self.prior, self.covariance = found.theta, found.prior, found.covariance
 
     def dropped(self) -> bool:
         """Leave out the terms of a reaction that the readings cannot tell from zero, the least sure half of them at once."""
@@ -294,14 +248,14 @@ class _Fit:
             if b.name != "terms":
                 continue
             sure = self.theta[s].abs() / self.covariance.diagonal()[s].sqrt()
-            weak = (sure < _SURE).nonzero()[:, 0]
-            if not len(weak) or len(sure) < 2:
+            weak = int((sure < _SURE).sum())
+            if not weak or len(sure) < 2:
                 return False
-            out = sure.argsort()[: max(1, len(weak) // 2)]
-            kept = torch.tensor([i for i in range(len(sure)) if i not in set(out.tolist())])
+            stay = sure.argsort()[max(1, weak // 2):].sort().values
             every = torch.arange(self.count)
-            self.theta = self.theta[torch.cat([every[: s.start], s.start + kept, every[s.stop:]])]
-            self.blocks[k] = _Block(b.name, b.weights, b.basis[:, kept], b.bend[kept][:, kept], b.free)
+            self.theta = self.theta[torch.cat([every[: s.start], s.start + stay, every[s.stop:]])]
+            self.blocks[k] = replace(b, basis=b.basis[:, stay])
+            self.prior = replace(self.assumed(), alpha=self.prior.alpha, c=self.prior.c)
             return True
         return False
 
@@ -330,23 +284,23 @@ class _Fit:
 # ---------------------------------------------------------------------- corrections of the operator
 
 
-def _corrections(model: DGNet, seen: _Seen, seconds: float) -> tuple[float, float] | None:
+def _corrections(model: DGNet, readings: _ReadingsModel, seconds: float) -> tuple[float, float] | None:
     """Descend while it helps the readings that are held out; their misfit before and after. None where nothing can be corrected."""
     numbers = ("calibration.", "reaction_net.", "material.")
     weights = {n: p for n, p in model.named_parameters() if not n.startswith(numbers)}
-    if not weights or not bool(seen.held.any()):
+    if not weights or not bool(readings.held.any()):
         return None
-    begin, best = time.perf_counter(), seen.size(seen.held)
+    begin, best = time.perf_counter(), readings.size(readings.held)
     first, kept = best, {n: p.detach().clone() for n, p in weights.items()}
     optimiser = torch.optim.Adam(weights.values(), lr=_RATE)
     for k in range(1, _UPDATES + 1):
         optimiser.zero_grad()
-        loss = seen.residual()[~seen.held].square().mean()
+        loss = readings.residual()[~readings.held].square().mean()
         torch.autograd.backward(loss, inputs=list(weights.values()))
         nn.utils.clip_grad_norm_(weights.values(), 1.0)
         optimiser.step()
         if k % _LOOK == 0:
-            now = seen.size(seen.held)
+            now = readings.size(readings.held)
             if now < best:
                 best, kept = now, {n: p.detach().clone() for n, p in weights.items()}
             if time.perf_counter() - begin > seconds:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,11 +24,9 @@ from dgnet.errors import InputError
 from dgnet.files import arrays_of, plain, read_json, unwritable, write_json, writing
 from dgnet.inverse.sensor import Averages, FirstState, Sensors, called, delayed, named, rows
 from dgnet.models import Classical, Model, few_threads, rollout
-from dgnet.problems import Problem
-from dgnet.problems.lift import Lift
+from dgnet.problems import Lift, Problem
 
 Tensor = torch.Tensor
-S = TypeVar("S")
 
 _MOST = 6e9  # bytes of all kernels together in memory
 _DISK = 200e9  # and in a folder
@@ -71,6 +69,10 @@ class Kernels:
         if tuple(values.shape[-2:]) != (points, fields) or 0 in values.shape:
             raise InputError(f"values must end in [{points} points, {fields} fields], got {list(values.shape)}")
         return finite(values, "values")
+
+    def at_nodes(self, values: Tensor) -> Tensor:
+        """Responses to values at the model's points [S, n, P, F] as responses to those at the nodes [S, n, N F]."""
+        return (values if self.lift is None else self.lift.back(values)).flatten(2)
 
     @checked
     def responses(self, shapes: Tensor) -> Tensor:
@@ -374,3 +376,12 @@ def refuse_nonlinear(problem: Problem, model: Model[Any]) -> None:
             if float((out[2] - out[:2].mean(0)).abs().max()) > 1e-4 * float((out[0] - out[1]).abs().max()):
                 raise InputError(f"a step of {model.name} is not linear in state and source: sensor kernels need one that is, such "
                                  "as the classical solver, universal weights or a DGNet without a residual network")
+
+
+def is_linear(problem: Problem, model: Model[Any]) -> bool:
+    """Whether a step is linear in state and source."""
+    try:
+        refuse_nonlinear(problem, model)
+    except InputError:
+        return False
+    return True

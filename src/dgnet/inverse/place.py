@@ -17,9 +17,8 @@ import torch
 from dgnet.arguments import Count, Positive, checked
 from dgnet.errors import InputError
 from dgnet.inverse.kernels import kernels
-from dgnet.inverse.priors import fields, histories, numbers
-from dgnet.inverse.recover import LAG, responses_of
 from dgnet.inverse.sensor import Point, Sensor, Sensors, named
+from dgnet.inverse.unknowns import LAG, linear_kind
 from dgnet.mesh import Mesh
 from dgnet.models import Model, few_threads
 from dgnet.problems import Problem, SpotTable
@@ -86,19 +85,18 @@ def place(problem: Problem, candidates: Sensors, count: Count, unknown: Sequence
     if LAG in unknown:
         raise InputError("sensors are not placed for their own lags: name what they shall tell of the part")
     with few_threads(problem.mesh.n_nodes), torch.no_grad():
-        made = kernels(problem, there, horizon, model)
-        parts = [responses_of(name, problem, made, there, spots, model) for name in unknown]
+        made, kinds = kernels(problem, there, horizon, model), [linear_kind(name, problem, horizon, spots) for name in unknown]
+        responses = [kind.responses(problem, made, there, model).double().numpy() for kind in kinds]
     rows, prior = [], []
-    for R, shape, columns in parts:
-        if np.prod(shape) > _MOST:
-            raise InputError(f"{np.prod(shape)} unknown numbers are too many to place sensors for: use a mesh with at most {_MOST}")
-        past = bool(columns)
-        choices, spread = histories(shape[0], horizon, problem.dt) if past else fields(problem.mesh, problem.n_fields)
-        spread = numbers if len(shape) == 1 else spread
-        reach = length or 0.25 * (problem.dt * horizon if past else choices[0][1])
-        w, V = np.linalg.eigh(strength**2 * spread((1.5 if past else 1.0, reach), np.eye(R.shape[2]))[0])
+    for kind, R in zip(kinds, responses):
+        if R.shape[2] > _MOST:
+            raise InputError(f"{R.shape[2]} unknown numbers are too many to place sensors for: use a mesh with at most {_MOST}")
+        past = bool(kind.columns)
+        block = kind.prior(R[:, 0], problem)
+        reach = length or 0.25 * (problem.dt * horizon if past else block.choices[0][1])
+        w, V = np.linalg.eigh(strength**2 * block.spread((1.5 if past else 1.0, reach), np.eye(R.shape[2]))[0])
         kept = w > _DETAIL * w[-1]
-        rows.append(R.double().numpy() @ (V[:, kept] * np.sqrt(w[kept])) / noise)
+        rows.append(R @ (V[:, kept] * np.sqrt(w[kept])) / noise)
         prior.append(w[kept])
     whole = np.concatenate(rows, axis=2)
     information = np.einsum("stq,str->sqr", whole, whole)

@@ -14,9 +14,8 @@ from dgnet.arguments import checked
 from dgnet.errors import LARGEST, InputError
 from dgnet.files import read_text
 from dgnet.inverse.sensor import Flux, Patch, Point, Sensor
-from dgnet.mesh.locate import from_cells
-from dgnet.problems import Problem
-from dgnet.problems.spot_table import number_in, read_table
+from dgnet.mesh import from_cells
+from dgnet.problems import Problem, number_in, read_table
 
 NOTHING = ("", "nan", "na", "null", "none", "-")
 """Cells without a reading."""
@@ -190,6 +189,11 @@ def coloured(left: np.ndarray) -> list[int]:
         if hang > _COLOUR * np.sqrt(_NEXT / len(e)):
             found.append(k)
     return found
+
+
+def steps_until(time: float, dt: float) -> int:
+    """Steps of length dt from 0 until a time is reached."""
+    return int(np.ceil(time / dt - 1e-9))
 
 
 def interpolation(times: np.ndarray, steps: int, dt: float) -> np.ndarray:

@@ -1,43 +1,36 @@
 """What is unknown about a part, from the readings of its sensors, with bands and with what the sensors cannot see.
 
-Linear unknowns: the strength over time of sources at known places or on known paths, a steady source field, the start, the flux
-through a boundary, the temperature of the surroundings; several at once. Their responses come from sensor kernels, the answer is a
-Gaussian posterior (`posterior`).
+Linear unknowns (`unknowns`), several at once: their responses come from sensor kernels, the answer is a Gaussian posterior
+(`posterior`). Factors on coefficients (`coefficients`) and time constants of sensors are found with them by Gauss-Newton.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
 
 from dgnet.arguments import Positive, checked
 from dgnet.errors import InputError, SolveError
-from dgnet.files import did_you_mean, read_text
-from dgnet.inverse.finer import Finer, Gap
-from dgnet.inverse.kernels import Kernels, kernels
+from dgnet.files import did_you_mean
+from dgnet.inverse.finer import Gap
+from dgnet.inverse.kernels import kernels
 from dgnet.inverse.posterior import Answer, Posterior, Unknown, infer
-from dgnet.inverse.priors import NUMBER, fields, histories, numbers
-from dgnet.inverse.readings import APART, Readings, cleaned, coloured, interpolation
-from dgnet.inverse.sensor import Averages, Sensor, called, curved_rows, delayed, first_state, over_steps, rows
-from dgnet.mesh import Mesh
-from dgnet.models import Classical, Model, few_threads, rollout
-from dgnet.problems import Neumann, Problem, Robin, SpotTable
-from dgnet.problems.conditions import Value, changed
-from dgnet.problems.lift import Lift
-from dgnet.problems.sight import spot_doubts
-from dgnet.problems.sources import Source, converged_average
-from dgnet.problems.spot_table import number_in, read_table
+from dgnet.inverse.priors import NUMBER, numbers
+from dgnet.inverse.readings import APART, Readings, cleaned, coloured
+from dgnet.inverse.rollouts import Known, Measured, Rollout, no_second, read
+from dgnet.inverse.sensor import Averages, called, delayed
+from dgnet.inverse.unknowns import KINDS, LAG, Strengths, linear_kind
+from dgnet.models import Model, few_threads
+from dgnet.problems import Problem, Source, SpotTable
 from dgnet.progress import Report
 
 Tensor = torch.Tensor
 
-LAG, FACTORS = "lag", "factors"
-KINDS = ("source", "field", "start", "flux:BOUNDARY", "ambient", LAG)
+FACTORS = "factors"
 SECOND = 2
 """Searches with what a second solution of the answer before them says of mesh and step; more where factors still move."""
 _MOST, _NEAR = 6, 0.1  # of such searches, and the change of factors after which one more is the last
@@ -127,109 +120,6 @@ def recover(problem: Problem, readings: Readings, unknown: Sequence[str], *, spo
         return question.recovered(question.settled())
 
 
-# ---------------------------------------------------------------------- what is known, and rollouts of answers
-
-
-@dataclass(frozen=True, eq=False)
-class Known:
-    """What is known of what drives a part: the start [N, F], sources, the places of spots.
-
-    - `level`: mean of the start, where it is known
-    """
-
-    start: Tensor
-    source: Source | Tensor | None = None
-    spots: SpotTable | None = None
-    level: float | None = None
-
-    @classmethod
-    def of(cls, problem: Problem, start: Tensor | None, source: Source | Tensor | None = None,
-           spots: SpotTable | None = None) -> Known:
-        begin = first_state(problem, start)
-        return cls(begin, source, spots, None if start is None else float(begin.mean()))
-
-    def over(self, steps: int) -> Known:
-        """The same over the steps that readings cover."""
-        return replace(self, source=over_steps(self.source, steps)) if isinstance(self.source, Tensor) else self
-
-    def averages(self, problem: Problem, model: Model[Any], steps: int) -> Tensor | None:
-        """Of the source over the steps of a problem, at the points of a model: [steps, P, F]. Averages are taken as they are."""
-        if self.source is None or isinstance(self.source, Tensor):
-            return None if self.source is None else self.source.double()
-        x = torch.tensor(model.points(problem))
-        if isinstance(self.source, SpotTable):
-            return model.taking(self.source, problem).average(x, 0, steps, problem.dt)[0]
-        return converged_average(self.source, x, problem.dt * torch.arange(steps, dtype=torch.float64), problem.dt)[0][0]
-
-
-def read(problem: Problem, model: Model[Any], sensors: Sequence[Sensor], start: Tensor, source: Tensor | None,
-         steps: int, curved: bool = False) -> Tensor:
-    """What sensors read of a rollout from a start [N, F] with a source [steps, P or N, F]: [S, steps + 1].
-
-    Fields are linear in cells, or `curved`.
-    """
-    w = (curved_rows if curved else rows)(sensors, problem)
-    out = w.new_empty(len(sensors), steps + 1)
-    out[:, 0] = torch.einsum("nf,snf->s", start[:problem.mesh.n_nodes].double(), w)
-
-    def keep(k: int, u: Tensor) -> None:
-        out[:, k] = torch.einsum("nf,snf->s", u[0].double(), w)
-
-    source = None if source is None else source[None].to(problem.dtype)
-    rollout(model, problem, start[None].to(problem.dtype), source, steps, sink=keep)
-    return delayed(out, [s.lag for s in sensors], problem.dt)
-
-
-def summed(one: Tensor | None, other: Tensor, mesh: Mesh) -> Tensor:
-    """Of two sources, each at the nodes or at all points of a model."""
-    if one is None:
-        return other
-    if one.shape[-2] != other.shape[-2]:
-        one, other = (Lift.of(mesh)(x) for x in (one, other))
-    return one + other
-
-
-def driven(known: Known, numbers: Mapping[str, np.ndarray], sensors: Sequence[Sensor], steps: int, finer: Finer,
-           level: int) -> Tensor:
-    """What sensors read, curved in cells, where linear unknowns have these numbers, in their shapes: [S, steps 2^level + 1].
-
-    What is known at the nodes or over the steps is taken to the mesh and the steps of that level.
-    """
-    problem, model, count = finer.problems[level], finer.model, steps * 2**level
-    force = known.averages(problem, model, count)
-    if isinstance(known.source, Tensor):
-        assert force is not None
-        force = finer.halved(finer.up(force, level), level)
-    start, mesh = known.start, problem.mesh
-    for name, value in numbers.items():
-        found = torch.from_numpy(value)
-        if name == "start":
-            start = start + found
-        elif name == "field":
-            force = summed(force, finer.up(found, level).expand(count, -1, -1), mesh)
-        elif name == "source":
-            assert known.spots is not None
-            shapes = unit_shapes(known.spots, problem, model, 0, count)
-            force = summed(force, torch.einsum("tj,jtpf->tpf", finer.halved(found.T, level), shapes), mesh)
-        elif name == "ambient":
-            problem = warmed(problem, float(found[0]))
-        else:
-            problem = heated(problem, name.removeprefix("flux:"), in_steps(finer.halved(found[0], level), problem.dt))
-    return read(problem, model, sensors, finer.up(start, level), force, count, curved=True)
-
-
-def no_second(why: str) -> tuple[str, ...]:
-    return (f"The bands do not hold what mesh and step get wrong: there is no second solution ({why}).",)
-
-
-def in_steps(values: Tensor, dt: float) -> Value:
-    """A boundary value that is the same everywhere, with one number for each step."""
-    def at(x: Tensor, t: float) -> Tensor:
-        return values[min(int(float(t) / dt), len(values) - 1)].expand(len(x))
-
-    return at
-
-
 # ---------------------------------------------------------------------- questions
 
 
@@ -239,14 +129,6 @@ class Changes(Protocol):
     labels: tuple[str, ...]
 
     def applied(self, problem: Problem, factors: Sequence[float]) -> Problem: ...
-
-
-class Part(NamedTuple):
-    """Of one linear unknown: responses [S, H+1, n], the shape of its n numbers, names of histories or numbers (none: a field)."""
-
-    responses: Tensor
-    shape: tuple[int, ...]
-    columns: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -270,7 +152,7 @@ class Fit:
     notes: tuple[str, ...] = ()
 
 
-class Question:
+class Question(Measured):
     """Readings y, and what is asked: linear unknowns x, and numbers phi that readings do not depend on linearly: logarithms of
     factors on coefficients, and the time constants of sensors in steps.
 
@@ -285,22 +167,14 @@ class Question:
                  report: Report | None = None) -> None:
         if not unknown and factors is None:
             raise InputError(f"name at least one unknown (known: {', '.join(KINDS)})")
-        self.problem, self.noise, self.factors, self.report = problem, noise, factors, report
-        self.model: Model[Any] = Classical() if model is None else model
-        self.readings = cleaned(readings, problem, known.level)
-        self.names = tuple(name for name in unknown if name != LAG)
-        self.steps = int(np.ceil(self.readings.times[-1] / problem.dt - 1e-9))
-        self.at = interpolation(self.readings.times, self.steps, problem.dt)
-        self.there = np.isfinite(self.readings.values)
+        super().__init__(problem, cleaned(readings, problem, known.level), known, model, finer)
+        self.noise, self.factors, self.report = noise, factors, report
+        self.kinds = [linear_kind(name, problem, self.steps, known.spots) for name in unknown if name != LAG]
         self.count = 0 if factors is None else len(factors.labels)
         self.slow = [k for k, s in enumerate(self.readings.sensors) if LAG in unknown and not s.lag]  # their lags are asked for
         if LAG in unknown and not self.slow:
             raise InputError("the lags of all sensors are given: there is none to find")
-        self.finer = Finer(problem, self.model) if finer and Finer.exists(problem) else None
-        self.why = "the refined mesh would be too large" if finer and self.finer is None else ""
-        self.known = known = known.over(self.steps)
-        self._source = known.averages(problem, self.model, self.steps)
-        self._made: dict[bytes, tuple[Tensor, dict[str, Part]]] = {}
+        self._made: dict[bytes, tuple[Tensor, dict[str, Tensor]]] = {}
 
     # ------------------------------------------------------------------ what numbers lead to
 
@@ -314,36 +188,33 @@ class Question:
         out[self.slow] = phi[self.count:] * self.problem.dt
         return out
 
-    def made(self, phi: np.ndarray) -> tuple[Tensor, dict[str, Part]]:
-        """Readings [S, H+1] where linear unknowns are zero, and responses to these; without lags that are asked for."""
+    def made(self, phi: np.ndarray) -> tuple[Tensor, dict[str, Tensor]]:
+        """Readings [S, H+1] where linear unknowns are zero, and responses [S, H+1, n] to these; without lags that are asked for."""
         key = phi[:self.count].tobytes()
         if key not in self._made:
-            p, sensors, known, model = self.applied(self.problem, phi), self.readings.sensors, self.known, self.model
+            p, sensors, start = self.applied(self.problem, phi), self.readings.sensors, self.known.start
             if len(self._made) > 2 * self.count:
                 self._made.clear()
-            if self.names:
+            if self.kinds:
                 if self.report is not None:
                     self.report("sensors", 0, 1)
-                found = kernels(p, sensors, self.steps, model)
-                parts = {name: Part(*responses_of(name, p, found, sensors, known.spots, model)) for name in self.names}
-                self._made[key] = found.readings(self._source, known.start).double(), parts
+                found = kernels(p, sensors, self.steps, self.model)
+                responses = {kind.name: kind.responses(p, found, sensors, self.model).double() for kind in self.kinds}
+                self._made[key] = found.readings(self.source, start).double(), responses
             else:
-                self._made[key] = read(p, model, sensors, known.start, self._source, self.steps), {}
+                self._made[key] = read(p, self.model, sensors, start, self.source, self.steps), {}
         return self._made[key]
 
-    def seen(self, phi: np.ndarray, index: list[int]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    def base_and_responses(self, phi: np.ndarray, index: list[int]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """base [T, S] and R [T, S, n] by name."""
-        (base, parts), lags, dt = self.made(phi), self.lags(phi)[index], self.problem.dt
-        tables = {name: np.einsum("tn,snj->tsj", self.at, delayed(part.responses[index].double(), lags, dt).numpy())
-                  for name, part in parts.items()}
+        (base, responses), lags, dt = self.made(phi), self.lags(phi)[index], self.problem.dt
+        tables = {name: np.einsum("tn,snj->tsj", self.at, delayed(R[index], lags, dt).numpy()) for name, R in responses.items()}
         return self.at @ delayed(base[index], lags, dt).numpy().T, tables
 
     def series(self, phi: np.ndarray, found: Mapping[str, np.ndarray]) -> Tensor:
         """base + R x at the ends of the steps [S, H+1], without lags that are asked for."""
-        total, parts = self.made(phi)
-        for name, part in parts.items():
-            total = total + part.responses.double() @ torch.from_numpy(found[name])
-        return total
+        base, responses = self.made(phi)
+        return base + sum(R @ torch.from_numpy(found[name]) for name, R in responses.items())
 
     def whole(self, phi: np.ndarray, found: Mapping[str, np.ndarray], index: list[int]) -> np.ndarray:
         """base + R x [T, S]."""
@@ -360,15 +231,17 @@ class Question:
             out[..., k] = (up - down) / (ends[0, k] - ends[1, k])
         return out
 
-    def gap(self, finer: Finer, phi: np.ndarray, numbers: Mapping[str, np.ndarray], index: list[int]) -> Gap:
+    def gap(self, phi: np.ndarray, found: Mapping[str, np.ndarray], index: list[int]) -> Gap:
         """What mesh and step get wrong of the readings that an answer leads to."""
-        other, lags = finer.changed(lambda p: self.applied(p, phi)), self.lags(phi)
+        assert self.finer is not None
+        lags = self.lags(phi)
         sensors = [replace(s, lag=s.lag or lags[k]) for k, s in enumerate(self.readings.sensors) if k in index]
-        found = {name: numbers[name].reshape(part.shape) for name, part in self.made(phi)[1].items()}
-        first, second = (interpolation(self.readings.times, self.steps * 2**level, other.problems[level].dt)
-                         @ driven(self.known, found, sensors, self.steps, other, level).numpy().T
-                         for level in (other.last - 1, other.last))
-        return Gap.of(other, self.whole(phi, numbers, index), first, second)
+
+        def put(run: Rollout) -> None:
+            for kind in self.kinds:
+                kind.put(run, torch.from_numpy(found[kind.name].reshape(kind.shape)))
+
+        return self.gap_of(self.whole(phi, found, index), put, self.finer.changed(lambda p: self.applied(p, phi)), sensors)
 
     # ------------------------------------------------------------------ answers
 
@@ -387,28 +260,29 @@ class Question:
                          f"{np.median(size):.3g}): drifting, misplaced or slow, left out.")
 
     def _settled(self, index: list[int]) -> Fit:
-        begin, gap, why = np.zeros(self.count + len(self.slow)), None, self.why
-        if self.finer is not None:  # what is known may change so quickly that unknowns would take up what the mesh gets wrong of it
-            try:
-                nothing = {name: np.zeros(int(np.prod(part.shape))) for name, part in self.made(begin)[1].items()}
-                gap = self.gap(self.finer, begin, nothing, index)
-            except SolveError as error:
-                why = str(error)
-        fit = self._searched(begin, index, gap if gap is not None and gap.rest.any() else None, last=self.finer is None)
-        first = fit.phi
-        if self.finer is not None:
-            try:
-                moved = np.inf  # factors, in standard deviations: what the mesh gets wrong changes with them
-                for k in range(_MOST):
-                    last, before = k == _MOST - 1 or (k >= SECOND - 1 and moved < _NEAR), fit
-                    fit = self._searched(fit.phi, index, self.gap(self.finer, fit.phi, fit.found.numbers, index), fit, last=last)
-                    if last:
-                        break
-                    step = np.abs(fit.phi - before.phi)[:self.count]
-                    moved = float((step / fit.found.answer(FACTORS).sd).max()) if self.count else 0.0
-            except SolveError as error:
-                fit, why = self._searched(first, index, None, fit, last=True), str(error)
-        return replace(fit, first=first, notes=no_second(why) if why else ())
+        """The answer from these sensors: the first search knows what the mesh gets wrong of what is known, which may change so
+        quickly that unknowns would take it up; each further one what it gets wrong of the answer before it."""
+        phi, fit, why, moved = np.zeros(self.count + len(self.slow)), None, self.why, np.inf
+        found: Mapping[str, np.ndarray] = {kind.name: np.zeros(int(np.prod(kind.shape))) for kind in self.kinds}
+        for k in range(_MOST + 1):
+            gap, last = None, self.finer is None or k == _MOST or (k >= SECOND and moved < _NEAR)
+            if self.finer is not None:
+                try:
+                    gap = self.gap(phi, found, index)
+                except SolveError as error:
+                    why = str(error)
+                    if fit is not None:
+                        phi, last = fit.first, True
+            before, fit = fit, self._searched(phi, index, gap if gap is not None and (k or gap.rest.any()) else None, fit, last)
+            if before is not None:
+                fit = replace(fit, first=before.first)
+                step = np.abs(fit.phi - before.phi)[:self.count]  # in standard deviations: what the mesh gets wrong changes with it
+                moved = float((step / fit.found.answer(FACTORS).sd).max()) if self.count else 0.0
+            if last:
+                break
+            phi, found = fit.phi, fit.found.numbers
+        assert fit is not None
+        return replace(fit, notes=no_second(why))
 
     def _searched(self, phi: np.ndarray, index: list[int], gap: Gap | None = None, before: Fit | None = None,
                   last: bool = False) -> Fit:
@@ -421,14 +295,14 @@ class Question:
         change = np.inf if len(phi) else 0.0
         for k in range(_STEPS + 1):
             end = change < _SETTLED or k == _STEPS
-            base, tables = self.seen(phi, index)
+            base, tables = self.base_and_responses(phi, index)
             y = (values - base)[there]
-            linear = self._linear(phi, tables, y, there, found, every=last and end)
+            linear = self._linear(tables, y, there, found, every=last and end)
             J, bent = np.zeros((len(y), 0)), list[Unknown]()
             if len(phi):
                 if found is None:
                     found = infer(y, [*linear, *others], noise, self.report) if linear else Posterior((), 0.0, 0.0, np.zeros(0))
-                    linear = self._linear(phi, tables, y, there, found, every=False)
+                    linear = self._linear(tables, y, there, found, every=False)
                 J = self.slopes(phi, found.numbers, index)[there]
                 widths = ((FACTORS, J[:, :self.count], _WIDE), (LAG, J[:, self.count:], _LATE * self.steps))
                 bent = [Unknown(name, part, (NUMBER,), numbers, strength=wide) for name, part, wide in widths if part.shape[1]]
@@ -445,12 +319,11 @@ class Question:
         left[there] = y + J @ phi - found.fitted
         return Fit(phi, phi, found, left, index, y + J @ phi, blocks, gap)
 
-    def _linear(self, phi: np.ndarray, tables: dict[str, np.ndarray], y: np.ndarray, there: np.ndarray, found: Posterior | None,
+    def _linear(self, tables: dict[str, np.ndarray], y: np.ndarray, there: np.ndarray, found: Posterior | None,
                 every: bool) -> list[Unknown]:
         """The linear unknowns with every prior that is tried, or with those of an answer and without switches."""
-        parts, largest = self.made(phi)[1], float(np.abs(y).max())
-        out = [with_prior(name, table[there], parts[name].shape if parts[name].columns else (), self.problem, self.steps, largest)
-               for name, table in tables.items()]
+        largest = float(np.abs(y).max())
+        out = [kind.prior(tables[kind.name][there], self.problem, largest) for kind in self.kinds]
         return out if every else [u.like(found) for u in out]
 
     def _misfit(self, phi: np.ndarray, found: Mapping[str, np.ndarray], values: np.ndarray, index: list[int]) -> float:
@@ -474,11 +347,11 @@ class Question:
 
     def recovered(self, fit: Fit) -> Recovered:
         """The linear unknowns and lags of an answer, with notes on what to doubt."""
-        parts, dt, readings = self.made(fit.phi)[1], self.problem.dt, self.readings
+        dt, readings = self.problem.dt, self.readings
         if len(fit.index) < len(readings.sensors):
             readings = readings.keeping(fit.index)
-        answers = {a.name: a for a in fit.found.answers if a.name in parts}
-        shapes, columns = {n: part.shape for n, part in parts.items()}, {n: part.columns for n, part in parts.items()}
+        answers = {kind.name: fit.found.answer(kind.name) for kind in self.kinds}
+        shapes, columns = {kind.name: kind.shape for kind in self.kinds}, {kind.name: kind.columns for kind in self.kinds}
         if self.slow:
             slow, names = fit.found.answer(LAG), called(self.readings.sensors)
             used = [k for k, sensor in enumerate(self.slow) if sensor in fit.index]
@@ -498,7 +371,7 @@ class Question:
 
     def _narrow(self) -> tuple[str, ...]:
         """Spots, unknown or known, that meshes do not resolve."""
-        tables = [self.known.spots if "source" in self.names else None, self.known.source]
+        tables = [*(kind.spots for kind in self.kinds if isinstance(kind, Strengths)), self.known.source]
         radii = {f"Spot '{name}'" if name else "The spot": float(values[:, -2].min()) for table in tables
                  if isinstance(table, SpotTable) for name, values in zip(table.names, table.values)}
         return () if self.finer is None else self.finer.narrow(radii)
@@ -564,134 +437,3 @@ def late(left: np.ndarray, y: np.ndarray, blocks: Sequence[Unknown], noise: floa
     wide = _LATE * dt * (total.shape[1] - 1)
     answer = infer(y, [*blocks, Unknown(LAG, table, (NUMBER,), numbers, strength=wide)], noise).answers[-1]
     return np.where(answer.mean > _SURE * answer.sd, answer.mean, 0.0)
-
-
-def with_prior(name: str, response: np.ndarray, shape: tuple[int, ...], problem: Problem, steps: int,
-               largest: float) -> Unknown:
-    """An unknown with the prior of its kind.
-
-    Histories of the shape [count, steps] are smooth or switched, a number [1] is of the size of the `largest` reading (what is
-    known taken off); without a shape it is a smooth field.
-    """
-    if not shape:
-        return Unknown(name, response, *fields(problem.mesh, problem.n_fields))
-    if len(shape) == 1:
-        return Unknown(name, response, (NUMBER,), numbers, strength=largest or 1.0)
-    return Unknown(name, response, *histories(shape[0], steps, problem.dt), switched=(shape[0], steps))
-
-
-def responses_of(name: str, problem: Problem, made: Kernels, sensors: Sequence[Sensor], spots: SpotTable | None,
-                 model: Model[Any] | None) -> tuple[Tensor, tuple[int, ...], tuple[str, ...]]:
-    """Of all readings [S, H+1, n] to one unknown, the shape of its n numbers, and names of histories or numbers (none: a field)."""
-    H, nodes = made.horizon, problem.mesh.n_nodes
-    if name == "source":
-        if spots is None:
-            raise InputError("the strength of a source is unknown, but not its place: give the places (or paths) of the spots")
-        if problem.n_fields > 1:
-            raise InputError("spots drive one field; this problem has several")
-        check_seen(spots, problem.mesh)
-        R = made.responses(unit_shapes(spots, problem, model, 0, H))
-        return R.flatten(2), (R.shape[2], H), tuple(n or f"spot {k}" for k, n in enumerate(spots.names, start=1))
-    if name == "field":
-        total = torch.zeros_like(made.start)
-        first = made.early.shape[2]
-        for n in range(1, H + 1):
-            total[:, n] = made.early[:, n].sum(1) + (made.lag[:, : n - first].sum(1) if n > first else 0)
-        return _at_nodes(made, total), (nodes, problem.n_fields), ()
-    if name == "start":
-        return _at_nodes(made, made.start), (nodes, problem.n_fields), ()
-    if name.startswith("flux:"):
-        return impulses(heated(problem, name.removeprefix("flux:")), problem, made, sensors, model), (1, H), (name,)
-    if name == "ambient":
-        return ambient_response(problem, sensors, H, model), (1,), (name,)
-    raise InputError(f"unknown '{name}' cannot be recovered (known: {', '.join(KINDS)})")
-
-
-def unit_shapes(spots: SpotTable, problem: Problem, model: Model[Any] | None, start: int, stop: int,
-                t0: float = 0.0) -> Tensor:
-    """Spots of power 1 where they are in each step start .. stop-1, counted from the time t0: [J, n, P, 1]."""
-    solver = model or Classical()
-    taken = solver.taking(spots, problem)
-    return taken_shapes(taken, problem, solver, start, stop, t0)
-
-
-def taken_shapes(spots: SpotTable, problem: Problem, model: Model[Any], start: int, stop: int, t0: float = 0.0) -> Tensor:
-    """The same of spots as the model takes them up (`Model.taking`)."""
-    x = torch.tensor(model.points(problem))
-    return torch.stack([one.average(x, start, stop, problem.dt, t0)[0] for one in spots.units()])
-
-
-def check_seen(spots: SpotTable, mesh: Mesh) -> None:
-    """Refuse spots that miss the mesh, wherever their paths lead."""
-    for one in spots.units():
-        for doubt in spot_doubts(mesh, one):
-            if doubt.kind == "missed":
-                raise InputError(doubt.text)
-
-
-@checked
-def read_spots(path: Path, dim: int) -> SpotTable:
-    """Places of sources: columns x, y[, z], radius and spot; or paths, with the columns t and power, too (`SpotTable`)."""
-    with_time = any(cell.strip().lower() == "t" for cell in (read_text(path, "utf-8-sig").splitlines() or [""])[0].split(","))
-    if with_time:
-        return SpotTable.read(path, dim)
-    axes = ["x", "y", "z"][:dim]
-    names: list[str] = []
-    values: list[np.ndarray] = []
-    for line, row in read_table(path, [*axes, "radius"], ["spot"]):
-        numbers = [number_in(row[name], path, line, name) for name in [*axes, "radius"]]
-        if numbers[-1] <= 0:
-            raise InputError(f"{path}, line {line}: a radius must be positive, got {row['radius']}")
-        names.append(row.get("spot", "") or f"spot {len(names) + 1}")
-        values.append(np.array([[*numbers, 1.0]] * 2))
-    if not names:
-        raise InputError(f"{path} has no rows below its header")
-    if len(set(names)) < len(names):
-        raise InputError(f"{path}: two spots have the same name; paths need a column t")
-    return SpotTable(tuple(names), (np.array([0.0, 1.0]),) * len(names), tuple(values))
-
-
-def _at_nodes(made: Kernels, values: Tensor) -> Tensor:
-    """Responses to values at the model's points [S, n, P, F] as responses to those at the nodes [S, n, N F]."""
-    return (values if made.lift is None else made.lift.back(values)).flatten(2)
-
-
-def ambient_response(problem: Problem, sensors: Sequence[Sensor], steps: int, model: Model[Any] | None) -> Tensor:
-    """[S, H+1, 1] to surroundings that are warmer by 1."""
-    return _difference(warmed(problem), problem, sensors, steps, model)[..., None]
-
-
-def warmed(problem: Problem, by: float = 1.0) -> Problem:
-    """The same problem in surroundings that are warmer."""
-    if not any(isinstance(c, Robin) for c in problem.conditions):
-        raise InputError("the ambient value is unknown, but no boundary exchanges anything with surroundings (kind robin)")
-
-    return replace(problem, conditions=[replace(c, ambient=changed(c.ambient, more=by)) if isinstance(c, Robin) else c
-                                        for c in problem.conditions])
-
-
-def heated(problem: Problem, boundary: str, by: Value = 1.0) -> Problem:
-    """The same problem with more flux into the part through a boundary."""
-    return replace(problem, conditions=[*problem.conditions, Neumann(boundary, by)])
-
-
-def _difference(changed: Problem, problem: Problem, sensors: Sequence[Sensor], steps: int,
-                model: Model[Any] | None) -> Tensor:
-    """[S, H+1]: what a change of the conditions does to readings, from a start of zero."""
-    zero = torch.zeros(problem.mesh.n_nodes, problem.n_fields, dtype=torch.float64)
-    on, off = (read(p, model or Classical(), sensors, zero, None, steps) for p in (changed, problem))
-    return on - off
-
-
-def impulses(changed: Problem, problem: Problem, made: Kernels, sensors: Sequence[Sensor],
-             model: Model[Any] | None) -> Tensor:
-    """[S, H+1, H] to changed conditions in each step: what they do if they stay, and of that the difference of two steps."""
-    if made.early.shape[2]:
-        raise InputError("a flux or an ambient value over time is recovered where all steps are the same: not with a damped start, "
-                         "early steps or changing flow")
-    H = made.horizon
-    impulse = _difference(changed, problem, sensors, H, model).diff(dim=1)
-    out = impulse.new_zeros(len(sensors), H + 1, H)
-    for k in range(H):
-        out[:, k + 1:, k] = impulse[:, : H - k]
-    return out

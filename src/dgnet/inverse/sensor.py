@@ -20,10 +20,8 @@ from scipy.sparse import csr_array
 
 from dgnet.arguments import Finite, NotNegative, Positive, axes, checked, finite
 from dgnet.errors import InputError
-from dgnet.mesh.locate import from_cells
-from dgnet.problems import Problem
-from dgnet.problems.curves import typical
-from dgnet.problems.lift import Lift
+from dgnet.mesh import from_cells
+from dgnet.problems import Lift, Problem, typical
 
 Tensor = torch.Tensor
 

@@ -22,19 +22,17 @@ from scipy.optimize import nnls
 
 from dgnet.arguments import Positive, checked
 from dgnet.errors import InputError
-from dgnet.inverse.finer import Finer, Gap
-from dgnet.inverse.kernels import Kernels, kernels
+from dgnet.inverse.finer import Gap
+from dgnet.inverse.kernels import kernels
 from dgnet.inverse.place import spread_out
 from dgnet.inverse.posterior import Choice, Posterior, Spread, Unknown, infer
 from dgnet.inverse.priors import NUMBER, histories, numbers
-from dgnet.inverse.readings import Readings, cleaned, disagreeing, interpolation
-from dgnet.inverse.recover import SECOND, Known, doubts, late, no_second, read, summed
+from dgnet.inverse.readings import Readings, cleaned, disagreeing
+from dgnet.inverse.recover import SECOND, doubts, late
+from dgnet.inverse.rollouts import Known, Measured, Rollout, no_second, refuse_several_fields
 from dgnet.inverse.sensor import Averages, called
-from dgnet.models import Classical, Model, few_threads
-from dgnet.problems import Problem
-from dgnet.problems.deposit import LEAST, Deposit
-from dgnet.problems.sources import Source
-from dgnet.problems.spot_table import bells
+from dgnet.models import Model, few_threads
+from dgnet.problems import LEAST, Deposit, Problem, Source, bells
 
 Tensor = torch.Tensor
 
@@ -81,49 +79,20 @@ def recover_track(problem: Problem, readings: Readings, radius: Positive, *, mov
     - `problem`, `readings`, `start`, `source`, `noise`, `model`, `finer`: as for `recover`
     - `radius`: r of the spot, a length
     """
-    if problem.n_fields > 1:
-        raise InputError("spots drive one field; this problem has several")
+    refuse_several_fields(problem)
     least, most = _NARROW * problem.mesh.spacing, _WIDE * float(np.ptp(problem.mesh.points, axis=0).max())
     if not least <= radius <= most:
         raise InputError(f"the radius of the spot must lie between {least:.3g} and {most:.3g} on this mesh, got {radius:g}: is it "
                          "in another unit of length?")
-    known, solver = Known.of(problem, start, source), model or Classical()
-    readings = cleaned(readings, problem, known.level)
-    horizon = int(np.ceil(readings.times[-1] / problem.dt - 1e-9))
-    known = known.over(horizon)
     with few_threads(problem.mesh.n_nodes), torch.no_grad():
-        made = kernels(problem, readings.sensors, horizon, solver)
-        expected = made.readings(known.averages(problem, solver, horizon), known.start).double().numpy().T
-        search = _Search(_Shape(problem, solver, radius), made, readings, expected)
-        found = search.run(moving, noise=None if finer else noise)
-        notes: tuple[str, ...] = ()
-        if finer and Finer.exists(problem):
-            other = Finer(problem, solver)
-            notes = other.narrow({"The spot": radius})
+        search = _Search(problem, readings, Known.of(problem, start, source), model, finer, radius)
+        found, notes = search.run(moving, noise=None if finer else noise), no_second(search.why)
+        if search.finer is not None:
+            notes = search.finer.narrow({"The spot": radius})
             for _ in range(SECOND):
-                search.gap = _gap(other, known, readings, found, search)
+                search.gap = search.missed(found)
                 found = search.run(moving, found, noise)
-        elif finer:
-            notes = no_second("the refined mesh would be too large")
     return search.track(found, notes)
-
-
-def _gap(other: Finer, known: Known, readings: Readings, found: _Found, search: _Search) -> Gap:
-    """What mesh and step get wrong of the readings that a path leads to."""
-    def seen(level: int) -> np.ndarray:
-        problem, steps = other.problems[level], search.steps * 2**level
-        shape, ends = _Shape(problem, other.model, search.shape.radius), np.linspace(0, search.steps, steps + 1)
-        knots = np.stack([np.interp(ends, np.arange(search.steps + 1), column) for column in found.knots.T], 1)
-        force = other.halved(torch.from_numpy(found.power), level)[:, None] * shape.along(knots, slopes=False)[0]
-        given = known.averages(problem, other.model, steps)
-        if isinstance(known.source, Tensor):
-            assert given is not None
-            given = other.halved(other.up(given, level), level)
-        force, start = summed(given, force[..., None], problem.mesh), other.up(known.start, level)
-        seen = read(problem, other.model, readings.sensors, start, force, steps, curved=True)
-        return interpolation(readings.times, steps, problem.dt) @ seen.numpy().T
-
-    return Gap.of(other, search.at @ search.series(found.knots, found.power).T, seen(other.last - 1), seen(other.last))
 
 
 class _Shape:
@@ -174,17 +143,29 @@ class _Found:
     settled: bool
 
 
-class _Search:
+class _Search(Measured):
     """Readings y [m] of one spot, what is known taken off."""
 
-    def __init__(self, shape: _Shape, made: Kernels, readings: Readings, expected: np.ndarray) -> None:
-        self.shape, self.made, self.readings, mesh = shape, made, readings, shape.mesh
-        self.steps, self.there = made.horizon, np.isfinite(readings.values)
-        self.at = interpolation(readings.times, self.steps, made.dt)
-        self.expected, self.values = expected, readings.values - self.at @ expected
+    def __init__(self, problem: Problem, readings: Readings, known: Known, model: Model[Any] | None, finer: bool,
+                 radius: float) -> None:
+        super().__init__(problem, cleaned(readings, problem, known.level), known, model, finer)
+        self.shape, mesh = _Shape(problem, self.model, radius), problem.mesh
+        self.made = kernels(problem, self.readings.sensors, self.steps, self.model)
+        self.expected = self.made.readings(self.source, self.known.start).double().numpy()  # [S, H+1], without the spot
+        self.values = self.readings.values - self.at @ self.expected.T
         self.gap: Gap | None = None  # what mesh and step get wrong
         self.middle = 0.5 * (mesh.points.min(0) + mesh.points.max(0))
         self.extent = float(np.ptp(mesh.points, axis=0).mean())
+
+    def missed(self, found: _Found) -> Gap:
+        """What mesh and step get wrong of the readings that a path leads to."""
+        def put(run: Rollout) -> None:
+            ends, steps = np.linspace(0, self.steps, run.count + 1), np.arange(self.steps + 1)
+            knots = np.stack([np.interp(ends, steps, column) for column in found.knots.T], 1)
+            shape = _Shape(run.problem, run.finer.model, self.shape.radius).along(knots, slopes=False)[0]
+            run.add((run.halved(torch.from_numpy(found.power))[:, None] * shape)[..., None])
+
+        return self.gap_of(self.at @ self.series(found.knots, found.power).T, put)
 
     @property
     def y(self) -> np.ndarray:
@@ -198,9 +179,9 @@ class _Search:
     def series(self, knots: np.ndarray, power: np.ndarray) -> np.ndarray:
         """Readings at the ends of the steps [S, H+1]."""
         R = self.made.responses(self.shape.along(knots, slopes=False)[..., None]).double()[:, :, 0].numpy()
-        return self.expected.T + R @ power
+        return self.expected + R @ power
 
-    def seen(self, shapes: Tensor) -> np.ndarray:
+    def responses(self, shapes: Tensor) -> np.ndarray:
         """Responses [m, J, H] of the readings to shapes [J, P] or [J, H, P] in each step."""
         R = self.made.responses(shapes[..., None]).double().numpy()  # [S, H+1, J, H]
         return np.einsum("tn,snjk->tsjk", self.at, R)[self.there]
@@ -209,7 +190,7 @@ class _Search:
         """A path [H+1, d] to begin with."""
         places = np.array([s.place for s in spread_out(self.shape.mesh, _PLACES)])  # type: ignore[union-attr]
         pieces = np.array_split(np.arange(self.steps), min(_PIECES, self.steps))
-        R = self.seen(self.shape.at(places))
+        R = self.responses(self.shape.at(places))
         table = np.stack([R[..., piece].sum(-1) for piece in pieces], -1)  # [m, places, pieces]
         strength = nnls(table.reshape(len(table), -1), self.y, maxiter=20 * table[0].size)[0].reshape(len(places), len(pieces))
         if not moving:
@@ -227,7 +208,7 @@ class _Search:
 
     def linearised(self, knots: np.ndarray) -> np.ndarray:
         """[m, 1 + 2 d, H]: responses to unit power on the path, and their derivatives by both ends of each step."""
-        return self.seen(self.shape.along(knots))
+        return self.responses(self.shape.along(knots))
 
     def linear(self, knots: np.ndarray, power: np.ndarray, priors: tuple[Prior, Prior], moving: bool,
                noise: float | None) -> tuple[Posterior, tuple[np.ndarray, list[Unknown]]]:
@@ -245,7 +226,7 @@ class _Search:
 
     def run(self, moving: bool, before: _Found | None = None, noise: float | None = None) -> _Found:
         """Gauss-Newton to its end, from an answer before where there is one."""
-        d, steps, dt = len(self.middle), self.steps, self.made.dt
+        d, steps, dt = len(self.middle), self.steps, self.problem.dt
         choices, spread = histories(d, steps + 1, dt)
         kinks = tuple(c for c in choices if c[0] == _SMOOTH and c[1] > 2 * dt) or choices[:1]
         all_ = (kinks, spread) if moving else ((NUMBER,), numbers), histories(1, steps, dt)
@@ -282,9 +263,9 @@ class _Search:
         notes += disagreeing(left, self.readings.sensors)
         notes += doubts(left, called(self.readings.sensors), self.gap, found.answer.noise, lambda: late(
             left, wanted, [u.like(found.answer) for u in blocks], None, torch.from_numpy(total), np.zeros(len(total)), self.at,
-            self.made.dt))
+            self.problem.dt))
         if dim > 0.01:
             notes.append(f"The sensors hardly see where the spot is in {dim:.0%} of the time: its band is wider than the spot.")
-        times, misfit = self.made.dt * np.arange(self.steps + 1), float(np.sqrt(np.nanmean(left**2)))
+        times, misfit = self.problem.dt * np.arange(self.steps + 1), float(np.sqrt(np.nanmean(left**2)))
         return Track(times, found.knots, sd, power.mean, power.sd, self.shape.radius, found.answer.noise, misfit, self.readings,
                      self.readings.values - left, tuple(notes))

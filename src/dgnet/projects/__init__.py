@@ -1,7 +1,8 @@
 """Users' own problems: a folder with problem.toml, a mesh, data, and optionally physics.py; or the same made in Python."""
 
 from dgnet.projects.project import IMPORTED, TRUTH, Project, carried, carry, described, load, project, trajectory
+from dgnet.projects.table import Table
 from dgnet.projects.toml import FILE, Training
 
-__all__ = ["FILE", "IMPORTED", "TRUTH", "Project", "Training", "carried", "carry", "described", "load", "project",
+__all__ = ["FILE", "IMPORTED", "TRUTH", "Project", "Table", "Training", "carried", "carry", "described", "load", "project",
            "trajectory"]

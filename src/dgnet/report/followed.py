@@ -17,9 +17,7 @@ from scipy.special import ndtri
 
 from dgnet.errors import InputError
 from dgnet.files import read_text, unwritable, write_json, write_text
-from dgnet.following import Course, Event, Follower, Update
-from dgnet.following.stream import Row
-from dgnet.following.unknown_inputs import described
+from dgnet.following import Course, Event, Follower, Row, Update, described
 from dgnet.inverse import Flux, Sensor
 from dgnet.mesh import save
 from dgnet.report.figures import Band, grid, inlined

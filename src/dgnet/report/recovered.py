@@ -212,3 +212,16 @@ def write_factors(found: Coefficients, mesh: Mesh, fields: tuple[str, ...], fold
     written = [] if found.others is None else write(found.others, mesh, fields, folder)
     write_json(folder / "answers.json", factors_summary(found))
     return written or [folder / "answers.json"]
+
+
+def write_answer(found: Recovered | Coefficients | Track, mesh: Mesh, fields: tuple[str, ...],
+                 folder: Path) -> tuple[dict[str, Any], list[str], list[Path]]:
+    """JSON, sentences and files of any answer of `dgnet recover`."""
+    if isinstance(found, Coefficients):
+        return factors_summary(found), [*found.notes, *factor_lines(found)], write_factors(found, mesh, fields, folder)
+    if isinstance(found, Track):
+        return track_summary(found), [*found.notes, *track_lines(found)], write_track(found, mesh, folder)
+    count, sensed = int(np.isfinite(found.fitted).sum()), len(found.readings.sensors)
+    whole = (f"{count} readings of {sensed} sensors determine {found.determined:.1f} of {found.unknowns} numbers; "
+             f"noise {found.noise:.3g}, misfit {found.misfit:.3g}")
+    return summary(found), [*found.notes, whole, *answer_lines(found, fields)], write(found, mesh, fields, folder)

@@ -9,9 +9,7 @@ import numpy as np
 import torch
 
 from dgnet.errors import InputError
-from dgnet.inverse.readings import Readings
-from dgnet.inverse.recover import recover
-from dgnet.inverse.sensor import Point
+from dgnet.inverse import Point, Readings, recover
 from dgnet.problems import Problem
 from dgnet.problems.sources import Source
 from dgnet.progress import Report

@@ -274,16 +274,16 @@ def train(case: Case, truth: str, data: Path, folder: Path, plan: Plan | None = 
         with few_threads(case.mesh.n_nodes, device):
             progress = fit(network, base, training, validation, plan.recipe, seed=seed, budget=budget, folder=folder, report=report)
         if writes:
-            write_run(folder, tables, network, case)
+            write_text(path, to_toml(tables))  # without a checksum while the weights change
+            write_trained(folder, tables, network, case)
             write_history(folder, progress)
         wait_for_all()
     return Run(folder=folder, settings=settings, case=case, model=network, project=project,
                identity=digest(fingerprint(case, code))), progress
 
 
-def write_run(folder: Path, tables: Mapping[str, Any], model: LearnedModel[Any], case: Case) -> None:
-    """run.toml with the checksum of the weights, the weights, and tables of what the model found."""
-    write_text(folder / "run.toml", to_toml(tables))  # without a checksum while the weights change
+def write_trained(folder: Path, tables: Mapping[str, Any], model: LearnedModel[Any], case: Case) -> None:
+    """weights.pt, run.toml with their checksum, and tables of what the model found."""
     weights = {"sha256": save_tensors(folder / "weights.pt", model.state_dict())}
     write_text(folder / "run.toml", to_toml({**tables, "weights": weights}))
     write_found(folder, model, case)

@@ -32,10 +32,9 @@ from dgnet.errors import InputError
 from dgnet.files import read_json, write_json
 from dgnet.mesh import Mesh
 from dgnet.models import few_threads
-from dgnet.problems.case import base_problem
-from dgnet.scoring.judge import judge_file, predict
-from dgnet.training.run import Run
-from dgnet.training.simulator import Simulator
+from dgnet.problems import base_problem
+from dgnet.scoring import judge_file, predict
+from dgnet.training import Run, Simulator
 from dgnet.trust.distance import Known, profiles_of
 
 Tensor = torch.Tensor

@@ -24,19 +24,16 @@ import torch
 
 from dgnet import __version__
 from dgnet.data import Dataset, digests
-from dgnet.discovery.unknowns import Unknowns
+from dgnet.discovery import Unknowns
 from dgnet.errors import InputError
 from dgnet.files import read_json, write_json, write_text, writing_hdf5
 from dgnet.mesh import Mesh
+from dgnet.models import entry
 from dgnet.models.dgnet import DGNetConfig
-from dgnet.models.registry import entry
-from dgnet.problems.units import Units
+from dgnet.problems import Units
 from dgnet.progress import Report
-from dgnet.scoring.judge import judge_file, rivals
-from dgnet.training.checkpoints import Progress
-from dgnet.training.plan import Plan, make_plan
-from dgnet.training.run import Run, read_dataclass, train
-from dgnet.training.simulator import Simulator
+from dgnet.scoring import judge_file, rivals
+from dgnet.training import Plan, Progress, Run, Simulator, make_plan, read_dataclass, train
 
 Tensor = torch.Tensor
 
