@@ -73,7 +73,7 @@ def test_checkpoints_of_a_run(file: str, how: str, made: Path, tmp_path: Path, m
         with pytest.raises(InputError, match=r"last\.pt"):
             learn(folder, next(made.glob("*.h5")))
     else:
-        for command in (["evaluate", str(folder)], ["rollout", str(folder), "--trajectory", "0"], ["analyse", str(folder)],
+        for command in (["evaluate", str(folder)], ["rollout", str(folder), "--trajectory", "0"],
                         ["export", str(folder), "--out", str(tmp_path / "step.pt2")]):
             monkeypatch.setattr("sys.argv", ["dgnet", *command])
             with pytest.raises(SystemExit) as stop:

@@ -152,7 +152,7 @@ def test_unknown_curves_are_asked_for(tmp_path: Path) -> None:
     (ONE.replace('"7850 kg/m3"', '"c(T).csv"'), {}, "density cannot change with the field"),
     (ONE + 'latent_heat = "270 kJ/kg"\n', {}, "melting is missing"),
     (ONE + 'latent_heat = "270 kJ"\nmelting = "700 °C"\n', {}, "latent_heat: '270 kJ' has the wrong unit"),
-    (ONE + 'latent_heat = "270 kJ/kg"\nmelting = ["710 °C", "700 °C"]\n', {}, r"\[begin, end\] in this order"),
+    (ONE + 'latent_heat = "270 kJ/kg"\nmelting = ["710 °C", "700 °C"]\n', {}, "in this order"),
     (ONE + 'latent_heat = { lead = "270 kJ/kg" }\nmelting = { lead = "700 °C" }\n', {}, "there is no region 'lead'"),
     ('diffusion = 1e-5\nlatent_heat = "270 kJ/kg"\nmelting = "700 °C"\n', {}, "needs density and capacity"),
     (ONE.replace('"k(T).csv"', '{ fibres = [1, 0], along = "k(T).csv", across = "0.1 W/m/K" }'), {}, "along must be a number"),

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dgnet.cli.learn import tell_training
 from dgnet.cli.options import PROCESSES, Seed, file_to_write, folder_to_write, named, positive, refuse
 from dgnet.cli.screen import errors, narrating, page, reporting, say, say_path, table
 from dgnet.cli.shell import AllowDifferent, Device, Json, Problem, checked_device, write_json
@@ -40,8 +39,8 @@ def train(context: typer.Context, name: Annotated[str, typer.Argument(help="Any 
     from dataclasses import replace
 
     from dgnet.data import Dataset
-    from dgnet.discovery.found import sentences
     from dgnet.models.registry import entry
+    from dgnet.report.trained import training_result
     from dgnet.training import run as runs
     from dgnet.training.plan import plan_for_data
     from dgnet.training.processes import join_processes, wait_for_all
@@ -78,7 +77,10 @@ def train(context: typer.Context, name: Annotated[str, typer.Argument(help="Any 
     with narrating(60 * budget if budget else math.inf) as (_, tell):
         run, progress = runs.train(scenario, truth, path, out, plan, seed=seed, device=device,
                                    budget=None if budget is None else 60 * budget, trajectories=trajectories, report=tell)
-    tell_training(f"{name} ({size}, {truth})", run.settings.model, progress, json_path, found=sentences(run.model))
+    result, lines = training_result(f"{name} ({size}, {truth})", run, progress)
+    write_json(json_path, result)
+    for line in lines:
+        say(line)
     advise("evaluate", out, program="dgnet")
 
 

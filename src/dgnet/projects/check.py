@@ -19,13 +19,12 @@ from dgnet.models import Classical, few_threads, rollout
 from dgnet.models.registry import title_of
 from dgnet.problems import DOUBLE, WORKING, Problem, Robin
 from dgnet.problems.case import base_problem
-from dgnet.problems.curves import curves_of, laws, typical
+from dgnet.problems.curves import ELSEWHERE, curves_of, laws, typical
 from dgnet.problems.sight import cell_doubts, doubts
 from dgnet.problems.units import SPEED, TERMS, VOLUMETRIC_HEAT
 from dgnet.progress import Report
 from dgnet.projects.factors import fitted, scaled
 from dgnet.projects.project import Project
-from dgnet.projects.toml import ELSEWHERE
 from dgnet.scoring.balance import balance_of, content_units, sentences
 from dgnet.scoring.judge import FITTED, finer, judge, rivals, without_data
 from dgnet.stepping import GreenSolver

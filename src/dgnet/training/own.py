@@ -7,12 +7,15 @@ from pathlib import Path
 
 from dgnet.arguments import Device, checked
 from dgnet.data import Dataset
+from dgnet.errors import InputError
 from dgnet.models.registry import TUNED
 from dgnet.models.universal import Universal
 from dgnet.problems.case import base_problem
-from dgnet.projects import TRUTH, Project
+from dgnet.progress import Report
+from dgnet.projects import TRUTH, Project, load
 from dgnet.training.checkpoints import Progress
 from dgnet.training.plan import plan_for_data
+from dgnet.training.processes import join_processes, wait_for_all
 from dgnet.training.run import Run, check_choice, train
 
 _COVERED = 0.9  # share of the nodes around which universal weights must hold to be the start of a training
@@ -29,6 +32,22 @@ def first_choice(project: Project) -> str:
         return "dgnet"
     covered = Universal().coverage(base_problem(project.case, "cpu"))
     return TUNED if covered >= _COVERED else "dgnet"
+
+
+def project_to_train(folder: Path, out: Path, device: str = "cpu", trajectories: int | None = None,
+                     report: Report | None = None) -> Project:
+    """The problem of a folder, its data imported, for a run in another folder. Under torchrun one process imports them."""
+    if out.resolve() == folder.resolve():
+        raise InputError(f"--out {out} is the problem folder itself; a run needs its own folder")
+    if join_processes(device):
+        load(folder, report)
+    wait_for_all()
+    project = load(folder)
+    with Dataset(project.data) as data:
+        count = len(data.of("train"))
+    if (trajectories or 0) > count:
+        raise InputError(f"--trajectories {trajectories}: {folder} has {count} training trajectories")
+    return project
 
 
 @checked
