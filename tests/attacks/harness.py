@@ -105,7 +105,7 @@ def face(case: Case, grounds: Callable[[str], Path], folder: Path) -> None:
 def sentence(err: str) -> str | None:
     """The one sentence of a refusal; None if there is more or less than that."""
     lines = err.strip().splitlines()
-    return lines[0] if len(lines) == 1 and lines[0].startswith("dgnet: ") else None
+    return lines[0] if len(lines) == 1 and lines[0].startswith(("dgnet: ", "dgnet-paper: ")) else None
 
 
 def files(folder: Path) -> dict[str, str]:
@@ -136,6 +136,10 @@ def dgnet(folder: Path, command: str, seconds: float = SECONDS) -> Outcome:
     return Outcome(folder, code, *(path.read_text(errors="replace") if path.exists() else "" for path in _words(folder)))
 
 
+PAPER = ("demo", "scenarios", "generate", "certify", "cards", "pretrained", "analyse", "universal", "reproduce", "report", "score")
+"""Commands of dgnet-paper; the others are those of dgnet."""
+
+
 def begin(folder: Path, command: str, name: str = "") -> BaseProcess:
     """The same, not waited for. `name` tells its words from those of others in the folder."""
     return start(_command, str(folder), shlex.split(command), *map(str, _words(folder, name)))
@@ -158,5 +162,6 @@ def _command(folder: str, arguments: list[str], out: str, err: str) -> None:
     sys.argv = ["dgnet", *arguments]
     sys.stdin = open(os.devnull)
     from dgnet import cli
+    from dgnet_paper import cli as paper
 
-    cli.main()
+    (paper if arguments and arguments[0] in PAPER else cli).main()

@@ -62,15 +62,6 @@ evaluate nowhere --leave-one-out --budget nan | --budget
 evaluate nowhere --leave-one-out --budget -1 | --budget
 evaluate nowhere --truth converged | --truth
 evaluate nowhere --trajectories 3 | --trajectories
-evaluate nowhere --pretrained laser-heat | RUN
-evaluate --pretrained laser-heet | laser-heat
-evaluate --pretrained laser-heat --truth exact | exact
-evaluate --pretrained laser-heat --trajectories 0 | trajectories
-evaluate --pretrained laser-heat --trajectories -1 | trajectories
-evaluate --pretrained laser-heat --split train | --pretrained
-evaluate --pretrained laser-heat --leave-one-out | --pretrained
-evaluate --pretrained laser-heat --no-figures | figures
-evaluate --pretrained '' | pretrained
 rollout | run
 rollout nowhere --trajectory 0 | nowhere
 analyse nowhere | nowhere
@@ -130,10 +121,6 @@ reproduce table-main --seeds -2 | seeds
 reproduce table-main --budget 0 | --budget
 reproduce table-main --budget nan | --budget
 reproduce table-main --budget inf | --budget
-reproduce table-main --makers 0 | makers
-reproduce table-main --makers -1 | makers
-reproduce table-main --workers 0 | workers
-reproduce table-main --workers -1 | workers
 reproduce table-main --sharing 0 | sharing
 reproduce table-main --few -1 | few
 reproduce table-main --factor 0 | factor
@@ -142,8 +129,6 @@ reproduce table-main --factor nan | factor
 reproduce table-main --factor inf | factor
 reproduce table-main --trajectories -1 | trajectories
 reproduce table-main --trajectories 0 | trajectories
-reproduce table-main --stop-after nan | stop-after
-reproduce table-main --stop-after -1 | stop-after
 reproduce table-main --models mgm | mgn
 reproduce table-main --models '' | models
 reproduce table-main --scenarios ' , ' | scenarios
@@ -158,7 +143,7 @@ reproduce train_laser-heat_small_same-mesh_mgn_s0_d1_f0.001 --models dgnet | --m
 reproduce train_laser-heat_small_same-mesh_mgn_s0_d1_f0.001 --truth converged | --truth
 reproduce merge | merge
 reproduce merge nowhere --out study | nowhere
-reproduce merge nowhere --out study --workers 3 | merge
+reproduce merge nowhere --out study --seeds 3 | merge
 report | folders
 report nowhere | nowhere
 score | predictions
@@ -168,8 +153,6 @@ pretrained --folder nowhere | nowhere
 pretrained pack | cells
 pretrained pack nowhere | nowhere
 pretrained pack . | cell
-pretrained measured nowhere.json | nowhere.json
-pretrained measured . | .
 bench nothing | nothing
 bench solver --sizes '4D 3k' | 4D
 bench solver --stiffness -1 --sizes '2D 1.3k' | stiffness

@@ -127,7 +127,6 @@ report study --out {CELL}/cell.json | cell.json
 report study --markdown {CELL}/run/run.toml | run.toml
 report study --out report.html --dgnet {CELL}/cell.json | cell.json
 reproduce {TAG} --out study --data data --json {CELL}/cell.json | cell.json
-pretrained measured {CELL}/cell.json --folder nowhere | cell.json
 """)
 
 MADE = [

@@ -24,7 +24,7 @@ from dgnet.training.run import train
 from dgnet_paper.scenarios import generate as making
 from dgnet_paper.scenarios import get
 from dgnet_paper.scenarios.scenario import Scenario
-from dgnet_paper.study import engine, planning, stored
+from dgnet_paper.study import engine, stored
 from dgnet_paper.study.experiment import Experiment
 from tests.attacks.commands import alone, dgnet, left_over, together
 from tests.projects.conftest import write_tiny
@@ -160,7 +160,7 @@ def test_six_new_projects_of_one_name(tmp_path: Path) -> None:
 def cell(folder: Path) -> None:
     engine.POLL = 0.05
     summary = engine.run([Experiment("classical", "laser-heat", "small", "same-mesh", few=1)],
-                         planning.Options(folder / "data", folder, say=lambda text: None))
+                         engine.Options(folder / "data", folder, say=lambda text: None))
     assert not summary.failed, summary.failed
 
 

@@ -163,28 +163,15 @@ def universal(parts: Annotated[list[Path], typer.Argument(help="At least four me
               workers: Annotated[int, typer.Option(help="Processes that compute truths.", min=1, max=PROCESSES)] = 1,
               seed: Seed = 0, device: Device = "cpu", json_path: Json = None) -> None:
     """Tune universal weights to a family of meshes, on which problems are drawn and solved."""
-    from dgnet.mesh import load as load_mesh
-    from dgnet.models.universal import Universal, UniversalNet
-    from dgnet_paper.universal import training
+    from dgnet.mesh import load
+    from dgnet_paper.universal.training import tune
 
-    checked_device(device)
     with reporting() as report:
-        loaded = [(path.stem, load_mesh(path)) for path in parts]
-        if len(loaded) < 4 or len({mesh.dim for _, mesh in loaded}) > 1:
-            raise InputError("universal weights need at least four meshes, all flat or all solid")
-        dim, held = loaded[0][1].dim, max(1, len(loaded) // 5)
-        made = [training.parts_on(some, draws, seed + k, workers, report)
-                for k, some in enumerate((loaded[held:], loaded[:held]))]
-        train, valid = (training.batches(some, device) for some in made)
-        tests = valid
-        net = Universal().net(dim) or UniversalNet(dim)
-        before = training.ratio(net.to(device), tests)
-        found = training.fit(net, train, valid, 60 * budget, seed=seed, report=report)
-    after = training.ratio(net, tests)
-    net.trained_on(training.ranges(train))
+        net, found = tune([(path.stem, load(path)) for path in parts], 60 * budget, draws, workers, seed, checked_device(device),
+                          report)
     net.cpu().save(out)
-    write_json(json_path, {"before": before, "after": after, "updates": found.updates, "history": found.history})
+    write_json(json_path, {"before": found.before, "after": found.best, "updates": found.updates, "history": found.history})
     say(f"Error over that of the better classical solver, on {len(parts)} meshes, a fifth of them held out: "
-        f"{after:.3f}, {before:.3f} before; {found.updates} updates")
+        f"{found.best:.3f}, {found.before:.3f} before; {found.updates} updates")
     say_path(out)
     advise("simulate", "PROBLEM", "--weights", out, program="dgnet")
