@@ -12,6 +12,7 @@ from dgnet.models import Classical, rollout
 from dgnet.models.registry import entry
 from dgnet.problems.case import Case
 from dgnet.recipe import Recipe, Stage
+from dgnet.training.plan import OPERATOR, Plan
 from dgnet.training.run import train
 from dgnet_paper.reference.record import FlowRecord
 from dgnet_paper.scenarios import Draw, get
@@ -90,7 +91,7 @@ def small_run(tmp_path_factory):
     scenario = get("laser-heat", "small")
     data = generate(scenario, folder / "data", trajectories=1)
     plan = Recipe("none", (Stage(1, 1, 1, 1e-9),), validate_steps=1)
-    run, _ = train(scenario, "converged", data, folder / "run", plan=plan)
+    run, _ = train(scenario, "converged", data, folder / "run", Plan(OPERATOR, plan))
     return run, data
 
 

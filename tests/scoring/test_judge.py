@@ -16,12 +16,14 @@ from dgnet.models import Classical
 from dgnet.models.base import Stepper, WrappedStepper, Wrapper
 from dgnet.models.dgnet import PreparedDGNet
 from dgnet.problems.case import base_problem
+from dgnet.recipe import Recipe, Stage
 from dgnet.report import figures, page
 from dgnet.scoring import judge as module
 from dgnet.scoring.judge import FITTED, finer, judge, judge_file, rivals
 from dgnet.scoring.metrics import rne
 from dgnet.training.evaluate import evaluate, scores, table
 from dgnet.training.fit import evaluate_rne
+from dgnet.training.plan import OPERATOR, Plan
 from dgnet.training.run import Run, train
 from dgnet_paper.scenarios import Scale, get
 from dgnet_paper.scenarios.generate import generate
@@ -103,7 +105,7 @@ def test_data_that_do_not_fit_are_refused(data: Path) -> None:
 
 def test_evaluation_and_page_of_a_run_that_diverges(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`evaluate RUN` ended with an error where `evaluate --pretrained` gave a result."""
-    train(get("laser-heat", "small"), "same-mesh", data, tmp_path / "run", factor=0.001)
+    train(get("laser-heat", "small"), "same-mesh", data, tmp_path / "run", Plan(OPERATOR, Recipe("short", (Stage(1, 8),))))
     run = Run.open(tmp_path / "run")
 
     def step(self: PreparedDGNet, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
