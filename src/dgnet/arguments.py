@@ -60,6 +60,8 @@ def array(value: object, what: str) -> np.ndarray:
         raise InputError(f"{what} must be real numbers, got {described(shown)}")
     if found.dtype.kind == "f" and found.dtype.itemsize not in (4, 8):
         raise InputError(f"{what} must be in single or double precision, got {described(found)}")
+    if any(step < 0 for step in found.strides):  # a view in reverse order, which torch does not take
+        found = found.copy()
     return found.astype(found.dtype.newbyteorder("="), copy=False)
 
 
@@ -273,6 +275,10 @@ def _word(words: str, of: tuple[type, ...], make: Callable[[Any], Any]) -> _Kind
     def take(value: Any, where: str) -> Any:
         if not isinstance(value, (str, *of)) or "\0" in str(value) or (make is not str and not str(value)):
             raise _Wrong(where, words, value)
+        try:
+            os.fsencode(str(value))  # a file can hold it: escapes of names that are no UTF-8 do, other halves of characters do not
+        except UnicodeEncodeError:
+            raise _Wrong(where, words, value) from None
         return make(value)
 
     return _Kind(words, lambda value: isinstance(value, of), take)
