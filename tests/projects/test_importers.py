@@ -14,11 +14,14 @@ from dgnet.mesh import Mesh, box
 from dgnet.mesh.locate import from_cells
 from dgnet.problems import step_average
 from dgnet.problems.spot_table import SpotTable
+from dgnet.problems.units import Units
 from dgnet.projects import load
 from dgnet.projects.between_meshes import error_of, from_cloud, transfer
-from dgnet.projects.shapes import shape
+from dgnet.projects.physics import Physics
+from dgnet.projects.shapes import build, read_mesh
+from dgnet.projects.table import Table
 from dgnet.recipe import IN_A_FLOW
-from dgnet.training.plan import Facts, Wishes, plan
+from dgnet.training.plan import make_plan
 from tests.conftest import shuffled
 from tests.projects.conftest import DT, SPOTS, STEPS, TOML, command, plate
 
@@ -186,7 +189,8 @@ def test_velocity_from_the_data(tiny: Path) -> None:
     project = load(tiny)
     with Dataset(project.data) as data:
         assert data.has_velocity and np.allclose(data.read(0).velocity, flow)
-    config, recipe = plan(project.case, Facts(2, 30), Wishes.of(project))
+    plan = make_plan(project, 2, 30)
+    config, recipe = plan.config, plan.recipe
     assert project.case.given_flow and config.learn_streamline and recipe.stages == IN_A_FLOW
 
 
@@ -265,8 +269,12 @@ def test_a_source_twice(tiny: Path) -> None:
     ("box", {"size": (1.0, 1.0, 0.5), "spacing": 0.25}, 0.5, {"left", "right", "bottom", "top", "back", "front"})])
 def test_shapes(name: str, measures: dict, area: float, boundaries: set[str]) -> None:
     """The right area, well-shaped cells, boundaries that cover the edge, and the same mesh every time."""
-    mesh = shape(name, measures, "file")
+    def shape() -> Mesh:
+        table = Table({"shape": name, **json.loads(json.dumps(measures))}, Path("file"), "mesh")
+        return build(read_mesh(table, Units()), Path(), Physics(Path()), "file")
+
+    mesh = shape()
     assert mesh.volumes.sum() == pytest.approx(area, rel=0.02) and mesh.quality.min() > 0.25
     assert set(mesh.boundaries) == boundaries and sum(map(len, mesh.boundaries.values())) == len(mesh.boundary_facets)
     assert np.median(mesh.edge_lengths) == pytest.approx(measures["spacing"], rel=0.35)
-    assert np.array_equal(shape(name, measures, "file").points, mesh.points)
+    assert np.array_equal(shape().points, mesh.points)

@@ -13,7 +13,7 @@ from dgnet.problems import PDE, ByRegion, Curve, Scaled
 from dgnet.projects.project import carried, carry, described, on_mesh
 from dgnet.recipe import GENERAL
 from dgnet.training.own import first_choice
-from dgnet.training.plan import Facts, Wishes, plan
+from dgnet.training.plan import make_plan
 from dgnet.training.simulator import simulator
 from tests.projects.conftest import command
 
@@ -125,8 +125,9 @@ def test_unknown_curves_are_asked_for(tmp_path: Path) -> None:
                        ('volumetric_capacity = "unknown"\nconductivity = "k(T).csv"\n', ("capacity",))):
         folder = write(tmp_path, pde)
         project = described(folder, "", folder / "none", 5)
-        config, recipe = plan(project.case, Facts(4, 40), Wishes.of(project))
-        assert project.unknown_curves == config.unknown_curves == names and first_choice(project) == "dgnet"
+        plan = make_plan(project, 4, 40)
+        config, recipe = plan.config, plan.recipe
+        assert project.unknowns.curves == config.unknown_curves == names and first_choice(project) == "dgnet"
         assert [s.method for s in recipe.stages] == ["material", *["adam"] * len(GENERAL), "material"]
         with pytest.raises(InputError, match="must be found from data"):
             simulator(folder)
@@ -151,7 +152,7 @@ def test_unknown_curves_are_asked_for(tmp_path: Path) -> None:
     (ONE.replace('"7850 kg/m3"', '"c(T).csv"'), {}, "density cannot change with the field"),
     (ONE + 'latent_heat = "270 kJ/kg"\n', {}, "melting is missing"),
     (ONE + 'latent_heat = "270 kJ"\nmelting = "700 °C"\n', {}, "latent_heat: '270 kJ' has the wrong unit"),
-    (ONE + 'latent_heat = "270 kJ/kg"\nmelting = ["710 °C", "700 °C"]\n', {}, r"\[begin, end\] in this order"),
+    (ONE + 'latent_heat = "270 kJ/kg"\nmelting = ["710 °C", "700 °C"]\n', {}, "in this order"),
     (ONE + 'latent_heat = { lead = "270 kJ/kg" }\nmelting = { lead = "700 °C" }\n', {}, "there is no region 'lead'"),
     ('diffusion = 1e-5\nlatent_heat = "270 kJ/kg"\nmelting = "700 °C"\n', {}, "needs density and capacity"),
     (ONE.replace('"k(T).csv"', '{ fibres = [1, 0], along = "k(T).csv", across = "0.1 W/m/K" }'), {}, "along must be a number"),

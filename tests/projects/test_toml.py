@@ -11,8 +11,10 @@ from dgnet.mesh import box, save
 from dgnet.problems import Dirichlet, Neumann, Periodic, Robin
 from dgnet.problems.units import DIFFUSIVITY, FIELD, FLUX, PURE, RATE, SPEED, TERMS, TIME, VOLUMETRIC_HEAT, Units
 from dgnet.projects import load
-from dgnet.projects.toml import Function, Selection, read
-from dgnet.training.plan import Facts, Wishes, plan
+from dgnet.projects.equation import Function
+from dgnet.projects.shapes import Selection
+from dgnet.projects.toml import read
+from dgnet.training.plan import make_plan
 from tests.projects.conftest import TOML, plate, write_tiny
 
 UNITS = Units("m", "s", {"T": "K"})
@@ -102,12 +104,13 @@ hold_out = 1
 """)
     f = read(tmp_path)
     assert (f.name, f.title, f.fields, f.dt, f.offset) == ("all", "All of it", ("u", "v"), 0.5, (0.0, 2.0))
-    assert f.mesh.measures == {"size": (10.0, 20.0), "spacing": 1.0}
+    assert f.mesh.measures == {"size": (10.0, 20.0), "spacing": 1.0, "corner": (0.0, 0.0), "perturb": 0.2}
     assert f.mesh.boundaries == {"hot": Selection({"x": (0, 0), "y": (5, 10)}), "cold": Selection(function="cold")}
     assert f.pde.velocity == (1.0, 0.0) and f.pde.reaction == "unknown" and f.pde.per_region
     assert f.pde.diffusion["u"]["core"] == pytest.approx(2.0) and f.pde.diffusion["v"] == ((1.0, 0.0), (0.0, 2.0))
     assert f.pde.decay["v"] == pytest.approx(1 / 60)
-    assert f.boundaries[0].value == Function("warm") and f.boundaries[1].value == -1.0 and f.boundaries[2].partner == "top"
+    assert f.boundaries[0].values == {"value": Function("warm")} and f.boundaries[1].values == {"flux": -1.0}
+    assert f.boundaries[2].partner == "top"
     assert f.data[0].source.kind == "spots" and f.data[0].source.field == "v" and f.data[1].begin == 60.0 and f.data[1].resample
     assert f.model == {"hidden": 16, "mgn": {"hidden": 32}} and f.training.windows == (4, 8)
 
@@ -135,7 +138,7 @@ WRONG = [
     ("file = \"plate.msh\"", "file = \"gone.msh\"", "there is no mesh file"),
     ("file = \"plate.msh\"", "shape = \"disk\"\nradius = 1", "mesh.shape is 'disk', which is not known; did you mean 'disc'"),
     ("file = \"plate.msh\"", "shape = \"disc\"\nradius = 1", "mesh.spacing is missing"),
-    ("file = \"plate.msh\"", "shape = \"disc\"\nradius = 1\nspacing = 0.3\nsize = 2", "mesh.size is no measure of the shape"),
+    ("file = \"plate.msh\"", "shape = \"disc\"\nradius = 1\nspacing = 0.3\nsize = 2", "mesh.size is not a measure of the shape"),
     ("file = \"plate.msh\"", "shape = \"disc\"\nradius = 1\nspacing = 1e-5", "nodes, more than"),
     ("file = \"plate.msh\"", "file = \"plate.msh\"\nboundaries.hot = { x = 7 }", "mesh.boundaries.hot selects no boundary facet"),
     ("file = \"plate.msh\"", "file = \"plate.msh\"\nshape = \"disc\"", "mesh needs one of file, shape and shipped"),
@@ -318,5 +321,5 @@ def test_the_settings_of_an_unknown_reaction_that_the_docs_show(tmp_path: Path, 
         data = [{{ file = "train.npz", split = "train" }}]
         {model}''')
     own = load(tmp_path)
-    config, _ = plan(own.case, Facts(4, 5), Wishes.of(own))
+    config = make_plan(own, 4, 5).config
     assert config.reaction_degree == 2 and len(config.reaction_terms) == len(fields) - 1

@@ -10,9 +10,8 @@ import pytest
 import torch
 
 import dgnet as dg
-from dgnet.cli.studio import _given
 from dgnet.errors import InputError
-from dgnet.studio.scene import run_scene
+from dgnet.studio.scene import path_scene, run_scene
 from dgnet.studio.server import listening
 from dgnet.studio.simulation import Controls, Simulation, Spot
 from dgnet_paper.scenarios import names
@@ -79,14 +78,14 @@ def test_problem_mesh_and_nonsense(tmp_path: Path) -> None:
     dg.save_mesh(dg.box((3, 3)), tmp_path / "part.msh")
     (tmp_path / "problem.toml").write_text(PROBLEM)
     for path, title in ((tmp_path, "A warm plate"), (tmp_path / "part.msh", "Heat in part.msh")):
-        scene = _given(path, []).make()
+        scene = path_scene(path)
         simulation = Simulation(scene, Controls.read(scene, {}))
         assert simulation.advance(2, [], True, 60.0) == 2 and scene.title == title
-    told = _given(tmp_path, []).make().described()
+    told = path_scene(tmp_path).described()
     assert told["units"] == {"time": "s", "length": "m", "fields": ["K"], "power": "K/s", "flux": "K·m/s", "coefficient": "m/s"}
     assert told["conditions"] == [{"boundary": "left", "kind": "exchange", "value": 300.0, "coefficient": 0.4, "fixed": False}]
     with pytest.raises(InputError, match="did you mean"):
-        _given(Path("laser-heta"), ["laser-heat"])
+        path_scene(Path("laser-heta"), ["laser-heat"])
 
 
 def test_a_trained_run_begins_where_its_data_do(tmp_path: Path) -> None:

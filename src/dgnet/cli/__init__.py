@@ -1,8 +1,8 @@
-"""The command line. Each command is a thin shell around one function of the library."""
+"""The command line. Each command calls functions of the library and prints what they return."""
 
 from __future__ import annotations
 
-from dgnet.cli import data, design, follow, learn, projects, sensors, studio, use  # noqa: F401  (each adds its commands)
+from dgnet.cli import design, follow, problems, runs, sensors  # noqa: F401  (each adds its commands)
 from dgnet.cli.shell import app, main
 
 __all__ = ["app", "main"]

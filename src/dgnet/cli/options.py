@@ -52,11 +52,6 @@ def all_named(values: list[str] | None) -> list[str] | None:
 Seed = Annotated[int, typer.Option(min=0, max=SEEDS - 1, help="Seed of all random numbers.")]
 
 
-Adaptive = Annotated[float | None, typer.Option(
-    help="Halve steps until the error of each is below this share of the range of each field; stored times stay as they are.",
-    callback=positive)]
-
-
 def given(context: typer.Context, name: str) -> bool:
     """Whether an option was written on the command line."""
     source = context.get_parameter_source(name)
@@ -296,3 +291,24 @@ def _texts(value: Any) -> Iterator[str]:
         yield value
     for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
         yield from _texts(each)
+
+
+# ---------------------------------------------------------------------- options of several commands
+
+Adaptive = Annotated[float | None, typer.Option(
+    help="Halve steps until the error of each is below this share of the range of each field; stored times stay as they are.",
+    callback=positive)]
+Source = Annotated[str | None, typer.Option(help="CSV table of moving spots (t, x, y[, z], radius, power[, spot]); a source in "
+                                                 ".npy, .npz, .h5, .pvd, .vtu or .xdmf; or physics:NAME, a function f(x, t) in the "
+                                                 "problem's physics.py.")]
+Initial = Annotated[Path | None, typer.Option(help="Start, a .npy file of shape [nodes] or [nodes, fields]; the default is the "
+                                                   "problem's offset.")]
+Steps = Annotated[int | None, typer.Option(help="Number of steps; the default is that of the source or trajectory, else of the "
+                                                "problem (100 without data).", min=1)]
+Out = Annotated[Path | None, typer.Option(help="HDF5 file for the states, written during the rollout.",
+                                          callback=file_to_write(".h5", ".hdf5"))]
+Vtk = Annotated[Path | None, typer.Option(help="FILE.pvd for ParaView, with a folder of .vtu beside it.",
+                                          callback=file_to_write(".pvd", beside=vtk_files))]
+Gif = Annotated[Path | None, typer.Option(help="Animation, FILE.gif.", callback=file_to_write(".gif"))]
+Png = Annotated[Path | None, typer.Option(help="Snapshots, FILE.png.", callback=file_to_write(".png"))]
+Every = Annotated[int, typer.Option(help="Write one state every N steps.", min=1)]

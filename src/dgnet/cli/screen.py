@@ -122,13 +122,3 @@ def figures(progress: Any) -> str:
     known = {"loss": last.get("loss", math.nan), "validation": last.get("validation", math.nan), "best": progress.best,
              "classical": progress.classical}
     return "  ".join([f"iteration {progress.iteration}", *(f"{k} {v:.2e}" for k, v in known.items() if math.isfinite(v))])
-
-
-@contextmanager
-def folding() -> Iterator[Callable[[int, int, Any, int], None]]:
-    """A bar for trainings one after the other: tell(number, of how many, progress, iterations)."""
-    with reporting() as report:
-        def tell(at: int, count: int, progress: Any, total: int) -> None:
-            report(f"without trajectory {at + 1} of {count}", progress.iteration, total)
-
-        yield tell

@@ -10,7 +10,6 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from copy import copy
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -32,15 +31,14 @@ GROUPS = {
 """Groups of `dgnet --help` and the order of their commands."""
 
 
-@cache
 def _overwrite() -> Any:
     """The option --overwrite, as typer makes it."""
-    def asked(overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files even if other commands need "
-                                                                          "them.")] = False) -> None:
+    def with_option(overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files even if other commands need "
+                                                                                "them.")] = False) -> None:
         pass
 
     single = typer.Typer(add_completion=False)
-    single.command()(asked)
+    single.command()(with_option)
     return next(p for p in typer.main.get_command(single).params if p.name == "overwrite")
 
 
@@ -53,7 +51,7 @@ class Careful:
         super().__init__(*args, **settings)
         self.asks = any(map(target_of, self.params)) and all(p.name != "overwrite" for p in self.params)
         if self.asks:
-            self.params.append(copy(_overwrite()))
+            self.params.append(_overwrite())
 
     def invoke(self, context: Any) -> Any:
         overwrite = context.params.pop("overwrite", False) if self.asks else context.params.get("overwrite", False)

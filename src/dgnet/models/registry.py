@@ -17,10 +17,11 @@ from torch import nn
 from dgnet import plugins
 from dgnet.errors import InputError
 from dgnet.files import did_you_mean
+from dgnet.mesh import perturbed_square
 from dgnet.models.classical import Classical
 from dgnet.models.dgnet import PAPER, DGNet, DGNetConfig
 from dgnet.models.universal import AsShipped, Tuned, Universal
-from dgnet.problems import Problem
+from dgnet.problems import PDE, Problem
 
 SETTINGS = ("comparable", "published")
 DGNETS = ("dgnet", "dgnet-paper")
@@ -144,6 +145,13 @@ def build(name: str, config: Mapping[str, Any] | None, problem: Problem) -> Any:
     """The model with fresh weights (draw them under `torch.manual_seed`), on the problem's device in its precision."""
     model = entry(name).make(configure(name, config), problem)
     return model.to(device=problem.geometry.device, dtype=problem.dtype) if isinstance(model, nn.Module) else model
+
+
+def listed() -> list[dict[str, Any]]:
+    """All models with their titles and numbers of parameters (two dimensions, one field)."""
+    problem = Problem(perturbed_square(12), PDE(diffusion=0.1), [], 0.01)
+    return [{"name": name, "title": one.title, "parameters": parameter_count(build(name, None, problem))}
+            for name, one in all_models().items()]
 
 
 def parameter_count(model: Any) -> int:

@@ -1,39 +1,269 @@
-"""Equation and boundary conditions of a problem file on a mesh: numbers, tensors, arrays, functions, values per field or region."""
+"""[pde] and [[boundary]] of a problem file: read without a mesh, then as equation and conditions on one.
+
+Coefficients are numbers, tensors, arrays, functions, curves, fibres, or one of these per field or region.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from dgnet.discovery.unknowns import Unknowns
 from dgnet.errors import InputError
 from dgnet.files import did_you_mean, read_array
 from dgnet.mesh import ALL, Mesh
 from dgnet.problems.conditions import Condition, Dirichlet, Neumann, Periodic, Robin, Value
-from dgnet.problems.curves import ByRegion, Scaled
+from dgnet.problems.curves import ELSEWHERE, ByRegion, Scaled
 from dgnet.problems.fibres import fibre_tensors
 from dgnet.problems.pde import PDE
-from dgnet.projects.materials import curve_of, melted, table_of, times
+from dgnet.problems.units import DENSITY, FIELD, PURE, SPECIFIC_HEAT, SPEED, TERMS, VOLUMETRIC_HEAT, Dimension, Units
+from dgnet.projects.curves import CurveSpec, Melting, TimeFile, curve_of, melted, read_curve, read_melting, table_of, times
 from dgnet.projects.physics import Physics
-from dgnet.projects.toml import (
-    ELSEWHERE,
-    ArrayFile,
-    BoundarySpec,
-    CurveSpec,
-    Fibres,
-    Function,
-    Number,
-    ProblemFile,
-    Term,
-    TimeFile,
-)
+from dgnet.projects.table import Table
+
+UNKNOWN = "unknown"
+CAPACITY = {"density": DENSITY, "capacity": SPECIFIC_HEAT, "volumetric_capacity": VOLUMETRIC_HEAT}
+CONDITIONS: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "dirichlet": (Dirichlet, ("value",)), "neumann": (Neumann, ("flux",)), "robin": (Robin, ("coefficient", "ambient")),
+    "periodic": (Periodic, ())}
+"""The class of each kind of condition, and the keys of its values."""
 
 
-def equation_of(file: ProblemFile, mesh: Mesh, physics: Physics) -> PDE:
+@dataclass(frozen=True)
+class Function:
+    """A function of physics.py."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class ArrayFile:
+    """Numbers in a .npy file."""
+
+    path: str
+
+
+Tensor = tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True)
+class Fibres:
+    """Diffusion along and across the fibres of each cell; `along` and `across` may differ from region to region.
+
+    `times`: a curve of the field that multiplies both.
+    """
+
+    directions: tuple[float, ...] | Function | ArrayFile
+    along: Term
+    across: Term
+    times: CurveSpec | None = None
+
+
+Term = float | Tensor | Function | ArrayFile | Fibres | CurveSpec | Mapping[str, Any]
+"""A coefficient: a number, a tensor, a function, an array, fibres, a curve, or one of these per field or region."""
+
+@dataclass(frozen=True)
+class PDESpec:
+    diffusion: Term = 0.0
+    velocity: str | tuple[float, ...] | Function | None = None  # "data": comes with every trajectory
+    decay: Term = 0.0
+    reaction: str | Function = "none"  # none | unknown | a function
+    calibrate: tuple[str, ...] = ()
+    per_region: bool = False
+    capacity: Mapping[str, Term] = dataclasses.field(default_factory=dict)  # key -> term: their product is the capacity; empty: 1
+    spread: str = "diffusion"  # the key that `diffusion` was given by
+    melting: Mapping[str, Melting] = dataclasses.field(default_factory=dict)  # of each region; "" for all cells
+    unknown: tuple[str, ...] = ()  # which of capacity and diffusion are curves to be found
+
+    @property
+    def unknowns(self) -> Unknowns:
+        return Unknowns(self.reaction == "unknown", self.unknown, self.calibrate, self.per_region)
+
+    @property
+    def heat(self) -> bool:
+        """Whether the equation balances energy: a capacity is given."""
+        return bool(self.capacity)
+
+
+@dataclass(frozen=True)
+class BoundarySpec:
+    kind: str
+    name: str
+    field: str | None = None
+    values: Mapping[str, float | Function | TimeFile] = dataclasses.field(default_factory=dict)
+    partner: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """Where a problem file gets its coefficients: on a mesh, with the files and functions of its folder."""
+
+    path: Path  # of the problem file
+    fields: tuple[str, ...]
+    units: Units
+    mesh: Mesh
+    physics: Physics
+    pde: PDESpec
+
+    @property
+    def folder(self) -> Path:
+        return self.path.parent
+
+
+# ---------------------------------------------------------------------- in the problem file
+
+
+def read_pde(t: Table, fields: Sequence[str], units: Units) -> PDESpec:
+    capacity = _capacity(t, fields, units)
+    spread = "conductivity" if t.has("conductivity") else "diffusion"
+    if spread == "conductivity" and t.has("diffusion"):
+        raise InputError(f"{t.where('conductivity')} and pde.diffusion are the same term: give one of them")
+    if spread == "conductivity" and not capacity:
+        raise InputError(f"{t.where('conductivity')} needs density and capacity, or volumetric_capacity; without them give "
+                         "pde.diffusion, the conductivity over density times capacity")
+    diffusion = _term(t, spread, TERMS["diffusion"][bool(capacity)], units, "cells", fields)
+    decay = _term(t, "decay", TERMS["decay"][bool(capacity)], units, "nodes", fields)
+    velocity: str | tuple[float, ...] | Function | None = None
+    if t.has("velocity"):
+        value = t.values["velocity"]
+        if value == "data":
+            velocity = "data"
+        elif isinstance(value, dict):
+            velocity = _function(t.table("velocity"))
+        elif isinstance(value, list) and len(value) in (2, 3):
+            velocity = t.numbers("velocity", (2, 3), SPEED, units)
+        else:
+            raise t.wrong("velocity", '[vx, vy], [vx, vy, vz], "data" or { function = "NAME" }')
+    reaction: str | Function = "none"
+    if t.has("reaction"):
+        if isinstance(t.values["reaction"], dict):
+            reaction = _function(t.table("reaction"))
+        else:
+            reaction = t.text("reaction", choices=("none", "unknown"))
+    calibrate = t.texts("calibrate", (), ("diffusion", "decay", "convection"))
+    spec = PDESpec(diffusion, velocity, decay, reaction, tuple(dict.fromkeys(calibrate)), t.flag("per_region"), capacity, spread,
+                   read_melting(t, list(capacity), fields[0], units), _unknown(t))
+    t.close()
+    if "capacity" in spec.unknown and spec.melting:
+        raise InputError(f"{t.where('latent_heat')} is found together with the unknown capacity: leave it out")
+    if spec.unknown and (len(fields) > 1 or spec.calibrate or spec.reaction == "unknown"):
+        raise InputError(f"{t.where(spread)} or its capacity is unknown: that goes with one field, and neither with pde.calibrate "
+                         "nor with an unknown reaction")
+    if spec.per_region and not {"diffusion", "decay"} & set(calibrate):
+        raise InputError(f"{t.where('per_region')} needs diffusion or decay in pde.calibrate")
+    return spec
+
+
+def _unknown(t: Table) -> tuple[str, ...]:
+    """The coefficients that are "unknown": curves to be found in the data."""
+    keys = {"capacity": ("capacity", "volumetric_capacity"), "diffusion": ("diffusion", "conductivity")}
+    return tuple(name for name, own in keys.items() if any(t.values.get(key) == UNKNOWN for key in own))
+
+
+def _capacity(t: Table, fields: Sequence[str], units: Units) -> dict[str, Term]:
+    """`density` and `capacity` (specific heat), or their product `volumetric_capacity`."""
+    keys = [key for key in CAPACITY if t.has(key)]
+    if "volumetric_capacity" in keys and len(keys) > 1:
+        raise InputError(f"{t.where('volumetric_capacity')} is density times capacity: give either it or the two, got all")
+    if keys in (["density"], ["capacity"]):  # one is not enough
+        t.need("capacity" if keys == ["density"] else "density")
+    return {key: _term(t, key, CAPACITY[key], units, "cells", fields) for key in keys}
+
+
+def _term(t: Table, key: str, dimension: Dimension, units: Units, array: str, fields: Sequence[str]) -> Term:
+    if not t.has(key):
+        return 0.0
+    of = key if key in fields else fields[0]  # a table per field
+    value = t.values[key]
+    if value == UNKNOWN and not t.place.count("."):
+        if key in ("density", "decay"):
+            raise t.wrong(key, "given: capacity, diffusion and conductivity can be unknown")
+        return 1.0  # until it is found
+    if isinstance(value, dict):
+        inner = t.table(key)
+        if inner.has("function"):
+            return _function(inner)
+        if inner.has(array):
+            file = inner.text(array)
+            inner.close()
+            return ArrayFile(file)
+        if array == "cells" and inner.has("curve"):
+            return read_curve(inner, dimension, units, of)
+        if {"fibres", "along", "across"} & set(value):
+            return _fibres(inner, dimension, units, fields)
+        if not value:
+            raise InputError(f"{t.where(key)} is an empty table")
+        return {name: _term(inner, name, dimension, units, array, fields) for name in value}
+    if isinstance(value, list):
+        if key != "decay" and all(isinstance(row, list) and len(row) == len(value) for row in value) and len(value) in (2, 3):
+            return tuple(tuple(t.quantity(v, key, dimension, units, of) for v in row) for row in value)
+        raise t.wrong(key, "a number, a square tensor, or a table")
+    if isinstance(value, str) and value.lower().endswith(".csv"):
+        if array != "cells":
+            raise t.wrong(key, "a number or a table, since it does not change with the field")
+        return CurveSpec(of, dimension, file=value)
+    return t.quantity(value, key, dimension, units, of)
+
+
+def _fibres(t: Table, dimension: Dimension, units: Units, fields: Sequence[str]) -> Fibres:
+    directions: tuple[float, ...] | Function | ArrayFile
+    for key in ("fibres", "along", "across"):
+        t.need(key)
+    if isinstance(t.values["fibres"], dict):
+        directions = _function(t.table("fibres"))
+    elif isinstance(t.values["fibres"], list):
+        directions = t.numbers("fibres", (2, 3))
+    else:
+        directions = ArrayFile(t.text("fibres"))
+    along, across = (_term(t, key, dimension, units, "cells", fields) for key in ("along", "across"))
+    times = _term(t, "times", PURE, units, "cells", fields) if t.has("times") else None
+    if times is not None and not isinstance(times, CurveSpec):
+        raise t.wrong("times", 'a curve of the field: a .csv file or { curve = "NAME", range = [a, b] }')
+    t.close()
+    return Fibres(directions, along, across, times)
+
+
+def _function(t: Table) -> Function:
+    name = t.text("function")
+    t.close()
+    return Function(name)
+
+
+def read_condition(t: Table, fields: Sequence[str], units: Units, heat: bool) -> BoundarySpec:
+    name, kind = t.text("name"), t.text("kind", choices=list(CONDITIONS))
+    field = t.text("field", choices=fields) if kind != "periodic" and t.has("field") else None
+    of = field or fields[0]
+    dimensions = {"value": FIELD, "ambient": FIELD, "flux": TERMS["flux"][heat], "coefficient": TERMS["convection"][heat]}
+
+    def number(key: str) -> float | Function | TimeFile:
+        value = t.values.get(key)
+        if isinstance(value, dict):
+            return _function(t.table(key))
+        if isinstance(value, str) and value.lower().endswith(".csv"):
+            return TimeFile(t.text(key), of, dimensions[key])
+        return t.number(key, None, dimensions[key], units, of)
+
+    values = {key: number(key) for key in CONDITIONS[kind][1]}
+    partner = t.text("partner") if kind == "periodic" else ""
+    t.close()
+    coefficient = values.get("coefficient", 0.0)
+    if isinstance(coefficient, float) and coefficient < 0:
+        raise t.wrong("coefficient", "zero or positive")
+    return BoundarySpec(kind, name, field, values, partner)
+
+
+# ---------------------------------------------------------------------- on a mesh
+
+
+def equation_of(site: Site) -> PDE:
     """The equation of a problem file, with its coefficients on the cells and nodes of the mesh."""
-    spec, where = file.pde, f"{file.path}: pde"
+    spec, where, mesh, physics = site.pde, f"{site.path}: pde", site.mesh, site.physics
     velocity: Any = None
     if isinstance(spec.velocity, tuple):
         if len(spec.velocity) != mesh.dim:
@@ -43,15 +273,15 @@ def equation_of(file: ProblemFile, mesh: Mesh, physics: Physics) -> PDE:
         velocity = _velocity(spec.velocity.name, f"{where}.velocity", mesh, physics)
     reaction = None
     if isinstance(spec.reaction, Function):
-        reaction = physics.reaction(spec.reaction.name, f"{where}.reaction", len(file.fields))
-    diffusion, decay = (_coefficient(term, key, file, mesh, physics)
+        reaction = physics.reaction(spec.reaction.name, f"{where}.reaction", len(site.fields))
+    diffusion, decay = (_coefficient(term, key, site)
                         for term, key in ((spec.diffusion, spec.spread), (spec.decay, "decay")))
     capacity: Any = 1.0
     for key, term in spec.capacity.items():
-        part = _coefficient(term, key, file, mesh, physics)
+        part = _coefficient(term, key, site)
         part = part if key == "density" else melted(part, spec.melting, where)
-        capacity = _product(capacity, part, file.fields)
-    return PDE(file.fields, diffusion, velocity, decay, reaction, capacity)
+        capacity = _product(capacity, part, site.fields)
+    return PDE(site.fields, diffusion, velocity, decay, reaction, capacity)
 
 
 def _product(a: Any, b: Any, names: Sequence[str]) -> Any:
@@ -71,49 +301,45 @@ def _velocity(name: str, where: str, mesh: Mesh, physics: Physics) -> Any:
     return lambda t: function(x, t)
 
 
-def _coefficient(term: Term, name: str, file: ProblemFile, mesh: Mesh, physics: Physics) -> Any:
-    where = f"{file.path}: pde.{name}"
-    if isinstance(term, Mapping) and set(term) & set(file.fields):
-        for key in [*term, *file.fields]:
-            if key not in file.fields or key not in term:
-                raise InputError(f"{where} needs one value for each of the fields {', '.join(file.fields)}; '{key}' "
-                                 f"{'is none of them' if key not in file.fields else 'is missing'}")
-        return {f: _values(term[f], name, f"{where}.{f}", file, mesh, physics) for f in file.fields}
-    return _values(term, name, where, file, mesh, physics)
+def _coefficient(term: Term, name: str, site: Site) -> Any:
+    where = f"{site.path}: pde.{name}"
+    if isinstance(term, Mapping) and set(term) & set(site.fields):
+        for key in [*term, *site.fields]:
+            if key not in site.fields or key not in term:
+                raise InputError(f"{where} needs one value for each of the fields {', '.join(site.fields)}; '{key}' "
+                                 f"{'is none of them' if key not in site.fields else 'is missing'}")
+        return {f: _values(term[f], name, f"{where}.{f}", site) for f in site.fields}
+    return _values(term, name, where, site)
 
 
-def _values(term: Term, name: str, where: str, file: ProblemFile, mesh: Mesh, physics: Physics) -> Any:
+def _values(term: Term, name: str, where: str, site: Site) -> Any:
+    mesh, physics = site.mesh, site.physics
     d, K, N = mesh.dim, mesh.n_cells, mesh.n_nodes
     spreads, cells = name in ("diffusion", "conductivity"), name != "decay"
     shapes: tuple[tuple[int, ...], ...] = ((K,), (K, d, d)) if spreads else ((K,),) if cells else ((N,),)
     if isinstance(term, Function | ArrayFile):
-        if isinstance(term, ArrayFile):
-            known = physics.stored(where)
-            found = physics.keep(where, read_array(file.folder / term.path, shapes).astype(np.float64)) if known is None else known
-        else:
-            x = torch.tensor(mesh.centroids if cells else mesh.points)
-            found = physics.of_space(term.name, where, x, shapes).numpy()
+        found = _listed(term, where, mesh.centroids if cells else mesh.points, shapes, site)
         if cells and not spreads and not (found > 0).all():
             raise InputError(f"{where} must be positive, got {found.min():g} in cell {int(found.argmin())}")
         return found
     if isinstance(term, Fibres):
         if not spreads:
             raise InputError(f"{where} must be a number: only diffusion and conductivity have fibres")
-        tensors = _along_fibres(term, where, file, mesh, physics)
-        return tensors if term.times is None else Scaled(_values(term.times, name, f"{where}.times", file, mesh, physics), tensors)
+        tensors = _along_fibres(term, where, site)
+        return tensors if term.times is None else Scaled(_values(term.times, name, f"{where}.times", site), tensors)
     if isinstance(term, CurveSpec):
         if name in ("along", "across"):
             raise InputError(f"{where} must be a number: a curve of the field that multiplies both along and across is 'times'")
         if name == "density":
             raise InputError(f"{where} cannot change with the field: give the product with the capacity as volumetric_capacity")
-        curve = curve_of(term, name, where, file.folder, file.units, physics)
+        curve = curve_of(term, name, where, site.folder, site.units, physics)
         if not spreads and curve.least <= 0:
             raise InputError(f"{where} must be positive, but falls to {curve.least:g}")
         return curve
     if isinstance(term, Mapping):
-        melts = name in ("capacity", "volumetric_capacity") and "" not in file.pde.melting and bool(file.pde.melting)
+        melts = name in ("capacity", "volumetric_capacity") and "" not in site.pde.melting and bool(site.pde.melting)
         if melts or any(isinstance(part, CurveSpec) for part in term.values()):
-            parts = ByRegion({part: _values(value, name, f"{where}.{part}", file, mesh, physics) for part, value in term.items()})
+            parts = ByRegion({part: _values(value, name, f"{where}.{part}", site) for part, value in term.items()})
             parts.cells(mesh, where)  # every cell has one
             return parts
         return _by_region(term, name, where, mesh)
@@ -126,21 +352,24 @@ def _values(term: Term, name: str, where: str, file: ProblemFile, mesh: Mesh, ph
     return _signed(term, name, where)
 
 
-def _along_fibres(term: Fibres, where: str, file: ProblemFile, mesh: Mesh, physics: Physics) -> np.ndarray:
+def _listed(term: Function | ArrayFile, where: str, x: np.ndarray, shapes: tuple[tuple[int, ...], ...], site: Site) -> np.ndarray:
+    """The values of a function at points x [n, d], or those of a file, in one of the shapes."""
+    if isinstance(term, Function):
+        return site.physics.of_space(term.name, where, torch.tensor(x), shapes).numpy()
+    return site.physics.remembered(where, lambda: read_array(site.folder / term.path, shapes).astype(np.float64))
+
+
+def _along_fibres(term: Fibres, where: str, site: Site) -> np.ndarray:
     """A tensor for each cell [K, d, d]."""
-    shape, here = (mesh.n_cells, mesh.dim), f"{where}.fibres"
-    directions: np.ndarray
+    mesh, here = site.mesh, f"{where}.fibres"
+    shape = (mesh.n_cells, mesh.dim)
     if isinstance(term.directions, tuple):
         if len(term.directions) != mesh.dim:
             raise InputError(f"{here} has {len(term.directions)} components, but the mesh is {mesh.dim}D")
         directions = np.broadcast_to(np.array(term.directions), shape)
-    elif isinstance(term.directions, Function):
-        directions = physics.of_space(term.directions.name, here, torch.tensor(mesh.centroids), (shape,)).numpy()
     else:
-        known = physics.stored(here)
-        directions = (physics.keep(here, read_array(file.folder / term.directions.path, (shape,)).astype(np.float64))
-                      if known is None else known)
-    along, across = (_values(value, key, f"{where}.{key}", file, mesh, physics)
+        directions = _listed(term.directions, here, mesh.centroids, (shape,), site)
+    along, across = (_values(value, key, f"{where}.{key}", site)
                      for key, value in (("along", term.along), ("across", term.across)))
     try:
         return fibre_tensors(directions, along, across)
@@ -187,32 +416,26 @@ def _by_region(term: Mapping[str, Any], name: str, where: str, mesh: Mesh) -> np
     return total / np.bincount(mesh.cells.ravel(), share.ravel(), minlength=mesh.n_nodes)
 
 
-def conditions_of(file: ProblemFile, mesh: Mesh, physics: Physics) -> tuple[Condition, ...]:
+def conditions_of(boundaries: Sequence[BoundarySpec], site: Site) -> tuple[Condition, ...]:
     """The boundary conditions of a problem file; each names a boundary of the mesh."""
     found: list[Condition] = []
-    for k, spec in enumerate(file.boundaries, start=1):
-        where = f"{file.path}: boundary[{k}]"
+    for k, spec in enumerate(boundaries, start=1):
+        where = f"{site.path}: boundary[{k}]"
         for key, name in (("name", spec.name), ("partner", spec.partner)):
-            if name and name != ALL and name not in mesh.boundaries:
-                raise InputError(f"{where}.{key}: the mesh has no boundary '{name}' (it has: {', '.join([*mesh.boundaries, ALL])})")
-        for j, other in enumerate(file.boundaries[:k - 1], start=1):  # a fixed value leaves no room for another condition
+            if name and name != ALL and name not in site.mesh.boundaries:
+                raise InputError(f"{where}.{key}: the mesh has no boundary '{name}' (it has: "
+                                 f"{', '.join([*site.mesh.boundaries, ALL])})")
+        for j, other in enumerate(boundaries[:k - 1], start=1):  # a fixed value leaves no room for another condition
             if (spec.name == other.name and "dirichlet" in (spec.kind, other.kind) and "periodic" not in (spec.kind, other.kind)
                     and (spec.field == other.field or None in (spec.field, other.field))):
                 raise InputError(f"{where}: '{spec.name}' has a {other.kind} condition already (boundary[{j}])")
-        found.append(_condition(spec, where, file, physics))
+        values = {key: _boundary_value(value, f"{where}.{key}", site) for key, value in spec.values.items()}
+        more = {"partner": spec.partner} if spec.kind == "periodic" else {"field": spec.field}
+        found.append(CONDITIONS[spec.kind][0](boundary=spec.name, **values, **more))
     return tuple(found)
 
 
-def _condition(spec: BoundarySpec, where: str, file: ProblemFile, physics: Physics) -> Condition:
-    def value(given: Number, key: str) -> Value:
-        if isinstance(given, TimeFile):
-            return table_of(given, f"{where}.{key}", file.folder, file.units, physics)
-        return physics.of_space_time(given.name, f"{where}.{key}") if isinstance(given, Function) else given
-
-    if spec.kind == "dirichlet":
-        return Dirichlet(spec.name, value(spec.value, "value"), spec.field)
-    if spec.kind == "neumann":
-        return Neumann(spec.name, value(spec.value, "flux"), spec.field)
-    if spec.kind == "robin":
-        return Robin(spec.name, value(spec.coefficient, "coefficient"), value(spec.value, "ambient"), spec.field)
-    return Periodic(spec.name, spec.partner)
+def _boundary_value(value: float | Function | TimeFile, where: str, site: Site) -> Value:
+    if isinstance(value, TimeFile):
+        return table_of(value, where, site.folder, site.units, site.physics)
+    return site.physics.of_space_time(value.name, where) if isinstance(value, Function) else value

@@ -13,7 +13,7 @@ from dgnet.errors import SolveError
 from dgnet.problems import PDE, Problem
 from dgnet.problems.curves import ELSEWHERE
 from dgnet.problems.pde import Array
-from dgnet.projects.materials import times
+from dgnet.projects.curves import times
 
 Tensor = torch.Tensor
 

@@ -14,16 +14,18 @@ import numpy as np
 import torch
 from scipy.interpolate import PchipInterpolator
 
+from dgnet.arguments import returned
 from dgnet.data import Trajectory
 from dgnet.errors import InputError
-from dgnet.files import DAMAGED, arrays_of, plain
+from dgnet.files import DAMAGED, plain
+from dgnet.mesh import Mesh
 from dgnet.problems.sight import spot_doubts
 from dgnet.problems.sources import Source, converged_average
 from dgnet.problems.spot_table import SpotTable
 from dgnet.progress import Report
 from dgnet.projects.between_meshes import IDENTITY, SHARE, Transfer, error_of, transfer
 from dgnet.projects.physics import Physics
-from dgnet.projects.readers import READERS, Found, Frame, read_series
+from dgnet.projects.readers import READERS, Found, Frame, checked_numbers, numbers_of, read_series
 from dgnet.projects.toml import SeriesSpec, SourceSpec
 
 Tensor = torch.Tensor
@@ -48,6 +50,14 @@ class Note:
     missed: str = ""  # what the mesh does not see of the spots, in words
     rough: float = 0.0  # how much finer quadrature still changed the step averages of a function
 
+    @property
+    def text(self) -> str:
+        """What was done and what it cost."""
+        cost = f", interpolation error about {self.interpolation:.2g}" if self.interpolation else ""
+        cost += f", in time {self.resampling:.2g}" if self.resampling else ""
+        cost += f", {self.outside} nodes outside" if self.outside else ""
+        return f"{self.how}{cost}, source: {self.source}"
+
 
 # ---------------------------------------------------------------------- onto the nodes and steps of the problem
 
@@ -62,14 +72,7 @@ def settled(found: Found, spec: SeriesSpec, frame: Frame, where: str) -> tuple[F
         raise InputError(f"{where}: a trajectory needs at least two stored times")
     if frame.flow and found.velocity is None:
         raise InputError(f"{where} has no velocity, but pde.velocity says that it comes with the data")
-    if found.points is None:
-        if found.state.shape[1] != frame.mesh.n_nodes:
-            raise InputError(f"{where} has {found.state.shape[1]} nodes and no points, but the mesh has {frame.mesh.n_nodes} nodes")
-        way: Transfer = IDENTITY
-    else:
-        if found.state.shape[1] != len(found.points):
-            raise InputError(f"{where} has {found.state.shape[1]} values for {len(found.points)} points")
-        way = transfer(frame.mesh, found.points, found.cells, where)
+    way = moved_to_nodes(frame.mesh, found.points, found.cells, found.state.shape[1], where)
     cost = error_of(way, found.state, np.array(frame.offset))
     moved = replace(found.mapped(way), points=None, cells=None)
     if not way.exact:
@@ -156,10 +159,6 @@ class OwnSource:
 def driven(found: Found, note: Note, source: SourceSpec, frame: Frame, physics: Physics, where: str) -> tuple[Found, Note]:
     """The trajectory with samples and step averages of its source."""
     steps, width = len(found.state) - 1, len(frame.fields)
-    x = torch.tensor(frame.mesh.points, dtype=torch.float64)
-    between = torch.tensor(frame.mesh.middles)
-    between = between if steps * len(between) * width <= MOST_BETWEEN else between[:0]
-    times = frame.dt * torch.arange(steps + 1, dtype=torch.float64)
     if source.kind == "none":
         return replace(found, source=None, source_average=None), replace(note, source="none")
     if source.kind == "file":
@@ -179,33 +178,54 @@ def driven(found: Found, note: Note, source: SourceSpec, frame: Frame, physics: 
             raise InputError(f"{where}: a table of spots drives one field: source = {{ spots = \"...\", field = \"NAME\" }}")
         try:
             table = SpotTable.read(frame.folder / source.table, frame.mesh.dim).on(frame.mesh)
-            steps_of = table.average(x, 0, steps, frame.dt)
+            known = sampled(table, frame.mesh, frame.dt, steps, width, column)
         except InputError as error:
             raise InputError(f"{where}.source: {error}") from error
-        samples, average = np.zeros((steps + 1, len(x), width)), np.zeros((steps, len(x), width))
-        middles: np.ndarray | None = np.zeros((steps, len(between), width))
-        if len(between):
-            middles[..., column] = table.average(between, 0, steps, frame.dt)[0, :, :, 0].numpy()  # type: ignore[index]
-        samples[..., column] = table(x, times)[0, :, :, 0].numpy()
-        average[..., column] = steps_of[0, :, :, 0].numpy()
         travel, radius = spot_motion(table, steps, frame.dt)
         note = replace(note, source="spots", travel=travel, narrow=radius / frame.mesh.spacing,
                        missed="; ".join(d.text for d in spot_doubts(frame.mesh, table, begin=0.0, end=steps * frame.dt)))
     else:
         function = physics.of_space_time(source.function, where, trailing=() if column is not None else (width,))
-        own = OwnSource(function, width, column)
-        samples = own(x, times)[0].numpy()
-        found_average, rough = converged_average(own, x, times[:-1], frame.dt)
-        average = found_average[0].numpy()
-        middles = averages_between(own, between, times[:-1], frame.dt)
-        note = replace(note, source="function", rough=rough)
-    if not (np.isfinite(samples).all() and np.isfinite(average).all()):
+        known = sampled(OwnSource(function, width, column), frame.mesh, frame.dt, steps, width)
+        note = replace(note, source="function", rough=known.rough)
+    if not (np.isfinite(known.samples).all() and np.isfinite(known.average).all()):
         raise InputError(f"{where}: the source of {found.label} is not finite everywhere")
-    middles = middles if middles is not None and middles.shape[1] and np.isfinite(middles).all() else None
-    return replace(found, source=samples, source_average=average, source_middles=middles), note
+    return replace(found, source=known.samples, source_average=known.average, source_middles=known.middles), note
 
 
-def averages_between(source: Source, points: Tensor, start: Tensor, dt: float) -> np.ndarray | None:
+@dataclass(frozen=True, eq=False)
+class Sampled:
+    """A source of T steps: at the nodes at the step times [T+1, N, F] and on average over each step [T, N, F]; at the middles of
+    the edges [T, E, F], None where it is not known there; and how much finer quadrature still changed the averages."""
+
+    samples: np.ndarray
+    average: np.ndarray
+    middles: np.ndarray | None
+    rough: float = 0.0
+
+
+def sampled(source: Source | SpotTable, mesh: Mesh, dt: float, steps: int, width: int, column: int = 0) -> Sampled:
+    """A source of all `width` fields, or a table of spots of the field number `column`."""
+    x, times = torch.tensor(mesh.points), dt * torch.arange(steps + 1, dtype=torch.float64)
+    between = torch.tensor(mesh.middles)
+    between = between if steps * len(between) * width <= MOST_BETWEEN else between[:0]
+    if not isinstance(source, SpotTable):
+        samples = returned(source(x, times), (1, len(times), len(x), width), "a source f(x, t)")[0].numpy()
+        average, rough = converged_average(source, x, times[:-1], dt)
+        middles = _averages_between(source, between, times[:-1], dt)
+        middles = middles if middles is not None and np.isfinite(middles).all() else None
+        return Sampled(samples, average[0].numpy(), middles, rough)
+
+    def placed(values: Tensor) -> np.ndarray:
+        found = np.zeros((*values.shape[1:3], width))
+        found[..., column] = values[0, :, :, 0].numpy()
+        return found
+
+    middles = placed(source.average(between, 0, steps, dt)) if len(between) else None
+    return Sampled(placed(source(x, times)), placed(source.average(x, 0, steps, dt)), middles)
+
+
+def _averages_between(source: Source, points: Tensor, start: Tensor, dt: float) -> np.ndarray | None:
     """Step averages [T, P, F] at points that are no nodes; None of a function that knows the nodes only, or nowhere."""
     try:
         if not len(points) or source(points[:2], start[:1]).shape[2] != len(points[:2]):
@@ -250,11 +270,10 @@ def source_averages(path: Path, frame: Frame) -> np.ndarray:
 def _array_averages(path: Path, frame: Frame) -> np.ndarray:
     width = len(frame.fields)
     if path.suffix.lower() == ".npz":
-        with arrays_of(path) as archive:
-            arrays = {key: archive[key] for key in archive.files}
+        arrays = numbers_of(path)
     else:
         try:
-            arrays = {"source_average": np.load(plain(path), allow_pickle=False)}
+            arrays = {"source_average": checked_numbers(np.load(plain(path), allow_pickle=False), "source_average", path)}
         except FileNotFoundError as error:
             raise InputError(f"there is no file {path}") from error
         except DAMAGED as error:
@@ -262,25 +281,26 @@ def _array_averages(path: Path, frame: Frame) -> np.ndarray:
     key = next((k for k in ("source_average", "source") if k in arrays), None)
     if key is None:
         raise InputError(f"{path} holds neither 'source' nor 'source_average' (it holds: {', '.join(arrays) or 'nothing'})")
-    value = arrays[key]
-    if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiu":
-        raise InputError(f"{path}: '{key}' must hold numbers")
-    value = value[..., None] if value.ndim == 2 and width == 1 else value
+    value = arrays[key][..., None] if arrays[key].ndim == 2 and width == 1 else arrays[key]
     if value.ndim != 3 or value.shape[2] != width or len(value) < (1 if key == "source_average" else 2):
         raise InputError(f"{path}: '{key}' has shape {list(arrays[key].shape)}, expected [time, node, {width}]")
-    value = value.astype(np.float64)
-    if not np.isfinite(value).all():
-        raise InputError(f"{path}: '{key}' is not finite at index {np.argwhere(~np.isfinite(value))[0].tolist()}")
+    points, cells = arrays.get("points"), arrays.get("cells")
     if key == "source":
-        found = Found(path.name, value, arrays.get("time"), arrays.get("points"), arrays.get("cells"))
+        found = Found(path.name, value, arrays.get("time"), points, cells)
         samples = settled(found, SeriesSpec(path.name, resample=True), replace(frame, flow=False), str(path))[0].state
         return 0.5 * (samples[1:] + samples[:-1])
-    points = arrays.get("points")
-    if points is None and value.shape[1] != frame.mesh.n_nodes:
-        raise InputError(f"{path} has {value.shape[1]} nodes and no points, but the mesh has {frame.mesh.n_nodes} nodes")
-    if points is not None and len(points) != value.shape[1]:
-        raise InputError(f"{path} has {value.shape[1]} values for {len(points)} points")
-    return value if points is None else transfer(frame.mesh, points, arrays.get("cells"), str(path))(value)
+    return moved_to_nodes(frame.mesh, points, cells, value.shape[1], str(path))(value)
+
+
+def moved_to_nodes(mesh: Mesh, points: np.ndarray | None, cells: np.ndarray | None, count: int, where: str) -> Transfer:
+    """How `count` values at points (None: the nodes) come to the nodes of the mesh."""
+    if points is None:
+        if count != mesh.n_nodes:
+            raise InputError(f"{where} has {count} nodes and no points, but the mesh has {mesh.n_nodes} nodes")
+        return IDENTITY
+    if count != len(points):
+        raise InputError(f"{where} has {count} values for {len(points)} points")
+    return transfer(mesh, points, cells, where)
 
 
 def spot_motion(table: SpotTable, steps: int, dt: float) -> tuple[float, float]:

@@ -43,9 +43,12 @@ class Physics:
         """The values that a run brings along for a place in its problem file."""
         return None if self.kept is None else self.kept.get(_key(where))
 
-    def keep(self, where: str, value: np.ndarray) -> np.ndarray:
-        self.values[_key(where)] = value
-        return value
+    def remembered(self, where: str, make: Callable[[], np.ndarray]) -> np.ndarray:
+        """The values for a place in the problem file: what a run brings along, else what `make` gives, which is collected."""
+        known = self.stored(where)
+        if known is None:
+            known = self.values[_key(where)] = make()
+        return known
 
     def function(self, name: str, where: str) -> Callable[..., Any]:
         """The function as it stands in the file."""
@@ -109,12 +112,8 @@ class Physics:
 
     def of_space(self, name: str, where: str, x: Tensor, shapes: tuple[tuple[int, ...], ...]) -> Tensor:
         """f(x [n, d]) at given points, in one of the shapes, in double precision."""
-        known = self.stored(where)
-        if known is not None:
-            return torch.from_numpy(known)
-        found = self._checked(self.function(name, where), name, (x,), *shapes).to(torch.float64)
-        self.keep(where, found.cpu().numpy())
-        return found
+        return torch.from_numpy(self.remembered(
+            where, lambda: self._checked(self.function(name, where), name, (x,), *shapes).to(torch.float64).cpu().numpy()))
 
     def mask(self, name: str, where: str, x: np.ndarray) -> np.ndarray:
         """f(x [n, d]) -> true or false [n]."""

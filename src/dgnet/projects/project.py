@@ -15,8 +15,9 @@ import numpy as np
 import torch
 
 from dgnet import __version__
-from dgnet.arguments import Positive, checked, returned
+from dgnet.arguments import Positive, checked
 from dgnet.data import Dataset, Header, Trajectory, write_dataset
+from dgnet.discovery.unknowns import Unknowns
 from dgnet.errors import InputError
 from dgnet.files import arrays_of, locked, write_bytes, writing
 from dgnet.mesh import Mesh
@@ -27,17 +28,17 @@ from dgnet.problems.case import OWN, Case, equation
 from dgnet.problems.conditions import Condition
 from dgnet.problems.pde import PDE
 from dgnet.problems.problem import Problem
-from dgnet.problems.sources import Source, converged_average
+from dgnet.problems.sources import Source
 from dgnet.problems.spot_table import SpotTable
 from dgnet.progress import Report
-from dgnet.projects.equation import conditions_of, equation_of
-from dgnet.projects.importers import MOST_BETWEEN, Note, averages_between, collected, notes_from, notes_text
-from dgnet.projects.materials import CURVE
+from dgnet.projects.curves import CURVE
+from dgnet.projects.equation import Function, Site, conditions_of, equation_of
+from dgnet.projects.importers import Note, Sampled, collected, notes_from, notes_text, sampled
 from dgnet.projects.physics import FILE as PHYSICS
 from dgnet.projects.physics import Physics
 from dgnet.projects.readers import Frame, matches
 from dgnet.projects.shapes import build
-from dgnet.projects.toml import FILE, Function, ProblemFile, SeriesSpec, Training, read
+from dgnet.projects.toml import FILE, ProblemFile, SeriesSpec, Training, read
 
 Tensor = torch.Tensor
 
@@ -59,18 +60,11 @@ class Project:
     data: Path
     folder: Path | None = None  # None: made in Python
     file: ProblemFile | None = None
-    calibrate: tuple[str, ...] = ()
-    per_region: bool = False
-    unknown_reaction: bool = False
+    unknowns: Unknowns = Unknowns()
     model: Mapping[str, Any] = field(default_factory=dict)
     training: Training = field(default_factory=Training)
     notes: tuple[Note, ...] = ()
     physics: Physics | None = None
-
-    @property
-    def unknown_curves(self) -> tuple[str, ...]:
-        """Which of capacity and diffusion are to be found as curves."""
-        return () if self.file is None else self.file.pde.unknown
 
     @property
     def code(self) -> bytes | None:
@@ -79,7 +73,7 @@ class Project:
             return None
         pde, moving = self.file.pde, "pde.velocity" not in self.physics.values
         called: list[Any] = [pde.reaction, pde.velocity if moving else None]
-        called += [value for b in self.file.boundaries for value in (b.value, b.coefficient)]
+        called += [value for b in self.file.boundaries for value in b.values.values()]
         return self.physics.text if any(isinstance(value, Function) for value in called) else None
 
 
@@ -116,7 +110,7 @@ def load(folder: Path | str, report: Report | None = None, force: bool = False) 
     _validated(file, case)
     for name in ("dgnet", *(m for m in file.model if m in all_models() and m != "dgnet")):
         settings = configure(name)
-        if name == "dgnet" and file.pde.reaction == "unknown":
+        if name == "dgnet" and file.pde.unknowns.reaction:
             settings = settings.reacting(len(case.pde.fields), changes(name, file.model))
         changed(name, file.model, settings, f"{file.path}: model")
     path = file.folder / IMPORTED
@@ -131,8 +125,7 @@ def load(folder: Path | str, report: Report | None = None, force: bool = False) 
 
 
 def _of(file: ProblemFile, case: Case, data: Path, physics: Physics, notes: tuple[Note, ...] = ()) -> Project:
-    return Project(case, data, file.folder, file, file.pde.calibrate, file.pde.per_region, file.pde.reaction == "unknown",
-                   file.model, file.training, notes, physics)
+    return Project(case, data, file.folder, file, file.pde.unknowns, file.model, file.training, notes, physics)
 
 
 # ---------------------------------------------------------------------- in the folder of a run
@@ -188,7 +181,8 @@ def _without_data(file: ProblemFile, mesh: Mesh, physics: Physics, data: Path, s
 @checked
 def project(name: str, mesh: Mesh, pde: PDE, conditions: Sequence[Condition], dt: Positive, trajectories: Sequence[Trajectory],
             data: Path | str, *, offset: Sequence[float] = (), calibrate: Sequence[str] = (), per_region: bool = False,
-            unknown_reaction: bool = False, model: Mapping[str, object] | None = None, training: Training | None = None) -> Project:
+            unknown_reaction: bool = False, unknown_curves: Sequence[str] = (), model: Mapping[str, object] | None = None,
+            training: Training | None = None) -> Project:
     """A problem of your own with its data, made in Python instead of a folder with problem.toml.
 
     - `name`: of the problem
@@ -199,6 +193,8 @@ def project(name: str, mesh: Mesh, pde: PDE, conditions: Sequence[Condition], dt
     - `calibrate`: which of diffusion, decay, convection to fit to the data, as factors on the given ones
     - `per_region`: one factor for each region of the mesh
     - `unknown_reaction`: learn the reaction from the data
+    - `unknown_curves`: which of capacity and diffusion to learn from the data as curves of the field, beginning at the
+      equation's numbers
     - `model`: settings of `DGNetConfig` by name that differ from what the problem suggests
     - `training`: windows, iterations, minutes and so on (the table [training] of docs/problem-files.md)
 
@@ -227,8 +223,8 @@ def project(name: str, mesh: Mesh, pde: PDE, conditions: Sequence[Condition], dt
     write_dataset(data, header, trajectories)
     case = Case(name=name, title=name, equation=equation(pde, flow), build_mesh=lambda: mesh, pde=pde, conditions=tuple(conditions),
                 dt=dt, steps=header.steps, offset=shift, given_flow=flow)
-    return Project(case, data, None, None, tuple(calibrate), per_region, unknown_reaction, dict(model or {}),
-                   training or Training())
+    unknowns = Unknowns(unknown_reaction, tuple(unknown_curves), tuple(calibrate), per_region)
+    return Project(case, data, None, None, unknowns, dict(model or {}), training or Training())
 
 
 @checked
@@ -257,26 +253,16 @@ def trajectory(state: np.ndarray, mesh: Mesh, dt: Positive, source: Source | Spo
     time = dt * np.arange(len(value))
     if source is None:
         return Trajectory(value, time, split=split)
-    middles = None
     if isinstance(source, np.ndarray):
         samples = source[..., None] if source.ndim == 2 else source
         if samples.shape != value.shape:
             raise InputError(f"the source of a trajectory must be {list(value.shape)}, got {list(source.shape)}")
-        average = 0.5 * (samples[1:] + samples[:-1])
+        found = Sampled(samples, 0.5 * (samples[1:] + samples[:-1]), None)
     else:
-        x, times = torch.tensor(mesh.points), torch.tensor(time)
-        between = torch.tensor(mesh.middles)
-        between = between if len(time) * len(between) <= MOST_BETWEEN else between[:0]
         source = source.on(mesh) if isinstance(source, SpotTable) else source
-        samples = returned(source(x, times), (1, len(time), *value.shape[1:]), "a source f(x, t)")[0].numpy()
-        if isinstance(source, SpotTable):
-            average = source.average(x, 0, len(time) - 1, dt)[0].numpy()
-            middles = source.average(between, 0, len(time) - 1, dt)[0].numpy() if len(between) else None
-        else:
-            average = converged_average(source, x, times[:-1], dt)[0][0].numpy()
-            middles = averages_between(source, between, times[:-1], dt)
-    return Trajectory(value, time, samples.astype(np.float32), average.astype(np.float32), split=split,
-                      source_middles=None if middles is None else middles.astype(np.float32))
+        found = sampled(source, mesh, dt, len(time) - 1, value.shape[2])
+    return Trajectory(value, time, found.samples.astype(np.float32), found.average.astype(np.float32), split=split,
+                      source_middles=None if found.middles is None else found.middles.astype(np.float32))
 
 
 # ---------------------------------------------------------------------- mesh and case
@@ -290,9 +276,10 @@ def _mesh_of(file: ProblemFile, physics: Physics, kept: Path | None) -> Mesh:
 
 
 def _case(file: ProblemFile, mesh: Mesh, physics: Physics, steps: int) -> Case:
-    pde, flow = equation_of(file, mesh, physics), file.pde.velocity == "data"
+    site, flow = Site(file.path, file.fields, file.units, mesh, physics, file.pde), file.pde.velocity == "data"
+    pde = equation_of(site)
     return Case(name=file.name, title=file.title, equation=equation(pde, flow), build_mesh=lambda: mesh, pde=pde,
-                conditions=conditions_of(file, mesh, physics), dt=file.dt, steps=steps, offset=file.offset, given_flow=flow,
+                conditions=conditions_of(file.boundaries, site), dt=file.dt, steps=steps, offset=file.offset, given_flow=flow,
                 units=file.units)
 
 

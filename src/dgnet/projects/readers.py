@@ -145,19 +145,26 @@ def _columns(found: Sequence[str], fields: Sequence[str], path: Path) -> list[in
 NPZ_KEYS = ("state", "time", "points", "cells", "source", "source_average", "velocity")
 
 
-def _npz(path: Path, spec: SeriesSpec, frame: Frame) -> Iterator[Found]:
+def numbers_of(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of an .npz file, in double precision and finite; `cells` as they are."""
     with arrays_of(path) as archive:
-        arrays = {key: archive[key] for key in archive.files}
-    for key, value in arrays.items():
+        return {key: checked_numbers(archive[key], key, path) for key in archive.files}
+
+
+def checked_numbers(value: Any, key: str, path: Path) -> np.ndarray:
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiu":
+        raise InputError(f"{path}: the array '{key}' holds {getattr(value, 'dtype', type(value).__name__)}, not numbers")
+    found = value if key == "cells" else value.astype(np.float64)
+    if not np.isfinite(found).all():
+        raise InputError(f"{path}: the array '{key}' is not finite at index {np.argwhere(~np.isfinite(found))[0].tolist()}")
+    return found
+
+
+def _npz(path: Path, spec: SeriesSpec, frame: Frame) -> Iterator[Found]:
+    arrays = numbers_of(path)
+    for key in arrays:
         if key not in NPZ_KEYS and key not in frame.fields:
             raise InputError(f"{path} holds the unknown array '{key}' (known: {', '.join([*NPZ_KEYS, *frame.fields])})")
-        if value.dtype.kind not in "fiu":
-            raise InputError(f"{path}: the array '{key}' holds {value.dtype}, not numbers")
-        if key != "cells":
-            arrays[key] = value.astype(np.float64)
-            if not np.isfinite(arrays[key]).all():
-                raise InputError(f"{path}: the array '{key}' is not finite at index "
-                                 f"{np.argwhere(~np.isfinite(arrays[key]))[0].tolist()}")
     state = _npz_state(arrays, frame, path)
     many = state.ndim == 4
     width = len(frame.fields)

@@ -1,4 +1,4 @@
-"""The [mesh] table as a mesh: a file, a shipped mesh, or a shape.
+"""The [mesh] table of a problem file: read, then as a mesh from a file, a shipped mesh, or a shape.
 
 Flat shapes are meshed here, without gmsh, by letting the edges of a Delaunay triangulation push its nodes apart until they sit
 evenly (Persson and Strang, A simple mesh generator in MATLAB, 2004). The shapes of `dgnet.mesh` (gmsh) are available, too.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +16,99 @@ import numpy as np
 from scipy.spatial import Delaunay, QhullError
 
 from dgnet.errors import InputError
-from dgnet.files import did_you_mean
 from dgnet.mesh import ALL, Mesh, box, bracket, channel, circle, dfg_channel, gear_plate, shipped, shipped_names
 from dgnet.mesh import load as load_mesh
+from dgnet.problems.units import LENGTH, Units
 from dgnet.projects.physics import Physics
-from dgnet.projects.toml import MeshSpec, Selection
+from dgnet.projects.table import Table
 
 _MOST = 200_000  # nodes of a shape
 _POOR = 0.1  # radius ratio below which a shape counts as not meshed
 
 Distance = Callable[[np.ndarray], np.ndarray]
 """Signed distance of points [n, 2] from the edge of a shape, negative inside."""
+
+Holes = Sequence[tuple[tuple[float, float], float]]
+"""Centres and radii."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A part of the mesh: everything between limits along axes, or where a function of x is true."""
+
+    limits: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    function: str = ""
+
+
+@dataclass(frozen=True)
+class MeshSpec:
+    """One of: a file, the name of a shipped mesh, or a shape with its measures."""
+
+    file: str = ""
+    shipped: str = ""
+    shape: str = ""
+    measures: Mapping[str, Any] = field(default_factory=dict)
+    boundaries: Mapping[str, Selection] = field(default_factory=dict)
+    regions: Mapping[str, Selection] = field(default_factory=dict)
+
+
+# ---------------------------------------------------------------------- in the problem file
+
+
+def read_mesh(t: Table, units: Units) -> MeshSpec:
+    named = [key for key in ("file", "shipped", "shape") if t.has(key)]
+    if len(named) != 1:
+        raise InputError(f"{t.path}: mesh needs one of file, shape and shipped, got {' and '.join(named) or 'none of them'}")
+    file, shipped, shape = t.text("file", ""), t.text("shipped", ""), t.text("shape", "", choices=list(SHAPES))
+    boundaries, regions = (_selections(t.table(key), units) for key in ("boundaries", "regions"))
+    measures = {key: take(t, key, units) for key, take in SHAPES[shape][1].items()} if shape else {}
+    t.close(f"a measure of the shape '{shape}'" if shape else "a known key")
+    return MeshSpec(file, shipped, shape, measures, boundaries, regions)
+
+
+def _selections(t: Table, units: Units) -> dict[str, Selection]:
+    found = {}
+    for name in t.values:
+        inner = t.table(name)
+        if inner.has("function"):
+            found[name] = Selection(function=inner.text("function"))
+        else:
+            limits = {axis: inner.span(axis, LENGTH, units) for axis in ("x", "y", "z") if inner.has(axis)}
+            if not limits and not inner.values:
+                raise InputError(f"{t.where(name)} selects nothing: give x, y or z, or a function")
+            found[name] = Selection(limits)
+        inner.close()
+    return found
+
+
+Measure = Callable[[Table, str, Units], Any]
+"""Reads a measure of a shape from the table [mesh]."""
+
+
+def _length(default: float | None = None, positive: bool = True) -> Measure:
+    return lambda t, key, units: t.number(key, default, LENGTH, units, positive=positive)
+
+
+def _vector(size: int, default: tuple[float, ...] | None = None, positive: bool = True) -> Measure:
+    return lambda t, key, units: t.numbers(key, (size,), LENGTH, units, default=default, positive=positive)
+
+
+def _outline(t: Table, key: str, units: Units) -> tuple[tuple[float, ...], ...]:
+    value = t.need(key)
+    if not isinstance(value, list) or len(value) < 3 or any(not isinstance(p, list) or len(p) != 2 for p in value):
+        raise t.wrong(key, "at least three corners [x, y]")
+    return tuple(tuple(t.quantity(v, key, LENGTH, units) for v in p) for p in value)
+
+
+def _circles(t: Table, key: str, units: Units) -> tuple[tuple[tuple[float, ...], float], ...]:
+    found = []
+    for inner in t.tables(key):
+        found.append((inner.numbers("centre", (2,), LENGTH, units), inner.number("radius", None, LENGTH, units, positive=True)))
+        inner.close()
+    return tuple(found)
+
+
+# ---------------------------------------------------------------------- as a mesh
 
 
 def build(spec: MeshSpec, folder: Path, physics: Physics, where: str) -> Mesh:
@@ -39,7 +121,10 @@ def build(spec: MeshSpec, folder: Path, physics: Physics, where: str) -> Mesh:
                              f"{', '.join(shipped_names())})")
         mesh = shipped(spec.shipped)
     else:
-        mesh = shape(spec.shape, spec.measures, where)
+        try:
+            mesh = SHAPES[spec.shape][0](**spec.measures)
+        except InputError as error:
+            raise InputError(f"{where}: mesh: {error}") from error
     facets = mesh.boundary_facets
     boundaries = dict(mesh.boundaries)
     for name, selection in spec.boundaries.items():
@@ -74,117 +159,38 @@ def _selected(selection: Selection, mesh: Mesh, points: np.ndarray, physics: Phy
 # ---------------------------------------------------------------------- shapes by name
 
 
-class Measures:
-    """The measures of one shape, each asked for by name; what is left over is unknown."""
-
-    def __init__(self, values: Mapping[str, Any], name: str, where: str) -> None:
-        self.values, self.name, self.where = dict(values), name, where
-        self.known: list[str] = []
-
-    def length(self, key: str, default: float | None = None, positive: bool = True) -> float:
-        value = self._get(key, default)
-        if not isinstance(value, float) or (positive and value <= 0):
-            raise self._wrong(key, "a positive number" if positive else "a number")
-        return value
-
-    def vector(self, key: str, sizes: Sequence[int], default: tuple[float, ...] | None = None, positive: bool = False) -> Any:
-        value = self._get(key, default)
-        if not isinstance(value, tuple) or len(value) not in sizes or any(
-                not isinstance(v, float) or (positive and v <= 0) for v in value):
-            raise self._wrong(key, f"{' or '.join(map(str, sizes))} {'positive ' if positive else ''}numbers")
-        return value
-
-    def outline(self, key: str) -> np.ndarray:
-        value = self._get(key, None)
-        if not isinstance(value, tuple) or len(value) < 3 or any(
-                not isinstance(p, tuple) or len(p) != 2 or any(not isinstance(v, float) for v in p) for p in value):
-            raise self._wrong(key, "at least three corners [x, y]")
-        return np.array(value)
-
-    def circles(self, key: str) -> list[tuple[tuple[float, float], float]]:
-        value = self._get(key, ())
-        if not isinstance(value, tuple):
-            raise self._wrong(key, "a list of { centre = [x, y], radius = r }")
-        found = []
-        for hole in value:
-            if not isinstance(hole, dict) or set(hole) != {"centre", "radius"}:
-                raise self._wrong(key, "a list of { centre = [x, y], radius = r }")
-            inner = Measures(hole, self.name, f"{self.where}.{key}")
-            found.append((inner.vector("centre", (2,)), inner.length("radius")))
-        return found
-
-    def close(self) -> None:
-        for key in self.values:
-            if key not in self.known:
-                raise InputError(f"{self.where}.{key} is no measure of the shape '{self.name}'"
-                                 + did_you_mean(key, self.known, "it has"))
-
-    def _get(self, key: str, default: Any) -> Any:
-        self.known.append(key)
-        if key not in self.values and default is None:
-            raise InputError(f"{self.where}.{key} is missing: the shape '{self.name}' needs it")
-        return self.values.get(key, default)
-
-    def _wrong(self, key: str, expected: str) -> InputError:
-        return InputError(f"{self.where}.{key} must be {expected}, got {self.values.get(key)!r}")
+def grid(size: tuple[float, ...], spacing: float, corner: tuple[float, ...], perturb: float) -> Mesh:
+    """A rectangle or a box."""
+    _not_too_many(math.prod(1 + s / spacing for s in size))
+    counts = tuple(max(1, round(s / spacing)) for s in size)
+    return box(counts, corner, tuple(c + s for c, s in zip(corner, size)), perturb)
 
 
-def shape(name: str, measures: Mapping[str, Any], where: str) -> Mesh:
-    """A shape by name with its measures."""
-    if name not in SHAPES:
-        raise InputError(f"{where}: mesh.shape is '{name}', which is not known" + did_you_mean(name, SHAPES))
-    m = Measures(measures, name, f"{where}: mesh")
-    make = SHAPES[name](m)
-    m.close()
-    try:
-        return make()
-    except InputError as error:
-        raise InputError(f"{m.where}: {error}") from error
-
-
-def _grid(m: Measures, dim: int) -> Callable[[], Mesh]:
-    size, spacing = m.vector("size", (dim,), positive=True), m.length("spacing")
-    corner = m.vector("corner", (dim,), (0.0,) * dim)
-    perturb = m.length("perturb", 0.0 if dim == 3 else 0.2, positive=False)
-
-    def make() -> Mesh:
-        _not_too_many(math.prod(1 + s / spacing for s in size))
-        counts = tuple(max(1, round(s / spacing)) for s in size)
-        return box(counts, corner, tuple(c + s for c, s in zip(corner, size)), perturb)
-
-    return make
-
-
-def _disc(m: Measures) -> Callable[[], Mesh]:
-    centre, radius, spacing = m.vector("centre", (2,), (0.0, 0.0)), m.length("radius"), m.length("spacing")
-    return partial(disc, radius, spacing, np.array(centre))
-
-
-def _l_shape(m: Measures) -> Callable[[], Mesh]:
-    (w, h), (a, b) = m.vector("size", (2,), positive=True), m.vector("arms", (2,), positive=True)
-    spacing, holes = m.length("spacing"), m.circles("holes")
+def l_shape(size: tuple[float, float], arms: tuple[float, float], spacing: float, holes: Holes = ()) -> Mesh:
+    (w, h), (a, b) = size, arms
     if a >= h or b >= w:
-        raise InputError(f"{m.where}.arms must be thinner than the size: [height of the lower arm, width of the left arm]")
+        raise InputError("arms must be thinner than the size: [height of the lower arm, width of the left arm]")
     corners = np.array([(0, 0), (w, 0), (w, a), (b, a), (b, h), (0, h)], dtype=float)
-    return lambda: plate(corners, holes, spacing, ["bottom", "right", "inner", "inner", "top", "left"])
+    return plate(corners, holes, spacing, ["bottom", "right", "inner", "inner", "top", "left"])
 
 
-def _polygon(m: Measures) -> Callable[[], Mesh]:
-    corners, spacing, holes = m.outline("outline"), m.length("spacing"), m.circles("holes")
-    return lambda: plate(corners, holes, spacing)
-
-
-def _channel(m: Measures) -> Callable[[], Mesh]:
-    (length, height), size, holes = m.vector("size", (2,), positive=True), m.length("spacing"), m.circles("obstacles")
-    return lambda: channel(length, height, [circle(c, r) for c, r in holes], size=size)
-
-
-SHAPES: dict[str, Callable[[Measures], Callable[[], Mesh]]] = {
-    "rectangle": lambda m: _grid(m, 2), "box": lambda m: _grid(m, 3), "disc": _disc, "l-shape": _l_shape, "polygon": _polygon,
-    "channel": _channel, "gear-plate": lambda m: partial(gear_plate, m.length("spacing")),
-    "bracket": lambda m: partial(bracket, m.length("spacing")), "dfg-channel": lambda m: partial(dfg_channel, m.length("spacing")),
+SHAPES: dict[str, tuple[Callable[..., Mesh], dict[str, Measure]]] = {
+    "rectangle": (grid, {"size": _vector(2), "spacing": _length(), "corner": _vector(2, (0.0, 0.0), positive=False),
+                         "perturb": _length(0.2, positive=False)}),
+    "box": (grid, {"size": _vector(3), "spacing": _length(), "corner": _vector(3, (0.0, 0.0, 0.0), positive=False),
+                   "perturb": _length(0.0, positive=False)}),
+    "disc": (lambda centre, **rest: disc(middle=np.array(centre), **rest),
+             {"centre": _vector(2, (0.0, 0.0), positive=False), "radius": _length(), "spacing": _length()}),
+    "l-shape": (l_shape, {"size": _vector(2), "arms": _vector(2), "spacing": _length(), "holes": _circles}),
+    "polygon": (lambda outline, holes, spacing: plate(np.array(outline), holes, spacing),
+                {"outline": _outline, "spacing": _length(), "holes": _circles}),
+    "channel": (lambda size, spacing, obstacles: channel(size[0], size[1], [circle(c, r) for c, r in obstacles], size=spacing),
+                {"size": _vector(2), "spacing": _length(), "obstacles": _circles}),
+    "gear-plate": (lambda spacing: gear_plate(spacing), {"spacing": _length()}),
+    "bracket": (lambda spacing: bracket(spacing), {"spacing": _length()}),
+    "dfg-channel": (lambda spacing: dfg_channel(spacing), {"spacing": _length()}),
 }
-"""The first five need nothing; the others are made by gmsh (`pip install 'dgnet[mesh]'`)."""
+"""What makes each shape, and its measures. The first five need nothing, the others gmsh (`pip install 'dgnet[mesh]'`)."""
 
 
 # ---------------------------------------------------------------------- a mesh generator for flat shapes
@@ -197,7 +203,7 @@ def disc(radius: float, spacing: float, middle: np.ndarray | None = None) -> Mes
                   np.empty((0, 2)), [("rim", lambda x: np.abs(np.linalg.norm(x - centre, axis=1) - radius))])
 
 
-def plate(corners: np.ndarray, holes: Sequence[tuple[tuple[float, float], float]], spacing: float,
+def plate(corners: np.ndarray, holes: Holes, spacing: float,
           names: Sequence[str] = ()) -> Mesh:
     """A polygon with round holes. Boundaries are `side-1`, ... (or `names`) along the corners, and `hole-1`, ..."""
     start, end = corners, np.roll(corners, -1, axis=0)

@@ -78,6 +78,32 @@ class Table:
             raise self.wrong(key, "positive")
         return value
 
+    def numbers(self, key: str, sizes: Sequence[int], dimension: Dimension = PURE, units: Units | None = None, of: str = "",
+                default: tuple[float, ...] | None = None, positive: bool = False) -> tuple[float, ...]:
+        """A list of as many numbers as one of `sizes`."""
+        if default is not None and not self.has(key):
+            return default
+        value = self.need(key)
+        expected = f"{' or '.join(map(str, sizes))} {'positive ' if positive else ''}numbers"
+        if not isinstance(value, list) or len(value) not in sizes:
+            raise self.wrong(key, expected)
+        found = tuple(self.quantity(v, key, dimension, units, of) for v in value)
+        if positive and min(found) <= 0:
+            raise self.wrong(key, expected)
+        return found
+
+    def span(self, key: str, dimension: Dimension, units: Units | None, of: str = "", single: bool = True) -> tuple[float, float]:
+        """[lowest, highest]; with `single` also one number, which is both."""
+        value = self.need(key)
+        if single and not isinstance(value, list):
+            return (self.quantity(value, key, dimension, units, of),) * 2
+        if not isinstance(value, list) or len(value) != 2:
+            raise self.wrong(key, "one number or [lowest, highest]" if single else "[lowest, highest]")
+        low, high = self.numbers(key, (2,), dimension, units, of)
+        if low > high or (low == high and not single):
+            raise self.wrong(key, "[lowest, highest] in this order")
+        return low, high
+
     def quantity(self, value: Any, key: str, dimension: Dimension, units: Units | None, of: str = "") -> float:
         if isinstance(value, str) and units is not None:
             try:
@@ -113,10 +139,10 @@ class Table:
             raise self.wrong(key, f"a list of tables ([[{key}]])")
         return [Table(v, self.path, f"{key}[{k}]") for k, v in enumerate(value, start=1)]
 
-    def close(self) -> None:
+    def close(self, what: str = "a known key") -> None:
         for key in self.values:
             if key not in self.asked:
-                raise InputError(f"{self.where(key)} is not a known key" + did_you_mean(key, self.asked))
+                raise InputError(f"{self.where(key)} is not {what}" + did_you_mean(key, self.asked))
 
 
 def _short(value: Any) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ import torch
 from dgnet import arguments
 from dgnet.data import Dataset
 from dgnet.errors import InputError
-from dgnet.mesh import Mesh
+from dgnet.files import did_you_mean
+from dgnet.mesh import Mesh, load
 from dgnet.models import Classical, Model
 from dgnet.models.registry import title_of
 from dgnet.models.universal import Universal
@@ -24,7 +26,7 @@ from dgnet.problems.curves import ByRegion, Curve, Scaled
 from dgnet.problems.sources import Source
 from dgnet.problems.units import LENGTH, TERMS, Units
 from dgnet.training.run import Run
-from dgnet.training.simulator import Simulator
+from dgnet.training.simulator import Simulator, simulator
 
 Tensor = torch.Tensor
 
@@ -156,6 +158,17 @@ def run_scene(run: Simulator) -> Scene:
         if first.velocity is not None:
             flow = given_velocity(torch.as_tensor(first.velocity)[None].to(WORKING), run.case.dt)
     return case_scene(run.case, run.model if isinstance(run, Run) else None, start, run.notes, flow)
+
+
+def path_scene(path: Path, known: Sequence[str] = ()) -> Scene:
+    """A run, a problem or the file of a mesh; `known` are scenes that may have been meant."""
+    if (path / "run.toml").exists():
+        return run_scene(Run.open(path))
+    if path.is_dir():
+        return run_scene(simulator(path, "classical"))
+    if not path.exists():
+        raise InputError(f"there is no run, problem or mesh '{path}', and no scene of that name{did_you_mean(str(path), known)}")
+    return mesh_scene(load(path), path.name)
 
 
 def case_scene(case: Case, learned: Model[Any] | None = None, start: Tensor | None = None, notes: tuple[str, ...] = (),

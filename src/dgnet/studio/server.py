@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from dgnet import plugins
 from dgnet.errors import InputError
 from dgnet.report.viewer import VIEWER, colour_maps
 from dgnet.studio.reading import read_upload
-from dgnet.studio.scene import Scene, mesh_scene
+from dgnet.studio.scene import Scene, mesh_scene, path_scene
 from dgnet.studio.session import Limits, Session
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".
 _POLICY = ("default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
            "base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
 _WORKERS = 4
+_PATH = "given"  # the name of the scene that the command line has named by a path
 
 
 @dataclass(frozen=True)
@@ -158,6 +160,20 @@ def app(entries: Mapping[str, Entry], hosts: set[str], limits: Limits | None = N
     made = Starlette(routes=routes)
     made.add_middleware(Guard, hosts=hosts)
     return made
+
+
+def opened(what: str | None, port: int = 0) -> tuple[str, Callable[[], None]]:
+    """The studio with what a command names, a scene of the gallery or a path, else with the gallery: its address, and a function
+    that serves."""
+    entries: dict[str, Entry] = {}
+    for scenes in plugins.loaded("dgnet.scenes"):
+        entries |= scenes()
+    first = "" if what is None else what if what in entries else _PATH
+    if what is not None and first == _PATH:
+        scene = path_scene(Path(what), list(entries))  # now: what is wrong with it is said here and not in the browser
+        entries = {_PATH: Entry(scene.title, f"{Path(what).name}, as given on the command line", lambda: scene), **entries}
+    address, serve, _ = listening(entries, first, port)
+    return address, serve
 
 
 def listening(entries: Mapping[str, Entry], first: str = "", port: int = 0) -> tuple[str, Callable[[], None], Callable[[], None]]:
