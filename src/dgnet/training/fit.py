@@ -27,7 +27,7 @@ import torch
 from torch import nn
 
 from dgnet.arguments import checked
-from dgnet.data import Corpus, Dataset, hold_out
+from dgnet.data import Corpus, Dataset
 from dgnet.errors import SolveError
 from dgnet.models.base import LearnedModel, Model
 from dgnet.models.classical import Classical
@@ -341,7 +341,8 @@ def split(dataset: Dataset, recipe: Recipe, seed: int = 0, limit: int | None = N
     if len(numbers) < 2:
         return numbers, numbers
     count = min(recipe.hold_out or validated(len(numbers)), len(numbers) - 1)
-    training, validation = hold_out(numbers, count, np.random.default_rng(seed))
+    order = np.random.default_rng(seed).permutation(np.asarray(numbers))
+    training, validation = sorted(order[count:].tolist()), sorted(order[:count].tolist())
     return (training if recipe.hold_out else list(numbers)), validation
 
 
