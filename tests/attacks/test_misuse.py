@@ -61,6 +61,7 @@ def values() -> dict[str, Any]:
         "empty batch": torch.zeros(0, 9, 1), "empty tensor": torch.zeros(0), "number": torch.tensor(1.0),
         "five axes": torch.ones(1, 1, 1, 1, 1), "gradients": torch.ones(3, requires_grad=True), "table of texts": {"u": "words"},
         "table of numbers": {1: 2.0}, "mesh": mesh(), "problem": problem(), "path": Path("nowhere"),
+        "enormous": 1e308, "below all": -1e308, "reversed": np.ones((1, 9, 1))[:, ::-1], "half a character": "\ud800",
         "on no device": torch.ones(1, 9, 1, device="meta"), "sparse": torch.eye(9).to_sparse(),
     }
 

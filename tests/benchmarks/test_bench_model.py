@@ -6,9 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from dgnet.cli import app
 from dgnet.errors import InputError
 from dgnet.models import Classical, rollout
 from dgnet.models.registry import entry
@@ -181,10 +179,3 @@ def test_data_of_another_scenario_is_refused(small_run):
                steps=40)
     with pytest.raises(InputError, match="the paper's scenarios"):
         tradeoff.tradeoff(replace(run, case=own), data)
-
-
-def test_command(tmp_path):
-    out = tmp_path / "bench.json"
-    done = CliRunner().invoke(app, ["bench", "scaling", "--nodes", "100", "--json", str(out)])
-    assert done.exit_code == 0, done.output
-    assert {x["model"] for x in json.loads(out.read_text())["rows"]} == {"dgnet", "classical_consistent", "classical_lumped"}

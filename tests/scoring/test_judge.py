@@ -97,6 +97,10 @@ def test_data_that_do_not_fit_are_refused(data: Path) -> None:
         judge_file(rivals(), get("allen-cahn", "small"), data)
     with pytest.raises(InputError, match="holds same-mesh truth"):
         judge_file(rivals(), get("laser-heat", "small"), data, truth="converged")
+    with Dataset(data) as dataset:
+        corpus = dataset.batch([0])
+    with pytest.raises(InputError, match=f"the data have {corpus.steps} steps to be judged by, not {corpus.steps + 1}"):
+        judge(rivals(), base_problem(get("laser-heat", "small"), "cpu"), corpus, steps=corpus.steps + 1)
 
 
 def test_evaluation_and_page_of_a_run_that_diverges(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
