@@ -126,7 +126,7 @@ WRONG = [
     ("diffusion = 0.05", "difusion = 0.05", "pde.difusion is not a known key; did you mean 'diffusion'"),
     ("diffusion = 0.05", "diffusion = -1", "pde.diffusion must not be negative"),
     ("diffusion = 0.05", "diffusion = [[1, 2], [2, 1]]", "positive semidefinite"),
-    ("diffusion = 0.05", "diffusion = { weld = 1 }", "pde.diffusion: there is no region or field 'weld'"),
+    ("diffusion = 0.05", "diffusion = { weld = 1 }", "pde.diffusion: there is no region 'weld'"),
     ("diffusion = 0.05", "diffusion = { cells = \"d.npy\" }", "there is no file"),
     ("diffusion = 0.05", "diffusion = { function = \"d\" }", "pde.diffusion names a function, but there is no"),
     ("diffusion = 0.05", "diffusion = 0.05\nvelocity = [1, 2, 3]", "pde.velocity has 3 components, but the mesh is 2D"),
@@ -153,7 +153,7 @@ WRONG = [
     ("[pde]", "[model]\nhiden = 3\n[pde]", "model.hiden is not a setting of dgnet; did you mean 'hidden'"),
     ("[pde]", "[model]\nhidden = \"many\"\n[pde]", "model.hidden must be like 64"),
     ("[pde]", "[model]\ndecoder = \"thick\"\n[pde]", "model: unknown decoder 'thick'"),
-    ("[pde]", "[training]\nminutes = -1\n[pde]", "training.minutes must be positive"),
+    ("[pde]", "[training]\nminutes = -1\n[pde]", "training: .minutes. must be a positive number"),
     ("[pde]", "[extra]\na = 1\n[pde]", "extra is not a known key"),
     ("[pde]", "[pde", "is not valid TOML"),
 ]

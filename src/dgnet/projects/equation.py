@@ -15,10 +15,10 @@ import numpy as np
 import torch
 
 from dgnet.errors import InputError
-from dgnet.files import did_you_mean, read_array
+from dgnet.files import read_array
 from dgnet.mesh import ALL, Mesh
 from dgnet.problems.conditions import Condition, Dirichlet, Neumann, Periodic, Robin, Value
-from dgnet.problems.curves import ELSEWHERE, ByRegion, Scaled
+from dgnet.problems.curves import ByRegion, Scaled
 from dgnet.problems.fibres import fibre_tensors
 from dgnet.problems.pde import PDE
 from dgnet.problems.units import DENSITY, FIELD, PURE, SPECIFIC_HEAT, SPEED, TERMS, VOLUMETRIC_HEAT, Dimension, Units
@@ -332,12 +332,7 @@ def _values(term: Term, name: str, where: str, site: Site) -> Any:
             raise InputError(f"{where} must be positive, but falls to {curve.least:g}")
         return curve
     if isinstance(term, Mapping):
-        melts = name in ("capacity", "volumetric_capacity") and "" not in site.pde.melting and bool(site.pde.melting)
-        if melts or any(isinstance(part, CurveSpec) for part in term.values()):
-            parts = ByRegion({part: _values(value, name, f"{where}.{part}", site) for part, value in term.items()})
-            parts.cells(mesh, where)  # every cell has one
-            return parts
-        return _by_region(term, name, where, mesh)
+        return _by_region(term, name, where, site)
     if isinstance(term, tuple):
         if not spreads:
             raise InputError(f"{where} must be a number, not a tensor")
@@ -381,29 +376,21 @@ def _signed(number: float, name: str, where: str) -> float:
     return number
 
 
-def _by_region(term: Mapping[str, Any], name: str, where: str, mesh: Mesh) -> np.ndarray:
-    """One value per cell [K], averaged to the nodes [N] where the term needs that (decay)."""
-    value = np.full(mesh.n_cells, np.nan)
-    owner = np.full(mesh.n_cells, "", dtype=object)
-    for region, number in term.items():
-        if region != ELSEWHERE and region not in mesh.regions:
-            raise InputError(f"{where}: there is no region or field '{region}'"
-                             + did_you_mean(region, [*mesh.regions, ELSEWHERE], "the mesh has the regions"))
-        if not isinstance(number, float):
+def _by_region(term: Mapping[str, Any], name: str, where: str, site: Site) -> np.ndarray | ByRegion:
+    """One value per cell [K], averaged to the nodes [N] where the term needs that (decay); parts, where one of them is a curve."""
+    mesh, melting = site.mesh, site.pde.melting
+    melts = name in ("capacity", "volumetric_capacity") and "" not in melting and bool(melting)
+    curved = melts or any(isinstance(part, CurveSpec) for part in term.values())
+    for region, part in term.items():
+        if not curved and not isinstance(part, float):
             raise InputError(f"{where}.{region} must be a number")
-        _signed(number, name, f"{where}.{region}")
-        if region == ELSEWHERE:
-            continue
-        cells = mesh.regions[region]
-        twice = cells[~np.isnan(value[cells])]
-        if len(twice):
-            raise InputError(f"{where}: cell {twice[0]} is in the regions '{owner[twice[0]]}' and '{region}'")
-        value[cells], owner[cells] = number, region
-    left = np.flatnonzero(np.isnan(value))
-    if len(left):
-        if ELSEWHERE not in term:
-            raise InputError(f"{where}: cell {left[0]} is in none of its regions; give '{ELSEWHERE}' a value, too")
-        value[left] = term[ELSEWHERE]
+    parts = ByRegion({region: _values(part, name, f"{where}.{region}", site) for region, part in term.items()})
+    cells = parts.cells(mesh, where)  # every cell has one
+    if curved:
+        return parts
+    value = np.empty(mesh.n_cells)
+    for region, rows in cells.items():
+        value[rows] = term[region]
     if name != "decay":
         return value
     share = np.repeat((mesh.volumes / (mesh.dim + 1))[:, None], mesh.dim + 1, axis=1)

@@ -20,10 +20,10 @@ import torch
 from dgnet.errors import InputError
 from dgnet.files import did_you_mean
 from dgnet.problems.conditions import TimeTable, knots_of
+from dgnet.projects.named_files import PHYSICS
 from dgnet.projects.trusted import is_trusted, trust
 
 Tensor = torch.Tensor
-FILE = "physics.py"
 
 
 class Physics:
@@ -34,7 +34,7 @@ class Physics:
     """
 
     def __init__(self, folder: Path, kept: Mapping[str, np.ndarray] | None = None) -> None:
-        self.path, self.kept = folder / FILE, kept
+        self.path, self.kept = folder / PHYSICS, kept
         self.values: dict[str, np.ndarray] = dict(kept or {})
         self.text: bytes | None = None
         self._module: ModuleType | None = None
