@@ -31,7 +31,7 @@ from dgnet.problems.spot_table import SpotTable
 from dgnet.progress import Report
 from dgnet.projects.curves import CURVE
 from dgnet.projects.equation import Function, Site, conditions_of, equation_of
-from dgnet.projects.importers import Note, Sampled, collected, notes_from, notes_text, sampled
+from dgnet.projects.importers import Note, Sampled, collected, sampled
 from dgnet.projects.named_files import IMPORTED, PHYSICS, named_files
 from dgnet.projects.physics import Physics
 from dgnet.projects.readers import Frame, matches
@@ -122,7 +122,7 @@ def load(folder: Path | str, report: Report | None = None, force: bool = False) 
                 _import(file, mesh, physics, request, path, report)
     with Dataset(path) as data:
         steps = data.steps
-        notes = notes_from(str(data.provenance["notes"]))
+        notes = tuple(Note(**n) for n in json.loads(str(data.provenance["notes"])))
     return _of(file, replace(case, steps=steps), path, physics, notes)
 
 
@@ -367,5 +367,5 @@ def _import(file: ProblemFile, mesh: Mesh, physics: Physics, request: str, path:
     inputs = {os.path.relpath(p, file.folder): [*_stamp(p), _digest(p)] for p in _inputs(file)}
     origin: dict[str, str | int | float] = {
         "truth": TRUTH, "scenario": file.name, "size": OWN, "package": "dgnet", "package_version": __version__,
-        "request": request, "inputs": json.dumps(inputs), "notes": notes_text(notes)}
+        "request": request, "inputs": json.dumps(inputs), "notes": json.dumps([vars(n) for n in notes])}
     write_dataset(path, Header(mesh, file.fields, file.dt, trajectories[0].steps, file.offset, origin), trajectories)
