@@ -13,6 +13,7 @@ import signal
 import stat
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from dgnet.files import (
     did_you_mean,
     holder,
     locked,
+    read_array,
     read_dataclass,
     read_json,
     read_toml,
@@ -333,3 +335,15 @@ def test_without_locks_the_work_goes_on(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(fcntl, "flock", none)
     with locked(tmp_path / "x") as lock:
         assert not lock.held
+
+
+def test_an_array_with_a_damaged_header_is_refused(tmp_path: Path) -> None:
+    """NumPy reads the header as a piece of Python, which fails in ways of its own."""
+    path = tmp_path / "start.npy"
+    np.save(path, np.ones(4))
+    whole = path.read_bytes()
+    for at in range(128):
+        for bit in (1, 4, 32):
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ bit]) + whole[at + 1:])
+            with suppress(InputError):
+                read_array(path, [(4,)])

@@ -59,6 +59,8 @@ def array(value: object, what: str) -> np.ndarray:
         raise InputError(f"{what} must be real numbers, got {described(shown)}")
     if found.dtype.kind == "f" and found.dtype.itemsize not in (4, 8):
         raise InputError(f"{what} must be in single or double precision, got {described(found)}")
+    if any(step < 0 for step in found.strides):  # a view in reverse order, which torch does not take
+        found = found.copy()
     return found.astype(found.dtype.newbyteorder("="), copy=False)
 
 
@@ -277,15 +279,24 @@ def _take_bool(value: Any, where: str) -> bool:
 
 
 def _take_path(value: Any, where: str) -> Path:
-    if not isinstance(value, str | os.PathLike) or not str(value) or "\0" in str(value):
+    if not isinstance(value, str | os.PathLike) or not str(value) or "\0" in str(value) or not _written(str(value)):
         raise _Wrong(where, "a path", value)
     return Path(os.fsdecode(value))
 
 
 def _take_text(value: Any, where: str) -> str:
-    if not isinstance(value, str) or "\0" in value:
+    if not isinstance(value, str) or "\0" in value or not _written(value):
         raise _Wrong(where, "a text", value)
     return str(value)
+
+
+def _written(text: str) -> bool:
+    """A file can hold it: names of files that are no UTF-8 have escapes of their own, other halves of characters have none."""
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _numbers(make: Callable[[object, str], Any], words: str) -> Callable[[Any, str], Any]:

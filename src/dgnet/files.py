@@ -15,6 +15,7 @@ import os
 import re
 import secrets
 import socket
+import tokenize
 import tomllib
 import zipfile
 import zlib
@@ -340,7 +341,7 @@ def read_array(path: Path, shapes: Sequence[tuple[int, ...]]) -> np.ndarray:
         value = np.load(plain(path), allow_pickle=False)
     except FileNotFoundError as error:
         raise InputError(f"there is no file {path}") from error
-    except (OSError, ValueError, EOFError) as error:
+    except DAMAGED as error:
         raise InputError(f"{path} is not an array of numbers (.npy)") from error
     if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiu" or value.shape not in shapes:
         got = f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else "an archive"
@@ -378,7 +379,7 @@ def _checksum(arrays: Mapping[str, np.ndarray]) -> str:
 
 _PLENTY, _PACKED = 1 << 30, 50  # bytes that any archive may unpack to, and how many for each byte beyond that
 DAMAGED = (OSError, ValueError, EOFError, KeyError, IndexError, AttributeError, TypeError, NotImplementedError, RuntimeError,
-           zipfile.BadZipFile, zlib.error)
+           SyntaxError, tokenize.TokenError, zipfile.BadZipFile, zlib.error)
 """What reading a file of a wrong or broken format fails with."""
 
 

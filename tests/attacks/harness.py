@@ -105,7 +105,7 @@ def face(case: Case, grounds: Callable[[str], Path], folder: Path) -> None:
 def sentence(err: str) -> str | None:
     """The one sentence of a refusal; None if there is more or less than that."""
     lines = err.strip().splitlines()
-    return lines[0] if len(lines) == 1 and lines[0].startswith("dgnet: ") else None
+    return lines[0] if len(lines) == 1 and lines[0].startswith(("dgnet: ", "dgnet-paper: ")) else None
 
 
 def files(folder: Path) -> dict[str, str]:
@@ -136,6 +136,10 @@ def dgnet(folder: Path, command: str, seconds: float = SECONDS) -> Outcome:
     return Outcome(folder, code, *(path.read_text(errors="replace") if path.exists() else "" for path in _words(folder)))
 
 
+PAPER = ("demo", "scenarios", "generate", "certify", "cards", "pretrained", "analyse", "universal", "reproduce", "report", "score")
+"""Commands of dgnet-paper; the others are those of dgnet."""
+
+
 def begin(folder: Path, command: str, name: str = "") -> BaseProcess:
     """The same, not waited for. `name` tells its words from those of others in the folder."""
     return start(_command, str(folder), shlex.split(command), *map(str, _words(folder, name)))
@@ -155,8 +159,10 @@ def _command(folder: str, arguments: list[str], out: str, err: str) -> None:
     os.environ["COLUMNS"] = "240"
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() if Path("/proc/self/statm").exists() else 0
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
-    sys.argv = ["dgnet", *arguments]
+    paper = bool(arguments) and (arguments[0] == "paper" or arguments[0] in PAPER)  # or `dgnet`
+    sys.argv = ["dgnet-paper", *arguments[arguments[0] == "paper":]] if paper else ["dgnet", *arguments]
     sys.stdin = open(os.devnull)
-    from dgnet import cli
+    import dgnet.cli
+    import dgnet_paper.cli
 
-    cli.main()
+    (dgnet_paper.cli if paper else dgnet.cli).main()

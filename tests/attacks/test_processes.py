@@ -19,11 +19,12 @@ from dgnet.models.dgnet import DGNetConfig
 from dgnet.prediction.to_files import predict_to_files
 from dgnet.projects import load, template
 from dgnet.recipe import Recipe, Stage
+from dgnet.training.plan import Plan
 from dgnet.training.run import train
 from dgnet_paper.scenarios import generate as making
 from dgnet_paper.scenarios import get
 from dgnet_paper.scenarios.scenario import Scenario
-from dgnet_paper.study import engine, planning, stored
+from dgnet_paper.study import engine, stored
 from dgnet_paper.study.experiment import Experiment
 from tests.attacks.commands import alone, dgnet, left_over, together
 from tests.projects.conftest import write_tiny
@@ -40,8 +41,7 @@ def make(folder: Path) -> None:
 
 def learn(data: Path, folder: Path, hidden: int = 8) -> None:
     config = DGNetConfig(hidden=hidden, layers=1, free=True)
-    train(scenario(), "same-mesh", data, folder, config=config,
-          plan=Recipe("two", (Stage(8, 2, batch=2, lr=1e-2),), hold_out=1))
+    train(scenario(), "same-mesh", data, folder, Plan(config, Recipe("two", (Stage(8, 2, batch=2, lr=1e-2),), hold_out=1)))
 
 
 def roll(run: Path, out: Path) -> None:
@@ -160,7 +160,7 @@ def test_six_new_projects_of_one_name(tmp_path: Path) -> None:
 def cell(folder: Path) -> None:
     engine.POLL = 0.05
     summary = engine.run([Experiment("classical", "laser-heat", "small", "same-mesh", few=1)],
-                         planning.Options(folder / "data", folder, say=lambda text: None))
+                         engine.Options(folder / "data", folder, say=lambda text: None))
     assert not summary.failed, summary.failed
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import subprocess
@@ -62,45 +61,6 @@ def test_check_of_a_new_project(number: int, tmp_path: Path) -> None:
     stopped(signalled(tmp_path / "logs", number, lambda: any(folder.glob("*imported.h5*")), *job), number)
     assert left_over(tmp_path) == []
     assert alone(tmp_path / "logs", dgnet, "check", folder)[0] == 0
-
-
-WORKER = """#!/bin/sh
-{trap}
-echo $$ >> {folder}/pids
-exec sleep 60
-"""
-
-
-def crew(folder: Path, trap: str) -> None:
-    """`reproduce --workers 3` with workers that do nothing, and perhaps do not listen."""
-    worker = folder / "worker"
-    worker.write_text(WORKER.format(trap=trap, folder=folder))
-    worker.chmod(0o755)
-    sys.executable = str(worker)
-    dgnet("reproduce", "classical_laser-heat_small_same-mesh_classical_s0", "--workers", 3, "--out", folder / "out")
-
-
-def alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-@BOTH
-@pytest.mark.parametrize("trap", ["", "trap '' TERM INT"], ids=["obedient", "stubborn"])
-def test_workers_end_with_their_master(number: int, trap: str, tmp_path: Path) -> None:
-    def ready() -> bool:
-        return (tmp_path / "pids").exists() and len((tmp_path / "pids").read_text().split()) == 3
-
-    found = signalled(tmp_path / "logs", number, ready, crew, tmp_path, trap)
-    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
-    left = [pid for pid in pids if alive(pid)]
-    for pid in left:
-        os.kill(pid, signal.SIGKILL)
-    assert len(pids) == 3 and left == []
-    stopped(found, number)
 
 
 DEAF = """

@@ -114,6 +114,8 @@ def test_columns_of_green_are_impulse_responses(conditions):
             np.testing.assert_allclose(solver.impulse(node)[:, 0].numpy(), full[:, node], atol=1e-12)
     with pytest.raises(InputError, match="node 36"):
         solver.impulse(n)
+    with pytest.raises(InputError, match="field 1 does not exist"):
+        solver.impulse(0, field=1)
 
 
 @pytest.mark.parametrize("consistent", [LUMPED, CONSISTENT])

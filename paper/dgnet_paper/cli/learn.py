@@ -36,12 +36,17 @@ def train(context: typer.Context, name: Annotated[str, typer.Argument(help="Any 
                                                           "unchanged.")] = False,
           seed: Seed = 0, device: Device = "cpu", json_path: Json = None) -> None:
     """Train a model on a scenario of the paper. If interrupted, rerun to resume."""
+    from dataclasses import replace
+
+    from dgnet.data import Dataset
     from dgnet.models.registry import entry
     from dgnet.report.trained import training_result
     from dgnet.training import run as runs
+    from dgnet.training.plan import plan_for_data
     from dgnet.training.processes import join_processes, wait_for_all
     from dgnet_paper.scenarios import get
     from dgnet_paper.scenarios.generate import generate as make
+    from dgnet_paper.scenarios.scenario import unknowns_of
 
     if recipe not in ("staged", "paper"):
         raise InputError(f"unknown recipe '{recipe}' (known: staged, paper)")
@@ -63,10 +68,15 @@ def train(context: typer.Context, name: Annotated[str, typer.Argument(help="Any 
             path = make(scenario, data or out / "data", truth=truth, seed=0, device=device, report=report)
     wait_for_all()
     path = make(scenario, data or out / "data", truth=truth, seed=0, device=device)
+    if model == "dgnet" and recipe == "paper":  # one choice under two names: the paper's model is trained by the paper's recipe
+        model = "dgnet-paper"
+    with Dataset(path) as stored:
+        plan = plan_for_data(scenario, stored, trajectories, model=model,
+                             unknowns=unknowns_of(scenario, unknown_reaction or unknown_curves))
+    plan = replace(plan, config=replace(plan.config, amp=True)) if amp else plan
     with narrating(60 * budget if budget else math.inf) as (_, tell):
-        run, progress = runs.train(scenario, truth, path, out, model=model, recipe=recipe, seed=seed, device=device,
-                                   budget=None if budget is None else 60 * budget, trajectories=trajectories,
-                                   unknown_reaction=unknown_reaction or unknown_curves, amp=amp, report=tell)
+        run, progress = runs.train(scenario, truth, path, out, plan, seed=seed, device=device,
+                                   budget=None if budget is None else 60 * budget, trajectories=trajectories, report=tell)
     result, lines = training_result(f"{name} ({size}, {truth})", run, progress)
     write_json(json_path, result)
     for line in lines:
@@ -153,28 +163,15 @@ def universal(parts: Annotated[list[Path], typer.Argument(help="At least four me
               workers: Annotated[int, typer.Option(help="Processes that compute truths.", min=1, max=PROCESSES)] = 1,
               seed: Seed = 0, device: Device = "cpu", json_path: Json = None) -> None:
     """Tune universal weights to a family of meshes, on which problems are drawn and solved."""
-    from dgnet.mesh import load as load_mesh
-    from dgnet.models.universal import Universal, UniversalNet
-    from dgnet_paper.universal import training
+    from dgnet.mesh import load
+    from dgnet_paper.universal.training import tune
 
-    checked_device(device)
     with reporting() as report:
-        loaded = [(path.stem, load_mesh(path)) for path in parts]
-        if len(loaded) < 4 or len({mesh.dim for _, mesh in loaded}) > 1:
-            raise InputError("universal weights need at least four meshes, all flat or all solid")
-        dim, held = loaded[0][1].dim, max(1, len(loaded) // 5)
-        made = [training.parts_on(some, draws, seed + k, workers, report)
-                for k, some in enumerate((loaded[held:], loaded[:held]))]
-        train, valid = (training.batches(some, device) for some in made)
-        tests = valid
-        net = Universal().net(dim) or UniversalNet(dim)
-        before = training.ratio(net.to(device), tests)
-        found = training.fit(net, train, valid, 60 * budget, seed=seed, report=report)
-    after = training.ratio(net, tests)
-    net.trained_on(training.ranges(train))
+        net, found = tune([(path.stem, load(path)) for path in parts], 60 * budget, draws, workers, seed, checked_device(device),
+                          report)
     net.cpu().save(out)
-    write_json(json_path, {"before": before, "after": after, "updates": found.updates, "history": found.history})
+    write_json(json_path, {"before": found.before, "after": found.best, "updates": found.updates, "history": found.history})
     say(f"Error over that of the better classical solver, on {len(parts)} meshes, a fifth of them held out: "
-        f"{after:.3f}, {before:.3f} before; {found.updates} updates")
+        f"{found.best:.3f}, {found.before:.3f} before; {found.updates} updates")
     say_path(out)
     advise("simulate", "PROBLEM", "--weights", out, program="dgnet")

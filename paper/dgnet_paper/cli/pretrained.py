@@ -44,7 +44,7 @@ def listing(context: typer.Context, folder: Folder = None,
         write_text(markdown, shelf.markdown(cards))
         say(f"wrote {markdown}")
     if cards:
-        advise("evaluate", "--pretrained", cards[0].scenario, "--truth", cards[0].truth)
+        advise("evaluate", cards[0].scenario, "--truth", cards[0].truth)
 
 
 @command("dgnet-paper pretrained pack out/reproduce/cells/TAG --out weights", of=pretrained)
@@ -63,17 +63,4 @@ def pack(cells: Annotated[list[Path], typer.Argument(help="Finished cells of `dg
     write_json(json_path, [asdict(shelf.read_card(folder)) for folder in made])
     for folder in made:
         say(f"{folder} ({(folder / 'weights.pt').stat().st_size / 1024:.0f} KiB)")
-    advise("evaluate", "--pretrained", made[0])
-
-
-@command("dgnet-paper pretrained measured evaluated.json --folder weights", of=pretrained)
-def measured(results: Annotated[list[Path], typer.Argument(help="Files of `dgnet-paper evaluate --pretrained NAME --json FILE`.")],
-             folder: Folder = None) -> None:
-    """Add the result of an evaluation to the card of the same weights, beside the figures of training."""
-    from dgnet_paper.study.compared import add_measured
-    from dgnet_paper.study.pretrained import SHELF
-
-    for path in results:
-        card, new = add_measured(path, folder or SHELF)
-        say(f"{card.scenario}, {card.truth}: {new.trajectories} trajectories on {new.hardware}")
-    advise("pretrained")
+    advise("evaluate", made[0])

@@ -136,19 +136,13 @@ def demo(out: Annotated[Path, typer.Option(help="Folder for the pictures and dem
     begin = time.perf_counter()
     with narrating(acts.BUDGET) as (report, tell):
         record, written = acts.demo(out, seed=seed, device=device, report=report, tell=tell)
-    first, seconds = record["show"], record["seconds"]
     write_json(json_path, record)
-    say(f"Classical show: {first['nodes']:,} nodes, {first['steps']} steps of {first['dt']:g} s at "
-        f"{first['steps_per_second']:,.0f} steps/s ({first['backend']}), peak {first['peak']:.1f} {first['unit']} at "
-        f"t = {first['peak_time']:g} s\n")
+    say(acts.headline(record["show"]))
     rows, sentences = acts.table(record)
     table(("model", "RNE", "of the better classical"), rows)
     for sentence in sentences:
         say(sentence)
-    again = f" ({' and '.join(record['reused'])} of an earlier demo used again)" if record["reused"] else ""
-    say(f"Data {seconds['generate']:.0f} s, training {seconds['train']:.0f} s, test {seconds['evaluate']:.1f} s; one "
-        f"rollout of all test trajectories {1e3 * seconds['rollout_dgnet']:.0f} ms with DGNet, "
-        f"{1e3 * seconds['rollout_classical']:.0f} ms classical; {time.perf_counter() - begin:.0f} s in all{again}.\n")
+    say(f"{acts.times(record)}; {time.perf_counter() - begin:.0f} s in all.\n")
     for path in written:
         say_path(path)
-    advise("new", "my-problem")
+    advise("new", "my-problem", program="dgnet")

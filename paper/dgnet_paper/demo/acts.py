@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import shutil
 import time
-import tomllib
-import warnings
-from dataclasses import asdict, dataclass, fields
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from dgnet import __version__
 from dgnet.data import Dataset
-from dgnet.files import read_json, write_json
+from dgnet.errors import InputError
+from dgnet.files import write_json
 from dgnet.models import Classical, few_threads, rollout
 from dgnet.models.registry import title_of
 from dgnet.problems import step_average
@@ -27,22 +25,18 @@ from dgnet.problems.case import base_problem
 from dgnet.scoring.judge import judge, rivals
 from dgnet.training.evaluate import evaluate
 from dgnet.training.fit import Tell
-from dgnet.training.run import Run, train
+from dgnet.training.plan import plan_for_data
+from dgnet.training.run import train
 from dgnet_paper.demo.pictures import Duel, Report, Scene
-from dgnet_paper.scenarios import Scenario, get
+from dgnet_paper.scenarios import Sample, Scenario, get
 from dgnet_paper.scenarios.generate import generate
 from dgnet_paper.scenarios.spots import Spots
 
 Tensor = torch.Tensor
 
-"""Told how far training is, and how many iterations there are at most."""
-
-SCENARIO, TRUTH, RECIPE = "laser-heat", "converged", "staged"
+SCENARIO, TRUTH = "laser-heat", "converged"
 BUDGET = 75.0  # seconds of training
-SNAPSHOTS = (3.0, 10.0, 30.0, 60.0)
-DUEL_SNAPSHOTS = (2.0, 5.0, 10.0, 20.0)
-_CHUNK = 4  # steps whose sources are averaged at once: memory, and a progress bar that moves
-_REPEATS = 3  # rollouts that are timed; the fastest counts
+SNAPSHOTS = {"show": (3.0, 10.0, 30.0, 60.0), "duel": (2.0, 5.0, 10.0, 20.0)}  # seconds
 
 
 def _silent(what: str, done: int, total: int) -> None:
@@ -55,86 +49,45 @@ def demo(out: Path, *, seed: int = 0, device: str = "cpu", size: str = "paper", 
 
     `size` is that of the show, `frames` bounds both animations; `budget` (seconds) and `factor` (on iterations) bound training.
     """
-    first, written = show(out, size=size, seed=seed, device=device, frames=frames, report=report)
-    record, files = learn(out, seed=seed, device=device, frames=frames, budget=budget, factor=factor, report=report, tell=tell)
-    record["show"] = asdict(first)
-    path = out / "demo.json"
-    write_json(path, record)
-    return record, [*written, *files, path]
-
-
-# ---------------------------------------------------------------------- the show
-
-
-@dataclass(frozen=True)
-class Show:
-    """Figures of the classical solver's show. `seconds` is the rollout, set-up of the solver included."""
-
-    scenario: str
-    nodes: int
-    cells: int
-    steps: int
-    dt: float
-    device: str
-    backend: str
-    seconds: float
-    steps_per_second: float
-    peak: float
-    peak_time: float
-    peak_place: tuple[float, ...]
-    unit: str = "K"
+    first, pictures = show(out, size=size, seed=seed, device=device, frames=frames, report=report)
+    record, more = learn(out, seed=seed, device=device, frames=frames, budget=budget, factor=factor, report=report, tell=tell)
+    record["show"] = first
+    write_json(out / "demo.json", record)
+    return record, [*pictures, *more, out / "demo.json"]
 
 
 def show(out: Path, *, size: str = "paper", seed: int = 0, device: str = "cpu", frames: int = 61,
-         report: Report = _silent) -> tuple[Show, list[Path]]:
-    """The classical solver on an unseen trajectory: OUT/laser.png and OUT/laser.gif."""
+         report: Report = _silent) -> tuple[dict[str, Any], list[Path]]:
+    """The classical solver on an unseen trajectory: its figures, and OUT/laser.png and OUT/laser.gif."""
     scenario = get(SCENARIO, size)
-    with few_threads(scenario.mesh.n_nodes, device):
-        initial, source, spots = trajectory(scenario, seed, device, report)
-        run, states = simulate(scenario, initial, source, device, report)
-    scene = Scene(scenario.mesh, spots, states[0, :, :, 0].cpu().numpy(), scenario.dt)
-    png, gif = out / "laser.png", out / "laser.gif"
-    scene.strip(png, [t for t in SNAPSHOTS if t <= scenario.horizon])
-    scene.animation(gif, frames, report)
-    return run, [png, gif]
-
-
-def trajectory(scenario: Scenario, seed: int, device: str = "cpu",
-               report: Report = _silent) -> tuple[Tensor, Tensor, Spots]:
-    """Initial state [1, N, 1], step-averaged source [1, T, N, 1] and the spots of the first test trajectory."""
-    sample = scenario.sample([draw for draw in scenario.draws(1, seed) if draw.split == "test"])
-    assert isinstance(sample.source, Spots) and isinstance(sample.initial, Tensor)
-    x = torch.tensor(scenario.mesh.points, device=device)
-    start = scenario.times[:-1].to(device)
-    parts = []
-    for k in range(0, scenario.steps, _CHUNK):
-        parts.append(step_average(sample.source, x, start[k:k + _CHUNK], scenario.dt, scenario.panels))
-        report("lasers, averaged over each step", min(k + _CHUNK, scenario.steps), scenario.steps)
-    return sample.initial.to(device), torch.cat(parts, dim=1), sample.source
-
-
-def simulate(scenario: Scenario, initial: Tensor, source: Tensor, device: str = "cpu",
-             report: Report = _silent) -> tuple[Show, Tensor]:
-    """Crank-Nicolson with the consistent mass over the whole trajectory: figures and states [1, T+1, N, 1]."""
-    problem, steps = scenario.problem(device=device), source.shape[1]
-    model: Any = Classical()
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
+    sample = first_test(scenario, seed)
+    with few_threads(scenario.mesh.n_nodes, device), torch.no_grad():
+        x, steps = torch.tensor(scenario.mesh.points, device=device), scenario.steps
+        report("lasers, averaged over each step", 0, 1)
+        source = torch.cat([step_average(sample.source, x, times.to(device), scenario.dt, scenario.panels)
+                            for times in scenario.times[:-1].split(4)], dim=1)  # a few steps at once fit into memory
+        problem, model = scenario.problem(device=device), Classical()
         backend = model.prepare(problem, 1, steps).solver.operator().prepared.label
         begin = time.perf_counter()
-        states = rollout(model, problem, initial, source, progress=lambda k: report("heat", k, steps))
-        if states.is_cuda:
-            torch.cuda.synchronize()
+        states = rollout(model, problem, sample.initial.to(device), source, progress=lambda k: report("heat", k, steps))
+        field = states[0, :, :, 0].cpu()
         seconds = time.perf_counter() - begin
-    flat = states[0, :, :, 0]
-    step, node = divmod(int(flat.argmax()), flat.shape[1])
-    mesh = scenario.mesh
-    run = Show(scenario.name, mesh.n_nodes, mesh.n_cells, steps, scenario.dt, device, backend, seconds, steps / seconds,
-               float(flat[step, node]), step * scenario.dt, tuple(float(v) for v in mesh.points[node]))
-    return run, states
+    step, node = divmod(int(field.argmax()), field.shape[1])
+    scene = Scene(scenario.mesh, sample.source, field.numpy(), scenario.dt)
+    scene.strip(out / "laser.png", [t for t in SNAPSHOTS["show"] if t <= scenario.horizon])
+    scene.animation(out / "laser.gif", frames, report)
+    return {"scenario": scenario.name, "nodes": scenario.mesh.n_nodes, "cells": scenario.mesh.n_cells, "steps": steps,
+            "dt": scenario.dt,
+            "device": device, "backend": backend, "seconds": seconds, "steps_per_second": steps / seconds,
+            "peak": float(field[step, node]), "peak_time": step * scenario.dt,
+            "peak_place": [float(v) for v in scenario.mesh.points[node]], "unit": "K"}, [out / "laser.png", out / "laser.gif"]
 
 
-# ---------------------------------------------------------------------- the main job
+def first_test(scenario: Scenario, seed: int = 0) -> Any:
+    """The first test trajectory: its start and its lasers."""
+    sample: Sample = scenario.sample([draw for draw in scenario.draws(1, seed) if draw.split == "test"])
+    assert isinstance(sample.source, Spots) and isinstance(sample.initial, Tensor)
+    return sample
 
 
 def learn(out: Path, *, seed: int = 0, device: str = "cpu", frames: int = 61, budget: float = BUDGET, factor: float = 1.0,
@@ -143,98 +96,50 @@ def learn(out: Path, *, seed: int = 0, device: str = "cpu", frames: int = 61, bu
 
     The data set is always that of seed 0 made on the CPU, in OUT/data; `seed` is that of training, in OUT/demo-run.
     """
-    scenario = get(SCENARIO, "small")
-    folder = out / "demo-run"
-    spent, reused = Spent(folder / "seconds.json"), []
+    scenario, folder = get(SCENARIO, "small"), out / "demo-run"
+    reused = [name for name, path in (("data", out / "data" / f"{SCENARIO}-small-{TRUTH}.h5"), ("training", folder / "weights.pt"))
+              if path.exists()]
     begin = time.perf_counter()
-    data = out / "data" / f"{SCENARIO}-small-{TRUTH}.h5"
-    there = data.exists()
     with few_threads(scenario.mesh.n_nodes):
         data = generate(scenario, out / "data", truth=TRUTH, report=report)
-    generated = spent.read("generate") if there else time.perf_counter() - begin
-    reused += ["data"] if there else []
+    generated = time.perf_counter() - begin
 
-    run = finished(folder, data, seed, budget, device)
-    if run is None:
-        spent.write({"generate": generated})
+    def trained() -> Any:
         with few_threads(scenario.mesh.n_nodes, device):
-            run, progress = train(scenario, TRUTH, data, folder, recipe=RECIPE, seed=seed, device=device, budget=budget,
-                                  factor=factor, report=tell)
-        spent.write({"generate": generated, "train": progress.seconds, "budget": budget, "iterations": progress.iteration,
-                     "validation": progress.best, "validation_classical": progress.classical})
-    else:
-        reused.append("training")
+            with Dataset(data) as dataset:
+                plan = plan_for_data(scenario, dataset)
+            plan = replace(plan, recipe=plan.recipe.scaled(factor))
+            return train(scenario, TRUTH, data, folder, plan, seed=seed, device=device, budget=budget, report=tell)
 
+    try:
+        run, progress = trained()
+    except InputError:  # a run of other settings, or a damaged one
+        shutil.rmtree(folder)
+        reused = reused[:1]
+        run, progress = trained()
     begin = time.perf_counter()
     result, states, test = evaluate(run, data, device)
-    spans: dict[str, list[float]] = {name: [s] for name, s in result["seconds"].items()}
-    for _ in range(_REPEATS - 1):  # the first pass pays for what is loaded on first use
-        again = judge({"dgnet": run.model, **rivals()}, base_problem(run.case, device), test)
-        for name, s in again.seconds.items():
-            spans[name].append(s)
-    evaluated = time.perf_counter() - begin
-
+    again = judge({"dgnet": run.model, **rivals()}, base_problem(run.case, device), test)  # the first pays for what is loaded once
+    pace = {name: min(seconds, result["seconds"][name]) for name, seconds in again.seconds.items()}
     rne = {name: row["rne_from_offset"] for name, row in result["scores"].items()}
-    rival = min(rivals(), key=lambda n: rne[n])
-    sample, ways = scenario.sample([d for d in scenario.draws() if d.split == "test"][:1]), kinds(data)
-    spots, new = sample.source, [kind for kind in sample.labels[0] if kind not in ways["train"]]
-    assert isinstance(spots, Spots)
-    duel = Duel(scenario.mesh, spots, test.state[0, :, :, 0].cpu().numpy(), states["dgnet"][0, :, :, 0].numpy(),
+    rival = min(rivals(), key=lambda name: rne[name])
+    sample, ways = first_test(scenario), kinds(data)
+    new = [kind for kind in sample.labels[0] if kind not in ways["train"]]
+    duel = Duel(scenario.mesh, sample.source, test.state[0, :, :, 0].cpu().numpy(), states["dgnet"][0, :, :, 0].numpy(),
                 states[rival][0, :, :, 0].numpy(), scenario.dt, scenario.offsets[0])
-    png, gif = out / "demo.png", out / "demo.gif"
-    duel.picture(png, [t for t in DUEL_SNAPSHOTS if t <= scenario.horizon],
+    evaluated = time.perf_counter() - begin
+    duel.picture(out / "demo.png", [t for t in SNAPSHOTS["duel"] if t <= scenario.horizon],
                  f"{len(new)} of {len(sample.labels[0])} lasers move in ways never seen in training")
-    duel.animation(gif, min(frames, scenario.steps + 1), report)
+    duel.animation(out / "demo.gif", min(frames, scenario.steps + 1), report)
     return {
         "rne": rne, "wins": rne["dgnet"] < rne[rival], "error_ratio": rne["dgnet"] / rne[rival],
-        "seconds": {"generate": generated, "train": spent.read("train"), "evaluate": evaluated,
-                    "rollout_dgnet": min(spans["dgnet"]), "rollout_classical": min(spans[rival])},
-        "training": {"iterations": int(spent.read("iterations")), "validation": spent.read("validation"),
-                     "validation_classical": spent.read("validation_classical"), "parameters": result["parameters"]},
+        "seconds": {"generate": generated, "train": progress.seconds, "evaluate": evaluated,
+                    "rollout_dgnet": pace["dgnet"], "rollout_classical": pace[rival]},
+        "training": {"iterations": progress.iteration, "validation": progress.best, "validation_classical": progress.classical,
+                     "parameters": result["parameters"]},
         "scenario": SCENARIO, "size": "small", "truth": TRUTH, "seed": seed, "device": device, "nodes": scenario.mesh.n_nodes,
         "steps": scenario.steps, "dt": scenario.dt, "trajectories": result["trajectories"], "kinds": ways, "reused": reused,
-    }, [png, gif]
-
-
-def finished(folder: Path, data: Path, seed: int, budget: float, device: str) -> Run | None:
-    """The run of an earlier demo with the same settings; one of other settings is removed, an unfinished one stays to go on."""
-    wanted = {"scenario": SCENARIO, "size": "small", "truth": TRUTH, "recipe": RECIPE, "seed": seed,
-              "trajectories": 0, "version": __version__}
-    config = get(SCENARIO, "small").training.config
-    model = {f.name: getattr(config, f.name) for f in fields(config)}
-    try:
-        text = tomllib.loads((folder / "run.toml").read_text())
-    except FileNotFoundError:
-        return None
-    except tomllib.TOMLDecodeError:
-        text = {}
-    found = {k: tuple(v) if isinstance(v, list) else v for k, v in text.get("model", {}).items()}
-    with Dataset(data) as dataset:
-        same = text.get("trained_on", {}).get("data") == dataset.identity(dataset.of("train"))
-    if not same or found != model or any(text.get("run", {}).get(k) != v for k, v in wanted.items()):
-        shutil.rmtree(folder)
-        return None
-    spent = Spent(folder / "seconds.json")
-    if spent.read("budget") != budget or not (folder / "weights.pt").exists():
-        return None
-    return Run.open(folder, device)
-
-
-@dataclass(frozen=True)
-class Spent:
-    """What finished stages took, kept beside the run for demos that use it again."""
-
-    path: Path
-
-    def read(self, name: str) -> float:
-        """Zero where nothing is known."""
-        try:
-            return float(read_json(self.path).get(name, 0.0))
-        except (TypeError, ValueError):
-            return 0.0
-
-    def write(self, values: dict[str, float]) -> None:
-        write_json(self.path, values)
+    }, [out / "demo.png", out / "demo.gif"]
 
 
 def kinds(path: Path) -> dict[str, list[str]]:
@@ -243,21 +148,39 @@ def kinds(path: Path) -> dict[str, list[str]]:
         return {split: sorted({label for i in data.of(split) for label in data.labels(i)}) for split in ("train", "test")}
 
 
+# ---------------------------------------------------------------------- words
+
+
+def headline(first: dict[str, Any]) -> str:
+    """The show in a sentence."""
+    return (f"Classical show: {first['nodes']:,} nodes, {first['steps']} steps of {first['dt']:g} s at "
+            f"{first['steps_per_second']:,.0f} steps/s ({first['backend']}), peak {first['peak']:.1f} {first['unit']} at "
+            f"t = {first['peak_time']:g} s\n")
+
+
 def table(record: dict[str, Any]) -> tuple[list[tuple[str, str, str]], list[str]]:
     """Rows (model, RNE, against the better classical solver) and the sentences below them."""
     rne, seconds = record["rne"], record["seconds"]
-    best = min(rne["classical_consistent"], rne["classical_lumped"])
+    best = min(rne[name] for name in rivals())
     trained = f"DGNet, trained {seconds['train']:.0f} s"
     rows = [(trained if name == "dgnet" else title_of(name), f"{value:.5f}", f"{value / best:.2f}") for name, value in rne.items()]
-    new = sorted(set(record["kinds"]["test"]) - set(record["kinds"]["train"]))
-    shared = sorted(set(record["kinds"]["test"]) & set(record["kinds"]["train"]))
+    test, train = (set(record["kinds"][split]) for split in ("test", "train"))
     verdict = (f"DGNet makes {record['error_ratio']:.2f} of the error of the better classical solver with linear elements on the "
                "same mesh and step." if record["wins"] else
                f"DGNet does NOT win here: its error is {record['error_ratio']:.2f} times that of the better classical solver.")
     return rows, [
         f"RNE from the ambient temperature on {record['trajectories']} test trajectories of {record['steps']} steps, "
         f"{record['nodes']} nodes, {record['truth']} truth.",
-        f"Their lasers follow {' and '.join(new)} paths, kinds that never occur in training"
-        + (f" ({' and '.join(shared)} paths occur in both)." if shared else "."), verdict,
+        f"Their lasers follow {' and '.join(sorted(test - train))} paths, kinds that never occur in training"
+        + (f" ({' and '.join(sorted(test & train))} paths occur in both)." if test & train else "."), verdict,
         *(f"Without training, {what} make {rne[name]:.5f}." for name, what in (
             ("classical_p2", "quadratic elements on that mesh"), ("universal", "universal weights")) if name in rne)]
+
+
+def times(record: dict[str, Any]) -> str:
+    """What each part took."""
+    seconds, reused = record["seconds"], " and ".join(record["reused"])
+    return (f"Data {seconds['generate']:.0f} s, training {seconds['train']:.0f} s, test {seconds['evaluate']:.1f} s; one "
+            f"rollout of all test trajectories {1e3 * seconds['rollout_dgnet']:.0f} ms with DGNet, "
+            f"{1e3 * seconds['rollout_classical']:.0f} ms classical" + (f" ({reused} of an earlier demo used again)" if reused
+                                                                        else ""))

@@ -17,13 +17,13 @@ from dgnet.progress import Report
 from dgnet.report.figures import Band, grid
 from dgnet.report.pictures import mesh_picture, scale_of
 from dgnet.report.series import snapshots
-from dgnet_paper.scenarios import SIZES, Scenario, get, names, paper_names
+from dgnet_paper.scenarios import Scenario, get, names, paper_names
 from dgnet_paper.scenarios.generate import file_stem, generate
 from dgnet_paper.scenarios.waves import activation_times
+from dgnet_paper.study.blocks import template
 
 NOT_RUN = "not yet run"
 SNAPSHOTS = 4
-
 
 
 def write_cards(out: Path, certificates: Path, data: Path | None, names: Sequence[str],
@@ -47,48 +47,22 @@ def write_cards(out: Path, certificates: Path, data: Path | None, names: Sequenc
 
 def card(paper: Scenario, small: Scenario, measured: Mapping[str, Any], shown: str, pictures: Sequence[str]) -> str:
     """The page of one scenario."""
-    theirs = paper.name in paper_names()
-    lines = [f"# {paper.title}", "", f"`{paper.name}` · written by `dgnet-paper cards`", "", "## Equation", "",
-             f"$${paper.equation}$$", "", "## Geometry and mesh", "", paper.geometry, "",
-             "| | paper | small |", "|---|---|---|",
-             f"| nodes | {paper.mesh.n_nodes:,} | {small.mesh.n_nodes:,} |",
-             f"| cells | {paper.mesh.n_cells:,} | {small.mesh.n_cells:,} |",
-             f"| mean spacing | {paper.mesh.spacing:.3g} | {small.mesh.spacing:.3g} |",
-             f"| steps × Δt | {paper.steps:,} × {paper.dt:g} | {small.steps:,} × {small.dt:g} |",
-             f"| trajectories, train / test | {paper.train} / {paper.test} | {small.train} / {small.test} |", "",
-             f"![mesh](img/{paper.name}-mesh.png)", "", "## Parameters", "",
-             "At the paper's size." if theirs else "At the larger size.", "",
-             "| parameter | value | origin |", "|---|---|---|"]
-    lines += [f"| {p.name} | {p.value} | {p.origin} |" for p in paper.parameters]
-    origins = '"paper": given there; "script": in the authors\' public code; "ours": left open by both.'
-    lines += ["", origins if theirs else "This scenario is ours; the paper does not have it.", "",
-              "## Truth", "",
-              f"Snapshots of one training trajectory (`converged`, {shown} size).", ""]
-    lines += [f"![truth](img/{name})" for name in pictures]
-    lines += ["", "| kind | refinements r | substeps s | element degree |", "|---|---|---|---|"]
-    lines += [f"| {kind} | {t.refine} | {t.substeps} | {t.degree} |" for kind, t in paper.truths.items()]
-    lines += ["", "## Convergence certificate and classical error", "",
-              "Relative distance, over the rollout at the coarse nodes, between truth at (r, s) and at (r+1, 2s), and "
-              "the error of Crank–Nicolson without learning on the same mesh and step"
-              + (f", all measured from {paper.offsets[0]:g}." if any(paper.offsets) else "."), "",
-              "| size | truth | (r, s) | measured over | distance | classical, lumped | classical, consistent "
-              "| best classical / distance |", "|---|---|---|---|---|---|---|---|"]
-    for size, scenario in zip(SIZES, (small, paper)):
-        t = scenario.truth("converged")
-        found = measured.get(f"{paper.name}/{size}/converged")
-        values = [NOT_RUN] * 5
-        if found is not None:
-            t_r, t_s = found["settings"]["refine"], found["settings"]["substeps"]
-            classical = [_number(found["classical"].get(kind)) for kind in ("lumped", "consistent")]
-            span = f"{found['trajectories']} × {found.get('steps') or scenario.steps} steps"
-            values = [span, _number(found["distance"]), *classical, NOT_RUN if found["ratio"] is None else f"{found['ratio']:.0f}×"]
-        else:
-            t_r, t_s = t.refine, t.substeps
-        lines.append(f"| {size} | converged | ({t_r}, {t_s}) | " + " | ".join(values) + " |")
-    if paper.paper:
-        lines += ["", "## Published results", "", "| model | MSE | RNE |", "|---|---|---|"]
-        lines += [f"| {model} | {f.mse:.2e} | {f.rne:.4f} |" for model, f in paper.paper.items()]
-    return "\n".join(lines) + "\n"
+    certificates = [_certificate(scenario, measured.get(f"{scenario.name}/{scenario.size}/converged"))
+                    for scenario in (small, paper)]
+    page: str = template("card.md").render(paper=paper, small=small, shown=shown, pictures=pictures, certificates=certificates,
+                                           theirs=paper.name in paper_names())
+    return page
+
+
+def _certificate(scenario: Scenario, found: Mapping[str, Any] | None) -> list[str]:
+    """A row of the table of certificates."""
+    if found is None:
+        truth = scenario.truth("converged")
+        return [scenario.size, "converged", f"({truth.refine}, {truth.substeps})", *[NOT_RUN] * 5]
+    ratio = NOT_RUN if found["ratio"] is None else f"{found['ratio']:.0f}×"
+    return [scenario.size, "converged", f"({found['settings']['refine']}, {found['settings']['substeps']})",
+            f"{found['trajectories']} × {found.get('steps') or scenario.steps} steps", _number(found["distance"]),
+            *(_number(found["classical"].get(kind)) for kind in ("lumped", "consistent")), ratio]
 
 
 def contents(measured: Mapping[str, Any]) -> str:

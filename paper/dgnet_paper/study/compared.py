@@ -1,7 +1,7 @@
-"""Shipped weights rolled out again, beside the figures of their card: `dgnet evaluate --pretrained`.
+"""Shipped weights rolled out again, beside the figures of their card: `dgnet-paper evaluate`.
 
 Other devices round and order sums in other ways, and the truth is made again, too. How much that changes the figures was measured:
-cards hold rollouts on other hardware than that of training (`dgnet-paper pretrained measured`). What is within the largest of
+cards hold rollouts on other hardware than that of training (`Card.measured`). What is within the largest of
 these, with half as much again for what was not measured, is expected. Errors of the size of rounding have a limit of their own.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +17,13 @@ import torch
 
 from dgnet.data import Dataset
 from dgnet.errors import InputError
-from dgnet.files import read_json, strict, write_json
+from dgnet.files import strict
 from dgnet.models.registry import title_of
 from dgnet.progress import Report
-from dgnet.scoring.judge import rivals
-from dgnet.scoring.metrics import current_names
 from dgnet.training.evaluate import scores as scores_of
 from dgnet_paper.scenarios.generate import file_stem, generate, provenance
 from dgnet_paper.scenarios.scenario import Scenario, scenario_of
-from dgnet_paper.study.pretrained import FIGURES, SHELF, Card, Measured, deviation, label, mean, opened, read_card, shipped, text
+from dgnet_paper.study.pretrained import Card, deviation, mean, opened, shipped, text
 from dgnet_paper.study.timing import hardware
 
 LEAST = 0.02  # limit where next to nothing was measured: what half precision alone may change
@@ -100,25 +98,6 @@ def tests_of(scenario: Scenario, truth: str, count: int, folder: Path, device: s
                     return path
     return generate(scenario, folder, truth=truth, trajectories=None if count == scenario.test else count, split="test",
                     device=device, report=report)
-
-
-def add_measured(path: Path, shelf: Path = SHELF) -> tuple[Card, Measured]:
-    """Put what `check` found on the card of these weights; a result for as many trajectories on the same device is replaced."""
-    result = current_names(read_json(path))
-    try:
-        folder = shelf / label(result["scenario"], result["size"], result["truth"])
-        checksum = result["card"]["sha256"]
-        figures = {name: {key: result["scores"][name][key] for key in FIGURES} for name in ("dgnet", *rivals())}
-        new = Measured(result["trajectories"], result["hardware"], result["device"], result["version"], result["torch"], figures)
-    except (KeyError, TypeError) as error:
-        raise InputError(f"{path} is not a result of `dgnet-paper evaluate --json`") from error
-    card = read_card(folder)
-    if checksum != card.sha256:
-        raise InputError(f"the result is of other weights than those in {folder}")
-    kept = [m for m in card.measured if (m.trajectories, m.device) != (new.trajectories, new.device)]
-    card = replace(card, measured=(*kept, new))
-    write_json(folder / "card.json", asdict(card))
-    return card, new
 
 
 # ---------------------------------------------------------------------- words

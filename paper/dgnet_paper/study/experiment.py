@@ -19,7 +19,7 @@ from dgnet.files import did_you_mean
 from dgnet.models.dgnet import BOUNDED, PAPER, variants
 from dgnet.models.registry import DGNETS, TUNED, all_models, configure
 from dgnet_paper.scenarios import SIZES, TRUTHS, get, names
-from dgnet_paper.scenarios.scenario import Scale, Scenario
+from dgnet_paper.scenarios.scenario import Scenario
 
 Record = dict[str, Any]
 
@@ -52,9 +52,6 @@ class Method:
     published: str = ""
 
 
-HEAVY = ("mgn", "mp-pde", "beno", "amg", "transolver")
-"""Methods whose kernels fill a device. Beside them, models of many small kernels wait: on obstacles DGNet made 3 updates in 105 s
-among fourteen processes of all kinds, 87 updates in 200 s among ten of its like."""
 _VARIANTS = {"A": "without L_physics", "B": "without L_neural", "C": "without the residual network", "D": "without Green"}
 
 
@@ -80,18 +77,6 @@ METHODS = _methods()
 def is_variant(name: str) -> bool:
     """One of the variants A to D of an ablation."""
     return any(name.startswith(f"{family}-") for family in FAMILIES)
-
-
-def current_methods(record: Record) -> Record:
-    """A stored record under the names of today. Until there was a scheme in a configuration, `dgnet-paper` was the bounded one."""
-    old, now = "dgnet-paper", "dgnet-bounded"
-    cell = record.get("cell") if isinstance(record, dict) else None  # a damaged store may hold anything; that is said later
-    method = cell.get("method", "") if isinstance(cell, dict) else ""
-    if not str(method).startswith(old) or "scheme" in record.get("config", {"scheme": ""}):
-        return record
-    named: Record = {key: {k.replace(old, now): v for k, v in record[key].items()} for key in ("scores", "curves") if key in record}
-    named["cell"] = {**record["cell"], "method": method.replace(old, now)}
-    return {**record, **named, "tag": record["tag"].replace(old, now), "stored_as": record["tag"]}
 
 
 def method(name: str) -> Method:
@@ -169,10 +154,6 @@ class Experiment:
         return scenario.scaled(*self.scale) if self.scaled else scenario
 
     @property
-    def scaling(self) -> Scale:
-        return Scale(*self.scale)
-
-    @property
     def needs(self) -> tuple[Experiment, ...]:
         """Cells that must be finished before this one."""
         if self.kind not in TRAINED:
@@ -191,6 +172,10 @@ class Experiment:
 
     def folder(self, out: Path) -> Path:
         return out / "cells" / self.tag
+
+    def lock(self, out: Path) -> Path:
+        """The file that a process locks while it works on the cell."""
+        return out / "cells" / f".{self.tag}.lock"
 
     def finished(self, out: Path) -> bool:
         return (self.folder(out) / "cell.json").exists()

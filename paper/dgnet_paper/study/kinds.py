@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,9 +25,8 @@ from dgnet_paper.scenarios.generate import flow_record, flow_rows, source_rows
 from dgnet_paper.scenarios.scenario import Scenario, scenario_of
 from dgnet_paper.study import throughput as bench
 from dgnet_paper.study import tradeoff as ladders
-from dgnet_paper.study.engine import about, data_set, results
+from dgnet_paper.study.engine import Options, about, beside_classical, data_set, results
 from dgnet_paper.study.experiment import Experiment
-from dgnet_paper.study.planning import Options, has_data
 from dgnet_paper.study.stored import read
 
 Tensor = torch.Tensor
@@ -43,10 +41,7 @@ def robust(cell: Experiment, options: Options) -> dict[str, Any]:
     path, made = data_set(cell, options)
     opened = Run.open(cell.trained.folder(options.out) / "run", options.device)
     begin = time.perf_counter()
-    own = results(judge_file({cell.method: opened.model}, scenario, path, options.device))
-    rival = read(cell.needs[0], options.out)
-    for key in ("scores", "curves"):
-        own[key] = {**rival[key], **own[key]}
+    own = beside_classical(results(judge_file({cell.method: opened.model}, scenario, path, options.device)), cell, options)
     trained = read(cell.trained, options.out)
     return {"about": about(scenario), "best_iteration": trained["best_iteration"],
             "seconds": {"generate": made, "evaluate": time.perf_counter() - begin}, **own}
@@ -90,12 +85,8 @@ def long(cell: Experiment, options: Options) -> dict[str, Any]:
 
 
 def operator(cell: Experiment, options: Options) -> dict[str, Any]:
-    """Spectra, matrices and what L makes of a true field, in double precision on the CPU.
-
-    One test trajectory is all it needs: the first one, which is the same in a data set of any size.
-    """
-    whole = cell if has_data(cell, options) else replace(cell, few=cell.few or 1)
-    path, made = data_set(whole, options)
+    """Spectra, matrices and what L makes of the true field of the first test trajectory, in double precision on the CPU."""
+    path, made = data_set(cell, options)
     opened = Run.open(cell.trained.folder(options.out) / "run", "cpu")
     scenario, folder = scenario_of(opened), cell.folder(options.out)
     with Dataset(path) as dataset:

@@ -22,6 +22,7 @@ from dgnet.data.store import FORMAT
 from dgnet.errors import InputError
 from dgnet.files import strict
 from dgnet.scoring.metrics import Sums
+from dgnet_paper.study.results import number
 
 
 def score_files(predictions: Path, truth: Path, split: str | None = None, trajectory: int | None = None) -> dict[str, Any]:
@@ -143,3 +144,14 @@ def _open(path: Path) -> h5py.File:
         return h5py.File(path, "r")
     except OSError as error:
         raise InputError(f"{path} is not an HDF5 file") from error
+
+
+def measures(result: dict[str, Any]) -> list[tuple[str, str]]:
+    """Rows of a table: each measure in words, and its value."""
+    found = result["score"]
+    until = "never" if found["until"] is None else f"{number(found['until'])} ({100 * found['until_share']:.0f}% of the horizon)"
+    rows = [("MSE", found["mse"]), ("log10 MSE", found["log10_mse"]), ("RNE over the rollout", found["rne"]),
+            ("RNE from offset", found["rne_from_offset"]), ("RNE of the last step", found["rne_final"]),
+            *((f"RNE from offset of {name}", value) for name, value in found["fields"].items() if len(result["fields"]) > 1)]
+    return [*((name, "not finite" if value is None else number(value)) for name, value in rows),
+            ("time at which RNE passes 0.1", until)]

@@ -30,6 +30,7 @@ from dgnet.scoring.judge import rivals
 from dgnet.scoring.metrics import current_names
 from dgnet.training.run import Run, Settings, read_dataclass, to_toml
 from dgnet_paper.scenarios import SIZES, TRUTHS, get, names, paper_names
+from dgnet_paper.study.blocks import template
 from dgnet_paper.study.experiment import Experiment
 from dgnet_paper.study.results import number
 from dgnet_paper.study.stored import read_from
@@ -195,7 +196,7 @@ def _settings(folder: Path) -> tuple[Settings, Any]:
 def pack(cell: Path, shelf: Path = SHELF, notes: Sequence[str] = ()) -> Path:
     """Turn a finished cell of `dgnet-paper reproduce` into a folder of the shelf and return that; an earlier one is replaced.
 
-    What was measured of the same weights elsewhere (`add_measured`) stays on the card.
+    What was measured of the same weights elsewhere stays on the card.
     """
     record = read_from(cell)
     kind = Experiment.parse(record["tag"])
@@ -327,48 +328,17 @@ def remarks(card: Card) -> list[str]:
 
 def markdown(cards: Sequence[Card]) -> str:
     """The page docs/results/pretrained.md."""
-    lines = ["# Pretrained weights", "",
-             "Written by `dgnet-paper pretrained --markdown docs/results/pretrained.md` from the cards that ship with the package.",
-             "",
-             "Errors are RNE over free rollouts of all test trajectories, from the offset of the field (T − T_amb for",
-             "temperatures). *error ratio* is the error of DGNet / that of the better classical solver on the same mesh and step;",
-             "below 1 is better. *minutes* are those of training, on a device that so many processes shared; where they reach the",
-             "budget of the command below, the clock cut the recipe short. Stages cut by the clock count as passed in the records",
-             "of these runs, so no number of updates is given. Reaction, coefficients and sources are known to the model.", "",
-             f"| {' | '.join(HEAD)} |", "|" + "---|" * len(HEAD)]
-    lines += [f"| {' | '.join(row)} |" for row in rows(cards)]
-    said = [(c, remark) for c in cards for remark in remarks(c)]
-    lines += ["", *(f"- {c.scenario}, {c.truth}: {remark}." for c, remark in said)] if said else []
-    lines += ["", "`dgnet-paper evaluate NAME --truth TRUTH` makes the test data again, rolls out and compares with the",
-              "card; `--trajectories N` takes the first N only. In Python `dgnet_paper.study.pretrained.load(name, truth)` is an",
-              "opened `Run`. Large tensors are stored in half precision, biases and statistics in single precision; all are loaded",
-              "to single precision.", "",
-              "## How each was trained", "", "| scenario | truth | command | parameters | training trajectories | versions |",
-              "|---|---|---|---|---|---|"]
-    lines += [f"| {c.scenario} | {c.truth} | `{c.command}` | {c.parameters:,} | {c.training_trajectories} "
-              f"| dgnet {c.version}, torch {c.torch} |" for c in cards]
-    again = [(c, m) for c in cards for m in c.measured]
-    if again:
-        lines += ["", "## Rolled out again elsewhere", "",
-                  "The first test trajectories with the stored weights, on data made again there. *card* is the mean of the same",
-                  "trajectories on the hardware of training, in single precision.", "",
-                  "| scenario | truth | trajectories | hardware | DGNet | card | classical, consistent | card "
-                  "| largest deviation |",
-                  "|---|---|---|---|---|---|---|---|---|"]
-        for c, m in again:
-            cells = []
-            for name in ("dgnet", "classical_consistent"):
-                cells += [text(mean(m.figures[name]["trajectories"])),
-                          text(mean(c.figures[name]["trajectories"][:m.trajectories]))]
-            far = max(deviation(m.figures[name], c.figures[name], False) for name in m.figures)
-            off = f"{100 * far:.2g}%" if math.isfinite(far) else "diverged"
-            lines.append(f"| {c.scenario} | {c.truth} | {m.trajectories} | {m.hardware} | {' | '.join(cells)} | {off} |")
-    todo = missing(cards)
-    if todo:
-        lines += ["", "## Not trained yet", "",
-                  "The command trains and scores; `dgnet-paper pretrained pack out/reproduce/cells/TAG` then makes the folder to "
-                  "ship.",
-                  "",
-                  "| scenario | truth | command |", "|---|---|---|"]
-        lines += [f"| {name} | {truth} | `{training_command(name, truth)}` |" for name, truth in todo]
-    return "\n".join(lines) + "\n"
+    page: str = template("pretrained.md").render(
+        head=HEAD, rows=rows(cards), remarks=[(c, remark) for c in cards for remark in remarks(c)], cards=cards,
+        measured=[_measured_row(c, m) for c in cards for m in c.measured],
+        missing=[(*which, training_command(*which)) for which in missing(cards)])
+    return page
+
+
+def _measured_row(card: Card, again: Measured) -> list[str]:
+    """Means of the trajectories that were rolled out again, beside those of the card."""
+    found = [text(mean(figures[name]["trajectories"][:again.trajectories])) for name in ("dgnet", "classical_consistent")
+             for figures in (again.figures, card.figures)]
+    far = max(deviation(row, card.figures[name], False) for name, row in again.figures.items())
+    return [card.scenario, card.truth, str(again.trajectories), again.hardware, *found,
+            f"{100 * far:.2g}%" if math.isfinite(far) else "diverged"]

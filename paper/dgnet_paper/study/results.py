@@ -8,20 +8,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
 
-import numpy as np
-
-from dgnet.errors import InputError
-from dgnet.files import arrays_of
 from dgnet_paper.scenarios import names
-from dgnet_paper.study import archive
-from dgnet_paper.study.experiment import METHODS, Experiment
+from dgnet_paper.study.experiment import METHODS, Experiment, Record
 from dgnet_paper.study.origin import learned
 from dgnet_paper.study.rows import Row
 from dgnet_paper.study.stored import failures, load
 
-Record = dict[str, Any]
 Scale = tuple[float, float, float]
 USUAL: Scale = (1.0, 1.0, 1.0)
 
@@ -34,6 +27,10 @@ class Setting:
     truth: str
     few: int = 0
     factor: float = 1.0
+
+    @classmethod
+    def of(cls, cell: Experiment) -> Setting:
+        return cls(cell.size, cell.truth, cell.few, cell.factor)
 
     @property
     def trial(self) -> bool:
@@ -108,7 +105,7 @@ class Shelf:
 
     def settings(self) -> list[Setting]:
         """Of all cells that train or judge; whole studies before trials, paper size first."""
-        found = {Setting(c.size, c.truth, c.few, c.factor) for c in self.cells if c.kind in ("train", "robust", "operator")}
+        found = {Setting.of(c) for c in self.cells if c.kind in ("train", "robust", "operator")}
         lone = {Setting(c.size, c.truth, c.few) for c in self.cells if c.kind == "classical"}
         found |= {s for s in lone if not any((f.size, f.truth, f.few) == (s.size, s.truth, s.few) for f in found)}
         if not found:
@@ -136,10 +133,14 @@ class Shelf:
         """A score of a method or a classical solver."""
         return value(self.found(scenario, row, s, trajectories), row, key)
 
+    def of_kind(self, kind: str, s: Setting | None = None) -> dict[Experiment, Record]:
+        """The cells of a kind, of one setting or of all."""
+        return {c: r for c, r in self.cells.items() if c.kind == kind and (s is None or Setting.of(c) == s)}
+
     def rows(self, scenario: str, s: Setting) -> list[Row]:
         """Trained on a scenario with all of its trajectories."""
         found = {Row(c.method, c.unknown_reaction) for c in self.cells if c.kind == "train" and c.scenario == scenario
-                 and c.trajectories == 0 and Setting(c.size, c.truth, c.few, c.factor) == s}
+                 and c.trajectories == 0 and Setting.of(c) == s}
         return [row for m in METHODS for u in (False, True) if (row := Row(m, u)) in found]
 
     def scenarios(self, s: Setting) -> list[str]:
@@ -155,41 +156,3 @@ def value(records: Sequence[Record], row: Row, key: str) -> Value | None:
 def training(scenario: str, method: str, s: Setting, unknown: bool = False, trajectories: int = 0) -> Experiment:
     return Experiment("train", scenario, s.size, s.truth, method, trajectories=trajectories, unknown_reaction=unknown, few=s.few,
                 factor=s.factor)
-
-
-def sample(record: Record | None) -> dict[str, np.ndarray]:
-    """Stored frames of the first test trajectory; empty where there are none."""
-    if record is None:
-        return {}
-    if (record["folder"] / archive.CELLS).exists():
-        return archive.sample(record, archive.truth_of(Experiment.parse(record["tag"])).tag)
-    path = record["folder"] / "sample.npz"
-    if not path.exists():
-        return {}
-    with arrays_of(path) as arrays:
-        found = {name: arrays[name] for name in arrays.files}
-    fields = [value for name, value in found.items() if name != "frames"]
-    whole = "truth" in found and "frames" in found and found["frames"].ndim == 1 and all(
-        value.dtype.kind == "f" and value.ndim == 3 and value.shape == found["truth"].shape for value in fields)
-    if not whole or len(found["frames"]) != len(found["truth"]):
-        raise InputError(f"{path} is damaged: it does not hold frames of one shape, with the truth")
-    return archive.renamed(record, found)
-
-
-def pack(folders: Sequence[Path], out: Path) -> int:
-    """Write the finished cells of some studies as one small store (see `archive`); returns how many there are."""
-    shelf = Shelf.open(folders)
-    drawn = [cell for cell in shelf.cells if _drawn(cell, shelf)]
-    shown = {cell.tag: sample(shelf.records[cell.tag]) for cell in drawn}
-    archive.pack(shelf.records, {tag: arrays for tag, arrays in shown.items() if arrays},
-                 {cell.tag: archive.truth_of(cell).tag for cell in drawn}, out)
-    return len(shelf.records)
-
-
-def _drawn(cell: Experiment, shelf: Shelf) -> bool:
-    """A picture of fields shows this cell: the classical solvers, and of a trained model its first seed with all trajectories."""
-    if cell.kind == "classical":
-        return not cell.scaled
-    if cell.kind != "train" or cell.unknown_reaction or cell.trajectories or archive.truth_of(cell) not in shelf.cells:
-        return False
-    return cell.seed == min(c.seed for c in shelf.cells if replace(c, seed=cell.seed) == cell)

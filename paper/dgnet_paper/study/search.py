@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from dgnet.errors import SolveError
-from dgnet.files import Lock, read_json, strict, write_json
+from dgnet.files import locked, read_json, strict, write_json
 from dgnet.recipe import PaperSettings, Recipe, paper_recipe
 from dgnet.training.checkpoints import Progress
 from dgnet_paper.study.experiment import Experiment
@@ -92,14 +92,11 @@ def shared(cell: Experiment) -> Experiment:
     return replace(cell, kind="train", seed=0, trajectories=0, unknown_reaction=False, scale=(1.0, 1.0, 1.0))
 
 
-def found_way(cell: Experiment, out: Path, trial: Trial, windows: bool = False) -> dict[str, Any] | None:
-    """The way of a cell with the trials that chose it, windows tried where asked for. None while another process looks for it."""
+def found_way(cell: Experiment, out: Path, trial: Trial, windows: bool = False) -> dict[str, Any]:
+    """The way of a cell with the trials that chose it, windows tried where they may be. One process searches, others wait."""
     base = shared(cell)
     path = out / "rates" / f"{base.tag}.json"
-    claim = Lock.take(path.with_suffix(".lock"))
-    if claim is None:
-        return None
-    with claim:
+    with locked(path):
         if not path.exists():
             write_json(path, _search(base, out / "rates" / base.tag, trial, windows))
         return dict(read_json(path, {"factor": float, "trials": dict}))

@@ -68,6 +68,12 @@ TARGETS = {t.name: t for t in (
 )}
 
 
+def scales() -> dict[str, list[tuple[float, float, float]]]:
+    """Factors on size, power and number of the sources, one attribute changed at a time."""
+    return {what: [(f if axis == 0 else 1.0, f if axis == 1 else 1.0, f if axis == 2 else 1.0) for f in FACTORS]
+            for what, axis in ATTRIBUTES.items()}
+
+
 @dataclass(frozen=True)
 class Choice:
     """What the command line may narrow down."""
@@ -153,9 +159,8 @@ def _cells(target: Target, choice: Choice, seed: int, alone: bool) -> list[Exper
 
 def _variants(target: Target, own: Experiment) -> list[Experiment]:
     if target.kind == "robust":
-        scaled = [replace(own, scale=(f if k == 0 else 1.0, f if k == 1 else 1.0, f if k == 2 else 1.0))
-                  for k in ATTRIBUTES.values() for f in FACTORS if f != 1.0]
-        return [own.trained, *scaled]
+        scaled = [replace(own, scale=scale) for line in scales().values() for scale in line]
+        return [own.trained, *(cell for cell in scaled if cell.scaled)]
     if target.name == "data-efficiency":
         top = get(own.scenario, own.size).train
         top = min(top, own.few) if own.few else top

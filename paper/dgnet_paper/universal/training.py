@@ -18,13 +18,9 @@ from multiprocessing import get_context
 import numpy as np
 import torch
 
-from dgnet.data import Dataset
 from dgnet.errors import InputError, SolveError
 from dgnet.mesh import Mesh
-from dgnet.models.universal import UniversalNet
-from dgnet.models.universal.model import untrained
-from dgnet.problems.case import Case, base_problem
-from dgnet.problems.lift import Lift
+from dgnet.models.universal import Universal, UniversalNet
 from dgnet.progress import Report
 from dgnet_paper.universal.batched import Part, Parts, gather, log_ratio
 from dgnet_paper.universal.problems import draw
@@ -76,23 +72,6 @@ def parts_on(meshes: Sequence[tuple[str, Mesh]], draws: int, seed: int, workers:
     if not found:
         raise InputError("none of the problems could be solved by the reference")
     return found
-
-
-def parts_of_data(case: Case, data: Dataset, numbers: Sequence[int]) -> Part:
-    """Stored trajectories of one problem. Middles come from the data where these have them, else from a fit to the nodes."""
-    problem, n = base_problem(case, "cpu", torch.float64), case.mesh.n_nodes
-    why = untrained(problem) or ("it has a capacity: divide by it" if problem.capacity is not None else None) or (
-        "it has more than one field" if len(case.pde.fields) > 1 else None) or (
-        f"it has {n} nodes, and at most {LARGEST} are stepped as dense matrices" if n > LARGEST else None)
-    if why is not None:
-        raise InputError(f"'{case.name}' cannot tune universal weights: {why}")
-    corpus = data.batch(numbers, dtype=torch.float64)
-    lift, stored = Lift.of(case.mesh), data.middles(numbers, dtype=torch.float64)
-    source = corpus.source_average
-    if source is None:
-        source = torch.zeros(len(numbers), corpus.steps, n, 1, dtype=torch.float64)
-    middle = lift(source)[:, :, n:] if stored is None or stored.source_average is None else stored.source_average
-    return Part(case.name, 1.0, problem, source[..., 0], middle[..., 0], lift(corpus.state[:, 0])[:, n:, 0], corpus.state[..., 0])
 
 
 def batches(parts: Sequence[Part], device: str = "cpu") -> list[Parts]:
@@ -149,3 +128,18 @@ def fit(net: UniversalNet, train: Sequence[Parts], valid: Sequence[Parts], secon
     net.load_state_dict(kept)
     net.requires_grad_(False)
     return found
+
+
+def tune(meshes: Sequence[tuple[str, Mesh]], seconds: float, draws: int = 2, workers: int = 1, seed: int = 0, device: str = "cpu",
+         report: Report | None = None) -> tuple[UniversalNet, Progress]:
+    """The shipped weights, or new ones, trained on a family of meshes of which a fifth is held out."""
+    if len(meshes) < 4 or len({mesh.dim for _, mesh in meshes}) > 1:
+        raise InputError("universal weights need at least four meshes, all flat or all solid")
+    held = max(1, len(meshes) // 5)
+    train, valid = (batches(parts_on(some, draws, seed + k, workers, report), device)
+                    for k, some in enumerate((meshes[held:], meshes[:held])))
+    dim = meshes[0][1].dim
+    net = (Universal().net(dim) or UniversalNet(dim)).to(device)
+    found = fit(net, train, valid, seconds, seed=seed, report=report)
+    net.trained_on(ranges(train))
+    return net, found

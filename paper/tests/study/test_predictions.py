@@ -8,14 +8,13 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from dgnet.cli import app
 from dgnet.data import Header, Trajectory
 from dgnet.data.store import write_dataset
 from dgnet.errors import InputError
 from dgnet.mesh import Mesh, box
 from dgnet_paper.study.predictions import score_files
+from paper.tests.command import dgnet_paper
 
 MESH = box((3, 2))
 STEPS, NODES = 4, MESH.n_nodes
@@ -84,8 +83,7 @@ def test_predictions_that_diverged(truth: Path, tmp_path: Path) -> None:
     state = np.full((2, STEPS + 1, NODES, 1), 2.0)
     state[0, 3] = np.nan
     out = tmp_path / "s.json"
-    done = CliRunner().invoke(app, ["score", str(plain(tmp_path / "p.h5", state)), str(truth), "--json", str(out)])
-    assert done.exit_code == 0 and "not finite" in done.output
+    assert "not finite" in dgnet_paper("score", plain(tmp_path / "p.h5", state), truth, "--json", out)
     assert json.loads(out.read_text())["score"]["rne"] is None
 
 
@@ -93,8 +91,8 @@ def test_the_command_prints_the_numbers(truth: Path, tmp_path: Path) -> None:
     out = tmp_path / "s.json"
     state = np.full((2, STEPS + 1, NODES, 1), 2.0)
     state[1] = 4.4
-    done = CliRunner().invoke(app, ["score", str(plain(tmp_path / "p.h5", state)), str(truth), "--json", str(out)])
-    assert done.exit_code == 0 and "RNE over the rollout" in done.output and "never" in done.output
+    printed = dgnet_paper("score", plain(tmp_path / "p.h5", state), truth, "--json", out)
+    assert "RNE over the rollout" in printed and "never" in printed
     assert json.loads(out.read_text())["score"]["mse"] == pytest.approx(0.08, rel=1e-6)
 
 

@@ -3,16 +3,14 @@
 import hashlib
 import json
 import pickle
-import re
 import shutil
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from dgnet.cli import app
 from dgnet.data import Dataset
 from dgnet.errors import InputError
 from dgnet.models import rollout
@@ -20,27 +18,11 @@ from dgnet.problems.case import base_problem
 from dgnet.training.run import Run
 from dgnet_paper.scenarios import get, paper_names
 from dgnet_paper.scenarios.generate import generate
-from dgnet_paper.study import compared, engine, planning, pretrained
+from dgnet_paper.study import compared, engine, pretrained
 from dgnet_paper.study.experiment import Experiment
+from paper.tests.command import dgnet_paper, refused
 
 SHIPPED = sorted(p.parent.name for p in pretrained.SHELF.glob("*/card.json"))
-
-
-def dgnet(*arguments: object, code: int = 0) -> str:
-    done = CliRunner().invoke(app, [str(a) for a in arguments])
-    assert done.exit_code == code and done.exception is None, (done.output, done.exception)
-    return re.sub(r"\s+", " ", done.output)
-
-
-def refused(*arguments: object) -> str:
-    """The sentence of an InputError, or of an option that is out of its range."""
-    done = CliRunner().invoke(app, [str(a) for a in arguments])
-    if done.exit_code == 2 and isinstance(done.exception, SystemExit):
-        return re.sub(r"\s+", " ", done.output)
-    assert isinstance(done.exception, InputError), (done.output, done.exception)
-    text = str(done.exception)
-    assert "\n" not in text
-    return text
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +30,7 @@ def cell(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished cell: three trajectories of each split, a second or two of training."""
     place = tmp_path_factory.mktemp("cells")
     wanted = Experiment("train", "laser-heat", "small", "same-mesh", "dgnet", few=3)
-    summary = engine.run([wanted], planning.Options(place / "data", place, budget=2.0, sharing=3, say=lambda text: None))
+    summary = engine.run([wanted], engine.Options(place / "data", place, budget=2.0, sharing=3, say=lambda text: None))
     assert not summary.failed
     return wanted.folder(place)
 
@@ -56,7 +38,7 @@ def cell(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def shelf(cell: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     shelf = tmp_path_factory.mktemp("shelf")
-    dgnet("pretrained", "pack", cell, "--out", shelf, "--note", "a trial")
+    dgnet_paper("pretrained", "pack", cell, "--out", shelf, "--note", "a trial")
     return shelf
 
 
@@ -87,7 +69,7 @@ def test_a_packed_folder_says_what_its_cell_says(cell: Path, shelf: Path) -> Non
 
 
 def test_the_list_holds_figures_sizes_and_what_is_missing(shelf: Path, tmp_path: Path) -> None:
-    printed = dgnet("pretrained", "--folder", shelf, "--json", tmp_path / "x.json", "--markdown", tmp_path / "x.md")
+    printed = dgnet_paper("pretrained", "--folder", shelf, "--json", tmp_path / "x.json", "--markdown", tmp_path / "x.md")
     card, text = pretrained.shipped(shelf)[0], (tmp_path / "x.md").read_text()
     assert json.loads((tmp_path / "x.json").read_text())[0]["sha256"] == card.sha256
     for part in (f"{card.figures['dgnet']['rne_from_offset']:.3g}"[:4], "shared by 3", "a trial", f"{card.bytes / 1024:.0f}"):
@@ -136,7 +118,7 @@ def test_the_test_split_alone_is_that_of_the_whole_data_set(tmp_path: Path) -> N
 
 def test_round_trip_agrees_with_the_card_and_with_full_precision(cell: Path, shelf: Path, tmp_path: Path) -> None:
     folder, place = shelf / "laser-heat-small-same-mesh", tmp_path / "data"
-    printed = dgnet("evaluate", "--pretrained", folder, "--data", place, "--json", tmp_path / "x.json")
+    printed = dgnet_paper("evaluate", folder, "--data", place, "--json", tmp_path / "x.json")
     result = json.loads((tmp_path / "x.json").read_text())
     assert result["agrees"] and not result["subset"] and result["trajectories"] == 3
     assert [p.name for p in place.iterdir()] == ["laser-heat-small-same-mesh-test-3.h5"]
@@ -150,21 +132,19 @@ def test_a_subset_is_compared_trajectory_by_trajectory(cell: Path, shelf: Path, 
     mine = Path(shutil.copytree(shelf, tmp_path / "shelf"))
     folder, data = mine / "laser-heat-small-same-mesh", cell.parents[1] / "data" / "few-3"
     before = sorted(data.iterdir())
-    printed = dgnet("evaluate", "--pretrained", folder, "--data", data, "--trajectories", 1, "--json", tmp_path / "x.json")
+    printed = dgnet_paper("evaluate", folder, "--data", data, "--trajectories", 1, "--json", tmp_path / "x.json")
     assert "a subset, 1 of the card's 3" in printed and "one by one" in printed
     assert sorted(data.iterdir()) == before  # the whole data set was there
     result = json.loads((tmp_path / "x.json").read_text())
     there = pretrained.read_card(folder).figures
     for name, row in result["scores"].items():
         assert row["trajectories"] == pytest.approx(there[name]["trajectories"][:1], rel=0.02)
-    dgnet("pretrained", "measured", tmp_path / "x.json", "--folder", mine)
-    dgnet("pretrained", "measured", tmp_path / "x.json", "--folder", mine)  # once more replaces it
     card = pretrained.read_card(folder)
-    assert [m.trajectories for m in card.measured] == [1] and "Rolled out again" in pretrained.markdown([card])
-    dgnet("pretrained", "pack", cell, "--out", mine)
-    assert pretrained.read_card(folder).measured == card.measured  # of the same weights
-    (tmp_path / "y.json").write_text(json.dumps({**result, "card": {"sha256": "0"}}))
-    assert "other weights" in refused("pretrained", "measured", tmp_path / "y.json", "--folder", mine)
+    elsewhere = pretrained.Measured(1, "a GPU", "cuda", "0", "0", {name: there[name] for name in there})
+    (folder / "card.json").write_text(json.dumps(asdict(replace(card, measured=(elsewhere,)))))
+    assert "Rolled out again" in pretrained.markdown([pretrained.read_card(folder)])
+    dgnet_paper("pretrained", "pack", cell, "--out", mine)
+    assert pretrained.read_card(folder).measured == (elsewhere,)  # of the same weights
 
 
 def test_other_figures_are_said_to_differ(cell: Path, copy: Path, tmp_path: Path) -> None:
@@ -182,15 +162,12 @@ def test_other_figures_are_said_to_differ(cell: Path, copy: Path, tmp_path: Path
 
 def test_requests_that_make_no_sense(shelf: Path, tmp_path: Path) -> None:
     folder = shelf / "laser-heat-small-same-mesh"
-    assert "give the folder of a run" in refused("evaluate")
-    assert "options of --pretrained" in refused("evaluate", folder, "--trajectories", 1)
-    assert "the place of RUN" in refused("evaluate", folder, "--pretrained", "laser-heat")
-    assert "did you mean 'laser-heat'" in refused("evaluate", "--pretrained", "laser-hat", "--data", tmp_path)
+    assert "did you mean 'laser-heat'" in refused("evaluate", "laser-hat", "--data", tmp_path)
     with pytest.raises(InputError, match="train them with `dgnet-paper reproduce"):
         pretrained.find("obstacles", shelf=shelf)  # where nothing of it is
-    assert "unknown kind of truth" in refused("evaluate", "--pretrained", "obstacles", "--truth", "true")
+    assert "unknown kind of truth" in refused("evaluate", "obstacles", "--truth", "true")
     for count in (0, 10_000):
-        assert "trajectories" in refused("evaluate", "--pretrained", folder, "--trajectories", count, "--data", tmp_path)
+        assert "trajectories" in refused("evaluate", folder, "--trajectories", count, "--data", tmp_path)
     assert "there is no folder" in refused("pretrained", "--folder", tmp_path / "none")
 
 
@@ -217,11 +194,11 @@ def test_damaged_weights_are_refused(copy: Path) -> None:
     content = bytearray((copy / "weights.pt").read_bytes())
     content[len(content) // 2] ^= 1
     (copy / "weights.pt").write_bytes(content)
-    assert "not the file that its card describes" in refused("evaluate", "--pretrained", copy)
+    assert "not the file that its card describes" in refused("evaluate", copy)
     (copy / "weights.pt").write_bytes(content[:1000])
-    assert "damaged, or holds something that could run code" in refused("evaluate", "--pretrained", seal(copy))
+    assert "damaged, or holds something that could run code" in refused("evaluate", seal(copy))
     (copy / "weights.pt").unlink()
-    assert "no weights.pt" in refused("evaluate", "--pretrained", copy)
+    assert "no weights.pt" in refused("evaluate", copy)
 
 
 def test_weights_that_would_run_code_are_refused(copy: Path, tmp_path: Path) -> None:
@@ -229,7 +206,7 @@ def test_weights_that_would_run_code_are_refused(copy: Path, tmp_path: Path) -> 
     for write in (lambda: torch.save({"free_pair": Malicious(mark)}, copy / "weights.pt"),
                   lambda: (copy / "weights.pt").write_bytes(pickle.dumps(Malicious(mark), 2))):
         write()
-        assert "could run code" in refused("evaluate", "--pretrained", seal(copy))
+        assert "could run code" in refused("evaluate", seal(copy))
         assert not mark.exists()
 
 
@@ -239,7 +216,7 @@ def test_weights_of_another_kind_are_refused(copy: Path) -> None:
                             ({}, "does not fit"), ({**state, "free_pair": torch.zeros(2, 2)}, "does not fit"),
                             ({**state, "free_pair": state["free_pair"] * torch.nan}, "'free_pair' holds numbers that are not")):
         torch.save(strange, copy / "weights.pt")
-        assert reason in refused("evaluate", "--pretrained", seal(copy))
+        assert reason in refused("evaluate", seal(copy))
 
 
 def test_damaged_cards_and_settings_are_refused(copy: Path) -> None:
@@ -249,13 +226,13 @@ def test_damaged_cards_and_settings_are_refused(copy: Path) -> None:
            json.dumps({**card, "more": 1})]
     for content in bad:
         (copy / "card.json").write_text(content)
-        assert "card.json" in refused("evaluate", "--pretrained", copy)
+        assert "card.json" in refused("evaluate", copy)
     (copy / "card.json").write_text(json.dumps(card))
     for old, new in (('scenario = "laser-heat"', 'scenario = "allen-cahn"'), ('project = ""', 'project = "/tmp"')):
         (copy / "run.toml").write_text(text.replace(old, new))
-        assert "not the run that its card describes" in refused("evaluate", "--pretrained", copy)
+        assert "not the run that its card describes" in refused("evaluate", copy)
     (copy / "run.toml").write_text("[run")
-    assert "damaged" in refused("evaluate", "--pretrained", copy)
+    assert "damaged" in refused("evaluate", copy)
 
 
 # ---------------------------------------------------------------------- what ships

@@ -35,7 +35,7 @@ def put(out: Path, method: str = "classical", unknown: bool = False, rne: float 
     classical = {"classical_consistent": ROW, "classical_lumped": ROW}
     own = {} if method == "classical" else {method: {**ROW, "rne": rne, "rne_from_offset": rne}}
     trained = {} if method == "classical" else {
-        "iterations": 7, "best_iteration": 5, "parameters": 9, "memory": {"train": None}, "budget": 60.0,
+        "updates": 7, "best_iteration": 5, "parameters": 9, "memory": {"train": None}, "budget": 60.0,
         "training_trajectories": 4, "recipe": {"hold_out": 1}, "history": []}
     record = {"tag": cell.tag, "cell": {"kind": cell.kind, "scenario": cell.scenario, "size": cell.size, "method": method,
                                         "factor": 1.0},

@@ -1,4 +1,4 @@
-"""`dgnet universal`: weights for a family of meshes, from the meshes alone."""
+"""`dgnet-paper universal`: weights for a family of meshes, from the meshes alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 import torch
 from tests.projects.conftest import STEPS, TOML, command, write_tiny
 
-from dgnet import cli
 from dgnet.data import Dataset
 from dgnet.errors import InputError
 from dgnet.mesh import Mesh, box, save
@@ -21,9 +20,9 @@ from dgnet.problems.spot_table import SpotTable
 from dgnet.projects import load
 from dgnet.training.own import first_choice
 from dgnet.training.run import Run
-from dgnet_paper.scenarios import get
 from dgnet_paper.universal import problems as scenario
 from dgnet_paper.universal import training as universal
+from paper.tests.command import dgnet_paper, refused
 
 Tensor = torch.Tensor
 
@@ -48,23 +47,15 @@ def test_a_fresh_network_learns_from_meshes_alone(quick: None) -> None:
     assert float(net.fading(train[0].surroundings)[2].min()) == 1.0
 
 
-def test_the_command(quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(quick: None, tmp_path: Path) -> None:
     paths = []
     for k in range(4):
         paths.append(tmp_path / f"part{k}.msh")
         save(box((4, 4 + k), perturb=0.2), paths[-1])
 
-    def run(*arguments: object) -> int:
-        monkeypatch.setattr("sys.argv", ["dgnet", "universal", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        return int(stop.value.code or 0)
-
-    assert run(*paths, "--out", tmp_path / "w.pt", "--draws", 1, "--budget", 0.03) == 0
-    assert "of the better classical solver" in capsys.readouterr().out
-    assert UniversalNet.load(tmp_path / "w.pt").dim == 2
-    assert run(*paths[:2], "--out", tmp_path / "w.pt") == 2
-    assert "at least four meshes" in capsys.readouterr().err
+    printed = dgnet_paper("universal", *paths, "--out", tmp_path / "w.pt", "--draws", 1, "--budget", 0.03)
+    assert "of the better classical solver" in printed and UniversalNet.load(tmp_path / "w.pt").dim == 2
+    assert "at least four meshes" in refused("universal", *paths[:2], "--out", tmp_path / "w.pt")
 
 
 def test_files_that_are_no_weights_are_refused(tmp_path: Path) -> None:
@@ -73,23 +64,6 @@ def test_files_that_are_no_weights_are_refused(tmp_path: Path) -> None:
     for name, words in (("empty.pt", "does not hold"), ("text.pt", "does not hold"), ("none.pt", "there is no file")):
         with pytest.raises(InputError, match=words):
             UniversalNet.load(tmp_path / name)
-
-
-def test_data_of_a_problem_tune_the_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                            capsys: pytest.CaptureFixture[str]) -> None:
-    tiny = write_tiny(tmp_path / "tiny", TOML)
-    monkeypatch.setattr("sys.argv", ["dgnet", "universal", str(tiny), "--out", str(tmp_path / "w.pt"), "--budget", "0.03"])
-    with pytest.raises(SystemExit) as stop:
-        cli.main()
-    shown = capsys.readouterr()
-    assert stop.value.code in (0, None), shown.err
-    assert "on test trajectories" in shown.out and UniversalNet.load(tmp_path / "w.pt").dim == 2
-
-
-def test_problems_that_cannot_tune_are_named() -> None:
-    case = get("allen-cahn", "small")
-    with pytest.raises(InputError, match="there is a reaction"):
-        universal.parts_of_data(case, None, [0])  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")

@@ -75,7 +75,7 @@ class Bounds:
 
     def iterations(self, tolerance: float) -> int:
         """Iterations that guarantee the relative residual `tolerance`."""
-        if self.rate >= 1.0:
+        if not self.rate < 1.0:  # nor where bounds have overflown
             return NEVER
         if self.rate < 1e-12:
             return 1

@@ -417,6 +417,8 @@ class GreenSolver:
         p = self.problem
         if not 0 <= node < p.n_nodes:
             raise InputError(f"node {node} does not exist: the mesh has {p.n_nodes} nodes")
+        if not 0 <= field < p.n_fields:
+            raise InputError(f"field {field} does not exist: the problem has {p.n_fields}")
         e = torch.zeros(1, p.n, p.n_fields, dtype=p.dtype, device=p.geometry.device)
         e[0, int(p.geometry.dof[node]), field] = 1.0
         w = None if p.fixed is None else torch.zeros(p.n, p.n_fields, dtype=p.dtype, device=p.geometry.device)
