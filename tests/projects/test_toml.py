@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from dgnet.discovery.unknowns import Unknowns
 from dgnet.errors import InputError
 from dgnet.mesh import box, save
 from dgnet.problems import Dirichlet, Neumann, Periodic, Robin
@@ -106,7 +107,7 @@ hold_out = 1
     assert (f.name, f.title, f.fields, f.dt, f.offset) == ("all", "All of it", ("u", "v"), 0.5, (0.0, 2.0))
     assert f.mesh.measures == {"size": (10.0, 20.0), "spacing": 1.0, "corner": (0.0, 0.0), "perturb": 0.2}
     assert f.mesh.boundaries == {"hot": Selection({"x": (0, 0), "y": (5, 10)}), "cold": Selection(function="cold")}
-    assert f.pde.velocity == (1.0, 0.0) and f.pde.reaction == "unknown" and f.pde.per_region
+    assert f.pde.velocity == (1.0, 0.0) and f.pde.unknowns == Unknowns(True, (), ("diffusion", "convection"), True)
     assert f.pde.diffusion["u"]["core"] == pytest.approx(2.0) and f.pde.diffusion["v"] == ((1.0, 0.0), (0.0, 2.0))
     assert f.pde.decay["v"] == pytest.approx(1 / 60)
     assert f.boundaries[0].values == {"value": Function("warm")} and f.boundaries[1].values == {"flux": -1.0}

@@ -73,17 +73,11 @@ class PDESpec:
     diffusion: Term = 0.0
     velocity: str | tuple[float, ...] | Function | None = None  # "data": comes with every trajectory
     decay: Term = 0.0
-    reaction: str | Function = "none"  # none | unknown | a function
-    calibrate: tuple[str, ...] = ()
-    per_region: bool = False
+    reaction: Function | None = None  # what is known of it
+    unknowns: Unknowns = dataclasses.field(default_factory=Unknowns)
     capacity: Mapping[str, Term] = dataclasses.field(default_factory=dict)  # key -> term: their product is the capacity; empty: 1
     spread: str = "diffusion"  # the key that `diffusion` was given by
     melting: Mapping[str, Melting] = dataclasses.field(default_factory=dict)  # of each region; "" for all cells
-    unknown: tuple[str, ...] = ()  # which of capacity and diffusion are curves to be found
-
-    @property
-    def unknowns(self) -> Unknowns:
-        return Unknowns(self.reaction == "unknown", self.unknown, self.calibrate, self.per_region)
 
     @property
     def heat(self) -> bool:
@@ -140,22 +134,22 @@ def read_pde(t: Table, fields: Sequence[str], units: Units) -> PDESpec:
             velocity = t.numbers("velocity", (2, 3), SPEED, units)
         else:
             raise t.wrong("velocity", '[vx, vy], [vx, vy, vz], "data" or { function = "NAME" }')
-    reaction: str | Function = "none"
-    if t.has("reaction"):
-        if isinstance(t.values["reaction"], dict):
-            reaction = _function(t.table("reaction"))
-        else:
-            reaction = t.text("reaction", choices=("none", "unknown"))
-    calibrate = t.texts("calibrate", (), ("diffusion", "decay", "convection"))
-    spec = PDESpec(diffusion, velocity, decay, reaction, tuple(dict.fromkeys(calibrate)), t.flag("per_region"), capacity, spread,
-                   read_melting(t, list(capacity), fields[0], units), _unknown(t))
+    reaction, unknown_reaction = None, False
+    if isinstance(t.values.get("reaction"), dict):
+        reaction = _function(t.table("reaction"))
+    else:
+        unknown_reaction = t.text("reaction", "none", choices=("none", UNKNOWN)) == UNKNOWN
+    calibrate = tuple(dict.fromkeys(t.texts("calibrate", (), ("diffusion", "decay", "convection"))))
+    unknowns = Unknowns(unknown_reaction, _unknown(t), calibrate, t.flag("per_region"))
+    spec = PDESpec(diffusion, velocity, decay, reaction, unknowns, capacity, spread,
+                   read_melting(t, list(capacity), fields[0], units))
     t.close()
-    if "capacity" in spec.unknown and spec.melting:
+    if "capacity" in unknowns.curves and spec.melting:
         raise InputError(f"{t.where('latent_heat')} is found together with the unknown capacity: leave it out")
-    if spec.unknown and (len(fields) > 1 or spec.calibrate or spec.reaction == "unknown"):
+    if unknowns.curves and (len(fields) > 1 or calibrate or unknown_reaction):
         raise InputError(f"{t.where(spread)} or its capacity is unknown: that goes with one field, and neither with pde.calibrate "
                          "nor with an unknown reaction")
-    if spec.per_region and not {"diffusion", "decay"} & set(calibrate):
+    if unknowns.per_region and not {"diffusion", "decay"} & set(calibrate):
         raise InputError(f"{t.where('per_region')} needs diffusion or decay in pde.calibrate")
     return spec
 
@@ -272,7 +266,7 @@ def equation_of(site: Site) -> PDE:
     elif isinstance(spec.velocity, Function):
         velocity = _velocity(spec.velocity.name, f"{where}.velocity", mesh, physics)
     reaction = None
-    if isinstance(spec.reaction, Function):
+    if spec.reaction is not None:
         reaction = physics.reaction(spec.reaction.name, f"{where}.reaction", len(site.fields))
     diffusion, decay = (_coefficient(term, key, site)
                         for term, key in ((spec.diffusion, spec.spread), (spec.decay, "decay")))

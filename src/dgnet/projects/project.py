@@ -56,7 +56,7 @@ class Project:
     data: Path
     folder: Path | None = None  # None: made in Python
     file: ProblemFile | None = None
-    unknowns: Unknowns = Unknowns()
+    unknowns: Unknowns = field(default_factory=Unknowns)
     model: Mapping[str, Any] = field(default_factory=dict)
     training: Training = field(default_factory=Training)
     notes: tuple[Note, ...] = ()
@@ -287,7 +287,7 @@ def _validated(file: ProblemFile, case: Case) -> None:
         problem.convection_part(0.0, file.dt)
         for t in (0.0, file.dt):
             problem.fixed_values(t)
-        if file.pde.per_region:
+        if file.pde.unknowns.per_region:
             from dgnet.models.dgnet import regions_of
 
             regions_of(case.mesh)
