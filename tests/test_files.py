@@ -273,19 +273,19 @@ def test_did_you_mean() -> None:
 
 
 def test_one_at_a_time(tmp_path: Path) -> None:
-    """Ten processes add one, fifty times each, to a number in a file."""
+    """Five processes add one, ten times each, to a number in a file."""
     target = tmp_path / "x"
     target.write_text("0")
 
     def add() -> None:
-        for _ in range(50):
+        for _ in range(10):
             with locked(target):
                 write_text(target, str(int(target.read_text()) + 1))
 
-    for process in [forked(add) for _ in range(10)]:
+    for process in [forked(add) for _ in range(5)]:
         process.join()
         assert process.exitcode == 0
-    assert target.read_text() == "500" and names(tmp_path) == ["x"]
+    assert target.read_text() == "50" and names(tmp_path) == ["x"]
 
 
 def test_a_dead_process_holds_nothing_and_a_living_one_is_named(tmp_path: Path) -> None:
