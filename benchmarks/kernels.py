@@ -78,7 +78,7 @@ def _each(action: Callable[[], object]) -> float:
     return median(timed(many, "cpu", repeats=3) for _ in range(3)) / _TOGETHER
 
 
-def markdown(data: dict[str, Any]) -> str:
+def table(data: dict[str, Any]) -> str:
     lines = [f"## Sensor kernels on {data['hardware']}", "",
              f"{data['sensors']} sensors, {data['steps']} steps, {data['nodes']:,} nodes ({data['mesh']}), medians. Readings are "
              "of one sensor after the last step, from stored kernels; in brackets how many take as long as one rollout.", "",

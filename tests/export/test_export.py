@@ -18,12 +18,13 @@ from dgnet.export import plain as module
 from dgnet.export.record import probe
 from dgnet.mesh import box
 from dgnet.models.dgnet import DGNet, DGNetConfig
-from dgnet.models.registry import entry
+from dgnet.models.registry import configure, entry
 from dgnet.operators import EdgeMatrix
 from dgnet.problems import PDE, Dirichlet, Neumann, Periodic, Problem, Robin
 from dgnet.problems.case import base_problem
 from dgnet.recipe import Recipe, Stage
 from dgnet.stepping.bounds import Bounds
+from dgnet.training.plan import Plan
 from dgnet.training.run import Run, train
 from dgnet.training.simulator import Simulator
 from dgnet_paper.scenarios import get
@@ -149,8 +150,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def trained(data: Path, folder: Path, model: str = "dgnet", config: object = None) -> Path:
-    plan = Recipe("short", (Stage(3, 3, batch=2, lr=1e-2),), hold_out=1)
-    train(get("laser-heat", "small"), "same-mesh", data, folder, model=model, config=config, plan=plan)
+    recipe = Recipe("short", (Stage(3, 3, batch=2, lr=1e-2),), hold_out=1)
+    plan = Plan(configure(model) if config is None else config, recipe, model=model)
+    train(get("laser-heat", "small"), "same-mesh", data, folder, plan)
     return folder
 
 

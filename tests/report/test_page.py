@@ -31,6 +31,7 @@ from dgnet.report import figures as figures_of
 from dgnet.report.learned import coefficients, given_value
 from dgnet.training import evaluate as scoring
 from dgnet.training.own import train_project
+from dgnet.training.plan import Plan
 from dgnet.training.run import Run, train
 from dgnet_paper.scenarios import get
 from dgnet_paper.scenarios.generate import generate
@@ -131,7 +132,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_page_of_a_scenario(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                             capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "run"
-    train(get("laser-heat", "small"), "same-mesh", data, folder, config=DGNetConfig(hidden=8, layers=1, residual=True), plan=SHORT)
+    train(get("laser-heat", "small"), "same-mesh", data, folder,
+          Plan(DGNetConfig(hidden=8, layers=1, residual=True), SHORT))
     assert command(monkeypatch, "evaluate", folder, "--json", tmp_path / "x.json") == 0
     assert "report.html" in capsys.readouterr().out
     found, result = read(folder / "report.html"), json.loads((tmp_path / "x.json").read_text())
@@ -178,7 +180,7 @@ def compare_field(folder: Path, data: Path, result: dict[str, Any]) -> None:
 
 def test_page_of_a_baseline(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = replace(entry("mgn").settings["comparable"], hidden=16)
-    run, _ = train(get("laser-heat", "small"), "same-mesh", data, tmp_path / "run", model="mgn", config=config, plan=SHORT)
+    run, _ = train(get("laser-heat", "small"), "same-mesh", data, tmp_path / "run", Plan(config, SHORT, model="mgn"))
     result, states, truth = scoring.evaluate(run, data)
     figures = figures_of.draw(run, result, states, truth, tmp_path / "figures")
     found = read(page.write(run, result, states, truth, figures, tmp_path / "report.html"))

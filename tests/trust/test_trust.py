@@ -19,6 +19,7 @@ from dgnet.mesh import box
 from dgnet.models.dgnet import DGNetConfig
 from dgnet.prediction.to_files import predict_to_files
 from dgnet.recipe import Recipe, Stage
+from dgnet.training.plan import Plan
 from dgnet.training.run import Run, train
 from dgnet.trust import training_range as trust
 from dgnet.trust.training_range import (
@@ -144,7 +145,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root, scenario = tmp_path_factory.mktemp("run"), get("laser-heat", "small")
     data = generate(scenario, root, truth="same-mesh", trajectories=3)
     plan = Recipe("short", (Stage(3, 3, batch=2, lr=1e-2),), hold_out=1)
-    train(scenario, "same-mesh", data, root / "run", config=DGNetConfig(hidden=8, layers=1), plan=plan)
+    train(scenario, "same-mesh", data, root / "run", Plan(DGNetConfig(hidden=8, layers=1), plan))
     return root / "run"
 
 
@@ -208,7 +209,7 @@ def test_leave_one_out_is_resumed_fold_by_fold(folder: Path, tmp_path: Path, mon
 
     def counting(*arguments, **options):
         with Dataset(arguments[2]) as data:
-            trained.append((len(data), options["config"].hidden, options["budget"]))
+            trained.append((len(data), arguments[4].config.hidden, options["budget"]))
         if len(trained) == 2:
             raise KeyboardInterrupt
         return original(*arguments, **options)

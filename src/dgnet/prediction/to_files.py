@@ -241,7 +241,7 @@ class _Plan:
             found["guard"] = Guard(self.known, case.mesh, case.dt, self.steps)
         if self.bands is not None:
             found["profile"] = Profile(case.mesh, len(case.pde.fields))
-        if project is None or not (project.unknown_reaction or project.unknown_curves):
+        if project is None or not (project.unknowns.reaction or project.unknowns.curves):
             found["bounds"] = Bounds(problem)
         if self.stored is not None and self.trajectory is not None and self.stored_only:
             found["truth"] = Truth(case, self.stored, self.trajectory, self.steps, self.ratio)

@@ -22,10 +22,7 @@ import torch
 
 from dgnet import __version__
 from dgnet.data import Corpus
-from dgnet.discovery.curve import FILE as REACTION
-from dgnet.discovery.curve import curve_of, write_curve
-from dgnet.discovery.formula import formulas, summands, write_formula
-from dgnet.discovery.material_curve import found_curves, write_curves
+from dgnet.discovery.found import REACTION, formulas, material_curves, reaction_curve, summands, write_found
 from dgnet.files import write_text
 from dgnet.models.dgnet import DGNet
 from dgnet.models.registry import title_of
@@ -34,7 +31,7 @@ from dgnet.problems.case import base_problem
 from dgnet.progress import Report
 from dgnet.report import bands, field
 from dgnet.report.figures import COLOURS, inlined
-from dgnet.report.learned import coefficients, corrections, draw_material, draw_reaction, draw_terms, reaction_axes
+from dgnet.report.learned import coefficients, corrections, draw_material, draw_reaction, draw_terms
 from dgnet.report.viewer import VIEWER
 from dgnet.scoring.judge import rivals
 from dgnet.training.evaluate import TOLD, failures
@@ -239,13 +236,13 @@ def _learned(run: Run, data: Corpus, folder: Path) -> str:
     rows = "".join(f"<tr><td>{name}</td><td>{size}</td><td>{meaning}</td></tr>" for name, size, meaning in corrections(run, data))
     if rows:
         parts.append(f"<table><tr><th>correction</th><th>size</th><th>meaning</th></tr>{rows}</table>")
+    write_found(folder, model, run.case)
     if model.config.reaction == "learned" and model.fields == 1:
         draw_reaction(folder / "reaction.png", run, data)
         parts.append(_reaction_words(run, folder) + _image([folder / "reaction.png"], "reaction"))
-    curves = found_curves(model)
+    curves = material_curves(model)
     if curves:
         draw_material(folder / "material.png", curves, run)
-        write_curves(folder, curves, run.case.pde.fields[0])
         links = ", ".join(_download(folder / f"{one.name}.csv") for one in curves)
         parts.append(f"<p>The curves of the material ({links}). The band is two standard deviations on either side: noise, and "
                      "what half the spacing would change. Grey columns: where the training states were.</p>"
@@ -254,7 +251,6 @@ def _learned(run: Run, data: Corpus, folder: Path) -> str:
     terms = summands(model)
     if terms:
         draw_terms(folder / "reaction.png", terms)
-        write_formula(folder / REACTION, terms)
         parts.append(f"<p>The reaction, with one standard deviation of each coefficient ({_download(folder / REACTION)}):</p>"
                      + "".join(f"<p><b>{escape(line)}</b></p>" for line in formulas(terms))
                      + _image([folder / "reaction.png"], "reaction"))
@@ -263,11 +259,10 @@ def _learned(run: Run, data: Corpus, folder: Path) -> str:
 
 
 def _reaction_words(run: Run, folder: Path) -> str:
-    """What the picture of the reaction shows; its numbers are written beside the page."""
-    curve = curve_of(run.model)
+    """What the picture of the reaction shows."""
+    curve = reaction_curve(run.model)
     if curve is None:
         return "<p>The reaction, over the states of these trajectories; a network has no band:</p>"
-    write_curve(folder / REACTION, curve, reaction_axes(run))
     band = "" if np.isnan(curve.deviation).all() else (
         " The band is two standard deviations wide on either side: noise of the data and the mesh's own error, estimated when the "
         "reaction was fitted by itself. Where there is no grey column, no training state was: there the curve is a continuation.")

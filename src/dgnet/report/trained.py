@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dgnet.data.trajectory import SPLITS
-from dgnet.discovery.formula import sentences
+from dgnet.discovery.found import sentences
 from dgnet.errors import InputError
 from dgnet.files import write_json
 from dgnet.models.registry import TUNED

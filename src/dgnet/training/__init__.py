@@ -7,11 +7,10 @@ from dgnet.recipe import Recipe, Stage
 from dgnet.training.checkpoints import Progress
 from dgnet.training.fit import evaluate_rne, fit, split
 from dgnet.training.identity import differences, digest, fingerprint, summed
-from dgnet.training.plan import Facts, Wishes, configuration, recipe_for
+from dgnet.training.plan import Plan, make_plan, plan_for_data
 from dgnet.training.run import PROBLEM, Run, Settings, open_simulator, read_dataclass, to_toml, train, write_trained
 from dgnet.training.simulator import Simulator
 
-__all__ = ["PROBLEM", "Corpus", "Facts", "Progress", "Recipe", "Run", "Settings", "Simulator", "Stage", "Wishes",
-           "calibrated_first", "configuration", "differences", "digest", "evaluate_rne", "fingerprint", "fit", "load_checkpoint",
-           "open_simulator", "read_dataclass", "recipe_for", "split", "summed", "to_toml", "train", "uncertainty",
-           "write_trained"]
+__all__ = ["PROBLEM", "Corpus", "Plan", "Progress", "Recipe", "Run", "Settings", "Simulator", "Stage", "calibrated_first",
+           "differences", "digest", "evaluate_rne", "fingerprint", "fit", "load_checkpoint", "make_plan", "open_simulator",
+           "plan_for_data", "read_dataclass", "split", "summed", "to_toml", "train", "uncertainty", "write_trained"]

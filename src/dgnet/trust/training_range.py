@@ -14,7 +14,7 @@ import math
 import shutil
 import tomllib
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +24,16 @@ import torch
 
 from dgnet import __version__
 from dgnet.data import Dataset, digests
+from dgnet.discovery import Unknowns
 from dgnet.errors import InputError
 from dgnet.files import read_json, write_json, write_text, writing_hdf5
 from dgnet.mesh import Mesh
 from dgnet.models import entry
+from dgnet.models.dgnet import DGNetConfig
 from dgnet.problems import Units
 from dgnet.progress import Report
-from dgnet.recipe import Recipe
 from dgnet.scoring import judge_file, rivals
-from dgnet.training import Facts, Progress, Run, Simulator, Wishes, read_dataclass, recipe_for, train
+from dgnet.training import Plan, Progress, Run, Simulator, make_plan, read_dataclass, train
 
 Tensor = torch.Tensor
 
@@ -333,7 +334,7 @@ def leave_one_out(run: Run, *, budget: float | None = None, device: str = "cpu",
     if len(numbers) < 2:
         raise InputError(f"leaving one trajectory out needs at least two to train on, {run.folder} has {len(numbers)}")
     share = _seconds(run.folder) if budget is None else budget / len(numbers)
-    plan = _plan(run, len(numbers) - 1, steps)
+    plan = _plan(run, config, len(numbers) - 1, steps)
     folds = []
     for at, number in enumerate(numbers):
         folder = run.folder / "leave-one-out" / f"{number:05d}"
@@ -350,8 +351,7 @@ def leave_one_out(run: Run, *, budget: float | None = None, device: str = "cpu",
                     tell(at, len(numbers), progress, total)
 
             trained, progress = train(
-                scenario, settings.truth, rest, folder / "run", model=settings.model, recipe=settings.recipe, seed=settings.seed,
-                device=device, budget=share, config=config, plan=plan, unknown_reaction=settings.unknown_reaction,
+                scenario, settings.truth, rest, folder / "run", plan, seed=settings.seed, device=device, budget=share,
                 project=run.project, portable=False, report=follow)
             kept = {"trajectory": number, **_score(trained, run.data, number, device), "iterations": progress.iteration,
                     "seconds": progress.seconds, "request": request}
@@ -384,14 +384,12 @@ def config_of(folder: Path, model: str) -> Any:
     return read_dataclass(entry(model).config, text.get("model", {}), f"{folder / 'run.toml'} [model]")
 
 
-def _plan(run: Run, trajectories: int, steps: int) -> Recipe | None:
-    """The run's own recipe for this number of trajectories; None: the default of `train`."""
-    settings = run.settings
-    if settings.model != "dgnet" or settings.recipe != "own":
-        return None
-    config = run.dgnet.config
-    wishes = Wishes(unknown_reaction=settings.unknown_reaction, unknown_curves=config.unknown_curves, calibrate=config.calibrate)
-    return recipe_for(run.case, Facts(trajectories, steps), wishes if run.project is None else Wishes.of(run.project), config)
+def _plan(run: Run, config: Any, trajectories: int, steps: int) -> Plan:
+    """The run's own plan for this number of trajectories."""
+    unknowns = Unknowns.of(config) if isinstance(config, DGNetConfig) else None
+    found = make_plan(run.project or run.case, trajectories, steps, model=run.settings.model, unknowns=unknowns,
+                      recipe="paper" if run.settings.recipe == "paper" else "")
+    return replace(found, config=config)
 
 
 def _seconds(folder: Path) -> float | None:
