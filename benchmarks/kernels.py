@@ -12,8 +12,7 @@ import numpy as np
 import torch
 
 from dgnet import __version__
-from dgnet.inverse import Kernels, Sensor, kernels
-from dgnet.inverse.place import spread_out
+from dgnet.inverse import Kernels, Sensor, kernels, spread_out
 from dgnet.inverse.sensor import rows as weights
 from dgnet.mesh import Mesh, shipped
 from dgnet.models import Classical, few_threads, rollout

@@ -13,7 +13,7 @@ from dgnet.errors import InputError
 from dgnet.models import Model
 from dgnet.problems import Problem
 from dgnet.training.simulator import Simulator
-from dgnet.trust.training_range import training_range
+from dgnet.trust import training_range
 
 Tensor = torch.Tensor
 

@@ -43,9 +43,7 @@ from dgnet.scoring.balance import balance_of, content_units, sentences
 from dgnet.training.run import Run
 from dgnet.training.simulator import Simulator
 from dgnet.training.transfer import adaptively, on_other_mesh, with_step
-from dgnet.trust.bands import Bands, stored_bands
-from dgnet.trust.distance import Profile
-from dgnet.trust.training_range import Guard, TrainingRange, sentence, training_range
+from dgnet.trust import Bands, Guard, Profile, TrainingRange, sentence, stored_bands, training_range
 
 Tensor = torch.Tensor
 

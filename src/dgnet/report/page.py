@@ -36,7 +36,7 @@ from dgnet.report.viewer import VIEWER
 from dgnet.scoring.judge import rivals
 from dgnet.training.evaluate import TOLD, failures
 from dgnet.training.run import Run
-from dgnet.trust.training_range import TrainingRange, range_findings, read_trust, sentence, training_range
+from dgnet.trust import TrainingRange, range_findings, read_trust, sentence, training_range
 
 Tensor = torch.Tensor
 

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from dgnet import trust
 from dgnet.data.trajectory import SPLITS
 from dgnet.discovery.found import sentences
 from dgnet.errors import InputError
@@ -21,8 +22,6 @@ from dgnet.training.bars import error_bars
 from dgnet.training.checkpoints import Progress
 from dgnet.training.evaluate import evaluate, table, untold
 from dgnet.training.run import Run
-from dgnet.trust import bands
-from dgnet.trust import training_range as trust
 
 _STARTS = {"dgnet": "the classical solver", "dgnet-paper": "the paper's solver alone", TUNED: "universal weights as they are"}
 """What a model is before any training."""
@@ -79,7 +78,7 @@ def evaluate_run(run: Run, *, data: Path | None = None, split: str = "test", dev
     result, states, true = evaluate(run, data or run.data, device, split)
     known, own = trust.training_range(run), states[run.settings.model]
     left = None if known is None else page.findings(run, states, true, known)
-    tested = bands.bands_of(run, own, true, calibrate, device) if split == "test" else None
+    tested = trust.bands_of(run, own, true, calibrate, device) if split == "test" else None
     result |= {"left_range": left, "warning": trust.sentence(left or [], run.case.units),
                "bands": None if tested is None else tested.summary()}
     if leave_one_out:
@@ -105,7 +104,7 @@ def evaluation_text(result: Mapping[str, Any]) -> str:
     if result["warning"] is not None:
         parts.append(result["warning"])
     if result["bands"] is not None:
-        parts.append(" ".join(bands.sentences(result["bands"])))
+        parts.append(" ".join(trust.sentences(result["bands"])))
     if "leave_one_out" in result:
         trials = result["leave_one_out"]
         parts.append(f"Leave-one-out on {trials['trajectories']} trajectories: mean RNE {trials['mean']:.3g}, worst "
