@@ -32,12 +32,15 @@ test: lint
 test-slow: setup  # what `make test` leaves out for its time
 	OMP_NUM_THREADS=1 $(PY) -m pytest -m slow
 
-wheel: setup  # the package as others get it: built, installed into an empty environment, used once
+wheel: setup  # the packages as others get them: built, installed into an empty environment, used once
 	rm -rf out/wheel
-	$(PY) -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir out/wheel .
+	$(PY) -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir out/wheel . ./paper
+	test $$(stat -c %s out/wheel/dgnet-*.whl) -lt 6000000
 	$(PYTHON) -m venv out/wheel/venv
-	out/wheel/venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt out/wheel/*.whl
+	out/wheel/venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt out/wheel/dgnet-*.whl
 	cd out/wheel && venv/bin/dgnet --version && venv/bin/python -m dgnet new plate && venv/bin/dgnet check plate
+	out/wheel/venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt out/wheel/dgnet_paper-*.whl
+	cd out/wheel && venv/bin/dgnet-paper pretrained
 	rm -rf out/wheel
 
 docs: setup  # the pages in out/docs/index.html, every link checked

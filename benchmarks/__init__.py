@@ -1,1 +1,1 @@
-"""What is measured, one command each: `python -m benchmarks NAME`, JSON out."""
+"""What is measured: one script each, with the table it prints. `python -m benchmarks NAME --help`."""

@@ -150,7 +150,7 @@ def picture(path: Path, dim: int = 2, number: int = 59) -> None:
     error_map(path, part.mesh, states, truth[..., 0], f"A part that no training has seen (Fourier number {part.fourier:.2g})")
 
 
-def markdown(result: dict[str, Any]) -> str:
+def table(result: dict[str, Any]) -> str:
     """The page of a result."""
     rows, names = result["rows"], [name for name in models() if name not in RIVALS]
     sums = {name: summary(rows, name) for name in names}

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -171,31 +171,3 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
               "1 trajectory": [r for r in rows if r["trajectories"] == 1], "32": [r for r in rows if r["trajectories"] > 1],
               **{dtype: [r for r in rows if r["dtype"] == dtype] for dtype in ("float32", "float64")}}
     return {name: of(group) for name, group in groups.items() if of(group)}
-
-
-def markdown(result: dict[str, Any]) -> str:
-    return "\n".join(_lines(result))
-
-
-def _lines(result: dict[str, Any]) -> Iterator[str]:
-    yield from ["# Does auto take the fastest backend?", "",
-                "Random heat problems on perturbed boxes, consistent mass, on one CPU thread. None of them was used to fit `auto`. "
-                "The total of a backend is its set-up plus the number of steps times the median time of a step, extrapolated from "
-                "a moment of stepping; the ratio is the total of the backend that `auto` took over the smallest of all. Stiffness "
-                "is Δt·D/h².", "", f"| cases | number | within {GOAL:g} | geometric mean | worst |", "|---|---|---|---|---|"]
-    for name, s in result["summary"].items():
-        yield f"| {name} | {s['cases']} | {100 * s['within']:.0f}% | {s['mean']:.2f} | {s['worst']:.2f} |"
-    yield from ["", "| cells | nodes | stiffness | steps | trajectories | precision | auto took | fastest | ratio |",
-                "|---" * 9 + "|"]
-    for r in result["rows"]:
-        ratio = "–" if r["ratio"] is None else f"{r['ratio']:.2f}"
-        took, fastest = (_shown(name, r["labels"].get(name, name)) for name in (r["choice"], r["best"]))
-        yield (f"| {'×'.join(map(str, r['cells']))} | {r['nodes']:,} | {r['stiffness']:g} | {r['steps']:,} | {r['trajectories']} "
-               f"| {r['dtype']} | {took} | {fastest} | {ratio} |")
-    yield from ["", "–: auto took a backend that does not fit or takes minutes, so it was not measured.", "",
-                f"dgnet {result['version']}, {result['hardware']}. `python -m benchmarks auto` makes this page.", ""]
-
-
-def _shown(backend: str, label: str) -> str:
-    """`iterative` has a cg of its own, with another preconditioner."""
-    return f"{backend}: {label}" if label in NAMES and label != backend else label

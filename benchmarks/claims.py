@@ -541,7 +541,7 @@ CLAIMS = [
     Claim("docs/how-to/unknown-coefficient.md", r"the same example: @\)", "python examples/unknown_diffusivity.py",
           every(r"0%.*fitted @ ", (lambda found: 100 * abs(found[0] / 0.05 - 1),))),
     Claim("docs/how-to/materials.md", r"^@ to \S+ times a linear one", "python -m benchmarks rollout",
-          ratio(r"^classical \(consistent\) +lu +1 +@", r"^classical, steel +newton +1 +@"), factor=1.6),
+          ratio(r"^classical \(consistent\) +lu +1 +\S+ +\S+ +@", r"^classical, steel +newton +1 +\S+ +\S+ +@"), factor=1.6),
     # listed only
     Claim("docs/problem-files.md",
           r"same error as the training step \(@\),\n`--dt 0.5` has @ and `--dt 1` has @; the classical solver has @ with "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from math import sqrt
 from typing import Any
 
@@ -143,3 +144,67 @@ def _rounded(mesh: Mesh, centre: tuple[float, float], radius: float, equal_area:
     points = mesh.points.copy()
     points[nodes] = centre + scale * away / np.linalg.norm(away, axis=1, keepdims=True)
     return Mesh(points, mesh.cells, mesh.boundaries)
+
+
+# ---------------------------------------------------------------------- as a benchmark
+
+
+LADDER = ((0.04, 0.010), (0.028, 0.007), (0.02, 0.005), (0.014, 0.0035))
+"""Meshes of the convergence study: spacing far from the cylinder and on it."""
+COLUMNS = ("drag max", "lift max", "lift min", "lift amplitude", "Strouhal")
+
+
+def run(case: str = "2D-1", refine: int = 0, dt: float | None = None, finer: bool = False, device: str = "cpu",
+        progress: Report | None = None) -> dict[str, Any]:
+    """Flow around a cylinder: drag and lift beside the intervals of Schäfer and Turek (1996).
+
+    2D-1 or 2D-2 on the shipped mesh, refined; `finer`: 2D-2 on a sequence of finer meshes (needs gmsh).
+    """
+    if finer:
+        return ladder(device=device, progress=progress)
+    return {"benchmark": "dfg", "mesh": f"dfg-cylinder refined {refine} times" if refine else "dfg-cylinder",
+            **dfg(case, refine=refine, dt=dt, device=device, progress=progress)}
+
+
+def ladder(sizes: Sequence[tuple[float, float]] = LADDER, *, device: str = "cpu", progress: Report | None = None,
+           done: Callable[[dict[str, Any]], None] | None = None) -> dict[str, Any]:
+    """2D-2 on finer and finer meshes (these need gmsh), each begun from the one before.
+
+    `variants` repeats the second mesh with half the step, and with the cylinder's nodes on the circle (`rounded` false).
+    """
+    from dgnet.mesh.shapes import dfg_channel
+
+    rows, variants = [], []
+    begin: ChannelFlow | None = None
+    for k, (size, near) in enumerate(sizes):
+        mesh = dfg_channel(size, near, 0.3)
+        begin, result = cylinder_flow("2D-2", mesh, begin=begin, device=device, progress=progress)
+        rows.append({"size": size, "near": near, **result})
+        if done:
+            done(rows[-1])
+        if k == 1:
+            for dt, rounded in ((result["dt"] / 2, True), (result["dt"], False)):
+                _, other = cylinder_flow("2D-2", mesh, dt=dt, begin=begin, rounded=rounded, device=device, progress=progress)
+                variants.append({"size": size, "near": near, **other})
+    return {"benchmark": "dfg ladder", "rows": rows, "variants": variants, "limit": limits(rows)}
+
+
+def figure(row: dict[str, Any], name: str) -> float:
+    return float(row["quantities"][name]["ours"] if name in row["quantities"] else row["also"][name])
+
+
+def limits(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
+    """Richardson's limit of each figure from the last three meshes, with the order h^q that their differences show.
+
+    Where they show none (differences that change sign or do not shrink) the limit is the last value.
+    """
+    found: dict[str, dict[str, float | None]] = {}
+    for name in COLUMNS:
+        y, h = np.array([figure(r, name) for r in rows[-3:]]), [r["near"] for r in rows[-3:]]
+        step = np.diff(y)
+        if len(y) < 3 or step[0] * step[1] <= 0 or abs(step[1]) >= abs(step[0]):
+            found[name] = {"value": float(y[-1]), "order": None}
+            continue
+        order = float(np.log(step[0] / step[1]) / np.log(h[0] / h[1]))  # the ratios of the ladder are nearly equal
+        found[name] = {"value": float(y[-1] + step[1] / ((h[1] / h[2]) ** order - 1)), "order": order}
+    return found

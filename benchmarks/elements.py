@@ -91,7 +91,7 @@ def _clocked(model: Model, base: Problem, u0: Tensor, f: Tensor | None, steps: i
     return (time.perf_counter() - middle) / (steps - WARM), middle - begin
 
 
-def markdown(result: dict[str, Any]) -> str:
+def table(result: dict[str, Any]) -> str:
     """The rows as a table, and the two ratios."""
     scored = any("error" in row for row in result["rows"])
     lines = [f"## Elements: {result['scenario']} ({result['size']}), {result['trajectories']} trajectories at once, on "

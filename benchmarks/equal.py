@@ -88,7 +88,7 @@ def mean(values: Sequence[float]) -> float:
     return float(np.exp(np.mean(np.log(values)))) if values else float("nan")
 
 
-def markdown(result: dict[str, Any]) -> str:
+def table(result: dict[str, Any]) -> str:
     """The page of a result."""
     rows = result["rows"]
     lines = [f"# What the error of universal weights costs classically, {result['dim']}D", "",

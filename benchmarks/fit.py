@@ -35,7 +35,7 @@ Row = dict[str, Any]
 Array = np.ndarray
 
 
-def run(largest: int = 400_000, report: Callable[[Row], None] = lambda row: None) -> dict[str, Any]:
+def run(largest: int = 400_000, tell: Callable[[Row], None] = lambda row: None) -> dict[str, Any]:
     """Measure boxes of up to `largest` nodes, and fit."""
     rows: list[Row] = []
     for dim, edges in SIZES.items():
@@ -43,7 +43,7 @@ def run(largest: int = 400_000, report: Callable[[Row], None] = lambda row: None
             if (edge + 1) ** dim <= largest:
                 for row in _mesh(dim, edge):
                     rows.append(row)
-                    report(row)
+                    tell(row)
     return {"benchmark": "fit", "version": __version__, "hardware": hardware("cpu"), "rows": rows, "constants": fitted(rows)}
 
 

@@ -12,8 +12,7 @@ import numpy as np
 import torch
 
 from dgnet import __version__
-from dgnet.inverse import Kernels, Sensor, kernels
-from dgnet.inverse.place import spread_out
+from dgnet.inverse import Kernels, Sensor, kernels, spread_out
 from dgnet.inverse.sensor import rows as weights
 from dgnet.mesh import Mesh, shipped
 from dgnet.models import Classical, few_threads, rollout
@@ -78,7 +77,7 @@ def _each(action: Callable[[], object]) -> float:
     return median(timed(many, "cpu", repeats=3) for _ in range(3)) / _TOGETHER
 
 
-def markdown(data: dict[str, Any]) -> str:
+def table(data: dict[str, Any]) -> str:
     lines = [f"## Sensor kernels on {data['hardware']}", "",
              f"{data['sensors']} sensors, {data['steps']} steps, {data['nodes']:,} nodes ({data['mesh']}), medians. Readings are "
              "of one sensor after the last step, from stored kernels; in brackets how many take as long as one rollout.", "",

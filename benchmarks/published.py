@@ -279,26 +279,3 @@ def run(full: bool = False, report: Report | None = None) -> dict[str, Any]:
         if report is not None:
             report("published numbers", k + 1, len(BENCHMARKS))
     return {"benchmark": "published", "version": __version__, "hardware": hardware("cpu"), "rows": rows}
-
-
-def markdown(result: dict[str, Any]) -> str:
-    """A page of its own."""
-    def ours(row: dict[str, Any], degree: str) -> str:
-        value = row.get(degree)
-        return "– | –" if value is None else f"{value:.4g} | {value / row['published']:.3f}"
-
-    sources = list(dict.fromkeys(r["source"] for r in result["rows"]))
-    lines = ["# Numbers of others", "",
-             "Written by `python -m benchmarks published`. Classical solver in double precision, linear (P1) and quadratic elements (P2) on "
-             "the same mesh. Ratio: ours divided by the published number. Where that is an error, less than 1 is better; elsewhere "
-             "1 is meant. A dash: not run.", "",
-             "| benchmark | quantity | published | source | P1 | ratio | P2 | ratio | our setting |",
-             "|---|---|---|---|---|---|---|---|---|"]
-    for r in result["rows"]:
-        lines.append(f"| {r['name']} | {r['quantity']} | {r['published']:.4g} | {sources.index(r['source']) + 1} | {ours(r, 'P1')} "
-                     f"| {ours(r, 'P2')} | {r['setting']} |")
-    lines += ["", "Sources:", "", *(f"{k + 1}. {source}" for k, source in enumerate(sources)), "",
-              "The front from a step is published for t → ∞. The next term of that series decays as t^(−3/2): a few per cent are "
-              "left at these times. The circle's law holds for a layer that is thin against the radius. Our errors of PFHub 7a are "
-              "L2 norms of the finite-element functions, those of others sums over grid points."]
-    return "\n".join(lines) + "\n"

@@ -51,7 +51,7 @@ def system(M: EdgeMatrix, K: EdgeMatrix, h: float, stiff: float, dtype: torch.dt
 
 
 def run(device: str = "cpu", sizes: list[str] | None = None, stiff: tuple[float, ...] = STIFFNESS,
-        columns: tuple[int, ...] = (1, 32), report: Callable[[dict[str, Any]], None] = lambda row: None) -> dict[str, Any]:
+        columns: tuple[int, ...] = (1, 32), tell: Callable[[dict[str, Any]], None] = lambda row: None) -> dict[str, Any]:
     """All rows, with `auto`'s choice and how it compares with the best of the same run."""
     unknown = set(sizes or []) - set(SIZES)
     if unknown:
@@ -63,7 +63,7 @@ def run(device: str = "cpu", sizes: list[str] | None = None, stiff: tuple[float,
             A, M = system(mass_matrix, K, h, s, torch.float32)
             for row in _case(A, M, columns, device, len(SIZES[name])):
                 rows.append({"size": name, "nodes": A.pattern.n, "stiffness": s} | row)
-                report(rows[-1])
+                tell(rows[-1])
     return {"benchmark": "solver", "version": __version__, "hardware": hardware(device), "device": device,
             "dtype": "float32", "memory": "own", "applications": APPLICATIONS, "rows": rows, "auto": _auto(rows)}
 

@@ -41,14 +41,14 @@ GRADIENT_STEPS, REACTION_STEPS, LONG = 100, 400, 10_000
 DIFFUSION = 0.1
 
 
-def run(sizes: list[str] | None = None, repeats: int = 5, report: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
-    """All measurements at these sizes; `report` gets a line for each."""
+def run(sizes: list[str] | None = None, repeats: int = 5, tell: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
+    """All measurements at these sizes; `tell` gets a line for each."""
     chosen = sizes or list(SIZES)
     found: dict[str, Any] = {"benchmark": "step", "version": __version__, "hardware": hardware("cpu"), "rows": []}
 
     def add(row: dict[str, Any]) -> None:
         found["rows"].append(row)
-        report(sentence(row))
+        tell(sentence(row))
 
     with few_threads(1):
         add(checkpoints(repeats))  # first, as long as there is no memory of other measurements to use again
@@ -273,8 +273,8 @@ def sentence(row: dict[str, Any]) -> str:
             f"{s['again'] / s['factor']:.2f}")
 
 
-def markdown(data: dict[str, Any]) -> str:
-    """The table of `python -m benchmarks report`."""
+def table(data: dict[str, Any]) -> str:
+    """The rows in sentences."""
     return "\n".join([f"## Step, gradient and set-up on {data['hardware']}", "",
                       "Heat on a square, double precision, one thread; beside plain SciPy with the same SuperLU factorisation.", "",
                       *(f"- {sentence(row)}" for row in data["rows"])])

@@ -73,7 +73,7 @@ def _tee(folder: Path) -> Project:
 PARTS: dict[str, Callable[[Path], Project]] = {"plate": _plate, "disc": _disc, "tee": _tee}
 
 
-def run(folder: Path, minutes: float = 0.5, parts: Sequence[str] = tuple(PARTS), counts: Sequence[int] = COUNTS,
+def run(folder: Path = Path("out/tune"), minutes: float = 0.5, parts: Sequence[str] = tuple(PARTS), counts: Sequence[int] = COUNTS,
         report: Report | None = None) -> dict[str, Any]:
     """All trainings, one after the other; runs and data stay in the folder."""
     jobs = [(part, model, count) for part in parts for model, some in ((TUNED, counts), ("dgnet", sorted({*counts, TODAY})))
@@ -95,7 +95,7 @@ def run(folder: Path, minutes: float = 0.5, parts: Sequence[str] = tuple(PARTS),
     return {"what": "tune", "version": __version__, "hardware": hardware("cpu"), "minutes": minutes, "rows": rows}
 
 
-def markdown(result: dict[str, Any]) -> str:
+def table(result: dict[str, Any]) -> str:
     """The page of a result."""
     rows = result["rows"]
     counts = sorted({row["trajectories"] for row in rows if row["model"] == TUNED})

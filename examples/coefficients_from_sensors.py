@@ -17,8 +17,7 @@ import numpy as np
 import torch
 
 import dgnet as dg
-from dgnet.inverse import Readings, recover_coefficients
-from dgnet.inverse.place import spread_out
+from dgnet.inverse import Readings, recover_coefficients, spread_out
 from dgnet.problems.curves import ByRegion, Curve
 from dgnet_paper.reference import solve as reference_solve
 from dgnet_paper.scenarios import get

@@ -13,8 +13,7 @@ import numpy as np
 import torch
 
 import dgnet as dg
-from dgnet.inverse import Readings
-from dgnet.inverse.place import spread_out
+from dgnet.inverse import Readings, spread_out
 from dgnet_paper.reference import solve as reference_solve
 from dgnet_paper.scenarios import get
 from dgnet_paper.scenarios.lasers import AMBIENT

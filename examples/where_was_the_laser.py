@@ -14,8 +14,7 @@ import torch
 from scipy.interpolate import CubicSpline
 
 import dgnet as dg
-from dgnet.inverse import Readings, recover_track
-from dgnet.inverse.place import spread_out
+from dgnet.inverse import Readings, recover_track, spread_out
 from dgnet_paper.reference import solve as reference_solve
 from dgnet_paper.scenarios import get
 from dgnet_paper.scenarios.lasers import AMBIENT, CAPACITY

@@ -13,9 +13,7 @@ import torch
 from scipy.optimize import least_squares
 
 import dgnet as dg
-from dgnet.inverse import Point, kernels
-from dgnet.inverse.posterior import infer, strongest
-from dgnet.inverse.unknowns import linear_kind
+from dgnet.inverse import Point, infer, kernels, linear_kind, strongest
 
 PLACES, DT = ((0.3, 0.25), (0.9, 0.5)), 0.25
 SENSORS = [Point(p, f"s{k}") for k, p in enumerate([(0.2, 0.3), (0.4, 0.2), (0.8, 0.6), (1.0, 0.4), (0.6, 0.4), (0.1, 0.7)])]

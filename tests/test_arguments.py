@@ -111,6 +111,9 @@ def test_what_was_accepted_and_cannot_be() -> None:
         (lambda: dg.PDE(diffusion=lambda u: u), "give its values"),
         (lambda: dg.rollout_run(Path("here"), steps=0.5), "rollout_run: steps"),
         (lambda: dg.load_mesh(3), "load_mesh: path must be a"), (lambda: dg.load_project(None), "load_project: folder"),
+        (lambda: dg.Problem(PLATE.mesh, dg.PDE(reaction=lambda u: u.long()), [], 0.1), "precision, got torch.int64"),
+        (lambda: dg.load_mesh("\ud800.msh"), "path must be a"), (lambda: dg.PDE(("\ud800",)), "must be a text"),
+        (lambda: dg.Stage(1, 2, skip=2), "skip must be less than the 2 steps"),
         (lambda: Point((0.1, 1e308)), r"place\[1\] must be a finite number"),
         (lambda: PLATE.mesh.interpolate(LEVELS, [[1e308, 0.0]]), "outside"),
         (lambda: Readings([0.0, 0.1], [[1e300], [1.0]], (Point((0.3, 0.4)),)), r"up to 1e\+30"),
@@ -120,6 +123,25 @@ def test_what_was_accepted_and_cannot_be() -> None:
     ):
         with pytest.raises(dg.InputError, match=words):
             call()  # type: ignore[no-untyped-call]
+
+
+def test_views_in_reverse_order_are_their_numbers() -> None:
+    """torch takes no negative strides; users reverse arrays."""
+    u = np.linspace(0, 1, 25)[::-1].reshape(1, 25, 1)
+    assert torch.equal(dg.rollout(dg.Classical(), PLATE, u, steps=1), dg.rollout(dg.Classical(), PLATE, u.copy(), steps=1))
+    assert dg.Curve(np.array([1.0, 0.0])[::-1], [1, 2]).at[1] == 1.0
+    assert dg.TimeTable([0, 1], np.array([3.0, 0.0])[::-1]).values[1] == 3.0
+
+
+def test_weights_and_problems_of_two_precisions() -> None:
+    """A network just made has single precision, a problem double."""
+    model = dg.DGNet(dg.DGNetConfig(hidden=4, layers=1), PLATE)
+    with pytest.raises(dg.InputError, match=r"weights are in single precision, the problem in double: use model.double\(\)"):
+        dg.rollout(model, PLATE, LEVELS.double(), steps=1)
+    single = dg.Problem(PLATE.mesh, PLATE.pde, PLATE.conditions, PLATE.dt, dtype=torch.float32)
+    assert dg.rollout(model, single, LEVELS.float(), steps=1).dtype == torch.float32
+    with pytest.raises(dg.InputError, match="weights are in double precision, the problem in single"):
+        dg.rollout(model.double(), single, LEVELS.float(), steps=1)
 
 
 def test_python_s_own_errors_stay() -> None:

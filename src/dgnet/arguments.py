@@ -14,10 +14,11 @@ import math
 import os
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass
-from functools import cache, partial, wraps
+from functools import cache, wraps
+from itertools import repeat
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -59,6 +60,8 @@ def array(value: object, what: str) -> np.ndarray:
         raise InputError(f"{what} must be real numbers, got {described(shown)}")
     if found.dtype.kind == "f" and found.dtype.itemsize not in (4, 8):
         raise InputError(f"{what} must be in single or double precision, got {described(found)}")
+    if any(step < 0 for step in found.strides):  # a view in reverse order, which torch does not take
+        found = found.copy()
     return found.astype(found.dtype.newbyteorder("="), copy=False)
 
 
@@ -231,14 +234,14 @@ class _Kind:
     take: Callable[[Any, str], Any]
 
 
-def _is(kind: type | tuple[type, ...], words: str) -> _Kind:
-    """Values of a class, as they are."""
+def _only(words: str, fits: Callable[[Any], bool]) -> _Kind:
+    """Values that fit, as they are."""
     def take(value: Any, where: str) -> Any:
-        if not isinstance(value, kind):
+        if not fits(value):
             raise _Wrong(where, words, value)
         return value
 
-    return _Kind(words, lambda value: isinstance(value, kind), take)
+    return _Kind(words, fits, take)
 
 
 def _single(value: Any) -> Any:
@@ -250,65 +253,46 @@ def _single(value: Any) -> Any:
     return value
 
 
-def _take_float(value: Any, where: str) -> float:
-    found = _single(value)
-    if isinstance(found, bool) or not isinstance(found, int | float) or found != found:
-        raise _Wrong(where, "a number", value)
-    try:
-        return float(found)
-    except OverflowError:
-        raise _Wrong(where, "a number", value) from None
+def _scalar(words: str, of: type | tuple[type, ...], make: Callable[[Any], Any]) -> _Kind:
+    """Numbers or truth values of Python, NumPy and torch; NaN is none, and True is no number."""
+    def fits(value: Any) -> bool:
+        return isinstance(value, of) and (isinstance(value, bool) == (of is bool))
+
+    def take(value: Any, where: str) -> Any:
+        found = _single(value)
+        if not fits(found) or found != found or (of is int and abs(found) >= 1 << 63):
+            raise _Wrong(where, words, value)
+        try:
+            return make(found)
+        except OverflowError:
+            raise _Wrong(where, words, value) from None
+
+    return _Kind(words, fits, take)
 
 
-def _take_int(value: Any, where: str) -> int:
-    found = _single(value)
-    if isinstance(found, bool) or not isinstance(found, int):
-        raise _Wrong(where, "a whole number", value)
-    if abs(found) >= 1 << 63:
-        raise _Wrong(where, "a whole number of up to 18 digits", value)
-    return found
+def _word(words: str, of: tuple[type, ...], make: Callable[[Any], Any]) -> _Kind:
+    """Texts and paths without a null character."""
+    def take(value: Any, where: str) -> Any:
+        if not isinstance(value, (str, *of)) or "\0" in str(value) or (make is not str and not str(value)):
+            raise _Wrong(where, words, value)
+        try:
+            os.fsencode(str(value))  # a file can hold it: escapes of names that are no UTF-8 do, other halves of characters do not
+        except UnicodeEncodeError:
+            raise _Wrong(where, words, value) from None
+        return make(value)
+
+    return _Kind(words, lambda value: isinstance(value, of), take)
 
 
-def _take_bool(value: Any, where: str) -> bool:
-    found = _single(value)
-    if not isinstance(found, bool):
-        raise _Wrong(where, "True or False", value)
-    return found
-
-
-def _take_path(value: Any, where: str) -> Path:
-    if not isinstance(value, str | os.PathLike) or not str(value) or "\0" in str(value):
-        raise _Wrong(where, "a path", value)
-    return Path(os.fsdecode(value))
-
-
-def _take_text(value: Any, where: str) -> str:
-    if not isinstance(value, str) or "\0" in value:
-        raise _Wrong(where, "a text", value)
-    return str(value)
-
-
-def _numbers(make: Callable[[object, str], Any], words: str) -> Callable[[Any, str], Any]:
+def _numbers(words: str, of: tuple[type, ...], make: Callable[[object, str], Any]) -> _Kind:
     def take(value: Any, where: str) -> Any:
         if value is None or isinstance(value, str | Mapping | set | frozenset) or callable(value):
-            raise _Wrong(where, words, value)
+            raise _Wrong(where, "numbers", value)
         return make(value, where)
 
-    return take
+    return _Kind(words, lambda value: isinstance(value, of), take)
 
 
-_PLAIN: dict[object, _Kind] = {
-    float: _Kind("a number", lambda v: isinstance(v, float | int) and not isinstance(v, bool), _take_float),
-    int: _Kind("a whole number", lambda v: isinstance(v, int) and not isinstance(v, bool), _take_int),
-    bool: _Kind("True or False", lambda v: isinstance(v, bool), _take_bool),
-    str: _Kind("a text", lambda v: isinstance(v, str), _take_text),
-    Path: _Kind("a path", lambda v: isinstance(v, os.PathLike), _take_path),
-    os.PathLike: _Kind("a path", lambda v: isinstance(v, os.PathLike), _take_path),
-    torch.Tensor: _Kind("a tensor", lambda v: isinstance(v, torch.Tensor), _numbers(tensor, "numbers")),
-    ArrayLike: _Kind("numbers", lambda v: True, _numbers(array, "numbers")),
-    np.ndarray: _Kind("an array", lambda v: isinstance(v, np.ndarray), _numbers(array, "numbers")),
-    type(None): _is(type(None), "None"),
-}
 def _tensor_or_array(value: object, what: str) -> Tensor | np.ndarray:
     """Arrays stay arrays, all else becomes a tensor; both hold no whole numbers."""
     if not isinstance(value, np.ndarray):
@@ -317,63 +301,59 @@ def _tensor_or_array(value: object, what: str) -> Tensor | np.ndarray:
     return found if found.dtype.kind == "f" else _doubled(found, what)
 
 
-_NUMBERS = _Kind("numbers", lambda v: isinstance(v, torch.Tensor | np.ndarray | list | tuple),
-                 _numbers(_tensor_or_array, "numbers"))
-_ANY = _Kind("anything", lambda value: True, lambda value, where: value)
+_PATH = _word("a path", (os.PathLike,), lambda value: Path(os.fsdecode(value)))
+_PLAIN: dict[object, _Kind] = {
+    float: _scalar("a number", (float, int), float), int: _scalar("a whole number", int, int),
+    bool: _scalar("True or False", bool, bool), str: _word("a text", (str,), str), Path: _PATH, os.PathLike: _PATH,
+    torch.Tensor: _numbers("a tensor", (torch.Tensor,), tensor), ArrayLike: _numbers("numbers", (object,), array),
+    np.ndarray: _numbers("an array", (np.ndarray,), array), type(None): _only("None", lambda value: value is None),
+}
+_NUMBERS = _numbers("numbers", (torch.Tensor, np.ndarray, list, tuple), _tensor_or_array)
+_ANY = _only("anything", lambda value: True)
 
 
 @cache
 def _kind(annotation: Any) -> _Kind:
     """What an annotation asks for."""
-    if annotation is None:
-        annotation = type(None)
+    annotation = type(None) if annotation is None else annotation
     if annotation in _PLAIN:
         return _PLAIN[annotation]
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
-    if annotation is Any or annotation is object or isinstance(annotation, TypeVar):
+    if annotation in (Any, object) or isinstance(annotation, TypeVar):
         return _ANY
     if origin in (typing.Union, types.UnionType):
         if torch.Tensor in inner and np.ndarray in inner:  # lists are numbers, too
-            inner = (*(x for x in inner if typing.get_origin(x) is not _SEQUENCE and x is not np.ndarray and x is not torch.Tensor),
-                     torch.Tensor, np.ndarray)
-            return _union([_NUMBERS if x is np.ndarray else _kind(x) for x in inner if x is not torch.Tensor])
+            others = [x for x in inner if typing.get_origin(x) is not _SEQUENCE and x not in (np.ndarray, torch.Tensor)]
+            return _union([*map(_kind, others), _NUMBERS])
         return _union([_kind(member) for member in inner])
     if origin is typing.Annotated:
         return _such(_kind(inner[0]), [rule for rule in inner[1:] if isinstance(rule, Such)])
     if origin is typing.Literal:
-        words = " or ".join(map(repr, inner))
-        return _Kind(words, lambda v: isinstance(v, str | bool | int), partial(_take_literal, inner, words))
+        return _only(" or ".join(map(repr, inner)), lambda value: any(type(value) is type(one) and value == one for one in inner))
     if origin in _PLAIN:
         return _PLAIN[origin]
-    if origin is _CALLABLE or annotation is _CALLABLE:
+    if _CALLABLE in (origin, annotation):
         return _function(None if not inner or inner[0] is Ellipsis else len(inner[0]))
     if getattr(annotation, "_is_protocol", False):
-        if "__call__" not in vars(annotation):
-            return _having(annotation)
-        return _function(len(inspect.signature(annotation.__call__).parameters) - 1)
-    if origin is tuple and (len(inner) != 2 or inner[1] is not Ellipsis):
-        return _rows([_kind(member) for member in inner])
+        if "__call__" in vars(annotation):
+            return _function(len(inspect.signature(annotation.__call__).parameters) - 1)
+        names = [name for name in {**vars(annotation), **annotation.__annotations__} if not name.startswith("_")]
+        return _only(f"a {_name(annotation)}, with {', '.join(names)}",
+                     lambda value: not inspect.isclass(value) and all(hasattr(value, name) for name in names))
     if origin in (tuple, list, _SEQUENCE):
-        return _many(_kind(inner[0]), tuple if origin is tuple else None)
+        if origin is tuple and inner[-1] is not Ellipsis:
+            return _list([_kind(member) for member in inner], len(inner), tuple)
+        return _list(repeat(_kind(inner[0])), None, tuple if origin is tuple else None, f" ({_kind(inner[0]).words} each)")
     if origin in (dict, _MAPPING):
         return _table(_kind(inner[0]), _kind(inner[1]))
     found = origin if isinstance(origin, type) else annotation
     if not isinstance(found, type):
         raise TypeError(f"no kind of argument: {annotation}")
-    return _is(found, f"a {_name(found)}")
-
-
-def _take_literal(values: tuple[Any, ...], words: str, value: Any, where: str) -> Any:
-    for one in values:
-        if value is one or (type(value) is type(one) and value == one):
-            return one
-    raise _Wrong(where, words, value)
+    return _only(f"a {_name(found)}", lambda value: isinstance(value, found))
 
 
 def _such(kind: _Kind, rules: Sequence[Such]) -> _Kind:
     """Values of a kind for which more holds."""
-    words = " and ".join(rule.words for rule in rules) or kind.words
-
     def take(value: Any, where: str) -> Any:
         found = kind.take(value, where)
         for rule in rules:
@@ -381,23 +361,7 @@ def _such(kind: _Kind, rules: Sequence[Such]) -> _Kind:
                 raise _Wrong(where, rule.words, value)
         return found
 
-    return _Kind(words, kind.fits, take)
-
-
-def _having(protocol: Any) -> _Kind:
-    """Things with the attributes of a protocol."""
-    names = [name for name in {**vars(protocol), **protocol.__annotations__} if not name.startswith("_")]
-    words = f"a {_name(protocol)}, with {', '.join(names)}"
-
-    def fits(value: Any) -> bool:
-        return not inspect.isclass(value) and all(hasattr(value, name) for name in names)
-
-    def take(value: Any, where: str) -> Any:
-        if not fits(value):
-            raise _Wrong(where, words, value)
-        return value
-
-    return _Kind(words, fits, take)
+    return _Kind(" and ".join(rule.words for rule in rules) or kind.words, kind.fits, take)
 
 
 def _union(members: Sequence[_Kind]) -> _Kind:
@@ -407,7 +371,7 @@ def _union(members: Sequence[_Kind]) -> _Kind:
 
     def take(value: Any, where: str) -> Any:
         error: _Wrong | InputError | None = None
-        for member in (*(m for m in members if m.fits(value)), *(m for m in members if not m.fits(value))):
+        for member in sorted(members, key=lambda m: not m.fits(value)):
             try:
                 return member.take(value, where)
             except (_Wrong, InputError) as wrong:
@@ -420,74 +384,49 @@ def _union(members: Sequence[_Kind]) -> _Kind:
 
 def _function(count: int | None) -> _Kind:
     """A function that can be called with so many arguments."""
-    words = "a function" + ("" if count is None else f" of {count} argument{'s' * (count != 1)}")
-
-    def take(value: Any, where: str) -> Any:
-        if not callable(value):
-            raise _Wrong(where, words, value)
+    def fits(value: Any) -> bool:
+        if not callable(value) or count is None:
+            return callable(value)
         try:
             signature = inspect.signature(value)
         except (ValueError, TypeError):  # of a function written in C
-            return value
+            return True
         try:
-            if count is not None:
-                signature.bind(*range(count))
+            return bool(signature.bind(*range(count)))
         except TypeError:
-            raise _Wrong(where, words, value) from None
-        return value
+            return False
 
-    return _Kind(words, callable, take)
-
-
-def _elements(value: Any, where: str, words: str) -> list[Any]:
-    """A list, tuple or array without its form: one of text or a table is none."""
-    if isinstance(value, np.ndarray | torch.Tensor):
-        if value.ndim == 0:
-            raise _Wrong(where, words, value)
-        return list(value)
-    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Sequence):
-        raise _Wrong(where, words, value)
-    return list(value)
+    return _only("a function" + ("" if count is None else f" of {count} argument{'s' * (count != 1)}"), fits)
 
 
-def _many(inner: _Kind, make: Callable[[list[Any]], Any] | None) -> _Kind:
-    """A list of values of one kind; unless `make` asks for another form, one that fits stays the same object."""
-    words = f"a list ({inner.words} each)"
+def _list(kinds: Iterable[_Kind], count: int | None, make: Callable[[list[Any]], Any] | None, each: str = "") -> _Kind:
+    """A list, tuple or array of `count` or any number of values; unless `make` gives it a form, one that fits stays as it is."""
+    words = "a list" + (each if count is None else f" of {count}")
 
     def take(value: Any, where: str) -> Any:
-        given = _elements(value, where, words)
-        found = [inner.take(x, f"{where}[{k}]") for k, x in enumerate(given)]
+        arrays = isinstance(value, np.ndarray | torch.Tensor) and value.ndim > 0
+        if not arrays and (isinstance(value, str | bytes | Mapping) or not isinstance(value, Sequence)):
+            raise _Wrong(where, words, value)
+        members = list(value)
+        if count is not None and len(members) != count:
+            raise _Wrong(where, words, value)
+        found = [kind.take(x, f"{where}[{k}]") for k, (kind, x) in enumerate(zip(kinds, members))]
         if make is not None:
             return make(found)
-        return value if isinstance(value, Sequence) and all(a is b for a, b in zip(found, given)) else found
-
-    return _Kind(words, lambda v: isinstance(v, list | tuple), take)
-
-
-def _rows(inner: Sequence[_Kind]) -> _Kind:
-    """A tuple of values of these kinds."""
-    words = f"a list of {len(inner)}"
-
-    def take(value: Any, where: str) -> Any:
-        given = _elements(value, where, words)
-        if len(given) != len(inner):
-            raise _Wrong(where, words, value)
-        return tuple(kind.take(x, f"{where}[{k}]") for k, (kind, x) in enumerate(zip(inner, given)))
+        return value if not arrays and all(a is b for a, b in zip(found, members)) else found
 
     return _Kind(words, lambda v: isinstance(v, list | tuple), take)
 
 
 def _table(key: _Kind, inner: _Kind) -> _Kind:
     """A table of values of one kind by name."""
-    words = "a dict"
-
     def take(value: Any, where: str) -> Any:
         if not isinstance(value, Mapping):
-            raise _Wrong(where, words, value)
+            raise _Wrong(where, "a dict", value)
         found = {key.take(k, f"a name in {where}"): inner.take(x, f"{where}[{k!r}]") for k, x in value.items()}
         return value if all(found[k] is x for k, x in value.items()) else found
 
-    return _Kind(words, lambda v: isinstance(v, Mapping), take)
+    return _Kind("a dict", lambda v: isinstance(v, Mapping), take)
 
 
 def converted(value: object, annotation: Any, where: str) -> Any:
@@ -499,36 +438,6 @@ def converted(value: object, annotation: Any, where: str) -> Any:
 
 
 # ---------------------------------------------------------------------- the border
-
-
-class _Border:
-    """The kinds of a function's parameters, looked up when it is first called."""
-
-    def __init__(self, function: Callable[..., Any], owner: str) -> None:
-        self.function, self.owner = function, owner
-        self._kinds: tuple[list[tuple[str, _Kind]], dict[str, _Kind]] | None = None
-
-    @property
-    def kinds(self) -> tuple[list[tuple[str, _Kind]], dict[str, _Kind]]:
-        if self._kinds is None:
-            hints = typing.get_type_hints(self.function, include_extras=True)
-            named = {p.name: _kind(hints[p.name]) if p.name in hints else _ANY
-                     for p in inspect.signature(self.function).parameters.values()}
-            order = [(p.name, named[p.name]) for p in inspect.signature(self.function).parameters.values()
-                     if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-            self._kinds = order, named
-        return self._kinds
-
-    def taken(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        """Arguments as the function takes them. Too many, too few and unknown ones are Python's to refuse."""
-        order, named = self.kinds
-        try:
-            first = [kind.take(x, name) for (name, kind), x in zip(order, args)]
-            return [*first, *args[len(first):]], {k: named[k].take(x, k) if k in named else x for k, x in kwargs.items()}
-        except _Wrong as wrong:
-            raise InputError(f"{self.owner}: {wrong.sentence()}") from None
-        except InputError as error:  # about numbers
-            raise InputError(f"{self.owner}: {error}") from None
 
 
 def ordinary() -> AbstractContextManager[object]:
@@ -551,12 +460,23 @@ def checked(thing: T) -> T:
 
 
 def _guarded(function: Callable[..., Any], owner: str) -> Callable[..., Any]:
-    border = _Border(function, owner)
+    """The function behind its border. Too many, too few and unknown arguments are Python's to refuse."""
+    @cache
+    def kinds() -> tuple[list[tuple[str, _Kind]], dict[str, _Kind]]:
+        hints, parameters = typing.get_type_hints(function, include_extras=True), inspect.signature(function).parameters.values()
+        named = {p.name: _kind(hints[p.name]) if p.name in hints else _ANY for p in parameters}
+        return [(p.name, named[p.name]) for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)], named
 
     @wraps(function)
     def guarded(*args: Any, **kwargs: Any) -> Any:
         with ordinary():
-            first, named = border.taken(args, kwargs)
-            return function(*first, **named)
+            order, named = kinds()
+            try:
+                first = [kind.take(x, name) for (name, kind), x in zip(order, args)]
+                by_name = {k: named[k].take(x, k) if k in named else x for k, x in kwargs.items()}
+            except (_Wrong, InputError) as error:
+                text = error.sentence() if isinstance(error, _Wrong) else error
+                raise InputError(f"{owner}: {text}") from None
+            return function(*first, *args[len(first):], **by_name)
 
     return guarded

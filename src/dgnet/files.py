@@ -6,6 +6,7 @@ processes may write the same file and the last one leaves a complete one. What f
 
 from __future__ import annotations
 
+import csv
 import errno
 import hashlib
 import json
@@ -15,6 +16,7 @@ import os
 import re
 import secrets
 import socket
+import tokenize
 import tomllib
 import zipfile
 import zlib
@@ -340,7 +342,7 @@ def read_array(path: Path, shapes: Sequence[tuple[int, ...]]) -> np.ndarray:
         value = np.load(plain(path), allow_pickle=False)
     except FileNotFoundError as error:
         raise InputError(f"there is no file {path}") from error
-    except (OSError, ValueError, EOFError) as error:
+    except DAMAGED as error:
         raise InputError(f"{path} is not an array of numbers (.npy)") from error
     if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiu" or value.shape not in shapes:
         got = f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else "an archive"
@@ -378,7 +380,7 @@ def _checksum(arrays: Mapping[str, np.ndarray]) -> str:
 
 _PLENTY, _PACKED = 1 << 30, 50  # bytes that any archive may unpack to, and how many for each byte beyond that
 DAMAGED = (OSError, ValueError, EOFError, KeyError, IndexError, AttributeError, TypeError, NotImplementedError, RuntimeError,
-           zipfile.BadZipFile, zlib.error)
+           SyntaxError, tokenize.TokenError, zipfile.BadZipFile, zlib.error)
 """What reading a file of a wrong or broken format fails with."""
 
 
@@ -472,6 +474,44 @@ def read_dataclass(kind: type[T], values: Mapping[str, Any], where: str, base: T
         return kind(**found) if base is None else replace(base, **found)  # type: ignore[type-var]
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
+
+
+def read_csv(path: Path, required: list[str], optional: list[str]) -> Iterator[tuple[int, dict[str, str]]]:
+    """Rows of a CSV file with their line numbers; the header is checked."""
+    reader = csv.reader(read_text(path, "utf-8-sig").splitlines())
+    try:
+        lines = [(reader.line_num, cells) for cells in reader]
+    except csv.Error as error:
+        raise InputError(f"{path}, line {reader.line_num}: {error}") from error
+    if not lines:
+        raise InputError(f"{path} is empty")
+    header = [name.strip().lower() for name in lines[0][1]]
+    known = [*required, *optional]
+    for name in header:
+        if name not in known:
+            raise InputError(f"{path}: unknown column '{name}'" + did_you_mean(name, known))
+    for name in known:
+        if header.count(name) > 1 or (name in required and name not in header):
+            raise InputError(f"{path} {'lacks the' if name not in header else 'has twice the'} column '{name}'")
+    for line, cells in lines[1:]:
+        if not any(cell.strip() for cell in cells):
+            continue
+        if len(cells) != len(header):
+            raise InputError(f"{path}, line {line}: {len(cells)} cells under {len(header)} columns")
+        yield line, {name: cell.strip() for name, cell in zip(header, cells)}
+
+
+def csv_number(text: str, path: Path, line: int, column: str) -> float:
+    """A finite number in a cell, no larger than what can be computed with."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise InputError(f"{path}, line {line}: '{text}' in column '{column}' is not a finite number")
+    if abs(value) > LARGEST or (column == "radius" and 0 < value < 1 / LARGEST):
+        raise InputError(f"{path}, line {line}: '{text}' in column '{column}' is beyond what can be computed with ({LARGEST:g})")
+    return value
 
 
 def did_you_mean(name: str, known: Iterable[str], has: str = "known") -> str:

@@ -70,6 +70,8 @@ class Stage:
             raise InputError(f"unknown loss '{self.loss}' (known: all, ends)")
         if self.decay not in ("cosine", "step"):
             raise InputError(f"unknown learning-rate decay '{self.decay}' (known: cosine, step)")
+        if self.skip >= self.length:
+            raise InputError(f"skip must be less than the {self.length} steps of a window, or no loss is left, got {self.skip}")
 
 
 @checked

@@ -32,8 +32,8 @@ def _run(folder: Path) -> None:
 def _study(folder: Path) -> None:
     """A study of two cells, its data, and the weights of one packed: study/, data/, shelf/."""
     _empty(folder)
-    _do(folder, f"reproduce {TAG} --out study --data data --budget 0.02")
-    _do(folder, f"pretrained pack study/cells/{TAG} --out shelf")
+    _do(folder, f"paper reproduce {TAG} --out study --data data --budget 0.02")
+    _do(folder, f"paper pretrained pack study/cells/{TAG} --out shelf")
 
 
 _GROUNDS: dict[str, Callable[[Path], None]] = {"empty": _empty, "project": _project, "run": _run, "study": _study}

@@ -159,9 +159,10 @@ def _command(folder: str, arguments: list[str], out: str, err: str) -> None:
     os.environ["COLUMNS"] = "240"
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() if Path("/proc/self/statm").exists() else 0
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
-    sys.argv = ["dgnet", *arguments]
+    paper = bool(arguments) and (arguments[0] == "paper" or arguments[0] in PAPER)  # or `dgnet`
+    sys.argv = ["dgnet-paper", *arguments[arguments[0] == "paper":]] if paper else ["dgnet", *arguments]
     sys.stdin = open(os.devnull)
-    from dgnet import cli
-    from dgnet_paper import cli as paper
+    import dgnet.cli
+    import dgnet_paper.cli
 
-    (paper if arguments and arguments[0] in PAPER else cli).main()
+    (dgnet_paper.cli if paper else dgnet.cli).main()

@@ -6,9 +6,10 @@ import gc
 
 import typer._adapters  # noqa: F401
 
-import dgnet.cli  # noqa: F401, registers the commands
+import dgnet_paper.cli
 from dgnet.cli import shell
 
 shell.commands()
+shell.commands(dgnet_paper.cli.app)
 gc.collect()
 gc.freeze()  # collections in the forked processes leave alone, and so do not copy, what is here

@@ -198,8 +198,8 @@ RUN: list[tuple[str, str, str, Change]] = [
     ("rollout run --trajectory 0", "weights.pt", "weights are a number", checkpoint("run/weights.pt", lambda s: 7)),
     ("rollout run --trajectory 0", "weights.pt", "weights with numbers for names", checkpoint("run/weights.pt", lambda s: {1: 2})),
     ("rollout run --trajectory 0", "weights.pt", "weights of another shape", checkpoint("run/weights.pt", first(lambda w: w[:1]))),
-    ("analyse run", "weights.pt", "a weight is a text", checkpoint("run/weights.pt", first(lambda w: "x"))),
-    ("analyse run", "weights.pt", "a weight is not finite", checkpoint("run/weights.pt", first(lambda w: w * float("nan")))),
+    ("paper analyse run", "weights.pt", "a weight is a text", checkpoint("run/weights.pt", first(lambda w: "x"))),
+    ("paper analyse run", "weights.pt", "a weight is not finite", checkpoint("run/weights.pt", first(lambda w: w * float("nan")))),
     ("rollout run --trajectory 0", "weights.pt", "a weight is complex", checkpoint("run/weights.pt", first(lambda w: w * 1j))),
     ("export run --out x.pt2", "weights.pt", "a weight is missing", checkpoint("run/weights.pt", lambda s: dict(list(s.items())[1:]))),
     ("export run --out x.pt2", "weights.pt", "a weight too many", checkpoint("run/weights.pt", lambda s: {**s, "x": torch.ones(3)})),
@@ -246,20 +246,20 @@ for _what, _change in {
         "cell is a text": json_value(CELL, "cell", "x"), "about is a list": json_value(CELL, "about", [1]),
         "history is a text": json_value(CELL, "history", "x"),
         "seconds are a text": json_value(CELL, "seconds", "long")}.items():
-    STUDY.append(("report study --out report.html", "cell.json", f"cell.json {_what}", _change))
+    STUDY.append(("paper report study --out report.html", "cell.json", f"cell.json {_what}", _change))
 SAMPLE, WEIGHTS = f"study/cells/{TAG}/sample.npz", f"study/cells/{TAG}/run/weights.pt"
 for _what, _change in {
         "history is a list of numbers": json_value(CELL, "history", [1]), "curves are texts": json_value(CELL, "curves", {"dgnet": "x"}), "curves of other lengths": json_value(CELL, "curves.dgnet", [1.0]),
         "hardware is a list": json_value(CELL, "hardware", [1]), "figures are a number": json_value(CELL, "figures", 3), "figures are numbers": json_value(CELL, "figures", [5]), "sharing is a text": json_value(CELL, "sharing", "two"),
         "tag is null": json_value(CELL, "tag", None), "is noise": holds(CELL, bytes(range(256)))}.items():
-    STUDY.append(("reproduce pack study --out packed", "cell.json", f"pack, cell.json {_what}", _change))
-    STUDY.append((f"pretrained pack study/cells/{TAG} --out shelf2", "cell.json", f"pretrained pack, cell.json {_what}", _change))
+    STUDY.append(("paper reproduce pack study --out packed", "cell.json", f"pack, cell.json {_what}", _change))
+    STUDY.append((f"paper pretrained pack study/cells/{TAG} --out shelf2", "cell.json", f"paper pretrained pack, cell.json {_what}", _change))
 for _what, _change in {
         "is empty": holds(SAMPLE, ""), "is noise": holds(SAMPLE, bytes(range(256))), "is cut": cut(SAMPLE, 0.4), "without frames": arrays(SAMPLE, frames=None), "without the truth": arrays(SAMPLE, truth=None),
         "frames are texts": arrays(SAMPLE, frames=np.array(["x", "y"])), "frames of another number": arrays(SAMPLE, frames=np.arange(99)), "the truth is flat": arrays(SAMPLE, truth=np.ones(3)), "the truth is a text": arrays(SAMPLE, truth=np.array(["a"])),
         "the truth is of another shape": arrays(SAMPLE, truth=np.ones((2, 9, 1)))}.items():
-    STUDY.append(("reproduce pack study --out packed", "sample.npz", f"sample.npz {_what}", _change))
-STUDY += [(f"pretrained pack study/cells/{TAG} --out shelf2", "weights.pt", f"pretrained pack, weights {_what}", _change)
+    STUDY.append(("paper reproduce pack study --out packed", "sample.npz", f"sample.npz {_what}", _change))
+STUDY += [(f"paper pretrained pack study/cells/{TAG} --out shelf2", "weights.pt", f"paper pretrained pack, weights {_what}", _change)
           for _what, _change in {"are empty": holds(WEIGHTS, ""), "are cut": cut(WEIGHTS, 0.5), "have a bit flipped": lambda at: _flip(at / WEIGHTS, 2000), "are a list": checkpoint(WEIGHTS, lambda s: [1])}.items()]
 for _what, _change in {
         "is a list": holds(CARD, "[]"), "is empty": holds(CARD, ""), "is not UTF-8": holds(CARD, b"\xff\xfe"),
@@ -270,28 +270,19 @@ for _what, _change in {
         "learned is a text": json_value(CARD, "learned", "yes"), "notes are numbers": json_value(CARD, "notes", [1]),
         "measured is a number": json_value(CARD, "measured", 3), "nodes is a fraction": json_value(CARD, "nodes", 1.5),
         "an unknown key": json_value(CARD, "spede", 3)}.items():
-    STUDY.append(("pretrained --folder shelf", "card.json", f"card.json {_what}", _change))
+    STUDY.append(("paper pretrained --folder shelf", "card.json", f"card.json {_what}", _change))
 STUDY += [
-    ("pretrained measured x.json --folder shelf", "x.json", "a result that is a list", holds("x.json", "[]")),
-    ("pretrained measured x.json --folder shelf", "x.json", "a result of nothing", holds("x.json", "{}")),
-    ("pretrained measured x.json --folder shelf", "x.json", "a result of numbers", holds("x.json", '{"scenario": 5, "truth": 7}')),
-    ("bench report x.json --out page.md", "x.json", "a measurement of nothing", holds("x.json", "{}")),
-    ("bench report x.json --out page.md", "x.json", "a measurement, rows are a number", holds("x.json", '{"benchmark": "solver", "rows": 3}')),
-    ("bench report x.json --out page.md", "x.json", "a measurement that is an empty list", holds("x.json", "[]")),
-    ("bench report x.json --out page.md", "x.json", "a measurement that is a list", holds("x.json", "[1, 2]")),
-    ("bench dfg --case 2D-1 --report x.md", "x.json", "a record that is a list", holds("x.json", "[]")),
-    ("bench dfg --case 2D-1 --report x.md", "x.json", "a record of numbers", holds("x.json", '{"2D-1": 3}')),
-    ("reproduce merge study --out merged", "symbolic link", "merge of a cell with a link", lambda at: _linked(at)),
-    ("reproduce merge study --out merged", "cells.jsonl", "merge of a store of nonsense", holds("study/cells.jsonl", "[1]\n")),
-    ("report study --out report.html", "cells.jsonl", "a store of bytes", holds("study/cells.jsonl", bytes(range(256)))),
-    ("report study --out report.html", "cells.jsonl", "a store without scores", holds("study/cells.jsonl", '{"tag": "train_laser-heat_small_same-mesh_mgn_s0_d1"}\n')),
-    ("report study --out report.html", "cells.jsonl", "a store of numbers for tags", holds("study/cells.jsonl", '{"tag": 3}\n')),
-    ("cards --only laser-heat --out cards --certificates x.json", "x.json", "certificates that are a list", holds("x.json", "[]")),
-    ("cards --only laser-heat --out cards --certificates x.json", "x.json", "certificates of numbers",
+    ("paper reproduce merge study --out merged", "symbolic link", "merge of a cell with a link", lambda at: _linked(at)),
+    ("paper reproduce merge study --out merged", "cells.jsonl", "merge of a store of nonsense", holds("study/cells.jsonl", "[1]\n")),
+    ("paper report study --out report.html", "cells.jsonl", "a store of bytes", holds("study/cells.jsonl", bytes(range(256)))),
+    ("paper report study --out report.html", "cells.jsonl", "a store without scores", holds("study/cells.jsonl", '{"tag": "train_laser-heat_small_same-mesh_mgn_s0_d1"}\n')),
+    ("paper report study --out report.html", "cells.jsonl", "a store of numbers for tags", holds("study/cells.jsonl", '{"tag": 3}\n')),
+    ("paper cards --only laser-heat --out cards --certificates x.json", "x.json", "certificates that are a list", holds("x.json", "[]")),
+    ("paper cards --only laser-heat --out cards --certificates x.json", "x.json", "certificates of numbers",
      holds("x.json", '{"laser-heat/small/converged": 3}')),
-    ("report study --out report.html", "failed.json", "failed.json is a list", lambda at: _failed(at, "[]")),
-    ("report study --out report.html", "failed.json", "failed.json is noise", lambda at: _failed(at, "{")),
-    ("reproduce merge study --out merged", "cell.json", "merge of a cell that points elsewhere", json_value(CELL, "tag", "../../../x")),
+    ("paper report study --out report.html", "failed.json", "failed.json is a list", lambda at: _failed(at, "[]")),
+    ("paper report study --out report.html", "failed.json", "failed.json is noise", lambda at: _failed(at, "{")),
+    ("paper reproduce merge study --out merged", "cell.json", "merge of a cell that points elsewhere", json_value(CELL, "tag", "../../../x")),
 ]
 
 

@@ -61,6 +61,7 @@ def values() -> dict[str, Any]:
         "empty batch": torch.zeros(0, 9, 1), "empty tensor": torch.zeros(0), "number": torch.tensor(1.0),
         "five axes": torch.ones(1, 1, 1, 1, 1), "gradients": torch.ones(3, requires_grad=True), "table of texts": {"u": "words"},
         "table of numbers": {1: 2.0}, "mesh": mesh(), "problem": problem(), "path": Path("nowhere"),
+        "enormous": 1e308, "below all": -1e308, "reversed": np.ones((1, 9, 1))[:, ::-1], "half a character": "\ud800",
         "on no device": torch.ones(1, 9, 1, device="meta"), "sparse": torch.eye(9).to_sparse(),
     }
 
@@ -206,7 +207,7 @@ CALLS = [
     Call("trajectory", dg.trajectory, lambda: dict(state=np.zeros((3, 9)), mesh=mesh(), dt=DT, source=None, split="train")),
     Call("project", dg.project, lambda: dict(name="p", mesh=mesh(), pde=dg.PDE(diffusion=0.1), conditions=[], dt=DT,
          trajectories=[dg.trajectory(np.zeros((3, 9)), mesh(), DT)] * 2, data="data.h5", offset=(0.0,), calibrate=(),
-         per_region=False, unknown_reaction=False, model={"hidden": 4}, training=None)),
+         per_region=False, unknown_reaction=False, unknown_curves=(), model={"hidden": 4}, training=None)),
     Call("Dataset", dg.Dataset, lambda: dict(path="data.h5"), lambda d: d.close()),
     Call("load_project", dg.load_project, lambda: dict(folder="tiny", report=lambda what, done, total: None, force=False)),
     Call("load_run", dg.load_run, lambda: dict(folder=SHELF, device="cpu", case=None, problem=None, allow_different=False)),

@@ -87,46 +87,40 @@ evaluate run --no-figures --json run/run.toml | run.toml
 evaluate run --no-figures --json run/weights.pt | weights.pt
 evaluate run --no-figures --data tiny/imported.h5 --json tiny/imported.h5 | --data
 evaluate run --no-figures --json tiny/problem.toml | problem.toml
-analyse run --json run/weights.pt | weights.pt
-analyse run --json run/run.toml | run.toml
-analyse run --out tiny | folder of a problem
+paper analyse run --json run/weights.pt | weights.pt
+paper analyse run --json run/run.toml | run.toml
+paper analyse run --out tiny | folder of a problem
 export run --out run/weights.pt | weights.pt
 export tiny --out x.c --json tiny/problem.toml | problem.toml
 export tiny --out x.c --json x.json | x.json | --out
-universal tiny --out run/weights.pt | weights.pt | --overwrite
-universal tiny --out tiny/problem.toml | problem.toml
-universal tiny --out x.pt --json x.pt | x.pt
-score tiny/imported.h5 tiny/imported.h5 --json tiny/imported.h5 | imported.h5
-score tiny/imported.h5 tiny/imported.h5 --json tiny/plate.msh | plate.msh
+paper universal tiny --out run/weights.pt | weights.pt | --overwrite
+paper universal tiny --out tiny/problem.toml | problem.toml
+paper universal tiny --out x.pt --json x.pt | x.pt
+paper score tiny/imported.h5 tiny/imported.h5 --json tiny/imported.h5 | imported.h5
+paper score tiny/imported.h5 tiny/imported.h5 --json tiny/plate.msh | plate.msh
 show tiny/imported.h5 --out tiny | folder of a problem
-generate laser-heat --out tiny | folder of a problem
-train laser-heat --out tiny | folder of a problem
+paper generate laser-heat --out tiny | folder of a problem
+paper train laser-heat --out tiny | folder of a problem
 train tiny --out tiny | tiny
-demo --out tiny | folder of a problem
-cards --only laser-heat --out tiny | folder of a problem
-bench tune --out tiny | folder of a problem
-bench generate --out tiny --only laser-heat | folder of a problem
-scenarios --json tiny/problem.toml | problem.toml
+paper demo --out tiny | folder of a problem
+paper cards --only laser-heat --out tiny | folder of a problem
+paper scenarios --json tiny/problem.toml | problem.toml
 models --json run/run.toml | run.toml
-bench report run/test.json --out tiny/problem.toml | problem.toml
-bench dfg --case 2D-1 --report tiny/problem.toml | problem.toml
-bench published --report run/run.toml | run.toml
-bench any-mesh --picture tiny/plate.msh | plate.msh
-certify laser-heat --record tiny/problem.toml | problem.toml
-pretrained --markdown tiny/problem.toml | problem.toml
-pretrained --json tiny/problem.toml | problem.toml
-pretrained --json x.json --markdown x.json | x.json
+paper certify laser-heat --record tiny/problem.toml | problem.toml
+paper pretrained --markdown tiny/problem.toml | problem.toml
+paper pretrained --json tiny/problem.toml | problem.toml
+paper pretrained --json x.json --markdown x.json | x.json
 """)
 
 STUDY = refusals("study", f"""
-scenarios --json {CELL}/cell.json | cell.json
+paper scenarios --json {CELL}/cell.json | cell.json
 models --json {CARD}/card.json | card.json
-pretrained --folder shelf --json {CARD}/card.json | card.json
-pretrained --folder shelf --markdown {CARD}/card.json | card.json
-report study --out {CELL}/cell.json | cell.json
-report study --markdown {CELL}/run/run.toml | run.toml
-report study --out report.html --dgnet {CELL}/cell.json | cell.json
-reproduce {TAG} --out study --data data --json {CELL}/cell.json | cell.json
+paper pretrained --folder shelf --json {CARD}/card.json | card.json
+paper pretrained --folder shelf --markdown {CARD}/card.json | card.json
+paper report study --out {CELL}/cell.json | cell.json
+paper report study --markdown {CELL}/run/run.toml | run.toml
+paper report study --out report.html --dgnet {CELL}/cell.json | cell.json
+paper reproduce {TAG} --out study --data data --json {CELL}/cell.json | cell.json
 """)
 
 MADE = [
@@ -142,10 +136,9 @@ MADE = [
     Case(f"{ROLL} --out x.h5", ["x.h5", "not a rollout"], written("x.h5"), "run", name="a rollout over what is no HDF5"),
     Case(f"{ROLL} --json run/bands.json", "bands.json", written("run/bands.json"), "run", name="JSON over the bands of a run"),
     Case(f"{ROLL} --json run/range.json", "range.json", written("run/range.json"), "run", name="JSON over the range of a run"),
-    Case("scenarios --json readings.csv", ["readings.csv", ".json"], written("readings.csv"), name="JSON over a table"),
-    Case("scenarios --json part.msh", ["part.msh", ".json"], written("part.msh"), name="JSON over a mesh"),
-    Case("scenarios --json weights.pt", ["weights.pt", ".json"], written("weights.pt"), name="JSON over weights"),
-    Case("bench report x.json --out x.json", ["x.json", "RESULTS"], written("x.json"), name="a page over its own figures"),
+    Case("paper scenarios --json readings.csv", ["readings.csv", ".json"], written("readings.csv"), name="JSON over a table"),
+    Case("paper scenarios --json part.msh", ["part.msh", ".json"], written("part.msh"), name="JSON over a mesh"),
+    Case("paper scenarios --json weights.pt", ["weights.pt", ".json"], written("weights.pt"), name="JSON over weights"),
     Case(f"{SIMULATE} --initial start.npy --json start.npy", ["start.npy", "--initial"],
          lambda at: np.save(at / "start.npy", np.full(63, 20.0)), "run", name="JSON over the start"),
     Case("place tiny --count 1 --unknown start --steps 2 --noise 1 --strength 1 --candidates in/sensors.csv --out in",
@@ -169,8 +162,8 @@ def replaced(name: str) -> Callable[[Outcome], None]:
 
 
 WORKS = [
-    Case("scenarios --json old.csv --overwrite", does=written("old.csv"), right=replaced("old.csv"), name="asked for"),
-    Case("scenarios --json old.json", does=written("old.json"), right=replaced("old.json"), name="JSON over JSON"),
+    Case("paper scenarios --json old.csv --overwrite", does=written("old.csv"), right=replaced("old.csv"), name="asked for"),
+    Case("paper scenarios --json old.json", does=written("old.json"), right=replaced("old.json"), name="JSON over JSON"),
     Case(f"{SIMULATE} --json tiny/note.json", does=written("tiny/note.json"), ground="run", right=replaced("tiny/note.json"),
          name="JSON that no problem names"),
     Case("check tiny --json tiny/run-2.csv --overwrite", ground="run", right=replaced("tiny/run-2.csv"), name="a table, asked for"),

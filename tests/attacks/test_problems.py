@@ -285,8 +285,8 @@ ODD_NAMES = {"a percent": "100 %d.{}", "spaces": " a  b .{}", "unicode": "Übung
              "a dollar": "$HOME.{}", "a dash": "-x.{}", "brackets": "[/red].{}"}
 COMMANDS = {"check tiny --json": ("project", "json"), "rollout run --trajectory 0 --out": ("run", "h5"),
             "rollout run --trajectory 0 --vtk": ("run", "pvd"), "show tiny/imported.h5 --no-gif --snapshots 2 --out": ("run", ""),
-            "score tiny/imported.h5 tiny/imported.h5 --json": ("run", "json"), "scenarios --json": ("empty", "json"),
-            "evaluate run --no-figures --json": ("run", "json"), "pretrained --folder shelf --json": ("study", "json")}
+            "paper score tiny/imported.h5 tiny/imported.h5 --json": ("run", "json"), "paper scenarios --json": ("empty", "json"),
+            "evaluate run --no-figures --json": ("run", "json"), "paper pretrained --folder shelf --json": ("study", "json")}
 WRITTEN = []
 for _k, (_command, (_ground, _suffix)) in enumerate(COMMANDS.items()):
     _kind, _name = list(ODD_NAMES.items())[_k % len(ODD_NAMES)]
@@ -303,17 +303,17 @@ WRITTEN += [
     Case(f"import {LONG}", LONG),
     Case(f"evaluate {LONG}", LONG),
     Case(f"show {LONG}.h5 --out pictures", LONG),
-    Case(f"generate laser-heat --out {LONG}", "too long"),
-    Case(f"reproduce {LONG}", LONG),
+    Case(f"paper generate laser-heat --out {LONG}", "too long"),
+    Case(f"paper reproduce {LONG}", LONG),
     Case("check 'a\nb'", "problem.toml"),
     Case("evaluate run/weights.pt", "weights.pt", ground="run"),
     Case("rollout run/weights.pt --trajectory 0", "weights.pt", ground="run"),
-    Case("analyse run/run.toml", "run.toml", ground="run"),
+    Case("paper analyse run/run.toml", "run.toml", ground="run"),
     Case("export run/run.toml --out x.pt2", "run.toml", ground="run"),
     Case("bench tradeoff run/run.toml", "run.toml", ground="run"),
     Case("bench model --run run/run.toml", "run.toml", ground="run"),
-    Case("report study/cells", "study", ground="study"),
-    Case("pretrained --folder study", "study", ground="study"),
+    Case("paper report study/cells", "study", ground="study"),
+    Case("paper pretrained --folder study", "study", ground="study"),
     Case("import tiny/problem.toml", "problem.toml", ground="project"),
 ]
 

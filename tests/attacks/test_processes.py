@@ -19,6 +19,7 @@ from dgnet.models.dgnet import DGNetConfig
 from dgnet.prediction.to_files import predict_to_files
 from dgnet.projects import load, template
 from dgnet.recipe import Recipe, Stage
+from dgnet.training.plan import Plan
 from dgnet.training.run import train
 from dgnet_paper.scenarios import generate as making
 from dgnet_paper.scenarios import get
@@ -40,8 +41,7 @@ def make(folder: Path) -> None:
 
 def learn(data: Path, folder: Path, hidden: int = 8) -> None:
     config = DGNetConfig(hidden=hidden, layers=1, free=True)
-    train(scenario(), "same-mesh", data, folder, config=config,
-          plan=Recipe("two", (Stage(8, 2, batch=2, lr=1e-2),), hold_out=1))
+    train(scenario(), "same-mesh", data, folder, Plan(config, Recipe("two", (Stage(8, 2, batch=2, lr=1e-2),), hold_out=1)))
 
 
 def roll(run: Path, out: Path) -> None:

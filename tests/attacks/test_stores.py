@@ -174,9 +174,10 @@ SHOWN = [Case(SHOWS, "imported.h5", does, "run", name=f"show, {name}")
          for name, does in CHANGES.items() if name not in ODD]
 EVERY = 8  # the other commands get one change in eight: what they read with is the same
 OTHERS = [Case(f"{command}", "imported.h5", does, "run", name=f"{command.split()[0]}, {name}")
-          for k, command in enumerate(("evaluate run --no-figures --data tiny/imported.h5", "analyse run --data tiny/imported.h5",
+          for k, command in enumerate(("evaluate run --no-figures --data tiny/imported.h5",
+                                       "paper analyse run --data tiny/imported.h5",
                                        "rollout run --trajectory 0 --data tiny/imported.h5",
-                                       "score tiny/imported.h5 tiny/imported.h5"))
+                                       "paper score tiny/imported.h5 tiny/imported.h5"))
           for name, does in list(CHANGES.items())[2 * k::EVERY] if name not in ODD]
 CASES = SHOWN + OTHERS
 

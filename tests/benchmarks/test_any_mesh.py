@@ -58,7 +58,7 @@ def test_rows_and_page(monkeypatch: pytest.MonkeyPatch) -> None:
     assert min(rows[0]["ratios"][name] for name in any_mesh.RIVALS) == pytest.approx(1.0)
     cost = {"nodes": 1, "step_ratio": 1.0, "prepare_ratio": 1.0}
     found = {"rows": rows, "dim": 2, "flow": False, "unseen_sources": {"ring": rows}, "cost": cost, "hardware": "a CPU"}
-    page = any_mesh.markdown(found)
+    page = any_mesh.table(found)
     assert "| universal |" in page and "| quadratic |" in page and "ring" in page
 
 

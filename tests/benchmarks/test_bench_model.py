@@ -6,14 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from dgnet.cli import app
 from dgnet.errors import InputError
 from dgnet.models import Classical, rollout
 from dgnet.models.registry import entry
 from dgnet.problems.case import Case
 from dgnet.recipe import Recipe, Stage
+from dgnet.training.plan import OPERATOR, Plan
 from dgnet.training.run import train
 from dgnet_paper.reference.record import FlowRecord
 from dgnet_paper.scenarios import Draw, get
@@ -92,7 +91,7 @@ def small_run(tmp_path_factory):
     scenario = get("laser-heat", "small")
     data = generate(scenario, folder / "data", trajectories=1)
     plan = Recipe("none", (Stage(1, 1, 1, 1e-9),), validate_steps=1)
-    run, _ = train(scenario, "converged", data, folder / "run", plan=plan)
+    run, _ = train(scenario, "converged", data, folder / "run", Plan(OPERATOR, plan))
     return run, data
 
 
@@ -180,10 +179,3 @@ def test_data_of_another_scenario_is_refused(small_run):
                steps=40)
     with pytest.raises(InputError, match="the paper's scenarios"):
         tradeoff.tradeoff(replace(run, case=own), data)
-
-
-def test_command(tmp_path):
-    out = tmp_path / "bench.json"
-    done = CliRunner().invoke(app, ["bench", "scaling", "--nodes", "100", "--json", str(out)])
-    assert done.exit_code == 0, done.output
-    assert {x["model"] for x in json.loads(out.read_text())["rows"]} == {"dgnet", "classical_consistent", "classical_lumped"}

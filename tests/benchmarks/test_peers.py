@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.peers import AUTO, BY_HAND, COLUMNS, GRADIENTS, OWN, REFERENCE, Bench, Measurement, Worker
+from benchmarks.peers import AUTO, BY_HAND, COLUMNS, GRADIENTS, REFERENCE, Bench, Measurement, Worker
 
-from benchmarks import peers, peers_page, peers_run
+from benchmarks import peers, peers_run
 from dgnet.errors import InputError
 
 ABSENT = ("petsc4py", "dolfinx", "torchfem", "tensormesh")
@@ -71,10 +71,7 @@ def test_rows_and_page(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [(r["size"], r["stiffness"], r["dtype"]) for r in result["rows"]] == [(*case, d) for case in cases for d in peers.LIMIT]
     assert [(g["size"], g["stiffness"]) for g in result["gradients"]] == cases
     assert all(row["programs"]["PETSc CG + ICC"]["missing"] for row in result["rows"] if row["dtype"] == "float64")
-    page = peers_page.markdown(json.loads(json.dumps(result, allow_nan=False)))
-    assert page.count("| 2D (20) | 1.00 | ") + page.count("| 2D (20) | **1.00** | ") == 9 and page.count("not installed") >= 20
-    found = peers_page.ahead(result["rows"], "total_s")
-    assert len(found) == 8 and all(r["ratio"] > 0 and r["best"] not in (AUTO, OWN) for r in found)
+    json.dumps(result, allow_nan=False)
 
 
 @pytest.mark.parametrize("most", [-1.0, 1e9])
@@ -90,21 +87,6 @@ def test_a_slow_guest_runs_a_few_steps(bench: Bench, monkeypatch: pytest.MonkeyP
     assert not row["missed"] and (row["runs"], row["extrapolated"]) == ((1, True) if most < 0 else (2, False))
     if most < 0:
         assert row["total_s"] == row["setup_s"] + 7 * row["step_s"]
-
-
-def test_cells_that_say_why() -> None:
-    """A bound for a guest that was ended, notes for few runs and for few steps, ! for a wrong answer."""
-    ran = {"runs": 5, "missed": False, "extrapolated": False, "error": 0.0, "memory_MB": 3.0, "label": "lu", "mesh_s": 1.0}
-    times = {"total_s": 2.0, "whole_s": 3.0, "setup_s": 1.0, "step_s": 0.1}
-    programs = {AUTO: ran | times, REFERENCE: ran | times | {"total_s": 1.0, "runs": 1}, "SciPy CG": ran | times | {"missed": True},
-                "TensorMesh, CG": ran | times | {"extrapolated": True},
-                SLOW: {"failed": "10 steps take more than 30 s", "over_s": 30.0}}
-    row = {"size": "2D", "stiffness": 0.5, "dtype": "float64", "programs": programs}
-    page = peers_page.markdown({"version": "1", "hardware": "a CPU", "others": "others", "steps": 100, "repeats": 5, "rows": [row],
-                                "gradients": [row | {"programs": {}}]})
-    assert "| 2D (0.5) | 1.00 | 1.00 | **0.50**¹ | 1.00! | " in page and "| 1.00² | \\> 15 |" in page
-    assert "- torch-fem, CG: 10 steps take more than 30 s (2D (0.5))" in page
-    assert "is the fastest in 0 of 1 cases. Faster there" in page and ": 2D (0.5) scikit-fem + SuperLU 2.00." in page
 
 
 def test_processes(tmp_path: Path) -> None:

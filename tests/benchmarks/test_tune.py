@@ -25,7 +25,7 @@ def test_tuning_beside_training_from_zero(tmp_path: Path, monkeypatch: pytest.Mo
     for row in found["rows"]:
         assert row["ratio"] == pytest.approx(row["error"] / row["classical"])
     assert len({row["universal"] for row in found["rows"]}) == 1
-    page = tune.markdown(found)
+    page = tune.table(found)
     assert "| tuned, 1 | DGNet from zero, 1 | DGNet from zero, 5 |" in page and page.count("| disc |") == 1
 
 
@@ -42,7 +42,7 @@ def test_the_page_of_costs() -> None:
     row = {"part": "gear", "conditions": "mixed", "fourier": 0.1, "nodes": 300, "own": own, "best": best, "complete": True,
            "ratio": 2.0, "steps_ratio": 5.0}
     none = row | {"best": None, "complete": False, "ratio": float("inf"), "steps_ratio": float("inf")}
-    page = equal.markdown({"dim": 2, "hardware": "a CPU", "rows": [row, row | {"ratio": 0.5}, none]})
+    page = equal.table({"dim": 2, "hardware": "a CPU", "rows": [row, row | {"ratio": 0.5}, none]})
     assert "none before the time was over" in page and "P2, same mesh" in page
     assert "On 2 of 3 parts" in page and "cost is 1.00, of the steps alone 5.00; on 1 of them" in page
     assert "quadratic elements on 2 parts" in page

@@ -18,6 +18,7 @@ from dgnet.models.dgnet import DGNetConfig
 from dgnet.prediction.to_files import predict_to_files
 from dgnet.projects import load
 from dgnet.recipe import Recipe, Stage
+from dgnet.training.plan import Plan
 from dgnet.training.run import train
 from dgnet_paper.scenarios import get
 from dgnet_paper.scenarios.generate import generate
@@ -57,7 +58,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def learn(folder: Path, data: Path) -> None:
     plan = Recipe("short", (Stage(2, 2, batch=2, lr=1e-2),), hold_out=1)
-    train(get("laser-heat", "small"), "same-mesh", data, folder, config=DGNetConfig(hidden=8, layers=1), plan=plan)
+    train(get("laser-heat", "small"), "same-mesh", data, folder, Plan(DGNetConfig(hidden=8, layers=1), plan))
 
 
 @pytest.mark.parametrize("file", ["weights.pt", "last.pt"])

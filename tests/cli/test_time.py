@@ -17,6 +17,7 @@ from dgnet.projects.check import check
 from dgnet.projects.project import project
 from dgnet.recipe import Recipe, Stage
 from dgnet.training.evaluate import evaluate
+from dgnet.training.plan import Plan
 from dgnet.training.run import train
 
 DT, STEPS = 0.1, 12
@@ -38,6 +39,6 @@ def test_the_classical_solver_is_exact_on_its_own_later_data(tmp_path: Path) -> 
     assert max(e["consistent"] for e in found["classical"].numbers["errors"].values()) < 1e-5
 
     plan = Recipe("none", (Stage(1, 2, batch=2, lr=0.0),), hold_out=1)
-    run, progress = train(own.case, "given", own.data, tmp_path / "run", config=DGNetConfig(hidden=8, layers=1), plan=plan)
+    run, progress = train(own.case, "given", own.data, tmp_path / "run", Plan(DGNetConfig(hidden=8, layers=1), plan))
     assert progress.classical < 1e-5
     assert evaluate(run, own.data)[0]["scores"]["classical_consistent"]["rne"] < 1e-5

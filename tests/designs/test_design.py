@@ -42,14 +42,18 @@ def read(states: np.ndarray, place: tuple[float, float]) -> np.ndarray:
     return PLATE.mesh.interpolate(states[..., None], [place])[..., 0, 0]
 
 
-@pytest.mark.parametrize("n", [3, 20])
-def test_quadratic_programs_against_another_solver(n: int) -> None:
+@pytest.mark.parametrize(("n", "rank"), [(3, 3), (20, 20), (40, 4), (8, 0)])
+def test_quadratic_programs_against_another_solver(n: int, rank: int) -> None:
+    """With full, poor and no curvature, in a box; some rows are there twice, one leaves next to no room."""
     rng = np.random.default_rng(n)
-    A, q, G, h = rng.standard_normal((n, n)), rng.standard_normal(n), rng.standard_normal((4 * n, n)), rng.uniform(0.1, 1, 4 * n)
-    x = minimise(A.T @ A, q, G, h)
-    other = minimize(lambda x: 0.5 * x @ A.T @ A @ x + q @ x, np.zeros(n), jac=lambda x: A.T @ A @ x + q, method="SLSQP",
-                     constraints={"type": "ineq", "fun": lambda x: h - G @ x, "jac": lambda x: -G}, options={"ftol": 1e-14})
-    assert (G @ x - h).max() < 1e-9 and 0.5 * x @ A.T @ A @ x + q @ x == pytest.approx(other.fun, abs=1e-9)
+    A, q, inside = rng.standard_normal((rank, n)), rng.standard_normal(n), rng.uniform(-0.5, 0.5, n)
+    rows = rng.standard_normal((4 * n, n))
+    G = np.concatenate([rows, np.eye(n), -np.eye(n), rows[:2], -rows[:1]])
+    h = G @ inside + np.concatenate([[1e-6], rng.uniform(0.1, 1, 4 * n - 1), np.full(2 * n, 0.5), [1e-6, 1.0], [1e-6]])
+    x, P = minimise(A.T @ A, q, G, h), A.T @ A
+    other = minimize(lambda z: 0.5 * z @ P @ z + q @ z, inside, jac=lambda z: P @ z + q, method="SLSQP", options={
+        "ftol": 1e-14, "maxiter": 500}, constraints={"type": "ineq", "fun": lambda z: h - G @ z, "jac": lambda z: -G})
+    assert (G @ x - h).max() < 1e-9 and 0.5 * x @ P @ x + q @ x == pytest.approx(other.fun, abs=1e-8)
 
 
 def test_powers_against_brute_force() -> None:

@@ -91,6 +91,18 @@ def test_the_bar_covers_the_truth(dim: int, seed: int, width: float, names: tupl
                 assert abs(off) < (0.8 if source is None else 0.3) * abs(before)
 
 
+def test_a_source_that_is_the_same_for_all_trajectories() -> None:
+    """Of two trajectories: one row stands for both, as a table of spots gives it."""
+    model, base, data = calibrated(2, 2, 0.2, ("diffusion",), 0.0)
+
+    def first(x: Tensor, t: Tensor) -> Tensor:
+        return lamps(0.2)(x, t)[:1]
+
+    bars = [uncertainty(model, base, data, source)["diffusion"] for source in (
+        first, lambda x, t: first(x, t).expand(len(data), -1, -1, -1))]
+    assert len(data) == 2 and bars[0] == bars[1]
+
+
 def test_too_many_nodes_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
     model, base, data = calibrated(2, 2, 0.2, ("diffusion",), 0.0)
     monkeypatch.setattr(calibrate, "_FINEST", 100)

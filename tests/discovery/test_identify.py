@@ -9,8 +9,9 @@ import torch
 
 from dgnet.data import Corpus
 from dgnet.discovery.identify import Fit, identify
+from dgnet.discovery.reactions import unknown_of
 from dgnet.discovery.residuals import noise_level
-from dgnet.discovery.unknowns import unknown_of
+from dgnet.discovery.unknowns import Unknowns
 from dgnet.errors import InputError
 from dgnet.mesh import perturbed_square
 from dgnet.models import Classical, rollout
@@ -18,7 +19,7 @@ from dgnet.models.dgnet import DGNet, DGNetConfig, ReactionTable
 from dgnet.problems import PDE, Dirichlet, Problem
 from dgnet.recipe import Stage
 from dgnet.training.fit import evaluate_rne
-from dgnet.training.plan import Facts, Wishes, plan
+from dgnet.training.plan import make_plan
 from dgnet_paper.scenarios import get
 
 CONFIG = DGNetConfig(hidden=8, layers=1, reaction="learned", reaction_table=32)
@@ -95,18 +96,18 @@ def test_what_cannot_be_a_table_is_refused() -> None:
 
 
 def test_what_comes_after_the_identification() -> None:
-    def stages(name: str, facts: Facts) -> tuple[Stage, ...]:
-        return plan(get(name, "paper"), facts, Wishes(unknown_reaction=True))[1].stages
+    def stages(name: str, trajectories: int, steps: int) -> tuple[Stage, ...]:
+        return make_plan(get(name, "paper"), trajectories, steps, unknowns=Unknowns(reaction=True)).recipe.stages
 
     def config(name: str, unknown: bool = True) -> DGNetConfig:
-        return plan(get(name, "small"), Facts(10, 100), Wishes(unknown_reaction=unknown))[0]
+        return make_plan(get(name, "small"), 10, 100, unknowns=Unknowns(reaction=unknown)).config
 
-    first, *rest = stages("cylinder", Facts(15, 2000))
+    first, *rest = stages("cylinder", 15, 2000)
     assert first.method == "identify" and first.only == ("reaction_net",)
     assert all(s.only and "reaction_net" not in s.only for s in rest)  # the table stays
-    first, *rest = stages("allen-cahn", Facts(10, 1000))
+    first, *rest = stages("allen-cahn", 10, 1000)
     assert first.method == "identify" and not any(s.only for s in rest)
-    first, *rest, last = stages("fitzhugh-nagumo", Facts(7, 1200))
+    first, *rest, last = stages("fitzhugh-nagumo", 7, 1200)
     assert first == last and first.method == "identify" and all("reaction_net" not in s.only for s in rest)
     assert config("fisher-kpp").reaction_table and not config("fisher-kpp", False).reaction_table
     assert not config("fitzhugh-nagumo").reaction_table and config("fitzhugh-nagumo").reaction_degree  # two fields: terms

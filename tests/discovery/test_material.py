@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from dgnet.data import Corpus
+from dgnet.discovery.found import material_curves, write_found
 from dgnet.discovery.material import MaterialCurves, hats, identify_material
-from dgnet.discovery.material_curve import found_curves, write_curves
 from dgnet.discovery.residuals import quiet_noise
 from dgnet.errors import InputError
 from dgnet.mesh import box
@@ -17,6 +17,7 @@ from dgnet.models import Classical, rollout
 from dgnet.models.dgnet import BOUNDED, DGNet, DGNetConfig, Material
 from dgnet.models.dgnet.parts import material as material_part
 from dgnet.problems import PDE, Problem, Robin
+from dgnet.problems.case import Case
 from dgnet.problems.curves import Curve
 from dgnet.recipe import Stage
 from dgnet.training.fit import evaluate_rne
@@ -72,7 +73,7 @@ def test_the_curves_are_found(names: tuple[str, ...], noise: float, within: floa
     start = evaluate_rne(model, untold, test)
     left = identify_material(model, untold, data)
     assert left < 0.1 and evaluate_rne(model, untold, test) < (0.001 if not noise else 0.004) < 0.1 * start
-    for found in found_curves(model):
+    for found in material_curves(model):
         true = base.pde.per_field(found.name)[0]
         assert isinstance(true, Curve)
         seen = found.share > 0.01
@@ -147,9 +148,10 @@ def test_the_papers_models_have_the_constants_of_the_lower_end() -> None:
         torch.testing.assert_close(rollout(model, base, u, f, 3), rollout(Classical(0.0), linear, u, f, 3), rtol=1e-3, atol=1e-4)
 
 
-def test_tables_of_the_curves(tmp_path) -> None:
-    model, _ = fresh(world()[1])
-    write_curves(tmp_path, found_curves(model), "T")
+def test_tables_of_what_was_found(tmp_path) -> None:
+    model, untold = fresh(world()[1])
+    case = Case(name="", title="", equation="", build_mesh=lambda: untold.mesh, pde=untold.pde, conditions=(), dt=0.1, steps=1)
+    assert write_found(tmp_path, model, case) == ["capacity.csv", "diffusion.csv"]
     head, *rows = (tmp_path / "capacity.csv").read_text().splitlines()
     assert head.startswith("T,capacity,") and len(rows) == 25 and all(r.count(",") == 4 for r in rows)
 

@@ -18,11 +18,12 @@ from dgnet.export import plain as module
 from dgnet.export.record import probe
 from dgnet.mesh import box
 from dgnet.models.dgnet import DGNet, DGNetConfig
-from dgnet.models.registry import entry
+from dgnet.models.registry import configure, entry
 from dgnet.operators import EdgeMatrix
 from dgnet.problems import PDE, Case, Dirichlet, Neumann, Periodic, Problem, Robin, Units, base_problem
 from dgnet.recipe import Recipe, Stage
 from dgnet.stepping.bounds import Bounds
+from dgnet.training.plan import Plan
 from dgnet.training.run import Run, train
 from dgnet.training.simulator import Simulator
 from dgnet_paper.scenarios import get
@@ -135,8 +136,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def trained(data: Path, folder: Path, model: str = "dgnet", config: object = None) -> Path:
-    plan = Recipe("short", (Stage(3, 3, batch=2, lr=1e-2),), hold_out=1)
-    train(get("laser-heat", "small"), "same-mesh", data, folder, model=model, config=config, plan=plan)
+    recipe = Recipe("short", (Stage(3, 3, batch=2, lr=1e-2),), hold_out=1)
+    plan = Plan(configure(model) if config is None else config, recipe, model=model)
+    train(get("laser-heat", "small"), "same-mesh", data, folder, plan)
     return folder
 
 
@@ -187,8 +189,8 @@ def test_a_baseline_is_traced_as_it_is(data: Path, tmp_path: Path) -> None:
 
 def fake(pde: PDE, conditions: tuple = (), folder: Path = Path("nowhere")) -> Simulator:
     """A run that was never trained."""
-    case = Case(name="mine", title="Heat in a box", equation="", build_mesh=lambda: box((4, 4)), pde=pde, conditions=conditions, dt=0.05,
-                steps=100, offset=(298.15,) * len(pde.fields), units=Units())
+    case = Case(name="mine", title="Heat in a box", equation="", build_mesh=lambda: box((4, 4)), pde=pde, conditions=conditions,
+                dt=0.05, steps=100, offset=(298.15,) * len(pde.fields), units=Units())
     return Simulator(case=case, model=DGNet(DGNetConfig(hidden=8, layers=1), base_problem(case, "cpu")), folder=folder)
 
 

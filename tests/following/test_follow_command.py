@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 import threading
 import time
@@ -96,6 +97,17 @@ def test_standard_input_events_as_json_and_going_on(part: Path, tmp_path: Path) 
         done = CliRunner().invoke(app, ["follow", str(part), str(part / "readings.csv"), "--sensors", str(part / "sensors.csv"),
                                         "--out", str(tmp_path / "no"), *words])
         assert isinstance(done.exception, InputError), done.output
+
+
+def test_the_command_that_goes_on_goes_on_as_it_is_printed(part: Path, tmp_path: Path) -> None:
+    """It named neither the model nor what is known of the part, and was refused or went on without."""
+    (tmp_path / "points.csv").write_text("sensor,x,y\nmiddle,0.5,0.5\n")
+    np.save(tmp_path / "start.npy", np.full(49, 293.0))
+    told = run(part, tmp_path / "out", *GIVEN, "--points", str(tmp_path / "points.csv"), "--initial", str(tmp_path / "start.npy"))
+    (line,) = [line for line in told if line.startswith("Next: dgnet follow")]
+    done = CliRunner().invoke(app, shlex.split(line)[2:], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert [row for row in done.output.splitlines() if row.startswith("Next: ")] == [line]
 
 
 def test_a_growing_file_is_read_as_it_grows(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 from dgnet.cli import app
-from dgnet.discovery.curve import curve_of
+from dgnet.discovery.found import reaction_curve
 from dgnet.errors import InputError
 from dgnet.inverse import Point, Readings
 from dgnet.inverse.fit_to_readings import Experiment, learn
@@ -66,7 +66,7 @@ def test_a_reaction_of_one_field() -> None:
     guess = problem(PDE(diffusion=0.01))
     model = DGNet(DGNetConfig(decoder="none", network=False, reaction="learned", reaction_table=8), guess).double()
     found = learn(model, guess, experiments(problem(PDE(diffusion=0.01, reaction=lambda u: 2 * u * (1 - u)))))
-    curve = curve_of(model)
+    curve = reaction_curve(model)
     assert curve is not None
     inside = (curve.u > 0.15) & (curve.u < 0.9)
     off = curve.r - 2 * curve.u * (1 - curve.u)

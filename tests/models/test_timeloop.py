@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
+from dgnet.errors import InputError, SolveError
 from dgnet.mesh import box
 from dgnet.models import Classical, rollout
 from dgnet.problems import PDE, Dirichlet, Neumann, Problem
@@ -20,6 +22,21 @@ def test_dirichlet_values_in_a_single_step() -> None:
     assert states.shape[1] == 2 and states.requires_grad
     with torch.no_grad():
         torch.testing.assert_close(rollout(Classical(), p, u, steps=1), states.detach())
+
+
+@pytest.mark.parametrize("condition", [Dirichlet("left", 1e39), Neumann("left", -1e300)])
+def test_what_single_precision_cannot_hold_is_no_result(condition: Dirichlet | Neumann) -> None:
+    """Steps in double precision went on with numbers that the states, in single, could not hold: infinity was returned."""
+    p = Problem(box((3, 3)), PDE(diffusion=0.1), [condition], dt=0.1)
+    for grad in (False, True):
+        with pytest.raises(SolveError, match="too large at step 1"):
+            rollout(Classical(), p, torch.zeros(1, p.n, 1, requires_grad=grad), steps=3)
+
+
+def test_a_rollout_that_no_memory_holds_is_refused() -> None:
+    p = Problem(box((3, 3)), PDE(diffusion=0.1), [], dt=0.1)
+    with pytest.raises(InputError, match="more than there is"):
+        rollout(Classical(), p, torch.zeros(1, p.n, 1), steps=2**50)
 
 
 def test_sinks_and_progress_see_every_step() -> None:

@@ -113,7 +113,7 @@ def test_corrections_of_a_flow_make_no_energy_and_keep_constants(dim: int) -> No
     nets = wild(dim, 0.2, seed=2, flow=True), UniversalNet(dim, 8, 1, flow=True)
     ops, plain = (Universal({dim: net}).prepare(p).solver.operators for net in nets)
     K, C, own, classical = (torch.as_tensor(A.to_scipy().toarray()) for A in (
-        ops.stiffness(0.0), ops.rest(0.0), plain.stiffness(0.0), plain.rest(0.0)))
+        ops.stiffness(0.0), ops.indefinite_part(0.0), plain.stiffness(0.0), plain.indefinite_part(0.0)))
     assert torch.allclose(classical, torch.as_tensor(p.advection().to_scipy().toarray()), atol=1e-14)
     swirl = C - classical
     assert float(swirl.abs().max()) > 1e-3 and torch.allclose(swirl, -swirl.T, atol=1e-13)
@@ -136,8 +136,8 @@ def test_any_weights_keep_energy_constants_and_total(dim: int, uneven: bool) -> 
     model = Universal({dim: net})
     state = model.prepare(free)
     ops = state.solver.operators
-    assert ops.ahead is not None
-    M = torch.as_tensor((ops.mass + ops.ahead * free.dt).to_scipy().toarray())
+    assert ops.advanced_part is not None
+    M = torch.as_tensor((ops.mass + ops.advanced_part * free.dt).to_scipy().toarray())
     assert float(torch.linalg.eigvalsh(torch.as_tensor(ops.mass.to_scipy().toarray())).min()) > 0
     assert float(torch.linalg.eigvalsh(torch.as_tensor(ops.stiffness(0.0).to_scipy().toarray())).min()) > -1e-10
     u = u0[:, :n, 0]

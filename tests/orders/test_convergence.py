@@ -95,15 +95,14 @@ def present(conditions, mesh):
     return lambda sol, D: [c for c in conditions(sol, D) if c.boundary in mesh.boundaries or c.boundary == "boundary"]
 
 
-SIZES = {2: (6, 10, 16), 3: (6, 9, 14)}
+SIZES = {2: (6, 10, 16), 3: (6, 9, 12)}
 
 
-@pytest.mark.parametrize("perturb", [0.0, 0.2])
 @pytest.mark.parametrize("dim", [2, 3])
-@pytest.mark.parametrize("conditions", [dirichlet, neumann, robin])
-def test_second_order_in_space_for_diffusion(dim, perturb, conditions):
-    meshes = [box((n,) * dim, perturb=perturb, seed=n) for n in SIZES[dim]]
-    errors = [run(m, 20, 0.2, conditions=present(conditions, m)) for m in meshes]
+@pytest.mark.parametrize("conditions", [dirichlet, robin])  # with fluxes on the other sides
+def test_second_order_in_space_for_diffusion(dim, conditions):
+    meshes = [box((n,) * dim, perturb=0.2, seed=n) for n in SIZES[dim]]
+    errors = [run(m, 10, 0.2, conditions=present(conditions, m)) for m in meshes]
     assert order(SIZES[dim], errors) > 1.75
 
 

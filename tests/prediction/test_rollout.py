@@ -24,8 +24,10 @@ from dgnet.prediction.to_files import predict_to_files
 from dgnet.problems import step_average
 from dgnet.problems.case import base_problem
 from dgnet.problems.spot_table import SpotTable
+from dgnet.recipe import Recipe, Stage
 from dgnet.report import series
 from dgnet.scoring.metrics import rne
+from dgnet.training.plan import OPERATOR, Plan
 from dgnet.training.run import Run, train
 from dgnet_paper.scenarios import get
 from dgnet_paper.scenarios.generate import generate
@@ -46,7 +48,8 @@ TABLE = """t,x,y,radius,power,spot
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root, scenario = tmp_path_factory.mktemp("run"), get("laser-heat", "small")
     data = generate(scenario, root, truth="same-mesh", trajectories=2)
-    train(scenario, "same-mesh", data, root / "run", factor=0.005)
+    train(scenario, "same-mesh", data, root / "run",
+          Plan(OPERATOR, Recipe("short", (Stage(2, 8, 16, 3e-3), Stage(2, 40, 8, 2e-3)), hold_out=1)))
     return root / "run"
 
 

@@ -16,7 +16,8 @@ from dgnet.mesh import Mesh, box
 from dgnet.models import Classical, rollout
 from dgnet.models.adaptive import Adaptive
 from dgnet.prediction.to_files import predict_to_files
-from dgnet.problems import PDE, Condition, Curve, Dirichlet, Neumann, Periodic, Problem, Robin, SpotTable
+from dgnet.problems import PDE, Condition, Curve, Dirichlet, Neumann, Periodic, Problem, Robin, SpotTable, TimeTable
+from dgnet.problems.conditions import Value
 from dgnet.problems.sight import Bounds, Doubt, cell_doubts, doubts, rod, spot_doubts
 from dgnet.problems.units import Units
 from dgnet.training.simulator import simulator
@@ -58,6 +59,37 @@ def test_a_held_side_that_differs_from_the_start(fourier: float) -> None:
     late = next((k + 1 for k, e in enumerate(errors) if e <= 0.6), None)
     assert late is None or abs(doubt.numbers["steps"] - late) <= 4
     assert ("--adaptive" in doubt.text) == (fourier > 0.1)
+
+
+@pytest.mark.parametrize("fourier", [0.02, 0.3, 3.0])
+@pytest.mark.parametrize("table", [True, False])
+def test_a_held_side_that_jumps_later(fourier: float, table: bool) -> None:
+    """By 60 K in the fifth step: the error of a start that differs by as much."""
+    dt = fourier * 0.01
+    when = np.array([0.0, 4.3 * dt, 4.3 * dt, 9 * dt])
+    held = TimeTable(when, [293.0, 293.0, 353.0, 353.0]) if table else lambda x, t: 293.0 + 60.0 * (t >= when[1]) + 0 * x[:, 0]
+    p = Problem(STRIP, PDE(("T",), diffusion=1.0), [Dirichlet("left", held)], dt)
+    (doubt,) = doubts(p, uniform(STRIP), steps=8, units=Units("mm", "s", {"T": "K"}))
+    assert doubt.kind == "later" and "'left' holds of T jumps by 60 K" in doubt.text
+    u = states(p, uniform(STRIP), 5).numpy()[5, :, 0]
+    error = np.abs(u - 293 - 60 * erfc(STRIP.points[:, 0] / (2 * np.sqrt(0.7 * dt)))).max()
+    assert doubt.numbers["error"] == pytest.approx(error, rel=0.6)
+    assert (doubts(p, uniform(STRIP), steps=3) == [] and doubts(p, uniform(STRIP), steps=8, short=True) == []) or fourier < 0.1
+
+
+@pytest.mark.parametrize("value", [
+    TimeTable([0.0, 0.5, 2.0], [0.0, 0.0, 60.0]), TimeTable([0.0, 3.0, 3.0], [0, 0, 9]),
+    lambda x, t: np.sin(6.0 * t) + 0 * x[:, 0]])
+def test_ramps_waves_and_what_comes_after_the_last_step_are_no_jumps(value: Value) -> None:
+    for c in (Dirichlet("left", value), Robin("left", 1.0, value)):
+        assert "later" not in kinds(doubts(Problem(STRIP, PDE(diffusion=1.0), [c], 0.05), uniform(STRIP, 0.0), steps=40))
+
+
+def test_surroundings_that_jump_later() -> None:
+    for coefficient, named in ((200.0, True), (1e-3, False)):
+        held = TimeTable([0.0, 0.21, 0.21], [293.0, 293.0, 353.0])
+        p = Problem(STRIP, PDE(diffusion=1.0), [Robin("left", coefficient, held)], 0.02)
+        assert ("later" in kinds(doubts(p, uniform(STRIP)))) == named
 
 
 def test_adaptive_steps_leave_the_error_of_the_mesh() -> None:

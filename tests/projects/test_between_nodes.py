@@ -15,7 +15,7 @@ import torch
 from scipy.fft import dctn, idctn
 
 from dgnet.data import Dataset
-from dgnet.discovery.formula import summands
+from dgnet.discovery.found import summands
 from dgnet.discovery.identify import identify
 from dgnet.models.dgnet import DGNet, DGNetConfig
 from dgnet.projects import load

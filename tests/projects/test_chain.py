@@ -18,7 +18,7 @@ from dgnet.projects import Training, load, project, template, trajectory
 from dgnet.training.bars import error_bars
 from dgnet.training.evaluate import evaluate
 from dgnet.training.own import train_project
-from dgnet.training.plan import Facts, Wishes, plan
+from dgnet.training.plan import make_plan
 from dgnet.training.run import Run
 from dgnet_paper.reference.transport import solve
 from dgnet_paper.scenarios.scenario import scenario_of
@@ -64,8 +64,9 @@ def test_the_example(example: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyt
         text = text.replace(f"# {key}", key)
     (example / "problem.toml").write_text(text)
     all_of_it = load(example)
-    config, recipe = plan(all_of_it.case, Facts(10, 60, sources=True), Wishes.of(all_of_it))
-    assert config.regions and config.hidden == 32 and all_of_it.unknown_reaction and recipe.stages[0].method == "gauss-newton"
+    plan = make_plan(all_of_it, 10, 60, sources=True)
+    config, recipe = plan.config, plan.recipe
+    assert config.regions and config.hidden == 32 and all_of_it.unknowns.reaction and recipe.stages[0].method == "gauss-newton"
     assert command(monkeypatch, "new", example) == 2
     assert "is not empty" in capsys.readouterr().err
     (example / "problem.toml").write_text(template.PROBLEM)
@@ -126,7 +127,7 @@ def test_an_unknown_reaction_is_learned(tmp_path: Path) -> None:
     data = [trajectory(r, mesh, DT, split="test" if k == 3 else "train") for k, r in enumerate(runs)]
     own = project("fading", mesh, PDE(("T",), diffusion=0.05), [], DT, data, tmp_path / "d.h5", unknown_reaction=True,
                   training=Training(windows=(4,), iterations=(1,)))
-    first, then = plan(own.case, Facts(3, STEPS), Wishes.of(own))[1].stages
+    first, then = make_plan(own, 3, STEPS).recipe.stages
     assert (first.method, first.only) == ("identify", ("reaction_net",)) and not then.only
     run, _ = train_project(own, tmp_path / "run", minutes=0.05)
     assert run.model.config.reaction == "learned" and not run.model.config.learn_source

@@ -21,7 +21,7 @@ from dgnet.projects.physics import Physics
 from dgnet.projects.shapes import build, read_mesh
 from dgnet.projects.table import Table
 from dgnet.recipe import IN_A_FLOW
-from dgnet.training.plan import Facts, Wishes, plan
+from dgnet.training.plan import make_plan
 from tests.conftest import shuffled
 from tests.projects.conftest import DT, SPOTS, STEPS, TOML, command, plate
 
@@ -189,7 +189,8 @@ def test_velocity_from_the_data(tiny: Path) -> None:
     project = load(tiny)
     with Dataset(project.data) as data:
         assert data.has_velocity and np.allclose(data.read(0).velocity, flow)
-    config, recipe = plan(project.case, Facts(2, 30), Wishes.of(project))
+    plan = make_plan(project, 2, 30)
+    config, recipe = plan.config, plan.recipe
     assert project.case.given_flow and config.learn_streamline and recipe.stages == IN_A_FLOW
 
 

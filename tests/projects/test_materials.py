@@ -13,7 +13,7 @@ from dgnet.problems import PDE, ByRegion, Curve, Scaled
 from dgnet.projects.project import carried, carry, described, on_mesh
 from dgnet.recipe import GENERAL
 from dgnet.training.own import first_choice
-from dgnet.training.plan import Facts, Wishes, plan
+from dgnet.training.plan import make_plan
 from dgnet.training.simulator import simulator
 from tests.projects.conftest import command
 
@@ -125,8 +125,9 @@ def test_unknown_curves_are_asked_for(tmp_path: Path) -> None:
                        ('volumetric_capacity = "unknown"\nconductivity = "k(T).csv"\n', ("capacity",))):
         folder = write(tmp_path, pde)
         project = described(folder, "", folder / "none", 5)
-        config, recipe = plan(project.case, Facts(4, 40), Wishes.of(project))
-        assert project.unknown_curves == config.unknown_curves == names and first_choice(project) == "dgnet"
+        plan = make_plan(project, 4, 40)
+        config, recipe = plan.config, plan.recipe
+        assert project.unknowns.curves == config.unknown_curves == names and first_choice(project) == "dgnet"
         assert [s.method for s in recipe.stages] == ["material", *["adam"] * len(GENERAL), "material"]
         with pytest.raises(InputError, match="must be found from data"):
             simulator(folder)

@@ -14,7 +14,7 @@ from dgnet.projects import load
 from dgnet.projects.equation import Function
 from dgnet.projects.shapes import Selection
 from dgnet.projects.toml import read
-from dgnet.training.plan import Facts, Wishes, plan
+from dgnet.training.plan import make_plan
 from tests.projects.conftest import TOML, plate, write_tiny
 
 UNITS = Units("m", "s", {"T": "K"})
@@ -321,5 +321,5 @@ def test_the_settings_of_an_unknown_reaction_that_the_docs_show(tmp_path: Path, 
         data = [{{ file = "train.npz", split = "train" }}]
         {model}''')
     own = load(tmp_path)
-    config, _ = plan(own.case, Facts(4, 5), Wishes.of(own))
+    config = make_plan(own, 4, 5).config
     assert config.reaction_degree == 2 and len(config.reaction_terms) == len(fields) - 1

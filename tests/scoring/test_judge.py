@@ -16,12 +16,14 @@ from dgnet.models import Classical
 from dgnet.models.base import Stepper, WrappedStepper, Wrapper
 from dgnet.models.dgnet import PreparedDGNet
 from dgnet.problems.case import base_problem
+from dgnet.recipe import Recipe, Stage
 from dgnet.report import figures, page
 from dgnet.scoring import judge as module
 from dgnet.scoring.judge import FITTED, finer, judge, judge_file, rivals
 from dgnet.scoring.metrics import rne
 from dgnet.training.evaluate import evaluate, scores, table
 from dgnet.training.fit import evaluate_rne
+from dgnet.training.plan import OPERATOR, Plan
 from dgnet.training.run import Run, train
 from dgnet_paper.scenarios import Scale, get
 from dgnet_paper.scenarios.generate import generate
@@ -95,11 +97,15 @@ def test_data_that_do_not_fit_are_refused(data: Path) -> None:
         judge_file(rivals(), get("allen-cahn", "small"), data)
     with pytest.raises(InputError, match="holds same-mesh truth"):
         judge_file(rivals(), get("laser-heat", "small"), data, truth="converged")
+    with Dataset(data) as dataset:
+        corpus = dataset.batch([0])
+    with pytest.raises(InputError, match=f"the data have {corpus.steps} steps to be judged by, not {corpus.steps + 1}"):
+        judge(rivals(), base_problem(get("laser-heat", "small"), "cpu"), corpus, steps=corpus.steps + 1)
 
 
 def test_evaluation_and_page_of_a_run_that_diverges(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`evaluate RUN` ended with an error where `evaluate --pretrained` gave a result."""
-    train(get("laser-heat", "small"), "same-mesh", data, tmp_path / "run", factor=0.001)
+    train(get("laser-heat", "small"), "same-mesh", data, tmp_path / "run", Plan(OPERATOR, Recipe("short", (Stage(1, 8),))))
     run = Run.open(tmp_path / "run")
 
     def step(self: PreparedDGNet, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:

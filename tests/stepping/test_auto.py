@@ -170,7 +170,7 @@ def test_the_fit_finds_the_constants_that_made_the_rows():
 def test_the_ratio_of_quadratic_elements_leaves_out_corners(shape: tuple[int, ...]) -> None:
     """Whose rows of the mass sum to zero, up to rounding, or less."""
     problem = Problem(box(shape), PDE(diffusion=0.02), [], 0.05, dtype=torch.float64)
-    op = Classical(degree=2).prepare(problem).operator()
+    op = Classical(degree=2).prepare(problem).main.operator()
     assert float(op.M.row_sums().min()) <= 1e-15 and 0.1 < mass_ratio(op.full, op.M) < 10
 
 
@@ -179,7 +179,7 @@ def test_the_ratio_of_quadratic_elements_leaves_out_corners(shape: tuple[int, ..
 def test_iterations_with_quadratic_elements_are_counted(shape: tuple[int, ...], fourier: float) -> None:
     """Conjugate gradients take about twice as many as with linear elements of the same ratio."""
     problem = Problem(box(shape, perturb=0.2), PDE(diffusion=1.0), [], fourier / shape[0] ** 2)
-    op = Classical(degree=2).prepare(problem).operator()
+    op = Classical(degree=2).prepare(problem).main.operator()
     cg = Krylov(op.flat, True, op.tolerance)
     cg.solve(torch.randn(1, op.A.pattern.n, 1, generator=torch.Generator().manual_seed(0)))
     assert 0.6 < iterations(mass_ratio(op.full, op.M), op.tolerance, quadratic=True) / cg.last_count < 1.7

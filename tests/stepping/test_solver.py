@@ -114,6 +114,8 @@ def test_columns_of_green_are_impulse_responses(conditions):
             np.testing.assert_allclose(solver.impulse(node)[:, 0].numpy(), full[:, node], atol=1e-12)
     with pytest.raises(InputError, match="node 36"):
         solver.impulse(n)
+    with pytest.raises(InputError, match="field 1 does not exist"):
+        solver.impulse(0, field=1)
 
 
 @pytest.mark.parametrize("consistent", [LUMPED, CONSISTENT])
@@ -256,8 +258,8 @@ def test_wrong_bounds_from_another_time_level_fall_back_to_a_right_answer():
     p = Problem(MESH, PDE(diffusion=1.0, velocity=[3.0, 1.0]), [], 0.1)
     u = torch.randn(1, MESH.n_nodes, 1, dtype=torch.float64)
     K = p.stiffness()
-    op = StepOperator(p.mass, K, p.dt, backend="iterative", symmetric=False, mass_low=p.mass_bounds[0], rest=p.advection(),
-                      bounds=Bounds(0.9, 1.1, 0.01, tight=True))
+    op = StepOperator(p.mass, K, p.dt, backend="iterative", symmetric=False, mass_low=p.mass_bounds[0],
+                      indefinite_part=p.advection(), bounds=Bounds(0.9, 1.1, 0.01, tight=True))
     right = op.right_hand_side(u, None)
     torch.testing.assert_close(op.solve(right), GreenSolver(p, "lu").operator().solve(right), rtol=1e-9, atol=1e-11)
 

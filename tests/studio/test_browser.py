@@ -386,14 +386,15 @@ def test_the_report_page_opens_from_disk(browser: Any, tmp_path: Path) -> None:
     from dgnet.models.dgnet import DGNetConfig
     from dgnet.recipe import Recipe, Stage
     from dgnet.report import figures, page
+    from dgnet.training.plan import Plan
     from dgnet.training.run import train
     from dgnet_paper.scenarios import get
     from dgnet_paper.scenarios.generate import generate
 
     scenario = get("laser-heat-3d", "small")
     data = generate(scenario, tmp_path, truth="same-mesh", trajectories=1)
-    run, _ = train(scenario, "same-mesh", data, tmp_path / "run", config=DGNetConfig(hidden=8, layers=1),
-                   plan=Recipe("short", (Stage(2, 3, batch=1, lr=1e-2),)))
+    run, _ = train(scenario, "same-mesh", data, tmp_path / "run",
+                   Plan(DGNetConfig(hidden=8, layers=1), Recipe("short", (Stage(2, 3, batch=1, lr=1e-2),))))
     result, states, truth = dg.evaluate(run, data)
     drawn = figures.draw(run, result, states, truth, tmp_path / "figures")
     report = page.write(run, result, states, truth, drawn, tmp_path / "report.html")

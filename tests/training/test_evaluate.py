@@ -10,10 +10,12 @@ from PIL import Image
 
 from dgnet import cli
 from dgnet.mesh import box
+from dgnet.recipe import Recipe, Stage
 from dgnet.report import figures
 from dgnet.scoring import judge
 from dgnet.scoring.metrics import rne
 from dgnet.training import evaluate as module
+from dgnet.training.plan import OPERATOR, Plan
 from dgnet.training.run import Run, train
 from dgnet_paper.scenarios import get
 from dgnet_paper.scenarios.generate import generate
@@ -32,7 +34,8 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     """A run of a few iterations on two trajectories of each split."""
     root, scenario = tmp_path_factory.mktemp(request.param), get(request.param, "small")
     data = generate(scenario, root, truth="same-mesh", trajectories=2)
-    train(scenario, "same-mesh", data, root / "run", factor=0.005)
+    train(scenario, "same-mesh", data, root / "run",
+          Plan(OPERATOR, Recipe("short", (Stage(2, 8, 16, 3e-3), Stage(2, 40, 8, 2e-3)), hold_out=1)))
     return root / "run"
 
 

@@ -92,7 +92,7 @@ def test_an_edited_problem_is_refused_and_the_run_keeps_its_own(place: Path, mon
     text = said(capsys)
     assert "diffusion was 0.05 and is 0.5" in text and "--out" in text
     assert scores(monkeypatch, run)["scores"] == before["scores"]
-    for arguments in (("evaluate", run, "--no-figures"), ("rollout", run, "--trajectory", 0), ("analyse", run),
+    for arguments in (("evaluate", run, "--no-figures"), ("rollout", run, "--trajectory", 0),
                       ("export", run, "--out", place / "x.pt2")):
         assert command(monkeypatch, *arguments, "--problem", plain) == 2
         assert "diffusion was 0.05 and is 0.5" in said(capsys)
@@ -147,7 +147,7 @@ def test_code_of_a_run_is_run_only_if_the_user_has_run_it(coded: Path, home: Pat
     (run / "problem" / "ran").unlink()
     shutil.rmtree(home)  # another user
     capsys.readouterr()
-    for arguments in (("evaluate", run), ("rollout", run, "--trajectory", 0), ("analyse", run), ("export", run, "--out", "x.pt2")):
+    for arguments in (("evaluate", run), ("rollout", run, "--trajectory", 0), ("export", run, "--out", "x.pt2")):
         assert command(monkeypatch, *arguments) == 2
         assert "physics.py" in (text := said(capsys)) and "--problem" in text and not (run / "problem" / "ran").exists()
     assert scores(monkeypatch, run, "--problem", coded)["scores"] == before  # confirmed by name
@@ -242,8 +242,7 @@ def test_data_that_do_not_fit_are_refused_by_every_command(place: Path, monkeypa
         shutil.copy(place / "plain" / "imported.h5", path)
         with h5py.File(path, "r+") as file:
             change(file)
-        for arguments in (("evaluate", run, "--data", path), ("rollout", run, "--trajectory", 0, "--data", path),
-                          ("analyse", run, "--data", path)):
+        for arguments in (("evaluate", run, "--data", path), ("rollout", run, "--trajectory", 0, "--data", path)):
             assert command(monkeypatch, *arguments) == 2
             assert words in said(capsys), words
 

@@ -19,7 +19,7 @@ from dgnet.recipe import paper_recipe
 from dgnet.scoring.judge import predict
 from dgnet.training import Progress, Recipe, Stage, fit, split
 from dgnet.training.fit import evaluate_rne
-from dgnet.training.plan import Facts, Wishes, baseline_recipe, plan
+from dgnet.training.plan import make_plan
 from dgnet.training.schedule import unaffordable
 from dgnet.training.update import misfit
 from dgnet_paper.scenarios import get
@@ -95,9 +95,7 @@ def test_step_decay_follows_the_updates_without_a_budget(monkeypatch: pytest.Mon
 def test_at_least_ten_validations_within_a_budget(model: str, validation: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many updates the recipe would take, and however long a whole validation would: less than half of the time."""
     s = get("cylinder", "paper")
-    facts = Facts(s.train, s.steps)
-    recipe = baseline_recipe("mgn", replace(s, build_mesh=lambda: base().mesh), facts) if model == "mgn" else \
-        plan(s, facts, Wishes("paper" if model == "dgnet-paper" else "staged"))[1]
+    recipe = make_plan(replace(s, build_mesh=lambda: base().mesh), s.train, s.steps, model=model).recipe
     clock = Clock(monkeypatch, update=0.05, validation=validation)
     progress = clock.fit(recipe, budget=120.0)
     assert len(progress.history) - 1 >= 10 and progress.seconds < 130 + 3 * validation
@@ -124,7 +122,7 @@ def test_a_shortened_validation_looks_at_all_of_a_trajectory(monkeypatch: pytest
 
 def test_stages_that_would_have_few_updates_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Channels: windows of 40, 120 and 400 steps. Their time goes to the stages that stay."""
-    stages = get("cylinder", "paper").training.stages
+    stages = get("cylinder", "paper").training.recipe.stages
     recipe = Recipe("staged", stages)
     assert [s.length for s in stages] == [40, 120, 400]
     assert unaffordable(recipe, 0, 0.1, 300.0, 20) == []
@@ -181,10 +179,9 @@ def test_the_learning_curve_counts_updates(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("name, count", [("allen-cahn", 10), ("cylinder", 15), ("laser-heat", 20)])
 def test_the_papers_preset_and_baselines_train_on_all_trajectories(name: str, count: int) -> None:
     s = get(name, "paper")
-    facts = Facts(s.train, s.steps)
     stored: Any = SimpleNamespace(of=lambda which: list(range(s.train)))
-    for recipe in (plan(s, facts, Wishes("paper"))[1], baseline_recipe("mgn", s, facts)):
+    for recipe in (make_plan(s, s.train, s.steps, model=model).recipe for model in ("dgnet-paper", "mgn")):
         training, validation = split(stored, recipe)
         assert len(training) == s.train == count and set(validation) < set(training) and len(validation) == 3 - (count == 10)
-    training, validation = split(stored, plan(s, facts, Wishes())[1])
+    training, validation = split(stored, make_plan(s, s.train, s.steps).recipe)
     assert len(training) + len(validation) == count and not set(training) & set(validation)

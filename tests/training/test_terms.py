@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from dgnet.data import Corpus
-from dgnet.discovery.formula import Summand, formulas, summands, write_formula
+from dgnet.discovery.found import Summand, formulas, summands
 from dgnet.discovery.identify import Fit, identify
-from dgnet.discovery.unknowns import unknown_of
+from dgnet.discovery.reactions import unknown_of
 from dgnet.errors import InputError
 from dgnet.mesh import perturbed_square
 from dgnet.models import Classical, rollout
@@ -109,12 +109,6 @@ def test_terms_begin_at_zero_and_are_written_as_a_person_would() -> None:
     torch.testing.assert_close(library.features(w)[:, -1], torch.exp(-w[:, 0]))
     found = [Summand("u", "u v", -1.2345, 0.012, 1.0), Summand("u", "1", 2.0, float("nan"), 0.5)]
     assert formulas(found) == ["r_u = − (1.234 ± 0.012) u v + 2"]
-
-
-def test_the_formula_as_a_table(tmp_path) -> None:
-    write_formula(tmp_path / "r.csv", [Summand("u", "u v", -1.25, 0.01, 1.0)])
-    head, row = (tmp_path / "r.csv").read_text().splitlines()
-    assert head.startswith("field,term,coefficient,standard deviation") and row == 'u,"u v",-1.25,0.01,1'
 
 
 @pytest.mark.parametrize(("term", "says"), [("u+", "cannot be read"), ("w*u", "'w'"), ("__import__('os')", "not known here"),

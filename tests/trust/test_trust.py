@@ -19,14 +19,14 @@ from dgnet.mesh import box
 from dgnet.models.dgnet import DGNetConfig
 from dgnet.prediction.to_files import predict_to_files
 from dgnet.recipe import Recipe, Stage
+from dgnet.training.plan import Plan
 from dgnet.training.run import Run, train
-from dgnet.trust import training_range as trust
-from dgnet.trust.training_range import (
+from dgnet.trust import folds, leave_one_out, ranges
+from dgnet.trust.ranges import (
     Guard,
     Span,
     TrainingRange,
     extents,
-    leave_one_out,
     measure_range,
     range_findings,
     sentence,
@@ -65,7 +65,7 @@ def test_range_is_that_of_all_states(tmp_path: Path, monkeypatch: pytest.MonkeyP
         f = rng.normal(0, 1, (8, mesh.n_nodes, 2)).astype(np.float32)
         rows.append(Trajectory(state, 0.1 * np.arange(8), f, f[1:], split="train" if k < 2 else "test"))
     write_dataset(tmp_path / "a.h5", Header(mesh, ("a", "b"), 0.1, 7), rows)
-    monkeypatch.setattr(trust, "_ROWS", 3 * mesh.n_cells * 3 * 2)  # three steps at a time
+    monkeypatch.setattr(ranges, "_ROWS", 3 * mesh.n_cells * 3 * 2)  # three steps at a time
     with Dataset(tmp_path / "a.h5") as data:
         found = measure_range(data, [0, 1])
     whole, source = np.concatenate([r.state for r in rows[:2]]), np.concatenate([r.source_average for r in rows[:2]])
@@ -144,7 +144,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root, scenario = tmp_path_factory.mktemp("run"), get("laser-heat", "small")
     data = generate(scenario, root, truth="same-mesh", trajectories=3)
     plan = Recipe("short", (Stage(3, 3, batch=2, lr=1e-2),), hold_out=1)
-    train(scenario, "same-mesh", data, root / "run", config=DGNetConfig(hidden=8, layers=1), plan=plan)
+    train(scenario, "same-mesh", data, root / "run", Plan(DGNetConfig(hidden=8, layers=1), plan))
     return root / "run"
 
 
@@ -190,7 +190,7 @@ def test_range_is_kept_with_the_run(folder: Path, tmp_path: Path) -> None:
 
 def test_links_leave_one_out_and_copy_nothing(folder: Path, tmp_path: Path) -> None:
     data = Run.open(folder).data
-    trust.link_without(data, tmp_path / "rest.h5", [0, 1, 2], 1)
+    folds.link_without(data, tmp_path / "rest.h5", [0, 1, 2], 1)
     with Dataset(data) as whole, Dataset(tmp_path / "rest.h5") as rest:
         assert len(rest) == 2 and rest.splits == ("train", "train") and rest.provenance == whole.provenance
         for mine, theirs in ((0, 0), (1, 2)):
@@ -204,16 +204,16 @@ def test_leave_one_out_is_resumed_fold_by_fold(folder: Path, tmp_path: Path, mon
     run_folder = tmp_path / "run"
     shutil.copytree(folder, run_folder)
     run, trained = Run.open(run_folder), []
-    original = trust.train
+    original = folds.train
 
     def counting(*arguments, **options):
         with Dataset(arguments[2]) as data:
-            trained.append((len(data), options["config"].hidden, options["budget"]))
+            trained.append((len(data), arguments[4].config.hidden, options["budget"]))
         if len(trained) == 2:
             raise KeyboardInterrupt
         return original(*arguments, **options)
 
-    monkeypatch.setattr(trust, "train", counting)
+    monkeypatch.setattr(folds, "train", counting)
     with pytest.raises(KeyboardInterrupt):
         leave_one_out(run, budget=3.0)
     assert not (run_folder / "trust.json").exists()

@@ -36,12 +36,17 @@ def train(context: typer.Context, name: Annotated[str, typer.Argument(help="Any 
                                                           "unchanged.")] = False,
           seed: Seed = 0, device: Device = "cpu", json_path: Json = None) -> None:
     """Train a model on a scenario of the paper. If interrupted, rerun to resume."""
+    from dataclasses import replace
+
+    from dgnet.data import Dataset
     from dgnet.models.registry import entry
     from dgnet.report.trained import training_result
     from dgnet.training import run as runs
+    from dgnet.training.plan import plan_for_data
     from dgnet.training.processes import join_processes, wait_for_all
     from dgnet_paper.scenarios import get
     from dgnet_paper.scenarios.generate import generate as make
+    from dgnet_paper.scenarios.scenario import unknowns_of
 
     if recipe not in ("staged", "paper"):
         raise InputError(f"unknown recipe '{recipe}' (known: staged, paper)")
@@ -63,10 +68,15 @@ def train(context: typer.Context, name: Annotated[str, typer.Argument(help="Any 
             path = make(scenario, data or out / "data", truth=truth, seed=0, device=device, report=report)
     wait_for_all()
     path = make(scenario, data or out / "data", truth=truth, seed=0, device=device)
+    if model == "dgnet" and recipe == "paper":  # one choice under two names: the paper's model is trained by the paper's recipe
+        model = "dgnet-paper"
+    with Dataset(path) as stored:
+        plan = plan_for_data(scenario, stored, trajectories, model=model,
+                             unknowns=unknowns_of(scenario, unknown_reaction or unknown_curves))
+    plan = replace(plan, config=replace(plan.config, amp=True)) if amp else plan
     with narrating(60 * budget if budget else math.inf) as (_, tell):
-        run, progress = runs.train(scenario, truth, path, out, model=model, recipe=recipe, seed=seed, device=device,
-                                   budget=None if budget is None else 60 * budget, trajectories=trajectories,
-                                   unknown_reaction=unknown_reaction or unknown_curves, amp=amp, report=tell)
+        run, progress = runs.train(scenario, truth, path, out, plan, seed=seed, device=device,
+                                   budget=None if budget is None else 60 * budget, trajectories=trajectories, report=tell)
     result, lines = training_result(f"{name} ({size}, {truth})", run, progress)
     write_json(json_path, result)
     for line in lines:

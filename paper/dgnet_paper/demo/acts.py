@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from dgnet.problems.case import base_problem
 from dgnet.scoring.judge import judge, rivals
 from dgnet.training.evaluate import evaluate
 from dgnet.training.fit import Tell
+from dgnet.training.plan import plan_for_data
 from dgnet.training.run import train
 from dgnet_paper.demo.pictures import Duel, Report, Scene
 from dgnet_paper.scenarios import Sample, Scenario, get
@@ -104,7 +106,10 @@ def learn(out: Path, *, seed: int = 0, device: str = "cpu", frames: int = 61, bu
 
     def trained() -> Any:
         with few_threads(scenario.mesh.n_nodes, device):
-            return train(scenario, TRUTH, data, folder, seed=seed, device=device, budget=budget, factor=factor, report=tell)
+            with Dataset(data) as dataset:
+                plan = plan_for_data(scenario, dataset)
+            plan = replace(plan, recipe=plan.recipe.scaled(factor))
+            return train(scenario, TRUTH, data, folder, plan, seed=seed, device=device, budget=budget, report=tell)
 
     try:
         run, progress = trained()

@@ -9,7 +9,7 @@ from torch import Tensor
 from dgnet.mesh import perturbed_square
 from dgnet.problems.pde import PDE
 from dgnet.recipe import PaperSettings, Stage
-from dgnet.training.plan import OPERATOR, Preset
+from dgnet.training.plan import OPERATOR, Plan, staged
 from dgnet_paper.scenarios.scenario import Draw, Figure, Parameter, Sample, Scenario, Truth, stack
 
 EPSILON = 0.04
@@ -37,9 +37,9 @@ def scenario(size: str) -> Scenario:
         truths={"same-mesh": Truth(0, 8), "converged": Truth(1, 4, degree=2)}, paper=PAPER,
         # Its noise needs another mass than the interfaces that grow out of it, and free numbers overfit its few interfaces.
         # Errors of the first instants grow with the instability: only whole rollouts see what matters.
-        training=Preset(
+        training=Plan(
             replace(OPERATOR, learn_source=False, learn_start=True, early_steps=4 if small else 30, free=False),
-            (Stage(160, 600, 8, 3e-3, from_start=1.0) if small else Stage(250, 1000, 8, 2e-3, from_start=1.0),),
+            staged((Stage(160, 600, 8, 3e-3, from_start=1.0) if small else Stage(250, 1000, 8, 2e-3, from_start=1.0),)),
             PaperSettings(36, 1e-3, 600, 200, 0.1, 20), odd_reaction=True),
         parameters=(
             Parameter("interface width ε", "0.04", "paper"),

@@ -16,7 +16,7 @@ from dgnet.mesh import Mesh, box
 from dgnet.problems.fibres import fibre_tensors
 from dgnet.problems.pde import PDE
 from dgnet.recipe import PaperSettings, Stage
-from dgnet.training.plan import OPERATOR, Preset
+from dgnet.training.plan import OPERATOR, Plan, staged
 from dgnet_paper.scenarios.scenario import Draw, Parameter, Sample, Scenario, Truth, stack
 
 K, A, EPSILON, MU_1, MU_2, UNIT = 8.0, 0.15, 0.002, 0.2, 0.3, 12.9
@@ -76,10 +76,10 @@ def scenario(size: str) -> Scenario:
         pde=PDE(("u", "v"), diffusion={"u": fibre_tensors(fibres(mesh), ALONG, ACROSS), "v": 0.0}, reaction=reaction),
         conditions=(), dt=dt, steps=steps, train=train, test=test, sampler=sample, panels=4, activated=0.5,
         truths={"same-mesh": Truth(0, 4), "converged": Truth(1, 2, degree=2) if small else Truth(0, 4, degree=2)}, paper={},
-        training=Preset(
+        training=Plan(
             OPERATOR,
-            (Stage(120, 8, 8, 3e-3), Stage(60, 50, 4, 2e-3, from_start=1.0)) if small else
-            (Stage(200, 8, 8, 3e-3), Stage(150, 60, 4, 2e-3, from_start=0.25), Stage(60, 300, 2, 1e-3, from_start=1.0)),
+            staged((Stage(120, 8, 8, 3e-3), Stage(60, 50, 4, 2e-3, from_start=1.0)) if small else
+                   (Stage(200, 8, 8, 3e-3), Stage(150, 60, 4, 2e-3, from_start=0.25), Stage(60, 300, 2, 1e-3, from_start=1.0))),
             PaperSettings(8, 5e-4, 400, 200, 0.1, 8)),
         parameters=(
             Parameter("k, a, ε, μ₁, μ₂", f"{K:g}, {A:g}, {EPSILON:g}, {MU_1:g}, {MU_2:g} (Aliev and Panfilov 1996)", "ours"),

@@ -15,7 +15,7 @@ from dgnet.mesh.library import shipped
 from dgnet.problems.conditions import Dirichlet
 from dgnet.problems.pde import PDE
 from dgnet.recipe import IN_A_FLOW, PaperSettings, Stage
-from dgnet.training.plan import OPERATOR, Preset
+from dgnet.training.plan import OPERATOR, Plan, staged
 from dgnet_paper.scenarios.scenario import Draw, Figure, Flow, Parameter, Sample, Sampler, Scenario, Truth, stack
 
 Tensor = torch.Tensor
@@ -88,9 +88,9 @@ def channel(name: str, title: str, size: str, geometry: str, reynolds: float, fl
         sampler=sampler(injection),
         truths={"same-mesh": Truth(0, 8, order=3), "converged": Truth(2, 16, order=3) if small else truth},
         paper=paper, flow=flow,
-        training=Preset(
+        training=Plan(
             replace(OPERATOR, learn_streamline=True, learn_swirl=not small),  # the few small trajectories do not carry a swirl
-            IN_A_FLOW if small else (Stage(150, 40, 12, 3e-3), Stage(250, 120, 12, 2e-3), Stage(150, 400, 12, 1.5e-3)),
+            staged(IN_A_FLOW if small else (Stage(150, 40, 12, 3e-3), Stage(250, 120, 12, 2e-3), Stage(150, 400, 12, 1.5e-3))),
             PaperSettings(6, 5e-4, 300, 100, 0.2, 6), hold_reaction=True),
         parameters=(
             Parameter("viscosity μ, density ρ", f"{viscosity:g}, 1", "ours" if small else "paper"),

@@ -11,7 +11,7 @@ from dgnet.mesh import perturbed_square
 from dgnet.problems.conditions import Dirichlet
 from dgnet.problems.pde import PDE
 from dgnet.recipe import PaperSettings, Stage
-from dgnet.training.plan import OPERATOR, Preset
+from dgnet.training.plan import OPERATOR, Plan, staged
 from dgnet_paper.scenarios.scenario import Draw, Figure, Parameter, Sample, Scenario, Truth, stack
 
 GROWTH, WIND = 1.0, (0.1, 0.12)
@@ -47,10 +47,10 @@ def scenario(size: str) -> Scenario:
         build_mesh=lambda: perturbed_square(n), pde=PDE(("u",), velocity=WIND, reaction=reaction),
         conditions=(Dirichlet("left", 0.0), Dirichlet("bottom", 0.0)), dt=dt, steps=steps, train=train, test=test,
         sampler=sample, truths={"same-mesh": Truth(0, 8, order=3), "converged": Truth(2, 4, order=3)}, paper=PAPER,
-        training=Preset(
+        training=Plan(
             replace(OPERATOR, learn_source=False, learn_streamline=True, learn_start=not small, free=small),
-            (Stage(300, 10, 16, 3e-3), Stage(200, 60, 8, 2e-3), Stage(60, 300, 4, 1e-3, from_start=0.5)) if small else
-            (Stage(60, 200, 8, 3e-3, from_start=0.5), Stage(200, 1000, 8, 2e-3, from_start=1.0)),
+            staged((Stage(300, 10, 16, 3e-3), Stage(200, 60, 8, 2e-3), Stage(60, 300, 4, 1e-3, from_start=0.5)) if small else
+                   (Stage(60, 200, 8, 3e-3, from_start=0.5), Stage(200, 1000, 8, 2e-3, from_start=1.0))),
             PaperSettings(24, 5e-4, 300, 60, 0.1, 10)),
         parameters=(
             Parameter("growth ρ", "1", "paper"),

@@ -12,7 +12,7 @@ from dgnet.mesh import perturbed_square
 from dgnet.problems.conditions import Dirichlet
 from dgnet.problems.pde import PDE
 from dgnet.recipe import PaperSettings, Stage
-from dgnet.training.plan import OPERATOR, Preset
+from dgnet.training.plan import OPERATOR, Plan, staged
 from dgnet_paper.scenarios.scenario import Draw, Figure, Parameter, Sample, Scenario, Truth, stack
 
 SCALE, GAMMA, ALPHA, BETA = 16 * pi, 9.657, 0.5, 2.1
@@ -53,11 +53,12 @@ def scenario(size: str) -> Scenario:
         pde=PDE(("u", "v"), diffusion={"u": 1 / SCALE**2, "v": 6.181 / SCALE**2}, reaction=reaction),
         conditions=(Dirichlet("left", 0.0),), dt=dt, steps=steps, train=train, test=test, sampler=sample,
         truths={"same-mesh": Truth(0, 8), "converged": Truth(1, 8, degree=2) if small else Truth(0, 4, degree=2)}, paper=PAPER,
-        training=Preset(
+        training=Plan(
             replace(OPERATOR, learn_source=False),
-            (Stage(300, 10, 8, 3e-3), Stage(200, 60, 4, 2e-3), Stage(60, 200, 4, 1e-3, from_start=0.5)) if small else
-            (Stage(200, 10, 8, 3e-3), Stage(200, 60, 4, 2e-3), Stage(150, 200, 4, 1e-3, from_start=0.5)),
-            PaperSettings(10, 1e-3, 400, 100, 0.1, 10), validate_steps=600),
+            staged((Stage(300, 10, 8, 3e-3), Stage(200, 60, 4, 2e-3), Stage(60, 200, 4, 1e-3, from_start=0.5)) if small else
+                   (Stage(200, 10, 8, 3e-3), Stage(200, 60, 4, 2e-3), Stage(150, 200, 4, 1e-3, from_start=0.5)),
+                   validate_steps=600),
+            PaperSettings(10, 1e-3, 400, 100, 0.1, 10)),
         parameters=(
             Parameter("D_u, D_v", "1/L_s², 6.181/L_s² with L_s = 16π", "paper"),
             Parameter("Γ, α, β", "9.657, 0.5, 2.1", "paper"),

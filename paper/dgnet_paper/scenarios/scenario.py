@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from dgnet.discovery.unknowns import CURVES, Unknowns
 from dgnet.errors import InputError
 from dgnet.problems.case import Case, Opening
 from dgnet.problems.sources import Source
@@ -23,7 +24,7 @@ _SPLIT = {"train": 0, "test": 1}
 
 if TYPE_CHECKING:
     from dgnet.data import Dataset
-    from dgnet.training.plan import Preset
+    from dgnet.training.plan import Plan
     from dgnet.training.run import Run
 
 Tensor = torch.Tensor
@@ -132,7 +133,7 @@ class Scenario(Case):
     truths: Mapping[str, Truth]
     paper: Mapping[str, Figure]
     parameters: tuple[Parameter, ...]
-    training: Preset
+    training: Plan
     panels: int = 1
     flow: Flow | None = None
     scale: Scale = field(default_factory=Scale)
@@ -218,3 +219,10 @@ def scenario_of(run: Run) -> Scenario:
     if not isinstance(run.case, Scenario):
         raise InputError(f"{run.folder} is about a problem of your own: its trajectories come from its data")
     return run.case
+
+
+def unknowns_of(scenario: Scenario, asked: bool = True) -> Unknowns:
+    """What `--unknown-reaction` and `--unknown-curves` mean of a scenario: its reaction, or else the curves of its material."""
+    if not asked:
+        return Unknowns()
+    return Unknowns(curves=CURVES) if scenario.pde.reaction is None and scenario.pde.curved else Unknowns(reaction=True)

@@ -15,7 +15,7 @@ from torch import Tensor
 from dgnet.mesh import box
 from dgnet.problems.pde import PDE
 from dgnet.recipe import PaperSettings, Stage
-from dgnet.training.plan import OPERATOR, Preset
+from dgnet.training.plan import OPERATOR, Plan, staged
 from dgnet_paper.scenarios.scenario import Draw, Parameter, Sample, Scenario, Truth, stack
 
 A, B = 0.75, 0.01
@@ -58,11 +58,12 @@ def scenario(size: str) -> Scenario:
         pde=PDE(("u", "v"), diffusion={"u": 1.0, "v": 0.0}, reaction=kinetics(epsilon)), conditions=(),
         dt=dt, steps=steps, train=train, test=test, sampler=sample,
         truths={"same-mesh": Truth(0, 8), "converged": Truth(1, 8, degree=2) if small else Truth(0, 8, degree=2)}, paper={},
-        training=Preset(
+        training=Plan(
             replace(OPERATOR, learn_source=False),
-            (Stage(200, 10, 8, 3e-3), Stage(120, 40, 4, 2e-3), Stage(40, 100, 4, 1e-3, from_start=0.5)) if small else
-            (Stage(200, 10, 8, 3e-3), Stage(200, 60, 4, 2e-3), Stage(150, 200, 4, 1e-3, from_start=0.5)),
-            PaperSettings(10, 1e-3, 400, 100, 0.1, 10), validate_steps=600),
+            staged((Stage(200, 10, 8, 3e-3), Stage(120, 40, 4, 2e-3), Stage(40, 100, 4, 1e-3, from_start=0.5)) if small else
+                   (Stage(200, 10, 8, 3e-3), Stage(200, 60, 4, 2e-3), Stage(150, 200, 4, 1e-3, from_start=0.5)),
+                   validate_steps=600),
+            PaperSettings(10, 1e-3, 400, 100, 0.1, 10)),
         parameters=(
             Parameter("a, b", f"{A:g}, {B:g} (Barkley 1991)", "ours"),
             Parameter("ε", f"{epsilon:g}", "ours"),

@@ -17,7 +17,7 @@ import shutil
 import time
 import traceback
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from dgnet.data import Dataset
 from dgnet.errors import InputError, NoRoom
 from dgnet.files import Lock, locked, strict, write_json, writing
 from dgnet.models.base import Model
-from dgnet.models.registry import DGNETS, parameter_count
+from dgnet.models.registry import parameter_count
 from dgnet.problems.case import base_problem
 from dgnet.progress import Report
 from dgnet.recipe import Recipe
@@ -37,11 +37,10 @@ from dgnet.scoring.judge import Judged, finer, judge_file, rivals, without_data
 from dgnet.scoring.metrics import error_ratio
 from dgnet.training.checkpoints import Progress
 from dgnet.training.fit import Tell
-from dgnet.training.plan import Facts, Wishes, baseline_recipe
-from dgnet.training.plan import plan as plan_training
+from dgnet.training.plan import Plan, plan_for_data
 from dgnet.training.run import Run, train
 from dgnet_paper.scenarios.generate import file_stem, generate, provenance
-from dgnet_paper.scenarios.scenario import Scenario
+from dgnet_paper.scenarios.scenario import Scenario, unknowns_of
 from dgnet_paper.study import search, stored
 from dgnet_paper.study.experiment import CLOCKED, Experiment, Record, method
 from dgnet_paper.study.origin import code_version, improving, learned
@@ -244,11 +243,11 @@ def _train(cell: Experiment, options: Options) -> Record:
 
 def _trained(cell: Experiment, folder: Path, options: Options, training: Recipe, budget: float | None) -> tuple[Run, Progress]:
     """The training of a cell, begun or resumed."""
-    scenario, how = cell.definition(), method(cell.method)
+    scenario = cell.definition()
     path, _ = data_set(cell, options)
-    return train(scenario, cell.truth, path, folder, model=how.model, recipe=how.recipe, seed=cell.seed, device=options.device,
-                 budget=budget, trajectories=cell.trajectories or None, config=how.config, plan=training,
-                 unknown_reaction=cell.unknown_reaction, report=options.tell,
+    found = training_plan(cell, scenario, path)[0]
+    return train(scenario, cell.truth, path, folder, replace(found, recipe=training), seed=cell.seed, device=options.device,
+                 budget=budget, trajectories=cell.trajectories or None, report=options.tell,
                  portable=False)  # its data can be made again, and a cell is copied from machine to machine
 
 
@@ -267,16 +266,20 @@ def _search(cell: Experiment, options: Options, windows: bool) -> Record:
     return search.found_way(cell, options.out, trial, windows)
 
 
-def recipe(cell: Experiment, scenario: Scenario, path: Path) -> tuple[Recipe, int]:
-    """The recipe of a training cell, and how many trajectories its model learns from."""
+def training_plan(cell: Experiment, scenario: Scenario, path: Path) -> tuple[Plan, int]:
+    """The plan of a training cell, and how many trajectories it is given."""
     how = method(cell.method)
     with Dataset(path) as dataset:
-        facts = Facts.of(dataset, cell.trajectories or None)
-    if how.model in DGNETS:
-        found = plan_training(scenario, facts, Wishes(how.recipe, cell.unknown_reaction))[1]
-    else:
-        found = baseline_recipe(how.model, scenario, facts)
-    return found.scaled(cell.factor), facts.trajectories
+        found = plan_for_data(scenario, dataset, cell.trajectories or None, model=how.model, recipe=how.recipe,
+                              unknowns=unknowns_of(scenario, cell.unknown_reaction))
+        count = len(dataset.of("train")[:cell.trajectories or None])
+    return replace(found, config=found.config if how.config is None else how.config, recipe=found.recipe.scaled(cell.factor)), count
+
+
+def recipe(cell: Experiment, scenario: Scenario, path: Path) -> tuple[Recipe, int]:
+    """The recipe of a training cell, and how many trajectories it is given."""
+    found, count = training_plan(cell, scenario, path)
+    return found.recipe, count
 
 
 # ---------------------------------------------------------------------- pieces of a record

@@ -18,12 +18,13 @@ import torch
 from scipy.linalg import cholesky, solve_triangular
 from tests.models.test_dgnet import dense, swirl
 
+from dgnet.discovery.unknowns import Unknowns
 from dgnet.errors import SolveError
 from dgnet.models import Classical, rollout
 from dgnet.models.dgnet import DGNet, DGNetConfig, PreparedDGNet
 from dgnet.problems import Problem, given_velocity
 from dgnet.stepping import product
-from dgnet.training.plan import Facts, Wishes, configuration
+from dgnet.training.plan import make_plan
 from dgnet.training.run import train
 from dgnet_paper.scenarios import get, names
 from dgnet_paper.scenarios.generate import flow_record, flow_rows, generate
@@ -154,7 +155,7 @@ def test_reactions_and_given_flows_stay_bounded(name: str, learned: bool, tmp_pa
     s = get(name, "small")
     p, period = posed(s, tmp_path)
     reach = reach_of(s)
-    config = configuration(s, Facts(4, 40), Wishes(unknown_reaction=learned))
+    config = make_plan(s, 4, 40, unknowns=Unknowns(reaction=learned)).config
     config = replace(config, learn_start=False, learn_swirl=s.flow is not None)
     model = saturated(config, p, reach, 0)
     state, sizes = march(s, model, p, period, starts(s, p, reach, 0), STEPS)

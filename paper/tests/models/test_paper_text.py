@@ -24,7 +24,7 @@ from dgnet.recipe import Recipe, Stage
 from dgnet.scoring.judge import judge
 from dgnet.stepping import product
 from dgnet.training.fit import fit
-from dgnet.training.plan import Facts, Wishes, plan
+from dgnet.training.plan import make_plan
 from dgnet_paper.analyse.operator import study
 from dgnet_paper.scenarios import get
 
@@ -377,7 +377,8 @@ TABLE = {  # Appendix C: batch, rate, epochs, decay step, decay rate, states of 
 def test_training_is_that_of_the_papers_table(name: str) -> None:
     batch, rate, epochs, every, factor, states, count = TABLE[name]
     s = get(name, "paper")
-    config, recipe = plan(s, Facts(s.train, s.steps, s.name == "laser-heat"), Wishes("paper"))
+    plan = make_plan(s, s.train, s.steps, s.name == "laser-heat", model="dgnet-paper")
+    config, recipe = plan.config, plan.recipe
     (stage,) = recipe.stages
     per_epoch = count * (s.steps // (states - 1)) // batch
     assert config == PAPER and s.train == count and recipe.hold_out == 0

@@ -14,7 +14,7 @@ from dgnet.models.registry import build
 from dgnet.problems import PDE, Dirichlet, Neumann, Periodic, Problem, Robin, given_velocity
 from dgnet.recipe import Recipe, Stage
 from dgnet.training import fit
-from dgnet.training.plan import Facts, baseline_recipe
+from dgnet.training.plan import make_plan
 from dgnet_paper.baselines.opinf import bounded
 from dgnet_paper.baselines.reduced import Reduced
 from dgnet_paper.scenarios import get
@@ -165,7 +165,7 @@ def test_both_train_on_a_scenario_and_survive_the_disk(name: str) -> None:
     data = Corpus(states, source, None, case.dt, case.offset)
     torch.manual_seed(0)
     model = build(name, None, base)
-    recipe = baseline_recipe(name, case, Facts(4, steps, True))
+    recipe = make_plan(case, 4, steps, True, model=name).recipe
     progress = fit(model, base, data.part([0, 1, 2]), data.part([3]), recipe)
     assert progress.best_iteration == 1 and progress.best < 0.2 < progress.history[0]["validation"]
     torch.manual_seed(1)

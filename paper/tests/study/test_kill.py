@@ -22,6 +22,7 @@ from dgnet.models.dgnet import DGNetConfig
 from dgnet.prediction.to_files import predict_to_files
 from dgnet.recipe import Recipe, Stage
 from dgnet.report import series
+from dgnet.training.plan import Plan
 from dgnet.training.run import train
 from dgnet_paper.scenarios import generate as making
 from dgnet_paper.scenarios import get
@@ -43,7 +44,7 @@ def generate(folder: Path, _: Path) -> None:
 def learn(folder: Path, data: Path) -> None:
     config = DGNetConfig(hidden=8, layers=1, free=True, learn_start=True)
     stages = (Stage(11, 2, batch=2, lr=1e-2, noise=0.02, pushforward=1), Stage(9, 4, batch=2, lr=5e-3, from_start=0.5))
-    train(scenario(), "same-mesh", data, folder / "run", config=config, plan=Recipe("kill", stages, validations=5, hold_out=1))
+    train(scenario(), "same-mesh", data, folder / "run", Plan(config, Recipe("kill", stages, validations=5, hold_out=1)))
 
 
 def roll(folder: Path, run: Path) -> None:

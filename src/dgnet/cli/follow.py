@@ -89,7 +89,10 @@ def follow(context: typer.Context, folder: Folder,
         say(line)
     for path in paths:
         say_path(path)
-    advise("follow", folder, readings, "--sensors", sensors, "--out", out, "--resume")
+    more = {"--model": model, "--initial": initial, "--source": source, "--spots": spots, "--points": points, "--problem": problem}
+    again = [word for option, value in more.items() if value not in (None, "universal") for word in (option, value)]
+    again += ["--allow-different"] * allow_different
+    advise("follow", folder, readings, "--sensors", sensors, "--out", out, *again, "--resume")
 
 
 def _priors(names: Sequence[str], strength: list[str] | None, length: list[str] | None, time: list[str] | None) -> dict[str, Prior]:

@@ -74,7 +74,7 @@ def train_from_sensors(context: typer.Context, folder: Path | None, out: Path, r
                                    "from_scratch", "amp", "device"), why))
     if folder is None or sensors is None:
         raise InputError("--readings needs the folder of a problem and a table of --sensors")
-    from dgnet.discovery.formula import sentences
+    from dgnet.discovery import sentences
     from dgnet.inverse import train_from_tables
 
     run, found = train_from_tables(folder, out, readings, sensors, source=source, initial=initial, seed=seed, minutes=minutes)

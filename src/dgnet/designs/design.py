@@ -21,13 +21,13 @@ import numpy as np
 import torch
 
 from dgnet.arguments import Finite, NotNegative, Positive, checked
-from dgnet.designs.search import Aim, Plant, Search
+from dgnet.designs.search import Aim, Plant, Search, coordinates
 from dgnet.designs.spots import FreeSpot, FreeSpots
 from dgnet.errors import InputError
-from dgnet.inverse import MOST, Patch, Point, anywhere, first_state, rows
+from dgnet.inverse import Finer, Patch, Point, first_state, refuse_missed, refuse_several_fields, rows
 from dgnet.mesh import Mesh
 from dgnet.models import Classical, Model, few_threads
-from dgnet.problems import Problem, SpotTable, prolonged, refined, spot_doubts
+from dgnet.problems import Problem, SpotTable, prolonged
 
 Tensor = torch.Tensor
 
@@ -130,8 +130,8 @@ def design(problem: Problem, sources: Sequence[FreeSpot], targets: Sequence[Targ
     """Choose powers, paths and switching times of sources so that targets are met and limits hold.
 
     - `problem`: with one field; materials may change with the solution
-    - `sources`: `FreeSpot` of dgnet.inverse: what is free about each of them, and its limits
-    - `targets`: `Target` of dgnet.inverse
+    - `sources`: `FreeSpot` of dgnet.designs: what is free about each of them, and its limits
+    - `targets`: `Target` of dgnet.designs
     - `steps`: how many
     - `highest`, `lowest`: what the field may reach, anywhere and at any time
     - `start`: [N, 1]; zero unless given
@@ -152,8 +152,7 @@ def design(problem: Problem, sources: Sequence[FreeSpot], targets: Sequence[Targ
         (True, True, True)
     """
     began = time.perf_counter()
-    if problem.n_fields != 1:
-        raise InputError("spots drive one field; this problem has several")
+    refuse_several_fields(problem)
     if not targets:
         raise InputError("a design needs at least one target")
     if steps < 1 or starts < 1 or not tolerance > 0:
@@ -178,19 +177,16 @@ def design(problem: Problem, sources: Sequence[FreeSpot], targets: Sequence[Targ
 
 def _refuse_outside(spot: FreeSpot, mesh: Mesh) -> None:
     """Refuse a source that misses the mesh wherever it may go."""
-    points = mesh.points
     if spot.place is not None:
         way = np.array([spot.place])
     elif spot.path is not None:
-        way = spot.path.values[0][:, : points.shape[1]]
+        way = spot.path.values[0][:, : mesh.dim]
     else:
         assert spot.area is not None
-        within = np.clip(points, *spot.area)
-        way = within[[np.square(within - points).sum(1).argmin()]]  # where it comes nearest to the mesh
+        within = np.clip(mesh.points, *spot.area)
+        way = within[[np.square(within - mesh.points).sum(1).argmin()]]  # where it comes nearest to the mesh
     rows = np.column_stack([way, np.full(len(way), spot.radius), np.ones(len(way))])
-    for doubt in spot_doubts(mesh, SpotTable((spot.name,), (np.arange(len(way), dtype=np.float64),), (rows,))):
-        if doubt.kind == "missed":
-            raise InputError(doubt.text.replace("spot", "source", 1))
+    refuse_missed(SpotTable((spot.name,), (np.arange(len(way), dtype=np.float64),), (rows,)), mesh, "source")
 
 
 def _within(search: Search, highest: float | None, lowest: float | None) -> None:
@@ -199,7 +195,8 @@ def _within(search: Search, highest: float | None, lowest: float | None) -> None
     for limit, sign, word in ((highest, 1, "above"), (lowest, -1, "below")):
         if limit is not None and (sign * (start - limit) > 0).any():
             worst = int((sign * start).argmax())
-            raise InputError(f"the start is {word} the limit of {limit:g} already: {start[worst]:.6g} at {_at(points[worst])}")
+            raise InputError(f"the start is {word} the limit of {limit:g} already: {start[worst]:.6g} at "
+                             f"{coordinates(points[worst])}")
 
 
 def _settled(search: Search, fine: Plant | None, again: list[Aim] | None, starts: int, seed: int) -> np.ndarray:
@@ -221,11 +218,10 @@ def _settled(search: Search, fine: Plant | None, again: list[Aim] | None, starts
 
 def _finer_plant(plant: Plant) -> tuple[Plant | None, list[str]]:
     """The same problem on the refined mesh with half the step; None, and why, where that is not possible."""
-    problem, model = plant.problem, plant.model
-    if problem.mesh.n_nodes * 2**problem.mesh.dim > MOST:
+    if not Finer.exists(plant.problem):
         return None, ["Not checked on a finer mesh: it would be too large."]
-    mesh = replace(refined(problem), dt=0.5 * problem.dt)
-    return Plant(mesh, anywhere(model), prolonged(problem.mesh)(plant.start), 2 * plant.steps), []
+    finer = Finer(plant.problem, plant.model)  # linear between nodes: a start that keeps a limit does so there, too
+    return Plant(finer.problems[1], finer.model, prolonged(plant.problem.mesh)(plant.start), 2 * plant.steps), []
 
 
 def _finer_aim(aim: Aim, target: Target, problem: Problem) -> Aim:
@@ -329,11 +325,7 @@ def _state_margins(search: Search, U: np.ndarray, plant: Plant, kind: str) -> li
     for limit, sign, word in zip(search.given, (1, -1), ("highest", "lowest")):
         if np.isfinite(limit):
             k, node = np.unravel_index(int((sign * U).argmax()), U.shape)
-            where = f"{_at(plant.problem.mesh.points[node])}, t = {k * plant.problem.dt:.4g}"
-            name = plant.problem.pde.fields[0]
-            found.append(Margin(f"{word} {name}{kind}", float(limit), float(U[k, node]), float(sign * (limit - U[k, node])), where))
+            where = f"{coordinates(plant.problem.mesh.points[node])}, t = {k * plant.problem.dt:.4g}"
+            what = f"{word} {plant.problem.pde.fields[0]}{kind}"
+            found.append(Margin(what, float(limit), float(U[k, node]), float(sign * (limit - U[k, node])), where))
     return found
-
-
-def _at(point: np.ndarray) -> str:
-    return f"({', '.join(f'{x:.4g}' for x in point)})"

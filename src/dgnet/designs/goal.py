@@ -13,10 +13,10 @@ import torch
 from dgnet.designs.design import Designed, Target, design
 from dgnet.designs.spots import FreeSpot, Range
 from dgnet.errors import InputError
-from dgnet.files import read_array, read_toml
+from dgnet.files import csv_number, read_array, read_csv, read_toml
 from dgnet.inverse import problem_of, read_start
 from dgnet.mesh import Mesh
-from dgnet.problems import FIELD, LENGTH, PURE, SPEED, TIME, Dimension, SpotTable, Units, number_in, read_table
+from dgnet.problems import FIELD, LENGTH, PURE, SPEED, TIME, Dimension, SpotTable, Units
 from dgnet.projects import Table
 from dgnet.training import Simulator
 
@@ -93,7 +93,7 @@ def _target(table: Table, number: int, path: Path, mesh: Mesh, field: str, units
     else:
         file = path.parent / table.text("history")
         columns = ["t", "value"]
-        rows = np.array([[number_in(row[c], file, line, c) for c in columns] for line, row in read_table(file, columns, [])])
+        rows = np.array([[csv_number(row[c], file, line, c) for c in columns] for line, row in read_csv(file, columns, [])])
         if len(rows) < 2 or (np.diff(rows[:, 0]) <= 0).any():
             raise InputError(f"{file} needs two rows at least, with times that increase")
         history = rows[:, 0], rows[:, 1]

@@ -12,7 +12,7 @@ from scipy.optimize import linprog
 from dgnet.designs.quadratic import minimise
 from dgnet.designs.spots import FreeSpots
 from dgnet.errors import InputError
-from dgnet.inverse import refuse_nonlinear
+from dgnet.inverse import is_linear
 from dgnet.models import Model, rollout
 from dgnet.problems import Problem, SpotTable
 
@@ -35,12 +35,7 @@ class Plant:
         if model.rule != "average":
             raise InputError(f"{model.name} takes a source at both ends of each step, a design averages it over the step")
         self.x = model.points(problem)
-        self.rollouts = 0
-        try:
-            refuse_nonlinear(problem, model)
-            self.linear = True
-        except InputError:
-            self.linear = False
+        self.rollouts, self.linear = 0, is_linear(problem, model)
         self._still: np.ndarray | None = None
 
     def states(self, sources: np.ndarray | None, starts: Tensor | None = None) -> np.ndarray:
@@ -98,9 +93,12 @@ class Aim:
 
     def place(self, k: int, points: np.ndarray) -> str:
         """Where entry k of what `read` returns is."""
-        if self.nodes is None:
-            return f"'{self.name}'"
-        return f"({', '.join(f'{x:.4g}' for x in points[self.nodes[k % len(self.nodes)]])})"
+        return f"'{self.name}'" if self.nodes is None else coordinates(points[self.nodes[k % len(self.nodes)]])
+
+
+def coordinates(point: np.ndarray) -> str:
+    """A point in a sentence."""
+    return f"({', '.join(f'{x:.4g}' for x in point)})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -295,14 +293,19 @@ class Search:
 
     def impossible(self, theta: np.ndarray) -> str:
         """A sentence about limits that no choice keeps."""
-        here = self.at(theta, 0.0)
-        over = np.maximum(here.U - self.limits[0], self.limits[1] - here.U)
-        k, node = np.unravel_index(int(over.argmax()), over.shape)
-        sign = here.U[k, node] > self.limits[0]
-        where = ", ".join(f"{x:.4g}" for x in self.plant.problem.mesh.points[node])
+        limit, value, where = self.nearest_limit(self.at(theta, 0.0).U)
         word = "cannot be kept: with the best choice" if self.exact else "is not kept by any choice that was found: with the best"
-        return (f"The limit of {self.given[0 if sign else 1]:g} {word}, the field is {here.U[k, node]:.6g} at ({where}), "
-                f"t = {k * self.plant.problem.dt:.4g}.")
+        return f"The limit of {limit:g} {word}, the field is {value:.6g} at {where}."
+
+    def nearest_limit(self, U: np.ndarray) -> tuple[float, float, str]:
+        """The limit that is broken most or least far away, the value there, and where that is."""
+        over = np.stack([U - self.limits[0], self.limits[1] - U])
+        which, k, node = np.unravel_index(int(over.argmax()), over.shape)
+        return float(self.given[which]), float(U[k, node]), self.moment(int(k), int(node))
+
+    def moment(self, k: int, node: int) -> str:
+        """A node after step k, in a sentence."""
+        return f"{coordinates(self.plant.problem.mesh.points[node])}, t = {k * self.plant.problem.dt:.4g}"
 
     def why_not(self, theta: np.ndarray, k: int, share: float) -> str:
         """A sentence about target k, which is missed by a share: what the limits allow where it is missed most."""
@@ -336,12 +339,8 @@ class Search:
         held = found.ineqlin.marginals < -1e-9 * np.abs(along).max()
         words = []
         if held[count:].any():
-            U = here.U + np.tensordot(found.x, J, 1)
-            top = U.max() - self.limits[0] > self.limits[1] - U.min()
-            k, node = np.unravel_index(int(U.argmax() if top else U.argmin()), U.shape)
-            where = ", ".join(f"{x:.4g}" for x in self.plant.problem.mesh.points[node])
-            words.append(f"the limit of {self.given[0 if top else 1]:g} is reached at ({where}), t = "
-                         f"{k * self.plant.problem.dt:.4g}")
+            limit, _, where = self.nearest_limit(here.U + np.tensordot(found.x, J, 1))
+            words.append(f"the limit of {limit:g} is reached at {where}")
         at_end = held[: self.free.n] | held[self.free.n: 2 * self.free.n]
         names = [p.spot.name for p in self.free.parts if at_end[p.first: p.first + p.n].any()]
         words += [f"the power of {' and '.join(names)} is at its limit"] if names else []

@@ -210,7 +210,8 @@ def _finer_states(model: DGNet, base: Problem, data: Corpus, source: Source | No
             problem, u, f = refined(problem), up(u, smooth), None if f is None or source is not None else up(f, smooth)
         if source is not None:
             times = part.clock(base) + problem.dt * torch.arange(parts * data.steps, dtype=torch.float64)
-            f = step_average(source, torch.tensor(problem.mesh.points), times, problem.dt)[rows].to(u)
+            f = step_average(source, torch.tensor(problem.mesh.points), times, problem.dt)
+            f = f.expand(len(data), -1, -1, -1)[rows].to(u)
 
         def keep(k: int, state: Tensor, rows: list[int] = rows, parts: int = parts) -> None:
             if k % parts == 0:

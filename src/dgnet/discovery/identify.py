@@ -33,8 +33,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dgnet.discovery.least_squares import least_squares
+from dgnet.discovery.reactions import Terms, Unknown, unknown_of
 from dgnet.discovery.residuals import Sweep, deviation, free_nodes, noise_level, patches, sweep
-from dgnet.discovery.unknowns import Terms, Unknown, unknown_of
 from dgnet.discovery.weak import choose_terms
 from dgnet.errors import InputError, SolveError
 from dgnet.models import Classical

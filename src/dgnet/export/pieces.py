@@ -40,7 +40,7 @@ class Pieces:
         p, ops, op = solver.problem, solver.operators, solver.operator()
         load = ops.load(0.0)
         gather = [] if ops.reaction is None else [ops.mass if ops.plain is None else ops.plain]
-        gather += [] if ops.excess is None else [ops.mass * -1.0]
+        gather += [] if ops.reaction_excess is None else [ops.mass * -1.0]
         return cls(p, op.explicit, ops.source, op.full, op.A, op.bounds if ops.symmetric else op.measure_bounds(), ops.symmetric,
                    op.pivot, None if op.sums is None else op.sums[0].detach(), None if load is None else (p.dt * load).detach(),
                    tuple(gather), ops.rates)

@@ -1,8 +1,8 @@
 """A step in plain operations: gathers, products and sums with constants, which other formats can hold.
 
 Matrices are in a padded row layout (products are gathers), the solve is the fixed number of Chebyshev iterations that its proven
-bounds ask for (the explicit inverse where that would be too many). Reaction by predictor-corrector, Dirichlet rows, the memory of the
-edges of the universal step.
+bounds ask for (the explicit inverse where that would be too many). Reaction by predictor-corrector, Dirichlet rows, the memory of
+the edges of the universal step.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ def _dense(pattern: Pattern, values: Tensor) -> Tensor:
 class Step(nn.Module):
     """A solver's step for one mesh, time step and set of conditions: u [B, N, F], f [B, N, F] -> u after dt.
 
-    `network`: whose weights the solver's reaction uses. `near`: dt times what nodes get of a source at the nodes, where it is not the
-    solver's own.
+    `network`: whose weights the solver's reaction uses. `near`: dt times what nodes get of a source at the nodes, where it is not
+    the solver's own.
     """
 
     def __init__(self, solver: GreenSolver, network: nn.Module | None = None, near: EdgeMatrix | None = None) -> None:

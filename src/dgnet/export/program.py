@@ -106,7 +106,7 @@ def _saved(program: Any) -> bytes:
 
 
 def to_onnx(program: Any) -> bytes:
-    """A traced program as an ONNX file: inputs have the names of its arguments, the output is `next`; equal constants are stored once."""
+    """A traced program as an ONNX file, equal constants once. Inputs have the names of its arguments, the output is `next`."""
     try:
         import onnxruntime  # noqa: F401
         from onnx_ir import to_proto
@@ -123,8 +123,8 @@ def to_onnx(program: Any) -> bytes:
             made: Any = torch.onnx.export(program, (), dynamo=True, opset_version=OPSET, output_names=["next"], verbose=False)
     except torch.onnx.errors.OnnxExporterError as error:
         found = re.search(r"op='([\w.]+)'", f"{error} {error.__cause__}")
-        raise InputError(f"ONNX: the step has an operation '{found[1] if found else reason(error)}' that has no counterpart there; .pt2 "
-                         "can hold it") from error
+        raise InputError(f"ONNX: the step has an operation '{found[1] if found else reason(error)}' that has no counterpart there; "
+                         ".pt2 can hold it") from error
     finally:
         log.setLevel(level)
     for value in (*made.model.graph.inputs, *made.model.graph.outputs):
@@ -150,7 +150,8 @@ def _refuse_several_steps(run: Simulator, state: Any) -> None:
                                    ("early steps of their own kind", state.early, ".c and .fmu hold them"),
                                    ("a network of states in every step", state.corrections, "train without it")):
             if there:
-                raise InputError(f"{run.name} cannot be exported as a program: it has {what}, and a program holds one step; {files}")
+                raise InputError(f"{run.name} cannot be exported as a program: it has {what}, and a program holds one step; "
+                                 f"{files}")
 
 
 def traced(run: Simulator, batch: int | None = None) -> Traces:

@@ -15,7 +15,7 @@ from dgnet.mesh import save
 from dgnet.models import Model
 from dgnet.problems import Problem
 from dgnet.training import Simulator
-from dgnet.trust.training_range import training_range
+from dgnet.trust import training_range
 
 Tensor = torch.Tensor
 

@@ -21,7 +21,7 @@ import torch
 
 from dgnet.arguments import Count, Finite, Share, checked, finite
 from dgnet.errors import InputError
-from dgnet.files import arrays_of, plain, read_json, unwritable, write_json, writing
+from dgnet.files import DAMAGED, arrays_of, plain, read_json, unwritable, write_json, writing
 from dgnet.inverse.sensor import Averages, FirstState, Sensors, called, delayed, named, rows
 from dgnet.models import Classical, Model, few_threads, rollout
 from dgnet.problems import Lift, Problem
@@ -200,7 +200,7 @@ class Kernels:
                       for name in _TABLES}
             return cls(tables["lag"], tables["early"], tables["start"], tables["base"], tuple(map(str, about["names"])),
                        float(about["dt"]), lift)
-        except (OSError, ValueError, TypeError, EOFError) as error:
+        except DAMAGED as error:
             raise InputError(f"{folder} does not hold sensor kernels") from error
 
 

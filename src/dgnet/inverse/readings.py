@@ -12,10 +12,10 @@ import numpy as np
 
 from dgnet.arguments import checked
 from dgnet.errors import LARGEST, InputError
-from dgnet.files import read_text
+from dgnet.files import csv_number, read_csv, read_text
 from dgnet.inverse.sensor import Flux, Patch, Point, Sensor
 from dgnet.mesh import from_cells
-from dgnet.problems import Problem, number_in, read_table
+from dgnet.problems import Problem
 
 NOTHING = ("", "nan", "na", "null", "none", "-")
 """Cells without a reading."""
@@ -66,17 +66,17 @@ def read_sensors(path: Path, dim: int) -> list[Sensor]:
     """A table with columns sensor, x, y[, z]; where needed radius (averages over a patch), field, boundary (fluxes), lag."""
     axes = ["x", "y", "z"][:dim]
     found: dict[str, Sensor] = {}
-    for line, row in read_table(path, ["sensor"], [*axes, "radius", "field", "boundary", "lag"]):
+    for line, row in read_csv(path, ["sensor"], [*axes, "radius", "field", "boundary", "lag"]):
         name, field = row["sensor"], row.get("field") or None
         if not name or name in found:
             raise InputError(f"{path}, line {line}: sensor '{name}' {'is listed twice' if name else 'has no name'}")
-        radius, lag = (number_in(row[key], path, line, key) if row.get(key) else 0.0 for key in ("radius", "lag"))
+        radius, lag = (csv_number(row[key], path, line, key) if row.get(key) else 0.0 for key in ("radius", "lag"))
         if lag < 0:
             raise InputError(f"{path}, line {line}: the lag of sensor '{name}' must not be negative, got {row['lag']}")
         if row.get("boundary"):
             found[name] = Flux(row["boundary"], name, field, lag)
             continue
-        place = tuple(number_in(row.get(axis, ""), path, line, axis) for axis in axes)
+        place = tuple(csv_number(row.get(axis, ""), path, line, axis) for axis in axes)
         found[name] = Patch(place, radius, name, field, lag) if radius else Point(place, name, field, lag)
     if not found:
         raise InputError(f"{path} lists no sensors")
@@ -97,7 +97,7 @@ def read_readings(path: Path, sensors: Sequence[Sensor]) -> Readings:
             raise InputError(f"{path}, row {k + 2}: {len(cells)} cells under {len(header)} columns")
         for j, cell in enumerate(cells):
             if cell.strip().lower() not in NOTHING or header[j] == "t":
-                table[k, j] = number_in(cell.strip(), path, k + 2, header[j])
+                table[k, j] = csv_number(cell.strip(), path, k + 2, header[j])
     at = header.index("t")
     times, values = table[:, at], np.delete(table, at, axis=1)
     late = np.flatnonzero(np.diff(times) <= 0)

@@ -17,17 +17,7 @@ from dgnet.inverse.readings import cleaned, read_readings, read_sensors, steps_u
 from dgnet.models.dgnet import DGNet
 from dgnet.problems import OWN, SpotTable, base_problem
 from dgnet.projects import Project, carry, described
-from dgnet.training import (
-    PROBLEM,
-    Facts,
-    Run,
-    Settings,
-    Wishes,
-    configuration,
-    digest,
-    fingerprint,
-    write_trained,
-)
+from dgnet.training import PROBLEM, Run, Settings, digest, fingerprint, make_plan, write_trained
 
 READINGS = "readings"
 """The kind of truth, the recipe and the place of data of such a run."""
@@ -68,13 +58,13 @@ def train_on_readings(project: Project, folder: Path, experiments: Sequence[Expe
     if path.exists():
         raise InputError(f"{folder} holds another run; choose another folder (--out) or remove it")
     steps = max(round(e.readings.times[-1] / case.dt) for e in experiments)
-    facts = Facts(len(experiments), steps, any(e.source is not None for e in experiments))
-    config = replace(configuration(case, facts, Wishes.of(project)), free=False)
+    plan = make_plan(project, len(experiments), steps, any(e.source is not None for e in experiments))
+    config = replace(plan.config, free=False)
     base = base_problem(case, "cpu", torch.float64)
     torch.manual_seed(seed)
     model = DGNet(config, base).double()
     found = learn(model, base, experiments, seconds=60 * (project.training.minutes if minutes is None else minutes))
-    settings = Settings(case.name, case.size, READINGS, READINGS, "dgnet", OWN, seed, 0, project.unknown_reaction, PROBLEM)
+    settings = Settings(case.name, case.size, READINGS, READINGS, "dgnet", OWN, seed, project=PROBLEM)
     content = hashlib.sha256()
     for e in experiments:
         content.update(e.readings.times.tobytes() + e.readings.values.tobytes() + e.start.numpy().tobytes())

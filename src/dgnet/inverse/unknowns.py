@@ -19,7 +19,7 @@ import torch
 
 from dgnet.arguments import checked
 from dgnet.errors import InputError
-from dgnet.files import did_you_mean, read_text
+from dgnet.files import csv_number, did_you_mean, read_csv, read_text
 from dgnet.inverse.kernels import Kernels
 from dgnet.inverse.posterior import Unknown
 from dgnet.inverse.priors import NUMBER, fields, histories, numbers
@@ -27,7 +27,7 @@ from dgnet.inverse.rollouts import Rollout, read, refuse_several_fields
 from dgnet.inverse.sensor import Sensor
 from dgnet.mesh import Mesh
 from dgnet.models import Classical, Model
-from dgnet.problems import Neumann, Problem, Robin, SpotTable, Value, changed, number_in, read_table, spot_doubts
+from dgnet.problems import Neumann, Problem, Robin, SpotTable, Value, changed, spot_doubts
 
 Tensor = torch.Tensor
 
@@ -183,8 +183,8 @@ def read_spots(path: Path, dim: int) -> SpotTable:
         return SpotTable.read(path, dim)
     columns = [*["x", "y", "z"][:dim], "radius"]
     found: dict[str, np.ndarray] = {}
-    for line, row in read_table(path, columns, ["spot"]):
-        values, name = [number_in(row[column], path, line, column) for column in columns], row.get("spot", "")
+    for line, row in read_csv(path, columns, ["spot"]):
+        values, name = [csv_number(row[column], path, line, column) for column in columns], row.get("spot", "")
         if values[-1] <= 0:
             raise InputError(f"{path}, line {line}: a radius must be positive, got {row['radius']}")
         name = name or f"spot {len(found) + 1}"

@@ -46,6 +46,9 @@ class Adaptive(Wrapper["Halvings"]):
             raise InputError(f"the tolerance of adaptive steps must lie between 0 and 1, got {tolerance:g}")
         if isinstance(model, Adaptive):
             raise InputError("the steps of this model are adaptive already")
+        if not model.any_step:
+            raise InputError(f"the steps of {model.name} must all have the length that its corrections are for, so they cannot be "
+                             "adaptive: take Classical, or a DGNet without a residual network and early steps")
         self.model, self.tolerance = model, tolerance
         self.taken = self.rejected = 0
         self.shortest = float("inf")

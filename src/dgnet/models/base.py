@@ -155,6 +155,11 @@ class Model(ABC, Generic[S]):
         """The states follow from an equation: a rollout that grows without bound is an error, not a result."""
         return False
 
+    @property
+    def any_step(self) -> bool:
+        """Steps may be of any length, one after the other: none makes up for its own, or remembers the one before."""
+        return self.solves
+
     def brought(self, problem: Problem) -> np.ndarray | None:
         """`Stepper.brings` of a problem that is not prepared yet."""
         return None
@@ -261,6 +266,10 @@ class Wrapper(Model[S]):
     @property
     def solves(self) -> bool:
         return self.model.solves
+
+    @property
+    def any_step(self) -> bool:
+        return self.model.any_step
 
     def brought(self, problem: Problem) -> np.ndarray | None:
         return self.model.brought(self.inner(problem))

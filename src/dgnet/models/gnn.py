@@ -17,6 +17,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from dgnet.errors import InputError
 from dgnet.operators import Geometry
 
 Tensor = torch.Tensor
@@ -44,6 +45,15 @@ class MLP(nn.Sequential):
         if norm:
             layers.append(Norm(sizes[-1]))
         super().__init__(*layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self[0].weight
+        if (x.dtype == torch.float64) != (weight.dtype == torch.float64):  # half precision beside single is that of autocast
+            weights, others = ("double", "single") if weight.dtype == torch.float64 else ("single", "double")
+            raise InputError(f"the model's weights are in {weights} precision, the problem in {others}: use model.double(), or "
+                             "model.float() and a problem with dtype=torch.float32")
+        found: Tensor = super().forward(x)
+        return found
 
 
 @dataclass(frozen=True, eq=False)

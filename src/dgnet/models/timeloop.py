@@ -369,7 +369,8 @@ class _Record:
             value = value.to(self.first.dtype)
             self.sink(k, value)
         else:
-            self.pieces.append(value[:, None].to(self.first.dtype))
+            value = value.to(self.first.dtype)
+            self.pieces.append(value[:, None])
         self.made(k, value)
 
     def extend(self, k: int, states: Tensor, whole: bool) -> None:
@@ -390,7 +391,7 @@ class _Record:
         if self.sink is not None:
             self.last = value if value is not None else self.last
         if self.watch is not None and self.watched(k):
-            self.watch.look(k, self.at(k) if value is None else value, None if self.sink else self.at)
+            self.watch.look(k, self.at(k) if value is None or self.out is not None else value, None if self.sink else self.at)
 
     def watched(self, k: int) -> bool:
         """The size of the state after k steps is looked at."""

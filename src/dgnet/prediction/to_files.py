@@ -43,9 +43,7 @@ from dgnet.scoring.balance import balance_of, content_units, sentences
 from dgnet.training.run import Run
 from dgnet.training.simulator import Simulator
 from dgnet.training.transfer import adaptively, on_other_mesh, with_step
-from dgnet.trust.bands import Bands, stored_bands
-from dgnet.trust.distance import Profile
-from dgnet.trust.training_range import Guard, TrainingRange, sentence, training_range
+from dgnet.trust import Bands, Guard, Profile, TrainingRange, sentence, stored_bands, training_range
 
 Tensor = torch.Tensor
 
@@ -241,7 +239,7 @@ class _Plan:
             found["guard"] = Guard(self.known, case.mesh, case.dt, self.steps)
         if self.bands is not None:
             found["profile"] = Profile(case.mesh, len(case.pde.fields))
-        if project is None or not (project.unknown_reaction or project.unknown_curves):
+        if project is None or not (project.unknowns.reaction or project.unknowns.curves):
             found["bounds"] = Bounds(problem)
         if self.stored is not None and self.trajectory is not None and self.stored_only:
             found["truth"] = Truth(case, self.stored, self.trajectory, self.steps, self.ratio)

@@ -98,7 +98,10 @@ class Problem:
             _ = self.advection()
         if self.pde.reaction is not None:
             state = torch.zeros(1, self.n, self.n_fields, dtype=self.dtype, device=self.geometry.device)
-            rate = tensor(self.pde.reaction(state), "what the reaction returns")
+            rate = self.pde.reaction(state)
+            if isinstance(rate, Tensor) and not rate.is_floating_point() and not rate.is_complex():  # products take no whole ones
+                raise InputError(f"the reaction must return numbers in single or double precision, got {rate.dtype}")
+            rate = tensor(rate, "what the reaction returns")
             if rate.shape != state.shape:
                 raise InputError(f"the reaction must return numbers of the shape that it is given, {list(state.shape)}, got "
                                  f"{list(rate.shape)}")

@@ -1,7 +1,7 @@
 """What mesh and step cannot see, in words and numbers: before a rollout (`doubts`) and after it (`Bounds`).
 
-Sources narrower than the spacing, starts that jump against a boundary or inside, parts and materials of one layer of cells, flat
-cells; and states beyond what the maximum principle allows. Nothing here changes a result.
+Sources narrower than the spacing, starts that jump against a boundary or inside, boundary values that jump later, parts and
+materials of one layer of cells, flat cells; and states beyond what the maximum principle allows. Nothing here changes a result.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ OFF = 0.05
 FLAT = 0.02
 """Radius ratio below which a cell counts as flat."""
 _STEPS = 40  # of a rod, at most
+_LATER = 500  # steps in which boundary values are looked at, at most
 _TIMES, _SHARES = 64, 12  # times at which a spot is looked at, and its share on the mesh
 _UNSEEN = 0.1  # share by which the integrals of a source at nodes and middles may differ
 _THIN = 0.02  # share of the volume from which one layer of cells is said
@@ -49,7 +50,8 @@ _CONTRAST = 1.5  # of materials, from which a region is one of its own
 class Doubt:
     """Something that a result cannot be trusted in: its kind, a sentence that names the culprit, and its numbers.
 
-    The kinds are missed (a spot beside the mesh), spots, source, start, thin, region, cells and, after a rollout, overshoot.
+    The kinds are missed (a spot beside the mesh), spots, source, start, later (a boundary value that jumps), thin, region, cells
+    and, after a rollout, overshoot.
     """
 
     kind: str
@@ -91,7 +93,8 @@ def doubts(problem: Problem, start: Tensor | None = None, *, spots: SpotTable | 
     end = t0 + count * problem.dt
     found = [*spot_doubts(problem.mesh, spots, units, t0, end, problem.conditions), *_source_doubts(problem, source, t0, end)]
     if begin is not None:
-        found += _start_doubts(problem, begin[:problem.mesh.n_nodes].double().numpy(), t0, short, units)
+        nodal = begin[:problem.mesh.n_nodes].double().numpy()
+        found += [*_start_doubts(problem, nodal, t0, short, units), *_later_doubts(problem, nodal, t0, count, short, units)]
     found += [*_thin_doubts(problem, units), *_region_doubts(problem), *cell_doubts(problem.mesh, units)]
     for b, run in enumerate(() if batch is None else batch):
         bounds = Bounds(problem, t0)
@@ -266,11 +269,7 @@ def _start_doubts(p: Problem, u: np.ndarray, t0: float, short: bool, units: Unit
             rows = size > 0.5 * size.max()
             if size.max() <= 1e-6 * span or not rows.any():
                 continue
-            cells, height = _walls(mesh, facets[rows])
-            fourier, biot = float(np.median(a[cells] * p.dt / height**2)), np.inf
-            if isinstance(c, Robin):
-                h = _on(c.coefficient, mesh, facets[rows], t0 + p.dt).mean(1)
-                biot = float(np.median(h * height / np.maximum(k[cells], 1e-300)))
+            fourier, biot = _layer(p, c, facets[rows], a, k, t0 + p.dt)
             largest = float(size.max())
             what = f"the start of {name} differs by {_with(largest, unit)} from what '{c.boundary}' holds"
             if isinstance(c, Robin):
@@ -280,6 +279,48 @@ def _start_doubts(p: Problem, u: np.ndarray, t0: float, short: bool, units: Unit
         if p.pde.reaction is None:
             found += _inner_jump(p, u[:, f], a, span, consistent, short, name, units)
     return found
+
+
+def _later_doubts(p: Problem, u: np.ndarray, t0: float, steps: int, short: bool, units: Units) -> list[Doubt]:
+    """Where what a boundary holds, or its surroundings, jumps within a step after the first one: as a start that jumps.
+
+    A jump is what a value changes by in one step beyond what it does in the steps before and after: ramps and waves are none.
+    """
+    found = list[Doubt]()
+    consistent = 0.0 if p.pde.curved else p.consistent
+    times = t0 + p.dt * np.arange(1, min(steps, _LATER) + 1)
+    for f, name in enumerate(p.pde.fields):
+        rules = [c for c in p.conditions if isinstance(c, Dirichlet | Robin) and c.field in (None, name)
+                 and callable(c.value if isinstance(c, Dirichlet) else c.ambient)]
+        if not rules or len(times) < 2:
+            continue
+        (a, k), unit = _diffusivity(p, f), units.fields.get(name, "")
+        held = [np.stack([_target(c, p.mesh, float(t)).ravel() for t in times]) for c in rules]
+        span = float(np.ptp(np.concatenate([u[:, f], *(v.ravel() for v in held)])))
+        for c, value in zip(rules, held):
+            change = np.diff(value, axis=0, prepend=value[:1], append=value[-1:])  # [steps + 1, corners]
+            size = np.minimum(*(np.abs(change[1:-1] - other) for other in (change[:-2], change[2:]))).max(1)
+            worst = int(size.argmax())
+            if not size[worst] > 1e-6 * span:
+                continue
+            fourier, biot = _layer(p, c, p.mesh.facet_index(c.boundary), a, k, float(times[worst + 1]))
+            whose = "what" if isinstance(c, Dirichlet) else "the surroundings of"
+            what = (f"{whose} '{c.boundary}'{' holds' * isinstance(c, Dirichlet)} of {name} jumps by "
+                    f"{_with(float(size[worst]), unit)} within a step at t = {units.in_time(float(times[worst]))}")
+            found += _jump(what, c.boundary, float(size[worst]), span, fourier, consistent, biot, False, p.dt, short, name, units,
+                           "later")
+    return found
+
+
+def _layer(p: Problem, c: Dirichlet | Robin, facets: np.ndarray, a: np.ndarray, k: np.ndarray,
+           t: float) -> tuple[float, float]:
+    """Fourier and Biot number of the cells behind some facets."""
+    cells, height = _walls(p.mesh, facets)
+    fourier = float(np.median(a[cells] * p.dt / height**2))
+    if isinstance(c, Dirichlet):
+        return fourier, np.inf
+    h = _on(c.coefficient, p.mesh, facets, t).mean(1)
+    return fourier, float(np.median(h * height / np.maximum(k[cells], 1e-300)))
 
 
 def _inner_jump(p: Problem, u: np.ndarray, a: np.ndarray, span: float, consistent: float, short: bool, name: str,
@@ -300,7 +341,7 @@ def _inner_jump(p: Problem, u: np.ndarray, a: np.ndarray, span: float, consisten
 
 
 def _jump(what: str, where: str, size: float, span: float, fourier: float, consistent: float, biot: float, inside: bool, dt: float,
-          short: bool, name: str, units: Units) -> list[Doubt]:
+          short: bool, name: str, units: Units, kind: str = "start") -> list[Doubt]:
     """The sentence about a jump, where the error that it makes counts."""
     if not 1e-12 < fourier < np.inf:
         return []
@@ -316,10 +357,11 @@ def _jump(what: str, where: str, size: float, span: float, fourier: float, consi
     text = f"{what}: a step of {units.in_time(dt)} later, values beside it are off by up to about {_with(error, unit)}"
     if not short:
         text += f", below {_with(0.01 * span, unit)} after {'more than ' * (late is None)}{late or _STEPS} steps"
-    helps = ("shorter first steps (--adaptive 1e-3) help" if fine < 0.5 * errors[0] and not short else
+    first = "first " if kind == "start" else ""
+    helps = (f"shorter {first}steps (--adaptive 1e-3) help" if fine < 0.5 * errors[0] and not short else
              "a finer mesh beside it helps" if fourier < 0.3 else "a finer mesh and shorter steps help")
-    return [Doubt("start", f"{text}; {helps}", {"field": name, "where": where, "jump": size, "error": error, "fourier": fourier,
-                                                "steps": late})]
+    return [Doubt(kind, f"{text}; {helps}", {"field": name, "where": where, "jump": size, "error": error, "fourier": fourier,
+                                             "steps": late})]
 
 
 # ---------------------------------------------------------------------- the mesh

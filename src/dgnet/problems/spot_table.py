@@ -1,10 +1,7 @@
-"""A table of moving Gaussian spots (CSV) as a source, and how CSV tables are read."""
+"""A table of moving Gaussian spots (CSV) as a source."""
 
 from __future__ import annotations
 
-import csv
-import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -13,8 +10,8 @@ import numpy as np
 import torch
 
 from dgnet.arguments import Positive, axes, checked
-from dgnet.errors import LARGEST, InputError
-from dgnet.files import did_you_mean, read_text
+from dgnet.errors import InputError
+from dgnet.files import csv_number, read_csv
 from dgnet.mesh import Mesh
 from dgnet.problems.deposit import Deposit
 
@@ -87,8 +84,8 @@ class SpotTable:
         axes = ["x", "y", "z"][:dim]
         columns = ["t", *axes, "radius", "power"]
         spots: dict[str, list[tuple[int, list[float]]]] = {}
-        for line, row in read_table(path, columns, ["spot"]):
-            numbers = [number_in(row[name], path, line, name) for name in columns]
+        for line, row in read_csv(path, columns, ["spot"]):
+            numbers = [csv_number(row[name], path, line, name) for name in columns]
             if numbers[-2] <= 0:
                 raise InputError(f"{path}, line {line}: a radius must be positive, got {row['radius']}")
             name, rows = row.get("spot", ""), spots.setdefault(row.get("spot", ""), [])
@@ -190,43 +187,6 @@ def bells(x: Tensor, places: np.ndarray, radii: np.ndarray, mesh: Mesh | None = 
             values = deposit.values(places[narrow], radii[narrow], len(x), brings)
             found[torch.from_numpy(narrow).to(x.device)] = torch.from_numpy(values).to(x)
     return found
-
-
-def read_table(path: Path, required: list[str], optional: list[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """Rows of a CSV file with their line numbers; the header is checked."""
-    reader = csv.reader(read_text(path, "utf-8-sig").splitlines())
-    try:
-        lines = [(reader.line_num, cells) for cells in reader]
-    except csv.Error as error:
-        raise InputError(f"{path}, line {reader.line_num}: {error}") from error
-    if not lines:
-        raise InputError(f"{path} is empty")
-    header = [name.strip().lower() for name in lines[0][1]]
-    known = [*required, *optional]
-    for name in header:
-        if name not in known:
-            raise InputError(f"{path}: unknown column '{name}'" + did_you_mean(name, known))
-    for name in known:
-        if header.count(name) > 1 or (name in required and name not in header):
-            raise InputError(f"{path} {'lacks the' if name not in header else 'has twice the'} column '{name}'")
-    for line, cells in lines[1:]:
-        if not any(cell.strip() for cell in cells):
-            continue
-        if len(cells) != len(header):
-            raise InputError(f"{path}, line {line}: {len(cells)} cells under {len(header)} columns")
-        yield line, {name: cell.strip() for name, cell in zip(header, cells)}
-
-
-def number_in(text: str, path: Path, line: int, column: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise InputError(f"{path}, line {line}: '{text}' in column '{column}' is not a finite number")
-    if abs(value) > LARGEST or (column == "radius" and 0 < value < 1 / LARGEST):
-        raise InputError(f"{path}, line {line}: '{text}' in column '{column}' is beyond what can be computed with ({LARGEST:g})")
-    return value
 
 
 def _spot(name: str) -> str:

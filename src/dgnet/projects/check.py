@@ -114,17 +114,19 @@ def equation_item(project: Project) -> Item:
         known.append(f"velocity {'steady' if steady else 'changing in time'} {units.name(SPEED)}".strip())
     if s.pde.reaction is not None:
         known.append("reaction known")
-    learned = [f"{c} calibrated{' in each region' if project.per_region and c != 'convection' else ''}" for c in project.calibrate]
-    if project.unknown_reaction:
+    unknowns = project.unknowns
+    learned = [f"{c} calibrated{' in each region' if unknowns.per_region and c != 'convection' else ''}" for c in unknowns.factors]
+    if project.unknowns.reaction:
         learned.append("reaction unknown, learned")
-    learned += [f"{name} unknown, learned as a curve" for name in project.unknown_curves]
+    learned += [f"{name} unknown, learned as a curve" for name in project.unknowns.curves]
     text = f"{s.equation} for {', '.join(s.pde.fields)}; " + "; ".join(known + learned)
-    idle = [c for c in project.calibrate if not _present(project, c)]
+    idle = [c for c in project.unknowns.factors if not _present(project, c)]
     if idle:
         return Item("equation", "warn", text + f"; {idle[0]} is zero everywhere, so there is nothing to calibrate",
-                    {"equation": s.equation, "calibrate": list(project.calibrate), "idle": idle})
-    return Item("equation", "ok", text, {"equation": s.equation, "calibrate": list(project.calibrate),
-                                         "per_region": project.per_region, "unknown_reaction": project.unknown_reaction})
+                    {"equation": s.equation, "calibrate": list(project.unknowns.factors), "idle": idle})
+    return Item("equation", "ok", text, {"equation": s.equation, "calibrate": list(project.unknowns.factors),
+                                         "per_region": project.unknowns.per_region,
+                                         "unknown_reaction": project.unknowns.reaction})
 
 
 def _each(project: Project, name: str) -> list[tuple[str, str]]:
@@ -221,7 +223,7 @@ def fixed_items(problem: Problem, data: Dataset) -> list[Item]:
 
 def doubt_items(project: Project, problem: Problem, data: Dataset) -> list[Item]:
     """What mesh and step cannot see of the first trajectory, from its start to the end of a classical rollout."""
-    first, missing = data.batch([0], dtype=torch.float64), project.unknown_reaction or project.unknown_curves
+    first, missing = data.batch([0], dtype=torch.float64), project.unknowns.reaction or project.unknowns.curves
     p = first.problem(problem).double
     try:
         states = None if missing else rollout(Classical(), p, first.state[:, 0], first.source_average, first.steps,
@@ -375,7 +377,7 @@ def solver_items(project: Project, data: Dataset, device: str, report: Report | 
             with torch.no_grad():
                 explained, alike = _explained(problem.double, wide)
                 whole = 1 - min(1e9, _relative((states - given.state)[:, -1], given.state[:, -1] - given.state[:, 0]))
-                unknown = project.unknown_reaction or project.unknown_curves
+                unknown = project.unknowns.reaction or project.unknowns.curves
                 found += [] if unknown else coefficient_items(project, problem, given, states)
                 found += balance_items(project, problem.double, wide)
         if report is not None:
@@ -386,7 +388,7 @@ def solver_items(project: Project, data: Dataset, device: str, report: Report | 
                       for split, e in rows.items())
     worst = max(e["consistent"] for e in rows.values())
     text, grade = f"RNE from offset of rollouts: {shown}", "ok"
-    missing = bool(project.unknown_reaction or project.unknown_curves or project.calibrate)
+    missing = bool(project.unknowns)
     if not np.isfinite(worst):
         text += "".join(failures[:1]) + "; it blows up: check the signs and units of the equation, or a smaller dt"
         grade = "warn"
@@ -476,7 +478,7 @@ def coefficient_items(project: Project, problem: Problem, data: Corpus, states: 
         return rollout(Classical(), p, truth[:, 0], f, steps, t0=float(data.begin[0])) - truth
 
     trials: list[tuple[str, ...]] = [(t,) for t in ("diffusion", "capacity")
-                                     if t not in project.calibrate and (t == "capacity" or _present(project, t))]
+                                     if t not in project.unknowns.factors and (t == "capacity" or _present(project, t))]
     trials += [("source",)] * (source is not None)
     regions = [*mesh.regions, *([ELSEWHERE] if sum(map(len, mesh.regions.values())) < mesh.n_cells else [])]
     trials += [tuple(f"capacity in {r}" for r in regions)] if 1 < len(regions) < 7 else []

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from dgnet.discovery.unknowns import Unknowns
 from dgnet.errors import InputError
 from dgnet.files import did_you_mean, read_array
 from dgnet.mesh import ALL, Mesh
@@ -79,6 +80,10 @@ class PDESpec:
     spread: str = "diffusion"  # the key that `diffusion` was given by
     melting: Mapping[str, Melting] = dataclasses.field(default_factory=dict)  # of each region; "" for all cells
     unknown: tuple[str, ...] = ()  # which of capacity and diffusion are curves to be found
+
+    @property
+    def unknowns(self) -> Unknowns:
+        return Unknowns(self.reaction == "unknown", self.unknown, self.calibrate, self.per_region)
 
     @property
     def heat(self) -> bool:

@@ -17,6 +17,7 @@ import torch
 from dgnet import __version__
 from dgnet.arguments import Positive, checked
 from dgnet.data import Dataset, Header, Trajectory, write_dataset
+from dgnet.discovery.unknowns import Unknowns
 from dgnet.errors import InputError
 from dgnet.files import arrays_of, locked, write_bytes, writing
 from dgnet.mesh import Mesh
@@ -59,18 +60,11 @@ class Project:
     data: Path
     folder: Path | None = None  # None: made in Python
     file: ProblemFile | None = None
-    calibrate: tuple[str, ...] = ()
-    per_region: bool = False
-    unknown_reaction: bool = False
+    unknowns: Unknowns = Unknowns()
     model: Mapping[str, Any] = field(default_factory=dict)
     training: Training = field(default_factory=Training)
     notes: tuple[Note, ...] = ()
     physics: Physics | None = None
-
-    @property
-    def unknown_curves(self) -> tuple[str, ...]:
-        """Which of capacity and diffusion are to be found as curves."""
-        return () if self.file is None else self.file.pde.unknown
 
     @property
     def code(self) -> bytes | None:
@@ -116,7 +110,7 @@ def load(folder: Path | str, report: Report | None = None, force: bool = False) 
     _validated(file, case)
     for name in ("dgnet", *(m for m in file.model if m in all_models() and m != "dgnet")):
         settings = configure(name)
-        if name == "dgnet" and file.pde.reaction == "unknown":
+        if name == "dgnet" and file.pde.unknowns.reaction:
             settings = settings.reacting(len(case.pde.fields), changes(name, file.model))
         changed(name, file.model, settings, f"{file.path}: model")
     path = file.folder / IMPORTED
@@ -131,8 +125,7 @@ def load(folder: Path | str, report: Report | None = None, force: bool = False) 
 
 
 def _of(file: ProblemFile, case: Case, data: Path, physics: Physics, notes: tuple[Note, ...] = ()) -> Project:
-    return Project(case, data, file.folder, file, file.pde.calibrate, file.pde.per_region, file.pde.reaction == "unknown",
-                   file.model, file.training, notes, physics)
+    return Project(case, data, file.folder, file, file.pde.unknowns, file.model, file.training, notes, physics)
 
 
 # ---------------------------------------------------------------------- in the folder of a run
@@ -188,7 +181,8 @@ def _without_data(file: ProblemFile, mesh: Mesh, physics: Physics, data: Path, s
 @checked
 def project(name: str, mesh: Mesh, pde: PDE, conditions: Sequence[Condition], dt: Positive, trajectories: Sequence[Trajectory],
             data: Path | str, *, offset: Sequence[float] = (), calibrate: Sequence[str] = (), per_region: bool = False,
-            unknown_reaction: bool = False, model: Mapping[str, object] | None = None, training: Training | None = None) -> Project:
+            unknown_reaction: bool = False, unknown_curves: Sequence[str] = (), model: Mapping[str, object] | None = None,
+            training: Training | None = None) -> Project:
     """A problem of your own with its data, made in Python instead of a folder with problem.toml.
 
     - `name`: of the problem
@@ -199,6 +193,8 @@ def project(name: str, mesh: Mesh, pde: PDE, conditions: Sequence[Condition], dt
     - `calibrate`: which of diffusion, decay, convection to fit to the data, as factors on the given ones
     - `per_region`: one factor for each region of the mesh
     - `unknown_reaction`: learn the reaction from the data
+    - `unknown_curves`: which of capacity and diffusion to learn from the data as curves of the field, beginning at the
+      equation's numbers
     - `model`: settings of `DGNetConfig` by name that differ from what the problem suggests
     - `training`: windows, iterations, minutes and so on (the table [training] of docs/problem-files.md)
 
@@ -227,8 +223,8 @@ def project(name: str, mesh: Mesh, pde: PDE, conditions: Sequence[Condition], dt
     write_dataset(data, header, trajectories)
     case = Case(name=name, title=name, equation=equation(pde, flow), build_mesh=lambda: mesh, pde=pde, conditions=tuple(conditions),
                 dt=dt, steps=header.steps, offset=shift, given_flow=flow)
-    return Project(case, data, None, None, tuple(calibrate), per_region, unknown_reaction, dict(model or {}),
-                   training or Training())
+    unknowns = Unknowns(unknown_reaction, tuple(unknown_curves), tuple(calibrate), per_region)
+    return Project(case, data, None, None, unknowns, dict(model or {}), training or Training())
 
 
 @checked

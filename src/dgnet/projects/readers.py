@@ -21,9 +21,8 @@ import numpy as np
 from dgnet.arguments import array
 from dgnet.data import Dataset
 from dgnet.errors import InputError
-from dgnet.files import DAMAGED, arrays_of
+from dgnet.files import DAMAGED, arrays_of, csv_number, read_csv
 from dgnet.mesh import Mesh
-from dgnet.problems.spot_table import number_in, read_table
 from dgnet.projects.toml import SeriesSpec
 
 BROKEN = (*DAMAGED, OverflowError, MemoryError)
@@ -353,26 +352,26 @@ def _sensors(path: Path, spec: SeriesSpec, frame: Frame) -> Iterator[Found]:
     places: dict[str, tuple[float, ...]] = {}
     if spec.sensors:
         table = frame.folder / spec.sensors
-        for line, row in read_table(table, ["sensor", *axes], []):
+        for line, row in read_csv(table, ["sensor", *axes], []):
             if row["sensor"] in places:
                 raise InputError(f"{table}, line {line}: sensor '{row['sensor']}' is listed twice")
-            places[row["sensor"]] = tuple(number_in(row[a], table, line, a) for a in axes)
+            places[row["sensor"]] = tuple(csv_number(row[a], table, line, a) for a in axes)
         required, optional = ["t", "sensor", "value"], ["field"]
     else:
         required, optional = ["t", *axes, "value"], ["sensor", "field"]
     if len(frame.fields) > 1:
         required, optional = [*required, "field"], [k for k in optional if k != "field"]
     times, where, column, values, lines = [], [], [], [], []
-    for line, row in read_table(path, required, optional):
-        times.append(number_in(row["t"], path, line, "t"))
+    for line, row in read_csv(path, required, optional):
+        times.append(csv_number(row["t"], path, line, "t"))
         if spec.sensors and row["sensor"] not in places:
             raise InputError(f"{path}, line {line}: {spec.sensors} has no sensor '{row['sensor']}'")
-        where.append(places[row["sensor"]] if spec.sensors else tuple(number_in(row[a], path, line, a) for a in axes))
+        where.append(places[row["sensor"]] if spec.sensors else tuple(csv_number(row[a], path, line, a) for a in axes))
         name = row.get("field", frame.fields[0])
         if name not in frame.fields:
             raise InputError(f"{path}, line {line}: there is no field '{name}' (the fields are {', '.join(frame.fields)})")
         column.append(frame.fields.index(name))
-        values.append(number_in(row["value"], path, line, "value"))
+        values.append(csv_number(row["value"], path, line, "value"))
         lines.append(line)
     if not values:
         raise InputError(f"{path} has no rows below its header")

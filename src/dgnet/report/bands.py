@@ -19,9 +19,8 @@ from dgnet.mesh import Mesh
 from dgnet.report.figures import save as save_picture
 from dgnet.report.pictures import STYLE
 from dgnet.report.series import Frame
-from dgnet.training.run import Run
-from dgnet.trust.bands import Bands, Bends, Promise, Tested, sentences
-from dgnet.trust.distance import Profile
+from dgnet.training import Run
+from dgnet.trust import Bands, Bends, Profile, Promise, Tested, sentences
 
 Tensor = torch.Tensor
 

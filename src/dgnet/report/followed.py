@@ -206,7 +206,7 @@ class Journal:
         write_page(self.folder / "followed.html", "followed.html", title=f"{self.title}: followed", heading=self.title, mood=mood,
                    word=word, time=part.time, notes=[*part.notes, *self.lines()], folder=self.folder,
                    events=[(f"{e.time:g}", e.kind, e.text) for e in self.events[-200:]],
-                   assumed=describe_priors(part.priors, part.noise))
+                   assumed=described(part.priors, part.noise))
 
 
 def _line(values: Sequence[float] | np.ndarray) -> str:

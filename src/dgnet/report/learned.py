@@ -11,20 +11,14 @@ import torch
 from matplotlib.figure import Figure
 
 from dgnet.data import Corpus
-from dgnet.discovery.curve import curve_of, labels
-from dgnet.discovery.formula import Summand
-from dgnet.discovery.material_curve import Found
+from dgnet.discovery import MaterialCurve, Summand, reaction_axes, reaction_curve
 from dgnet.models.dgnet import DGNet
 from dgnet.operators import EdgeMatrix
-from dgnet.problems import Robin
-from dgnet.problems.case import Case, base_problem
-from dgnet.problems.curves import curves_of, typical
-from dgnet.problems.units import TERMS
+from dgnet.problems import TERMS, Case, Robin, base_problem, curves_of, typical
 from dgnet.report.figures import COLOURS, save
 from dgnet.report.pictures import STYLE
 from dgnet.stepping import EnthalpySolver, Materials
-from dgnet.training.bars import error_bars
-from dgnet.training.run import Run
+from dgnet.training import Run, error_bars
 
 
 @dataclass(frozen=True)
@@ -131,16 +125,11 @@ def _share(new: EdgeMatrix, old: EdgeMatrix) -> str:
     return f"{100 * value:.2g}% of the classical one"
 
 
-def reaction_axes(run: Run) -> tuple[str, str]:
-    """Names of u and r(u) with their units."""
-    return labels(run.case.pde.fields[0], run.case.units, run.case.pde.weighted)
-
-
 def draw_reaction(path: Path, run: Run, data: Corpus) -> None:
     """r(u) over the range of the states, its band, where the training states were, and the equation's own where it has one."""
     model, low, high = run.model, float(data.state.min()), float(data.state.max())
     u = torch.linspace(low, high, 200, device=data.state.device)[:, None]
-    curve, (across, up) = curve_of(model), reaction_axes(run)
+    curve, (across, up) = reaction_curve(model), reaction_axes(run.case)
     with torch.no_grad():
         learned = model.prepare(base_problem(run.case, str(u.device))).solver.operators.reaction(u)
     with matplotlib.rc_context({**STYLE, "font.size": 9}):
@@ -189,7 +178,7 @@ def draw_terms(path: Path, found: list[Summand]) -> None:
         save(figure, path, 150)
 
 
-def draw_material(path: Path, found: list[Found], run: Run) -> None:
+def draw_material(path: Path, found: list[MaterialCurve], run: Run) -> None:
     """The learned curves of the material with two standard deviations, where the training states were, and the case's own."""
     true = {name: curves_of(run.case.pde.per_field(name)[0]) for name in ("capacity", "diffusion")}
     with matplotlib.rc_context({**STYLE, "font.size": 9}):

@@ -1,6 +1,6 @@
 """RUN/report.html: one page that says how good a run is, what it learned and how far to trust it. It needs nothing beside itself.
 
-Here are its numbers; its words are in `templates/report.html`. Sections that do not apply to a model are one sentence that says why.
+Here are its numbers, in `templates/report.html` its words. Sections that do not apply to a model are one sentence that says why.
 Pictures are those of `figures` and `analyse`, inside the page.
 """
 
@@ -21,8 +21,7 @@ import torch
 
 from dgnet import __version__
 from dgnet.data import Corpus
-from dgnet.discovery import curve_of, found_curves, formulas, summands, write_curve, write_curves, write_formula
-from dgnet.discovery import REACTION_FILE as REACTION
+from dgnet.discovery import REACTION, formulas, material_curves, reaction_curve, summands, write_found
 from dgnet.models import title_of
 from dgnet.models.dgnet import DGNet
 from dgnet.models.universal import Tuned
@@ -30,10 +29,10 @@ from dgnet.problems import base_problem
 from dgnet.progress import Report
 from dgnet.report import bands, field
 from dgnet.report.figures import COLOURS
-from dgnet.report.learned import coefficients, corrections, draw_material, draw_reaction, draw_terms, reaction_axes
+from dgnet.report.learned import coefficients, corrections, draw_material, draw_reaction, draw_terms
 from dgnet.report.templates import percent, write_page
 from dgnet.training import TOLD, Run, failures
-from dgnet.trust import TrainingRange, range_findings, range_sentence, read_trust, training_range
+from dgnet.trust import TrainingRange, range_findings, read_trust, sentence, training_range
 
 Tensor = torch.Tensor
 
@@ -168,6 +167,7 @@ def _learned(run: Run, data: Corpus, folder: Path) -> dict[str, Any]:
         return {"words": f"{count:,} weights of {title_of(run.settings.model)}: they map states to states and have no meaning one "
                          "by one."}
     found: list[dict[str, Any]] = []
+    write_found(folder, model, run.case)
 
     def add(what: str, picture: str, files: Sequence[str] = (), lines: Sequence[str] = (), more: str = "") -> None:
         found.append({"what": what, "files": [folder / name for name in files], "lines": lines, "more": more,
@@ -175,26 +175,23 @@ def _learned(run: Run, data: Corpus, folder: Path) -> dict[str, Any]:
 
     if model.config.reaction == "learned" and model.fields == 1:
         draw_reaction(folder / "reaction.png", run, data)
-        curve = curve_of(model)
+        curve = reaction_curve(model)
         if curve is None:
             add("The reaction, over the states of these trajectories; a network has no band", "reaction.png")
         else:
-            write_curve(folder / REACTION, curve, reaction_axes(run))
             band = "" if np.isnan(curve.deviation).all() else (
-                "The band is two standard deviations wide on either side: noise of the data and the mesh's own error, estimated when "
-                "the reaction was fitted by itself. Where there is no grey column, no training state was: there the curve is a "
-                "continuation.")
+                "The band is two standard deviations wide on either side: noise of the data and the mesh's own error, estimated "
+                "when the reaction was fitted by itself. Where there is no grey column, no training state was: there the curve is "
+                "a continuation.")
             add("The reaction, over the states of these trajectories", "reaction.png", [REACTION], more=band)
-    curves, terms = found_curves(model), summands(model)
+    curves, terms = material_curves(model), summands(model)
     if curves:
         draw_material(folder / "material.png", curves, run)
-        write_curves(folder, curves, run.case.pde.fields[0])
         add("The curves of the material", "material.png", [f"{one.name}.csv" for one in curves], [one.sentence for one in curves],
-            "The band is two standard deviations on either side: noise, and what half the spacing would change. Grey columns: where "
-            "the training states were.")
+            "The band is two standard deviations on either side: noise, and what half the spacing would change. Grey columns: "
+            "where the training states were.")
     if terms:
         draw_terms(folder / "reaction.png", terms)
-        write_formula(folder / REACTION, terms)
         add("The reaction, with one standard deviation of each coefficient", "reaction.png", [REACTION], formulas(terms))
     return {"words": "", "coefficients": coefficients(run), "corrections": corrections(run, data), "findings": found,
             "weights": count}
@@ -214,9 +211,9 @@ def _range(run: Run, known: TrainingRange, left: list[dict[str, Any]] | None) ->
             row += [f"{f.low:.3g} … {f.high:.3g}", f"{narrow:.3g}" if math.isfinite(narrow) else "–"]
         rows.append(row)
     heads = ["field", "range", "mean ± spread", "steepest gradient", *(["source", "narrowest source"] if known.sources else [])]
-    warning = range_sentence(left or [], run.case.units)
-    return {"trajectories": _count(known.trajectories, "training trajectory", "training trajectories"), "heads": heads, "rows": rows,
-            "warning": None if warning is None else warning.replace("This leaves", "Rollouts of this page leave")}
+    warning = sentence(left or [], run.case.units)
+    return {"trajectories": _count(known.trajectories, "training trajectory", "training trajectories"), "heads": heads,
+            "rows": rows, "warning": None if warning is None else warning.replace("This leaves", "Rollouts of this page leave")}
 
 
 def _origin(run: Run, result: dict[str, Any]) -> list[tuple[str, str]]:

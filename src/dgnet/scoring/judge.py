@@ -93,7 +93,7 @@ def _predicted(model: Model, base: Problem, data: Corpus, steps: int, first: int
             at = Pause(data.state[:, 0], first, clock - first * base.dt, base.dt, model.name, base.mesh.n_nodes, data.state.dtype)
             return rollout(model, data.problem(base), at, source, steps)
         return rollout(model, data.problem(base), start, source, steps, t0=clock)
-    out = torch.empty_like(data.state[:, : steps + 1])
+    out = data.state.new_empty(len(data), steps + 1, *data.state.shape[2:])
     for rows in groups:
         out[rows] = _predicted(model, base, data.part(rows), steps, first)
     return out
@@ -220,6 +220,8 @@ def judge(models: Mapping[str, Model], base: Problem, data: Corpus, *, steps: Co
         >>> 0 < found.error("lumped") < 1  # RNE from offset
         True
     """
+    if steps is not None and steps > data.steps:
+        raise InputError(f"the data have {data.steps} steps to be judged by, not {steps}")
     result = Judged(base.pde.fields, data.dt, steps or data.steps, data=data if keep else None)
     for rows in _batches(range(len(data)), data.state[0].numel(), data.state.device.type):
         result.add(models, base, data if len(rows) == len(data) else data.part(rows), keep, first)

@@ -13,6 +13,7 @@ error; direct ones, backward stable, are checked for values that are not finite.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
@@ -421,29 +422,34 @@ def _conjugate_gradients(A: Tensor, b: Tensor, goal: Tensor, limit: int) -> tupl
 
 
 def _bicgstab(A: Tensor, b: Tensor, goal: Tensor, limit: int) -> tuple[Tensor, int]:
-    x, r = torch.zeros_like(b), b.clone()
-    shadow = r.clone()
-    rho = alpha = omega = b.new_ones(b.shape[1:])
-    v = p = torch.zeros_like(b)
+    x, _, count = bicgstab(lambda x: A @ x, b, goal, limit, (0,))
+    return x, count
 
-    def safe(a: Tensor) -> Tensor:
-        return torch.where(a.abs() < 1e-30, torch.full_like(a, 1e-30), a)
 
-    done = torch.zeros(b.shape[1:], dtype=torch.bool, device=b.device)
-    for k in range(1, limit + 1):  # noqa: B007 (returned)
-        new = _dot(shadow, r)
-        beta = (new / safe(rho)) * (alpha / safe(omega))
-        p = r + beta * (p - omega * v)
-        v = A @ p
-        alpha = torch.where(done, 0.0, new / safe(_dot(shadow, v)))
+def bicgstab(multiply: Callable[[Tensor], Tensor], b: Tensor, goal: Tensor, limit: int,
+             axes: tuple[int, ...]) -> tuple[Tensor, Tensor, int]:
+    """The best x of all iterations, |b - A x| and how many there were, until that is below `goal`, for vectors along `axes`."""
+    def dot(x: Tensor, y: Tensor) -> Tensor:
+        return (x * y).sum(axes, keepdim=True)
+
+    def ratio(x: Tensor, y: Tensor) -> Tensor:
+        return torch.where(y != 0, x / torch.where(y != 0, y, torch.ones_like(y)), torch.zeros_like(x))
+
+    x, r, shadow = torch.zeros_like(b), b, b
+    best, least = x, dot(b, b).sqrt()
+    rho = alpha = omega = torch.ones_like(least)
+    p = v = torch.zeros_like(b)
+    count = 0
+    while count < limit and bool(((least > goal) & torch.isfinite(least)).any()):
+        new = dot(shadow, r)
+        p = r + ratio(new * alpha, rho * omega) * (p - omega * v)
+        v = multiply(p)
+        alpha, rho = ratio(new, dot(shadow, v)), new
         s = r - alpha * v
-        t = A @ s
-        omega = torch.where(done, 0.0, _dot(t, s) / safe(_dot(t, t)))
-        x = x + alpha * p + omega * s
-        r = s - omega * t
-        rho = new
-        size = _dot(r, r)
-        done = done | (size <= goal.square())
-        if bool(done.all()) or not bool(torch.isfinite(size).all()):
-            break
-    return x, k
+        z = multiply(s)
+        omega = ratio(dot(z, s), dot(z, z))
+        x, r = x + alpha * p + omega * s, s - omega * z
+        now = dot(r, r).sqrt()
+        best, least = torch.where(now < least, x, best), torch.minimum(now, least)
+        count += 1
+    return best, least, count

@@ -75,7 +75,7 @@ class Bounds:
 
     def iterations(self, tolerance: float) -> int:
         """Iterations that guarantee the relative residual `tolerance`."""
-        if self.rate >= 1.0:
+        if not self.rate < 1.0:  # nor where bounds have overflown
             return NEVER
         if self.rate < 1e-12:
             return 1
@@ -107,11 +107,11 @@ class Bounds:
 
 
 def bounds_of(A: EdgeMatrix, M: EdgeMatrix | None = None, mass_low: float = 0.0,
-              rest: EdgeMatrix | None = None, symmetric: bool = False) -> Bounds:
+              indefinite_part: EdgeMatrix | None = None, symmetric: bool = False) -> Bounds:
     """Bounds for A = M + P + R: Gershgorin discs everywhere, sharpened below by the mass matrix.
 
-    `mass_low` bounds diag(M)^-1 M from below, P is positive semidefinite (diffusion, decay, convection), and `rest` is R, of
-    which nothing is assumed (advection, an unstructured learned part). `symmetric` promises that R = 0.
+    `mass_low` bounds diag(M)^-1 M from below, P is positive semidefinite (diffusion, decay, convection), and `indefinite_part` is
+    R, of which nothing is assumed (advection, an unstructured learned part). `symmetric` promises that R = 0.
     """
     pattern = A.pattern
     values = A.values.detach().double()
@@ -134,7 +134,7 @@ def bounds_of(A: EdgeMatrix, M: EdgeMatrix | None = None, mass_low: float = 0.0,
     low = 1.0 - spread
     if M is not None and mass_low > 0:
         share = float((M.values.detach().double().index_select(-1, pattern.diagonal) / diagonal).min())
-        unsigned = 0.0 if symmetric or rest is None else float(norm_bound(pattern, parts(rest.values)[0]))
+        unsigned = 0.0 if symmetric or indefinite_part is None else float(norm_bound(pattern, parts(indefinite_part.values)[0]))
         low = max(low, mass_low * share - unsigned)
     return Bounds(low, 1.0 + spread, imag)
 

@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from scipy.sparse import csr_array
 
+from dgnet.errors import InputError
+
 Tensor = torch.Tensor
 
 
@@ -20,7 +22,11 @@ def unwritten(*shape: int, like: Tensor) -> Tensor:
     """`like.new_empty`. On the host in NumPy's memory, which asks for large pages: the first write is ten times quicker then."""
     if like.device.type != "cpu":
         return like.new_empty(shape)
-    return torch.from_numpy(np.empty(prod(shape) * like.element_size(), np.uint8)).view(like.dtype).view(shape)
+    size = prod(shape) * like.element_size()
+    try:
+        return torch.from_numpy(np.empty(size, np.uint8)).view(like.dtype).view(shape)
+    except MemoryError:
+        raise InputError(f"results {list(shape)} need {size / 1e9:.3g} GB, which is more than there is") from None
 
 
 LARGE = 10_000  # rows from which a second core is used

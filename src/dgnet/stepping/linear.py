@@ -70,8 +70,8 @@ class Linear:
     def inputs(self) -> tuple[Tensor | None, ...]:
         """What the steps are made of, besides state and source: mass, stiffness, part taken ahead, source matrix, row sums."""
         ops = self.ops
-        return (ops.mass.values, self.stiffness.values, None if ops.ahead is None else ops.ahead.values, ops.source.values,
-                self._sums)
+        advanced = None if ops.advanced_part is None else ops.advanced_part.values
+        return ops.mass.values, self.stiffness.values, advanced, ops.source.values, self._sums
 
     def follows(self, *given: Tensor | None) -> bool:
         """Gradients are asked for, of the operators or of what is given."""
@@ -281,7 +281,7 @@ class _States(torch.autograd.Function):
         batch, n, fields = u.shape
         out = unwritten(batch, steps + 1, n, fields, like=u)
         out[:, 0] = u
-        learned = ctx.needs_input_grad[3] or ctx.needs_input_grad[5]  # mass, ahead
+        learned = ctx.needs_input_grad[3] or ctx.needs_input_grad[5]  # mass, advanced part
         changes = unwritten(batch, steps, n, fields, like=u) if learned else None
         rows = linear.rows(out)
         for k, (x, d) in enumerate(linear.march(u, f, steps, *begun, None if rows is None else rows[1:])):
@@ -307,8 +307,8 @@ class _Back:
     def __init__(self, linear: Linear, out: Tensor, changes: Tensor | None, f: Tensor | None, shapes: list[Any],
                  needs: tuple[bool, ...]) -> None:
         self.linear, self.out, self.changes, self.f, self.shapes = linear, out, changes, f, shapes
-        self.mass, self.stiffness, self.ahead, self.source, self.sums, self.load, self.start, self.driven = needs
-        self.matrices = self.mass or self.stiffness or self.ahead or (self.source and f is not None)
+        self.mass, self.stiffness, self.advanced_part, self.source, self.sums, self.load, self.start, self.driven = needs
+        self.matrices = self.mass or self.stiffness or self.advanced_part or (self.source and f is not None)
         self.totals: dict[str, Tensor] = {}
         self.loads = torch.empty(shapes[5], dtype=out.dtype) if self.load and linear.load_changes else None
 
@@ -341,7 +341,7 @@ class _Back:
                     self.gather_matrices(k, held)
                     held = []
         start = linear.tensor(adjoint, batch, fields) if self.start else None
-        order = ("mass", "stiffness", "ahead", "source", "sums", "load")
+        order = ("mass", "stiffness", "advanced_part", "source", "sums", "load")
         found = [self.totals[name].sum_to_size(shape) if name in self.totals else None for name, shape in zip(order, self.shapes)]
         return [*found[:5], found[5] if self.loads is None else self.loads, start, forcing]
 
@@ -374,8 +374,8 @@ class _Back:
             change = outer(self.changes[:, k:last])
             if self.mass:
                 self._add("mass", change, -1.0)
-            if self.ahead:
-                self._add("ahead", change, -dt)
+            if self.advanced_part:
+                self._add("advanced_part", change, -dt)
         if self.source and self.f is not None:
             self._add("source", outer(self.f[:, k:last]), dt)
 

@@ -44,19 +44,18 @@ class Elimination:
 
 
 class StepOperator:
-    """One assembled step: right-hand side, elimination and the prepared inverse of A = M + theta dt K (+ dt times `ahead`).
+    """One assembled step: right-hand side, elimination and the prepared inverse of A = M + theta dt K (+ dt times `advanced_part`).
 
     `sums` [b, f, n] are the row sums of K, None where they are all zero; `pivot` is the degree of freedom whose value is c.
     """
 
-    def __init__(self, M: EdgeMatrix, K: EdgeMatrix, dt: float, theta: float = 0.5,
-                 fixed: Tensor | None = None, *, ahead: EdgeMatrix | None = None, sums: Tensor | None = None, pivot: int = 0,
-                 backend: str = "auto",
-                 symmetric: bool, mass_low: float = 0.0, sharpen: bool = False,
-                 rest: EdgeMatrix | Callable[[], EdgeMatrix | None] | None = None, tolerance: float | None = None,
+    def __init__(self, M: EdgeMatrix, K: EdgeMatrix, dt: float, theta: float = 0.5, fixed: Tensor | None = None, *,
+                 advanced_part: EdgeMatrix | None = None, sums: Tensor | None = None, pivot: int = 0, backend: str = "auto",
+                 symmetric: bool, mass_low: float = 0.0, estimate_bounds: bool = False,
+                 indefinite_part: EdgeMatrix | Callable[[], EdgeMatrix | None] | None = None, tolerance: float | None = None,
                  solves: int = 1000, monitor: Monitor | None = None, bounds: Bounds | None = None, columns: int = 1) -> None:
         self.M, self.dt, self.theta = M, dt, theta
-        full = _aligned(M + K * (theta * dt) if ahead is None else M + K * (theta * dt) + ahead * dt)
+        full = _aligned(M + K * (theta * dt) if advanced_part is None else M + K * (theta * dt) + advanced_part * dt)
         self.explicit = _aligned(K * -dt)
         self.sums = None if sums is None else (sums * -dt).mT  # [b, n, f]
         self.pivot = pivot
@@ -68,7 +67,7 @@ class StepOperator:
         self.symmetric, self.monitor = symmetric, monitor or Monitor()
         self.tolerance = tolerance or TOLERANCE[self.A.values.dtype]
         self._mass_low = mass_low
-        self._rest, self._sharpen, self._bounds = rest, sharpen, bounds
+        self._indefinite, self._estimate, self._bounds = indefinite_part, estimate_bounds, bounds
         self.backend = backend if backend != "auto" else self._fastest(columns, solves)
         self.prepared: Prepared
         if backend == "auto" and self.backend == "cg":
@@ -89,18 +88,18 @@ class StepOperator:
         """Of the spectrum, measured when they are asked for: a factorisation does not need them."""
         if self._bounds is None:
             found = replace(self.measure_bounds(), tight=not self.symmetric)
-            poor = self._sharpen or (not self.symmetric and found.low < _POOR)
+            poor = self._estimate or (not self.symmetric and found.low < _POOR)
             self._bounds = sharpened(found, self.A) if poor and found.high < math.inf else found
         return self._bounds
 
     def measure_bounds(self) -> Bounds:
         e = self.elimination
         M = self.M if e is None else e.matrix(self.M)
-        rest = self._rest() if callable(self._rest) else self._rest
-        rest = None if rest is None else rest * (self.theta * self.dt)
-        if rest is not None and e is not None:
-            rest = e.matrix(rest) - e.matrix(rest * 0.0)
-        return bounds_of(self.A, M, self._mass_low, rest, self.symmetric)
+        indefinite_part = self._indefinite() if callable(self._indefinite) else self._indefinite
+        indefinite_part = None if indefinite_part is None else indefinite_part * (self.theta * self.dt)
+        if indefinite_part is not None and e is not None:
+            indefinite_part = e.matrix(indefinite_part) - e.matrix(indefinite_part * 0.0)
+        return bounds_of(self.A, M, self._mass_low, indefinite_part, self.symmetric)
 
     def reference(self, u: Tensor) -> Tensor:
         """c [B, 1, F]. It carries no gradient: the step does not depend on it."""

@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 
@@ -64,43 +64,43 @@ class Operators:
     mass: EdgeMatrix  # [b, f, nnz], symmetric positive definite
     source: EdgeMatrix  # turns f into a load: the plain mass, unless it is learned
     stiffness: InTime[EdgeMatrix]  # K
-    rest: Callable[[float], EdgeMatrix | None]  # the part of K at a time that need not be positive semidefinite
+    indefinite_part: Callable[[float], EdgeMatrix | None]  # the part of K at a time that need not be positive semidefinite
     load: InTime[Tensor | None]
     reaction: Callable[[Tensor], Tensor] | None
     mass_low: float  # proven lower bound of diag(M)^-1 M
     symmetric: bool
     time_dependent: bool
-    still_sums: Tensor | None = None  # row sums [b, f, n] of what does not change in K (decay); None where they are zero
+    row_sums_constant: Tensor | None = None  # row sums [b, f, n] of what does not change in K (decay); None where they are zero
     moving_sums: InTime[Tensor | None] = lambda t, dt=0.0: None  # and of what may (convective boundaries, skew advection)
     ingredients: tuple[Tensor, ...] = ()  # tensors that K is made of, and how: K = assemble(t, dt, *ingredients)
     assemble: Callable[..., EdgeMatrix] | None = None
     plain: EdgeMatrix | None = None  # turns r(u) into a load, where a capacity makes it differ from the mass
-    excess: Callable[[Tensor], Tensor] | None = None  # a rate of u that is taken away along with it: its load is that of the mass
-    ahead: EdgeMatrix | None = None  # taken later than the rest of K, by one step for a weight of 1; positive semidefinite
+    reaction_excess: Callable[[Tensor], Tensor] | None = None  # a rate of u taken away along with it: the mass makes it a load
+    advanced_part: EdgeMatrix | None = None  # taken later than the rest of K, by one step for a weight of 1; positive semidefinite
     may_be_stiff: bool = True  # the reaction is taken implicitly where it is too fast; a learned one stays what it was trained as
-    sharpen: bool = False  # what is proven of the matrices from below is far from sharp: estimate it, and check every solve
+    estimate_bounds: bool = False  # what is proven of the matrices from below is far from sharp: estimate it, and check every solve
 
     @classmethod
     def classical(cls, p: Problem) -> Operators:
         return cls(p.mass, p.source_mass, p.stiffness, p.advection, p.load, p.pde.reaction, p.mass_bounds[0],
                    p.pde.velocity is None, p.time_dependent, p.decay_sums, p.moving_sums,
-                   plain=None if p.capacity is None else p.source_mass, sharpen=p.degree == 2)
+                   plain=None if p.capacity is None else p.source_mass, estimate_bounds=p.degree == 2)
 
     def sums(self, t: float, dt: float) -> Tensor | None:
         """K 1 [b, f, n] without the rounding of the terms that do not contribute; None where it is zero."""
         moving = self.moving_sums(t, dt)
-        if moving is None or self.still_sums is None:
-            return self.still_sums if moving is None else moving
-        return self.still_sums + moving
+        if moving is None or self.row_sums_constant is None:
+            return self.row_sums_constant if moving is None else moving
+        return self.row_sums_constant + moving
 
     def rates(self, u: Tensor) -> list[Tensor]:
-        """r(u), and the excess where there is one."""
-        return [one(u) for one in (self.reaction, self.excess) if one is not None]
+        """r(u), and the reaction excess where there is one."""
+        return [one(u) for one in (self.reaction, self.reaction_excess) if one is not None]
 
     def gathered(self, rates: Sequence[Tensor]) -> Tensor:
         """What the rates add to the right-hand side of a step."""
         load = product(self.mass if self.plain is None else self.plain, rates[0])
-        return load if self.excess is None else load - product(self.mass, rates[1])
+        return load if self.reaction_excess is None else load - product(self.mass, rates[1])
 
 
 def _working(u: Tensor) -> bool:
@@ -196,11 +196,8 @@ class GreenSolver:
         p, ops = self.problem, self.operators
         theta = self.theta if theta is None else theta
         dt = p.dt if dt is None else dt
-        middle = t + 0.5 * dt
         if self._frozen is not None:
-            return StepOperator(ops.mass, ops.stiffness(t, dt), dt, theta, p.fixed, sums=ops.sums(t, dt), pivot=p.pivot,
-                                backend="iterative", symmetric=ops.symmetric, mass_low=ops.mass_low, rest=lambda: ops.rest(middle),
-                                tolerance=self.tolerance, monitor=self.monitor, bounds=self._frozen)
+            return self._assembled(ops.stiffness(t, dt), t, dt, theta, "iterative", bounds=self._frozen)
         key = (t if ops.time_dependent else None, theta, dt, torch.is_grad_enabled())
         if self._cache is not None and self._cache[0] == key:
             kept = self._cache[1]
@@ -208,16 +205,20 @@ class GreenSolver:
                 return self._cache[2]
         K = ops.stiffness(t, dt)
         bounds = self._bounds if ops.time_dependent and self._age % 50 else None
-        step = StepOperator(ops.mass, K, dt, theta, p.fixed, ahead=ops.ahead, sums=ops.sums(t, dt), pivot=p.pivot,
-                            backend=self.backend, symmetric=ops.symmetric, mass_low=ops.mass_low, sharpen=ops.sharpen,
-                            rest=lambda: ops.rest(middle), tolerance=self.tolerance,
-                            solves=1 if ops.time_dependent else self.solves, monitor=self.monitor, bounds=bounds,
-                            columns=self.columns)
+        step = self._assembled(K, t, dt, theta, self.backend, bounds=bounds, solves=1 if ops.time_dependent else self.solves,
+                               columns=self.columns)
         if ops.time_dependent:
             wide = step.bounds if self._bounds is None else step.bounds.union(self._bounds)
             self._bounds, self._age = replace(wide, tight=True), self._age + 1
         self._cache, self._version = (key, K, step), K.version
         return step
+
+    def _assembled(self, K: EdgeMatrix, t: float, dt: float, theta: float, backend: str, **options: Any) -> StepOperator:
+        p, ops = self.problem, self.operators
+        return StepOperator(ops.mass, K, dt, theta, p.fixed, advanced_part=ops.advanced_part, sums=ops.sums(t, dt), pivot=p.pivot,
+                            backend=backend, symmetric=ops.symmetric, mass_low=ops.mass_low, estimate_bounds=ops.estimate_bounds,
+                            indefinite_part=lambda: ops.indefinite_part(t + 0.5 * dt), tolerance=self.tolerance,
+                            monitor=self.monitor, **options)
 
     def linear(self) -> Linear | None:
         """The steps as operations on arrays, where all of them are the same and linear, on the CPU; None elsewhere."""
@@ -251,10 +252,7 @@ class GreenSolver:
         try:
             for first in range(0, len(times), chunk):
                 flow.spread([t + 0.5 * p.dt for t in times[first:first + chunk]])
-                K = ops.stiffness(0.0)
-                found = StepOperator(ops.mass, K, p.dt, self.theta, p.fixed, backend="iterative", symmetric=ops.symmetric,
-                                     mass_low=ops.mass_low, sharpen=ops.sharpen, rest=ops.rest(0.0),
-                                     tolerance=self.tolerance).bounds
+                found = self._assembled(ops.stiffness(0.0), 0.0, p.dt, self.theta, "iterative").bounds
                 worst = found if worst is None else worst.union(found)
         finally:
             flow.release()
@@ -291,9 +289,9 @@ class GreenSolver:
             ingredients = tuple(leaf(x) for x in ops.ingredients)
             assemble = ops.assemble
             assert assemble is not None
-            still = None if ops.still_sums is None else leaf(ops.still_sums)
+            still = None if ops.row_sums_constant is None else leaf(ops.row_sums_constant)
             own.operators = replace(ops, mass=cut(ops.mass), source=cut(ops.source), ingredients=ingredients, plain=plain,
-                                    still_sums=still, stiffness=lambda t, dt=0.0: assemble(t, dt, *ingredients))
+                                    row_sums_constant=still, stiffness=lambda t, dt=0.0: assemble(t, dt, *ingredients))
             return own, pairs
         op = self.operator()
         step = copy(op)
@@ -303,7 +301,7 @@ class GreenSolver:
             step.full = cut(op.full)
         load = ops.load(0.0)
         load = None if load is None else leaf(load)
-        used = ops.reaction is not None and (ops.plain is None or ops.excess is not None)  # B and A are cut by themselves
+        used = ops.reaction is not None and (ops.plain is None or ops.reaction_excess is not None)  # B and A are cut by themselves
         own.operators = replace(ops, mass=cut(ops.mass) if used else ops.mass, source=cut(ops.source), plain=plain,
                                 load=lambda t, dt=0.0: load)
         own._severed = step
@@ -417,6 +415,8 @@ class GreenSolver:
         p = self.problem
         if not 0 <= node < p.n_nodes:
             raise InputError(f"node {node} does not exist: the mesh has {p.n_nodes} nodes")
+        if not 0 <= field < p.n_fields:
+            raise InputError(f"field {field} does not exist: the problem has {p.n_fields}")
         e = torch.zeros(1, p.n, p.n_fields, dtype=p.dtype, device=p.geometry.device)
         e[0, int(p.geometry.dof[node]), field] = 1.0
         w = None if p.fixed is None else torch.zeros(p.n, p.n_fields, dtype=p.dtype, device=p.geometry.device)

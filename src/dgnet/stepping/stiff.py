@@ -24,6 +24,7 @@ import torch
 
 from dgnet.errors import SolveError
 from dgnet.operators import EdgeMatrix
+from dgnet.stepping.backends import bicgstab
 from dgnet.stepping.fold import product
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ class _System:
         self.linear = self.mass - EdgeMatrix(op.explicit.pattern, op.explicit.values.detach()) * (GAMMA * stages.share)
         assert ops.reaction is not None
         self.slope = slopes(ops.reaction, U)
-        self.excess = None if ops.excess is None else slopes(ops.excess, U)
+        self.excess = None if ops.reaction_excess is None else slopes(ops.reaction_excess, U)
         self.free = None if stages.fixed is None else (~stages.fixed).to(U.dtype).T
         blocks = torch.diag_embed(self.linear.diagonal.mT.expand_as(U))
         blocks = blocks - self.a * self.plain.diagonal.mT[..., None] * self.slope
@@ -195,7 +196,7 @@ class _System:
         return y if self.free is None else y * self.free
 
     def solve(self, y: Tensor, tolerance: float, transposed: bool = False) -> Tensor:
-        """BiCGStab for every trajectory by itself, of the system in which every field has size one."""
+        """BiCGStab for every trajectory by itself, of the system in which every field has size one; NaN where that is poor."""
         weight = self.size if not transposed else 1 / self.size  # of an unknown
         inverse = self.inverse.mT if transposed else self.inverse
 
@@ -203,40 +204,14 @@ class _System:
             out = _nodal(inverse, y) / weight
             return out if self.free is None else out * self.free
 
-        return _bicgstab(lambda x: scaled(self.multiply(x * weight, transposed)), scaled(y), tolerance) * weight
+        right = scaled(y)
+        size = right.square().sum((1, 2), keepdim=True).sqrt()
+        best, left, _ = bicgstab(lambda x: scaled(self.multiply(x * weight, transposed)), right, tolerance * size, _LINEAR, (1, 2))
+        return torch.where(left <= _POOR * size, best, torch.full_like(best, torch.nan)) * weight
 
 
 def _nodal(blocks: Tensor, x: Tensor) -> Tensor:
     return (blocks @ x[..., None])[..., 0]
-
-
-def _bicgstab(matrix: Callable[[Tensor], Tensor], b: Tensor, tolerance: float) -> Tensor:
-    """x with |b - A x| <= tolerance |b| for every trajectory, or the best of all iterations; not a number where that is poor."""
-    def dot(x: Tensor, y: Tensor) -> Tensor:
-        return (x * y).sum((1, 2), keepdim=True)
-
-    def ratio(x: Tensor, y: Tensor) -> Tensor:
-        return torch.where(y != 0, x / torch.where(y != 0, y, torch.ones_like(y)), torch.zeros_like(x))
-
-    x, r = torch.zeros_like(b), b
-    shadow, goal = b, tolerance * dot(b, b).sqrt()
-    best, least = x, dot(b, b).sqrt()
-    rho = alpha = omega = torch.ones_like(goal)
-    p = v = torch.zeros_like(b)
-    for _ in range(_LINEAR):
-        if bool((least <= goal).all()):
-            break
-        new = dot(shadow, r)
-        p = r + ratio(new * alpha, rho * omega) * (p - omega * v)
-        v = matrix(p)
-        alpha, rho = ratio(new, dot(shadow, v)), new
-        s = r - alpha * v
-        z = matrix(s)
-        omega = ratio(dot(z, s), dot(z, z))
-        x, r = x + alpha * p + omega * s, s - omega * z
-        now = dot(r, r).sqrt()
-        best, least = torch.where(now < least, x, best), torch.minimum(now, least)
-    return torch.where(least <= _POOR * dot(b, b).sqrt(), best, torch.full_like(best, torch.nan))
 
 
 class _Solve(torch.autograd.Function):

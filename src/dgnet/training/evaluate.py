@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from dgnet import __version__
 from dgnet.arguments import Count, Device, checked
 from dgnet.data import Corpus
+from dgnet.discovery.unknowns import Unknowns
 from dgnet.models.dgnet import Calibration, DGNet, EndToEnd, Material, Reaction
 from dgnet.models.registry import title_of
 from dgnet.problems.case import base_problem
@@ -28,10 +30,8 @@ def untold(run: Run) -> list[str]:
     """Names of the terms that the model learned about the physics and that the classical solvers do not know."""
     if not isinstance(run.model, DGNet):
         return []
-    c = run.model.config
-    reaction = ["the reaction"] * (c.reaction == "learned" and run.case.pde.reaction is None)
-    reaction += [f"the {name} as a curve" for name in c.unknown_curves if not run.case.pde.curved]
-    return reaction + [f"the calibrated {name}" for name in c.calibrate]
+    found, pde = Unknowns.of(run.model.config), run.case.pde
+    return replace(found, reaction=found.reaction and pde.reaction is None, curves=() if pde.curved else found.curves).words
 
 
 def told(model: DGNet) -> DGNet:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from dgnet.arguments import Device, checked
 from dgnet.data import Dataset
 from dgnet.errors import InputError
-from dgnet.models.registry import DGNETS, TUNED, changed, configure
+from dgnet.models.registry import TUNED
 from dgnet.models.universal import Universal
-from dgnet.problems.case import OWN, base_problem
+from dgnet.problems.case import base_problem
 from dgnet.progress import Report
 from dgnet.projects import TRUTH, Project, load
 from dgnet.training.checkpoints import Progress
-from dgnet.training.plan import Wishes
+from dgnet.training.plan import plan_for_data
 from dgnet.training.processes import join_processes, wait_for_all
-from dgnet.training.run import Run, train
+from dgnet.training.run import Run, check_choice, train
 
 _COVERED = 0.9  # share of the nodes around which universal weights must hold to be the start of a training
 
@@ -28,8 +27,8 @@ def first_choice(project: Project) -> str:
     A flow, a coefficient or reaction to be found, and settings of dgnet in the problem file ([model], or windows and iterations in
     [training]), ask for dgnet.
     """
-    t, unknown = project.training, project.calibrate or project.unknown_reaction or project.unknown_curves
-    if unknown or project.case.moving or project.model or t.windows or t.iterations:
+    t = project.training
+    if project.unknowns or project.case.moving or project.model or t.windows or t.iterations:
         return "dgnet"
     covered = Universal().coverage(base_problem(project.case, "cpu"))
     return TUNED if covered >= _COVERED else "dgnet"
@@ -82,8 +81,9 @@ def train_project(project: Project, folder: Path | str, *, model: str | None = N
         True
     """
     model = first_choice(project) if model is None else model
-    wishes = replace(Wishes.of(project), recipe="paper" if model == "dgnet-paper" else "staged")
-    config = None if model in DGNETS else changed(model, project.model, configure(model), wishes.where)
-    return train(project.case, TRUTH, project.data, Path(folder), model=model, recipe=OWN, seed=seed, device=device,
+    check_choice(model)
+    with Dataset(project.data) as data:
+        plan = plan_for_data(project, data, trajectories, model=model)
+    return train(project.case, TRUTH, project.data, Path(folder), plan, seed=seed, device=device,
                  budget=60 * (project.training.minutes if minutes is None else minutes), trajectories=trajectories,
-                 config=config, wishes=wishes, project=project, report=report)
+                 project=project, report=report)

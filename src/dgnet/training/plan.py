@@ -1,19 +1,20 @@
-"""What is learned and how it is trained: from the case, its data and what the user wishes; never from a name.
+"""What is learned and how it is trained: from the problem, its data and what the user asks for; never from a name.
 
-A case may bring its own preset (`Case.training`); for the others `preset` reads one off their features.
+A case may bring a plan of its own (`Case.training`); for the others one is read off their features.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 from dgnet.data import Dataset
 from dgnet.discovery.calibrate import LEARNED, calibrated_first
+from dgnet.discovery.unknowns import Unknowns
 from dgnet.errors import InputError
-from dgnet.models.dgnet import CURVES, DGNetConfig
 from dgnet.models.dgnet import PAPER as PAPER_MODEL
-from dgnet.models.registry import changed, changes, entry
+from dgnet.models.dgnet import DGNetConfig
+from dgnet.models.registry import DGNETS, TUNED, changed, configure, entry
 from dgnet.problems.case import OWN, Case
 from dgnet.projects import Project, Training
 from dgnet.recipe import GENERAL, IN_A_FLOW, PaperSettings, Recipe, Stage, paper_recipe
@@ -25,121 +26,99 @@ once. Without it, training against truth of the model's own mesh spends all of i
 
 
 OPERATOR = DGNetConfig(free=True, hidden=32, layers=2)
-"""The structured DGNet with free numbers per edge: where most presets begin."""
+"""The structured DGNet with free numbers per edge: where most plans begin."""
 
 
 @dataclass(frozen=True)
-class Preset:
-    """What DGNet learns and how it is trained; `paper` is the row of the paper's table, or that of the nearest relative."""
+class Plan:
+    """What is learned and how.
 
-    config: DGNetConfig
-    stages: tuple[Stage, ...]
-    paper: PaperSettings
-    validate_steps: int | None = None
-    odd_reaction: bool = False  # r(-u) = -r(u) is known of an otherwise unknown reaction
-    hold_reaction: bool = False  # an unknown reaction stays as it is fitted at first
+    - `config`: settings of the model
+    - `recipe`: stages and validations
+    - `paper`: the row of the paper's table, or that of the nearest relative: for the paper's model, and the epochs of baselines
+    - `odd_reaction`: r(-u) = -r(u) is known of an otherwise unknown reaction
+    - `hold_reaction`: an unknown reaction stays as it is fitted at first
+    - `model`: which one
+    """
+
+    config: Any
+    recipe: Recipe
+    paper: PaperSettings = PaperSettings(8, 5e-4, 400, 200, 0.1, 8)
+    odd_reaction: bool = False
+    hold_reaction: bool = False
+    model: str = "dgnet"
 
 
-def general(small: bool = True) -> Preset:
+def staged(stages: tuple[Stage, ...], validate_steps: int | None = None) -> Recipe:
+    """Our recipe with these stages."""
+    return Recipe("staged", stages, validate_steps=validate_steps, retreat=RETREAT)
+
+
+def general(small: bool = True) -> Plan:
     """For what is driven by sources and does not flow."""
-    stages = GENERAL if small else (
-        Stage(100, 8, 16, 3e-3), Stage(500, 40, 8, 3e-3, from_start=0.25), Stage(200, 120, 8, 1.5e-3, from_start=1.0))
-    return Preset(OPERATOR, stages, PaperSettings(8, 5e-4, 400, 200, 0.1, 8))
+    long = Stage(100, 8, 16, 3e-3), Stage(500, 40, 8, 3e-3, from_start=0.25), Stage(200, 120, 8, 1.5e-3, from_start=1.0)
+    return Plan(OPERATOR, staged(GENERAL if small else long))
 
 
-@dataclass(frozen=True)
-class Facts:
-    """Of the data: training trajectories, steps of each, and whether a source drives them."""
-
-    trajectories: int
-    steps: int
-    sources: bool = False
-
-    @classmethod
-    def of(cls, data: Dataset, trajectories: int | None = None) -> Facts:
-        """Of a data set, or of its first training trajectories."""
-        return cls(len(data.of("train")[:trajectories]), data.steps, data.has_source)
+def plan_for_data(problem: Case | Project, data: Dataset, trajectories: int | None = None, **choices: Any) -> Plan:
+    """`make_plan` for a data set, or for its first training trajectories."""
+    return make_plan(problem, len(data.of("train")[:trajectories]), data.steps, data.has_source, **choices)
 
 
-@dataclass(frozen=True)
-class Wishes:
-    """What the user asks for. `model` changes the settings of the model; `where` names the place that says so."""
+def make_plan(problem: Case | Project, trajectories: int, steps: int, sources: bool = False, *, model: str = "dgnet",
+              recipe: str = "", unknowns: Unknowns | None = None) -> Plan:
+    """What a model learns and how it is trained.
 
-    recipe: str = "staged"  # staged | paper
-    unknown_reaction: bool = False
-    unknown_curves: tuple[str, ...] = ()  # of capacity and diffusion
-    calibrate: tuple[str, ...] = ()
-    per_region: bool = False
-    model: Mapping[str, object] = field(default_factory=dict)
-    training: Training = field(default_factory=Training)
-    where: str = "the model's settings"
-
-    @classmethod
-    def of(cls, project: Project) -> Wishes:
-        where = "the model's settings" if project.file is None else f"{project.file.path}: model"
-        return cls(unknown_reaction=project.unknown_reaction, unknown_curves=project.unknown_curves, calibrate=project.calibrate,
-                   per_region=project.per_region, model=project.model, training=project.training, where=where)
-
-
-def plan(case: Case, facts: Facts, wishes: Wishes) -> tuple[DGNetConfig, Recipe]:
-    """What DGNet learns and how it is trained."""
-    config = configuration(case, facts, wishes)
-    return config, recipe_for(case, facts, wishes, config)
-
-
-def preset(case: Case, facts: Facts) -> Preset:
-    """The case's own, else one by its features: what flows, and what drives it."""
-    if case.training is not None:
-        own: Preset = case.training
-        return own
-    config = replace(OPERATOR, learn_source=facts.sources, learn_streamline=case.moving)
-    return replace(general(), config=config, hold_reaction=case.moving, stages=IN_A_FLOW if case.moving else GENERAL)
-
-
-def configuration(case: Case, facts: Facts, wishes: Wishes) -> DGNetConfig:
-    """The parts that are learned. An unknown reaction is learned node by node: of one field a table unless the user asks for
-    terms, of more fields a sum of terms."""
-    own = preset(case, facts)
-    config = PAPER_MODEL if wishes.recipe == "paper" else own.config
-    curves = _curves(case, wishes)
-    if curves:
-        corrected = own.config.learn_diffusion and "diffusion" not in curves
-        config = replace(config, unknown_curves=curves, learn_diffusion=corrected)
-    elif wishes.unknown_reaction:
-        table = case.pde.reaction is not None or case.training is None
-        config = replace(config, odd_reaction=own.odd_reaction)
-        config = config.reacting(len(case.pde.fields), changes("dgnet", wishes.model), table)
-    if wishes.calibrate:  # a diffusivity is either calibrated or corrected
-        config = replace(config, calibrate=wishes.calibrate, learn_diffusion="diffusion" not in wishes.calibrate)
-    name = "dgnet-paper" if config.plain else "dgnet"
-    found: DGNetConfig = changed(name, wishes.model, replace(config, regions=wishes.per_region), wishes.where)
-    return found
-
-
-def _curves(case: Case, wishes: Wishes) -> tuple[str, ...]:
-    """The unknown curves of the material. "Unknown" of a scenario without a reaction means them; the paper's model has none."""
-    if wishes.recipe == "paper":
-        return ()
-    of_scenario = wishes.unknown_reaction and case.training is not None and case.pde.reaction is None and case.pde.curved
-    return wishes.unknown_curves or (CURVES if of_scenario else ())
-
-
-def recipe_for(case: Case, facts: Facts, wishes: Wishes, config: DGNetConfig) -> Recipe:
-    """Stages for one case; windows never exceed its steps. What can be fitted by itself comes first: calibrated coefficients, then
-    an unknown reaction."""
-    own, steps = preset(case, facts), facts.steps
-    found = paper_recipe(own.paper, facts.trajectories, steps) if wishes.recipe == "paper" else _staged(own, facts)
-    found = _wished(found, wishes.training, facts)
+    - `problem`: a project brings what is unknown and what its user asks for; of a case both can be told here
+    - `trajectories`, `steps`, `sources`: of the data: how many to train on, steps of each, and whether a source drives them
+    - `recipe`: of a DGNet: staged (ours) or paper; by default that of the model
+    """
+    project = problem if isinstance(problem, Project) else None
+    case = problem.case if isinstance(problem, Project) else problem
+    wish, settings, where = Training(), {}, "the model's settings"
+    if project is not None:
+        wish, settings, unknowns = project.training, dict(project.model), unknowns or project.unknowns
+        where = where if project.file is None else f"{project.file.path}: model"
+    unknowns, own = unknowns or Unknowns(), replace(_of_case(case, sources), model=model)
+    if model == TUNED:
+        stage = Stage(600, steps, min(12, trajectories), 2e-3, from_start=1.0)  # whole rollouts, all trajectories at once
+        tuned = Recipe("tuned", (stage,), hold_out=validated(trajectories), weight_decay=1e-4)
+        return replace(own, config=changed(model, settings, configure(model), where),
+                       recipe=_wished(tuned, wish, trajectories, steps))
+    if model not in DGNETS:
+        return replace(own, config=changed(model, settings, configure(model), where),
+                       recipe=_of_baseline(own, case.mesh.n_nodes, trajectories, steps))
+    paper = (recipe or ("paper" if model == "dgnet-paper" else "staged")) == "paper"
+    config = PAPER_MODEL if paper else own.config
+    config = unknowns.put(replace(config, odd_reaction=own.odd_reaction) if unknowns.reaction else config, len(case.pde.fields),
+                          settings)
+    config = changed("dgnet-paper" if config.plain else "dgnet", settings, config, where)
+    found = paper_recipe(own.paper, trajectories, steps) if paper else _fitting(own.recipe, trajectories, steps)
+    found = _wished(found, wish, trajectories, steps)
     if case.training is None:
         found = replace(found, name=OWN)
-    if config.unknown_curves:
-        found = material_first(found, config)
-    elif wishes.unknown_reaction:
-        found = reaction_first(found, steps, config, own.hold_reaction)
-    if not wishes.calibrate:
-        return found
-    found = calibrated_first(found, steps)
-    return found if _corrected(config) or config.reaction == "learned" else replace(found, stages=found.stages[:1])
+    return replace(own, config=config, recipe=_unknowns_first(found, config, unknowns, steps, own.hold_reaction))
+
+
+def _of_case(case: Case, sources: bool) -> Plan:
+    """The case's own, else one by its features: what flows, and what drives it."""
+    if case.training is not None:
+        own: Plan = case.training
+        return own
+    config = replace(OPERATOR, learn_source=sources, learn_streamline=case.moving)
+    return Plan(config, staged(IN_A_FLOW if case.moving else GENERAL), hold_reaction=case.moving)
+
+
+def _unknowns_first(plan: Recipe, config: DGNetConfig, unknowns: Unknowns, steps: int, hold: bool) -> Recipe:
+    """The recipe with what can be fitted by itself before it: calibrated coefficients, then a reaction or the material."""
+    if unknowns.curves:
+        plan = material_first(plan, config)
+    elif unknowns.reaction:
+        plan = reaction_first(plan, steps, config, hold)
+    if not unknowns.factors:
+        return plan
+    plan = calibrated_first(plan, steps)
+    return plan if _corrected(config) or config.reaction == "learned" else replace(plan, stages=plan.stages[:1])
 
 
 def _corrected(c: DGNetConfig) -> bool:
@@ -172,37 +151,30 @@ def reaction_first(plan: Recipe, steps: int, config: DGNetConfig, hold: bool = F
     return replace(plan, stages=(fitted if config.reaction_table else first) + plan.stages)
 
 
-def tuning(facts: Facts, wishes: Wishes) -> Recipe:
-    """Universal weights: whole rollouts from the start, all trajectories at once, up to twelve."""
-    stage = Stage(600, facts.steps, min(12, facts.trajectories), 2e-3, from_start=1.0)
-    plan = Recipe("tuned", (stage,), hold_out=validated(facts.trajectories), weight_decay=1e-4)
-    return _wished(plan, wishes.training, facts)
-
-
-def baseline_recipe(model: str, case: Case, facts: Facts) -> Recipe:
+def _of_baseline(own: Plan, nodes: int, trajectories: int, steps: int) -> Recipe:
     """A baseline as its own paper trains it (registry), for as many epochs as the paper's table gives the scenario, on all of
     the training trajectories."""
-    hints, steps, nodes = entry(model).recipe, facts.steps, case.mesh.n_nodes
+    model, hints = own.model, entry(own.model).recipe
     if hints.get("method") == "fitted":
-        return Recipe(model, (Stage(1, 1, method="fitted"),), hold_out=validated(facts.trajectories))
+        return Recipe(model, (Stage(1, 1, method="fitted"),), hold_out=validated(trajectories))
     length = min(int(hints["window"]), steps)
     batch = max(2, min(16, int(16 * 12_000 / max(nodes * length, 1))))  # one step of a training iteration fits any GPU
-    epochs = paper_recipe(preset(case, facts).paper, facts.trajectories, steps).stages[0].iterations
+    epochs = paper_recipe(own.paper, trajectories, steps).stages[0].iterations
     lr = float(hints["lr"])
     stage = Stage(epochs, length, batch, lr, loss=str(hints["loss"]), relative=bool(hints.get("relative", False)),
                   noise=float(hints["noise"]), pushforward=int(hints["pushforward"]), end=float(hints["lr_end"]) / lr)
     return Recipe(model, (stage,), hold_out=0, clip=float(hints["clip"]), weight_decay=float(hints["weight_decay"]))
 
 
-def _staged(own: Preset, facts: Facts) -> Recipe:
-    steps = facts.steps
+def _fitting(plan: Recipe, trajectories: int, steps: int) -> Recipe:
+    """Windows that do not exceed the data's steps."""
     fitted = tuple(replace(s, length=min(s.length, steps), first=min(s.first, max(0, steps - s.length)),
-                           skip=min(s.skip, max(0, min(s.length, steps) - 1))) for s in own.stages)
-    return Recipe("staged", fitted, validate_steps=None if own.validate_steps is None else min(own.validate_steps, steps),
-                  hold_out=validated(facts.trajectories), retreat=RETREAT)
+                           skip=min(s.skip, max(0, min(s.length, steps) - 1))) for s in plan.stages)
+    return replace(plan, stages=fitted, hold_out=validated(trajectories),
+                   validate_steps=None if plan.validate_steps is None else min(plan.validate_steps, steps))
 
 
-def _wished(plan: Recipe, wish: Training, facts: Facts) -> Recipe:
+def _wished(plan: Recipe, wish: Training, trajectories: int, steps: int) -> Recipe:
     """The plan with the changes of a [training] table."""
     if wish.windows or wish.iterations:
         count = max(len(wish.windows), len(wish.iterations))
@@ -210,12 +182,12 @@ def _wished(plan: Recipe, wish: Training, facts: Facts) -> Recipe:
             raise InputError("training.windows and training.iterations must have the same length, one entry per stage")
         windows, iterations = wish.windows or (8, *(40,) * (count - 1)), wish.iterations or (400,) * count
         plan = replace(plan, stages=tuple(
-            Stage(n, min(w, facts.steps), 16 if k == 0 else 8, 3e-3 if k == 0 else 2e-3, from_start=0.25 if k else 0.0)
+            Stage(n, min(w, steps), 16 if k == 0 else 8, 3e-3 if k == 0 else 2e-3, from_start=0.25 if k else 0.0)
             for k, (w, n) in enumerate(zip(windows, iterations))))
     if wish.learning_rate:
         top = max(s.lr for s in plan.stages)
         plan = replace(plan, stages=tuple(replace(s, lr=s.lr / top * wish.learning_rate) for s in plan.stages))
     plan = replace(plan, stages=tuple(replace(s, batch=wish.batch or s.batch, noise=wish.noise or s.noise) for s in plan.stages))
-    if wish.hold_out >= facts.trajectories > 1:
-        raise InputError(f"training.hold_out = {wish.hold_out} leaves none of the {facts.trajectories} training trajectories")
+    if wish.hold_out >= trajectories > 1:
+        raise InputError(f"training.hold_out = {wish.hold_out} leaves none of the {trajectories} training trajectories")
     return replace(plan, hold_out=wish.hold_out or plan.hold_out)

@@ -7,7 +7,7 @@
     weights.pt    the best weights by validation rollout
     last.pt       where to resume
     history.csv   iteration, updates, loss, validation error, best so far, seconds; history.png draws it
-    reaction.csv  a learned reaction of one field with its band, where there is one (`curve`)
+    reaction.csv, capacity.csv, diffusion.csv   what was found about the physics (`discovery.found`)
 """
 
 from __future__ import annotations
@@ -28,27 +28,23 @@ import torch
 
 from dgnet import __version__, plugins
 from dgnet.arguments import Device, checked
-from dgnet.data import Dataset
+from dgnet.data import Corpus, Dataset
 from dgnet.data.digests import load_checkpoint, save_tensors
 from dgnet.data.fits import check_fits
-from dgnet.discovery.curve import FILE as REACTION
-from dgnet.discovery.curve import curve_of, labels, write_curve
-from dgnet.discovery.formula import summands, write_formula
-from dgnet.discovery.material_curve import found_curves, write_curves
+from dgnet.discovery.found import write_found
 from dgnet.errors import InputError
 from dgnet.files import did_you_mean, discard, locked, read_toml, toml_text, unfinished, unwritable, write_text, writing
 from dgnet.models.base import LearnedModel
 from dgnet.models.dgnet import DGNet, DGNetConfig
-from dgnet.models.registry import DGNETS, TUNED, configure, entry
+from dgnet.models.registry import DGNETS, TUNED, entry
 from dgnet.models.timeloop import few_threads
 from dgnet.problems.case import OWN, Case, base_problem
 from dgnet.projects import Project, carried, carry, described
 from dgnet.projects import load as load_project
-from dgnet.recipe import Recipe
 from dgnet.training.checkpoints import Progress
 from dgnet.training.fit import fit, split
 from dgnet.training.identity import differences, digest, fingerprint, of_problem, trained_on
-from dgnet.training.plan import Facts, Wishes, baseline_recipe, configuration, recipe_for, tuning
+from dgnet.training.plan import Plan, plan_for_data
 from dgnet.training.processes import join_processes, wait_for_all
 from dgnet.training.simulator import Simulator, simulator
 
@@ -56,6 +52,8 @@ Tensor = torch.Tensor
 
 PROBLEM, DATA = "problem", "trained-on.h5"
 _COPIED = 1 << 30  # bytes of a data set that is copied where it cannot be linked
+_FORMER = ("unknown_reaction",)  # keys of [run] in earlier versions: [model] says it
+_MAY_DIFFER = ("data", "project", *_FORMER)  # keys of [run] that may change when a run goes on
 
 
 @dataclass(frozen=True)
@@ -70,7 +68,6 @@ class Settings:
     recipe: str = "staged"
     seed: int = 0
     trajectories: int = 0  # training trajectories used; 0 means all
-    unknown_reaction: bool = False
     project: str = ""  # "problem" where the run carries a user's own problem; empty for a scenario of the paper
     version: str = __version__
 
@@ -144,7 +141,8 @@ class Run(Simulator):
         if not path.exists():
             raise InputError(f"{folder} is no training run: it has no run.toml")
         text = read_toml(path)
-        settings = read_dataclass(Settings, _table(text, "run", path), f"{path} [run]")
+        asked = {k: v for k, v in _table(text, "run", path).items() if k not in _FORMER}
+        settings = read_dataclass(Settings, asked, f"{path} [run]")
         described = entry(settings.model)
         config = read_dataclass(described.config, _table(text, "model", path), f"{path} [model]")
         stored = _table(text, "trained_on", path)
@@ -231,65 +229,50 @@ def check_choice(model: str, amp: bool = False, unknown_reaction: bool = False) 
     if model == "universal":
         raise InputError("universal weights need no training, they stand beside every evaluation; "
                          f"--model {TUNED} tunes them to data")
-    for asked, option in ((amp, "--amp (mixed precision)"), (unknown_reaction, "--unknown-reaction")):
-        if asked and model not in DGNETS:
+    for chosen, option in ((amp, "--amp (mixed precision)"), (unknown_reaction, "--unknown-reaction")):
+        if chosen and model not in DGNETS:
             raise InputError(f"{option} is an option of dgnet, not of {model}")
 
 
-def train(case: Case, truth: str, data: Path, folder: Path, *, model: str = "dgnet", recipe: str = "staged", seed: int = 0,
-          device: str = "cpu", budget: float | None = None, trajectories: int | None = None, config: Any = None,
-          plan: Recipe | None = None, factor: float = 1.0, wishes: Wishes | None = None, project: Project | None = None,
-          unknown_reaction: bool = False, amp: bool = False, portable: bool = True,
+def train(case: Case, truth: str, data: Path, folder: Path, plan: Plan | None = None, *, seed: int = 0, device: str = "cpu",
+          budget: float | None = None, trajectories: int | None = None, project: Project | None = None, portable: bool = True,
           report: Callable[[Progress, int], None] | None = None) -> tuple[Run, Progress]:
-    """Train a model on a data set, or resume an interrupted run. `factor` scales the number of iterations.
+    """Train a model on a data set, or resume an interrupted run.
 
-    `config` and `plan` take the place of what follows from case, data and `wishes` (`training.plan`): what is learned, and how.
-    The run carries problem and data along unless it is not to be `portable`.
+    - `plan`: what is learned and how; by default what follows from problem and data (`training.plan`)
+    - `budget`: seconds of wall clock
+    - `trajectories`: train on the first ones only
+    - `portable`: the run carries problem and data along
     """
-    check_choice(model, amp)
     folder.mkdir(parents=True, exist_ok=True)
-    if model in DGNETS and config is None:  # one choice under two names: the paper's model is trained by the paper's recipe
-        recipe = "paper" if model == "dgnet-paper" and recipe == "staged" else recipe
-        model = "dgnet-paper" if recipe == "paper" else model
-    wishes = wishes or Wishes(recipe, unknown_reaction)
-    own = project is not None and project.file is not None
-    code = None if project is None else project.code
-    settings = Settings(case.name, case.size, truth, DATA if portable else _from(data, folder), model,
-                        recipe if model in DGNETS else model, seed, trajectories or 0, wishes.unknown_reaction,
-                        PROBLEM if own else "")
-    path = folder / "run.toml"
+    path, code = folder / "run.toml", None if project is None else project.code
+    carried_along = project is not None and project.file is not None
     with Dataset(data) as dataset:
         check_fits(dataset, case, truth)
-        facts = Facts.of(dataset, trajectories)
-        if config is None:
-            config = configuration(case, facts, wishes) if model in DGNETS else configure(model)
-        if plan is None:
-            plan = (recipe_for(case, facts, wishes, config) if model in DGNETS else tuning(facts, wishes) if model == TUNED else
-                    baseline_recipe(model, case, facts))
-        plan, config = plan.scaled(factor), replace(config, amp=True) if amp else config
-        tables = {"run": settings, "model": config, "trained_on": trained_on(case, code, dataset, trajectories)}
+        plan = plan or plan_for_data(project or case, dataset, trajectories)
+        check_choice(plan.model)
+        settings = Settings(case.name, case.size, truth, DATA if portable else _from(data, folder), plan.model,
+                            plan.recipe.name if plan.model in DGNETS else plan.model, seed, trajectories or 0,
+                            PROBLEM if carried_along else "")
+        tables = {"run": settings, "model": plan.config, "trained_on": trained_on(case, code, dataset, trajectories)}
         _check_same(path, tables)
-        numbers, held = split(dataset, plan, seed, trajectories)
-        ends = isinstance(config, DGNetConfig) and config.rule == "trapezoid"
-        training, validation = (replace(dataset.batch(rows, device=device, ends=ends),
-                                        middles=dataset.middles(rows, device) if model == TUNED else None)
-                                for rows in (numbers, held))
+        training, validation = _corpora(dataset, plan, seed, trajectories, device)
     writes = join_processes(device)
     with locked(path) if writes else nullcontext():  # one process trains in a folder; the next finds what it has done
         if writes:
             _check_same(path, tables)
             if portable:
                 settings = replace(settings, data=_carry_data(data, folder))
-                if own and project is not None and not path.exists():
+                if carried_along and project is not None and not path.exists():
                     carry(project, folder / PROBLEM)
             tables["run"] = settings
             if not path.exists():  # one that went on and was refused is what it was before, its weights and their checksum included
                 write_text(path, to_toml(tables))
         base = base_problem(case, device)
         torch.manual_seed(seed)
-        network = entry(model).make(config, base).to(device)
+        network = entry(plan.model).make(plan.config, base).to(device)
         with few_threads(case.mesh.n_nodes, device):
-            progress = fit(network, base, training, validation, plan, seed=seed, budget=budget, folder=folder, report=report)
+            progress = fit(network, base, training, validation, plan.recipe, seed=seed, budget=budget, folder=folder, report=report)
         if writes:
             write_text(path, to_toml(tables))  # without a checksum while the weights change
             write_trained(folder, tables, network, case)
@@ -300,15 +283,18 @@ def train(case: Case, truth: str, data: Path, folder: Path, *, model: str = "dgn
 
 
 def write_trained(folder: Path, tables: Mapping[str, Any], model: LearnedModel[Any], case: Case) -> None:
-    """weights.pt, run.toml with their checksum, and what was learned of a reaction and of curves."""
+    """weights.pt, run.toml with their checksum, and tables of what the model found."""
     weights = {"sha256": save_tensors(folder / "weights.pt", model.state_dict())}
     write_text(folder / "run.toml", to_toml({**tables, "weights": weights}))
-    curve, terms = curve_of(model), summands(model)
-    if curve is not None:
-        write_curve(folder / REACTION, curve, labels(case.pde.fields[0], case.units, case.pde.weighted))
-    if terms:
-        write_formula(folder / REACTION, terms)
-    write_curves(folder, found_curves(model), case.pde.fields[0])
+    write_found(folder, model, case)
+
+
+def _corpora(dataset: Dataset, plan: Plan, seed: int, trajectories: int | None, device: str) -> list[Corpus]:
+    """Trajectories to train on and to validate with."""
+    ends = isinstance(plan.config, DGNetConfig) and plan.config.rule == "trapezoid"
+    return [replace(dataset.batch(rows, device=device, ends=ends),
+                    middles=dataset.middles(rows, device) if plan.model == TUNED else None)
+            for rows in split(dataset, plan.recipe, seed, trajectories)]
 
 
 def _check_same(path: Path, tables: Mapping[str, Any]) -> None:
@@ -321,7 +307,7 @@ def _check_same(path: Path, tables: Mapping[str, Any]) -> None:
                          "choose another folder (--out) or remove it")
     parts = []
     for name in tables:
-        old, new = ({k: v for k, v in t.items() if (name, k) not in (("run", "data"), ("run", "project"))}
+        old, new = ({k: v for k, v in t.items() if not (name == "run" and k in _MAY_DIFFER)}
                     for t in (_table(found, name, path), wanted[name]))
         parts += differences(old, new)
     if parts:

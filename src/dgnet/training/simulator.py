@@ -60,9 +60,10 @@ def simulator(folder: Path, name: str = "universal", weights: Path | None = None
     """The problem of a folder with problem.toml and a model that needs no data, one of `MODELS`."""
     model = model_named(name, weights)
     project = described(folder, "", folder / "none", STEPS)
-    if project.unknown_reaction or project.unknown_curves or project.calibrate:
-        names = project.unknown_curves or project.calibrate
-        what = "the reaction is" if project.unknown_reaction else f"{' and '.join(names)} must be"
+    unknowns = project.unknowns
+    if unknowns:
+        names = unknowns.curves or unknowns.factors
+        what = "the reaction is" if unknowns.reaction else f"{' and '.join(names)} must be"
         raise InputError(f"{folder}: {what} found from data, so it cannot be simulated without: use `dgnet train`")
     of_model = {"model": name, "weights": "" if weights is None else sha256(weights.read_bytes()).hexdigest()}
     return Simulator(case=project.case, model=model, folder=folder, project=project,

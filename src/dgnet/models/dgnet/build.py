@@ -113,13 +113,14 @@ class Build:
         calibrated = isinstance(self.factors["convection"], Tensor)
         return Operators(
             mass=self.mass, source=self.source, stiffness=self._in_time(K, ingredients),
-            rest=self.without_sign, load=self.load if load_changes else lambda t, dt=0.0: load, reaction=self.reaction,
+            indefinite_part=self.without_sign, load=self.load if load_changes else lambda t, dt=0.0: load, reaction=self.reaction,
             mass_low=self.mass_low,
             symmetric=(p.pde.velocity is None or not self.physics) and self.unsigned is None and self.any_term is None,
-            time_dependent=p.time_dependent, still_sums=None if not sums else sums[0] if len(sums) == 1 else sums[0] + sums[1],
+            time_dependent=p.time_dependent,
+            row_sums_constant=None if not sums else sums[0] if len(sums) == 1 else sums[0] + sums[1],
             moving_sums=self.moving_sums, ingredients=ingredients,
             assemble=None if self.unsigned is not None or calibrated else self.stiffness,
-            plain=None if p.capacity is None else self.reaction_mass, excess=self.excess, may_be_stiff=not self.learned)
+            plain=None if p.capacity is None else self.reaction_mass, reaction_excess=self.excess, may_be_stiff=not self.learned)
 
     def without_sign(self, t: float) -> EdgeMatrix | None:
         """The terms of K(t) that need not be positive semidefinite."""

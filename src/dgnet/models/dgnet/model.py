@@ -207,6 +207,10 @@ class DGNet(LearnedModel["PreparedDGNet"]):
         return True
 
     @property
+    def any_step(self) -> bool:
+        return self.config.green and self.config.physics and not self.config.residual and not self.config.early_steps
+
+    @property
     def rival_mass(self) -> float:
         return self.config.consistent
 

@@ -136,6 +136,10 @@ class Universal(Model[PreparedUniversal]):
     def solves(self) -> bool:
         return True
 
+    @property
+    def any_step(self) -> bool:
+        return False  # edges remember the step before
+
     def net(self, dim: int, flow: bool = False) -> UniversalNet | None:
         """The network for meshes of this dimension, with or without a flow; None where there is none."""
         name = f"universal-flow-{dim}d" if flow else f"universal-{dim}d"

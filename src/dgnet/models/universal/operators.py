@@ -83,6 +83,7 @@ def operators(p: Problem, s: Surroundings, z: Numbers) -> Operators:
     still = None if p.data_changes else load(0.0)
     return Operators(
         mass=M, source=p.source_mass, stiffness=lambda t, dt=0.0: stiffness,
-        rest=lambda t: carried, load=load if p.data_changes else lambda t, dt=0.0: still, reaction=p.pde.reaction, mass_low=low,
-        symmetric=carried is None, time_dependent=False, still_sums=p.decay_sums, moving_sums=lambda t, dt=0.0: rows,
-        plain=None if p.capacity is None else p.source_mass, ahead=EdgeMatrix(pattern, more[None, None]).to(p.dtype))
+        indefinite_part=lambda t: carried, load=load if p.data_changes else lambda t, dt=0.0: still,
+        reaction=p.pde.reaction, mass_low=low, symmetric=carried is None, time_dependent=False,
+        row_sums_constant=p.decay_sums, moving_sums=lambda t, dt=0.0: rows,
+        plain=None if p.capacity is None else p.source_mass, advanced_part=EdgeMatrix(pattern, more[None, None]).to(p.dtype))

@@ -1,38 +1,27 @@
-"""How far a trained run can be trusted: the range of its training data, and its error on trajectories left out of training.
+"""The range of the data that a run was trained on, and who leaves it.
 
-A surrogate can be trusted near its data. `training_range` measures them (states, gradients, sources), `Guard` follows
-a rollout and says in one sentence where it leaves that range, and `leave_one_out` trains the run again without each of its training
-trajectories and scores it on the one that was missing: the error to expect on a new trajectory.
+A surrogate can be trusted near its data. `training_range` measures them (states, gradients, sources), `Guard` follows a rollout and
+says in one sentence where it leaves that range.
 """
 
 from __future__ import annotations
 
-import csv
-import hashlib
 import json
 import math
-import shutil
-import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import torch
 
 from dgnet import __version__
-from dgnet.data import Dataset, digests
+from dgnet.data import Dataset
 from dgnet.errors import InputError
-from dgnet.files import read_json, write_json, write_text, writing_hdf5
+from dgnet.files import write_json
 from dgnet.mesh import Mesh
-from dgnet.models import entry
 from dgnet.problems import Units
-from dgnet.progress import Report
-from dgnet.recipe import Recipe
-from dgnet.scoring import judge_file, rivals
-from dgnet.training import Facts, Progress, Run, Simulator, Wishes, read_dataclass, recipe_for, train
+from dgnet.training import Run, Simulator
 
 Tensor = torch.Tensor
 
@@ -314,132 +303,3 @@ def range_findings(known: TrainingRange, mesh: Mesh, dt: float, states: Tensor, 
             if before is None or size > (math.inf if before["beyond"] is None else before["beyond"]):
                 worst[key] = found | {"trajectory": b}
     return list(worst.values())
-
-
-# ---------------------------------------------------------------------- leave one out
-
-
-def leave_one_out(run: Run, *, budget: float | None = None, device: str = "cpu", report: Report | None = None,
-                  tell: Callable[[int, int, Progress, int], None] | None = None) -> dict[str, Any]:
-    """Train again without each training trajectory, score on it; the result is kept as RUN/trust.json.
-
-    `budget` seconds for all of it together; without one every fold has as long as the run itself took. A fold that is finished is
-    not done again, an interrupted one is resumed.
-    """
-    settings, scenario = run.settings, run.case
-    config = config_of(run.folder, settings.model)
-    with Dataset(run.data) as data:
-        numbers, steps = data.of("train")[: settings.trajectories or None], data.steps
-    if len(numbers) < 2:
-        raise InputError(f"leaving one trajectory out needs at least two to train on, {run.folder} has {len(numbers)}")
-    share = _seconds(run.folder) if budget is None else budget / len(numbers)
-    plan = _plan(run, len(numbers) - 1, steps)
-    folds = []
-    for at, number in enumerate(numbers):
-        folder = run.folder / "leave-one-out" / f"{number:05d}"
-        record = folder / "fold.json"
-        request = {"budget": share, "version": __version__, "weights": _digest(run.folder / "run.toml")}
-        kept = _read_json(record)
-        if kept is None or kept.get("request") != request:
-            _begin(folder, request["weights"], fresh=kept is not None)
-            rest = folder / "data.h5"
-            link_without(run.data, rest, numbers, number)
-
-            def follow(progress: Progress, total: int, at: int = at) -> None:
-                if tell is not None:
-                    tell(at, len(numbers), progress, total)
-
-            trained, progress = train(
-                scenario, settings.truth, rest, folder / "run", model=settings.model, recipe=settings.recipe, seed=settings.seed,
-                device=device, budget=share, config=config, plan=plan, unknown_reaction=settings.unknown_reaction,
-                project=run.project, portable=False, report=follow)
-            kept = {"trajectory": number, **_score(trained, run.data, number, device), "iterations": progress.iteration,
-                    "seconds": progress.seconds, "request": request}
-            write_json(record, kept)
-            (folder / "run" / "last.pt").unlink(missing_ok=True)  # no longer needed, and the largest of them
-            rest.unlink(missing_ok=True)
-        folds.append({k: v for k, v in kept.items() if k != "request"})
-        if report is not None:
-            report("leave one out", at + 1, len(numbers))
-    errors, classical = (np.array([math.inf if f[key] is None else f[key] for f in folds]) for key in ("rne", "classical"))
-    result = {"trajectories": len(folds), "budget_seconds": budget, "mean": float(errors.mean()), "worst": float(errors.max()),
-              "classical_mean": float(classical.mean()), "below_classical": int((errors < classical).sum()), "folds": folds,
-              "version": __version__}
-    write_json(run.folder / "trust.json", result)
-    return result
-
-
-def _begin(folder: Path, weights: Any, fresh: bool) -> None:
-    """An empty folder, unless an interrupted fold of the same run can go on in it."""
-    note = folder / "request.txt"
-    if fresh or (folder.exists() and (not note.exists() or note.read_text() != weights)):
-        shutil.rmtree(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_text(note, weights)
-
-
-def config_of(folder: Path, model: str) -> Any:
-    """The model's configuration as run.toml has it."""
-    text = tomllib.loads((folder / "run.toml").read_text())
-    return read_dataclass(entry(model).config, text.get("model", {}), f"{folder / 'run.toml'} [model]")
-
-
-def _plan(run: Run, trajectories: int, steps: int) -> Recipe | None:
-    """The run's own recipe for this number of trajectories; None: the default of `train`."""
-    settings = run.settings
-    if settings.model != "dgnet" or settings.recipe != "own":
-        return None
-    config = run.dgnet.config
-    wishes = Wishes(unknown_reaction=settings.unknown_reaction, unknown_curves=config.unknown_curves, calibrate=config.calibrate)
-    return recipe_for(run.case, Facts(trajectories, steps), wishes if run.project is None else Wishes.of(run.project), config)
-
-
-def _seconds(folder: Path) -> float | None:
-    """How long the run was trained."""
-    try:
-        with (folder / "history.csv").open() as file:
-            return float([row["seconds"] for row in csv.DictReader(file)][-1])
-    except (OSError, ValueError, KeyError, IndexError):
-        return None
-
-
-def link_without(data: Path, path: Path, numbers: Sequence[int], left_out: int) -> None:
-    """A data set that borrows all training trajectories but one from another file; nothing is copied."""
-    with h5py.File(data, "r") as source, writing_hdf5(path) as file:
-        for key, value in source.attrs.items():
-            file.attrs[key] = value
-        for name in source:
-            if name not in ("trajectories", "velocity"):
-                source.copy(name, file)
-        target = str(data.resolve())
-        if "velocity" in source:
-            file["velocity"] = h5py.ExternalLink(target, "/velocity")
-        group, keys = file.create_group("trajectories"), sorted(source["trajectories"])
-        for number in numbers:
-            if number != left_out:
-                group[keys[number]] = h5py.ExternalLink(target, f"/trajectories/{keys[number]}")
-        group.attrs[digests.SUM] = digests.contents_sum(source["trajectories"], group.keys())
-
-
-def _score(run: Run, data: Path, number: int, device: str) -> dict[str, float]:
-    """RNE from offset on one trajectory, beside the better classical solver."""
-    found = judge_file({"own": run.model, **rivals()}, run.case, data, device, numbers=[number])
-    return {"rne": found.error("own"), "classical": min(found.error(name) for name in rivals())}
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-
-
-def _read_json(path: Path) -> dict[str, Any] | None:
-    try:
-        return read_json(path)
-    except InputError:
-        return None
-
-
-def read_trust(folder: Path) -> dict[str, Any] | None:
-    """The stored result of `leave_one_out`."""
-    found = _read_json(folder / "trust.json")
-    return found and found | {key: math.inf for key in ("mean", "worst", "classical_mean") if found.get(key) is None}
-

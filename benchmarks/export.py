@@ -19,15 +19,17 @@ from dgnet.export.c_file import Compiled, find_compiler, written
 from dgnet.export.record import probe
 from dgnet.models.timeloop import few_threads
 from dgnet.problems.case import base_problem
-from dgnet.training.run import Run
+from dgnet.training.run import open_simulator
+from dgnet.training.simulator import Simulator
 from dgnet_paper.study.timing import hardware
 
 STEPS, ROUNDS = 100, 5
 
 
 @torch.no_grad()
-def run(opened: Run, steps: int = STEPS) -> dict[str, Any]:
+def run(folder: Path, steps: int = STEPS) -> dict[str, Any]:
     """Milliseconds of a step by library, C (double, float) and ONNX: medians of rounds in turn; differences after `steps` steps."""
+    opened = open_simulator(folder)
     model, problem = opened.model, base_problem(opened.case, "cpu")
     u, f = probe(model, problem, 1)
     state = model.prepare(problem, 1, steps)
@@ -59,10 +61,10 @@ def run(opened: Run, steps: int = STEPS) -> dict[str, Any]:
         gap = float(np.abs(ends[kind] - ends["library"]).max() / np.abs(ends["library"]).max())
         rows.append({"kind": kind, "ms": 1e3 * middle, "speed": base / middle, "bytes": sizes[kind], "difference": gap})
     return {"benchmark": "export", "version": __version__, "hardware": hardware("cpu"), "scenario": opened.case.name,
-            "model": opened.settings.model, "nodes": problem.mesh.n_nodes, "steps": steps, "rows": rows, "not_run": reasons}
+            "model": opened.name, "nodes": problem.mesh.n_nodes, "steps": steps, "rows": rows, "not_run": reasons}
 
 
-def _compiled(opened: Run, folder: Path, kind: str, u: torch.Tensor, f: torch.Tensor) -> tuple[Callable[[int], np.ndarray], int]:
+def _compiled(opened: Simulator, folder: Path, kind: str, u: torch.Tensor, f: torch.Tensor) -> tuple[Callable[[int], np.ndarray], int]:
     compiler = find_compiler()
     if compiler is None:
         raise InputError("there is no C compiler")
@@ -81,7 +83,7 @@ def _compiled(opened: Run, folder: Path, kind: str, u: torch.Tensor, f: torch.Te
     return way, len(made.source)
 
 
-def _onnx(opened: Run, folder: Path, kind: str, u: torch.Tensor, f: torch.Tensor) -> tuple[Callable[[int], np.ndarray], int]:
+def _onnx(opened: Simulator, folder: Path, kind: str, u: torch.Tensor, f: torch.Tensor) -> tuple[Callable[[int], np.ndarray], int]:
     made = export(opened, folder / "step.onnx", batch=1)
     import onnxruntime
 
@@ -98,7 +100,7 @@ def _onnx(opened: Run, folder: Path, kind: str, u: torch.Tensor, f: torch.Tensor
     return way, made.record["bytes"]
 
 
-def markdown(data: dict[str, Any]) -> str:
+def table(data: dict[str, Any]) -> str:
     lines = [f"## Exported steps of {data['scenario']} on {data['hardware']}", "",
              f"{data['nodes']:,} nodes, one core, one trajectory; medians of {ROUNDS} rounds in turn. Speed: steps per second "
              f"against the library. Difference: after {data['steps']} steps, relative to the largest value.", "",
