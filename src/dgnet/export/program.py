@@ -178,6 +178,7 @@ def traced(run: Simulator, batch: int | None = None) -> Traces:
         modules: dict[str, nn.Module] = {}
         checks: dict[str, tuple[tuple[Tensor, ...], Tensor]] = {}
         if edged:
+            assert solver is not None  # `refuse_changing`
             lift, start = Lift.of(problem.mesh), u
             u = state.lift(start)
             checks["start"], modules["start"] = ((start,), u), EdgeStart(state.gathering, lift, problem.dtype)
