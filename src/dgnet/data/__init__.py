@@ -1,9 +1,7 @@
-"""Trajectories, their HDF5 store, the split for validation and scaling."""
+"""Trajectories and their HDF5 store."""
 
 from dgnet.data.corpus import Corpus
 from dgnet.data.digests import save_tensors
-from dgnet.data.scaling import Scaling, scaling_of, state_scaling
-from dgnet.data.split import hold_out
 from dgnet.data.store import (
            CHUNK,
            FORMAT,
@@ -19,5 +17,5 @@ from dgnet.data.store import (
 )
 from dgnet.data.trajectory import SPLITS, Trajectory
 
-__all__ = ["CHUNK", "FORMAT", "LIBVER", "SPLITS", "VERSION", "Corpus", "Dataset", "Header", "Scaling", "Trajectory", "assemble",
-           "hold_out", "put_array", "save_tensors", "scaling_of", "state_scaling", "write_dataset", "write_header", "write_part"]
+__all__ = ["CHUNK", "FORMAT", "LIBVER", "SPLITS", "VERSION", "Corpus", "Dataset", "Header", "Trajectory", "assemble", "put_array",
+           "save_tensors", "write_dataset", "write_header", "write_part"]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dgnet.data import Corpus, Dataset, state_scaling
+from dgnet.data import Corpus, Dataset
 from dgnet.data.fits import check_fits
 from dgnet.errors import SolveError
 from dgnet.mesh import Mesh
@@ -191,9 +191,9 @@ def data_items(project: Project, data: Dataset) -> list[Item]:
         text += f"; {outside} nodes lie outside the given data" if outside else ""
         found.append(Item("interpolation", "warn" if max(worst, late) > 0.05 else "note", text, {
             "error": worst, "error_in_time": late, "outside": outside, "trajectories": {n.label: n.interpolation for n in moved}}))
-    scaling = state_scaling(data)
+    means, spreads = data.moments()
     for f, name in enumerate(s.pde.fields):
-        mean, std, offset = scaling.mean[f], scaling.std[f], s.offsets[f]
+        mean, std, offset = float(means[f]), float(spreads[f]), s.offsets[f]
         far = abs(mean - offset) / std
         text = f"{name} has mean {mean:.4g}, spread {std:.3g}, offset {offset:.4g} {s.units.fields.get(name, '')}".rstrip()
         if far > 5:

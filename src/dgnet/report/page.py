@@ -31,7 +31,7 @@ from dgnet.report import bands, field
 from dgnet.report.figures import COLOURS
 from dgnet.report.learned import coefficients, corrections, draw_material, draw_reaction, draw_terms
 from dgnet.report.templates import percent, write_page
-from dgnet.training import TOLD, Run, failures
+from dgnet.training import FOUND_VALUES, Run, failures
 from dgnet.trust import TrainingRange, range_findings, read_trust, sentence, training_range
 
 Tensor = torch.Tensor
@@ -116,7 +116,7 @@ def _scores(run: Run, result: dict[str, Any]) -> list[dict[str, Any]]:
     best = min(rows, key=lambda name: rows[name]["rne_from_offset"])
     found = [{**s, "name": title_of(name), "seconds": seconds[name], "best": name == best} for name, s in rows.items()]
     if result.get("told"):
-        found.append({**result["told"], "name": TOLD, "seconds": seconds["told"], "best": False})
+        found.append({**result["told"], "name": FOUND_VALUES, "seconds": seconds["told"], "best": False})
     if result.get("paper"):
         paper, shifted = result["paper"], any(run.case.offsets)
         found.append({"name": "DGNet, paper (its own data)", "rne_from_offset": None if shifted else paper["rne"],

@@ -33,7 +33,7 @@ def training_result(what: str, run: Run, progress: Progress) -> tuple[dict[str, 
               "best_iteration": progress.best_iteration, "learned": progress.best_iteration > 0, "seconds": progress.seconds,
               "history": progress.history, "coefficients": factors,
               "error_bars": {name: asdict(bar) for name, bar in bars.items()}} | ({"found": terms} if terms else {})
-    lines = [headline(what, progress, evaluate.untold(run))]
+    lines = [headline(what, progress, evaluate.unknown_terms(run))]
     if run.settings.model == TUNED:
         first = progress.history[0]["validation"]
         lines.append(f"  It started from universal weights: {first:.3e} before any training, {first / progress.classical:.2f} "
