@@ -233,7 +233,7 @@ def test_page_of_a_project_names_coefficients_with_units(tmp_path: Path, monkeyp
     assert "does not know the reaction and the calibrated diffusion and the calibrated convection" in found.words
     result = scoring.evaluate(run, run.data)[0]
     assert f"With the values found, its error is {percent(result['told']['rne_from_offset'])}" in found.words
-    assert scoring.TOLD in found.words and "do not know the reaction" in scoring.table(result)
+    assert scoring.FOUND_VALUES in found.words and "do not know the reaction" in scoring.table(result)
     head = (folder / "page" / "reaction.csv").read_text().splitlines()[0]
     assert head == "T [K],r [K/s],standard deviation of r [K/s],share of training states"
     assert (folder / "page" / "reaction.png").exists() and len(found.images) == 6  # one test trajectory: no worst, but the reaction
