@@ -194,7 +194,7 @@ def _settings(folder: Path) -> tuple[Settings, Any]:
         raise InputError(f"{folder} is no training run: it has no run.toml") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is damaged: {error}") from error
-    settings = read_dataclass(Settings, table.get("run", {}), f"{path} [run]")
+    settings = Settings.read(table.get("run", {}), f"{path} [run]")
     return settings, read_dataclass(config_class(settings.model), table.get("model", {}), f"{path} [model]")
 
 

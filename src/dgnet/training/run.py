@@ -80,6 +80,11 @@ class Settings:
     project: str = ""  # "problem" where the run carries a user's own problem; empty for a scenario of the paper
     version: str = __version__
 
+    @classmethod
+    def read(cls, table: Mapping[str, Any], where: str) -> Settings:
+        """From the table [run] of a run.toml, of earlier versions, too."""
+        return read_dataclass(cls, {key: value for key, value in table.items() if key not in _FORMER}, where)
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Run(Simulator):
@@ -150,8 +155,7 @@ class Run(Simulator):
         if not path.exists():
             raise InputError(f"{folder} is no training run: it has no run.toml")
         text = read_toml(path)
-        asked = {k: v for k, v in _table(text, "run", path).items() if k not in _FORMER}
-        settings = read_dataclass(Settings, asked, f"{path} [run]")
+        settings = Settings.read(_table(text, "run", path), f"{path} [run]")
         described = entry(settings.model)
         config: Any = read_dataclass(described.config, _table(text, "model", path), f"{path} [model]")
         stored = _table(text, "trained_on", path)
