@@ -7,7 +7,7 @@ Axes are [batch, time, node, field] everywhere.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -17,6 +17,7 @@ from torch import nn
 from dgnet.data import Corpus
 from dgnet.errors import InputError
 from dgnet.green import GreenSolver, Linear, Stepper
+from dgnet.green.bounds import Bounds
 from dgnet.problems import CONSISTENT, Discretisation, Rule, SpotTable
 
 Tensor = torch.Tensor
@@ -25,6 +26,9 @@ S = TypeVar("S")
 
 Memory = Mapping[str, Tensor]
 """Numbers by name."""
+
+Again = Callable[[Bounds | None], S]
+"""Bounds of the spectrum of the matrices, or None to have them measured -> a problem made ready, with the weights of now."""
 
 
 class Model(ABC, Generic[S]):
@@ -170,6 +174,11 @@ class LearnedModel(Model[S], nn.Module):
 
     def step_weights(self) -> Iterator[nn.Parameter]:
         return self.parameters()
+
+    def again(self, problem: Discretisation, batch: int) -> Again[S] | None:
+        """`prepare` for weights that change, as a function that asks nothing of the host, so that it can be recorded together with
+        the steps that follow; None where that cannot be."""
+        return None
 
     def fit_data(self, base: Discretisation, train: Corpus, valid: Corpus) -> float:
         """Fit at once, without iterations (the stage method "fitted"): returns the error of the held-out trajectories."""

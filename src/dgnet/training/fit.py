@@ -35,6 +35,7 @@ from dgnet.scoring.judge import judge
 from dgnet.scoring.metrics import Sums
 from dgnet.training.checkpoints import Progress, restore, store
 from dgnet.training.processes import agreed, rank
+from dgnet.training.recorded import RecordedUpdate
 from dgnet.training.schedule import Place, place, set_rates, unaffordable
 from dgnet.training.update import iterate, parameter_groups
 
@@ -117,11 +118,12 @@ class _Training:
         self.whole = self.recipe = recipe
         self.seed, self.budget, self.last = seed, budget, last
         groups = parameter_groups(model, recipe)
-        self.optimiser: torch.optim.Optimizer = torch.optim.Adam(groups)
+        self.optimiser: torch.optim.Optimizer = torch.optim.Adam(groups, eps=recipe.eps)
         if recipe.weight_decay:
-            self.optimiser = torch.optim.AdamW(groups, weight_decay=recipe.weight_decay)
+            self.optimiser = torch.optim.AdamW(groups, eps=recipe.eps, weight_decay=recipe.weight_decay)
         self.progress, self.scale = Progress(), train.spread
         self.best: dict[str, Tensor] = {}
+        self.recordings: dict[Stage, RecordedUpdate | None] = {}
         self.losses: list[float] = []  # since the last validation
         self.begin = 0.0  # the clock at the start
         self.lasted = 0.0  # seconds of the last update
@@ -145,7 +147,7 @@ class _Training:
         """Pieces of validation rollouts, where whole ones would take too much of the budget."""
         whole = self.recipe.validate_steps or self.valid.steps
         fitted = any(stage.method == "fitted" for stage in self.recipe.stages)  # validates by itself, once
-        if self.budget is None or fitted or whole < 2:
+        if self.budget is None or fitted or whole < 2 or self.recipe.by_updates:
             return
         limit, few = _JUDGING * self.budget, max(1, whole // _PROBES[0])
         more = max(few + 1, whole // _PROBES[1])
@@ -194,7 +196,8 @@ class _Training:
 
     def afford(self, at: Place) -> None:
         """After some updates of a stage against a clock: leave out later ones that would have time for too few."""
-        if self.budget is not None and at.stage.method == "adam" and self.progress.iteration - at.begin == _TIMED:
+        timed = self.budget is not None and not self.recipe.by_updates
+        if timed and at.stage.method == "adam" and self.progress.iteration - at.begin == _TIMED:
             left = [k for k in range(len(self.whole.stages)) if k not in self.progress.left_out]
             none = unaffordable(self.recipe, at.number, agreed(self.lasted), self.budget, _FEWEST)
             self.progress.left_out += [left[k] for k in none]
@@ -206,7 +209,7 @@ class _Training:
 
     def clock(self, elapsed: float) -> float | None:
         """Share of the time for updates that has passed: the untrained model is judged before the stages share it."""
-        if self.budget is None:
+        if self.budget is None or self.recipe.by_updates:
             return None
         judged = self.progress.history[0]["seconds"]
         return (elapsed - judged) / max(self.budget - judged, 1e-9)
@@ -219,7 +222,7 @@ class _Training:
                 loss = self.model.fit_data(self.base, self.train, self.valid)
             else:
                 loss = iterate(self.model, self.base, self.train, stage, self.optimiser, self.scale, self.seed, progress.iteration,
-                               self.recipe.clip)
+                               self.recipe.clip, self.recorded(stage))
         except SolveError:
             progress.setbacks += 1
             if progress.setbacks > _SETBACKS:
@@ -231,6 +234,12 @@ class _Training:
         progress.updates += 1
         progress.seconds = time.perf_counter() - self.begin
         self.lasted = progress.seconds - started
+
+    def recorded(self, stage: Stage) -> RecordedUpdate | None:
+        """Updates of this stage as one recording, made once, where they can be."""
+        if stage not in self.recordings:
+            self.recordings = {stage: RecordedUpdate.of(self.model, self.base, self.train, stage, self.scale, self.recipe.clip)}
+        return self.recordings[stage]
 
     def take_best(self) -> None:
         """Go on from the best weights, as if the optimiser had not moved yet."""

@@ -15,7 +15,7 @@ from dgnet.models.dgnet import PAPER as PAPER_MODEL
 from dgnet.models.registry import changed, changes, entry
 from dgnet.problems.case import OWN, Case
 from dgnet.projects import Project, Training
-from dgnet.recipe import GENERAL, IN_A_FLOW, PaperSettings, Recipe, Stage, paper_recipe
+from dgnet.recipe import GENERAL, IN_A_FLOW, PaperSettings, Recipe, Stage, paper_recipe, settled
 from dgnet.training.calibrate import LEARNED, calibrated_first
 from dgnet.training.fit import validated
 
@@ -128,7 +128,8 @@ def recipe_for(case: Case, facts: Facts, wishes: Wishes, config: DGNetConfig) ->
     """Stages for one case; windows never exceed its steps. What can be fitted by itself comes first: calibrated coefficients, then
     an unknown reaction."""
     own, steps = preset(case, facts), facts.steps
-    found = paper_recipe(own.paper, facts.trajectories, steps) if wishes.recipe == "paper" else _staged(own, facts)
+    paper = wishes.recipe == "paper"
+    found = settled(paper_recipe(own.paper, facts.trajectories, steps), own.paper) if paper else _staged(own, facts)
     found = _wished(found, wishes.training, facts)
     if case.training is None:
         found = replace(found, name=OWN)

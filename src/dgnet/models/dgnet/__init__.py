@@ -1,7 +1,7 @@
 """DGNet: a Green solver whose operator is partly learned."""
 
 from dgnet.models.dgnet.build import Build
-from dgnet.models.dgnet.config import BOUNDED, CURVES, DEGREE, INTERVALS, PAPER, DGNetConfig, variants
+from dgnet.models.dgnet.config import BOUNDED, CURVES, DEGREE, INTERVALS, LETTER, PAPER, DGNetConfig, variants
 from dgnet.models.dgnet.edges import cell_pairs, edge_mass
 from dgnet.models.dgnet.flow import FlowInCells, direction_features
 from dgnet.models.dgnet.limits import ceiling, soft_limit
@@ -18,7 +18,7 @@ from dgnet.models.dgnet.parts.streamline import streamline_diffusion
 from dgnet.models.dgnet.parts.swirl import swirl_transport
 from dgnet.models.dgnet.prepared import PreparedDGNet
 
-__all__ = ["BOUNDED", "CURVES", "DEGREE", "INTERVALS", "PAPER", "Build", "Calibration", "DGNet", "DGNetConfig", "EndToEnd",
+__all__ = ["BOUNDED", "CURVES", "DEGREE", "INTERVALS", "LETTER", "PAPER", "Build", "Calibration", "DGNet", "DGNetConfig", "EndToEnd",
            "FlowInCells", "Library", "MassChange", "Material", "MaterialCurve", "Part", "PreparedDGNet", "Reaction",
            "ReactionTable", "ceiling", "cell_pairs", "direction_features", "edge_mass", "learned_diffusion", "mass_headroom",
            "regions_of", "soft_limit", "streamline_diffusion", "swirl_transport", "variants"]

@@ -11,6 +11,7 @@ from dgnet.operators import check_scheme
 from dgnet.problems import Rule
 
 SCHEMES = ("elements", "paper")
+AREAS = ("mixed", "thirds")
 DECODERS = ("structured", "edge", "none")
 REACTIONS = ("known", "learned", "none")
 CALIBRATED = ("diffusion", "decay", "convection")
@@ -43,7 +44,15 @@ class DGNetConfig:
     - `physics`: off for the paper's variant A
     - `green`: off for the paper's variant D, a network that only sees what the operator gives
     - `consistent`, `advection_form`: of a problem that has the usual ones (1, "galerkin"); one that has others must agree
-    - `edge_limit`: largest |L_neural| against the local physical operator, `edge` decoder (the paper's scheme has no limit)
+    - `edge_limit`: largest |L_neural| against the local physical operator, `edge` decoder (the paper's scheme has `bound`)
+    - `areas`: control volumes of the paper's scheme in the plane: mixed (Voronoi, in obtuse triangles mixed), as the text says of the
+      Laplacian, or thirds of the triangles; faces go with them, through circumcentres or barycentres. The text is silent about the
+      gradient
+    - `diagonal`: [L_neural]_ii = -sum_j [L_neural]_ij in the paper's scheme, as both parts of L_physics have it. Eq. 10 is about edges,
+      and the text does not say what stands on the diagonal
+    - `bound`: above 0, |[L_neural]_ij| is at most this share of the mean |[L_physics]_ij| of the edges at node i, by tanh, in the paper's
+      scheme: Theorem 2 assumes a bounded output ("e.g., bounded activation function tanh") and does not say in which unit
+    - `norm`: the networks of the paper's scheme end their MLPs with LayerNorm, decoders excepted. The text says MLPs
     - `hidden`, `layers`: width and depth of the geometry network
     - `residual_hidden`, `residual_layers`, `reaction_hidden`: of the other networks
     - `reaction_table`: above 0, a learned reaction of one field is a table with this number of intervals instead of a network
@@ -78,6 +87,10 @@ class DGNetConfig:
     consistent: float = 1.0
     advection_form: str = "galerkin"
     edge_limit: float = 0.3
+    areas: str = "mixed"
+    diagonal: bool = False
+    bound: float = 0.0
+    norm: bool = False
     hidden: int = 64
     layers: int = 3
     residual_hidden: int = 64
@@ -90,7 +103,7 @@ class DGNetConfig:
 
     def __post_init__(self) -> None:
         for value, known, what in ((self.scheme, SCHEMES, "scheme"), (self.decoder, DECODERS, "decoder"),
-                                   (self.reaction, REACTIONS, "reaction")):
+                                   (self.reaction, REACTIONS, "reaction"), (self.areas, AREAS, "kind of control volume")):
             if value not in known:
                 raise InputError(f"unknown {what} '{value}' (known: {', '.join(known)})")
         check_scheme(self.consistent, self.advection_form)
@@ -160,5 +173,8 @@ def variants(full: DGNetConfig) -> dict[str, DGNetConfig]:
 BOUNDED = DGNetConfig(decoder="edge", residual=True, consistent=0.0, learn_mass=False, learn_source=False, learn_diffusion=False)
 """The paper's model in our finite elements, with limits on every number that it learns."""
 
-PAPER = replace(BOUNDED, scheme="paper")
-"""The paper's model as its text has it (docs/paper.md)."""
+LETTER = replace(BOUNDED, scheme="paper")
+"""The paper's model with nothing that its text does not say: no diagonal, no bound."""
+
+PAPER = replace(LETTER, areas="thirds", diagonal=True, bound=1.0)
+"""The paper's model with the readings that validation rollouts have settled (docs/results/depth.md)."""

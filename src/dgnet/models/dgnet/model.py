@@ -41,7 +41,9 @@ import torch
 from dgnet.arguments import checked
 from dgnet.errors import InputError
 from dgnet.green import GreenSolver, Operators
-from dgnet.models.base import impose
+from dgnet.green.backends import Monitor
+from dgnet.green.bounds import Bounds
+from dgnet.models.base import Again, impose
 from dgnet.models.dgnet.build import Build
 from dgnet.models.dgnet.curved import linear_problem, solver_of, unit_problem
 from dgnet.models.dgnet.learner import Learner
@@ -142,6 +144,24 @@ class DGNet(Learner):
             start = first_build.start
             early = EarlySteps(self.config.early_steps, self.G(problem, first, batch, steps, careful), switch)
         return PreparedDGNet(solver, graph, start, early, tuple(build.corrections), build.instead)
+
+    def again(self, problem: Discretisation, batch: int = 1) -> Again[PreparedDGNet] | None:
+        """L_physics and what belongs to the mesh once, L_neural and the matrices of a step every time. For the paper's scheme, where
+        nothing changes in time."""
+        if not self.config.plain or problem.time_dependent or problem.data_changes or problem.pde.curved:
+            return None
+        graph, own, monitor = MeshGraph.kept(problem.geometry, True), self.own_form(problem.held()), Monitor(deferred=True)
+        physics = self.L_physics(own, graph)
+
+        def prepared(bounds: Bounds | None) -> PreparedDGNet:
+            build = physics.copied()
+            self.L_neural(build)
+            solver = GreenSolver(own, "iterative", columns=batch, operators=build.operators())
+            solver.monitor = monitor
+            solver.hold(bounds)
+            return PreparedDGNet(solver, graph, None, None, tuple(build.corrections), build.instead)
+
+        return prepared
 
     def prepare_curved(self, problem: Discretisation, graph: MeshGraph, careful: bool) -> PreparedDGNet:
         """Where capacity or diffusion are curves of u."""

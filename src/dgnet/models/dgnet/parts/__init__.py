@@ -23,7 +23,7 @@ __all__ = ["Calibration", "ControlVolumes", "Decoder", "Diffusion", "EdgeDecoder
 def parts_of(c: DGNetConfig, problem: Discretisation) -> list[Part]:
     """In the order in which they act: control volumes come first, heads decode what the others use, a filter of the start follows
     the mass."""
-    parts: list[Part] = [ControlVolumes()] if c.plain else []
+    parts: list[Part] = [ControlVolumes(c.areas)] if c.plain else []
     if c.structured:
         parts.append(Heads(c, problem))
     elif c.decoder == "edge":

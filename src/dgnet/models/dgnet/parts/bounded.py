@@ -85,15 +85,18 @@ class Residual(Part):
     def __init__(self, c: DGNetConfig, problem: Discretisation, inputs: int = 0) -> None:
         super().__init__()
         self.config, F = c, problem.n_fields
-        self.residual_net = StateNet(problem.mesh.dim, inputs or 2 * F, F, c.residual_hidden, c.residual_layers, c.plain)
+        self.residual_net = StateNet(problem.mesh.dim, inputs or 2 * F, F, c.residual_hidden, c.residual_layers, c.plain,
+                                     c.norm or not c.plain)
 
     def network(self, build: Build) -> Callable[[Tensor], Tensor]:
         """[B, N, C] -> [B, N, F]; what depends on the mesh alone is computed once, where no gradient is asked for."""
-        with network_precision(self.config.amp, build.problem.geometry.device):
-            known = None if torch.is_grad_enabled() else self.residual_net.edge_terms(build.graph)
+        known: list[Tensor] | None = None
 
         def network(x: Tensor) -> Tensor:
+            nonlocal known
             with network_precision(self.config.amp, x.device):
+                if known is None and not torch.is_grad_enabled():
+                    known = self.residual_net.edge_terms(build.graph)
                 return self.residual_net(x, build.graph, None if torch.is_grad_enabled() else known)
 
         return network
