@@ -99,8 +99,8 @@ class Recipe:
     - `clip`: largest norm of a gradient
     - `weight_decay`: above 0, AdamW
     - `eps`: Adam's, in units of the gradient: where gradients are smaller, weights hardly move
-    - `by_updates`: learning rates follow the updates alone, never the clock, and validations are whole rollouts: a budget of time ends
-      the training where it is, to be resumed
+    - `by_updates`: learning rates follow the updates alone, never the clock: a budget of time ends the training where it is, to be
+      resumed
     - `retreat`: after a validation that is worse than the best one by this factor or more, the best weights again and a learning
       rate that is lower by as much, by 4 to 64; 0 for never
 
@@ -144,8 +144,9 @@ class Recipe:
 
 @dataclass(frozen=True)
 class PaperSettings:
-    """A row of the paper's hyperparameter table, and what its text leaves open: `noise` on the first state, as a share of the change
-    of one step, and the share of the windows that begin at the `start` of a trajectory."""
+    """A row of the paper's hyperparameter table, and what its text leaves open (chosen on validation rollouts, docs/results/depth.md):
+    `noise` on the first state, as a share of the change of one step; the share of the windows that begin at the `start` of a
+    trajectory; LayerNorm in the networks (`norm`)."""
 
     batch: int
     lr: float
@@ -155,6 +156,7 @@ class PaperSettings:
     length: int
     noise: float = 0.1
     start: float = 0.1
+    norm: bool = False
 
 
 GENERAL = (Stage(400, 8, 16, 3e-3), Stage(400, 40, 8, 2e-3, from_start=0.25))
@@ -176,9 +178,10 @@ def paper_recipe(row: PaperSettings, trajectories: int, steps: int, noise: float
 def settled(plan: Recipe, row: PaperSettings) -> Recipe:
     """The paper's recipe with the readings that validation rollouts have settled (docs/results/depth.md).
 
-    Small noise is a share of a step's change; the pushforward trick cuts gradients between the steps of a window; errors count in units
-    of a step's change, and Adam's eps is below any gradient: with 1e-8 the networks hardly move where a step changes little.
+    Small noise is a share of a step's change; the pushforward trick cuts gradients between the steps of a window; the errors of a window
+    count in units of its own first change, and Adam's eps is below any gradient: with 1e-8 the networks hardly move where a step
+    changes little.
     """
-    stages = tuple(replace(s, noise=0.0, pushforward=0, cut=True, unit="change", step_noise=row.noise, from_start=row.start)
+    stages = tuple(replace(s, noise=0.0, pushforward=0, cut=True, unit="own", step_noise=row.noise, from_start=row.start)
                    for s in plan.stages)
     return replace(plan, stages=stages, by_updates=True, eps=1e-16)

@@ -35,6 +35,7 @@ from dgnet.training.plan import Facts
 from dgnet.training.run import train
 from dgnet.training.update import iterate, parameter_groups
 
+VALIDATIONS = 12  # of a piece, evenly over its updates or its time
 HELD = 2  # training trajectories that an experiment holds out
 
 
@@ -48,21 +49,39 @@ class Reading:
     recipe: dict[str, Any] = field(default_factory=dict)
 
 
+def _first(says: str, model: dict[str, Any] | None = None, recipe: dict[str, Any] | None = None, **stage: Any) -> Reading:
+    """A reading of the first round: errors and noise in units of the mean change of a step, no LayerNorm, a tenth from the start."""
+    common = {"unit": "change", "step_noise": 0.1, "from_start": 0.1, "cut": True}
+    return Reading(says, {"norm": False, **(model or {})}, common | stage, recipe or {})
+
+
+def _second(says: str, model: dict[str, Any] | None = None, **stage: Any) -> Reading:
+    """A reading of the second round: every window in units of its own first change."""
+    return _first(says, model, **{"unit": "own", **stage})
+
+
 READINGS = {
-    "settled": Reading("all of the readings below as they were settled"),
-    "no bound": Reading("decoder without tanh, numbers in 1/time", model={"bound": 0.0}),
-    "norms": Reading("LayerNorm at the end of every MLP", model={"norm": True}),
-    "no noise": Reading("no noise on the first state", stage={"step_noise": 0.0}),
-    "large noise": Reading("noise as large as the change of a step", stage={"step_noise": 1.0}),
-    "no diagonal": Reading("nothing on the diagonal of L_neural", model={"diagonal": False}),
-    "no starts": Reading("windows from anywhere alike", stage={"from_start": 0.0}),
-    "many starts": Reading("half of the windows from the start", stage={"from_start": 0.5}),
-    "units": Reading("errors in units of the spread, Adam's eps 1e-8", stage={"unit": "spread"}, recipe={"eps": 1e-8}),
-    "own units": Reading("every window in units of its own first change", stage={"unit": "own"}),
-    "own units, norms": Reading("both", stage={"unit": "own"}, model={"norm": True}),
-    "narrow bound": Reading("|L_neural| at most 0.2 of L_physics", model={"bound": 0.2}),
-    "gradients": Reading("gradients through all steps of a window", stage={"cut": False}),
-    "mixed areas": Reading("Voronoi areas and faces", model={"areas": "mixed"}),
+    "settled": Reading("as settled for the scenario"),
+    "first": _first("bound, diagonal, thirds of triangles, cut gradients, noise of a tenth of a step's change"),
+    "no bound": _first("decoder without tanh, numbers in 1/time", {"bound": 0.0}),
+    "narrow bound": _first("L_neural at most 0.2 of L_physics", {"bound": 0.2}),
+    "no diagonal": _first("nothing on the diagonal of L_neural", {"diagonal": False}),
+    "mixed areas": _first("Voronoi areas and faces", {"areas": "mixed"}),
+    "norms": _first("LayerNorm at the end of every MLP", {"norm": True}),
+    "no noise": _first("no noise on the first state", step_noise=0.0),
+    "large noise": _first("noise as large as the change of a step", step_noise=1.0),
+    "no starts": _first("windows from anywhere alike", from_start=0.0),
+    "many starts": _first("half of the windows from the start", from_start=0.5),
+    "gradients": _first("gradients through all steps of a window", cut=False),
+    "units": _first("errors in units of the spread, Adam's eps 1e-8", recipe={"eps": 1e-8}, unit="spread"),
+    "own units": _second("every window in units of its own first change"),
+    "own units, norms": _second("and LayerNorm", {"norm": True}),
+    "own units, norms, no noise": _second("and no noise", {"norm": True}, step_noise=0.0),
+    "own units, norms, no starts": _second("and windows from anywhere", {"norm": True}, from_start=0.0),
+    "own units, norms, no bound": _second("and no tanh", {"norm": True, "bound": 0.0}),
+    "own units, gradients": _second("gradients through the window", cut=False),
+    "own units, norms, gradients": _second("gradients through the window, LayerNorm", {"norm": True}, cut=False),
+    "own units, norms, gradients, no starts": _second("and windows from anywhere", {"norm": True}, cut=False, from_start=0.0),
 }
 
 
@@ -72,6 +91,11 @@ def recipe_of(scenario: Scenario, facts: Facts, reading: Reading, factor: float 
     plan = settled(paper_recipe(row, facts.trajectories, facts.steps), row)
     stages = tuple(replace(stage, **reading.stage) for stage in plan.stages)
     return replace(plan, stages=stages, **reading.recipe).scaled(factor)
+
+
+def model_of(scenario: Scenario, reading: Reading) -> dict[str, Any]:
+    """Changes of the paper's model for a scenario under a reading."""
+    return {"norm": scenario.training.paper.norm} | reading.model
 
 
 def parts(data: Path, device: str) -> tuple[Scenario, Facts, Corpus, Corpus]:
@@ -88,10 +112,10 @@ def trial(scenario: Scenario, facts: Facts, learn: Corpus, check: Corpus, readin
           seed: int = 0, config: DGNetConfig = PAPER) -> dict[str, Any]:
     """A short training under a reading, with the whole schedule of learning rates in `updates` updates."""
     plan = recipe_of(scenario, facts, reading)
-    plan = replace(plan.scaled(updates / plan.iterations), validations=3)
+    plan = replace(plan.scaled(updates / plan.iterations), validations=1)
     base, begin = base_problem(scenario, device), time.perf_counter()
     torch.manual_seed(seed)
-    model = DGNet(replace(config, **reading.model), base).to(device)
+    model = DGNet(replace(config, **model_of(scenario, reading)), base).to(device)
     record: dict[str, Any] = {"says": reading.says, "updates": plan.iterations}
     try:
         progress = fit(model, base, learn, check, plan, seed=seed)
@@ -108,7 +132,7 @@ def speed(scenario: Scenario, facts: Facts, learn: Corpus, reading: Reading, cou
 
     base = base_problem(scenario, device)
     plan = recipe_of(scenario, facts, reading)
-    model = DGNet(replace(PAPER, **reading.model), base).to(device)
+    model = DGNet(replace(PAPER, **model_of(scenario, reading)), base).to(device)
     learn = learn.under(model.rule)
     model.fit_statistics(learn.state, learn.source_average, learn.dt)
     optimiser = torch.optim.Adam(parameter_groups(model, plan), eps=plan.eps)
@@ -140,7 +164,7 @@ def readings(data: Path, out: Path, device: str, updates: int, names: Sequence[s
 
 
 def piece(data: Path, run: Path, device: str, seconds: float, factor: float = 1.0, beside: int = 1,
-          limit: int | None = None) -> Progress:
+          reading: Reading = READINGS["settled"]) -> Progress:
     """Begin a training in RUN, or go on with it, for so many seconds; `beside`: processes on the device, itself included.
 
     RUN/pieces.json has a row for each piece: seconds, updates at its end, GPU-seconds (its share of the device).
@@ -151,12 +175,12 @@ def piece(data: Path, run: Path, device: str, seconds: float, factor: float = 1.
     notes = run / "pieces.json"
     rows: list[dict[str, Any]] = json.loads(notes.read_text()) if notes.exists() else []
     before = sum(row["seconds"] for row in rows)
-    plan = recipe_of(scenario, facts, READINGS["settled"], factor)
+    plan = replace(recipe_of(scenario, facts, reading, factor), validations=VALIDATIONS)
     _, progress = train(scenario, str(told["truth"]), data, run, model="dgnet-paper", recipe="paper", device=device, plan=plan,
-                        budget=before + seconds, portable=False)
+                        config=replace(PAPER, **model_of(scenario, reading)), budget=before + seconds, portable=False)
     spent = progress.seconds - before
     rows.append({"seconds": spent, "beside": beside, "gpu_seconds": spent / beside, "updates": progress.updates,
-                 "of": plan.iterations, "best": progress.best, "untrained": progress.history[0]["validation"],
+                 "of": plan.iterations, "factor": factor, "best": progress.best, "untrained": progress.history[0]["validation"],
                  "recipe": asdict(plan), "device": device})
     write_json(notes, rows)
     return progress

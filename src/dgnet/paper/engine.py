@@ -17,7 +17,7 @@ import shutil
 import time
 import traceback
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -234,8 +234,11 @@ def _trained(cell: Experiment, folder: Path, options: Options, training: Recipe,
     """The training of a cell, begun or resumed."""
     scenario, how = cell.definition(), method(cell.method)
     path, _ = data_set(cell, options)
+    config = how.config
+    if getattr(config, "plain", False):  # variants of the paper's model have its networks
+        config = replace(config, norm=scenario.training.paper.norm)
     return train(scenario, cell.truth, path, folder, model=how.model, recipe=how.recipe, seed=cell.seed, device=options.device,
-                 budget=budget, trajectories=cell.trajectories or None, config=how.config, plan=training,
+                 budget=budget, trajectories=cell.trajectories or None, config=config, plan=training,
                  unknown_reaction=cell.unknown_reaction, report=options.tell,
                  portable=False)  # its data can be made again, and a cell is copied from machine to machine
 

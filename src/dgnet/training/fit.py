@@ -147,7 +147,7 @@ class _Training:
         """Pieces of validation rollouts, where whole ones would take too much of the budget."""
         whole = self.recipe.validate_steps or self.valid.steps
         fitted = any(stage.method == "fitted" for stage in self.recipe.stages)  # validates by itself, once
-        if self.budget is None or fitted or whole < 2 or self.recipe.by_updates:
+        if self.budget is None or fitted or whole < 2:
             return
         limit, few = _JUDGING * self.budget, max(1, whole // _PROBES[0])
         more = max(few + 1, whole // _PROBES[1])

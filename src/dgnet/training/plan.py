@@ -44,7 +44,7 @@ def general(small: bool = True) -> Preset:
     """For what is driven by sources and does not flow."""
     stages = GENERAL if small else (
         Stage(100, 8, 16, 3e-3), Stage(500, 40, 8, 3e-3, from_start=0.25), Stage(200, 120, 8, 1.5e-3, from_start=1.0))
-    return Preset(OPERATOR, stages, PaperSettings(8, 5e-4, 400, 200, 0.1, 8))
+    return Preset(OPERATOR, stages, PaperSettings(8, 5e-4, 400, 200, 0.1, 8, start=0.0, norm=True))
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def configuration(case: Case, facts: Facts, wishes: Wishes) -> DGNetConfig:
     """The parts that are learned. An unknown reaction is learned node by node: of one field a table unless the user asks for
     terms, of more fields a sum of terms."""
     own = preset(case, facts)
-    config = PAPER_MODEL if wishes.recipe == "paper" else own.config
+    config = replace(PAPER_MODEL, norm=own.paper.norm) if wishes.recipe == "paper" else own.config
     curves = _curves(case, wishes)
     if curves:
         corrected = own.config.learn_diffusion and "diffusion" not in curves

@@ -1,7 +1,7 @@
-"""Updates recorded once for a whole training: windows whose gradients reach back one step (`Stage.cut`).
+"""Updates recorded once for a whole training: short windows with the loss on their ends, as the paper trains.
 
-Everything from the weights to the clipped gradients is one CUDA graph: L_neural, the matrices of a step, the steps without gradients,
-the first and the last step with them, the loss and its gradients. Only the windows are copied in and the optimiser is outside. The
+Everything from the weights to the clipped gradients is one CUDA graph: L_neural, the matrices of a step, the steps of the windows, with
+gradients or without (`Stage.cut`), the loss and its gradients. Only the windows are copied in and the optimiser is outside. The
 number of iterations of a solve follows from bounds of the spectrum that were measured with room for the weights to move; every solve
 leaves its residual, and where one misses the bounds are measured again and the update is recorded anew. Without a GPU the same
 function is called each time, which is how it is tested.
@@ -27,6 +27,7 @@ Tensor = torch.Tensor
 
 _ROOM = 1.5  # factor on the bounds, for weights that move
 _TRIES = 3
+_LONGEST = 32  # steps of a window: all of its states and what networks make of them are kept
 
 
 class RecordedUpdate:
@@ -43,7 +44,8 @@ class RecordedUpdate:
            device: str = "cuda") -> RecordedUpdate | None:
         """None where updates are launched piece by piece: elsewhere than on a GPU (`device`), for other windows, for several
         processes, or where the model cannot be made ready without the host."""
-        fits = stage.cut and stage.method == "adam" and not stage.only and not stage.relative and not stage.noise
+        fits = stage.method == "adam" and stage.loss == "ends" and stage.length <= _LONGEST
+        fits = fits and not (stage.only or stage.relative or stage.noise or stage.pushforward or stage.skip)
         if not fits or train.state.device.type != device or world() > 1 or train.timed(base) or train.velocity is not None:
             return None
         again = model.again(base, 2 * stage.batch)
@@ -87,7 +89,7 @@ class RecordedUpdate:
                 state = self.again(bounds)
                 solver = self.model.solver(state)
                 assert solver is not None
-                made = predictions(self.model, state, u, source, steps, alike=True)
+                made = predictions(self.model, state, u, source, steps, self.stage.cut, alike=True)
                 loss = misfit(made, true, unit, None)
                 found = torch.autograd.grad(loss, self.weights, allow_unused=True, materialize_grads=True)
             norm = torch.stack([g.norm() for g in found]).norm()

@@ -156,7 +156,7 @@ def _descended(model: LearnedModel[Any], base: Discretisation, train: Corpus, ba
                                        lambda states: loss_of(states[1:][counted].transpose(0, 1)), batch.number + push, show)
     if stage.cut:
         alike = flow is None and not data.timed(base)
-        loss = loss_of(predictions(model, state, u, source, [(times[k], batch.number + k) for k in range(length)], alike))
+        loss = loss_of(predictions(model, state, u, source, [(times[k], batch.number + k) for k in range(length)], True, alike))
         loss.backward()
         return state, loss
     states = []
@@ -169,8 +169,8 @@ def _descended(model: LearnedModel[Any], base: Discretisation, train: Corpus, ba
 
 
 def predictions(model: LearnedModel[Any], state: Any, u: Tensor, source: Tensor | None, steps: Sequence[tuple[float, int]],
-                alike: bool) -> Tensor:
-    """The first and the last prediction of a window [B, 2, N, F], each with gradients of its own step (`Stage.cut`).
+                cut: bool, alike: bool) -> Tensor:
+    """The first and the last prediction of a window [B, 2, N, F], with gradients; those of one step each where they are `cut`.
 
     - `u`: first states [B, N, F]; `source` [B, T, N, F]; `steps`: (time, number) of each. One step gives one prediction [B, 1, N, F]
     - `alike`: nothing but states and sources changes in time, so that both steps are taken as one of twice as many states
@@ -179,6 +179,13 @@ def predictions(model: LearnedModel[Any], state: Any, u: Tensor, source: Tensor 
         return None if source is None else source[:, k]
 
     last, first = len(steps) - 1, u
+    if not cut:
+        made = []
+        for k in range(last + 1):
+            u = model.step(state, u, force(k), *steps[k])
+            if k in (0, last):
+                made.append(model.read(state, u))
+        return torch.stack(made, 1)
     with torch.no_grad():
         for k in range(last):
             u = model.step(state, u, force(k), *steps[k])

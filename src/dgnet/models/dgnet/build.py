@@ -70,6 +70,7 @@ class Build:
         start            what is added to the initial state, once
         corrections      act on the new state after each step
         instead          takes the place of the solver's step (variant D)
+        once             all steps are differentiated together, so that what networks make of the mesh alone is made once for all
     """
 
     def __init__(self, problem: Discretisation, graph: MeshGraph, scales: Scales, physics: bool = True,
@@ -88,7 +89,7 @@ class Build:
         self.advection: Callable[[float], EdgeMatrix | None] = p.advection
         self.unsigned: Callable[[float], EdgeMatrix] | None = None
         self.any_term: EdgeMatrix | None = None
-        self.closed = False
+        self.closed = self.once = False
         self.reaction: Rate | None = None
         self.excess: Rate | None = None
         self.learned = False

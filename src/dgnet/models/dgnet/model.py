@@ -155,6 +155,7 @@ class DGNet(Learner):
 
         def prepared(bounds: Bounds | None) -> PreparedDGNet:
             build = physics.copied()
+            build.once = True
             self.L_neural(build)
             solver = GreenSolver(own, "iterative", columns=batch, operators=build.operators())
             solver.monitor = monitor

@@ -90,14 +90,15 @@ class Residual(Part):
 
     def network(self, build: Build) -> Callable[[Tensor], Tensor]:
         """[B, N, C] -> [B, N, F]; what depends on the mesh alone is computed once, where no gradient is asked for."""
-        known: list[Tensor] | None = None
+        with network_precision(self.config.amp, build.problem.geometry.device):
+            known = self.residual_net.edge_terms(build.graph) if build.once else None
 
         def network(x: Tensor) -> Tensor:
             nonlocal known
             with network_precision(self.config.amp, x.device):
                 if known is None and not torch.is_grad_enabled():
                     known = self.residual_net.edge_terms(build.graph)
-                return self.residual_net(x, build.graph, None if torch.is_grad_enabled() else known)
+                return self.residual_net(x, build.graph, known if build.once or not torch.is_grad_enabled() else None)
 
         return network
 
