@@ -28,15 +28,16 @@ class Stage:
     - `from_start`: share of windows that begin at step 0, whatever `first` says
     - `skip`: steps of a window before the loss counts
     - `loss`: all states of a window, or the ends (the first and the last)
-    - `unit`: of the errors in the loss: the data's spread, or the change of one step (both root mean squares over the training data),
-      or own, what the first step of the window itself changes (at least a hundredth of the former)
+    - `unit`: of the errors in the loss: the data's spread, or the change of one step (both root mean squares over the training
+      data), or own, what the first step of the window itself changes (at least a hundredth of the former)
     - `relative`: error of every state against its own size (relative L2) instead of the data's spread; a state counts as a tenth
       of the root mean square of the training states at least, since a channel is empty at first
     - `noise`: on the first state, in standard deviations
-    - `step_noise`: on the first state, as a share of what one step changes: over the training data, or with `unit` own in this window
+    - `step_noise`: on the first state, as a share of what one step changes: over the training data, or with `unit` own in this
+      window
     - `pushforward`: up to this many steps without gradient before the window
-    - `cut`: gradients reach back one step only (the pushforward trick inside the window), with the loss on the ends: that is one step
-      from the first state and one from the last but one, the steps between them without gradient
+    - `cut`: gradients reach back one step only (the pushforward trick inside the window), with the loss on the ends: that is one
+      step from the first state and one from the last but one, the steps between them without gradient
     - `decay`: of the learning rate: cosine or step; `decay_every`, `decay_rate`: of the latter, in iterations and as a factor.
       Where a budget of time ends the stage early, both follow the share of the time
     - `end`: share of the learning rate that is left when the cosine is over
@@ -144,9 +145,9 @@ class Recipe:
 
 @dataclass(frozen=True)
 class PaperSettings:
-    """A row of the paper's hyperparameter table, and what its text leaves open (chosen on validation rollouts, docs/results/depth.md):
-    `noise` on the first state, as a share of the change of one step; the share of the windows that begin at the `start` of a
-    trajectory; LayerNorm in the networks (`norm`)."""
+    """A row of the paper's hyperparameter table, and what its text leaves open (chosen on validation rollouts,
+    docs/results/depth.md): `noise` on the first state, as a share of the change of one step; the share of the windows that begin
+    at the `start` of a trajectory; LayerNorm in the networks (`norm`)."""
 
     batch: int
     lr: float
@@ -178,9 +179,9 @@ def paper_recipe(row: PaperSettings, trajectories: int, steps: int, noise: float
 def settled(plan: Recipe, row: PaperSettings) -> Recipe:
     """The paper's recipe with the readings that validation rollouts have settled (docs/results/depth.md).
 
-    Small noise is a share of a step's change; the pushforward trick cuts gradients between the steps of a window; the errors of a window
-    count in units of its own first change, and Adam's eps is below any gradient: with 1e-8 the networks hardly move where a step
-    changes little.
+    Small noise is a share of a step's change; the pushforward trick cuts gradients between the steps of a window; the errors of a
+    window count in units of its own first change, and Adam's eps is below any gradient: with 1e-8 the networks hardly move where a
+    step changes little.
     """
     stages = tuple(replace(s, noise=0.0, pushforward=0, cut=True, unit="own", step_noise=row.noise, from_start=row.start)
                    for s in plan.stages)

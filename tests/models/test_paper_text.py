@@ -309,8 +309,8 @@ def test_with_a_diagonal_every_row_of_l_neural_sums_to_zero() -> None:
     assert np.allclose(of_model(m, p)[1], l_physics() + neural - np.diag(neural.sum(1)), atol=1e-11)
     rest = Discretisation(mesh(), PDE(diffusion=D, velocity=tuple(WIND)), [], DT)
     with torch.no_grad():
-        same = rollout(model(replace(SMALL, diagonal=True, residual=False)), rest, torch.full((1, 8, 1), 298.15, dtype=torch.float64),
-                       steps=5)
+        start = torch.full((1, 8, 1), 298.15, dtype=torch.float64)
+        same = rollout(model(replace(SMALL, diagonal=True, residual=False)), rest, start, steps=5)
     assert torch.equal(same, torch.full_like(same, 298.15))
 
 

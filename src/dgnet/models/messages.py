@@ -3,8 +3,8 @@
     m_i = sum over incoming edges (i, j) of silu(a_i + b_j + c_ij)         a, b, m [N, B, H], c [2E, H] sorted by receiver
 
 Launched operation by operation this reads and writes the memory of all messages about nine times, which is what most of an update
-of the paper's model is. A program owns a node and a block of columns (b, h) and runs over the node's edges; the way back runs over the
-same edges in both directions, so that there are no atomics and the same result every time.
+of the paper's model is. A program owns a node and a block of columns (b, h) and runs over the node's edges; the way back runs over
+the same edges in both directions, so that there are no atomics and the same result every time.
 """
 
 from __future__ import annotations

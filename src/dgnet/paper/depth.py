@@ -2,15 +2,17 @@
 
     python -m dgnet.paper.depth readings DATA --out OUT                every reading by itself, short trainings, validation rollouts
     python -m dgnet.paper.depth piece DATA RUN --seconds 480           begin a training, or go on with it for so many seconds
-    python -m dgnet.paper.depth report RUN... --readings OUT           tables and learning curves
+    python -m dgnet.paper.depth score RUN TEST-DATA                    test trajectories, once
+    python -m dgnet.paper.depth report STORE --picture curves.png      tables and learning curves of docs/results/data/depth.json
 
-DATA is a data set of `dgnet data`. Training trajectories are read, test trajectories never: an experiment holds some of the training
-trajectories out and rolls them out from their first state to their last. A piece ends where its time ends; the next one goes on to the
-bit, with the learning rate of its number of updates.
+DATA is a data set of `dgnet data`. Training trajectories are read, test trajectories never: an experiment holds some of the
+training trajectories out and rolls them out from their first state to their last. A piece ends where its time ends; the next one
+goes on to the bit, with the learning rate of its number of updates.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import time
 from collections.abc import Sequence
@@ -29,10 +31,11 @@ from dgnet.problems.case import base_problem
 from dgnet.recipe import Recipe, Stage, paper_recipe, settled
 from dgnet.scenarios import get
 from dgnet.scenarios.scenario import Scenario
+from dgnet.scoring.judge import judge
 from dgnet.training.checkpoints import Progress
 from dgnet.training.fit import fit
 from dgnet.training.plan import Facts
-from dgnet.training.run import train
+from dgnet.training.run import Run, train
 from dgnet.training.update import iterate, parameter_groups
 
 VALIDATIONS = 12  # of a piece, evenly over its updates or its time
@@ -50,7 +53,8 @@ class Reading:
 
 
 def _first(says: str, model: dict[str, Any] | None = None, recipe: dict[str, Any] | None = None, **stage: Any) -> Reading:
-    """A reading of the first round: errors and noise in units of the mean change of a step, no LayerNorm, a tenth from the start."""
+    """A reading of the first round: errors and noise in units of the mean change of a step, no LayerNorm, a tenth from the
+    start."""
     common = {"unit": "change", "step_noise": 0.1, "from_start": 0.1, "cut": True}
     return Reading(says, {"norm": False, **(model or {})}, common | stage, recipe or {})
 
@@ -126,7 +130,8 @@ def trial(scenario: Scenario, facts: Facts, learn: Corpus, check: Corpus, readin
                      "seconds": time.perf_counter() - begin, "setbacks": progress.setbacks}
 
 
-def speed(scenario: Scenario, facts: Facts, learn: Corpus, reading: Reading, count: int, device: str, recorded: bool = True) -> float:
+def speed(scenario: Scenario, facts: Facts, learn: Corpus, reading: Reading, count: int, device: str,
+          recorded: bool = True) -> float:
     """Seconds of an update, after the first ones."""
     from dgnet.training.recorded import RecordedUpdate
 
@@ -152,7 +157,8 @@ def _wait(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def readings(data: Path, out: Path, device: str, updates: int, names: Sequence[str] = tuple(READINGS), seconds: float = 1e9) -> None:
+def readings(data: Path, out: Path, device: str, updates: int, names: Sequence[str] = tuple(READINGS),
+             seconds: float = 1e9) -> None:
     """Trials of the readings, one after the other while time is left; those that are in OUT already are left alone."""
     scenario, facts, learn, check = parts(data, device)
     begin = time.perf_counter()
@@ -184,3 +190,111 @@ def piece(data: Path, run: Path, device: str, seconds: float, factor: float = 1.
                  "recipe": asdict(plan), "device": device})
     write_json(notes, rows)
     return progress
+
+
+def score(run: Path, data: Path, device: str, few: int | None = None) -> dict[str, Any]:
+    """Free rollouts of test trajectories (all, or the first `few`): the model with its chosen weights, and the same untrained."""
+    opened = Run.open(run, device)
+    base, model = base_problem(opened.case, device), opened.dgnet
+    plain = DGNet(replace(model.config, decoder="none", residual=False), base).to(device)
+    plain.load_state_dict({name: value for name, value in model.state_dict().items() if name in plain.state_dict()})
+    with Dataset(data) as dataset:
+        rows = dataset.batch(dataset.of("test")[:few], device=device, ends=True)
+    found: dict[str, Any] = strict(judge({"trained": model, "untrained": plain}, base, rows).scores())
+    return found | {"test_trajectories": len(rows)}
+
+
+# ---------------------------------------------------------------------- what was found
+
+
+def table(store: dict[str, Any]) -> str:
+    """The trainings, one row each, in Markdown."""
+    rows = ["| scenario | reading | updates (of) | GPU-seconds | ms per update, four at once | untrained | trained | published |",
+            "|---|---|---|---|---|---|---|---|"]
+    for t in sorted(store["trainings"], key=lambda t: (t["scenario"], not t["chosen"])):
+        learnt = f"{t['best']:.4f}" if t["best"] < t["untrained"] else f"none better ({min(r[2] for r in t['history'][1:]):.3f})"
+        rows.append(f"| {t['scenario']} | {t['reading']}{' (chosen)' if t['chosen'] else ''} | {t['updates']:,} ({t['of']:,}) "
+                    f"| {t['gpu_seconds']:.0f} | {t['milliseconds']:.0f} | {t['untrained']:.4f} | {learnt} "
+                    f"| {t['published']:.4f} |")
+    return "\n".join(rows)
+
+
+def table_of_readings(store: dict[str, Any]) -> str:
+    """The short trainings: validation after them, untrained first; updates in brackets."""
+    names = list(dict.fromkeys(r["scenario"] for r in store["readings"]))
+    found = {(r["round"], r["reading"], r["scenario"]): f"{r['history'][-1][2]:.4f} ({r['updates']})" for r in store["readings"]}
+    first = {r["scenario"]: r["untrained"] for r in store["readings"]}
+    rows = ["| round | reading | says | " + " | ".join(names) + " |", "|---|---|---|" + "---|" * len(names),
+            "| | untrained | | " + " | ".join(f"{first[n]:.4f}" for n in names) + " |"]
+    order = list(READINGS)
+    for number, label in sorted({k[:2] for k in found}, key=lambda k: (k[0], order.index(k[1]))):
+        cells = (found.get((number, label, n), "not run") for n in names)
+        rows.append(f"| {number} | {label} | {READINGS[label].says} | " + " | ".join(cells) + " |")
+    return "\n".join(rows)
+
+
+def draw(store: dict[str, Any], path: Path) -> None:
+    """Learning curves of the trainings: validation rollouts against updates, and the published figure."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    names = list(dict.fromkeys(t["scenario"] for t in store["trainings"]))
+    figure, axes = plt.subplots(1, len(names), figsize=(3.2 * len(names), 3.0), layout="constrained")
+    for axis, name in zip(axes, names):
+        for t in (t for t in store["trainings"] if t["scenario"] == name):
+            axis.semilogy([r[0] for r in t["history"]], [r[2] for r in t["history"]], "o-", ms=2.5, lw=1.2,
+                          label="gradients cut" if t["recipe"]["cut"] else "through the window")
+        axis.axhline(t["untrained"], color="0.6", lw=1, label="untrained")
+        if name != "laser-heat":  # published relative to the temperature itself
+            axis.axhline(t["published"], color="k", ls="--", lw=1, label="published RNE")
+        axis.set(title=name, xlabel="updates")
+    axes[0].set_ylabel("RNE from offset, validation")
+    axes[0].legend(frameon=False, fontsize=7)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m dgnet.paper.depth", description=(__doc__ or "").splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    tried = commands.add_parser("readings", help="short trainings, one for each reading")
+    tried.add_argument("data", type=Path)
+    tried.add_argument("--out", type=Path, required=True)
+    tried.add_argument("--updates", type=int, default=300)
+    tried.add_argument("--only", nargs="*", choices=list(READINGS), default=list(READINGS))
+    long = commands.add_parser("piece", help="begin a training, or go on with it")
+    long.add_argument("data", type=Path)
+    long.add_argument("run", type=Path)
+    long.add_argument("--seconds", type=float, required=True)
+    long.add_argument("--factor", type=float, default=1.0, help="on the updates of the recipe, the same for all pieces")
+    long.add_argument("--beside", type=int, default=1, help="processes on the device, this one included")
+    long.add_argument("--reading", choices=list(READINGS), default="settled")
+    final = commands.add_parser("score", help="test trajectories: once, when all is chosen")
+    final.add_argument("run", type=Path)
+    final.add_argument("data", type=Path)
+    final.add_argument("--few", type=int)
+    for command in (tried, long, final):
+        command.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    shown = commands.add_parser("report", help="tables of a store, and its learning curves")
+    shown.add_argument("store", type=Path)
+    shown.add_argument("--picture", type=Path)
+    given = parser.parse_args(arguments)
+    if given.command == "readings":
+        readings(given.data, given.out, given.device, given.updates, given.only)
+    elif given.command == "piece":
+        progress = piece(given.data, given.run, given.device, given.seconds, given.factor, given.beside, READINGS[given.reading])
+        print(f"{progress.updates} updates, best validation {progress.best:.4g} after {progress.best_iteration}, "
+              f"untrained {progress.history[0]['validation']:.4g}")
+    elif given.command == "score":
+        print(json.dumps(score(given.run, given.data, given.device, given.few), indent=1))
+    else:
+        store = json.loads(given.store.read_text())
+        print(table(store), table_of_readings(store), sep="\n\n")
+        if given.picture:
+            draw(store, given.picture)
+
+
+if __name__ == "__main__":
+    main()

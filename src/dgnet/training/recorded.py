@@ -1,10 +1,10 @@
 """Updates recorded once for a whole training: short windows with the loss on their ends, as the paper trains.
 
-Everything from the weights to the clipped gradients is one CUDA graph: L_neural, the matrices of a step, the steps of the windows, with
-gradients or without (`Stage.cut`), the loss and its gradients. Only the windows are copied in and the optimiser is outside. The
-number of iterations of a solve follows from bounds of the spectrum that were measured with room for the weights to move; every solve
-leaves its residual, and where one misses the bounds are measured again and the update is recorded anew. Without a GPU the same
-function is called each time, which is how it is tested.
+Everything from the weights to the clipped gradients is one CUDA graph: L_neural, the matrices of a step, the steps of the windows,
+with gradients or without (`Stage.cut`), the loss and its gradients. Only the windows are copied in and the optimiser is outside.
+The number of iterations of a solve follows from bounds of the spectrum that were measured with room for the weights to move; every
+solve leaves its residual, and where one misses the bounds are measured again and the update is recorded anew. Without a GPU the
+same function is called each time, which is how it is tested.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _LONGEST = 32  # steps of a window: all of its states and what networks make of 
 class RecordedUpdate:
     """The gradients of the windows of an iteration, as `update.iterate` needs them."""
 
-    def __init__(self, model: LearnedModel[Any], again: Again[Any], base: Discretisation, train: Corpus, stage: Stage, scale: Tensor,
-                 clip: float) -> None:
+    def __init__(self, model: LearnedModel[Any], again: Again[Any], base: Discretisation, train: Corpus, stage: Stage,
+                 scale: Tensor, clip: float) -> None:
         self.model, self.again, self.base, self.train = model, again, base, train
         self.stage, self.scale, self.clip = stage, scale, clip
         self.graph: Recorded | None = None

@@ -38,7 +38,8 @@ _SMALLEST = 0.1  # size of a state in a relative loss, against that of the usual
 
 def iterate(model: LearnedModel[Any], base: Discretisation, train: Corpus, stage: Stage, optimiser: torch.optim.Optimizer,
             scale: Tensor, seed: int, iteration: int, clip: float, recorded: RecordedUpdate | None = None) -> float:
-    """One step of the stage's method; returns the loss. `recorded`: the update up to the optimiser as a recording, if there is one."""
+    """One step of the stage's method; returns the loss. `recorded`: the update up to the optimiser as a recording, if there is
+    one."""
     if stage.method == "gauss-newton":
         return gauss_newton(model, base, train, stage, scale)
     if stage.method == "identify":
@@ -102,7 +103,8 @@ def draw(model: LearnedModel[Any], base: Discretisation, train: Corpus, stage: S
     if train.timed(base):  # one time serves the whole batch: windows of different trajectories from one start
         fresh[:], starts[:] = fresh[0], starts[0]
         same = np.flatnonzero((train.begin - train.begin[rows[0]]).abs().numpy() < 1e-6 * train.dt)
-        rows = same[rows % len(same)] if stage.noise or stage.step_noise else rng.permutation(same)[:stage.batch]  # none twice, unless noise differs
+        noisy = stage.noise or stage.step_noise
+        rows = same[rows % len(same)] if noisy else rng.permutation(same)[:stage.batch]  # none twice, unless noise differs
         fresh, starts = fresh[:len(rows)], starts[:len(rows)]
     starts = np.where(fresh, 0, starts)
     generator = torch.Generator(device=train.state.device).manual_seed(int(rng.integers(2**62)))
@@ -125,6 +127,7 @@ def _descended(model: LearnedModel[Any], base: Discretisation, train: Corpus, ba
     state = model.prepare(problem, len(data), length + push)
     u, source = given(model, base, data)
     unit = unit_of(stage, train, data, scale)
+    own = unit.unsqueeze(1) if stage.unit == "own" else unit
     if batch.noise is not None:
         step_noise = stage.step_noise * (unit if stage.unit == "own" else train.change) if stage.step_noise else 0.0
         u = u + (stage.noise * scale + step_noise) * batch.noise[mine]
@@ -145,7 +148,7 @@ def _descended(model: LearnedModel[Any], base: Discretisation, train: Corpus, ba
 
     def loss_of(states: Tensor) -> Tensor:
         """Of the counted states [B, T, N, F]."""
-        return share * misfit(states, true, unit.unsqueeze(1) if stage.unit == "own" else unit, offset) if len(data) else states.sum() * 0.0
+        return share * misfit(states, true, own, offset) if len(data) else states.sum() * 0.0
 
     if not stage.cut and replay.applies(model, state, length, device, [] if flow is None else times[push:]):
         def show(k: int) -> None:
@@ -172,7 +175,8 @@ def predictions(model: LearnedModel[Any], state: Any, u: Tensor, source: Tensor 
                 cut: bool, alike: bool) -> Tensor:
     """The first and the last prediction of a window [B, 2, N, F], with gradients; those of one step each where they are `cut`.
 
-    - `u`: first states [B, N, F]; `source` [B, T, N, F]; `steps`: (time, number) of each. One step gives one prediction [B, 1, N, F]
+    - `u`: first states [B, N, F]; `source` [B, T, N, F]; `steps`: (time, number) of each. One step gives one prediction [B, 1, N,
+      F]
     - `alike`: nothing but states and sources changes in time, so that both steps are taken as one of twice as many states
     """
     def force(k: int) -> Tensor | None:
@@ -207,7 +211,8 @@ def unit_of(stage: Stage, train: Corpus, data: Corpus, scale: Tensor) -> Tensor:
 
 
 def misfit(u: Tensor, true: Tensor, scale: Tensor, offset: Sequence[float] | None) -> Tensor:
-    """Mean squared error in units of `scale` [F], the data's spread; given an offset, the mean relative L2 error of the states [..., N, F].
+    """Mean squared error in units of `scale` [F], the data's spread; given an offset, the mean relative L2 error of the states
+    [..., N, F].
 
     The relative error of a state is |u - true| / max(|true - offset|, 0.1 sqrt(N F)), all fields in units of their spread: the
     training states have sqrt(N F) in the root mean square. Without the second number an empty channel (zero truth) would

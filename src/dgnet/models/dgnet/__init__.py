@@ -18,7 +18,7 @@ from dgnet.models.dgnet.parts.streamline import streamline_diffusion
 from dgnet.models.dgnet.parts.swirl import swirl_transport
 from dgnet.models.dgnet.prepared import PreparedDGNet
 
-__all__ = ["BOUNDED", "CURVES", "DEGREE", "INTERVALS", "LETTER", "PAPER", "Build", "Calibration", "DGNet", "DGNetConfig", "EndToEnd",
-           "FlowInCells", "Library", "MassChange", "Material", "MaterialCurve", "Part", "PreparedDGNet", "Reaction",
+__all__ = ["BOUNDED", "CURVES", "DEGREE", "INTERVALS", "LETTER", "PAPER", "Build", "Calibration", "DGNet", "DGNetConfig",
+           "EndToEnd", "FlowInCells", "Library", "MassChange", "Material", "MaterialCurve", "Part", "PreparedDGNet", "Reaction",
            "ReactionTable", "ceiling", "cell_pairs", "direction_features", "edge_mass", "learned_diffusion", "mass_headroom",
            "regions_of", "soft_limit", "streamline_diffusion", "swirl_transport", "variants"]

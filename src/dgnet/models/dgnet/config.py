@@ -45,13 +45,13 @@ class DGNetConfig:
     - `green`: off for the paper's variant D, a network that only sees what the operator gives
     - `consistent`, `advection_form`: of a problem that has the usual ones (1, "galerkin"); one that has others must agree
     - `edge_limit`: largest |L_neural| against the local physical operator, `edge` decoder (the paper's scheme has `bound`)
-    - `areas`: control volumes of the paper's scheme in the plane: mixed (Voronoi, in obtuse triangles mixed), as the text says of the
-      Laplacian, or thirds of the triangles; faces go with them, through circumcentres or barycentres. The text is silent about the
-      gradient
-    - `diagonal`: [L_neural]_ii = -sum_j [L_neural]_ij in the paper's scheme, as both parts of L_physics have it. Eq. 10 is about edges,
-      and the text does not say what stands on the diagonal
-    - `bound`: above 0, |[L_neural]_ij| is at most this share of the mean |[L_physics]_ij| of the edges at node i, by tanh, in the paper's
-      scheme: Theorem 2 assumes a bounded output ("e.g., bounded activation function tanh") and does not say in which unit
+    - `areas`: control volumes of the paper's scheme in the plane: mixed (Voronoi, in obtuse triangles mixed), as the text says of
+      the Laplacian, or thirds of the triangles; faces go with them, through circumcentres or barycentres. The text is silent about
+      the gradient
+    - `diagonal`: [L_neural]_ii = -sum_j [L_neural]_ij in the paper's scheme, as both parts of L_physics have it. Eq. 10 is about
+      edges, and the text does not say what stands on the diagonal
+    - `bound`: above 0, |[L_neural]_ij| is at most this share of the mean |[L_physics]_ij| of the edges at node i, by tanh, in the
+      paper's scheme: Theorem 2 assumes a bounded output ("e.g., bounded activation function tanh") and does not say in which unit
     - `norm`: the networks of the paper's scheme end their MLPs with LayerNorm, decoders excepted. The text says MLPs
     - `hidden`, `layers`: width and depth of the geometry network
     - `residual_hidden`, `residual_layers`, `reaction_hidden`: of the other networks

@@ -146,8 +146,8 @@ class DGNet(Learner):
         return PreparedDGNet(solver, graph, start, early, tuple(build.corrections), build.instead)
 
     def again(self, problem: Discretisation, batch: int = 1) -> Again[PreparedDGNet] | None:
-        """L_physics and what belongs to the mesh once, L_neural and the matrices of a step every time. For the paper's scheme, where
-        nothing changes in time."""
+        """L_physics and what belongs to the mesh once, L_neural and the matrices of a step every time. For the paper's scheme,
+        where nothing changes in time."""
         if not self.config.plain or problem.time_dependent or problem.data_changes or problem.pde.curved:
             return None
         graph, own, monitor = MeshGraph.kept(problem.geometry, True), self.own_form(problem.held()), Monitor(deferred=True)

@@ -34,8 +34,9 @@ Tensor = torch.Tensor
 class ControlVolumes(Part):
     """L_physics of the paper: nothing in it is learned. Diffusion stays as it is, its stiffness has the cotangent weights.
 
-    |Omega_i| is the Voronoi area, in obtuse triangles the mixed one of Meyer et al. 2003; or, with `areas` = thirds, equal shares of the
-    cells. Tetrahedra, of which the paper says nothing, give equal shares to their corners: few of them contain their circumcentre.
+    |Omega_i| is the Voronoi area, in obtuse triangles the mixed one of Meyer et al. 2003; or, with `areas` = thirds, equal shares
+    of the cells. Tetrahedra, of which the paper says nothing, give equal shares to their corners: few of them contain their
+    circumcentre.
     """
 
     is_physics = True
@@ -105,11 +106,12 @@ def dual_faces(mesh: Mesh, kind: str = "mixed") -> np.ndarray:
 class Decoder(Part):
     """L_neural of the paper (Eq. 9-10): a plain network gives one number, 1/time, for each directed edge and field.
 
-    With `bound` b the entries are b s_i tanh(Decoder([h_i, h_j])), s_i the mean of |[L_physics]_ij| over the edges at node i (of the flow
-    at t = 0 where it changes); without L_physics s_i is 1 / dt. With `diagonal` every row sums to zero.
+    With `bound` b the entries are b s_i tanh(Decoder([h_i, h_j])), s_i the mean of |[L_physics]_ij| over the edges at node i (of
+    the flow at t = 0 where it changes); without L_physics s_i is 1 / dt. With `diagonal` every row sums to zero.
 
     Guarantee: with `diagonal`, a constant stays what it is; with `bound`, no entry is larger than b s_i. The sign of the energy is
-    not bounded: Theorem 2's gamma < eta is a condition on b that no useful L_neural meets (docs/paper.md). The start at zero is ours.
+    not bounded: Theorem 2's gamma < eta is a condition on b that no useful L_neural meets (docs/paper.md). The start at zero is
+    ours.
     """
 
     def __init__(self, c: DGNetConfig, problem: Discretisation) -> None:
