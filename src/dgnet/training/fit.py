@@ -196,8 +196,9 @@ class _Training:
 
     def afford(self, at: Place) -> None:
         """After some updates of a stage against a clock: leave out later ones that would have time for too few."""
-        timed = self.budget is not None and not self.recipe.by_updates
-        if timed and at.stage.method == "adam" and self.progress.iteration - at.begin == _TIMED:
+        if self.budget is None or self.recipe.by_updates:
+            return
+        if at.stage.method == "adam" and self.progress.iteration - at.begin == _TIMED:
             left = [k for k in range(len(self.whole.stages)) if k not in self.progress.left_out]
             none = unaffordable(self.recipe, at.number, agreed(self.lasted), self.budget, _FEWEST)
             self.progress.left_out += [left[k] for k in none]

@@ -184,12 +184,12 @@ def predictions(model: LearnedModel[Any], state: Any, u: Tensor, source: Tensor 
 
     last, first = len(steps) - 1, u
     if not cut:
-        made = []
+        seen = []
         for k in range(last + 1):
             u = model.step(state, u, force(k), *steps[k])
             if k in (0, last):
-                made.append(model.read(state, u))
-        return torch.stack(made, 1)
+                seen.append(model.read(state, u))
+        return torch.stack(seen, 1)
     with torch.no_grad():
         for k in range(last):
             u = model.step(state, u, force(k), *steps[k])
