@@ -28,10 +28,16 @@ class Stage:
     - `from_start`: share of windows that begin at step 0, whatever `first` says
     - `skip`: steps of a window before the loss counts
     - `loss`: all states of a window, or the ends (the first and the last)
+    - `unit`: of the errors in the loss: the data's spread, or the change of one step (both root mean squares over the training
+      data), or own, what the first step of the window itself changes (at least a hundredth of the former)
     - `relative`: error of every state against its own size (relative L2) instead of the data's spread; a state counts as a tenth
       of the root mean square of the training states at least, since a channel is empty at first
     - `noise`: on the first state, in standard deviations
+    - `step_noise`: on the first state, as a share of what one step changes: over the training data, or with `unit` own in this
+      window
     - `pushforward`: up to this many steps without gradient before the window
+    - `cut`: gradients reach back one step only (the pushforward trick inside the window), with the loss on the ends: that is one
+      step from the first state and one from the last but one, the steps between them without gradient
     - `decay`: of the learning rate: cosine or step; `decay_every`, `decay_rate`: of the latter, in iterations and as a factor.
       Where a budget of time ends the stage early, both follow the share of the time
     - `end`: share of the learning rate that is left when the cosine is over
@@ -52,9 +58,12 @@ class Stage:
     from_start: Share = 0.0
     skip: Whole = 0
     loss: str = "all"
+    unit: str = "spread"
     relative: bool = False
     noise: NotNegative = 0.0
+    step_noise: NotNegative = 0.0
     pushforward: Whole = 0
+    cut: bool = False
     decay: str = "cosine"
     decay_every: Whole = 0
     decay_rate: Positive = 0.1
@@ -68,10 +77,14 @@ class Stage:
             raise InputError(f"unknown training method '{self.method}' (known: {', '.join(known)})")
         if self.loss not in ("all", "ends"):
             raise InputError(f"unknown loss '{self.loss}' (known: all, ends)")
+        if self.unit not in ("spread", "change", "own"):
+            raise InputError(f"unknown unit of the loss '{self.unit}' (known: spread, change, own)")
         if self.decay not in ("cosine", "step"):
             raise InputError(f"unknown learning-rate decay '{self.decay}' (known: cosine, step)")
         if self.skip >= self.length:
             raise InputError(f"skip must be less than the {self.length} steps of a window, or no loss is left, got {self.skip}")
+        if self.cut and (self.loss != "ends" or self.pushforward):
+            raise InputError("cut = true goes with loss = \"ends\" and without pushforward")
 
 
 @checked
@@ -88,6 +101,9 @@ class Recipe:
     - `free_lr`: factor on the learning rate of free per-edge numbers and calibrated coefficients
     - `clip`: largest norm of a gradient
     - `weight_decay`: above 0, AdamW
+    - `eps`: Adam's, in units of the gradient: where gradients are smaller, weights hardly move
+    - `by_updates`: learning rates follow the updates alone, never the clock: a budget of time ends the training where it is, to be
+      resumed
     - `retreat`: after a validation that is worse than the best one by this factor or more, the best weights again and a learning
       rate that is lower by as much, by 4 to 64; 0 for never
 
@@ -105,6 +121,8 @@ class Recipe:
     free_lr: NotNegative = 10.0
     clip: Annotated[float, Such("a positive number", lambda x: x > 0)] = 1.0
     weight_decay: NotNegative = 0.0
+    eps: Annotated[float, Such("a positive number", lambda x: x > 0)] = 1e-8
+    by_updates: bool = False
     retreat: NotNegative = 0.0
 
     @property
@@ -129,7 +147,9 @@ class Recipe:
 
 @dataclass(frozen=True)
 class PaperSettings:
-    """A row of the paper's hyperparameter table."""
+    """A row of the paper's hyperparameter table, and what its text leaves open (chosen on validation rollouts,
+    docs/results/depth.md): `noise` on the first state, as a share of the change of one step; the share of the windows that begin
+    at the `start` of a trajectory; LayerNorm in the networks (`norm`)."""
 
     batch: int
     lr: float
@@ -137,6 +157,9 @@ class PaperSettings:
     decay_step: int
     decay_rate: float
     length: int
+    noise: float = 0.1
+    start: float = 0.1
+    norm: bool = False
 
 
 GENERAL = (Stage(400, 8, 16, 3e-3), Stage(400, 40, 8, 2e-3, from_start=0.25))
@@ -153,3 +176,15 @@ def paper_recipe(row: PaperSettings, trajectories: int, steps: int, noise: float
     stage = Stage(row.epochs * per_epoch, length, row.batch, row.lr, loss="ends", noise=noise, pushforward=1, decay="step",
                   decay_every=row.decay_step * per_epoch, decay_rate=row.decay_rate)
     return Recipe("paper", (stage,), hold_out=0)
+
+
+def settled(plan: Recipe, row: PaperSettings) -> Recipe:
+    """The paper's recipe with the readings that validation rollouts have settled (docs/results/depth.md).
+
+    Small noise is a share of a step's change; the pushforward trick cuts gradients between the steps of a window; the errors of a
+    window count in units of its own first change, and Adam's eps is below any gradient: with 1e-8 the networks hardly move where a
+    step changes little.
+    """
+    stages = tuple(replace(s, noise=0.0, pushforward=0, cut=True, unit="own", step_noise=row.noise, from_start=row.start)
+                   for s in plan.stages)
+    return replace(plan, stages=stages, by_updates=True, eps=1e-16)

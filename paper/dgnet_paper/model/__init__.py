@@ -3,10 +3,10 @@
 from dgnet.models.dgnet import DGNet
 from dgnet.models.registry import TOLD_ALL, Entry
 from dgnet_paper.model.bounded import EdgeDecoder, EndToEnd, Residual
-from dgnet_paper.model.config import BOUNDED, PAPER, PaperConfig, variants
+from dgnet_paper.model.config import BOUNDED, LETTER, PAPER, PaperConfig, variants
 from dgnet_paper.model.paper import ControlVolumes, Decoder, PlainResidual
 
-__all__ = ["BOUNDED", "ENTRIES", "PAPER", "ControlVolumes", "Decoder", "EdgeDecoder", "EndToEnd", "PaperConfig", "PlainResidual",
+__all__ = ["BOUNDED", "ENTRIES", "LETTER", "PAPER", "ControlVolumes", "Decoder", "EdgeDecoder", "EndToEnd", "PaperConfig", "PlainResidual",
            "Residual", "variants"]
 
 ENTRIES = {"dgnet-paper": Entry("DGNet, the paper's", PaperConfig, DGNet, {"comparable": PAPER, "published": PAPER}, {},

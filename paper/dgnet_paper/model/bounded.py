@@ -83,16 +83,20 @@ class Residual(Part):
     def __init__(self, c: PaperConfig, problem: Problem, inputs: int = 0) -> None:
         super().__init__()
         self.config, F = c, problem.n_fields
-        self.residual_net = StateNet(problem.mesh.dim, inputs or 2 * F, F, c.residual_hidden, c.residual_layers, c.plain)
+        self.residual_net = StateNet(problem.mesh.dim, inputs or 2 * F, F, c.residual_hidden, c.residual_layers, c.plain,
+                                     c.norm or not c.plain)
 
     def network(self, build: Build) -> Callable[[Tensor], Tensor]:
         """[B, N, C] -> [B, N, F]; what depends on the mesh alone is computed once, where no gradient is asked for."""
         with network_precision(self.config.amp, build.problem.geometry.device):
-            known = None if torch.is_grad_enabled() else self.residual_net.edge_terms(build.graph)
+            known = self.residual_net.edge_terms(build.graph) if build.once else None
 
         def network(x: Tensor) -> Tensor:
+            nonlocal known
             with network_precision(self.config.amp, x.device):
-                return self.residual_net(x, build.graph, None if torch.is_grad_enabled() else known)
+                if known is None and not torch.is_grad_enabled():
+                    known = self.residual_net.edge_terms(build.graph)
+                return self.residual_net(x, build.graph, known if build.once or not torch.is_grad_enabled() else None)
 
         return network
 

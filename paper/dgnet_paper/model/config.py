@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from dgnet.models.dgnet import Part
 
 SCHEMES = ("elements", "paper")
+AREAS = ("mixed", "thirds")
 
 
 @checked
@@ -28,7 +29,15 @@ class PaperConfig(DGNetConfig):
     - `residual`: a small network corrects each new state
     - `physics`: off for variant A
     - `green`: off for variant D, a network that only sees what the operator gives
-    - `edge_limit`: largest |L_neural| against the local physical operator, `edge` decoder (the paper's scheme has no limit)
+    - `edge_limit`: largest |L_neural| against the local physical operator, `edge` decoder (the paper's scheme has `bound`)
+    - `areas`: control volumes of the paper's scheme in the plane: mixed (Voronoi, in obtuse triangles mixed), as the text says of
+      the Laplacian, or thirds of the triangles; faces go with them, through circumcentres or barycentres. The text is silent about
+      the gradient
+    - `diagonal`: [L_neural]_ii = -sum_j [L_neural]_ij in the paper's scheme, as both parts of L_physics have it. Eq. 10 is about
+      edges, and the text does not say what stands on the diagonal
+    - `bound`: above 0, |[L_neural]_ij| is at most this share of the mean |[L_physics]_ij| of the edges at node i, by tanh, in the
+      paper's scheme: Theorem 2 assumes a bounded output ("e.g., bounded activation function tanh") and does not say in which unit
+    - `norm`: the networks of the paper's scheme end their MLPs with LayerNorm, decoders excepted. The text says MLPs
     - `residual_hidden`, `residual_layers`: width and depth of the residual network
 
         >>> paper = PaperConfig(scheme="paper", decoder="edge", residual=True)
@@ -39,6 +48,10 @@ class PaperConfig(DGNetConfig):
     physics: bool = True  # type: ignore[misc]
     green: bool = True  # type: ignore[misc]
     edge_limit: float = 0.3
+    areas: str = "mixed"
+    diagonal: bool = False
+    bound: float = 0.0
+    norm: bool = False
     residual_hidden: int = 64
     residual_layers: int = 3
 
@@ -49,6 +62,8 @@ class PaperConfig(DGNetConfig):
     def __post_init__(self) -> None:
         if self.scheme not in SCHEMES:
             raise InputError(f"unknown scheme '{self.scheme}' (known: {', '.join(SCHEMES)})")
+        if self.areas not in AREAS:
+            raise InputError(f"unknown kind of control volume '{self.areas}' (known: {', '.join(AREAS)})")
         if self.plain and (self.structured or self.free or self.regions or not self.network):
             raise InputError("the paper's scheme goes with decoder = \"edge\" or \"none\" and a network, not with free numbers or "
                              "regions")
@@ -59,7 +74,7 @@ class PaperConfig(DGNetConfig):
         from dgnet_paper.model.bounded import EdgeDecoder
         from dgnet_paper.model.paper import ControlVolumes, Decoder
 
-        parts: list[Part] = [ControlVolumes()] if self.plain else []
+        parts: list[Part] = [ControlVolumes(self.areas)] if self.plain else []
         if self.decoder == "edge":
             parts.append(Decoder(self, problem) if self.plain else EdgeDecoder(self, problem))
         return parts
@@ -109,5 +124,8 @@ def variants(full: PaperConfig) -> dict[str, PaperConfig]:
 BOUNDED = PaperConfig(decoder="edge", residual=True, consistent=0.0, learn_mass=False, learn_source=False, learn_diffusion=False)
 """The paper's model in our finite elements, with limits on every number that it learns."""
 
-PAPER = replace(BOUNDED, scheme="paper")
-"""The paper's model as its text has it (docs/paper.md)."""
+LETTER = replace(BOUNDED, scheme="paper")
+"""The paper's model with nothing that its text does not say: no diagonal, no bound."""
+
+PAPER = replace(LETTER, areas="thirds", diagonal=True, bound=1.0)
+"""The paper's model with the readings that validation rollouts have settled (docs/results/depth.md)."""

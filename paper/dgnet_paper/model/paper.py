@@ -3,10 +3,12 @@
     [L_physics]_ij = m_ij l_ij / 2|Omega_i|      gradient, for advection -v_i . grad u          (Section 3.4.1)
     [L_physics]_ij = D w_ij / |Omega_i|          Laplacian, w_ij = (cot alpha + cot beta) / 2
     [L_physics]_ii = minus the sum of its row
-    [L_neural]_ij  = Decoder([h_i, h_j])         for the edges (i, j), nothing on the diagonal   (Eq. 10)
+    [L_neural]_ij  = Decoder([h_i, h_j])         for the edges (i, j)                            (Eq. 10)
+    [L_neural]_ii  = minus the sum of its row    the text is silent (`diagonal`)
     u+             = G [ (I + dt/2 L) u + dt (f + f+) / 2 ] + residual network(u)                (Eq. 7, Section 3.5)
 
-The solver's matrices are M = diag |Omega_i| and K = -M L. None of it has a limit: weights can make energy, mass and infinity.
+The solver's matrices are M = diag |Omega_i| and K = -M L. What the text leaves open are settings of `DGNetConfig`: `areas`,
+`diagonal`, `bound` and `norm`. With all of them off nothing has a limit: weights can make energy, mass and infinity.
 """
 
 from __future__ import annotations
@@ -32,16 +34,21 @@ Tensor = torch.Tensor
 class ControlVolumes(Part):
     """L_physics of the paper: nothing in it is learned. Diffusion stays as it is, its stiffness has the cotangent weights.
 
-    |Omega_i| is the Voronoi area, in obtuse triangles the mixed one of Meyer et al. 2003. Tetrahedra, of which the paper says
-    nothing, give equal shares to their corners: few of them contain their circumcentre.
+    |Omega_i| is the Voronoi area, in obtuse triangles the mixed one of Meyer et al. 2003; or, with `areas` = thirds, equal shares
+    of the cells. Tetrahedra, of which the paper says nothing, give equal shares to their corners: few of them contain their
+    circumcentre.
     """
 
     is_physics = True
 
+    def __init__(self, areas: str = "mixed") -> None:
+        super().__init__()
+        self.areas = areas
+
     def contribute(self, build: Build) -> None:
         p, pattern = build.problem, build.problem.geometry.pattern
-        kind = "mixed" if p.mesh.dim == 2 else "barycentric"
-        plain = EdgeMatrix(pattern, _kept(p.geometry, "volumes", lambda: lumped(p.geometry, kind).values))
+        kind = "mixed" if p.mesh.dim == 2 and self.areas == "mixed" else "barycentric"
+        plain = EdgeMatrix(pattern, _kept(p.geometry, f"volumes {kind}", lambda: lumped(p.geometry, kind).values))
         weighted = [plain] if p.capacity is None else [lumped(p.geometry, kind, c) for c in p.capacity]
         build.source = build.reaction_mass = EdgeMatrix(pattern, plain.values[None, None])
         build.mass, build.mass_low = EdgeMatrix(pattern, torch.stack([m.values for m in weighted])[None]), 1.0
@@ -49,8 +56,8 @@ class ControlVolumes(Part):
                  for k in p.pde.per_field("decay")[: 1 if p.pde.shared("decay") else None]]
         build.decay = EdgeMatrix(pattern, torch.stack([plain.scale_rows(p.restrict(k[:, None])[:, 0]).values for k in rates])[None])
         if p.pde.velocity is not None:
-            still = None if callable(p.pde.velocity) else green_gauss(p, 0.0)
-            build.advection = (lambda t: green_gauss(p, t)) if still is None else lambda t: still
+            still = None if callable(p.pde.velocity) else green_gauss(p, 0.0, kind)
+            build.advection = (lambda t: green_gauss(p, t, kind)) if still is None else lambda t: still
 
 
 def _kept(g: Geometry, name: str, make: Callable[[], Tensor]) -> Tensor:
@@ -61,13 +68,13 @@ def _kept(g: Geometry, name: str, make: Callable[[], Tensor]) -> Tensor:
     return kept[name]
 
 
-def green_gauss(p: Problem, t: float) -> EdgeMatrix:
+def green_gauss(p: Problem, t: float, kind: str = "mixed") -> EdgeMatrix:
     """|Omega_i| v_i . grad u by the Green-Gauss theorem: entries v_i . n_ij l_ij / 2. Values [b, 1, nnz], rows sum to zero."""
     g = p.geometry
     velocity = p.pde.velocity(t) if callable(p.pde.velocity) else p.pde.velocity
     assert velocity is not None
     at = nodal_velocity(g, velocity).double()[..., g.cells, :]  # [..., K, d+1, d]
-    faces = _kept(g.exact, "faces", lambda: g.exact.tensor(dual_faces(g.mesh)))
+    faces = _kept(g.exact, f"faces {kind}", lambda: g.exact.tensor(dual_faces(g.mesh, kind)))
     if p.capacity is not None:
         faces = faces * p.carried_capacity.double()[:, None, None, None]
     local = 0.5 * torch.einsum("...kid,kijd->...kij", at, faces)
@@ -75,15 +82,15 @@ def green_gauss(p: Problem, t: float) -> EdgeMatrix:
     return EdgeMatrix(g.pattern, EdgeMatrix.from_cells(g.pattern, local).values.reshape(-1, 1, g.pattern.nnz)).to(p.dtype)
 
 
-def dual_faces(mesh: Mesh) -> np.ndarray:
+def dual_faces(mesh: Mesh, kind: str = "mixed") -> np.ndarray:
     """n_ij l_ij inside each cell [K, i, j, d]: the face between the control volumes of corners i and j, from i to j.
 
     In a triangle it runs from the middle of the edge to the circumcentre (obtuse: to the middle of the longest edge), which
-    bounds the mixed Voronoi areas; in a tetrahedron through the barycentres.
+    bounds the mixed Voronoi areas; with `kind` barycentric, and in a tetrahedron, through the barycentres.
     """
-    if mesh.dim == 3:
+    if mesh.dim == 3 or kind == "barycentric":
         g = mesh.gradients
-        return (g[:, None] - g[:, :, None]) * (mesh.volumes / 4)[:, None, None, None]
+        return (g[:, None] - g[:, :, None]) * (mesh.volumes / (mesh.dim + 1))[:, None, None, None]
     x = mesh.points[mesh.cells]
     next_, last = np.roll(x, -1, axis=1), np.roll(x, 1, axis=1)
     cosine = ((next_ - x) * (last - x)).sum(2, keepdims=True)  # its sign
@@ -99,13 +106,18 @@ def dual_faces(mesh: Mesh) -> np.ndarray:
 class Decoder(Part):
     """L_neural of the paper (Eq. 9-10): a plain network gives one number, 1/time, for each directed edge and field.
 
-    Guarantee: none. Rows need not sum to zero, so that a constant need not stay one. Only the start at zero is ours.
+    With `bound` b the entries are b s_i tanh(Decoder([h_i, h_j])), s_i the mean of |[L_physics]_ij| over the edges at node i (of
+    the flow at t = 0 where it changes); without L_physics s_i is 1 / dt. With `diagonal` every row sums to zero.
+
+    Guarantee: with `diagonal`, a constant stays what it is; with `bound`, no entry is larger than b s_i. The sign of the energy is
+    not bounded: Theorem 2's gamma < eta is a condition on b that no useful L_neural meets (docs/paper.md). The start at zero is
+    ours.
     """
 
     def __init__(self, c: PaperConfig, problem: Problem) -> None:
         super().__init__()
-        self.amp = c.amp
-        self.geometry_net = GeometryNet(problem.mesh.dim, c.hidden, c.layers, plain=True)
+        self.amp, self.bound, self.diagonal = c.amp, c.bound, c.diagonal
+        self.geometry_net = GeometryNet(problem.mesh.dim, c.hidden, c.layers, plain=True, norm=c.norm)
         self.decode_edge = MLP([2 * c.hidden, c.hidden, problem.n_fields], zero=True)
 
     def contribute(self, build: Build) -> None:
@@ -114,11 +126,28 @@ class Decoder(Part):
             h = self.geometry_net(graph)[0]
         h = h.to(build.scales.mean.dtype)
         entries = self.decode_edge(torch.cat([h[graph.to], h[graph.frm]], -1)).T.double()  # [F, 2E]
-        receiver = torch.as_tensor(p.geometry.dof, device=p.geometry.device)[graph.to]
+        pattern, receiver = p.geometry.pattern, _kept(p.geometry, "receivers", lambda: torch.as_tensor(
+            p.geometry.dof, device=p.geometry.device)[graph.to])
+        slots = _kept(p.geometry, "slots", lambda: directed_slots(p, graph))
+        if self.bound:
+            entries = self.bound * torch.tanh(entries) * self.sizes(build, slots, receiver)
         weighted = -build.mass.diagonal[..., receiver].double() * entries
-        values = torch.zeros(*weighted.shape[:2], p.geometry.pattern.nnz, dtype=weighted.dtype, device=weighted.device)
-        K = EdgeMatrix(p.geometry.pattern, values.index_add(-1, directed_slots(p, graph), weighted))
-        build.any_term = K.to(p.dtype)
+        values = torch.zeros(*weighted.shape[:2], pattern.nnz, dtype=weighted.dtype, device=weighted.device)
+        values = values.index_add(-1, slots, weighted)
+        if self.diagonal:
+            values = values.index_add(-1, pattern.diagonal[receiver], -weighted)
+        build.any_term, build.closed = EdgeMatrix(pattern, values).to(p.dtype), self.diagonal
+
+    def sizes(self, build: Build, slots: Tensor, receiver: Tensor) -> Tensor:
+        """The mean of |[L_physics]_ij| over the edges of the node that receives [b, F or 1, 2E], in double precision."""
+        p, mass = build.problem, build.mass.diagonal.double()
+        if not build.physics:
+            return (1 / p.dt) * torch.ones_like(mass[..., :1])
+        edges, flow = p.diffusion_part.values.detach().double()[..., slots], build.advection(0.0)
+        edges = (edges if flow is None else edges + flow.values.detach().double()[..., slots]).abs()
+        total = mass.new_zeros(*edges.shape[:2], p.geometry.pattern.n).index_add(-1, receiver, edges)
+        count = mass.new_zeros(p.geometry.pattern.n).index_add(0, receiver, torch.ones_like(edges[0, 0]))
+        return (total / (count * mass))[..., receiver].detach()
 
 
 class PlainResidual(Residual):

@@ -51,7 +51,7 @@ def scenario(size: str) -> Scenario:
             replace(OPERATOR, learn_source=False, learn_streamline=True, learn_start=not small, free=small),
             staged((Stage(300, 10, 16, 3e-3), Stage(200, 60, 8, 2e-3), Stage(60, 300, 4, 1e-3, from_start=0.5)) if small else
                    (Stage(60, 200, 8, 3e-3, from_start=0.5), Stage(200, 1000, 8, 2e-3, from_start=1.0))),
-            PaperSettings(24, 5e-4, 300, 60, 0.1, 10)),
+            PaperSettings(24, 5e-4, 300, 60, 0.1, 10, norm=True)),
         parameters=(
             Parameter("growth ρ", "1", "paper"),
             Parameter("wind c", "(0.1, 0.12)", "paper"),

@@ -278,7 +278,10 @@ def training_plan(cell: Experiment, scenario: Scenario, path: Path) -> tuple[Pla
         found = plan_for_data(scenario, dataset, cell.trajectories or None, model=how.model, recipe=how.recipe,
                               unknowns=unknowns_of(scenario, cell.unknown_reaction))
         count = len(dataset.of("train")[:cell.trajectories or None])
-    return replace(found, config=found.config if how.config is None else how.config, recipe=found.recipe.scaled(cell.factor)), count
+    config = found.config if how.config is None else how.config
+    if how.config is not None and getattr(config, "plain", False):  # variants of the paper's model have its networks
+        config = replace(config, norm=scenario.training.paper.norm)
+    return replace(found, config=config, recipe=found.recipe.scaled(cell.factor)), count
 
 
 def recipe(cell: Experiment, scenario: Scenario, path: Path) -> tuple[Recipe, int]:

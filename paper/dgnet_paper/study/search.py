@@ -83,8 +83,8 @@ def single_steps(plan: Recipe) -> bool:
 
 
 def for_trial(plan: Recipe) -> Recipe:
-    """The recipe with fewer validations, which would take most of the time of a trial."""
-    return replace(plan, validations=_VALIDATIONS)
+    """The recipe with fewer validations, which would take most of the time of a trial, and cooled down within it."""
+    return replace(plan, validations=_VALIDATIONS, by_updates=False)
 
 
 def shared(cell: Experiment) -> Experiment:

@@ -26,7 +26,7 @@ from dgnet.stepping import product
 from dgnet.training.fit import fit
 from dgnet.training.plan import make_plan
 from dgnet_paper.analyse.operator import study
-from dgnet_paper.model import PAPER, variants
+from dgnet_paper.model import LETTER, PAPER, variants
 from dgnet_paper.scenarios import get
 
 Tensor = torch.Tensor
@@ -35,7 +35,7 @@ Tensor = torch.Tensor
 POINTS = np.array([[0.0, 0.0], [1.0, 0.1], [2.2, 0.0], [0.55, 0.35], [1.5, 0.8], [0.9, 1.6], [0.0, 1.5], [2.1, 1.4]])
 CELLS = np.array([[0, 1, 3], [1, 4, 3], [1, 2, 4], [0, 3, 6], [3, 5, 6], [3, 4, 5], [2, 7, 4], [4, 7, 5]])
 D, WIND, DT, DECAY = 0.3, np.array([0.7, -0.4]), 0.05, 0.2
-SMALL = replace(PAPER, hidden=6, layers=2, residual_hidden=5, residual_layers=2)
+SMALL = replace(LETTER, hidden=6, layers=2, residual_hidden=5, residual_layers=2)
 
 
 def mesh() -> Mesh:
@@ -304,6 +304,51 @@ def test_the_analysis_takes_the_papers_l_physics() -> None:
 # ---------------------------------------------------------------------- what the text leaves open
 
 
+def test_with_a_diagonal_every_row_of_l_neural_sums_to_zero() -> None:
+    m, p = model(replace(SMALL, diagonal=True)), problem()
+    neural = l_neural(m)
+    assert np.allclose(of_model(m, p)[1], l_physics() + neural - np.diag(neural.sum(1)), atol=1e-11)
+    rest = Problem(mesh(), PDE(diffusion=D, velocity=tuple(WIND)), [], DT)
+    with torch.no_grad():
+        start = torch.full((1, 8, 1), 298.15, dtype=torch.float64)
+        same = rollout(model(replace(SMALL, diagonal=True, residual=False)), rest, start, steps=5)
+    assert torch.equal(same, torch.full_like(same, 298.15))
+
+
+def test_the_bound_is_in_units_of_l_physics() -> None:
+    """|L_neural| of an edge is at most the bound times the mean |L_physics| of its node's edges, however large the weights."""
+    m, p = model(replace(SMALL, bound=0.5)), problem()
+    L = l_physics()
+    size = np.array([np.abs([L[i, j] for j in neighbours(i)]).mean() for i in range(8)])
+    plain = l_neural(m)
+    wanted = np.where(plain != 0, 0.5 * size[:, None] * np.tanh(plain), 0.0)
+    assert np.allclose(of_model(m, p)[1], L + wanted, atol=1e-11)
+    with torch.no_grad():
+        for w in m.parameters():
+            w.mul_(100)
+    assert np.abs((of_model(m, p)[1] - L)[plain != 0]).max() <= 0.5 * size.max() * (1 + 1e-12)
+
+
+def test_with_thirds_the_gradient_is_exact_on_linear_fields() -> None:
+    p = Problem(box((5, 5), perturb=0.3), PDE(velocity=tuple(WIND)), [], DT)
+    slope = np.array([2.0, -1.5])
+    u = p.mesh.points @ slope
+    inner = ~p.mesh.on_boundary
+    off = {}
+    for areas in ("mixed", "thirds"):
+        volumes_, L = of_model(DGNet(replace(variants(SMALL)["B"], areas=areas), p).double(), p)
+        off[areas] = np.abs(L @ u + WIND @ slope)[inner].max()
+        assert volumes_.sum() == pytest.approx(1.0)
+    assert off["thirds"] < 1e-11 < 1e-3 < off["mixed"]
+
+
+def test_norms_end_the_networks_but_not_the_decoders() -> None:
+    m = DGNet(replace(SMALL, norm=True), problem())
+    normed = {name.rsplit(".", 1)[0] for name, module in m.named_modules() if isinstance(module, torch.nn.LayerNorm)}
+    assert normed and not any("decode" in name for name in normed)
+    assert not any(isinstance(module, torch.nn.LayerNorm) for module in DGNet(SMALL, problem()).modules())
+
+
 def test_in_three_dimensions_volumes_and_faces_are_barycentric() -> None:
     """A linear field has its gradient at every inner node, the control volumes fill the domain."""
     space = box((3, 3, 3), perturb=0.2, seed=2)
@@ -382,10 +427,10 @@ def test_training_is_that_of_the_papers_table(name: str) -> None:
     config, recipe = plan.config, plan.recipe
     (stage,) = recipe.stages
     per_epoch = count * (s.steps // (states - 1)) // batch
-    assert config == PAPER and s.train == count and recipe.hold_out == 0
+    assert config == replace(PAPER, norm=s.training.paper.norm) and s.train == count and recipe.hold_out == 0
     assert (stage.batch, stage.lr, stage.length, stage.iterations) == (batch, rate, states - 1, epochs * per_epoch)
     assert (stage.decay, stage.decay_every, stage.decay_rate) == ("step", every * per_epoch, factor)
-    assert stage.loss == "ends" and stage.pushforward == 1 and stage.noise > 0 and stage.method == "adam"
+    assert stage.loss == "ends" and stage.cut and stage.step_noise > 0 and stage.method == "adam" and recipe.by_updates
 
 
 def test_gradients_are_those_of_differences() -> None:

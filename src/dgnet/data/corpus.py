@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -169,6 +170,11 @@ class Corpus:
         """Per field: root mean square of the states around their offset, [F]."""
         shift = self.state.new_tensor(self.offset or [0.0])
         return (self.state - shift).square().mean((0, 1, 2)).sqrt().clamp(min=1e-12)
+
+    @cached_property
+    def change(self) -> Tensor:
+        """Per field: root mean square of what one step changes, [F]."""
+        return (self.state[:, 1:] - self.state[:, :-1]).square().mean((0, 1, 2)).sqrt()
 
     def timed(self, base: Problem) -> bool:
         """Something depends on the time besides the stored flow, which goes with its row."""

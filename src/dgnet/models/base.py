@@ -14,7 +14,7 @@ Axes are [batch, time, node, field] everywhere.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -25,6 +25,7 @@ from dgnet.data import Corpus
 from dgnet.errors import InputError
 from dgnet.problems import CONSISTENT, Problem, Rule, SpotTable
 from dgnet.stepping import GreenSolver, Linear, Solver
+from dgnet.stepping.bounds import Bounds
 
 Tensor = torch.Tensor
 Memory = Mapping[str, Tensor]
@@ -113,6 +114,9 @@ class Stepper(ABC):
 
 S = TypeVar("S", bound=Stepper)
 """The stepper of a model."""
+
+Again = Callable[[Bounds | None], S]
+"""Bounds of the spectrum of the matrices, or None to have them measured -> a problem made ready, with the weights of now."""
 
 
 class Model(ABC, Generic[S]):

@@ -18,6 +18,7 @@ from torch import nn
 from torch.nn import functional
 
 from dgnet.errors import InputError
+from dgnet.models import messages
 from dgnet.operators import Geometry
 
 Tensor = torch.Tensor
@@ -204,6 +205,8 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def value(a: Tensor, b: Tensor, c: Tensor | Callable[[Incoming], Tensor], edges: Incoming) -> Tensor:
         """c may be a function that makes the terms of a block of edges when they are needed."""
+        if isinstance(c, Tensor) and messages.applies(a, b, c):
+            return messages.total(a, b, c, edges.frm, edges.ends)
         found = []
         for block in edges.blocks:
             term = c[block.first:block.first + len(block.to)] if isinstance(c, Tensor) else c(block)
@@ -220,6 +223,9 @@ class _Gather(torch.autograd.Function):
     def backward(ctx, g: Tensor):  # type: ignore[override]
         a, b, c = ctx.saved_tensors
         edges: Incoming = ctx.edges
+        if messages.applies(a, b, c) and g.dtype == a.dtype:
+            found = messages.gradients(a, b, c, g, edges.frm, edges.reverse, edges.ends)
+            return found[0], found[1], found[2] if ctx.needs_input_grad[2] else None, None
         z = _Gather.inner(a, b, c, edges)
         s = torch.sigmoid(z)
         z.mul_(1 - s).add_(1).mul_(s).mul_(g.to(z.dtype).index_select(0, edges.to))  # silu'(z) = s (1 + z (1 - s))
@@ -233,17 +239,17 @@ class Processor(nn.Module):
 
     The first linear layer of Message is split by its inputs, and its last one acts on the sum: products with H columns run
     over nodes, not edges. What edges contribute does not depend on h and can be computed beforehand (`edge_terms`).
-    Unless `plain`, the sum is divided by the root of its number of terms, and Update ends with a LayerNorm.
+    Unless `plain`, the sum is divided by the root of its number of terms. With `norm`, Update ends with a LayerNorm.
     """
 
-    def __init__(self, hidden: int, layers: int, plain: bool = False) -> None:
+    def __init__(self, hidden: int, layers: int, plain: bool = False, norm: bool = True) -> None:
         super().__init__()
         self.plain = plain
         self.receive = nn.ModuleList(nn.Linear(hidden, hidden) for _ in range(layers))
         self.send = nn.ModuleList(nn.Linear(hidden, hidden, bias=False) for _ in range(layers))
         self.edge = nn.ModuleList(nn.Linear(hidden, hidden, bias=False) for _ in range(layers))
         self.message = nn.ModuleList(nn.Sequential(nn.SiLU(), nn.Linear(hidden, hidden)) for _ in range(layers))
-        self.update = nn.ModuleList(MLP([2 * hidden, hidden, hidden], norm=not plain) for _ in range(layers))
+        self.update = nn.ModuleList(MLP([2 * hidden, hidden, hidden], norm=norm) for _ in range(layers))
 
     def edge_terms(self, e: Tensor, graph: MeshGraph) -> list[Tensor]:
         """[2E, H] per layer, sorted by receiver."""
@@ -267,10 +273,11 @@ class Processor(nn.Module):
 class GeometryNet(nn.Module):
     """Encoder and processor of the operator network: node embeddings h [N, H] from geometry alone."""
 
-    def __init__(self, dim: int, hidden: int, layers: int, plain: bool = False) -> None:
+    def __init__(self, dim: int, hidden: int, layers: int, plain: bool = False, norm: bool | None = None) -> None:
         super().__init__()
-        self.node, self.edge = (MLP([dim + (1 if plain else 3), hidden, hidden], norm=not plain) for _ in range(2))
-        self.process = Processor(hidden, layers, plain)
+        norm = not plain if norm is None else norm
+        self.node, self.edge = (MLP([dim + (1 if plain else 3), hidden, hidden], norm=norm) for _ in range(2))
+        self.process = Processor(hidden, layers, plain, norm)
 
     def forward(self, graph: MeshGraph) -> tuple[Tensor, Tensor]:
         e = self.edge(graph.edge)
@@ -280,11 +287,13 @@ class GeometryNet(nn.Module):
 class StateNet(nn.Module):
     """A message-passing network on states [B, N, C] -> [B, N, F], zero at birth."""
 
-    def __init__(self, dim: int, inputs: int, outputs: int, hidden: int, layers: int, plain: bool = False) -> None:
+    def __init__(self, dim: int, inputs: int, outputs: int, hidden: int, layers: int, plain: bool = False,
+                 norm: bool | None = None) -> None:
         super().__init__()
-        self.node = MLP([inputs + (dim + 1 if plain else 2), hidden, hidden], norm=not plain)
-        self.edge = MLP([dim + (1 if plain else 3), hidden, hidden], norm=not plain)
-        self.process = Processor(hidden, layers, plain)
+        norm = not plain if norm is None else norm
+        self.node = MLP([inputs + (dim + 1 if plain else 2), hidden, hidden], norm=norm)
+        self.edge = MLP([dim + (1 if plain else 3), hidden, hidden], norm=norm)
+        self.process = Processor(hidden, layers, plain, norm)
         self.decode = MLP([hidden, hidden, outputs], zero=True)
 
     def edge_terms(self, graph: MeshGraph) -> list[Tensor]:

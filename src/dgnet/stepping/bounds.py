@@ -101,6 +101,11 @@ class Bounds:
             out.append((alpha, beta))
         return out
 
+    def widened(self, factor: float, least: float = 0.05) -> Bounds:
+        """With room for matrices that are not known yet: every distance from 1 is larger by this factor, and by 0.02."""
+        low, high = 1 - factor * (1 - self.low) - 0.02, 1 + factor * (self.high - 1) + 0.02
+        return Bounds(max(least, low), high, factor * self.imag + 0.02, True)
+
     def union(self, other: Bounds) -> Bounds:
         return Bounds(min(self.low, other.low), max(self.high, other.high), max(self.imag, other.imag),
                       self.tight and other.tight)

@@ -263,6 +263,20 @@ class GreenSolver:
         self.monitor.deferred = True
         return True
 
+    def hold(self, bounds: Bounds | None = None) -> None:
+        """Take the step of now for all that follow, with gradients or without, where its matrices do not change in time.
+
+        With `bounds` the number of iterations follows from them and nothing is asked of the host: they are not proven for these
+        matrices, and `monitor.check` tells whether they hold.
+        """
+        p, ops = self.problem, self.operators
+        if bounds is None:
+            self._severed = self.operator()
+            return
+        self._severed = StepOperator(ops.mass, ops.stiffness(0.0, p.dt), p.dt, self.theta, p.fixed, sums=ops.sums(0.0, p.dt),
+                                     pivot=p.pivot, backend="iterative", symmetric=ops.symmetric, mass_low=ops.mass_low,
+                                     tolerance=self.tolerance, monitor=self.monitor, bounds=bounds)
+
     def severed(self) -> tuple[GreenSolver, list[tuple[Tensor, Tensor]]] | None:
         """The same step with its matrices as leaves of their own, and the pairs (matrix values, leaf) that need gradients.
 

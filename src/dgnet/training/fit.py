@@ -37,6 +37,7 @@ from dgnet.scoring.judge import judge
 from dgnet.scoring.metrics import Sums
 from dgnet.training.checkpoints import Progress, restore, store
 from dgnet.training.processes import agreed, rank
+from dgnet.training.recorded import RecordedUpdate
 from dgnet.training.schedule import Place, place, set_rates, unaffordable
 from dgnet.training.update import iterate, parameter_groups
 
@@ -118,9 +119,9 @@ class Loop(ABC):
         self.whole = self.recipe = recipe
         self.budget, self.last = budget, last
         groups = parameter_groups(model, recipe)
-        self.optimiser: torch.optim.Optimizer = torch.optim.Adam(groups)
+        self.optimiser: torch.optim.Optimizer = torch.optim.Adam(groups, eps=recipe.eps)
         if recipe.weight_decay:
-            self.optimiser = torch.optim.AdamW(groups, weight_decay=recipe.weight_decay)
+            self.optimiser = torch.optim.AdamW(groups, eps=recipe.eps, weight_decay=recipe.weight_decay)
         self.progress = Progress()
         self.best: dict[str, Tensor] = {}
         self.losses: list[float] = []  # since the last validation
@@ -204,7 +205,9 @@ class Loop(ABC):
 
     def afford(self, at: Place) -> None:
         """After some updates of a stage against a clock: leave out later ones that would have time for too few."""
-        if self.budget is not None and at.stage.method == "adam" and self.progress.iteration - at.begin == _TIMED:
+        if self.budget is None or self.recipe.by_updates:
+            return
+        if at.stage.method == "adam" and self.progress.iteration - at.begin == _TIMED:
             left = [k for k in range(len(self.whole.stages)) if k not in self.progress.left_out]
             none = unaffordable(self.recipe, at.number, agreed(self.lasted), self.budget, _FEWEST)
             self.progress.left_out += [left[k] for k in none]
@@ -216,7 +219,7 @@ class Loop(ABC):
 
     def clock(self, elapsed: float) -> float | None:
         """Share of the time for updates that has passed: the untrained model is judged before the stages share it."""
-        if self.budget is None:
+        if self.budget is None or self.recipe.by_updates:
             return None
         judged = self.progress.history[0]["seconds"]
         return (elapsed - judged) / max(self.budget - judged, 1e-9)
@@ -286,6 +289,7 @@ class _OnRollouts(Loop):
                  budget: float | None, last: Path | None) -> None:
         super().__init__(model, recipe, budget, last)
         self.base, self.train, self.valid, self.seed, self.scale = base, train, valid, seed, train.spread
+        self.recordings: dict[Stage, RecordedUpdate | None] = {}
 
     def prepare(self) -> None:
         self.model.fit_statistics(self.train.state, self.train.source_average, self.train.dt, self.train.velocity)
@@ -316,7 +320,13 @@ class _OnRollouts(Loop):
         if stage.method == "fitted":
             return self.model.fit_data(self.base, self.train, self.valid)
         return iterate(self.model, self.base, self.train, stage, self.optimiser, self.scale, self.seed, self.progress.iteration,
-                       self.recipe.clip)
+                       self.recipe.clip, self.recorded(stage))
+
+    def recorded(self, stage: Stage) -> RecordedUpdate | None:
+        """Updates of this stage as one recording, made once, where they can be."""
+        if stage not in self.recordings:
+            self.recordings = {stage: RecordedUpdate.of(self.model, self.base, self.train, stage, self.scale, self.recipe.clip)}
+        return self.recordings[stage]
 
     def error(self) -> float:
         return self._error_of(self.model)

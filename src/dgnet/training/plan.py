@@ -16,7 +16,7 @@ from dgnet.models.dgnet import DGNetConfig
 from dgnet.models.registry import DGNETS, TUNED, changed, configure, entry
 from dgnet.problems.case import OWN, Case
 from dgnet.projects import Project, Training
-from dgnet.recipe import GENERAL, IN_A_FLOW, PaperSettings, Recipe, Stage, paper_recipe
+from dgnet.recipe import GENERAL, IN_A_FLOW, PaperSettings, Recipe, Stage, paper_recipe, settled
 from dgnet.training.fit import validated
 
 RETREAT = 1.3
@@ -56,7 +56,7 @@ def staged(stages: tuple[Stage, ...], validate_steps: int | None = None) -> Reci
 def general(small: bool = True) -> Plan:
     """For what is driven by sources and does not flow."""
     long = Stage(100, 8, 16, 3e-3), Stage(500, 40, 8, 3e-3, from_start=0.25), Stage(200, 120, 8, 1.5e-3, from_start=1.0)
-    return Plan(OPERATOR, staged(GENERAL if small else long))
+    return Plan(OPERATOR, staged(GENERAL if small else long), PaperSettings(8, 5e-4, 400, 200, 0.1, 8, start=0.0, norm=True))
 
 
 def plan_for_data(problem: Case | Project, data: Dataset, trajectories: int | None = None, **choices: Any) -> Plan:
@@ -88,11 +88,11 @@ def make_plan(problem: Case | Project, trajectories: int, steps: int, sources: b
         return replace(own, config=changed(model, settings, configure(model), where),
                        recipe=_of_baseline(own, case.mesh.n_nodes, trajectories, steps))
     paper = (recipe or ("paper" if model == "dgnet-paper" else "staged")) == "paper"
-    config = configure("dgnet-paper") if paper else own.config
+    config = replace(configure("dgnet-paper"), norm=own.paper.norm) if paper else own.config
     config = unknowns.put(replace(config, odd_reaction=own.odd_reaction) if unknowns.reaction else config, len(case.pde.fields),
                           settings)
     config = changed(config.model, settings, config, where)
-    found = paper_recipe(own.paper, trajectories, steps) if paper else _fitting(own.recipe, trajectories, steps)
+    found = settled(paper_recipe(own.paper, trajectories, steps), own.paper) if paper else _fitting(own.recipe, trajectories, steps)
     found = _wished(found, wish, trajectories, steps)
     if case.training is None:
         found = replace(found, name=OWN)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -28,31 +28,46 @@ from dgnet.scoring.judge import given
 from dgnet.training import replay
 from dgnet.training.processes import average_gradients, rank, world
 
+if TYPE_CHECKING:
+    from dgnet.training.recorded import RecordedUpdate
+
 Tensor = torch.Tensor
 
+_LEAST = 0.01  # of the usual change of a step: the smallest unit of a window
 _SMALLEST = 0.1  # size of a state in a relative loss, against that of the usual one
 
 
 def iterate(model: LearnedModel[Any], base: Problem, train: Corpus, stage: Stage, optimiser: torch.optim.Optimizer,
-            scale: Tensor, seed: int, iteration: int, clip: float) -> float:
-    """One step of the stage's method; returns the loss."""
+            scale: Tensor, seed: int, iteration: int, clip: float, recorded: RecordedUpdate | None = None) -> float:
+    """One step of the stage's method; returns the loss. `recorded`: the update up to the optimiser as a recording, if there is
+    one."""
     if stage.method == "gauss-newton":
         return gauss_newton(model, base, train, stage, scale)
     if stage.method == "identify":
         return identify(model, base, train)
     if stage.method == "material":
         return identify_material(model, base, train)
+    windows = draw(model, base, train, stage, seed, iteration)
+    if recorded is not None:
+        value, size = recorded(windows)
+        _finite(size, iteration)
+        optimiser.step()
+        return value
     optimiser.zero_grad(set_to_none=True)
-    stepper, loss = _descended(model, base, train, draw(model, base, train, stage, seed, iteration), stage, scale)
+    stepper, loss = _descended(model, base, train, windows, stage, scale)
     parameters = [p for group in optimiser.param_groups for p in group["params"] if p.grad is not None]
     average_gradients(parameters)
     norm = nn.utils.clip_grad_norm_(parameters, clip) if clip else torch.zeros_like(loss)
     stepper.finish()  # the first question to the device, asked when all of the iteration but the optimiser has been launched
     value, size = torch.stack([loss.detach(), norm.to(loss)]).tolist()
-    if not math.isfinite(size):
-        raise SolveError(f"the gradient at iteration {iteration} is not finite")
+    _finite(size, iteration)
     optimiser.step()
     return value
+
+
+def _finite(size: float, iteration: int) -> None:
+    if not math.isfinite(size):
+        raise SolveError(f"the gradient at iteration {iteration} is not finite")
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,12 +104,13 @@ def draw(model: LearnedModel[Any], base: Problem, train: Corpus, stage: Stage, s
     if train.timed(base):  # one time serves the whole batch: windows of different trajectories from one start
         fresh[:], starts[:] = fresh[0], starts[0]
         same = np.flatnonzero((train.begin - train.begin[rows[0]]).abs().numpy() < 1e-6 * train.dt)
-        rows = same[rows % len(same)] if stage.noise else rng.permutation(same)[:stage.batch]  # none twice, unless noise differs
+        noisy = stage.noise or stage.step_noise
+        rows = same[rows % len(same)] if noisy else rng.permutation(same)[:stage.batch]  # none twice, unless noise differs
         fresh, starts = fresh[:len(rows)], starts[:len(rows)]
     starts = np.where(fresh, 0, starts)
     generator = torch.Generator(device=train.state.device).manual_seed(int(rng.integers(2**62)))
     noise = torch.randn((len(rows), *train.state.shape[2:]), generator=generator, device=train.state.device,
-                        dtype=train.state.dtype) if stage.noise else None
+                        dtype=train.state.dtype) if stage.noise or stage.step_noise else None
     return Drawn(rows, starts, push, length, 0 if special and fresh[0] else special, noise)
 
 
@@ -111,8 +127,11 @@ def _descended(model: LearnedModel[Any], base: Problem, train: Corpus, batch: Dr
         problem = problem.with_velocity(flow)
     stepper = model.prepare(problem, len(data), length + push)
     u, source = given(model, base, data)
+    unit = unit_of(stage, train, data, scale)
+    own = unit.unsqueeze(1) if stage.unit == "own" else unit
     if batch.noise is not None:
-        u = u + stage.noise * scale * batch.noise[mine]
+        step_noise = stage.step_noise * (unit if stage.unit == "own" else train.change) if stage.step_noise else 0.0
+        u = u + (stage.noise * scale + step_noise) * batch.noise[mine]
     # learned filters of the initial state act at step 0 of a trajectory only
     first = torch.as_tensor(batch.starts[mine] == 0, device=device)[:, None, None]
     u = torch.where(first, stepper.begin(u), stepper.lift(u))
@@ -130,9 +149,9 @@ def _descended(model: LearnedModel[Any], base: Problem, train: Corpus, batch: Dr
 
     def loss_of(states: Tensor) -> Tensor:
         """Of the counted states [B, T, N, F]."""
-        return share * misfit(states, true, scale, offset) if len(data) else states.sum() * 0.0
+        return share * misfit(states, true, own, offset) if len(data) else states.sum() * 0.0
 
-    if replay.applies(stepper, length, device, [] if flow is None else times[push:]):
+    if not stage.cut and replay.applies(stepper, length, device, [] if flow is None else times[push:]):
         def show(k: int) -> None:
             if flow is not None:
                 flow.show(times[push + k])
@@ -140,6 +159,11 @@ def _descended(model: LearnedModel[Any], base: Problem, train: Corpus, batch: Dr
         loss = gradients(stepper, u, None if source is None else source[:, push:], length,
                          lambda states: loss_of(states[:, 1:][:, counted]), batch.number + push,
                          max(0, model.first_steps - batch.number - push), show)
+        return stepper, loss
+    if stage.cut:
+        alike = flow is None and not data.timed(base)
+        loss = loss_of(predictions(stepper, u, source, [(times[k], batch.number + k) for k in range(length)], True, alike))
+        loss.backward()
         return stepper, loss
     states = []
     for k in range(length):
@@ -150,8 +174,48 @@ def _descended(model: LearnedModel[Any], base: Problem, train: Corpus, batch: Dr
     return stepper, loss
 
 
+def predictions(stepper: Stepper, u: Tensor, source: Tensor | None, steps: Sequence[tuple[float, int]],
+                cut: bool, alike: bool) -> Tensor:
+    """The first and the last prediction of a window [B, 2, N, F], with gradients; those of one step each where they are `cut`.
+
+    - `u`: first states [B, N, F]; `source` [B, T, N, F]; `steps`: (time, number) of each. One step gives one prediction [B, 1, N,
+      F]
+    - `alike`: nothing but states and sources changes in time, so that both steps are taken as one of twice as many states
+    """
+    def force(k: int) -> Tensor | None:
+        return None if source is None else source[:, k]
+
+    last, first = len(steps) - 1, u
+    if not cut:
+        seen = []
+        for k in range(last + 1):
+            u = stepper.step(u, force(k), *steps[k])
+            if k in (0, last):
+                seen.append(stepper.read(u))
+        return torch.stack(seen, 1)
+    with torch.no_grad():
+        for k in range(last):
+            u = stepper.step(u, force(k), *steps[k])
+    if not last:
+        return stepper.read(stepper.step(u, force(0), *steps[0]))[:, None]
+    if alike and stepper.phase(steps[0][1]) == stepper.phase(steps[last][1]):
+        both = None if source is None else torch.cat([source[:, 0], source[:, last]])
+        made = stepper.read(stepper.step(torch.cat([first, u]), both, *steps[last]))
+        return torch.stack(made.chunk(2), 1)
+    return torch.stack([stepper.read(stepper.step(x, force(k), *steps[k])) for x, k in ((first, 0), (u, last))], 1)
+
+
+def unit_of(stage: Stage, train: Corpus, data: Corpus, scale: Tensor) -> Tensor:
+    """The unit of the errors of windows `data`, per field: [F], or [B, 1, F] where each has its own."""
+    if stage.unit == "own":
+        own = (data.state[:, 1] - data.state[:, 0]).square().mean(1, keepdim=True).sqrt()
+        return torch.maximum(own, _LEAST * train.change)
+    return train.change if stage.unit == "change" else scale
+
+
 def misfit(u: Tensor, true: Tensor, scale: Tensor, offset: Sequence[float] | None) -> Tensor:
-    """Mean squared error in units of the data's spread; given an offset, the mean relative L2 error of the states [..., N, F].
+    """Mean squared error in units of `scale` [F], the data's spread; given an offset, the mean relative L2 error of the states
+    [..., N, F].
 
     The relative error of a state is |u - true| / max(|true - offset|, 0.1 sqrt(N F)), all fields in units of their spread: the
     training states have sqrt(N F) in the root mean square. Without the second number an empty channel (zero truth) would

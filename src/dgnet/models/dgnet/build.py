@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -65,11 +66,13 @@ class Build:
         advection        t -> the term of K that a given flow makes; None without one
         unsigned         t -> a term of K without a sign; rows sum to zero
         any_term         a term of K that does not change in time; neither its sign nor its row sums matter
+        closed           the rows of `any_term` sum to zero
         factors          calibrated factors of diffusion, decay and convection, broadcast to [f, 1]
         reaction, excess r(u), and what the mass takes away besides (`parts.reaction`); `learned` where r is not the problem's own
         start            what is added to the initial state, once
         corrections      act on the new state after each step
         instead          takes the place of the solver's step (variant D)
+        once             all steps are differentiated together, so that what networks make of the mesh alone is made once for all
     """
 
     def __init__(self, problem: Problem, graph: MeshGraph, scales: Scales, physics: bool = True,
@@ -88,12 +91,20 @@ class Build:
         self.advection: Callable[[float], EdgeMatrix | None] = p.advection
         self.unsigned: Callable[[float], EdgeMatrix] | None = None
         self.any_term: EdgeMatrix | None = None
+        self.closed = self.once = False
         self.reaction: Rate | None = None
         self.excess: Rate | None = None
         self.learned = False
         self.start: MassChange | None = None
         self.corrections: list[Correction] = []
         self.instead: Advance | None = None
+
+    def copied(self) -> Build:
+        """The same so far, to go on from again."""
+        other = copy(self)
+        other.factors, other.still_terms = dict(self.factors), list(self.still_terms)
+        other.flow_terms, other.corrections = list(self.flow_terms), list(self.corrections)
+        return other
 
     def operators(self) -> Operators:
         """What a step of the Green solver is made of."""
@@ -105,7 +116,7 @@ class Build:
         for term in (*self.still_terms, *([] if self.any_term is None else [self.any_term])):
             still = still + term
         decays = decay if p.decay_sums is not None and self.physics else None
-        sums = [A.row_sums() for A in (decays, self.any_term) if A is not None]
+        sums = [A.row_sums() for A in (decays, None if self.closed else self.any_term) if A is not None]
         ingredients = (still.values.double(), *(x for _, tensors in self.flow_terms for x in tensors))
         K = None if p.time_dependent else self.stiffness(0.0, 0.0, *ingredients)
         load_changes = p.data_changes or p.time_dependent  # a convective coefficient in time is in both

@@ -45,7 +45,7 @@ from torch import nn
 
 from dgnet.arguments import checked
 from dgnet.errors import InputError
-from dgnet.models.base import LearnedModel, Severed, SolverStepper, impose
+from dgnet.models.base import Again, LearnedModel, Severed, SolverStepper, impose
 from dgnet.models.dgnet.build import Advance, Build, Correction, Rate, Scales
 from dgnet.models.dgnet.config import DGNetConfig
 from dgnet.models.dgnet.parts import Calibration, Material, Part, Reaction, parts_of
@@ -56,6 +56,8 @@ from dgnet.models.dgnet.parts.start import EarlySteps, MassChange, mass_change
 from dgnet.models.gnn import MLP, MeshGraph, StateNet
 from dgnet.problems import CONSISTENT, Problem, Rule
 from dgnet.stepping import EnthalpySolver, GreenSolver, Linear, Operators
+from dgnet.stepping.backends import Monitor
+from dgnet.stepping.bounds import Bounds
 
 Tensor = torch.Tensor
 P = TypeVar("P", bound=Part)
@@ -175,6 +177,25 @@ class DGNet(LearnedModel["PreparedDGNet"]):
             start = first_build.start
             early = EarlySteps(self.config.early_steps, self.G(problem, first, batch, steps, careful), switch)
         return PreparedDGNet(self, solver, graph, start, early, tuple(build.corrections), build.instead)
+
+    def again(self, problem: Problem, batch: int = 1) -> Again[PreparedDGNet] | None:
+        """L_physics and what belongs to the mesh once, L_neural and the matrices of a step every time. For the paper's scheme,
+        where nothing changes in time."""
+        if not self.config.plain or problem.time_dependent or problem.data_changes or problem.pde.curved:
+            return None
+        graph, own, monitor = MeshGraph.kept(problem.geometry, True), self.own_form(problem.held()), Monitor(deferred=True)
+        physics = self.L_physics(own, graph)
+
+        def prepared(bounds: Bounds | None) -> PreparedDGNet:
+            build = physics.copied()
+            build.once = True
+            self.L_neural(build)
+            solver = GreenSolver(own, "iterative", columns=batch, operators=build.operators())
+            solver.monitor = monitor
+            solver.hold(bounds)
+            return PreparedDGNet(self, solver, graph, None, None, tuple(build.corrections), build.instead)
+
+        return prepared
 
     def prepare_curved(self, problem: Problem, graph: MeshGraph, careful: bool) -> PreparedDGNet:
         """Where capacity or diffusion are curves of u."""
