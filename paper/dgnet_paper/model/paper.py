@@ -106,8 +106,9 @@ def dual_faces(mesh: Mesh, kind: str = "mixed") -> np.ndarray:
 class Decoder(Part):
     """L_neural of the paper (Eq. 9-10): a plain network gives one number, 1/time, for each directed edge and field.
 
-    With `bound` b the entries are b s_i tanh(Decoder([h_i, h_j])), s_i the mean of |[L_physics]_ij| over the edges at node i (of
-    the flow at t = 0 where it changes); without L_physics s_i is 1 / dt. With `diagonal` every row sums to zero.
+    With `bound` b the entries are b s_i tanh(Decoder([h_i, h_j])), s_i the mean of |[L_physics]_ij| over the edges at node i.
+    Where the flow changes in time s_i is the data's own rate, std(du/dt) / std(u), so that L_neural stays what it is; without
+    L_physics 1 / dt. With `diagonal` every row sums to zero.
 
     Guarantee: with `diagonal`, a constant stays what it is; with `bound`, no entry is larger than b s_i. The sign of the energy is
     not bounded: Theorem 2's gamma < eta is a condition on b that no useful L_neural meets (docs/paper.md). The start at zero is
@@ -143,6 +144,8 @@ class Decoder(Part):
         p, mass = build.problem, build.mass.diagonal.double()
         if not build.physics:
             return (1 / p.dt) * torch.ones_like(mass[..., :1])
+        if callable(p.pde.velocity):
+            return (build.scales.rate / build.scales.std).double()[None, :, None]
         edges, flow = p.diffusion_part.values.detach().double()[..., slots], build.advection(0.0)
         edges = (edges if flow is None else edges + flow.values.detach().double()[..., slots]).abs()
         total = mass.new_zeros(*edges.shape[:2], p.geometry.pattern.n).index_add(-1, receiver, edges)
