@@ -6,8 +6,8 @@ from dgnet_paper.model.bounded import EdgeDecoder, EndToEnd, Residual
 from dgnet_paper.model.config import BOUNDED, LETTER, PAPER, PaperConfig, variants
 from dgnet_paper.model.paper import ControlVolumes, Decoder, PlainResidual
 
-__all__ = ["BOUNDED", "ENTRIES", "LETTER", "PAPER", "ControlVolumes", "Decoder", "EdgeDecoder", "EndToEnd", "PaperConfig", "PlainResidual",
-           "Residual", "variants"]
+__all__ = ["BOUNDED", "ENTRIES", "LETTER", "PAPER", "ControlVolumes", "Decoder", "EdgeDecoder", "EndToEnd", "PaperConfig",
+           "PlainResidual", "Residual", "variants"]
 
 ENTRIES = {"dgnet-paper": Entry("DGNet, the paper's", PaperConfig, DGNet, {"comparable": PAPER, "published": PAPER}, {},
                                 told=TOLD_ALL)}

@@ -1,9 +1,9 @@
 """The paper's model trained to its end in pieces, and the experiments that settle what its text leaves open.
 
-    python -m dgnet_paper.study.depth readings DATA --out OUT                every reading by itself, short trainings, validation rollouts
-    python -m dgnet_paper.study.depth piece DATA RUN --seconds 480           begin a training, or go on with it for so many seconds
-    python -m dgnet_paper.study.depth score RUN TEST-DATA                    test trajectories, once
-    python -m dgnet_paper.study.depth report STORE --picture curves.png      tables and learning curves of docs/results/data/depth.json
+    python -m dgnet_paper.study.depth readings DATA --out OUT            every reading by itself: short trainings, validation
+    python -m dgnet_paper.study.depth piece DATA RUN --seconds 480       begin a training, or go on with it for so many seconds
+    python -m dgnet_paper.study.depth score RUN TEST-DATA                test trajectories, once
+    python -m dgnet_paper.study.depth report STORE --picture curves.png  tables and learning curves
 
 DATA is a data set of `dgnet data`. Training trajectories are read, test trajectories never: an experiment holds some of the
 training trajectories out and rolls them out from their first state to their last. A piece ends where its time ends; the next one
@@ -20,23 +20,22 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
-from dgnet.data import Corpus, Dataset, hold_out
+from dgnet.data import Corpus, Dataset
 from dgnet.errors import SolveError
 from dgnet.files import strict, write_json
 from dgnet.models.dgnet import DGNet
 from dgnet.problems.case import base_problem
 from dgnet.recipe import Recipe, Stage, paper_recipe, settled
+from dgnet.scoring.judge import judge
+from dgnet.training.checkpoints import Progress
+from dgnet.training.fit import fit, split
+from dgnet.training.run import Run, train
+from dgnet.training.update import iterate, parameter_groups
 from dgnet_paper.model import PAPER, PaperConfig
 from dgnet_paper.scenarios import get
 from dgnet_paper.scenarios.scenario import Scenario
-from dgnet.scoring.judge import judge
-from dgnet.training.checkpoints import Progress
-from dgnet.training.fit import fit
-from dgnet.training.run import Run, train
-from dgnet.training.update import iterate, parameter_groups
 
 VALIDATIONS = 12  # of a piece, evenly over its updates or its time
 HELD = 2  # training trajectories that an experiment holds out
@@ -118,7 +117,7 @@ def parts(data: Path, device: str) -> tuple[Scenario, Facts, Corpus, Corpus]:
     with Dataset(data) as dataset:
         provenance, facts = dataset.provenance, Facts.of(dataset)
         scenario = get(str(provenance["scenario"]), str(provenance["size"]))
-        numbers, held = hold_out(dataset.of("train"), min(HELD, facts.trajectories - 1), np.random.default_rng(0))
+        numbers, held = split(dataset, Recipe("held", (), hold_out=min(HELD, facts.trajectories - 1)))
         learn, check = (dataset.batch(rows, device=device, ends=True) for rows in (numbers, held))
     return scenario, facts, learn, check
 
@@ -194,7 +193,8 @@ def piece(data: Path, run: Path, device: str, seconds: float, factor: float = 1.
     before = sum(row["seconds"] for row in rows)
     plan = replace(recipe_of(scenario, facts, reading, factor), validations=VALIDATIONS)
     chosen = replace(scenario.training, config=replace(PAPER, **model_of(scenario, reading)), recipe=plan, model="dgnet-paper")
-    _, progress = train(scenario, str(provenance["truth"]), data, run, chosen, device=device, budget=before + seconds, portable=False)
+    _, progress = train(scenario, str(provenance["truth"]), data, run, chosen, device=device, budget=before + seconds,
+                        portable=False)
     spent = progress.seconds - before
     rows.append({"seconds": spent, "beside": beside, "gpu_seconds": spent / beside, "updates": progress.updates,
                  "of": plan.iterations, "factor": factor, "best": progress.best, "untrained": progress.history[0]["validation"],

@@ -99,9 +99,9 @@ def test_gradients_that_are_cut_are_those_of_one_step() -> None:
     u = part.state[:, 0]
     with torch.no_grad():
         for k in range(3):
-            u = m.step(state, u, None, 0.0, k)
+            u = state.step(u, None, 0.0, k)
     unit = (part.state[:, 1] - part.state[:, 0]).square().mean(1, keepdim=True).sqrt()
-    wanted = sum((((m.step(state, x, None, 0.0, 0) - true) / unit).square().mean() for x, true in
+    wanted = sum((((state.step(x, None, 0.0, 0) - true) / unit).square().mean() for x, true in
                   ((part.state[:, 0], part.state[:, 1]), (u, part.state[:, 4]))), start=torch.zeros(())) / 2
     g = torch.autograd.grad(wanted, list(m.parameters()))
     update._descended(m, p, rows, windows, stage, rows.spread)

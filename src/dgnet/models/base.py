@@ -164,6 +164,11 @@ class Model(ABC, Generic[S]):
         """Steps may be of any length, one after the other: none makes up for its own, or remembers the one before."""
         return self.solves
 
+    def again(self, problem: Problem, batch: int) -> Again[S] | None:
+        """`prepare` for weights that change, as a function that asks nothing of the host, so that it can be recorded together with
+        the steps that follow; None where that cannot be."""
+        return None
+
     def brought(self, problem: Problem) -> np.ndarray | None:
         """`Stepper.brings` of a problem that is not prepared yet."""
         return None
