@@ -50,7 +50,7 @@ class Case:
     """Mesh, equation, boundary conditions and time step.
 
     - `given_flow`: a velocity that changes in time comes with the data
-    - `training`: a plan of training of its own (`training.plan.Preset`); None: read off the features of the case
+    - `training`: a plan of training of its own (`training.plan.Plan`); None: read off the features of the case
     - `tally`: sums over all predicted states besides the errors (`scoring.judge.Tally`)
 
     A case that knows more than this about itself overrides the methods below.
