@@ -100,7 +100,7 @@ def run(model: Model, c: Case, rows: slice = slice(None)) -> Tensor:
     problem = c.problem
     if callable(problem.pde.velocity):
         whole = problem.pde.velocity
-        problem = problem.given(lambda t: whole(t)[rows])
+        problem = problem.with_velocity(lambda t: whole(t)[rows])
     with torch.no_grad():
         return rollout(model, problem, c.u0[rows], c.source[rows])
 
