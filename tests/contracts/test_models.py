@@ -44,7 +44,7 @@ MODELS: dict[str, tuple[Callable[[Problem], Model], float | None]] = {
     "variant B": (dgnet(replace(VARIANTS["B"], reaction="none")), 20.0),
     "variant C": (dgnet(replace(VARIANTS["C"], reaction="none")), 1.3),  # a linear operator cannot make a reaction
     "variant D": (dgnet(replace(VARIANTS["D"], reaction="none")), 20.0),
-    "pod": (lambda p: build("pod", None, p), None),  # fitted at once: paper/paper/tests/models/test_reduced.py
+    "pod": (lambda p: build("pod", None, p), None),  # fitted at once: paper/tests/models/test_reduced.py
     "opinf": (lambda p: build("opinf", None, p), None),
 }
 
@@ -100,7 +100,7 @@ def run(model: Model, c: Case, rows: slice = slice(None)) -> Tensor:
     problem = c.problem
     if callable(problem.pde.velocity):
         whole = problem.pde.velocity
-        problem = problem.given(lambda t: whole(t)[rows])
+        problem = problem.with_velocity(lambda t: whole(t)[rows])
     with torch.no_grad():
         return rollout(model, problem, c.u0[rows], c.source[rows])
 

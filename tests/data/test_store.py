@@ -15,9 +15,6 @@ from dgnet.data import (
     Header,
     Trajectory,
     assemble,
-    hold_out,
-    scaling_of,
-    state_scaling,
     write_dataset,
     write_part,
 )
@@ -192,23 +189,19 @@ def test_trajectory_checks_its_shapes(mesh: Mesh) -> None:
         replace(good, state=good.state[0])
 
 
-# ---------------------------------------------------------------------- split and scaling
+# ---------------------------------------------------------------------- statistics
 
 
-def test_hold_out_is_disjoint() -> None:
-    train, validation = hold_out(range(10), 3, np.random.default_rng(0))
-    assert len(validation) == 3 and sorted(train + validation) == list(range(10))
-    with pytest.raises(InputError):
-        hold_out([1, 2], 2, np.random.default_rng(0))
-
-
-def test_scaling_uses_training_alone(file: Path, mesh: Mesh) -> None:
+def test_moments_use_training_alone(file: Path, mesh: Mesh) -> None:
     with Dataset(file) as data:
-        found = state_scaling(data)
+        mean, spread = data.moments()
     values = np.concatenate([make(mesh, k).state.reshape(-1, 2) for k in (0, 1)]).astype(np.float64)
-    assert found.mean == pytest.approx(values.mean(0), rel=1e-12) and found.std == pytest.approx(values.std(0), rel=1e-10)
+    assert mean == pytest.approx(values.mean(0), rel=1e-12) and spread == pytest.approx(values.std(0), rel=1e-10)
 
 
-def test_scaling_of_a_constant_field() -> None:
-    found = scaling_of([np.full((4, 3, 1), 298.15), np.full((2, 3, 1), 298.15)])
-    assert found.std == (1.0,) and found.mean == pytest.approx((298.15,), rel=1e-14)
+def test_a_field_that_never_varies_has_spread_one(tmp_path: Path, mesh: Mesh) -> None:
+    state = np.full((STEPS + 1, mesh.n_nodes, 1), 298.15, dtype=np.float32)
+    write_dataset(tmp_path / "still.h5", Header(mesh, ("T",), 0.1, STEPS), [Trajectory(state, 0.1 * np.arange(STEPS + 1))] * 2)
+    with Dataset(tmp_path / "still.h5") as data:
+        mean, spread = data.moments()
+    assert spread.tolist() == [1.0] and mean == pytest.approx(298.15, rel=1e-6)

@@ -11,7 +11,7 @@ import torch
 
 from dgnet.discovery.least_squares import Differences, Prior, Sums, least_squares
 from dgnet.errors import InputError, SolveError
-from dgnet.projects.factors import fitted
+from dgnet.projects.check import fitted
 
 Tensor = torch.Tensor
 T = torch.linspace(0, 2, 60, dtype=torch.float64)

@@ -77,7 +77,7 @@ def test_count_holds_for_the_worst_step_of_the_record(case):
     case = double(case)
     ramp = torch.linspace(0.1, 1.0, STEPS + 1, dtype=torch.float64)[:, None, None]
     flow = HeldFlow(given_velocity(case.velocity * ramp, case.dt), case.dt)
-    problem = case.problem().given(flow)
+    problem = case.problem().with_velocity(flow)
     solver = GreenSolver(problem, "iterative")
     times = [k * case.dt for k in range(STEPS)]
     each = [GreenSolver(problem, "iterative").operator(t).bounds for t in times]

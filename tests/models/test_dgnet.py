@@ -363,7 +363,7 @@ def test_learned_swirl_moves_and_does_nothing_else(shape: tuple[int, ...]) -> No
     assert float((change.values + change.mT.values).abs().max()) < 1e-14
     assert float(change.row_sums().abs().max()) < 1e-14
 
-    uniform = problem.given((1.0, 0.5, 0.2)[: mesh.dim])
+    uniform = problem.with_velocity((1.0, 0.5, 0.2)[: mesh.dim])
     h = problem.geometry.volumes ** (1 / mesh.dim)
     size = direction_features(mesh.dim) * (1 if mesh.dim == 2 else 3)
     raw = torch.ones(mesh.n_cells, size, dtype=torch.float64) / h[:, None]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from dgnet.discovery.unknowns import Unknowns
 from dgnet.errors import InputError
 from dgnet.mesh import box, save
 from dgnet.problems import Dirichlet, Neumann, Periodic, Robin
@@ -106,7 +107,7 @@ hold_out = 1
     assert (f.name, f.title, f.fields, f.dt, f.offset) == ("all", "All of it", ("u", "v"), 0.5, (0.0, 2.0))
     assert f.mesh.measures == {"size": (10.0, 20.0), "spacing": 1.0, "corner": (0.0, 0.0), "perturb": 0.2}
     assert f.mesh.boundaries == {"hot": Selection({"x": (0, 0), "y": (5, 10)}), "cold": Selection(function="cold")}
-    assert f.pde.velocity == (1.0, 0.0) and f.pde.reaction == "unknown" and f.pde.per_region
+    assert f.pde.velocity == (1.0, 0.0) and f.pde.unknowns == Unknowns(True, (), ("diffusion", "convection"), True)
     assert f.pde.diffusion["u"]["core"] == pytest.approx(2.0) and f.pde.diffusion["v"] == ((1.0, 0.0), (0.0, 2.0))
     assert f.pde.decay["v"] == pytest.approx(1 / 60)
     assert f.boundaries[0].values == {"value": Function("warm")} and f.boundaries[1].values == {"flux": -1.0}
@@ -126,7 +127,7 @@ WRONG = [
     ("diffusion = 0.05", "difusion = 0.05", "pde.difusion is not a known key; did you mean 'diffusion'"),
     ("diffusion = 0.05", "diffusion = -1", "pde.diffusion must not be negative"),
     ("diffusion = 0.05", "diffusion = [[1, 2], [2, 1]]", "positive semidefinite"),
-    ("diffusion = 0.05", "diffusion = { weld = 1 }", "pde.diffusion: there is no region or field 'weld'"),
+    ("diffusion = 0.05", "diffusion = { weld = 1 }", "pde.diffusion: there is no region 'weld'"),
     ("diffusion = 0.05", "diffusion = { cells = \"d.npy\" }", "there is no file"),
     ("diffusion = 0.05", "diffusion = { function = \"d\" }", "pde.diffusion names a function, but there is no"),
     ("diffusion = 0.05", "diffusion = 0.05\nvelocity = [1, 2, 3]", "pde.velocity has 3 components, but the mesh is 2D"),
@@ -153,7 +154,7 @@ WRONG = [
     ("[pde]", "[model]\nhiden = 3\n[pde]", "model.hiden is not a setting of dgnet; did you mean 'hidden'"),
     ("[pde]", "[model]\nhidden = \"many\"\n[pde]", "model.hidden must be like 64"),
     ("[pde]", "[model]\ndecoder = \"thick\"\n[pde]", "model: unknown decoder 'thick'"),
-    ("[pde]", "[training]\nminutes = -1\n[pde]", "training.minutes must be positive"),
+    ("[pde]", "[training]\nminutes = -1\n[pde]", "training: .minutes. must be a positive number"),
     ("[pde]", "[extra]\na = 1\n[pde]", "extra is not a known key"),
     ("[pde]", "[pde", "is not valid TOML"),
 ]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dgnet.errors import InputError
-from dgnet.scoring.metrics import Sums, current_names, error_ratio, rne, score
+from dgnet.scoring.metrics import Sums, error_ratio, rne, score
 
 
 def test_against_plain_formulas() -> None:
@@ -94,9 +94,3 @@ def test_single_values_follow_the_same_rules() -> None:
 def test_the_error_ratio_is_better_below_one() -> None:
     assert error_ratio(0.1, (0.4, 0.2)) == 0.5 and error_ratio(0.1, (None, 0.05)) == 2.0
     assert error_ratio(None, (0.1, 0.2)) == error_ratio(None, (None, None)) == math.inf and error_ratio(0.1, (None, None)) == 0.0
-
-
-def test_stored_results_get_the_names_of_today() -> None:
-    old = {"gain": 0.5, "scores": {"dgnet": {"fluctuation": 0.1, "trajectories": [0.1]}}, "x": [{"gain": None}]}
-    new = {"error_ratio": 0.5, "scores": {"dgnet": {"rne_from_offset": 0.1, "trajectories": [0.1]}}, "x": [{"error_ratio": None}]}
-    assert current_names(old) == current_names(new) == new

@@ -174,7 +174,7 @@ def test_stiff_problems_are_computed_in_double_and_say_so():
     assert soft.held() is soft and "single" in soft.precision
     assert stiff.held().dtype == torch.float64 and "double precision, since" in stiff.precision
     assert stiff.held().geometry.pattern is stiff.geometry.pattern
-    other = stiff.given([0.1, 0.0])
+    other = stiff.with_velocity([0.1, 0.0])
     assert other.held().pde.velocity.tolist() == [0.1, 0.0] and other.held().diffusion_part is stiff.held().diffusion_part
     assert stiff.recast(0.0, "galerkin").held().consistent == 0.0
 

@@ -64,7 +64,7 @@ class POD(Reduced[Galerkin]):
 
     def prepare(self, problem: Problem, batch: int = 1, steps: int = 1000, careful: bool = False) -> Galerkin:
         own, p, dt = self.subspace(problem), problem.double, problem.dt
-        still = p.given(None) if self.moving else p
+        still = p.with_velocity(None) if self.moving else p
 
         def on_basis(A: EdgeMatrix) -> Tensor:
             """V^T A [R, nF]."""
@@ -86,7 +86,7 @@ class POD(Reduced[Galerkin]):
         shape = (problem.mesh.n_nodes, problem.mesh.dim)
         parts, shifts, c = [], [], own.centre.double().flatten()
         for k, v in enumerate(torch.cat([self.flow_centre[None], self.flow_basis.T]).double()):
-            moved = still.given(v.reshape(shape)).advection()
+            moved = still.with_velocity(v.reshape(shape)).advection()
             assert moved is not None
             C = on_basis(moved) + (K if k == 0 else 0.0)
             parts.append(C @ own.wide.T)
@@ -167,6 +167,6 @@ class POD(Reduced[Galerkin]):
         if data.source_average is None:
             return None
         f = thinned(base.restrict(data.source_average).flatten(0, 1)).double()
-        p = base.double.given(None)
+        p = base.double.with_velocity(None)
         operator = GreenSolver(p, solves=1, columns=len(f)).operator(0.0)
         return p.dt * operator.solve(product(p.source_mass, f))

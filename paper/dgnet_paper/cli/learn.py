@@ -170,8 +170,10 @@ def universal(parts: Annotated[list[Path], typer.Argument(help="At least four me
         net, found = tune([(path.stem, load(path)) for path in parts], 60 * budget, draws, workers, seed, checked_device(device),
                           report)
     net.cpu().save(out)
-    write_json(json_path, {"before": found.before, "after": found.best, "updates": found.updates, "history": found.history})
+    before = found.history[0]["validation"]
+    write_json(json_path, {"before": before, "after": found.best, "updates": found.updates,
+                           "history": [(row["seconds"], row["validation"]) for row in found.history[1:]]})
     say(f"Error over that of the better classical solver, on {len(parts)} meshes, a fifth of them held out: "
-        f"{found.best:.3f}, {found.before:.3f} before; {found.updates} updates")
+        f"{found.best:.3f}, {before:.3f} before; {found.updates} updates")
     say_path(out)
     advise("simulate", "PROBLEM", "--weights", out, program="dgnet")

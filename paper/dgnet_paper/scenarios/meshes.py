@@ -15,7 +15,8 @@ import numpy as np
 
 from dgnet.mesh.io import save
 from dgnet.mesh.mesh import Mesh
-from dgnet.mesh.shapes import Bump, Ellipse, bracket, channel, circle, dfg_channel, disc, gear_plate, hump, naca, wave
+from dgnet.mesh.shapes import bracket, dfg_channel, gear_plate
+from dgnet_paper.scenarios.shapes import Bump, Ellipse, channel, circle, disc, hump, naca, wave
 
 FILES = Path(__file__).parent / "files"
 

@@ -63,7 +63,7 @@ def long(cell: Experiment, options: Options) -> dict[str, Any]:
     problem = base_problem(s, device)
     if flow is not None:
         assert sample.phases is not None
-        problem = problem.given(given_velocity(flow_rows(s, flow, sample.phases).to(device), s.dt))
+        problem = problem.with_velocity(given_velocity(flow_rows(s, flow, sample.phases).to(device), s.dt))
     offset = torch.tensor(s.offsets, dtype=torch.float32, device=device)
     at: Tensor | Pause = start.to(device, torch.float32)
     largest = []

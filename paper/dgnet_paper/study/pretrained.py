@@ -27,7 +27,6 @@ from dgnet.errors import InputError
 from dgnet.files import did_you_mean, discard, read_toml, unfinished, write_json, write_text
 from dgnet.models.registry import config_class, title_of
 from dgnet.scoring.judge import rivals
-from dgnet.scoring.metrics import current_names
 from dgnet.training.run import Run, Settings, read_dataclass, to_toml
 from dgnet_paper.scenarios import SIZES, TRUTHS, get, names, paper_names
 from dgnet_paper.study.blocks import template
@@ -36,6 +35,8 @@ from dgnet_paper.study.results import number
 from dgnet_paper.study.stored import read_from
 
 Tensor = torch.Tensor
+
+_FORMER = {"fluctuation": "rne_from_offset", "gain": "error_ratio"}
 
 SHELF = Path(__file__).parents[1] / "pretrained"
 HALF_FROM = 64  # numbers of a tensor that is worth storing in half precision
@@ -110,6 +111,13 @@ def shipped(shelf: Path = SHELF) -> list[Card]:
     if not cards:
         raise InputError(f"{shelf} holds no pretrained weights")
     return sorted(cards, key=lambda c: (names().index(c.scenario), c.size, c.truth))
+
+
+def current_names(value: Any) -> Any:
+    """A stored result with the names of today: `rne_from_offset` was `fluctuation` and `error_ratio` was `gain` in older files."""
+    if isinstance(value, dict):
+        return {_FORMER.get(key, key): current_names(item) for key, item in value.items()}
+    return [current_names(item) for item in value] if isinstance(value, list) else value
 
 
 def read_card(folder: Path) -> Card:

@@ -98,7 +98,7 @@ class Workload:
 
     def problem(self) -> Problem:
         base = self.fresh()
-        return base if self.velocity is None else base.given(given_velocity(self.velocity, self.dt))
+        return base if self.velocity is None else base.with_velocity(given_velocity(self.velocity, self.dt))
 
     def first(self, batch: int) -> Workload:
         """The first trajectories only."""

@@ -8,11 +8,8 @@ falls to zero along a half cosine over the time that is given. The weights of th
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
 from multiprocessing import get_context
 
 import numpy as np
@@ -22,6 +19,9 @@ from dgnet.errors import InputError, SolveError
 from dgnet.mesh import Mesh
 from dgnet.models.universal import Universal, UniversalNet
 from dgnet.progress import Report
+from dgnet.recipe import Recipe, Stage
+from dgnet.training.checkpoints import Progress
+from dgnet.training.fit import Loop
 from dgnet_paper.universal.batched import Part, Parts, gather, log_ratio
 from dgnet_paper.universal.problems import draw
 
@@ -29,17 +29,8 @@ Tensor = torch.Tensor
 
 LARGEST = 1500  # nodes of a part whose steps are dense matrices
 _TOGETHER = 12  # problems in a batch
-_VALIDATIONS = 10
-
-
-@dataclass
-class Progress:
-    """What a training went through: geometric means of the error ratio on parts that were held out."""
-
-    before: float = math.nan  # with the weights that it started from
-    best: float = math.inf
-    updates: int = 0
-    history: list[tuple[float, float]] = field(default_factory=list)  # seconds, validation
+_VALIDATIONS, _WARM_UP = 10, 50  # of a training; updates until the full rate
+_MAX_UPDATES = 10**9  # the time ends it
 
 
 def part_of(kind: str, mesh: Mesh, seed: Sequence[int]) -> Part | None:
@@ -97,35 +88,38 @@ def ranges(train: Sequence[Parts]) -> dict[str, Tensor]:
             "side": span([b.surroundings.side for b in train])}
 
 
+class _Fit(Loop):
+    """Batches of problems, judged by the error ratio on problems that are held out."""
+
+    model: UniversalNet
+
+    def __init__(self, net: UniversalNet, train: Sequence[Parts], valid: Sequence[Parts], seconds: float, rate: float) -> None:
+        stage = Stage(_MAX_UPDATES, 1, lr=rate, end=0.01)
+        super().__init__(net, Recipe("universal", (stage,), validations=_VALIDATIONS, weight_decay=1e-4), seconds)
+        self.train, self.valid = train, valid
+
+    def step(self, stage: Stage) -> float:
+        for group in self.optimiser.param_groups:
+            group["lr"] *= min(1.0, (self.progress.updates + 1) / _WARM_UP)
+        batch = self.train[int(torch.randint(len(self.train), ()))]
+        r = log_ratio(batch, self.model(batch.surroundings))
+        return self.descend(r.mean() + 2 * torch.relu(r + 0.15).square().mean())
+
+    def error(self) -> float:
+        return ratio(self.model, self.valid)
+
+
 def fit(net: UniversalNet, train: Sequence[Parts], valid: Sequence[Parts], seconds: float, rate: float = 3e-3, seed: int = 0,
         report: Report | None = None) -> Progress:
-    """Train in place; at the end the weights are those of the best validation, the first one included."""
+    """Train in place; at the end the weights are those of the best validation, the first one included. Errors of the progress are
+    geometric means of the error ratio on the problems that are held out."""
+    def tell(progress: Progress, total: int) -> None:
+        if report is not None:
+            report("training", min(int(progress.seconds), int(seconds)), max(1, int(seconds)))
+
     torch.manual_seed(seed)
     net.requires_grad_(True)
-    found = Progress(before=ratio(net, valid))
-    found.best, kept = found.before, {k: v.clone() for k, v in net.state_dict().items()}
-    optimiser = torch.optim.AdamW(net.parameters(), rate, weight_decay=1e-4)
-    begin, last = time.perf_counter(), 0.0
-    while (spent := time.perf_counter() - begin) < seconds:
-        for group in optimiser.param_groups:
-            group["lr"] = rate * min(1.0, (found.updates + 1) / 50) * (0.51 + 0.5 * math.cos(math.pi * spent / seconds))
-        batch = train[int(torch.randint(len(train), ()))]
-        r = log_ratio(batch, net(batch.surroundings))
-        loss = r.mean() + 2 * torch.relu(r + 0.15).square().mean()
-        optimiser.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-        optimiser.step()
-        found.updates += 1
-        spent = time.perf_counter() - begin
-        if spent - last > seconds / _VALIDATIONS or spent >= seconds:
-            last, value = spent, ratio(net, valid)
-            found.history.append((spent, value))
-            if value < found.best:
-                found.best, kept = value, {k: v.clone() for k, v in net.state_dict().items()}
-        if report is not None:
-            report("training", min(int(spent), int(seconds)), max(1, int(seconds)))
-    net.load_state_dict(kept)
+    found = _Fit(net, train, valid, seconds, rate).fit(tell)
     net.requires_grad_(False)
     return found
 

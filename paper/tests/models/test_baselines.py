@@ -101,7 +101,7 @@ def test_contract(name: str, case: str) -> None:
 
     v = p.pde.velocity
     for b in range(B):
-        single = p.given(lambda t, b=b: v(t)[b : b + 1]) if callable(v) else p
+        single = p.with_velocity(lambda t, b=b: v(t)[b : b + 1]) if callable(v) else p
         torch.testing.assert_close(run(model, single, u[b : b + 1, 0], f[b : b + 1]), out[b : b + 1], rtol=1e-8, atol=1e-8)
 
 
@@ -135,7 +135,7 @@ def test_gradients_reach_every_parameter(name: str) -> None:
 @pytest.mark.parametrize("name", BASELINES)
 def test_constant_features_give_no_nan(name: str) -> None:
     """States, sources and velocities that never change, in single precision, forwards and backwards."""
-    p = problem("2d-flow", torch.float32).given(torch.tensor([0.0, 0.0]))
+    p = problem("2d-flow", torch.float32).with_velocity(torch.tensor([0.0, 0.0]))
     u = torch.full((B, STEPS + 1, p.mesh.n_nodes, 1), 298.15)
     for f in (torch.zeros(B, STEPS, p.mesh.n_nodes, 1), torch.full((B, STEPS, p.mesh.n_nodes, 1), 3e7)):
         torch.manual_seed(0)
@@ -207,7 +207,7 @@ def test_geometry_is_computed_once(name: str) -> None:
     first = model.prepare(p)
     cache = dict(p.geometry.__dict__["_baselines"])
     begin = time.perf_counter()
-    other = model.prepare(p.given(lambda t: torch.ones(1, mesh.n_nodes, 2)))  # another flow on the same mesh
+    other = model.prepare(p.with_velocity(lambda t: torch.ones(1, mesh.n_nodes, 2)))  # another flow on the same mesh
     assert time.perf_counter() - begin < 0.5  # milliseconds; the machine may be busy
     assert p.geometry.__dict__["_baselines"] == cache and other.nodes is first.nodes
 

@@ -53,7 +53,7 @@ def posed(s: Scenario, flows: Path) -> tuple[Problem, int | None]:
     record = flow_record(s, flows) if LONG else None
     rows = swirl(s.mesh, 1, 16) if record is None else flow_rows(s, record, [0.0]).double()
     velocity, period = back_and_forth(rows, s.dt)
-    return s.problem(torch.zeros(1, 2, s.mesh.n_nodes, 2)).given(velocity), period
+    return s.problem(torch.zeros(1, 2, s.mesh.n_nodes, 2)).with_velocity(velocity), period
 
 
 def saturated(config: DGNetConfig, p: Problem, reach: Tensor, seed: int) -> DGNet:

@@ -181,7 +181,7 @@ def test_modes_belong_to_their_mesh() -> None:
     with pytest.raises(InputError, match="its modes belong to one mesh"):
         model.prepare(Problem(box((3, 3)), PDE(diffusion=0.02), [], DT))
     with pytest.raises(InputError, match="without a flow"):
-        model.prepare(PROBLEMS["plain"]().given(given_velocity(torch.zeros(1, 2, MESH.n_nodes, 2), DT)))
+        model.prepare(PROBLEMS["plain"]().with_velocity(given_velocity(torch.zeros(1, 2, MESH.n_nodes, 2), DT)))
     moving = Robin("left", lambda x, t: 1 + 0 * x[:, 0], 0.0)
     with pytest.raises(InputError, match="coefficient that changes"):
         build("pod", None, Problem(MESH, PDE(diffusion=0.02), [moving], DT))

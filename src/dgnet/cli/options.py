@@ -6,12 +6,10 @@ is refused, never ignored. A file that another command needs is not replaced (`c
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from glob import escape
-from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -107,22 +105,23 @@ class Target:
 
 def file_to_write(*endings: str, beside: Beside | None = None) -> Callable[[Path | None], Path | None]:
     """A callback for files to write: what is in the way is said before the work begins (`careful`)."""
-    def checked(path: Path | None) -> Path | None:
-        if path is not None:
-            if path.is_dir():
-                raise typer.BadParameter(f"'{path}' is a folder, not a file to write.")
-            _way(path.parent)
-        return path
-
-    return _writes(checked, Target(endings, beside))
+    return _writes(Target(endings, beside))
 
 
 def folder_to_write(shared: bool = False) -> Callable[[Path | None], Path | None]:
     """The same for folders to write into, which are made where they are missing."""
-    def checked(path: Path | None) -> Path | None:
-        return _way(path)
+    return _writes(Target(shared=shared))
 
-    return _writes(checked, Target(shared=shared))
+
+def _writes(target: Target) -> Callable[[Path | None], Path | None]:
+    def checked(path: Path | None) -> Path | None:
+        if path is not None and target.endings and path.is_dir():
+            raise typer.BadParameter(f"'{path}' is a folder, not a file to write.")
+        _way(path.parent if path is not None and target.endings else path)
+        return path
+
+    checked.writes = target  # type: ignore[attr-defined]
+    return checked
 
 
 def page_to_write(path: Path | None) -> Path | None:
@@ -138,11 +137,6 @@ def vtk_files(path: Path) -> Iterator[Path]:
 def xdmf_files(path: Path) -> list[Path]:
     """What lies beside FILE.xdmf."""
     return [path.with_name(path.name + ".h5")]
-
-
-def _writes(callback: Callable[[Path | None], Path | None], target: Target) -> Callable[[Path | None], Path | None]:
-    callback.writes = target  # type: ignore[attr-defined]
-    return callback
 
 
 def _way(path: Path | None) -> Path | None:
@@ -216,6 +210,8 @@ def _place(path: Path) -> Path:
 
 def _reads(option: str, value: Any) -> Iterator[tuple[Path, str]]:
     """Files that a value of a parameter names, and those that a problem folder needs."""
+    from dgnet.projects.named_files import problem_files
+
     for text in value if isinstance(value, list | tuple) else (value,):
         if not isinstance(text, str | Path) or not str(text).strip() or "\0" in str(text):
             continue
@@ -231,6 +227,8 @@ def _reads(option: str, value: Any) -> Iterator[tuple[Path, str]]:
 
 def _needed(file: Path, main: Path, target: Target, reads: Mapping[Path, str]) -> str:
     """Why a file must not be replaced; empty where it may."""
+    from dgnet.projects.named_files import problem_files
+
     try:
         if not file.exists():
             return ""
@@ -263,34 +261,6 @@ def _rollout(file: Path) -> bool:
             return str(content["provenance"].attrs["truth"]) == "prediction"
     except (OSError, KeyError, RuntimeError, AttributeError):
         return False
-
-
-def problem_files(folder: Path) -> Iterator[Path]:
-    """What a folder with problem.toml is made of: that file, physics.py, the imported data, and every file it names."""
-    yield from (folder / name for name in (_PROBLEM, "physics.py", _IMPORTED) if (folder / name).is_file())
-    try:
-        table = tomllib.loads((folder / _PROBLEM).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return  # said when it is read
-    for text in filter(None, _texts(table)):
-        try:
-            named = islice(folder.glob(text), _MATCHES) if any(c in text for c in "*?[") else [folder / text]
-            for path in named:
-                if path.is_file():
-                    yield path
-                    yield from (heavy for heavy in (path.with_suffix(".h5"),) if path.suffix == ".xdmf" and heavy.is_file())
-        except (OSError, ValueError, NotImplementedError):
-            continue  # no pattern, and no name that a file can have
-
-
-_MATCHES = 10_000  # of one pattern, at most
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        yield from _texts(each)
 
 
 # ---------------------------------------------------------------------- options of several commands

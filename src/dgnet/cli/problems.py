@@ -23,8 +23,7 @@ def new(context: typer.Context, folder: Annotated[Path, typer.Argument(help="Fol
         mesh: Annotated[Path | None, typer.Option(help="A mesh of your own: the problem is heat in it, ready to be simulated, and "
                                                        "there are no data yet.")] = None, seed: Seed = 0) -> None:
     """Write a small problem folder to start from: problem.toml, a mesh and data. It can be checked and trained as it is."""
-    from dgnet.projects.from_mesh import write_around
-    from dgnet.projects.template import write
+    from dgnet.projects.template import write, write_around
 
     refuse(context, {"seed": "nothing is random around a mesh of your own"} if mesh is not None else {})
     with reporting() as report:

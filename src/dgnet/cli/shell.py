@@ -233,12 +233,6 @@ def ending(error: BaseException) -> tuple[str, int]:
 _NO_MEMORY = re.compile(r"out of memory|not enough memory|can't allocate memory|alloc_cpu", re.IGNORECASE)
 
 
-@app.command(hidden=True)  # as `dgnet --version`
-def version() -> None:
-    """Print the version."""
-    console.print(__version__)
-
-
 # ---------------------------------------------------------------------- options that several commands share
 
 

@@ -1,11 +1,9 @@
-"""Trajectories, their HDF5 store, the split for validation and scaling."""
+"""Trajectories and their HDF5 store."""
 
 from dgnet.data.corpus import Corpus
 from dgnet.data.digests import save_tensors
-from dgnet.data.scaling import Scaling, scaling_of, state_scaling
-from dgnet.data.split import hold_out
 from dgnet.data.store import FORMAT, VERSION, Dataset, Header, assemble, write_dataset, write_part
 from dgnet.data.trajectory import SPLITS, Trajectory
 
-__all__ = ["FORMAT", "SPLITS", "VERSION", "Corpus", "Dataset", "Header", "Scaling", "Trajectory", "assemble", "hold_out",
-           "save_tensors", "scaling_of", "state_scaling", "write_dataset", "write_part"]
+__all__ = ["FORMAT", "SPLITS", "VERSION", "Corpus", "Dataset", "Header", "Trajectory", "assemble",
+           "save_tensors", "write_dataset", "write_part"]

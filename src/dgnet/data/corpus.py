@@ -172,7 +172,7 @@ class Corpus:
 
     def timed(self, base: Problem) -> bool:
         """Something depends on the time besides the stored flow, which goes with its row."""
-        still = base if self.velocity is None else base.given(None)
+        still = base if self.velocity is None else base.with_velocity(None)
         return still.time_dependent or still.data_changes
 
     def together(self, base: Problem) -> list[list[int]]:
@@ -192,4 +192,4 @@ class Corpus:
 
     def problem(self, base: Problem) -> Problem:
         """The problem with this batch's own flow."""
-        return base if self.velocity is None else base.given(given_velocity(self.velocity, self.dt, self.clock(base)))
+        return base if self.velocity is None else base.with_velocity(given_velocity(self.velocity, self.dt, self.clock(base)))

@@ -327,6 +327,18 @@ class Dataset:
                              else np.zeros(shape, dtype=np.float32))
         return StoredMiddles(torch.from_numpy(np.stack(found)).to(device, dtype))
 
+    def moments(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and standard deviation of every field [F] over the training trajectories; 1 for one that never varies."""
+        count, mean, square = 0, np.zeros(1), np.zeros(1)
+        for number in self.of("train"):
+            values = self.read(number, only=()).state.astype(np.float64).reshape(-1, len(self.fields))
+            n, centre = len(values), values.mean(axis=0)
+            delta, total = centre - mean, count + n
+            square = square + ((values - centre) ** 2).sum(axis=0) + delta**2 * (count * n / total)
+            mean, count = mean + delta * (n / total), total
+        spread = np.sqrt(square / max(count, 1))
+        return mean, np.where(spread > 1e-12 * np.maximum(1e-30, np.abs(mean)), spread, 1.0)
+
     def check_numbers(self) -> None:
         """Read everything once; raises at the first number that is not finite."""
         for number in range(len(self)):
@@ -391,7 +403,7 @@ class Dataset:
         if version != VERSION:
             raise InputError(f"{name} has data format version {version}, this program reads version {VERSION}")
         self.fields = typed.names(file, "fields", name)
-        self.dt, self.steps = typed.number(file, "dt", name, positive=True), typed.whole(file, "steps", name, least=1)
+        self.dt, self.steps = typed.positive(file, "dt", name), typed.whole(file, "steps", name, least=1)
         count = len(self.fields)
         self.offset = typed.numbers(file, "offset", name, count) if "offset" in file.attrs else (0.0,) * count
         points = typed.array(file, "mesh/points", name).shape

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import h5py
@@ -14,60 +15,53 @@ import numpy as np
 from dgnet.errors import InputError
 
 
-def _scalar(item: Any, key: str, where: str, kinds: str, expected: str) -> Any:
+def _attribute(item: Any, key: str, where: str, kinds: str, expected: str, fits: Callable[[np.ndarray], Any]) -> np.ndarray:
+    """An attribute whose dtype is one of `kinds` and that `fits`."""
     if key not in item.attrs:
         raise InputError(f"{where} lacks the attribute '{key}'")
-    value = np.asarray(item.attrs[key])
-    if value.shape != () or value.dtype.kind not in kinds:
-        raise InputError(f"{where}: the attribute '{key}' must be {expected}, got {_short(item.attrs[key])}")
-    return value.item()
-
-
-def number(item: Any, key: str, where: str, positive: bool = False) -> float:
-    """A finite number."""
-    expected = "a positive, finite number" if positive else "a finite number"
-    value = float(_scalar(item, key, where, "fiu", expected))
-    if not math.isfinite(value) or (positive and value <= 0):
-        raise InputError(f"{where}: the attribute '{key}' must be {expected}, got {value:g}")
+    found = item.attrs[key]
+    value = np.asarray(found.decode(errors="replace") if isinstance(found, bytes) else found)
+    if value.dtype.kind not in kinds or not fits(value):
+        words = " ".join(str(value.tolist()).split())
+        words = words if len(words) < 60 else words[:57] + "..."
+        raise InputError(f"{where}: the attribute '{key}' must be {expected}, got {words}")
     return value
+
+
+def positive(item: Any, key: str, where: str) -> float:
+    """A positive, finite number."""
+    return float(_attribute(item, key, where, "fiu", "a positive, finite number", lambda v: v.ndim == 0 and 0 < v < math.inf))
 
 
 def whole(item: Any, key: str, where: str, least: int = 0) -> int:
     """A whole number."""
-    value = _scalar(item, key, where, "iu", "a whole number")
+    value = int(_attribute(item, key, where, "iu", "a whole number", lambda v: v.ndim == 0))
     if value < least:
         raise InputError(f"{where}: the attribute '{key}' must be at least {least}, got {value}")
-    return int(value)
+    return value
 
 
 def numbers(item: Any, key: str, where: str, count: int) -> tuple[float, ...]:
     """`count` finite numbers; one stands for itself."""
-    value = np.atleast_1d(np.asarray(item.attrs[key]))
-    if value.shape != (count,) or value.dtype.kind not in "fiu" or not np.isfinite(value).all():
-        raise InputError(f"{where}: the attribute '{key}' must be {count} finite numbers, got {_short(item.attrs[key])}")
-    return tuple(float(v) for v in value)
+    value = _attribute(item, key, where, "fiu", f"{count} finite numbers",
+                       lambda v: np.atleast_1d(v).shape == (count,) and np.isfinite(v).all())
+    return tuple(float(v) for v in np.atleast_1d(value))
 
 
 def text(item: Any, key: str, where: str) -> str:
-    value = item.attrs.get(key)
-    if isinstance(value, bytes):
-        value = value.decode(errors="replace")
-    if key not in item.attrs:
-        raise InputError(f"{where} lacks the attribute '{key}'")
-    if not isinstance(value, str):
-        raise InputError(f"{where}: the attribute '{key}' must be a text, got {_short(value)}")
-    return str(value)
+    return str(_attribute(item, key, where, "OUS", "a text", lambda v: v.ndim == 0 and isinstance(v.item(), str)))
 
 
 def names(item: Any, key: str, where: str) -> tuple[str, ...]:
     """Distinct texts, at least one."""
-    if key not in item.attrs:
-        raise InputError(f"{where} lacks the attribute '{key}'")
-    found = np.asarray(item.attrs[key])
-    values = [v.decode(errors="replace") if isinstance(v, bytes) else v for v in found.tolist()] if found.ndim == 1 else []
-    if not values or any(not isinstance(v, str) for v in values) or len(set(values)) != len(values):
-        raise InputError(f"{where}: the attribute '{key}' must be distinct names, got {_short(item.attrs[key])}")
-    return tuple(values)
+    def decoded(value: np.ndarray) -> list[Any]:
+        return [v.decode(errors="replace") if isinstance(v, bytes) else v for v in value.tolist()] if value.ndim == 1 else []
+
+    def fits(value: np.ndarray) -> bool:
+        found = decoded(value)
+        return bool(found) and all(isinstance(v, str) for v in found) and len(set(found)) == len(found)
+
+    return tuple(decoded(_attribute(item, key, where, "OUSfiub", "distinct names", fits)))
 
 
 def group(parent: h5py.Group, key: str, where: str) -> h5py.Group:
@@ -93,8 +87,3 @@ def _found(parent: h5py.Group, key: str, where: str) -> Any:
         return parent[key]
     except (KeyError, OSError, RuntimeError) as error:  # missing, or a link that leads nowhere
         raise InputError(f"{where} lacks '{key}'" if key not in parent else f"{where}: '{key}' is a link to nothing") from error
-
-
-def _short(value: Any) -> str:
-    words = " ".join(str(np.asarray(value).tolist()).split())
-    return words if len(words) < 60 else words[:57] + "..."

@@ -11,7 +11,6 @@ Corrections of single nodes and edges (`free`) are left out: few sensors cannot 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -27,6 +26,8 @@ from dgnet.inverse.sensor import delayed, field_number, rows
 from dgnet.models import few_threads, rollout
 from dgnet.models.dgnet import DGNet, Material, Reaction
 from dgnet.problems import Problem
+from dgnet.recipe import Recipe, Stage
+from dgnet.training import Loop
 
 Tensor = torch.Tensor
 
@@ -284,28 +285,26 @@ class _NumbersFit:
 # ---------------------------------------------------------------------- corrections of the operator
 
 
+class _Corrections(Loop):
+    """Corrections of the operator, judged by readings that are held out."""
+
+    def __init__(self, model: DGNet, readings: _ReadingsModel, weights: tuple[str, ...], seconds: float) -> None:
+        stage = Stage(_UPDATES, 1, lr=_RATE, end=1.0, only=weights)
+        super().__init__(model, Recipe("readings", (stage,), validations=_UPDATES // _LOOK), seconds)
+        self.readings = readings
+
+    def step(self, stage: Stage) -> float:
+        return self.descend(self.readings.residual()[~self.readings.held].square().mean())
+
+    def error(self) -> float:
+        return self.readings.size(self.readings.held)
+
+
 def _corrections(model: DGNet, readings: _ReadingsModel, seconds: float) -> tuple[float, float] | None:
     """Descend while it helps the readings that are held out; their misfit before and after. None where nothing can be corrected."""
     numbers = ("calibration.", "reaction_net.", "material.")
-    weights = {n: p for n, p in model.named_parameters() if not n.startswith(numbers)}
+    weights = tuple(n for n, _ in model.named_parameters() if not n.startswith(numbers))
     if not weights or not bool(readings.held.any()):
         return None
-    begin, best = time.perf_counter(), readings.size(readings.held)
-    first, kept = best, {n: p.detach().clone() for n, p in weights.items()}
-    optimiser = torch.optim.Adam(weights.values(), lr=_RATE)
-    for k in range(1, _UPDATES + 1):
-        optimiser.zero_grad()
-        loss = readings.residual()[~readings.held].square().mean()
-        torch.autograd.backward(loss, inputs=list(weights.values()))
-        nn.utils.clip_grad_norm_(weights.values(), 1.0)
-        optimiser.step()
-        if k % _LOOK == 0:
-            now = readings.size(readings.held)
-            if now < best:
-                best, kept = now, {n: p.detach().clone() for n, p in weights.items()}
-            if time.perf_counter() - begin > seconds:
-                break
-    with torch.no_grad():
-        for name, p in weights.items():
-            p.copy_(kept[name])
-    return first, best
+    progress = _Corrections(model, readings, weights, seconds).fit()
+    return progress.history[0]["validation"], progress.best

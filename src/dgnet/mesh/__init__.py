@@ -5,7 +5,7 @@ from dgnet.mesh.io import load, save
 from dgnet.mesh.library import shipped, shipped_names
 from dgnet.mesh.locate import from_cells
 from dgnet.mesh.mesh import ALL, Mesh, facet_geometry
-from dgnet.mesh.shapes import Bump, Ellipse, bracket, channel, circle, dfg_channel, disc, gear_plate, hump, naca, wave
+from dgnet.mesh.shapes import bracket, channel, dfg_channel, gear_plate
 
-__all__ = ["ALL", "Bump", "Ellipse", "Mesh", "box", "bracket", "channel", "circle", "dfg_channel", "disc", "facet_geometry",
-           "from_cells", "gear_plate", "hump", "load", "naca", "perturbed_square", "save", "shipped", "shipped_names", "wave"]
+__all__ = ["ALL", "Mesh", "box", "bracket", "channel", "dfg_channel", "facet_geometry",
+           "from_cells", "gear_plate", "load", "perturbed_square", "save", "shipped", "shipped_names"]

@@ -1,4 +1,4 @@
-"""Parametric shapes meshed by gmsh: disc, channel, DFG benchmark channel, gear plate and bracket.
+"""Parametric shapes meshed by gmsh: channel, DFG benchmark channel, gear plate and bracket.
 
 gmsh is an extra (`pip install 'dgnet[mesh]'`) and its wheel needs system libraries that a bare machine lacks, so it is
 imported inside the functions only; what the package itself needs ships ready-made (`dgnet.mesh.shipped`).
@@ -7,9 +7,8 @@ imported inside the functions only; what the package itself needs ships ready-ma
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,101 +16,30 @@ import numpy as np
 from dgnet.errors import InputError
 from dgnet.mesh.mesh import Mesh
 
-Profile = Callable[[np.ndarray], np.ndarray]
 
-# ---------------------------------------------------------------------- what a channel is made of
-
-
-@dataclass(frozen=True)
-class Ellipse:
-    """An obstacle: semi-axes `radii`, the first one turned by `angle` (radians) from the x axis."""
-
-    centre: tuple[float, float]
-    radii: tuple[float, float]
-    angle: float = 0.0
-
-    def outline(self, n: int = 256) -> np.ndarray:
-        """Points [n, 2] on the ellipse."""
-        t = 2 * np.pi * np.arange(n) / n
-        c, s = math.cos(self.angle), math.sin(self.angle)
-        local = np.stack([self.radii[0] * np.cos(t), self.radii[1] * np.sin(t)], axis=1)
-        return np.asarray(self.centre) + local @ np.array([[c, s], [-s, c]])
-
-    def contains(self, points: np.ndarray) -> np.ndarray:
-        c, s = math.cos(self.angle), math.sin(self.angle)
-        local = (points - np.asarray(self.centre)) @ np.array([[c, -s], [s, c]])
-        return ((local / np.asarray(self.radii)) ** 2).sum(axis=1) <= 1
-
-
-def circle(centre: tuple[float, float], radius: float) -> Ellipse:
-    return Ellipse(centre, (radius, radius))
-
-
-def hump(peak: float = 0.5) -> Profile:
-    """A smooth bump on [0, 1], zero with zero slope at both ends and 1 at `peak`: s^a (1-s)^b, scaled, min(a, b) = 2."""
-    if not 0 < peak < 1:
-        raise InputError(f"the peak of a hump must lie in (0, 1), got {peak}")
-    a, b = 2 * peak / min(peak, 1 - peak), 2 * (1 - peak) / min(peak, 1 - peak)
-    return lambda s: (s / peak) ** a * ((1 - s) / (1 - peak)) ** b
-
-
-def naca(s: np.ndarray) -> np.ndarray:
-    """Upper half of a symmetric four-digit NACA airfoil (closed trailing edge) on [0, 1], scaled to height 1."""
-    y = 0.2969 * np.sqrt(s) - 0.1260 * s - 0.3516 * s**2 + 0.2843 * s**3 - 0.1036 * s**4
-    return y / 0.1000  # half thickness is 5 t y, so y is 0.1 at the thickest place; the last digits do not matter
-
-
-def wave(periods: int) -> Profile:
-    """sin(2 pi periods s): zero at both ends."""
-    return lambda s: np.sin(2 * np.pi * periods * s)
-
-
-@dataclass(frozen=True)
-class Bump:
-    """A stretch start < x < end of a wall moved up by height * profile((x - start) / (end - start)).
-
-    Up means +y on both walls: a positive height narrows the channel at the bottom wall and widens it at the top one.
-    """
-
-    start: float
-    end: float
-    height: float
-    profile: Profile
-
-
-# ---------------------------------------------------------------------- shapes
-
-
-def disc(radius: float = 1.0, size: float = 0.1) -> Mesh:
-    """A disc about the origin, spacing `size`, boundary `rim`."""
-    _positive(radius=radius, size=size)
-    with gmsh_model("disc") as g:
-        rim = g.model.occ.addCircle(0, 0, 0, radius)
-        _surface(g, [[rim]])
-        return generate_mesh(g, 2, {"rim": [rim]}, size)
-
-
-def channel(length: float = 24.0, height: float = 8.0, obstacles: Sequence[Ellipse] = (), bottom: Sequence[Bump] = (),
-            top: Sequence[Bump] = (), size: float = 0.3, near: float | None = None, reach: float = 2.0) -> Mesh:
-    """The channel [0, length] x [0, height] with ellipses inside and bumps, grooves or waves on its walls.
+def channel(length: float = 24.0, height: float = 8.0, obstacles: Sequence[tuple[Sequence[float], float]] = (), size: float = 0.3,
+            near: float | None = None, reach: float = 2.0) -> Mesh:
+    """The channel [0, length] x [0, height] around discs, each given by centre and radius.
 
     Boundaries: `inlet` (x = 0), `outlet` (x = length), `walls` and, with obstacles, `obstacle`. The spacing is `size`, or
-    `near` on obstacles and bumps, growing linearly to `size` at distance `reach` from them.
+    `near` on obstacles, growing linearly to `size` at distance `reach` from them.
     """
-    _positive(length=length, height=height, size=size, near=size if near is None else near, reach=reach)
-    _check_channel(length, height, obstacles, bottom, top)
+    positive(length=length, height=height, size=size, near=size if near is None else near, reach=reach)
+    for k, ((x, y), radius) in enumerate(obstacles):
+        positive(**{f"the radius of obstacle {k}": radius})
+        if not (radius < x < length - radius and radius < y < height - radius):
+            raise InputError(f"obstacle {k} at {(x, y)} reaches out of the channel")
+        for j, (other, width) in enumerate(obstacles[:k]):
+            if math.hypot(x - other[0], y - other[1]) <= radius + width:
+                raise InputError(f"obstacles {j} and {k} overlap")
     with gmsh_model("channel") as g:
         occ = g.model.occ
         corners = [occ.addPoint(x, y, 0) for x, y in ((0, 0), (length, 0), (length, height), (0, height))]
-        low, low_bumps = _wall(g, corners[0], corners[1], 0.0, length, bottom)
-        high, high_bumps = _wall(g, corners[3], corners[2], height, length, top)
-        inlet, outlet = occ.addLine(corners[0], corners[3]), occ.addLine(corners[1], corners[2])
-        inner = [_ellipse(g, e) for e in obstacles]
-        _surface(g, [[*low, outlet, *[-c for c in reversed(high)], -inlet], *[[c] for c in inner]])
-        names = {"inlet": [inlet], "outlet": [outlet], "walls": low + high}
-        if inner:
-            names["obstacle"] = inner
-        return generate_mesh(g, 2, names, size, near, reach, inner + low_bumps + high_bumps)
+        low, outlet, high, inlet = (occ.addLine(corners[k], corners[(k + 1) % 4]) for k in range(4))
+        inner = [occ.addCircle(*centre, 0, radius) for centre, radius in obstacles]
+        surface(g, [[low, outlet, high, inlet], *[[c] for c in inner]])
+        names = {"inlet": [inlet], "outlet": [outlet], "walls": [low, high]} | ({"obstacle": inner} if inner else {})
+        return generate_mesh(g, 2, names, size, near, reach, inner)
 
 
 def dfg_channel(size: float = 0.04, near: float | None = None, reach: float = 0.3) -> Mesh:
@@ -119,8 +47,7 @@ def dfg_channel(size: float = 0.04, near: float | None = None, reach: float = 0.
 
     Boundaries inlet, outlet, walls, obstacle. The spacing at the cylinder is `near` (a tenth of `size` by default).
     """
-    cylinder = circle((0.2, 0.2), 0.05)
-    return channel(2.2, 0.41, [cylinder], size=size, near=size / 10 if near is None else near, reach=reach)
+    return channel(2.2, 0.41, [((0.2, 0.2), 0.05)], size=size, near=size / 10 if near is None else near, reach=reach)
 
 
 def gear_plate(size: float = 0.018) -> Mesh:
@@ -130,7 +57,7 @@ def gear_plate(size: float = 0.018) -> Mesh:
     holes of radius 0.096 at distance 0.45 from it. Spacing `size` on the curves, 2 `size` from distance 0.15 on; the default
     gives the paper's 6,072 nodes (and 11,750 triangles). Boundaries `outer`, `gear`, `holes`.
     """
-    _positive(size=size)
+    positive(size=size)
     with gmsh_model("gear plate") as g:
         occ = g.model.occ
         corners = [occ.addPoint(x, y, 0) for x, y in ((0, 0), (1.4, 0), (1.4, 0.9), (0, 0.9))]
@@ -141,7 +68,7 @@ def gear_plate(size: float = 0.018) -> Mesh:
         teeth = [occ.addPoint(0.7 + r * np.cos(a), 0.45 + r * np.sin(a), 0) for r, a in zip(radius, turn)]
         gear = [occ.addLine(teeth[i], teeth[(i + 1) % 24]) for i in range(24)]
         holes = [occ.addCircle(0.7 + side * 0.45, 0.45, 0, 0.096) for side in (-1, 1)]
-        _surface(g, [outer, gear, [holes[0]], [holes[1]]])
+        surface(g, [outer, gear, [holes[0]], [holes[1]]])
         # the sizes of the public script: gmsh's own defaults for the rest, which also spread sizes from the boundary
         g.option.setNumber("Mesh.Algorithm", 5)
         _sizes(g, outer + gear + holes, 2 * size, size, 0.15, sampling=None)
@@ -156,7 +83,7 @@ def bracket(size: float = 1.8e-3) -> Mesh:
     5 mm in the inner corner; the bore stands at (0.0375, 0.015). Boundaries: `base` (z = 0), `bore`, and `faces` for the
     rest. The spacing is uniform.
     """
-    _positive(size=size)
+    positive(size=size)
     long, wide, high, thick, fillet, radius = 0.060, 0.030, 0.040, 0.010, 0.005, 0.007
     with gmsh_model("bracket") as g:
         occ = g.model.occ
@@ -165,7 +92,7 @@ def bracket(size: float = 1.8e-3) -> Mesh:
         centre = occ.addPoint(thick + fillet, 0, thick + fillet)
         curves = [occ.addCircleArc(points[3], centre, points[4]) if i == 3 else occ.addLine(points[i], points[(i + 1) % 7])
                   for i in range(7)]
-        solid = occ.extrude([(2, _face(g, [curves]))], 0, wide, 0)
+        solid = occ.extrude([(2, face(g, [curves]))], 0, wide, 0)
         body = [e for e in solid if e[0] == 3]
         middle = (long + thick + fillet) / 2
         occ.cut(body, [(3, occ.addCylinder(middle, wide / 2, -thick, 0, 0, 3 * thick, radius))])
@@ -184,81 +111,18 @@ def bracket(size: float = 1.8e-3) -> Mesh:
 # ---------------------------------------------------------------------- geometry helpers
 
 
-def _positive(**values: float) -> None:
+def positive(**values: float) -> None:
     for name, value in values.items():
         if not (math.isfinite(value) and value > 0):
             raise InputError(f"{name} must be a positive number, got {value}")
 
 
-def _check_channel(length: float, height: float, obstacles: Sequence[Ellipse], bottom: Sequence[Bump],
-                   top: Sequence[Bump]) -> None:
-    """One sentence about a bump out of order or an obstacle in a wall, before gmsh fails with several."""
-    for wall, bumps in (("bottom", bottom), ("top", top)):
-        place = 0.0
-        for k, bump in enumerate(bumps):
-            if not place <= bump.start < bump.end <= length:
-                raise InputError(f"bump {k} of the {wall} wall spans {bump.start:g} to {bump.end:g}: bumps must lie in "
-                                 f"order, apart, within [0, {length:g}]")
-            place = bump.end
-    x = np.linspace(0, length, 2001)
-    if (_wall_height(x, 0.0, bottom) >= _wall_height(x, height, top)).any():
-        raise InputError("the bumps of the bottom and the top wall meet")
-    for k, ellipse in enumerate(obstacles):
-        _positive(**{f"each radius of obstacle {k}": min(ellipse.radii)})
-        p = ellipse.outline()
-        free = (p[:, 0] > 0) & (p[:, 0] < length)
-        free &= (p[:, 1] > _wall_height(p[:, 0], 0.0, bottom)) & (p[:, 1] < _wall_height(p[:, 0], height, top))
-        if not free.all():
-            raise InputError(f"obstacle {k} at {ellipse.centre} reaches out of the channel")
-        for j, other in enumerate(obstacles[:k]):
-            if other.contains(p).any() or ellipse.contains(other.outline()).any():
-                raise InputError(f"obstacles {j} and {k} overlap")
-
-
-def _wall_height(x: np.ndarray, level: float, bumps: Sequence[Bump]) -> np.ndarray:
-    y = np.full_like(x, level)
-    for bump in bumps:
-        s = np.clip((x - bump.start) / (bump.end - bump.start), 0, 1)
-        y = y + np.where((s > 0) & (s < 1), bump.height * bump.profile(s), 0.0)
-    return y
-
-
-def _wall(g: Any, first: int, last: int, level: float, length: float,
-          bumps: Sequence[Bump]) -> tuple[list[int], list[int]]:
-    """Curves of a wall from left to right (points first .. last), and those of them that are bumps."""
-    occ = g.model.occ
-    curves, curved, here, x_here = [], [], first, 0.0
-    for bump in bumps:
-        if bump.start > x_here:
-            there = occ.addPoint(bump.start, level, 0)
-            curves.append(occ.addLine(here, there))
-            here = there
-        there = last if bump.end == length else occ.addPoint(bump.end, level, 0)
-        s = 0.5 - 0.5 * np.cos(np.pi * np.arange(1, 80) / 80)  # crowded at the ends, where an airfoil's nose is steep
-        x, y = bump.start + s * (bump.end - bump.start), level + bump.height * bump.profile(s)
-        curved.append(occ.addSpline([here, *[occ.addPoint(a, b, 0) for a, b in zip(x, y)], there]))
-        curves.append(curved[-1])
-        here, x_here = there, bump.end
-    if x_here < length:
-        curves.append(occ.addLine(here, last))
-    return curves, curved
-
-
-def _ellipse(g: Any, e: Ellipse) -> int:
-    (a, b), angle = e.radii, e.angle
-    if a < b:  # OpenCASCADE wants the long axis first
-        a, b, angle = b, a, angle + np.pi / 2
-    tag = g.model.occ.addEllipse(*e.centre, 0, a, b)
-    g.model.occ.rotate([(1, tag)], *e.centre, 0, 0, 0, 1, angle)
-    return int(tag)
-
-
-def _face(g: Any, loops: Sequence[Sequence[int]]) -> int:
+def face(g: Any, loops: Sequence[Sequence[int]]) -> int:
     return int(g.model.occ.addPlaneSurface([g.model.occ.addCurveLoop(list(loop)) for loop in loops]))
 
 
-def _surface(g: Any, loops: Sequence[Sequence[int]]) -> None:
-    _face(g, loops)
+def surface(g: Any, loops: Sequence[Sequence[int]]) -> None:
+    face(g, loops)
     g.model.occ.synchronize()
 
 

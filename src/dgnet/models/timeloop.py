@@ -171,7 +171,7 @@ class Ready:
         self.flow: HeldFlow | None = None
         if replayed and problem.only_flow_changes and callable(problem.pde.velocity):
             self.flow = HeldFlow(problem.pde.velocity, problem.dt)
-            problem = problem.given(self.flow)
+            problem = problem.with_velocity(self.flow)
         self.model, self.problem, self.batch, self.steps = model, problem, batch, steps
         self.stepper: Stepper = model.prepare(problem, batch, steps)
         self._march: _March | None = None

@@ -273,15 +273,15 @@ def gradient(geometry: Geometry) -> EdgeMatrix:
 
 def nodal_velocity(geometry: Geometry, velocity: Array) -> Tensor:
     """Velocity as a nodal field [..., N, d] from a constant [d] or a nodal field."""
-    given = tensor(velocity, "the velocity")
-    v = given.to(dtype=geometry.dtype, device=geometry.device)
+    velocity_in = tensor(velocity, "the velocity")
+    v = velocity_in.to(dtype=geometry.dtype, device=geometry.device)
     n, d = geometry.mesh.n_nodes, geometry.dim
     if v.shape == (d,):
         return v.expand(n, d)
     if v.dim() < 2 or v.shape[-2:] != (n, d):
         raise InputError(f"the velocity must be [{d}] or [{n}, {d}], got {list(v.shape)}")
     # a flow that already lives on a GPU may change with every step: asking would stall each one, and the solves see a NaN
-    if not given.is_cuda and not bool(torch.isfinite(v.detach()).all()):
+    if not velocity_in.is_cuda and not bool(torch.isfinite(v.detach()).all()):
         bad = int((~torch.isfinite(v.detach())).nonzero()[0][-2])
         raise InputError(f"the velocity at node {bad} is not a finite number")
     return v

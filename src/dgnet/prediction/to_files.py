@@ -229,7 +229,7 @@ class _Plan:
         last = min(self.stored.steps, math.ceil(self.steps * self.ratio - 1e-9))
         rows = self.stored.read(self.trajectory, 0, last, only=("velocity",)).velocity
         assert rows is not None
-        return problem.given(given_velocity(torch.from_numpy(rows)[None].to(like), self.opened.case.dt))
+        return problem.with_velocity(given_velocity(torch.from_numpy(rows)[None].to(like), self.opened.case.dt))
 
     def observers(self, problem: Problem) -> dict[str, Any]:
         """Whoever follows the rollout, by name."""

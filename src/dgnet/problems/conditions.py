@@ -190,7 +190,7 @@ def _cut_as_needed(function: Callable[[np.ndarray], Tensor], edges: np.ndarray) 
     x, w, rough = _lobatto()
     left, right = edges[:-1], edges[1:]
     spent, size = 0, 0.0
-    kept: list[tuple[np.ndarray, Tensor]] = []
+    parts: list[tuple[np.ndarray, Tensor]] = []
     while len(left):
         middle, half = 0.5 * (left + right), 0.5 * (right - left)
         times = middle[:, None] + half[:, None] * (1 - _INSIDE) * x  # a knot belongs to the part after it
@@ -202,9 +202,9 @@ def _cut_as_needed(function: Callable[[np.ndarray], Tensor], edges: np.ndarray) 
                 size = float((torch.tensor(weights, **like)[..., None] * value.abs()).sum((0, 1)).max())
             error = torch.einsum("pkm,kr->pmr", value, torch.tensor(rough, **like)).abs().sum(-1).amax(1)
             again = (error.cpu().numpy() * 2 * half > _SMOOTH * size) & (spent < _MOST)
-        kept.append((weights[~again].ravel(), value[torch.from_numpy(~again).to(value.device)].flatten(0, 1)))
+        parts.append((weights[~again].ravel(), value[torch.from_numpy(~again).to(value.device)].flatten(0, 1)))
         left, right = (np.stack(pair, 1)[again].ravel() for pair in ((left, middle), (middle, right)))
-    return np.concatenate([weights for weights, _ in kept]), torch.cat([value for _, value in kept])
+    return np.concatenate([weights for weights, _ in parts]), torch.cat([value for _, value in parts])
 
 
 @checked

@@ -42,12 +42,12 @@ class Lift:
     @classmethod
     def of(cls, mesh: Mesh, device: torch.device | str = "cpu") -> Lift:
         """The one of a mesh, made once."""
-        kept = _made.setdefault(mesh, {})
+        lifts = _made.setdefault(mesh, {})
         device = torch.device(device)
-        if device not in kept:
+        if device not in lifts:
             with torch.inference_mode(False):  # it stays with the mesh, for rollouts with gradients, too
-                kept[device] = cls(mesh, device)
-        return kept[device]
+                lifts[device] = cls(mesh, device)
+        return lifts[device]
 
     def __call__(self, u: Tensor) -> Tensor:
         """Also of what has values at the middles already, which it leaves alone."""

@@ -351,9 +351,9 @@ class Problem:
         return self._load("convection", rules, t, dt, any(callable(c.ambient) or callable(c.coefficient) for c in rules))
 
     def _load(self, name: str, rules: Sequence[Neumann | Robin], t: float, dt: float, changing: bool) -> Tensor | None:
-        kept: dict[str, Tensor] = self.__dict__.setdefault("_loads", {})
-        if name in kept:
-            return kept[name]
+        loads: dict[str, Tensor] = self.__dict__.setdefault("_loads", {})
+        if name in loads:
+            return loads[name]
         total: Tensor | None = None
         for c in rules:
             facets = self.geometry.facets(c.boundary)
@@ -367,7 +367,7 @@ class Problem:
             part = part[:, None] * self._field_mask(c.field)
             total = part if total is None else total + part
         if total is not None and not changing:
-            kept[name] = total
+            loads[name] = total
         return total
 
     @cached_property
@@ -459,11 +459,11 @@ class Problem:
         hot = [float(f == name) for f in self.pde.fields]
         return torch.tensor(hot, dtype=self.dtype, device=self.geometry.device)
 
-    def given(self, velocity: Velocity | None) -> Problem:
+    def with_velocity(self, velocity: Velocity | None) -> Problem:
         """The same problem with another velocity; everything that does not depend on it is shared."""
         other = self.derived({"_advection_constant", "time_dependent"}, pde=replace(self.pde, velocity=velocity))
         if "quadratic" in self.__dict__:
-            other.__dict__["quadratic"] = self.quadratic.given(velocity)
+            other.__dict__["quadratic"] = self.quadratic.with_velocity(velocity)
         return other
 
     def recast(self, consistent: float, advection_form: str) -> Problem:

@@ -1,6 +1,7 @@
 """Users' own problems: a folder with problem.toml, a mesh, data, and optionally physics.py; or the same made in Python."""
 
-from dgnet.projects.project import IMPORTED, TRUTH, Project, carried, carry, described, load, project, trajectory
+from dgnet.projects.named_files import IMPORTED
+from dgnet.projects.project import TRUTH, Project, carried, carry, described, load, project, trajectory
 from dgnet.projects.table import Table
 from dgnet.projects.toml import FILE, Training
 

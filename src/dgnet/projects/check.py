@@ -5,25 +5,28 @@ Every item has a verdict: `ok`, `note` (worth knowing) or `warn` (probably not w
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from dgnet.data import Corpus, Dataset, state_scaling
+from dgnet.data import Corpus, Dataset
 from dgnet.data.fits import check_fits
+from dgnet.discovery.least_squares import Differences, least_squares
 from dgnet.errors import SolveError
 from dgnet.mesh import Mesh
 from dgnet.models import Classical, few_threads, rollout
 from dgnet.models.registry import title_of
-from dgnet.problems import DOUBLE, WORKING, Problem, Robin
+from dgnet.problems import DOUBLE, PDE, WORKING, Problem, Robin
 from dgnet.problems.case import base_problem
 from dgnet.problems.curves import ELSEWHERE, curves_of, laws, typical
+from dgnet.problems.pde import Array
 from dgnet.problems.sight import cell_doubts, doubts
 from dgnet.problems.units import SPEED, TERMS, VOLUMETRIC_HEAT
 from dgnet.progress import Report
-from dgnet.projects.factors import fitted, scaled
+from dgnet.projects.curves import times
 from dgnet.projects.project import Project
 from dgnet.scoring.balance import balance_of, content_units, sentences
 from dgnet.scoring.judge import FITTED, finer, judge, rivals, without_data
@@ -191,9 +194,9 @@ def data_items(project: Project, data: Dataset) -> list[Item]:
         text += f"; {outside} nodes lie outside the given data" if outside else ""
         found.append(Item("interpolation", "warn" if max(worst, late) > 0.05 else "note", text, {
             "error": worst, "error_in_time": late, "outside": outside, "trajectories": {n.label: n.interpolation for n in moved}}))
-    scaling = state_scaling(data)
+    means, spreads = data.moments()
     for f, name in enumerate(s.pde.fields):
-        mean, std, offset = scaling.mean[f], scaling.std[f], s.offsets[f]
+        mean, std, offset = float(means[f]), float(spreads[f]), s.offsets[f]
         far = abs(mean - offset) / std
         text = f"{name} has mean {mean:.4g}, spread {std:.3g}, offset {offset:.4g} {s.units.fields.get(name, '')}".rstrip()
         if far > 5:
@@ -494,3 +497,39 @@ def coefficient_items(project: Project, problem: Problem, data: Corpus, states: 
     text = f"the data fit better with {words}: error {after:.2g} instead of {before:.2g} of the change"
     far = max(abs(np.log(f)) for f in factors.values()) > 0.25
     return [Item("coefficients", "warn" if after < 0.5 * before and far else "note", text, numbers)]
+
+
+def fitted(misfit: Callable[[dict[str, float]], Tensor], names: tuple[str, ...]) -> tuple[dict[str, float], Tensor]:
+    """The factors with the smallest misfit and that misfit: Gauss-Newton for their logarithms, from 1. Where rollouts break down
+    beside 1, the factors are 1."""
+    def factors(logs: Tensor) -> dict[str, float]:
+        return dict(zip(names, logs.exp().tolist()))
+
+    def at(logs: Tensor) -> Differences:
+        return Differences(lambda x: misfit(factors(x)).double().flatten(), logs, 0.02, sides=(1.0,))
+
+    start = torch.zeros(len(names), dtype=torch.float64)
+    try:
+        start = least_squares(at, start, rounds=5, longest=1.5, settled=0.02).theta
+    except SolveError:
+        pass
+    return factors(start), misfit(factors(start))
+
+
+def scaled(p: Problem, factors: dict[str, float]) -> PDE:
+    """The equation with its diffusion and capacity times factors, everywhere or (`capacity in REGION`) in some cells."""
+    pde = p.pde
+    for name, factor in factors.items():
+        term, _, region = name.partition(" in ")
+        if term == "source":
+            continue
+        weight: Array = factor
+        if region:
+            cells = p.mesh.regions[region] if region != ELSEWHERE else np.setdiff1d(
+                np.arange(p.mesh.n_cells), np.concatenate(list(p.mesh.regions.values())))
+            weight = np.ones(p.mesh.n_cells)
+            weight[cells] = factor
+        rows = {f: times(v, weight) for f, v in zip(pde.fields, pde.per_field(term))}
+        value = rows[pde.fields[0]] if pde.shared(term) else rows
+        pde = replace(pde, diffusion=value) if term == "diffusion" else replace(pde, capacity=value)
+    return pde

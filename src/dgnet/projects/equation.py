@@ -16,10 +16,10 @@ import torch
 
 from dgnet.discovery.unknowns import Unknowns
 from dgnet.errors import InputError
-from dgnet.files import did_you_mean, read_array
+from dgnet.files import read_array
 from dgnet.mesh import ALL, Mesh
 from dgnet.problems.conditions import Condition, Dirichlet, Neumann, Periodic, Robin, Value
-from dgnet.problems.curves import ELSEWHERE, ByRegion, Scaled
+from dgnet.problems.curves import ByRegion, Scaled
 from dgnet.problems.fibres import fibre_tensors
 from dgnet.problems.pde import PDE
 from dgnet.problems.units import DENSITY, FIELD, PURE, SPECIFIC_HEAT, SPEED, TERMS, VOLUMETRIC_HEAT, Dimension, Units
@@ -73,17 +73,11 @@ class PDESpec:
     diffusion: Term = 0.0
     velocity: str | tuple[float, ...] | Function | None = None  # "data": comes with every trajectory
     decay: Term = 0.0
-    reaction: str | Function = "none"  # none | unknown | a function
-    calibrate: tuple[str, ...] = ()
-    per_region: bool = False
+    reaction: Function | None = None  # what is known of it
+    unknowns: Unknowns = dataclasses.field(default_factory=Unknowns)
     capacity: Mapping[str, Term] = dataclasses.field(default_factory=dict)  # key -> term: their product is the capacity; empty: 1
     spread: str = "diffusion"  # the key that `diffusion` was given by
     melting: Mapping[str, Melting] = dataclasses.field(default_factory=dict)  # of each region; "" for all cells
-    unknown: tuple[str, ...] = ()  # which of capacity and diffusion are curves to be found
-
-    @property
-    def unknowns(self) -> Unknowns:
-        return Unknowns(self.reaction == "unknown", self.unknown, self.calibrate, self.per_region)
 
     @property
     def heat(self) -> bool:
@@ -140,22 +134,22 @@ def read_pde(t: Table, fields: Sequence[str], units: Units) -> PDESpec:
             velocity = t.numbers("velocity", (2, 3), SPEED, units)
         else:
             raise t.wrong("velocity", '[vx, vy], [vx, vy, vz], "data" or { function = "NAME" }')
-    reaction: str | Function = "none"
-    if t.has("reaction"):
-        if isinstance(t.values["reaction"], dict):
-            reaction = _function(t.table("reaction"))
-        else:
-            reaction = t.text("reaction", choices=("none", "unknown"))
-    calibrate = t.texts("calibrate", (), ("diffusion", "decay", "convection"))
-    spec = PDESpec(diffusion, velocity, decay, reaction, tuple(dict.fromkeys(calibrate)), t.flag("per_region"), capacity, spread,
-                   read_melting(t, list(capacity), fields[0], units), _unknown(t))
+    reaction, unknown_reaction = None, False
+    if isinstance(t.values.get("reaction"), dict):
+        reaction = _function(t.table("reaction"))
+    else:
+        unknown_reaction = t.text("reaction", "none", choices=("none", UNKNOWN)) == UNKNOWN
+    calibrate = tuple(dict.fromkeys(t.texts("calibrate", (), ("diffusion", "decay", "convection"))))
+    unknowns = Unknowns(unknown_reaction, _unknown(t), calibrate, t.flag("per_region"))
+    spec = PDESpec(diffusion, velocity, decay, reaction, unknowns, capacity, spread,
+                   read_melting(t, list(capacity), fields[0], units))
     t.close()
-    if "capacity" in spec.unknown and spec.melting:
+    if "capacity" in unknowns.curves and spec.melting:
         raise InputError(f"{t.where('latent_heat')} is found together with the unknown capacity: leave it out")
-    if spec.unknown and (len(fields) > 1 or spec.calibrate or spec.reaction == "unknown"):
+    if unknowns.curves and (len(fields) > 1 or calibrate or unknown_reaction):
         raise InputError(f"{t.where(spread)} or its capacity is unknown: that goes with one field, and neither with pde.calibrate "
                          "nor with an unknown reaction")
-    if spec.per_region and not {"diffusion", "decay"} & set(calibrate):
+    if unknowns.per_region and not {"diffusion", "decay"} & set(calibrate):
         raise InputError(f"{t.where('per_region')} needs diffusion or decay in pde.calibrate")
     return spec
 
@@ -272,7 +266,7 @@ def equation_of(site: Site) -> PDE:
     elif isinstance(spec.velocity, Function):
         velocity = _velocity(spec.velocity.name, f"{where}.velocity", mesh, physics)
     reaction = None
-    if isinstance(spec.reaction, Function):
+    if spec.reaction is not None:
         reaction = physics.reaction(spec.reaction.name, f"{where}.reaction", len(site.fields))
     diffusion, decay = (_coefficient(term, key, site)
                         for term, key in ((spec.diffusion, spec.spread), (spec.decay, "decay")))
@@ -337,12 +331,7 @@ def _values(term: Term, name: str, where: str, site: Site) -> Any:
             raise InputError(f"{where} must be positive, but falls to {curve.least:g}")
         return curve
     if isinstance(term, Mapping):
-        melts = name in ("capacity", "volumetric_capacity") and "" not in site.pde.melting and bool(site.pde.melting)
-        if melts or any(isinstance(part, CurveSpec) for part in term.values()):
-            parts = ByRegion({part: _values(value, name, f"{where}.{part}", site) for part, value in term.items()})
-            parts.cells(mesh, where)  # every cell has one
-            return parts
-        return _by_region(term, name, where, mesh)
+        return _by_region(term, name, where, site)
     if isinstance(term, tuple):
         if not spreads:
             raise InputError(f"{where} must be a number, not a tensor")
@@ -386,29 +375,21 @@ def _signed(number: float, name: str, where: str) -> float:
     return number
 
 
-def _by_region(term: Mapping[str, Any], name: str, where: str, mesh: Mesh) -> np.ndarray:
-    """One value per cell [K], averaged to the nodes [N] where the term needs that (decay)."""
-    value = np.full(mesh.n_cells, np.nan)
-    owner = np.full(mesh.n_cells, "", dtype=object)
-    for region, number in term.items():
-        if region != ELSEWHERE and region not in mesh.regions:
-            raise InputError(f"{where}: there is no region or field '{region}'"
-                             + did_you_mean(region, [*mesh.regions, ELSEWHERE], "the mesh has the regions"))
-        if not isinstance(number, float):
+def _by_region(term: Mapping[str, Any], name: str, where: str, site: Site) -> np.ndarray | ByRegion:
+    """One value per cell [K], averaged to the nodes [N] where the term needs that (decay); parts, where one of them is a curve."""
+    mesh, melting = site.mesh, site.pde.melting
+    melts = name in ("capacity", "volumetric_capacity") and "" not in melting and bool(melting)
+    curved = melts or any(isinstance(part, CurveSpec) for part in term.values())
+    for region, part in term.items():
+        if not curved and not isinstance(part, float):
             raise InputError(f"{where}.{region} must be a number")
-        _signed(number, name, f"{where}.{region}")
-        if region == ELSEWHERE:
-            continue
-        cells = mesh.regions[region]
-        twice = cells[~np.isnan(value[cells])]
-        if len(twice):
-            raise InputError(f"{where}: cell {twice[0]} is in the regions '{owner[twice[0]]}' and '{region}'")
-        value[cells], owner[cells] = number, region
-    left = np.flatnonzero(np.isnan(value))
-    if len(left):
-        if ELSEWHERE not in term:
-            raise InputError(f"{where}: cell {left[0]} is in none of its regions; give '{ELSEWHERE}' a value, too")
-        value[left] = term[ELSEWHERE]
+    parts = ByRegion({region: _values(part, name, f"{where}.{region}", site) for region, part in term.items()})
+    cells = parts.cells(mesh, where)  # every cell has one
+    if curved:
+        return parts
+    value = np.empty(mesh.n_cells)
+    for region, rows in cells.items():
+        value[rows] = term[region]
     if name != "decay":
         return value
     share = np.repeat((mesh.volumes / (mesh.dim + 1))[:, None], mesh.dim + 1, axis=1)

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -353,11 +352,3 @@ def collected(entries: Sequence[tuple[str, Path, SeriesSpec]], frame: Frame, phy
         notes.append(note)
         count[note.split] += 1
     return trajectories, notes
-
-
-def notes_text(notes: Sequence[Note]) -> str:
-    return json.dumps([vars(n) for n in notes])
-
-
-def notes_from(text: str) -> tuple[Note, ...]:
-    return tuple(Note(**n) for n in json.loads(text))

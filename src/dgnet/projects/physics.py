@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import os
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,10 +21,9 @@ import torch
 from dgnet.errors import InputError
 from dgnet.files import did_you_mean
 from dgnet.problems.conditions import TimeTable, knots_of
-from dgnet.projects.trusted import is_trusted, trust
+from dgnet.projects.named_files import PHYSICS
 
 Tensor = torch.Tensor
-FILE = "physics.py"
 
 
 class Physics:
@@ -34,7 +34,7 @@ class Physics:
     """
 
     def __init__(self, folder: Path, kept: Mapping[str, np.ndarray] | None = None) -> None:
-        self.path, self.kept = folder / FILE, kept
+        self.path, self.kept = folder / PHYSICS, kept
         self.values: dict[str, np.ndarray] = dict(kept or {})
         self.text: bytes | None = None
         self._module: ModuleType | None = None
@@ -173,3 +173,34 @@ class Physics:
 def _key(where: str) -> str:
     """The place within the problem file, whatever folder that is in."""
     return where.rsplit(": ", 1)[-1]
+
+
+# ---------------------------------------------------------------------- which physics.py the user has run before
+
+
+def trusted_file() -> Path:
+    """$XDG_STATE_HOME/dgnet/trusted-physics, by default under ~/.local/state; $DGNET_TRUSTED names another file. It holds SHA-256
+    sums, one a line."""
+    named = os.environ.get("DGNET_TRUSTED")
+    if named:
+        return Path(named)
+    return Path(os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")) / "dgnet" / "trusted-physics"
+
+
+def is_trusted(digest: str) -> bool:
+    try:
+        return digest in trusted_file().read_text().split()
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def trust(digest: str) -> None:
+    """Remember it; where the file cannot be written, nothing is remembered and `--problem` stays the way to confirm."""
+    if is_trusted(digest):
+        return
+    try:
+        trusted_file().parent.mkdir(parents=True, exist_ok=True)
+        with trusted_file().open("a") as file:
+            file.write(digest + "\n")
+    except OSError:
+        pass

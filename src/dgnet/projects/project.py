@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import numpy as np
 import torch
@@ -19,7 +18,7 @@ from dgnet.arguments import Positive, checked
 from dgnet.data import Dataset, Header, Trajectory, write_dataset
 from dgnet.discovery.unknowns import Unknowns
 from dgnet.errors import InputError
-from dgnet.files import arrays_of, locked, write_bytes, writing
+from dgnet.files import arrays_of, locked, read_toml, write_bytes, writing
 from dgnet.mesh import Mesh
 from dgnet.mesh import load as load_mesh
 from dgnet.mesh import save as save_mesh
@@ -33,17 +32,14 @@ from dgnet.problems.spot_table import SpotTable
 from dgnet.progress import Report
 from dgnet.projects.curves import CURVE
 from dgnet.projects.equation import Function, Site, conditions_of, equation_of
-from dgnet.projects.importers import Note, Sampled, collected, notes_from, notes_text, sampled
-from dgnet.projects.physics import FILE as PHYSICS
+from dgnet.projects.importers import Note, Sampled, collected, sampled
+from dgnet.projects.named_files import IMPORTED, PHYSICS, named_files
 from dgnet.projects.physics import Physics
 from dgnet.projects.readers import Frame, matches
 from dgnet.projects.shapes import build
 from dgnet.projects.toml import FILE, ProblemFile, SeriesSpec, Training, read
 
 Tensor = torch.Tensor
-
-IMPORTED = "imported.h5"
-"""What the data files became: made by the first command that needs it, and again whenever they change."""
 
 MESH, VALUES = "mesh.npz", "values.npz"
 """What a run carries of its problem besides problem.toml and physics.py."""
@@ -60,7 +56,7 @@ class Project:
     data: Path
     folder: Path | None = None  # None: made in Python
     file: ProblemFile | None = None
-    unknowns: Unknowns = Unknowns()
+    unknowns: Unknowns = field(default_factory=Unknowns)
     model: Mapping[str, Any] = field(default_factory=dict)
     training: Training = field(default_factory=Training)
     notes: tuple[Note, ...] = ()
@@ -120,7 +116,7 @@ def load(folder: Path | str, report: Report | None = None, force: bool = False) 
                 _import(file, mesh, physics, request, path, report)
     with Dataset(path) as data:
         steps = data.steps
-        notes = notes_from(str(data.provenance["notes"]))
+        notes = tuple(Note(**n) for n in json.loads(str(data.provenance["notes"])))
     return _of(file, replace(case, steps=steps), path, physics, notes)
 
 
@@ -291,7 +287,7 @@ def _validated(file: ProblemFile, case: Case) -> None:
         problem.convection_part(0.0, file.dt)
         for t in (0.0, file.dt):
             problem.fixed_values(t)
-        if file.pde.per_region:
+        if file.pde.unknowns.per_region:
             from dgnet.models.dgnet import regions_of
 
             regions_of(case.mesh)
@@ -313,26 +309,13 @@ def _entries(file: ProblemFile) -> list[tuple[str, Path, SeriesSpec]]:
             for path, each in matches(spec, file.folder, f"{file.path}: data[{k}].file")]
 
 
-def _inputs(file: ProblemFile, entries: Sequence[tuple[str, Path, SeriesSpec]]) -> list[Path]:
-    """Every file that the import reads."""
-    found = [file.folder / file.mesh.file] if file.mesh.file else []
-    named = any(s.function for s in (*file.mesh.boundaries.values(), *file.mesh.regions.values()))
-    for _, path, spec in entries:
-        found += [file.folder / name for name in (spec.source.table, spec.sensors) if name]
-        named = named or bool(spec.source.function)
-        if path.suffix == ".vtu" and "*" in spec.file:
-            found += sorted(file.folder.glob(spec.file))
-            continue
-        found.append(path)
-        if path.suffix == ".pvd":
-            try:
-                found += [path.parent / e.get("file", "") for e in ElementTree.parse(path).getroot().iter("DataSet")]
-            except (ElementTree.ParseError, OSError):
-                pass  # said when it is read
-        if path.suffix == ".xdmf":
-            found.append(path.with_suffix(".h5"))
-    if named:
-        found.append(file.folder / "physics.py")
+def _inputs(file: ProblemFile) -> list[Path]:
+    """Every file that the import reads: what [mesh] and [[data]] name, and physics.py where they have functions of it."""
+    tables = read_toml(file.path)
+    found = list(named_files([tables.get("mesh"), tables.get("data")], file.folder))
+    selected = (*file.mesh.boundaries.values(), *file.mesh.regions.values())
+    if any(s.function for s in selected) or any(spec.source.function for spec in file.data):
+        found.append(file.folder / PHYSICS)
     return [p for p in dict.fromkeys(found) if p.is_file()]
 
 
@@ -358,10 +341,7 @@ def _kept(file: ProblemFile, request: str) -> Path | None:
             stored = json.loads(str(data.provenance["inputs"]))
     except (InputError, KeyError, ValueError, OSError, TypeError):
         return None
-    try:
-        now = {os.path.relpath(p, file.folder): p for p in _inputs(file, _entries(file))}
-    except InputError:
-        now = {}
+    now = {os.path.relpath(p, file.folder): p for p in _inputs(file)}
     if set(now) - set(stored):
         return None
     for name, place in now.items():
@@ -380,8 +360,8 @@ def _import(file: ProblemFile, mesh: Mesh, physics: Physics, request: str, path:
     trajectories, notes = collected(entries, frame, physics, report)
     if all(t.split != "train" for t in trajectories):
         raise InputError(f"{file.path}: data has no trajectory for training (split = \"train\")")
-    inputs = {os.path.relpath(p, file.folder): [*_stamp(p), _digest(p)] for p in _inputs(file, entries)}
+    inputs = {os.path.relpath(p, file.folder): [*_stamp(p), _digest(p)] for p in _inputs(file)}
     origin: dict[str, str | int | float] = {
         "truth": TRUTH, "scenario": file.name, "size": OWN, "package": "dgnet", "package_version": __version__,
-        "request": request, "inputs": json.dumps(inputs), "notes": notes_text(notes)}
+        "request": request, "inputs": json.dumps(inputs), "notes": json.dumps([vars(n) for n in notes])}
     write_dataset(path, Header(mesh, file.fields, file.dt, trajectories[0].steps, file.offset, origin), trajectories)

@@ -23,6 +23,7 @@ from dgnet.data import Dataset
 from dgnet.errors import InputError
 from dgnet.files import DAMAGED, arrays_of, csv_number, read_csv
 from dgnet.mesh import Mesh
+from dgnet.projects.named_files import parts_of
 from dgnet.projects.toml import SeriesSpec
 
 BROKEN = (*DAMAGED, OverflowError, MemoryError)
@@ -330,20 +331,11 @@ def _xdmf(path: Path, spec: SeriesSpec, frame: Frame) -> Iterator[Found]:
     except InputError:
         raise
     except (Exception, SystemExit) as error:
-        for name in _beside(path):
+        for name in parts_of(path):
             if not (path.parent / name).is_file():
                 raise InputError(f"{path} keeps its numbers in {name}, which is not beside it: copy both files together") from error
         raise InputError(f"{path} is truncated or not a time series that meshio can read") from error
     yield _frames(path, frame, frames)
-
-
-def _beside(path: Path) -> list[str]:
-    """Names of the HDF5 files that an XDMF file refers to."""
-    try:
-        items = ElementTree.parse(path).getroot().iter("DataItem")
-    except (ElementTree.ParseError, OSError):
-        return []
-    return list(dict.fromkeys(i.text.strip().split(":")[0] for i in items if i.get("Format") == "HDF" and i.text))
 
 
 def _sensors(path: Path, spec: SeriesSpec, frame: Frame) -> Iterator[Found]:

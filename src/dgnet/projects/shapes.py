@@ -16,7 +16,7 @@ import numpy as np
 from scipy.spatial import Delaunay, QhullError
 
 from dgnet.errors import InputError
-from dgnet.mesh import ALL, Mesh, box, bracket, channel, circle, dfg_channel, gear_plate, shipped, shipped_names
+from dgnet.mesh import ALL, Mesh, box, bracket, channel, dfg_channel, gear_plate, shipped, shipped_names
 from dgnet.mesh import load as load_mesh
 from dgnet.problems.units import LENGTH, Units
 from dgnet.projects.physics import Physics
@@ -184,7 +184,7 @@ SHAPES: dict[str, tuple[Callable[..., Mesh], dict[str, Measure]]] = {
     "l-shape": (l_shape, {"size": _vector(2), "arms": _vector(2), "spacing": _length(), "holes": _circles}),
     "polygon": (lambda outline, holes, spacing: plate(np.array(outline), holes, spacing),
                 {"outline": _outline, "spacing": _length(), "holes": _circles}),
-    "channel": (lambda size, spacing, obstacles: channel(size[0], size[1], [circle(c, r) for c, r in obstacles], size=spacing),
+    "channel": (lambda size, spacing, obstacles: channel(size[0], size[1], obstacles, size=spacing),
                 {"size": _vector(2), "spacing": _length(), "obstacles": _circles}),
     "gear-plate": (lambda spacing: gear_plate(spacing), {"spacing": _length()}),
     "bracket": (lambda spacing: bracket(spacing), {"spacing": _length()}),

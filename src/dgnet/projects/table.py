@@ -61,14 +61,6 @@ class Table:
             raise self.wrong(key, "a positive whole number")
         return value
 
-    def counts(self, key: str) -> tuple[int, ...]:
-        if not self.has(key):
-            return ()
-        value = self.values[key]
-        if not isinstance(value, list) or not value or any(not isinstance(v, int) or isinstance(v, bool) or v < 1 for v in value):
-            raise self.wrong(key, "a list of positive whole numbers")
-        return tuple(value)
-
     def number(self, key: str, default: float | None = None, dimension: Dimension = PURE, units: Units | None = None,
                of: str = "", positive: bool = False) -> float:
         if default is not None and not self.has(key):

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dgnet.arguments import Count, NotNegative, Positive, Whole
 from dgnet.errors import InputError
-from dgnet.files import read_toml
+from dgnet.files import read_dataclass, read_toml
 from dgnet.problems.units import FIELD, TIME, Units
 from dgnet.projects.equation import BoundarySpec, PDESpec, read_condition, read_pde
 from dgnet.projects.shapes import MeshSpec, read_mesh
@@ -47,13 +48,13 @@ class SeriesSpec:
 class Training:
     """Changes of the recipe; zero or empty: the recipe's own value."""
 
-    minutes: float = 5.0
-    windows: tuple[int, ...] = ()  # lengths of the stages' windows
-    iterations: tuple[int, ...] = ()
-    learning_rate: float = 0.0
-    batch: int = 0
-    hold_out: int = 0  # training trajectories kept for validation
-    noise: float = 0.0
+    minutes: Positive = 5.0
+    windows: tuple[Count, ...] = ()  # lengths of the stages' windows
+    iterations: tuple[Count, ...] = ()
+    learning_rate: NotNegative = 0.0
+    batch: Whole = 0
+    hold_out: Whole = 0  # training trajectories kept for validation
+    noise: NotNegative = 0.0
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ def parse(values: Mapping[str, Any], path: Path, name: str = "") -> ProblemFile:
     boundaries = tuple(read_condition(t, fields, units, pde.heat) for t in top.tables("boundary"))
     data = tuple(_series(t, fields, units) for t in top.tables("data"))
     model = top.table("model")
-    training = _training(top.table("training"))
+    training = read_dataclass(Training, top.table("training").values, f"{path}: training")
     top.close()
     return ProblemFile(path, name, title, fields, units, offset, dt, mesh, pde, boundaries, data, model.values, training)
 
@@ -159,12 +160,3 @@ def _source(t: Table, fields: Sequence[str]) -> SourceSpec:
     if spec.field and spec.field not in fields:
         raise InputError(f"{t.where('field')} is '{spec.field}', but the fields are {list(fields)}")
     return spec
-
-
-def _training(t: Table) -> Training:
-    found = Training(t.number("minutes", Training.minutes, positive=True), t.counts("windows"), t.counts("iterations"),
-                     t.number("learning_rate", 0.0), t.count("batch", 0), t.count("hold_out", 0), t.number("noise", 0.0))
-    t.close()
-    if min(found.learning_rate, found.noise) < 0:
-        raise InputError(f"{t.path}: training.{'noise' if found.noise < 0 else 'learning_rate'} must not be negative")
-    return found

@@ -34,7 +34,7 @@ from dgnet.report.figures import COLOURS, inlined
 from dgnet.report.learned import coefficients, corrections, draw_material, draw_reaction, draw_terms
 from dgnet.report.viewer import VIEWER
 from dgnet.scoring.judge import rivals
-from dgnet.training.evaluate import TOLD, failures
+from dgnet.training.evaluate import FOUND_VALUES, failures
 from dgnet.training.run import Run
 from dgnet.trust import TrainingRange, range_findings, read_trust, sentence, training_range
 
@@ -142,7 +142,7 @@ def _scores(run: Run, result: dict[str, Any]) -> str:
         lines.append("<tr>" + "".join(f"<td>{c}</td>" for c in cells) + "</tr>")
     if result.get("told"):
         s = result["told"]
-        cells = [TOLD, _figure(s["rne_from_offset"]), *([_figure(s["rne"])] if shifted else []), _figure(s["rne_final"]),
+        cells = [FOUND_VALUES, _figure(s["rne_from_offset"]), *([_figure(s["rne"])] if shifted else []), _figure(s["rne_final"]),
                  _figure(s["mse"]), f"{result['seconds']['told']:.2f} s"]
         lines.append("<tr>" + "".join(f"<td>{c}</td>" for c in cells) + "</tr>")
     if result.get("paper"):

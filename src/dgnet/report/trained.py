@@ -20,7 +20,7 @@ from dgnet.report import page
 from dgnet.report.learned import coefficients
 from dgnet.training.bars import error_bars
 from dgnet.training.checkpoints import Progress
-from dgnet.training.evaluate import evaluate, table, untold
+from dgnet.training.evaluate import evaluate, table, unknown_terms
 from dgnet.training.run import Run
 
 _STARTS = {"dgnet": "the classical solver", "dgnet-paper": "the paper's solver alone", TUNED: "universal weights as they are"}
@@ -36,7 +36,7 @@ def training_result(what: str, run: Run, progress: Progress) -> tuple[dict[str, 
               "best_iteration": progress.best_iteration, "learned": progress.best_iteration > 0, "seconds": progress.seconds,
               "history": progress.history, "coefficients": factors,
               "error_bars": {name: asdict(bar) for name, bar in bars.items()}} | ({"found": terms} if terms else {})
-    lines = [headline(what, progress, untold(run))]
+    lines = [headline(what, progress, unknown_terms(run))]
     if run.settings.model == TUNED:
         first = progress.history[0]["validation"]
         lines.append(f"  It started from universal weights: {first:.3e} before any training, {first / progress.classical:.2f} "

@@ -19,7 +19,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -30,7 +29,6 @@ Tensor = torch.Tensor
 
 LIMIT = 0.1
 """The RNE up to which a rollout counts as usable."""
-_FORMER = {"fluctuation": "rne_from_offset", "gain": "error_ratio"}
 
 
 @dataclass(frozen=True)
@@ -154,13 +152,6 @@ def error_ratio(own: float | None, classical: Iterable[float | None]) -> float:
     best = min(math.inf if value is None else value for value in classical)
     value = math.inf if own is None else own
     return value / max(best, 1e-300) if math.isfinite(value) else math.inf
-
-
-def current_names(value: Any) -> Any:
-    """A stored result with the names of today: `rne_from_offset` was `fluctuation` and `error_ratio` was `gain` in older files."""
-    if isinstance(value, dict):
-        return {_FORMER.get(key, key): current_names(item) for key, item in value.items()}
-    return [current_names(item) for item in value] if isinstance(value, list) else value
 
 
 def _ratio(error: Tensor, size: Tensor) -> float:

@@ -119,7 +119,7 @@ class EnthalpySolver:
             p.check_state(f, "the source")
         if u.dim() == 2:
             return self.step(u[None], None if f is None else f.reshape(-1, *f.shape[-2:]), t, damped)[0]
-        given = u.dtype
+        dtype = u.dtype
         u = p.restrict(u).to(p.dtype)
         f = None if f is None else p.restrict(f).to(p.dtype)
         if damped:
@@ -129,7 +129,7 @@ class EnthalpySolver:
         else:
             u = self._advance(u, f, t, self.theta, p.dt)
         self._look(u.detach())
-        return p.expand(u).to(given)
+        return p.expand(u).to(dtype)
 
     def _advance(self, u: Tensor, f: Tensor | None, t: float, theta: float, dt: float) -> Tensor:
         m, p = self.materials, self.problem
@@ -294,8 +294,8 @@ class EnthalpySolver:
         return self.stiff.memory
 
     @memory.setter
-    def memory(self, kept: Sequence[float]) -> None:
-        self.stiff.memory = kept
+    def memory(self, memory: Sequence[float]) -> None:
+        self.stiff.memory = memory
 
     @property
     def capturable(self) -> bool:

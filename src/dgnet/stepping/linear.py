@@ -73,9 +73,9 @@ class Linear:
         advanced = None if ops.advanced_part is None else ops.advanced_part.values
         return ops.mass.values, self.stiffness.values, advanced, ops.source.values, self._sums
 
-    def follows(self, *given: Tensor | None) -> bool:
-        """Gradients are asked for, of the operators or of what is given."""
-        for x in (*given, *self._made_of, self.ops.load(0.0) if self.load_changes else None):
+    def follows(self, *inputs: Tensor | None) -> bool:
+        """Gradients are asked for, of the operators or of these inputs."""
+        for x in (*inputs, *self._made_of, self.ops.load(0.0) if self.load_changes else None):
             if x is not None and x.requires_grad:
                 return True
         return False
@@ -165,7 +165,7 @@ class Linear:
             return None
         if torch.is_grad_enabled() and self.follows(u, f):
             return None
-        given, p = u.dtype, self.problem
+        dtype, p = u.dtype, self.problem
         if p.periodic:
             u, f = p.restrict(u), None if f is None else p.restrict(f)
         x = self.array(u)
@@ -175,7 +175,7 @@ class Linear:
         new = self.tensor(x + d, shape[0], shape[2])
         if p.periodic:
             new = p.expand(new)
-        return new if given == self.dtype else new.to(given)
+        return new if dtype == self.dtype else new.to(dtype)
 
     def increment(self, u: Array, f: Array | None, force: Array | None) -> Array:
         """u+ - u."""
@@ -275,8 +275,8 @@ class _States(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, linear: Linear, steps: int, begun: tuple[float, int],  # type: ignore[override]
-                *given: Tensor | None) -> Tensor:
-        u, f = given[-2:]
+                *inputs: Tensor | None) -> Tensor:
+        u, f = inputs[-2:]
         assert u is not None
         batch, n, fields = u.shape
         out = unwritten(batch, steps + 1, n, fields, like=u)
@@ -290,7 +290,7 @@ class _States(torch.autograd.Function):
             if changes is not None:
                 changes[:, k] = linear.tensor(d, batch, fields)
         ctx.linear = linear
-        ctx.shapes = [None if x is None else x.shape for x in given]
+        ctx.shapes = [None if x is None else x.shape for x in inputs]
         ctx.save_for_backward(out, changes, f)
         return out
 

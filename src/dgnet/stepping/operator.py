@@ -30,9 +30,9 @@ class Elimination:
         """A with unit rows and columns at fixed degrees of freedom."""
         p = A.pattern
         free = (~self.fixed).to(A.values.dtype)
-        kept = A.values * (free.index_select(-1, p.row) * free.index_select(-1, p.col))
-        unit = torch.zeros_like(kept).index_copy(-1, p.diagonal, (1 - free).expand(*kept.shape[:-1], -1).contiguous())
-        return EdgeMatrix(p, kept + unit)
+        free_values = A.values * (free.index_select(-1, p.row) * free.index_select(-1, p.col))
+        unit = torch.zeros_like(free_values).index_copy(-1, p.diagonal, (1 - free).expand(*free_values.shape[:-1], -1).contiguous())
+        return EdgeMatrix(p, free_values + unit)
 
     def right(self, A: EdgeMatrix, b: Tensor, w: Tensor | None) -> Tensor:
         """Right-hand side [B, n, F] for boundary values w [n, F] (or [B, n, F]); None is zero."""

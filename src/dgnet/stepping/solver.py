@@ -169,10 +169,10 @@ class GreenSolver:
         return self.stiff.memory + (() if b is None else (b.low, b.high, b.imag, float(b.tight), float(self._age)))
 
     @memory.setter
-    def memory(self, kept: Sequence[float]) -> None:
-        self.stiff.memory = kept[:2]
-        if len(kept) > 2:
-            low, high, imag, tight, age = kept[2:]
+    def memory(self, memory: Sequence[float]) -> None:
+        self.stiff.memory = memory[:2]
+        if len(memory) > 2:
+            low, high, imag, tight, age = memory[2:]
             self._bounds, self._age = Bounds(low, high, imag, bool(tight)), int(age)
         elif self._bounds is not None:
             self._bounds, self._age, self._cache = None, 0, None
@@ -200,8 +200,8 @@ class GreenSolver:
             return self._assembled(ops.stiffness(t, dt), t, dt, theta, "iterative", bounds=self._frozen)
         key = (t if ops.time_dependent else None, theta, dt, torch.is_grad_enabled())
         if self._cache is not None and self._cache[0] == key:
-            kept = self._cache[1]
-            if ops.time_dependent or (kept is ops.stiffness(t, dt) and kept.version == self._version):
+            stiffness = self._cache[1]
+            if ops.time_dependent or (stiffness is ops.stiffness(t, dt) and stiffness.version == self._version):
                 return self._cache[2]
         K = ops.stiffness(t, dt)
         bounds = self._bounds if ops.time_dependent and self._age % 50 else None
@@ -330,7 +330,7 @@ class GreenSolver:
             p.check_state(f, "the source")
         if u.dim() == 2:
             return self.step(u[None], None if f is None else f.reshape(-1, *f.shape[-2:]), t, damped)[0]
-        given = u.dtype
+        dtype = u.dtype
         self._refuse_stiff(u)
         u = p.restrict(u).to(p.dtype)
         f = None if f is None else p.restrict(f).to(p.dtype)
@@ -340,7 +340,7 @@ class GreenSolver:
             u = self._advance(u, f, t + half, theta=1.0, dt=half)
         else:
             u = self._advance(u, f, t, self.theta, p.dt)
-        return p.expand(u).to(given)
+        return p.expand(u).to(dtype)
 
     def step_moved(self, u: Tensor, moved: Tensor, t: float = 0.0) -> Tensor:
         """The same step, where a model has made `moved` = dt (-K (u - c) + load of the source) [B, n, F] at one go.

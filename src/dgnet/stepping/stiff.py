@@ -67,17 +67,20 @@ class Stiffness:
         return float(self.found), float(self._wait)
 
     @memory.setter
-    def memory(self, kept: Sequence[float]) -> None:
-        found, wait = kept or (0, 0)
+    def memory(self, memory: Sequence[float]) -> None:
+        found, wait = memory or (0, 0)
         self.found, self._wait = bool(found), int(wait)
 
-    def look(self, rate: Callable[[Tensor], Tensor], u: Tensor, dt: float, seen: tuple[Tensor, Tensor] | None = None) -> bool:
-        """Whether steps near the state u [B, n, F] must be implicit. Far below the limit it looks seldom, unless what was `seen`,
-        changes of u and of the rate within a step, already says that the slope has grown (on the CPU, where that costs nothing)."""
+    def look(self, rate: Callable[[Tensor], Tensor], u: Tensor, dt: float, changes: tuple[Tensor, Tensor] | None = None) -> bool:
+        """Whether steps near the state u [B, n, F] must be implicit.
+
+        Far below the limit it looks seldom, unless the `changes` of u and of the rate within a step already tell that the slope has
+        grown (on the CPU, where that costs nothing).
+        """
         if torch.compiler.is_compiling() or (u.is_cuda and torch.cuda.is_current_stream_capturing()):
             return self.found
         self._wait -= 1
-        if self._wait > 0 and (seen is None or u.is_cuda or not dt * seen[1].abs().max() > LIMIT * seen[0].abs().max()):
+        if self._wait > 0 and (changes is None or u.is_cuda or not dt * changes[1].abs().max() > LIMIT * changes[0].abs().max()):
             return self.found
         J = slopes(rate, u)
         for _ in range(2):  # |J^4|^(1/4) bounds the spectral radius and hardly depends on the units of the fields

@@ -59,13 +59,13 @@ def restore(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -> t
     for key in ("model", "best", "optimiser", "progress"):
         if not isinstance(data, dict) or not isinstance(data.get(key), dict):
             raise InputError(f"{path} is no checkpoint to go on from: it holds no table '{key}'")
-    told = data["progress"]
-    for key, value in told.items():
+    stored = data["progress"]
+    for key, value in stored.items():
         number = isinstance(value, int | float) and (key == "best" or value >= 0)
         fits = isinstance(value, list) if key in ("history", "left_out") else number
         if key not in own or not fits:
             raise InputError(f"{path} is no checkpoint to go on from: its progress has '{key}' = {str(value)[:40]}")
-    rows = told.get("history", [])
+    rows = stored.get("history", [])
     if any(not isinstance(row, dict) or {"iteration", "validation", "seconds"} - set(row) for row in rows):
         raise InputError(f"{path} is no checkpoint to go on from: its history is not one of validations")
     try:
@@ -74,4 +74,4 @@ def restore(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -> t
         optimiser.load_state_dict(data["optimiser"])
     except (RuntimeError, KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
         raise InputError(f"{path} does not fit the model that is trained here") from error
-    return data["best"], Progress(**told)
+    return data["best"], Progress(**stored)

@@ -21,12 +21,12 @@ from dgnet.scoring.metrics import error_ratio
 from dgnet.training.run import Run
 
 Tensor = torch.Tensor
-TOLD = "classical with the values found"
-"""Name of the row of the solver that `told` makes."""
+FOUND_VALUES = "classical with the values found"
+"""Name of the row of `with_found_values`."""
 _SHOWN = ("mse", "rne", "rne_from_offset", "rne_final")
 
 
-def untold(run: Run) -> list[str]:
+def unknown_terms(run: Run) -> list[str]:
     """Names of the terms that the model learned about the physics and that the classical solvers do not know."""
     if not isinstance(run.model, DGNet):
         return []
@@ -34,7 +34,7 @@ def untold(run: Run) -> list[str]:
     return replace(found, reaction=found.reaction and pde.reaction is None, curves=() if pde.curved else found.curves).words
 
 
-def told(model: DGNet) -> DGNet:
+def with_found_values(model: DGNet) -> DGNet:
     """The classical solver with the reaction and the coefficients that the model found, without its other learned parts."""
     return model.keeping(Calibration, Material, Reaction, EndToEnd)
 
@@ -68,11 +68,11 @@ def evaluate(run: Run, path: Path, device: Device = "cpu", split: str = "test", 
 def scores(run: Run, path: Path, device: str = "cpu", split: str = "test", limit: int | None = None, keep: bool = False,
            ) -> tuple[dict[str, Any], Judged]:
     """Judge a run and the classical solvers: for JSON, and what the judge found; with `keep` states and truth stay in memory."""
-    own, missing = run.settings.model, untold(run)
+    own, missing = run.settings.model, unknown_terms(run)
     mesh = run.case.mesh
     more = {} if run.settings.truth == "same-mesh" else finer(
         mesh.n_nodes + len(mesh.edges), device, run.case.pde.curved) | without_data(base_problem(run.case, device))
-    models = {own: run.model, **rivals(), **more} | ({"told": told(run.dgnet)} if missing else {})
+    models = {own: run.model, **rivals(), **more} | ({"told": with_found_values(run.dgnet)} if missing else {})
     found = judge_file(models, run.case, path, device, split=split, limit=limit, truth=run.settings.truth, keep=keep)
     clocks = ("seconds", "steps_per_second")  # they stand apart: the same run has the same scores every time
     rows = {name: {key: value for key, value in row.items() if key not in clocks} for name, row in found.scores().items()}
@@ -101,7 +101,7 @@ def table(result: dict[str, Any]) -> str:
     lines = [head, "", "| model | MSE | RNE | RNE from offset | RNE, last step |", "|---|---|---|---|---|"]
     rows = result["scores"]
     best = min(rows, key=lambda name: rows[name]["rne_from_offset"])
-    for name, s in [*rows.items(), *([(TOLD, result["told"])] if result.get("told") else [])]:
+    for name, s in [*rows.items(), *([(FOUND_VALUES, result["told"])] if result.get("told") else [])]:
         figures = " | ".join("diverged" if not math.isfinite(s[key]) else f"{s[key]:.3g}" for key in _SHOWN)
         label = title_of(name)
         lines.append(f"| {f'**{label}**' if name == best else label} | {figures} |")
@@ -110,5 +110,5 @@ def table(result: dict[str, Any]) -> str:
     lines += [line for note in [*result.get("remarks", ()), *failures(result), *result["notes"]] for line in ("", note)]
     if result.get("untold"):
         what = " and ".join(result["untold"])
-        lines += ["", f"The classical solvers do not know {what}. The row \"{TOLD}\" uses the values that the model found."]
+        lines += ["", f"The classical solvers do not know {what}. The row \"{FOUND_VALUES}\" uses the values that the model found."]
     return "\n".join(lines)

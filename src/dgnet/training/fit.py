@@ -17,15 +17,17 @@ from __future__ import annotations
 
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from dgnet.arguments import checked
-from dgnet.data import Corpus, Dataset, hold_out
+from dgnet.data import Corpus, Dataset
 from dgnet.errors import SolveError
 from dgnet.models.base import LearnedModel, Model
 from dgnet.models.classical import Classical
@@ -96,33 +98,71 @@ def fit(model: LearnedModel[Any], base: Problem, train: Corpus, valid: Corpus, r
         >>> round(model.coefficients()["diffusion"], 3)  # a factor
         0.5
     """
-    training = _Training(model, base, train.under(model.rule), valid, recipe, seed, budget,
-                         None if folder is None else folder / "last.pt")
-    training.start(resume)
-    training.run(report)
-    for parameter in model.parameters():
-        parameter.requires_grad_(True)
-    model.load_state_dict(training.best)
-    return training.progress
+    training = _OnRollouts(model, base, train.under(model.rule), valid, recipe, seed, budget,
+                           None if folder is None else folder / "last.pt")
+    return training.fit(report, resume)
 
 
-class _Training:
-    """A training under way."""
+class Loop(ABC):
+    """Gradient descent in place: steps, validations, the best weights, the clock, and a file to resume from.
 
-    def __init__(self, model: LearnedModel[Any], base: Problem, train: Corpus, valid: Corpus, recipe: Recipe, seed: int,
-                 budget: float | None, last: Path | None) -> None:
-        self.model, self.base, self.train, self.valid = model, base, train, valid
+    - `model`, `recipe`: what is trained and how
+    - `budget`: seconds of wall clock, or None
+    - `last`: file to resume from, or None
+
+    What is minimised and what judges are the two functions to be given: `step` and `error`.
+    """
+
+    def __init__(self, model: nn.Module, recipe: Recipe, budget: float | None = None, last: Path | None = None) -> None:
+        self.model = model
         self.whole = self.recipe = recipe
-        self.seed, self.budget, self.last = seed, budget, last
+        self.budget, self.last = budget, last
         groups = parameter_groups(model, recipe)
         self.optimiser: torch.optim.Optimizer = torch.optim.Adam(groups)
         if recipe.weight_decay:
             self.optimiser = torch.optim.AdamW(groups, weight_decay=recipe.weight_decay)
-        self.progress, self.scale = Progress(), train.spread
+        self.progress = Progress()
         self.best: dict[str, Tensor] = {}
         self.losses: list[float] = []  # since the last validation
         self.begin = 0.0  # the clock at the start
         self.lasted = 0.0  # seconds of the last update
+
+    @abstractmethod
+    def step(self, stage: Stage) -> float:
+        """One step of the optimiser (`descend`); returns the loss."""
+
+    @abstractmethod
+    def error(self) -> float:
+        """What a validation says of the weights of now."""
+
+    def rival(self) -> float:
+        """The error to beat."""
+        return math.inf
+
+    def prepare(self) -> None:
+        """What is done once, before any step."""
+        return None
+
+    def settle(self) -> None:
+        """What is done before the first validation."""
+        return None
+
+    def fit(self, tell: Tell | None = None, resume: bool = True) -> Progress:
+        """Train; the model ends with the best weights."""
+        self.start(resume)
+        self.run(tell)
+        for parameter in self.model.parameters():
+            parameter.requires_grad_(True)
+        self.model.load_state_dict(self.best)
+        return self.progress
+
+    def descend(self, loss: Tensor) -> float:
+        """One step of the optimiser against a loss."""
+        self.optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        nn.utils.clip_grad_norm_([p for p in self.model.parameters() if p.grad is not None], self.recipe.clip)
+        self.optimiser.step()
+        return float(loss.detach())
 
     def start(self, resume: bool) -> None:
         """Resume, or judge the untrained model."""
@@ -131,41 +171,13 @@ class _Training:
         if agreed(stored) and self.last is not None:  # the first process may write the file before another one looks
             self.best, self.progress = restore(self.last, model, self.optimiser)
         else:
-            model.fit_statistics(self.train.state, self.train.source_average, self.train.dt, self.train.velocity)
+            self.prepare()
             self.best = _copied(model)
         self.begin = time.perf_counter() - self.progress.seconds
         self.leave_out()
         if not self.progress.history:
-            self.shorten()
+            self.settle()
             self.validate()
-
-    def shorten(self) -> None:
-        """Pieces of validation rollouts, where whole ones would take too much of the budget."""
-        whole = self.recipe.validate_steps or self.valid.steps
-        fitted = any(stage.method == "fitted" for stage in self.recipe.stages)  # validates by itself, once
-        if self.budget is None or fitted or whole < 2:
-            return
-        limit, few = _JUDGING * self.budget, max(1, whole // _PROBES[0])
-        more = max(few + 1, whole // _PROBES[1])
-        self.probe(few)  # the first rollout on a device is slower than the next ones
-        short, long = self.probe(few), self.probe(more)
-        expected = long + (whole - more) * max(long - short, 0.0) / (more - few)
-        if expected > limit:
-            dearer = max(1.0, self.probe(few, _PIECES) / max(short, 1e-9))  # a step of all pieces
-            steps = int(whole * limit / (expected * dearer))
-            self.progress.validation_steps = max(1, whole // _SHORTEST, min(whole // _PIECES, steps))
-
-    def probe(self, steps: int, pieces: int = 1) -> float:
-        """Seconds of a validation of so many steps."""
-        started = time.perf_counter()
-        evaluate_rne(self.model, self.base, self.valid, steps, pieces)
-        return agreed(time.perf_counter() - started)
-
-    def error(self, model: Model[Any]) -> float:
-        """What a validation says of a model."""
-        if self.progress.validation_steps:
-            return evaluate_rne(model, self.base, self.valid, self.progress.validation_steps, _PIECES)
-        return evaluate_rne(model, self.base, self.valid, self.recipe.validate_steps)
 
     def run(self, tell: Tell | None) -> None:
         """Updates until the recipe or the budget ends."""
@@ -213,11 +225,7 @@ class _Training:
         """One step of the optimiser; after windows that blow up, the best weights again and half the rate."""
         progress, started = self.progress, time.perf_counter() - self.begin
         try:
-            if stage.method == "fitted":
-                loss = self.model.fit_data(self.base, self.train, self.valid)
-            else:
-                loss = iterate(self.model, self.base, self.train, stage, self.optimiser, self.scale, self.seed, progress.iteration,
-                               self.recipe.clip)
+            loss = self.step(stage)
         except SolveError:
             progress.setbacks += 1
             if progress.setbacks > _SETBACKS:
@@ -250,9 +258,9 @@ class _Training:
     def validate(self, known: float | None = None) -> None:
         """Judge the weights of now, unless their error is known, keep them if they are the best, and write the checkpoint."""
         progress = self.progress
-        value = self.error(self.model) if known is None else known
+        value = self.error() if known is None else known
         if not progress.history:
-            progress.classical = self.error(Classical(self.model.rival_mass))
+            progress.classical = self.rival()
         if self.recipe.retreat and value > self.recipe.retreat * progress.best:
             self.take_best()
             progress.retreats += 1
@@ -269,6 +277,59 @@ class _Training:
             store(self.last, self.model, self.optimiser, self.best, progress)
 
 
+class _OnRollouts(Loop):
+    """Windows of trajectories, judged by free rollouts."""
+
+    model: LearnedModel[Any]
+
+    def __init__(self, model: LearnedModel[Any], base: Problem, train: Corpus, valid: Corpus, recipe: Recipe, seed: int,
+                 budget: float | None, last: Path | None) -> None:
+        super().__init__(model, recipe, budget, last)
+        self.base, self.train, self.valid, self.seed, self.scale = base, train, valid, seed, train.spread
+
+    def prepare(self) -> None:
+        self.model.fit_statistics(self.train.state, self.train.source_average, self.train.dt, self.train.velocity)
+
+    def settle(self) -> None:
+        """Pieces of validation rollouts, where whole ones would take too much of the budget."""
+        whole = self.recipe.validate_steps or self.valid.steps
+        fitted = any(stage.method == "fitted" for stage in self.recipe.stages)  # validates by itself, once
+        if self.budget is None or fitted or whole < 2:
+            return
+        limit, few = _JUDGING * self.budget, max(1, whole // _PROBES[0])
+        more = max(few + 1, whole // _PROBES[1])
+        self.probe(few)  # the first rollout on a device is slower than the next ones
+        short, long = self.probe(few), self.probe(more)
+        expected = long + (whole - more) * max(long - short, 0.0) / (more - few)
+        if expected > limit:
+            dearer = max(1.0, self.probe(few, _PIECES) / max(short, 1e-9))  # a step of all pieces
+            steps = int(whole * limit / (expected * dearer))
+            self.progress.validation_steps = max(1, whole // _SHORTEST, min(whole // _PIECES, steps))
+
+    def probe(self, steps: int, pieces: int = 1) -> float:
+        """Seconds of a validation of so many steps."""
+        started = time.perf_counter()
+        evaluate_rne(self.model, self.base, self.valid, steps, pieces)
+        return agreed(time.perf_counter() - started)
+
+    def step(self, stage: Stage) -> float:
+        if stage.method == "fitted":
+            return self.model.fit_data(self.base, self.train, self.valid)
+        return iterate(self.model, self.base, self.train, stage, self.optimiser, self.scale, self.seed, self.progress.iteration,
+                       self.recipe.clip)
+
+    def error(self) -> float:
+        return self._error_of(self.model)
+
+    def rival(self) -> float:
+        return self._error_of(Classical(self.model.rival_mass))
+
+    def _error_of(self, model: Model[Any]) -> float:
+        if self.progress.validation_steps:
+            return evaluate_rne(model, self.base, self.valid, self.progress.validation_steps, _PIECES)
+        return evaluate_rne(model, self.base, self.valid, self.recipe.validate_steps)
+
+
 def _copied(model: torch.nn.Module) -> dict[str, Tensor]:
     return {name: value.clone() for name, value in model.state_dict().items()}
 
@@ -280,7 +341,8 @@ def split(dataset: Dataset, recipe: Recipe, seed: int = 0, limit: int | None = N
     if len(numbers) < 2:
         return numbers, numbers
     count = min(recipe.hold_out or validated(len(numbers)), len(numbers) - 1)
-    training, validation = hold_out(numbers, count, np.random.default_rng(seed))
+    order = np.random.default_rng(seed).permutation(np.asarray(numbers))
+    training, validation = sorted(order[count:].tolist()), sorted(order[:count].tolist())
     return (training if recipe.hold_out else list(numbers)), validation
 
 

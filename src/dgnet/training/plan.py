@@ -5,7 +5,7 @@ A case may bring a plan of its own (`Case.training`); for the others one is read
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dgnet.data import Dataset
@@ -43,7 +43,7 @@ class Plan:
 
     config: Any
     recipe: Recipe
-    paper: PaperSettings = PaperSettings(8, 5e-4, 400, 200, 0.1, 8)
+    paper: PaperSettings = field(default_factory=lambda: PaperSettings(8, 5e-4, 400, 200, 0.1, 8))
     odd_reaction: bool = False
     hold_reaction: bool = False
     model: str = "dgnet"

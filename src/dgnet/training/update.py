@@ -107,7 +107,7 @@ def _descended(model: LearnedModel[Any], base: Problem, train: Corpus, batch: Dr
     times = (data.clock(base) + data.dt * np.arange(push + length)).tolist()
     if problem.only_flow_changes and callable(problem.pde.velocity):
         flow = HeldFlow(problem.pde.velocity, data.dt)
-        problem = problem.given(flow)
+        problem = problem.with_velocity(flow)
     stepper = model.prepare(problem, len(data), length + push)
     u, source = given(model, base, data)
     if batch.noise is not None:
