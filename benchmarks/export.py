@@ -89,16 +89,12 @@ def _onnx(opened: Simulator, folder: Path, kind: str, u: torch.Tensor, f: torch.
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
-    sessions = {key: onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-                for key, path in {"step": made.program, **made.extra}.items()}
-    early = made.record["early_steps"]
+    step = onnxruntime.InferenceSession(str(made.program), options, providers=["CPUExecutionProvider"])
 
     def way(count: int) -> np.ndarray:
         v, source = u.numpy(), f.numpy()
-        for k in range(count):
-            for once in [key for key, when in (("start", 0), ("switch", early)) if key in sessions and k == when]:
-                (v,) = sessions[once].run(None, {"u": v})
-            (v,) = sessions["early" if k < early else "step"].run(None, {"u": v, "source": source})
+        for _ in range(count):
+            (v,) = step.run(None, {"u": v, "source": source})
         return v.ravel()
 
     return way, made.record["bytes"]

@@ -11,13 +11,13 @@ import pytest
 
 from dgnet.models.registry import all_models
 from dgnet_paper.scenarios import get
-from dgnet_paper.study import engine
+from dgnet_paper.study import stored
 from dgnet_paper.study.targets import TARGETS
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "paper.md").read_text()
-CODE = sorted(set(re.findall(r"`((?!tests/)[\w.]+)::([\w.]+)`", TEXT)))
-TESTS = sorted(set(re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", TEXT)))
+CODE = sorted(set(re.findall(r"`([\w.]+)::([\w.]+)`", TEXT)))
+TESTS = sorted(set(re.findall(r"`((?:paper/)?tests/[\w/]+\.py)::(\w+)`", TEXT)))
 
 
 def test_all_elements_are_there() -> None:
@@ -36,7 +36,7 @@ def test_all_elements_are_there() -> None:
 
 @pytest.mark.parametrize(("module", "name"), CODE, ids=["::".join(pair) for pair in CODE])
 def test_every_reference_to_code_resolves(module: str, name: str) -> None:
-    found: object = importlib.import_module(f"dgnet.{module}")
+    found: object = importlib.import_module(module if module.startswith("dgnet_paper.") else f"dgnet.{module}")
     for part in name.split("."):
         found = getattr(found, part)
 
@@ -53,7 +53,7 @@ def test_targets_and_models_exist() -> None:
 
 def test_figures_of_the_theory_are_those_of_the_stored_cells() -> None:
     row = {n: re.search(rf"^\| {n} \|.*$", TEXT, re.M).group() for n in (21, 22, 23)}  # type: ignore[union-attr]
-    cells = engine.load([ROOT / "docs" / "results" / "study"])
+    cells = stored.load([ROOT / "docs" / "results" / "study"])
     for scenario, field in (("laser-heat", "T"), ("fitzhugh-nagumo", "u"), ("fitzhugh-nagumo", "v")):
         numbers = cells[f"operator_{scenario}_paper_converged_dgnet_s0"]["numbers"]
         found = numbers["fields"][field]

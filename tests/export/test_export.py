@@ -13,15 +13,14 @@ import torch
 
 from dgnet import cli
 from dgnet.errors import InputError
-from dgnet.export import Filter, Solve, Step, export
+from dgnet.export import Solve, Step, export
 from dgnet.export import plain as module
 from dgnet.export.record import probe
 from dgnet.mesh import box
 from dgnet.models.dgnet import DGNet, DGNetConfig
 from dgnet.models.registry import configure, entry
 from dgnet.operators import EdgeMatrix
-from dgnet.problems import PDE, Dirichlet, Neumann, Periodic, Problem, Robin
-from dgnet.problems.case import base_problem
+from dgnet.problems import PDE, Case, Dirichlet, Neumann, Periodic, Problem, Robin, Units, base_problem
 from dgnet.recipe import Recipe, Stage
 from dgnet.stepping.bounds import Bounds
 from dgnet.training.plan import Plan
@@ -41,8 +40,6 @@ folder = sys.argv[1]
 data = torch.load(f"{folder}/data.pt", weights_only=True)
 step = torch.export.load(f"{folder}/step.pt2").module()
 u = data["u"]
-if "start" in data:
-    u = torch.export.load(f"{folder}/step-start.pt2").module()(u)
 for f in data["sources"]:
     u = step(u, f)
 assert not any(name.startswith("dgnet.") for name in sys.modules)
@@ -50,8 +47,8 @@ torch.save(u, f"{folder}/out.pt")
 """
 
 
-def outside(folder: Path, u: Tensor, sources: list[Tensor], start: bool = False) -> Tensor:
-    torch.save({"u": u, "sources": sources} | ({"start": True} if start else {}), folder / "data.pt")
+def outside(folder: Path, u: Tensor, sources: list[Tensor]) -> Tensor:
+    torch.save({"u": u, "sources": sources}, folder / "data.pt")
     done = subprocess.run([sys.executable, "-I", "-c", OUTSIDE, str(folder)], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return torch.load(folder / "out.pt", weights_only=True)
@@ -86,12 +83,12 @@ CASES = {
     "walls": (PDE(("u", "v"), diffusion={"u": 0.05, "v": 0.2}, decay=0.3),
               (Dirichlet("left", 1.5), Dirichlet("top", 0.5, "v"), Robin("right", 2.0, 0.4), Neumann("bottom", 0.7)),
               DGNetConfig(hidden=8, layers=1, free=True)),
-    "reaction": (PDE(diffusion=0.02, reaction=reaction), (Dirichlet("left", 0.3),), DGNetConfig(hidden=8, layers=1, residual=True)),
+    "reaction": (PDE(diffusion=0.02, reaction=reaction), (Dirichlet("left", 0.3),), DGNetConfig(hidden=8, layers=1)),
     "learned": (PDE(("u", "v"), diffusion=0.02), (Periodic("left", "right"),),
-                DGNetConfig(hidden=8, layers=1, reaction="learned", residual=True, reaction_hidden=8, residual_hidden=8)),
+                DGNetConfig(hidden=8, layers=1, reaction="learned", reaction_hidden=8)),
     "flow": (PDE(diffusion=0.02, velocity=(0.7, 0.3)), (Dirichlet("left", 1.0),),
              DGNetConfig(hidden=8, layers=1, learn_streamline=True, learn_swirl=True)),
-    "edge": (PDE(diffusion=0.05), (), DGNetConfig(decoder="edge", hidden=8, layers=1, consistent=0.0, residual=True)),
+    "edge": (PDE(diffusion=0.05), (), DGNetConfig(decoder="edge", hidden=8, layers=1, consistent=0.0)),
     "fields": (PDE(("u", "v"), diffusion=0.02, reaction=coupled), (), DGNetConfig(hidden=8, layers=1)),
     "quick": (PDE(("u", "v"), diffusion={"u": 0.05, "v": 0.2}), (Dirichlet("top", 0.5, "v"),), DGNetConfig(hidden=8, layers=1)),
     "stiff": (PDE(diffusion=4.0), (), DGNetConfig(hidden=8, layers=1)),
@@ -114,23 +111,12 @@ def test_plain_form_is_the_step(case: str, monkeypatch: pytest.MonkeyPatch) -> N
     model = saturated(DGNet(config, problem))
     with torch.no_grad():
         state = model.prepare(problem)
-        step = Step(state.solver, model, state.graph)
+        step = Step(state.solver, model.reaction_net if config.reaction == "learned" else None)
         u, f = probe(model, problem, 3)
         assert close(step(u, f), state.step(u, f, 0.0, 1))
         assert close(step(step(u, f), f), state.step(state.step(u, f, 0.0, 1), f, problem.dt, 2))
         assert close(step(u, 0 * f), state.step(u, None, 0.0, 1))
     assert ("dense" in step.solve.label) == (case in ("stiff", "quick"))
-
-
-def test_start_filter_in_plain_form() -> None:
-    problem = Problem(box((7, 6), perturb=0.2), PDE(diffusion=0.05), (), 0.05, dtype=torch.float32)
-    torch.manual_seed(1)
-    model = saturated(DGNet(DGNetConfig(hidden=8, layers=1, learn_start=True), problem))
-    with torch.no_grad():
-        state = model.prepare(problem)
-        u = probe(model, problem, 3)[0]
-        assert state.start is not None and not torch.allclose(state.start(u), torch.zeros_like(u))
-        assert close(Filter(state.start)(u), u + state.start(u))
 
 
 def test_too_stiff_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,14 +144,14 @@ def trained(data: Path, folder: Path, model: str = "dgnet", config: object = Non
 
 def test_a_run_steps_without_the_package(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                          capsys: pytest.CaptureFixture[str]) -> None:
-    folder = trained(data, tmp_path / "run", config=DGNetConfig(hidden=8, layers=1, learn_start=True, residual=True))
+    folder = trained(data, tmp_path / "run", config=DGNetConfig(hidden=8, layers=1))
     out = tmp_path / "there" / "step.pt2"
     monkeypatch.setattr("sys.argv", ["dgnet", "export", str(folder), "--out", str(out), "--json", str(tmp_path / "x.json")])
     with pytest.raises(SystemExit) as stop:
         cli.main()
     assert not stop.value.code
     assert all(name in capsys.readouterr().out for name in ("step.pt2",))
-    assert sorted(p.name for p in out.parent.iterdir()) == ["step-start.pt2", "step.json", "step.pt2", "step.vtu"]
+    assert sorted(p.name for p in out.parent.iterdir()) == ["step.json", "step.pt2", "step.vtu"]
     about = json.loads((out.parent / "step.json").read_text())
     scenario, run = get("laser-heat", "small"), Run.open(folder)
     assert about["dt"] == scenario.dt and about["fields"] == ["T"] and about["offset"] == [298.15] and about["batch"] is None
@@ -179,14 +165,13 @@ def test_a_run_steps_without_the_package(data: Path, tmp_path: Path, monkeypatch
             sources = [probe(run.model, problem, batch)[1] * k for k in (1.0, 0.0, 2.0)]
             expected = u
             for k, f in enumerate(sources):
-                expected = state.step(expected, f, k * scenario.dt, k)  # its first step filters the start
+                expected = state.step(expected, f, k * scenario.dt, k)
             if batch == 1:
-                found = torch.export.load(out.with_name("step-start.pt2")).module()(u)
-                step = torch.export.load(out).module()
+                found, step = u, torch.export.load(out).module()
                 for f in sources:
                     found = step(found, f)
             else:
-                found = outside(out.parent, u, sources, start=True)
+                found = outside(out.parent, u, sources)
             assert close(found, expected)
 
 
@@ -204,10 +189,9 @@ def test_a_baseline_is_traced_as_it_is(data: Path, tmp_path: Path) -> None:
 
 def fake(pde: PDE, conditions: tuple = (), folder: Path = Path("nowhere")) -> Simulator:
     """A run that was never trained."""
-    base = get("laser-heat", "small")
-    scenario = replace(base, build_mesh=lambda: box((4, 4)), pde=pde, conditions=conditions, name="mine", dt=0.05)
-    problem = base_problem(scenario, "cpu")
-    return Simulator(case=scenario, model=DGNet(DGNetConfig(hidden=8, layers=1), problem), folder=folder)
+    case = Case(name="mine", title="Heat in a box", equation="", build_mesh=lambda: box((4, 4)), pde=pde, conditions=conditions,
+                dt=0.05, steps=100, offset=(298.15,) * len(pde.fields), units=Units())
+    return Simulator(case=case, model=DGNet(DGNetConfig(hidden=8, layers=1), base_problem(case, "cpu")), folder=folder)
 
 
 def test_what_cannot_be_exported_is_one_sentence(tmp_path: Path) -> None:
@@ -234,21 +218,15 @@ def test_a_program_that_differs_is_not_written(tmp_path: Path, monkeypatch: pyte
     assert not list(tmp_path.iterdir())
 
 
-def test_steps_after_the_start_have_programs_of_their_own(data: Path, tmp_path: Path) -> None:
-    folder = trained(data, tmp_path / "run", config=DGNetConfig(hidden=8, layers=1, learn_start=True, early_steps=2))
-    run, problem = Run.open(folder), base_problem(get("laser-heat", "small"), "cpu")
-    with torch.no_grad():
-        for p in run.model.parameters():
-            p.add_(0.1 * torch.randn_like(p))
-        result = export(replace(run, model=run.model), tmp_path / "there" / "step.pt2")
-        assert result.record["early_steps"] == 2 and set(result.extra) == {"start", "early", "switch"}
-        assert sorted(p.name for p in result.paths) == sorted(p.name for p in (tmp_path / "there").iterdir())
-        program = {key: torch.export.load(path).module() for key, path in {**result.extra, "step": result.program}.items()}
-        state = run.model.prepare(problem, 2)
-        u, f = probe(run.model, problem, 2)
-        expected, found = state.begin(u), program["start"](u)
-        for k in range(4):
-            expected = state.step(expected, f, k * problem.dt, k)
-            found = program["switch"](found) if k == 2 else found
-            found = program["early" if k < 2 else "step"](found, f)
-    assert close(found, expected) and not close(program["early"](u, f), program["step"](u, f))
+@pytest.mark.parametrize("config, words", [
+    (DGNetConfig(hidden=8, layers=1, learn_start=True), "a filter of its start"),
+    (DGNetConfig(hidden=8, layers=1, early_steps=2), "early steps"),
+    (DGNetConfig(hidden=8, layers=1, residual=True), "a network of states"),
+])
+@pytest.mark.parametrize("kind", ["pt2", "onnx"])
+def test_a_program_holds_one_step(kind: str, config: DGNetConfig, words: str, tmp_path: Path) -> None:
+    run = fake(PDE(diffusion=0.1))
+    run = replace(run, model=saturated(DGNet(config, base_problem(run.case, "cpu"))))
+    with pytest.raises(InputError, match=f"{words}.*a program holds one step"):
+        export(run, tmp_path / f"step.{kind}")
+    assert not list(tmp_path.iterdir())

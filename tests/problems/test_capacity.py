@@ -12,7 +12,7 @@ from scipy.optimize import brentq
 from skfem.helpers import dot, grad
 
 from dgnet.errors import InputError
-from dgnet.export import Filter, Step
+from dgnet.export import Step
 from dgnet.mesh import Mesh, box
 from dgnet.models import Classical, rollout
 from dgnet.models.dgnet import DGNet, DGNetConfig
@@ -188,7 +188,7 @@ def test_a_reaction_beyond_its_range_stays_bounded_at_a_jump_of_the_capacity():
 def test_the_exported_step_gathers_the_reaction_without_the_capacity(kind):
     p = mixed(reaction=(lambda u: u - u**3) if kind == "known" else None)
     table = 8 if kind == "learned" else 0
-    config = DGNetConfig(free=True, learn_start=True, hidden=8, layers=1, reaction=kind, reaction_table=table)
+    config = DGNetConfig(free=True, hidden=8, layers=1, reaction=kind, reaction_table=table)
     model = DGNet(config, p).double()
     g = torch.Generator().manual_seed(1)
     u, f = (torch.rand(1, p.n, 1, dtype=torch.float64, generator=g) for _ in range(2))
@@ -197,10 +197,8 @@ def test_the_exported_step_gathers_the_reaction_without_the_capacity(kind):
         for weight in model.parameters():
             weight.add_(0.3 * torch.randn(weight.shape, generator=g))
         state = model.prepare(p)
-        assert state.start is not None
-        exported = Step(state.solver, model, state.graph)
+        exported = Step(state.solver, model.reaction_net if kind == "learned" else None)
         torch.testing.assert_close(exported(u, f), state.step(u, f, 0.0, 1), rtol=1e-8, atol=1e-10)
-        torch.testing.assert_close(Filter(state.start)(u), u + state.start(u), rtol=1e-8, atol=1e-10)
 
 
 def test_gradients_pass_through_the_capacity():

@@ -29,6 +29,7 @@ from dgnet.recipe import Recipe, Stage
 from dgnet.report import field, page
 from dgnet.report import figures as figures_of
 from dgnet.report.learned import coefficients, given_value
+from dgnet.report.templates import percent
 from dgnet.training import evaluate as scoring
 from dgnet.training.own import train_project
 from dgnet.training.plan import Plan
@@ -140,7 +141,7 @@ def test_page_of_a_scenario(data: Path, tmp_path: Path, monkeypatch: pytest.Monk
     assert len(found.images) == 6  # error in time, best, worst, map, bands, history
     own = result["scores"]["dgnet"]["rne_from_offset"]
     rival = min(result["scores"][n]["rne_from_offset"] for n in ("classical_consistent", "classical_lumped"))
-    assert page._percent(own) in found.words and page._percent(rival) in found.words
+    assert percent(own) in found.words and percent(rival) in found.words
     ratio = rival / own
     word = "smaller error" if ratio >= 1.05 else "Same error" if ratio > 0.95 else "larger error"
     assert word in found.words
@@ -187,10 +188,10 @@ def test_page_of_a_baseline(data: Path, tmp_path: Path, monkeypatch: pytest.Monk
     assert "MGN has no operator" in found.words and "no meaning one by one" in found.words and "larger error" in found.words
     assert "spectrum" not in (tmp_path / "report.html").read_text().split("src=")[-1]
     monkeypatch.setattr(field, "BLOCK", 60_000)  # a page has a limit: fewer frames
-    short = field.section(run, result, states, truth)
-    assert len(re.findall(r'id="field-data">(.*?)</script>', short)[0]) <= 60_000 < len(short) and "too large" not in short
+    short = field.content(run, result, states, truth)
+    assert 0 < len(short["block"]) <= 60_000
     monkeypatch.setattr(field, "_BYTES", 1000)
-    assert "too large to be shown" in field.section(run, result, states, truth)
+    assert "too large to be shown" in field.content(run, result, states, truth)["why"]
 
 
 def slab(folder: Path) -> Path:
@@ -231,8 +232,8 @@ def test_page_of_a_project_names_coefficients_with_units(tmp_path: Path, monkeyp
     assert "reaction.csv" in found.words and "does not include the reaction" in found.words
     assert "does not know the reaction and the calibrated diffusion and the calibrated convection" in found.words
     result = scoring.evaluate(run, run.data)[0]
-    assert f"With the values found, its error is {page._percent(result['told']['rne_from_offset'])}" in found.words
-    assert scoring.TOLD in found.words and "do not know the reaction" in scoring.table(result)
+    assert f"With the values found, its error is {percent(result['told']['rne_from_offset'])}" in found.words
+    assert scoring.FOUND_VALUES in found.words and "do not know the reaction" in scoring.table(result)
     head = (folder / "page" / "reaction.csv").read_text().splitlines()[0]
     assert head == "T [K],r [K/s],standard deviation of r [K/s],share of training states"
     assert (folder / "page" / "reaction.png").exists() and len(found.images) == 6  # one test trajectory: no worst, but the reaction
@@ -253,5 +254,5 @@ def test_given_coefficients_per_field_and_region(tmp_path: Path) -> None:
 
 
 def test_verdicts() -> None:
-    assert page._percent(0.0017) == "0.17%" and page._percent(float("inf")) == "unbounded" and page._percent(1.23) == "123%"
-    assert re.fullmatch(r"\d+", page._short(250.4)) and page._short(2.46) == "2.5"
+    assert percent(0.0017) == "0.17%" and percent(float("inf")) == "unbounded" and percent(1.23) == "123%"
+    assert page._times(250.4) == "250×" and page._times(2.46) == "2.5×"

@@ -10,8 +10,8 @@ import pytest
 from matplotlib.colors import Normalize
 from PIL import Image
 
-from dgnet.mesh import box
-from dgnet.report.pictures import Film, _surface
+from dgnet.mesh import box, shipped
+from dgnet.report.pictures import Film, _surface, mesh_picture
 
 
 def test_a_gif_of_two_maps_has_no_bands(tmp_path: Path) -> None:
@@ -30,3 +30,9 @@ def test_a_surface_is_cut_until_its_colours_vary_smoothly(shape: tuple[int, int,
     x, rgba = _surface(mesh, mesh.points @ [1.0, 0.5, 0.2], Normalize(0, 1.7), matplotlib.colormaps["viridis"])
     area = 0.5 * np.linalg.norm(np.cross(x[:, 1] - x[:, 0], x[:, 2] - x[:, 0]), axis=1)
     assert len(x) == len(rgba) > 2000 and area.sum() == pytest.approx(6.0)
+
+
+@pytest.mark.parametrize("name", ["gear-plate-small", "bracket-small"])
+def test_mesh_pictures_are_small_files(name: str, tmp_path: Path) -> None:
+    mesh_picture(tmp_path / "mesh.png", shipped(name))
+    assert 1000 < (tmp_path / "mesh.png").stat().st_size < 100_000

@@ -17,6 +17,7 @@ from dgnet_paper.cli.frame import Size, Truth, advise, all_named, command, page_
 
 _NAMED = ("scenarios", "models", "size", "truth", "seeds", "few", "factor", "trajectories", "unknown_reaction")
 """Options that choose cells of a target; the name of a single cell holds them all."""
+_COPYING = ("target", "sources", "out", "json_path")
 
 
 def _listed(values: list[str] | None) -> tuple[str, ...]:
@@ -66,8 +67,7 @@ def reproduce(context: typer.Context,
     from dgnet_paper.study.targets import Choice, cells
 
     if target in ("merge", "pack"):
-        refuse(context, {name: f"{target} only copies cells" for name in context.params
-                         if name not in ("target", "sources", "out", "json_path")})
+        refuse(context, {name: f"{target} only copies cells" for name in context.params if name not in _COPYING})
         return _copy(target, sources or [], out, json_path)
     if sources:
         raise InputError(f"'{sources[0]}' does not apply to '{target}'; only merge and pack take folders")
@@ -81,11 +81,8 @@ def reproduce(context: typer.Context,
         if plan:
             return _tell_plan(engine.plan(wanted, options), json_path)
         summary = engine.run(wanted, options)
-    say(f"{len(summary.ran)} cells run, {len(summary.finished_before)} finished before, {len(summary.failed)} failed, "
-        f"{len(summary.left)} left to other processes, {len(summary.postponed)} postponed")
+    say(summary.words())
     write_json(json_path, asdict(summary))
-    for tag, reason in summary.failed.items():
-        say(f"failed: {tag}: {reason}")
     advise("report", out)
     if summary.failed:
         raise typer.Exit(1)

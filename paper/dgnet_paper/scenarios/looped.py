@@ -14,8 +14,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from dgnet.files import writing
-
 Tensor = torch.Tensor
 
 
@@ -48,23 +46,6 @@ def looped_flow(name: str) -> LoopedFlow:
 
 def _file(name: str) -> Traversable:
     return files("dgnet_paper.scenarios") / "files" / f"flow-{name}.npz"
-
-
-def write_loop(path: Path, rows: np.ndarray, dt: float, fade: int, modes: int) -> float:
-    """Write rows [T, N, 2] at times 0, dt, ... as a loop of T - fade of them; returns the relative error of what is stored."""
-    share = (np.arange(fade) / fade)[:, None, None]
-    loop = np.concatenate([(1 - share) * rows[len(rows) - fade:] + share * rows[:fade], rows[fade:len(rows) - fade]])
-    flat = loop.reshape(len(loop), -1).astype(np.float64)
-    mean = flat.mean(0)
-    left, size, right = np.linalg.svd(flat - mean, full_matrices=False)
-    top = np.abs(right[:modes]).max(axis=1)
-    shapes = np.rint(right[:modes] / top[:, None] * 127).astype(np.int8)
-    peak = np.abs(mean).max()
-    with writing(path) as part, part.open("wb") as file:
-        np.savez_compressed(file, dt=dt, mean=np.rint(mean / peak * 32767).astype(np.int16), peak=peak, shapes=shapes,
-                            strengths=((left * size)[:, :modes] * top / 127).astype(np.float32))
-    again, _ = read_loop(path)
-    return float(np.linalg.norm(again.numpy() - loop) / np.linalg.norm(loop))
 
 
 def read_loop(path: Path) -> tuple[Tensor, float]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,8 +24,26 @@ def _tensor(value: object) -> Tensor:
     return torch.as_tensor(np.asarray(value, dtype=np.float64))
 
 
+class _Always:
+    """A path that is never off."""
+
+    def power(self, t: Tensor) -> Tensor:
+        first: Tensor = getattr(self, fields(self)[0].name)  # type: ignore[arg-type]
+        return torch.ones(len(first), len(t), dtype=t.dtype, device=t.device)
+
+
+class _Timed:
+    """A path that is on from `start` [n] for its `duration` [n]."""
+
+    start: Tensor
+    duration: Any
+
+    def power(self, t: Tensor) -> Tensor:
+        return window(t, self.start, self.start + self.duration)
+
+
 @dataclass(frozen=True, eq=False)
-class Orbit:
+class Orbit(_Always):
     """centre + radius (cos(omega t + phase) a + sin(omega t + phase) b) in the plane of unit vectors a, b."""
 
     centre: Tensor  # [n, d]
@@ -39,12 +58,9 @@ class Orbit:
         return self.centre[:, None] + self.radius[:, None, None] * (
             torch.cos(angle) * self.a[:, None] + torch.sin(angle) * self.b[:, None])
 
-    def power(self, t: Tensor) -> Tensor:
-        return torch.ones(len(self.radius), len(t), dtype=t.dtype, device=t.device)
-
 
 @dataclass(frozen=True, eq=False)
-class Lissajous:
+class Lissajous(_Always):
     """centre + amplitude sin(omega t + phase), per axis."""
 
     centre: Tensor  # [n, d]
@@ -56,12 +72,9 @@ class Lissajous:
         angle = self.omega[:, None] * t[:, None] + self.phase[:, None]
         return self.centre[:, None] + self.amplitude[:, None] * torch.sin(angle)
 
-    def power(self, t: Tensor) -> Tensor:
-        return torch.ones(len(self.centre), len(t), dtype=t.dtype, device=t.device)
-
 
 @dataclass(frozen=True, eq=False)
-class Polyline:
+class Polyline(_Timed):
     """Through `vertices` at constant speed from time `start`, off before and after: waypoints and rasters."""
 
     vertices: Tensor  # [n, V, d]; shorter ones repeat their last vertex
@@ -73,7 +86,7 @@ class Polyline:
         return (self.vertices[:, 1:] - self.vertices[:, :-1]).norm(dim=2)
 
     @property
-    def duration(self) -> Tensor:
+    def duration(self) -> Tensor:  # type: ignore[override]
         return self._lengths.sum(1) / self.speed
 
     def position(self, t: Tensor) -> Tensor:
@@ -88,12 +101,9 @@ class Polyline:
         first, second = self.vertices.gather(1, index), self.vertices.gather(1, index + 1)
         return first + share.clamp(0, 1)[..., None] * (second - first)
 
-    def power(self, t: Tensor) -> Tensor:
-        return window(t, self.start, self.start + self.duration)
-
 
 @dataclass(frozen=True, eq=False)
-class Spline:
+class Spline(_Timed):
     """The C2 cubic through points reached at equal intervals from `start` over `duration`, off before and after."""
 
     pieces: Tensor  # [n, V, 4, d]: powers of the local parameter, highest first; unused pieces repeat the last one
@@ -109,12 +119,9 @@ class Spline:
         c = self.pieces.gather(1, index)  # [n, T, 4, d]
         return ((c[:, :, 0] * local + c[:, :, 1]) * local + c[:, :, 2]) * local + c[:, :, 3]
 
-    def power(self, t: Tensor) -> Tensor:
-        return window(t, self.start, self.start + self.duration)
-
 
 @dataclass(frozen=True, eq=False)
-class Billiard:
+class Billiard(_Always):
     """Straight flight reflected at the sides of a box, as a triangle wave per axis."""
 
     low: Tensor  # [n, d]
@@ -126,9 +133,6 @@ class Billiard:
         width = (self.high - self.low)[:, None]
         free = (self.first - self.low)[:, None] + self.velocity[:, None] * t[:, None]
         return self.low[:, None] + width - (torch.remainder(free, 2 * width) - width).abs()
-
-    def power(self, t: Tensor) -> Tensor:
-        return torch.ones(len(self.low), len(t), dtype=t.dtype, device=t.device)
 
 
 Path = Orbit | Lissajous | Polyline | Spline | Billiard

@@ -105,29 +105,17 @@ def tests_of(scenario: Scenario, truth: str, count: int, folder: Path, device: s
 
 def table(result: dict[str, Any]) -> str:
     """The scores as a Markdown table with the card's figures beside them, and whether they agree."""
-    card: dict[str, Any] = result["card"]
-    count, of = result["trajectories"], card["test_trajectories"]
+    card, count, of = result["card"], result["trajectories"], result["card"]["test_trajectories"]
+    keys = {"MSE": "mse", "RNE": "rne", "RNE from offset": "rne_from_offset"}
+    same = ["mean of trajectories", "card, same trajectories"] if result["subset"] else []
+    head = ["model", *keys, *same, *(f"card: {key}" for key in keys), "largest deviation"]
     lines = [f"{result['scenario']} ({result['size']}), {result['truth']} truth, {count} test trajectories on "
-             f"{result['hardware']}; card: {of} on {card['hardware']}", ""]
-    if result["subset"]:
-        lines += ["| model | MSE | RNE | RNE from offset | mean of trajectories | card, same trajectories | largest deviation "
-                  f"| card, all {of} |", "|---|---|---|---|---|---|---|---|"]
-    else:
-        lines += ["| model | MSE | RNE | RNE from offset | card: MSE | card: RNE | card: RNE from offset | largest deviation |",
-                  "|---|---|---|---|---|---|---|---|"]
-    for name, s in result["scores"].items():
-        own = [text(s[key]) for key in ("mse", "rne", "rne_from_offset")]
-        there = card["figures"].get(name)
-        if there is None:  # solvers that the card does not have
-            lines.append(f"| {title_of(name)} | {' | '.join(own)} | – | – | – | – |")
-            continue
-        off = _percent(result["deviation"][name])
-        if result["subset"]:
-            both = min(count, of)
-            row = [*own, text(mean(s["trajectories"][:both])), text(mean(there["trajectories"][:both])), off,
-                   text(there["rne_from_offset"])]
-        else:
-            row = [*own, *(text(there[key]) for key in ("mse", "rne", "rne_from_offset")), off]
+             f"{result['hardware']}; card: {of} on {card['hardware']}", "", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for name, own in result["scores"].items():
+        there = card["figures"].get(name)  # None for solvers that the card does not have
+        means = [] if there is None else [text(mean(row["trajectories"][:min(count, of)])) for row in (own, there) if same]
+        row = [text(own[key]) for key in keys.values()] + (["–"] * (len(head) - 4) if there is None else [
+            *means, *(text(there[key]) for key in keys.values()), _percent(result["deviation"][name])])
         lines.append(f"| {title_of(name)} | {' | '.join(row)} |")
     return "\n".join([*lines, "", verdict(result)])
 

@@ -85,6 +85,11 @@ class Summary:
     left: list[str] = field(default_factory=list)
     postponed: list[str] = field(default_factory=list)
 
+    def words(self) -> str:
+        counts = (f"{len(self.ran)} cells run, {len(self.finished_before)} finished before, {len(self.failed)} failed, "
+                  f"{len(self.left)} left to other processes, {len(self.postponed)} postponed")
+        return "\n".join([counts, *(f"failed: {tag}: {reason}" for tag, reason in self.failed.items())])
+
 
 # ---------------------------------------------------------------------- the loop
 

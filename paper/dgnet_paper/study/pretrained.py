@@ -24,10 +24,10 @@ import torch
 
 from dgnet.data.digests import load_checkpoint, save_tensors
 from dgnet.errors import InputError
-from dgnet.files import did_you_mean, discard, read_toml, unfinished, write_json, write_text
+from dgnet.files import did_you_mean, discard, read_dataclass, read_toml, unfinished, write_json, write_text
 from dgnet.models.registry import config_class, title_of
 from dgnet.scoring.judge import rivals
-from dgnet.training.run import Run, Settings, read_dataclass, to_toml
+from dgnet.training.run import Run, Settings, to_toml
 from dgnet_paper.scenarios import SIZES, TRUTHS, get, names, paper_names
 from dgnet_paper.study.blocks import template
 from dgnet_paper.study.experiment import Experiment
@@ -194,7 +194,7 @@ def _settings(folder: Path) -> tuple[Settings, Any]:
         raise InputError(f"{folder} is no training run: it has no run.toml") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is damaged: {error}") from error
-    settings = read_dataclass(Settings, table.get("run", {}), f"{path} [run]")
+    settings = Settings.read(table.get("run", {}), f"{path} [run]")
     return settings, read_dataclass(config_class(settings.model), table.get("model", {}), f"{path} [model]")
 
 

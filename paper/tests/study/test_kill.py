@@ -1,6 +1,6 @@
 """SIGKILL at random moments, then the same again: generate, train and rollout end as if nothing had happened.
 
-DGNET_KILLS=20 pytest tests/evaluation/test_kill.py  kills each of them twenty times (three by default).
+DGNET_KILLS=20 pytest tests/evaluation/test_kill.py  kills each of them twenty times (two by default).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dgnet_paper.scenarios import generate as making
 from dgnet_paper.scenarios import get
 from dgnet_paper.scenarios.scenario import Scenario
 
-KILLS = int(os.environ.get("DGNET_KILLS", "3"))
+KILLS = int(os.environ.get("DGNET_KILLS", "2"))
 SPOTS = "t,x,y,radius,power\n0,0.2,0.2,0.1,30\n60,1.2,0.7,0.1,30\n90,0.4,0.2,0.1,20\n"
 
 

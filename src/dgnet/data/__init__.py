@@ -2,8 +2,20 @@
 
 from dgnet.data.corpus import Corpus
 from dgnet.data.digests import save_tensors
-from dgnet.data.store import FORMAT, VERSION, Dataset, Header, assemble, write_dataset, write_part
+from dgnet.data.store import (
+           CHUNK,
+           FORMAT,
+           LIBVER,
+           VERSION,
+           Dataset,
+           Header,
+           assemble,
+           put_array,
+           write_dataset,
+           write_header,
+           write_part,
+)
 from dgnet.data.trajectory import SPLITS, Trajectory
 
-__all__ = ["FORMAT", "SPLITS", "VERSION", "Corpus", "Dataset", "Header", "Trajectory", "assemble",
-           "save_tensors", "write_dataset", "write_part"]
+__all__ = ["CHUNK", "FORMAT", "LIBVER", "SPLITS", "VERSION", "Corpus", "Dataset", "Header", "Trajectory", "assemble", "put_array",
+           "save_tensors", "write_dataset", "write_header", "write_part"]

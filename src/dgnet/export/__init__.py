@@ -11,10 +11,10 @@ from pathlib import Path
 from dgnet.errors import InputError
 from dgnet.export.c_file import export_c
 from dgnet.export.fmu import export_fmu
-from dgnet.export.plain import Filter, Solve, Step
+from dgnet.export.plain import Solve, Step
 from dgnet.export.program import export_program
 from dgnet.export.record import Exported
-from dgnet.training.simulator import Simulator
+from dgnet.training import Simulator
 
 KINDS = (".pt2", ".onnx", ".c", ".fmu")
 
@@ -34,4 +34,4 @@ def export(run: Simulator, out: Path, batch: int | None = None, *, fmi: int = 2,
     return export_program(run, out, batch)
 
 
-__all__ = ["KINDS", "Exported", "Filter", "Solve", "Step", "export"]
+__all__ = ["KINDS", "Exported", "Solve", "Step", "export"]

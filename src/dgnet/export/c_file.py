@@ -26,21 +26,15 @@ from dgnet import __version__
 from dgnet.errors import InputError
 from dgnet.export.c_rates import number, rates_in_c
 from dgnet.export.pieces import Pieces, refuse_changing, refuse_fast
-from dgnet.export.record import Exported, agree, described, probe
-from dgnet.files import write_json, write_text
-from dgnet.mesh.io import save
+from dgnet.export.record import Exported, agree, described, probe, write_beside
+from dgnet.files import write_text
 from dgnet.models import Classical, Model
 from dgnet.models.dgnet import DGNet, MassChange
-from dgnet.models.universal import Universal
-from dgnet.models.universal.gathering import Gathering
+from dgnet.models.universal import Gathering, Universal
 from dgnet.operators import EdgeMatrix
-from dgnet.problems import SINGLE, Dirichlet, Neumann, Periodic, Problem, Robin
-from dgnet.problems.case import base_problem
-from dgnet.problems.conditions import Condition
-from dgnet.problems.lift import Lift
-from dgnet.stepping import GreenSolver
-from dgnet.stepping.bounds import Bounds, bounds_of
-from dgnet.training.simulator import Simulator
+from dgnet.problems import SINGLE, Condition, Dirichlet, Lift, Neumann, Periodic, Problem, Robin, base_problem
+from dgnet.stepping import Bounds, GreenSolver, bounds_of
+from dgnet.training import Simulator
 
 Tensor = torch.Tensor
 
@@ -76,7 +70,7 @@ class CSource:
 
 def export_c(run: Simulator, out: Path) -> Exported:
     """Write OUT.c and OUT.h, OUT.vtu and OUT.json."""
-    header, mesh, about = out.with_suffix(".h"), out.with_suffix(".vtu"), out.with_suffix(".json")
+    header = out.with_suffix(".h")
     if re.search(r'["\\\x00-\x1f\x7f]|\?\?', header.name):
         raise InputError(f"{out}: a C file cannot include a header of this name (leave out quotes, backslashes, ?? and control "
                          "characters)")
@@ -95,9 +89,7 @@ def export_c(run: Simulator, out: Path) -> Exported:
     out.parent.mkdir(parents=True, exist_ok=True)
     write_text(out, made.source)
     write_text(header, made.header)
-    save(problem.mesh, mesh)
-    write_json(about, record)
-    return Exported(out, mesh, about, {"header": header}, record)
+    return write_beside(out, problem, {"header": header}, record)
 
 
 def identifier(stem: str) -> str:

@@ -15,6 +15,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from dgnet.errors import InputError
+from dgnet.export.record import reason
 
 Tensor = torch.Tensor
 Cells = np.ndarray  # of C expressions, in the shape of the tensor
@@ -39,9 +40,8 @@ def rates_in_c(rates: Rates, example: Tensor, name: str) -> str:
         with torch.no_grad():
             graph = make_fx(lambda u: tuple(rates(u)))(few[:, :1].contiguous())
     except Exception as error:
-        reason = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
         raise InputError(f"the reaction of '{name}' cannot be written as C, it does something other than tensor operations: "
-                         f"{reason}") from error
+                         f"{reason(error)}") from error
     return _Writer(name).function(graph)
 
 

@@ -27,13 +27,11 @@ from dgnet import __version__
 from dgnet.errors import InputError
 from dgnet.export.c_file import FLAGS, TEXT, CSource, compare, filled, find_compiler, header_fields, identifier, written
 from dgnet.export.c_rates import number
-from dgnet.export.record import Exported, described
-from dgnet.files import write_bytes, write_json
-from dgnet.mesh import Mesh
-from dgnet.mesh.io import save
-from dgnet.mesh.locate import from_cells
-from dgnet.problems.case import base_problem
-from dgnet.training.simulator import Simulator
+from dgnet.export.record import Exported, described, write_beside
+from dgnet.files import write_bytes
+from dgnet.mesh import Mesh, from_cells
+from dgnet.problems import base_problem
+from dgnet.training import Simulator
 
 VERSIONS = (2, 3)
 
@@ -79,7 +77,6 @@ def export_fmu(run: Simulator, out: Path, fmi: int = 2, probes: Sequence[tuple[f
         compare(run, problem, made, Path(place), compiler)
         binary = _binary(made, glue, Path(place), compiler)
     data = _packed(run, made, glue, binary, variables, token, fmi)
-    mesh, about = out.with_suffix(".vtu"), out.with_suffix(".json")
     record = described(run, problem, out) | {
         "fmi": f"{fmi}.0", "kind": "co-simulation", "solver": made.solver, "bytes": len(data),
         **{f"{kind}s": {v.name: v.description for v in variables if v.causality == kind}
@@ -87,9 +84,7 @@ def export_fmu(run: Simulator, out: Path, fmi: int = 2, probes: Sequence[tuple[f
         "call": [f"fmpy simulate {out.name} --start-time 0 --stop-time {100 * run.case.dt:g} --output-interval {run.case.dt:g}"]}
     out.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(out, data)
-    save(problem.mesh, mesh)
-    write_json(about, record)
-    return Exported(out, mesh, about, {}, record)
+    return write_beside(out, problem, {}, record)
 
 
 def _probes(mesh: Mesh, given: Sequence[tuple[float, ...]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

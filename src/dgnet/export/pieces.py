@@ -9,10 +9,8 @@ import torch
 
 from dgnet.errors import InputError
 from dgnet.operators import EdgeMatrix
-from dgnet.problems import Problem
-from dgnet.problems.case import Case
-from dgnet.stepping import GreenSolver
-from dgnet.stepping.bounds import Bounds
+from dgnet.problems import Case, Problem
+from dgnet.stepping import Bounds, GreenSolver
 
 Tensor = torch.Tensor
 

@@ -1,27 +1,23 @@
 """A step in plain operations: gathers, products and sums with constants, which other formats can hold.
 
 Matrices are in a padded row layout (products are gathers), the solve is the fixed number of Chebyshev iterations that its proven
-bounds ask for (the explicit inverse where that would be too many). Reaction by predictor-corrector, Dirichlet rows, residual
-network. Baselines are traced as they are.
+bounds ask for (the explicit inverse where that would be too many). Reaction by predictor-corrector, Dirichlet rows, the memory of
+the edges of the universal step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from dgnet.errors import InputError
 from dgnet.export.pieces import Pieces
-from dgnet.models.dgnet import DGNet, MassChange
-from dgnet.models.gnn import MeshGraph, StateNet
+from dgnet.models.universal import Gathering
 from dgnet.operators import EdgeMatrix, Pattern
-from dgnet.stepping import GreenSolver
-from dgnet.stepping.bounds import Bounds, bounds_of
+from dgnet.problems import Lift
+from dgnet.stepping import Bounds, GreenSolver
 
 Tensor = torch.Tensor
 
@@ -41,7 +37,7 @@ class Padded(nn.Module):
     def __init__(self, columns: Tensor, values: Tensor) -> None:
         super().__init__()
         self.register_buffer("columns", columns.long().ravel())
-        self.register_buffer("values", values.contiguous())
+        self.register_buffer("values", values.permute(2, 0, 1).contiguous())  # [f, w, n]
 
     @classmethod
     def rows(cls, crow: Tensor, col: Tensor, values: Tensor) -> Padded:
@@ -55,9 +51,9 @@ class Padded(nn.Module):
         return cls(columns, padded)
 
     def forward(self, u: Tensor) -> Tensor:
-        width, n = self.values.shape[:2]
-        near = u.index_select(1, self.columns).reshape(u.shape[0], width, n, u.shape[2])
-        return (near * self.values).sum(1)
+        places = self.columns.expand(u.shape[0], u.shape[2], -1)  # runtimes gather single numbers faster than short rows
+        near = u.transpose(1, 2).gather(2, places).reshape(u.shape[0], u.shape[2], *self.values.shape[1:])
+        return (near * self.values).sum(2).transpose(1, 2)
 
 
 class Product(Padded):
@@ -116,68 +112,27 @@ def _dense(pattern: Pattern, values: Tensor) -> Tensor:
     return full
 
 
-class Residual(nn.Module):
-    """`StateNet` in plain operations: x [B, N, C] -> [B, N, F]."""
-
-    edge: Tensor
-    place: Tensor
-    receiver: Tensor
-    sender: Tensor
-    degree: Tensor
-
-    def __init__(self, net: StateNet, graph: MeshGraph) -> None:
-        super().__init__()
-        self.net = net
-        self.register_buffer("edge", net.edge(graph.edge).detach())
-        self.register_buffer("place", graph.place.clone())
-        self.register_buffer("receiver", graph.to.clone())
-        self.register_buffer("sender", graph.frm.clone())
-        ones = torch.ones(len(graph.to), dtype=graph.node.dtype)
-        self.register_buffer("degree", torch.zeros(len(graph.node), dtype=graph.node.dtype).index_add(0, graph.to, ones))
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.net.node(torch.cat([x, self.place.expand(x.shape[0], -1, -1)], -1))
-        scale = (1 / self.degree.sqrt())[:, None]
-        p = self.net.process
-        for receive, send, edge, message, update in zip(p.receive, p.send, p.edge, p.message, p.update):
-            m = functional.silu(receive(h).index_select(1, self.receiver) + send(h).index_select(1, self.sender) + edge(self.edge))
-            total = torch.zeros_like(h).index_add(1, self.receiver, m) * scale
-            outer: Any = list(message.children())[1]  # linear, so it may act on the sum
-            total = functional.linear(total, outer.weight) + outer.bias * (scale * self.degree[:, None])
-            h = h + update(torch.cat([h, total], -1))
-        return self.net.decode(h)
-
-
 class Step(nn.Module):
     """A solver's step for one mesh, time step and set of conditions: u [B, N, F], f [B, N, F] -> u after dt.
 
-    With the `model` whose solver it is, what acts besides: its networks of states, on the graph of the mesh. `near`: dt times what
-    nodes get of a source at the nodes, where it is not the solver's own.
+    `network`: whose weights the solver's reaction uses. `near`: dt times what nodes get of a source at the nodes, where it is not
+    the solver's own.
     """
 
-    def __init__(self, solver: GreenSolver, model: DGNet | None = None, graph: MeshGraph | None = None,
-                 near: EdgeMatrix | None = None) -> None:
+    def __init__(self, solver: GreenSolver, network: nn.Module | None = None, near: EdgeMatrix | None = None) -> None:
         super().__init__()
         made = Pieces.of(solver)
         made = made if near is None else replace(made, source=near * (1 / made.problem.dt))
         p, dtype = made.problem, made.problem.dtype
-        self.dt, self.periodic, self.pivot, self.dtype, self.rates = p.dt, p.periodic, made.pivot, dtype, made.rates
-        self.keep("owner", p.owner if self.periodic else None)
-        self.keep("dof", p.dof if self.periodic else None)
+        self.dt, self.pivot, self.dtype, self.rates, self.network = p.dt, made.pivot, dtype, made.rates, network
         self.explicit, self.source = Product(made.explicit, dtype), Product(made.source, dtype)
         self.solve = Solve(made.system, made.bounds, dtype)
         for name, value in (("sums", made.sums), ("load", made.load), ("wall", p.fixed_values(0.0)),
-                            ("fixed", None if p.fixed is None else p.fixed.T)):
+                            ("fixed", None if p.fixed is None else p.fixed.T), ("owner", p.owner if p.periodic else None),
+                            ("dof", p.dof if p.periodic else None)):
             self.keep(name, value)
         self.full = None if p.fixed is None else Product(made.full, dtype)
         self.gather = nn.ModuleList([Product(A, dtype) for A in made.gather])
-        learned = model is not None and model.config.reaction == "learned"
-        self.reaction_net = model.reaction_net if model is not None and learned else None  # whose weights the reaction uses
-        self.residual = None
-        if model is not None and graph is not None and model.config.residual:
-            self.residual = Residual(model.residual_net, graph)
-            self.inputs: Callable[[Tensor, Tensor | None], Tensor] = model.scales.inputs
-        self.keep("rate", None if model is None else model.rate)
 
     def keep(self, name: str, value: Tensor | None) -> None:
         self.register_buffer(name, None if value is None else value.detach().clone(memory_format=torch.contiguous_format))
@@ -188,7 +143,6 @@ class Step(nn.Module):
     fixed: Tensor | None
     wall: Tensor | None
     sums: Tensor | None
-    rate: Tensor | None
 
     def forward(self, u: Tensor, source: Tensor) -> Tensor:
         return self.stepped(u, source)
@@ -211,11 +165,7 @@ class Step(nn.Module):
             guess = self.advanced(inner, right + self.dt * self.gathered(start))
             mean = [0.5 * (r + after) for r, after in zip(start, self.rates(guess))]
             new = self.advanced(inner, right + self.dt * self.gathered(mean))
-        new = self.outward(new).to(u.dtype)
-        if self.residual is not None and self.rate is not None:
-            new = new + self.dt * self.rate * torch.tanh(self.residual(self.inputs(new, source)))
-            new = self.outward(self.imposed(self.inward(new)))
-        return new
+        return self.outward(new).to(u.dtype)
 
     def gathered(self, rates: list[Tensor]) -> Tensor:
         loads = [product(r) for product, r in zip(self.gather, rates)]
@@ -238,32 +188,55 @@ class Step(nn.Module):
         return u if self.dof is None else u.index_select(1, self.dof)
 
 
-class Filter(nn.Module):
-    """What is done to a state once (`MassChange`): to the initial one, or between the early steps and the others."""
+class Middles(nn.Module):
+    """From values at the nodes [B, N, F] those at the middles of edges [B, E, F]; `curve`: their distance from the mean of ends."""
 
-    def __init__(self, change: MassChange) -> None:
+    first: Tensor
+    second: Tensor
+
+    def __init__(self, g: Gathering, lift: Lift, dtype: torch.dtype) -> None:
         super().__init__()
-        p, M = change.problem, change.mass
-        self.solve = Solve(M, bounds_of(M, M, change.mass_low, symmetric=True), p.dtype)
-        self.right, self.dtype = Product(change.right - EdgeMatrix(M.pattern, M.values[None]), p.dtype), p.dtype
-        self.register_buffer("owner", p.owner.clone() if p.periodic else None)
-        self.register_buffer("dof", p.dof.clone() if p.periodic else None)
-
-    owner: Tensor | None
-    dof: Tensor | None
+        self.fit = Padded(lift.index.T, lift.weight.T[..., None].to(dtype))
+        self.register_buffer("first", g.first.long())
+        self.register_buffer("second", g.second.long())
 
     def forward(self, u: Tensor) -> Tensor:
-        inner = u if self.owner is None else u.index_select(1, self.owner)
-        change = self.solve(self.right(inner.to(self.dtype))).to(u.dtype)
-        return u + (change if self.dof is None else change.index_select(1, self.dof))
+        level = u[:, :1]
+        return level + self.fit(u - level)
+
+    def curve(self, u: Tensor, middles: Tensor) -> Tensor:
+        return middles - 0.5 * (u.index_select(1, self.first) + u.index_select(1, self.second))
 
 
-class Traced(nn.Module):
-    """Any model's own step."""
+class EdgeStart(nn.Module):
+    """A start at the nodes [B, N, F] as a state: the same, then the memory of the edges [B, N + E, F]."""
 
-    def __init__(self, model: Any, state: Any) -> None:
+    def __init__(self, g: Gathering, lift: Lift, dtype: torch.dtype) -> None:
         super().__init__()
-        self.model, self.state = model, state
+        self.middles = Middles(g, lift, dtype)
+
+    def forward(self, u: Tensor) -> Tensor:
+        return torch.cat([u, self.middles.curve(u, self.middles(u))], 1)
+
+
+class EdgeStep(Step):
+    """A step of a state [B, N + E, F] with a source at the nodes [B, N, F], which is fitted at the middles."""
+
+    keep_memory: Tensor
+    gain: Tensor
+
+    def __init__(self, solver: GreenSolver, g: Gathering, lift: Lift) -> None:
+        super().__init__(solver, near=g.near)
+        dtype = solver.problem.dtype
+        self.n, self.middles = g.n, Middles(g, lift, dtype)
+        crow, _, col, _ = g.places
+        self.of_middles, self.of_memory = (Padded.rows(crow, col, values.to(dtype)) for values in (g.middle, g.memory))
+        self.register_buffer("keep_memory", g.keep[:, None].to(dtype))
+        self.register_buffer("gain", g.gain[:, None].to(dtype))
 
     def forward(self, u: Tensor, source: Tensor) -> Tensor:
-        return self.state.step(u, source, 0.0, self.model.first_steps)
+        nodes, memory, f = u[:, :self.n], u[:, self.n:].to(self.dtype), source.to(self.dtype)
+        middles = self.middles(f)
+        new = self.stepped(nodes, source, self.of_middles(middles) + self.of_memory(memory))
+        kept = self.keep_memory * memory + self.gain * self.middles.curve(f, middles)
+        return torch.cat([new, kept.to(u.dtype)], 1)

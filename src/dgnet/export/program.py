@@ -10,93 +10,91 @@ mesh as .vtu and a .json that says how to call it.
 from __future__ import annotations
 
 import io
+import logging
+import re
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from dgnet.errors import InputError
-from dgnet.export.edge_step import EdgeStart, EdgeStep
 from dgnet.export.pieces import refuse_changing, refuse_fast
-from dgnet.export.plain import Filter, Step, Traced
-from dgnet.export.record import Exported, agree, described, probe
-from dgnet.files import write_bytes, write_json
-from dgnet.mesh.io import save
+from dgnet.export.plain import EdgeStart, EdgeStep, Step
+from dgnet.export.record import Exported, agree, described, probe, reason, write_beside
+from dgnet.files import write_bytes
 from dgnet.models import Classical
-from dgnet.models.dgnet import DGNet
+from dgnet.models.dgnet import DGNet, PreparedDGNet
 from dgnet.models.universal import Universal
-from dgnet.problems import Problem
-from dgnet.problems.case import base_problem
-from dgnet.problems.lift import Lift
-from dgnet.training.simulator import Simulator
+from dgnet.problems import Lift, Problem, base_problem
+from dgnet.training import Simulator
 
 Tensor = torch.Tensor
 
-ORDER = ("start", "early", "switch")
-_ADVICE = {"start": "once, on the first state", "switch": "once, after them"}
+OPSET = 18  # of ONNX: what runtimes know since 2023
 
 
 @dataclass(frozen=True, eq=False)
 class Traces:
-    """The step as traced programs, and those of the first steps where they differ."""
+    """Traced programs by name: `step`, and `start` where a state holds more than the nodes."""
 
     problem: Problem
-    step: Any
-    extra: dict[str, Any]  # of ORDER
+    programs: dict[str, Any]
     batch: int | None  # the number of trajectories that they are tied to; None: any
     solver: str | None
-    early: int  # how many first steps have operators of their own
     checks: dict[str, tuple[tuple[Tensor, ...], Tensor]]  # inputs and what the model makes of them
-    more: str = ""  # what follows the nodes in a state
+
+
+class Traced(nn.Module):
+    """The step of any model."""
+
+    def __init__(self, model: Any, state: Any) -> None:
+        super().__init__()
+        self.model, self.state = model, state
+
+    def forward(self, u: Tensor, source: Tensor) -> Tensor:
+        return self.state.step(u, source, 0.0, 0)
 
 
 def export_program(run: Simulator, out: Path, batch: int | None = None) -> Exported:
-    """Write OUT, OUT.vtu and OUT.json; with a learned filter of the start also OUT-start, and where the first steps have
-    operators of their own OUT-early and OUT-switch.
+    """Write OUT, OUT.vtu and OUT.json; with universal weights also OUT-start, which makes a state from values at the nodes.
 
     Any number of trajectories at once, unless `batch` fixes it (or the model can be traced for one number only).
     """
-    made = traced(run, batch)
-    onnx = out.suffix == ".onnx"
-    files = {"step": out, **{key: out.with_name(f"{out.stem}-{key}{out.suffix}") for key in ORDER if key in made.extra}}
-    programs = {"step": made.step, **made.extra}
+    made, onnx = traced(run, batch), out.suffix == ".onnx"
+    files = {key: out if key == "step" else out.with_name(f"{out.stem}-{key}{out.suffix}") for key in made.programs}
+    data = {key: (to_onnx if onnx else _saved)(program) for key, program in made.programs.items()}
     if onnx:
-        from dgnet.export.onnx_graph import check_onnx, to_onnx
-
-        data = {key: to_onnx(programs[key], made.batch is None) for key in files}
-        for key in files:
-            check_onnx(data[key], *made.checks[key], made.batch, what=key)
-    else:
-        data = {key: _saved(programs[key]) for key in files}
-    record = described(run, made.problem, out) | {key: files[key].name if key in files else None for key in ORDER} | {
-        "early_steps": made.early, "torch": torch.__version__, "batch": made.batch, "dtype": "float32", "solver": made.solver,
-        "bytes": sum(len(d) for d in data.values()),
-        "inputs": {"u": "[batch, nodes, fields], the state at a time t; nodes in the order of the mesh file" + made.more,
+        for key, (inputs, expected) in made.checks.items():
+            agree(_run_onnx(data[key], inputs, made.batch), expected, f"{key} in ONNX")
+    more = "; after the nodes, a row for the memory of each edge" if "start" in files else ""
+    record = described(run, made.problem, out) | {
+        "start": files["start"].name if "start" in files else None, "torch": torch.__version__, "batch": made.batch,
+        "dtype": "float32", "solver": made.solver, "bytes": sum(len(d) for d in data.values()),
+        "inputs": {"u": "[batch, nodes, fields], the state at a time t; nodes in the order of the mesh file" + more,
                    "source": "[batch, nodes, fields], the source averaged over t .. t + dt, in u per time; zeros for none"},
-        "output": "[batch, nodes, fields], the state at t + dt" + made.more, "call": _call_lines(files, made.early, onnx)}
+        "output": "[batch, nodes, fields], the state at t + dt" + more, "call": _call_lines(files, onnx)}
     out.parent.mkdir(parents=True, exist_ok=True)
     for key, path in files.items():
         write_bytes(path, data[key])
-    mesh, about = out.with_suffix(".vtu"), out.with_suffix(".json")
-    save(made.problem.mesh, mesh)
-    write_json(about, record)
-    return Exported(out, mesh, about, {key: path for key, path in files.items() if key != "step"}, record)
+    return write_beside(out, made.problem, {key: path for key, path in files.items() if key != "step"}, record)
 
 
-def _call_lines(files: dict[str, Path], early: int, onnx: bool) -> list[str]:
+def _call_lines(files: dict[str, Path], onnx: bool) -> list[str]:
     """How to use the files, as lines of Python."""
-    advice = _ADVICE | {"early": f"the first {early} steps", "step": "as often as you like"}
-    order = [key for key in ("start", "early", "switch", "step") if key in files]
-    both = {"early", "step"}
-    if onnx:
-        return ["import onnxruntime", *(f"{key} = onnxruntime.InferenceSession({files[key].name!r})" for key in order),
-                *(f"(u,) = {key}.run(None, {{'u': u{', ' + repr('source') + ': source' if key in both else ''}}})  # {advice[key]}"
-                  for key in order)]
-    return ["import torch", *(f"{key} = torch.export.load({files[key].name!r}).module()" for key in order),
-            *(f"u = {key}(u{', source' if key in both else ''})  # {advice[key]}" for key in order)]
+    lines = [f"import {'onnxruntime' if onnx else 'torch'}"]
+    for key, when in (("start", "once, on the first values"), ("step", "as often as you like")):
+        if key in files:
+            name, source = files[key].name, key == "step"
+            if onnx:
+                inputs = "{'u': u, 'source': source}" if source else "{'u': u}"
+                lines += [f"{key} = onnxruntime.InferenceSession({name!r})", f"(u,) = {key}.run(None, {inputs})  # {when}"]
+            else:
+                lines += [f"{key} = torch.export.load({name!r}).module()", f"u = {key}(u{', source' if source else ''})  # {when}"]
+    return lines
 
 
 def _saved(program: Any) -> bytes:
@@ -107,8 +105,57 @@ def _saved(program: Any) -> bytes:
     return buffer.getvalue()
 
 
+def to_onnx(program: Any) -> bytes:
+    """A traced program as an ONNX file, equal constants once. Inputs have the names of its arguments, the output is `next`."""
+    try:
+        import onnxruntime  # noqa: F401
+        from onnx_ir import to_proto
+        from onnx_ir.passes.common import DeduplicateInitializersPass
+        from onnxscript import ir  # noqa: F401
+    except ImportError as error:
+        raise InputError("an ONNX file needs an extra: pip install 'dgnet[onnx]'") from error
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            made: Any = torch.onnx.export(program, (), dynamo=True, opset_version=OPSET, output_names=["next"], verbose=False)
+    except torch.onnx.errors.OnnxExporterError as error:
+        found = re.search(r"op='([\w.]+)'", f"{error} {error.__cause__}")
+        raise InputError(f"ONNX: the step has an operation '{found[1] if found else reason(error)}' that has no counterpart there; "
+                         ".pt2 can hold it") from error
+    finally:
+        log.setLevel(level)
+    for value in (*made.model.graph.inputs, *made.model.graph.outputs):
+        if not isinstance(value.shape[0], int):
+            value.shape[0] = "batch"
+    return to_proto(DeduplicateInitializersPass(size_limit=10**9)(made.model).model).SerializeToString()
+
+
+def _run_onnx(data: bytes, inputs: tuple[Tensor, ...], batch: int | None) -> Tensor:
+    """What onnxruntime makes of the inputs, in pieces where the file is tied to a batch."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    names, size = [i.name for i in session.get_inputs()], batch or len(inputs[0])
+    return torch.from_numpy(np.concatenate([session.run(None, {name: e[k:k + size].numpy() for name, e in zip(names, inputs)})[0]
+                                            for k in range(0, len(inputs[0]), size)]))
+
+
+def _refuse_several_steps(run: Simulator, state: Any) -> None:
+    """A program holds one step, the same every time, of the solver alone."""
+    if isinstance(state, PreparedDGNet) and state.instead is None:
+        for what, there, files in (("a filter of its start", state.start, ".c and .fmu hold it"),
+                                   ("early steps of their own kind", state.early, ".c and .fmu hold them"),
+                                   ("a network of states in every step", state.corrections, "train without it")):
+            if there:
+                raise InputError(f"{run.name} cannot be exported as a program: it has {what}, and a program holds one step; "
+                                 f"{files}")
+
+
 def traced(run: Simulator, batch: int | None = None) -> Traces:
-    """The step and what the first ones need besides, as programs of torch that were compared with the model."""
+    """The step, and what makes a state of the start, as programs of torch that were compared with the model."""
     if batch is not None and batch < 1:
         raise InputError(f"the batch must be positive, got {batch}")
     case, model = run.case, run.model
@@ -124,36 +171,30 @@ def traced(run: Simulator, batch: int | None = None) -> Traces:
     refuse_changing(problem, case)
     with torch.no_grad():
         state = model.prepare(problem, batch or 1)
-        solved = model if isinstance(model, DGNet) and model.config.green else None
-        solver = state.green if solved is not None or isinstance(model, Classical | Universal) else None
+        _refuse_several_steps(run, state)
+        solved = isinstance(model, Classical | Universal) or (isinstance(state, PreparedDGNet) and state.instead is None)
+        solver = state.green if solved else None
         u, f = probe(model, problem, batch or 3)
-        module: nn.Module
+        modules: dict[str, nn.Module] = {}
+        checks: dict[str, tuple[tuple[Tensor, ...], Tensor]] = {}
         if edged:
-            assert solver is not None
-            lift = Lift.of(problem.mesh)
-            module, start, u = EdgeStep(solver, state.gathering, lift), u, state.lift(u)
+            assert solver is not None  # `refuse_changing`
+            lift, start = Lift.of(problem.mesh), u
+            u = state.lift(start)
+            checks["start"], modules["start"] = ((start,), u), EdgeStart(state.gathering, lift, problem.dtype)
+            modules["step"] = EdgeStep(solver, state.gathering, lift)
         else:
-            module = Traced(model, state) if solver is None else Step(solver, solved, None if solved is None else state.graph)
-        # before tracing, which leaves its own tensors in caches
-        checks: dict[str, tuple[tuple[Tensor, ...], Tensor]] = {"step": ((u, f), state.step(u, f, 0.0, model.first_steps))}
+            network = model.reaction_net if isinstance(model, DGNet) and model.config.reaction == "learned" else None
+            modules["step"] = Traced(model, state) if solver is None else Step(solver, network)
+        checks["step"] = (u, f), state.step(u, f, 0.0, 0)  # before tracing, which leaves its own tensors in caches
         if solver is not None:
             refuse_fast(solver, case)
-        program, fixed = _traced(module, (u, f), batch, case.name)
-        extra = {}
-        if edged:
-            checks["start"] = (start,), u
-            extra["start"], _ = _traced(EdgeStart(state.gathering, lift, problem.dtype), (start,), fixed, case.name)
-        for key, change in () if solved is None else state.changes().items():
-            checks[key] = (u,), u + change(u)
-            extra[key], _ = _traced(Filter(change), (u,), fixed, case.name)
-        if solved is not None and state.early is not None:
-            checks["early"] = (u, f), state.step(u, f, 0.0, 0)
-            extra["early"], _ = _traced(Step(state.early.solver, solved, state.graph), (u, f), fixed, case.name)
-        for key, (inputs, expected) in checks.items():
-            agree(_call(program if key == "step" else extra[key], inputs, fixed), expected, key)
-    return Traces(problem, program, extra, fixed, module.solve.label if isinstance(module, Step) else None,
-                  solved.config.early_steps if solved is not None and "early" in extra else 0, checks,
-                  "; after the nodes, a row for the memory of each edge" if edged else "")
+        programs = {}
+        for key in reversed(modules):
+            programs[key], batch = _traced(modules[key], checks[key][0], batch, case.name)
+            agree(_call(programs[key], checks[key][0], batch), checks[key][1], key)
+    step = modules["step"]
+    return Traces(problem, programs, batch, step.solve.label if isinstance(step, Step) else None, checks)
 
 
 def _traced(module: nn.Module, example: tuple[Tensor, ...], batch: int | None, name: str) -> tuple[Any, int | None]:
@@ -167,9 +208,8 @@ def _traced(module: nn.Module, example: tuple[Tensor, ...], batch: int | None, n
                 batch = 1
         return torch.export.export(module, tuple(e[:batch].contiguous() for e in example)), batch
     except Exception as error:
-        reason = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
         raise InputError(f"the step of '{name}' cannot be traced by torch.export, a reaction or network in it does something other "
-                         f"than tensor operations: {reason}") from error
+                         f"than tensor operations: {reason(error)}") from error
 
 
 def _call(program: Any, inputs: tuple[Tensor, ...], batch: int | None) -> Tensor:

@@ -10,9 +10,11 @@ import torch
 
 from dgnet import __version__
 from dgnet.errors import InputError
+from dgnet.files import write_json
+from dgnet.mesh import save
 from dgnet.models import Model
 from dgnet.problems import Problem
-from dgnet.training.simulator import Simulator
+from dgnet.training import Simulator
 from dgnet.trust import training_range
 
 Tensor = torch.Tensor
@@ -28,7 +30,7 @@ class Exported:
     program: Path
     mesh: Path
     about: Path
-    extra: dict[str, Path]  # what belongs to it: the first steps (start, early, switch) or a header
+    extra: dict[str, Path]  # what belongs to it: a program for the start, or a header
     record: dict[str, Any]
 
     @property
@@ -43,6 +45,19 @@ def described(run: Simulator, problem: Problem, out: Path) -> dict[str, Any]:
             "model": run.name, "version": __version__, "dt": case.dt, "fields": list(case.pde.fields),
             "offset": list(case.offsets), "nodes": problem.mesh.n_nodes,
             "training_range": None if known is None else known.as_dict()}
+
+
+def write_beside(out: Path, problem: Problem, extra: dict[str, Path], record: dict[str, Any]) -> Exported:
+    """OUT.vtu and OUT.json, beside what was written as OUT."""
+    mesh, about = out.with_suffix(".vtu"), out.with_suffix(".json")
+    save(problem.mesh, mesh)
+    write_json(about, record)
+    return Exported(out, mesh, about, extra, record)
+
+
+def reason(error: Exception) -> str:
+    """The first line of an error of another library."""
+    return str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
 
 
 def probe(model: Model[Any], problem: Problem, batch: int) -> tuple[Tensor, Tensor]:

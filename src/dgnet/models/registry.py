@@ -7,7 +7,7 @@ DGNet's) or `published` (the size of the method's own paper; for dgnet the model
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from functools import cache
 from math import isfinite
 from typing import Any
@@ -16,7 +16,7 @@ from torch import nn
 
 from dgnet import plugins
 from dgnet.errors import InputError
-from dgnet.files import did_you_mean
+from dgnet.files import did_you_mean, read_dataclass
 from dgnet.mesh import perturbed_square
 from dgnet.models.classical import Classical
 from dgnet.models.dgnet import PAPER, DGNet, DGNetConfig
@@ -26,6 +26,7 @@ from dgnet.problems import PDE, Problem
 SETTINGS = ("comparable", "published")
 DGNETS = ("dgnet", "dgnet-paper")
 """Ours, and the one that the paper's text describes: they solve the equation and are trained by a plan (`training.plan`)."""
+LARGEST_COUNT = 100_000  # of units, layers, iterations: above, a number in a file is a mistake
 TUNED = "universal-tuned"
 """Universal weights that are tuned to data: trained by `training.plan.tuning`."""
 TOLD_ALL, TOLD_FIELDS = "whole equation", "coefficients, flow"
@@ -91,13 +92,7 @@ def configure(name: str, config: Mapping[str, Any] | None = None) -> Any:
     setting = values.pop("setting", "comparable")
     if setting not in SETTINGS:
         raise InputError(f"unknown setting '{setting}' of {name} (known: {', '.join(SETTINGS)})")
-    known = {f.name for f in fields(model.config)}
-    for key, value in values.items():
-        if key not in known:
-            raise InputError(f"{name} has no setting '{key}'" + did_you_mean(key, sorted(known)))
-        if isinstance(value, list | tuple):
-            values[key] = tuple(value)
-    return replace(model.settings[setting], **values)
+    return read_dataclass(model.config, values, name, model.settings[setting])
 
 
 def changes(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
@@ -112,33 +107,12 @@ def changed(name: str, table: Mapping[str, Any], base: Any, where: str) -> Any:
     where = where if name == "dgnet" else f"{where}.{name}"
     if not isinstance(table.get(name, {}), Mapping):
         raise InputError(f"{where} must be a table")
-    known = {f.name: getattr(base, f.name) for f in fields(base)}
-    values = {}
-    for key, value in changes(name, table).items():
-        if key not in known:
-            raise InputError(f"{where}.{key} is not a setting of {name}" + did_you_mean(key, known))
-        values[key] = _typed(value, known[key], f"{where}.{key}")
-    try:
-        return replace(base, **values)
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from error
-
-
-def _typed(value: Any, like: Any, where: str) -> Any:
-    """The value, if it is of the kind that the setting has."""
-    if isinstance(like, tuple):
-        if isinstance(value, list | tuple):
-            return tuple(value)
-    elif isinstance(like, bool) or isinstance(value, bool):
-        if isinstance(like, bool) and isinstance(value, bool):
-            return value
-    elif isinstance(like, float) and isinstance(value, int | float) and isfinite(value):
-        return float(value)
-    elif isinstance(like, int) and isinstance(value, int) and 0 <= value < 100_000:
-        return value
-    elif isinstance(like, str) and isinstance(value, str):
-        return value
-    raise InputError(f"{where} must be like {like!r}, got {value!r}")
+    found = read_dataclass(type(base), changes(name, table), where, base)
+    for key in changes(name, table):
+        value = getattr(found, key)
+        if (isinstance(value, int) and not 0 <= value < LARGEST_COUNT) or (isinstance(value, float) and not isfinite(value)):
+            raise InputError(f"{where}: '{key}' must be finite, and a count from 0 to {LARGEST_COUNT - 1}, got {value}")
+    return found
 
 
 def build(name: str, config: Mapping[str, Any] | None, problem: Problem) -> Any:

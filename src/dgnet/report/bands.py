@@ -16,11 +16,10 @@ from dgnet.data import Corpus
 from dgnet.errors import InputError
 from dgnet.files import writing
 from dgnet.mesh import Mesh
-from dgnet.report.figures import inlined
 from dgnet.report.figures import save as save_picture
 from dgnet.report.pictures import STYLE
 from dgnet.report.series import Frame
-from dgnet.training.run import Run
+from dgnet.training import Run
 from dgnet.trust import Bands, Bends, Profile, Promise, Tested, sentences
 
 Tensor = torch.Tensor
@@ -135,25 +134,13 @@ def draw(path: Path, run: Run, tested: Tested, states: Tensor, data: Corpus, lev
     return path
 
 
-def section(found: dict[str, Any] | None, picture: Path | None) -> str:
-    """Of the report page."""
-    head = "<section><h2>Bands on predictions</h2>"
+def content(found: dict[str, Any] | None) -> dict[str, Any] | None:
+    """What the report page says of them."""
     if found is None:
-        return (f"{head}<p>There are none: they need finite rollouts of test trajectories and the data that the run was trained "
-                "on.</p></section>")
-    cells = [[f"{r['level']:.0%}", f"{r['promised']:.0%}", _share(r["covered"]), f"{r['promised_everywhere']:.0%}",
-              _share(r["covered_everywhere"])] for r in found["levels"]]
-    heads = ("asked for", "promised: of all values", "found", "promised: whole trajectories", "found")
-    rows = "".join(f"<tr>{''.join(f'<td>{c}</td>' for c in row)}</tr>" for row in cells)
-    words = "".join(f"<p>{line}</p>" for line in sentences(found))
-    wide = max(found["widened"])
-    far = ("" if wide == 1 else f"<p>Of these trajectories, the one furthest from the training data has bands {wide:.2g} times as "
-           "wide as one among them.</p>")
-    top = "".join(f"<th>{h}</th>" for h in heads)
-    how = "these trajectories" if found["apart"] else "each of these trajectories in the band that the others give"
-    return (f"{head}{words}{far}<table><tr>{top}</tr>{rows}</table><p><i>Promised</i> is for new rollouts; <i>found</i> is of "
-            f"{how}. <code>dgnet rollout</code> writes bands with its files.</p>"
-            f"{'' if picture is None else inlined(picture)}</section>")
+        return None
+    rows = [[f"{r['level']:.0%}", f"{r['promised']:.0%}", _share(r["covered"]), f"{r['promised_everywhere']:.0%}",
+             _share(r["covered_everywhere"])] for r in found["levels"]]
+    return {"sentences": sentences(found), "furthest": max(found["widened"]), "rows": rows, "apart": found["apart"]}
 
 
 def _share(value: float | None) -> str:

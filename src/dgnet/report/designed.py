@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,10 @@ from dgnet.designs import Designed
 from dgnet.files import write_json, write_text
 from dgnet.mesh import Mesh, save
 from dgnet.problems import SpotTable
-from dgnet.report.figures import Band, grid, inlined
+from dgnet.report.figures import Band, grid
 from dgnet.report.figures import save as save_picture
 from dgnet.report.pictures import STYLE, scale_of
-from dgnet.report.viewer import VIEWER
+from dgnet.report.templates import write_page
 
 _SHOWN = 12  # curves of targets in a picture, at most
 
@@ -39,7 +38,10 @@ def write(found: Designed, mesh: Mesh, field: str, unit: str, title: str, folder
 
     grid(folder / "fields.png", mesh, [Band([(field, np.stack([peak, last]))], norm, colours, field)],
          ["highest over time", f"at the end, t = {found.times[-1]:.4g}"], decorate=mark, width=3.4)
-    write_text(folder / "design.html", _page(found, unit, title, folder))
+    mood, word = ("bad", "Limits broken") if not found.holds else (
+        ("good", "Targets met, limits kept") if found.reached else ("even", "Limits kept, targets missed"))
+    write_page(folder / "design.html", "design.html", title=f"{title}: design", heading=title, mood=mood, word=word, found=found,
+               unit=unit, folder=folder, TARGETS=TARGETS, LIMITS=LIMITS, targets=target_rows(found), limits=limit_rows(found))
     return [folder / name for name in ("sources.csv", "design.json", "design.html", "histories.png", "fields.png", "field.vtu")]
 
 
@@ -99,23 +101,3 @@ def _histories(found: Designed, field: str, path: Path) -> None:
             one.grid(alpha=0.25, linewidth=0.5)
             one.spines[["top", "right"]].set_visible(False)
         save_picture(figure, path, 120)
-
-
-def _page(found: Designed, unit: str, title: str, folder: Path) -> str:
-    """One page that needs nothing beside itself."""
-    mood, word = ("good", "Targets met, limits kept") if found.reached and found.holds else (
-        ("even", "Limits kept, targets missed") if found.holds else ("bad", "Limits broken"))
-    how = ("One quadratic program: the best powers between the knots, for limits that hold on the finer mesh, too."
-           if found.exact else "Found step by step from several starts: there may be better ones.")
-    tables = "".join(f"<section><h2>{name}</h2><table><tr>{''.join(f'<th>{h}</th>' for h in head)}</tr>"
-                     + "".join(f"<tr>{''.join(f'<td>{escape(c)}</td>' for c in row)}</tr>" for row in rows) + "</table></section>"
-                     for name, head, rows in (("Targets", TARGETS, target_rows(found)), ("Limits", LIMITS, limit_rows(found))))
-    notes = "".join(f'<p class="note even">{escape(note)}</p>' for note in found.notes)
-    pictures = "".join(f"<section><h2>{name}</h2>{inlined(folder / file)}</section>"
-                       for name, file in (("Over time", "histories.png"), ("The field", "fields.png")))
-    measured = f" Errors are in {escape(unit)}." if unit else ""
-    return (f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-            f"<title>{escape(title)}: design</title>\n<style>{(VIEWER / 'report.css').read_text()}</style></head>\n<body>\n"
-            f'<header><p class="kind">design</p><h1>{escape(title)}</h1><div class="verdict {mood}"><div><p class="big">{word}</p>'
-            f"<p>{how}{measured}</p></div></div><p>{found.rollouts} rollouts in {found.seconds:.1f} s.</p>{notes}</header>\n"
-            f"{tables}{pictures}\n</body></html>\n")

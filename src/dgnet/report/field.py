@@ -7,21 +7,20 @@ scale of their own, so that an error a thousand times smaller than the field is 
 from __future__ import annotations
 
 import base64
-import json
 import zlib
-from html import escape
 from typing import Any
 
 import numpy as np
 import torch
+from markupsafe import Markup
 
 from dgnet.data import Corpus
 from dgnet.files import strict
 from dgnet.mesh import Mesh
-from dgnet.models.registry import title_of
+from dgnet.models import title_of
 from dgnet.report.viewer import VIEWER, colour_maps
-from dgnet.scoring.judge import rivals
-from dgnet.training.run import Run
+from dgnet.scoring import rivals
+from dgnet.training import Run
 
 Tensor = torch.Tensor
 
@@ -32,32 +31,26 @@ _BYTES = 2_600_000  # of all frames, before they are compressed
 _CELLS = 400_000  # numbers that name the corners of tetrahedra; beyond, a solid is shown without a cutting plane
 
 
-def section(run: Run, result: dict[str, Any], states: dict[str, Tensor], data: Corpus) -> str:
-    """The section with its data and scripts; one sentence where the mesh is too large for a page."""
-    head = "<section><h2>The field</h2>"
-    mesh, own = run.case.mesh, run.settings.model
+def content(run: Run, result: dict[str, Any], states: dict[str, Tensor], data: Corpus) -> dict[str, Any]:
+    """The data and scripts of the section; `why` there are none where the mesh is too large for a page."""
+    mesh, own, other = run.case.mesh, run.settings.model, rival(result)
     parts = 4 + int(data.source_average is not None)  # bytes per node, field and frame
     frames = min(FRAMES, data.state.shape[1], _BYTES // (parts * mesh.n_nodes * data.state.shape[3]))
     each = result["scores"][own]["trajectories"]
     number = int(np.argmax(each))
-    finite = torch.isfinite(states[own][number]).flatten(1).all(1) & torch.isfinite(states[rival(result)][number]).flatten(1).all(1)
+    finite = torch.isfinite(states[own][number]).flatten(1).all(1) & torch.isfinite(states[other][number]).flatten(1).all(1)
     last = int(finite.long().cumprod(0).sum()) - 1  # a model that diverges is shown as long as it has numbers
     if frames < 2 or last < 1:
-        why = "The mesh is too large to be shown moving in a page" if frames < 2 else "There is nothing finite to show"
-        return f"{head}<p>{why}: <code>dgnet rollout</code> writes files for ParaView.</p></section>"
+        return {"block": "", "why": "The mesh is too large to be shown moving in a page" if frames < 2 else
+                "There is nothing finite to show"}
     rows = np.unique(np.linspace(0, last, frames).round().astype(int))
     about, block = _packed(run, result, states, data, number, rows)
     while len(block) > BLOCK and len(rows) > 3:  # fields that compress badly have fewer frames
         rows = rows[::2]
         about, block = _packed(run, result, states, data, number, rows)
-    many = f" of the trajectory with the largest error, number {number}" if len(each) > 1 else ""
-    names = escape(title_of(own)), escape(title_of(rival(result)))
-    scripts = "\n".join((VIEWER / name).read_text() for name in ("soft.js", "viewer.js", "chart.js", "report.js"))
-    return (f"{head}<p>Truth, {names[0]} and {names[1]}{many}. Click the mesh for the values at a node over time.</p>"
-            '<div id="field-box"></div>'
-            f'<script type="application/json" id="field-about">{_safe(about)}</script>'
-            f'<script type="application/json" id="field-scores">{_safe(strict(result))}</script>'
-            f'<script type="text/plain" id="field-data">{block}</script><script>{scripts}</script></section>')
+    return {"block": block, "about": about, "scores": strict(result), "names": (title_of(own), title_of(other)),
+            "many": f" of the trajectory with the largest error, number {number}" if len(each) > 1 else "",
+            "scripts": Markup("\n".join((VIEWER / name).read_text() for name in ("soft.js", "viewer.js", "chart.js", "report.js")))}
 
 
 def rival(result: dict[str, Any]) -> str:
@@ -119,8 +112,3 @@ def _peaks(mesh: Mesh, size: np.ndarray) -> list[int]:
     np.maximum.at(highest, j, size[i])
     found = np.flatnonzero((size >= highest) & (size > size.max() / 3) & (size > 0))
     return found[np.argsort(-size[found])][:12].tolist()
-
-
-def _safe(value: Any) -> str:
-    """JSON that cannot end the script element that holds it."""
-    return json.dumps(value).replace("<", "\\u003c")

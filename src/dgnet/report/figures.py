@@ -5,10 +5,8 @@ Errors of different solvers always share one scale, so that a paler panel is a s
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +19,11 @@ from matplotlib.figure import Figure
 from dgnet.data import Corpus
 from dgnet.files import writing
 from dgnet.mesh import Mesh
-from dgnet.models.registry import title_of
+from dgnet.models import title_of
 from dgnet.progress import Report
 from dgnet.report.pictures import STYLE, axes_of, draw_field, legible, panel_size, scale_of
-from dgnet.scoring.judge import rivals
-from dgnet.scoring.metrics import Sums, rne
-from dgnet.training.run import Run
+from dgnet.scoring import Sums, rivals, rne
+from dgnet.training import Run
 
 Tensor = torch.Tensor
 
@@ -111,13 +108,6 @@ def save(figure: Figure, path: Path, dpi: int) -> None:
     """A PNG in full colour; it appears under its name only when it is whole."""
     with writing(path) as part:
         legible(figure).savefig(part, format="png", dpi=dpi)
-
-
-def inlined(path: Path) -> str:
-    """A PNG as an element of a page; nothing where it does not exist."""
-    if not path.exists():
-        return ""
-    return f'<img alt="{escape(path.stem)}" src="data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}">'
 
 
 # ---------------------------------------------------------------------- the figures of `dgnet evaluate`

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,10 @@ from dgnet.files import read_text, unwritable, write_json, write_text
 from dgnet.following import Course, Event, Follower, Row, Update, described
 from dgnet.inverse import Flux, Sensor
 from dgnet.mesh import save
-from dgnet.report.figures import Band, grid, inlined
+from dgnet.report.figures import Band, grid
 from dgnet.report.figures import save as save_picture
 from dgnet.report.pictures import STYLE, scale_of
-from dgnet.report.viewer import VIEWER
+from dgnet.report.templates import write_page
 
 _REACH = float(ndtri(0.95))  # of a band of 90%, in standard deviations
 _SHOWN = 9  # sensors in a picture, at most
@@ -112,7 +111,7 @@ class Journal:
         written += self._fields(ahead)
         self._over_time(ahead)
         write_json(folder / "followed.json", self.summary())
-        write_text(folder / "followed.html", self._page())
+        self._page()
         return [folder / name for name in (*written, "sensors.png", "followed.json", "followed.html")]
 
     def summary(self) -> dict[str, Any]:
@@ -200,24 +199,14 @@ class Journal:
                 axis.spines[["top", "right"]].set_visible(False)
             save_picture(figure, self.folder / "sensors.png", 120)
 
-    def _page(self) -> str:
-        """One page that needs nothing beside itself."""
+    def _page(self) -> None:
         part, alarms = self.part, [e for e in self.events if e.kind == "alarm"]
         mood, word = (("bad", "Alarm") if part.watch.alarm else ("even", "Alarms, over now") if alarms else
                       ("even", "Sensors left out") if part.watch.out else ("good", "Inside the bands"))
-        told = "".join(f"<tr><td>{e.time:g}</td><td>{e.kind}</td><td>{escape(e.text)}</td></tr>" for e in self.events[-200:])
-        happened = f"<table><tr><th>t</th><th>kind</th><th>what</th></tr>{told}</table>" if told else "<p>Nothing.</p>"
-        assumed = "".join(f"<li>{escape(line)}</li>" for line in described(part.priors, part.noise))
-        notes = "".join(f"<p>{escape(line)}</p>" for line in (*part.notes, *self.lines()))
-        pictures = "".join(f"<section><h2>{name}</h2>{inlined(self.folder / file)}</section>" for name, file in
-                           (("Readings beside what was expected of them", "sensors.png"), ("The field now", "field.png")))
-        css = (VIEWER / "report.css").read_text()
-        return (f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-                f"<title>{escape(self.title)}: followed</title>\n<style>{css}</style></head>\n<body>\n"
-                f'<header><p class="kind">followed</p><h1>{escape(self.title)}</h1><div class="verdict {mood}"><div><p class="big">'
-                f"{word}</p><p>t = {part.time:g}. Bands hold a reading with a probability of 90%; orange is the forecast.</p></div>"
-                f"</div>{notes}</header>\n{pictures}<section><h2>What happened</h2>{happened}</section>"
-                f"<section><h2>What was assumed</h2><ul>{assumed}</ul></section>\n</body></html>\n")
+        write_page(self.folder / "followed.html", "followed.html", title=f"{self.title}: followed", heading=self.title, mood=mood,
+                   word=word, time=part.time, notes=[*part.notes, *self.lines()], folder=self.folder,
+                   events=[(f"{e.time:g}", e.kind, e.text) for e in self.events[-200:]],
+                   assumed=described(part.priors, part.noise))
 
 
 def _line(values: Sequence[float] | np.ndarray) -> str:

@@ -11,18 +11,14 @@ import torch
 from matplotlib.figure import Figure
 
 from dgnet.data import Corpus
-from dgnet.discovery.found import MaterialCurve, Summand, reaction_axes, reaction_curve
+from dgnet.discovery import MaterialCurve, Summand, reaction_axes, reaction_curve
 from dgnet.models.dgnet import DGNet
 from dgnet.operators import EdgeMatrix
-from dgnet.problems import Robin
-from dgnet.problems.case import Case, base_problem
-from dgnet.problems.curves import curves_of, typical
-from dgnet.problems.units import TERMS
+from dgnet.problems import TERMS, Case, Robin, base_problem, curves_of, typical
 from dgnet.report.figures import COLOURS, save
 from dgnet.report.pictures import STYLE
 from dgnet.stepping import EnthalpySolver, Materials
-from dgnet.training.bars import error_bars
-from dgnet.training.run import Run
+from dgnet.training import Run, error_bars
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,7 @@ from xml.sax.saxutils import escape, quoteattr
 import h5py
 import numpy as np
 
-from dgnet.data import Header, digests
-from dgnet.data.store import CHUNK, LIBVER, put_array, write_header
+from dgnet.data import CHUNK, LIBVER, Header, digests, put_array, write_header
 from dgnet.errors import InputError
 from dgnet.files import (
     DAMAGED,
@@ -35,8 +34,7 @@ from dgnet.files import (
     writing,
     writing_hdf5,
 )
-from dgnet.mesh import Mesh
-from dgnet.mesh.io import save
+from dgnet.mesh import Mesh, save
 from dgnet.report.figures import Band, grid
 from dgnet.report.pictures import Film, scale_of
 

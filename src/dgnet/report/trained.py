@@ -8,20 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from dgnet import trust
-from dgnet.data.trajectory import SPLITS
-from dgnet.discovery.found import sentences
+from dgnet.data import SPLITS
+from dgnet.discovery import sentences
 from dgnet.errors import InputError
 from dgnet.files import write_json
-from dgnet.models.registry import TUNED
+from dgnet.models import TUNED
 from dgnet.progress import Report
 from dgnet.report import bands as bands_page
 from dgnet.report import figures as figures_page
 from dgnet.report import page
 from dgnet.report.learned import coefficients
-from dgnet.training.bars import error_bars
-from dgnet.training.checkpoints import Progress
-from dgnet.training.evaluate import evaluate, table, unknown_terms
-from dgnet.training.run import Run
+from dgnet.training import Progress, Run, error_bars, evaluate
 
 _STARTS = {"dgnet": "the classical solver", "dgnet-paper": "the paper's solver alone", TUNED: "universal weights as they are"}
 """What a model is before any training."""
@@ -36,7 +33,7 @@ def training_result(what: str, run: Run, progress: Progress) -> tuple[dict[str, 
               "best_iteration": progress.best_iteration, "learned": progress.best_iteration > 0, "seconds": progress.seconds,
               "history": progress.history, "coefficients": factors,
               "error_bars": {name: asdict(bar) for name, bar in bars.items()}} | ({"found": terms} if terms else {})
-    lines = [headline(what, progress, unknown_terms(run))]
+    lines = [headline(what, progress, evaluate.unknown_terms(run))]
     if run.settings.model == TUNED:
         first = progress.history[0]["validation"]
         lines.append(f"  It started from universal weights: {first:.3e} before any training, {first / progress.classical:.2f} "
@@ -75,7 +72,7 @@ def evaluate_run(run: Run, *, data: Path | None = None, split: str = "test", dev
         raise InputError(f"--split {split} is unknown (known: {', '.join(SPLITS)})")
     if calibrate is not None and calibrate.resolve() == (data or run.data).resolve():
         raise InputError(f"--calibrate {calibrate} holds the trajectories that are scored: bands would be tested on what made them")
-    result, states, true = evaluate(run, data or run.data, device, split)
+    result, states, true = evaluate.evaluate(run, data or run.data, device, split)
     known, own = trust.training_range(run), states[run.settings.model]
     left = None if known is None else page.findings(run, states, true, known)
     tested = trust.bands_of(run, own, true, calibrate, device) if split == "test" else None
@@ -100,7 +97,7 @@ def evaluate_run(run: Run, *, data: Path | None = None, split: str = "test", dev
 
 def evaluation_text(result: Mapping[str, Any]) -> str:
     """The scores as Markdown, and what is to be said about them."""
-    parts = [table(dict(result))]
+    parts = [evaluate.table(dict(result))]
     if result["warning"] is not None:
         parts.append(result["warning"])
     if result["bands"] is not None:

@@ -13,8 +13,7 @@ import tempfile
 from pathlib import Path
 
 from dgnet.errors import InputError
-from dgnet.mesh import Mesh
-from dgnet.mesh.io import load, save
+from dgnet.mesh import Mesh, load, save
 
 SUFFIXES = (".msh", ".vtu", ".vtk", ".npz", ".obj", ".stl", ".ply", ".off", ".inp", ".bdf", ".mesh")
 """Formats that are one file. `.xdmf` names others, and `.med` and `.h5m` are containers: those are opened from the command line."""

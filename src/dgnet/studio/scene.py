@@ -16,17 +16,28 @@ from dgnet.data import Dataset
 from dgnet.errors import InputError
 from dgnet.files import did_you_mean
 from dgnet.mesh import Mesh, load
-from dgnet.models import Classical, Model
-from dgnet.models.registry import title_of
+from dgnet.models import Classical, Model, title_of
 from dgnet.models.universal import Universal
-from dgnet.problems import PDE, WORKING, Problem, given_velocity
-from dgnet.problems.case import OWN, Case
-from dgnet.problems.conditions import Dirichlet, Neumann, Periodic, Robin
-from dgnet.problems.curves import ByRegion, Curve, Scaled
-from dgnet.problems.sources import Source
-from dgnet.problems.units import LENGTH, TERMS, Units
-from dgnet.training.run import Run
-from dgnet.training.simulator import Simulator, simulator
+from dgnet.problems import (
+    LENGTH,
+    OWN,
+    PDE,
+    TERMS,
+    WORKING,
+    ByRegion,
+    Case,
+    Curve,
+    Dirichlet,
+    Neumann,
+    Periodic,
+    Problem,
+    Robin,
+    Scaled,
+    Source,
+    Units,
+    given_velocity,
+)
+from dgnet.training import Run, Simulator, open_simulator
 
 Tensor = torch.Tensor
 
@@ -149,7 +160,7 @@ class Scene:
 
 
 def run_scene(run: Simulator) -> Scene:
-    """A trained run, or a problem without one (`simulator`). A run of one's own starts as its first test does."""
+    """A trained run, or a problem without one (`open_simulator`). A run of one's own starts as its first test does."""
     start = flow = None
     if isinstance(run, Run) and run.case.size == OWN and run.data.exists():
         with Dataset(run.data) as data:
@@ -162,10 +173,8 @@ def run_scene(run: Simulator) -> Scene:
 
 def path_scene(path: Path, known: Sequence[str] = ()) -> Scene:
     """A run, a problem or the file of a mesh; `known` are scenes that may have been meant."""
-    if (path / "run.toml").exists():
-        return run_scene(Run.open(path))
     if path.is_dir():
-        return run_scene(simulator(path, "classical"))
+        return run_scene(open_simulator(path))
     if not path.exists():
         raise InputError(f"there is no run, problem or mesh '{path}', and no scene of that name{did_you_mean(str(path), known)}")
     return mesh_scene(load(path), path.name)

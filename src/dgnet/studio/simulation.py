@@ -17,9 +17,7 @@ import torch
 from dgnet.errors import InputError, SolveError
 from dgnet.mesh import Mesh
 from dgnet.models import Model
-from dgnet.problems.sight import Bounds, Doubt, doubts, spot_doubts
-from dgnet.problems.sources import Source, panels_for, step_average
-from dgnet.problems.spot_table import SpotTable
+from dgnet.problems import Bounds, Doubt, Source, SpotTable, doubts, panels_for, spot_doubts, step_average
 from dgnet.studio.scene import TRAINED, Scene, number
 
 Tensor = torch.Tensor

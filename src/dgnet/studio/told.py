@@ -10,8 +10,7 @@ import torch
 
 from dgnet.errors import InputError
 from dgnet.inverse import Point, Readings, recover
-from dgnet.problems import Problem
-from dgnet.problems.sources import Source
+from dgnet.problems import Problem, Source
 from dgnet.progress import Report
 from dgnet.studio.scene import number
 from dgnet.studio.simulation import Simulation

@@ -21,8 +21,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from types import UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any
 
 import torch
 
@@ -33,7 +32,17 @@ from dgnet.data.digests import load_checkpoint, save_tensors
 from dgnet.data.fits import check_fits
 from dgnet.discovery.found import write_found
 from dgnet.errors import InputError
-from dgnet.files import did_you_mean, discard, locked, read_toml, toml_text, unfinished, unwritable, write_text, writing
+from dgnet.files import (
+    discard,
+    locked,
+    read_dataclass,
+    read_toml,
+    toml_text,
+    unfinished,
+    unwritable,
+    write_text,
+    writing,
+)
 from dgnet.models.base import LearnedModel
 from dgnet.models.dgnet import DGNet, DGNetConfig
 from dgnet.models.registry import DGNETS, TUNED, entry
@@ -70,6 +79,11 @@ class Settings:
     trajectories: int = 0  # training trajectories used; 0 means all
     project: str = ""  # "problem" where the run carries a user's own problem; empty for a scenario of the paper
     version: str = __version__
+
+    @classmethod
+    def read(cls, table: Mapping[str, Any], where: str) -> Settings:
+        """From the table [run] of a run.toml, of earlier versions, too."""
+        return read_dataclass(cls, {key: value for key, value in table.items() if key not in _FORMER}, where)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -141,10 +155,9 @@ class Run(Simulator):
         if not path.exists():
             raise InputError(f"{folder} is no training run: it has no run.toml")
         text = read_toml(path)
-        asked = {k: v for k, v in _table(text, "run", path).items() if k not in _FORMER}
-        settings = read_dataclass(Settings, asked, f"{path} [run]")
+        settings = Settings.read(_table(text, "run", path), f"{path} [run]")
         described = entry(settings.model)
-        config = read_dataclass(described.config, _table(text, "model", path), f"{path} [model]")
+        config: Any = read_dataclass(described.config, _table(text, "model", path), f"{path} [model]")
         stored = _table(text, "trained_on", path)
         project = None if case is not None else _project_of(settings, folder, problem, stored)
         case = case or (plugins.case(settings.scenario, settings.size) if project is None else project.case)
@@ -385,37 +398,3 @@ def _toml(value: Any) -> str:
     if isinstance(value, tuple | list):
         return "[" + ", ".join(_toml(v) for v in value) + "]"
     return repr(value)
-
-
-def _is(value: Any, hint: Any) -> bool:
-    """Whether a value of TOML or JSON fits the type of a field; whole numbers are numbers, true and false are not."""
-    kind, inner = get_origin(hint), get_args(hint)
-    if kind in (Union, UnionType):
-        return any(_is(value, one) for one in inner)
-    if kind is tuple:
-        return isinstance(value, list | tuple) and all(_is(v, inner[0]) for v in value)
-    if kind in (dict, Mapping):
-        return isinstance(value, dict) and all(_is(v, inner[1]) for v in value.values())
-    if hint is Any:
-        return True
-    if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, kind or hint)
-
-
-def read_dataclass(kind: type, values: dict[str, Any], where: str) -> Any:
-    """A frozen dataclass from a TOML or JSON table: an unknown key fails with the nearest known name, a wrong type with its key."""
-    known = get_type_hints(kind)
-    for key, value in values.items():
-        if key not in known:
-            raise InputError(f"{where}: unknown key '{key}'" + did_you_mean(key, known))
-        if not _is(value, known[key]):
-            raise InputError(f"{where}: '{key}' has a value of the wrong kind: {str(value)[:60]!r}")
-    try:
-        return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from error
-    except TypeError as error:
-        raise InputError(f"{where} is incomplete: {error}") from error

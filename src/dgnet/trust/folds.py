@@ -22,12 +22,12 @@ from dgnet import __version__
 from dgnet.data import Dataset, digests
 from dgnet.discovery import Unknowns
 from dgnet.errors import InputError
-from dgnet.files import read_json, write_json, write_text, writing_hdf5
+from dgnet.files import read_dataclass, read_json, write_json, write_text, writing_hdf5
 from dgnet.models import entry
 from dgnet.models.dgnet import DGNetConfig
 from dgnet.progress import Report
 from dgnet.scoring import judge_file, rivals
-from dgnet.training import Plan, Progress, Run, make_plan, read_dataclass, train
+from dgnet.training import Plan, Progress, Run, make_plan, train
 
 
 def leave_one_out(run: Run, *, budget: float | None = None, device: str = "cpu", report: Report | None = None,
