@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from dgnet.discovery.material_curve import found_curves
 
 import dgnet as dg
-from dgnet.discovery.material_curve import found_curves
 
 LATENT, DT, STEPS, NOISE = 60.0, 0.5, 60, 0.5
 AT = torch.linspace(0, 300, 301, dtype=torch.float64)

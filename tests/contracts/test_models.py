@@ -12,19 +12,22 @@ from torch import nn
 
 from dgnet.mesh import box
 from dgnet.models import Classical, Model, Refined, rollout
-from dgnet.models.dgnet import BOUNDED, PAPER, DGNet, DGNetConfig, variants
+from dgnet.models.dgnet import DGNet, DGNetConfig
 from dgnet.models.registry import build
 from dgnet.models.universal import Universal
 from dgnet.problems import PDE, Problem, Robin, given_velocity
+from dgnet_paper.model import BOUNDED, PAPER, PaperConfig, variants
 
 Tensor = torch.Tensor
 AMBIENT = 1.3
 VARIANTS = variants(BOUNDED)
-SMALL = dict(hidden=16, layers=2, residual_hidden=24, residual_layers=2, reaction_hidden=24)
+SMALL = dict(hidden=16, layers=2, reaction_hidden=24)
+SMALL_PAPER = dict(SMALL, residual_hidden=24, residual_layers=2)
 
 
 def dgnet(config: DGNetConfig) -> Callable[[Problem], Model]:
-    return lambda problem: DGNet(replace(config, **SMALL), problem).to(problem.dtype)  # type: ignore[arg-type]
+    small = SMALL_PAPER if isinstance(config, PaperConfig) else SMALL
+    return lambda problem: DGNet(replace(config, **small), problem).to(problem.dtype)  # type: ignore[arg-type]
 
 
 # name: (how to make one, factor by which overfitting one trajectory must reduce the loss; None: no iterations)

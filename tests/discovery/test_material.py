@@ -14,7 +14,7 @@ from dgnet.discovery.residuals import quiet_noise
 from dgnet.errors import InputError
 from dgnet.mesh import box
 from dgnet.models import Classical, rollout
-from dgnet.models.dgnet import BOUNDED, DGNet, DGNetConfig, Material
+from dgnet.models.dgnet import DGNet, DGNetConfig, Material
 from dgnet.models.dgnet.parts import material as material_part
 from dgnet.problems import PDE, Problem, Robin
 from dgnet.problems.case import Case
@@ -22,6 +22,7 @@ from dgnet.problems.curves import Curve
 from dgnet.recipe import Stage
 from dgnet.training.fit import evaluate_rne
 from dgnet.training.update import iterate
+from dgnet_paper.model import BOUNDED, PaperConfig
 
 LATENT, BOTH = 0.5, ("capacity", "diffusion")
 
@@ -168,7 +169,7 @@ def test_what_cannot_be_learned_is_refused() -> None:
     for settings in ({"unknown_curves": ("decay",)}, {"unknown_curves": BOTH, "decoder": "edge"},
                      {"unknown_curves": BOTH, "calibrate": ("diffusion",)}):
         with pytest.raises(InputError, match="curve"):
-            DGNetConfig(**settings)
+            PaperConfig(**settings)
     with pytest.raises(InputError, match="one field"):
         DGNet(DGNetConfig(unknown_curves=BOTH), replace(base, pde=PDE(("u", "v"), diffusion=1.0)))
     with pytest.raises(InputError, match="unknown curves"):

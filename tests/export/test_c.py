@@ -23,6 +23,7 @@ from dgnet.problems import PDE, Dirichlet, Neumann, Periodic, Robin
 from dgnet.problems.case import base_problem
 from dgnet.problems.spot_table import SpotTable
 from dgnet.training.simulator import Simulator
+from dgnet_paper.model import PaperConfig
 from tests.export.test_export import fake, reaction, saturated
 from tests.prediction.test_simulate import PROBLEM
 
@@ -237,6 +238,6 @@ def test_what_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     refused(fake(PDE(diffusion=0.1, reaction=branching)), "tensor operations")
     refused(fake(PDE(diffusion=0.1, velocity=lambda t: torch.ones(25, 2) * t)), "changes in time")
     plain = fake(PDE(diffusion=0.1))
-    model = DGNet(DGNetConfig(hidden=8, layers=1, residual=True), base_problem(plain.case, "cpu"))
+    model = DGNet(PaperConfig(hidden=8, layers=1, residual=True), base_problem(plain.case, "cpu"))
     refused(replace(plain, model=model), "network of states")
     refused(replace(plain, model=Classical(degree=2)), "cannot be written as C")

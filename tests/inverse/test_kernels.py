@@ -22,6 +22,7 @@ from dgnet.models.dgnet import DGNet, DGNetConfig
 from dgnet.models.universal import Universal
 from dgnet.problems import PDE, Condition, Dirichlet, Neumann, Periodic, Problem, Robin
 from dgnet.problems.lift import Lift
+from dgnet_paper.model import PaperConfig
 
 Tensor = torch.Tensor
 RIM: tuple[Condition, ...] = (Dirichlet("left", 0.3), Robin("right", 2.0, 1.0), Neumann("top", 0.1))
@@ -144,7 +145,7 @@ def test_files_hold_all_of_it_or_state_what_they_lose(tmp_path: Path) -> None:
 def test_what_has_no_kernels_is_refused() -> None:
     mesh = box((3, 3))
     p = Problem(mesh, PDE(diffusion=1.0), [], 0.1)
-    strange = far_from_zero(p, DGNetConfig(hidden=6, layers=1, residual=True), 0.05)
+    strange = far_from_zero(p, PaperConfig(hidden=6, layers=1, residual=True), 0.05)
     for problem, given, model, words in (
         (Problem(mesh, PDE(diffusion=1.0, reaction=torch.sin), [], 0.1), [[0.5, 0.5]], None, "has a reaction"),
         (p, [[0.5, 0.5]], strange, "not linear"),

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from dgnet.models import rollout
-from dgnet.models.dgnet import BOUNDED, DGNet, DGNetConfig
+from dgnet.models.dgnet import DGNet, DGNetConfig
+from dgnet_paper.model import BOUNDED
 from dgnet_paper.scenarios import get
 from dgnet_paper.study.throughput import Workload, measure_training, shaken
 

@@ -12,7 +12,6 @@ from dgnet.errors import InputError
 from dgnet.mesh import Mesh, box, perturbed_square
 from dgnet.models import Classical, rollout
 from dgnet.models.dgnet import (
-    BOUNDED,
     DGNet,
     DGNetConfig,
     FlowInCells,
@@ -23,18 +22,18 @@ from dgnet.models.dgnet import (
     soft_limit,
     streamline_diffusion,
     swirl_transport,
-    variants,
 )
 from dgnet.models.gnn import MeshGraph
 from dgnet.operators import Geometry
 from dgnet.problems import PDE, Dirichlet, Neumann, Periodic, Problem, Robin, step_average
 from dgnet.stepping import GreenSolver, Operators, product
+from dgnet_paper.model import BOUNDED, PaperConfig, variants
 from dgnet_paper.scenarios import get, names
 from tests.conftest import shuffled
 
 Tensor = torch.Tensor
 
-EVERYTHING = DGNetConfig(free=True, learn_streamline=True, learn_swirl=True, learn_start=True,
+EVERYTHING = PaperConfig(free=True, learn_streamline=True, learn_swirl=True, learn_start=True,
                          calibrate=("diffusion", "decay", "convection"), hidden=16, layers=2, residual_hidden=16,
                          residual_layers=2, reaction_hidden=16)
 SMALL_PAPER = replace(BOUNDED, hidden=16, layers=2, residual_hidden=16, residual_layers=2)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from dgnet.mesh import box
-from dgnet.models.dgnet import BOUNDED, Build, DGNet, DGNetConfig, FlowInCells
-from dgnet.models.dgnet.parts import Calibration, Diffusion, EdgeDecoder, Mass, Reaction, Residual, Source, Start, Streamline, Swirl
+from dgnet.models.dgnet import Build, DGNet, DGNetConfig, FlowInCells
+from dgnet.models.dgnet.parts import Calibration, Diffusion, Mass, Reaction, Source, Start, Streamline, Swirl
 from dgnet.models.gnn import MeshGraph
 from dgnet.operators import EdgeMatrix, Pattern
 from dgnet.problems import PDE, Problem, Robin
 from dgnet.stepping import product
+from dgnet_paper.model import BOUNDED, EdgeDecoder, Residual
 
 Tensor = torch.Tensor
 
@@ -130,7 +133,7 @@ def test_reaction(saturated: tuple[Problem, DGNet, Build]) -> None:
 
 @pytest.mark.parametrize("size", [1.0, 1e3])
 def test_the_papers_edge_decoder_and_residual_network(size: float) -> None:
-    config = DGNetConfig(**{**vars(BOUNDED), "hidden": 8, "layers": 1, "residual_hidden": 8, "residual_layers": 1, "free": True})
+    config = replace(BOUNDED, hidden=8, layers=1, residual_hidden=8, residual_layers=1, free=True)
     p, model, build = drawn(config, problem(2, consistent=0.0), size)
     model.rate.fill_(2.0)
     assert model.part(EdgeDecoder) is not None and model.part(Residual) is not None and build.unsigned is not None

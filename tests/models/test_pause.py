@@ -19,10 +19,11 @@ from dgnet.data import Corpus
 from dgnet.errors import InputError, SolveError
 from dgnet.mesh import box
 from dgnet.models import Adaptive, Classical, Model, Pause, Ready, Refined, rollout
-from dgnet.models.dgnet import PAPER, DGNet, DGNetConfig, variants
+from dgnet.models.dgnet import DGNet, DGNetConfig
 from dgnet.models.registry import all_models, build
 from dgnet.models.universal import Universal
 from dgnet.problems import PDE, Curve, Dirichlet, Neumann, Periodic, Problem, Robin, given_velocity
+from dgnet_paper.model import PAPER, PaperConfig, variants
 
 Tensor = torch.Tensor
 STEPS = 17
@@ -57,7 +58,9 @@ def problem(kind: str, dtype: torch.dtype) -> Problem:
 
 
 def learned(config: DGNetConfig) -> Callable[[Problem], Model[Any]]:
-    small = dict(hidden=8, layers=1, residual_hidden=8, residual_layers=1, reaction_hidden=8)
+    small = dict(hidden=8, layers=1, reaction_hidden=8)
+    if isinstance(config, PaperConfig):
+        small |= dict(residual_hidden=8, residual_layers=1)
     return lambda p: DGNet(replace(config, **small), p).to(p.dtype)  # type: ignore[arg-type]
 
 
@@ -73,7 +76,7 @@ def fitted(name: str) -> Callable[[Problem], Model[Any]]:
     return make
 
 
-ALL = DGNetConfig(free=True, learn_start=True, early_steps=5, residual=True, reaction="learned")
+ALL = PaperConfig(free=True, learn_start=True, early_steps=5, residual=True, reaction="learned")
 PLAIN = {  # a model and the problem it is tried on
     "classical": (lambda p: Classical(), "heat"),
     "classical on other sides": (lambda p: Classical(), "sides"),

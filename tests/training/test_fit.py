@@ -17,10 +17,11 @@ from dgnet.data import Corpus, Dataset, Header, Trajectory, write_dataset
 from dgnet.errors import InputError
 from dgnet.mesh import box
 from dgnet.models import Classical, rollout
-from dgnet.models.dgnet import BOUNDED, DGNet, DGNetConfig
+from dgnet.models.dgnet import DGNet, DGNetConfig
 from dgnet.problems import PDE, Problem, Robin
 from dgnet.recipe import paper_recipe
 from dgnet.training import Progress, Recipe, Stage, evaluate_rne, fit, load_checkpoint, split
+from dgnet_paper.model import BOUNDED
 from dgnet_paper.scenarios import get
 from tests.cli.forked import start
 

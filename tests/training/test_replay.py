@@ -12,12 +12,13 @@ import torch
 from dgnet.data import Corpus
 from dgnet.mesh import perturbed_square
 from dgnet.models.base import Stepper
-from dgnet.models.dgnet import BOUNDED, PAPER, DGNet, DGNetConfig
+from dgnet.models.dgnet import DGNet, DGNetConfig
 from dgnet.models.registry import all_models, build
 from dgnet.problems import PDE, Dirichlet, Problem, Robin
 from dgnet.recipe import Recipe, Stage
 from dgnet.training import replay
 from dgnet.training.update import iterate, parameter_groups
+from dgnet_paper.model import BOUNDED, PAPER
 
 BASELINES = [name for name in all_models() if name not in ("dgnet", "classical", "classical-p2", "universal", "universal-tuned")]
 STRUCTURED = DGNetConfig(hidden=8, layers=1, free=True, learn_start=True)

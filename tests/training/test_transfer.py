@@ -24,6 +24,7 @@ from dgnet.problems.case import base_problem
 from dgnet.problems.spot_table import SpotTable
 from dgnet.projects import load
 from dgnet.training.run import Run, Settings
+from dgnet_paper.model import PaperConfig
 from tests.projects.conftest import DT, SPOTS, STEPS, TOML, command, write_tiny
 
 CORE = 'file = "plate.msh"\nregions.core = { x = [0, 0.62] }'
@@ -103,7 +104,7 @@ def test_what_is_refused(own: Run, tmp_path: Path) -> None:
     save(type(nameless)(nameless.points, nameless.cells, {}), tmp_path / "nameless.npz")
     save(box((2, 2, 2)), tmp_path / "space.npz")
     free = opened(own.project, DGNetConfig(hidden=8, layers=1, free=True))
-    residual = opened(own.project, DGNetConfig(hidden=8, layers=1, residual=True, residual_hidden=8, residual_layers=1))
+    residual = opened(own.project, PaperConfig(hidden=8, layers=1, residual=True, residual_hidden=8, residual_layers=1))
     mgn = opened(own.project, entry("mgn").config(), "mgn")
     wrong = [(free, {"mesh": tmp_path / "other.npz"}, "free = false"),
              (own, {"mesh": tmp_path / "nameless.npz"}, "no boundary 'left'"),

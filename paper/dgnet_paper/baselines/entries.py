@@ -1,4 +1,4 @@
-"""The baselines by name, as the registry of models lists them (entry point `dgnet.models`)."""
+"""The baselines and the paper's own DGNet by name, as the registry of models lists them (entry point `dgnet.models`)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from types import ModuleType
 from typing import Any
 
 from dgnet.models.registry import TOLD_ALL, TOLD_FIELDS, Entry
+from dgnet_paper import model
 from dgnet_paper.baselines import amg, beno, deeponet, mgn, mp_pde, opinf, phympgn, pod, reduced, singer, transolver
 
 
@@ -27,4 +28,4 @@ ENTRIES: dict[str, Entry] = {
     "singer": _baseline(singer, "SINGER-style", singer.SingerConfig, singer.Singer),
     "pod": _baseline(reduced, "POD–Galerkin", pod.PODConfig, pod.POD, told=TOLD_ALL),
     "opinf": _baseline(reduced, "operator inference", opinf.OpInfConfig, opinf.OpInf, told="data only, flow"),
-}
+} | model.ENTRIES

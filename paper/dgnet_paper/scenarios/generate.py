@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -28,13 +27,10 @@ from dgnet.progress import Report
 from dgnet_paper.reference.phase import solve as solve_phase
 from dgnet_paper.reference.record import FlowRecord, simulate
 from dgnet_paper.reference.transport import solve
-from dgnet_paper.scenarios import get
 from dgnet_paper.scenarios.redrawn import averages
 from dgnet_paper.scenarios.scenario import Draw, Sample, Scale, Scenario, Truth
 
 Tensor = torch.Tensor
-
-"""Told what is being done, how much of it is done, and how much there is."""
 
 _BYTES = {"cpu": 1 << 30, "cuda": 1 << 34}  # of one batch of results
 _MOST = {"cpu": 4, "cuda": 64}  # trajectories in a batch, and with it what an interruption can cost
@@ -216,22 +212,3 @@ def _check_existing(path: Path, origin: dict[str, Scalar]) -> None:
 
 def _kind(device: Any) -> str:
     return torch.device(device).type
-
-
-@dataclass(frozen=True)
-class Timing:
-    """How long one data set took."""
-
-    scenario: str
-    size: str
-    truth: str
-    device: str
-    seconds: float
-    megabytes: float
-
-
-def timed(name: str, size: str, truth: str, folder: Path, device: str = "cpu", report: Report | None = None) -> Timing:
-    """Generate a data set of the scenario `name` in an empty folder, flow included, and say how long it took."""
-    start = perf_counter()
-    path = generate(get(name, size), folder, truth=truth, device=device, report=report)
-    return Timing(name, size, truth, device, perf_counter() - start, path.stat().st_size / 1e6)

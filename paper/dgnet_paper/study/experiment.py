@@ -16,8 +16,8 @@ from typing import Any
 
 from dgnet.errors import InputError
 from dgnet.files import did_you_mean
-from dgnet.models.dgnet import BOUNDED, PAPER, variants
 from dgnet.models.registry import DGNETS, TUNED, all_models, configure
+from dgnet_paper.model import BOUNDED, PAPER, variants
 from dgnet_paper.scenarios import SIZES, TRUTHS, get, names
 from dgnet_paper.scenarios.scenario import Scenario
 
@@ -63,7 +63,7 @@ def _methods() -> Mapping[str, Method]:
         found[f"{name}-published"] = Method(f"{all_models()[name].title}, published size", name,
                                             config=configure(name, {"setting": "published"}), published=known)
     found["dgnet-paper"] = Method("DGNet, the paper's", "dgnet-paper", "paper", published="DGNet")
-    found["dgnet-bounded"] = Method("DGNet, the paper's, bounded", "dgnet", "paper", BOUNDED, published="DGNet")
+    found["dgnet-bounded"] = Method("DGNet, the paper's, bounded", "dgnet-paper", "paper", BOUNDED, published="DGNet")
     for name, full in (("dgnet-paper", PAPER), ("dgnet-bounded", BOUNDED)):
         for letter, config in variants(full).items():
             found[f"{name}-{letter}"] = Method(f"{letter}: {_VARIANTS[letter]}", found[name].model, "paper", config)

@@ -31,7 +31,7 @@ from dgnet.data import Corpus
 from dgnet.errors import InputError, SolveError
 from dgnet.mesh.box import perturbed_square
 from dgnet.models import Classical, rollout
-from dgnet.models.dgnet import PAPER, DGNet, DGNetConfig
+from dgnet.models.dgnet import DGNet, DGNetConfig
 from dgnet.models.registry import DGNETS, TUNED, all_models, build, parameter_count
 from dgnet.models.timeloop import few_threads
 from dgnet.models.universal import Universal
@@ -43,6 +43,7 @@ from dgnet.progress import Report
 from dgnet.recipe import Recipe, Stage
 from dgnet.training.run import Run
 from dgnet.training.update import iterate, parameter_groups
+from dgnet_paper.model import PAPER
 from dgnet_paper.scenarios import Draw, get
 from dgnet_paper.scenarios.scenario import Scenario, scenario_of
 from dgnet_paper.study.timing import hardware, peak, sync, timed

@@ -14,13 +14,14 @@ from scipy import linalg
 from dgnet.errors import InputError
 from dgnet.mesh import box, perturbed_square
 from dgnet.models import Classical, rollout
-from dgnet.models.dgnet import BOUNDED, DGNet, DGNetConfig, variants
+from dgnet.models.dgnet import DGNet, DGNetConfig
 from dgnet.problems import PDE, Dirichlet, Problem, Robin
 from dgnet.report import pictures
 from dgnet_paper.analyse.operator import Pencil, study
 from dgnet_paper.analyse.pictures import analyse
+from dgnet_paper.model import BOUNDED, PaperConfig, variants
 
-SMALL = DGNetConfig(free=True, hidden=12, layers=1, residual_hidden=12, residual_layers=1, reaction_hidden=12)
+SMALL = PaperConfig(free=True, hidden=12, layers=1, residual_hidden=12, residual_layers=1, reaction_hidden=12)
 
 
 def model_of(config: DGNetConfig, problem: Problem, moved: float = 0.0) -> DGNet:

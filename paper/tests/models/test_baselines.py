@@ -269,7 +269,7 @@ def test_phympgn_with_zero_networks_is_stable_physics() -> None:
 
 
 def test_registry() -> None:
-    assert list(all_models()) == [*BASELINES, "pod", "opinf", "dgnet", "dgnet-paper", "universal-tuned", "universal", "classical",
+    assert list(all_models()) == [*BASELINES, "pod", "opinf", "dgnet-paper", "dgnet", "universal-tuned", "universal", "classical",
                             "classical-p2"]
     p = problem("2d")
     for name, entry in all_models().items():

@@ -17,7 +17,7 @@ from dgnet.data import Corpus
 from dgnet.errors import InputError
 from dgnet.mesh import Mesh, box
 from dgnet.models import Classical, rollout
-from dgnet.models.dgnet import PAPER, DGNet, variants
+from dgnet.models.dgnet import DGNet
 from dgnet.models.gnn import MLP, MeshGraph
 from dgnet.problems import PDE, Dirichlet, FunctionSource, Periodic, Problem, Robin, step_average
 from dgnet.recipe import Recipe, Stage
@@ -26,6 +26,7 @@ from dgnet.stepping import product
 from dgnet.training.fit import fit
 from dgnet.training.plan import make_plan
 from dgnet_paper.analyse.operator import study
+from dgnet_paper.model import PAPER, variants
 from dgnet_paper.scenarios import get
 
 Tensor = torch.Tensor

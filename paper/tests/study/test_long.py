@@ -32,6 +32,7 @@ from dgnet.problems.case import base_problem
 from dgnet.report import series
 from dgnet.stepping import operator
 from dgnet.training.run import Run, Settings
+from dgnet_paper.model import PaperConfig
 from dgnet_paper.scenarios import get
 from dgnet_paper.scenarios.scenario import Flow, Scenario
 
@@ -100,7 +101,7 @@ class Stop(BaseException):
 def test_interrupted_goes_on_and_other_requests_do_not(at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     which = scenario((6, 5), ("T", "S"))
     torch.manual_seed(0)
-    model = DGNet(DGNetConfig(hidden=8, layers=1, residual=True), base_problem(which, "cpu"))
+    model = DGNet(PaperConfig(hidden=8, layers=1, residual=True), base_problem(which, "cpu"))
     with torch.no_grad():
         for p in model.parameters():
             p.add_(0.1 * torch.randn(p.shape))

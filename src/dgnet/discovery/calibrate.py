@@ -166,9 +166,7 @@ def _residual(model, base: Problem, train: Corpus, stage: Stage, scale: Tensor) 
 
 def _classical_twin(model: DGNet, base: Problem) -> DGNet:
     """The same equation, calibrated numbers and reaction, with nothing else learned; in double precision."""
-    config = replace(model.config, decoder="none", network=False, free=False, residual=False, learn_start=False, early_steps=0,
-                     learn_streamline=False, learn_swirl=False, physics=True, green=True)
-    twin, held = DGNet(config, base), model.state_dict()
+    twin, held = DGNet(model.config.bare(), base), model.state_dict()
     twin.load_state_dict({name: held[name] for name in twin.state_dict()})
     twin = twin.to(base.device).double()
     for name, p in twin.named_parameters():

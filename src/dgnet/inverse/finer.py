@@ -24,7 +24,7 @@ import torch
 from dgnet.inverse.posterior import Unknown
 from dgnet.inverse.priors import NUMBER, numbers
 from dgnet.models import Classical, Model
-from dgnet.models.dgnet import Calibration, DGNet, EndToEnd, Material, Reaction
+from dgnet.models.dgnet import Calibration, DGNet, Material, Reaction
 from dgnet.models.universal import Tuned, Universal
 from dgnet.problems import WIDE, Problem, half_steps, prolonged, refined
 
@@ -42,7 +42,7 @@ _SLOW, _MODES = 0.3, 12  # of the whole time: over which z is correlated; number
 def anywhere(model: Model[Any]) -> Model[Any]:
     """The model on other meshes. Corrections that a DGNet learned belong to its mesh: what it learned of the physics stays."""
     if isinstance(model, DGNet):
-        return model.keeping(Calibration, Material, Reaction, EndToEnd)
+        return model.keeping(Calibration, Material, Reaction)
     return model if isinstance(model, Classical | Universal | Tuned) else Classical()
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from dgnet.errors import InputError
-from dgnet.models.base import Stepper
+from dgnet.models.base import Memory, Stepper
 from dgnet.models.capture import Recorded
 from dgnet.stepping.host import unwritten
 
@@ -32,52 +32,71 @@ _IDLE_BYTES = 1 << 31  # that recordings may leave to the allocator of a device
 
 
 def checkpointed(stepper: Stepper, u: Tensor, source: Tensor | None, steps: int, time: Callable[[int], float], number: int,
-                 special: int = 0, recorded: bool = False, show: Callable[[int], None] | None = None) -> Tensor:
+                 special: int = 0) -> Tensor:
     """u [B, P, F] and the states after each step [B, steps + 1, P, F], with sources [B, steps, N, F]; differentiable.
 
     - `time`: when step k = 0, 1, ... begins; `number`: that of the first one, counted from the start of the trajectory
     - `special`: how many of the steps come before those that are all alike
-    - `recorded`: `stepper` repeats its step (`Stepper.repeats`), and sources need no gradient; `show(k)` puts the flow of step k
-      where the step finds it
     """
-    cut, pairs = stepper.severed() or (stepper, [])
-    run, begun = _Steps(cut, steps, time, number, [leaf for _, leaf in pairs], recorded, show), stepper.memory()
-    for k in sorted({0, min(special, steps - 1)}):
-        x = u.detach().requires_grad_()
-        run.show(k)
-        run.wanted += run.unknown(run.step(k, x, None if source is None else source[:, k].detach()), x)
-    cut.remember(begun)
-    found: Tensor = _Checkpointed.apply(run, u, source, *(x for x, _ in pairs), *run.wanted[len(pairs):])
+    run = Steps(stepper, u, source, steps, time, number, special)
+    found: Tensor = _Checkpointed.apply(run, u, source, *(x for x, _ in run.pairs), *run.others)
     return found
 
 
-class _Steps:
-    """Steps of a stepper, and the leaves of autograd that they depend on, `wanted`."""
+def gradients(stepper: Stepper, u: Tensor, source: Tensor | None, steps: int, loss: Callable[[Tensor], Tensor], number: int,
+              special: int = 0, show: Callable[[int], None] | None = None) -> Tensor:
+    """Loss of u and the states that follow it at the nodes [B, steps + 1, N, F], its gradients added to those of leaves.
 
-    def __init__(self, stepper: Stepper, steps: int, time: Callable[[int], float], number: int, wanted: list[Tensor],
-                 recorded: bool, show: Callable[[int], None] | None) -> None:
-        self.stepper, self.steps, self.time, self.number, self.wanted = stepper, steps, time, number, wanted
-        self.recorded, self.show = recorded, (lambda k: None) if show is None else show
+    As `checkpointed`, with recorded steps: `stepper` repeats its step (`Stepper.repeats`), sources need no gradient, and `show(k)`
+    puts the flow of step k where the step finds it.
+    """
+    run = Steps(stepper, u, source, steps, lambda k: 0.0, number, special, True, show)
+    with torch.no_grad():
+        states = run.ahead(u, source)
+    states.requires_grad_()
+    value = loss(stepper.read(states.flatten(0, 1)).unflatten(0, states.shape[:2]))
+    (direct,) = torch.autograd.grad(value, states)
+    above, _, totals = run.back(states.detach(), source, direct, False)
+    ends = [(x, g) for (x, _), g in zip(run.pairs, totals)] + [(x, g) for x, g in ((u, above),) if u.requires_grad]
+    for leaf, g in zip(run.others, totals[len(run.pairs):]):
+        leaf.grad = g if leaf.grad is None else leaf.grad + g
+    if ends:
+        torch.autograd.backward([x for x, _ in ends], [g for _, g in ends])
+    if u.is_cuda and torch.cuda.memory_reserved() > 4 * torch.cuda.memory_allocated() + _IDLE_BYTES:
+        torch.cuda.empty_cache()  # what recordings held is of no use to the next ones, but to other processes on this device
+    return value.detach()
+
+
+class Steps:
+    """Steps ahead, and back a second time with their graphs, and the leaves of autograd that they depend on.
+
+    `pairs` are those of the operators, with the tensors that they stand for; `others` were found in the graph of a step.
+    """
+
+    def __init__(self, stepper: Stepper, u: Tensor, source: Tensor | None, steps: int, time: Callable[[int], float], number: int,
+                 special: int, recorded: bool = False, show: Callable[[int], None] | None = None) -> None:
+        self.stepper, self.pairs = stepper.severed() or (stepper, [])
+        self.steps, self.time, self.number, self.recorded = steps, time, number, recorded
+        self.show = (lambda k: None) if show is None else show
+        self.others: list[Tensor] = []
+        self.memory: list[Memory] = []  # before each step
         phases = groupby(range(steps), lambda k: stepper.phase(number + k) if recorded else 0)
         self.runs = [list(group) for _, group in phases]  # of steps that are recorded as one
+        begun = stepper.memory()
+        for k in sorted({0, min(special, steps - 1)}):
+            x = u.detach().requires_grad_()
+            self.show(k)
+            self.others += self.unknown(self.step(k, x, None if source is None else source[:, k].detach()), x)
+        self.stepper.remember(begun)
+
+    @property
+    def wanted(self) -> list[Tensor]:
+        """All leaves, `pairs` first."""
+        return [leaf for _, leaf in self.pairs] + self.others
 
     def step(self, k: int, u: Tensor, f: Tensor | None) -> Tensor:
         with torch.enable_grad():
             return self.stepper.step(u, f, self.time(k), self.number + k)
-
-    def repeated(self, function: Callable[..., Found], count: int, k: int, *examples: Tensor | None) -> Callable[..., Found]:
-        """`function(k, ...)` for `count` steps that are all alike."""
-        if not self.recorded:
-            return function
-        self.show(k)
-        made = Recorded(lambda *given: function(k, *given), count, *examples)
-
-        def again(j: int, *given: Tensor | None) -> Found:
-            self.show(j)
-            return made(*given)
-
-        again.close = made.close  # type: ignore[attr-defined]
-        return again
 
     def unknown(self, new: Tensor, *given: Tensor | None) -> list[Tensor]:
         """The leaves of the graph of a step that are neither given nor wanted."""
@@ -93,74 +112,91 @@ class _Steps:
                     found.append(node.variable)
         return found
 
+    def repeated(self, function: Callable[..., Found], count: int, k: int, *examples: Tensor | None) -> Recorded:
+        """`function(k, ...)` for `count` steps from k on that are all alike, as a recording."""
+        self.show(k)
+        return Recorded(lambda *inputs: function(k, *inputs), count, *examples)
+
+    def ahead(self, u: Tensor, source: Tensor | None) -> Tensor:
+        """u and the states after each step [B, steps + 1, P, F], without gradients."""
+        out = unwritten(u.shape[0], self.steps + 1, *u.shape[1:], like=u)
+        out[:, 0] = u
+
+        def force(k: int) -> Tensor | None:
+            return None if source is None else source[:, k]
+
+        def one(k: int, x: Tensor, f: Tensor | None) -> Found:
+            return (self.stepper.step(x, f, self.time(k), self.number + k),)
+
+        for group in self.runs:
+            if self.recorded:
+                step = self.repeated(one, len(group), group[0], out[:, group[0]], force(group[0]))
+                for k in group:
+                    self.show(k)
+                    out[:, k + 1] = step(out[:, k], force(k))[0]
+                step.close()
+                continue
+            for k in group:
+                self.memory.append(self.stepper.memory())
+                (u,) = one(k, u, force(k))
+                out[:, k + 1] = u
+        return out
+
+    def back(self, out: Tensor, source: Tensor | None, g: Tensor, driven: bool) -> tuple[Tensor, Tensor | None, list[Tensor]]:
+        """From dl/du of all states: that of the first one, of sources where they are `driven`, and of `wanted`."""
+        forcing = unwritten(*source.shape, like=source) if driven and source is not None else None
+        totals = [torch.zeros_like(x) for x in self.wanted]
+
+        def force(k: int) -> Tensor | None:
+            return None if source is None else source[:, k]
+
+        def one(k: int, x: Tensor, f: Tensor | None, above: Tensor) -> Found:
+            x, f = x.detach().requires_grad_(), None if f is None else f.detach().requires_grad_(driven)
+            new = self.step(k, x, f)
+            if not self.recorded:
+                _check(k, new, out[:, k + 1], self.unknown(new, x, f))
+            inputs = [x] if forcing is None else [x, f]
+            found = torch.autograd.grad(new, [*inputs, *self.wanted], above, retain_graph=True, allow_unused=True)
+            for total, part in zip(totals, found[len(inputs):]):
+                if part is not None:
+                    total.add_(part)
+            return tuple(torch.zeros_like(x) if part is None else part for x, part in zip(inputs, found))
+
+        steps = [self.repeated(one, len(group), group[0], out[:, group[0]], force(group[0]), g[:, self.steps])
+                 for group in self.runs] if self.recorded else []
+        for total in totals:  # recording ran it
+            total.zero_()
+        above = g[:, self.steps]
+        for number, group in reversed(list(enumerate(self.runs))):
+            for k in reversed(group):
+                if self.recorded:
+                    self.show(k)
+                    found = steps[number](out[:, k], force(k), above)
+                else:
+                    self.stepper.remember(self.memory[k])
+                    found = one(k, out[:, k], force(k), above)
+                above = g[:, k] + found[0]
+                if forcing is not None:
+                    forcing[:, k] = found[1]
+            if self.recorded:
+                steps[number].close()
+        return above, forcing, totals
+
 
 class _Checkpointed(torch.autograd.Function):
     """The rollout of `checkpointed`."""
 
     @staticmethod
-    def forward(ctx: Any, run: _Steps, u: Tensor, source: Tensor | None, *tensors: Tensor) -> Tensor:  # type: ignore[override]
-        out = unwritten(u.shape[0], run.steps + 1, *u.shape[1:], like=u)
-        out[:, 0] = u
-        ctx.run, ctx.memory = run, []
-
-        def ahead(k: int, x: Tensor, f: Tensor | None) -> Found:
-            return (run.stepper.step(x, f, run.time(k), run.number + k),)
-
-        for group in run.runs:
-            begin = group[0]
-            step = run.repeated(ahead, len(group), begin, out[:, begin], None if source is None else source[:, begin])
-            for k in group:
-                if not run.recorded:
-                    ctx.memory.append(run.stepper.memory())
-                u = step(k, out[:, k] if run.recorded else u, None if source is None else source[:, k])[0]
-                out[:, k + 1] = u
-            _close(step)
+    def forward(ctx: Any, run: Steps, u: Tensor, source: Tensor | None, *tensors: Tensor) -> Tensor:  # type: ignore[override]
+        out = run.ahead(u, source)
+        ctx.run = run
         ctx.save_for_backward(out, source)
         return out
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        run, (out, source) = ctx.run, ctx.saved_tensors
-        driven = ctx.needs_input_grad[2]
-        forcing = unwritten(*source.shape, like=source) if driven else None
-        totals = [torch.zeros_like(x) for x in run.wanted]
-
-        def back(k: int, x: Tensor, f: Tensor | None, above: Tensor) -> Found:
-            x, f = x.detach().requires_grad_(), None if f is None else f.detach().requires_grad_(driven)
-            new = run.step(k, x, f)
-            if not run.recorded:
-                _check(k, new, out[:, k + 1], run.unknown(new, x, f))
-            given = [x, f] if driven else [x]
-            found = torch.autograd.grad(new, [*given, *run.wanted], above, retain_graph=True, allow_unused=True)
-            for total, one in zip(totals, found[len(given):]):
-                if one is not None:
-                    total.add_(one)
-            return tuple(torch.zeros_like(x) if one is None else one for x, one in zip(given, found))
-
-        def force(k: int) -> Tensor | None:
-            return None if source is None else source[:, k]
-
-        steps = [run.repeated(back, len(group), group[0], out[:, group[0]], force(group[0]), g[:, run.steps]) for group in run.runs]
-        for total in totals:  # recording ran it
-            total.zero_()
-        above = g[:, run.steps]
-        for group, step in reversed(list(zip(run.runs, steps))):
-            for k in reversed(group):
-                if not run.recorded:
-                    run.stepper.remember(ctx.memory[k])
-                found = step(k, out[:, k], force(k), above)
-                above = g[:, k] + found[0]
-                if forcing is not None:
-                    forcing[:, k] = found[1]
-            _close(step)
-        if run.recorded and out.is_cuda and torch.cuda.memory_reserved() > 4 * torch.cuda.memory_allocated() + _IDLE_BYTES:
-            torch.cuda.empty_cache()  # what recordings held is of no use to the next ones, but to other processes on this device
+        above, forcing, totals = ctx.run.back(*ctx.saved_tensors, g, ctx.needs_input_grad[2])
         return None, above, forcing, *totals
-
-
-def _close(step: Any) -> None:
-    if hasattr(step, "close"):
-        step.close()
 
 
 def _check(k: int, new: Tensor, before: Tensor, unknown: list[Tensor]) -> None:

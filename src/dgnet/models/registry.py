@@ -1,7 +1,7 @@
 """Every model by name: its configuration, how it is built, and how its paper trains it.
 
 A configuration is a plain table (as in TOML). Its key `setting` chooses where to start: `comparable` (the default: a size like
-DGNet's) or `published` (the size of the method's own paper; for dgnet the model of its paper); other keys change single values.
+DGNet's) or `published` (the size of the method's own paper); other keys change single values.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dgnet.errors import InputError
 from dgnet.files import did_you_mean, read_dataclass
 from dgnet.mesh import perturbed_square
 from dgnet.models.classical import Classical
-from dgnet.models.dgnet import PAPER, DGNet, DGNetConfig
+from dgnet.models.dgnet import DGNet, DGNetConfig
 from dgnet.models.universal import AsShipped, Tuned, Universal
 from dgnet.problems import PDE, Problem
 
@@ -28,7 +28,7 @@ DGNETS = ("dgnet", "dgnet-paper")
 """Ours, and the one that the paper's text describes: they solve the equation and are trained by a plan (`training.plan`)."""
 LARGEST_COUNT = 100_000  # of units, layers, iterations: above, a number in a file is a mistake
 TUNED = "universal-tuned"
-"""Universal weights that are tuned to data: trained by `training.plan.tuning`."""
+"""Universal weights that are tuned to data: trained by `training.plan`."""
 TOLD_ALL, TOLD_FIELDS = "whole equation", "coefficients, flow"
 """What a model is told besides mesh, sources and boundary values: the equation, or fields of it that a network reads."""
 
@@ -51,10 +51,8 @@ class Entry:
 
 
 _OURS: dict[str, Entry] = {
-    "dgnet": Entry("DGNet", DGNetConfig, DGNet, {"comparable": DGNetConfig(), "published": PAPER}, {},
+    "dgnet": Entry("DGNet", DGNetConfig, DGNet, {"comparable": DGNetConfig(), "published": DGNetConfig()}, {},
                    told=TOLD_ALL),
-    "dgnet-paper": Entry("DGNet, the paper's", DGNetConfig, DGNet, {"comparable": PAPER, "published": PAPER}, {},
-                         told=TOLD_ALL),
     TUNED: Entry("universal weights, tuned", AsShipped, Tuned, {"comparable": AsShipped(), "published": AsShipped()}, {},
                  told=TOLD_ALL),
     "universal": Entry("universal weights, without data", AsShipped, lambda config, problem: Universal(),
@@ -86,13 +84,19 @@ def config_class(name: str) -> type:
     return entry(name).config
 
 
+def current(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
+    """A stored configuration without the settings that the model had before (`DGNetConfig.former`)."""
+    former = getattr(config_class(name), "former", {})
+    return {key: value for key, value in table.items() if not (key in former and former[key] in (None, value))}
+
+
 def configure(name: str, config: Mapping[str, Any] | None = None) -> Any:
     """The frozen configuration of a table (see the module)."""
     model, values = entry(name), dict(config or {})
     setting = values.pop("setting", "comparable")
     if setting not in SETTINGS:
         raise InputError(f"unknown setting '{setting}' of {name} (known: {', '.join(SETTINGS)})")
-    return read_dataclass(model.config, values, name, model.settings[setting])
+    return read_dataclass(model.config, current(name, values), name, model.settings[setting])
 
 
 def changes(name: str, table: Mapping[str, Any]) -> dict[str, Any]:

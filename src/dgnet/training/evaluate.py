@@ -13,7 +13,7 @@ from dgnet import __version__
 from dgnet.arguments import Count, Device, checked
 from dgnet.data import Corpus
 from dgnet.discovery.unknowns import Unknowns
-from dgnet.models.dgnet import Calibration, DGNet, EndToEnd, Material, Reaction
+from dgnet.models.dgnet import Calibration, DGNet, Material, Reaction
 from dgnet.models.registry import title_of
 from dgnet.problems.case import base_problem
 from dgnet.scoring.judge import Judged, finer, judge_file, rivals, without_data
@@ -36,7 +36,7 @@ def unknown_terms(run: Run) -> list[str]:
 
 def with_found_values(model: DGNet) -> DGNet:
     """The classical solver with the reaction and the coefficients that the model found, without its other learned parts."""
-    return model.keeping(Calibration, Material, Reaction, EndToEnd)
+    return model.keeping(Calibration, Material, Reaction)
 
 
 @checked

@@ -12,7 +12,6 @@ from dgnet.data import Dataset
 from dgnet.discovery.calibrate import LEARNED, calibrated_first
 from dgnet.discovery.unknowns import Unknowns
 from dgnet.errors import InputError
-from dgnet.models.dgnet import PAPER as PAPER_MODEL
 from dgnet.models.dgnet import DGNetConfig
 from dgnet.models.registry import DGNETS, TUNED, changed, configure, entry
 from dgnet.problems.case import OWN, Case
@@ -89,10 +88,10 @@ def make_plan(problem: Case | Project, trajectories: int, steps: int, sources: b
         return replace(own, config=changed(model, settings, configure(model), where),
                        recipe=_of_baseline(own, case.mesh.n_nodes, trajectories, steps))
     paper = (recipe or ("paper" if model == "dgnet-paper" else "staged")) == "paper"
-    config = PAPER_MODEL if paper else own.config
+    config = configure("dgnet-paper") if paper else own.config
     config = unknowns.put(replace(config, odd_reaction=own.odd_reaction) if unknowns.reaction else config, len(case.pde.fields),
                           settings)
-    config = changed("dgnet-paper" if config.plain else "dgnet", settings, config, where)
+    config = changed(config.model, settings, config, where)
     found = paper_recipe(own.paper, trajectories, steps) if paper else _fitting(own.recipe, trajectories, steps)
     found = _wished(found, wish, trajectories, steps)
     if case.training is None:

@@ -21,6 +21,7 @@ from dgnet.discovery.identify import identify
 from dgnet.discovery.material import identify_material
 from dgnet.errors import SolveError
 from dgnet.models.base import LearnedModel, Stepper
+from dgnet.models.checkpointed import gradients
 from dgnet.problems import HeldFlow, Problem
 from dgnet.recipe import Recipe, Stage
 from dgnet.scoring.judge import given
@@ -136,15 +137,15 @@ def _descended(model: LearnedModel[Any], base: Problem, train: Corpus, batch: Dr
             if flow is not None:
                 flow.show(times[push + k])
 
-        made = replay.states(stepper, u, None if source is None else source[:, push:], length, batch.number + push,
-                             model.first_steps, show)
-        loss = loss_of(made[:, 1:][:, counted])
-    else:
-        states = []
-        for k in range(length):
-            u = step(u, push + k)
-            states.append(stepper.read(u))
-        loss = loss_of(torch.stack([states[k] for k in counted], 1))
+        loss = gradients(stepper, u, None if source is None else source[:, push:], length,
+                         lambda states: loss_of(states[:, 1:][:, counted]), batch.number + push,
+                         max(0, model.first_steps - batch.number - push), show)
+        return stepper, loss
+    states = []
+    for k in range(length):
+        u = step(u, push + k)
+        states.append(stepper.read(u))
+    loss = loss_of(torch.stack([states[k] for k in counted], 1))
     loss.backward()
     return stepper, loss
 

@@ -4,48 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from dgnet.arguments import checked
 from dgnet.errors import InputError
 from dgnet.operators import check_scheme
-from dgnet.problems import Rule
+from dgnet.problems import Problem, Rule
 
-SCHEMES = ("elements", "paper")
-DECODERS = ("structured", "edge", "none")
+if TYPE_CHECKING:
+    from dgnet.models.dgnet.parts import Part
+
+DECODERS = ("structured", "none")
 REACTIONS = ("known", "learned", "none")
 CALIBRATED = ("diffusion", "decay", "convection")
 CURVES = ("capacity", "diffusion")
 INTERVALS = 64  # of a table of the reaction, unless told otherwise
 DEGREE, DEGREES = 3, 5  # of the products in a sum of terms: unless told otherwise, and the highest
-_LARGEST = 8192  # width or depth of a network
+_LARGEST_SIZE = 8192  # width or depth of a network
 
 
 @checked
 @dataclass(frozen=True)
 class DGNetConfig:
-    """What a DGNet learns: every part by name; each can be switched off.
+    """What a DGNet learns: every part by name; each can be switched off. `dgnet_paper.model.PaperConfig` adds the paper's own.
 
-    - `scheme`: elements (finite elements, the source averaged over the step) or paper: control volumes, Green-Gauss, the source at
-      both ends of a step, plain networks, all of it as the paper's text has it (`PAPER`)
-    - `decoder`: structured (ours: no weights can make energy), edge (numbers of edges, the paper's) or none
+    - `decoder`: structured (no weights can make energy) or none
     - `network`: a network of the mesh's geometry feeds the decoder
     - `free`: plus one free number per edge and cell, for one fixed mesh
     - `learn_mass`, `learn_source`, `learn_diffusion`, `learn_streamline`: parts of the structured decoder
     - `learn_swirl`: divergence-free corrections of the transport; they and streamline diffusion see the direction of the flow
     - `learn_start`: a filter of the initial state, for data whose start the mesh cannot resolve
     - `early_steps`: that many first steps have a mass and diffusivities of their own, while a rough start smooths out
-    - `residual`: a small network corrects each new state (the paper's)
     - `reaction`: known, learned or none
     - `odd_reaction`: r(-u) = -r(u), a symmetry known beforehand
     - `calibrate`: which of diffusion, decay, convection to fit, as factors on the given ones
     - `unknown_curves`: which of capacity and diffusion are learned as curves of u, for one field
     - `regions`: calibrate diffusion and decay in each of the mesh's regions by itself
-    - `physics`: off for the paper's variant A
-    - `green`: off for the paper's variant D, a network that only sees what the operator gives
     - `consistent`, `advection_form`: of a problem that has the usual ones (1, "galerkin"); one that has others must agree
-    - `edge_limit`: largest |L_neural| against the local physical operator, `edge` decoder (the paper's scheme has no limit)
     - `hidden`, `layers`: width and depth of the geometry network
-    - `residual_hidden`, `residual_layers`, `reaction_hidden`: of the other networks
+    - `reaction_hidden`: width of a network of the reaction
     - `reaction_table`: above 0, a learned reaction of one field is a table with this number of intervals instead of a network
     - `reaction_degree`: above 0, a learned reaction is a sum of few terms: products of the fields up to this degree
     - `reaction_terms`: further terms to choose from, such as "u/(1+v)"
@@ -53,10 +50,8 @@ class DGNetConfig:
 
         >>> import dgnet as dg
         >>> small = dg.DGNetConfig(free=True, hidden=32, layers=2)
-        >>> paper = dg.DGNetConfig(scheme="paper", decoder="edge", residual=True)
     """
 
-    scheme: str = "elements"
     decoder: str = "structured"
     network: bool = True
     free: bool = False
@@ -67,36 +62,39 @@ class DGNetConfig:
     learn_swirl: bool = False
     learn_start: bool = False
     early_steps: int = 0
-    residual: bool = False
     reaction: str = "known"
     odd_reaction: bool = False
     calibrate: tuple[str, ...] = ()
     unknown_curves: tuple[str, ...] = ()
     regions: bool = False
-    physics: bool = True
-    green: bool = True
     consistent: float = 1.0
     advection_form: str = "galerkin"
-    edge_limit: float = 0.3
     hidden: int = 64
     layers: int = 3
-    residual_hidden: int = 64
-    residual_layers: int = 3
     reaction_hidden: int = 64
     reaction_table: int = 0
     reaction_degree: int = 0
     reaction_terms: tuple[str, ...] = ()
     amp: bool = False
 
+    # what only the paper's models change
+    decoders: ClassVar[tuple[str, ...]] = DECODERS
+    plain: ClassVar[bool] = False  # networks on raw coordinates
+    physics: ClassVar[bool] = True  # L_physics is there
+    green: ClassVar[bool] = True  # a step is a solve
+    residual: ClassVar[bool] = False  # a network corrects each new state
+    backend: ClassVar[str] = "auto"
+    rule: ClassVar[Rule] = "average"
+    model: ClassVar[str] = "dgnet"  # its name in the registry
+    former: ClassVar[Mapping[str, object]] = {"scheme": "elements", "residual": False, "physics": True, "green": True,
+                                              "edge_limit": None, "residual_hidden": None, "residual_layers": None}
+    """Settings that files of before may hold, with the value that they must have; None for any."""
+
     def __post_init__(self) -> None:
-        for value, known, what in ((self.scheme, SCHEMES, "scheme"), (self.decoder, DECODERS, "decoder"),
-                                   (self.reaction, REACTIONS, "reaction")):
+        for value, known, what in ((self.decoder, self.decoders, "decoder"), (self.reaction, REACTIONS, "reaction")):
             if value not in known:
                 raise InputError(f"unknown {what} '{value}' (known: {', '.join(known)})")
         check_scheme(self.consistent, self.advection_form)
-        if self.plain and (self.structured or self.free or self.regions or not self.network):
-            raise InputError("the paper's scheme goes with decoder = \"edge\" or \"none\" and a network, not with free numbers or "
-                             "regions")
         if self.regions and not {"diffusion", "decay"} & set(self.calibrate):
             raise InputError("regions = true needs diffusion or decay among the calibrated coefficients")
         if self.early_steps and (self.early_steps < 2 or not (self.structured and self.learn_mass and self.green)):
@@ -108,10 +106,7 @@ class DGNetConfig:
             raise InputError(f"reaction_degree must be 0 or at most {DEGREES}, and needs reaction = \"learned\" without a table")
         if self.reaction_terms and not self.reaction_degree:
             raise InputError("reaction_terms are further terms of a sum: give reaction_degree as well")
-        for name in ("hidden", "layers", "residual_hidden", "residual_layers", "reaction_hidden"):
-            size = getattr(self, name)
-            if not isinstance(size, int) or not 0 < size <= _LARGEST:
-                raise InputError(f"{name} must be a whole number from 1 to {_LARGEST}, got {size!r}")
+        self.check_sizes("hidden", "layers", "reaction_hidden")
         strange = set(self.calibrate) - set(CALIBRATED)
         if strange:
             raise InputError(f"cannot calibrate '{min(strange)}' (known: {', '.join(CALIBRATED)})")
@@ -121,6 +116,26 @@ class DGNetConfig:
             raise InputError(f"cannot learn a curve of '{min(strange)}' (known: {', '.join(CURVES)})")
         if self.unknown_curves and (self.linear or self.calibrate):
             raise InputError("unknown_curves go with decoder = \"structured\" or \"none\", and not with calibrate")
+
+    def check_sizes(self, *names: str) -> None:
+        """Widths and depths are whole numbers that make sense."""
+        for name in names:
+            size = getattr(self, name)
+            if not isinstance(size, int) or not 0 < size <= _LARGEST_SIZE:
+                raise InputError(f"{name} must be a whole number from 1 to {_LARGEST_SIZE}, got {size!r}")
+
+    def first_parts(self, problem: Problem) -> list[Part]:
+        """Parts that act before those of `parts_of`: another L_physics, other numbers of edges."""
+        return []
+
+    def last_parts(self, problem: Problem) -> list[Part]:
+        """Parts that act after those of `parts_of`."""
+        return []
+
+    def bare(self) -> Self:
+        """The equation alone, with calibrated coefficients and the reaction: nothing else is learned."""
+        return replace(self, decoder="none", network=False, free=False, learn_start=False, early_steps=0, learn_streamline=False,
+                       learn_swirl=False)
 
     def reacting(self, fields: int, wishes: Mapping[str, object], table: bool = True) -> DGNetConfig:
         """With an unknown reaction: of one field as a table (or a network), unless the user's settings ask for a sum of terms; of
@@ -132,33 +147,8 @@ class DGNetConfig:
     @property
     def linear(self) -> bool:
         """Coefficients are numbers: curves of u are taken at their lower ends."""
-        return self.plain or self.decoder == "edge" or not self.green or not self.physics
+        return False
 
     @property
     def structured(self) -> bool:
         return self.decoder == "structured"
-
-    @property
-    def plain(self) -> bool:
-        """As the paper's text has it."""
-        return self.scheme == "paper"
-
-    @property
-    def rule(self) -> Rule:
-        """How a source is taken, see `Model.rule`."""
-        return "trapezoid" if self.plain else "average"
-
-
-def variants(full: DGNetConfig) -> dict[str, DGNetConfig]:
-    """The paper's ablation of a model (Section 4.3)."""
-    return {"A": replace(full, physics=False),  # without L_physics
-            "B": replace(full, decoder="none"),  # without L_neural
-            "C": replace(full, residual=False),  # without the residual network
-            "D": replace(full, green=False, decoder="none")}  # without the Green solver
-
-
-BOUNDED = DGNetConfig(decoder="edge", residual=True, consistent=0.0, learn_mass=False, learn_source=False, learn_diffusion=False)
-"""The paper's model in our finite elements, with limits on every number that it learns."""
-
-PAPER = replace(BOUNDED, scheme="paper")
-"""The paper's model as its text has it (docs/paper.md)."""

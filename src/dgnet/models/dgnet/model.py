@@ -6,19 +6,18 @@
     L = L_physics + L_neural                         (Eq. 8)          DGNet.hybrid_operator
     G = (I - dt/2 L)^-1                              (Section 3.3)    DGNet.G
     u+ = G [ (I + dt/2 L) u + dt (f + f+) / 2 ]      (Eq. 7)          DGNet.update
-    u+ <- u+ + residual network                      (Section 3.5)    parts.paper.PlainResidual
-    variants A-D of the ablation                     (Section 4.3)    config.variants
+    u+ <- u+ + residual network                      (Section 3.5)    dgnet_paper.model.paper.PlainResidual
+    variants A-D of the ablation                     (Section 4.3)    dgnet_paper.model.variants
 
-With `PAPER` (scheme "paper", `parts.paper`) this is the paper's text; docs/paper.md has it element by element. Two more models
-share the method:
+Ours (`DGNetConfig`): finite elements with mass M and stiffness K, so that L = -M^-1 K and the update is
+(M + dt/2 K) u+ = (M - dt/2 K) u + dt P f, f the average of the source over the step. What may be learned is M, K and P, with a
+limit for every part: no weights can make energy. Every part has a file in `parts`, with its guarantee.
 
-- ours (scheme "elements", decoder "structured"): finite elements with mass M and stiffness K, so that L = -M^-1 K and the update is
-  (M + dt/2 K) u+ = (M - dt/2 K) u + dt P f, f the average of the source over the step. What may be learned is M, K and P, with a
-  limit for every part: no weights can make energy. Every part has a file in `parts`, with its guarantee.
-- bounded (`BOUNDED`, `parts.bounded`): the paper's networks on lumped finite elements, with limits.
+The distribution dgnet-paper makes two more models of the same class with parts of its own (`dgnet_paper.model`): the paper's text
+(`PAPER`; docs/paper.md has it element by element), and the paper's networks on lumped finite elements, with limits (`BOUNDED`).
 
-In all of them K is one for the whole step (`green.solver`), a reaction enters by predictor-corrector, and boundary conditions are
-inside the system.
+In all of them K is one for the whole step (`stepping.solver`), a reaction enters by predictor-corrector, and boundary conditions
+are inside the system.
 
 What holds for any finite weights of the structured decoder, in every step, whatever the flow does in time:
 
@@ -135,9 +134,8 @@ class DGNet(LearnedModel["PreparedDGNet"]):
 
     def G(self, problem: Problem, operators: Operators, batch: int, steps: int, careful: bool) -> GreenSolver:
         """The discrete Green's function, ready to be applied: a solver with (M + dt/2 K)^-1."""
-        backend, cuda = "auto", problem.geometry.device.type == "cuda"
-        if self.config.plain and not problem.time_dependent:  # the paper: factorise once, solve many times
-            backend = "lu"
+        cuda = problem.geometry.device.type == "cuda"
+        backend = "auto" if problem.time_dependent else self.config.backend
         if cuda:  # for few nodes one dense product is quicker than a dozen small kernels
             few = problem.n <= _DENSE and steps >= 100 and not problem.time_dependent
             backend = "dense" if few else "iterative"
@@ -158,7 +156,7 @@ class DGNet(LearnedModel["PreparedDGNet"]):
 
     @property
     def name(self) -> str:
-        return "dgnet-paper" if self.config.plain else "dgnet"
+        return self.config.model
 
     def prepare(self, problem: Problem, batch: int = 1, steps: int = 1000, careful: bool = False) -> PreparedDGNet:
         graph = MeshGraph.kept(problem.geometry, self.config.plain)
@@ -247,9 +245,9 @@ class DGNet(LearnedModel["PreparedDGNet"]):
         return next((part for part in self.parts if isinstance(part, kind)), None)
 
     def keeping(self, *kinds: type[Part]) -> Self:
-        """A copy with these kinds of parts and no others."""
+        """A copy with these kinds of parts and no others, but for those that replace the solver's step."""
         twin = copy.deepcopy(self)
-        twin.parts = tuple(part for part in twin.parts if isinstance(part, kinds))
+        twin.parts = tuple(part for part in twin.parts if isinstance(part, kinds) or part.replaces_step)
         twin.config = replace(self.config, early_steps=0)
         return twin
 

@@ -1,13 +1,11 @@
 """One file for each part that DGNet can learn, with its guarantee; `parts_of` makes the list of a configuration."""
 
 from dgnet.models.dgnet.config import DGNetConfig
-from dgnet.models.dgnet.parts.bounded import EdgeDecoder, EndToEnd, Residual
 from dgnet.models.dgnet.parts.calibration import Calibration
 from dgnet.models.dgnet.parts.diffusion import Diffusion
 from dgnet.models.dgnet.parts.heads import Heads
 from dgnet.models.dgnet.parts.mass import Mass
 from dgnet.models.dgnet.parts.material import Material
-from dgnet.models.dgnet.parts.paper import ControlVolumes, Decoder, PlainResidual
 from dgnet.models.dgnet.parts.part import Part
 from dgnet.models.dgnet.parts.reaction import Reaction
 from dgnet.models.dgnet.parts.source import Source
@@ -16,18 +14,15 @@ from dgnet.models.dgnet.parts.streamline import Streamline
 from dgnet.models.dgnet.parts.swirl import Swirl
 from dgnet.problems import Problem
 
-__all__ = ["Calibration", "ControlVolumes", "Decoder", "Diffusion", "EdgeDecoder", "EndToEnd", "Heads", "Mass", "Material", "Part",
-           "PlainResidual", "Reaction", "Residual", "Source", "Start", "Streamline", "Swirl", "parts_of"]
+__all__ = ["Calibration", "Diffusion", "Heads", "Mass", "Material", "Part", "Reaction", "Source", "Start", "Streamline", "Swirl",
+           "parts_of"]
 
 
 def parts_of(c: DGNetConfig, problem: Problem) -> list[Part]:
-    """In the order in which they act: control volumes come first, heads decode what the others use, a filter of the start follows
-    the mass."""
-    parts: list[Part] = [ControlVolumes()] if c.plain else []
+    """In the order in which they act: heads decode what the others use, a filter of the start follows the mass."""
+    parts = c.first_parts(problem)
     if c.structured:
         parts.append(Heads(c, problem))
-    elif c.decoder == "edge":
-        parts.append(Decoder(c, problem) if c.plain else EdgeDecoder(c, problem))
     if c.unknown_curves:
         parts.append(Material(c.unknown_curves, problem))
     if c.calibrate:
@@ -38,8 +33,4 @@ def parts_of(c: DGNetConfig, problem: Problem) -> list[Part]:
         parts += [part for wanted, part in asked if wanted]
     if c.reaction != "none":
         parts.append(Reaction(c, problem))
-    if not c.green:
-        parts.append(EndToEnd(c, problem))
-    elif c.residual:
-        parts.append(PlainResidual(c, problem) if c.plain else Residual(c, problem))
-    return parts
+    return parts + c.last_parts(problem)

@@ -21,6 +21,7 @@ class Part(nn.Module):
     """
 
     is_physics: ClassVar[bool] = False  # it belongs to L_physics and has no weights
+    replaces_step: ClassVar[bool] = False  # there is no solver's step to go back to without it
 
     def fit_statistics(self, state: Tensor, scales: Scales) -> None:
         """Take statistics of the training states [B, T+1, N, F] that go beyond `scales`, which are set."""

@@ -18,13 +18,13 @@ import torch
 
 from dgnet.mesh import Mesh
 from dgnet.models.dgnet.build import Build
-from dgnet.models.dgnet.config import DGNetConfig
 from dgnet.models.dgnet.edges import directed_slots
-from dgnet.models.dgnet.parts.bounded import Residual
 from dgnet.models.dgnet.parts.part import Part, network_precision
 from dgnet.models.gnn import MLP, GeometryNet
 from dgnet.operators import EdgeMatrix, Geometry, lumped, nodal_velocity
 from dgnet.problems import Problem
+from dgnet_paper.model.bounded import Residual
+from dgnet_paper.model.config import PaperConfig
 
 Tensor = torch.Tensor
 
@@ -102,7 +102,7 @@ class Decoder(Part):
     Guarantee: none. Rows need not sum to zero, so that a constant need not stay one. Only the start at zero is ours.
     """
 
-    def __init__(self, c: DGNetConfig, problem: Problem) -> None:
+    def __init__(self, c: PaperConfig, problem: Problem) -> None:
         super().__init__()
         self.amp = c.amp
         self.geometry_net = GeometryNet(problem.mesh.dim, c.hidden, c.layers, plain=True)
@@ -128,7 +128,7 @@ class PlainResidual(Residual):
     published code does. Ours: the state is normalised, and a rate of the training data is the unit of what it adds.
     """
 
-    def __init__(self, c: DGNetConfig, problem: Problem) -> None:
+    def __init__(self, c: PaperConfig, problem: Problem) -> None:
         super().__init__(c, problem, problem.n_fields)
 
     def contribute(self, build: Build) -> None:

@@ -8,13 +8,13 @@ import torch
 from torch import nn
 
 from dgnet.models.dgnet.build import Build
-from dgnet.models.dgnet.config import DGNetConfig
 from dgnet.models.dgnet.edges import directed_slots
 from dgnet.models.dgnet.parts.part import Part, network_precision
 from dgnet.models.gnn import MLP, GeometryNet, StateNet
 from dgnet.operators import EdgeMatrix
 from dgnet.problems import Problem
 from dgnet.stepping import product
+from dgnet_paper.model.config import PaperConfig
 
 Tensor = torch.Tensor
 
@@ -30,7 +30,7 @@ class EdgeDecoder(Part):
     Guarantee: zero row sums, and sum_j |[L_neural]_ij| over the neighbours at most limit * size_i. Energy may grow.
     """
 
-    def __init__(self, c: DGNetConfig, problem: Problem) -> None:
+    def __init__(self, c: PaperConfig, problem: Problem) -> None:
         super().__init__()
         self.config, F = c, problem.n_fields
         self.fields = F
@@ -80,7 +80,7 @@ class Residual(Part):
     Guarantee: a step changes by at most dt times the standard deviation of the training data's rates. Energy may grow.
     """
 
-    def __init__(self, c: DGNetConfig, problem: Problem, inputs: int = 0) -> None:
+    def __init__(self, c: PaperConfig, problem: Problem, inputs: int = 0) -> None:
         super().__init__()
         self.config, F = c, problem.n_fields
         self.residual_net = StateNet(problem.mesh.dim, inputs or 2 * F, F, c.residual_hidden, c.residual_layers, c.plain)
@@ -110,7 +110,9 @@ class Residual(Part):
 class EndToEnd(Residual):
     """Variant D: an end-to-end network that is shown L_physics u, but does not solve with it. It guarantees nothing."""
 
-    def __init__(self, c: DGNetConfig, problem: Problem) -> None:
+    replaces_step = True
+
+    def __init__(self, c: PaperConfig, problem: Problem) -> None:
         super().__init__(c, problem, 3 * problem.n_fields)
 
     def contribute(self, build: Build) -> None:
