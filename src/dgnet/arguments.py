@@ -1,4 +1,4 @@
-"""What public names are given: every argument is checked, and converted, by its annotation.
+"""Checks of arguments: those of public names are checked, and converted, by their annotations.
 
 `checked` is put on functions, methods and classes. Numbers enter through `tensor` and `array` and nowhere else: integers become
 double precision, nothing else is changed; half precision is refused, and complex numbers, texts, dates, True and lists of unequal
@@ -126,7 +126,7 @@ def number(value: object, what: str) -> float:
 
 
 def returned(value: object, shape: Sequence[int], what: str) -> Tensor:
-    """What a user's function has returned: finite numbers of this shape; `what` names the function."""
+    """The result of a user's function: finite numbers of this shape; `what` names the function."""
     found = tensor(value, f"what {what} returns")
     if tuple(found.shape) != tuple(shape):
         raise InputError(f"{what} must return numbers {list(shape)}, got {list(found.shape)}")
@@ -314,7 +314,7 @@ _ANY = _only("anything", lambda value: True)
 
 @cache
 def _kind(annotation: Any) -> _Kind:
-    """What an annotation asks for."""
+    """The kind that an annotation asks for."""
     annotation = type(None) if annotation is None else annotation
     if annotation in _PLAIN:
         return _PLAIN[annotation]

@@ -363,7 +363,7 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def read_arrays(path: Path, what: str) -> dict[str, np.ndarray]:
-    """What `write_arrays` wrote: whole, and without code. `what` it should hold, in words."""
+    """Arrays that `write_arrays` wrote: whole, and without code. `what` it should hold, in words."""
     with arrays_of(path, what) as archive:
         found = {name: archive[name] for name in archive.files}
         if str(found.pop("checksum")) != _checksum(found):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from benchmarks.auto import Case
 
 from benchmarks import auto, solver
+from benchmarks.auto import Case
 
 
 def test_cases_cover_their_ranges_and_are_not_those_of_the_fit() -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.peers import AUTO, BY_HAND, COLUMNS, GRADIENTS, REFERENCE, Bench, Measurement, Worker
 
 from benchmarks import peers, peers_run
+from benchmarks.peers import AUTO, BY_HAND, COLUMNS, GRADIENTS, REFERENCE, Bench, Measurement, Worker
 from dgnet.errors import InputError
 
 ABSENT = ("petsc4py", "dolfinx", "torchfem", "tensormesh")

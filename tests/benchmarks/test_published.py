@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import skfem
 import torch
-from benchmarks.published import BENCHMARKS, cone, turn
 from scipy.sparse.linalg import splu
 from skfem.helpers import dot, grad
 
 from benchmarks import published
+from benchmarks.published import BENCHMARKS, cone, turn
 
 Tensor = torch.Tensor
 

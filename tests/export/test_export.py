@@ -26,6 +26,7 @@ from dgnet.stepping.bounds import Bounds
 from dgnet.training.plan import Plan
 from dgnet.training.run import Run, train
 from dgnet.training.simulator import Simulator
+from dgnet_paper.model import PaperConfig
 from dgnet_paper.scenarios import get
 from dgnet_paper.scenarios.generate import generate
 
@@ -88,7 +89,7 @@ CASES = {
                 DGNetConfig(hidden=8, layers=1, reaction="learned", reaction_hidden=8)),
     "flow": (PDE(diffusion=0.02, velocity=(0.7, 0.3)), (Dirichlet("left", 1.0),),
              DGNetConfig(hidden=8, layers=1, learn_streamline=True, learn_swirl=True)),
-    "edge": (PDE(diffusion=0.05), (), DGNetConfig(decoder="edge", hidden=8, layers=1, consistent=0.0)),
+    "edge": (PDE(diffusion=0.05), (), PaperConfig(decoder="edge", hidden=8, layers=1, consistent=0.0)),
     "fields": (PDE(("u", "v"), diffusion=0.02, reaction=coupled), (), DGNetConfig(hidden=8, layers=1)),
     "quick": (PDE(("u", "v"), diffusion={"u": 0.05, "v": 0.2}), (Dirichlet("top", 0.5, "v"),), DGNetConfig(hidden=8, layers=1)),
     "stiff": (PDE(diffusion=4.0), (), DGNetConfig(hidden=8, layers=1)),
@@ -221,7 +222,7 @@ def test_a_program_that_differs_is_not_written(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize("config, words", [
     (DGNetConfig(hidden=8, layers=1, learn_start=True), "a filter of its start"),
     (DGNetConfig(hidden=8, layers=1, early_steps=2), "early steps"),
-    (DGNetConfig(hidden=8, layers=1, residual=True), "a network of states"),
+    (PaperConfig(hidden=8, layers=1, residual=True), "a network of states"),
 ])
 @pytest.mark.parametrize("kind", ["pt2", "onnx"])
 def test_a_program_holds_one_step(kind: str, config: DGNetConfig, words: str, tmp_path: Path) -> None:

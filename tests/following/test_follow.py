@@ -13,7 +13,9 @@ import torch
 
 from dgnet.errors import InputError
 from dgnet.following import Follower, Prior, follow
-from dgnet.inverse import Point, Readings
+from dgnet.following.dynamics import Driven
+from dgnet.following.unknown_inputs import Unknowns
+from dgnet.inverse import Finer, Known, Point, Readings, Rollout
 from dgnet.inverse.sensor import rows as weights
 from dgnet.mesh import box
 from dgnet.models import Classical, Model, rollout
@@ -346,6 +348,27 @@ def test_flux_ambient_and_spots_are_found() -> None:
         assert part.labels == ("ambient", "flux:left", "lamp")
         assert past.drives[20] == pytest.approx(wanted, abs=0.03)
         assert (np.abs(past.drives[20] - wanted) < 4 * past.drives_sd[20] + 1e-3).all()
+
+
+def test_drives_in_a_rollout_are_those_of_a_filter() -> None:
+    """What `learned` puts into rollouts and a filter into its steps: a start, sources, a flux and surroundings, from t = 0.3 on."""
+    p, t0, steps = replace(plate(5), conditions=[Robin("boundary", 0.2, lambda x, t: 1 + t + 0 * x[:, 0])]), 0.3, 6
+    spots = SpotTable(("lamp",), (np.array([0.0, 1.0]),), (np.array([[0.3, 0.6, 0.15, 1.0], [0.7, 0.5, 0.15, 1.0]]),))
+    names, rng = ["start", "field", "source", "flux:left", "ambient"], np.random.default_rng(0)
+    unknowns, finer = Unknowns(p, names, spots), Finer(p, Classical())
+    numbers = {}
+    run = Rollout.of(Known.of(p, torch.ones(36, 1), None, spots, t0), steps, finer, 0)
+    for name in names:
+        kind = unknowns.kind(name, steps, t0)
+        numbers[name] = rng.standard_normal(kind.shape)
+        kind.put(run, torch.from_numpy(numbers[name]))
+    driven = Driven(p, Classical(), unknowns, None, t0)
+    u = torch.ones(1, 36, 1, dtype=torch.float64) + torch.einsum("m,mnf->nf", torch.from_numpy(numbers["start"]), unknowns.smooth())
+    states = [u := driven.stepper.begin(u)]
+    for k in range(steps):
+        states.append(u := driven.driven(k, u, {name: numbers[name][:, k, None] for name in unknowns.drives}))
+    there = [Point(tuple(x)) for x in p.mesh.points]  # at nodes fields that are curved in cells are what they are anyway
+    assert run.read(there).T.numpy() == pytest.approx(torch.cat(states)[..., 0].numpy(), abs=1e-10)
 
 
 def test_a_step_that_is_not_linear_is_followed_through_its_derivative() -> None:

@@ -8,6 +8,7 @@ import torch
 import dgnet as dg
 from dgnet.errors import InputError, SolveError
 from dgnet.models import Adaptive, Refined
+from dgnet_paper.model import PaperConfig
 from tests.projects.conftest import command
 
 F64 = torch.float64
@@ -85,7 +86,7 @@ def test_quadratic_elements_a_learned_model_and_a_tolerance_out_of_reach() -> No
 def test_models_whose_corrections_are_for_one_length_of_step_are_refused() -> None:
     """Universal weights under halved steps had four times the error of even ones, and lost half a percent of a source."""
     problem = dg.Problem(dg.box((4, 1)), dg.PDE(diffusion=0.2), [], dt=0.5)
-    residual = dg.DGNet(dg.DGNetConfig(hidden=4, layers=1, residual=True), problem)
+    residual = dg.DGNet(PaperConfig(hidden=4, layers=1, residual=True), problem)
     for model in (dg.Universal(), Refined(dg.Universal()), residual, dg.DGNet(dg.DGNetConfig(early_steps=2), problem)):
         with pytest.raises(InputError, match="cannot be adaptive"):
             Adaptive(model, 1e-3)

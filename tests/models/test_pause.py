@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from paper.tests.models.test_baselines import TINY
 from torch import nn
 
 from dgnet.data import Corpus
@@ -24,6 +23,7 @@ from dgnet.models.registry import all_models, build
 from dgnet.models.universal import Universal
 from dgnet.problems import PDE, Curve, Dirichlet, Neumann, Periodic, Problem, Robin, given_velocity
 from dgnet_paper.model import PAPER, PaperConfig, variants
+from paper.tests.models.test_baselines import TINY
 
 Tensor = torch.Tensor
 STEPS = 17

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from benchmarks.fit import fitted
 
+from benchmarks.fit import fitted
 from dgnet.errors import SolveError
 from dgnet.mesh import box
 from dgnet.models import Classical

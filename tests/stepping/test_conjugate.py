@@ -83,22 +83,6 @@ def test_gradients_are_those_of_a_direct_solve():
     torch.testing.assert_close(found[0], found[1], rtol=1e-10, atol=1e-12)
 
 
-def test_gradcheck_through_three_steps():
-    mesh = box((2, 2), perturb=0.2, seed=1)
-
-    def three(u, D):
-        p = Problem(mesh, PDE(diffusion=D, reaction=lambda s: s - s**3), [Dirichlet("left", 0.3), Robin("right", 1.0)], 0.1)
-        solver = GreenSolver(p, "cg", tolerance=1e-14)
-        for k in range(3):
-            u = solver.step(u, None, 0.1 * k)
-        return u
-
-    torch.manual_seed(0)
-    u = torch.randn(2, mesh.n_nodes, 1, dtype=torch.float64, requires_grad=True)
-    D = (0.2 + torch.rand(mesh.n_cells, dtype=torch.float64)).requires_grad_()
-    assert torch.autograd.gradcheck(three, (u, D), atol=1e-6)
-
-
 def test_a_start_from_the_last_solutions_saves_iterations_and_changes_nothing_else():
     p = Problem(PLANE, PDE(diffusion=1.0), [], 20 * PLANE.spacing**2)
     x = torch.tensor(PLANE.points)

@@ -6,9 +6,9 @@ import math
 
 import pytest
 import torch
-from benchmarks.materials import Barenblatt, Kirchhoff, Stefan, order
 
 import dgnet as dg
+from benchmarks.materials import Barenblatt, Kirchhoff, Stefan, order
 
 
 def test_solidification_front_is_that_of_neumann() -> None:

@@ -17,10 +17,10 @@ import torch
 import dgnet as dg
 import dgnet_paper
 from dgnet.errors import InputError
+from dgnet.studio.estimate import Estimate, Question
 from dgnet.studio.scene import Scene, case_scene, mesh_scene, run_scene
 from dgnet.studio.session import Limits
 from dgnet.studio.simulation import Controls, Simulation, Spot
-from dgnet.studio.told import Question, Told
 from dgnet_paper.scenarios import get
 
 pytest.importorskip("starlette")
@@ -246,7 +246,7 @@ def test_a_long_question_does_not_keep_others_waiting(page: TestClient, monkeypa
     """While sensors are asked, frames are computed, of this page and of another; a second question is refused in words."""
     go, stopped = threading.Event(), []
 
-    def slow(self: Question, report: Any = None) -> Told:
+    def slow(self: Question, report: Any = None) -> Estimate:
         report("sensors", 0, 1)
         go.wait(60)
         try:
@@ -254,7 +254,7 @@ def test_a_long_question_does_not_keep_others_waiting(page: TestClient, monkeypa
         except BaseException as error:
             stopped.append(type(error).__name__)
             raise
-        return Told(np.zeros((3, len(self.drawn)), np.float32), {"noise": self.noise})
+        return Estimate(np.zeros((3, len(self.drawn)), np.float32), {"noise": self.noise})
 
     monkeypatch.setattr(Question, "answer", slow)
     with page.websocket_connect("/session") as socket, page.websocket_connect("/session") as other:

@@ -66,8 +66,8 @@ def exact_loss(name: str, stage: Stage, monkeypatch: pytest.MonkeyPatch, replaye
     base, data = world(name, begin=begin)
     model = DGNet(CONFIG, base).double()
     if replayed:
-        def now(m, s, length, device, times):
-            return replay.ready(m, s, times)
+        def now(stepper, length, device, times=()):
+            return replay.ready(stepper, times)
         monkeypatch.setattr(replay, "applies", now)
     optimiser = torch.optim.SGD(parameter_groups(model, Recipe("x", (stage,))), lr=0.0)
     return max(iterate(model, base, data, stage, optimiser, data.spread, 0, iteration, 0.0) for iteration in range(3))

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 import torch
 from scipy.linalg import cholesky, solve_triangular
-from tests.models.test_dgnet import dense, swirl
 
 from dgnet.discovery.unknowns import Unknowns
 from dgnet.errors import SolveError
@@ -29,6 +28,7 @@ from dgnet.training.run import train
 from dgnet_paper.scenarios import get, names
 from dgnet_paper.scenarios.generate import flow_record, flow_rows, generate
 from dgnet_paper.scenarios.scenario import Scenario
+from tests.models.test_dgnet import dense, swirl
 
 Tensor = torch.Tensor
 

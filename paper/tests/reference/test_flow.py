@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import skfem
 import torch
-from benchmarks.dfg import cylinder_flow, dfg, period
 from scipy.sparse import block_array, csr_array, eye_array, kron
 from scipy.sparse.linalg import splu
 from skfem.models.general import divergence
@@ -14,6 +13,7 @@ from skfem.models.poisson import laplace, mass
 
 from benchmarks import dfg as benchmark
 from benchmarks import flow as bench
+from benchmarks.dfg import cylinder_flow, dfg, period
 from dgnet.errors import InputError, SolveError
 from dgnet.mesh.box import box
 from dgnet.mesh.mesh import Mesh

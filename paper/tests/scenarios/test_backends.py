@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.golden.record import first_steps
 
 from dgnet.models import Classical, rollout
 from dgnet.problems import CONSISTENT, LUMPED
 from dgnet_paper.scenarios import get, names
+from tests.golden.record import first_steps
 
 STEPS = 20
 

@@ -16,7 +16,6 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from tests.cli.forked import finish, kill
 
 from dgnet.models.dgnet import DGNetConfig
 from dgnet.prediction.to_files import predict_to_files
@@ -27,6 +26,7 @@ from dgnet.training.run import train
 from dgnet_paper.scenarios import generate as making
 from dgnet_paper.scenarios import get
 from dgnet_paper.scenarios.scenario import Scenario
+from tests.cli.forked import finish, kill
 
 KILLS = int(os.environ.get("DGNET_KILLS", "2"))
 SPOTS = "t,x,y,radius,power\n0,0.2,0.2,0.1,30\n60,1.2,0.7,0.1,30\n90,0.4,0.2,0.1,20\n"

@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tests.cli.forked import finish
 
 from dgnet.data import Dataset, Header, Trajectory, write_dataset
 from dgnet.errors import InputError
@@ -35,6 +34,7 @@ from dgnet.training.run import Run, Settings
 from dgnet_paper.model import PaperConfig
 from dgnet_paper.scenarios import get
 from dgnet_paper.scenarios.scenario import Flow, Scenario
+from tests.cli.forked import finish
 
 Tensor = torch.Tensor
 SPOTS = "t,x,y,radius,power\n0,0.2,0.2,0.1,3\n400,0.8,0.7,0.1,3\n"

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.attacks.harness import begin
 
 from dgnet.errors import InputError, SolveError
 from dgnet.files import Lock
@@ -23,6 +22,7 @@ from dgnet_paper.study.origin import code_version
 from dgnet_paper.study.results import Setting, Shelf, Value, number
 from dgnet_paper.study.targets import REDUCED, TARGETS, Choice, cells
 from paper.tests.command import dgnet_paper
+from tests.attacks.harness import begin
 
 STUDY = Path(__file__).parents[3] / "docs" / "results" / "study"
 

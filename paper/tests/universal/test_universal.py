@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.projects.conftest import STEPS, TOML, command, write_tiny
 
 from dgnet.data import Dataset
 from dgnet.errors import InputError
@@ -23,6 +22,7 @@ from dgnet.training.run import Run
 from dgnet_paper.universal import problems as scenario
 from dgnet_paper.universal import training as universal
 from paper.tests.command import dgnet_paper, refused
+from tests.projects.conftest import STEPS, TOML, command, write_tiny
 
 Tensor = torch.Tensor
 

@@ -50,10 +50,7 @@ class Point:
 
     def linear(self, problem: Problem) -> csr_array:
         """The values at its points [points, N], of which it reads the mean."""
-        rows, outside = from_cells(problem.mesh.points, problem.mesh.cells, _place(self, problem)[None])
-        if len(outside):
-            raise InputError(f"{_who(self)} at {list(self.place)} lies outside of the part")
-        return rows
+        return _inside(self, problem, _place(self, problem)[None])
 
 
 @checked
@@ -81,11 +78,7 @@ class Patch:
         middle = _place(self, problem)
         spread = np.linspace(-1, 1, _ACROSS)
         grid = np.array([p for p in product(spread, repeat=len(middle)) if np.dot(p, p) <= 1])
-        rows, outside = from_cells(problem.mesh.points, problem.mesh.cells, middle + self.radius * grid)
-        inside = np.setdiff1d(np.arange(len(grid)), outside)
-        if not len(inside):
-            raise InputError(f"{_who(self)} at {list(self.place)} lies outside of the part")
-        return rows[inside]
+        return _inside(self, problem, middle + self.radius * grid)
 
 
 @checked
@@ -233,6 +226,14 @@ def _place(sensor: Point | Patch, problem: Problem) -> np.ndarray:
     if place.shape != (problem.mesh.dim,) or not np.isfinite(place).all():
         raise InputError(f"{_who(sensor)} needs {problem.mesh.dim} finite coordinates, got {list(sensor.place)}")
     return place
+
+
+def _inside(sensor: Point | Patch, problem: Problem, places: np.ndarray) -> csr_array:
+    """The values at those of some places that lie in the part [places, N]."""
+    rows, outside = from_cells(problem.mesh.points, problem.mesh.cells, places)
+    if len(outside) == len(places):
+        raise InputError(f"{_who(sensor)} at {list(sensor.place)} lies outside of the part")
+    return rows[np.setdiff1d(np.arange(len(places)), outside)]
 
 
 def _who(sensor: Sensor) -> str:

@@ -1,4 +1,4 @@
-"""What is checked of points and cells before they become a mesh. Every error names the node or cell."""
+"""Checks of points and cells before they become a mesh. Every error names the node or cell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which cell a point lies in, and the linear interpolation that follows from it, as one sparse matrix."""
+"""The cell that a point lies in, and linear interpolation in it, as one sparse matrix."""
 
 from __future__ import annotations
 

@@ -233,7 +233,7 @@ class Mesh:
         return np.bincount(self.cells.ravel(), self.dual_shares(kind).ravel(), minlength=self.n_nodes)
 
     def dual_shares(self, kind: str = "barycentric") -> np.ndarray:
-        """What each cell gives to the control volumes of its corners [K, d+1]; rows sum to the cell's volume.
+        """Shares that each cell gives to the control volumes of its corners [K, d+1]; rows sum to the cell's volume.
 
         `barycentric`: each cell gives an equal share to its corners; the row sums of the P1 mass matrix.
         `mixed`: Voronoi shares where they are all positive. Obtuse triangles give half of their area to the obtuse corner

@@ -28,7 +28,7 @@ DGNETS = ("dgnet", "dgnet-paper")
 """Ours, and the one that the paper's text describes: they solve the equation and are trained by a plan (`training.plan`)."""
 LARGEST_COUNT = 100_000  # of units, layers, iterations: above, a number in a file is a mistake
 TUNED = "universal-tuned"
-"""Universal weights that are tuned to data: trained by `training.plan.tuning`."""
+"""Universal weights that are tuned to data: trained by `training.plan`."""
 TOLD_ALL, TOLD_FIELDS = "whole equation", "coefficients, flow"
 """What a model is told besides mesh, sources and boundary values: the equation, or fields of it that a network reads."""
 

@@ -37,7 +37,7 @@ Array = float | Sequence[float] | Sequence[Sequence[float]] | np.ndarray | Tenso
 """Anything that `torch.as_tensor` reads; each function names the shapes that it takes."""
 
 FORMS = ("galerkin", "skew", "upwind")
-"""Of the advection, see `advection`."""
+"""Forms of the advection, see `advection`."""
 
 
 def check_scheme(consistent: float = 1.0, form: str = "galerkin", degree: int = 1) -> None:
@@ -98,7 +98,7 @@ class Geometry:
 
     @cached_property
     def pattern(self) -> Pattern:
-        """Where matrices have entries. On the CPU it is made once for a mesh and shared by all problems on it."""
+        """Places of the entries of matrices. On the CPU it is made once for a mesh and shared by all problems on it."""
         kept: dict[tuple[int, bytes], Pattern] = self.mesh.__dict__.setdefault("_patterns", {}) if self.device.type == "cpu" else {}
         key = self.degree, b"" if np.array_equal(self.dof, np.arange(len(self.dof))) else self.dof.tobytes()
         if key not in kept:
@@ -134,7 +134,7 @@ class Geometry:
 
     @cached_property
     def skin(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Of all boundary facets: corners [F, d], outward normals [F, d], measures [F] and places of their matrices [F m m].
+        """All boundary facets: corners [F, d], outward normals [F, d], measures [F] and places of their matrices [F m m].
 
         On the device: a flow that changes meets them in every step.
         """
@@ -170,7 +170,7 @@ class Geometry:
 
     @cached_property
     def nodes(self) -> np.ndarray:
-        """Where all nodes are, the middles of edges included [nodes, d]."""
+        """Places of all nodes, the middles of edges included [nodes, d]."""
         mesh = self.mesh
         return mesh.points if self.degree == 1 else np.concatenate([mesh.points, mesh.middles])
 

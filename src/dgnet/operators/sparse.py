@@ -95,7 +95,7 @@ class Pattern:
         return place
 
     def facet_slots(self, facets: np.ndarray) -> Tensor:
-        """Where each entry of the matrices of facets goes [F m m], for facets [F, m] given in degrees of freedom."""
+        """Slots of the entries of the matrices of facets [F m m], for facets [F, m] given in degrees of freedom."""
         k = facets.shape[1]
         return self.slots(np.repeat(facets, k, axis=1).ravel(), np.tile(facets, (1, k)).ravel())
 

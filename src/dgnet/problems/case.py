@@ -30,7 +30,7 @@ GIVEN_FLOW = "given with the data"
 
 @dataclass(frozen=True, eq=False)
 class Opening:
-    """What a case starts with where nothing else says so (the studio opens with it).
+    """Start and source of a case where nothing else says so (the studio opens with it).
 
     - `start`: nodal values [1, N, F], or None for the offset
     - `source`: f(x, t) [1, T, N, F] and the `panels` of a step for its average
@@ -50,7 +50,7 @@ class Case:
     """Mesh, equation, boundary conditions and time step.
 
     - `given_flow`: a velocity that changes in time comes with the data
-    - `training`: a plan of training of its own (`training.plan.Preset`); None: read off the features of the case
+    - `training`: a plan of training of its own (`training.plan.Plan`); None: read off the features of the case
     - `tally`: sums over all predicted states besides the errors (`scoring.judge.Tally`)
 
     A case that knows more than this about itself overrides the methods below.
@@ -96,7 +96,7 @@ class Case:
 
     @property
     def particulars(self) -> dict[str, str]:
-        """What identifies the case besides mesh, equation, conditions, step and offset."""
+        """Facts that identify the case besides mesh, equation, conditions, step and offset."""
         return {"flow": GIVEN_FLOW} if self.given_flow else {}
 
     @property
@@ -105,7 +105,7 @@ class Case:
         return None
 
     def opening(self) -> Opening:
-        """What the case starts with, and what drives it, where nothing else says so."""
+        """The start and the source of the case where nothing else says so."""
         return Opening()
 
     def between_nodes(self, dataset: Any, numbers: Sequence[int], device: torch.device | str) -> Any:
@@ -120,7 +120,7 @@ class Case:
 
     def problem(self, velocity: Tensor | None = None, *, device: torch.device | str = "cpu",
                 dtype: torch.dtype = torch.float64, consistent: float = CONSISTENT) -> Problem:
-        """What a model is given: the discretised equation, with the stored flow [B, T+1, N, d] where there is one."""
+        """The discretised equation that a model gets, with the stored flow [B, T+1, N, d] where there is one."""
         if self.given_flow != (velocity is not None):
             raise InputError(f"'{self.name}' {'needs a' if self.given_flow else 'has no'} flow that changes in time")
         pde = self.pde

@@ -141,7 +141,7 @@ def value_at(value: Value, x: Tensor, times: np.ndarray) -> Tensor:
 
 
 def samples(values: Sequence[Value], x: Tensor, t: float, dt: float) -> tuple[Tensor, list[Tensor]]:
-    """What a step from t to t + dt sees of boundary values at points x [n, d]: weights [K] with the sum 1, samples [K, n] of each.
+    """Samples of boundary values at points x [n, d] over a step from t to t + dt: weights [K] of sum 1, samples [K, n] of each.
 
     One sample at t where nothing changes or dt is 0. Between knots tables are linear: two Gauss points each are exact, also for
     the product of two. Other functions are looked at 64 times in every step or more, as sources are (`converged_average`): a pulse

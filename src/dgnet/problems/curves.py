@@ -161,7 +161,7 @@ class Curve:
 
     @property
     def bends(self) -> list[float]:
-        """Where it jumps: the ends of melting ranges."""
+        """Values of u at which it jumps: the ends of melting ranges."""
         return sorted({x for melt in self.latent for x in (melt.low, melt.high)})
 
     # ------------------------------------------------------------------ evaluation
@@ -360,7 +360,7 @@ def _masked(factor: Tensor, mask: Tensor, what: str, mesh: Mesh) -> Tensor:
 
 
 def _sum(a: Tensor, b: Tensor) -> Tensor:
-    """Of two factors; numbers in cells are multiples of the identity where the other is a tensor."""
+    """The sum of two factors; numbers in cells are multiples of the identity where the other is a tensor."""
     def like(part: Tensor, other: Tensor) -> Tensor:
         eye = torch.eye(other.shape[-1], dtype=part.dtype, device=part.device) if part.dim() <= 1 < other.dim() else None
         return part if eye is None else part.reshape(-1, 1, 1) * eye

@@ -1,4 +1,4 @@
-"""What narrow Gaussian spots bring to the points of a mesh.
+"""Values of narrow Gaussian spots at the points of a mesh.
 
 Values at points, summed over the mesh, are the integral of a spot only where the spot is wide against the spacing. A narrow one
 would bring nearly nothing between the nodes and a multiple of its power on one of them. So a spot exp(-|x - p|^2 / 2 r^2) of less
@@ -77,7 +77,7 @@ class Deposit:
 
     @cached_property
     def _trees(self) -> tuple[cKDTree, cKDTree, cKDTree, cKDTree]:
-        """Of the cells' centroids, the boundary's nodes, all nodes, the middles."""
+        """Search trees of the cells' centroids, the boundary's nodes, all nodes, the middles."""
         return tuple(cKDTree(x) for x in (self.points[self.cells].mean(1), self.edge_nodes, self.points, self.middles))  # type: ignore
 
     def spacing(self, places: np.ndarray) -> np.ndarray:
@@ -86,13 +86,13 @@ class Deposit:
         return found
 
     def inside(self, places: np.ndarray) -> np.ndarray:
-        """Which of some places [T, d] lie on the mesh [T]."""
+        """A mask of the places [T, d] that lie on the mesh [T]."""
         found = np.ones(len(places), dtype=bool)
         found[self.locator(places)[1]] = False
         return found
 
     def narrow(self, places: np.ndarray, radii: np.ndarray) -> np.ndarray:
-        """Which of some spots have values of their own [T], so that their integrals are right."""
+        """A mask of the spots that have values of their own [T], so that their integrals are right."""
         return radii < WIDE * self.spacing(places)
 
     def values(self, places: np.ndarray, radii: np.ndarray, count: int, brings: np.ndarray | None = None) -> np.ndarray:
@@ -214,7 +214,7 @@ def _pairs(lists: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _squares(x: np.ndarray) -> np.ndarray:
-    """Of lengths, along the last axis."""
+    """Squares of lengths, along the last axis."""
     found: np.ndarray = np.einsum("...d,...d->...", x, x)
     return found
 

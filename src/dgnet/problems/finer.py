@@ -59,7 +59,7 @@ def refined(p: Problem) -> Problem:
 
 
 def prolonged(mesh: Mesh) -> Callable[..., Tensor]:
-    """How nodal values [..., N, F] get to the mesh refined once: as they are at old nodes, in the middle of edges interpolated.
+    """A map of nodal values [..., N, F] to the mesh refined once: as they are at old nodes, in the middle of edges interpolated.
 
     By default linear; `smooth` is cubic: (u_i + u_j)/2 + (g_i - g_j) . (x_j - x_i)/8 with the mean gradients g of the cells around
     a node. The difference shows what linear interpolation misses of a smooth function, though not all of it.

@@ -43,7 +43,7 @@ Reaction = Callable[[Tensor], Tensor]
 @checked
 @dataclass(frozen=True, eq=False)
 class PDE:
-    """What is known of the physics, before any mesh: c (du/dt + v . grad u) = div(D grad u) - k u + r(u) + f.
+    """The equation, before any mesh: c (du/dt + v . grad u) = div(D grad u) - k u + r(u) + f.
 
     A coefficient is shared by all fields or given per field as a mapping from names; omitted terms are zero.
 

@@ -503,7 +503,7 @@ class Problem:
 
     @property
     def precision(self) -> str:
-        """Which precision a step is computed with, in words."""
+        """The precision that a step is computed with, in words."""
         s = self.stiffness_number
         if s > DOUBLE:
             return f"the stiffness number {s:.2g} is beyond double precision (at most {DOUBLE:.0e}): only a constant state is taken"
@@ -526,5 +526,5 @@ class Problem:
 
 
 def _mean(weights: Tensor, values: Tensor) -> Tensor:
-    """Of samples [K, ...] with weights [K]."""
+    """The mean of samples [K, ...] with weights [K]."""
     return values[0] if len(weights) == 1 else torch.tensordot(weights, values, 1)

@@ -1,4 +1,4 @@
-"""What mesh and step cannot see, in words and numbers: before a rollout (`doubts`) and after it (`Bounds`).
+"""Features that mesh and step cannot see, in words and numbers: before a rollout (`doubts`) and after it (`Bounds`).
 
 Sources narrower than the spacing, starts that jump against a boundary or inside, boundary values that jump later, parts and
 materials of one layer of cells, flat cells; and states beyond what the maximum principle allows. Nothing here changes a result.
@@ -63,7 +63,7 @@ class Doubt:
 def doubts(problem: Problem, start: Tensor | None = None, *, spots: SpotTable | None = None, source: Source | None = None,
            states: Tensor | None = None, averages: Tensor | None = None, steps: Count | None = None, t0: Finite = 0.0,
            short: bool = False, units: Units | None = None) -> list[Doubt]:
-    """What the mesh and the step of a problem cannot resolve, and where states overshoot.
+    """Features that the mesh and the step of a problem cannot resolve, and places where states overshoot.
 
     - `problem`: as it is rolled out
     - `start`: the first state [N, F] or [1, N, F]; also from `states`
@@ -122,7 +122,7 @@ def _rows(problem: Problem, values: Tensor, what: str, axes: int) -> Tensor:
 
 def spot_doubts(mesh: Mesh, table: SpotTable | None, units: Units | None = None, begin: float = 0.0, end: float = np.inf,
                 conditions: Sequence[Condition] = ()) -> list[Doubt]:
-    """Of spots that lie beside the mesh, are narrower than its spacing, or wider than the part."""
+    """Doubts about spots that lie beside the mesh, are narrower than its spacing, or wider than the part."""
     units, found = units or Units(), list[Doubt]()
     if table is None:
         return found
@@ -140,7 +140,7 @@ def spot_doubts(mesh: Mesh, table: SpotTable | None, units: Units | None = None,
 
 
 def _of_spot(mesh: Mesh, name: str, rows: np.ndarray, units: Units, conditions: Sequence[Condition]) -> list[Doubt]:
-    """Of one spot at times when it is on [T, d + 2]."""
+    """Doubts about one spot at times when it is on [T, d + 2]."""
     deposit, d, unit = Deposit.of(mesh), mesh.dim, units.name(LENGTH)
     place, radius = rows[:, :-2], rows[:, -2]
     few = rows[np.linspace(0, len(rows) - 1, min(len(rows), _SHARES)).round().astype(int)]
@@ -180,7 +180,7 @@ def _of_spot(mesh: Mesh, name: str, rows: np.ndarray, units: Units, conditions: 
 
 
 def _source_doubts(problem: Problem, source: Source | None, begin: float, end: float) -> list[Doubt]:
-    """Of a function whose integral by the nodes differs from that by the middles of the edges."""
+    """Doubts about a function whose integral by the nodes differs from that by the middles of the edges."""
     if source is None or isinstance(source, SpotTable):
         return []
     mesh, deposit = problem.mesh, Deposit.of(problem.mesh)
@@ -249,7 +249,7 @@ def rod(fourier: float, consistent: float = 1.0, biot: float = np.inf, inside: b
 
 
 def _start_doubts(p: Problem, u: np.ndarray, t0: float, short: bool, units: Units) -> list[Doubt]:
-    """Where the start [N, F] jumps against a boundary or inside, by the error that the same jump makes in a rod."""
+    """Places where the start [N, F] jumps against a boundary or inside, by the error that the same jump makes in a rod."""
     found = list[Doubt]()
     mesh, names = p.mesh, p.pde.fields
     consistent = 0.0 if p.pde.curved else p.consistent
@@ -368,7 +368,7 @@ def _jump(what: str, where: str, size: float, span: float, fourier: float, consi
 
 
 def cell_doubts(mesh: Mesh, units: Units | None = None) -> list[Doubt]:
-    """Of cells that are nearly flat."""
+    """Doubts about cells that are nearly flat."""
     worst, flat = int(mesh.quality.argmin()), int((mesh.quality < FLAT).sum())
     if not flat:
         return []
@@ -560,7 +560,7 @@ class Bounds:
 
     @property
     def memory(self) -> np.ndarray:
-        """What a resumed rollout needs [8 + 4, F]."""
+        """State of the watch that a resumed rollout needs [8 + 4, F]."""
         return np.concatenate([self.worst.transpose(0, 2, 1).reshape(8, -1), self.low[None], self.high[None], self.span])
 
     @memory.setter
@@ -569,7 +569,7 @@ class Bounds:
         self.low, self.high, self.span, self.begun = value[8].copy(), value[9].copy(), value[10:].copy(), True
 
     def doubts(self, units: Units | None = None) -> list[Doubt]:
-        """Where states went beyond by more than `OVER` of the range of the run, once for each field and side."""
+        """Places where states went beyond by more than `OVER` of the range of the run, once for each field and side."""
         units, found, p = units or Units(), list[Doubt](), self.problem
         for f, name in enumerate(p.pde.fields):
             unit = units.fields.get(name, "")
@@ -609,7 +609,7 @@ def _on(value: Value, mesh: Mesh, facets: np.ndarray, t: float) -> np.ndarray:
 
 
 def _target(c: Dirichlet | Robin, mesh: Mesh, t: float) -> np.ndarray:
-    """What a condition draws a field to, at the corners of its facets [n, d]."""
+    """The value that a condition draws a field to, at the corners of its facets [n, d]."""
     return _on(c.value if isinstance(c, Dirichlet) else c.ambient, mesh, mesh.facet_index(c.boundary), t)
 
 

@@ -47,7 +47,7 @@ class FunctionSource:
 
 
 Rule = Literal["average", "trapezoid"]
-"""What a step sees of a source: its average over the step, or the mean of its values at both ends (the paper, Eq. 6)."""
+"""The value of a source in a step: its average over the step, or the mean of its values at both ends (the paper, Eq. 6)."""
 
 
 @checked

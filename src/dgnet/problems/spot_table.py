@@ -161,7 +161,7 @@ class SpotTable:
         return total[None, :, :, None]
 
     def _pieces(self, edges: np.ndarray) -> np.ndarray:
-        """How often each interval between edges is cut: once per radius that a spot travels in it."""
+        """Number of parts of each interval between edges: once per radius that a spot travels in it."""
         ends, middle = self.at(edges), self.at(0.5 * (edges[1:] + edges[:-1]))
         way = np.linalg.norm(np.diff(ends[:, :, :-2], axis=1), axis=2)
         radius = np.minimum(ends[:, 1:, -2], ends[:, :-1, -2])

@@ -39,7 +39,7 @@ LATENT_VOLUME: Dimension = (0, -3, 0, 1, 0)
 TERMS: dict[str, tuple[Dimension, Dimension]] = {
     "diffusion": (DIFFUSIVITY, (-1, -1, -1, 1, 0)), "decay": (RATE, (-1, -3, -1, 1, 0)), "flux": (FLUX, (0, -2, -1, 1, 0)),
     "convection": (SPEED, (-1, -2, -1, 1, 0))}
-"""Of what the equation and its conditions are made of: without a capacity, and with one (then it counts energy)."""
+"""Dimensions of the terms of the equation and its conditions: without a capacity, and with one (then it counts energy)."""
 
 _NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*$", re.DOTALL)
 _FACTOR = re.compile(r"([A-Za-zµ°%]+)\^?([+-]?\d+)?$")
@@ -48,7 +48,7 @@ _RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
 
 @dataclass(frozen=True)
 class Units:
-    """What a problem counts in. Empty names mean: nothing is said, so nothing is converted."""
+    """Units that a problem counts in. Empty names mean: nothing is said, so nothing is converted."""
 
     length: str = ""
     time: str = ""

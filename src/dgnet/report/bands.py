@@ -7,17 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 
 from dgnet.data import Corpus
 from dgnet.errors import InputError
 from dgnet.files import writing
 from dgnet.mesh import Mesh
-from dgnet.report.figures import save as save_picture
-from dgnet.report.pictures import STYLE
+from dgnet.report.figures import chart
 from dgnet.report.series import Frame
 from dgnet.training import Run
 from dgnet.trust import Bands, Bends, Profile, Promise, Tested, sentences
@@ -119,8 +116,7 @@ def draw(path: Path, run: Run, tested: Tested, states: Tensor, data: Corpus, lev
     moved = np.ptp(true[..., 0], axis=0)
     nodes = np.argsort(moved)[[-1, -1 - len(moved) // 4, -1 - len(moved) // 2]][:_PROBES]
     name, unit = run.case.pde.fields[0], run.case.units.fields.get(run.case.pde.fields[0], "")
-    with matplotlib.rc_context({**STYLE, "font.size": 9, "axes.titlesize": 9}):
-        figure = Figure(figsize=(9.6, 2.6), layout="constrained")
+    with chart(path, 9.6, 2.6, 110) as figure:
         for k, node in enumerate(nodes):
             axis = figure.add_subplot(1, len(nodes), k + 1)
             now, wide = u[:, node, 0], half[:, node, 0]
@@ -128,9 +124,7 @@ def draw(path: Path, run: Run, tested: Tested, states: Tensor, data: Corpus, lev
             axis.plot(t, now, color="#d1495b", lw=1.4, label="prediction")
             axis.plot(t, true[:, node, 0], "k--", lw=1.0, label="truth")
             axis.set(title=f"node {node}", xlabel="time", ylabel=f"{name} {unit}".strip() if k == 0 else "")
-            axis.spines[["top", "right"]].set_visible(False)
         figure.axes[0].legend(frameon=False, fontsize=8)
-        save_picture(figure, path, 110)
     return path
 
 

@@ -5,17 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
-from matplotlib.figure import Figure
 
 from dgnet.designs import Designed
 from dgnet.files import write_json, write_text
 from dgnet.mesh import Mesh, save
 from dgnet.problems import SpotTable
-from dgnet.report.figures import Band, grid
-from dgnet.report.figures import save as save_picture
-from dgnet.report.pictures import STYLE, scale_of
+from dgnet.report.figures import Band, chart, grid
+from dgnet.report.pictures import scale_of
 from dgnet.report.templates import write_page
 
 _SHOWN = 12  # curves of targets in a picture, at most
@@ -83,8 +80,7 @@ LIMITS = ["limit of", "limit", "reached", "margin", "where"]
 def _histories(found: Designed, field: str, path: Path) -> None:
     """Powers over time, and the targets at points beside what they become."""
     points = [m for m in found.met if m.got.ndim == 1][:_SHOWN]
-    with matplotlib.rc_context({**STYLE, "font.size": 9, "axes.titlesize": 9}):
-        figure = Figure(figsize=(6.8, 4.6 if points else 2.6), layout="constrained")
+    with chart(path, 6.8, 4.6 if points else 2.6) as figure:
         axis = figure.add_subplot(2 if points else 1, 1, 1)
         for k, (name, times, values) in enumerate(zip(found.spots.names, found.spots.times, found.spots.values)):
             axis.plot(times, values[:, -1], "o-", ms=2.5, lw=1.4, color=f"C{k}", label=name)
@@ -99,5 +95,3 @@ def _histories(found: Designed, field: str, path: Path) -> None:
             axis.legend(frameon=False, fontsize=8)
         for one in figure.axes:
             one.grid(alpha=0.25, linewidth=0.5)
-            one.spines[["top", "right"]].set_visible(False)
-        save_picture(figure, path, 120)

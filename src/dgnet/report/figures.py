@@ -5,7 +5,8 @@ Errors of different solvers always share one scale, so that a paler panel is a s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -104,10 +105,26 @@ def colour_bar(figure: Figure, upper: Any, lower: Any, norm: Normalize, colours:
     return axis
 
 
+@contextmanager
+def chart(path: Path, width: float, height: float, dpi: int = 120, letters: float = 9) -> Iterator[Figure]:
+    """A figure of lines, in inches, which is saved at the end; `letters` in points."""
+    with matplotlib.rc_context({**STYLE, "font.size": letters, "axes.titlesize": 9}):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        yield figure
+        for axis in figure.axes:
+            axis.spines[["top", "right"]].set_visible(False)
+        save(figure, path, dpi)
+
+
 def save(figure: Figure, path: Path, dpi: int) -> None:
     """A PNG in full colour; it appears under its name only when it is whole."""
     with writing(path) as part:
         legible(figure).savefig(part, format="png", dpi=dpi)
+
+
+def csv_rows(rows: Iterable[Iterable[float]]) -> list[str]:
+    """Lines of a table; what is not a number is empty."""
+    return [",".join("" if np.isnan(x) else f"{x:.8g}" for x in row) for row in rows]
 
 
 # ---------------------------------------------------------------------- the figures of `dgnet evaluate`
@@ -151,8 +168,7 @@ def write(result: dict[str, Any], states: dict[str, Tensor], truth: Tensor, mesh
 def error_in_time(path: Path, states: dict[str, Tensor], truth: Tensor, dt: float, offset: Sequence[float], heading: str) -> None:
     """RNE of every stored time after the first, of all trajectories together and the range over single ones."""
     time = dt * np.arange(1, truth.shape[1])
-    with matplotlib.rc_context({**STYLE, "font.size": 9, "axes.titlesize": 9}):
-        figure = Figure(figsize=(6.4, 3.8), layout="constrained")
+    with chart(path, 6.4, 3.8, 150) as figure:
         axis = figure.add_subplot()
         for name, s in states.items():
             colour = COLOURS.get(name, "k")
@@ -163,9 +179,7 @@ def error_in_time(path: Path, states: dict[str, Tensor], truth: Tensor, dt: floa
         axis.set(xlabel="time", ylabel="RNE from the offset" if any(offset) else "RNE", xlim=(0, float(time[-1])))
         axis.set_title(f"{heading}: {len(truth)} trajectories and their range")
         axis.grid(alpha=0.25, which="both", linewidth=0.5)
-        axis.spines[["top", "right"]].set_visible(False)
         axis.legend(frameon=False)
-        save(figure, path, 150)
 
 
 def trajectory(path: Path, mesh: Mesh, truth: np.ndarray, ours: np.ndarray, rival: np.ndarray, dt: float, name: str,

@@ -8,10 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.colors import Normalize
-from matplotlib.figure import Figure
 from scipy.special import ndtri
 
 from dgnet.errors import InputError
@@ -19,9 +17,8 @@ from dgnet.files import read_text, unwritable, write_json, write_text
 from dgnet.following import Course, Event, Follower, Row, Update, described
 from dgnet.inverse import Flux, Sensor
 from dgnet.mesh import save
-from dgnet.report.figures import Band, grid
-from dgnet.report.figures import save as save_picture
-from dgnet.report.pictures import STYLE, scale_of
+from dgnet.report.figures import Band, chart, csv_rows, grid
+from dgnet.report.pictures import scale_of
 from dgnet.report.templates import write_page
 
 _REACH = float(ndtri(0.95))  # of a band of 90%, in standard deviations
@@ -88,9 +85,9 @@ class Journal:
         del self.rows[:-_KEPT]
         mean, sd = part.at(self.points)
         ends = np.stack([mean, sd, mean - _REACH * sd, mean + _REACH * sd], 1).ravel()
-        self._append("estimates.csv", _line([done.time, part.t0 + part.step * part.problem.dt, *ends]))
+        self._append("estimates.csv", *csv_rows([[done.time, part.t0 + part.step * part.problem.dt, *ends]]))
         beside = np.stack([values, done.expected, done.sd], 1).ravel()
-        self._append("fit.csv", _line([done.time, done.chi_square, float(done.count), *beside]))
+        self._append("fit.csv", *csv_rows([[done.time, done.chi_square, float(done.count), *beside]]))
         self._count += 1
         if self._count % _SAVED == 0:
             part.save(self.folder / "state.npz")
@@ -141,7 +138,7 @@ class Journal:
         columns += [f"{self.part.labels[k]}{what}" for k in named for what in ("", " sd")]
         seen = np.stack([course.mean, course.sd, low, high], 2).reshape(len(low), -1)
         drives = np.stack([course.drives, course.drives_sd], 2)[:, named].reshape(len(low), -1)
-        lines = [_line(row) for row in np.concatenate([course.times[:, None], seen, drives], axis=1)]
+        lines = csv_rows(np.concatenate([course.times[:, None], seen, drives], axis=1))
         write_text(self.folder / name, "\n".join([",".join(columns), *lines]) + "\n")
 
     def _fields(self, ahead: Course | None) -> list[str]:
@@ -178,8 +175,7 @@ class Journal:
         times = np.array([r[0] for r in self.rows])
         values, expected, sd = (np.array([r[k] for r in self.rows]) for k in (1, 2, 3))
         names = self.part.names[:_SHOWN]
-        with matplotlib.rc_context({**STYLE, "font.size": 8, "axes.titlesize": 9}):
-            figure = Figure(figsize=(7.2, 1.25 * len(names) + 0.5), layout="constrained")
+        with chart(self.folder / "sensors.png", 7.2, 1.25 * len(names) + 0.5, letters=8) as figure:
             for k, name in enumerate(names):
                 axis = figure.add_subplot(len(names), 1, k + 1)
                 if len(times):
@@ -196,8 +192,6 @@ class Journal:
                         axis.axvline(event.time, color="#d1495b", lw=0.8, ls="-" if event.kind == "alarm" else ":")
                 axis.set_title(name, loc="left", pad=2)
                 axis.grid(alpha=0.25, linewidth=0.5)
-                axis.spines[["top", "right"]].set_visible(False)
-            save_picture(figure, self.folder / "sensors.png", 120)
 
     def _page(self) -> None:
         part, alarms = self.part, [e for e in self.events if e.kind == "alarm"]
@@ -207,7 +201,3 @@ class Journal:
                    word=word, time=part.time, notes=[*part.notes, *self.lines()], folder=self.folder,
                    events=[(f"{e.time:g}", e.kind, e.text) for e in self.events[-200:]],
                    assumed=described(part.priors, part.noise))
-
-
-def _line(values: Sequence[float] | np.ndarray) -> str:
-    return ",".join("" if np.isnan(x) else f"{x:.8g}" for x in values)

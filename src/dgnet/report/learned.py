@@ -5,18 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import matplotlib
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 
 from dgnet.data import Corpus
 from dgnet.discovery import MaterialCurve, Summand, reaction_axes, reaction_curve
 from dgnet.models.dgnet import DGNet
 from dgnet.operators import EdgeMatrix
 from dgnet.problems import TERMS, Case, Robin, base_problem, curves_of, typical
-from dgnet.report.figures import COLOURS, save
-from dgnet.report.pictures import STYLE
+from dgnet.report.figures import COLOURS, chart
 from dgnet.stepping import EnthalpySolver, Materials
 from dgnet.training import Run, error_bars
 
@@ -132,8 +129,7 @@ def draw_reaction(path: Path, run: Run, data: Corpus) -> None:
     curve, (across, up) = reaction_curve(model), reaction_axes(run.case)
     with torch.no_grad():
         learned = model.prepare(base_problem(run.case, str(u.device))).solver.operators.reaction(u)
-    with matplotlib.rc_context({**STYLE, "font.size": 9}):
-        figure = Figure(figsize=(6.4, 3.0), layout="constrained")
+    with chart(path, 6.4, 3.0, 150) as figure:
         axis = figure.add_subplot()
         if run.case.pde.reaction is not None:
             with torch.no_grad():
@@ -151,20 +147,16 @@ def draw_reaction(path: Path, run: Run, data: Corpus) -> None:
             states = axis.twinx()
             states.bar(curve.u, curve.share, width=curve.u[1] - curve.u[0], color="0.6", alpha=0.4, lw=0)
             states.set(ylim=(0, 4 * curve.share.max()), yticks=[])
-            states.spines[["top", "right"]].set_visible(False)
             axis.bar([low], [0], color="0.6", alpha=0.4, label="training states")
         axis.axhline(0, color="k", lw=0.5)
         axis.set(xlabel=across, ylabel=up, xlim=(low, high))
-        axis.spines[["top", "right"]].set_visible(False)
         figure.legend(loc="outside upper center", ncols=2, frameon=False)
-        save(figure, path, 150)
 
 
 def draw_terms(path: Path, found: list[Summand]) -> None:
     """The summands of a reaction of several fields: how large each gets in the training data, with two standard deviations."""
     fields = list(dict.fromkeys(s.field for s in found))
-    with matplotlib.rc_context({**STYLE, "font.size": 9}):
-        figure = Figure(figsize=(6.4, 0.9 + 0.28 * len(found)), layout="constrained")
+    with chart(path, 6.4, 0.9 + 0.28 * len(found), 150) as figure:
         axis = figure.add_subplot()
         for k, s in enumerate(found):
             unit = s.size / max(abs(s.coefficient), 1e-300)
@@ -174,15 +166,12 @@ def draw_terms(path: Path, found: list[Summand]) -> None:
                  xlabel="coefficient times the largest size of the term in the training data, ± 2 standard deviations")
         axis.invert_yaxis()
         axis.axvline(0, color="k", lw=0.5)
-        axis.spines[["top", "right"]].set_visible(False)
-        save(figure, path, 150)
 
 
 def draw_material(path: Path, found: list[MaterialCurve], run: Run) -> None:
     """The learned curves of the material with two standard deviations, where the training states were, and the case's own."""
     true = {name: curves_of(run.case.pde.per_field(name)[0]) for name in ("capacity", "diffusion")}
-    with matplotlib.rc_context({**STYLE, "font.size": 9}):
-        figure = Figure(figsize=(3.6 * len(found) + 0.4, 3.0), layout="constrained")
+    with chart(path, 3.6 * len(found) + 0.4, 3.0, 150) as figure:
         for axis, one in zip(figure.subplots(1, len(found), squeeze=False)[0], found):
             for curve in true[one.name]:
                 with torch.no_grad():
@@ -196,7 +185,4 @@ def draw_material(path: Path, found: list[MaterialCurve], run: Run) -> None:
             states = axis.twinx()
             states.bar(one.u, one.share, width=one.u[1] - one.u[0], color="0.6", alpha=0.4, lw=0)
             states.set(ylim=(0, 4 * max(float(np.nanmax(one.share)), 1e-9)), yticks=[])
-            for side in (axis, states):
-                side.spines[["top", "right"]].set_visible(False)
         figure.legend(*axis.get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False)
-        save(figure, path, 150)

@@ -6,19 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.colors import Normalize
-from matplotlib.figure import Figure
 from matplotlib.patches import Ellipse
 from scipy.special import ndtri
 
 from dgnet.files import write_json, write_text
 from dgnet.inverse import Coefficients, Flux, Patch, Placement, Recovered, Sensor, Track
 from dgnet.mesh import Mesh, save
-from dgnet.report.figures import Band, grid
-from dgnet.report.figures import save as save_picture
-from dgnet.report.pictures import STYLE, axes_of, draw_outline, scale_of
+from dgnet.report.figures import Band, chart, csv_rows, grid
+from dgnet.report.pictures import axes_of, draw_outline, scale_of
 
 
 def write(found: Recovered, mesh: Mesh, fields: tuple[str, ...], folder: Path) -> list[Path]:
@@ -34,9 +31,7 @@ def write(found: Recovered, mesh: Mesh, fields: tuple[str, ...], folder: Path) -
             _field(found, name, mesh, fields, folder / stem)
             written.append(folder / f"{stem}.vtu")
         written += [folder / f"{stem}.csv", folder / f"{stem}.png"]
-    names = [s.name for s in found.readings.sensors]
-    rows = np.concatenate([found.readings.times[:, None], found.readings.values, found.fitted], axis=1)
-    _table(folder / "fit.csv", ["t", *names, *(f"{n} fitted" for n in names)], rows)
+    _fit(found, folder)
     write_json(folder / "answers.json", summary(found))
     return [*written, folder / "fit.csv", folder / "answers.json"]
 
@@ -63,8 +58,7 @@ def _history(found: Recovered, name: str, stem: Path) -> None:
         columns += [label, f"{label} sd", f"{label} low", f"{label} high", f"{label} seen"]
         values += [mean[:, k], sd[:, k], low[:, k], high[:, k], seen[:, k]]
     _table(stem.with_suffix(".csv"), columns, np.stack(values, 1))
-    with matplotlib.rc_context({**STYLE, "font.size": 9, "axes.titlesize": 9}):
-        figure = Figure(figsize=(6.4, 1.8 * mean.shape[1] + 0.6), layout="constrained")
+    with chart(stem.with_suffix(".png"), 6.4, 1.8 * mean.shape[1] + 0.6) as figure:
         for k, label in enumerate(found.columns[name]):
             axis = figure.add_subplot(mean.shape[1], 1, k + 1)
             axis.fill_between(found.times, np.append(low[:, k], low[-1, k]), np.append(high[:, k], high[-1, k]), step="post",
@@ -72,9 +66,7 @@ def _history(found: Recovered, name: str, stem: Path) -> None:
             axis.stairs(mean[:, k], found.times, color="#1f6f8b", lw=1.6, baseline=None)
             axis.set_title(f"{label}, with the band that holds it with a probability of 90%")
             axis.grid(alpha=0.25, linewidth=0.5)
-            axis.spines[["top", "right"]].set_visible(False)
         axis.set_xlabel("time")
-        save_picture(figure, stem.with_suffix(".png"), 120)
 
 
 def _field(found: Recovered, name: str, mesh: Mesh, fields: tuple[str, ...], stem: Path) -> None:
@@ -93,9 +85,15 @@ def _field(found: Recovered, name: str, mesh: Mesh, fields: tuple[str, ...], ste
     grid(stem.with_suffix(".png"), mesh, bands, [name])
 
 
+def _fit(found: Recovered | Track, folder: Path) -> None:
+    """fit.csv: the readings beside what explains them."""
+    names = [s.name for s in found.readings.sensors]
+    rows = np.concatenate([found.readings.times[:, None], found.readings.values, found.fitted], axis=1)
+    _table(folder / "fit.csv", ["t", *names, *(f"{n} fitted" for n in names)], rows)
+
+
 def _table(path: Path, columns: list[str], rows: np.ndarray) -> None:
-    lines = [",".join(columns), *(",".join("" if np.isnan(x) else f"{x:.8g}" for x in row) for row in rows)]
-    write_text(path, "\n".join(lines) + "\n")
+    write_text(path, "\n".join([",".join(columns), *csv_rows(rows)]) + "\n")
 
 
 def write_placement(found: Placement, candidates: Sequence[Sensor], mesh: Mesh, folder: Path) -> list[Path]:
@@ -108,8 +106,7 @@ def write_placement(found: Placement, candidates: Sequence[Sensor], mesh: Mesh, 
         lines.append(",".join([s.name, *place, radius, s.field or "", boundary, f"{s.lag:.8g}" if s.lag else ""]))
     write_text(folder / "sensors.csv", "\n".join(lines) + "\n")
     _table(folder / "curve.csv", ["sensors", "uncertainty"], np.stack([np.arange(len(found.uncertainty)), found.uncertainty], 1))
-    with matplotlib.rc_context({**STYLE, "font.size": 9, "axes.titlesize": 9}):
-        figure = Figure(figsize=(8.4, 3.2), layout="constrained")
+    with chart(folder / "places.png", 8.4, 3.2) as figure:
         curve = figure.add_subplot(1, 2, 2)
         curve.plot(found.uncertainty, "o-", color="#1f6f8b", ms=4)
         curve.set(xlabel="sensors", ylabel="standard deviation left, of that before", ylim=(0, 1.05))
@@ -119,7 +116,6 @@ def write_placement(found: Placement, candidates: Sequence[Sensor], mesh: Mesh, 
             for some, style in ((candidates, {"s": 4, "color": "#c0c8ce"}), (found.sensors, {"s": 26, "color": "#d1495b"})):
                 places = np.array([s.place for s in some if not isinstance(s, Flux)]).reshape(-1, 2)
                 part.scatter(places[:, 0], places[:, 1], zorder=3, **style)
-        save_picture(figure, folder / "places.png", 120)
     return [folder / "sensors.csv", folder / "curve.csv", folder / "places.png"]
 
 
@@ -132,14 +128,11 @@ def write_track(found: Track, mesh: Mesh, folder: Path) -> list[Path]:
     _table(folder / "path.csv", columns, np.column_stack([found.times, places, ends, sd]))
     _table(folder / "spot.csv", ["t", *axes, "radius", "power"],
            np.column_stack([found.times, found.path, np.full(len(ends), found.radius), ends]))
-    names = [s.name for s in found.readings.sensors]
-    rows = np.concatenate([found.readings.times[:, None], found.readings.values, found.fitted], axis=1)
-    _table(folder / "fit.csv", ["t", *names, *(f"{n} fitted" for n in names)], rows)
+    _fit(found, folder)
     write_json(folder / "answers.json", track_summary(found))
     written = [folder / name for name in ("path.csv", "spot.csv", "fit.csv", "answers.json")]
     if mesh.dim == 2:
-        with matplotlib.rc_context({**STYLE, "font.size": 9, "axes.titlesize": 9}):
-            figure = Figure(figsize=(8.4, 3.2), layout="constrained")
+        with chart(folder / "path.png", 8.4, 3.2) as figure:
             part, power = axes_of(figure, (1, 2, 1), mesh), figure.add_subplot(1, 2, 2)
             draw_outline(part, mesh)
             for place, wide in zip(found.path, found.path_sd):
@@ -151,7 +144,6 @@ def write_track(found: Track, mesh: Mesh, folder: Path) -> list[Path]:
             power.fill_between(found.times, ends - reach, ends + reach, step="post", color="#1f6f8b", alpha=0.25, linewidth=0)
             power.stairs(found.power, found.times, color="#1f6f8b", lw=1.6, baseline=None)
             power.set(xlabel="time", ylabel="power, with the band of 90%")
-            save_picture(figure, folder / "path.png", 120)
         written.append(folder / "path.png")
     return written
 

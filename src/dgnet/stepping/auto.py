@@ -1,4 +1,4 @@
-"""Which backend is the fastest for a problem: cost models fitted by the benchmarks `fit` (CPU) and `solver` (CUDA).
+"""The choice of the fastest backend for a problem: cost models fitted by the benchmarks `fit` (CPU) and `solver` (CUDA).
 
 Costs are microseconds on the machines of docs/results/solver.md; what matters is their ratio, and that carries over.
 """
@@ -119,7 +119,7 @@ def mass_ratio(A: EdgeMatrix, M: EdgeMatrix) -> float:
 
 
 def iterations(ratio: float, tolerance: float, quadratic: bool = False) -> float:
-    """Of conjugate gradients, for a `mass_ratio`; one below 1 tells of a consistent mass, which takes iterations by itself."""
+    """Iterations of conjugate gradients for a `mass_ratio`; ratios below 1 (consistent mass) need extra ones."""
     return max(1.0, (QUADRATIC if quadratic else 1.0) * COUNT[0] * max(ratio, 1 / ratio) ** COUNT[1] * log(1 / tolerance))
 
 

@@ -399,7 +399,7 @@ class _Recent:
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:
-    """Of each column."""
+    """The product of each pair of columns."""
     return torch.dot(a, b) if a.dim() == 1 else (a * b).sum(0)
 
 

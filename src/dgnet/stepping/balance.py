@@ -1,4 +1,4 @@
-"""What entered, what is stored, what left: the balance of a rollout, term by term.
+"""The balance of a rollout, term by term: what entered, what is stored, what left.
 
     stored = source + fluxes + exchange + fixed values - decay - carried away (+ made) + gap
 

@@ -57,7 +57,7 @@ _BEYOND = 0.01  # how far a state may leave a curve, in parts of its range
 
 
 class Solver(Protocol):
-    """What a model needs of a solver: steps, and what to ask before and after them."""
+    """The part of a solver that models use: steps, and questions before and after them."""
 
     problem: Problem
     memory: Sequence[float]
@@ -151,7 +151,7 @@ class EnthalpySolver:
         m = self.materials
 
         def speed(v: Tensor) -> Tensor:
-            """How fast the reaction alone changes u [B, n, F]: r(u) / c(u), the capacity taken as held."""
+            """The speed of the reaction alone [B, n, F]: r(u) / c(u), the capacity taken as held."""
             assert m.reaction is not None
             return m.reaction(v) * (m.plain.row_sums()[0].T / system.at(v.transpose(0, 1)).D.transpose(0, 1)).detach()
 
@@ -290,7 +290,7 @@ class EnthalpySolver:
 
     @property
     def memory(self) -> Sequence[float]:
-        """What the steps so far leave to the next, as that of a `GreenSolver`."""
+        """Memory that the steps so far leave to the next, as that of a `GreenSolver`."""
         return self.stiff.memory
 
     @memory.setter
@@ -353,7 +353,7 @@ class _Equation:
         return at if self.share is None else at._replace(phi=self.share * at.phi, slope=self.share * at.slope)
 
     def residual(self, at: At) -> tuple[Tensor, Tensor]:
-        """What is left of the equation [n, B, F], and its size in each column [B, F]."""
+        """The residual of the equation [n, B, F], and its size in each column [B, F]."""
         base = self.base if self.share is None else torch.lerp(self.start, self.base, self.share)
         left = self.system.masked(base - at.E - self.system.product(at.phi))
         return left, _size(left, self.weight)

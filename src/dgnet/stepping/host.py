@@ -1,4 +1,4 @@
-"""What all solvers on the host share: the work is done on NumPy arrays, whatever device the states are on."""
+"""Solvers on the host, and their tools: the work is done on NumPy arrays, whatever device the states are on."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class Linear:
 
     @property
     def inputs(self) -> tuple[Tensor | None, ...]:
-        """What the steps are made of, besides state and source: mass, stiffness, part taken ahead, source matrix, row sums."""
+        """Tensors of the steps besides state and source: mass, stiffness, part taken ahead, source matrix, row sums."""
         ops = self.ops
         advanced = None if ops.advanced_part is None else ops.advanced_part.values
         return ops.mass.values, self.stiffness.values, advanced, ops.source.values, self._sums
@@ -249,7 +249,7 @@ class Linear:
             yield x, d
 
     def working(self, x: Array, batch: int, fields: int) -> Tensor:
-        """What steps work on [B, P, F], after the step of `march` that gave x."""
+        """The tensor that steps work on [B, P, F], after the step of `march` that gave x."""
         return self.tensor(x, batch, fields)
 
     def rows(self, x: Tensor) -> Array | None:
@@ -346,7 +346,7 @@ class _Back:
         return [*found[:5], found[5] if self.loads is None else self.loads, start, forcing]
 
     def gather(self, k: int, y: Tensor) -> None:
-        """What the adjoint of step k [B, n, F] adds to the gradients of loads and row sums."""
+        """Adds the share of the adjoint of step k [B, n, F] to the gradients of loads and row sums."""
         if self.loads is not None:
             self.loads[k] = y.sum(0).mul_(self.linear.dt).sum_to_size(self.loads.shape[1:])
         elif self.load:
@@ -356,7 +356,7 @@ class _Back:
             self._add("sums", (y * self.out[:, k, pivot:pivot + 1]).mT, -self.linear.dt)
 
     def gather_matrices(self, k: int, held: list[Array]) -> None:
-        """What the adjoints of the steps from k on, the last one first, add to the gradients of the matrices."""
+        """Adds the shares of the adjoints of the steps from k on, the last one first, to the gradients of the matrices."""
         linear, dt, pivot = self.linear, self.linear.dt, self.linear.op.pivot
         last = k + len(held)
         b, f = linear.groups

@@ -1,4 +1,4 @@
-"""What a step is made of where capacity or diffusion change with u: matrices, each with the curve of u that it acts on.
+"""Parts of a step where capacity or diffusion change with u: matrices, each with the curve of u that it acts on.
 
     M dH(u)/dt = -K theta(u) - C H(u) - L u + S (f + r(u)) + g
 
@@ -50,7 +50,7 @@ class Materials:
 
     @classmethod
     def classical(cls, p: Problem) -> Materials:
-        """Of a problem in double precision."""
+        """The terms of a problem in double precision."""
         if p.degree != 1:
             raise InputError("materials that change with the solution need linear elements (degree 1)")
         found = law_lists(p, "capacity")

@@ -85,7 +85,7 @@ class StepOperator:
 
     @property
     def bounds(self) -> Bounds:
-        """Of the spectrum, measured when they are asked for: a factorisation does not need them."""
+        """Bounds of the spectrum, measured when they are asked for: a factorisation does not need them."""
         if self._bounds is None:
             found = replace(self.measure_bounds(), tight=not self.symmetric)
             poor = self._estimate or (not self.symmetric and found.low < _POOR)
@@ -106,7 +106,7 @@ class StepOperator:
         return u[:, self.pivot:self.pivot + 1].detach()
 
     def right_hand_side(self, u: Tensor, force: Tensor | None, moved: Tensor | None = None) -> Tensor:
-        """Of the increment: dt (-K u + force), force [B, n, F] already integrated (M f + g). `moved`: -dt K (u - c), if at hand."""
+        """dt (-K u + force), with the force [B, n, F] integrated already (M f + g). `moved`: -dt K (u - c), if at hand."""
         c = self.reference(u)
         right = product(self.explicit, u - c) if moved is None else moved
         if self.sums is not None:

@@ -52,7 +52,7 @@ _FROZEN_ENTRIES = {"cpu": 1 << 20, "cuda": 1 << 24}  # of matrices whose bounds 
 
 
 class InTime(Protocol[Kind]):
-    """What may change in time: at a time t, or what a step from t to t + dt sees of it."""
+    """A value that may change in time: at a time t, or what a step from t to t + dt sees of it."""
 
     def __call__(self, t: float, dt: float = 0.0, /) -> Kind: ...
 
@@ -98,7 +98,7 @@ class Operators:
         return [one(u) for one in (self.reaction, self.reaction_excess) if one is not None]
 
     def gathered(self, rates: Sequence[Tensor]) -> Tensor:
-        """What the rates add to the right-hand side of a step."""
+        """The load that the rates add to the right-hand side of a step."""
         load = product(self.mass if self.plain is None else self.plain, rates[0])
         return load if self.reaction_excess is None else load - product(self.mass, rates[1])
 
@@ -161,7 +161,7 @@ class GreenSolver:
 
     @property
     def memory(self) -> tuple[float, ...]:
-        """What the steps so far leave to the next: whether the reaction is taken implicitly, and where operators change in time
+        """Memory that steps leave to the next: whether the reaction is taken implicitly, and where operators change in time
         bounds that only widen, and their age in steps. Set in another solver of the same problem, it steps on as this one would;
         an empty one is that of a start.
         """
@@ -400,7 +400,7 @@ class GreenSolver:
         return new
 
     def _speed(self, u: Tensor) -> Tensor:
-        """How fast the reaction alone changes u, [B, n, F]: r(u) / c, the capacity that of the cells around a node."""
+        """The speed of the reaction alone, [B, n, F]: r(u) / c, the capacity that of the cells around a node."""
         assert self.operators.reaction is not None
         return self._per_capacity(self.operators.reaction(u))
 

@@ -63,7 +63,7 @@ class Stiffness:
 
     @property
     def memory(self) -> tuple[float, float]:
-        """What is left to the next step; set again, that step is made as it was."""
+        """Memory that is left to the next step; set again, that step is made as it was."""
         return float(self.found), float(self._wait)
 
     @memory.setter

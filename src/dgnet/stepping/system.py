@@ -105,7 +105,7 @@ class System:
         return (self.wide @ phi).view(phi.shape[1:])
 
     def magnitude(self, at: At) -> Tensor:
-        """How large the terms are whose sum is a residual [n, B, F]: their rounding is what no iteration can pass.
+        """Size of the terms whose sum is a residual [n, B, F]: their rounding is what no iteration can pass.
 
         An integral has the rounding of u times its slope, too, and phi that of what was taken away at the pivot.
         """
@@ -247,7 +247,7 @@ class System:
 
     @cached_property
     def _alone(self) -> Tensor:
-        """How much of the integral of each curve, and of u itself, s has at each node [L + 1, n, 1, F]."""
+        """Weights of the integral of each curve, and of u itself, in s at each node [L + 1, n, 1, F]."""
         diagonals = self.wide.diagonals[..., None, None] * (1.0 if self.own is None else self.own)
         volume, curves = self.volume.detach(), len(self.tables.rows) // 3
         total = volume.new_zeros(curves + 1, *volume.shape[1:])
@@ -298,7 +298,7 @@ class System:
 
 
 class _Mixture(NamedTuple):
-    """What it takes to find u from the enthalpy of nodes whose volume is made of the same materials."""
+    """Tables that give u from the enthalpy of nodes whose volume is made of the same materials."""
 
     fields: Tensor
     volume: Tensor  # [terms, n, 1]

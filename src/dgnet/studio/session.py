@@ -42,11 +42,11 @@ import numpy as np
 from dgnet.errors import InputError, SolveError
 from dgnet.files import cause
 from dgnet.mesh import Mesh
+from dgnet.studio.estimate import Question
 from dgnet.studio.scene import Scene, number
 from dgnet.studio.simulation import Controls, Simulation, Spot
-from dgnet.studio.told import Question
 
-FRAME, MESH, IMPULSE, TOLD = 1, 2, 3, 4
+FRAME, MESH, IMPULSE, ESTIMATE = 1, 2, 3, 4
 _FIRST = 0.2  # share of an answer's time until it is known how the sensors respond
 _HEAD = struct.Struct("<5Ifd")
 _STATE = struct.Struct("<dII")
@@ -237,10 +237,10 @@ class Session:
             asyncio.run_coroutine_threadsafe(self._say({"type": "progress", "of": "tell", "share": share}), loop)
 
         async def answer() -> None:
-            told = await loop.run_in_executor(self.slow, lambda: question.answer(report))
+            found = await loop.run_in_executor(self.slow, lambda: question.answer(report))
             if not unwanted.is_set():
-                head = _HEAD.pack(TOLD, 0, *told.values.shape, 0, 0.0, 0.0)
-                await self._say({"type": "told", **told.said}, head + told.values.tobytes())
+                head = _HEAD.pack(ESTIMATE, 0, *found.values.shape, 0, 0.0, 0.0)
+                await self._say({"type": "told", **found.figures}, head + found.values.tobytes())
 
         try:
             await self._answered("tell", answer())

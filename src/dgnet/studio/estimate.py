@@ -1,4 +1,4 @@
-"""What sensors of the page tell about the sources that the person has drawn: the mean source, recovered from readings alone."""
+"""Estimate of the sources that a person has drawn: their mean, recovered from the readings of the page's sensors alone."""
 
 from __future__ import annotations
 
@@ -24,13 +24,16 @@ _BYTES = 4e8  # of the kernels
 
 
 @dataclass(frozen=True, eq=False)
-class Told:
-    """Nodal values [3, N] in the unit of a source: the recovered one, its standard deviation, the mean of what was drawn. In `said`
-    the noise that was added to the readings, what is left of them unexplained (root mean square), how long they lasted, how many
-    there are and how many numbers they determine, and notes."""
+class Estimate:
+    """A recovered source, nodal and in the unit of a source, and figures about it.
+
+    - `values`: [3, N]: its mean, its standard deviation, the mean of what was drawn
+    - `figures`: the noise that was added to the readings, what is left of them unexplained (root mean square), how long they
+      lasted, how many there are and how many numbers they determine, and notes
+    """
 
     values: np.ndarray
-    said: dict[str, Any]
+    figures: dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,12 +49,12 @@ class Question:
     field: int
 
     @classmethod
-    def read(cls, simulation: Simulation, given: dict[str, Any]) -> Question:
+    def read(cls, simulation: Simulation, message: dict[str, Any]) -> Question:
         """From a message (`Session`): the readings since a source first acted after the last restart or change of settings.
 
         Noise of the given share of the largest change is added to them: without it they would be better than any sensor's.
         """
-        nodes, times, values, of = _read(simulation, given)
+        nodes, times, values, of = _read(simulation, message)
         began, start = simulation.began
         if simulation.problem.time_dependent or simulation.problem.data_changes:
             raise InputError("sources cannot be recovered here: the flow or a boundary value changes in time")
@@ -62,7 +65,7 @@ class Question:
                              "changed")
         some = np.unique(np.linspace(0, len(times) - 1, _TIMES).round().astype(int))
         times, values = times[some], values[some]
-        noise = max(given["noise"] * float(np.abs(values - values[0]).max()), 1e-12 * float(np.abs(values).max()), 1e-300)
+        noise = max(message["noise"] * float(np.abs(values - values[0]).max()), 1e-12 * float(np.abs(values).max()), 1e-300)
         values = values + noise * np.random.default_rng(0).standard_normal(values.shape)
 
         scene, controls = simulation.scene, simulation.controls
@@ -73,7 +76,7 @@ class Question:
         sensors = tuple(Point(tuple(mesh.points[node]), f"sensor {k}", field) for k, node in enumerate(nodes, start=1))
         return cls(problem, Readings(times, values, sensors), start, mean_source(simulation)[:, of], noise, of)
 
-    def answer(self, report: Report | None = None) -> Told:
+    def answer(self, report: Report | None = None) -> Estimate:
         """Recover a source that does not change in time.
 
         The field at the beginning and the boundary values count as known. The classical solver explains the readings, whatever
@@ -82,9 +85,9 @@ class Question:
         # the readings are of this mesh with its own steps, so that no finer one knows better
         found = recover(self.problem, self.readings, ["field"], start=self.start, finer=False, report=report)
         rows = found.get("field")[:, self.field], found.get("field", "sd")[:, self.field], self.drawn
-        said = {"noise": self.noise, "left": found.misfit, "seconds": float(self.readings.times[-1]),
+        figures = {"noise": self.noise, "left": found.misfit, "seconds": float(self.readings.times[-1]),
                 "readings": int(np.isfinite(found.fitted).sum()), "determined": found.determined, "notes": list(found.notes)}
-        return Told(np.stack(rows).astype(np.float32), said)
+        return Estimate(np.stack(rows).astype(np.float32), figures)
 
 
 def mean_source(simulation: Simulation) -> np.ndarray:
@@ -105,16 +108,16 @@ def mean_source(simulation: Simulation) -> np.ndarray:
     return total / max(steps, 1)
 
 
-def _read(simulation: Simulation, given: dict[str, Any]) -> tuple[list[int], np.ndarray, np.ndarray, int]:
+def _read(simulation: Simulation, message: dict[str, Any]) -> tuple[list[int], np.ndarray, np.ndarray, int]:
     """Sensor nodes, times [T], readings [T, S] and the index of the field, checked."""
     case = simulation.scene.case
     if case.mesh.n_nodes > _NODES:
         raise InputError(f"sources are recovered on meshes of up to {_NODES:,} nodes; this one has {case.mesh.n_nodes:,}")
-    number(given.get("noise"), "the noise", 1e-6, 1.0)
-    of = int(number(given.get("field", 0), "the field", 0, len(case.pde.fields) - 1))
+    number(message.get("noise"), "the noise", 1e-6, 1.0)
+    of = int(number(message.get("field", 0), "the field", 0, len(case.pde.fields) - 1))
     try:
-        nodes = [int(n) for n in given["sensors"]]
-        times, values = np.array(given["times"], dtype=float), np.array(given["values"], dtype=float)
+        nodes = [int(n) for n in message["sensors"]]
+        times, values = np.array(message["times"], dtype=float), np.array(message["values"], dtype=float)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise InputError("readings are tables of sensors, times and values") from error
     if not 0 < len(nodes) <= 16 or not all(0 <= n < case.mesh.n_nodes for n in nodes):
