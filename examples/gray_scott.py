@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from dgnet.discovery.formula import formulas, summands
 
 import dgnet as dg
+from dgnet.discovery import formulas, summands
 from dgnet_paper.reference import solve as reference_solve
 
 DU, DV, F, K, DT, STEPS = 2e-3, 1e-3, 0.04, 0.06, 1.0, 40

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from dgnet.discovery.material_curve import found_curves
 
 import dgnet as dg
+from dgnet.discovery import material_curves
 
 LATENT, DT, STEPS, NOISE = 60.0, 0.5, 60, 0.5
 AT = torch.linspace(0, 300, 301, dtype=torch.float64)
@@ -53,7 +53,7 @@ def main(folder: Path, picture: Path | None = None) -> tuple[float, float, float
     edge = [dg.Robin("left", 0.01, 20.0)]
     own = dg.project("plate", mesh, guess, edge, DT, runs, folder / "plate.h5", offset=(20.0,), model=model)
     run, _ = dg.train(own, folder / "run")
-    found = found_curves(run.model)
+    found = material_curves(run.model)
     for one in found:
         print(one.sentence)
     scores = dg.evaluate(run, run.data)[0]["scores"]

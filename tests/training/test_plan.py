@@ -12,7 +12,8 @@ import dgnet as dg
 from dgnet.discovery.unknowns import Unknowns
 from dgnet.errors import InputError
 from dgnet.mesh import box
-from dgnet.models.dgnet import PAPER, DGNetConfig
+from dgnet.models.dgnet import DGNetConfig
+from dgnet.models.registry import configure
 from dgnet.problems import PDE
 from dgnet.problems.case import Case
 from dgnet.projects import Training
@@ -69,7 +70,7 @@ def test_a_case_may_bring_its_own_plan() -> None:
     assert plan.config.odd_reaction and first.method == "identify" and all("reaction_net" not in s.only and s.only for s in rest)
     paper = make_plan(case, 10, 41, model="dgnet-paper")
     (stage,) = paper.recipe.stages
-    assert paper.config == PAPER and (paper.recipe.name, paper.recipe.hold_out) == ("paper", 0)
+    assert paper.config == configure("dgnet-paper") and (paper.recipe.name, paper.recipe.hold_out) == ("paper", 0)
     assert (stage.iterations, stage.length, stage.decay_every, stage.decay_rate) == (30 * 13, 5, 10 * 13, 0.2)
     mgn = make_plan(case, 10, 41, model="mgn")
     assert mgn.recipe.iterations == stage.iterations and mgn.recipe.name == "mgn" and mgn.recipe.hold_out == 0

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dgnet.cli.options import PROCESSES, Seed, file_to_write, folder_to_write, named, positive, refuse
+from dgnet.cli.options import Seed, file_to_write, folder_to_write, positive, refuse
 from dgnet.cli.screen import errors, narrating, page, reporting, say, say_path, table
 from dgnet.cli.shell import AllowDifferent, Device, Json, Problem, checked_device, write_json
 from dgnet.errors import InputError
-from dgnet_paper.cli.frame import Size, Truth, advise, command
+from dgnet_paper.cli.frame import PROCESSES, Size, Truth, advise, command, named
 
 if TYPE_CHECKING:
     from dgnet.problems.case import Case

@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
-from dgnet.cli.options import all_named, file_to_write, folder_to_write, page_to_write, positive, refuse
+from dgnet.cli.options import file_to_write, folder_to_write, positive, refuse
 from dgnet.cli.screen import narrating, reporting, say, table
 from dgnet.cli.shell import Device, Json, checked_device, write_json
 from dgnet.errors import InputError
 from dgnet.files import write_text
-from dgnet_paper.cli.frame import Size, Truth, advise, command
+from dgnet_paper.cli.frame import Size, Truth, advise, all_named, command, page_to_write
 
 _NAMED = ("scenarios", "models", "size", "truth", "seeds", "few", "factor", "trajectories", "unknown_reaction")
 """Options that choose cells of a target; the name of a single cell holds them all."""

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from dgnet.cli.options import Seed, file_to_write, folder_to_write, given, named, refuse
+from dgnet.cli.options import Seed, file_to_write, folder_to_write, given, refuse
 from dgnet.cli.screen import narrating, reporting, say, say_path, table
 from dgnet.cli.shell import Device, Json, checked_device, write_json
 from dgnet.errors import InputError
-from dgnet_paper.cli.frame import Size, Truth, advise, command
+from dgnet_paper.cli.frame import Size, Truth, advise, command, named
 
 
 @command("dgnet-paper scenarios", "dgnet-paper scenarios --json scenarios.json")

@@ -19,7 +19,6 @@ from dgnet.errors import LARGEST, InputError
 from dgnet.files import cause, locked, protecting
 
 SEEDS = 2**63  # a seed is stored with the data in 63 bits
-PROCESSES = 1024  # side by side, at most
 
 
 def positive(value: float | None) -> float | None:
@@ -27,24 +26,6 @@ def positive(value: float | None) -> float | None:
     if value is not None and not 1 / LARGEST <= value <= LARGEST:
         raise typer.BadParameter(f"{value:g} is not a positive, finite number from {1 / LARGEST:g} to {LARGEST:g}.")
     return value
-
-
-def positives(values: list[float] | None) -> list[float] | None:
-    return None if values is None else [v for v in map(positive, values) if v is not None]
-
-
-def named(value: str | None) -> str | None:
-    """A callback for names: not empty."""
-    if value is not None and not value.strip():
-        raise typer.BadParameter("an empty name stands for nothing.")
-    return value
-
-
-def all_named(values: list[str] | None) -> list[str] | None:
-    """The same for lists, in which commas separate names."""
-    for value in values or ():
-        named(value.replace(",", " "))
-    return values
 
 
 Seed = Annotated[int, typer.Option(min=0, max=SEEDS - 1, help="Seed of all random numbers.")]
@@ -122,11 +103,6 @@ def _writes(target: Target) -> Callable[[Path | None], Path | None]:
 
     checked.writes = target  # type: ignore[attr-defined]
     return checked
-
-
-def page_to_write(path: Path | None) -> Path | None:
-    """A callback for a page FILE.md with a folder of pictures, or the folder of both."""
-    return path if path is not None and path.suffix == ".md" else _way(path)
 
 
 def vtk_files(path: Path) -> Iterator[Path]:

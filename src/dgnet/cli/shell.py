@@ -8,8 +8,7 @@ import re
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -194,20 +193,6 @@ def main(of: typer.Typer = app) -> None:
         sys.unraisablehook = hook
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    """SIGINT and SIGTERM wait until the end of the block: nothing that it begins is lost half-begun."""
-    waiting: list[int] = []
-    before = {number: signal.signal(number, lambda n, frame: waiting.append(n)) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        if waiting:
-            signal.raise_signal(waiting[0])
 
 
 def ending(error: BaseException) -> tuple[str, int]:
