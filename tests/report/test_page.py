@@ -254,6 +254,5 @@ def test_given_coefficients_per_field_and_region(tmp_path: Path) -> None:
     assert given_value(scenario, "convection", "convection") is None
 
 
-def test_verdicts() -> None:
-    assert percent(0.0017) == "0.17%" and percent(float("inf")) == "unbounded" and percent(1.23) == "123%"
+def test_ratios() -> None:
     assert page._times(250.4) == "250×" and page._times(2.46) == "2.5×"
