@@ -45,7 +45,7 @@ def dgnet(backend: str) -> Callable[[Case], Run]:
             with torch.no_grad():
                 end = dg.rollout(Seen(backend=backend), problem, u0, f[:, None].expand(-1, case.steps, -1, -1),
                                  sink=lambda k, u: mark(1) if k == 1 else None)
-                label = seen[-1].operator().prepared.label  # with gradients it would be another operator, factorised anew
+                label = seen[-1].solver.operator().prepared.label  # with gradients it would be another operator, factorised anew
             return end[0, -1, :, 0].double().numpy(), label
 
         return run

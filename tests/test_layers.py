@@ -102,3 +102,32 @@ FOREIGN = {"_version", "_replace", "_asdict", "_parameters", "_buffers"}  # of t
 @pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda p: str(p.relative_to(ROOT)))
 def test_private_names_stay_at_home(path: Path) -> None:
     assert foreign(ast.parse(path.read_text())) == set()
+
+
+# ---------------------------------------------------------------------- sizes
+
+CEILINGS = {
+    "src/dgnet/cli": 780, "src/dgnet/data": 730, "src/dgnet/designs": 920, "src/dgnet/discovery": 1280, "src/dgnet/export": 1150,
+    "src/dgnet/following": 1220, "src/dgnet/inverse": 2450, "src/dgnet/mesh": 890, "src/dgnet/models": 3600,
+    "src/dgnet/operators": 720, "src/dgnet/prediction": 470, "src/dgnet/problems": 2220, "src/dgnet/projects": 2620,
+    "src/dgnet/report": 1660, "src/dgnet/scoring": 330, "src/dgnet/stepping": 2340, "src/dgnet/studio": 910,
+    "src/dgnet/training": 1480, "src/dgnet/trust": 640, "paper/dgnet_paper/analyse": 490, "paper/dgnet_paper/baselines": 1340,
+    "paper/dgnet_paper/cli": 380, "paper/dgnet_paper/demo": 250, "paper/dgnet_paper/model": 290,
+    "paper/dgnet_paper/reference": 1390, "paper/dgnet_paper/scenarios": 1390, "paper/dgnet_paper/study": 3550,
+    "paper/dgnet_paper/universal": 750,
+}
+"""Statements of each folder, at most: what it has and a little. One that needs more says what it replaces."""
+
+
+def statements(folder: Path) -> int:
+    return sum(isinstance(n, ast.stmt) for path in folder.rglob("*.py") for n in ast.walk(ast.parse(path.read_text())))
+
+
+@pytest.mark.parametrize("folder", CEILINGS)
+def test_no_folder_outgrows_its_ceiling(folder: str) -> None:
+    assert statements(ROOT.parents[1] / folder) <= CEILINGS[folder]
+
+
+def test_every_folder_has_a_ceiling() -> None:
+    found = {p.relative_to(ROOT.parents[1]).as_posix() for place in (ROOT, PAPER) for p in place.iterdir() if any(p.rglob("*.py"))}
+    assert {name for name in found if not name.endswith(".py")} == set(CEILINGS)

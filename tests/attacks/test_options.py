@@ -14,7 +14,6 @@ from tests.attacks.harness import Case, Outcome, face, parameters, refusals
 NOTHING = refusals("empty", """
 nonsense | nonsense
 --nonsense check | --nonsense
-version now | now
 paper scenarios --json . | .
 models --jsn x.json | --jsn
 new | folder

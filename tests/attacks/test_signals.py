@@ -73,7 +73,7 @@ class Deaf:
 def work(**options):
     Deaf()
     time.sleep(20)
-shell.commands = lambda: work
+shell.commands = lambda of: work
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a process in the background inherits that it is ignored
 shell.main()
 """

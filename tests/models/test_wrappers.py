@@ -20,7 +20,7 @@ def public(kind: type) -> set[str]:
     return {name for name in vars(kind) if not name.startswith("_")}
 
 
-@pytest.mark.parametrize("base, wrapper, own", [(Model, Wrapper, {"name", "prepare"}), (Stepper, WrappedStepper, set())])
+@pytest.mark.parametrize("base, wrapper, own", [(Model, Wrapper, {"name", "prepare", "again"}), (Stepper, WrappedStepper, set())])
 def test_a_wrapper_hands_on_every_name(base: type, wrapper: type, own: set[str]) -> None:
     assert public(base) - own <= public(wrapper)
 

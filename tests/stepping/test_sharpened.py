@@ -56,5 +56,5 @@ def test_bounds_that_are_proven_are_left_alone() -> None:
     mesh = perturbed_square(8)
     problem = Problem(mesh, PDE(diffusion=0.1, velocity=(1.0, 0.5)), [], 0.01)
     op = DGNet(DGNetConfig(hidden=8, layers=1), problem).double().prepare(problem).solver.operator()
-    proven = bounds_of(op.A, op.M, op._mass_low, op._rest() * (op.theta * op.dt) if callable(op._rest) else None)
+    proven = bounds_of(op.A, op.M, op._mass_low, op._indefinite() * (op.theta * op.dt) if callable(op._indefinite) else None)
     assert op.bounds.low == pytest.approx(proven.low) and proven.low > 0.1
