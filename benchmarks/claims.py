@@ -58,15 +58,20 @@ class Command:
     def output(self, quick: bool) -> str:
         if self.stored and (not self.script or (quick and not self.quick)):
             return (ROOT / self.stored).read_text()
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src"), "ROOT": str(ROOT),
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, (ROOT / "src", ROOT / "paper", ROOT))), "ROOT": str(ROOT),
                                     "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])}
-        line = re.sub(r"(?<=[\s=])(examples|tests|docs)/", rf"{ROOT}/\1/", re.sub(r"^(dgnet|pytest)\b", r"python -m \1", self.line))
+        line = re.sub(r"(?<=[\s=])(examples|tests|docs)/", rf"{ROOT}/\1/", _runnable(self.line))
         with tempfile.TemporaryDirectory() as folder:
             done = subprocess.run(["bash", "-c", "set -eo pipefail\n" + (self.script or line)], cwd=folder, env=environment,
                                   capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(f"exit code {done.returncode}: {done.stderr.strip().splitlines()[-1:]}")
         return done.stdout
+
+
+def _runnable(line: str) -> str:
+    """The line with Python before its program, so that it runs wherever the script stands."""
+    return re.sub(r"^(dgnet-paper|dgnet|pytest)(?=\s)", lambda m: f"python -m {m[1].replace('-', '_')}", line)
 
 
 @dataclass(frozen=True)
