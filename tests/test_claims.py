@@ -50,3 +50,11 @@ def test_every_figure_of_the_readme_is_a_claim() -> None:
 def test_a_number_holds_to_its_digits(claimed: str, measured: str, same: bool) -> None:
     claim = claims["Claim"]("", "", "")
     assert claim.holds(claims["numbers"]([claimed]), claims["numbers"]([measured])) is same
+
+
+def test_commands_run_wherever_the_script_stands() -> None:
+    lines = {"dgnet-paper report x": "python -m dgnet_paper report x", "dgnet check plate": "python -m dgnet check plate",
+             "pytest -s x": "python -m pytest -s x", "python -m benchmarks step": "python -m benchmarks step"}
+    assert {line: claims["_runnable"](line) for line in lines} == lines
+    done = claims["Command"]("python -m benchmarks kernels --help").output(quick=True)
+    assert "--sensors" in done
