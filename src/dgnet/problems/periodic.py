@@ -11,7 +11,7 @@ from scipy.spatial import cKDTree
 
 from dgnet.errors import InputError
 from dgnet.operators import Geometry
-from dgnet.problems.conditions import Condition, Periodic
+from dgnet.problems.conditions import Condition
 
 
 def identified(geometry: Geometry, conditions: Sequence[Condition]) -> np.ndarray:
@@ -19,7 +19,7 @@ def identified(geometry: Geometry, conditions: Sequence[Condition]) -> np.ndarra
     points, n = geometry.nodes, len(geometry.dof)
     pairs = [np.empty((2, 0), dtype=np.int64)]
     for c in conditions:
-        if not isinstance(c, Periodic):
+        if c.partner is None:
             continue
         a, b = geometry.nodes_on(c.boundary), geometry.nodes_on(c.partner)
         if len(a) != len(b):
