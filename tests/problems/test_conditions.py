@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from dgnet.errors import InputError
 from dgnet.export.c_file import export_c, find_compiler
 from dgnet.inverse.coefficients import Factors
 from dgnet.inverse.unknowns import warmed
 from dgnet.mesh import box
 from dgnet.models import Classical, rollout
 from dgnet.models.universal import Universal
-from dgnet.problems import PDE, Case, Condition, Dirichlet, Neumann, Problem, Robin, TimeTable, Units, Value
+from dgnet.problems import PDE, Case, Condition, Dirichlet, Neumann, Periodic, Problem, Robin, TimeTable, Units, Value
 from dgnet.problems.conditions import CONDITIONS
 from dgnet.problems.sight import Bounds, doubts
 from dgnet.studio.scene import case_scene
@@ -162,3 +163,8 @@ behind = 300
 def test_the_fingerprint_names_its_numbers():
     assert fingerprint(case([Contact("left", 4.0, 0.25, 3.0)]))["conditions"] == [
         "contact on left: exchange 4.0, resistance 0.25, behind 3.0"]
+
+
+def test_two_boundaries_are_needed_for_a_periodic_one():
+    with pytest.raises((TypeError, InputError)):
+        Periodic("left")

@@ -128,12 +128,12 @@ class Space:
         self.number = np.asarray(self.number)
         pairs = []
         for condition in periodic:
-            a, b = (self.nodes_on(name) for name in condition.boundaries)
+            one, other = condition.boundaries
+            a, b = self.nodes_on(one), self.nodes_on(other)
             shift = points[b].mean(axis=0) - points[a].mean(axis=0)
             distance, match = cKDTree(points[b]).query(points[a] + shift)
             if len(a) != len(b) or distance.max() > 1e-6 * np.linalg.norm(shift) or len(set(match)) < len(b):
-                raise InputError(f"boundaries '{condition.boundary}' and '{condition.partner}' do not match by a "
-                                 "translation")
+                raise InputError(f"boundaries '{one}' and '{other}' do not match by a translation")
             pairs.append(np.stack([a, b[match]]))
         if not pairs:
             return np.arange(n)

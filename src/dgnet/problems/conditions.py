@@ -233,11 +233,10 @@ class Condition:
     keys: ClassVar[Mapping[str, Dimension | str]] = {}
     boundary: str
     field: str | None = None
-    partner: str | None = None
 
     @property
     def boundaries(self) -> tuple[str, ...]:
-        return (self.boundary,) if self.partner is None else (self.boundary, self.partner)
+        return (self.boundary,)
 
     @property
     def drive(self) -> Value:
@@ -372,6 +371,10 @@ class Periodic(Condition):
     def __post_init__(self) -> None:
         if self.boundary == self.partner:
             raise InputError(f"a periodic condition needs two boundaries, got '{self.boundary}' twice")
+
+    @property
+    def boundaries(self) -> tuple[str, str]:
+        return self.boundary, self.partner
 
 
 CONDITIONS: dict[str, type[Condition]] = {c.kind: c for c in (Dirichlet, Neumann, Robin, Periodic)}

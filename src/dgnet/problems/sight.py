@@ -170,7 +170,7 @@ def _of_spot(mesh: Mesh, name: str, rows: np.ndarray, units: Units, conditions: 
         text += f"; {covers}" if ratio < 0.05 else ""
         found.append(Doubt("spots", text, numbers | {"ratio": float(ratio)}))
     for c in conditions:
-        if c.partner is not None:
+        if c.role == "periodic":
             rim = np.concatenate([mesh.nodes_on(name) for name in c.boundaries])
             gap = np.linalg.norm(place[inside][:, None] - mesh.points[rim][None], axis=2).min(1)
             if (gap < 2 * radius[inside]).any():

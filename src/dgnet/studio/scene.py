@@ -233,8 +233,8 @@ def _times(value: Any, factor: float) -> Any:
 
 
 def _row(c: Condition) -> dict[str, Any]:
-    if c.partner is not None:
-        return {"boundary": f"{c.boundary} and {c.partner}", "kind": c.role, "fixed": True}
+    if c.role == "periodic":
+        return {"boundary": " and ".join(c.boundaries), "kind": c.role, "fixed": True}
     coefficient: Value = c.coefficient if c.role == "exchange" else 0.0
     name = c.boundary if c.field is None else f"{c.boundary}, {c.field}"
     if callable(c.drive) or callable(coefficient):

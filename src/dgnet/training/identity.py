@@ -123,8 +123,8 @@ def _reaction(function: Callable[[torch.Tensor], torch.Tensor], offsets: tuple[f
 
 def _condition(condition: Condition, mesh: Mesh, times: tuple[float, ...]) -> str:
     kind, name = condition.kind, condition.boundary
-    if condition.partner is not None:
-        return f"{kind} on {name} and {condition.partner}"
+    if condition.role == "periodic":
+        return f"{kind} on {' and '.join(condition.boundaries)}"
     facets = mesh.boundaries.get(name, mesh.boundary_facets)
     x = torch.tensor(mesh.points[np.unique(facets)])
 
