@@ -93,7 +93,7 @@ class Problem:
             if c.field is not None and c.field not in known:
                 raise InputError(f"a condition on '{c.boundary}' names field '{c.field}', but the fields are {list(known)}")
             if any(isinstance(value, SpotTable | FunctionSource) for value in (c.drive, c.coefficient)):
-                raise InputError(f"the condition on '{c.boundary}' has a source of the inside for a value: give a number, a TimeTable "
+                raise InputError(f"the condition on '{c.boundary}' has a source of the inside for a value: give a number, a table "
                                  "or a function f(x, t) of points and one time")
             if (least := lowest(c.coefficient)) < 0:
                 raise InputError(f"the convective coefficient on '{c.boundary}' must not be negative, got {least:g}")
