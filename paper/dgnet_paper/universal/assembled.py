@@ -34,6 +34,7 @@ from dgnet.models.universal.elements import (
     taken_ahead,
 )
 from dgnet.models.universal.local import Surroundings, surroundings
+from dgnet.models.universal.operators import convective
 from dgnet.operators.elements import element
 from dgnet.problems import Problem
 from dgnet_paper.reference.galerkin import polynomials
@@ -91,16 +92,8 @@ def example(part: PartProblem, degree: int, gap: np.ndarray, base: np.ndarray, e
     wide = plain.quadratic
     p = wide if degree == 2 else plain
     g, d = p.geometry, p.mesh.dim
-    facets: list[Facets] = []
     kind = element(d - 1, degree)
-    for c in part.conditions:
-        if type(c).__name__ == "Robin":
-            nodes = torch.tensor(np.asarray(g.facets(c.boundary)))
-            corners = p.mesh.points[nodes[:, :d]]
-            size = np.linalg.norm(corners[:, 1] - corners[:, 0], axis=-1) if d == 2 else 0.5 * np.linalg.norm(
-                np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0]), axis=-1)
-            matrix = float(c.coefficient) * torch.tensor(size)[:, None, None] * torch.tensor(kind.mass)
-            facets.append(Facets(nodes[:, :d], nodes, matrix, float(c.ambient) * matrix.sum(-1)))
+    facets = [Facets(one.corners, one.nodes, one.matrix, one.load(0.0, 0.0)) for one in convective(p)]
     a = len(kind.mass)
     none = Facets(torch.zeros(0, d, dtype=torch.long), torch.zeros(0, a, dtype=torch.long), torch.zeros(0, a, a, dtype=F64),
                   torch.zeros(0, a, dtype=F64))
@@ -279,7 +272,7 @@ def matrices(batch: Batch, z: Numbers) -> tuple[Tensor, Tensor, Tensor, Tensor, 
     V = batch.volumes[:, None, None]
     K = corrected_stiffness(batch.root, z) + (batch.decay * batch.volumes)[:, None, None] * t.mass
     if batch.transport is not None:
-        K = K + batch.transport + V * beside_the_flow(t, batch.surroundings, z, batch.gradients, batch.step)
+        K = K + batch.transport + V * sum(beside_the_flow(t, batch.surroundings, z, batch.gradients, batch.step))
     factor = z.rim.exp()[:, None]
 
     def dense(parts: Sequence[tuple[Tensor, Tensor]], width: int) -> Tensor:

@@ -143,8 +143,8 @@ def corrected_source(t: Tables, z: Numbers) -> Tensor:
     return t.wide + off - off.sum(-1, keepdim=True) * t.own
 
 
-def beside_the_flow(t: Tables, s: Surroundings, z: Numbers, gradients: Tensor, dt: Tensor | float) -> Tensor:
-    """What corrects the transport by a flow in cells of volume 1 [K, m, m]: diffusion along it, and a skew transport beside it.
+def beside_the_flow(t: Tables, s: Surroundings, z: Numbers, gradients: Tensor, dt: Tensor | float) -> tuple[Tensor, Tensor]:
+    """What corrects the transport by a flow in cells of volume 1: diffusion along it, and a skew transport beside it, [K, m, m] each.
 
     tau (v . grad phi_i)(v . grad phi_j) with tau = along (dt + crossing time) / 2. dt is a number or [K].
     """
@@ -155,7 +155,7 @@ def beside_the_flow(t: Tables, s: Surroundings, z: Numbers, gradients: Tensor, d
     along = stiffness_of(t, tau[:, None, None] * push[:, :, None] * push[:, None, :])
     centred = z.beside - z.beside.mean(-1, keepdim=True)
     centred = centred - centred.mean(-2, keepdim=True)
-    return along + t.entry * rate[:, None, None] * centred
+    return along, t.entry * rate[:, None, None] * centred
 
 
 class ElementNet(Ranged):
