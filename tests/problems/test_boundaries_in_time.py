@@ -72,7 +72,7 @@ def far_from_zero(p: Problem) -> DGNet:
 
 MODELS: dict[str, Callable[[Problem], Model]] = {
     "classical": lambda p: Classical(), "lumped": lambda p: Classical(consistent=0.0),
-    "damped": lambda p: Classical(damped_start=2),
+    "damped": lambda p: Classical(start=2),
     "backward": lambda p: Classical(theta=1.0), "quadratic": lambda p: Classical(degree=2), "universal": lambda p: Universal(),
     "dgnet": far_from_zero, "adaptive": lambda p: Adaptive(Classical(), 1e-3)}
 
@@ -92,7 +92,7 @@ def test_a_pulse_of_flux_brings_its_energy_whatever_the_step(name: str, kind: st
             u = torch.full((1, p.n_nodes, 1), 300.0, dtype=torch.float64)
             steps = [u]
             for k in range(4):
-                steps.append(solver.step(steps[-1], None, 5.0 * k, damped=k == 0))
+                steps.append(solver.step(steps[-1], None, 5.0 * k, start=k == 0))
             got = torch.cat(steps)
         else:
             with torch.no_grad():

@@ -112,8 +112,8 @@ class Boundary(Kind):
     def responses(self, problem: Problem, made: Kernels, sensors: Sequence[Sensor], model: Model[Any] | None = None) -> Tensor:
         """To a history: of what it does if it stays, the differences of two steps."""
         if len(self.shape) > 1 and made.early.shape[2]:
-            raise InputError("a flux or an ambient value over time is recovered where all steps are the same: not with a damped "
-                             "start, early steps or changing flow")
+            raise InputError("a flux or an ambient value over time is recovered where all steps are the same: not with L-stable "
+                             "first steps (Classical(start=0) has none), early steps or changing flow")
         zero, H = torch.zeros(problem.mesh.n_nodes, problem.n_fields, dtype=torch.float64), made.horizon
         on, off = (read(p, model or Classical(), sensors, zero, None, H) for p in (self.loaded(problem, 1.0), problem))
         if len(self.shape) == 1:

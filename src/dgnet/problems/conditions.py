@@ -25,6 +25,7 @@ _PARTS, _MOST = 8, 256  # parts of a step that every function is looked at in, a
 _POINTS = 8  # in each of them
 _SMOOTH = 1e-7  # of the integral over the step: parts with a smaller error are not cut
 _INSIDE = 1e-9  # of a part: how far its ends are moved inwards
+_SMALL, _HALVINGS = 1e-5, 6  # a change that is none, relative to the value; and how often a step is halved to find a jump in it
 _SNAP = 1e-13  # of a time: rounding of k dt
 
 
@@ -166,6 +167,40 @@ def samples(values: Sequence[Value], x: Tensor, t: float, dt: float) -> tuple[Te
     return share, [value.expand(len(share), -1) for value in found]
 
 
+@torch.no_grad()
+def jump_within(value: Value, x: Tensor, begin: float, end: float) -> bool:
+    """Whether a boundary value at points x [n, d] jumps between two times, the ends among them: at one of its knots, or where it
+    does most of its change in less than a fiftieth of that time."""
+    if not callable(value) or not len(x):
+        return False
+
+    def at(*times: float) -> Tensor:
+        return value_at(value, x, np.array(times))
+
+    begin -= _INSIDE * (end - begin)  # what jumps there does so in this step, too
+    first, last = at(begin, end)
+    least = _SMALL * float(torch.maximum(first.abs(), last.abs()).max())
+    for knot in np.unique(knots_of(value)):
+        room = max(_INSIDE * (end - begin), 10 * _SNAP * abs(knot))
+        if begin - room <= knot <= end + room:
+            before, after = at(knot - room, knot + room)
+            if float((after - before).abs().max()) > max(least, _SMALL * float(torch.maximum(after.abs(), before.abs()).max())):
+                return True
+    whole = now = float((last - first).abs().max())
+    if whole <= least:
+        return False
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (begin + end)
+        between = at(middle)[0]
+        one, other = float((between - first).abs().max()), float((last - between).abs().max())
+        if one > other:
+            end, last, now = middle, between, one
+        else:
+            begin, first, now = middle, between, other
+        whole = max(whole, now)
+    return now > 0.5 * whole
+
+
 def _gauss(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Two points in each interval and their weights [2 P]: exact for cubics."""
     half = 0.5 * (right - left)[:, None]
@@ -287,3 +322,12 @@ class Periodic:
 
 
 Condition = Dirichlet | Neumann | Robin | Periodic
+
+
+def values_of(condition: Condition) -> tuple[Value, ...]:
+    """The numbers, tables and functions of a condition."""
+    if isinstance(condition, Robin):
+        return condition.coefficient, condition.ambient
+    if isinstance(condition, Periodic):
+        return ()
+    return (condition.value,) if isinstance(condition, Dirichlet) else (condition.flux,)

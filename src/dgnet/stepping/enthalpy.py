@@ -62,7 +62,7 @@ class Solver(Protocol):
     problem: Problem
     memory: Sequence[float]
 
-    def step(self, u: Tensor, f: Tensor | None = None, t: float = 0.0, damped: bool = False) -> Tensor: ...
+    def step(self, u: Tensor, f: Tensor | None = None, t: float = 0.0, start: bool = False) -> Tensor: ...
 
     @property
     def capturable(self) -> bool: ...
@@ -108,28 +108,32 @@ class EnthalpySolver:
 
     # ------------------------------------------------------------------ stepping
 
-    def step(self, u: Tensor, f: Tensor | None = None, t: float = 0.0, damped: bool = False) -> Tensor:
+    def step(self, u: Tensor, f: Tensor | None = None, t: float = 0.0, start: bool = False) -> Tensor:
         """u at t [B, N, F] and the step-averaged source f [B, N, F] -> u at t + dt [B, N, F]. Leading axis optional.
 
-        `damped`: two backward Euler half steps instead (Rannacher), as `GreenSolver.step`.
+        `start`: two backward Euler half steps instead (Rannacher), L-stable: the part that dG(1) has in `GreenSolver.step`.
         """
         p = self.problem
         p.check_state(u)
         if f is not None:
             p.check_state(f, "the source")
         if u.dim() == 2:
-            return self.step(u[None], None if f is None else f.reshape(-1, *f.shape[-2:]), t, damped)[0]
+            return self.step(u[None], None if f is None else f.reshape(-1, *f.shape[-2:]), t, start)[0]
         dtype = u.dtype
         u = p.restrict(u).to(p.dtype)
         f = None if f is None else p.restrict(f).to(p.dtype)
-        if damped:
-            half = 0.5 * p.dt
-            u = self._advance(u, f, t, 1.0, half)
-            u = self._advance(u, f, t + half, 1.0, half)
+        if start:
+            self._look(u.detach())
+            u = self.half(u, f, t)
+            u = self.half(u, f, t + 0.5 * p.dt)
         else:
             u = self._advance(u, f, t, self.theta, p.dt)
         self._look(u.detach())
         return p.expand(u).to(dtype)
+
+    def half(self, u: Tensor, f: Tensor | None, t: float) -> Tensor:
+        """The first of the two half steps of a step with `start`, at the degrees of freedom."""
+        return self._advance(u, f, t, 1.0, 0.5 * self.problem.dt)
 
     def _advance(self, u: Tensor, f: Tensor | None, t: float, theta: float, dt: float) -> Tensor:
         m, p = self.materials, self.problem
