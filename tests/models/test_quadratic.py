@@ -117,7 +117,7 @@ def test_quadratics_are_exact(dim: int) -> None:
     source = torch.ones(1, 5, mesh.n_nodes, 1, dtype=torch.float64)
     states = rollout(PLAIN, p, u(x, 0.0)[None, :, None], source, 5)  # from nodal values: the fit meets quadratics exactly
     assert float((states[0, -1, :, 0] - u(x, 0.5)).abs().max()) < 1e-10
-    assert torch.equal(rollout(Classical(start=0), p.quadratic, u(x, 0.0)[None, :, None], source, 5), states)  # the problem says it, too
+    assert torch.equal(rollout(Classical(start=0), p.quadratic, u(x, 0.0)[None, :, None], source, 5), states)  # it says so, too
     still = dg.Problem(mesh, dg.PDE(diffusion=D), [dg.Dirichlet("boundary", lambda x, t: u(x, 0.0))], dt=0.1).quadratic
     every = torch.tensor(P2.points(p))
     rest = dg.steady(still, torch.full((1, len(every), 1), -2 * D, dtype=torch.float64))

@@ -229,7 +229,8 @@ def test_batched_dense_training_steps_as_the_model_does(dim: int) -> None:
     for k, part in enumerate(parts):
         for column, consistent in enumerate((1.0, 0.0)):
             with torch.no_grad():
-                classical = rollout(Classical(consistent, start=0), part.problem, part.truth[:, 0, :, None], part.nodal[..., None])[..., 0]
+                model = Classical(consistent, start=0)
+                classical = rollout(model, part.problem, part.truth[:, 0, :, None], part.nodal[..., None])[..., 0]
             assert float(own[k, column]) == pytest.approx(float((classical - part.truth).square().sum()), rel=1e-9)
     assert torch.equal(squared_error(batch, roll(batch, silent(batch))), own[:, 0])
 

@@ -83,7 +83,8 @@ def test_a_rollout_and_single_steps_are_those_of_the_general_solver(name: str, d
 def test_any_backend_serves(backend: str) -> None:
     p, u, f = make("flow")
     with torch.no_grad():
-        torch.testing.assert_close(rollout(Classical(start=0, backend=backend), p, u, f), one_by_one(p, u, f).detach(), rtol=0, atol=1e-8)
+        torch.testing.assert_close(rollout(Classical(start=0, backend=backend), p, u, f), one_by_one(p, u, f).detach(), rtol=0,
+                                   atol=1e-8)
 
 
 def test_single_precision_stays_within_its_rounding() -> None:

@@ -52,7 +52,8 @@ def test_a_held_face_does_not_ring(degree: int) -> None:
     wall = dg.Problem(dg.box((cells, 1), upper=(1.0, 1 / cells)), dg.PDE(diffusion=1.0), [dg.Dirichlet("left", 1.0)], dt)
     off = {}
     for start in (0, 2):
-        states = dg.rollout(dg.Classical(start=start, degree=degree), wall, torch.zeros(1, wall.mesh.n_nodes, 1, dtype=F64), steps=2)
+        zero = torch.zeros(1, wall.mesh.n_nodes, 1, dtype=F64)
+        states = dg.rollout(dg.Classical(start=start, degree=degree), wall, zero, steps=2)
         off[start] = [float(np.abs(states[0, k, :, 0].numpy() - wall_series(wall.mesh.points[:, 0], k * dt)).max()) for k in (1, 2)]
     assert off[2][0] < 0.06 and off[2][1] < 0.01 and off[0][0] > 0.2 and off[0][1] > 0.05
 
@@ -78,7 +79,8 @@ def test_a_jump_of_the_surroundings_or_of_a_held_value_does_not_overshoot(degree
 
 
 def test_what_is_smooth_does_not_count_as_a_jump() -> None:
-    smooth = [lambda x, t: torch.sin(7 * t + x[:, 0]), lambda x, t: 300 + t + 0 * x[:, 0], TimeTable([0.0, 2.05, 9.0], [0.0, 1.0, -3.0])]
+    table = TimeTable([0.0, 2.05, 9.0], [0.0, 1.0, -3.0])
+    smooth = [lambda x, t: torch.sin(7 * t + x[:, 0]), lambda x, t: 300 + t + 0 * x[:, 0], table]
     for value in smooth:
         p = dg.Problem(dg.box((3, 3)), dg.PDE(diffusion=1.0), [dg.Robin("left", 1.0, value), dg.Dirichlet("right", value)], 0.1)
         assert not any(p.jumps(0.1 * k) for k in range(1, 60))
@@ -95,10 +97,12 @@ STEP = TimeTable([0.0, 0.23, 0.23, 9.0], [0.0, 0.0, 2.0, 2.0])
 CASES: dict[str, tuple[dg.PDE, list[Condition]]] = {
     "closed": (dg.PDE(diffusion=0.3), []),
     "walls that move": (dg.PDE(diffusion=0.3), [dg.Dirichlet("left", lambda x, t: t + x[:, 1]), dg.Dirichlet("right", STEP)]),
-    "exchange": (dg.PDE(diffusion=0.3, capacity=2.0), [dg.Robin("left", lambda x, t: 1 + t + 0 * x[:, 0], 2.0), dg.Neumann("top", STEP)]),
+    "exchange": (dg.PDE(diffusion=0.3, capacity=2.0), [dg.Robin("left", lambda x, t: 1 + t + 0 * x[:, 0], 2.0),
+                                                       dg.Neumann("top", STEP)]),
     "reaction": (dg.PDE(diffusion=0.3, reaction=lambda u: u - u**3), [dg.Dirichlet("left", STEP)]),
     "flow": (dg.PDE(diffusion=0.3, velocity=[0.8, 0.3], decay=0.4), [dg.Robin("right", 1.0, STEP)]),
-    "periodic fields": (dg.PDE(("a", "b"), diffusion={"a": 0.3, "b": 0.1}), [dg.Periodic("left", "right"), dg.Robin("top", 1.0, STEP, "b")]),
+    "periodic fields": (dg.PDE(("a", "b"), diffusion={"a": 0.3, "b": 0.1}), [dg.Periodic("left", "right"),
+                                                                             dg.Robin("top", 1.0, STEP, "b")]),
     "curve": (dg.PDE(diffusion=dg.Curve([-9.0, 9.0], [0.1, 0.5])), [dg.Dirichlet("left", STEP)])}
 
 

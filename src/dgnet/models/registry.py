@@ -90,7 +90,7 @@ def current(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in table.items() if not (key in former and former[key] in (None, value))}
 
 
-def stored(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
+def as_stored(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     """A configuration as a file has it that may be older than some of its settings (`DGNetConfig.unsaid`)."""
     return {**getattr(config_class(name), "unsaid", {}), **current(name, table)}
 

@@ -216,8 +216,8 @@ def rod(fourier: float, consistent: float = 1.0, biot: float = np.inf, inside: b
     """Largest error at the nodes of a rod after each step, in units of a jump that it starts with.
 
     The jump is that of the end's held value, of its surroundings where the `biot` number h dx / k is finite, or in the middle of a
-    cell (`inside`). Spacing dx, `fourier` = D dt / dx^2, `parts` of each step, the first two L-stable, then Crank-Nicolson; the truth is
-    an infinite rod's.
+    cell (`inside`). Spacing dx, `fourier` = D dt / dx^2, `parts` of each step, the first two
+    L-stable, then Crank-Nicolson; the truth is an infinite rod's.
     """
     half = int(np.ceil(7 * np.sqrt(fourier * steps))) + 12
     n = 2 * half if inside else half

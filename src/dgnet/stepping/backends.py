@@ -69,7 +69,7 @@ class _Solve(torch.autograd.Function):
         adjoint = ctx.prepared.solve(g.conj().resolve_conj().contiguous(), transposed=True).conj().resolve_conj()
         grad_values = None
         if ctx.needs_input_grad[2]:
-            grad_values = -(_outer_complex(ctx.pattern, adjoint, x) if x.is_complex() else outer_on_pattern(ctx.pattern, adjoint, x))
+            grad_values = -(_outer_complex if x.is_complex() else outer_on_pattern)(ctx.pattern, adjoint, x)
         return None, None, grad_values, adjoint
 
 

@@ -3,8 +3,9 @@
     stored = source + fluxes + exchange + fixed values - decay - carried away (+ made) + gap
 
 Stored is the change of the integral of H(u) (of c u, where c is a number). Every term but the stored one is an integral over time,
-taken as its step takes it: by both ends, or by the line that an L-stable step has in between. What enters where values are fixed is what the equations of those nodes lack. What is left over is
-made by a reaction or by learned parts, where there are any; otherwise it is a gap, within the tolerance of the solver.
+taken as its step takes it: by both ends, or by the line that an L-stable step has in between. What enters
+where values are fixed is what the equations of those nodes lack. What is left over is made by a reaction or by learned parts, where
+there are any; otherwise it is a gap, within the tolerance of the solver.
 """
 
 from __future__ import annotations
@@ -153,8 +154,8 @@ class Balance:
             walls = Elimination(p.fixed)
             A, right = walls.matrix(A), walls.right(A, right, 0.5 * (new - u)[None])
         b, f = A.values.shape[:2]
-        flat = EdgeMatrix(A.pattern, A.values.reshape(b * f, -1).detach())
-        return unfold(prepare(flat, "lu", symmetric=p.pde.velocity is None).solve(fold(right.detach(), b, f)), b, f, 1, p.n_fields)[0]
+        ready = prepare(EdgeMatrix(A.pattern, A.values.reshape(b * f, -1).detach()), "lu", symmetric=p.pde.velocity is None)
+        return unfold(ready.solve(fold(right.detach(), b, f)), b, f, 1, p.n_fields)[0]
 
     def totals(self) -> list[Totals]:
         """One for each field."""

@@ -4,7 +4,8 @@ their moments.
 In a step, s = (time - t) / dt from 0 to 1, u is a polynomial of degree k that may jump at s = 0. With the increment from the value
 at t in Legendre polynomials, u = u(t) + sum_i V_i P_i(2 s - 1), and the right-hand side of the step by its moments R_i,
 
-    sum_j T_ij M V_j + dt K V_i / (2 i + 1) = R_i,     R_i = dt * integral over s of P_i (f - K u(t)),     T_ij = int P_i P_j' + (-1)^(i+j)
+    sum_j T_ij M V_j + dt K V_i / (2 i + 1) = R_i,      R_i = dt * integral over s of P_i (f - K u(t))
+    T_ij = (-1)^(i + j) + integral over s of P_i P_j'
 
 The new value is u(t) + sum_i V_i: without sources the approximation (k, k + 1) of Pade to exp(-dt K / M), which vanishes where
 dt K / M is large. Eigenvalues l of Y^-1 T, Y = diag(1 / (2 i + 1)), take the system apart:
@@ -96,7 +97,8 @@ class GalerkinOperator(Assembled):
         for pole, A, prepared in zip(self.poles, self.systems, self.prepared):
             b = sum(r.double() * (g.real if pole.real else g) for r, g in zip(right, pole.gather) if r is not None)
             assert isinstance(b, Tensor)
-            c = unfold(apply(prepared, A, fold(b, *self.groups)), *self.groups, b.shape[0], b.shape[2])
+            batch, _, fields = b.shape
+            c = unfold(apply(prepared, A, fold(b, *self.groups)), *self.groups, batch, fields)
             share = [c * q.real if pole.real else 2 * (c.real * q.real - c.imag * q.imag) for q in pole.spread]
             found = share if not found else [x + y for x, y in zip(found, share)]
         return [x.to(dtype) for x in found]

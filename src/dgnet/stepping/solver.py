@@ -335,7 +335,7 @@ class GreenSolver:
     def step(self, u: Tensor, f: Tensor | None = None, t: float = 0.0, start: bool = False) -> Tensor:
         """u at t [B, N, F] and the step-averaged source f [B, N, F] -> u at t + dt [B, N, F]. Leading axis optional.
 
-        `start`: a step of dG(1) instead (`galerkin`). One or two after a start or a jump leave nothing that Crank-Nicolson rings with.
+        `start`: a step of dG(1) (`galerkin`). Two after a start or a jump leave nothing that Crank-Nicolson rings with.
         """
         if not (_working(u) and (f is None or _working(f)) and type(t) is float and type(start) is bool):  # in every step: quick
             u, f, t, start = _entered(u, f, t, start)
@@ -380,7 +380,8 @@ class GreenSolver:
         p, ops = self.problem, self.operators
         op, dt = self.start_operator(t), p.dt
         w = p.fixed_values(t + dt)
-        change = None if w is None or p.still_values is not None else w - p.fixed_values(t)
+        before = None if w is None or p.still_values is not None else p.fixed_values(t)
+        change = None if w is None or before is None else w - before
         right = op.right_hand_side(u, self._force(f, t, dt), moved)
 
         def add(right: Tensor, first: Tensor | None = None) -> Tensor:

@@ -213,7 +213,7 @@ class Universal(Model[PreparedUniversal]):
             gathering = Gathering.of(problem, *found, ops.stiffness(0.0))
         solver = GreenSolver(problem, solves=steps, columns=batch, operators=ops)
         solver.monitor.deferred = problem.geometry.device.type == "cuda" and not careful
-        return PreparedUniversal(solver, gathering, problem.mesh.n_nodes, START if found is None else self.start)
+        return PreparedUniversal(solver, gathering, problem.mesh.n_nodes, self.start if found else START)
 
     def points(self, problem: Problem) -> np.ndarray:
         if not self.acts(problem):
