@@ -136,6 +136,6 @@ def test_pages_of_the_reference_name_modules_that_exist() -> None:
 
 def test_listings_of_contributing_run() -> None:
     listings = re.findall(r"^```python\n(.*?)^```", (ROOT / "CONTRIBUTING.md").read_text(), re.S | re.M)
-    assert len(listings) == 3  # the solver alone, a learned part, a baseline
+    assert len(listings) == 4  # the solver alone, a condition, a learned part, a baseline
     for text in listings:
         exec(compile(text, "CONTRIBUTING.md", "exec"), {})

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -13,15 +14,17 @@ import torch
 from scipy.integrate import solve_ivp
 
 from dgnet.errors import InputError
-from dgnet.inverse import Flux, Kernels, Patch, Point, Sensor, kernels
+from dgnet.inverse import SENSORS, Flux, Kernels, Patch, Placement, Point, Sensor, kernels, read_sensors, readings
+from dgnet.inverse import sensor as sensor_module
 from dgnet.inverse.kernels import _main_directions
 from dgnet.inverse.sensor import curved_rows, rows
-from dgnet.mesh import box
+from dgnet.mesh import box, from_cells
 from dgnet.models import Classical, Model, rollout
 from dgnet.models.dgnet import DGNet, DGNetConfig
 from dgnet.models.universal import Universal
 from dgnet.problems import PDE, Condition, Dirichlet, Neumann, Periodic, Problem, Robin
 from dgnet.problems.lift import Lift
+from dgnet.report import recovered
 from dgnet_paper.model import PaperConfig
 
 Tensor = torch.Tensor
@@ -242,3 +245,38 @@ def test_curved_readings_of_a_quadratic_field_are_exact(dim: int) -> None:
     assert seen[0] == pytest.approx(float(at @ A @ at + at[0]), abs=1e-9)
     assert seen[1] == pytest.approx(float((np.einsum("ni,ij,nj->n", disc, A, disc) + disc[:, 0]).mean()), abs=1e-9)
     assert seen[2] == pytest.approx(float(-0.7 * (size * slope[facets].mean(1)).sum()), abs=1e-9)
+
+
+@dataclass(frozen=True)
+class Line(Sensor):
+    """The mean along the way from a place to another one."""
+
+    columns: ClassVar = {"to_x": float, "to_y": float}
+
+    place: tuple[float, ...]
+    to_x: float
+    to_y: float
+    name: str = ""
+    field: str | None = None
+    lag: float = 0.0
+
+    def linear(self, problem):
+        share = np.linspace(0, 1, 201)[:, None]
+        return from_cells(problem.mesh.points, problem.mesh.cells, (1 - share) * self.place + share * [self.to_x, self.to_y])[0]
+
+
+def test_a_kind_of_sensor_is_one_class(tmp_path, monkeypatch):
+    """Read from a table, it reads linear fields exactly, quadratic ones with curved rows, and is written as it was read."""
+    known = (*SENSORS[:-1], Line, SENSORS[-1])
+    for module in (sensor_module, readings, recovered):
+        monkeypatch.setattr(module, "SENSORS", known)
+    (tmp_path / "sensors.csv").write_text("sensor,x,y,to_x,to_y,radius,boundary\na,0.2,0.2,0.8,0.6,,\nb,0.5,0.5,,,,\nc,,,,,,left\n")
+    sensors = read_sensors(tmp_path / "sensors.csv", 2)
+    assert [type(s) for s in sensors] == [Line, Point, Flux]
+    p = Problem(box((9, 9)), PDE(diffusion=1.0), [], dt=0.1)
+    x, y = p.mesh.points.T
+    assert rows(sensors[:1], p)[0, :, 0].numpy() @ (x + 2 * y) == pytest.approx(0.5 + 0.8)
+    assert curved_rows(sensors[:1], p)[0, :, 0].numpy() @ x**2 == pytest.approx((0.8**3 - 0.2**3) / 3 / 0.6, rel=2e-3)
+    found = Placement((0, 1, 2), tuple(sensors), np.array([1.0, 0.5, 0.4, 0.3]), np.zeros((3, 1, 1)), np.ones(1))
+    recovered.write_placement(found, sensors, p.mesh, tmp_path)
+    assert read_sensors(tmp_path / "sensors.csv", 2) == sensors

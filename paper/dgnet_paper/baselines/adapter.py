@@ -31,7 +31,7 @@ from torch import nn
 from dgnet.errors import InputError
 from dgnet.models.base import LearnedModel, Severed, Stepper, impose
 from dgnet.operators import lumped
-from dgnet.problems import Neumann, Periodic, Problem, Robin
+from dgnet.problems import Problem
 from dgnet.problems.curves import typical
 
 Tensor = torch.Tensor
@@ -148,13 +148,13 @@ class Nodes:
         owner = np.unique(g.dof, return_index=True)[1]
         wall = np.ones(len(mesh.boundary_facets), dtype=bool)
         for c in p.conditions:
-            if isinstance(c, Periodic):
-                wall[mesh.facet_index(c.boundary)] = wall[mesh.facet_index(c.partner)] = False
+            for name in c.boundaries if c.role == "periodic" else ():
+                wall[mesh.facet_index(name)] = False
         kind = np.zeros(g.n, dtype=np.int64)
         kind[g.dof[mesh.boundary_facets[wall]]] = 1
         boundary = (kind > 0).astype(float)[:, None]
         for c in p.conditions:
-            if isinstance(c, Neumann | Robin):
+            if c.role in ("flux", "exchange"):
                 kind[g.dof[mesh.nodes_on(c.boundary)]] = 2
         types = nn.functional.one_hot(torch.as_tensor(kind, device=g.device), len(TYPES)).to(g.dtype)
         if p.fixed is not None:
@@ -303,7 +303,7 @@ class Baseline(LearnedModel[Prepared]):
 
     @staticmethod
     def channels_known(p: Problem) -> int:
-        loads = p.n_fields if any(isinstance(c, Neumann | Robin) for c in p.conditions) else 0
+        loads = p.n_fields if any(c.role in ("flux", "exchange") for c in p.conditions) else 0
         return kept(p, "nodes", Nodes.of).fields.shape[1] + loads + (0 if p.pde.velocity is None else p.mesh.dim)
 
     @staticmethod

@@ -20,7 +20,7 @@ from skfem.helpers import dot, grad, mul
 
 from dgnet.errors import InputError
 from dgnet.mesh import Mesh
-from dgnet.problems.conditions import Periodic
+from dgnet.problems.conditions import Condition
 
 Tensor = torch.Tensor
 
@@ -35,7 +35,7 @@ class Space:
     nodes are found among the degrees of freedom.
     """
 
-    def __init__(self, mesh: Mesh, refine: int = 0, degree: int = 1, periodic: tuple[Periodic, ...] = ()) -> None:
+    def __init__(self, mesh: Mesh, refine: int = 0, degree: int = 1, periodic: tuple[Condition, ...] = ()) -> None:
         if degree not in (1, 2):
             raise InputError(f"the reference solver has elements of degree 1 and 2, not {degree}")
         if refine < 0:
@@ -122,18 +122,18 @@ class Space:
         order = np.argsort(key)
         return order[np.searchsorted(key[order], np.sort(self.fine.facets(name), axis=1) @ weight)]
 
-    def _identify(self, points: np.ndarray, periodic: tuple[Periodic, ...]) -> np.ndarray:
+    def _identify(self, points: np.ndarray, periodic: tuple[Condition, ...]) -> np.ndarray:
         """Index of the class of each node [n] under the identifications; classes keep the order of their first node."""
         n = len(points)
         self.number = np.asarray(self.number)
         pairs = []
         for condition in periodic:
-            a, b = self.nodes_on(condition.boundary), self.nodes_on(condition.partner)
+            one, other = condition.boundaries
+            a, b = self.nodes_on(one), self.nodes_on(other)
             shift = points[b].mean(axis=0) - points[a].mean(axis=0)
             distance, match = cKDTree(points[b]).query(points[a] + shift)
             if len(a) != len(b) or distance.max() > 1e-6 * np.linalg.norm(shift) or len(set(match)) < len(b):
-                raise InputError(f"boundaries '{condition.boundary}' and '{condition.partner}' do not match by a "
-                                 "translation")
+                raise InputError(f"boundaries '{one}' and '{other}' do not match by a translation")
             pairs.append(np.stack([a, b[match]]))
         if not pairs:
             return np.arange(n)

@@ -21,7 +21,7 @@ import torch
 
 from dgnet.errors import InputError, SolveError
 from dgnet.mesh import Mesh
-from dgnet.problems.conditions import Condition, Dirichlet, Neumann, Robin, Value
+from dgnet.problems.conditions import Condition, Value
 from dgnet.problems.sources import Source
 from dgnet_paper.reference.assembly import Space, to_torch
 from dgnet_paper.reference.phase_change import PhaseChange
@@ -95,23 +95,23 @@ class _Enthalpy:
         self.dirichlet: list[tuple[Tensor, Tensor, Value]] = []
         self.loads: list[tuple[Tensor, Tensor, Tensor, Value]] = []  # nodes, points, weights, value
         for c in conditions:
-            if not isinstance(c, Dirichlet | Neumann | Robin):
-                raise InputError("the phase-change solver knows Dirichlet, Neumann and Robin conditions only")
+            if c.role == "periodic":
+                raise InputError("the phase-change solver knows no periodic boundaries")
             index = space.nodes_on(c.boundary)
             nodes = torch.as_tensor(index, device=device)
             points = self.points[nodes]
-            if isinstance(c, Dirichlet):
-                self.dirichlet.append((nodes, points, c.value))
+            if c.role == "held":
+                self.dirichlet.append((nodes, points, c.drive))
                 self.free[nodes] = 0
                 continue
             weight = None
-            if isinstance(c, Robin):
+            if c.role == "exchange":
                 weight = np.zeros(space.size)
                 weight[index] = fixed_in_time(c.coefficient, points, end, c.boundary)
             lumped = self._tensor(np.asarray(space.boundary_mass(c.boundary, weight).sum(axis=1)))
-            if isinstance(c, Robin):
+            if c.role == "exchange":
                 self.exchange += lumped
-            self.loads.append((nodes, points, lumped[nodes], c.ambient if isinstance(c, Robin) else c.flux))
+            self.loads.append((nodes, points, lumped[nodes], c.drive))
         # a Newton step ends where H bends: without this it can jump to and fro across the transition for ever
         self.bends = [material.temperature + f * material.width for f in (-1.0, -0.5, 0.0, 0.5, 1.0)]
 

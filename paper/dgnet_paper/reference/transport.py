@@ -28,7 +28,7 @@ from scipy.sparse import csr_matrix
 from dgnet.arguments import AnyDevice, Count, Positive, Precision, Whole, axes, checked, finite, tensor
 from dgnet.errors import InputError, SolveError
 from dgnet.mesh import Mesh
-from dgnet.problems.conditions import Condition, Dirichlet, Neumann, Periodic, Robin, Value
+from dgnet.problems.conditions import Condition, Value
 from dgnet.problems.curves import ByRegion
 from dgnet.problems.pde import PDE
 from dgnet.problems.sources import Source
@@ -111,10 +111,10 @@ def march(mesh: Mesh, pde: PDE, conditions: Sequence[Condition], initial: Initia
     if order not in _BDF:
         raise InputError(f"the time scheme has order 2 or 3, not {order}")
     device = torch.device(device)
-    periodic = tuple(c for c in conditions if isinstance(c, Periodic))
+    periodic = tuple(c for c in conditions if c.role == "periodic")
     space = Space(mesh, refine, degree, periodic)
     h = dt / substeps
-    system = _System(space, pde, [c for c in conditions if not isinstance(c, Periodic)], source, flow, phases, h,
+    system = _System(space, pde, [c for c in conditions if c.role != "periodic"], source, flow, phases, h,
                      steps * dt, device, dtype, panels, gauss)
     u0 = system.initial(initial)
     yield from _integrate(system, u0, steps, substeps, order, tolerance, progress)
@@ -227,7 +227,7 @@ class _Fixed:
 class _System:
     """The assembled problem on one device. States are [F, M, B]: a row of B numbers per node, read as one piece."""
 
-    def __init__(self, space: Space, pde: PDE, conditions: Sequence[Dirichlet | Neumann | Robin], source: Source | None,
+    def __init__(self, space: Space, pde: PDE, conditions: Sequence[Condition], source: Source | None,
                  flow: Flow | None, phases: Tensor | Sequence[float] | None, h: float, end: float, device: torch.device,
                  dtype: torch.dtype, panels: int, gauss: int) -> None:
         self.space, self.pde, self.h, self.device, self.dtype = space, pde, h, device, dtype
@@ -264,7 +264,7 @@ class _System:
             raise InputError(f"decay has shape {list(k.shape)}; known are a number and [{self.space.n_coarse}]")
         return matrix + self.space.mass(self.space.prolongation @ k)
 
-    def _impose(self, conditions: Sequence[Dirichlet | Neumann | Robin], end: float) -> None:
+    def _impose(self, conditions: Sequence[Condition], end: float) -> None:
         for c in conditions:
             if c.field is not None and c.field not in self.pde.fields:
                 raise InputError(f"a condition on '{c.boundary}' names field '{c.field}', but the fields are "
@@ -272,17 +272,17 @@ class _System:
             fields = range(self.n_fields) if c.field is None else [self.pde.fields.index(c.field)]
             nodes = self.space.nodes_on(c.boundary)
             points = self.points[torch.as_tensor(nodes, device=self.device)]
-            if isinstance(c, Dirichlet):
+            if c.role == "held":
                 for f in fields:  # a node on two Dirichlet boundaries keeps the value of the later condition
                     self.fixed[f][nodes] = True
-                    self.dirichlet.append(_Fixed(f, torch.as_tensor(nodes, device=self.device), points, c.value))
+                    self.dirichlet.append(_Fixed(f, torch.as_tensor(nodes, device=self.device), points, c.drive))
                 continue
-            if isinstance(c, Neumann):
-                matrix, value = self.space.boundary_mass(c.boundary), c.flux
+            if c.role == "flux":
+                matrix, value = self.space.boundary_mass(c.boundary), c.drive
             else:
                 weight = np.zeros(self.space.size)
                 weight[nodes] = fixed_in_time(c.coefficient, points, end, c.boundary)
-                matrix, value = self.space.boundary_mass(c.boundary, weight), c.ambient
+                matrix, value = self.space.boundary_mass(c.boundary, weight), c.drive
                 for f in fields:
                     self.stiffness[f] = self.stiffness[f] + matrix
             if callable(value) or value != 0:

@@ -35,7 +35,7 @@ from dgnet.errors import InputError, SolveError
 from dgnet.models import Classical, Refined
 from dgnet.models.dgnet import DGNet, Material, PreparedDGNet
 from dgnet.operators import EdgeMatrix
-from dgnet.problems import PDE, Periodic, Problem
+from dgnet.problems import PDE, Problem
 from dgnet.problems.curves import Curve
 from dgnet.scoring.judge import predict
 from dgnet.stepping import EnthalpySolver, GreenSolver, product
@@ -276,7 +276,7 @@ def _bias(unknowns: MaterialCurves) -> Tensor:
 def calmed(base: Problem, train: Corpus) -> Tensor:
     """First states [B, N, F], smoothed in space by diffusion, by as much as they are noisy and no more."""
     noise, u = quiet_noise(train.state), train.state[:, 0]
-    found, around = u, [c for c in base.conditions if isinstance(c, Periodic)]
+    found, around = u, [c for c in base.conditions if c.role == "periodic"]
     if noise <= 1e-6 * float(train.spread.max()):
         return found
     spacing = float(np.mean(np.linalg.norm(np.diff(base.mesh.points[base.mesh.edges], axis=1)[:, 0], axis=1)))

@@ -32,13 +32,14 @@ from dgnet.models import Classical, Model
 from dgnet.models.dgnet import DGNet, MassChange
 from dgnet.models.universal import Gathering, Universal
 from dgnet.operators import EdgeMatrix
-from dgnet.problems import SINGLE, Condition, Dirichlet, Lift, Neumann, Periodic, Problem, Robin, base_problem
+from dgnet.problems import SINGLE, Condition, Lift, Problem, base_problem
 from dgnet.stepping import Bounds, GreenSolver, bounds_of
 from dgnet.training import Simulator
 
 Tensor = torch.Tensor
 
 TEXT = Path(__file__).parent / "c"
+MEANINGS = {"held": "value", "flux": "flux", "exchange": "ambient"}  # of the number that a boundary is driven by
 FLAGS = ("-std=c99", "-O2", "-Wall", "-Wextra", "-pedantic")
 TOLERANCE = 1e-9  # of the Chebyshev iteration
 _ITERATIONS = 400  # at most
@@ -214,16 +215,17 @@ def _boundaries(model: Model[Any], problem: Problem, p: Problem) -> tuple[tuple[
     """Values at boundaries, and for each the load [n, F] of one unit of it during a step."""
     found, loads, taken = [], [], set[str]()
     for c in p.conditions:
-        if isinstance(c, Periodic):
+        if c.role == "periodic":
             continue
-        meaning, value = _given(c)
+        assert not callable(c.drive)  # `refuse_changing`
+        meaning = MEANINGS[c.role]
         base = re.sub(r'[\x00-\x1f"\\?]', "_", "_".join([c.boundary, meaning, *([c.field] if c.field else [])]))
         name = base if base not in taken else f"{base}_{len(taken)}"
         taken.add(name)
-        found.append(Boundary(name, value, f"{meaning} on '{c.boundary}'"))
+        found.append(Boundary(name, float(c.drive), f"{meaning} on '{c.boundary}'"))
         load = None
-        if not isinstance(c, Dirichlet):
-            units = [_with(other, 1.0 if other is c else 0.0) for other in p.conditions]
+        if c.role != "held":
+            units = [other.with_drive(1.0 if other is c else 0.0) for other in p.conditions]
             one = Problem(problem.mesh, problem.pde, units, problem.dt, problem.consistent, problem.advection_form,
                                  problem.dtype)
             solver = model.prepare(one).green
@@ -232,29 +234,13 @@ def _boundaries(model: Model[Any], problem: Problem, p: Problem) -> tuple[tuple[
     return tuple(found), loads
 
 
-def _given(c: Dirichlet | Neumann | Robin) -> tuple[str, float]:
-    """What a condition prescribes, and how much of it."""
-    name, value = ("value", c.value) if isinstance(c, Dirichlet) else ("flux", c.flux) if isinstance(c, Neumann) else (
-        "ambient", c.ambient)
-    assert not callable(value)  # `refuse_changing`
-    return name, float(value)
-
-
-def _with(c: Condition, value: float) -> Condition:
-    if isinstance(c, Periodic):
-        return c
-    if isinstance(c, Dirichlet):
-        return replace(c, value=value)
-    return replace(c, flux=value) if isinstance(c, Neumann) else replace(c, ambient=value)
-
-
 def _fixed_by(p: Problem, conditions: Sequence[Condition], order: np.ndarray) -> np.ndarray | None:
     """Which condition holds an unknown [f, n], -1 for none; later ones win, as in `Problem.fixed_values`."""
     if p.fixed is None:
         return None
     by = np.full((p.n_fields, p.n), -1)
-    for k, c in enumerate(c for c in conditions if not isinstance(c, Periodic)):
-        if isinstance(c, Dirichlet):
+    for k, c in enumerate(c for c in conditions if c.role != "periodic"):
+        if c.role == "held":
             rows = slice(None) if c.field is None else p.pde.fields.index(c.field)
             by[rows, p.geometry.dof[p.geometry.nodes_on(c.boundary)]] = k
     return by[:1, order] if len(p.fixed) == 1 and bool((by == by[:1]).all()) else by[:, order]

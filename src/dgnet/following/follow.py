@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -307,7 +307,7 @@ class Follower:
         case = Case(name="", title="", equation="", build_mesh=lambda: problem.mesh, pde=problem.pde, dt=problem.dt, steps=1,
                     conditions=tuple(problem.conditions))
         weights = self.model.state_dict().values() if isinstance(self.model, torch.nn.Module) else ()
-        sensors = {f"sensor {name}": repr(replace(sensor, name="")) for name, sensor in zip(self.names, self.sensors)}
+        sensors = {f"sensor {name}": repr(sensor.changed(name="")) for name, sensor in zip(self.names, self.sensors)}
         drawn = {"spots": _drawn(spots, problem, self.t0), "source": _drawn(source, problem, self.t0)}
         return fingerprint(case) | sensors | {"model": f"{self.model.name} {summed(*weights)}"} | drawn
 

@@ -22,6 +22,7 @@ from dgnet.inverse.recover import Recovered, recover
 from dgnet.inverse.rollouts import Known, Measured, Rollout, refuse_several_fields, summed
 from dgnet.inverse.run_from_readings import train_from_tables
 from dgnet.inverse.sensor import (
+    SENSORS,
     Flux,
     Patch,
     Point,
@@ -46,11 +47,11 @@ from dgnet.inverse.unknowns import (
     taken_shapes,
 )
 
-__all__ = ["COEFFICIENTS", "DECAY", "FLOOR", "KINDS", "MOST", "NOTHING", "TRACKS", "Choice", "Coefficients", "Finer", "Flux",
-           "Gap", "Kernels", "Kind", "Known", "Measured", "Patch", "Placement", "Point", "Readings", "Recovered", "Rollout",
-           "Sensor", "Sensors", "Spread", "Track", "Unknown", "anywhere", "called", "checked_header", "checked_spots", "cleaned",
-           "curved_rows", "delays", "first_state", "infer", "is_linear", "kelvin_shift", "kernels", "linear_kind", "loaded_by",
-           "named", "place", "place_from_files", "problem_of", "read_readings", "read_sensors", "read_spots", "read_start",
-           "recover", "recover_coefficients", "recover_from_files", "recover_track", "refuse_missed", "refuse_nonlinear",
-           "refuse_several_fields", "rows", "shift_note", "spread_out", "steps_until", "strongest", "summed", "taken_shapes",
-           "train_from_tables"]
+__all__ = ["COEFFICIENTS", "DECAY", "FLOOR", "KINDS", "MOST", "NOTHING", "SENSORS", "TRACKS", "Choice", "Coefficients", "Finer",
+           "Flux", "Gap", "Kernels", "Kind", "Known", "Measured", "Patch", "Placement", "Point", "Readings", "Recovered",
+           "Rollout", "Sensor", "Sensors", "Spread", "Track", "Unknown", "anywhere", "called", "checked_header", "checked_spots",
+           "cleaned", "curved_rows", "delays", "first_state", "infer", "is_linear", "kelvin_shift", "kernels", "linear_kind",
+           "loaded_by", "named", "place", "place_from_files", "problem_of", "read_readings", "read_sensors", "read_spots",
+           "read_start", "recover", "recover_coefficients", "recover_from_files", "recover_track", "refuse_missed",
+           "refuse_nonlinear", "refuse_several_fields", "rows", "shift_note", "spread_out", "steps_until", "strongest", "summed",
+           "taken_shapes", "train_from_tables"]

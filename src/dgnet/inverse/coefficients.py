@@ -29,7 +29,6 @@ from dgnet.problems import (
     ByRegion,
     Curve,
     Problem,
-    Robin,
     Scaled,
     Source,
     SpotTable,
@@ -135,7 +134,7 @@ class Factors:
         for name in self.names:
             if name == "convection":
                 by = given[name]
-                conditions = [replace(c, coefficient=changed(c.coefficient, by)) if isinstance(c, Robin) else c for c in conditions]
+                conditions = [c.with_coefficient(changed(c.coefficient, by)) for c in conditions]
             elif name == "latent":
                 pde = replace(pde, capacity=_each(pde.capacity, lambda value: _melting(value, given["latent"])))
             else:
@@ -191,7 +190,7 @@ def _refuse_zero(name: str, problem: Problem) -> None:
     """A factor times zero is zero: every coefficient needs a guess that is not."""
     pde, why = problem.pde, "so no factor can be found: give a guess that is not zero"
     if name == "convection":
-        if not any(isinstance(c, Robin) and (callable(c.coefficient) or c.coefficient) for c in problem.conditions):
+        if not any(c.exchanges for c in problem.conditions):
             raise InputError(f"convection is zero on every boundary, {why}")
     elif name == "latent":
         if not any(curve.latent for value in pde.per_field("capacity") for curve in curves_of(value)):

@@ -7,13 +7,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from dgnet.arguments import checked
 from dgnet.errors import LARGEST, InputError
 from dgnet.files import csv_number, read_csv, read_text
-from dgnet.inverse.sensor import Flux, Patch, Point, Sensor
+from dgnet.inverse.sensor import SENSORS, Point, Sensor
 from dgnet.mesh import from_cells
 from dgnet.problems import Problem
 
@@ -63,21 +64,23 @@ class Readings:
 
 @checked
 def read_sensors(path: Path, dim: int) -> list[Sensor]:
-    """A table with columns sensor, x, y[, z]; where needed radius (averages over a patch), field, boundary (fluxes), lag."""
-    axes = ["x", "y", "z"][:dim]
+    """A table with columns sensor, x, y[, z]; where needed field, lag, and those of kinds (`Sensor.columns`): radius, boundary."""
+    axes, own = ["x", "y", "z"][:dim], {key: kind for cls in SENSORS for key, kind in cls.columns.items()}
     found: dict[str, Sensor] = {}
-    for line, row in read_csv(path, ["sensor"], [*axes, "radius", "field", "boundary", "lag"]):
+    for line, row in read_csv(path, ["sensor"], [*axes, *own, "field", "lag"]):
         name, field = row["sensor"], row.get("field") or None
         if not name or name in found:
             raise InputError(f"{path}, line {line}: sensor '{name}' {'is listed twice' if name else 'has no name'}")
-        radius, lag = (csv_number(row[key], path, line, key) if row.get(key) else 0.0 for key in ("radius", "lag"))
+        cells = {key: row.get(key, "") if kind is str else csv_number(row[key], path, line, key) if row.get(key) else 0.0
+                    for key, kind in own.items()}
+        lag = csv_number(row["lag"], path, line, "lag") if row.get("lag") else 0.0
         if lag < 0:
             raise InputError(f"{path}, line {line}: the lag of sensor '{name}' must not be negative, got {row['lag']}")
-        if row.get("boundary"):
-            found[name] = Flux(row["boundary"], name, field, lag)
-            continue
-        place = tuple(csv_number(row.get(axis, ""), path, line, axis) for axis in axes)
-        found[name] = Patch(place, radius, name, field, lag) if radius else Point(place, name, field, lag)
+        cls: Any = next(c for c in SENSORS if not c.columns or cells[next(iter(c.columns))])
+        given: dict[str, Any] = {key: cells[key] for key in cls.columns}
+        if "place" in cls.__annotations__:
+            given["place"] = tuple(csv_number(row.get(axis, ""), path, line, axis) for axis in axes)
+        found[name] = cls(**given, name=name, field=field, lag=lag)
     if not found:
         raise InputError(f"{path} lists no sensors")
     return list(found.values())

@@ -237,7 +237,7 @@ class Question(Measured):
         """What mesh and step get wrong of the readings that an answer leads to."""
         assert self.finer is not None
         lags = self.lags(phi)
-        sensors = [replace(s, lag=s.lag or lags[k]) for k, s in enumerate(self.readings.sensors) if k in index]
+        sensors = [s.changed(lag=s.lag or lags[k]) for k, s in enumerate(self.readings.sensors) if k in index]
 
         def put(run: Rollout) -> None:
             for kind in self.kinds:

@@ -9,10 +9,10 @@ Both are linear in the field.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -28,9 +28,47 @@ Tensor = torch.Tensor
 _ACROSS = 17  # points across a patch: about 200 in a disc, 2,000 in a ball
 
 
+class Sensor:
+    """What a sensor reads of a field: a kind of its own is a class with `linear`, and stands in `SENSORS`.
+
+    - `columns`: of a table of sensors, beside sensor, x, y, z, field and lag, and whether they hold numbers or words. A row in
+      which the first of them is filled (a number other than zero) is of this kind
+    """
+
+    columns: ClassVar[Mapping[str, type]] = {}
+    name: str
+    field: str | None
+    lag: float
+
+    @property
+    def mark(self) -> tuple[float, ...] | None:
+        """Its place in pictures and tables; None without one."""
+        return getattr(self, "place", None)
+
+    def changed(self, **values: object) -> Sensor:
+        """The same sensor with another name, field or lag."""
+        return replace(self, **values)  # type: ignore[type-var]  # every kind is a dataclass
+
+    def linear(self, problem: Problem) -> csr_array:
+        """The values at points [points, N], of which it reads the mean."""
+        raise NotImplementedError
+
+    def weights(self, problem: Problem) -> np.ndarray:
+        """w [N] of the linear field."""
+        return np.asarray(self.linear(problem).mean(axis=0)).ravel()
+
+    def quadratic(self, problem: Problem) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Corners of cells [P, d + 1], what their values count in the quadratic field [P, d + 1], and what the middles between
+        two of them do [P, d + 1, d + 1]."""
+        linear = self.linear(problem)
+        corners = linear.indices.reshape(linear.shape[0], -1)
+        at = linear.data.reshape(corners.shape)
+        return corners, at * (2 * at - 1) / len(at), 4 * at[:, :, None] * at[:, None] / len(at)
+
+
 @checked
 @dataclass(frozen=True)
-class Point:
+class Point(Sensor):
     """The value of a field at a place, linear within its cell.
 
     - `place`: coordinates, anywhere in the part
@@ -44,10 +82,6 @@ class Point:
     field: str | None = None
     lag: NotNegative = 0.0
 
-    def weights(self, problem: Problem) -> np.ndarray:
-        """w [N]."""
-        return self.linear(problem).toarray()[0]
-
     def linear(self, problem: Problem) -> csr_array:
         """The values at its points [points, N], of which it reads the mean."""
         return _inside(self, problem, _place(self, problem)[None])
@@ -55,7 +89,7 @@ class Point:
 
 @checked
 @dataclass(frozen=True)
-class Patch:
+class Patch(Sensor):
     """The average of a field over a disc (2D) or ball (3D), as far as it lies in the part: what a camera or a large bead sees.
 
     - `place`: of its middle
@@ -63,18 +97,16 @@ class Patch:
     - `name`, `field`, `lag`: as of a `Point`
     """
 
+    columns: ClassVar[Mapping[str, type]] = {"radius": float}
+
     place: tuple[Finite, ...]
     radius: Positive
     name: str = ""
     field: str | None = None
     lag: NotNegative = 0.0
 
-    def weights(self, problem: Problem) -> np.ndarray:
-        """w [N]: the mean of the rows of evenly spread points."""
-        return np.asarray(self.linear(problem).mean(axis=0)).ravel()
-
     def linear(self, problem: Problem) -> csr_array:
-        """The values at these points [points, N]."""
+        """The values at evenly spread points [points, N]."""
         middle = _place(self, problem)
         spread = np.linspace(-1, 1, _ACROSS)
         grid = np.array([p for p in product(spread, repeat=len(middle)) if np.dot(p, p) <= 1])
@@ -83,7 +115,7 @@ class Patch:
 
 @checked
 @dataclass(frozen=True)
-class Flux:
+class Flux(Sensor):
     """What leaves through a boundary, -integral of D du/dn (W per metre of depth for heat with a capacity in 2D, W in 3D).
 
     The gradient is that of the cells at the boundary: first order in the mesh's spacing.
@@ -92,13 +124,14 @@ class Flux:
     - `name`, `field`, `lag`: as of a `Point`
     """
 
+    columns: ClassVar[Mapping[str, type]] = {"boundary": str}
+
     boundary: str
     name: str = ""
     field: str | None = None
     lag: NotNegative = 0.0
 
     def weights(self, problem: Problem) -> np.ndarray:
-        """w [N]."""
         cells, slopes = self.slopes(problem)
         return np.bincount(problem.mesh.cells[cells].ravel(), slopes.ravel(), problem.mesh.n_nodes)
 
@@ -113,7 +146,16 @@ class Flux:
         return cells, -size[:, None] * np.einsum("fkd,fd->fk", mesh.gradients[cells], np.broadcast_to(along, normal.shape))
 
 
-Sensor = Point | Patch | Flux
+    def quadratic(self, problem: Problem) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        mesh, (cells, slopes) = problem.mesh, self.slopes(problem)
+        corners = mesh.cells[cells]
+        at = (corners[:, :, None] == mesh.facets(self.boundary)[:, None]).any(-1) / mesh.dim  # middle of the facet
+        return corners, (4 * at - 1) * slopes, 4 * (at[:, :, None] * slopes[:, None] + slopes[:, :, None] * at[:, None])
+
+
+SENSORS: tuple[type[Sensor], ...] = (Flux, Patch, Point)
+"""In the order in which a row of a table is tried."""
+
 Sensors = Sequence[Sensor] | Annotated[np.ndarray, axes("sensor, coordinate")]
 """Sensors, or the coordinates of points [S, d]."""
 
@@ -144,7 +186,7 @@ def over_steps(source: Averages | None, steps: int) -> Tensor | None:
 
 def named(sensors: Sensors) -> list[Sensor]:
     """Sensors from places [S, d]; given sensors as they are."""
-    if len(sensors) and isinstance(sensors[0], Point | Patch | Flux):
+    if len(sensors) and isinstance(sensors[0], Sensor):
         return list(sensors)  # type: ignore[arg-type]
     places = np.asarray(sensors, dtype=np.float64)
     if places.ndim != 2 or not np.isfinite(places).all():
@@ -173,16 +215,7 @@ def curved_rows(sensors: Sequence[Sensor], problem: Problem) -> Tensor:
     mesh, lift = problem.mesh, Lift.of(problem.mesh)
     out = torch.zeros(len(sensors), mesh.n_nodes, problem.n_fields, dtype=torch.float64)
     for row, sensor in zip(out, sensors):
-        if isinstance(sensor, Flux):
-            cells, slopes = sensor.slopes(problem)
-            at = (mesh.cells[cells][:, :, None] == mesh.facets(sensor.boundary)[:, None]).any(-1) / mesh.dim  # middle of the facet
-            corners = mesh.cells[cells]
-            value, pair = (4 * at - 1) * slopes, 4 * (at[:, :, None] * slopes[:, None] + slopes[:, :, None] * at[:, None])
-        else:
-            linear = sensor.linear(problem)
-            corners = linear.indices.reshape(linear.shape[0], -1)
-            at = linear.data.reshape(corners.shape)
-            value, pair = at * (2 * at - 1) / len(at), 4 * at[:, :, None] * at[:, None] / len(at)
+        corners, value, pair = sensor.quadratic(problem)
         i, j = np.triu_indices(corners.shape[1], 1)
         ends = np.sort(np.stack([corners[:, i], corners[:, j]], -1), -1).reshape(-1, 2)
         keys = mesh.edges @ np.array([mesh.n_nodes, 1])

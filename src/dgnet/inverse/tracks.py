@@ -188,7 +188,7 @@ class _Search(Measured):
 
     def first(self, moving: bool) -> np.ndarray:
         """A path [H+1, d] to begin with."""
-        places = np.array([s.place for s in spread_out(self.shape.mesh, _PLACES)])  # type: ignore[union-attr]
+        places = np.array([s.mark for s in spread_out(self.shape.mesh, _PLACES)])
         pieces = np.array_split(np.arange(self.steps), min(_PIECES, self.steps))
         R = self.responses(self.shape.at(places))
         table = np.stack([R[..., piece].sum(-1) for piece in pieces], -1)  # [m, places, pieces]

@@ -27,7 +27,7 @@ from dgnet.inverse.rollouts import Rollout, read, refuse_several_fields
 from dgnet.inverse.sensor import Sensor
 from dgnet.mesh import Mesh
 from dgnet.models import Classical, Model
-from dgnet.problems import Neumann, Problem, Robin, SpotTable, Value, changed, spot_doubts
+from dgnet.problems import Neumann, Problem, SpotTable, Value, changed, spot_doubts
 
 Tensor = torch.Tensor
 
@@ -206,9 +206,9 @@ def loaded_by(name: str) -> Callable[[Problem, Value], Problem]:
 
 def warmed(problem: Problem, by: Value = 1.0) -> Problem:
     """The same problem in surroundings that are warmer."""
-    if not any(isinstance(c, Robin) for c in problem.conditions):
+    if not any(c.role == "exchange" for c in problem.conditions):
         raise InputError("the ambient value is unknown, but no boundary exchanges anything with surroundings (kind robin)")
-    return replace(problem, conditions=[replace(c, ambient=_more(c.ambient, by)) if isinstance(c, Robin) else c
+    return replace(problem, conditions=[c.with_drive(_more(c.drive, by)) if c.role == "exchange" else c
                                         for c in problem.conditions])
 
 

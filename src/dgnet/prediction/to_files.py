@@ -29,7 +29,7 @@ from dgnet.files import read_array
 from dgnet.models import Adaptive, Model, Pause, Ready, few_threads
 from dgnet.prediction.source_files import Drive, source_from, stored_source
 from dgnet.prediction.watch import Content, Observer, Range, Truth
-from dgnet.problems import Dirichlet, Neumann, Problem, Robin, given_velocity
+from dgnet.problems import Problem, given_velocity
 from dgnet.problems.case import Case, base_problem
 from dgnet.problems.sight import Bounds, Doubt, spot_doubts
 from dgnet.problems.sight import doubts as find_doubts
@@ -408,9 +408,8 @@ def _driven(case: Case) -> bool:
     """Whether boundary conditions or a known reaction alone move a case away from its offsets."""
     if case.pde.reaction is not None:
         return True
-    return any(callable(value) or value != rest for c in case.conditions for rest in case.offsets for value in (
-        (c.value,) if isinstance(c, Dirichlet) else (c.ambient,) if isinstance(c, Robin) else
-        (c.flux + rest,) if isinstance(c, Neumann) and not callable(c.flux) else (c.flux,) if isinstance(c, Neumann) else ()))
+    return any(c.role != "periodic" and (callable(c.drive) or c.drive != (0.0 if c.role == "flux" else rest))
+               for c in case.conditions for rest in case.offsets)
 
 
 def _digest(path: Path | None) -> str | None:

@@ -4,20 +4,25 @@ Values are numbers, tables in time (`TimeTable`) or functions value(x, t) of poi
 returning [n]. `field` restricts a condition to one field; None means all of them.
 
 A step takes fluxes, coefficients and ambient values on average over the step (`samples`), held values at its end.
+
+Nothing outside of this file asks for a condition by its class: a new one says by its `role` which of three laws it is, and by
+`coefficient` and `drive` with which numbers (`Condition`), and stands in `CONDITIONS`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
 
 from dgnet.arguments import array, checked, finite, tensor
 from dgnet.errors import InputError
+from dgnet.problems.units import FIELD, Dimension
 
 Tensor = torch.Tensor
 
@@ -242,9 +247,71 @@ def _cut_as_needed(function: Callable[[np.ndarray], Tensor], edges: np.ndarray) 
     return np.concatenate([weights for weights, _ in parts]), torch.cat([value for _, value in parts])
 
 
+Role = Literal["held", "flux", "exchange", "periodic"]
+
+
+class Condition:
+    """What holds on a boundary, for one field or all of them: one of the laws below, or two boundaries that are one.
+
+        held        u = drive                               `coefficient` is infinite
+        flux        D du/dn = drive                         `coefficient` is 0
+        exchange    -D du/dn = coefficient (u - drive)      `coefficient` is not negative
+        periodic    u is the same on `boundary` and `partner`
+
+    A class of its own says which (`role`), by which word a problem file asks for it (`kind`) and with which keys: the dimension of
+    each, or the term of the equation (`TERMS`) that it is part of. Matrices, loads, held values, doubts, exports, pages and what
+    can be unknown follow from `role`, `coefficient` and `drive`.
+    """
+
+    role: ClassVar[Role]
+    kind: ClassVar[str]
+    keys: ClassVar[Mapping[str, Dimension | str]] = {}
+    boundary: str
+    field: str | None = None
+
+    @property
+    def boundaries(self) -> tuple[str, ...]:
+        return (self.boundary,)
+
+    @property
+    def drive(self) -> Value:
+        """What the boundary holds, the flux into the part, or the ambient value."""
+        return 0.0
+
+    @property
+    def coefficient(self) -> Value:
+        """Of the exchange with `drive`: infinite where that is held."""
+        return math.inf if self.role == "held" else 0.0
+
+    @property
+    def draws(self) -> bool:
+        """The field is drawn to `drive`: held at it or in exchange with it. A coefficient of zero draws nowhere."""
+        return self.role in ("held", "exchange") and (callable(self.coefficient) or self.coefficient > 0)
+
+    @property
+    def exchanges(self) -> bool:
+        """In exchange with an ambient value, with a coefficient that is not zero."""
+        return self.role == "exchange" and self.draws
+
+    def covers(self, field: str) -> bool:
+        """It holds for a field."""
+        return self.field in (None, field)
+
+    def with_drive(self, value: Value) -> Condition:
+        """The same law with another `drive`."""
+        if self.role == "exchange":
+            return Robin(self.boundary, self.coefficient, value, self.field)
+        return self if self.role == "periodic" else (Dirichlet if self.role == "held" else Neumann)(
+            self.boundary, value, self.field)
+
+    def with_coefficient(self, value: Value) -> Condition:
+        """The same exchange with another coefficient."""
+        return Robin(self.boundary, value, self.drive, self.field) if self.role == "exchange" else self
+
+
 @checked
 @dataclass(frozen=True)
-class Dirichlet:
+class Dirichlet(Condition):
     """A held value: u = value on a boundary.
 
     - `boundary`: its name in the mesh; `"boundary"` is all of them
@@ -256,14 +323,20 @@ class Dirichlet:
         >>> tide = dg.Dirichlet("right", lambda x, t: 2.0 + 0.1 * t + 0 * x[:, 0], field="level")
     """
 
+    role, kind, keys = "held", "dirichlet", {"value": FIELD}
+
     boundary: str
     value: Value = 0.0
     field: str | None = None
 
+    @property
+    def drive(self) -> Value:
+        return self.value
+
 
 @checked
 @dataclass(frozen=True)
-class Neumann:
+class Neumann(Condition):
     """A given flux into the domain: D du/dn = flux on a boundary.
 
     - `boundary`: its name in the mesh; `"boundary"` is all of them
@@ -275,14 +348,20 @@ class Neumann:
         >>> heated = dg.Neumann("bottom", 3.0)
     """
 
+    role, kind, keys = "flux", "neumann", {"flux": "flux"}
+
     boundary: str
     flux: Value = 0.0
     field: str | None = None
 
+    @property
+    def drive(self) -> Value:
+        return self.flux
+
 
 @checked
 @dataclass(frozen=True)
-class Robin:
+class Robin(Condition):
     """Exchange with the surroundings: -D du/dn = coefficient * (u - ambient) on a boundary.
 
     - `boundary`: its name in the mesh; `"boundary"` is all of them
@@ -294,15 +373,21 @@ class Robin:
         >>> cooled = dg.Robin("boundary", coefficient=7.1e-6, ambient=298.15)
     """
 
+    role, kind, keys = "exchange", "robin", {"coefficient": "convection", "ambient": FIELD}
+
     boundary: str
     coefficient: Value = 0.0
     ambient: Value = 0.0
     field: str | None = None
 
+    @property
+    def drive(self) -> Value:
+        return self.ambient
+
 
 @checked
 @dataclass(frozen=True)
-class Periodic:
+class Periodic(Condition):
     """Two boundaries that are one and the same: what leaves through one enters through the other. Holds for all fields.
 
     - `boundary`, `partner`: names in the mesh; a translation must map the nodes of the first onto those of the second
@@ -313,6 +398,8 @@ class Periodic:
         (25, 20)
     """
 
+    role, kind = "periodic", "periodic"
+
     boundary: str
     partner: str
 
@@ -320,14 +407,10 @@ class Periodic:
         if self.boundary == self.partner:
             raise InputError(f"a periodic condition needs two boundaries, got '{self.boundary}' twice")
 
+    @property
+    def boundaries(self) -> tuple[str, str]:
+        return self.boundary, self.partner
 
-Condition = Dirichlet | Neumann | Robin | Periodic
 
-
-def values_of(condition: Condition) -> tuple[Value, ...]:
-    """The numbers, tables and functions of a condition."""
-    if isinstance(condition, Robin):
-        return condition.coefficient, condition.ambient
-    if isinstance(condition, Periodic):
-        return ()
-    return (condition.value,) if isinstance(condition, Dirichlet) else (condition.flux,)
+CONDITIONS: dict[str, type[Condition]] = {c.kind: c for c in (Dirichlet, Neumann, Robin, Periodic)}
+"""The kinds of conditions, by their words in a problem file."""

@@ -11,7 +11,7 @@ from scipy.spatial import cKDTree
 
 from dgnet.errors import InputError
 from dgnet.operators import Geometry
-from dgnet.problems.conditions import Condition, Periodic
+from dgnet.problems.conditions import Condition
 
 
 def identified(geometry: Geometry, conditions: Sequence[Condition]) -> np.ndarray:
@@ -19,17 +19,18 @@ def identified(geometry: Geometry, conditions: Sequence[Condition]) -> np.ndarra
     points, n = geometry.nodes, len(geometry.dof)
     pairs = [np.empty((2, 0), dtype=np.int64)]
     for c in conditions:
-        if not isinstance(c, Periodic):
+        if c.role != "periodic":
             continue
-        a, b = geometry.nodes_on(c.boundary), geometry.nodes_on(c.partner)
+        one, other = c.boundaries
+        a, b = geometry.nodes_on(one), geometry.nodes_on(other)
         if len(a) != len(b):
-            raise InputError(f"periodic boundaries '{c.boundary}' and '{c.partner}' have {len(a)} and {len(b)} nodes")
+            raise InputError(f"periodic boundaries '{one}' and '{other}' have {len(a)} and {len(b)} nodes")
         shift = points[b].mean(0) - points[a].mean(0)
         gap, partner = cKDTree(points[b]).query(points[a] + shift)
         if gap.max() > 1e-6 * geometry.mesh.spacing or len(set(partner)) != len(partner):
             worst = int(a[np.argmax(gap)])
             which = f"node {worst}" if worst < geometry.mesh.n_nodes else "the middle of an edge"
-            raise InputError(f"periodic boundaries '{c.boundary}' and '{c.partner}' do not match: {which} has no partner")
+            raise InputError(f"periodic boundaries '{one}' and '{other}' do not match: {which} has no partner")
         pairs.append(np.stack([a, b[partner]]))
     i, j = np.concatenate(pairs, axis=1)
     if not len(i):

@@ -32,19 +32,7 @@ from dgnet.operators import (
     nodal_velocity,
     stiffness,
 )
-from dgnet.problems.conditions import (
-    Condition,
-    Dirichlet,
-    Neumann,
-    Periodic,
-    Robin,
-    Value,
-    jump_within,
-    lowest,
-    samples,
-    value_at,
-    values_of,
-)
+from dgnet.problems.conditions import Condition, Value, jump_within, lowest, samples, value_at
 from dgnet.problems.curves import typical
 from dgnet.problems.pde import PDE, Array, Velocity
 from dgnet.problems.periodic import identified
@@ -98,12 +86,11 @@ class Problem:
         check_scheme(self.consistent, self.advection_form)
         known = self.pde.fields
         for c in self.conditions:
-            names = [c.boundary, c.partner] if isinstance(c, Periodic) else [c.boundary]
-            for name in names:
+            for name in c.boundaries:
                 self.mesh.facet_index(name)  # raises for an unknown name
-            if not isinstance(c, Periodic) and c.field is not None and c.field not in known:
+            if c.field is not None and c.field not in known:
                 raise InputError(f"a condition on '{c.boundary}' names field '{c.field}', but the fields are {list(known)}")
-            if isinstance(c, Robin) and (least := lowest(c.coefficient)) < 0:
+            if (least := lowest(c.coefficient)) < 0:
                 raise InputError(f"the convective coefficient on '{c.boundary}' must not be negative, got {least:g}")
         _ = self.diffusion_part, self.decay_part, self.capacity  # validates the coefficients now, not in the middle of a rollout
         if not callable(self.pde.velocity):
@@ -232,7 +219,7 @@ class Problem:
     @property
     def exchange_changes(self) -> bool:
         """A convective coefficient is a function of time."""
-        return any(isinstance(c, Robin) and callable(c.coefficient) for c in self.conditions)
+        return any(callable(c.coefficient) for c in self.conditions)
 
     @cached_property
     def diffusion_part(self) -> EdgeMatrix:
@@ -330,12 +317,12 @@ class Problem:
         return K
 
     def convection_part(self, t: float = 0.0, dt: float = 0.0) -> EdgeMatrix | None:
-        """The convective (Robin) boundaries: integral of h phi_i phi_j. Values [1, f, nnz]; None when there are none."""
+        """Boundaries in exchange: the integral of h phi_i phi_j. Values [1, f, nnz]; None when there are none."""
         if "_convection" in self.__dict__:
             return self.__dict__["_convection"]
         total: EdgeMatrix | None = None
         for c in self.conditions:
-            if isinstance(c, Robin):
+            if c.role == "exchange":
                 facets = self.geometry.facets(c.boundary)
                 weights, h, _ = self._exchange(c, facets, t, dt)
                 extra = facet_mass(self.geometry, facets, _mean(weights, h))
@@ -354,23 +341,23 @@ class Problem:
 
     def flux_load(self, t: float, dt: float = 0.0) -> Tensor | None:
         """The part of g from Neumann conditions."""
-        rules = [c for c in self.conditions if isinstance(c, Neumann)]
-        return self._load("flux", rules, t, dt, any(callable(c.flux) for c in rules))
+        return self._load("flux", t, dt)
 
     def convection_load(self, t: float, dt: float = 0.0) -> Tensor | None:
         """The part of g from convective (Robin) conditions."""
-        rules = [c for c in self.conditions if isinstance(c, Robin)]
-        return self._load("convection", rules, t, dt, any(callable(c.ambient) or callable(c.coefficient) for c in rules))
+        return self._load("exchange", t, dt)
 
-    def _load(self, name: str, rules: Sequence[Neumann | Robin], t: float, dt: float, changing: bool) -> Tensor | None:
+    def _load(self, role: str, t: float, dt: float) -> Tensor | None:
+        """What the conditions of one role bring; asked for once where it does not change."""
         loads: dict[str, Tensor] = self.__dict__.setdefault("_loads", {})
-        if name in loads:
-            return loads[name]
+        if role in loads:
+            return loads[role]
         total: Tensor | None = None
+        rules = [c for c in self.conditions if c.role == role]
         for c in rules:
             facets = self.geometry.facets(c.boundary)
-            if isinstance(c, Neumann):
-                weights, (q,) = self._on_facets([c.flux], facets, t, dt)
+            if role == "flux":
+                weights, (q,) = self._on_facets([c.drive], facets, t, dt)
                 part = facet_load(self.geometry, facets, _mean(weights, q).to(self.dtype), 1.0)
             else:
                 weights, h, a = self._exchange(c, facets, t, dt)
@@ -378,14 +365,14 @@ class Problem:
                 part = facet_load(self.geometry, every, (weights[:, None, None] * a).flatten(0, 1), h.flatten(0, 1))
             part = part[:, None] * self._field_mask(c.field)
             total = part if total is None else total + part
-        if total is not None and not changing:
-            loads[name] = total
+        if total is not None and not any(callable(c.drive) or callable(c.coefficient) for c in rules):
+            loads[role] = total
         return total
 
     @cached_property
     def fixed(self) -> Tensor | None:
         """Dirichlet degrees of freedom as a mask [f, n] with f = 1 or F; None when there are none."""
-        rules = [c for c in self.conditions if isinstance(c, Dirichlet)]
+        rules = [c for c in self.conditions if c.role == "held"]
         if not rules:
             return None
         mask = torch.zeros(self.n_fields, self.n, dtype=torch.bool, device=self.geometry.device)
@@ -416,15 +403,15 @@ class Problem:
     @cached_property
     def still_values(self) -> Tensor | None:
         """w [n, F] where it is the same at all times; None where it changes."""
-        changing = any(isinstance(c, Dirichlet) and callable(c.value) for c in self.conditions)
+        changing = any(c.role == "held" and callable(c.drive) for c in self.conditions)
         return None if changing else self._fixed_at(0.0)
 
     def _fixed_at(self, t: float) -> Tensor:
         w = torch.zeros(self.n, self.n_fields, dtype=self.dtype, device=self.geometry.device)
         for c in self.conditions:
-            if isinstance(c, Dirichlet):
+            if c.role == "held":
                 nodes = torch.as_tensor(self.geometry.nodes_on(c.boundary), device=self.geometry.device)
-                value = value_at(c.value, self._x64[nodes], np.array([t]))[0].to(self.dtype)
+                value = value_at(c.drive, self._x64[nodes], np.array([t]))[0].to(self.dtype)
                 cols = range(self.n_fields) if c.field is None else [self.pde.fields.index(c.field)]
                 for k in cols:
                     w = w.index_put((self.dof[nodes], torch.tensor(k, device=w.device)), value)
@@ -438,9 +425,7 @@ class Problem:
     @property
     def data_changes(self) -> bool:
         """Boundary data (loads or Dirichlet values) are functions of time."""
-        return any(callable(value) for c in self.conditions for value in (
-            (c.value,) if isinstance(c, Dirichlet) else (c.flux,) if isinstance(c, Neumann)
-            else (c.ambient,) if isinstance(c, Robin) else ()))
+        return any(callable(c.drive) for c in self.conditions)
 
     def jumps(self, t: float) -> bool:
         """Whether boundary data jump in the step from t on, or in the one before it (`jump_within`)."""
@@ -451,7 +436,7 @@ class Problem:
             key = round(begin / self.dt, 3)
             if key not in seen:
                 seen[key] = any(jump_within(value, self._x64[self.geometry.nodes_on(c.boundary)], begin, begin + self.dt)
-                                for c in self.conditions for value in values_of(c))
+                                for c in self.conditions for value in (c.drive, c.coefficient))
             if seen[key]:
                 return True
         return False
@@ -466,15 +451,15 @@ class Problem:
         weights, found = samples(values, self._x64[nodes.ravel()], t, dt)
         return weights, [value.unflatten(1, facets.shape) for value in found]
 
-    def _exchange(self, c: Robin, facets: np.ndarray, t: float, dt: float) -> tuple[Tensor, Tensor, Tensor]:
+    def _exchange(self, c: Condition, facets: np.ndarray, t: float, dt: float) -> tuple[Tensor, Tensor, Tensor]:
         """Weights and samples of the convective coefficient and of the ambient value, as in `_on_facets`.
 
         Where both change they share the samples, so that a state at the ambient value rests whatever the exchange does.
         """
-        weights, (h, a) = self._on_facets([c.coefficient, c.ambient], facets, t, dt)
+        weights, (h, a) = self._on_facets([c.coefficient, c.drive], facets, t, dt)
         if bool((h.detach() < 0).any()):
             raise InputError(f"the convective coefficient on '{c.boundary}' must not be negative, got {float(h.min()):.4g}")
-        if not callable(c.coefficient) or not callable(c.ambient):
+        if not callable(c.coefficient) or not callable(c.drive):
             h, a = _mean(weights, h)[None], _mean(weights, a)[None]
             weights = torch.ones_like(weights[:1])
         return weights, h.to(self.dtype).double(), a.to(self.dtype).double()

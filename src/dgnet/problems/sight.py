@@ -21,7 +21,7 @@ from dgnet.arguments import Count, Finite, checked, finite, returned
 from dgnet.errors import InputError
 from dgnet.mesh import Mesh
 from dgnet.mesh.mesh import ALL
-from dgnet.problems.conditions import Condition, Dirichlet, Neumann, Periodic, Robin, Value
+from dgnet.problems.conditions import Condition, Value
 from dgnet.problems.curves import curves_of, laws, typical
 from dgnet.problems.deposit import LEAST, Deposit
 from dgnet.problems.problem import Problem
@@ -170,8 +170,8 @@ def _of_spot(mesh: Mesh, name: str, rows: np.ndarray, units: Units, conditions: 
         text += f"; {covers}" if ratio < 0.05 else ""
         found.append(Doubt("spots", text, numbers | {"ratio": float(ratio)}))
     for c in conditions:
-        if isinstance(c, Periodic):
-            rim = np.concatenate([mesh.nodes_on(c.boundary), mesh.nodes_on(c.partner)])
+        if c.role == "periodic":
+            rim = np.concatenate([mesh.nodes_on(name) for name in c.boundaries])
             gap = np.linalg.norm(place[inside][:, None] - mesh.points[rim][None], axis=2).min(1)
             if (gap < 2 * radius[inside]).any():
                 found.append(Doubt("spots", f"{name} reaches the periodic boundary '{c.boundary}': what lies beyond it does not "
@@ -264,7 +264,7 @@ def _start_doubts(p: Problem, u: np.ndarray, t0: float, short: bool, units: Unit
     for f, name in enumerate(names):
         a, k = _diffusivity(p, f)
         unit = units.fields.get(name, "")
-        rules = [c for c in p.conditions if isinstance(c, Dirichlet | Robin) and c.field in (None, name)]
+        rules = [c for c in p.conditions if c.role in ("held", "exchange") and c.covers(name)]
         values = [(c, _target(c, mesh, t0 + p.dt)) for c in rules]
         known = np.concatenate([u[:, f], *(v.ravel() for _, v in values)])
         span = float(np.ptp(known))
@@ -280,7 +280,7 @@ def _start_doubts(p: Problem, u: np.ndarray, t0: float, short: bool, units: Unit
             fourier, biot = _layer(p, c, facets[rows], a, k, t0 + p.dt)
             largest = float(size.max())
             what = f"the start of {name} differs by {_with(largest, unit)} from what '{c.boundary}' holds"
-            if isinstance(c, Robin):
+            if c.role == "exchange":
                 what = (f"the start of {name} differs by {_with(largest, unit)} from the surroundings of '{c.boundary}' (Biot "
                         f"number of a cell {biot:.2g})")
             found += _jump(what, c.boundary, largest, span, fourier, consistent, biot, False, p.dt, short, name, units)
@@ -298,8 +298,7 @@ def _later_doubts(p: Problem, u: np.ndarray, t0: float, steps: int, short: bool,
     consistent = 0.0 if p.pde.curved else p.consistent
     times = t0 + p.dt * np.arange(1, min(steps, _LATER) + 1)
     for f, name in enumerate(p.pde.fields):
-        rules = [c for c in p.conditions if isinstance(c, Dirichlet | Robin) and c.field in (None, name)
-                 and callable(c.value if isinstance(c, Dirichlet) else c.ambient)]
+        rules = [c for c in p.conditions if c.role in ("held", "exchange") and c.covers(name) and callable(c.drive)]
         if not rules or len(times) < 2:
             continue
         (a, k), unit = _diffusivity(p, f), units.fields.get(name, "")
@@ -312,21 +311,18 @@ def _later_doubts(p: Problem, u: np.ndarray, t0: float, steps: int, short: bool,
             if not size[worst] > 1e-6 * span:
                 continue
             fourier, biot = _layer(p, c, p.mesh.facet_index(c.boundary), a, k, float(times[worst + 1]))
-            whose = "what" if isinstance(c, Dirichlet) else "the surroundings of"
-            what = (f"{whose} '{c.boundary}'{' holds' * isinstance(c, Dirichlet)} of {name} jumps by "
+            whose = f"what '{c.boundary}' holds" if c.role == "held" else f"the surroundings of '{c.boundary}'"
+            what = (f"{whose} of {name} jumps by "
                     f"{_with(float(size[worst]), unit)} within a step at t = {units.in_time(float(times[worst]))}")
             found += _jump(what, c.boundary, float(size[worst]), span, fourier, consistent, biot, False, p.dt, short, name, units,
                            "later")
     return found
 
 
-def _layer(p: Problem, c: Dirichlet | Robin, facets: np.ndarray, a: np.ndarray, k: np.ndarray,
-           t: float) -> tuple[float, float]:
+def _layer(p: Problem, c: Condition, facets: np.ndarray, a: np.ndarray, k: np.ndarray, t: float) -> tuple[float, float]:
     """Fourier and Biot number of the cells behind some facets."""
     cells, height = _walls(p.mesh, facets)
     fourier = float(np.median(a[cells] * p.dt / height**2))
-    if isinstance(c, Dirichlet):
-        return fourier, np.inf
     h = _on(c.coefficient, p.mesh, facets, t).mean(1)
     return fourier, float(np.median(h * height / np.maximum(k[cells], 1e-300)))
 
@@ -423,10 +419,8 @@ def _active(p: Problem, edges: np.ndarray, length: np.ndarray, around: np.ndarra
     for f, name in enumerate(p.pde.fields):
         k = max(float(np.median(_diffusivity(p, f)[1])), 1e-300)
         for c in p.conditions:
-            if isinstance(c, Dirichlet | Robin) and c.field in (None, name):
-                h = np.inf
-                if isinstance(c, Robin):
-                    h = float(_on(c.coefficient, p.mesh, p.mesh.facet_index(c.boundary), 0.0).max(initial=0.0))
+            if c.draws and c.covers(name):
+                h = float(_on(c.coefficient, p.mesh, p.mesh.facet_index(c.boundary), 0.0).max(initial=0.0))
                 side = (_outwards(p.mesh, c.boundary)[edges] * around[edges]).sum(2).max(1) > 0.75
                 most = np.maximum(most, np.where(side, h / k, 0.0))
     found: np.ndarray = most * length > _BIOT
@@ -490,7 +484,7 @@ class Bounds:
         self.worst = np.zeros((2, fields, 4))  # below and above: size, node, step, bound
         self.free = p.pde.reaction is not None or p.least_decay < 0
         self.decays = p.decay_sums is not None
-        self.changing = p.data_changes or any(isinstance(c, Robin) and callable(c.coefficient) for c in p.conditions)
+        self.changing = p.data_changes or p.exchange_changes
         self.begun = False
         self._held: np.ndarray | None = None
         self._rows: dict[int, np.ndarray] = {}
@@ -550,16 +544,14 @@ class Bounds:
         if self.decays:
             found = np.zeros_like(found)
         for c in p.conditions:
-            if isinstance(c, Periodic):
-                continue
-            rows = [f for f, name in enumerate(names) if c.field in (None, name)]
+            rows = [f for f, name in enumerate(names) if c.covers(name)]
             facets = p.mesh.facet_index(c.boundary)
             for s in {t, t - 0.5 * p.dt, t - p.dt} if self.changing and k else {t}:
-                if isinstance(c, Neumann):
-                    flux = _on(c.flux, p.mesh, facets, s)
+                if c.role == "flux":
+                    flux = _on(c.drive, p.mesh, facets, s)
                     found[0, rows] = np.where((flux < 0).any(), -np.inf, found[0, rows])
                     found[1, rows] = np.where((flux > 0).any(), np.inf, found[1, rows])
-                elif isinstance(c, Dirichlet) or callable(c.coefficient) or c.coefficient > 0:
+                elif c.draws:
                     value = _target(c, p.mesh, s)
                     found[0, rows] = np.minimum(found[0, rows], value.min(initial=np.inf))
                     found[1, rows] = np.maximum(found[1, rows], value.max(initial=-np.inf))
@@ -616,9 +608,9 @@ def _on(value: Value, mesh: Mesh, facets: np.ndarray, t: float) -> np.ndarray:
     return torch.as_tensor(found(torch.tensor(mesh.points[nodes.ravel()]), t)).detach().cpu().double().numpy().reshape(nodes.shape)
 
 
-def _target(c: Dirichlet | Robin, mesh: Mesh, t: float) -> np.ndarray:
+def _target(c: Condition, mesh: Mesh, t: float) -> np.ndarray:
     """The value that a condition draws a field to, at the corners of its facets [n, d]."""
-    return _on(c.value if isinstance(c, Dirichlet) else c.ambient, mesh, mesh.facet_index(c.boundary), t)
+    return _on(c.drive, mesh, mesh.facet_index(c.boundary), t)
 
 
 def _walls(mesh: Mesh, facets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -19,7 +19,7 @@ from dgnet.errors import SolveError
 from dgnet.mesh import Mesh
 from dgnet.models import Classical, few_threads, rollout
 from dgnet.models.registry import title_of
-from dgnet.problems import DOUBLE, PDE, WORKING, Problem, Robin
+from dgnet.problems import DOUBLE, PDE, WORKING, Problem
 from dgnet.problems.case import base_problem
 from dgnet.problems.curves import ELSEWHERE, curves_of, laws, typical
 from dgnet.problems.pde import Array
@@ -149,18 +149,17 @@ def _each(project: Project, name: str) -> list[tuple[str, str]]:
 
 def _present(project: Project, name: str) -> bool:
     if name == "convection":
-        return any(isinstance(c, Robin) and (callable(c.coefficient) or c.coefficient > 0) for c in project.case.conditions)
+        return any(c.exchanges for c in project.case.conditions)
     return bool(_each(project, name))
 
 
 def boundary_item(project: Project) -> Item:
     s = project.case
-    named = [(type(c).__name__.lower(), c.boundary) for c in s.conditions]
+    named = [(c.kind, c.boundary) for c in s.conditions]
     touched = np.zeros(len(s.mesh.boundary_facets), dtype=bool)
     for c in s.conditions:
-        for name in (c.boundary, getattr(c, "partner", None)):
-            if name is not None:
-                touched[s.mesh.facet_index(name)] = True
+        for name in c.boundaries:
+            touched[s.mesh.facet_index(name)] = True
     closed = [n for n, f in s.mesh.boundaries.items() if len(f) and not touched[s.mesh.facet_index(n)].any()]
     text = ", ".join(f"{kind} on {name}" for kind, name in named) or "no conditions"
     if closed:

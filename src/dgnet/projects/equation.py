@@ -18,21 +18,17 @@ from dgnet.discovery.unknowns import Unknowns
 from dgnet.errors import InputError
 from dgnet.files import read_array
 from dgnet.mesh import ALL, Mesh
-from dgnet.problems.conditions import Condition, Dirichlet, Neumann, Periodic, Robin, Value
+from dgnet.problems.conditions import CONDITIONS, Condition, Value
 from dgnet.problems.curves import ByRegion, Scaled
 from dgnet.problems.fibres import fibre_tensors
 from dgnet.problems.pde import PDE
-from dgnet.problems.units import DENSITY, FIELD, PURE, SPECIFIC_HEAT, SPEED, TERMS, VOLUMETRIC_HEAT, Dimension, Units
+from dgnet.problems.units import DENSITY, PURE, SPECIFIC_HEAT, SPEED, TERMS, VOLUMETRIC_HEAT, Dimension, Units
 from dgnet.projects.curves import CurveSpec, Melting, TimeFile, curve_of, melted, read_curve, read_melting, table_of, times
 from dgnet.projects.physics import Physics
 from dgnet.projects.table import Table
 
 UNKNOWN = "unknown"
 CAPACITY = {"density": DENSITY, "capacity": SPECIFIC_HEAT, "volumetric_capacity": VOLUMETRIC_HEAT}
-CONDITIONS: dict[str, tuple[Any, tuple[str, ...]]] = {
-    "dirichlet": (Dirichlet, ("value",)), "neumann": (Neumann, ("flux",)), "robin": (Robin, ("coefficient", "ambient")),
-    "periodic": (Periodic, ())}
-"""The class of each kind of condition, and the keys of its values."""
 
 
 @dataclass(frozen=True)
@@ -231,9 +227,11 @@ def _function(t: Table) -> Function:
 
 def read_condition(t: Table, fields: Sequence[str], units: Units, heat: bool) -> BoundarySpec:
     name, kind = t.text("name"), t.text("kind", choices=list(CONDITIONS))
-    field = t.text("field", choices=fields) if kind != "periodic" and t.has("field") else None
+    cls = CONDITIONS[kind]
+    periodic = cls.role == "periodic"
+    field = t.text("field", choices=fields) if not periodic and t.has("field") else None
     of = field or fields[0]
-    dimensions = {"value": FIELD, "ambient": FIELD, "flux": TERMS["flux"][heat], "coefficient": TERMS["convection"][heat]}
+    dimensions = {key: TERMS[term][heat] if isinstance(term, str) else term for key, term in cls.keys.items()}
 
     def number(key: str) -> float | Function | TimeFile:
         value = t.values.get(key)
@@ -243,12 +241,12 @@ def read_condition(t: Table, fields: Sequence[str], units: Units, heat: bool) ->
             return TimeFile(t.text(key), of, dimensions[key])
         return t.number(key, None, dimensions[key], units, of)
 
-    values = {key: number(key) for key in CONDITIONS[kind][1]}
-    partner = t.text("partner") if kind == "periodic" else ""
+    values = {key: number(key) for key in cls.keys}
+    partner = t.text("partner") if periodic else ""
     t.close()
-    coefficient = values.get("coefficient", 0.0)
-    if isinstance(coefficient, float) and coefficient < 0:
-        raise t.wrong("coefficient", "zero or positive")
+    for key, value in values.items():
+        if cls.keys[key] == "convection" and isinstance(value, float) and value < 0:
+            raise t.wrong(key, "zero or positive")
     return BoundarySpec(kind, name, field, values, partner)
 
 
@@ -407,12 +405,14 @@ def conditions_of(boundaries: Sequence[BoundarySpec], site: Site) -> tuple[Condi
                 raise InputError(f"{where}.{key}: the mesh has no boundary '{name}' (it has: "
                                  f"{', '.join([*site.mesh.boundaries, ALL])})")
         for j, other in enumerate(boundaries[:k - 1], start=1):  # a fixed value leaves no room for another condition
-            if (spec.name == other.name and "dirichlet" in (spec.kind, other.kind) and "periodic" not in (spec.kind, other.kind)
-                    and (spec.field == other.field or None in (spec.field, other.field))):
+            roles = {CONDITIONS[spec.kind].role, CONDITIONS[other.kind].role}
+            if (spec.name == other.name and "held" in roles and "periodic" not in roles and (
+                    spec.field == other.field or None in (spec.field, other.field))):
                 raise InputError(f"{where}: '{spec.name}' has a {other.kind} condition already (boundary[{j}])")
         values = {key: _boundary_value(value, f"{where}.{key}", site) for key, value in spec.values.items()}
-        more = {"partner": spec.partner} if spec.kind == "periodic" else {"field": spec.field}
-        found.append(CONDITIONS[spec.kind][0](boundary=spec.name, **values, **more))
+        more = {"partner": spec.partner} if spec.partner else {"field": spec.field}
+        cls: Any = CONDITIONS[spec.kind]
+        found.append(cls(boundary=spec.name, **values, **more))
     return tuple(found)
 
 

@@ -15,7 +15,7 @@ from scipy.special import ndtri
 from dgnet.errors import InputError
 from dgnet.files import read_text, unwritable, write_json, write_text
 from dgnet.following import Course, Event, Follower, Row, Update, described
-from dgnet.inverse import Flux, Sensor
+from dgnet.inverse import Sensor
 from dgnet.mesh import save
 from dgnet.report.figures import Band, chart, csv_rows, grid
 from dgnet.report.pictures import scale_of
@@ -161,7 +161,7 @@ class Journal:
             norm, colours = scale_of(found.mean[:, :1].T)
             bands += [Band([(f"{what}, t = {found.time:.4g}", found.mean[:, :1].T)], norm, colours, fields[0]),
                       Band([("sd", found.sd[:, :1].T)], Normalize(0, max(float(found.sd[:, 0].max()), 1e-300)), "Reds", "sd")]
-        places = np.array([s.place for s in part.sensors if not isinstance(s, Flux)]).reshape(-1, mesh.dim)
+        places = np.array([s.mark for s in part.sensors if s.mark is not None]).reshape(-1, mesh.dim)
 
         def mark(axis: Any, row: int, column: int) -> None:
             if mesh.dim == 2:

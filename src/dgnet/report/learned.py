@@ -12,7 +12,7 @@ from dgnet.data import Corpus
 from dgnet.discovery import MaterialCurve, Summand, reaction_axes, reaction_curve
 from dgnet.models.dgnet import DGNet
 from dgnet.operators import EdgeMatrix
-from dgnet.problems import TERMS, Case, Robin, base_problem, curves_of, typical
+from dgnet.problems import TERMS, Case, base_problem, curves_of, typical
 from dgnet.report.figures import COLOURS, chart
 from dgnet.stepping import EnthalpySolver, Materials
 from dgnet.training import Run, error_bars
@@ -52,7 +52,7 @@ def coefficients(run: Run) -> list[Coefficient]:
 def given_value(case: Case, name: str, label: str) -> float | None:
     """The number that a factor multiplies; None where it is not one number."""
     if name == "convection":
-        values = {c.coefficient for c in case.conditions if isinstance(c, Robin) and not callable(c.coefficient)}
+        values = {c.coefficient for c in case.conditions if c.role == "exchange" and not callable(c.coefficient)}
         return float(values.pop()) if len(values) == 1 else None
     fields = case.pde.fields
     at = next((i for i, f in enumerate(fields) if label.startswith(f"{name} of {f}")), 0)

@@ -12,7 +12,7 @@ from matplotlib.patches import Ellipse
 from scipy.special import ndtri
 
 from dgnet.files import write_json, write_text
-from dgnet.inverse import Coefficients, Flux, Patch, Placement, Recovered, Sensor, Track
+from dgnet.inverse import SENSORS, Coefficients, Placement, Recovered, Sensor, Track
 from dgnet.mesh import Mesh, save
 from dgnet.report.figures import Band, chart, csv_rows, grid
 from dgnet.report.pictures import axes_of, draw_outline, scale_of
@@ -98,12 +98,13 @@ def _table(path: Path, columns: list[str], rows: np.ndarray) -> None:
 
 def write_placement(found: Placement, candidates: Sequence[Sensor], mesh: Mesh, folder: Path) -> list[Path]:
     """sensors.csv (as `dgnet recover` takes it), curve.csv and, in 2D, a picture of places and curve."""
-    axes = list("xyz"[: mesh.dim])
-    lines = [",".join(["sensor", *axes, "radius", "field", "boundary", "lag"])]
+    columns = [key for cls in SENSORS for key in cls.columns]
+    lines = [",".join(["sensor", *"xyz"[: mesh.dim], *columns, "field", "lag"])]
     for s in found.sensors:
-        place = [""] * mesh.dim if isinstance(s, Flux) else [f"{x:.8g}" for x in s.place]
-        radius, boundary = f"{s.radius:g}" if isinstance(s, Patch) else "", s.boundary if isinstance(s, Flux) else ""
-        lines.append(",".join([s.name, *place, radius, s.field or "", boundary, f"{s.lag:.8g}" if s.lag else ""]))
+        place = [""] * mesh.dim if s.mark is None else [f"{x:.8g}" for x in s.mark]
+        own = [getattr(s, key) if key in s.columns else "" for key in columns]
+        lines.append(",".join([s.name, *place, *(x if isinstance(x, str) else f"{x:.8g}" for x in own), s.field or "",
+                               f"{s.lag:.8g}" if s.lag else ""]))
     write_text(folder / "sensors.csv", "\n".join(lines) + "\n")
     _table(folder / "curve.csv", ["sensors", "uncertainty"], np.stack([np.arange(len(found.uncertainty)), found.uncertainty], 1))
     with chart(folder / "places.png", 8.4, 3.2) as figure:
@@ -114,7 +115,7 @@ def write_placement(found: Placement, candidates: Sequence[Sensor], mesh: Mesh, 
             part = axes_of(figure, (1, 2, 1), mesh)
             draw_outline(part, mesh)
             for some, style in ((candidates, {"s": 4, "color": "#c0c8ce"}), (found.sensors, {"s": 26, "color": "#d1495b"})):
-                places = np.array([s.place for s in some if not isinstance(s, Flux)]).reshape(-1, 2)
+                places = np.array([s.mark for s in some if s.mark is not None]).reshape(-1, 2)
                 part.scatter(places[:, 0], places[:, 1], zorder=3, **style)
     return [folder / "sensors.csv", folder / "curve.csv", folder / "places.png"]
 
@@ -138,7 +139,7 @@ def write_track(found: Track, mesh: Mesh, folder: Path) -> list[Path]:
             for place, wide in zip(found.path, found.path_sd):
                 part.add_patch(Ellipse(tuple(place), *(2 * float(ndtri(0.95)) * wide), color="#1f6f8b", alpha=0.08, linewidth=0))
             part.plot(*found.path.T, color="#1f6f8b", lw=1.6)
-            sensed = np.array([s.place for s in found.readings.sensors if not isinstance(s, Flux)]).reshape(-1, 2)
+            sensed = np.array([s.mark for s in found.readings.sensors if s.mark is not None]).reshape(-1, 2)
             part.scatter(*sensed.T, s=14, color="#d1495b", zorder=3)
             reach = float(ndtri(0.95)) * sd
             power.fill_between(found.times, ends - reach, ends + reach, step="post", color="#1f6f8b", alpha=0.25, linewidth=0)

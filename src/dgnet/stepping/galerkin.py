@@ -97,8 +97,8 @@ class GalerkinOperator(Assembled):
         for pole, A, prepared in zip(self.poles, self.systems, self.prepared):
             b = sum(r.double() * (g.real if pole.real else g) for r, g in zip(right, pole.gather) if r is not None)
             assert isinstance(b, Tensor)
-            batch, _, fields = b.shape
-            c = unfold(apply(prepared, A, fold(b, *self.groups)), *self.groups, batch, fields)
+            (rows, columns), (batch, _, fields) = self.groups, b.shape
+            c = unfold(apply(prepared, A, fold(b, rows, columns)), rows, columns, batch, fields)
             share = [c * q.real if pole.real else 2 * (c.real * q.real - c.imag * q.imag) for q in pole.spread]
             found = share if not found else [x + y for x, y in zip(found, share)]
         return [x.to(dtype) for x in found]

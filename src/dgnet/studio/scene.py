@@ -26,15 +26,16 @@ from dgnet.problems import (
     WORKING,
     ByRegion,
     Case,
+    Condition,
     Curve,
     Dirichlet,
     Neumann,
-    Periodic,
     Problem,
     Robin,
     Scaled,
     Source,
     Units,
+    Value,
     given_velocity,
 )
 from dgnet.training import Run, Simulator, open_simulator
@@ -74,7 +75,7 @@ class Scene:
     free: bool = False
     notes: tuple[str, ...] = ()
 
-    def problem(self, dt: float, diffusion: float, conditions: list[Any]) -> Problem:
+    def problem(self, dt: float, diffusion: float, conditions: Sequence[Condition]) -> Problem:
         """The discretised case with another step, a factor on its diffusion, and these conditions."""
         pde = self.case.pde if diffusion == 1.0 else replace(self.case.pde, diffusion=_times(self.case.pde.diffusion, diffusion))
         pde = pde if self.flow is None else replace(pde, velocity=self.flow)
@@ -134,7 +135,7 @@ class Scene:
             found[name if self.free else str(k)] = new
         return list(found.values())
 
-    def conditions(self, rows: list[dict[str, Any]]) -> list[Any]:
+    def conditions(self, rows: list[dict[str, Any]]) -> list[Condition]:
         """The conditions that rows ask for (`read_rows`)."""
         if self.free:
             return [c for c in map(_condition, rows) if c is not None]
@@ -231,28 +232,21 @@ def _times(value: Any, factor: float) -> Any:
     return factor * (value if isinstance(value, Tensor) else np.asarray(value))
 
 
-def _row(c: Any) -> dict[str, Any]:
-    kind = next((name for name, cls in KINDS.items() if cls is not None and isinstance(c, cls)), "periodic")
-    if isinstance(c, Periodic):
-        return {"boundary": f"{c.boundary} and {c.partner}", "kind": kind, "fixed": True}
-    value = c.value if isinstance(c, Dirichlet) else c.flux if isinstance(c, Neumann) else c.ambient
-    coefficient = c.coefficient if isinstance(c, Robin) else 0.0
+def _row(c: Condition) -> dict[str, Any]:
+    if c.role == "periodic":
+        return {"boundary": " and ".join(c.boundaries), "kind": c.role, "fixed": True}
+    coefficient: Value = c.coefficient if c.role == "exchange" else 0.0
     name = c.boundary if c.field is None else f"{c.boundary}, {c.field}"
-    if callable(value) or callable(coefficient):
-        return {"boundary": name, "kind": kind, "fixed": True}
-    return {"boundary": name, "kind": kind, "value": float(value), "coefficient": float(coefficient), "fixed": False}
+    if callable(c.drive) or callable(coefficient):
+        return {"boundary": name, "kind": c.role, "fixed": True}
+    return {"boundary": name, "kind": c.role, "value": float(c.drive), "coefficient": float(coefficient), "fixed": False}
 
 
-def _changed(c: Any, row: dict[str, Any]) -> Any:
-    value = float(row["value"])
-    if isinstance(c, Dirichlet):
-        return Dirichlet(c.boundary, value, c.field)
-    if isinstance(c, Neumann):
-        return Neumann(c.boundary, value, c.field)
-    return Robin(c.boundary, float(row["coefficient"]), value, c.field)
+def _changed(c: Condition, row: dict[str, Any]) -> Condition:
+    return c.with_coefficient(float(row["coefficient"])).with_drive(float(row["value"]))
 
 
-def _condition(row: dict[str, Any]) -> Any:
+def _condition(row: dict[str, Any]) -> Condition | None:
     if row["kind"] == "exchange":
         return Robin(row["boundary"], row["coefficient"], row["value"])
     cls = KINDS[row["kind"]]

@@ -16,7 +16,7 @@ import torch
 from dgnet.data import Dataset
 from dgnet.mesh import Mesh
 from dgnet.problems.case import GIVEN_FLOW, Case
-from dgnet.problems.conditions import Periodic, TimeTable
+from dgnet.problems.conditions import Condition, TimeTable
 from dgnet.problems.curves import ByRegion, Curve, Scaled
 from dgnet.problems.pde import PDE
 
@@ -121,10 +121,10 @@ def _reaction(function: Callable[[torch.Tensor], torch.Tensor], offsets: tuple[f
         return f"function, {summed(function(trial + shift), function(1 + trial.abs()))}"
 
 
-def _condition(condition: Any, mesh: Mesh, times: tuple[float, ...]) -> str:
-    kind, name = type(condition).__name__.lower(), condition.boundary
-    if isinstance(condition, Periodic):
-        return f"{kind} on {name} and {condition.partner}"
+def _condition(condition: Condition, mesh: Mesh, times: tuple[float, ...]) -> str:
+    kind, name = condition.kind, condition.boundary
+    if condition.role == "periodic":
+        return f"{kind} on {' and '.join(condition.boundaries)}"
     facets = mesh.boundaries.get(name, mesh.boundary_facets)
     x = torch.tensor(mesh.points[np.unique(facets)])
 
@@ -133,5 +133,5 @@ def _condition(condition: Any, mesh: Mesh, times: tuple[float, ...]) -> str:
             return f"table, {summed(value.times, value.values)}"
         return _sampled(value, times, x) if callable(value) else repr(float(value))
 
-    parts = [f"{f.name} {of(getattr(condition, f.name))}" for f in fields(condition) if f.name not in ("boundary", "field")]
-    return f"{kind} on {name}" + (f" for {condition.field}" if condition.field else "") + f": {', '.join(parts)}"
+    parts = [f"{name} {of(value)}" for name, value in vars(condition).items() if name not in ("boundary", "field")]
+    return f"{kind} on {condition.boundary}" + (f" for {condition.field}" if condition.field else "") + f": {', '.join(parts)}"

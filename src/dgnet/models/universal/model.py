@@ -116,8 +116,8 @@ class Universal(Model[PreparedUniversal]):
     """The classical solver with corrections for every mesh: less error before there is any data.
 
     - `nets`: networks by dimension; the shipped ones unless given. A dimension without one is solved classically
-    - `start`: how many steps after the start, or after a jump of boundary data, are L-stable, as of `Classical`. The shipped weights
-      were trained without; what is solved classically has as many as there
+    - `start`: how many steps after the start, or after a jump of boundary data, are L-stable, as of `Classical`. Shipped
+      weights were trained without; what is solved classically has as many as there
 
     It has values at the middles of the edges, too (`points`): a source or a start that is a function is best evaluated at all of
     them. Given at the nodes alone, it is fitted. `coverage` tells for which share of a mesh the corrections hold.

@@ -12,7 +12,7 @@ from dgnet.models.dgnet.parts.mass import RANGE_DOWN, learned_mass, mass_headroo
 from dgnet.models.universal.local import Surroundings
 from dgnet.models.universal.network import Numbers, beside_the_flow, stretched
 from dgnet.operators import EdgeMatrix
-from dgnet.problems import Problem, Robin
+from dgnet.problems import Condition, Problem
 from dgnet.problems.conditions import samples
 from dgnet.stepping import Operators
 
@@ -24,12 +24,12 @@ class Convective(NamedTuple):
 
     nodes: Tensor  # [F, d]
     matrix: Tensor  # [F, d, d] coefficient times integrals of phi_i phi_j
-    condition: Robin
+    condition: Condition
     points: Tensor  # [F, d, dim]
 
     def load(self, t: float, dt: float) -> Tensor:
         """[F, d]: what the ambient brings to the nodes of each facet, on average over a step."""
-        weights, (ambient,) = samples([self.condition.ambient], self.points.flatten(0, 1), t, dt)
+        weights, (ambient,) = samples([self.condition.drive], self.points.flatten(0, 1), t, dt)
         value = torch.tensordot(weights, ambient, 1).reshape(self.nodes.shape)
         return (self.matrix @ value.to(self.matrix)[..., None])[..., 0]
 
@@ -38,7 +38,7 @@ def convective(p: Problem) -> list[Convective]:
     """All convective conditions of a problem; their coefficients are numbers (`untrained`)."""
     found = []
     for c in p.conditions:
-        if isinstance(c, Robin) and not callable(c.coefficient):
+        if c.role == "exchange" and not callable(c.coefficient):
             facets = p.mesh.facets(c.boundary)
             d, size = facets.shape[1], p.geometry.exact.tensor(facet_geometry(p.mesh.points, facets)[0])
             ring = size[:, None, None] * (1 + torch.eye(d, dtype=size.dtype, device=size.device)) / (d * (d + 1))

@@ -15,7 +15,7 @@ from dgnet.models.dgnet.limits import ceiling
 from dgnet.models.dgnet.parts.diffusion import learned_diffusion
 from dgnet.models.dgnet.parts.part import Part
 from dgnet.operators import EdgeMatrix, mass
-from dgnet.problems import Problem, Robin
+from dgnet.problems import Problem
 from dgnet.problems.curves import typical
 
 Tensor = torch.Tensor
@@ -92,7 +92,7 @@ class Calibration(Part):
 def _refuse_zero(name: str, p: Problem, own: bool) -> None:
     """A factor times zero is zero: every calibrated number needs a guess that is not. `own`: fields differ."""
     if name == "convection":
-        if not any(isinstance(c, Robin) and (callable(c.coefficient) or c.coefficient) for c in p.conditions):
+        if not any(c.exchanges for c in p.conditions):
             raise InputError("convection is zero on every boundary, so no factor can be calibrated: give a guess")
         return
     values = p.pde.per_field(name)[: None if own else 1]
