@@ -59,7 +59,7 @@ def followed(rank: int | None = None, cells: int = 6) -> tuple[Follower, list[tu
     """At steps, between them, several in one step, a gap."""
     rng = np.random.default_rng(0)
     part = Follower(plate(cells), SENSORS, {"start": Prior(0.3, 0.5), "field": Prior(0.5, 0.4, 1.0)}, noise=0.05,
-                    start=torch.ones((cells + 1) ** 2, 1), rank=rank, finer=False)
+                    start=torch.ones((cells + 1) ** 2, 1), rank=rank, finer=False, model=Classical(start=0))
     rows = []
     for time in (0.0, 0.1, 0.2, 0.23, 0.27, 0.4, 0.75, 0.8, 0.9):
         values = 1 + 0.05 * rng.standard_normal(5)

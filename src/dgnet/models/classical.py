@@ -32,8 +32,8 @@ class Classical(Model["ClassicalStepper"]):
       where capacity or diffusion are curves of u, since it overshoots less
     - `backend`: of the linear solves: auto, lu, cholesky, cg, iterative or dense
     - `start`: how many steps after the start, or after a jump of boundary data, are L-stable ones of discontinuous Galerkin in time
-      (order 3; backward Euler's half steps where capacity or diffusion are curves of u): they leave nothing that Crank-Nicolson
-      rings with. 0 for none
+      (order 3; two stages of order 2 where capacity or diffusion are curves of u): they leave nothing that Crank-Nicolson rings
+      with. 0 for none
     - `theta`: 1/2 Crank-Nicolson to 1 backward Euler
     - `tolerance`: of iterative solves, relative; None for 1e-12 in double and 1e-6 in single precision, less where steps of
       single precision are so stiff that they are computed in double

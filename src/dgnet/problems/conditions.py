@@ -99,7 +99,8 @@ class TimeTable:
 
 
 Value = float | TimeTable | Callable[[Tensor, float], Tensor]
-"""A function may have an attribute `knots`, the times at which it jumps or bends: integrals over steps are cut there."""
+"""A function may have attributes: `knots`, the times at which it jumps or bends, where integrals over steps are cut; and `jumps`, the
+times after which steps begin anew (`Classical(start=)`), or another value that jumps when it does. Otherwise they are searched for."""
 
 
 def changed(value: Value, factor: float = 1.0, more: float = 0.0) -> Value:
@@ -112,7 +113,7 @@ def changed(value: Value, factor: float = 1.0, more: float = 0.0) -> Value:
     def function(x: Tensor, t: float) -> Tensor:
         return factor * value(x, t) + more
 
-    function.knots = knots_of(value)  # type: ignore[attr-defined]
+    function.knots, function.jumps = knots_of(value), value  # type: ignore[attr-defined]
     return function
 
 
@@ -175,7 +176,13 @@ def samples(values: Sequence[Value], x: Tensor, t: float, dt: float) -> tuple[Te
 @torch.no_grad()
 def jump_within(value: Value, x: Tensor, begin: float, end: float) -> bool:
     """Whether a boundary value at points x [n, d] jumps between two times, the ends among them: at one of its knots, or where it
-    does most of its change in less than a fiftieth of that time."""
+    does most of its change in less than a fiftieth of that time; if it has `jumps`, only at these, or where that value does."""
+    said = getattr(value, "jumps", None)
+    if callable(said):
+        return jump_within(said, x, begin, end)
+    if said is not None:
+        room = _INSIDE * (end - begin)
+        return any(begin - room <= time <= end + room for time in said)
     if not callable(value) or not len(x):
         return False
 

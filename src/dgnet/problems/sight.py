@@ -77,7 +77,7 @@ def doubts(problem: Problem, start: Tensor | None = None, *, spots: SpotTable | 
     - `units`: of the problem, for the sentences
 
         >>> import dgnet as dg, torch
-        >>> plate = dg.Problem(dg.box((8, 8)), dg.PDE(diffusion=1.0), [dg.Dirichlet("left", 400.0)], dt=0.05)
+        >>> plate = dg.Problem(dg.box((8, 8)), dg.PDE(diffusion=1.0), [dg.Dirichlet("left", 400.0)], dt=0.01)
         >>> [doubt.kind for doubt in dg.doubts(plate, torch.full((81, 1), 293.0))]
         ['start']
     """
@@ -353,16 +353,17 @@ def _jump(what: str, where: str, size: float, span: float, fourier: float, consi
     biot = biot if np.isinf(biot) else float(f"{biot:.2g}")
     fine = rod(fourier, consistent, biot, inside, 1, 16)[0]
     errors = (fine,) if short else rod(fourier, consistent, biot, inside)
-    error = size * errors[0]
+    worst = max(errors)
+    error, after = size * worst, errors.index(worst) + 1
     if error <= OFF * span:
         return []
     unit = units.fields.get(name, "")
     late = next((k + 1 for k, e in enumerate(errors) if e * size <= 0.01 * span), None)
-    text = f"{what}: a step of {units.in_time(dt)} later, values beside it are off by up to about {_with(error, unit)}"
+    text = f"{what}: {units.in_time(after * dt)} later, values beside it are off by up to about {_with(error, unit)}"
     if not short:
         text += f", below {_with(0.01 * span, unit)} after {'more than ' * (late is None)}{late or _STEPS} steps"
     first = "first " if kind == "start" else ""
-    helps = (f"shorter {first}steps (--adaptive 1e-3) help" if fine < 0.5 * errors[0] and not short else
+    helps = (f"shorter {first}steps (--adaptive 1e-3) help" if fine < 0.5 * worst and fourier > 0.1 and not short else
              "a finer mesh beside it helps" if fourier < 0.3 else "a finer mesh and shorter steps help")
     return [Doubt(kind, f"{text}; {helps}", {"field": name, "where": where, "jump": size, "error": error, "fourier": fourier,
                                              "steps": late})]

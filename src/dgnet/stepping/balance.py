@@ -23,6 +23,7 @@ from dgnet.stepping.enthalpy import EnthalpySolver
 from dgnet.stepping.fold import fold, product, unfold
 from dgnet.stepping.material import Materials, Term
 from dgnet.stepping.operator import Elimination
+from dgnet.stepping.stiff import GAMMA
 
 Tensor = torch.Tensor
 
@@ -135,9 +136,10 @@ class Balance:
         for k, u, new in self.begun:
             t = self.t0 + k * dt
             if solver is not None:
-                middle = solver.half(u[None], self.driven[k][None] if k in self.driven else None, t)[0]
+                inner = solver.stages(u[None], self.driven[k][None] if k in self.driven else None, t)[0][0]
                 for key, curve in self.curves.items():
-                    found[key] += 0.5 * dt * (_integral(curve, middle) - _integral(curve, u))
+                    first, middle, last = (_integral(curve, x) for x in (u, inner, new))
+                    found[key] += dt * ((1 - GAMMA) * middle + GAMMA * last - 0.5 * (first + last))
                 continue
             w = p.fixed_values(t)
             held = u if w is None or p.fixed is None else torch.where(p.fixed.T, w, u)
