@@ -405,8 +405,6 @@ CLAIMS = [
           KERNELS, r"^float64 .*? µs \(\S+\) +@ µs \(@\) +@ µs \(@\)", factor=4),
     Claim(SENSORS, r"every\nnode in every step it takes about @ µs, @ times less",
           KERNELS, r"^float64 .*? ms +@ µs \(@\)", factor=3),
-    Claim(SENSORS, r"thin tables with an error of @, the\nkernels take (\d+) times less", KERNELS,
-          lambda text: re.findall(r"float64 (\S+) times smaller with a relative error of ([^\s,]+)", text)[0][::-1]),
     # the tutorial
     Claim(TUTORIAL, r"^ok    mesh +(.*)$", CHECK, r"^ok    mesh +(.*)$"),
     Claim(TUTORIAL, r"sampling at step times would miss @ of it; .*? moves @ radii", CHECK,

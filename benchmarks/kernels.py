@@ -52,21 +52,17 @@ def _row(shape: Mesh, dtype: torch.dtype, device: str, places: list[Sensor], ste
 
 
 def _readings(made: Kernels, source: torch.Tensor, start: torch.Tensor) -> dict[str, float]:
-    """Seconds of one reading from kernels that were written to a file and read again, and of the thin form its error and size."""
+    """Seconds of one reading from kernels that were written to a file and read again."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernels.npz"
         made.save(path)
-        size = path.stat().st_size
         again = Kernels.load(path)
-        thin = Path(folder) / "thin.npz"
-        loss = made.save(thin, error=1e-3)
-        smaller = size / thin.stat().st_size
     last, shape = made.horizon, source[0][None]
     response = again.responses(shape)[0, last, 0].numpy()
     strengths = np.random.default_rng(0).random(last).astype(response.dtype)
     actions: tuple[Callable[[], object], ...] = (lambda: again.reading(0, last, source), lambda: response @ strengths,
                                                  lambda: again.reading(0, last, None, start))
-    return dict(zip(_READINGS, map(_each, actions))) | {"thin_error": loss, "thin_smaller": smaller}
+    return dict(zip(_READINGS, map(_each, actions)))
 
 
 def _each(action: Callable[[], object]) -> float:
@@ -87,7 +83,4 @@ def table(data: dict[str, Any]) -> str:
         cells = [f"{1e6 * r[name]:.3g} µs ({r['rollout_s'] / r[name]:,.0f})" if name in r else "–" for name in _READINGS]
         cells = [r["dtype"], f"{r['make_s']:.3g} s", f"{1e3 * r['rollout_s']:.3g} ms", *cells, f"{r['error']:.1e}"]
         lines.append(f"| {' | '.join(cells)} |")
-    thin = [f"{r['dtype']} {r['thin_smaller']:.1f} times smaller with a relative error of {r['thin_error']:.1e}"
-            for r in data["rows"] if "thin_error" in r]
-    lines += ["", f"As a product of two thin tables: {', '.join(thin)}."] if thin else []
     return "\n".join(lines) + "\n"

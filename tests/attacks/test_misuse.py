@@ -260,7 +260,7 @@ CALLS = [
          start=None)),
     Call("Kernels.responses", lambda **k: seen().responses(**k), lambda: dict(shapes=torch.zeros(1, 9, 1))),
     Call("Kernels.starts", lambda **k: seen().starts(**k), lambda: dict(shapes=torch.zeros(1, 9, 1))),
-    Call("Kernels.save", lambda **k: seen().save(**k), lambda: dict(path="kernels.npz", error=0.1)),
+    Call("Kernels.save", lambda **k: seen().save(**k), lambda: dict(path="kernels.npz")),
     Call("Kernels.load", Kernels.load, lambda: dict(path="kernels0.npz", lift=None)),
     Call("Kernels.open", Kernels.open, lambda: dict(folder="kernels", lift=None)),
     Call("Readings.keeping", lambda **k: readings().keeping(**k), lambda: dict(kept=[0])),

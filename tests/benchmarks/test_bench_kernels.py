@@ -11,5 +11,4 @@ def test_kernels_are_measured_and_repeat_the_rollout(monkeypatch: pytest.MonkeyP
     assert [r["dtype"] for r in found["rows"]] == ["float64", "float32"]
     assert found["rows"][0]["error"] < 1e-10 and found["rows"][1]["error"] < 1e-5
     assert all(r[name] > 0 for r in found["rows"] for name in ("make_s", "rollout_s", "reading_source_s", "reading_start_s"))
-    assert all(0 <= r["thin_error"] <= 1e-3 for r in found["rows"])
     assert "| float64 |" in kernels.table(found)

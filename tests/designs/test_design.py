@@ -56,6 +56,13 @@ def test_quadratic_programs_against_another_solver(n: int, rank: int) -> None:
     assert (G @ x - h).max() < 1e-9 and 0.5 * x @ P @ x + q @ x == pytest.approx(other.fun, abs=1e-8)
 
 
+@pytest.mark.parametrize("gap", [1e-3, 1.0, 1e6])
+def test_limits_that_leave_nothing_are_named(gap: float) -> None:
+    G, h = np.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]]), np.array([0.0, -gap, 1.0])
+    with pytest.raises(InputError, match="no values keep all limits at once"):
+        minimise(np.eye(2), np.ones(2), G, h)
+
+
 def test_powers_against_brute_force() -> None:
     """Two constant powers on a grid of 25 x 25, every one rolled out; the limit decides."""
     sources = [FreeSpot(name, 0.2, (0.0, 20.0), place=place, knots=1) for name, place in (("a", (0.4, 0.4)), ("b", (1.0, 0.6)))]

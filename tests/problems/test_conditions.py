@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -15,7 +16,21 @@ from dgnet.inverse.unknowns import warmed
 from dgnet.mesh import box
 from dgnet.models import Classical, rollout
 from dgnet.models.universal import Universal
-from dgnet.problems import PDE, Case, Condition, Dirichlet, Neumann, Periodic, Problem, Robin, TimeTable, Units, Value
+from dgnet.problems import (
+    PDE,
+    Case,
+    Condition,
+    Dirichlet,
+    FunctionSource,
+    Neumann,
+    Periodic,
+    Problem,
+    Robin,
+    SpotTable,
+    TimeTable,
+    Units,
+    Value,
+)
 from dgnet.problems.conditions import CONDITIONS
 from dgnet.problems.sight import Bounds, doubts
 from dgnet.studio.scene import case_scene
@@ -168,3 +183,12 @@ def test_the_fingerprint_names_its_numbers():
 def test_two_boundaries_are_needed_for_a_periodic_one():
     with pytest.raises((TypeError, InputError)):
         Periodic("left")
+
+
+@pytest.mark.parametrize("make", [lambda x: Robin("left", 1.0, x), lambda x: Robin("left", x, 1.0), lambda x: Neumann("left", x),
+                                  lambda x: Dirichlet("left", x)])
+def test_a_source_is_no_value_of_a_boundary(make):
+    path = np.array([[0.5, 0.5, 0.1, 1.0]] * 2)
+    for source in (SpotTable(("laser",), (np.array([0.0, 1.0]),), (path,)), FunctionSource(lambda x, t: x[:, :1] + t)):
+        with pytest.raises(InputError, match="the condition on 'left' has a source of the inside for a value"):
+            problem([make(source)])

@@ -11,15 +11,16 @@ the lag n-1-k alone; steps that differ (those after the start or a jump, a flow 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from dgnet.arguments import Count, Finite, Share, checked, finite
+from dgnet.arguments import Count, Finite, checked, finite
 from dgnet.errors import InputError
 from dgnet.files import DAMAGED, arrays_of, plain, read_json, unwritable, write_json, writing
 from dgnet.inverse.sensor import Averages, FirstState, Sensors, called, delayed, named, rows
@@ -42,9 +43,10 @@ class Kernels:
     - `early` [S, H+1, E, P, F]: of reading n to the source of step k < E, where the first E steps differ from all others
     - `start` [S, H+1, P, F]: of reading n to the start
     - `base` [S, H+1]: the readings without source from a start of zero: what boundary conditions give alone
-    - `names` of the sensors, `dt`, and `loss`, the relative error of a stored low-rank form (0 where nothing was left out)
+    - `names` of the sensors, `dt`
 
-    All of them may lie in a folder, as .npy files that are read where they are needed (`kernels(..., store=...)`, `open`).
+    All of them may lie in a folder, as .npy files that are read where they are needed (`kernels(..., store=...)`, `open`). The
+    tables of a sensor are compared with their checksums before a method reads them for the first time.
     """
 
     lag: Tensor
@@ -54,7 +56,8 @@ class Kernels:
     names: tuple[str, ...]
     dt: float
     lift: Lift | None = None
-    loss: float = 0.0
+    sums: list[int] = field(default_factory=list)  # checksums of sensors whose tables are still to be compared
+    folder: str = ""
 
     @property
     def horizon(self) -> int:
@@ -97,10 +100,19 @@ class Kernels:
                     out[s, k + 1:, :, k] = found
         return out
 
-    def _blocks(self) -> list[slice]:
+    def _blocks(self) -> Iterator[slice]:
         """Sensors whose tables together are small enough to be worked on at once."""
         each = max(1, int(_BLOCK / max(1, sum(getattr(self, name)[0].nbytes for name in _TABLES))))
-        return [slice(at, at + each) for at in range(0, len(self.names), each)]
+        for at in range(0, len(self.names), each):
+            self._compare(at, at + each)
+            yield slice(at, at + each)
+
+    def _compare(self, first: int, last: int) -> None:
+        """Refuse tables of sensors that are not what was written; each is looked at once."""
+        for s in range(first, min(last, len(self.sums))):
+            if self.sums[s] >= 0 and self.sums[s] != _sum_of(getattr(self, name)[s] for name in _TABLES):
+                raise InputError(f"{self.folder} is damaged: the kernels of sensor '{self.names[s]}' are not what was written")
+            self.sums[s] = -1
 
     @checked
     def starts(self, shapes: Tensor) -> Tensor:
@@ -139,6 +151,7 @@ class Kernels:
             raise InputError(f"step {step} is not within the {self.horizon} steps of the kernels and those of the source")
         if not 0 <= sensor < len(self.names):
             raise InputError(f"sensors are numbered from 0 to {len(self.names) - 1}, got {sensor}")
+        self._compare(sensor, sensor + 1)
         first, y = self.early.shape[2], float(self.base[sensor, step])
         if start is not None:
             y += float(self.start[sensor, step].flatten() @ self._at_points(start).flatten())
@@ -152,42 +165,21 @@ class Kernels:
     # ------------------------------------------------------------------ files
 
     @checked
-    def save(self, path: Path | str, error: Share = 0.0) -> float:
-        """Write to an .npz file; returns the relative error of what it holds, in the root of the mean square over all entries.
-
-        With `error` > 0 the table [readings, points] is stored as a product of two thin ones, as thin as this error allows. Sensors
-        are taken block by block, so that kernels in a folder need not fit into memory.
-        """
+    def save(self, path: Path | str) -> None:
+        """Write to an .npz file."""
+        self._compare(0, len(self.names))
         arrays = {name: getattr(self, name).cpu().numpy() for name in _TABLES}
-        loss = 0.0
-        if error > 0:
-            width = self.start[0, 0].numel()
-            tables = [arrays.pop(name) for name in ("lag", "early", "start")]
-            pieces = [table[s].reshape(-1, width) for table in tables for s in self._blocks()]
-            left, right, loss = _thin(pieces, error)
-            arrays |= {"left": left, "right": right, "sizes": np.array([table.size // width for table in tables])}
-        shape = np.array([*self.start.shape, self.early.shape[2]])
         with writing(Path(path)) as part, part.open("wb") as file:
-            np.savez(file, shape=shape, names=np.array(self.names, dtype=np.str_), dt=np.array(self.dt), loss=np.array(loss),
-                     **arrays)
-        return loss
+            np.savez(file, names=np.array(self.names, dtype=np.str_), dt=np.array(self.dt), **arrays)
 
     @classmethod
     @checked
     def load(cls, path: Path | str, lift: Lift | None = None) -> Kernels:
         """What `save` wrote. `lift` is needed only to take values at nodes where the model has more points (`Lift.of(mesh)`)."""
         with arrays_of(Path(path), "sensor kernels") as archive:
-            found = {name: archive[name] for name in archive.files}
-            sensors, n, points, fields, first = (int(x) for x in found["shape"])
-            if "left" in found:
-                if len(found["left"]) * found["right"][0].nbytes > _MOST:
-                    raise InputError(f"{path}: the kernels would take more than {_MOST / 1e9:.0f} GB of memory")
-                parts = np.split(found["left"] @ found["right"], np.cumsum(found["sizes"])[:-1])
-                found |= dict(zip(("lag", "early", "start"), parts))
-            shapes = {"lag": (sensors, n - 1, points, fields), "early": (sensors, n, first, points, fields),
-                      "start": (sensors, n, points, fields), "base": (sensors, n)}
-            values = {name: torch.from_numpy(found[name].reshape(shape)) for name, shape in shapes.items()}
-            return cls(**values, names=tuple(map(str, found["names"])), dt=float(found["dt"]), lift=lift, loss=float(found["loss"]))
+            values = {name: torch.from_numpy(archive[name]) for name in _TABLES}
+            return cls(*_together(values, len(archive["names"])), names=tuple(map(str, archive["names"])), dt=float(archive["dt"]),
+                       lift=lift)
 
     @classmethod
     @checked
@@ -198,8 +190,8 @@ class Kernels:
         try:  # copy-on-write: nothing of it is ever written
             tables = {name: torch.from_numpy(np.load(plain(folder / f"{name}.npy"), mmap_mode="c", allow_pickle=False))
                       for name in _TABLES}
-            return cls(tables["lag"], tables["early"], tables["start"], tables["base"], tuple(map(str, about["names"])),
-                       float(about["dt"]), lift)
+            return cls(*_together(tables, len(about["names"])), names=tuple(map(str, about["names"])), dt=float(about["dt"]),
+                       lift=lift, sums=[int(x) for x in about.get("sums", ())], folder=str(folder))
         except DAMAGED as error:
             raise InputError(f"{folder} does not hold sensor kernels") from error
 
@@ -269,7 +261,7 @@ def _first(problem: Problem, model: Model[Any], horizon: int, t0: float) -> int:
 def _stored(folder: Path, parts: Iterator[tuple[Tensor, Tensor, Tensor]], base: Tensor, names: tuple[str, ...], dt: float) -> None:
     """Write kernels of some sensors after the other to .npy files that are as long as all of them need."""
     files: dict[str, np.ndarray] = {}
-    at = 0
+    at, sums = 0, list[int]()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "kernels.json").unlink(missing_ok=True)  # what is not whole cannot be opened
@@ -280,6 +272,7 @@ def _stored(folder: Path, parts: Iterator[tuple[Tensor, Tensor, Tensor]], base: 
                     shape = (len(names), *value.shape[1:])
                     files[name] = np.lib.format.open_memmap(folder / f"{name}.npy", "w+", value.dtype, shape)
                 files[name][at:at + len(value)] = value
+            sums += [_sum_of((*(part[s] for part in found), base[at + s])) for s in range(len(found[0]))]
             at += len(found[0])
         np.save(folder / "base.npy", base.cpu().numpy())
         for file in files.values():
@@ -287,40 +280,24 @@ def _stored(folder: Path, parts: Iterator[tuple[Tensor, Tensor, Tensor]], base: 
                 file.flush()
     except OSError as error:
         raise unwritable(folder, error) from error
-    write_json(folder / "kernels.json", {"names": names, "dt": dt})
+    write_json(folder / "kernels.json", {"names": names, "dt": dt, "sums": sums})
 
 
-def _thin(pieces: list[np.ndarray], error: float) -> tuple[np.ndarray, np.ndarray, float]:
-    """Pieces of a tall table [rows, width] as left [rows, r] times right [r, width], and the relative error of that, measured."""
-    kept = np.zeros((0, pieces[0].shape[1]))
-    for piece in pieces:
-        kept = _main_directions(np.concatenate([kept, piece]), 0.25 * error**2 / len(pieces))
-    kept = _main_directions(kept, 0.25 * error**2)
-    right = kept / np.linalg.norm(kept, axis=1, keepdims=True).clip(min=1e-300)
-    left = [piece @ right.T for piece in pieces]
-    missed = sum(float(((piece - part @ right) ** 2).sum()) for piece, part in zip(pieces, left))
-    total = sum(float((piece**2).sum()) for piece in pieces)
-    loss, kind = float(np.sqrt(missed / total)) if total else 0.0, pieces[0].dtype
-    return np.concatenate(left).astype(kind), right.astype(kind), loss
+def _sum_of(tables: Iterable[Tensor]) -> int:
+    """CRC-32 of the numbers of some tables, one after the other."""
+    found = 0
+    for table in tables:
+        found = zlib.crc32(np.ascontiguousarray(table.cpu().numpy()).data, found)
+    return found
 
 
-def _main_directions(A: np.ndarray, share: float) -> np.ndarray:
-    """Singular values times right singular vectors of A, as many as leave at most this share of the sum of all squares.
-
-    Found from random combinations of the columns, of which there are twice as many until they are enough.
-    """
-    total, count, rng = float((A**2).sum()), 64, np.random.default_rng(0)
-    while True:
-        B = A
-        if 2 * count < min(A.shape):
-            Q = np.linalg.qr(A @ (A.T @ (A @ rng.standard_normal((A.shape[1], count)))))[0]
-            B = Q.T @ A
-        if B is A or total - float((B**2).sum()) <= 0.5 * share * total:
-            size, right = np.linalg.svd(B, full_matrices=False)[1:]
-            left_out = total - np.cumsum(size**2)
-            rank = int((left_out > share * total).sum()) + 1
-            return size[:rank, None] * right[:rank]
-        count *= 2
+def _together(tables: Mapping[str, Tensor], sensors: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Tables in order; those that do not belong together are refused as damaged files are (`DAMAGED`)."""
+    lag, early, start, base = (tables[name] for name in _TABLES)
+    S, n, *values = start.shape
+    if (S, lag.shape, early.shape, base.shape) != (sensors, (S, n - 1, *values), (S, n, early.shape[2], *values), (S, n)):
+        raise ValueError("kernels of other shapes")
+    return lag, early, start, base
 
 
 def _backwards(model: Model[Any], problem: Problem, w: Tensor, lags: Sequence[float], horizon: int, first: int,

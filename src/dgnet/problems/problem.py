@@ -36,6 +36,8 @@ from dgnet.problems.conditions import Condition, Value, jump_within, lowest, sam
 from dgnet.problems.curves import typical
 from dgnet.problems.pde import PDE, Array, Velocity
 from dgnet.problems.periodic import identified
+from dgnet.problems.sources import FunctionSource
+from dgnet.problems.spot_table import SpotTable
 
 Tensor = torch.Tensor
 
@@ -90,6 +92,9 @@ class Problem:
                 self.mesh.facet_index(name)  # raises for an unknown name
             if c.field is not None and c.field not in known:
                 raise InputError(f"a condition on '{c.boundary}' names field '{c.field}', but the fields are {list(known)}")
+            if any(isinstance(value, SpotTable | FunctionSource) for value in (c.drive, c.coefficient)):
+                raise InputError(f"the condition on '{c.boundary}' has a source of the inside for a value: give a number, a table "
+                                 "or a function f(x, t) of points and one time")
             if (least := lowest(c.coefficient)) < 0:
                 raise InputError(f"the convective coefficient on '{c.boundary}' must not be negative, got {least:g}")
         _ = self.diffusion_part, self.decay_part, self.capacity  # validates the coefficients now, not in the middle of a rollout
