@@ -145,7 +145,7 @@ def test_a_forecast_is_the_filter_without_readings() -> None:
 def test_it_goes_on_from_a_file(tmp_path: Path) -> None:
     part, _ = followed()
     part.save(tmp_path / "state.npz")
-    again = Follower.load(tmp_path / "state.npz", plate(), SENSORS, start=torch.ones(49, 1))
+    again = Follower.load(tmp_path / "state.npz", plate(), SENSORS, start=torch.ones(49, 1), model=Classical(start=0))
     for one in (part, again):
         one.update(1.04, [1.1, 0.9, 1.0, np.nan, 1.2])
     assert again.filter.mean == pytest.approx(part.filter.mean, abs=1e-12) and again.consistency == part.consistency

@@ -377,7 +377,8 @@ class Independent:
 
     def _staged(self, t: float, u: Array, drive: Array) -> Array:
         """Both stages of a diagonally implicit method (Alexander 1977) where materials change with u."""
-        a, walls = (1 - 1 / np.sqrt(2)) * self.p.dt, [self.walls(k, t + (1 - 1 / np.sqrt(2)) * self.p.dt)[1] for k in range(self.fields)]
+        a = (1 - 1 / np.sqrt(2)) * self.p.dt
+        walls = [self.walls(k, t + a)[1] for k in range(self.fields)]
         second = [replace(s, dt=a) for s in self._steps(t, self.p.dt, 1.0)]
 
         def solved(drive: Array) -> Array:

@@ -99,8 +99,8 @@ class TimeTable:
 
 
 Value = float | TimeTable | Callable[[Tensor, float], Tensor]
-"""A function may have attributes: `knots`, the times at which it jumps or bends, where integrals over steps are cut; and `jumps`, the
-times after which steps begin anew (`Classical(start=)`), or another value that jumps when it does. Otherwise they are searched for."""
+"""A function may have attributes: `knots`, the times at which it jumps or bends, where integrals over steps are cut; and `jumps`,
+the times after which steps begin anew (`Classical.start`), or another value that jumps when it does. Without, they are searched."""
 
 
 def changed(value: Value, factor: float = 1.0, more: float = 0.0) -> Value:

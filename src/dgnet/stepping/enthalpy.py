@@ -135,7 +135,7 @@ class EnthalpySolver:
         system, w = self._system(t, self.theta, 1.0), self.problem.fixed_values(t + self.problem.dt)
         return self._reacting(system, u, f, t, self.theta, lambda force: (self._solve(system, u, force, w),))[0]
 
-    def stages(self, u: Tensor, f: Tensor | None, t: float) -> tuple[Tensor, Tensor]:
+    def stages(self, u: Tensor, f: Tensor | None, t: float) -> tuple[Tensor, ...]:
         """The two stages of an L-stable step, at the degrees of freedom; the second one is its end."""
         p, system = self.problem, self._system(t, 1.0, GAMMA)
         inside, end = p.fixed_values(t + GAMMA * p.dt), p.fixed_values(t + p.dt)
@@ -171,8 +171,8 @@ class EnthalpySolver:
             return m.reaction(v) * (m.plain.row_sums()[0].T / system.at(v.transpose(0, 1)).D.transpose(0, 1)).detach()
 
         if m.may_be_stiff and self.stiff.look(speed, u, self.problem.dt):
-            raise SolveError(f"the reaction is too fast for steps of {self.problem.dt:.3g}: where capacity or diffusion change with the "
-                             f"field, the step times the slope of the reaction over the capacity must stay below {LIMIT:g}; take "
+            raise SolveError(f"the reaction is too fast for steps of {self.problem.dt:.3g}: where capacity or diffusion change with "
+                             f"the field, the step times the slope of the reaction over the capacity must stay below {LIMIT:g}; take "
                              "shorter or adaptive steps")
 
     def _system(self, t: float, theta: float, share: float) -> System:
