@@ -30,8 +30,9 @@ import numpy as np
 import torch
 
 from dgnet.arguments import checked
+from dgnet.errors import InputError
 from dgnet.files import read_json
-from dgnet.models.base import Model, SolverStepper
+from dgnet.models.base import START, Model, SolverStepper
 from dgnet.models.classical import Classical
 from dgnet.models.universal.gathering import Gathering
 from dgnet.models.universal.local import SPREAD, Surroundings, surroundings
@@ -53,8 +54,8 @@ class PreparedUniversal(SolverStepper):
     Steps work on the values at the nodes, then the memory of the edges: how far the middles are from the means of the ends.
     """
 
-    def __init__(self, main: Solver, gathering: Gathering | None, n_nodes: int) -> None:
-        super().__init__(main)
+    def __init__(self, main: Solver, gathering: Gathering | None, n_nodes: int, stable: int = 0) -> None:
+        super().__init__(main, stable)
         self.gathering, self.n_nodes = gathering, n_nodes
         self._arrays: tuple[Linear, GatheredSteps] | None = None
 
@@ -73,12 +74,14 @@ class PreparedUniversal(SolverStepper):
 
     def step(self, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
         p, gather, n = self.problem, self.gathering, self.n_nodes
+        start = self.starts(k, t)
         if gather is None:
-            return self.main.step(u, None if source is None else source[:, :n], t)
+            return self.main.step(u, None if source is None else source[:, :n], t, start=start)
         nodes, memory = u[:, :n].to(p.dtype), u[:, n:].to(p.dtype)
+        nodes = self.solver.walled(nodes, t) if start else nodes
         level = self.solver.operator(t).reference(nodes)
         found = gather(nodes - level, None if source is None else self.between(source.to(p.dtype)), memory)
-        new = self.solver.step_moved(nodes, found[:, :n], t)
+        new = self.solver.step_moved(nodes, found[:, :n], t, start)
         if new.requires_grad:
             return torch.cat([new, found[:, n:]], 1).to(u.dtype)
         found[:, :n] = new
@@ -97,6 +100,16 @@ class PreparedUniversal(SolverStepper):
 
     def repeats(self, times: Sequence[float] = ()) -> bool:
         return not times and super().repeats()
+
+
+class ElementStepper(ClassicalStepper):
+    """Steps with corrected quadratic elements. States have values at nodes and middles."""
+
+    def brings(self) -> np.ndarray | None:
+        source, p = self.solver.operators.source, self.problem
+        total = source.values.new_zeros(p.n).index_add(0, source.pattern.col.long(), source.values.detach()[0, 0])
+        found: np.ndarray = total.double().cpu().numpy()
+        return found
 
 
 class Jumps(NamedTuple):
@@ -143,8 +156,20 @@ class Universal(Model[PreparedUniversal]):
         return True
 
     @property
+    def start(self) -> int:
+        """How many steps after the start, or after a jump of boundary data, are L-stable: as many as the weights were trained with."""
+        return START if self.degree == 2 else 0
+
+    def stable_steps(self, problem: Problem) -> int:
+        return self.start if self.acts(problem) else START
+
+    @property
+    def first_steps(self) -> int:
+        return self.start
+
+    @property
     def any_step(self) -> bool:
-        return False  # edges remember the step before
+        return self.degree == 2  # the edges of linear elements remember the step before
 
     def net(self, dim: int, flow: bool = False) -> UniversalNet | ElementNet | None:
         """The network for meshes of this dimension, with or without a flow; None where there is none."""
@@ -196,9 +221,10 @@ class Universal(Model[PreparedUniversal]):
             ops = element_operators(plain.quadratic, s, net.to(problem.geometry.device))
             solver = GreenSolver(plain.quadratic, solves=steps, columns=batch, operators=ops)
             solver.monitor.deferred = deferred
-            return ClassicalStepper(solver, START)
+            return ElementStepper(solver, START)
         if problem.pde.curved:
-            return PreparedUniversal(Classical().prepare(problem, batch, steps, careful).main, None, problem.mesh.n_nodes)
+            classical = Classical().prepare(problem, batch, steps, careful)
+            return PreparedUniversal(classical.main, None, problem.mesh.n_nodes, classical.stable)
         problem = problem.held().recast(CONSISTENT, problem.advection_form)
         ops, gathering = None, None
         if isinstance(net, UniversalNet):
@@ -208,7 +234,7 @@ class Universal(Model[PreparedUniversal]):
             gathering = Gathering.of(problem, s, z, ops.stiffness(0.0))
         solver = GreenSolver(problem, solves=steps, columns=batch, operators=ops)
         solver.monitor.deferred = deferred
-        return PreparedUniversal(solver, gathering, problem.mesh.n_nodes)
+        return PreparedUniversal(solver, gathering, problem.mesh.n_nodes, self.start if gathering else START)
 
     def points(self, problem: Problem) -> np.ndarray:
         if self.degree == 1 and not self.acts(problem):
