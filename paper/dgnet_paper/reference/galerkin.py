@@ -1,10 +1,10 @@
-"""Galerkin schemes in time for a linear problem, of any order: what judges quadratic elements must be finer than they are in time, too.
+"""Galerkin schemes in time for a linear problem, of any order: a truth for quadratic elements must be finer in time, too.
 
     M u' = -K u + F(t),    u = w(t) on held nodes,    v = u - w:    M v' = -K v + F - M w' - K w    on the free ones
 
 dG(k): v is a polynomial of degree k in each step, discontinuous between steps; order 2k + 1, and what the operator damps goes to
-zero however long the step is (L-stable: Pade (k, k+1) of the exponential). cG(k): continuous, of degree k, tested with degree k - 1;
-order 2k, cG(1) is Crank-Nicolson. Everything that drives the problem enters by its Legendre moments over the step,
+zero however long the step is (L-stable: Pade (k, k+1) of the exponential). cG(k): continuous, of degree k, tested with degree
+k - 1; order 2k, cG(1) is Crank-Nicolson. Everything that drives the problem enters by its Legendre moments over the step,
 
     F_i = int_0^1 P_i(2s - 1) F(t + s dt) ds
 

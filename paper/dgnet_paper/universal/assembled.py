@@ -45,7 +45,7 @@ F64 = torch.float64
 
 
 class Facets(NamedTuple):
-    """Convective facets of a part: corners [F, d], nodes [F, a], coefficient times mass [F, a, a] and load of the ambient [F, a]."""
+    """Convective facets: corners [F, d], nodes [F, a], coefficient times mass [F, a, a] and load of the ambient [F, a]."""
 
     corners: Tensor
     nodes: Tensor

@@ -273,7 +273,7 @@ def _conditions(mesh: Mesh, kind: str, dt: float, start: Waves, rng: np.random.G
         size, ramp = float(rng.normal()), float(np.exp(rng.uniform(*np.log(span.rise)))) * dt
         if rule == "dirichlet":
             rise = size * float(rng.random() < 0.6)
-            jump = float(rng.normal()) * float(rng.random() < span.jumps) if span.jumps else 0.0  # the tested ones draw nothing here
+            jump = float(rng.normal()) * float(rng.random() < span.jumps) if span.jumps else 0.0  # nothing is drawn for a test
             rules.append(Dirichlet(name, _Held(start, rise, ramp, jump)))
         elif rule == "robin":
             rules.append(Robin(name, float(np.exp(rng.uniform(*np.log(span.biot)))) / h, float(start.level[0]) + size))

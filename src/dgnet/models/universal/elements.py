@@ -29,7 +29,7 @@ from torch.nn.functional import silu
 from dgnet.models.dgnet.limits import soft_limit
 from dgnet.models.gnn import MLP, Processor
 from dgnet.models.universal.local import EDGES, FLOW_EDGES, FLOW_NODES, NODES, SIDES, Surroundings
-from dgnet.models.universal.network import RIM, STENCIL, Ranged, ahead
+from dgnet.models.universal.network import RIM, STENCIL, Ranged, ahead, in_blocks
 from dgnet.operators.elements import element
 
 Tensor = torch.Tensor
@@ -38,6 +38,7 @@ LARGEST = 0.7  # Frobenius norm of X and Y
 BESIDE = 0.5  # largest entry of the transport beside a flow, in volumes that it carries across the cell
 _GAIN = 0.1  # of the numbers for pairs of nodes: steps of the training are small beside LARGEST
 _KINDS = 7  # how two nodes of a cell lie to each other
+_ROWS = 16  # of directed edges whose numbers take the memory of those of a cell
 
 
 class Numbers(NamedTuple):
@@ -144,7 +145,7 @@ def corrected_source(t: Tables, z: Numbers) -> Tensor:
 
 
 def beside_the_flow(t: Tables, s: Surroundings, z: Numbers, gradients: Tensor, dt: Tensor | float) -> tuple[Tensor, Tensor]:
-    """What corrects the transport by a flow in cells of volume 1: diffusion along it, and a skew transport beside it, [K, m, m] each.
+    """Corrections of the transport in cells of volume 1, [K, m, m] each: diffusion along a flow, and a skew transport beside it.
 
     tau (v . grad phi_i)(v . grad phi_j) with tau = along (dt + crossing time) / 2. dt is a number or [K].
     """
@@ -192,8 +193,22 @@ class ElementNet(Ranged):
             self.beside = _zero(nn.Linear(width, 1))
         self.later = _zero(nn.Linear(hidden, 1))
         m, q = t.own.shape
-        self.pairs = [(a, b) for a in range(m) for b in range(a, m)]
-        self.ways = [(a, b) for a in range(m) for b in range(q) if a != b]
+        for name, places in (("_pairs", [(a, b) for a in range(m) for b in range(a, m)]),
+                             ("_ways", [(a, b) for a in range(m) for b in range(q) if a != b])):
+            self.register_buffer(name, torch.tensor(places).T.contiguous(), persistent=False)
+
+    _pairs: Tensor
+    _ways: Tensor
+
+    @property
+    def pairs(self) -> tuple[Tensor, Tensor]:
+        """Pairs of nodes of a cell, each once, and a node with itself: [m (m + 1) / 2] each."""
+        return self._pairs[0], self._pairs[1]
+
+    @property
+    def ways(self) -> tuple[Tensor, Tensor]:
+        """From all nodes and middles to the nodes of a cell, but not from one to itself: [m (q - 1)] each."""
+        return self._ways[0], self._ways[1]
 
     @property
     def name(self) -> str:
@@ -216,69 +231,74 @@ class ElementNet(Ranged):
                        None if z.beside is None else z.beside * wide)
 
     def _numbers(self, s: Surroundings, stiffness: Tensor, facets: Tensor) -> Numbers:
-        graph, E, d = s.graph, len(s.graph.pairs), self.dim
-        t = tables(d, self.degree, str(graph.node.device))
-        m, q = t.own.shape
-        K, w = len(graph.cells), self.width
+        graph, E = s.graph, len(s.graph.pairs)
         e = self.edge(graph.edge)
         h = self.process(self.node(graph.node)[:, None], self.process.edge_terms(e, graph), graph)[:, 0]
         joined = torch.cat([h[graph.to[:E]] + h[graph.frm[:E]], e[:E] + e[E:]], -1)  # does not depend on the order of the ends
-        side = s.side
+        corners, middles = self.corner(h), self.middle(joined)
+        found = in_blocks(lambda block: self._cells(s, stiffness, corners, middles, block), len(graph.cells), h.device, _ROWS)
+        at = h[facets] if len(facets) else h.new_zeros(0, 1, self.hidden)
+        rim = soft_limit(self.rim(torch.cat([at.mean(1), at.amax(1)], -1))[:, 0].double(), RIM, RIM)
+        return Numbers(*found[:4], rim, *found[4:])
+
+    def _cells(self, s: Surroundings, stiffness: Tensor, corners: Tensor, middles: Tensor, block: slice) -> tuple[Tensor, ...]:
+        """Numbers of some cells: all of `Numbers` but those of the rim."""
+        t = tables(self.dim, self.degree, str(corners.device))
+        (m, q), w, side, K = t.own.shape, self.width, s.side[block], stiffness[block]
         around = torch.cat([t.touch.to(side) @ side, t.apart.to(side) @ side], -1)  # [K, d+1, 2 * 3]
-        corners = self.corner(h)[graph.cells] + self.corner_sides(around)
-        middles = self.middle(joined)[s.of_cell] + self.middle_sides(side)
-        x = silu(torch.cat([corners, middles], 1))  # [K, q, H]
+        x = silu(torch.cat([corners[s.graph.cells[block]] + self.corner_sides(around),
+                            middles[s.of_cell[block]] + self.middle_sides(side)], 1))  # [K, q, H]
         mean = x.mean(1)
         either, to, frm = self.role(x).split(w, -1)
-        whole = self.whole(mean)
+        whole = self.whole(mean)[:, None]
         kinds = self.kind(t.kinds)  # [q, q, 2 w]
-        scale = stiffness.diagonal(dim1=-2, dim2=-1).mean(-1).clamp(min=1e-300)
-        entry = (stiffness / scale[:, None, None]).to(x.dtype)[..., None]
-        carried = self._carried(s, q) if self.flow else None  # [K, q, q, 2]
+        scale = K.diagonal(dim1=-2, dim2=-1).mean(-1).clamp(min=1e-300)
+        entry = (K / scale[:, None, None]).to(x.dtype)[..., None]
+        carried = self._carried(s, q, block) if self.flow else None  # [K, q, q, 2]
         if carried is not None:
             entry = torch.cat([entry, carried[:, :m, :m].abs()], -1)
 
-        a, b = (torch.tensor(i, device=h.device) for i in zip(*self.pairs))
-        one, other = either[:, a], either[:, b]
-        y = silu(one + other + self.apart * (one - other).abs() + whole[:, None, :w] + kinds[a, b, :w] + self.entry(entry[:, a, b]))
+        a, b = self.pairs
+        one, other = (either[:, :m] + 0.5 * whole[..., :w])[:, a], (either[:, :m] + 0.5 * whole[..., :w])[:, b]
+        y = _active(one + other + self.apart * (one - other).abs_() + kinds[a, b, :w] + self.entry(entry[:, a, b]))
         found = _GAIN * self.pair(y).double()  # [K, pairs, 2]
-        both = found.new_zeros(K, m, m, 2)
+        both = found.new_zeros(len(K), m, m, 2)
         both[:, a, b] = found
         both[:, b, a] = found
 
-        a, b = (torch.tensor(i, device=h.device) for i in zip(*self.ways))
-        y = to[:, a] + frm[:, b] + whole[:, None, w:] + kinds[a, b, w:]
-        if carried is not None:
-            y = y + self.carry(carried[:, a, b])
-        y = silu(y)
-        source = found.new_zeros(K, m, q)
+        a, b = self.ways
+        y = (to + whole[..., w:])[:, a] + frm[:, b] + kinds[a, b, w:]
+        y = _active(y if carried is None else y + self.carry(carried[:, a, b]))
+        source = found.new_zeros(len(K), m, q)
         source[:, a, b] = soft_limit(self.directed(y)[..., 0].double(), STENCIL, STENCIL)
         seen = torch.cat([mean, x.amax(1)], -1)
-        at = h[facets] if len(facets) else h.new_zeros(0, d, self.hidden)
-        rim = soft_limit(self.rim(torch.cat([at.mean(1), at.amax(1) if len(facets) else at[:, 0]], -1))[:, 0].double(), RIM, RIM)
-        along = beside = None
-        if self.flow:
-            along = ahead(self.along(seen)[:, 0].double())
-            one_way = found.new_zeros(K, m, q)
-            one_way[:, a, b] = self.beside(y)[..., 0].double()
-            beside = one_way[..., :m]
-            beside = BESIDE * torch.tanh(beside - beside.mT)
         later = ahead(self.cell(seen).double() + self.later(x[:, :m])[..., 0].double())
-        return Numbers(bounded(both[..., 0]), bounded(both[..., 1]), source, later, rim, along, beside)
+        numbers = bounded(both[..., 0]), bounded(both[..., 1]), source, later
+        if carried is None:
+            return numbers
+        one_way = found.new_zeros(len(K), m, q)
+        one_way[:, a, b] = self.beside(y)[..., 0].double()
+        beside = one_way[..., :m]
+        return *numbers, ahead(self.along(seen)[:, 0].double()), BESIDE * torch.tanh(beside - beside.mT)
 
-    def _carried(self, s: Surroundings, q: int) -> Tensor:
+    def _carried(self, s: Surroundings, q: int, block: slice) -> Tensor:
         """asinh of the Peclet and Courant numbers between the nodes of each cell [K, q, q, 2], odd in their order."""
         assert s.drift is not None
         d = self.dim
-        x = s.units[:, :d].double() * s.side[:, :d, :1].double().exp()  # corners from the first one, in the measure of the cell
+        x = s.units[block, :d].double() * s.side[block, :d, :1].double().exp()  # corners from the first one, in the cell's measure
         x = torch.cat([torch.zeros_like(x[:, :1]), x], 1)
         ends = tables(d, self.degree).ends
         x = torch.cat([x, torch.stack([0.5 * (x[:, i] + x[:, j]) for i, j in ends], 1)], 1)  # [K, q, d]
         way = x[:, None] - x[:, :, None]  # from a to b
-        peclet = torch.einsum("kabd,kd->kab", way, s.drift.double())
+        peclet = torch.einsum("kabd,kd->kab", way, s.drift[block].double())
         courant = peclet / way.square().sum(-1).clamp(min=1e-12)
         found = torch.stack([peclet, courant], -1).asinh()
         return found.to(s.side.dtype)
+
+
+def _active(x: Tensor) -> Tensor:
+    """silu, in place where nothing is differentiated."""
+    return silu(x, inplace=not torch.is_grad_enabled())
 
 
 def _zero(layer: nn.Linear) -> nn.Linear:

@@ -121,7 +121,7 @@ def surroundings(p: Problem) -> Surroundings:
 
 def _flow(p: Problem, measure: Tensor, step: Tensor, square: Tensor,
           per_edge: Callable[[Tensor, str], Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The velocity of each cell [K, d] and its way in a step, in the measure of the cell [K, d]; and asinh of the Peclet and Courant
+    """The velocity of each cell [K, d] and its way in a step, in the measure of the cell [K, d]; asinh of the Peclet and Courant
     numbers of each edge [E], from its second to its first node."""
     g = p.geometry.exact
     assert p.pde.velocity is not None and not callable(p.pde.velocity)

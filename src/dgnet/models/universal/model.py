@@ -33,12 +33,14 @@ from dgnet.arguments import checked
 from dgnet.errors import InputError
 from dgnet.files import read_json
 from dgnet.models.base import START, Model, SolverStepper
-from dgnet.models.classical import Classical
+from dgnet.models.classical import Classical, ClassicalStepper
+from dgnet.models.universal.elements import ElementNet
 from dgnet.models.universal.gathering import Gathering
-from dgnet.models.universal.local import SPREAD, Surroundings, surroundings
-from dgnet.models.universal.network import Numbers, UniversalNet
-from dgnet.models.universal.operators import operators
+from dgnet.models.universal.local import SPREAD, surroundings
+from dgnet.models.universal.network import UniversalNet
+from dgnet.models.universal.operators import element_operators, operators
 from dgnet.models.universal.steps import GatheredSteps
+from dgnet.operators import check_scheme
 from dgnet.problems import CONSISTENT, Problem
 from dgnet.problems.lift import Lift
 from dgnet.stepping import GreenSolver, Linear, Solver
@@ -122,7 +124,7 @@ class Jumps(NamedTuple):
 
 
 @checked
-class Universal(Model[PreparedUniversal]):
+class Universal(Model[PreparedUniversal | ClassicalStepper]):
     """The classical solver with corrections for every mesh: less error before there is any data.
 
     - `nets`: networks by dimension; the shipped ones unless given. A dimension without one is solved classically
@@ -157,7 +159,7 @@ class Universal(Model[PreparedUniversal]):
 
     @property
     def start(self) -> int:
-        """How many steps after the start, or after a jump of boundary data, are L-stable: as many as the weights were trained with."""
+        """How many steps after the start, or after a jump of boundary data, are L-stable: as the weights were trained."""
         return START if self.degree == 2 else 0
 
     def stable_steps(self, problem: Problem) -> int:

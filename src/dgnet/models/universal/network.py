@@ -177,7 +177,7 @@ class UniversalNet(Ranged):
             pair = self.pair(torch.cat([joined[:, :H], (h[to[b]] - h[frm[b]]).abs(), joined[:, H:]], -1))
             return (pair, *one, *(linear(joined, w) for w in of_edge)) if kept else (pair, *one)
 
-        pair, there, back, *at_edge = _in_blocks(edge, E, h.device)
+        pair, there, back, *at_edge = in_blocks(edge, E, h.device)
         on = (s.ends[None, :, :] == torch.arange(self.dim + 1, device=h.device)[:, None, None]).any(-1)  # [d+1, s]
 
         def cell(b: slice) -> tuple[Tensor, ...]:
@@ -194,7 +194,7 @@ class UniversalNet(Ranged):
                 return found
             return *found, self.along(seen)[:, 0], self.swirl(torch.cat([corners, whole[:, None].expand_as(corners)], -1))[..., 0]
 
-        stretch, middle, memory, later, *flow = (x.double() for x in _in_blocks(cell, len(cells), h.device, 1 + s.of_cell.shape[1]))
+        stretch, middle, memory, later, *flow = (x.double() for x in in_blocks(cell, len(cells), h.device, 1 + s.of_cell.shape[1]))
         pair, rim = pair.double(), self.rim(h).double()
         memory = soft_limit(memory, STENCIL, STENCIL)
         scale = torch.exp(-2 * graph.edge[:E, 0].double())  # Fourier number of an edge
@@ -208,7 +208,7 @@ class UniversalNet(Ranged):
     def _edges(self, graph: MeshGraph, kept: bool) -> Callable[[slice | Tensor], Tensor]:
         """The encoded edges by their places; unless they are kept, they are encoded whenever they are asked for."""
         if kept:
-            return _in_blocks(lambda b: (self.edge(graph.edge[b]),), len(graph.edge), graph.edge.device)[0].__getitem__
+            return in_blocks(lambda b: (self.edge(graph.edge[b]),), len(graph.edge), graph.edge.device)[0].__getitem__
         return lambda places: self.edge(graph.edge[places])
 
 
@@ -218,7 +218,7 @@ def _edge_term(layer: nn.Module, e: Callable[[Tensor], Tensor], block: Incoming)
     return found
 
 
-def _in_blocks(make: Callable[[slice], tuple[Tensor, ...]], count: int, device: torch.device, rows: int = 1) -> tuple[Tensor, ...]:
+def in_blocks(make: Callable[[slice], tuple[Tensor, ...]], count: int, device: torch.device, rows: int = 1) -> tuple[Tensor, ...]:
     """`make` of 0 .. count; where nothing is differentiated, in blocks that fit into the cache. `rows`: of each place."""
     size = count if torch.is_grad_enabled() else BLOCK[device.type] // 2 // rows
     made = [make(slice(k, min(k + size, count))) for k in range(0, count, max(1, size))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from dgnet.mesh import facet_geometry
@@ -58,9 +59,10 @@ def convective(p: Problem) -> list[Convective]:
     mass = g.table(element(p.mesh.dim - 1, p.degree).mass)
     for c in p.conditions:
         if c.role == "exchange" and not callable(c.coefficient):
-            corners, nodes = p.mesh.facets(c.boundary), torch.tensor(g.facets(c.boundary), device=g.device)
+            corners, nodes = p.mesh.facets(c.boundary), torch.tensor(np.asarray(g.facets(c.boundary)), device=g.device)
             size = torch.tensor(facet_geometry(p.mesh.points, corners)[0], device=g.device)
-            found.append(Convective(torch.tensor(corners, device=g.device), nodes, float(c.coefficient) * size[:, None, None] * mass, c,
+            matrix = float(c.coefficient) * size[:, None, None] * mass
+            found.append(Convective(torch.tensor(corners, device=g.device), nodes, matrix, c,
                                     torch.tensor(g.nodes, device=g.device)[nodes]))
     return found
 
