@@ -167,6 +167,16 @@ def moved_nodes(part: Path) -> None:
     save(replace(mesh, points=points), part / "plate.npz")
 
 
+@pytest.fixture(scope="module")
+def followed(part: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the part, and with what was followed of it in `live`."""
+    whole = tmp_path_factory.mktemp("followed") / "part"
+    shutil.copytree(part, whole)
+    (whole / "spots.csv").write_text(SPOTS)
+    run(whole, whole / "live", *GIVEN)
+    return whole
+
+
 @pytest.mark.parametrize(("change", "words", "more"), [
     (changed("problem.toml", "diffusion = 0.02", "diffusion = 0.04"), "diffusion was 0.02 and is 0.04", ()),
     (changed("problem.toml", "coefficient = 0.1", "coefficient = 0.2"), "conditions", ()),
@@ -177,13 +187,11 @@ def moved_nodes(part: Path) -> None:
     (lambda part: None, "model", ("--model", "quadratic")),
     (lambda part: None, "source was none", ("--source", "spots.csv")),
 ])
-def test_going_on_with_something_else_is_refused(change: Callable[[Path], None], words: str, more: tuple[str, ...], part: Path,
+def test_going_on_with_something_else_is_refused(change: Callable[[Path], None], words: str, more: tuple[str, ...], followed: Path,
                                                  tmp_path: Path) -> None:
     """The state of a part says whose it is: the problem, its mesh, the places of sensors, the model and known sources."""
-    own, live = tmp_path / "part", tmp_path / "live"
-    shutil.copytree(part, own)
-    (own / "spots.csv").write_text(SPOTS)
-    run(own, live, *GIVEN)
+    own, live = tmp_path / "part", tmp_path / "part" / "live"
+    shutil.copytree(followed, own)
     before = {path.name: path.read_bytes() for path in live.iterdir()}
     change(own)
     given = [str(own / word) if word.endswith(".csv") else word for word in more]

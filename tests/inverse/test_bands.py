@@ -178,7 +178,7 @@ def share(ask: Callable[..., Iterator[tuple[str, np.ndarray]]], count: int, firs
     return {name: float(np.mean(values)) for name, values in found.items()}
 
 
-@pytest.mark.parametrize(("ask", "count"), [(strengths, 4), (coefficients, 6), (starts, 4), (followed, 4)])
+@pytest.mark.parametrize(("ask", "count"), [(strengths, 3), (coefficients, 4), (starts, 3), (followed, 3)])
 def test_bands_hold_the_truth(ask: Callable[..., Iterator[tuple[str, np.ndarray]]], count: int) -> None:
     """Without finer meshes it is 30 to 60%, of coefficients less than 20%."""
     for held in share(ask, count).values():
@@ -187,12 +187,12 @@ def test_bands_hold_the_truth(ask: Callable[..., Iterator[tuple[str, np.ndarray]
 
 def test_bands_hold_the_truth_where_a_mesh_is_too_large_to_be_refined_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dgnet.inverse.finer.FEW", 0)
-    assert share(coefficients, 4)["coefficients"] > 0.7 and share(strengths, 2)["strengths"] > 0.8
+    assert share(coefficients, 4)["coefficients"] > 0.7 and share(strengths, 1)["strengths"] > 0.8
 
 
 def test_lags_that_are_given_and_lags_that_are_found() -> None:
-    assert share(strengths, 2, first=1, late="given")["strengths"] > 0.8
-    found = share(strengths, 3, first=1, late="found")
+    assert share(strengths, 1, first=1, late="given")["strengths"] > 0.8
+    found = share(strengths, 2, first=1, late="found")
     assert found["strengths"] > 0.8 and found["lags"] > 0.8
 
 

@@ -255,8 +255,10 @@ def test_the_command_writes_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPa
                         (["--unknown", "difusion"], "did you mean 'diffusion'")):
         with pytest.raises(InputError, match=words):
             CliRunner().invoke(app, [*base, *more], catch_exceptions=False)
+    Path("short.csv").write_text("".join(Path("readings.csv").read_text().splitlines(keepends=True)[:12]))
     for more in (["path", "--radius", "0.15"], ["ambient"]):
-        done = CliRunner().invoke(app, [*base[:-1], f"{more[0]}-out", "--unknown", *more], catch_exceptions=False)
+        words = [*base[:2], "short.csv", *base[3:-1], f"{more[0]}-out", "--unknown", *more]
+        done = CliRunner().invoke(app, words, catch_exceptions=False)
         assert done.exit_code == 0, done.output
     assert "to what was given" in done.output and (tmp_path / "path-out" / "path.png").stat().st_size > 1000
     for name in ("source.png", "start.csv", "start.vtu", "start.png", "fit.csv", "answers.json"):

@@ -148,7 +148,7 @@ def on_the_way(seed: int) -> tuple[SpotTable, Problem, np.ndarray, np.ndarray, n
     return spots, p, u[:, nodes] + 0.02 * rng.standard_normal((steps + 1, 10)), nodes, true
 
 
-@pytest.mark.parametrize(("plates", "low", "high"), [(8, 0.8, 0.97), pytest.param(20, 0.85, 0.95, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("plates", "low", "high"), [(4, 0.8, 0.97), pytest.param(20, 0.85, 0.95, marks=pytest.mark.slow)])
 def test_bands_hold_the_powers_of_two_spots_that_move(plates: int, low: float, high: float) -> None:
     """Priors are learned from the first 30 rows; times are counted from another one than zero on every other plate."""
     inside = []

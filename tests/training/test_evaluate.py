@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from dgnet import cli
-from dgnet.mesh import box
+from dgnet.mesh import Mesh, box
 from dgnet.recipe import Recipe, Stage
 from dgnet.report import figures
 from dgnet.scoring import judge
@@ -29,7 +29,7 @@ def command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
     return int(stop.value.code or 0)
 
 
-@pytest.fixture(scope="module", params=["laser-heat", "laser-heat-3d"])
+@pytest.fixture(scope="module", params=["laser-heat", pytest.param("laser-heat-3d", marks=pytest.mark.slow)])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of a few iterations on two trajectories of each split."""
     root, scenario = tmp_path_factory.mktemp(request.param), get(request.param, "small")
@@ -80,8 +80,9 @@ def test_train_split_has_its_own_files_and_figures_can_be_left_out(folder: Path,
     assert (folder / "train.json").exists() and not (folder / "figures-train").exists()
 
 
-def test_figures_of_several_fields_and_of_one_trajectory(tmp_path: Path) -> None:
-    mesh, g = box((5, 4)), torch.Generator().manual_seed(0)
+@pytest.mark.parametrize("mesh", [box((5, 4)), box((3, 2, 2))], ids=["2D", "3D"])
+def test_figures_of_several_fields_and_of_one_trajectory(mesh: Mesh, tmp_path: Path) -> None:
+    g = torch.Generator().manual_seed(0)
     truth = torch.randn(1, 4, mesh.n_nodes, 2, generator=g)
     states = {name: truth + size * torch.randn(truth.shape, generator=g)
               for name, size in (("dgnet", 0.1), ("classical_consistent", 0.2), ("classical_lumped", 0.0))}

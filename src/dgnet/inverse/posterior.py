@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve, cholesky, qr, solve_triangular
+from scipy.linalg.lapack import dpotrf, dpotrs
 from scipy.optimize import minimize
 from scipy.special import ndtri
 
@@ -258,6 +259,8 @@ def _strongest(data: np.ndarray, spare: int, rest: float, grams: list[np.ndarray
     `given`: those that are known, the noise last; None for the others.
     """
     floor, free = np.log(_FLOOR * scale), [k for k, value in enumerate(given) if value is None]
+    n = len(data)
+    table = np.stack(grams).reshape(len(grams), n * n)
     known = np.array([0.0 if value is None else np.log(value) for value in given])
 
     def full(theta: np.ndarray) -> np.ndarray:
@@ -269,13 +272,14 @@ def _strongest(data: np.ndarray, spare: int, rest: float, grams: list[np.ndarray
     def loss(theta: np.ndarray) -> float:
         now = full(theta)
         s2 = float(np.exp(2 * now[-1]))
-        S = sum(np.exp(2 * t) * G for t, G in zip(now, grams)) + s2 * np.eye(len(data))
-        try:
-            factor = cho_factor(S, lower=True)
-        except np.linalg.LinAlgError:
+        S = np.exp(2 * now[:-1]) @ table
+        S[::n + 1] += s2
+        factor, bad = dpotrf(S.reshape(n, n).T, lower=1, overwrite_a=1)  # without the copies and checks of `cho_factor`
+        if bad:
             return 1e300
-        inside = float(np.log(np.diagonal(factor[0])).sum() + 0.5 * data @ cho_solve(factor, data))
-        return inside + 0.5 * (2 * spare * now[-1] + rest / s2)
+        inside = float(np.log(np.diagonal(factor)).sum() + 0.5 * data @ dpotrs(factor, data, lower=1)[0])
+        value = inside + 0.5 * (2 * spare * now[-1] + rest / s2)
+        return value if np.isfinite(value) else 1e300
 
     if not free:
         return known, -loss(np.zeros(0))
