@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 import dgnet as dg
@@ -100,18 +101,21 @@ BODIES = {
 """Ratios of diffusivities from 10 to 1,000; the training had up to 10."""
 
 
-def test_never_much_worse_than_the_better_classical_solver() -> None:
+@pytest.mark.parametrize("names", [("metal beside ceramic", "1 to 500", "coating", "cube in a cube"),
+                                   pytest.param(tuple(BODIES), marks=pytest.mark.slow)], ids=["four bodies", "all"])
+def test_never_much_worse_than_the_better_classical_solver(names: tuple[str, ...]) -> None:
     """Against quadratic elements on the mesh refined twice (once in 3D) with a quarter of the step. Which mass is better changes
     from body to body by up to a factor of 2.3, so no fixed one can be the better of both everywhere."""
     ratios = {}
-    for name, body in BODIES.items():
+    for name, body in ((name, BODIES[name]) for name in names):
         truth = body.states(Classical(degree=2, start=4), 4 - body.dim, 4)
         size = (truth - AMBIENT).norm()
         models = Universal(), Classical(1.0), Classical(0.0)
         universal, *classical = (float((body.states(m) - truth).norm() / size) for m in models)
         assert min(classical) > 5e-3  # there is something to be better at
         ratios[name] = universal / min(classical)
-    assert max(ratios.values()) < 1.3 and np.exp(np.mean(np.log(list(ratios.values())))) < 0.87, ratios
+    whole = len(names) == len(BODIES)
+    assert max(ratios.values()) < 1.3 and (not whole or np.exp(np.mean(np.log(list(ratios.values())))) < 0.87), ratios
 
 
 def test_jumps_within_the_training_range_change_nothing() -> None:

@@ -171,9 +171,9 @@ class EnthalpySolver:
             return m.reaction(v) * (m.plain.row_sums()[0].T / system.at(v.transpose(0, 1)).D.transpose(0, 1)).detach()
 
         if m.may_be_stiff and self.stiff.look(speed, u, self.problem.dt):
-            raise SolveError(f"the reaction is too fast for steps of {self.problem.dt:.3g}: where capacity or diffusion change with "
-                             f"the field, the step times the slope of the reaction over the capacity must stay below {LIMIT:g}; take "
-                             "shorter or adaptive steps")
+            raise SolveError(f"the reaction is too fast for steps of {self.problem.dt:.3g}: where capacity or diffusion change "
+                             f"with the field, the step times the slope of the reaction over the capacity must stay below {LIMIT:g}; "
+                             "take shorter or adaptive steps")
 
     def _system(self, t: float, theta: float, share: float) -> System:
         p = self.problem
