@@ -239,7 +239,8 @@ class ElementNet(Ranged):
         found = in_blocks(lambda block: self._cells(s, stiffness, corners, middles, block), len(graph.cells), h.device, _ROWS)
         at = h[facets] if len(facets) else h.new_zeros(0, 1, self.hidden)
         rim = soft_limit(self.rim(torch.cat([at.mean(1), at.amax(1)], -1))[:, 0].double(), RIM, RIM)
-        return Numbers(*found[:4], rim, *found[4:])
+        stiffness, mass, source, later, *flow = found
+        return Numbers(stiffness, mass, source, later, rim, *flow[:2])
 
     def _cells(self, s: Surroundings, stiffness: Tensor, corners: Tensor, middles: Tensor, block: slice) -> tuple[Tensor, ...]:
         """Numbers of some cells: all of `Numbers` but those of the rim."""

@@ -30,6 +30,7 @@ import numpy as np
 import torch
 
 from dgnet.arguments import checked
+from dgnet.data.digests import load_checkpoint
 from dgnet.errors import InputError
 from dgnet.files import read_json
 from dgnet.models.base import START, Model, SolverStepper
@@ -43,11 +44,12 @@ from dgnet.models.universal.steps import GatheredSteps
 from dgnet.operators import check_scheme
 from dgnet.problems import CONSISTENT, Problem
 from dgnet.problems.lift import Lift
-from dgnet.stepping import GreenSolver, Linear, Solver
+from dgnet.stepping import GreenSolver, Linear, Operators, Solver
 
 Tensor = torch.Tensor
 
 WEIGHTS = Path(__file__).parent / "weights"
+_ELEMENT_SIZES = 6  # numbers that an `ElementNet` is built with
 
 
 class PreparedUniversal(SolverStepper):
@@ -228,7 +230,8 @@ class Universal(Model[PreparedUniversal | ClassicalStepper]):
             classical = Classical().prepare(problem, batch, steps, careful)
             return PreparedUniversal(classical.main, None, problem.mesh.n_nodes, classical.stable)
         problem = problem.held().recast(CONSISTENT, problem.advection_form)
-        ops, gathering = None, None
+        ops: Operators | None = None
+        gathering = None
         if isinstance(net, UniversalNet):
             s = surroundings(problem).to(net.low_node.dtype)
             z = net.to(problem.geometry.device)(s, fade=True)
@@ -248,6 +251,13 @@ class Universal(Model[PreparedUniversal | ClassicalStepper]):
             return None
         with torch.no_grad():
             return self.prepare(problem, 1, 1).brings()
+
+
+def load_weights(path: Path) -> UniversalNet | ElementNet:
+    """Universal weights from a file, for linear or for quadratic elements."""
+    state = load_checkpoint(path)
+    sizes = state.get("sizes")
+    return (ElementNet if sizes is not None and len(sizes) == _ELEMENT_SIZES else UniversalNet).of(state, path)
 
 
 def untrained(p: Problem) -> str | None:

@@ -100,7 +100,11 @@ class Ranged(nn.Module):
     @classmethod
     def load(cls, path: Path, sha256: str = "") -> Self:
         """What `save` wrote; a damaged file is refused, and one whose SHA-256 is another. The file cannot run code."""
-        state = load_checkpoint(path, sha256=sha256)
+        return cls.of(load_checkpoint(path, sha256=sha256), path)
+
+    @classmethod
+    def of(cls, state: dict[str, Tensor], path: Path) -> Self:
+        """The network of what a file holds."""
         try:
             net = cls(*state.pop("sizes").tolist())
             net.load_state_dict({name: value.float() for name, value in state.items()})
