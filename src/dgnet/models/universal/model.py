@@ -222,8 +222,8 @@ class Universal(Model[PreparedUniversal | ClassicalStepper]):
                 return Classical(CONSISTENT, degree=2).prepare(problem, batch, steps, careful)
             plain = problem.held().recast(CONSISTENT, problem.advection_form)
             s = surroundings(plain).to(net.low_node.dtype)
-            ops = element_operators(plain.quadratic, s, net.to(problem.geometry.device))
-            solver = GreenSolver(plain.quadratic, solves=steps, columns=batch, operators=ops)
+            learned = element_operators(plain.quadratic, s, net.to(problem.geometry.device))
+            solver = GreenSolver(plain.quadratic, solves=steps, columns=batch, operators=learned)
             solver.monitor.deferred = deferred
             return ElementStepper(solver, START)
         if problem.pde.curved:
