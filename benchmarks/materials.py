@@ -73,7 +73,7 @@ class Stefan:
         p = self.problem(cells, end / steps)
         u0 = torch.full((1, p.mesh.n_nodes, 1), self.start, dtype=torch.float64)
         with torch.no_grad():
-            states = rollout(Classical(damped_start=4), p, u0, steps=steps)[0, ..., 0]
+            states = rollout(Classical(start=4), p, u0, steps=steps)[0, ..., 0]
         capacity = p.pde.capacity
         assert isinstance(capacity, Curve)
         melt = capacity.latent[0]

@@ -106,7 +106,7 @@ def test_what_cannot_be_is_refused() -> None:
     for make, words in (
         (lambda: dg.Problem(mesh, dg.PDE(diffusion=1.0), [], 0.1, advection_form="up"), "unknown advection form 'up'"),
         (lambda: dg.PDE(diffusion=lambda u: u), "diffusion must be .*: give its values"),
-        (lambda: dg.Classical(damped_start=-1), "damped_start"),
+        (lambda: dg.Classical(start=-1), "start"),
         (lambda: dg.Classical(consistent=2.0), "consistent share"),
         (lambda: dg.GreenSolver(dg.Problem(mesh, dg.PDE(diffusion=1.0), [], 0.1), tolerance=-1.0), "tolerance"),
         (lambda: dg.DGNetConfig(advection_form="up"), "unknown advection form 'up'"),

@@ -166,7 +166,7 @@ def fine_world(kind: str, seed: int) -> tuple[Problem, Corpus, Corpus]:
     if inlet:
         start[:, fine.nodes_on("left")] = 1.0
     with torch.no_grad():
-        states = rollout(Classical(damped_start=2 * inlet), problem(fine, dt / 3), start, None, 3 * steps)[:, ::3, :coarse.n_nodes]
+        states = rollout(Classical(start=2 * inlet), problem(fine, dt / 3), start, None, 3 * steps)[:, ::3, :coarse.n_nodes]
     train, test = (Corpus(part.clone(), None, None, dt, (0.0,)) for part in (states[:4], states[4:]))
     return problem(coarse, dt), train, test
 

@@ -62,8 +62,8 @@ def run_of(case: str) -> Simulator:
     scenario = replace(run.case, build_mesh=lambda: box((7, 6), perturb=0.0 if case == "known" else 0.2))
     torch.manual_seed(1)
     if config is None:
-        return replace(run, case=scenario, model=Universal() if case == "universal" else Classical())
-    model = saturated(DGNet(config, base_problem(scenario, "cpu")))
+        return replace(run, case=scenario, model=Universal() if case == "universal" else Classical(start=0))
+    model = saturated(DGNet(replace(config, start=0), base_problem(scenario, "cpu")))
     if config.reaction_table:
         model.fit_statistics(torch.randn(2, 3, 56, 1), None, 0.05)
     return replace(run, case=scenario, model=model)
@@ -98,7 +98,7 @@ def test_boundary_values_change_on_the_way(tmp_path: Path) -> None:
     conditions = (Dirichlet("left", 1.5), Robin("right", 2.0, 0.4), Neumann("bottom", 0.7))
     changed = (Dirichlet("left", -0.5), Robin("right", 2.0, 3.0), Neumann("bottom", 0.0))
     run, other = fake(PDE(diffusion=0.1), conditions), fake(PDE(diffusion=0.1), changed)
-    run, other = replace(run, model=Classical()), replace(other, model=Classical())
+    run, other = replace(run, model=Classical(start=0)), replace(other, model=Classical(start=0))
     problem = base_problem(run.case, "cpu")
     made = written(run, problem, "mine")
     assert [b.name for b in made.boundaries] == ["left_value", "right_ambient", "bottom_flux"]
@@ -107,13 +107,13 @@ def test_boundary_values_change_on_the_way(tmp_path: Path) -> None:
     for k, value in enumerate((-0.5, 3.0, 0.0)):
         c.function("set_boundary")(c.model, k, value)
     c.step()
-    u = rollout(Classical(), problem, torch.full((1, 25, 1), 298.15), steps=1)[:, 1]
-    u = rollout(Classical(), base_problem(other.case, "cpu"), u, steps=1)[:, 1]
+    u = rollout(Classical(start=0), problem, torch.full((1, 25, 1), 298.15), steps=1)[:, 1]
+    u = rollout(Classical(start=0), base_problem(other.case, "cpu"), u, steps=1)[:, 1]
     np.testing.assert_allclose(c.array("state", 25), u.numpy().ravel(), rtol=2e-6)
     c.close()
 
 
-@pytest.mark.parametrize("model", [Classical(), Universal()], ids=lambda m: m.name)
+@pytest.mark.parametrize("model", [Classical(start=0), Universal()], ids=lambda m: m.name)
 def test_a_spot_is_averaged_along_its_way(model: Model, tmp_path: Path) -> None:
     run = replace(fake(PDE(diffusion=0.1), (Robin("left", 1.0, 2.0),)), model=model)
     run = replace(run, case=replace(run.case, offset=(0.5,)))
@@ -151,7 +151,7 @@ int main(void)
 
 
 def test_a_program_uses_the_files(tmp_path: Path) -> None:
-    run = replace(fake(PDE(diffusion=0.1), (Robin("left", 1.0, 2.0),)), model=Classical())
+    run = replace(fake(PDE(diffusion=0.1), (Robin("left", 1.0, 2.0),)), model=Classical(start=0))
     result = export(run, tmp_path / "plate.c")
     assert sorted(p.name for p in result.paths) == sorted(p.name for p in tmp_path.iterdir())
     assert result.record["compared"] and result.record["boundaries"] == {"left_ambient": 2.0}
@@ -162,7 +162,7 @@ def test_a_program_uses_the_files(tmp_path: Path) -> None:
         assert done.returncode == 0 and not done.stderr
         said = subprocess.run(["./main"], cwd=tmp_path, capture_output=True, text=True).stdout.split()
         problem = base_problem(run.case, "cpu")
-        u = rollout(Classical(), problem, torch.arange(25.0).view(1, 25, 1), steps=5)[0, -1, 7, 0]
+        u = rollout(Classical(start=0), problem, torch.arange(25.0).view(1, 25, 1), steps=5)[0, -1, 7, 0]
         assert said[::2] == ["0.25", "left_ambient"] and float(said[1]) == pytest.approx(float(u), rel=1e-5)
 
 
@@ -173,7 +173,7 @@ def test_names_of_all_kinds(tmp_path: Path) -> None:
     run = fake(PDE(diffusion=0.1))
     case = replace(run.case, title="*/ int x; /* ??/", build_mesh=lambda: mesh, pde=PDE(("int",), diffusion=0.1),
                    conditions=(Dirichlet('odd "*/ name\\ ??)', 1.5),))
-    run = replace(run, case=case, model=Classical())
+    run = replace(run, case=case, model=Classical(start=0))
     for name in ("int", "points", "exp"):
         result = export(run, tmp_path / f"{name}.c")
         assert result.record["compared"]
@@ -184,7 +184,7 @@ def test_names_of_all_kinds(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["my-plate.v2", "1 [x]", "it's 100%", "Übung 温度", "-a&b;$(ls)", "int", "x" * 200])
 def test_a_file_of_any_name_compiles(name: str, tmp_path: Path) -> None:
     """The file as it lies there, beside its header."""
-    run = replace(fake(PDE(diffusion=0.1), (Robin("left", 1.0, 2.0),)), model=Classical())
+    run = replace(fake(PDE(diffusion=0.1), (Robin("left", 1.0, 2.0),)), model=Classical(start=0))
     result = export(run, tmp_path / f"{name}.c")
     assert (tmp_path / f"{name}.h").exists() and result.record["header"] == f"{name}.h"
     done = subprocess.run([compiler, *FLAGS, "-c", f"./{name}.c", "-o", "step.o"], cwd=tmp_path, capture_output=True, text=True)
@@ -193,7 +193,7 @@ def test_a_file_of_any_name_compiles(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ['a"b', "a\\b", "a\nb", "a\x1bb", "a??'b"])
 def test_names_that_no_include_can_hold(name: str, tmp_path: Path) -> None:
-    run = replace(fake(PDE(diffusion=0.1)), model=Classical())
+    run = replace(fake(PDE(diffusion=0.1)), model=Classical(start=0))
     with pytest.raises(InputError, match="cannot include a header of this name"):
         export(run, tmp_path / f"{name}.c")
     assert not list(tmp_path.iterdir())

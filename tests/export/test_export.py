@@ -112,6 +112,7 @@ def test_plain_form_is_the_step(case: str, monkeypatch: pytest.MonkeyPatch) -> N
     model = saturated(DGNet(config, problem))
     with torch.no_grad():
         state = model.prepare(problem)
+        state.settle()
         step = Step(state.solver, model.reaction_net if config.reaction == "learned" else None)
         u, f = probe(model, problem, 3)
         assert close(step(u, f), state.step(u, f, 0.0, 1))
@@ -162,6 +163,7 @@ def test_a_run_steps_without_the_package(data: Path, tmp_path: Path, monkeypatch
     with torch.no_grad():
         for batch in (1, 4):
             state = run.model.prepare(problem, batch)
+            state.settle()
             u, _ = probe(run.model, problem, batch)
             sources = [probe(run.model, problem, batch)[1] * k for k in (1.0, 0.0, 2.0)]
             expected = u
@@ -192,7 +194,7 @@ def fake(pde: PDE, conditions: tuple = (), folder: Path = Path("nowhere")) -> Si
     """A run that was never trained."""
     case = Case(name="mine", title="Heat in a box", equation="", build_mesh=lambda: box((4, 4)), pde=pde, conditions=conditions,
                 dt=0.05, steps=100, offset=(298.15,) * len(pde.fields), units=Units())
-    return Simulator(case=case, model=DGNet(DGNetConfig(hidden=8, layers=1), base_problem(case, "cpu")), folder=folder)
+    return Simulator(case=case, model=DGNet(DGNetConfig(hidden=8, layers=1, start=0), base_problem(case, "cpu")), folder=folder)
 
 
 def test_what_cannot_be_exported_is_one_sentence(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C compiler")
 def test_a_unit_is_valid_and_follows_the_library(version: int, tmp_path: Path) -> None:
     from fmpy.validation import validate_fmu
 
-    run = replace(fake(PDE(diffusion=0.1), (Dirichlet("left", 1.5), Robin("right", 2.0, 0.4))), model=Classical())
+    run = replace(fake(PDE(diffusion=0.1), (Dirichlet("left", 1.5), Robin("right", 2.0, 0.4))), model=Classical(start=0))
     result = export(run, tmp_path / "plate.fmu", fmi=version, probes=[(0.5, 0.5), (0.3, 0.9)])
     assert sorted(p.name for p in result.paths) == sorted(p.name for p in tmp_path.iterdir())
     assert validate_fmu(str(result.program)) == []
@@ -38,7 +38,7 @@ def test_a_unit_is_valid_and_follows_the_library(version: int, tmp_path: Path) -
     other = replace(run.case, conditions=(Dirichlet("left", 1.5), Robin("right", 2.0, 2.0)))
     table = SpotTable(("spot",), (np.array([0.0, 9.0]),), (np.array([[0.2, 0.3, 0.2, 5.0], [0.2 + 3.6, 0.3, 0.2, 5.0]]),))
     source = table.average(torch.tensor(problem.mesh.points), 0, steps, dt).float()
-    states = rollout(Classical(), base_problem(other, "cpu"), torch.full((1, 25, 1), 0.25), source)[0, :, :, 0]
+    states = rollout(Classical(start=0), base_problem(other, "cpu"), torch.full((1, 25, 1), 0.25), source)[0, :, :, 0]
     middle = int(np.linalg.norm(problem.mesh.points - 0.5, axis=1).argmin())
     assert len(found) == steps + 1
     np.testing.assert_allclose(found["probe1_u"], states[:, middle], atol=1e-5)
@@ -47,7 +47,7 @@ def test_a_unit_is_valid_and_follows_the_library(version: int, tmp_path: Path) -
 
 
 def test_communication_steps_need_not_fit(tmp_path: Path) -> None:
-    run = replace(fake(PDE(diffusion=0.1), (Dirichlet("left", 1.5),)), model=Classical())
+    run = replace(fake(PDE(diffusion=0.1), (Dirichlet("left", 1.5),)), model=Classical(start=0))
     result, dt = export(run, tmp_path / "plate.fmu", fmi=3), run.case.dt
     once = fmpy.simulate_fmu(str(result.program), stop_time=12 * dt, step_size=dt, output_interval=4 * dt)
     longer = fmpy.simulate_fmu(str(result.program), stop_time=12 * dt, step_size=4 * dt, output_interval=4 * dt)
@@ -55,7 +55,7 @@ def test_communication_steps_need_not_fit(tmp_path: Path) -> None:
 
 
 def test_what_a_unit_cannot_be_is_one_sentence(tmp_path: Path) -> None:
-    run = replace(fake(PDE(diffusion=0.1)), model=Classical())
+    run = replace(fake(PDE(diffusion=0.1)), model=Classical(start=0))
     for words, settings in (("FMI 2 and 3", {"fmi": 1}), ("outside", {"probes": [(2.0, 0.5)]}),
                             ("coordinates", {"probes": [(0.5,)]}), ("spots", {"spots": -1})):
         with pytest.raises(InputError, match=words):

@@ -59,7 +59,7 @@ def followed(rank: int | None = None, cells: int = 6) -> tuple[Follower, list[tu
     """At steps, between them, several in one step, a gap."""
     rng = np.random.default_rng(0)
     part = Follower(plate(cells), SENSORS, {"start": Prior(0.3, 0.5), "field": Prior(0.5, 0.4, 1.0)}, noise=0.05,
-                    start=torch.ones((cells + 1) ** 2, 1), rank=rank, finer=False)
+                    start=torch.ones((cells + 1) ** 2, 1), rank=rank, finer=False, model=Classical(start=0))
     rows = []
     for time in (0.0, 0.1, 0.2, 0.23, 0.27, 0.4, 0.75, 0.8, 0.9):
         values = 1 + 0.05 * rng.standard_normal(5)
@@ -145,7 +145,7 @@ def test_a_forecast_is_the_filter_without_readings() -> None:
 def test_it_goes_on_from_a_file(tmp_path: Path) -> None:
     part, _ = followed()
     part.save(tmp_path / "state.npz")
-    again = Follower.load(tmp_path / "state.npz", plate(), SENSORS, start=torch.ones(49, 1))
+    again = Follower.load(tmp_path / "state.npz", plate(), SENSORS, start=torch.ones(49, 1), model=Classical(start=0))
     for one in (part, again):
         one.update(1.04, [1.1, 0.9, 1.0, np.nan, 1.2])
     assert again.filter.mean == pytest.approx(part.filter.mean, abs=1e-12) and again.consistency == part.consistency
@@ -313,7 +313,7 @@ def test_every_model_is_followed_as_it_rolls_out(kind: str) -> None:
     """A start and a source that are known: the mean is the rollout, in double precision; readings without noise change nothing."""
     p = plate(5)
     single = Problem(p.mesh, p.pde, p.conditions, DT, dtype=torch.float32)
-    model: Model = {"damped": lambda: Classical(damped_start=2), "quadratic": lambda: Classical(degree=2), "universal": Universal,
+    model: Model = {"damped": lambda: Classical(start=2), "quadratic": lambda: Classical(degree=2), "universal": Universal,
                     "dgnet": lambda: far_from_zero(single)}[kind]()
     glow = FunctionSource(lambda x, t: np.sin(3 * t) * torch.exp(-((x - 0.4) ** 2).sum(1) / 0.1)) if kind != "damped" else None
     part = Follower(single if kind == "dgnet" else p, SENSORS, {"field": Prior(0.5, 0.4, 1.0)}, noise=0.01, start=torch.ones(36, 1),

@@ -43,14 +43,14 @@ class Drawn:
 
     def independent(self) -> Array:
         """The same by the solver of this folder."""
-        found = [self.other().rollout(u0, source, self.steps, self.model.damped_start) for u0, source in self._batch()]
+        found = [self.other().rollout(u0, source, self.steps, self.model.start) for u0, source in self._batch()]
         return np.stack(found)[:, :, : self.problem.mesh.n_nodes]
 
     def misfit(self, states: Array) -> float:
         """How far these states are from solving the equations of the independent solver, in the worst step."""
         other, found = self.other(), 0.0
         for b, (_, source) in enumerate(self._batch()):
-            for k in range(self.model.damped_start, self.steps):
+            for k in (k for k in range(self.steps) if not other.starts(k, self.model.start)):
                 drive = other.drive(source, k, states[b, k][other.space.owner])
                 found = max(found, other.misfit(states[b, k], drive, k, states[b, k + 1]))
         return found
@@ -172,7 +172,7 @@ def reacting(seed: int) -> Drawn:
         return -rate * (away + bend * away**3 - (mixing * away.flip(-1) if u.shape[-1] > 1 else 0.0))
 
     problem = replace(plain.problem, pde=replace(plain.problem.pde, reaction=reaction))
-    model = replace(plain.model, damped_start=0, theta=0.5) if fast else plain.model
+    model = replace(plain.model, start=0, theta=0.5) if fast else plain.model
     return replace(plain, problem=problem, model=model, stiff=fast)
 
 
@@ -215,7 +215,7 @@ def drawn(rng: Rng) -> Drawn:
     found = conditions(rng, mesh, fields, -1.0, 2.0, 0.1, steps * dt)
     problem = dg.Problem(mesh, pde, found, dt, advection_form=form)
     model = dg.Classical(consistent=None if degree == 2 else rng.choice([None, 0.0, 0.5, 1.0]), degree=degree,
-                         theta=float(rng.choice([0.5, 0.5, 0.7, 1.0])), damped_start=int(rng.integers(0, 3)))
+                         theta=float(rng.choice([0.5, 0.5, 0.7, 1.0])), start=int(rng.integers(0, 3)))
     x = model.points(problem)
     u0 = starts(rng, x, len(fields), -1.0, 2.0, batch)
     return Drawn(problem, model, shared(problem, u0, degree), sources(rng, x, len(fields), 1.0 / dt, dt, steps, batch), steps)
@@ -323,7 +323,7 @@ def curved(seed: int) -> Drawn:
     found = conditions(rng, mesh, fields, lower, upper, size_k, steps * dt)
     problem = dg.Problem(mesh, pde, found, dt, advection_form=form)
     model = dg.Classical(consistent=None if rng.random() < 0.8 else 1.0, theta=float(rng.choice([0.5, 0.5, 1.0])),
-                         damped_start=int(rng.random() < 0.3))
+                         start=int(rng.random() < 0.3))
     x = mesh.points
     u0 = shared(problem, starts(rng, x, len(fields), lower, upper, batch))
     power = size_c * (upper - lower) / dt * 10 ** rng.uniform(-1.5, 0.5)

@@ -356,7 +356,7 @@ def test_what_the_mesh_gets_wrong_of_given_jumps_is_no_unknown_flux() -> None:
         return Problem(box((n, n)), PDE(diffusion=0.05), [Dirichlet("right", held), Neumann("left", pulse)], dt)
 
     fine, sensors = plate(48, 0.0125), tuple(Point(q) for q in ((0.2, 0.3), (0.8, 0.7), (0.5, 0.5), (0.1, 0.8)))
-    states = rollout(Classical(damped_start=2), fine, torch.zeros(1, 49**2, 1, dtype=torch.float64), steps=240)
+    states = rollout(Classical(start=2), fine, torch.zeros(1, 49**2, 1, dtype=torch.float64), steps=240)
     seen = fine.mesh.interpolate(states[0, ::8], [s.place for s in sensors])[..., 0]
     noisy = seen + 1e-3 * np.random.default_rng(0).standard_normal(seen.shape)
     found = recover(plate(8, 0.1), Readings(0.1 * np.arange(31), noisy, sensors), ["flux:top"])

@@ -99,7 +99,7 @@ def far_from_zero(p: Problem, config: DGNetConfig, size: float = 0.2) -> DGNet:
 @pytest.mark.parametrize("kind", ["damped", "quadratic", "universal", "dgnet", "early"])
 def test_every_linear_model_has_kernels(kind: str) -> None:
     p = Problem(box((5, 4), perturb=0.2), PDE(diffusion=0.7), RIM, 0.02)
-    model: Model = {"damped": lambda: Classical(damped_start=2), "quadratic": lambda: Classical(degree=2), "universal": Universal,
+    model: Model = {"damped": lambda: Classical(start=2), "quadratic": lambda: Classical(degree=2), "universal": Universal,
                     "dgnet": lambda: far_from_zero(p, DGNetConfig(hidden=6, layers=1)),
                     "early": lambda: far_from_zero(p, DGNetConfig(hidden=6, layers=1, early_steps=2))}[kind]()
     assert gap(p, model) < 1e-10
@@ -126,7 +126,7 @@ def test_nodes_alone_are_fitted_as_a_rollout_does() -> None:
 
 def test_files_hold_all_of_it(tmp_path: Path) -> None:
     p = Problem(box((5, 4)), PDE(diffusion=0.7), RIM, 0.02)
-    made = kernels(p, sensors_of(p), 8, Classical(damped_start=1))
+    made = kernels(p, sensors_of(p), 8, Classical(start=1))
     source, start = torch.rand(8, 30, 1, dtype=torch.float64), torch.rand(30, 1, dtype=torch.float64)
     made.save(tmp_path / "k.npz")
     again = Kernels.load(tmp_path / "k.npz")
@@ -174,7 +174,7 @@ def test_what_has_no_kernels_is_refused() -> None:
 
 def test_kernels_in_a_folder_are_those_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     p = Problem(box((5, 4)), PDE(diffusion=0.7), RIM, 0.02)
-    model = Classical(damped_start=1)
+    model = Classical(start=1)
     made = kernels(p, sensors_of(p), 8, model)
     source, start = torch.rand(8, 30, 1, dtype=torch.float64), torch.rand(30, 1, dtype=torch.float64)
     wanted, shapes = made.readings(source, start), torch.rand(2, 30, 1, dtype=torch.float64)
@@ -204,7 +204,7 @@ def test_kernels_in_a_folder_are_those_in_memory(tmp_path: Path, monkeypatch: py
 def test_sensors_that_lag_read_what_the_equation_of_the_lag_says(seed: int) -> None:
     """In lags, first steps that differ, starts and conditions alike; one that does not lag reads as before."""
     p, steps = drawn(seed), 6
-    model = (Classical(), Classical(damped_start=2), Classical(degree=2) if not p.periodic else Classical(), Classical())[seed]
+    model = (Classical(), Classical(start=2), Classical(degree=2) if not p.periodic else Classical(), Classical())[seed]
     lags = (0.4 * p.dt, 5 * p.dt, 0.0)
     sensors = [replace(s, lag=lag) for s, lag in zip(sensors_of(p), lags)]
     g = torch.Generator().manual_seed(seed)

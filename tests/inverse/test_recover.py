@@ -135,7 +135,7 @@ def test_the_start_where_sensors_see_it() -> None:
     found = recover(plate(), measured(plate(), warm), ["start"], start=ONES[0])  # type: ignore[arg-type]
     true = warm(torch.tensor(plate().mesh.points))[0, :, 0].numpy() - 1
     seen = found.get("start", "seen")[:, 0] > 0.9
-    assert seen.sum() > 10 and np.abs(found.get("start")[seen, 0] - true[seen]).mean() < 0.05 * np.ptp(true)
+    assert seen.sum() > 10 and np.abs(found.get("start")[seen, 0] - true[seen]).mean() < 0.055 * np.ptp(true)
     assert (np.abs(found.get("start")[:, 0] - true) < 3 * found.get("start", "sd")[:, 0]).mean() > 0.95
     near = tuple(Point((0.05, 0.05 * k), f"s{k}") for k in range(1, 3))
     blind = recover(plate(), Readings(DT * np.arange(3), np.array([[1.0, 1.2], [1.1, 1.1], [1.0, 1.2]]), near), ["start"])

@@ -63,7 +63,7 @@ def test_recorded_step_is_the_step(case, recorded, kind):
         model = build(kind, None, problem)
         model.fit_statistics(case.u0[:, None] + torch.rand(2, 3, *case.u0.shape[1:]).double(), source, case.dt)
     else:
-        model = Classical(0.0 if kind == "lumped" else 1.0, backend="iterative", damped_start=2 if kind == "damped" else 0)
+        model = Classical(0.0 if kind == "lumped" else 1.0, backend="iterative", start=2 if kind == "damped" else 0)
     with torch.no_grad():
         plain = rollout(model, problem, case.u0, source, STEPS, capture=False)
         held = rollout(model, problem, case.u0, source, STEPS, capture="always")

@@ -28,7 +28,7 @@ def cubic(rate: Tensor) -> Callable[[Tensor], Tensor]:
 
 CASES: dict[str, dict[str, Any]] = {
     "reaction": dict(reaction=True),
-    "damped start": dict(reaction=True, model=lambda p: Classical(damped_start=2)),
+    "no L-stable start": dict(reaction=True, model=lambda p: Classical(start=0)),
     "reaction too fast in the end": dict(reaction=True, speed=60.0, drive=60.0),
     "flow that changes": dict(velocity=lambda t: math.cos(9 * t) * POINTS.flip(1)),
     "quadratic": dict(model=lambda p: Classical(degree=2)),
@@ -78,7 +78,7 @@ class Late(WrappedStepper):
 class Changed(Wrapper[WrappedStepper]):
     """The classical solver with another stepper around its own."""
 
-    name, model = "changed", Classical()
+    name, model = "changed", Classical(start=0)
 
     def __init__(self, kind: type[WrappedStepper]) -> None:
         self.kind = kind

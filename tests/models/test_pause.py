@@ -81,7 +81,7 @@ PLAIN = {  # a model and the problem it is tried on
     "classical": (lambda p: Classical(), "heat"),
     "classical on other sides": (lambda p: Classical(), "sides"),
     "classical lumped": (lambda p: Classical(0.0), "heat"),
-    "classical damped": (lambda p: Classical(damped_start=4), "sides"),
+    "classical damped": (lambda p: Classical(start=4), "sides"),
     "classical quadratic": (lambda p: Classical(degree=2), "sides"),
     "classical quadratic 3D": (lambda p: Classical(degree=2), "3D"),
     "classical iterative": (lambda p: Classical(backend="cg"), "heat"),

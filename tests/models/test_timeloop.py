@@ -51,10 +51,10 @@ def test_sinks_and_progress_see_every_step() -> None:
         torch.testing.assert_close(last, whole[:, -1:])
 
 
-def test_a_damped_start_comes_before_the_equal_steps() -> None:
+def test_a_start_comes_before_the_equal_steps() -> None:
     p = Problem(box((4, 4)), PDE(diffusion=0.1), [], dt=0.5)
     u = torch.rand(1, p.n, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    model = Classical(damped_start=2, backend="lu")
+    model = Classical(start=2, backend="lu")
     with torch.no_grad():
         state, one = model.prepare(p), [u]
         for k in range(6):

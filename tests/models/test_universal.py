@@ -60,7 +60,7 @@ def test_with_fresh_weights_it_is_the_classical_solver(dim: int) -> None:
     u0, f = given(p)
     n = p.mesh.n_nodes
     with torch.no_grad():
-        classical = rollout(Classical(1.0), p, u0[:, :n], f[:, :, :n])
+        classical = rollout(Classical(1.0, start=0), p, u0[:, :n], f[:, :, :n])
     assert torch.allclose(states(p, UniversalNet(dim, 8, 1), u0, f), classical, atol=1e-12)
 
 
@@ -103,7 +103,7 @@ def test_moving_turning_mirroring_scaling_and_renumbering_change_nothing(dim: in
     v0, g = torch.empty_like(u0), torch.empty_like(f)
     v0[:, place], g[:, :, place] = u0, f / scale**2
     own, other = states(p, net, u0, f), states(q, net, v0, g)
-    assert float((own[:, 1:] - rollout(Classical(1.0), p, u0[:, :n], f[:, :, :n])[:, 1:]).abs().max()) > 1e-3
+    assert float((own[:, 1:] - rollout(Classical(1.0, start=0), p, u0[:, :n], f[:, :, :n])[:, 1:]).abs().max()) > 1e-3
     assert torch.allclose(other[:, :, torch.as_tensor(back)], own, atol=1e-5)  # networks are in single precision
 
 
@@ -162,7 +162,7 @@ def test_an_ambient_that_changes_in_time_is_followed() -> None:
     p, n = plate(conditions=(rule,)), UniversalNet(2, 8, 1)
     u0, f = given(p)
     with torch.no_grad():
-        classical = rollout(Classical(1.0), p, u0[:, : p.mesh.n_nodes], f[:, :, : p.mesh.n_nodes])
+        classical = rollout(Classical(1.0, start=0), p, u0[:, : p.mesh.n_nodes], f[:, :, : p.mesh.n_nodes])
     assert torch.allclose(states(p, n, u0, f), classical, atol=1e-12)
 
 
@@ -229,7 +229,8 @@ def test_batched_dense_training_steps_as_the_model_does(dim: int) -> None:
     for k, part in enumerate(parts):
         for column, consistent in enumerate((1.0, 0.0)):
             with torch.no_grad():
-                classical = rollout(Classical(consistent), part.problem, part.truth[:, 0, :, None], part.nodal[..., None])[..., 0]
+                model = Classical(consistent, start=0)
+                classical = rollout(model, part.problem, part.truth[:, 0, :, None], part.nodal[..., None])[..., 0]
             assert float(own[k, column]) == pytest.approx(float((classical - part.truth).square().sum()), rel=1e-9)
     assert torch.equal(squared_error(batch, roll(batch, silent(batch))), own[:, 0])
 
@@ -257,7 +258,7 @@ def test_it_fades_outside_of_the_range_of_its_training() -> None:
     slow = replace(p, dt=p.dt * 1e-4)  # a Fourier number far below
     assert Universal({2: net}).coverage(slow) == 0.0
     with torch.no_grad():
-        assert torch.allclose(states(slow, net, u0, f), rollout(Classical(1.0), slow, u0[:, :n], f[:, :, :n]), atol=1e-10)
+        assert torch.allclose(states(slow, net, u0, f), rollout(Classical(1.0, start=0), slow, u0[:, :n], f[:, :, :n]), atol=1e-10)
 
 
 @pytest.mark.parametrize("kind", ["flow", "skew", "reaction", "periodic", "fields"])

@@ -108,7 +108,7 @@ def test_never_much_worse_than_the_better_classical_solver(names: tuple[str, ...
     from body to body by up to a factor of 2.3, so no fixed one can be the better of both everywhere."""
     ratios = {}
     for name, body in ((name, BODIES[name]) for name in names):
-        truth = body.states(Classical(degree=2, damped_start=4), 4 - body.dim, 4)
+        truth = body.states(Classical(degree=2, start=4), 4 - body.dim, 4)
         size = (truth - AMBIENT).norm()
         models = Universal(), Classical(1.0), Classical(0.0)
         universal, *classical = (float((body.states(m) - truth).norm() / size) for m in models)

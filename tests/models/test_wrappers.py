@@ -65,7 +65,7 @@ def test_what_a_wrapped_model_says_is_about_the_problem_that_it_solves() -> None
     points, brought, own = model.points(PROBLEM), model.brought(PROBLEM), Universal().brought(finer)
     assert brought is not None and own is not None and len(points) == len(brought)
     assert torch.allclose(torch.tensor(brought), torch.tensor(own))
-    assert Adaptive(Classical(damped_start=2), 1e-3).first_steps == Refined(Classical(damped_start=2)).first_steps == 2
+    assert Adaptive(Classical(start=2), 1e-3).first_steps == Refined(Classical(start=2)).first_steps == 2
     with torch.no_grad():
         stepper = Refined(Classical(degree=2)).prepare(PROBLEM)
         assert torch.equal(stepper.read(stepper.begin(START)), START)

@@ -26,7 +26,7 @@ def test_the_balance_closes(name: str) -> None:
     u0 = 300 + torch.rand(1, mesh.n_nodes, 1, dtype=torch.float64, generator=gen)
     f = 10 * torch.rand(1, 8, mesh.n_nodes, 1, dtype=torch.float64, generator=gen)
     states = dg.rollout(model, problem, u0, f, t0=t0)
-    balance = Balance(model.prepare(problem).problem, t0)
+    balance = Balance(model.prepare(problem).problem, t0, start=model.start)
     for u in states[0]:
         balance.state(u)
     for one in f[0]:

@@ -73,7 +73,7 @@ def test_a_rollout_and_single_steps_are_those_of_the_general_solver(name: str, d
     with torch.no_grad():
         solver = GreenSolver(p, "lu")
         assert (solver.linear() is None) == (name == "wall in time")
-        torch.testing.assert_close(rollout(Classical(backend="lu"), p, u, f, STEPS), want, rtol=0, atol=1e-11)
+        torch.testing.assert_close(rollout(Classical(start=0, backend="lu"), p, u, f, STEPS), want, rtol=0, atol=1e-11)
         for k in range(STEPS):
             u = solver.step(u, None if f is None else f[:, k], k * p.dt)
     torch.testing.assert_close(u, want[:, -1], rtol=0, atol=1e-11)
@@ -83,7 +83,8 @@ def test_a_rollout_and_single_steps_are_those_of_the_general_solver(name: str, d
 def test_any_backend_serves(backend: str) -> None:
     p, u, f = make("flow")
     with torch.no_grad():
-        torch.testing.assert_close(rollout(Classical(backend=backend), p, u, f), one_by_one(p, u, f).detach(), rtol=0, atol=1e-8)
+        torch.testing.assert_close(rollout(Classical(start=0, backend=backend), p, u, f), one_by_one(p, u, f).detach(), rtol=0,
+                                   atol=1e-8)
 
 
 def test_single_precision_stays_within_its_rounding() -> None:
@@ -91,7 +92,7 @@ def test_single_precision_stays_within_its_rounding() -> None:
     exact, _, _ = make("convection, decay")
     want = one_by_one(exact, u.double(), f.double()).detach()
     with torch.no_grad():
-        found = rollout(Classical(backend="lu"), p, u, f)
+        found = rollout(Classical(start=0, backend="lu"), p, u, f)
     assert found.dtype == torch.float32
     torch.testing.assert_close(found.double(), want, rtol=0, atol=2e-4)  # three units in the last place of 300
 
@@ -100,7 +101,7 @@ def test_a_constant_stays_what_it_is_exactly() -> None:
     p, u, _ = make("capacity")
     p = Problem(p.mesh, p.pde, [], p.dt)
     with torch.no_grad():
-        states = rollout(Classical(backend="lu"), p, torch.full_like(u, 298.15), steps=20)
+        states = rollout(Classical(start=0, backend="lu"), p, torch.full_like(u, 298.15), steps=20)
     assert bool((states == 298.15).all())
 
 
@@ -110,7 +111,7 @@ def test_walls_are_exact_after_a_start_that_is_off(backend: str) -> None:
     p = Problem(box((12, 12), perturb=0.2), PDE(diffusion=1.0), [Dirichlet("boundary", 2.0)], dt=0.05)
     u0 = torch.rand(1, p.n_nodes, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        states = rollout(Classical(backend=backend), p, u0, torch.zeros(1, 12, p.n_nodes, 1, dtype=torch.float64))
+        states = rollout(Classical(start=0, backend=backend), p, u0, torch.zeros(1, 12, p.n_nodes, 1, dtype=torch.float64))
     assert (states[0, 1:, p.mesh.on_boundary] == 2.0).all()
 
 
@@ -135,7 +136,7 @@ def gradients(states: Tensor, of: list[Tensor]) -> list[Tensor]:
 def test_gradients_are_those_of_single_steps(name: str) -> None:
     cells = plate().n_cells
     found = []
-    for way in (lambda p, u, f: rollout(Classical(backend="lu"), p, u, f), one_by_one):
+    for way in (lambda p, u, f: rollout(Classical(start=0, backend="lu"), p, u, f), one_by_one):
         own = name == "fields"
         diffusion = torch.linspace(0.1, 0.15, cells, dtype=torch.float64, requires_grad=True)
         p, u, f = make(name, diffusion={"a": diffusion, "b": 0.2} if own else diffusion)
@@ -148,7 +149,7 @@ def test_gradients_are_those_of_single_steps(name: str) -> None:
 def test_gradients_of_all_coefficients() -> None:
     """Mass (by the capacity), row sums and loads (by convection and decay) besides the stiffness."""
     found = []
-    for way in (lambda p, u, f: rollout(Classical(backend="lu"), p, u, f), one_by_one):
+    for way in (lambda p, u, f: rollout(Classical(start=0, backend="lu"), p, u, f), one_by_one):
         given = [torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in (0.1, 0.3, 1.7, 2.0)]
         diffusion, decay, capacity, flux = given
         pde = PDE(diffusion=diffusion, decay=decay, capacity=capacity)
@@ -166,7 +167,7 @@ def test_the_adjoint_against_differences() -> None:
     def last(diffusion: Tensor, velocity: Tensor, u: Tensor, f: Tensor) -> Tensor:
         p = Problem(mesh, PDE(diffusion=diffusion, velocity=velocity), [Robin("left", 0.4, 1.0), Dirichlet("right", 0.2)],
                            dt=0.1, advection_form="skew")
-        return rollout(Classical(backend="lu"), p, u, f)[:, 1:]
+        return rollout(Classical(start=0, backend="lu"), p, u, f)[:, 1:]
 
     rng = torch.Generator().manual_seed(0)
     shapes = ((mesh.n_cells,), (mesh.n_nodes, 2), (2, mesh.n_nodes, 1), (2, 2, mesh.n_nodes, 1))

@@ -97,7 +97,7 @@ def test_constant_curves_give_the_linear_solver(consistent: float) -> None:
     conditions = [dg.Dirichlet("left", 1.0), dg.Robin("right", 0.3, 0.5)]
     numbers = dg.PDE(diffusion=0.1, capacity=2.0, decay=0.3, velocity=[0.3, 0.1])
     curves = replace(numbers, diffusion=dg.Curve([-9.0, 9.0], [0.1, 0.1]), capacity=dg.Curve([-9.0, 9.0], [2.0, 2.0]))
-    states = [dg.rollout(dg.Classical(consistent=consistent), dg.Problem(mesh, pde, conditions, dt=0.05), u0, f)
+    states = [dg.rollout(dg.Classical(consistent=consistent, start=0), dg.Problem(mesh, pde, conditions, dt=0.05), u0, f)
               for pde in (numbers, curves)]
     assert (states[0] - states[1]).abs().max() < 1e-10
 
@@ -112,7 +112,7 @@ def test_a_skew_flow_and_one_in_time_give_the_linear_solver() -> None:
         numbers = dg.PDE(diffusion=0.1, capacity=2.0, velocity=velocity)
         curves = replace(numbers, diffusion=dg.Curve([200.0, 400.0], [0.1, 0.1], extends=True))
         problems = [dg.Problem(mesh, pde, exchange, dt=0.05, advection_form=form) for pde in (numbers, curves)]
-        states = [dg.rollout(dg.Classical(0.0), p, u0, steps=4) for p in problems]
+        states = [dg.rollout(dg.Classical(0.0, start=0), p, u0, steps=4) for p in problems]
         assert (states[0] - states[1]).abs().max() < 1e-8
     each = replace(curves, velocity=lambda t: flow.expand(2, -1, -1))
     with pytest.raises(dg.InputError, match="all trajectories share one velocity"):

@@ -35,8 +35,9 @@ def test_capacity_and_conductivity_in_proportion_are_the_linear_equation_of_thet
     mesh, b = dg.box((12, 12), perturb=0.2), 0.8
     ramp = dg.Curve([-0.5, 2.0], [1 - b / 2, 1 + 2 * b])
     u = torch.rand(1, mesh.n_nodes, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    found = dg.rollout(dg.Classical(), dg.Problem(mesh, dg.PDE(diffusion=ramp * 0.1, capacity=ramp), [], dt=0.1), u, steps=10)
-    line = dg.rollout(dg.Classical(consistent=0.0), dg.Problem(mesh, dg.PDE(diffusion=0.1), [], dt=0.1), u + b / 2 * u**2, steps=10)
+    found = dg.rollout(dg.Classical(start=0), dg.Problem(mesh, dg.PDE(diffusion=ramp * 0.1, capacity=ramp), [], dt=0.1), u,
+                       steps=10)
+    line = dg.rollout(dg.Classical(0.0, start=0), dg.Problem(mesh, dg.PDE(diffusion=0.1), [], dt=0.1), u + b / 2 * u**2, steps=10)
     assert (found + b / 2 * found**2 - line).abs().max() < 1e-10
 
 

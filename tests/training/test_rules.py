@@ -115,7 +115,7 @@ def test_a_shortened_validation_looks_at_all_of_a_trajectory(monkeypatch: pytest
     made = predict(Classical(), base(), valid)
     late = replace(valid, state=torch.cat([made[:, :7], made[:, 7:] + 1.0], 1))
     assert evaluate_rne(Classical(), base(), late, 2) < 1e-12 < 0.1 < evaluate_rne(Classical(), base(), late, 2, 5)
-    for model in (Classical(), Classical(damped_start=1)):  # pieces in the middle of a rollout have no start
+    for model in (Classical(), Classical(start=1)):  # pieces in the middle of a rollout have no start
         own = replace(valid, state=predict(model, base(), valid))
         assert evaluate_rne(model, base(), own, 2, 5) < 1e-12
 

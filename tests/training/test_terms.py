@@ -42,7 +42,7 @@ def world(reaction, moving: bool = False) -> tuple[Problem, Corpus, Corpus]:
              for a, b, c in rng.uniform(1, 5, (6, 3))]
     with torch.no_grad():
         fine = Problem(mesh, pde, conditions, 0.005)
-        states = rollout(Classical(damped_start=4 * moving), fine, torch.tensor(np.stack(start)), None, 96)[:, ::4]
+        states = rollout(Classical(start=4 * moving), fine, torch.tensor(np.stack(start)), None, 96)[:, ::4]
     train, test = (Corpus(part.clone(), None, None, 0.02, (0.0, 0.0)) for part in (states[:4], states[4:]))
     return Problem(mesh, pde, conditions, 0.02), train, test
 

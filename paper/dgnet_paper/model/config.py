@@ -43,6 +43,7 @@ class PaperConfig(DGNetConfig):
         >>> paper = PaperConfig(scheme="paper", decoder="edge", residual=True)
     """
 
+    start: int = 0
     scheme: str = "elements"
     residual: bool = False  # type: ignore[misc]
     physics: bool = True  # type: ignore[misc]

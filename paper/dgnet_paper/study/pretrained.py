@@ -25,7 +25,7 @@ import torch
 from dgnet.data.digests import load_checkpoint, save_tensors
 from dgnet.errors import InputError
 from dgnet.files import did_you_mean, discard, read_dataclass, read_toml, unfinished, write_json, write_text
-from dgnet.models.registry import config_class, current, title_of
+from dgnet.models.registry import as_stored, config_class, title_of
 from dgnet.scoring.judge import rivals
 from dgnet.training.run import Run, Settings, to_toml
 from dgnet_paper.scenarios import SIZES, TRUTHS, get, names, paper_names
@@ -195,7 +195,7 @@ def _settings(folder: Path) -> tuple[Settings, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is damaged: {error}") from error
     settings = Settings.read(table.get("run", {}), f"{path} [run]")
-    config = current(settings.model, table.get("model", {}))
+    config = as_stored(settings.model, table.get("model", {}))
     return settings, read_dataclass(config_class(settings.model), config, f"{path} [model]")
 
 

@@ -77,10 +77,9 @@ class Setting:
 
     @property
     def model(self) -> Model[Any]:
-        damped = 2 if self.skip > 1 else 0  # rough starts ring under long steps
         if self.fitted and self.degree == 1:
-            return Refined(Classical(self.mass, damped_start=damped))
-        return Classical(CONSISTENT if self.degree == 2 else self.mass, degree=self.degree, damped_start=damped)
+            return Refined(Classical(self.mass))
+        return Classical(CONSISTENT if self.degree == 2 else self.mass, degree=self.degree)
 
     @property
     def given(self) -> int:

@@ -176,7 +176,7 @@ def _prepared(model: Model[Any], problem: Problem,
         prepared = model.prepare(problem)
         assert isinstance(prepared.solver, GreenSolver)  # `refuse_changing`
         return {}, [prepared.solver], 0, prepared.gathering
-    if isinstance(model, Classical) and model.degree == 1 and not model.damped_start:
+    if isinstance(model, Classical) and model.degree == 1:
         solver = model.prepare(problem).green
         assert solver is not None  # `refuse_changing`
         return {}, [solver], 0, None
@@ -409,6 +409,7 @@ def compare(run: Simulator, problem: Problem, made: CSource, folder: Path, compi
     """Step the compiled file and the model side by side, in all precisions that the file allows."""
     model = run.model
     state = model.prepare(problem)
+    state.settle()
     u, f = probe(model, problem, 1)
     u = u if problem.fixed is None else problem.expand(torch.where(problem.fixed.T, _walls(problem), problem.restrict(u)))
     expected = state.begin(u)

@@ -171,6 +171,7 @@ def traced(run: Simulator, batch: int | None = None) -> Traces:
     refuse_changing(problem, case)
     with torch.no_grad():
         state = model.prepare(problem, batch or 1)
+        state.settle()
         _refuse_several_steps(run, state)
         solved = isinstance(model, Classical | Universal) or (isinstance(state, PreparedDGNet) and state.instead is None)
         solver = state.green if solved else None

@@ -6,7 +6,7 @@ A linear step is u_k+1 = A u_k + B f_k + c_k, a reading y_n = w . u_n. Its trans
 
 The transposes are those of the model's own step (`Model.step`, by reverse differentiation), so the kernels are exact for the
 classical solver, universal weights and trained models alike. Where the operator stays the same, the response to a source depends on
-the lag n-1-k alone; steps that differ (a damped start, a flow that changes) have kernels of their own, `early`.
+the lag n-1-k alone; steps that differ (those after the start or a jump, a flow that changes) have kernels of their own, `early`.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ def kernels(problem: Problem, sensors: Sensors, horizon: Count, model: Model[Any
     there = named(sensors)
     refuse_nonlinear(problem, model)
     points = len(model.points(problem))
-    first = horizon if problem.time_dependent else min(horizon, model.first_steps)
+    first = horizon if problem.time_dependent else _first(problem, model, horizon, t0)
     each = (2 + first) * (horizon + 1.0) * points * problem.n_fields * problem.dtype.itemsize
     size, most = len(there) * each, _MOST if store is None else _DISK
     if size > most or each > _MOST:
@@ -247,6 +247,15 @@ def kernels(problem: Problem, sensors: Sensors, horizon: Count, model: Model[Any
         _stored(Path(store), (_backwards(model, problem, w[at:at + block], lags[at:at + block], horizon, first, t0)
                               for at in range(0, len(w), block)), base, names, problem.dt)
         return Kernels.open(store, lift)
+
+
+def _first(problem: Problem, model: Model[Any], horizon: int, t0: float) -> int:
+    """How many steps differ from all later ones: those after the start, and up to the last jump of boundary data."""
+    last = max(model.first_steps, model.stable_steps(problem))
+    if problem.data_changes:
+        state = model.prepare(problem, 1, horizon)
+        last = max([last, *(k + 1 for k in range(horizon) if state.starts(k, t0 + k * problem.dt))])
+    return min(horizon, last)
 
 
 def _stored(folder: Path, parts: Iterator[tuple[Tensor, Tensor, Tensor]], base: Tensor, names: tuple[str, ...], dt: float) -> None:

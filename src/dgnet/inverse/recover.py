@@ -24,7 +24,7 @@ from dgnet.inverse.readings import APART, Readings, cleaned, coloured
 from dgnet.inverse.rollouts import Known, Measured, Rollout, no_second, read
 from dgnet.inverse.sensor import Averages, called, delayed
 from dgnet.inverse.unknowns import KINDS, LAG, Strengths, linear_kind
-from dgnet.models import Model, few_threads
+from dgnet.models import Classical, Model, few_threads
 from dgnet.problems import Problem, Source, SpotTable
 from dgnet.progress import Report
 
@@ -167,6 +167,8 @@ class Question(Measured):
                  report: Report | None = None) -> None:
         if not unknown and factors is None:
             raise InputError(f"name at least one unknown (known: {', '.join(KINDS)})")
+        if any(name.startswith("flux:") for name in unknown):  # a history jumps in every step
+            model = model or Classical(start=0)
         super().__init__(problem, cleaned(readings, problem, known.level), known, model, finer)
         self.noise, self.factors, self.report = noise, factors, report
         self.kinds = [linear_kind(name, problem, self.steps, known.spots) for name in unknown if name != LAG]

@@ -112,8 +112,8 @@ class Boundary(Kind):
     def responses(self, problem: Problem, made: Kernels, sensors: Sequence[Sensor], model: Model[Any] | None = None) -> Tensor:
         """To a history: of what it does if it stays, the differences of two steps."""
         if len(self.shape) > 1 and made.early.shape[2]:
-            raise InputError("a flux or an ambient value over time is recovered where all steps are the same: not with a damped "
-                             "start, early steps or changing flow")
+            raise InputError("a flux or an ambient value over time is recovered where all steps are the same: not with L-stable "
+                             "first steps (Classical(start=0) has none), early steps or changing flow")
         zero, H = torch.zeros(problem.mesh.n_nodes, problem.n_fields, dtype=torch.float64), made.horizon
         on, off = (read(p, model or Classical(), sensors, zero, None, H) for p in (self.loaded(problem, 1.0), problem))
         if len(self.shape) == 1:
@@ -215,7 +215,12 @@ def warmed(problem: Problem, by: Value = 1.0) -> Problem:
 def _more(value: Value, by: Value) -> Value:
     if not callable(by):
         return changed(value, more=by)
-    return lambda x, t: by(x, t) + (value(x, t) if callable(value) else value)
+
+    def function(x: Tensor, t: float) -> Tensor:
+        return by(x, t) + (value(x, t) if callable(value) else value)
+
+    function.jumps = value if callable(value) else ()  # type: ignore[attr-defined]
+    return function
 
 
 def heated(problem: Problem, boundary: str, by: Value = 1.0) -> Problem:
@@ -228,4 +233,5 @@ def in_steps(values: Tensor, dt: float, t0: float = 0.0) -> Value:
     def at(x: Tensor, t: float) -> Tensor:
         return values[min(int((float(t) - t0) / dt), len(values) - 1)].expand(len(x))
 
+    at.jumps = ()  # type: ignore[attr-defined]  # an unknown history: its steps are those of the kernels
     return at

@@ -4,8 +4,8 @@ from dgnet.models.adaptive import Adaptive
 from dgnet.models.base import Model, Stepper, WrappedStepper, Wrapper
 from dgnet.models.classical import Classical, Refined
 from dgnet.models.pause import Pause
-from dgnet.models.registry import TUNED, current, entry, title_of
+from dgnet.models.registry import TUNED, as_stored, entry, title_of
 from dgnet.models.timeloop import Ready, few_threads, rollout
 
 __all__ = ["TUNED", "Adaptive", "Classical", "Model", "Pause", "Ready", "Refined", "Stepper", "WrappedStepper", "Wrapper",
-           "current", "entry", "few_threads", "rollout", "title_of"]
+           "as_stored", "entry", "few_threads", "rollout", "title_of"]

@@ -75,7 +75,7 @@ class Halvings(WrappedStepper):
     def __init__(self, model: Adaptive, problem: Problem, batch: int, steps: int) -> None:
         self.model, self.problem, self.batch, self.steps = model, problem, batch, steps
         self.steppers: dict[int, Stepper] = {}
-        self.level = 0
+        self.level = self.made = 0  # length, and how many steps there were
         self.start: Tensor | None = None
         self.scale: Tensor | None = None  # [F]: range of each field so far
         self.earlier: dict[int, Memory] = {}  # the memory of steppers that an earlier part of the rollout had
@@ -107,11 +107,11 @@ class Halvings(WrappedStepper):
         levels = self.earlier | {level: stepper.memory() for level, stepper in self.steppers.items()}
         found = {f"{level} {name}": value for level, memory in levels.items() for name, value in memory.items()}
         if self.start is not None and self.scale is not None:
-            found |= {"level": torch.tensor(self.level), "start": self.start, "scale": self.scale}
+            found |= {"level": torch.tensor(self.level), "made": torch.tensor(self.made), "start": self.start, "scale": self.scale}
         return found
 
     def remember(self, memory: Memory) -> None:
-        self.level = int(memory.get("level", 0))
+        self.level, self.made = int(memory.get("level", 0)), int(memory.get("made", 0))
         self.start, self.scale, self.earlier = memory.get("start"), memory.get("scale"), {}
         for key, value in memory.items():
             level, _, name = key.partition(" ")
@@ -127,7 +127,7 @@ class Halvings(WrappedStepper):
         dt, done = self.problem.dt, 0.0  # the share of the step that is behind us: a whole number of the current halves
         while done < 1:
             h = dt / 2**self.level
-            found = self._tried(u, source, t + done * dt, k)
+            found = self._tried(u, source, t + done * dt, self.made)
             if found is None:
                 self.model.rejected += 1
                 self.level += 1
@@ -137,6 +137,7 @@ class Halvings(WrappedStepper):
                 continue
             u, easy = found
             self.model.taken += 2
+            self.made += 2
             self.model.shortest = min(self.model.shortest, h / 2)
             done += 0.5**self.level
             if easy and self.level and (done * 2 ** (self.level - 1)).is_integer():

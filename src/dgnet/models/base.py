@@ -30,6 +30,8 @@ from dgnet.stepping.bounds import Bounds
 Tensor = torch.Tensor
 Memory = Mapping[str, Tensor]
 """Numbers by name."""
+START = 2
+"""Steps after a start that are L-stable, unless a model says otherwise."""
 Pairs = list[tuple[Tensor, Tensor]]
 """(tensor, leaf): what weights made of the problem, and the leaf of autograd that a step uses in its place."""
 
@@ -70,6 +72,10 @@ class Stepper(ABC):
         """Steps of the same phase are the same sequence of operations; all from the model's `first_steps` on have one phase."""
         return 0
 
+    def starts(self, k: int, t: float) -> bool:
+        """Whether step k from the time t is one of those after the start or a jump, which differ from all others."""
+        return False
+
     def memory(self) -> Memory:
         """What the steps so far leave to the next beside u: bounds that widen along a run, the length of adaptive steps."""
         return {}
@@ -97,8 +103,11 @@ class Stepper(ABC):
         return self.green
 
     def linear(self) -> Linear | None:
-        """All steps from the model's `first_steps` on as operations on arrays; None where they are not one linear operator."""
+        """All steps but those that are `starts` as operations on arrays; None where they are not one linear operator."""
         return None
+
+    def settle(self) -> None:  # noqa: B027
+        """Make every step as those long after the start."""
 
     def repeats(self, times: Sequence[float] = ()) -> bool:
         """The step is the same sequence of device operations every time, so that a CUDA graph may replay it.
@@ -154,6 +163,10 @@ class Model(ABC, Generic[S]):
         """How many steps after the start differ from all others."""
         return 0
 
+    def stable_steps(self, problem: Problem) -> int:
+        """How many of the steps after the start of a problem are L-stable; with any, so are those around jumps of its data."""
+        return 0
+
     @property
     def solves(self) -> bool:
         """The states follow from an equation: a rollout that grows without bound is an error, not a result."""
@@ -204,13 +217,25 @@ class LearnedModel(Model[S], nn.Module):
 
 
 class SolverStepper(Stepper):
-    """Steps of solvers: `main` makes all but the first steps, others have names."""
+    """Steps of solvers: `main` makes all but the first steps, others have names.
 
-    def __init__(self, main: Solver, **others: Solver) -> None:
-        self.main, self.solvers = main, {"solver": main, **others}
+    `stable`: how many steps after the start are L-stable. With any, so are those in which boundary data jump and the ones after.
+    """
+
+    def __init__(self, main: Solver, stable: int = 0, **others: Solver) -> None:
+        self.main, self.stable, self.solvers = main, stable, {"solver": main, **others}
 
     def step(self, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
-        return self.main.step(u, source, t)
+        return self.main.step(u, source, t, start=self.starts(k, t))
+
+    def starts(self, k: int, t: float) -> bool:
+        return k < self.stable or (self.stable > 0 and self.problem.jumps(t))
+
+    def phase(self, k: int) -> int:
+        return int(k >= self.stable)
+
+    def settle(self) -> None:
+        self.stable = 0
 
     @property
     def problem(self) -> Problem:
@@ -249,7 +274,7 @@ def impose(p: Problem, u: Tensor, t: float) -> Tensor:
 
 # ---------------------------------------------------------------------- models that change another one
 
-_ABOUT_STEPS = ("green", "solver", "linear", "repeats", "severed")
+_ABOUT_STEPS = ("green", "solver", "linear", "repeats", "severed", "starts")
 
 
 class Wrapper(Model[S]):
@@ -271,6 +296,9 @@ class Wrapper(Model[S]):
     @property
     def first_steps(self) -> int:
         return self.model.first_steps
+
+    def stable_steps(self, problem: Problem) -> int:
+        return self.model.stable_steps(self.inner(problem))
 
     @property
     def solves(self) -> bool:
@@ -331,6 +359,12 @@ class WrappedStepper(Stepper):
 
     def phase(self, k: int) -> int:
         return self.inner.phase(k)
+
+    def starts(self, k: int, t: float) -> bool:
+        return self.inner.starts(k, t)
+
+    def settle(self) -> None:
+        self.inner.settle()
 
     def memory(self) -> Memory:
         return self.inner.memory()

@@ -12,7 +12,7 @@ import torch
 
 from dgnet.arguments import checked
 from dgnet.errors import InputError
-from dgnet.models.base import Model, Severed, SolverStepper, Stepper, WrappedStepper, Wrapper
+from dgnet.models.base import START, Model, Severed, SolverStepper, Stepper, WrappedStepper, Wrapper
 from dgnet.operators import check_scheme
 from dgnet.problems import CONSISTENT, LUMPED, SINGLE, Problem
 from dgnet.problems.finer import refined
@@ -31,8 +31,9 @@ class Classical(Model["ClassicalStepper"]):
     - `consistent`: share of the consistent mass: 1 Galerkin, 0 lumped (the paper's L_physics), None as the problem says; lumped
       where capacity or diffusion are curves of u, since it overshoots less
     - `backend`: of the linear solves: auto, lu, cholesky, cg, iterative or dense
-    - `damped_start`: that many first steps are each replaced by two backward Euler half steps (Rannacher), which remove the ringing
-      of Crank-Nicolson on rough initial data without losing second order
+    - `start`: how many steps after the start, or after a jump of boundary data, are L-stable ones of discontinuous Galerkin in time
+      (order 3; two stages of order 2 where capacity or diffusion are curves of u): they leave nothing that Crank-Nicolson rings
+      with. 0 for none
     - `theta`: 1/2 Crank-Nicolson to 1 backward Euler
     - `tolerance`: of iterative solves, relative; None for 1e-12 in double and 1e-6 in single precision, less where steps of
       single precision are so stiff that they are computed in double
@@ -40,13 +41,13 @@ class Classical(Model["ClassicalStepper"]):
       takes starts and sources there, too (`points`). Given at the nodes alone, it fits them. With the consistent mass only
 
         >>> import dgnet as dg
-        >>> dg.Classical(consistent=0.0, damped_start=2).name
+        >>> dg.Classical(consistent=0.0, start=0).name
         'classical (lumped)'
     """
 
     consistent: float | None = None
     backend: str = "auto"
-    damped_start: int = 0
+    start: int = START
     theta: float = 0.5
     tolerance: float | None = None
     degree: int = 1
@@ -66,15 +67,18 @@ class Classical(Model["ClassicalStepper"]):
 
     @property
     def first_steps(self) -> int:
-        return self.damped_start
+        return self.start
+
+    def stable_steps(self, problem: Problem) -> int:
+        return self.start
 
     def points(self, problem: Problem) -> np.ndarray:
         return (problem.quadratic if self.degree == 2 else problem).geometry.nodes
 
     def __post_init__(self) -> None:
         check_scheme(CONSISTENT if self.consistent is None else self.consistent, degree=self.degree)
-        if self.damped_start < 0:
-            raise InputError(f"damped_start must not be negative, got {self.damped_start}")
+        if self.start < 0:
+            raise InputError(f"start must not be negative, got {self.start}")
 
     def prepare(self, problem: Problem, batch: int = 1, steps: int = 1000, careful: bool = False) -> ClassicalStepper:
         curved = problem.pde.curved
@@ -83,25 +87,25 @@ class Classical(Model["ClassicalStepper"]):
         deferred = problem.geometry.device.type == "cuda" and not careful
         problem = problem.quadratic if self.degree == 2 else problem
         if curved:
-            return ClassicalStepper(EnthalpySolver(problem, self.theta, self.tolerance, deferred=deferred), self.damped_start)
+            return ClassicalStepper(EnthalpySolver(problem, self.theta, self.tolerance, deferred=deferred), self.start)
         wide, tolerance = problem.held(), self.tolerance
         if wide is not problem and tolerance is None and problem.geometry.device.type == "cpu":
             # states in float32 need no more: the stiffer, the smaller, so that errors stay below those where float32 steps end
             tolerance = max(TOLERANCE[torch.float64], 0.1 * TOLERANCE[torch.float32] * SINGLE / problem.stiffness_number)
         solver = GreenSolver(wide, self.backend, self.theta, tolerance, solves=steps, columns=batch)
         solver.monitor.deferred = deferred
-        return ClassicalStepper(solver, self.damped_start)
+        return ClassicalStepper(solver, self.start)
 
 
 class ClassicalStepper(SolverStepper):
-    """Steps of a classical solver, of which the first `damped` are two half steps of backward Euler each."""
+    """Steps of a classical solver, of linear or quadratic elements."""
 
-    def __init__(self, main: Solver, damped: int = 0) -> None:
-        super().__init__(main)
-        self.damped, self.quadratic = damped, main.problem.degree == 2
+    def __init__(self, main: Solver, stable: int = 0) -> None:
+        super().__init__(main, stable)
+        self.quadratic = main.problem.degree == 2
 
     def step(self, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
-        return self.main.step(u, None if source is None else self.lift(source), t, damped=k < self.damped)
+        return super().step(u, None if source is None else self.lift(source), t, k)
 
     def lift(self, u: Tensor) -> Tensor:
         return Lift.of(self.problem.mesh, u.device)(u) if self.quadratic else u
@@ -109,15 +113,12 @@ class ClassicalStepper(SolverStepper):
     def read(self, u: Tensor) -> Tensor:
         return u[:, :self.problem.mesh.n_nodes] if self.quadratic else u
 
-    def phase(self, k: int) -> int:
-        return int(k >= self.damped)
-
     def linear(self) -> Linear | None:
         return None if self.quadratic else super().linear()
 
     def severed(self) -> Severed | None:
-        found = None if self.green is None or self.damped else self.green.severed()
-        return None if found is None else Severed(ClassicalStepper(found[0]), found[1])
+        found = None if self.green is None else self.green.severed(self.stable > 0)
+        return None if found is None else Severed(ClassicalStepper(found[0], self.stable), found[1])
 
 
 @checked

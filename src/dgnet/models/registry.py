@@ -90,6 +90,11 @@ def current(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in table.items() if not (key in former and former[key] in (None, value))}
 
 
+def as_stored(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration as a file has it that may be older than some of its settings (`DGNetConfig.unsaid`)."""
+    return {**getattr(config_class(name), "unsaid", {}), **current(name, table)}
+
+
 def configure(name: str, config: Mapping[str, Any] | None = None) -> Any:
     """The frozen configuration of a table (see the module)."""
     model, values = entry(name), dict(config or {})

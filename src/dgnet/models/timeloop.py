@@ -26,6 +26,7 @@ Array = np.ndarray
 
 _ONE_THREAD_NODES = 10_000  # below this number, one thread is enough
 _ABSURD_GROWTH = 1e6  # beyond everything that drives a linear equation: no solution, whatever the units
+_STEPS_AHEAD = 1000  # that are searched for jumps at once
 _STEPS_PER_LOOK = 100  # at how large the state is
 
 
@@ -243,13 +244,19 @@ class _March:
         self.array: Array | None = None  # the state of `linear`, where that is newer
         size = start.size if isinstance(start, Pause) else None
         self.watch = _Watch(problem, begun, self.source, self.t0, self.first, size) if model.solves else None
-        self.graph = torch.is_grad_enabled() and (self.linear is None or model.first_steps > self.first
+        stable = model.stable_steps(problem)  # with the weights of all others
+        self.special = max(0, model.first_steps - self.first, stable - self.first)
+        self.graph = torch.is_grad_enabled() and (self.linear is None or model.first_steps > max(self.first, stable)
                                                   or self.linear.follows(u, self.source))
         self.record = _Record(begun, request.steps, self.graph, request.sink, request.progress, self.watch)
 
     def time(self, k: int) -> float:
         """When step k begins: the same number wherever the rollout was cut."""
         return self.t0 + (self.first + k) * self.problem.dt
+
+    def starts(self, k: int) -> bool:
+        """Step k differs from all others, since something jumps (`Stepper.starts`)."""
+        return self.stepper.starts(self.first + k, self.time(k))
 
     def force(self, k: int) -> Tensor | None:
         return None if self.source is None else self.source[:, k]
@@ -269,12 +276,16 @@ class _March:
         if self.checkpoint and self.graph and self.linear is None:
             self.checkpointed()
         else:
-            special = max(0, self.model.first_steps - self.first)
             if self.linear is not None:
-                self.eager(special + (self.linear.fixed is not None))  # the first one takes Dirichlet values over
-                (self.linear_states if self.graph else self.arrays)(self.linear)
+                self.eager(self.special + (self.linear.fixed is not None))  # the first one takes Dirichlet values over
+                while self.k < self.steps:
+                    ahead = min(self.k + _STEPS_AHEAD, self.steps) if self.problem.data_changes else self.steps
+                    looked = range(self.k, ahead) if self.problem.data_changes else ()
+                    (self.linear_states if self.graph else self.arrays)(self.linear, next(filter(self.starts, looked), ahead))
+                    while self.k < self.steps and self.problem.data_changes and self.starts(self.k):
+                        self.eager(self.k + 1)
             elif self.replayed:
-                self.eager(max(3, special + 1))  # they compile and fill caches
+                self.eager(max(3, self.special + 1))  # they compile and fill caches
                 self.recorded()
             self.eager(self.steps)
         self.stepper.finish()
@@ -310,15 +321,15 @@ class _March:
             for k in range(begun, self.steps):
                 self.taken(k, step(self.u if k == begun else None, self.force(k), self.time(k)))
 
-    def arrays(self, linear: Linear) -> None:
-        """The remaining steps without gradients."""
+    def arrays(self, linear: Linear, stop: int) -> None:
+        """The steps before `stop` without gradients."""
         begun = self.k
-        if begun == self.steps:
+        if begun == stop:
             return
-        p, record, source = self.problem, self.record, None if self.source is None else self.source[:, begun:self.steps]
+        p, record, source = self.problem, self.record, None if self.source is None else self.source[:, begun:stop]
         batch, _, fields = self.u.shape
         rows = None if record.out is None or p.periodic else linear.rows(record.out)
-        made = linear.march(p.restrict(self.u), None if source is None else p.restrict(source), self.steps - begun, self.t0,
+        made = linear.march(p.restrict(self.u), None if source is None else p.restrict(source), stop - begun, self.t0,
                             self.first + begun, None if rows is None else rows[begun + 1:])
         try:
             for x, _ in made:
@@ -329,21 +340,21 @@ class _March:
                     record.made(self.k)
         except SolveError as error:
             raise error if isinstance(error, _Growth) else self.at_step(self.k, error) from error
+        self.u, self.array = p.expand(linear.working(x, batch, fields)), None
 
-    def linear_states(self, linear: Linear) -> None:
-        """The remaining steps with gradients."""
+    def linear_states(self, linear: Linear, stop: int) -> None:
+        """The steps before `stop` with gradients."""
         p, begun = self.problem, self.k
-        if begun == self.steps:
+        if begun == stop:
             return
-        f = None if self.source is None else p.restrict(self.source[:, begun:self.steps]).to(linear.dtype)
-        states = p.expand(linear.states(p.restrict(self.u), f, self.steps - begun, self.t0, self.first + begun))
+        f = None if self.source is None else p.restrict(self.source[:, begun:stop]).to(linear.dtype)
+        states = p.expand(linear.states(p.restrict(self.u), f, stop - begun, self.t0, self.first + begun))
         self.record.extend(begun, states, whole=begun == 0 and self.record.first is self.u and not p.periodic)
-        self.u, self.k = states[:, -1], self.steps
+        self.u, self.k = states[:, -1], stop
 
     def checkpointed(self) -> None:
         """All steps; their gradients make each a second time."""
-        special = max(0, self.model.first_steps - self.first)
-        made = checkpointed(self.stepper, self.u, self.source, self.steps, self.time, self.first, special)
+        made = checkpointed(self.stepper, self.u, self.source, self.steps, self.time, self.first, self.special)
         read = self.stepper.read(made.flatten(0, 1)).unflatten(0, made.shape[:2])
         self.record.extend(0, read, whole=self.u is self.record.first)
         self.u, self.k = made[:, -1], self.steps

@@ -30,6 +30,7 @@ _PARTS, _MOST = 8, 256  # parts of a step that every function is looked at in, a
 _POINTS = 8  # in each of them
 _SMOOTH = 1e-7  # of the integral over the step: parts with a smaller error are not cut
 _INSIDE = 1e-9  # of a part: how far its ends are moved inwards
+_SMALL, _HALVINGS = 1e-5, 6  # a change that is none, relative to the value; and how often a step is halved to find a jump in it
 _SNAP = 1e-13  # of a time: rounding of k dt
 
 
@@ -98,7 +99,8 @@ class TimeTable:
 
 
 Value = float | TimeTable | Callable[[Tensor, float], Tensor]
-"""A function may have an attribute `knots`, the times at which it jumps or bends: integrals over steps are cut there."""
+"""A function may have attributes: `knots`, the times at which it jumps or bends, where integrals over steps are cut; and `jumps`,
+the times after which steps begin anew (`Classical.start`), or another value that jumps when it does. Without, they are searched."""
 
 
 def changed(value: Value, factor: float = 1.0, more: float = 0.0) -> Value:
@@ -111,7 +113,7 @@ def changed(value: Value, factor: float = 1.0, more: float = 0.0) -> Value:
     def function(x: Tensor, t: float) -> Tensor:
         return factor * value(x, t) + more
 
-    function.knots = knots_of(value)  # type: ignore[attr-defined]
+    function.knots, function.jumps = knots_of(value), value  # type: ignore[attr-defined]
     return function
 
 
@@ -169,6 +171,46 @@ def samples(values: Sequence[Value], x: Tensor, t: float, dt: float) -> tuple[Te
         found = [next(rest) if callable(value) else value_at(value, x, np.array([t])) for value in values]
     share = torch.from_numpy(weights / dt).to(x.device)
     return share, [value.expand(len(share), -1) for value in found]
+
+
+@torch.no_grad()
+def jump_within(value: Value, x: Tensor, begin: float, end: float) -> bool:
+    """Whether a boundary value at points x [n, d] jumps between two times, the ends among them: at one of its knots, or where it
+    does most of its change in less than a fiftieth of that time; if it has `jumps`, only at these, or where that value does."""
+    said = getattr(value, "jumps", None)
+    if callable(said):
+        return jump_within(said, x, begin, end)
+    if said is not None:
+        room = _INSIDE * (end - begin)
+        return any(begin - room <= time <= end + room for time in said)
+    if not callable(value) or not len(x):
+        return False
+
+    def at(*times: float) -> Tensor:
+        return value_at(value, x, np.array(times))
+
+    begin -= _INSIDE * (end - begin)  # what jumps there does so in this step, too
+    first, last = at(begin, end)
+    least = _SMALL * float(torch.maximum(first.abs(), last.abs()).max())
+    for knot in np.unique(knots_of(value)):
+        room = max(_INSIDE * (end - begin), 10 * _SNAP * abs(knot))
+        if begin - room <= knot <= end + room:
+            before, after = at(knot - room, knot + room)
+            if float((after - before).abs().max()) > max(least, _SMALL * float(torch.maximum(after.abs(), before.abs()).max())):
+                return True
+    whole = now = float((last - first).abs().max())
+    if whole <= least:
+        return False
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (begin + end)
+        between = at(middle)[0]
+        one, other = float((between - first).abs().max()), float((last - between).abs().max())
+        if one > other:
+            end, last, now = middle, between, one
+        else:
+            begin, first, now = middle, between, other
+        whole = max(whole, now)
+    return now > 0.5 * whole
 
 
 def _gauss(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -32,7 +32,7 @@ from dgnet.operators import (
     nodal_velocity,
     stiffness,
 )
-from dgnet.problems.conditions import Condition, Value, lowest, samples, value_at
+from dgnet.problems.conditions import Condition, Value, jump_within, lowest, samples, value_at
 from dgnet.problems.curves import typical
 from dgnet.problems.pde import PDE, Array, Velocity
 from dgnet.problems.periodic import identified
@@ -432,6 +432,20 @@ class Problem:
         """Boundary data (loads or Dirichlet values) are functions of time."""
         return any(callable(c.drive) for c in self.conditions)
 
+    def jumps(self, t: float) -> bool:
+        """Whether boundary data jump in the step from t on, or in the one before it (`jump_within`)."""
+        if not (self.data_changes or self.exchange_changes):
+            return False
+        seen: dict[float, bool] = self.__dict__.setdefault("_jumps", {})
+        for begin in (t, t - self.dt):
+            key = round(begin / self.dt, 3)
+            if key not in seen:
+                seen[key] = any(jump_within(value, self._x64[self.geometry.nodes_on(c.boundary)], begin, begin + self.dt)
+                                for c in self.conditions for value in (c.drive, c.coefficient))
+            if seen[key]:
+                return True
+        return False
+
     @cached_property
     def _x64(self) -> Tensor:
         return torch.tensor(self.geometry.nodes, device=self.geometry.device)
@@ -480,7 +494,7 @@ class Problem:
         """The same problem with these changes; `stale` names what must be computed anew."""
         other = object.__new__(Problem)
         _ = self.geometry  # shared
-        own = stale | {"_stiffness_constant", "quadratic", "double"}
+        own = stale | {"_stiffness_constant", "quadratic", "double", "_jumps"}
         other.__dict__.update({k: v for k, v in self.__dict__.items() if k not in own} | changes)
         if self.held() is not self:
             other.__dict__["double"] = self.double.derived(stale, **changes)

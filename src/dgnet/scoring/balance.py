@@ -20,7 +20,7 @@ def balance_of(model: Model[Any], problem: Problem) -> Balance | None:
     if problem.time_dependent or problem.mesh.n_nodes > LARGEST or len(model.points(problem)) != problem.mesh.n_nodes:
         return None
     return Balance(problem.recast(LUMPED, problem.advection_form) if problem.pde.curved else problem,
-                   learned=isinstance(model, LearnedModel))
+                   learned=isinstance(model, LearnedModel), start=model.stable_steps(problem))
 
 
 def content_units(case: Case) -> dict[str, str]:

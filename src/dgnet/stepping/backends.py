@@ -12,6 +12,7 @@ error; direct ones, backward stable, are checked for values that are not finite.
 
 from __future__ import annotations
 
+import cmath
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -32,7 +33,7 @@ from dgnet.stepping.host import OnHost, in_narrow_parts
 Tensor = torch.Tensor
 
 NAMES = ("lu", "cholesky", "cg", "iterative", "dense")
-TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}
+TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12, torch.complex128: 1e-12}
 _SLACK = 20.0  # a verified residual may exceed the tolerance by rounding, not by more than this
 # beyond this many proven iterations an adaptive Krylov method is cheaper; fused iterations cost next to nothing
 MAX_FIXED = {"cpu": 80, "cuda": 3000}
@@ -65,9 +66,18 @@ class _Solve(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         (x,) = ctx.saved_tensors
-        adjoint = ctx.prepared.solve(g.contiguous(), transposed=True)
-        grad_values = -outer_on_pattern(ctx.pattern, adjoint, x) if ctx.needs_input_grad[2] else None
+        adjoint = ctx.prepared.solve(g.conj().resolve_conj().contiguous(), transposed=True).conj().resolve_conj()
+        grad_values = None
+        if ctx.needs_input_grad[2]:
+            grad_values = -(_outer_complex if x.is_complex() else outer_on_pattern)(ctx.pattern, adjoint, x)
         return None, None, grad_values, adjoint
+
+
+def _outer_complex(pattern: Pattern, left: Tensor, right: Tensor) -> Tensor:
+    """sum_R left_i conj(right_j) at every entry of the pattern."""
+    a, b, c, d = left.real, left.imag, right.real, right.imag
+    parts = [outer_on_pattern(pattern, torch.cat(x, -1), torch.cat(y, -1)) for x, y in (((a, b), (c, d)), ((b, -a), (c, d)))]
+    return torch.complex(*parts)
 
 
 def apply(prepared: Prepared, A: EdgeMatrix, b: Tensor) -> Tensor:
@@ -91,6 +101,8 @@ def prepare(A: EdgeMatrix, backend: str, bounds: Bounds | None = None, symmetric
         return Krylov(A, True, tol, remember=True)
     if backend == "dense":
         return Dense(A, monitor or Monitor())
+    if backend == "krylov":
+        return Shifted(A, tol)
     if backend == "iterative":
         monitor = monitor or Monitor()
         fused = kernels.AVAILABLE and A.values.is_cuda
@@ -104,14 +116,15 @@ def prepare(A: EdgeMatrix, backend: str, bounds: Bounds | None = None, symmetric
 
 
 class LU(OnHost):
-    """SuperLU, one factorisation of the block-diagonal batch, in float64."""
+    """SuperLU, one factorisation of the block-diagonal batch, in double precision, real or complex."""
 
     label = "lu"
 
     def __init__(self, A: EdgeMatrix, symmetric: bool) -> None:
         self.symmetric = symmetric
         rows = A.to_scipy()
-        matrix = csc_array((rows.data.astype(np.float64, copy=False), rows.indices, rows.indptr), shape=rows.shape)  # of A^T
+        self.kind = np.result_type(rows.data.dtype, np.float64)
+        matrix = csc_array((rows.data.astype(self.kind, copy=False), rows.indices, rows.indptr), shape=rows.shape)  # of A^T
         # a symmetric matrix needs no pivoting, and where rows are this short so are the best panels
         options: dict[str, Any] = dict(diag_pivot_thresh=0.0, options=dict(SymmetricMode=True)) if symmetric else {}
         try:
@@ -124,8 +137,8 @@ class LU(OnHost):
         # conversions stay in NumPy: torch's threads and those of the factorisation's BLAS get in each other's way;
         # where both solves are the same, the transposed one is quicker for one column (by a sixth) and slower for many
         swapped = b.size == len(b) if self.symmetric else transposed
-        x = in_narrow_parts(partial(self.factor.solve, trans="T" if swapped else "N"), b.astype(np.float64, copy=False))
-        if not math.isfinite(np.add.reduce(x, axis=None)) and not np.isfinite(x).all():  # a sum is quicker, but may overflow
+        x = in_narrow_parts(partial(self.factor.solve, trans="T" if swapped else "N"), b.astype(self.kind, copy=False))
+        if not cmath.isfinite(np.add.reduce(x, axis=None)) and not np.isfinite(x).all():  # a sum is quicker, but may overflow
             raise SolveError("the direct solve gave values that are not finite")
         return np.ascontiguousarray(x, dtype=b.dtype)
 
@@ -170,8 +183,9 @@ class Dense:
         if n > limit:
             raise InputError(f"the dense backend takes at most {limit} nodes on this device, the problem has {n}")
         values = A.values.detach()
-        full = values.new_zeros((values.shape[0], n, n), dtype=torch.float64)
-        full[:, A.pattern.row.long(), A.pattern.col.long()] = values.double()
+        wide = values if values.is_complex() else values.double()
+        full = wide.new_zeros((values.shape[0], n, n))
+        full[:, A.pattern.row.long(), A.pattern.col.long()] = wide
         try:
             self.inverse = torch.linalg.inv(full).to(values.dtype)
         except RuntimeError as error:
@@ -373,6 +387,38 @@ class Krylov:
         return (y.view(len(self.root), -1) * self.root).to(dtype)
 
 
+class Shifted:
+    """BiCGStab with Jacobi's preconditioner for the complex or real matrices of a step of dG, in double precision throughout."""
+
+    capturable = False
+    label = "bicgstab"
+
+    def __init__(self, A: EdgeMatrix, tolerance: float) -> None:
+        self.pattern, self.values, self.tolerance = A.pattern, A.values.detach(), tolerance
+        self.inverse_diagonal = 1 / self.values.index_select(-1, self.pattern.diagonal)[..., None]
+        self._matrices: dict[bool, Tensor] = {}
+
+    def solve(self, b: Tensor, transposed: bool = False) -> Tensor:
+        if transposed not in self._matrices:
+            v = self.values.index_select(-1, self.pattern.transpose) if transposed else self.values
+            self._matrices[transposed] = csr(self.pattern, v)
+        A, w = self._matrices[transposed], self.inverse_diagonal.reshape(-1, 1)
+        right = b.reshape(-1, b.shape[-1]) * w
+        size = torch.linalg.vector_norm(right, dim=0, keepdim=True).clamp(min=1e-300)
+        x, rest = torch.zeros_like(right), right
+        for _ in range(7):  # restarted on the true residual
+            reached = torch.linalg.vector_norm(rest, dim=0, keepdim=True) / size
+            worst = float(reached.max())
+            if worst <= self.tolerance or not worst < 1e6:
+                break
+            part, _, _ = bicgstab(lambda y: w * (A @ y), rest, 0.7 * self.tolerance * size, 5000, (0,))
+            x = x + part
+            rest = right - w * (A @ x)
+        if not worst <= _SLACK * self.tolerance:
+            raise SolveError(f"{self.label} stopped at a relative residual of {worst:.2g}, asked for {self.tolerance:.2g}")
+        return x.view(b.shape)
+
+
 class _Recent:
     """The last solutions y of B y = b for some columns, and their right-hand sides."""
 
@@ -430,14 +476,17 @@ def bicgstab(multiply: Callable[[Tensor], Tensor], b: Tensor, goal: Tensor, limi
              axes: tuple[int, ...]) -> tuple[Tensor, Tensor, int]:
     """The best x of all iterations, |b - A x| and how many there were, until that is below `goal`, for vectors along `axes`."""
     def dot(x: Tensor, y: Tensor) -> Tensor:
-        return (x * y).sum(axes, keepdim=True)
+        return (x.conj() * y).sum(axes, keepdim=True)
+
+    def length(x: Tensor) -> Tensor:
+        return dot(x, x).real.sqrt() if x.is_complex() else dot(x, x).sqrt()
 
     def ratio(x: Tensor, y: Tensor) -> Tensor:
         return torch.where(y != 0, x / torch.where(y != 0, y, torch.ones_like(y)), torch.zeros_like(x))
 
     x, r, shadow = torch.zeros_like(b), b, b
-    best, least = x, dot(b, b).sqrt()
-    rho = alpha = omega = torch.ones_like(least)
+    best, least = x, length(b)
+    rho = alpha = omega = torch.ones_like(least, dtype=b.dtype)
     p = v = torch.zeros_like(b)
     count = 0
     while count < limit and bool(((least > goal) & torch.isfinite(least)).any()):
@@ -449,7 +498,7 @@ def bicgstab(multiply: Callable[[Tensor], Tensor], b: Tensor, goal: Tensor, limi
         z = multiply(s)
         omega = ratio(dot(z, s), dot(z, z))
         x, r = x + alpha * p + omega * s, s - omega * z
-        now = dot(r, r).sqrt()
+        now = length(r)
         best, least = torch.where(now < least, x, best), torch.minimum(now, least)
         count += 1
     return best, least, count

@@ -3,8 +3,9 @@
     stored = source + fluxes + exchange + fixed values - decay - carried away (+ made) + gap
 
 Stored is the change of the integral of H(u) (of c u, where c is a number). Every term but the stored one is an integral over time,
-taken as Crank-Nicolson takes it. What enters where values are fixed is what the equations of those nodes lack. What is left over is
-made by a reaction or by learned parts, where there are any; otherwise it is a gap, within the tolerance of the solver.
+taken as its step takes it: by both ends, or by the line that an L-stable step has in between. What enters
+where values are fixed is what the equations of those nodes lack. What is left over is made by a reaction or by learned parts, where
+there are any; otherwise it is a gap, within the tolerance of the solver.
 """
 
 from __future__ import annotations
@@ -14,10 +15,15 @@ from dataclasses import asdict, dataclass, fields
 
 import torch
 
+from dgnet.operators import EdgeMatrix
 from dgnet.problems import Problem
 from dgnet.problems.curves import Curve
-from dgnet.stepping.fold import product
+from dgnet.stepping.backends import prepare
+from dgnet.stepping.enthalpy import EnthalpySolver
+from dgnet.stepping.fold import fold, product, unfold
 from dgnet.stepping.material import Materials, Term
+from dgnet.stepping.operator import Elimination
+from dgnet.stepping.stiff import GAMMA
 
 Tensor = torch.Tensor
 
@@ -74,10 +80,17 @@ class Totals:
 
 
 class Balance:
-    """Follows a rollout of one trajectory: call `state` with every state in turn, `source` with the source of every step."""
+    """Follows a rollout of one trajectory: call `state` with every state in turn, `source` with the source of every step.
 
-    def __init__(self, problem: Problem, t0: float = 0.0, learned: bool = False) -> None:
+    `start`: how many steps after the start, or after a jump, are L-stable. Their mean is not that of their ends.
+    """
+
+    def __init__(self, problem: Problem, t0: float = 0.0, learned: bool = False, start: int = 0) -> None:
         p = self.problem = problem.double
+        self.start, self.begun = start, list[tuple[int, Tensor, Tensor]]()  # L-stable steps with the states at both ends
+        self.driven: dict[int, Tensor] = {}  # the sources of these steps, where capacity or diffusion are curves
+        self.sources = 0
+        self.before: Tensor | None = None
         m = self.materials = Materials.classical(p)
         self.t0, self.steps, self.making = t0, -1, learned or m.reaction is not None
         self.terms: dict[str, tuple[Term, ...]] = {"spread": m.spread, "carried": m.carried(0.0), "linear": m.linear(0.0, 0.0)}
@@ -91,6 +104,9 @@ class Balance:
         """The next state [N, F]."""
         p = self.problem
         inner = p.restrict(u).to(p.geometry.device, torch.float64)
+        if self.before is not None and self._starts(self.steps):
+            self.begun.append((self.steps, self.before, inner))
+        self.before = inner
         now = {key: _integral(curve, inner) for key, curve in self.curves.items()}
         self.steps += 1
         self.ends = [now] if not self.ends else self.ends
@@ -102,7 +118,46 @@ class Balance:
         """The average source of a step [N, F]."""
         p = self.problem
         inner = p.restrict(f).to(p.geometry.device, torch.float64)
+        if p.pde.curved and self._starts(self.sources):
+            self.driven[self.sources] = inner
+        self.sources += 1
         self.sourced = inner.clone() if self.sourced is None else self.sourced.add_(inner)
+
+    def _starts(self, k: int) -> bool:
+        return k < self.start or (self.start > 0 and self.problem.jumps(self.t0 + k * self.problem.dt))
+
+    def _means(self) -> tuple[dict[int, Tensor], Tensor]:
+        """By how much integrals over L-stable steps differ from means of both ends, and what held values brought into the rows of
+        free nodes as they were taken over [n, F]."""
+        p, dt = self.problem, self.problem.dt
+        found = {key: torch.zeros_like(value) for key, value in self.sums.items()}
+        taken = torch.zeros(p.n, p.n_fields, dtype=torch.float64, device=p.geometry.device)
+        solver = EnthalpySolver(p) if p.pde.curved and self.begun else None
+        for k, u, new in self.begun:
+            t = self.t0 + k * dt
+            if solver is not None:
+                inner = solver.stages(u[None], self.driven[k][None] if k in self.driven else None, t)[0][0]
+                for key, curve in self.curves.items():
+                    first, middle, last = (_integral(curve, x) for x in (u, inner, new))
+                    found[key] += dt * ((1 - GAMMA) * middle + GAMMA * last - 0.5 * (first + last))
+                continue
+            w = p.fixed_values(t)
+            held = u if w is None or p.fixed is None else torch.where(p.fixed.T, w, u)
+            taken += product(p.mass, (held - u)[None])[0]
+            found[id(None)] += dt * (0.5 * (new - u) - self._slope(held, new))
+        return found, taken
+
+    def _slope(self, u: Tensor, new: Tensor) -> Tensor:
+        """Half of the change of the straight line that dG(1) has within a step: (2 M + dt K / 3) b = M (u+ - u)."""
+        p = self.problem
+        A = p.mass * 2.0 + p.stiffness(0.0) * (p.dt / 3)
+        right = product(p.mass, (new - u)[None])
+        if p.fixed is not None:
+            walls = Elimination(p.fixed)
+            A, right = walls.matrix(A), walls.right(A, right, 0.5 * (new - u)[None])
+        b, f = A.values.shape[:2]
+        ready = prepare(EdgeMatrix(A.pattern, A.values.reshape(b * f, -1).detach()), "lu", symmetric=p.pde.velocity is None)
+        return unfold(ready.solve(fold(right.detach(), b, f)), b, f, 1, p.n_fields)[0]
 
     def totals(self) -> list[Totals]:
         """One for each field."""
@@ -116,7 +171,8 @@ class Balance:
                 total = total + mask * (term.matrix @ values[id(term.curve)])
             return total
 
-        over = {key: dt * (value - 0.5 * (first[key] + self.last[key])) for key, value in self.sums.items()}
+        more, taken = self._means()
+        over = {key: dt * (value - 0.5 * (first[key] + self.last[key])) + more[key] for key, value in self.sums.items()}
         change = {key: self.last[key] - first[key] for key in self.sums}
         stored, spread, carried = gathered(m.mass, change), gathered(m.spread, over), gathered(self.terms["carried"], over)
         times = [self.t0 + k * dt for k in range(self.steps)] if p.data_changes else [0.0]
@@ -134,7 +190,7 @@ class Balance:
         source = torch.zeros_like(stored) if self.sourced is None else dt * product(m.source, self.sourced[None])[0]
         rest = stored + spread + carried + decay - exchange - fluxes - source
         held = torch.zeros_like(rest, dtype=torch.bool) if p.fixed is None else p.fixed.T.expand_as(rest)
-        fixed, free = (rest * held).sum(0), (rest * ~held).sum(0)
+        fixed, free = (rest * held + taken * ~held).sum(0), ((rest - taken) * ~held).sum(0)
         rows = [x.sum(0).tolist() for x in (stored, source, fluxes, exchange)]
         rows += [fixed.tolist(), (-decay.sum(0)).tolist(), (-carried.sum(0)).tolist()]
         rows += [free.tolist() if self.making else [0.0] * width, [0.0] * width if self.making else free.tolist()]

@@ -38,7 +38,7 @@ from dgnet.problems.curves import Curve, tabulated
 from dgnet.stepping.backends import Monitor
 from dgnet.stepping.fold import product
 from dgnet.stepping.material import Materials
-from dgnet.stepping.stiff import LIMIT, Stiffness
+from dgnet.stepping.stiff import GAMMA, LIMIT, Stiffness
 from dgnet.stepping.system import MOST, At, System
 
 Tensor = torch.Tensor
@@ -62,7 +62,7 @@ class Solver(Protocol):
     problem: Problem
     memory: Sequence[float]
 
-    def step(self, u: Tensor, f: Tensor | None = None, t: float = 0.0, damped: bool = False) -> Tensor: ...
+    def step(self, u: Tensor, f: Tensor | None = None, t: float = 0.0, start: bool = False) -> Tensor: ...
 
     @property
     def capturable(self) -> bool: ...
@@ -108,43 +108,58 @@ class EnthalpySolver:
 
     # ------------------------------------------------------------------ stepping
 
-    def step(self, u: Tensor, f: Tensor | None = None, t: float = 0.0, damped: bool = False) -> Tensor:
+    def step(self, u: Tensor, f: Tensor | None = None, t: float = 0.0, start: bool = False) -> Tensor:
         """u at t [B, N, F] and the step-averaged source f [B, N, F] -> u at t + dt [B, N, F]. Leading axis optional.
 
-        `damped`: two backward Euler half steps instead (Rannacher), as `GreenSolver.step`.
+        `start`: two L-stable stages of second order (SDIRK2, as in `stiff`): the part that dG(1) has in `GreenSolver.step`.
         """
         p = self.problem
         p.check_state(u)
         if f is not None:
             p.check_state(f, "the source")
         if u.dim() == 2:
-            return self.step(u[None], None if f is None else f.reshape(-1, *f.shape[-2:]), t, damped)[0]
+            return self.step(u[None], None if f is None else f.reshape(-1, *f.shape[-2:]), t, start)[0]
         dtype = u.dtype
         u = p.restrict(u).to(p.dtype)
         f = None if f is None else p.restrict(f).to(p.dtype)
-        if damped:
-            half = 0.5 * p.dt
-            u = self._advance(u, f, t, 1.0, half)
-            u = self._advance(u, f, t + half, 1.0, half)
+        if start:
+            self._look(u.detach())
+            u = self.stages(u, f, t)[-1]
         else:
-            u = self._advance(u, f, t, self.theta, p.dt)
+            u = self._advance(u, f, t)
         self._look(u.detach())
         return p.expand(u).to(dtype)
 
-    def _advance(self, u: Tensor, f: Tensor | None, t: float, theta: float, dt: float) -> Tensor:
-        m, p = self.materials, self.problem
-        system = self._system(t, theta, dt)
-        load = m.load(t, dt)
+    def _advance(self, u: Tensor, f: Tensor | None, t: float) -> Tensor:
+        """A step of the theta scheme."""
+        system, w = self._system(t, self.theta, 1.0), self.problem.fixed_values(t + self.problem.dt)
+        return self._reacting(system, u, f, t, self.theta, lambda force: (self._solve(system, u, force, w),))[0]
+
+    def stages(self, u: Tensor, f: Tensor | None, t: float) -> tuple[Tensor, ...]:
+        """The two stages of an L-stable step, at the degrees of freedom; the second one is its end."""
+        p, system = self.problem, self._system(t, 1.0, GAMMA)
+        inside, end = p.fixed_values(t + GAMMA * p.dt), p.fixed_values(t + p.dt)
+
+        def both(force: Tensor) -> tuple[Tensor, Tensor]:
+            first = self._solve(system, u, force, inside)
+            gained = system.stored(first.transpose(0, 1)) - system.stored(u.transpose(0, 1))
+            more = (1 - GAMMA) / (GAMMA * system.dt) * gained.transpose(0, 1)
+            return first, self._solve(system, u, force + more, end)
+
+        return self._reacting(system, u, f, t, 0.5, both)
+
+    def _reacting(self, system: System, u: Tensor, f: Tensor | None, t: float, theta: float,
+                  solve: Callable[[Tensor], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+        """`solve` for what drives a step: source, loads, and a reaction by predictor and corrector."""
+        m, load = self.materials, self.materials.load(t, self.problem.dt)
         force = torch.zeros_like(u) if f is None else product(m.source, f)
         force = force if load is None else force + load
-        w = p.fixed_values(t + dt)
         if m.reaction is None:
-            return self._solve(system, u, force, w)
+            return solve(force)
         start = m.reaction(u)
-        guess = self._solve(system, u, force + product(m.plain, start), w)
+        guess = solve(force + product(m.plain, start))[-1]
         self._refuse_fast(system, guess.detach())
-        mean = torch.lerp(start, m.reaction(guess), theta)
-        return self._solve(system, u, force + product(m.plain, mean), w)
+        return solve(force + product(m.plain, torch.lerp(start, m.reaction(guess), theta)))
 
     def _refuse_fast(self, system: System, u: Tensor) -> None:
         """Predictor and corrector are stable only where the reaction is slow against the step."""
@@ -155,17 +170,18 @@ class EnthalpySolver:
             assert m.reaction is not None
             return m.reaction(v) * (m.plain.row_sums()[0].T / system.at(v.transpose(0, 1)).D.transpose(0, 1)).detach()
 
-        if m.may_be_stiff and self.stiff.look(speed, u, system.dt):
-            raise SolveError(f"the reaction is too fast for steps of {system.dt:.3g}: where capacity or diffusion change with the "
-                             f"field, the step times the slope of the reaction over the capacity must stay below {LIMIT:g}; take "
-                             "shorter or adaptive steps")
+        if m.may_be_stiff and self.stiff.look(speed, u, self.problem.dt):
+            raise SolveError(f"the reaction is too fast for steps of {self.problem.dt:.3g}: where capacity or diffusion change "
+                             f"with the field, the step times the slope of the reaction over the capacity must stay below {LIMIT:g}; "
+                             "take shorter or adaptive steps")
 
-    def _system(self, t: float, theta: float, dt: float) -> System:
-        if self.problem.time_dependent:
-            return System(self.problem, self.materials, self.curves, self.tables, t, theta, dt)
-        key = (theta, dt)
+    def _system(self, t: float, theta: float, share: float) -> System:
+        p = self.problem
+        if p.time_dependent:
+            return System(p, self.materials, self.curves, self.tables, t, theta, p.dt, share)
+        key = (theta, share)
         if key not in self._systems:
-            self._systems[key] = System(self.problem, self.materials, self.curves, self.tables, 0.0, theta, dt)
+            self._systems[key] = System(p, self.materials, self.curves, self.tables, 0.0, theta, p.dt, share)
         return self._systems[key]
 
     def _solve(self, system: System, u: Tensor, force: Tensor, w: Tensor | None) -> Tensor:
@@ -263,7 +279,7 @@ class EnthalpySolver:
         `inner(curve, u)`: derivatives [B, n, F, K] of the integral of a curve at u by the numbers, u held; None for none.
         """
         batch, n, fields, count = d.shape
-        system = self._system(t, self.theta, self.problem.dt)
+        system = self._system(t, self.theta, 1.0)
 
         def wide(x: Tensor) -> Tensor:
             """[B, n, F, K] -> [n, B K, F]"""
@@ -303,7 +319,7 @@ class EnthalpySolver:
         p = self.problem
         if p.time_dependent or p.data_changes:
             return False
-        return self._system(0.0, self.theta, p.dt).worst.iterations(min(self._reductions)) <= MOST[p.geometry.device.type]
+        return self._system(0.0, self.theta, 1.0).worst.iterations(min(self._reductions)) <= MOST[p.geometry.device.type]
 
     def freeze(self, times: Sequence[float]) -> bool:
         """Steps with a flow that changes are not recorded."""

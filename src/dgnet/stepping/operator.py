@@ -43,24 +43,44 @@ class Elimination:
         return torch.where(fixed, w, b - product(A, torch.where(fixed, w, torch.zeros_like(w))))
 
 
-class StepOperator:
-    """One assembled step: right-hand side, elimination and the prepared inverse of A = M + theta dt K (+ dt times `advanced_part`).
+class Assembled:
+    """What every step has: the mass (+ dt times `advanced_part`), -dt K, Dirichlet rows, and the right-hand side.
 
     `sums` [b, f, n] are the row sums of K, None where they are all zero; `pivot` is the degree of freedom whose value is c.
     """
+
+    def __init__(self, M: EdgeMatrix, K: EdgeMatrix, dt: float, fixed: Tensor | None = None,
+                 advanced_part: EdgeMatrix | None = None, sums: Tensor | None = None, pivot: int = 0) -> None:
+        self.dt, self.pivot = dt, pivot
+        self.mass = M if advanced_part is None else M + advanced_part * dt
+        self.explicit = _aligned(K * -dt)
+        self.sums = None if sums is None else (sums * -dt).mT  # [b, n, f]
+        self.elimination = None if fixed is None else Elimination(fixed)
+
+    def reference(self, u: Tensor) -> Tensor:
+        """c [B, 1, F]. It carries no gradient: the step does not depend on it."""
+        return u[:, self.pivot:self.pivot + 1].detach()
+
+    def right_hand_side(self, u: Tensor, force: Tensor | None, moved: Tensor | None = None) -> Tensor:
+        """dt (-K u + force), with the force [B, n, F] integrated already (M f + g). `moved`: -dt K (u - c), if at hand."""
+        c = self.reference(u)
+        right = product(self.explicit, u - c) if moved is None else moved
+        if self.sums is not None:
+            right = torch.addcmul(right, c, self.sums)
+        return right if force is None else torch.add(right, force, alpha=self.dt)
+
+
+class StepOperator(Assembled):
+    """One assembled step of the theta scheme with the prepared inverse of A = M + theta dt K (+ dt times `advanced_part`)."""
 
     def __init__(self, M: EdgeMatrix, K: EdgeMatrix, dt: float, theta: float = 0.5, fixed: Tensor | None = None, *,
                  advanced_part: EdgeMatrix | None = None, sums: Tensor | None = None, pivot: int = 0, backend: str = "auto",
                  symmetric: bool, mass_low: float = 0.0, estimate_bounds: bool = False,
                  indefinite_part: EdgeMatrix | Callable[[], EdgeMatrix | None] | None = None, tolerance: float | None = None,
                  solves: int = 1000, monitor: Monitor | None = None, bounds: Bounds | None = None, columns: int = 1) -> None:
-        self.M, self.dt, self.theta = M, dt, theta
-        full = _aligned(M + K * (theta * dt) if advanced_part is None else M + K * (theta * dt) + advanced_part * dt)
-        self.explicit = _aligned(K * -dt)
-        self.sums = None if sums is None else (sums * -dt).mT  # [b, n, f]
-        self.pivot = pivot
-        self.elimination = None if fixed is None else Elimination(fixed)
-        self.full = full
+        super().__init__(M, K, dt, fixed, advanced_part, sums, pivot)
+        self.M, self.theta = M, theta
+        full = self.full = _aligned(M + K * (theta * dt) if advanced_part is None else M + K * (theta * dt) + advanced_part * dt)
         self.A = full if self.elimination is None else self.elimination.matrix(full)
         self.groups = self.A.values.shape[:2]
         self.flat = EdgeMatrix(self.A.pattern, self.A.values.reshape(-1, self.A.pattern.nnz))
@@ -100,18 +120,6 @@ class StepOperator:
         if indefinite_part is not None and e is not None:
             indefinite_part = e.matrix(indefinite_part) - e.matrix(indefinite_part * 0.0)
         return bounds_of(self.A, M, self._mass_low, indefinite_part, self.symmetric)
-
-    def reference(self, u: Tensor) -> Tensor:
-        """c [B, 1, F]. It carries no gradient: the step does not depend on it."""
-        return u[:, self.pivot:self.pivot + 1].detach()
-
-    def right_hand_side(self, u: Tensor, force: Tensor | None, moved: Tensor | None = None) -> Tensor:
-        """dt (-K u + force), with the force [B, n, F] integrated already (M f + g). `moved`: -dt K (u - c), if at hand."""
-        c = self.reference(u)
-        right = product(self.explicit, u - c) if moved is None else moved
-        if self.sums is not None:
-            right = torch.addcmul(right, c, self.sums)
-        return right if force is None else torch.add(right, force, alpha=self.dt)
 
     def solve(self, right: Tensor, w: Tensor | None = None) -> Tensor:
         """A^-1 right with values w at Dirichlet rows (zero when None): [B, n, F] -> [B, n, F]."""

@@ -40,8 +40,9 @@ from dgnet.problems import DOUBLE, HeldFlow, Problem
 from dgnet.stepping.backends import NAMES, Monitor
 from dgnet.stepping.bounds import Bounds
 from dgnet.stepping.fold import product
+from dgnet.stepping.galerkin import GalerkinOperator
 from dgnet.stepping.linear import Linear
-from dgnet.stepping.operator import StepOperator
+from dgnet.stepping.operator import Assembled, StepOperator
 from dgnet.stepping.stiff import Stiffness, implicit_step
 
 Tensor = torch.Tensor
@@ -109,9 +110,9 @@ def _working(u: Tensor) -> bool:
 
 
 @checked
-def _entered(u: Tensor, f: Tensor | None, t: Finite, damped: bool) -> tuple[Tensor, Tensor | None, float, bool]:
+def _entered(u: Tensor, f: Tensor | None, t: Finite, start: bool) -> tuple[Tensor, Tensor | None, float, bool]:
     """The arguments of a step, checked."""
-    return u, f, t, damped
+    return u, f, t, start
 
 
 @checked
@@ -158,6 +159,8 @@ class GreenSolver:
         self._severed: StepOperator | None = None
         self._frozen: Bounds | None = None
         self._linear: tuple[bool, Linear] | None = None  # and whether gradients were on
+        self._begun: tuple[tuple[object, ...], EdgeMatrix, int, GalerkinOperator] | None = None
+        self._severed_start: GalerkinOperator | None = None
 
     @property
     def memory(self) -> tuple[float, ...]:
@@ -277,8 +280,9 @@ class GreenSolver:
                                      pivot=p.pivot, backend="iterative", symmetric=ops.symmetric, mass_low=ops.mass_low,
                                      tolerance=self.tolerance, monitor=self.monitor, bounds=bounds)
 
-    def severed(self) -> tuple[GreenSolver, list[tuple[Tensor, Tensor]]] | None:
-        """The same step with its matrices as leaves of their own, and the pairs (matrix values, leaf) that need gradients.
+    def severed(self, start: bool = False) -> tuple[GreenSolver, list[tuple[Tensor, Tensor]]] | None:
+        """The same step with its matrices as leaves of their own, and the pairs (matrix values, leaf) that need gradients; `start`:
+        the first steps, too.
 
         What a long window differentiates again and again is the step; how the matrices came about is differentiated once.
         Where they change with a flow, a frozen solver is cut at what they are made of. None where they change otherwise.
@@ -319,22 +323,28 @@ class GreenSolver:
         own.operators = replace(ops, mass=cut(ops.mass) if used else ops.mass, source=cut(ops.source), plain=plain,
                                 load=lambda t, dt=0.0: load)
         own._severed = step
+        if start:
+            first = own._severed_start = copy(self.start_operator())
+            first.explicit, first.sums = step.explicit, step.sums
+            first.mass = EdgeMatrix(first.mass.pattern, first.mass.values.detach())  # of walls that move: they are not severed
+            first.systems = [cut(A) for A in first.systems]
         return own, pairs
 
     # ------------------------------------------------------------------ stepping
 
-    def step(self, u: Tensor, f: Tensor | None = None, t: float = 0.0, damped: bool = False) -> Tensor:
+    def step(self, u: Tensor, f: Tensor | None = None, t: float = 0.0, start: bool = False) -> Tensor:
         """u at t [B, N, F] and the step-averaged source f [B, N, F] -> u at t + dt [B, N, F]. Leading axis optional.
 
-        `damped`: two backward Euler half steps instead (Rannacher). A few of them at the start remove the ringing of
-        Crank-Nicolson on rough initial data without losing second order.
+        `start`: a step of dG(1) (`galerkin`). Two after a start or a jump leave nothing that Crank-Nicolson rings with.
         """
-        if not (_working(u) and (f is None or _working(f)) and type(t) is float and type(damped) is bool):  # in every step: quick
-            u, f, t, damped = _entered(u, f, t, damped)
+        if not (_working(u) and (f is None or _working(f)) and type(t) is float and type(start) is bool):  # in every step: quick
+            u, f, t, start = _entered(u, f, t, start)
         if torch.is_inference_mode_enabled():
             with ordinary():
-                return self.step(u, f, t, damped)
-        linear = None if damped else self.linear()
+                return self.step(u, f, t, start)
+        if not start and self._begun is not None and not self.problem.data_changes:  # no jump will need it again
+            self._begun = None
+        linear = None if start else self.linear()
         quick = None if linear is None else linear.step(u, f, t)
         if quick is not None:
             return quick
@@ -343,26 +353,72 @@ class GreenSolver:
         if f is not None:
             p.check_state(f, "the source")
         if u.dim() == 2:
-            return self.step(u[None], None if f is None else f.reshape(-1, *f.shape[-2:]), t, damped)[0]
+            return self.step(u[None], None if f is None else f.reshape(-1, *f.shape[-2:]), t, start)[0]
         dtype = u.dtype
         self._refuse_stiff(u)
         u = p.restrict(u).to(p.dtype)
         f = None if f is None else p.restrict(f).to(p.dtype)
-        if damped:
-            half = 0.5 * p.dt
-            u = self._advance(u, f, t, theta=1.0, dt=half)
-            u = self._advance(u, f, t + half, theta=1.0, dt=half)
-        else:
-            u = self._advance(u, f, t, self.theta, p.dt)
+        u = self._start(self.walled(u, t), f, t) if start else self._advance(u, f, t, self.theta, p.dt)
         return p.expand(u).to(dtype)
 
-    def step_moved(self, u: Tensor, moved: Tensor, t: float = 0.0) -> Tensor:
+    def step_moved(self, u: Tensor, moved: Tensor, t: float = 0.0, start: bool = False) -> Tensor:
         """The same step, where a model has made `moved` = dt (-K (u - c) + load of the source) [B, n, F] at one go.
 
-        c = `operator().reference(u)`; u and `moved` are at the degrees of freedom, in the problem's precision.
+        c = `operator().reference(u)`; u and `moved` are at the degrees of freedom, in the problem's precision. With `start`, u has
+        its Dirichlet values (`walled`).
         """
         self._refuse_stiff(u)
-        return self._advance(u, None, t, self.theta, self.problem.dt, moved)
+        return self._start(u, None, t, moved) if start else self._advance(u, None, t, self.theta, self.problem.dt, moved)
+
+    def walled(self, u: Tensor, t: float) -> Tensor:
+        """A state [B, n, F] with the Dirichlet values of the time t."""
+        w, fixed = self.problem.fixed_values(t), self.problem.fixed
+        return u if w is None or fixed is None else torch.where(fixed.T, w, u)
+
+    def _start(self, u: Tensor, f: Tensor | None, t: float, moved: Tensor | None = None) -> Tensor:
+        """A step of dG(1) from a state with its Dirichlet values; the source is its average, a reaction linear in the step."""
+        p, ops = self.problem, self.operators
+        op, dt = self.start_operator(t), p.dt
+        w = p.fixed_values(t + dt)
+        before = None if w is None or p.still_values is not None else p.fixed_values(t)
+        change = None if w is None or before is None else w - before
+        right = op.right_hand_side(u, self._force(f, t, dt), moved)
+
+        def add(right: Tensor, first: Tensor | None = None) -> Tensor:
+            ends = op.increments([right, first], change)
+            new = u + ends[0] + ends[1]
+            return new if w is None or p.fixed is None else torch.where(p.fixed.T, w, new)
+
+        if ops.reaction is None:
+            return add(right)
+        if self.stiff.found:
+            return self._implicit(op, u, f, t)
+        start = ops.rates(u)
+        guess = add(right + dt * ops.gathered(start))
+        end = ops.rates(guess)
+        if ops.may_be_stiff and self.stiff.look(self._speed, guess, dt, (guess - u, self._per_capacity(end[0] - start[0]))):
+            return self._implicit(op, u, f, t)
+        mean = ops.gathered([0.5 * (r0 + r1) for r0, r1 in zip(start, end)])
+        slope = ops.gathered([(r1 - r0) / 6 for r0, r1 in zip(start, end)])
+        return add(right + dt * mean, dt * slope)
+
+    def start_operator(self, t: float = 0.0) -> GalerkinOperator:
+        """The step of dG(1) from t to t + dt. Kept for the steps that follow a start, and given back by the first other one."""
+        p, ops = self.problem, self.operators
+        if self._severed_start is not None:
+            return self._severed_start
+        key = (t if ops.time_dependent else None, torch.is_grad_enabled())
+        K = ops.stiffness(t, p.dt)
+        if self._begun is not None and self._begun[0] == key and (ops.time_dependent or (
+                K is self._begun[1] and K.version == self._begun[2])):
+            return self._begun[3]
+        backend = self.backend
+        if backend == "auto":
+            backend = "lu" if ops.time_dependent and K.values.device.type == "cpu" else self.operator(t).backend
+        op = GalerkinOperator(ops.mass, K, p.dt, 1, p.fixed, advanced_part=ops.advanced_part, sums=ops.sums(t, p.dt), pivot=p.pivot,
+                              backend=backend, symmetric=ops.symmetric, tolerance=self.tolerance, monitor=self.monitor)
+        self._begun = (key, K, K.version, op)
+        return op
 
     def _refuse_stiff(self, u: Tensor) -> None:
         p = self.problem
@@ -393,7 +449,7 @@ class GreenSolver:
         mean = [torch.lerp(r0, r1, theta) for r0, r1 in zip(start, end)]
         return add(right + dt * ops.gathered(mean))
 
-    def _implicit(self, op: StepOperator, u: Tensor, f: Tensor | None, t: float) -> Tensor:
+    def _implicit(self, op: Assembled, u: Tensor, f: Tensor | None, t: float) -> Tensor:
         p, ops = self.problem, self.operators
         new = implicit_step(ops, op, u, self._force(f, t, op.dt), p.fixed_values, p.fixed, t)
         self.stiff.look(self._speed, new, op.dt)

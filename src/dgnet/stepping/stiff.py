@@ -28,7 +28,7 @@ from dgnet.stepping.backends import bicgstab
 from dgnet.stepping.fold import product
 
 if TYPE_CHECKING:
-    from dgnet.stepping.operator import StepOperator
+    from dgnet.stepping.operator import Assembled
     from dgnet.stepping.solver import Operators
 
 Tensor = torch.Tensor
@@ -95,7 +95,7 @@ class _NotConverged(Exception):
     """Newton's method has not converged."""
 
 
-def implicit_step(ops: Operators, op: StepOperator, u: Tensor, force: Tensor | None, values: Callable[[float], Tensor | None],
+def implicit_step(ops: Operators, op: Assembled, u: Tensor, force: Tensor | None, values: Callable[[float], Tensor | None],
                   fixed: Tensor | None, t: float) -> Tensor:
     """u at t [B, n, F] -> u at t + dt; `force` P f + g, `values` the Dirichlet values w(t), `fixed` their mask [f, n].
 
@@ -120,7 +120,7 @@ class _Stages:
     """The two stages of a step of length share * dt: one equation with two right-hand sides."""
 
     ops: Operators
-    op: StepOperator
+    op: Assembled
     force: Tensor | None
     fixed: Tensor | None
     share: float

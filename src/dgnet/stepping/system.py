@@ -42,11 +42,11 @@ class At(NamedTuple):
 
 
 class System:
-    """The terms of a step from t to t + dt; `curves` are those of `tables`, in order."""
+    """The terms of a step from t to t + dt, or of a stage that is a `share` of it; `curves` are those of `tables`, in order."""
 
     def __init__(self, p: Problem, m: Materials, curves: list[Curve], tables: Tables, t: float, theta: float,
-                 dt: float) -> None:
-        self.problem, self.tables, self.dt = p, tables, dt
+                 dt: float, share: float = 1.0) -> None:
+        self.problem, self.tables, self.dt = p, tables, dt * share
         self.mass_low = m.mass_low
         place = {id(c): k for k, c in enumerate(curves)}
         device = p.geometry.device
@@ -69,7 +69,7 @@ class System:
         self.coupled, self.spreading = len(coupled), len(m.spread)
         self.closed = p.fixed is None and not carried and not linear
         rest = len(self.terms) - self.coupled
-        self.factors = [1.0] * self.coupled + [theta * dt] * rest
+        self.factors = [1.0] * self.coupled + [theta * self.dt] * rest
         self.ratios = torch.tensor([-1.0] * self.coupled + [(1 - theta) / theta] * rest, dtype=torch.float64,
                                    device=device)[:, None, None, None]
         # where rows sum to zero, what is the same everywhere is taken away before the product: a constant then stays one, exactly
@@ -83,7 +83,7 @@ class System:
         self.high = max([1.0, *(_highest(term.matrix) for term in (*mass, *m.spread, *linear))])
         self.imag = 0.0
         if p.pde.velocity is not None:
-            A = p.mass + p.stiffness(t, dt) * (theta * dt)
+            A = p.mass + p.stiffness(t, dt) * (theta * self.dt)
             self.imag = bounds_of(A, p.mass, p.mass_bounds[0], p.advection(t + 0.5 * dt)).imag
 
     # ------------------------------------------------------------------ evaluation
@@ -118,6 +118,11 @@ class System:
         """W phi, with gradients in phi and in the matrices."""
         parts = [(term.matrix @ x.flatten(1)) * factor for term, x, factor in zip(self.terms, phi, self.factors)]
         return torch.stack(parts).sum(0).view(phi.shape[1:])
+
+    def stored(self, u: Tensor) -> Tensor:
+        """M H(u) [n, B, F], with gradients."""
+        at = self.at(u)
+        return at.E + self.gathered(torch.where(self.ratios < 0, at.phi, torch.zeros_like(at.phi)))
 
     def masked(self, x: Tensor) -> Tensor:
         """x on the free nodes, zero on those with fixed values."""

@@ -45,7 +45,7 @@ from dgnet.files import (
 )
 from dgnet.models.base import LearnedModel
 from dgnet.models.dgnet import DGNet, DGNetConfig
-from dgnet.models.registry import DGNETS, TUNED, current, entry
+from dgnet.models.registry import DGNETS, TUNED, as_stored, entry
 from dgnet.models.timeloop import few_threads
 from dgnet.problems.case import OWN, Case, base_problem
 from dgnet.projects import CASE, Project, carried, carry, described, read_case, write_case
@@ -157,7 +157,7 @@ class Run(Simulator):
         text = read_toml(path)
         settings = Settings.read(_table(text, "run", path), f"{path} [run]")
         described = entry(settings.model)
-        config: Any = read_dataclass(described.config, current(settings.model, _table(text, "model", path)),
+        config: Any = read_dataclass(described.config, as_stored(settings.model, _table(text, "model", path)),
                                      f"{path} [model]")
         stored = _table(text, "trained_on", path)
         project = None if case is not None else _project_of(settings, folder, problem, stored)
@@ -336,7 +336,7 @@ def _check_same(path: Path, tables: Mapping[str, Any]) -> None:
                          "choose another folder (--out) or remove it")
     parts = []
     if isinstance(found.get("model"), dict):
-        found["model"] = current(tables["run"].model, found["model"])
+        found["model"] = as_stored(tables["run"].model, found["model"])
     for name in tables:
         old, new = ({k: v for k, v in t.items() if not (name == "run" and k in _MAY_DIFFER)}
                     for t in (_table(found, name, path), wanted[name]))

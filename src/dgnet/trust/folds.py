@@ -23,7 +23,7 @@ from dgnet.data import Dataset, digests
 from dgnet.discovery import Unknowns
 from dgnet.errors import InputError
 from dgnet.files import read_dataclass, read_json, write_json, write_text, writing_hdf5
-from dgnet.models import current, entry
+from dgnet.models import as_stored, entry
 from dgnet.models.dgnet import DGNetConfig
 from dgnet.progress import Report
 from dgnet.scoring import judge_file, rivals
@@ -91,7 +91,7 @@ def _begin(folder: Path, weights: Any, fresh: bool) -> None:
 def _config(folder: Path, model: str) -> Any:
     """The model's configuration as run.toml has it."""
     text = tomllib.loads((folder / "run.toml").read_text())
-    return read_dataclass(entry(model).config, current(model, text.get("model", {})), f"{folder / 'run.toml'} [model]")
+    return read_dataclass(entry(model).config, as_stored(model, text.get("model", {})), f"{folder / 'run.toml'} [model]")
 
 
 def _plan(run: Run, config: Any, trajectories: int, steps: int) -> Plan:

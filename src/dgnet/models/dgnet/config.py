@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 from dgnet.arguments import checked
 from dgnet.errors import InputError
+from dgnet.models.base import START
 from dgnet.operators import check_scheme
 from dgnet.problems import Problem, Rule
 
@@ -34,6 +35,7 @@ class DGNetConfig:
     - `learn_mass`, `learn_source`, `learn_diffusion`, `learn_streamline`: parts of the structured decoder
     - `learn_swirl`: divergence-free corrections of the transport; they and streamline diffusion see the direction of the flow
     - `learn_start`: a filter of the initial state, for data whose start the mesh cannot resolve
+    - `start`: how many steps after the start, or after a jump of boundary data, are L-stable, as of `Classical`
     - `early_steps`: that many first steps have a mass and diffusivities of their own, while a rough start smooths out
     - `reaction`: known, learned or none
     - `odd_reaction`: r(-u) = -r(u), a symmetry known beforehand
@@ -76,6 +78,7 @@ class DGNetConfig:
     reaction_degree: int = 0
     reaction_terms: tuple[str, ...] = ()
     amp: bool = False
+    start: int = START
 
     # what only the paper's models change
     decoders: ClassVar[tuple[str, ...]] = DECODERS
@@ -89,12 +92,16 @@ class DGNetConfig:
     former: ClassVar[Mapping[str, object]] = {"scheme": "elements", "residual": False, "physics": True, "green": True,
                                               "edge_limit": None, "residual_hidden": None, "residual_layers": None}
     """Settings that files of before may hold, with the value that they must have; None for any."""
+    unsaid: ClassVar[Mapping[str, object]] = {"start": 0}
+    """Settings that files of before do not hold, with the value that they had."""
 
     def __post_init__(self) -> None:
         for value, known, what in ((self.decoder, self.decoders, "decoder"), (self.reaction, REACTIONS, "reaction")):
             if value not in known:
                 raise InputError(f"unknown {what} '{value}' (known: {', '.join(known)})")
         check_scheme(self.consistent, self.advection_form)
+        if self.start < 0 or (self.start and not self.starts_stable):
+            raise InputError(f"start must be 0 or more, and 0 for the paper's scheme, got {self.start}")
         if self.regions and not {"diffusion", "decay"} & set(self.calibrate):
             raise InputError("regions = true needs diffusion or decay among the calibrated coefficients")
         if self.early_steps and (self.early_steps < 2 or not (self.structured and self.learn_mass and self.green)):
@@ -116,6 +123,11 @@ class DGNetConfig:
             raise InputError(f"cannot learn a curve of '{min(strange)}' (known: {', '.join(CURVES)})")
         if self.unknown_curves and (self.linear or self.calibrate):
             raise InputError("unknown_curves go with decoder = \"structured\" or \"none\", and not with calibrate")
+
+    @property
+    def starts_stable(self) -> bool:
+        """Steps can be L-stable: they are solves of finite elements."""
+        return self.green and not self.plain
 
     def check_sizes(self, *names: str) -> None:
         """Widths and depths are whole numbers that make sense."""

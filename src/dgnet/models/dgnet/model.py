@@ -146,13 +146,14 @@ class DGNet(LearnedModel["PreparedDGNet"]):
         return solver
 
     def update(self, state: PreparedDGNet, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
-        """u+ = G [ (I + dt/2 L) u + dt f ] (Eq. 7). The early steps have a G of their own."""
-        early = state.early
+        """u+ = G [ (I + dt/2 L) u + dt f ] (Eq. 7). The early steps have a G of their own, and the first ones after a start are
+        L-stable."""
+        early, start = state.early, state.starts(k, t)
         if early is not None and k < early.steps:
-            return early.solver.step(u, source, t)
+            return early.solver.step(u, source, t, start=start)
         if early is not None and k == early.steps:
             u = u + early.switch(u)
-        return state.main.step(u, source, t)
+        return state.main.step(u, source, t, start=start)
 
     # ------------------------------------------------------------------ Model
 
@@ -233,9 +234,12 @@ class DGNet(LearnedModel["PreparedDGNet"]):
     def rival_mass(self) -> float:
         return self.config.consistent
 
+    def stable_steps(self, problem: Problem) -> int:
+        return self.config.start
+
     @property
     def first_steps(self) -> int:
-        return self.config.early_steps + 1 if self.config.early_steps else 0
+        return max(self.config.early_steps + 1 if self.config.early_steps else 0, self.config.start)
 
     # ------------------------------------------------------------------ statistics of the training data
 
@@ -303,7 +307,7 @@ class PreparedDGNet(SolverStepper):
 
     def __init__(self, model: DGNet, main: GreenSolver | EnthalpySolver, graph: MeshGraph, start: MassChange | None = None,
                  early: EarlySteps | None = None, corrections: tuple[Correction, ...] = (), instead: Advance | None = None) -> None:
-        super().__init__(main, **({} if early is None else {"early": early.solver}))
+        super().__init__(main, model.config.start, **({} if early is None else {"early": early.solver}))
         self.model, self.graph, self.start, self.early = model, graph, start, early
         self.corrections, self.instead = corrections, instead
 
@@ -317,9 +321,9 @@ class PreparedDGNet(SolverStepper):
         return impose(self.problem, new, t)
 
     def phase(self, k: int) -> int:
-        """0: one of the early steps, 1: the one after them, which begins with the switch, 2: all later ones."""
+        """It rises with each of the L-stable steps, the early ones, and the one after them, which begins with the switch."""
         early = 0 if self.early is None else self.early.steps
-        return 2 if not early or k > early else int(k == early)
+        return super().phase(k) + (2 if not early or k > early else int(k == early))
 
     def changes(self) -> dict[str, MassChange]:
         """What is done to a state once: `start` to the initial one, `switch` after the early steps."""
@@ -336,8 +340,8 @@ class PreparedDGNet(SolverStepper):
 
     def severed(self) -> Severed | None:
         """With operators as leaves; None where they change with time, unless they were made to repeat."""
-        main = None if self.instead is not None or self.green is None else self.green.severed()
-        early = (None, []) if self.early is None else self.early.severed()
+        main = None if self.instead is not None or self.green is None else self.green.severed(self.stable > 0)
+        early = (None, []) if self.early is None else self.early.severed(self.stable > 0)
         if main is None or early is None:
             return None
         twin = PreparedDGNet(self.model, main[0], self.graph, self.start, early[0], self.corrections, self.instead)

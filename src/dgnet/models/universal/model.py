@@ -30,8 +30,9 @@ import numpy as np
 import torch
 
 from dgnet.arguments import checked
+from dgnet.errors import InputError
 from dgnet.files import read_json
-from dgnet.models.base import Model, SolverStepper
+from dgnet.models.base import START, Model, SolverStepper
 from dgnet.models.classical import Classical
 from dgnet.models.universal.gathering import Gathering
 from dgnet.models.universal.local import SPREAD, Surroundings, surroundings
@@ -53,8 +54,8 @@ class PreparedUniversal(SolverStepper):
     Steps work on the values at the nodes, then the memory of the edges: how far the middles are from the means of the ends.
     """
 
-    def __init__(self, main: Solver, gathering: Gathering | None, n_nodes: int) -> None:
-        super().__init__(main)
+    def __init__(self, main: Solver, gathering: Gathering | None, n_nodes: int, stable: int = 0) -> None:
+        super().__init__(main, stable)
         self.gathering, self.n_nodes = gathering, n_nodes
         self._arrays: tuple[Linear, GatheredSteps] | None = None
 
@@ -73,12 +74,14 @@ class PreparedUniversal(SolverStepper):
 
     def step(self, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
         p, gather, n = self.problem, self.gathering, self.n_nodes
+        start = self.starts(k, t)
         if gather is None:
-            return self.main.step(u, None if source is None else source[:, :n], t)
+            return self.main.step(u, None if source is None else source[:, :n], t, start=start)
         nodes, memory = u[:, :n].to(p.dtype), u[:, n:].to(p.dtype)
+        nodes = self.solver.walled(nodes, t) if start else nodes
         level = self.solver.operator(t).reference(nodes)
         found = gather(nodes - level, None if source is None else self.between(source.to(p.dtype)), memory)
-        new = self.solver.step_moved(nodes, found[:, :n], t)
+        new = self.solver.step_moved(nodes, found[:, :n], t, start)
         if new.requires_grad:
             return torch.cat([new, found[:, n:]], 1).to(u.dtype)
         found[:, :n] = new
@@ -113,6 +116,8 @@ class Universal(Model[PreparedUniversal]):
     """The classical solver with corrections for every mesh: less error before there is any data.
 
     - `nets`: networks by dimension; the shipped ones unless given. A dimension without one is solved classically
+    - `start`: how many steps after the start, or after a jump of boundary data, are L-stable, as of `Classical`. Shipped
+      weights were trained without; what is solved classically has as many as there
 
     It has values at the middles of the edges, too (`points`): a source or a start that is a function is best evaluated at all of
     them. Given at the nodes alone, it is fitted. `coverage` tells for which share of a mesh the corrections hold.
@@ -124,7 +129,12 @@ class Universal(Model[PreparedUniversal]):
         torch.Size([1, 6, 81, 1])
     """
 
-    def __init__(self, nets: Mapping[int, UniversalNet] | None = None) -> None:
+    start: int = 0
+
+    def __init__(self, nets: Mapping[int, UniversalNet] | None = None, start: int = 0) -> None:
+        if start < 0:
+            raise InputError(f"start must not be negative, got {start}")
+        self.start = start
         self.loaded = {} if nets is None else {net.name: net for net in nets.values()}
         self.shipped = nets is None
 
@@ -135,6 +145,13 @@ class Universal(Model[PreparedUniversal]):
     @property
     def solves(self) -> bool:
         return True
+
+    def stable_steps(self, problem: Problem) -> int:
+        return self.start if self.acts(problem) else START
+
+    @property
+    def first_steps(self) -> int:
+        return self.start
 
     @property
     def any_step(self) -> bool:
@@ -187,7 +204,8 @@ class Universal(Model[PreparedUniversal]):
 
     def prepare(self, problem: Problem, batch: int = 1, steps: int = 1000, careful: bool = False) -> PreparedUniversal:
         if problem.pde.curved:
-            return PreparedUniversal(Classical().prepare(problem, batch, steps, careful).main, None, problem.mesh.n_nodes)
+            classical = Classical().prepare(problem, batch, steps, careful)
+            return PreparedUniversal(classical.main, None, problem.mesh.n_nodes, classical.stable)
         problem = problem.held().recast(CONSISTENT, problem.advection_form)
         found, ops, gathering = self.numbers(problem), None, None
         if found is not None:
@@ -195,7 +213,7 @@ class Universal(Model[PreparedUniversal]):
             gathering = Gathering.of(problem, *found, ops.stiffness(0.0))
         solver = GreenSolver(problem, solves=steps, columns=batch, operators=ops)
         solver.monitor.deferred = problem.geometry.device.type == "cuda" and not careful
-        return PreparedUniversal(solver, gathering, problem.mesh.n_nodes)
+        return PreparedUniversal(solver, gathering, problem.mesh.n_nodes, self.start if found else START)
 
     def points(self, problem: Problem) -> np.ndarray:
         if not self.acts(problem):

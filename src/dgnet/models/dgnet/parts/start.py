@@ -89,9 +89,9 @@ class EarlySteps:
     solver: GreenSolver
     switch: MassChange
 
-    def severed(self) -> tuple[EarlySteps, list[tuple[Tensor, Tensor]]] | None:
+    def severed(self, start: bool) -> tuple[EarlySteps, list[tuple[Tensor, Tensor]]] | None:
         """The same with matrices as leaves, and (tensor, leaf) pairs."""
-        solver = self.solver.severed()
+        solver = self.solver.severed(start)
         if solver is None:
             return None
         switch, pairs = self.switch.severed()
