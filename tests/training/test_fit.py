@@ -228,7 +228,7 @@ def test_training_reduces_the_error() -> None:
     stage = Stage(120, 4, batch=8, lr=1e-2)
     model = new_model(replace(CONFIG, learn_start=False))
     progress = fit(model, base(), train, valid, Recipe("short", (stage,)))
-    assert progress.best < 0.3 * progress.history[0]["validation"]
+    assert progress.best < 0.33 * progress.history[0]["validation"]
     assert progress.iteration == 120 and math.isnan(progress.history[0]["loss"]) and len(progress.history) == 21
 
 
