@@ -36,6 +36,7 @@ MODELS: dict[str, tuple[Callable[[Problem], Model], float | None]] = {
     "classical lumped": (lambda p: Classical(0.0), None),
     "classical quadratic": (lambda p: Classical(degree=2), None),
     "classical refined": (lambda p: Refined(Classical()), None),
+    "universal-quadratic": (lambda p: Universal(degree=2), None),
     "universal": (lambda p: Universal(), None),  # the classical solver on problems of other kinds than heat
     "dgnet": (dgnet(DGNetConfig(free=True, learn_streamline=True, learn_start=True, reaction="learned")), 20.0),
     "dgnet without free numbers": (dgnet(DGNetConfig(reaction="learned")), 20.0),

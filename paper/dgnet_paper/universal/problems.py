@@ -29,8 +29,20 @@ from dgnet_paper.universal.bodies import load_parts
 
 Tensor = torch.Tensor
 
-FOURIER = (0.003, 3.0)
-BIOT = (1e-3, 10.0)
+@dataclass(frozen=True)
+class Span:
+    """What problems are drawn from: Fourier numbers, Biot numbers, times in which a held value rises (in steps), and the share of
+    problems whose held values jump away from the start at once."""
+
+    fourier: tuple[float, float]
+    biot: tuple[float, float]
+    rise: tuple[float, float]
+    jumps: float
+
+
+TESTED = Span((0.003, 3.0), (1e-3, 10.0), (2.0, 20.0), 0.0)
+TRAINED = Span((0.002, 12.0), (1e-3, 100.0), (0.3, 20.0), 0.3)
+"""Wider than what is tested: layers at the boundary that are thinner than a cell, and meshes refined once, are in it."""
 WIDTHS = (0.8, 5.0)
 PECLET = (0.3, 30.0)
 COURANT = (0.05, 2.0)
@@ -128,13 +140,13 @@ class PartProblem:
 
 
 def draw(kind: str, mesh: Mesh, rng: np.random.Generator, conditions: str | None = None,
-         fourier: float | None = None) -> PartProblem:
+         fourier: float | None = None, span: Span = TESTED) -> PartProblem:
     """A random problem on a part."""
-    fo = float(np.exp(rng.uniform(*np.log(FOURIER)))) if fourier is None else fourier
+    fo = float(np.exp(rng.uniform(*np.log(span.fourier)))) if fourier is None else fourier
     dt = fo * mesh.spacing**2
     conditions = str(rng.choice(CONDITIONS)) if conditions is None else conditions
     start = _start(mesh, rng)
-    mesh, rules = _conditions(mesh, conditions, dt, start, rng)
+    mesh, rules = _conditions(mesh, conditions, dt, start, rng, span)
     diffusion, decay = _coefficients(mesh, rng), 0.0
     if rng.random() < 0.2:
         decay = float(np.exp(rng.uniform(np.log(1e-3), np.log(0.1)))) / dt
@@ -142,7 +154,7 @@ def draw(kind: str, mesh: Mesh, rng: np.random.Generator, conditions: str | None
                        None if rng.random() < 0.1 else _spots(mesh, dt, rng))
 
 
-def draw_flow(kind: str, mesh: Mesh, rng: np.random.Generator) -> PartProblem:
+def draw_flow(kind: str, mesh: Mesh, rng: np.random.Generator, span: Span = TESTED) -> PartProblem:
     """A random problem with a steady flow that keeps its volume.
 
     The cell's Peclet number |v| h / D of the fastest place is log-uniform in `PECLET`, its Courant number |v| dt / h in `COURANT`.
@@ -164,7 +176,7 @@ def draw_flow(kind: str, mesh: Mesh, rng: np.random.Generator) -> PartProblem:
         conditions = "inflow"
     else:
         conditions = str(rng.choice(CONDITIONS))
-        mesh, rules = _conditions(mesh, conditions, dt, start, rng)
+        mesh, rules = _conditions(mesh, conditions, dt, start, rng, span)
     pde = PDE(diffusion=_coefficients(mesh, rng), velocity=velocity)
     return PartProblem(kind, conditions, courant / peclet, mesh, pde, rules, dt, start,
                        None if rng.random() < 0.1 else _spots(mesh, dt, rng))
@@ -242,7 +254,8 @@ def _coefficients(mesh: Mesh, rng: np.random.Generator) -> float | np.ndarray:
     return axes @ np.diag(sizes / np.exp(np.log(sizes).mean())) @ axes.T
 
 
-def _conditions(mesh: Mesh, kind: str, dt: float, start: Waves, rng: np.random.Generator) -> tuple[Mesh, tuple[Condition, ...]]:
+def _conditions(mesh: Mesh, kind: str, dt: float, start: Waves, rng: np.random.Generator,
+                span: Span) -> tuple[Mesh, tuple[Condition, ...]]:
     """The boundary cut into one to three pieces by planes, with a condition on each."""
     facets, h = mesh.boundary_facets, mesh.spacing
     middle = mesh.points[facets].mean(1)
@@ -257,11 +270,13 @@ def _conditions(mesh: Mesh, kind: str, dt: float, start: Waves, rng: np.random.G
         if not kinds:
             continue
         rule = kinds[k % len(kinds)]
-        size, ramp = float(rng.normal()), float(np.exp(rng.uniform(np.log(2), np.log(20)))) * dt
+        size, ramp = float(rng.normal()), float(np.exp(rng.uniform(*np.log(span.rise)))) * dt
         if rule == "dirichlet":
-            rules.append(Dirichlet(name, _Held(start, size * float(rng.random() < 0.6), ramp)))
+            rise = size * float(rng.random() < 0.6)
+            jump = float(rng.normal()) * float(rng.random() < span.jumps) if span.jumps else 0.0  # nothing is drawn for a test
+            rules.append(Dirichlet(name, _Held(start, rise, ramp, jump)))
         elif rule == "robin":
-            rules.append(Robin(name, float(np.exp(rng.uniform(*np.log(BIOT)))) / h, float(start.level[0]) + size))
+            rules.append(Robin(name, float(np.exp(rng.uniform(*np.log(span.biot)))) / h, float(start.level[0]) + size))
         elif rule == "neumann":
             rules.append(Neumann(name, 0.3 * size * h / dt))
     return Mesh(mesh.points, mesh.cells, pieces), tuple(rules)
@@ -269,15 +284,16 @@ def _conditions(mesh: Mesh, kind: str, dt: float, start: Waves, rng: np.random.G
 
 @dataclass(frozen=True, eq=False)
 class _Held:
-    """A held value: that of the first trajectory's start, and a smooth rise to `size` more."""
+    """A held value: that of the first trajectory's start and a `jump`, and a smooth rise to `size` more."""
 
     start: Waves
     size: float
     ramp: float
+    jump: float = 0.0
 
     def __call__(self, x: Tensor, t: float) -> Tensor:
         rise = 1 - float(np.exp(-((t / self.ramp) ** 2)))
-        return self.start(x)[0, :, 0] + self.size * rise
+        return self.start(x)[0, :, 0] + self.jump + self.size * rise
 
 
 def _start(mesh: Mesh, rng: np.random.Generator) -> Waves:

@@ -133,7 +133,8 @@ def tune(meshes: Sequence[tuple[str, Mesh]], seconds: float, draws: int = 2, wor
     train, valid = (batches(parts_on(some, draws, seed + k, workers, report), device)
                     for k, some in enumerate((meshes[held:], meshes[:held])))
     dim = meshes[0][1].dim
-    net = (Universal().net(dim) or UniversalNet(dim)).to(device)
+    shipped = Universal().net(dim)
+    net = (shipped if isinstance(shipped, UniversalNet) else UniversalNet(dim)).to(device)
     found = fit(net, train, valid, seconds, seed=seed, report=report)
     net.trained_on(ranges(train))
     return net, found

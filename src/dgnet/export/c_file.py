@@ -30,7 +30,7 @@ from dgnet.export.record import Exported, agree, described, probe, write_beside
 from dgnet.files import write_text
 from dgnet.models import Classical, Model
 from dgnet.models.dgnet import DGNet, MassChange
-from dgnet.models.universal import Gathering, Universal
+from dgnet.models.universal import Gathering, PreparedUniversal, Universal
 from dgnet.operators import EdgeMatrix
 from dgnet.problems import SINGLE, Condition, Lift, Problem, base_problem
 from dgnet.stepping import Bounds, GreenSolver, bounds_of
@@ -172,8 +172,9 @@ def written(run: Simulator, problem: Problem, name: str, header: str = "") -> CS
 def _prepared(model: Model[Any], problem: Problem,
               run: Simulator) -> tuple[dict[str, MassChange], list[GreenSolver], int, Gathering | None]:
     """What the model made of the problem: changes of the mass, a solver for each stage, number of early steps, the edges' part."""
-    if isinstance(model, Universal):
+    if isinstance(model, Universal) and model.degree == 1:
         prepared = model.prepare(problem)
+        assert isinstance(prepared, PreparedUniversal)
         assert isinstance(prepared.solver, GreenSolver)  # `refuse_changing`
         return {}, [prepared.solver], 0, prepared.gathering
     if isinstance(model, Classical) and model.degree == 1:

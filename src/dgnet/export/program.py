@@ -165,7 +165,7 @@ def traced(run: Simulator, batch: int | None = None) -> Traces:
         raise InputError(f"{run.name} cannot be exported: its scheme takes a source at both ends of a step, and its "
                          "networks are not those that a program is written for")
     problem = base_problem(case, "cpu")
-    edged = isinstance(model, Universal) and len(model.points(problem)) != problem.mesh.n_nodes
+    edged = isinstance(model, Universal) and model.degree == 1 and len(model.points(problem)) != problem.mesh.n_nodes
     if not edged and len(model.points(problem)) != problem.mesh.n_nodes:
         raise InputError(f"{model.name} has values at the middles of the edges, which a program does not hold")
     refuse_changing(problem, case)

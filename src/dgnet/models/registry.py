@@ -57,6 +57,8 @@ _OURS: dict[str, Entry] = {
                  told=TOLD_ALL),
     "universal": Entry("universal weights, without data", AsShipped, lambda config, problem: Universal(),
                        {"comparable": AsShipped(), "published": AsShipped()}, {}, told=TOLD_ALL),
+    "universal-quadratic": Entry("universal weights, quadratic elements", AsShipped, lambda config, problem: Universal(degree=2),
+                                 {"comparable": AsShipped(), "published": AsShipped()}, {}, told=TOLD_ALL),
     "classical": Entry("classical", Classical, lambda config, problem: config,
                        {"comparable": Classical(), "published": Classical()}, {}, told=TOLD_ALL),
     "classical-p2": Entry("classical, quadratic elements", Classical, lambda config, problem: config,
@@ -144,7 +146,7 @@ def parameter_count(model: Any) -> int:
 
 _ROWS = {"classical_consistent": "classical, consistent mass", "classical_lumped": "classical, lumped mass",
          "classical_p2": "classical, quadratic elements", "classical_refined": "classical, mesh refined once",
-         "universal": "universal weights"}
+         "universal": "universal weights", "universal_p2": "universal weights, quadratic elements"}
 
 
 def title_of(name: str) -> str:

@@ -61,8 +61,10 @@ def finer(points: float, device: str = "cpu", curved: bool = False) -> dict[str,
 
 def without_data(base: Problem) -> dict[str, Model]:
     """Learned models that need no data of the problem: universal weights, where they act on it."""
-    universal = Universal()
-    return {"universal": universal} if universal.acts(base) else {}
+    found: dict[str, Model] = {"universal": Universal()}
+    if base.mesh.n_nodes + len(base.mesh.edges) <= FINER[base.geometry.device.type]:
+        found["universal_p2"] = Universal(degree=2)
+    return {name: model for name, model in found.items() if isinstance(model, Universal) and model.acts(base)}
 
 
 @checked

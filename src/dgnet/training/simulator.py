@@ -9,14 +9,14 @@ from typing import Any
 
 from dgnet.errors import InputError
 from dgnet.models import Classical, Model
-from dgnet.models.universal import Universal, UniversalNet
+from dgnet.models.universal import Universal, load_weights
 from dgnet.models.universal.model import untrained
 from dgnet.problems.case import Case, base_problem
 from dgnet.projects.project import Project, described
 from dgnet.training.identity import digest, fingerprint
 
 STEPS = 100  # unless a number is asked for, or a source has its own
-MODELS = ("universal", "classical", "quadratic")
+MODELS = ("universal", "universal-quadratic", "classical", "quadratic")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -49,11 +49,12 @@ def model_named(name: str, weights: Path | None = None) -> Model[Any]:
     if name not in MODELS:
         raise InputError(f"unknown model '{name}' (known without data: {', '.join(MODELS)})")
     if weights is not None:
-        if name != "universal":
+        if not name.startswith("universal"):
             raise InputError(f"--weights does not apply here: the model is {name}")
-        net = UniversalNet.load(weights)
-        return Universal({net.dim: net})
-    return Universal() if name == "universal" else Classical(degree=2 if name == "quadratic" else 1)
+        net = load_weights(weights)
+        return Universal({net.dim: net}, degree=getattr(net, "degree", 1))
+    degree = 2 if name.endswith("quadratic") else 1
+    return Universal(degree=degree) if name.startswith("universal") else Classical(degree=degree)
 
 
 def simulator(folder: Path, name: str = "universal", weights: Path | None = None) -> Simulator:

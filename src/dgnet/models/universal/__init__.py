@@ -1,8 +1,9 @@
 """One set of corrections for every mesh: learned once, used without data (`Universal`)."""
 
+from dgnet.models.universal.elements import ElementNet
 from dgnet.models.universal.gathering import Gathering
-from dgnet.models.universal.model import Universal
+from dgnet.models.universal.model import PreparedUniversal, Universal, load_weights
 from dgnet.models.universal.network import UniversalNet
 from dgnet.models.universal.tuned import AsShipped, Tuned
 
-__all__ = ["AsShipped", "Gathering", "Tuned", "Universal", "UniversalNet"]
+__all__ = ["AsShipped", "ElementNet", "Gathering", "PreparedUniversal", "Tuned", "Universal", "UniversalNet", "load_weights"]

@@ -47,6 +47,7 @@ class Surroundings:
     units: Tensor  # [K, s, d] direction of each side in the measure of its cell, of length 1
     root: Tensor  # [K, d, d] R with R R^T = D
     carried: Tensor | None = None  # [K, d] velocity of each cell
+    drift: Tensor | None = None  # [K, d] how far it carries in a step, in the measure of the cell
 
     def to(self, dtype: torch.dtype) -> Surroundings:
         g = self.graph
@@ -103,9 +104,9 @@ def surroundings(p: Problem) -> Surroundings:
     weight = pairs.weight / (p.source_mass.row_sums()[0, 0].double()[a] * p.source_mass.row_sums()[0, 0].double()[b]).sqrt()
     both = torch.stack([per_edge(length, "mean") / 2, per_edge(length, "amax") - per_edge(length, "amin"), -3 * off, 8 * weight - 1,
                         _on_rim(g)], 1)
-    one_way, carried = (M[b] / M[a]).log()[:, None], None
+    one_way, carried, drift = (M[b] / M[a]).log()[:, None], None, None
     if p.pde.velocity is not None:
-        carried, peclet, courant = _flow(p, measure, step, square, per_edge)
+        carried, drift, peclet, courant = _flow(p, measure, step, square, per_edge)
         one_way = torch.cat([one_way, peclet[:, None], courant[:, None]], 1)
         largest = torch.zeros_like(M).scatter_reduce(0, torch.cat([i, j]), courant.abs().repeat(2), "amax")
         node = torch.cat([node, largest[:, None]], 1)
@@ -115,13 +116,13 @@ def surroundings(p: Problem) -> Surroundings:
 
     share = g.volumes[:, None] / ((d + 1) * (d + 2)) / pairs.weight[pairs.of_cell]
     side = torch.stack([length / 2, torch.tanh(coupling), 2 * share - 1], -1)
-    return Surroundings(graph, side, pairs.of_cell, ends, step / square.sqrt()[..., None], root, carried)
+    return Surroundings(graph, side, pairs.of_cell, ends, step / square.sqrt()[..., None], root, carried, drift)
 
 
 def _flow(p: Problem, measure: Tensor, step: Tensor, square: Tensor,
-          per_edge: Callable[[Tensor, str], Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """The velocity of each cell [K, d], and asinh of the Peclet and Courant numbers of each edge [E], from its second to its
-    first node."""
+          per_edge: Callable[[Tensor, str], Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The velocity of each cell [K, d] and its way in a step, in the measure of the cell [K, d]; asinh of the Peclet and Courant
+    numbers of each edge [E], from its second to its first node."""
     g = p.geometry.exact
     assert p.pde.velocity is not None and not callable(p.pde.velocity)
     velocity = nodal_velocity(p.geometry, p.pde.velocity).double()[g.cells].mean(1)
@@ -129,7 +130,7 @@ def _flow(p: Problem, measure: Tensor, step: Tensor, square: Tensor,
     peclet = torch.einsum("kd,ksd->ks", w, step)
     corners = g.cells[:, torch.tensor(list(combinations(range(p.mesh.dim + 1), 2)), device=g.device)]  # [K, s, 2]
     along = torch.where(corners[..., 0] < corners[..., 1], -1.0, 1.0)  # edges go from their lower node to their higher one
-    return velocity, per_edge(along * peclet, "mean").asinh(), per_edge(along * peclet / square, "mean").asinh()
+    return velocity, w, per_edge(along * peclet, "mean").asinh(), per_edge(along * peclet / square, "mean").asinh()
 
 
 def _slopes(x: Tensor) -> Tensor:

@@ -30,22 +30,26 @@ import numpy as np
 import torch
 
 from dgnet.arguments import checked
+from dgnet.data.digests import load_checkpoint
 from dgnet.errors import InputError
 from dgnet.files import read_json
 from dgnet.models.base import START, Model, SolverStepper
-from dgnet.models.classical import Classical
+from dgnet.models.classical import Classical, ClassicalStepper
+from dgnet.models.universal.elements import ElementNet
 from dgnet.models.universal.gathering import Gathering
-from dgnet.models.universal.local import SPREAD, Surroundings, surroundings
-from dgnet.models.universal.network import Numbers, UniversalNet
-from dgnet.models.universal.operators import operators
+from dgnet.models.universal.local import SPREAD, surroundings
+from dgnet.models.universal.network import UniversalNet
+from dgnet.models.universal.operators import element_operators, operators
 from dgnet.models.universal.steps import GatheredSteps
+from dgnet.operators import check_scheme
 from dgnet.problems import CONSISTENT, Problem
 from dgnet.problems.lift import Lift
-from dgnet.stepping import GreenSolver, Linear, Solver
+from dgnet.stepping import GreenSolver, Linear, Operators, Solver
 
 Tensor = torch.Tensor
 
 WEIGHTS = Path(__file__).parent / "weights"
+_ELEMENT_SIZES = 6  # numbers that an `ElementNet` is built with
 
 
 class PreparedUniversal(SolverStepper):
@@ -102,6 +106,16 @@ class PreparedUniversal(SolverStepper):
         return not times and super().repeats()
 
 
+class ElementStepper(ClassicalStepper):
+    """Steps with corrected quadratic elements. States have values at nodes and middles."""
+
+    def brings(self) -> np.ndarray | None:
+        source, p = self.solver.operators.source, self.problem
+        total = source.values.new_zeros(p.n).index_add(0, source.pattern.col.long(), source.values.detach()[0, 0])
+        found: np.ndarray = total.double().cpu().numpy()
+        return found
+
+
 class Jumps(NamedTuple):
     """Jumps of the diffusivity beyond those of the training parts."""
 
@@ -112,12 +126,12 @@ class Jumps(NamedTuple):
 
 
 @checked
-class Universal(Model[PreparedUniversal]):
+class Universal(Model[PreparedUniversal | ClassicalStepper]):
     """The classical solver with corrections for every mesh: less error before there is any data.
 
     - `nets`: networks by dimension; the shipped ones unless given. A dimension without one is solved classically
-    - `start`: how many steps after the start, or after a jump of boundary data, are L-stable, as of `Classical`. Shipped
-      weights were trained without; what is solved classically has as many as there
+    - `degree`: of the elements: 1 linear, 2 quadratic. Quadratic ones take ten times the time of a step and make a fraction of the
+      error (`elements` says what is corrected there)
 
     It has values at the middles of the edges, too (`points`): a source or a start that is a function is best evaluated at all of
     them. Given at the nodes alone, it is fitted. `coverage` tells for which share of a mesh the corrections hold.
@@ -129,22 +143,26 @@ class Universal(Model[PreparedUniversal]):
         torch.Size([1, 6, 81, 1])
     """
 
-    start: int = 0
-
-    def __init__(self, nets: Mapping[int, UniversalNet] | None = None, start: int = 0) -> None:
-        if start < 0:
-            raise InputError(f"start must not be negative, got {start}")
-        self.start = start
-        self.loaded = {} if nets is None else {net.name: net for net in nets.values()}
-        self.shipped = nets is None
+    def __init__(self, nets: Mapping[int, UniversalNet | ElementNet] | None = None, degree: int = 1) -> None:
+        check_scheme(degree=degree)
+        self.loaded: dict[str, UniversalNet | ElementNet] = {} if nets is None else {net.name: net for net in nets.values()}
+        self.shipped, self.degree = nets is None, degree
+        if any(isinstance(net, ElementNet) != (degree == 2) or (isinstance(net, ElementNet) and net.degree != degree)
+               for net in self.loaded.values()):
+            raise InputError(f"these weights do not belong to elements of degree {degree}")
 
     @property
     def name(self) -> str:
-        return "universal"
+        return "universal" if self.degree == 1 else "universal (P2)"
 
     @property
     def solves(self) -> bool:
         return True
+
+    @property
+    def start(self) -> int:
+        """How many steps after the start, or after a jump of boundary data, are L-stable: as the weights were trained."""
+        return START if self.degree == 2 else 0
 
     def stable_steps(self, problem: Problem) -> int:
         return self.start if self.acts(problem) else START
@@ -155,30 +173,23 @@ class Universal(Model[PreparedUniversal]):
 
     @property
     def any_step(self) -> bool:
-        return False  # edges remember the step before
+        return self.degree == 2  # the edges of linear elements remember the step before
 
-    def net(self, dim: int, flow: bool = False) -> UniversalNet | None:
+    def net(self, dim: int, flow: bool = False) -> UniversalNet | ElementNet | None:
         """The network for meshes of this dimension, with or without a flow; None where there is none."""
-        name = f"universal-flow-{dim}d" if flow else f"universal-{dim}d"
+        name = f"{'universal' if self.degree == 1 else 'elements2'}-{'flow-' * flow}{dim}d"
         path = WEIGHTS / f"{name}.pt"
         if self.shipped and name not in self.loaded and path.exists():
-            self.loaded[name] = UniversalNet.load(path, str(read_json(path.with_suffix(".json"), {"sha256": str})["sha256"]))
+            kind = UniversalNet if self.degree == 1 else ElementNet
+            self.loaded[name] = kind.load(path, str(read_json(path.with_suffix(".json"), {"sha256": str})["sha256"]))
         return self.loaded.get(name)
 
-    def _net_for(self, problem: Problem) -> UniversalNet | None:
+    def _net_for(self, problem: Problem) -> UniversalNet | ElementNet | None:
         return self.net(problem.mesh.dim, problem.pde.velocity is not None)
 
     def acts(self, problem: Problem) -> bool:
         """Whether there are corrections for problems of this kind."""
         return untrained(problem) is None and self._net_for(problem) is not None
-
-    def numbers(self, problem: Problem) -> tuple[Surroundings, Numbers] | None:
-        """What the network makes of a problem; None for one of a kind that it was not trained for."""
-        net = self._net_for(problem) if self.acts(problem) else None
-        if net is None:
-            return None
-        s = surroundings(problem).to(net.low_node.dtype)
-        return s, net.to(problem.geometry.device)(s, fade=True)
 
     def coverage(self, problem: Problem) -> float:
         """Share of the nodes around which everything lies in the range of the training parts: there the corrections act in full."""
@@ -202,21 +213,36 @@ class Universal(Model[PreparedUniversal]):
         middle = problem.mesh.middles[worst]
         return Jumps(len(ends.unique()) / problem.mesh.n_nodes, exp(float(spread[worst])), exp(most), tuple(middle.tolist()))
 
-    def prepare(self, problem: Problem, batch: int = 1, steps: int = 1000, careful: bool = False) -> PreparedUniversal:
+    def prepare(self, problem: Problem, batch: int = 1, steps: int = 1000,
+                careful: bool = False) -> PreparedUniversal | ClassicalStepper:
+        net = self._net_for(problem) if self.acts(problem) else None
+        deferred = problem.geometry.device.type == "cuda" and not careful
+        if self.degree == 2:
+            if not isinstance(net, ElementNet):
+                return Classical(CONSISTENT, degree=2).prepare(problem, batch, steps, careful)
+            plain = problem.held().recast(CONSISTENT, problem.advection_form)
+            s = surroundings(plain).to(net.low_node.dtype)
+            learned = element_operators(plain.quadratic, s, net.to(problem.geometry.device))
+            solver = GreenSolver(plain.quadratic, solves=steps, columns=batch, operators=learned)
+            solver.monitor.deferred = deferred
+            return ElementStepper(solver, START)
         if problem.pde.curved:
             classical = Classical().prepare(problem, batch, steps, careful)
             return PreparedUniversal(classical.main, None, problem.mesh.n_nodes, classical.stable)
         problem = problem.held().recast(CONSISTENT, problem.advection_form)
-        found, ops, gathering = self.numbers(problem), None, None
-        if found is not None:
-            ops = operators(problem, *found)
-            gathering = Gathering.of(problem, *found, ops.stiffness(0.0))
+        ops: Operators | None = None
+        gathering = None
+        if isinstance(net, UniversalNet):
+            s = surroundings(problem).to(net.low_node.dtype)
+            z = net.to(problem.geometry.device)(s, fade=True)
+            ops = operators(problem, s, z)
+            gathering = Gathering.of(problem, s, z, ops.stiffness(0.0))
         solver = GreenSolver(problem, solves=steps, columns=batch, operators=ops)
-        solver.monitor.deferred = problem.geometry.device.type == "cuda" and not careful
-        return PreparedUniversal(solver, gathering, problem.mesh.n_nodes, self.start if found else START)
+        solver.monitor.deferred = deferred
+        return PreparedUniversal(solver, gathering, problem.mesh.n_nodes, self.start if gathering else START)
 
     def points(self, problem: Problem) -> np.ndarray:
-        if not self.acts(problem):
+        if self.degree == 1 and not self.acts(problem):
             return problem.mesh.points
         return np.concatenate([problem.mesh.points, problem.mesh.middles])
 
@@ -225,6 +251,13 @@ class Universal(Model[PreparedUniversal]):
             return None
         with torch.no_grad():
             return self.prepare(problem, 1, 1).brings()
+
+
+def load_weights(path: Path) -> UniversalNet | ElementNet:
+    """Universal weights from a file, for linear or for quadratic elements."""
+    state = load_checkpoint(path)
+    sizes = state.get("sizes")
+    return (ElementNet if sizes is not None and len(sizes) == _ELEMENT_SIZES else UniversalNet).of(state, path)
 
 
 def untrained(p: Problem) -> str | None:

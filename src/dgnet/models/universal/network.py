@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from math import atanh
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from torch import nn
@@ -46,26 +46,13 @@ class Numbers(NamedTuple):
     swirl: Tensor | None = None  # [K, d+1] weight of a corner in the potential of a transport beside the flow
 
 
-class UniversalNet(nn.Module):
-    """Encoder, messages and one decoder for each correction. All decoders start at zero."""
+class Ranged(nn.Module):
+    """A network of local geometry that knows the range of the features of its training parts."""
 
-    def __init__(self, dim: int, hidden: int = 48, layers: int = 2, flow: bool = False) -> None:
+    def __init__(self, dim: int, flow: bool = False) -> None:
         super().__init__()
-        self.dim, self.hidden, self.flow = dim, hidden, bool(flow)
-        nodes, edges = NODES + FLOW_NODES * self.flow, EDGES + FLOW_EDGES * self.flow
-        self.node = MLP([nodes, hidden, hidden], norm=True)
-        self.edge = MLP([edges, hidden, hidden], norm=True)
-        self.process = Processor(hidden, layers)
-        self.pair = MLP([3 * hidden, hidden, 2], zero=True)  # mass, memory
-        self.directed = MLP([3 * hidden, hidden, 1], zero=True)
-        self.side = MLP([3 * hidden + SIDES, hidden, 1], zero=True)
-        self.cell = MLP([2 * hidden, hidden, 1], zero=True)
-        self.rim = MLP([hidden, hidden, 2], zero=True)
-        self.corner = MLP([4 * hidden + SIDES, hidden, 4], zero=True)  # middle and memory; for corners on the side, and off it
-        if self.flow:
-            self.along = MLP([2 * hidden, hidden, 1], zero=True)
-            self.swirl = MLP([2 * hidden, hidden, 1], zero=True)
-        for name, size in (("node", nodes), ("edge", edges), ("side", SIDES)):
+        self.dim, self.flow = dim, bool(flow)
+        for name, size in (("node", NODES + FLOW_NODES * self.flow), ("edge", EDGES + FLOW_EDGES * self.flow), ("side", SIDES)):
             self.register_buffer(f"low_{name}", torch.full((size,), -1e6))
             self.register_buffer(f"high_{name}", torch.full((size,), 1e6))
 
@@ -78,7 +65,12 @@ class UniversalNet(nn.Module):
 
     @property
     def name(self) -> str:
-        return f"universal-{'flow-' * self.flow}{self.dim}d"
+        raise NotImplementedError
+
+    @property
+    def sizes(self) -> list[int]:
+        """What it is built with again."""
+        raise NotImplementedError
 
     def fading(self, s: Surroundings) -> tuple[Tensor, Tensor, Tensor]:
         """Between 1 and 0, for nodes [N], edges [E] and cells [K]: 1 where all features are in the range of the training parts,
@@ -94,6 +86,61 @@ class UniversalNet(nn.Module):
         edge = _inside(s.graph.edge[:E, spread], self.low_edge[spread], self.high_edge[spread])
         return _spread(s, torch.ones_like(s.graph.node[:, 0]), edge, torch.ones_like(s.side[..., 0]))[1]
 
+    @torch.no_grad()
+    def trained_on(self, ranges: Mapping[str, Tensor]) -> None:
+        """Set the range of the features: [2, a] of `node`, `edge` and `side`."""
+        for name, (low, high) in ranges.items():
+            self.get_buffer(f"low_{name}").copy_(low)
+            self.get_buffer(f"high_{name}").copy_(high)
+
+    def save(self, path: Path) -> None:
+        """Tensors alone, with the sizes that `load` needs."""
+        save_tensors(path, {"sizes": torch.tensor(self.sizes)} | {name: value.cpu() for name, value in self.state_dict().items()})
+
+    @classmethod
+    def load(cls, path: Path, sha256: str = "") -> Self:
+        """What `save` wrote; a damaged file is refused, and one whose SHA-256 is another. The file cannot run code."""
+        return cls.of(load_checkpoint(path, sha256=sha256), path)
+
+    @classmethod
+    def of(cls, state: dict[str, Tensor], path: Path) -> Self:
+        """The network of what a file holds."""
+        try:
+            net = cls(*state.pop("sizes").tolist())
+            net.load_state_dict({name: value.float() for name, value in state.items()})
+        except Exception as error:  # what reading fails with depends on what the file holds
+            raise InputError(f"{path} does not hold universal weights") from error
+        return net.requires_grad_(False)
+
+
+class UniversalNet(Ranged):
+    """Encoder, messages and one decoder for each correction. All decoders start at zero."""
+
+    def __init__(self, dim: int, hidden: int = 48, layers: int = 2, flow: bool = False) -> None:
+        super().__init__(dim, flow)
+        self.hidden = hidden
+        nodes, edges = NODES + FLOW_NODES * self.flow, EDGES + FLOW_EDGES * self.flow
+        self.node = MLP([nodes, hidden, hidden], norm=True)
+        self.edge = MLP([edges, hidden, hidden], norm=True)
+        self.process = Processor(hidden, layers)
+        self.pair = MLP([3 * hidden, hidden, 2], zero=True)  # mass, memory
+        self.directed = MLP([3 * hidden, hidden, 1], zero=True)
+        self.side = MLP([3 * hidden + SIDES, hidden, 1], zero=True)
+        self.cell = MLP([2 * hidden, hidden, 1], zero=True)
+        self.rim = MLP([hidden, hidden, 2], zero=True)
+        self.corner = MLP([4 * hidden + SIDES, hidden, 4], zero=True)  # middle and memory; for corners on the side, and off it
+        if self.flow:
+            self.along = MLP([2 * hidden, hidden, 1], zero=True)
+            self.swirl = MLP([2 * hidden, hidden, 1], zero=True)
+
+    @property
+    def name(self) -> str:
+        return f"universal-{'flow-' * self.flow}{self.dim}d"
+
+    @property
+    def sizes(self) -> list[int]:
+        return [self.dim, self.hidden, len(self.process.receive), int(self.flow)]
+
     def forward(self, s: Surroundings, fade: bool = False) -> Numbers:
         """`fade`: numbers go to zero outside of the range of the training parts. Where that is because the diffusivity jumps, mass
         and source go to the mean of consistent and lumped: of the two, now one is better there and now the other."""
@@ -106,29 +153,6 @@ class UniversalNet(nn.Module):
         return Numbers(z.mass, z.source, z.stretch * cell[:, None], z.middle * cell[:, None, None],
                        z.memory * cell[:, None, None], z.keep, z.ahead * cell, z.rim * node, z.rim_ahead * node,
                        None if z.along is None else z.along * cell, None if z.swirl is None else z.swirl * cell[:, None])
-
-    @torch.no_grad()
-    def trained_on(self, ranges: Mapping[str, Tensor]) -> None:
-        """Set the range of the features: [2, a] of `node`, `edge` and `side`."""
-        for name, (low, high) in ranges.items():
-            self.get_buffer(f"low_{name}").copy_(low)
-            self.get_buffer(f"high_{name}").copy_(high)
-
-    def save(self, path: Path) -> None:
-        """Tensors alone, with the sizes that `load` needs."""
-        sizes = torch.tensor([self.dim, self.hidden, len(self.process.receive), self.flow])
-        save_tensors(path, {"sizes": sizes} | {name: value.cpu() for name, value in self.state_dict().items()})
-
-    @classmethod
-    def load(cls, path: Path, sha256: str = "") -> UniversalNet:
-        """What `save` wrote; a damaged file is refused, and one whose SHA-256 is another. The file cannot run code."""
-        state = load_checkpoint(path, sha256=sha256)
-        try:
-            net = cls(*state.pop("sizes").tolist())
-            net.load_state_dict({name: value.float() for name, value in state.items()})
-        except Exception as error:  # what reading fails with depends on what the file holds
-            raise InputError(f"{path} does not hold universal weights") from error
-        return net.requires_grad_(False)
 
     def _numbers(self, s: Surroundings) -> Numbers:
         graph, H, E = s.graph, self.hidden, len(s.graph.pairs)
@@ -157,7 +181,7 @@ class UniversalNet(nn.Module):
             pair = self.pair(torch.cat([joined[:, :H], (h[to[b]] - h[frm[b]]).abs(), joined[:, H:]], -1))
             return (pair, *one, *(linear(joined, w) for w in of_edge)) if kept else (pair, *one)
 
-        pair, there, back, *at_edge = _in_blocks(edge, E, h.device)
+        pair, there, back, *at_edge = in_blocks(edge, E, h.device)
         on = (s.ends[None, :, :] == torch.arange(self.dim + 1, device=h.device)[:, None, None]).any(-1)  # [d+1, s]
 
         def cell(b: slice) -> tuple[Tensor, ...]:
@@ -174,7 +198,7 @@ class UniversalNet(nn.Module):
                 return found
             return *found, self.along(seen)[:, 0], self.swirl(torch.cat([corners, whole[:, None].expand_as(corners)], -1))[..., 0]
 
-        stretch, middle, memory, later, *flow = (x.double() for x in _in_blocks(cell, len(cells), h.device, 1 + s.of_cell.shape[1]))
+        stretch, middle, memory, later, *flow = (x.double() for x in in_blocks(cell, len(cells), h.device, 1 + s.of_cell.shape[1]))
         pair, rim = pair.double(), self.rim(h).double()
         memory = soft_limit(memory, STENCIL, STENCIL)
         scale = torch.exp(-2 * graph.edge[:E, 0].double())  # Fourier number of an edge
@@ -188,7 +212,7 @@ class UniversalNet(nn.Module):
     def _edges(self, graph: MeshGraph, kept: bool) -> Callable[[slice | Tensor], Tensor]:
         """The encoded edges by their places; unless they are kept, they are encoded whenever they are asked for."""
         if kept:
-            return _in_blocks(lambda b: (self.edge(graph.edge[b]),), len(graph.edge), graph.edge.device)[0].__getitem__
+            return in_blocks(lambda b: (self.edge(graph.edge[b]),), len(graph.edge), graph.edge.device)[0].__getitem__
         return lambda places: self.edge(graph.edge[places])
 
 
@@ -198,7 +222,7 @@ def _edge_term(layer: nn.Module, e: Callable[[Tensor], Tensor], block: Incoming)
     return found
 
 
-def _in_blocks(make: Callable[[slice], tuple[Tensor, ...]], count: int, device: torch.device, rows: int = 1) -> tuple[Tensor, ...]:
+def in_blocks(make: Callable[[slice], tuple[Tensor, ...]], count: int, device: torch.device, rows: int = 1) -> tuple[Tensor, ...]:
     """`make` of 0 .. count; where nothing is differentiated, in blocks that fit into the cache. `rows`: of each place."""
     size = count if torch.is_grad_enabled() else BLOCK[device.type] // 2 // rows
     made = [make(slice(k, min(k + size, count))) for k in range(0, count, max(1, size))]
