@@ -167,8 +167,7 @@ def test_learned_models_and_refined_meshes_have_the_same_start() -> None:
     p, _, u0, f = problem_of("walls that move")
     model = dg.DGNet(dg.DGNetConfig(hidden=6, layers=1), p).double()
     with torch.no_grad():
-        for one, other in ((model, dg.Classical(1.0)), (dg.Universal(), dg.Universal(start=0))):
-            torch.testing.assert_close(dg.rollout(one, p, u0, f), dg.rollout(other, p, u0, f), rtol=0, atol=1e-10)
+        torch.testing.assert_close(dg.rollout(model, p, u0, f), dg.rollout(dg.Classical(1.0), p, u0, f), rtol=0, atol=1e-10)
         finer = Refined(dg.Classical())
         assert finer.first_steps == 2 and finer.stable_steps(p) == 2
         assert float((dg.rollout(finer, p, u0, f) - dg.rollout(Refined(dg.Classical(start=0)), p, u0, f)).abs().max()) > 1e-4
