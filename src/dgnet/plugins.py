@@ -13,8 +13,6 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
-from dgnet.errors import InputError
-
 if TYPE_CHECKING:
     from dgnet.problems.case import Case
 
@@ -25,10 +23,6 @@ def loaded(group: str) -> tuple[Any, ...]:
     return tuple(point.load() for point in sorted(entry_points(group=group), key=lambda point: point.name))
 
 
-def case(name: str, size: str) -> Case:
-    """The case of a run that carries no problem, from the distribution that knows its name."""
-    for find in loaded("dgnet.cases"):
-        found: Case | None = find(name, size)
-        if found is not None:
-            return found
-    raise InputError(f"no installed package knows the case '{name}' of size '{size}' (those of the paper come with dgnet-paper)")
+def case(name: str, size: str) -> Case | None:
+    """The case of that name, from the distribution that knows it; None without one."""
+    return next((found for find in loaded("dgnet.cases") if (found := find(name, size)) is not None), None)

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from dgnet.export.c_file import find_compiler
 from tests.attacks.harness import Case, Outcome, face, parameters
 from tests.attacks.test_problems import written
 
@@ -52,15 +51,6 @@ def made(folder: str, mesh: str) -> Callable[[Outcome], None]:
     return right
 
 
-def compiles(name: str) -> Callable[[Outcome], None]:
-    def right(outcome: Outcome) -> None:
-        compiler = find_compiler()
-        if compiler is not None:
-            done = subprocess.run([compiler, "-std=c99", "-Wall", "-Wextra", "-c", f"./{name}.c", "-o", "step.o"], cwd=outcome.folder, capture_output=True, text=True)
-            assert done.returncode == 0 and not done.stderr, done.stderr
-    return right
-
-
 STEER = [Case(f"{SIMULATE} --png x.png --gif x.gif --out x.h5", does=does, ground="project", right=calm("x.png", "x.gif", "x.h5"), name=f"{what}, simulate")
          for what, does in {"a title that steers": title(ESCAPE), "a title that is no formula": title("$x^{$"), "a title with a line break": title("a\\nb"), "a title of marks": title("\\u202e\\u2028\\u0085"),
                             "a field that steers": field(ESCAPE), "a field that is no formula": field("$x^{$"), "a field of one dollar": field("a$"), "a field with a line break": field("a\\nb")}.items()]
@@ -89,9 +79,8 @@ REFUSED = [Case(command, words, does, "project", name=name) for name, command, w
 MESHES = ["a\nb.msh", 'a"b.msh', "a\\b.msh", "a\x7fb.msh", "*.msh", "[x].msh", "a\x1b[31mb.msh", "it's.msh", "a{b}.msh", "#.msh", "ü ✓.msh", "'''.msh", '""".msh', "%s.msh", "$HOME.msh"]
 NEW = [Case(f"new d --mesh {shlex.quote(name)}", does=mesh_called(name), ground="project", right=made("d", name), name=f"new around {name!r}") for name in MESHES]
 NEW += [Case(f"new {shlex.quote(name)} --mesh tiny/plate.msh", ground="project", right=made(name, "plate.msh"), name=f"new called {name!r}") for name in ("a\nb", "\x1b[2J", "it's", "ü", "a b", "#")]
-EXPORTS = [Case(f"export tiny --out {shlex.quote('./' + name)}.c", ground="project", right=compiles(name), name=f"export to {name}.c") for name in ("my-plate", "a b", "1", "it's", "100%", "ü", "int", "a.b.c", "-x", "$(ls)", "x;y")]
 
-CASES = [*STEER, *REFUSED, *NEW, *EXPORTS]
+CASES = [*STEER, *REFUSED, *NEW]
 
 
 @pytest.mark.parametrize("case", parameters(CASES))

@@ -150,9 +150,8 @@ def test_before_anything_is_open(message: Any, page: TestClient) -> None:
 
 
 @pytest.mark.parametrize(("query", "content", "word"), [
-    ("name=", b"x", "not a mesh"), ("", b"x", "not a mesh"), ("name=../../x.msh", b"x", "x.msh"), ("name=a.msh", b"", "a.msh"), ("name=a.npz", b"PK\3\4" + bytes(99), "a.npz"), ("name=a.vtu", b"<VTKFile>", "a.vtu"),
-    ("name=a.obj", b"f 1 2 3\n", "a.obj"), ("name=a.stl", b"solid\nendsolid\n", "a.stl"), ("name=a.inp", b"*NODE\n1, 0, 0\n*ELEMENT, TYPE=DCAX3\n1, 1, 1, 1\n", "DCAX3"), ("name=a.exe", b"MZ", "not a mesh"),
-    ("name=%00.msh", b"x", ".msh"), ("name=a%0Ab.msh", b"x", ".msh"), ("name=" + "x" * 300 + ".msh", b"x", ".msh"), ("name=a.xdmf", b"<Xdmf/>", "not a mesh")], ids=name)
+    ("name=", b"x", "not a mesh"), ("", b"x", "not a mesh"), ("name=../../x.msh", b"x", "x.msh"), ("name=a.npz", b"PK\3\4" + bytes(99), "a.npz"), ("name=a.inp", b"*NODE\n1, 0, 0\n*ELEMENT, TYPE=DCAX3\n1, 1, 1, 1\n", "DCAX3"), ("name=a.exe", b"MZ", "not a mesh"),
+    ("name=%00%0A.msh", b"x", ".msh"), ("name=" + "x" * 300 + ".msh", b"x", ".msh"), ("name=a.xdmf", b"<Xdmf/>", "not a mesh")], ids=name)
 def test_uploads(query: str, content: bytes, word: str, page: TestClient) -> None:
     found = page.post(f"/mesh?{query}", content=content)
     said = found.json()["error"]

@@ -174,15 +174,14 @@ def test_names_of_all_kinds(tmp_path: Path) -> None:
     case = replace(run.case, title="*/ int x; /* ??/", build_mesh=lambda: mesh, pde=PDE(("int",), diffusion=0.1),
                    conditions=(Dirichlet('odd "*/ name\\ ??)', 1.5),))
     run = replace(run, case=case, model=Classical(start=0))
-    for name in ("int", "points", "solve", "exp", "1 plate"):
+    for name in ("int", "points", "exp"):
         result = export(run, tmp_path / f"{name}.c")
         assert result.record["compared"]
         made = written(run, base_problem(run.case, "cpu"), result.record["prefix"])
         assert not Compiled(made, tmp_path, compiler).messages
 
 
-@pytest.mark.parametrize("name", ["my-plate", "my plate", "plate.v2", "1", "it's", "100%", "Übung", "温度", "a&b", "-dash", "$HOME",
-                                  "[x]", "int", "x" * 200])
+@pytest.mark.parametrize("name", ["my-plate.v2", "1 [x]", "it's 100%", "Übung 温度", "-a&b;$(ls)", "int", "x" * 200])
 def test_a_file_of_any_name_compiles(name: str, tmp_path: Path) -> None:
     """The file as it lies there, beside its header."""
     run = replace(fake(PDE(diffusion=0.1), (Robin("left", 1.0, 2.0),)), model=Classical(start=0))

@@ -1,6 +1,7 @@
 """From `dgnet new` to a rollout, in Python. The tutorial (tests/test_docs.py) goes the same way by commands."""
 
 import json
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 
@@ -92,10 +93,11 @@ def test_in_python(tmp_path: Path) -> None:
     result, _, _ = evaluate(run, own.data)
     made = predict_to_files(run, source=tmp_path / "spots.csv", out=tmp_path / "out.h5")
     assert progress.best < progress.classical and result["error_ratio"] < 1 and made["steps"] == STEPS
+    for again in (Run.open(tmp_path / "run"), Run.open(tmp_path / "run", case=own.case)):
+        assert torch.equal(again.model.free_pair, run.model.free_pair) and again.identity == run.identity and not again.notes
+    shutil.rmtree(tmp_path / "run" / "problem")
     with pytest.raises(InputError, match="was made in Python"):
         Run.open(tmp_path / "run")
-    again = Run.open(tmp_path / "run", case=own.case)
-    assert torch.equal(again.model.free_pair, run.model.free_pair)
     with pytest.raises(InputError, match="problem of your own"):
         scenario_of(run)
 

@@ -2,8 +2,9 @@
 
 from dgnet.projects.named_files import IMPORTED
 from dgnet.projects.project import TRUTH, Project, carried, carry, described, load, project, trajectory
+from dgnet.projects.stored_case import CASE, read_case, write_case
 from dgnet.projects.table import Table
 from dgnet.projects.toml import FILE, Training
 
-__all__ = ["FILE", "IMPORTED", "TRUTH", "Project", "Table", "Training", "carried", "carry", "described", "load", "project",
-           "trajectory"]
+__all__ = ["CASE", "FILE", "IMPORTED", "TRUTH", "Project", "Table", "Training", "carried", "carry", "described", "load", "project",
+           "read_case", "trajectory", "write_case"]

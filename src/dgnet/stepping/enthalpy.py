@@ -172,8 +172,8 @@ class EnthalpySolver:
 
         if m.may_be_stiff and self.stiff.look(speed, u, self.problem.dt):
             raise SolveError(f"the reaction is too fast for steps of {self.problem.dt:.3g}: where capacity or diffusion change "
-                             f"with the field, the step times the slope of the reaction over the capacity must stay below {LIMIT:g}; "
-                             "take shorter or adaptive steps")
+                             "with the field, the step times the slope of the reaction over the capacity must stay below "
+                             f"{LIMIT:g}; take shorter or adaptive steps")
 
     def _system(self, t: float, theta: float, share: float) -> System:
         p = self.problem

@@ -2,7 +2,7 @@
 
     run.toml      scenario, data, model, recipe, seed: all that is needed to build the model again; what it was trained on by
                   content (`identity`); the checksum of the weights
-    problem/      a user's own problem as it was (`projects.carry`)
+    problem/      a user's own problem as it was (`projects.carry`), or any other case without functions (`write_case`)
     trained-on.h5 the data, as a second name of the same file or a copy; very large ones that cannot be linked stay where they are
     weights.pt    the best weights by validation rollout
     last.pt       where to resume
@@ -48,7 +48,7 @@ from dgnet.models.dgnet import DGNet, DGNetConfig
 from dgnet.models.registry import DGNETS, TUNED, as_stored, entry
 from dgnet.models.timeloop import few_threads
 from dgnet.problems.case import OWN, Case, base_problem
-from dgnet.projects import Project, carried, carry, described
+from dgnet.projects import CASE, Project, carried, carry, described, read_case, write_case
 from dgnet.projects import load as load_project
 from dgnet.training.checkpoints import Progress
 from dgnet.training.fit import fit, split
@@ -136,7 +136,7 @@ class Run(Simulator):
 
         - `folder`: of the run
         - `device`: of its weights: cpu or cuda
-        - `case`: that of a problem made in Python (`project(...).case`), which a run cannot carry; it must be the same
+        - `case`: that of a problem made in Python with functions (`project(...).case`), which a run cannot carry; the same one
         - `problem`: a folder with problem.toml in place of what the run carries; it must be the same problem
         - `allow_different`: take a problem that differs from what the run was trained on, and say so in `notes`
 
@@ -147,7 +147,7 @@ class Run(Simulator):
             >>> runs = [dg.trajectory(s, mesh, 0.1, split=k) for s, k in zip(states.numpy(), ("train", "train", "test"))]
             >>> own = dg.project("cooling", mesh, pde, [], 0.1, runs, "cooling.h5")
             >>> run, _ = dg.train(own, "run", model="dgnet", minutes=0.002)
-            >>> dg.load_run("run", case=own.case).case.name
+            >>> dg.load_run("run").case.name
             'cooling'
         """
         folder = Path(folder)
@@ -161,7 +161,7 @@ class Run(Simulator):
                                      f"{path} [model]")
         stored = _table(text, "trained_on", path)
         project = None if case is not None else _project_of(settings, folder, problem, stored)
-        case = case or (plugins.case(settings.scenario, settings.size) if project is None else project.case)
+        case = case or (_case_of(settings, folder) if project is None else project.case)
         now = fingerprint(case, None if project is None else project.code)
         notes = _compared(folder, of_problem(stored), now, allow_different)
         if stored and settings.version != __version__:
@@ -199,7 +199,7 @@ def _project_of(settings: Settings, folder: Path, problem: Path | None, stored: 
             raise InputError(f"{folder} is about the scenario '{settings.scenario}' of the paper: it has no problem folder")
         return None
     if problem is None and not settings.project:
-        raise InputError(f"'{settings.scenario}' was made in Python: open its run with Run.open(folder, case=project.case)")
+        return None
     if problem is None and settings.project != PROBLEM:
         raise InputError(f"{folder} is a run of an older version that does not carry its problem: name the problem's folder with "
                          "--problem")
@@ -210,6 +210,19 @@ def _project_of(settings: Settings, folder: Path, problem: Path | None, stored: 
         raise InputError(f"{folder / 'run.toml'} is damaged: [trained_on] lacks the number of steps")
     make, place = (carried, folder / PROBLEM) if problem is None else (described, problem)
     return make(place, settings.scenario, folder / settings.data, steps)
+
+
+def _case_of(settings: Settings, folder: Path) -> Case:
+    """The case of a run that has no problem file: that of the package that knows its name, else the one stored with the run."""
+    stored = folder / PROBLEM / CASE
+    if settings.size != OWN and (known := plugins.case(settings.scenario, settings.size)) is not None:
+        return known
+    if stored.exists():
+        return read_case(folder / PROBLEM)
+    if settings.size == OWN:
+        raise InputError(f"'{settings.scenario}' was made in Python: open its run with Run.open(folder, case=project.case)")
+    raise InputError(f"no installed package knows the case '{settings.scenario}' of size '{settings.size}' (those of the paper "
+                     "come with dgnet-paper)")
 
 
 def _compared(folder: Path, stored: Mapping[str, Any], now: Mapping[str, Any], allow_different: bool) -> tuple[str, ...]:
@@ -279,6 +292,8 @@ def train(case: Case, truth: str, data: Path, folder: Path, plan: Plan | None = 
                 settings = replace(settings, data=_carry_data(data, folder))
                 if carried_along and project is not None and not path.exists():
                     carry(project, folder / PROBLEM)
+                elif not path.exists():
+                    write_case(case, folder / PROBLEM)
             tables["run"] = settings
             if not path.exists():  # one that went on and was refused is what it was before, its weights and their checksum included
                 write_text(path, to_toml(tables))
