@@ -41,7 +41,7 @@ SIZES = {2: (55, 170), 3: (100, 300)}  # nodes of random parts
 RATE, DECAY, BETAS, AVERAGE = 2e-3, 1e-3, (0.9, 0.99), 0.998
 _TOGETHER = 32  # problems in a batch
 _ENTRIES = {"cpu": 1_500_000, "cuda": 64_000_000}  # of one matrix of all of them
-_VALIDATIONS, _WARM_UP = 10, 100  # of a training; updates until the full rate
+_VALIDATIONS, _WARM_UP = 10, 100  # of a training; updates until the full rate, unless a tenth of the time is over before
 _MAX_UPDATES = 10**9  # the time ends it
 _LEAST = 1e-6  # error from which there is something to correct
 
@@ -122,13 +122,13 @@ class _Fit(Loop):
         super().__init__(net, Recipe("universal", (stage,), validations=_VALIDATIONS, weight_decay=DECAY), seconds)
         for group in self.optimiser.param_groups:
             group["betas"] = BETAS
-        self.train, self.valid, self.order = train, valid, list[int]()
+        self.train, self.valid, self.seconds, self.order = train, valid, seconds, list[int]()
         self.average = [p.detach().clone() for p in net.parameters()]
 
     def step(self, stage: Stage) -> float:
         count = self.progress.updates + 1
         for group in self.optimiser.param_groups:
-            group["lr"] *= min(1.0, count / _WARM_UP)
+            group["lr"] *= min(1.0, max(count / _WARM_UP, 10 * self.progress.seconds / self.seconds))
         if not self.order:
             self.order = torch.randperm(len(self.train)).tolist()
         batch = self.train[self.order.pop()]

@@ -30,8 +30,7 @@ from dgnet.export.record import Exported, agree, described, probe, write_beside
 from dgnet.files import write_text
 from dgnet.models import Classical, Model
 from dgnet.models.dgnet import DGNet, MassChange
-from dgnet.models.universal import Gathering, Universal
-from dgnet.models.universal.model import PreparedUniversal
+from dgnet.models.universal import Gathering, PreparedUniversal, Universal
 from dgnet.operators import EdgeMatrix
 from dgnet.problems import SINGLE, Condition, Lift, Problem, base_problem
 from dgnet.stepping import Bounds, GreenSolver, bounds_of

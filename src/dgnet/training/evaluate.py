@@ -57,7 +57,8 @@ def evaluate(run: Run, path: Path, device: Device = "cpu", split: str = "test", 
         >>> runs = [dg.trajectory(s, mesh, 0.1, split=k) for s, k in zip(states.numpy(), ("train", "train", "test"))]
         >>> run, _ = dg.train(dg.project("cooling", mesh, pde, [], 0.1, runs, "cooling.h5"), "run", model="dgnet", minutes=0.002)
         >>> sorted(dg.evaluate(run, run.data)[0]["scores"])
-        ['classical_consistent', 'classical_lumped', 'classical_p2', 'classical_refined', 'dgnet', 'universal']
+        ['classical_consistent', 'classical_lumped', 'classical_p2', 'classical_refined', 'dgnet', 'universal',
+         'universal_p2']
     """
     result, found = scores(run, path, device, split, limit, keep=True)
     assert found.data is not None

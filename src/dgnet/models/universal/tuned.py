@@ -21,6 +21,8 @@ class AsShipped:
 class Tuned(Universal, LearnedModel[PreparedUniversal]):
     """Universal weights that are tuned to the data of a problem, and belong to no mesh."""
 
+    degree = 1
+
     def __init__(self, config: AsShipped, problem: Problem) -> None:
         nn.Module.__init__(self)
         shipped = Universal().net(problem.mesh.dim, problem.pde.velocity is not None)
