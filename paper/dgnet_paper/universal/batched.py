@@ -6,9 +6,9 @@ their averages, held values at the ends of steps.
 
     r = log( error / error of the same elements without corrections ),   loss = mean r + 2 mean max(r' + 0.15, 0)^2
 
-with r' against the best of linear (consistent, lumped) and quadratic elements: it pulls at problems that are hardly better. For the
-few hundred nodes of a training part this is far quicker than sparse solves. The shipped weights for linear elements (`UniversalNet`)
-are those of version 0.1, which trained them in the same way with other steps; their JSON says how.
+with r' against the best of linear (consistent, lumped) and quadratic elements: it pulls at problems that are hardly better. For
+the few hundred nodes of a training part this is far quicker than sparse solves. The shipped weights of linear elements
+(`UniversalNet`) were trained by version 0.1 in the same way; their JSON says how.
 """
 
 from __future__ import annotations
@@ -268,8 +268,8 @@ def _first_step() -> tuple[complex, np.ndarray]:
 SHIFT, _GATHER = _first_step()
 
 
-def matrices(batch: Batch, z: Numbers) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Mass, stiffness and what is taken ahead of it [B, n, n], source [B, n, q] and boundary load [B, n]."""
+def matrices(batch: Batch, z: Numbers) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Mass and stiffness [B, n, n], source [B, n, q] and boundary load [B, n]. What is taken later is a mass times dt."""
     t, B, n = batch.tables, batch.count, batch.n
     V = batch.volumes[:, None, None]
     K = corrected_stiffness(batch.root, z) + (batch.decay * batch.volumes)[:, None, None] * t.mass
@@ -284,15 +284,14 @@ def matrices(batch: Batch, z: Numbers) -> tuple[Tensor, Tensor, Tensor, Tensor, 
         return total.view(B, n, width)
 
     g = batch.flux.ravel().index_add(0, batch.facets.ravel(), (factor * batch.ambient).ravel()).view(B, n)
-    return (dense([(batch.entries, V * corrected_mass(t, z))], n),
+    return (dense([(batch.entries, V * corrected_mass(t, z) + batch.step[:, None, None] * taken_ahead(batch.root, z))], n),
             dense([(batch.entries, K), (batch.facet_entries, factor[..., None] * batch.ring)], n),
-            dense([(batch.entries, taken_ahead(batch.root, z))], n),
             dense([(batch.gathering, V * corrected_source(t, z))], batch.gathered), g)
 
 
 def roll(batch: Batch, z: Numbers) -> Tensor:
     """States [B, T, N, b] at the nodes of all problems after each step."""
-    M, K, A, S, g = matrices(batch, z)
+    M, K, S, g = matrices(batch, z)
     B, n, b, T = batch.count, batch.n, batch.start.shape[2], batch.walls.shape[1] - 1
     dt = batch.dt[:, None, None]
     w0, w1 = batch.walls[:, :-1].mT, batch.walls[:, 1:].mT  # [B, n, T]
@@ -302,9 +301,9 @@ def roll(batch: Batch, z: Numbers) -> Tensor:
     free = batch.free[:, :, None]
     load, slope = load * free[..., None], slope * free
     inner, rest = free * free.mT, torch.diag_embed(1 - batch.free)
-    M, K, A = M * inner, dt * K * inner, dt * A * inner
+    M, K = M * inner, dt * K * inner
     real, turned = SHIFT.real * M + K + rest, SHIFT.imag * M
-    G, R = _Inverse.apply(torch.cat([M + 0.5 * K + A + rest, real])).split(B)
+    G, R = _Inverse.apply(torch.cat([M + 0.5 * K + rest, real])).split(B)
     X = _Inverse.apply(real + turned @ (R @ turned))
     GK = G @ K
     driven = (G @ load.flatten(2)).view(B, n, T, b)

@@ -1,8 +1,8 @@
 """Training of universal weights for quadratic elements: random heat problems on meshes, their truths, then a network that fits all.
 
-`tune` goes on from the shipped weights on a family of meshes (`dgnet-paper universal`), `train` begins with nothing on random parts.
-The loss is that of `batched`. AdamW with decoupled weight decay, gradients clipped, a rate that falls to zero along a half cosine over
-the time that is given. What is judged and kept is the exponential average of the weights, at its best validation.
+`tune` goes on from the shipped weights on a family of meshes (`dgnet-paper universal`), `train` begins with nothing on random
+parts. The loss is that of `batched`. AdamW with decoupled weight decay, gradients clipped, a rate that falls to zero along a half
+cosine over the time that is given. What is judged and kept is the exponential average of the weights, at its best validation.
 """
 
 from __future__ import annotations
@@ -65,12 +65,13 @@ def _solved(kind: str, mesh: Mesh, seed: Sequence[int], flow: bool) -> tuple[np.
     return solved(drawn(kind, mesh, seed, flow))  # arrays alone go from one process to another
 
 
-def examples(meshes: Meshes, draws: int, seed: int, flow: bool = False, workers: int = 1, report: Report | None = None) -> list[Example]:
+def examples(meshes: Meshes, draws: int, seed: int, flow: bool = False, workers: int = 1,
+             report: Report | None = None) -> list[Example]:
     """`draws` random problems on each mesh, with their truths."""
     for name, mesh in meshes:
         if mesh.n_nodes + len(mesh.edges) > LARGEST:
-            raise InputError(f"{name} has {mesh.n_nodes} nodes and {len(mesh.edges)} middles of edges; universal weights are trained "
-                             f"on meshes with at most {LARGEST} of both, and hold for meshes of any size")
+            raise InputError(f"{name} has {mesh.n_nodes} nodes and {len(mesh.edges)} edges; universal weights are trained on "
+                             f"meshes with at most {LARGEST} of both, and hold for meshes of any size")
     jobs = [(name, mesh, (seed, k, r), flow) for r in range(draws) for k, (name, mesh) in enumerate(meshes)]
     found: list[Example] = []
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
@@ -174,8 +175,8 @@ class _Fit(Loop):
 
 def fit(net: ElementNet, train: Sequence[Batch], valid: Sequence[Batch], seconds: float, rate: float = RATE, seed: int = 0,
         report: Report | None = None) -> Progress:
-    """Train in place; at the end the weights are those of the best validation, the first one included, with the range of the features
-    of the training problems. Errors of the progress are geometric means of the error ratio on the problems that are held out."""
+    """Train in place; at the end the weights are those of the best validation, the first one included, with the range of the
+    features of the training problems. Errors of the progress are geometric means of the error ratio on the problems held out."""
     def tell(progress: Progress, total: int) -> None:
         if report is not None:
             report("training", min(int(progress.seconds), int(seconds)), max(1, int(seconds)))
@@ -190,7 +191,7 @@ def fit(net: ElementNet, train: Sequence[Batch], valid: Sequence[Batch], seconds
 
 def tune(meshes: Meshes, seconds: float, draws: int = 2, workers: int = 1, seed: int = 0, device: str = "cpu",
          report: Report | None = None, flow: bool = False) -> tuple[ElementNet, Progress]:
-    """The shipped weights, or new ones, trained on a family of meshes of which a fifth is held out. `flow`: for steady flows in 2D."""
+    """The shipped weights, or new ones, trained on a family of meshes of which a fifth is held out. `flow`: for steady flows."""
     dim = meshes[0][1].dim if meshes else 0
     if len(meshes) < 4 or any(mesh.dim != dim for _, mesh in meshes):
         raise InputError("universal weights need at least four meshes, all flat or all solid")
