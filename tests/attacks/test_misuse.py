@@ -368,11 +368,16 @@ def judged(call: Call, name: str, label: str, value: Any) -> str | None:
     return None if finite(result) else f"{name} = {label}: a result that is not finite"
 
 
+LONG = "recover", "recover_track", "rollout_run", "Follower.update", "Follower.smooth", "Follower.forecast"
+"""Calls that take long where they work: of them every third value is tried."""
+
+
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.name)
 def test_no_raw_exception_leaves_a_public_name(call: Call, ground: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ground)
     monkeypatch.setattr("warnings.warn", lambda *a, **k: None)
     assert judged(call, next(iter(call.valid())), "what it should be", next(iter(call.valid().values()))) is None
-    found = [judged(call, name, label, value) for name in call.valid() for label, value in values().items()]
+    every = 3 if call.name in LONG else 1
+    found = [judged(call, name, label, value) for name in call.valid() for label, value in list(values().items())[::every]]
     wrong = [line for line in found if line is not None]
     assert not wrong, f"{len(wrong)} of {len(found)}:\n" + "\n".join(wrong)

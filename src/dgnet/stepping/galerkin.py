@@ -29,7 +29,7 @@ import numpy as np
 import torch
 
 from dgnet.operators import EdgeMatrix
-from dgnet.stepping.backends import Monitor, Prepared, apply, prepare
+from dgnet.stepping.backends import TOLERANCE, Monitor, Prepared, Rotated, apply, prepare
 from dgnet.stepping.fold import fold, product, unfold
 from dgnet.stepping.operator import Assembled
 
@@ -63,11 +63,15 @@ def poles(degree: int) -> tuple[Pole, ...]:
 
 
 class GalerkinOperator(Assembled):
-    """One assembled step of dG(degree), with a prepared inverse for each of its poles. Solves are in double precision."""
+    """One assembled step of dG(degree), with a prepared inverse for each of its poles. Solves are in double precision.
+
+    `middle`: solves with M + dt/2 K, if they are at hand and steps of dG(1) so few that a factorisation of their own does not pay.
+    """
 
     def __init__(self, M: EdgeMatrix, K: EdgeMatrix, dt: float, degree: int, fixed: Tensor | None = None, *,
                  advanced_part: EdgeMatrix | None = None, sums: Tensor | None = None, pivot: int = 0, backend: str,
-                 symmetric: bool, tolerance: float | None = None, monitor: Monitor | None = None) -> None:
+                 symmetric: bool, tolerance: float | None = None, monitor: Monitor | None = None,
+                 middle: Prepared | None = None) -> None:
         super().__init__(M, K, dt, fixed, advanced_part, sums, pivot)
         self.poles = poles(degree)
         self.symmetric, self.tolerance, self.monitor = symmetric, tolerance, monitor
@@ -79,7 +83,9 @@ class GalerkinOperator(Assembled):
             A = A if self.elimination is None else self.elimination.matrix(A)
             self.groups = A.values.shape[:2]
             self.systems.append(EdgeMatrix(A.pattern, A.values.reshape(-1, A.pattern.nnz).contiguous()))
-        self.prepared: list[Prepared] = [prepare(A, self.backend, None, symmetric, tolerance, monitor) for A in self.systems]
+        self.prepared: list[Prepared] = [
+            Rotated(A, middle, symmetric, tolerance or TOLERANCE[torch.float64]) if middle is not None
+            else prepare(A, self.backend, None, symmetric, tolerance, monitor) for A in self.systems]
 
     def increments(self, moments: Sequence[Tensor | None], change: Tensor | None = None) -> list[Tensor]:
         """V_i [B, n, F] of the moments R_i, None for zero; `change`: by how much Dirichlet values change in the step, zero

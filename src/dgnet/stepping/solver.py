@@ -49,6 +49,7 @@ Tensor = torch.Tensor
 Kind = TypeVar("Kind", covariant=True)
 
 _WORKING = (torch.float64, torch.float32)
+_FEW, _SMALL = 8, 8000  # states at once up to which, and unknowns from which on, a complex factorisation does not pay for a start
 _FROZEN_ENTRIES = {"cpu": 1 << 20, "cuda": 1 << 24}  # of matrices whose bounds are measured at once
 
 
@@ -415,8 +416,11 @@ class GreenSolver:
         backend = self.backend
         if backend == "auto":
             backend = "lu" if ops.time_dependent and K.values.device.type == "cpu" else self.operator(t).backend
+        usual = self.operator(t) if self.columns <= _FEW and backend in ("lu", "cholesky") and self.theta == 0.5 else None
+        middle = usual.prepared if usual is not None and usual.backend in ("lu", "cholesky") and p.n > _SMALL else None
         op = GalerkinOperator(ops.mass, K, p.dt, 1, p.fixed, advanced_part=ops.advanced_part, sums=ops.sums(t, p.dt), pivot=p.pivot,
-                              backend=backend, symmetric=ops.symmetric, tolerance=self.tolerance, monitor=self.monitor)
+                              backend=backend, symmetric=ops.symmetric, tolerance=self.tolerance, monitor=self.monitor,
+                              middle=middle)
         self._begun = (key, K, K.version, op)
         return op
 
