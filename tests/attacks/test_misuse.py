@@ -163,7 +163,7 @@ CALLS = [
          degree=1, scheme="dg1"), lambda m: rolled(problem(), m)),
     Call("Refined", Refined, lambda: dict(model=dg.Classical()), lambda m: rolled(problem(), m)),
     Call("Adaptive", Adaptive, lambda: dict(model=dg.Classical(), tolerance=0.01), lambda m: rolled(problem(), m)),
-    Call("Universal", dg.Universal, lambda: dict(nets=None, start=0), lambda m: rolled(problem(), m)),
+    Call("Universal", dg.Universal, lambda: dict(nets=None, degree=1), lambda m: rolled(problem(), m)),
     Call("DGNetConfig", dg.DGNetConfig, lambda: {name: getattr(dg.DGNetConfig(), name) for name in vars(dg.DGNetConfig()) if name
          not in ("hidden", "layers")} | dict(hidden=4, layers=1), lambda c: rolled(problem(), dg.DGNet(c, problem()).double())),
     Call("DGNet", dg.DGNet, lambda: dict(config=dg.DGNetConfig(hidden=4, layers=1), problem=problem(), extra=()), lambda m:

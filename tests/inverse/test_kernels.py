@@ -96,10 +96,11 @@ def far_from_zero(p: Problem, config: DGNetConfig, size: float = 0.2) -> DGNet:
     return net
 
 
-@pytest.mark.parametrize("kind", ["damped", "quadratic", "universal", "dgnet", "early"])
+@pytest.mark.parametrize("kind", ["damped", "quadratic", "universal", "universal quadratic", "dgnet", "early"])
 def test_every_linear_model_has_kernels(kind: str) -> None:
     p = Problem(box((5, 4), perturb=0.2), PDE(diffusion=0.7), RIM, 0.02)
     model: Model = {"damped": lambda: Classical(start=2), "quadratic": lambda: Classical(degree=2), "universal": Universal,
+                    "universal quadratic": lambda: Universal(degree=2),
                     "dgnet": lambda: far_from_zero(p, DGNetConfig(hidden=6, layers=1)),
                     "early": lambda: far_from_zero(p, DGNetConfig(hidden=6, layers=1, early_steps=2))}[kind]()
     assert gap(p, model) < 1e-10
