@@ -174,25 +174,6 @@ def test_learned_models_and_refined_meshes_have_the_same_start() -> None:
         assert float((dg.rollout(finer, p, u0, f) - dg.rollout(Refined(dg.Classical(start=0)), p, u0, f)).abs().max()) > 1e-4
 
 
-<<<<<<< HEAD
-@pytest.mark.parametrize("flow", [None, [3.0, 1.0]])
-def test_a_start_from_real_solves_is_that_of_a_complex_factorisation(flow: list[float] | None,
-                                                                                 monkeypatch: pytest.MonkeyPatch) -> None:
-    def found(small: int) -> tuple[torch.Tensor, torch.Tensor]:
-        monkeypatch.setattr("dgnet.stepping.solver._SMALL", small)
-        D = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
-        rules = [dg.Dirichlet("left", 1.0), dg.Robin("right", 2.0, 0.3)]
-        p = dg.Problem(dg.box((6, 5), perturb=0.2), dg.PDE(diffusion=D, velocity=flow), rules, dt=0.3)
-        u = dg.rollout(dg.Classical(1.0, backend="lu"), p, torch.zeros(1, p.mesh.n_nodes, 1, dtype=torch.float64), steps=4)
-        u.square().sum().backward()
-        assert D.grad is not None
-        return u.detach(), D.grad
-
-    for ours, usual in zip(found(0), found(10**9)):
-        assert torch.allclose(ours, usual, rtol=1e-10, atol=1e-11)
-
-=======
->>>>>>> main
 # ---------------------------------------------------------------------- the scheme for all steps
 
 
@@ -256,8 +237,6 @@ def test_moments_are_refused_where_a_model_takes_averages_and_curves_have_no_sch
     curved, _, start, _ = problem_of("curve")
     with pytest.raises(dg.InputError, match="there is no scheme"):
         dg.rollout(dg.Classical(scheme="dg1"), curved, start, steps=2)
-<<<<<<< HEAD
-=======
 
 
 @pytest.mark.parametrize("flow", [None, [3.0, 1.0]])
@@ -275,4 +254,3 @@ def test_a_start_from_real_solves_is_that_of_a_complex_factorisation(flow: list[
 
     for ours, usual in zip(found(0), found(10**9)):
         assert torch.allclose(ours, usual, rtol=1e-10, atol=1e-11)
->>>>>>> main

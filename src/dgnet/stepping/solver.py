@@ -484,21 +484,12 @@ class GreenSolver:
         backend = self.backend
         if backend == "auto":
             backend = "lu" if ops.time_dependent and K.values.device.type == "cpu" else self.operator(t).backend
-<<<<<<< HEAD
-        few = not self.degree and self.columns <= _FEW and self.theta == 0.5 and backend in ("lu", "cholesky") and p.n > _SMALL
-        usual = self.operator(t) if few else None
-        op = GalerkinOperator(ops.mass, K, p.dt, self.degree or 1, p.fixed, advanced_part=ops.advanced_part,
-                              sums=ops.sums(t, p.dt), pivot=p.pivot, backend=backend, symmetric=ops.symmetric,
-                              tolerance=self.tolerance, monitor=self.monitor,
-                              middle=usual.prepared if usual is not None and usual.backend in ("lu", "cholesky") else None)
-=======
         once = not self.degree and self.columns <= _FEW and backend in ("lu", "cholesky") and self.theta == 0.5
         usual = self.operator(t) if once else None
         middle = usual.prepared if usual is not None and usual.backend in ("lu", "cholesky") and p.n > _SMALL else None
         op = GalerkinOperator(ops.mass, K, p.dt, self.degree or 1, p.fixed, advanced_part=ops.advanced_part,
                               sums=ops.sums(t, p.dt), pivot=p.pivot, backend=backend, symmetric=ops.symmetric,
                               tolerance=self.tolerance, monitor=self.monitor, middle=middle)
->>>>>>> main
         self._begun = (key, K, K.version, op)
         return op
 
