@@ -324,6 +324,25 @@ def test_gradients_are_those_of_differences_for_every_weight(degree: int) -> Non
         assert float(weight.grad[place]) == pytest.approx((sides[0] - sides[1]) / 2e-5, rel=1e-4, abs=1e-7), name
 
 
+@pytest.mark.parametrize("turned", [0.0, 0.3])
+def test_gradients_hold_where_all_sides_of_a_cell_are_equal(turned: float) -> None:
+    """The root of the stiffness has equal eigenvalues there, and still a derivative: that of differences."""
+    at = turned + np.pi / 3 * np.arange(2)
+    corners = np.array([[0.0, 0.0], *np.stack([np.cos(at), np.sin(at)], 1)])
+    slopes = torch.tensor(np.linalg.inv(np.hstack([np.ones((3, 1)), corners]))[1:].T)
+    generator = torch.Generator().manual_seed(0)
+    weights, way = (torch.randn(n, n, generator=generator, dtype=torch.float64) for n in (6, 2))
+
+    def value(D: Tensor) -> Tensor:
+        return (weights * root_of(stiffness_of(tables(2, 2), (slopes @ D @ slopes.T)[None]))[0]).sum()
+
+    D, way = torch.eye(2, dtype=torch.float64).requires_grad_(), way + way.T
+    value(D).backward()
+    assert D.grad is not None
+    sides = [float(value(D.detach() + h * way)) for h in (1e-5, -1e-5)]
+    assert float((D.grad * way).sum()) == pytest.approx((sides[0] - sides[1]) / 2e-5, rel=1e-6)
+
+
 @both
 def test_it_fades_outside_of_the_range_of_its_training(degree: int) -> None:
     net, p = wild(2, degree=degree), plate()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dgnet.models import Model
+from dgnet.models import Classical, Model
 from dgnet.models.base import LearnedModel
 from dgnet.problems import LUMPED, Problem
 from dgnet.problems.case import Case
@@ -16,10 +16,16 @@ LARGEST = 300_000
 
 
 def balance_of(model: Model[Any], problem: Problem) -> Balance | None:
-    """Follows the rollout of a model; None for models with points beside the nodes, large meshes, and operators in time."""
+    """Follows the rollout of a model; None for models with points beside the nodes, large meshes, operators in time, and steps that
+    are not those of Crank-Nicolson."""
     if problem.time_dependent or problem.mesh.n_nodes > LARGEST or len(model.points(problem)) != problem.mesh.n_nodes:
         return None
-    return Balance(problem.recast(LUMPED, problem.advection_form) if problem.pde.curved else problem,
+    share = LUMPED if problem.pde.curved else problem.consistent
+    if isinstance(model, Classical):
+        if model.theta != 0.5 or model.moments > 1:
+            return None
+        share = share if model.consistent is None else model.consistent
+    return Balance(problem if share == problem.consistent else problem.recast(share, problem.advection_form),
                    learned=isinstance(model, LearnedModel), start=model.stable_steps(problem))
 
 

@@ -110,10 +110,16 @@ def stiffness_of(t: Tables, pairs: Tensor) -> Tensor:
 
 
 def root_of(K: Tensor) -> Tensor:
-    """K^1/2 of positive semidefinite matrices [K, m, m]."""
-    value, vectors = torch.linalg.eigh(K)
-    value = torch.where(value > 1e-10 * value[..., -1:], value, torch.zeros_like(value))
-    return (vectors * value.sqrt()[..., None, :]) @ vectors.mT
+    """S = K^1/2 of positive semidefinite matrices [K, m, m], once differentiable also where eigenvalues are equal (cells with equal
+    sides): S dS + dS S = dK."""
+    value, vectors = torch.linalg.eigh(K.detach())
+    value = torch.where(value > 1e-10 * value[..., -1:], value, torch.zeros_like(value)).sqrt()
+    root = (vectors * value[..., None, :]) @ vectors.mT
+    if not K.requires_grad:
+        return root
+    both = value[..., :, None] + value[..., None, :]
+    share = torch.where(both > 0, 1 / both.where(both > 0, torch.ones_like(both)), torch.zeros_like(both))
+    return root + vectors @ (share * (vectors.mT @ (K - K.detach()) @ vectors)) @ vectors.mT
 
 
 def bounded(z: Tensor) -> Tensor:
