@@ -1,0 +1,450 @@
+"""The cheapest solver that reaches an asked error, found by comparing solutions of different order, mesh and step.
+
+The error of a solution A is estimated by |A - B| with a reference B that is better in space and in time, root mean square over the
+part and the stored times. How far B itself is off is bounded by a multiple of |P - B| with a cheaper partner P:
+
+    estimate(A) = |A - B|                               A has the error to which |A - B| + or - that of B belongs
+    upper(A)^2  = |A - B|^2 + (most |P - B|)^2          nine of ten random problems are below
+    estimate(B) = usual |P - B|,  upper(B) = most |P - B|
+
+`usual` and `most` are of random heat problems (`benchmarks/choose.py` measures what comes of them on parts that were not among
+these). A has been chosen when its upper estimate is below what is asked. There are three references, each dearer than the one
+before; the search ends with the first that leads to a choice, and candidates are tried from the cheapest on. Costs are counted, not
+timed: the same problem has the same choice everywhere. Universal weights are tried where they act on the whole mesh, otherwise
+classical solvers alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import isfinite
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from dgnet.arguments import Count, Device, checked
+from dgnet.errors import InputError, RangeError, SolveError
+from dgnet.mesh import Mesh
+from dgnet.models import Model, Refined, rollout
+from dgnet.models.universal import Universal
+from dgnet.prediction.source_files import halved, source_from
+from dgnet.prediction.to_files import predict_to_files
+from dgnet.problems import Problem, SpotTable
+from dgnet.problems.case import base_problem
+from dgnet.problems.sight import doubts as find_doubts
+from dgnet.problems.sources import converged_average
+from dgnet.progress import Report
+from dgnet.stepping.auto import CONJUGATE, DIRECT
+from dgnet.training.identity import digest
+from dgnet.training.simulator import STEPS, Simulator, model_named, simulator
+
+Tensor = torch.Tensor
+
+MOST_UNKNOWNS = 400_000
+"""Of a solution that is compared: no finer one is tried."""
+WHOLE = 0.9
+"""Share of the nodes around which universal weights must act in full to be tried."""
+_MEMORY = 1 << 24  # numbers of a solution that are compared; of longer ones every second, third.. state
+_TOO_FAR = 8.0  # times the asked error: neither half the spacing nor half the step makes up for that
+_FLAT = 1e-6  # range of a field over its size, below which it stays as it is
+_MISSED = {"missed", "spots", "source", "thin", "region"}  # doubts about what all candidates get wrong alike
+_ITERATIONS = 10  # of conjugate gradients, counted for a solve
+_OVERHEAD, _AROUND = 60.0, 3.0  # microseconds of a step, and those of a step for each of a solve: loads and products
+_NETWORK = {"universal": (5e3, 26.0, 1.8), "universal-quadratic": (8e3, 50.0, 1.1)}  # set-up; for each node; steps over plain ones
+
+
+class Candidate(NamedTuple):
+    """A model by its name without data, on the mesh as it is or refined once, with `parts` steps in a step of the problem."""
+
+    name: str
+    fine: bool
+    parts: int
+
+    @property
+    def model(self) -> Model[Any]:
+        return Refined(model_named(self.name)) if self.fine else model_named(self.name)
+
+    def __str__(self) -> str:
+        steps = {1: "the given step", 2: "half the step", 4: "a quarter of the step"}[self.parts]
+        return f"{self.name}{', mesh refined once' * self.fine}, {steps}"
+
+    def unknowns(self, mesh: Mesh) -> int:
+        nodes, edges = mesh.n_nodes, len(mesh.edges)
+        if self.fine:
+            nodes, edges = nodes + edges, 2**mesh.dim * edges
+        return nodes + edges if self.name.endswith("quadratic") else nodes
+
+    def work(self, mesh: Mesh, steps: int) -> float:
+        """Counted seconds of set-up and all steps on one core."""
+        n, quadratic = self.unknowns(mesh), self.name.endswith("quadratic")
+        entries = n * ((11 if quadratic else 7) if mesh.dim == 2 else (28 if quadratic else 15))
+        direct, solves = DIRECT["lu", mesh.dim], steps * self.parts
+        solved = min(direct.cost(n, 1, solves, quadratic), solves * CONJUGATE[mesh.dim, 8].cost(entries, _ITERATIONS))
+        fixed, each, more = _NETWORK.get(self.name, (0.0, 0.0, 1.0))
+        nodes = self._replace(name="classical").unknowns(mesh)
+        return 1e-6 * (fixed + each * nodes + more * (solves * _OVERHEAD + _AROUND * solved))
+
+    @property
+    def coarser(self) -> tuple[Candidate, ...]:
+        """The same with twice the step, or twice the spacing."""
+        return tuple(self._replace(parts=self.parts // 2) for _ in range(self.parts > 1)) + tuple(
+            self._replace(fine=False) for _ in range(self.fine))
+
+
+def _menu(text: str) -> tuple[Candidate, ...]:
+    """From codes: l, u, q or uq for the model, r for the refined mesh, and the steps in a step."""
+    names = {"l": "classical", "u": "universal", "q": "quadratic", "uq": "universal-quadratic"}
+    return tuple(Candidate(names[code.rstrip("124").removesuffix("r")], "r" in code, int(code[-1])) for code in text.split())
+
+
+class Stage(NamedTuple):
+    """A reference, its partner, the usual and the largest error of the reference over their difference, and whom it judges."""
+
+    reference: Candidate
+    partner: Candidate
+    usual: float
+    most: float
+    menu: tuple[Candidate, ...]
+
+
+def _stage(reference: str, partner: str, usual: float, most: float, menu: str) -> Stage:
+    (best,), (other,) = _menu(reference), _menu(partner)
+    return Stage(best, other, usual, most, _menu(menu))
+
+
+WITH_UNIVERSAL: tuple[Stage, ...] = (
+    _stage("q2", "l1", 0.15, 0.34, "l1 u1 l2 u2"),
+    _stage("uq2", "q1", 0.23, 0.60, "l1 u1 l2 u2 lr1 ur1 q1 uq1 q2 lr2 ur2"),
+    _stage("uqr4", "uq2", 0.47, 0.92, "l1 u1 l2 u2 lr1 ur1 q1 uq1 q2 lr2 ur2 uq2 q4 qr1 uq4 uqr1 qr2 uqr2"))
+CLASSICAL: tuple[Stage, ...] = (
+    _stage("q2", "l1", 0.15, 0.34, "l1 l2"),
+    _stage("qr4", "q2", 0.24, 0.62, "l1 l2 lr1 q1 q2 lr2 q4 qr1 qr2"))
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The error that is asked for: a share of the range of each field, or a number in the unit of the only one."""
+
+    value: float
+    share: bool
+    text: str
+
+    @classmethod
+    def of(cls, error: float | str, fields: int) -> Asked:
+        text = str(error).strip()
+        try:
+            value = float(text.removesuffix("%"))
+        except ValueError:
+            raise InputError(f"the error must be a share as 1% or a number in the unit of the field, got '{error}'") from None
+        share = text.endswith("%")
+        if not (isfinite(value) and value > 0 and (not share or value < 100)):
+            raise InputError(f"the error must be positive{' and below 100%' * share}, got {text}")
+        if not share and fields > 1:
+            raise InputError(f"an error of {text} is in the unit of one field, but there are {fields}: give a share, as 1%")
+        return cls(value / 100 if share else value, share, text)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A candidate that was tried: counted seconds, and the estimate of its error and the upper one, as that which is asked for.
+    A reference has none before a better one has judged it; `failed` says why a candidate has no solution."""
+
+    candidate: Candidate
+    work: float
+    estimate: float | None = None
+    upper: float | None = None
+    failed: str = ""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was chosen, and from what.
+
+    - `candidate`: the chosen one; `model` and `parts` are its model and its steps in a step of the problem
+    - `asked`: the error that was asked for
+    - `estimate`, `upper`: its root mean square over part and time, and what nine of ten random problems stay below; the worst of
+      fields and probes, as a share of the field's range or in the field's unit, as asked
+    - `largest`: the largest difference to the reference at any node and stored time
+    - `probes`: the estimate at each probe, over time
+    - `reached`: `upper` is not above what was asked
+    - `trials`: all that were tried, from the cheapest on
+    - `notes`: what the estimate does not hold for, in sentences
+    """
+
+    candidate: Candidate
+    asked: Asked
+    estimate: float
+    upper: float
+    largest: float
+    probes: tuple[float, ...]
+    reached: bool
+    trials: tuple[Trial, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def model(self) -> Model[Any]:
+        return self.candidate.model
+
+    @property
+    def parts(self) -> int:
+        return self.candidate.parts
+
+    def said(self, value: float | None) -> str:
+        if value is None:
+            return "-"
+        return f"{100 * value:.2g}%" if self.asked.share else f"{value:.3g}"
+
+    @property
+    def sentences(self) -> list[str]:
+        """For people: what was chosen, its estimate, and what was tried."""
+        of = " of the range" if self.asked.share else ""
+        lines = [f"Chosen: {self.candidate}; estimated error {self.said(self.estimate)}{of}, most likely below "
+                 f"{self.said(self.upper)} (asked: {self.asked.text})."]
+        if not self.reached:
+            lines.append(f"Nothing within reach is likely to keep {self.asked.text}: this is the best that was found.")
+        lines += [f"At probe {k}: {self.said(value)}{of}." for k, value in enumerate(self.probes, 1)]
+        lines.append("Tried (estimate, counted seconds): " + "; ".join(
+            f"{t.candidate} ({t.failed or self.said(t.estimate)}, {t.work:.2g})" for t in self.trials) + ".")
+        return [*lines, *self.notes]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        def plain(c: Candidate) -> dict[str, Any]:
+            return {"model": c.name, "refined": c.fine, "parts": c.parts}
+
+        return {**plain(self.candidate), "asked": self.asked.text, "estimate": self.estimate, "upper": self.upper,
+                "largest": self.largest, "probes": list(self.probes), "reached": self.reached, "sentences": self.sentences,
+                "tried": [{**plain(t.candidate), "estimate": t.estimate, "upper": t.upper, "seconds_counted": t.work,
+                           "failed": t.failed or None} for t in self.trials]}
+
+
+class _Search:
+    """Solutions of candidates as they are needed. `solve` gives states [T, N, F] at common times, the start first."""
+
+    def __init__(self, problem: Problem, steps: int, asked: Asked, probes: Sequence[Sequence[float]],
+                 solve: Callable[[Candidate], np.ndarray], report: Report | None) -> None:
+        self.mesh, self.steps, self.asked, self.report, self.solve = problem.mesh, steps, asked, report, solve
+        mesh = problem.mesh
+        shares = np.bincount(mesh.cells.ravel(), np.repeat(mesh.volumes, mesh.dim + 1), mesh.n_nodes)
+        self.weights, self.probes = shares / shares.sum(), np.array([list(p) for p in probes], dtype=np.float64)
+        if len(probes):
+            mesh.interpolate(np.zeros(mesh.n_nodes), self.probes)  # refuses points that are none
+        self.states: dict[Candidate, np.ndarray] = {}
+        self.failed: dict[Candidate, str] = {}
+        self.judged: dict[Candidate, _Judged] = {}
+        self.universal = Universal(degree=2).coverage(problem) >= WHOLE and Universal().acts(problem)
+
+    def solved(self, candidate: Candidate) -> bool:
+        """Whether there is a solution; the first call makes it."""
+        if candidate not in self.states and candidate not in self.failed:
+            try:
+                self.states[candidate] = self.solve(candidate)
+            except (SolveError, RangeError) as error:
+                self.failed[candidate] = str(error)
+        return candidate in self.states
+
+    def unit(self, v: np.ndarray) -> np.ndarray:
+        """What errors are counted in [F]: 1, or the range of each field; of one that stays as it is, its size."""
+        if not self.asked.share:
+            return np.ones(v.shape[2])
+        span, size = np.ptp(v, axis=(0, 1)).astype(np.float64), np.abs(v).max((0, 1))
+        return np.where(span > _FLAT * size, span, np.maximum(size, 1e-300))
+
+    def apart(self, a: Candidate, b: Candidate) -> np.ndarray:
+        """The difference of two solutions in fields, then in probes [1 + P, F]."""
+        gap = self.states[a][1:].astype(np.float64) - self.states[b][1:]
+        rows = [np.sqrt(np.einsum("n,tnf->f", self.weights, np.square(gap)) / len(gap))]
+        if len(self.probes):
+            rows += list(np.sqrt(np.square(self.mesh.interpolate(gap, self.probes)).mean(0)))
+        return np.stack(rows) / self.unit(self.states[b])
+
+    def cheapest(self, candidates: Iterable[Candidate]) -> list[Candidate]:
+        return sorted(candidates, key=lambda c: (c.work(self.mesh, self.steps), c))
+
+    def choose(self) -> Choice:
+        stages, asked = WITH_UNIVERSAL if self.universal else CLASSICAL, self.asked.value
+        stages = tuple(s for s in stages if s is stages[0] or s.reference.unknowns(self.mesh) <= MOST_UNKNOWNS)
+        for number, stage in enumerate(stages, 1):
+            b, last = stage.reference, number == len(stages)
+            if self.report is not None:
+                self.report("choosing a solver", number, len(stages))
+            if not (self.solved(stage.partner) and self.solved(b)):
+                continue
+            gap = self.apart(stage.partner, b)
+            if float(stage.most * gap.max()) > asked and not last:
+                continue  # not even the reference is good enough
+            for a in self.cheapest(stage.menu):
+                far = [c for c in a.coarser if c in self.judged and self.judged[c].estimate > _TOO_FAR * asked]
+                if not far and self.solved(a):
+                    apart = self.apart(a, b)
+                    same = a._replace(parts=b.parts) == b  # with the error of b in space
+                    usual = np.hypot(apart, stage.usual * gap) if same else apart
+                    self.judged[a] = _Judged(b, usual, np.hypot(apart, stage.most * gap))
+                    if self.judged[a].upper <= asked:
+                        return self.choice(a)
+            self.judged[b] = _Judged(b, stage.usual * gap, stage.most * gap)
+            if self.judged[b].upper <= asked:
+                return self.choice(b)
+        if not self.judged:
+            raise SolveError(next(iter(self.failed.values())))
+        return self.choice(min(self.cheapest(self.judged), key=lambda c: self.judged[c].upper))
+
+    def choice(self, a: Candidate) -> Choice:
+        found = self.judged[a]
+        v = self.states[found.by]
+        trials = [Trial(c, c.work(self.mesh, self.steps), j.estimate if j else None, j.upper if j else None, self.failed.get(c, ""))
+                  for c in self.cheapest({*self.states, *self.failed}) for j in (self.judged.get(c),)]
+        largest = np.abs(self.states[a].astype(np.float64) - v).max((0, 1)) / self.unit(v)
+        return Choice(a, self.asked, found.estimate, found.upper, float(largest.max()), tuple(found.usual[1:].max(1).tolist()),
+                      found.upper <= self.asked.value, tuple(trials))
+
+
+class _Judged(NamedTuple):
+    """The errors of a candidate by a reference: the estimate and the upper one in fields and probes [1 + P, F]."""
+
+    by: Candidate
+    usual: np.ndarray
+    most: np.ndarray
+
+    @property
+    def estimate(self) -> float:
+        return float(self.usual.max())
+
+    @property
+    def upper(self) -> float:
+        return float(self.most.max())
+
+
+class _Kept:
+    """A sink of the states that are compared: all of them, or of a long rollout every second, third.."""
+
+    def __init__(self, steps: int, numbers: int) -> None:
+        self.every, self.states = max(1, -(-steps * numbers // _MEMORY)), list[np.ndarray]()
+
+    def __call__(self, k: int, u: np.ndarray) -> None:
+        if k % self.every == 0:
+            self.states.append(np.array(u))
+
+
+def _notes(problem: Problem, doubts: Iterable[str]) -> tuple[str, ...]:
+    """What an estimate does not hold for, given the kinds of the doubts about a problem."""
+    found = ["The estimate does not hold what the warnings say: all candidates miss it alike."] if _MISSED & set(doubts) else []
+    pde = problem.pde
+    if pde.velocity is not None or pde.reaction is not None or pde.curved or problem.mesh.dim != 2 or problem.n_fields > 1:
+        found.append("The bounds of the estimate were measured on heat in flat parts; this problem is of another kind.")
+    return tuple(found)
+
+
+def chosen(run: Simulator, error: float | str, *, probes: Sequence[Sequence[float]] = (), report: Report | None = None,
+           source: Path | str | None = None, steps: int | None = None, device: Device = "cpu",
+           **options: Any) -> tuple[Simulator, Choice]:
+    """The simulator of the same case with the cheapest model and step that reach an error, and how that was found; `options` are
+    those of `predict_to_files` that say what is solved."""
+    case, problem = run.case, base_problem(run.case, "cpu")
+    asked = Asked.of(error, len(case.pde.fields))
+    drive = None if source is None else source_from(str(source), run, device)
+    count, doubts = steps or (drive.steps if drive is not None else None) or case.steps, set[str]()
+
+    def of(candidate: Candidate) -> Simulator:
+        identity = digest({"problem": run.identity, "candidate": list(candidate)})
+        return replace(run, model=candidate.model, parts=candidate.parts, notes=(), identity=identity)
+
+    def solve(candidate: Candidate) -> np.ndarray:
+        kept = _Kept(count, case.mesh.n_nodes * len(case.pde.fields))
+        result = predict_to_files(of(candidate), source=source, steps=steps, device=device, sink=kept, **options)
+        doubts.update(doubt["kind"] for doubt in result["doubts"])
+        return np.stack(kept.states)
+
+    choice = _Search(problem, count, asked, probes, solve, report).choose()
+    choice = replace(choice, notes=_notes(problem, doubts))
+    facts: dict[str, str | int | float] = {
+        "asked_error": asked.text, "estimated_error": choice.estimate, "estimated_error_upper": choice.upper, "model_name": choice.candidate.name,
+        "mesh_refined": int(choice.candidate.fine), "parts": choice.parts}
+    return replace(of(choice.candidate), facts=facts), choice
+
+
+@dataclass(frozen=True, eq=False)
+class Simulated:
+    """States [1, steps + 1, N, F] of a simulation; where an error was asked for, the `Choice` that was made."""
+
+    states: Tensor
+    choice: Choice | None = None
+
+
+@checked
+def simulate(problem: Problem | Path, *, error: float | str | None = None, model: str = "universal",
+             source: Callable[..., Tensor] | SpotTable | Tensor | Path | None = None,
+             initial: Callable[..., Tensor] | Tensor | Path | None = None, steps: Count | None = None,
+             probes: Sequence[Sequence[float]] = ()) -> Simulated:
+    """Simulate a problem without data; with an asked error, by the cheapest solver that reaches it.
+
+    - `problem`: a `Problem`, or the folder of a problem file
+    - `error`: that is asked for, root mean square over the part and the time: "1%" of the range of each field, or a number in the
+      unit of the only one. Classical solvers and universal weights of both degrees, the mesh refined once, half and quarter steps
+      are compared (`dgnet.prediction.choose`)
+    - `model`: without `error`: universal, universal-quadratic, classical or quadratic
+    - `source`: a function f(x, t) as `step_average` takes it, a table of spots, or averages over the steps [1, steps, N, F]; of a
+      folder also a file
+    - `initial`: the start [1, N, F], or a function of points [P, d] that gives [1, P, F]; of a folder a .npy file, or nothing
+    - `steps`: how many; by default as many as a source has, or 100
+    - `probes`: points [P, d] at which the error is asked for, too
+
+        >>> import dgnet as dg, torch
+        >>> plate = dg.Problem(dg.box((8, 8)), dg.PDE(diffusion=1.0), [dg.Robin("boundary", 1.0, 0.0)], dt=0.01)
+        >>> found = dg.simulate(plate, error="2%", initial=torch.ones(1, 81, 1), steps=5)
+        >>> found.states.shape, found.choice.candidate.name, found.choice.reached
+        (torch.Size([1, 6, 81, 1]), 'classical', True)
+    """
+    if not isinstance(problem, Problem):
+        return _simulate_folder(problem, error, model, source, initial, steps, probes)
+    if initial is None or isinstance(initial, Path) or isinstance(source, Path):
+        raise InputError("a simulation of a `Problem` needs its start as numbers or a function, and no files")
+    count = steps or (source.shape[1] if isinstance(source, Tensor) and source.dim() == 4 else STEPS)
+
+    def solve(model: Model[Any], parts: int, take: Callable[[int, np.ndarray], None]) -> None:
+        p, n = replace(problem, dt=problem.dt / parts), count * parts
+        x = torch.as_tensor(model.points(p), dtype=torch.float64)
+        if isinstance(source, SpotTable):
+            rows: Tensor | None = model.taking(source, p).average(x, 0, n, p.dt)
+        elif isinstance(source, Tensor):
+            rows = halved(source, parts)
+        else:
+            rows = None if source is None else converged_average(source, x, p.dt * torch.arange(n, dtype=torch.float64), p.dt)[0]
+        start = initial(x) if callable(initial) else initial
+        take(0, start[0, :p.mesh.n_nodes].numpy())
+        with torch.no_grad():
+            rollout(model, p, start, rows, n, sink=lambda k, u: None if k % parts else take(k // parts, u[0].cpu().numpy()))
+
+    def kept(model: Model[Any], parts: int, every: _Kept) -> np.ndarray:
+        solve(model, parts, every)
+        return np.stack(every.states)
+
+    every = count + 1, 0
+    if error is None:
+        return Simulated(torch.from_numpy(kept(model_named(model), 1, _Kept(*every)))[None])
+    numbers, asked = problem.mesh.n_nodes * problem.n_fields, Asked.of(error, problem.n_fields)
+    search = _Search(problem, count, asked, probes, lambda c: kept(c.model, c.parts, _Kept(count, numbers)), None)
+    choice, x = search.choose(), torch.as_tensor(problem.mesh.points)
+    spots, function = source if isinstance(source, SpotTable) else None, source if callable(source) else None
+    doubts = find_doubts(problem, (initial(x) if callable(initial) else initial)[0], spots=spots,
+                         source=function if spots is None else None, steps=count)
+    states = search.states[choice.candidate]
+    if len(states) != count + 1:
+        states = kept(choice.model, choice.parts, _Kept(*every))
+    return Simulated(torch.from_numpy(states)[None], replace(choice, notes=_notes(problem, {d.kind for d in doubts})))
+
+
+def _simulate_folder(folder: Path, error: float | str | None, model: str, source: object, initial: object, steps: int | None,
+                     probes: Sequence[Sequence[float]]) -> Simulated:
+    if not isinstance(source, Path | None) or not isinstance(initial, Path | None):
+        raise InputError("a simulation of a folder takes its source and start from files")
+    options: dict[str, Any] = {"source": source, "initial": initial, "steps": steps}
+    run, choice = simulator(folder, model), None
+    if error is not None:
+        run, choice = chosen(run, error, probes=probes, **options)
+    states: list[np.ndarray] = []
+    predict_to_files(run, sink=lambda k, u: states.append(u.copy()), **options)
+    return Simulated(torch.from_numpy(np.stack(states))[None], choice)
