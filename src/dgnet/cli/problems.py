@@ -60,15 +60,17 @@ def studio(what: Annotated[str | None, typer.Argument(help="Folder of a run, fol
 @command("dgnet simulate my-problem --source my-problem/spots.csv --steps 60 --gif plate.gif",
          "dgnet simulate my-problem --initial warm.npy --model classical --vtk plate.pvd",
          "dgnet simulate my-problem --source my-problem/spots.csv --error 1%")
-def simulate(context: typer.Context, folder: Annotated[Path, typer.Argument(help="Folder with problem.toml; it needs no [[data]].")],
+def simulate(context: typer.Context,
+             folder: Annotated[Path, typer.Argument(help="Folder with problem.toml; it needs no [[data]].")],
              model: Annotated[str, typer.Option(help="universal (learned once, for every mesh), classical or "
                                                      "quadratic.")] = "universal",
              weights: Annotated[Path | None, typer.Option(help="Universal weights of your own, from `dgnet-paper "
                                                                "universal`.")] = None,
              source: Source = None, initial: Initial = None, steps: Steps = None, out: Out = None, vtk: Vtk = None,
              gif: Gif = None, png: Png = None, every: Every = 1, adaptive: Adaptive = None,
-             error: Annotated[str | None, typer.Option(help="Choose model, mesh and step: the cheapest whose estimated error is below "
-                                                            "this, 1% of the range of each field or a number in its unit.")] = None,
+             error: Annotated[str | None, typer.Option(help="Choose model, mesh and step: the cheapest whose estimated error is "
+                                                            "below this, as 1% of the range of each field or a number in its "
+                                                            "unit.")] = None,
              probe: Annotated[list[str] | None, typer.Option(help="With --error: X,Y or X,Y,Z, a point where it is asked for, too. "
                                                                   "May be repeated.")] = None,
              device: Device = "cpu", json_path: Json = None) -> None:

@@ -4,14 +4,15 @@ The error of a solution A is estimated by |A - B| with a reference B that is bet
 part and the stored times. How far B itself is off is bounded by a multiple of |P - B| with a cheaper partner P:
 
     estimate(A) = |A - B|                               A has the error to which |A - B| + or - that of B belongs
-    upper(A)^2  = |A - B|^2 + (most |P - B|)^2          nine of ten random problems are below
+    upper(A)^2  = |A - B|^2 + (most |P - B|)^2          19 of 20 random problems are below
     estimate(B) = usual |P - B|,  upper(B) = most |P - B|
 
-`usual` and `most` are of random heat problems (`benchmarks/choose.py` measures what comes of them on parts that were not among
-these). A has been chosen when its upper estimate is below what is asked. There are three references, each dearer than the one
-before; the search ends with the first that leads to a choice, and candidates are tried from the cheapest on. Costs are counted, not
-timed: the same problem has the same choice everywhere. Universal weights are tried where they act on the whole mesh, otherwise
-classical solvers alone.
+(where A and B are of one classical scheme, whose errors point the same way, terms are added instead of their squares). `usual` and
+`most` were measured on random heat problems; `benchmarks/choose.py` shows what comes of them on parts that were not among these. A
+is chosen when its upper estimate is below what is asked. There are two or three references, each dearer than the one before; the
+search ends with the first that leads to a choice, and candidates are tried from the cheapest on. Costs are counted, not timed: the
+same problem has the same choice everywhere. Universal weights are tried where they act on the whole mesh, otherwise classical
+solvers alone, and linear elements alone where materials change with the field.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ from dgnet.training.simulator import STEPS, Simulator, model_named, simulator
 
 Tensor = torch.Tensor
 
-MOST_UNKNOWNS = 400_000
-"""Of a solution that is compared: no finer one is tried."""
+MOST = 1 << 28
+"""Unknowns times steps of a solution that is compared: no dearer one is tried."""
 WHOLE = 0.9
 """Share of the nodes around which universal weights must act in full to be tried."""
 _MEMORY = 1 << 24  # numbers of a solution that are compared; of longer ones every second, third.. state
@@ -76,6 +77,9 @@ class Candidate(NamedTuple):
         if self.fine:
             nodes, edges = nodes + edges, 2**mesh.dim * edges
         return nodes + edges if self.name.endswith("quadratic") else nodes
+
+    def numbers(self, mesh: Mesh, steps: int) -> int:
+        return self.unknowns(mesh) * self.parts * steps
 
     def work(self, mesh: Mesh, steps: int) -> float:
         """Counted seconds of set-up and all steps on one core."""
@@ -116,12 +120,15 @@ def _stage(reference: str, partner: str, usual: float, most: float, menu: str) -
 
 
 WITH_UNIVERSAL: tuple[Stage, ...] = (
-    _stage("q2", "l1", 0.15, 0.34, "l1 u1 l2 u2"),
-    _stage("uq2", "q1", 0.23, 0.60, "l1 u1 l2 u2 lr1 ur1 q1 uq1 q2 lr2 ur2"),
-    _stage("uqr4", "uq2", 0.47, 0.92, "l1 u1 l2 u2 lr1 ur1 q1 uq1 q2 lr2 ur2 uq2 q4 qr1 uq4 uqr1 qr2 uqr2"))
+    _stage("q2", "l1", 0.15, 0.36, "l1 u1 l2 u2"),
+    _stage("uq2", "q1", 0.24, 0.70, "l1 u1 l2 u2 lr1 ur1 q1 uq1 q2 lr2 ur2"),
+    _stage("uqr4", "uq2", 0.40, 0.95, "l1 u1 l2 u2 lr1 ur1 q1 uq1 q2 lr2 ur2 uq2 q4 qr1 uq4 uqr1 qr2 uqr2"))
 CLASSICAL: tuple[Stage, ...] = (
-    _stage("q2", "l1", 0.15, 0.34, "l1 l2"),
-    _stage("qr4", "q2", 0.24, 0.62, "l1 l2 lr1 q1 q2 lr2 q4 qr1 qr2"))
+    _stage("q2", "l1", 0.15, 0.36, "l1 l2"),
+    _stage("qr4", "q2", 0.22, 0.56, "l1 l2 lr1 q1 q2 lr2 q4 qr1 qr2"))
+CURVED: tuple[Stage, ...] = (  # materials that change with the field are solved with linear elements
+    _stage("lr2", "l1", 0.40, 0.77, "l1 l2"),
+    _stage("lr4", "l2", 0.43, 0.77, "l1 l2 l4 lr1 lr2"))
 
 
 @dataclass(frozen=True)
@@ -165,7 +172,7 @@ class Choice:
 
     - `candidate`: the chosen one; `model` and `parts` are its model and its steps in a step of the problem
     - `asked`: the error that was asked for
-    - `estimate`, `upper`: its root mean square over part and time, and what nine of ten random problems stay below; the worst of
+    - `estimate`, `upper`: its root mean square over part and time, and what 19 of 20 random problems stay below; the worst of
       fields and probes, as a share of the field's range or in the field's unit, as asked
     - `largest`: the largest difference to the reference at any node and stored time
     - `probes`: the estimate at each probe, over time
@@ -235,7 +242,8 @@ class _Search:
         self.states: dict[Candidate, np.ndarray] = {}
         self.failed: dict[Candidate, str] = {}
         self.judged: dict[Candidate, _Judged] = {}
-        self.universal = Universal(degree=2).coverage(problem) >= WHOLE and Universal().acts(problem)
+        whole = Universal(degree=2).coverage(problem) >= WHOLE and Universal().acts(problem)
+        self.stages = CURVED if problem.pde.curved else WITH_UNIVERSAL if whole else CLASSICAL
 
     def solved(self, candidate: Candidate) -> bool:
         """Whether there is a solution; the first call makes it."""
@@ -265,8 +273,8 @@ class _Search:
         return sorted(candidates, key=lambda c: (c.work(self.mesh, self.steps), c))
 
     def choose(self) -> Choice:
-        stages, asked = WITH_UNIVERSAL if self.universal else CLASSICAL, self.asked.value
-        stages = tuple(s for s in stages if s is stages[0] or s.reference.unknowns(self.mesh) <= MOST_UNKNOWNS)
+        asked = self.asked.value
+        stages = tuple(s for s in self.stages if s is self.stages[0] or s.reference.numbers(self.mesh, self.steps) <= MOST)
         for number, stage in enumerate(stages, 1):
             b, last = stage.reference, number == len(stages)
             if self.report is not None:
@@ -279,35 +287,44 @@ class _Search:
             for a in self.cheapest(stage.menu):
                 far = [c for c in a.coarser if c in self.judged and self.judged[c].estimate > _TOO_FAR * asked]
                 if not far and self.solved(a):
-                    apart = self.apart(a, b)
-                    same = a._replace(parts=b.parts) == b  # with the error of b in space
-                    usual = np.hypot(apart, stage.usual * gap) if same else apart
-                    self.judged[a] = _Judged(b, usual, np.hypot(apart, stage.most * gap))
+                    self.judged[a] = self.judge(a, stage, gap)
                     if self.judged[a].upper <= asked:
                         return self.choice(a)
-            self.judged[b] = _Judged(b, stage.usual * gap, stage.most * gap)
+            self.judged[b] = _Judged(stage.usual * gap, stage.most * gap, stage.usual * self.largest(stage.partner, b))
             if self.judged[b].upper <= asked:
                 return self.choice(b)
         if not self.judged:
             raise SolveError(next(iter(self.failed.values())))
         return self.choice(min(self.cheapest(self.judged), key=lambda c: self.judged[c].upper))
 
+    def judge(self, a: Candidate, stage: Stage, gap: np.ndarray) -> _Judged:
+        """By the reference of a stage, which itself may be off by some of `gap`."""
+        b, apart = stage.reference, self.apart(a, stage.reference)
+        if a.name == b.name and not a.name.startswith("universal"):  # errors of one scheme point the same way
+            usual, most = apart + stage.usual * gap, apart + stage.most * gap
+        else:
+            same = a._replace(parts=b.parts) == b  # with the error of b in space
+            usual, most = np.hypot(apart, stage.usual * gap) if same else apart, np.hypot(apart, stage.most * gap)
+        return _Judged(usual, most, self.largest(a, b))
+
+    def largest(self, a: Candidate, b: Candidate) -> float:
+        v = self.states[b]
+        return float((np.abs(self.states[a].astype(np.float64) - v).max((0, 1)) / self.unit(v)).max())
+
     def choice(self, a: Candidate) -> Choice:
         found = self.judged[a]
-        v = self.states[found.by]
         trials = [Trial(c, c.work(self.mesh, self.steps), j.estimate if j else None, j.upper if j else None, self.failed.get(c, ""))
                   for c in self.cheapest({*self.states, *self.failed}) for j in (self.judged.get(c),)]
-        largest = np.abs(self.states[a].astype(np.float64) - v).max((0, 1)) / self.unit(v)
-        return Choice(a, self.asked, found.estimate, found.upper, float(largest.max()), tuple(found.usual[1:].max(1).tolist()),
+        return Choice(a, self.asked, found.estimate, found.upper, found.largest, tuple(found.usual[1:].max(1).tolist()),
                       found.upper <= self.asked.value, tuple(trials))
 
 
 class _Judged(NamedTuple):
-    """The errors of a candidate by a reference: the estimate and the upper one in fields and probes [1 + P, F]."""
+    """The errors of a candidate: the estimate and the upper one in fields and probes [1 + P, F], and the largest anywhere."""
 
-    by: Candidate
     usual: np.ndarray
     most: np.ndarray
+    largest: float
 
     @property
     def estimate(self) -> float:
@@ -327,6 +344,21 @@ class _Kept:
     def __call__(self, k: int, u: np.ndarray) -> None:
         if k % self.every == 0:
             self.states.append(np.array(u))
+
+
+class _Averages:
+    """Step averages of a function: those at fewer points and over longer steps come from what was averaged before."""
+
+    def __init__(self, source: Any) -> None:
+        self.source, self.points, self.rows = source, torch.empty(0, 0), torch.empty(0)
+
+    def __call__(self, x: Tensor, steps: int, dt: float) -> Tensor:
+        parts, known = self.rows.shape[1] // steps if self.rows.dim() > 1 else 0, self.points[:len(x)]
+        if not parts or known.shape != x.shape or not torch.equal(known, x):
+            self.points = x
+            self.rows = converged_average(self.source, x, dt * torch.arange(steps, dtype=torch.float64), dt)[0]
+            return self.rows
+        return self.rows[:, :, :len(x)].unflatten(1, (steps, parts)).mean(2)
 
 
 def _notes(problem: Problem, doubts: Iterable[str]) -> tuple[str, ...]:
@@ -360,9 +392,9 @@ def chosen(run: Simulator, error: float | str, *, probes: Sequence[Sequence[floa
 
     choice = _Search(problem, count, asked, probes, solve, report).choose()
     choice = replace(choice, notes=_notes(problem, doubts))
-    facts: dict[str, str | int | float] = {
-        "asked_error": asked.text, "estimated_error": choice.estimate, "estimated_error_upper": choice.upper, "model_name": choice.candidate.name,
-        "mesh_refined": int(choice.candidate.fine), "parts": choice.parts}
+    name, fine, parts = choice.candidate
+    facts: dict[str, str | int | float] = {"asked_error": asked.text, "estimated_error": choice.estimate, "refined": int(fine),
+                                           "parts": parts, "upper_error": choice.upper, "model": name}
     return replace(of(choice.candidate), facts=facts), choice
 
 
@@ -404,15 +436,17 @@ def simulate(problem: Problem | Path, *, error: float | str | None = None, model
         raise InputError("a simulation of a `Problem` needs its start as numbers or a function, and no files")
     count = steps or (source.shape[1] if isinstance(source, Tensor) and source.dim() == 4 else STEPS)
 
+    averages = _Averages(source)
+
     def solve(model: Model[Any], parts: int, take: Callable[[int, np.ndarray], None]) -> None:
         p, n = replace(problem, dt=problem.dt / parts), count * parts
-        x = torch.as_tensor(model.points(p), dtype=torch.float64)
+        x = torch.tensor(model.points(p), dtype=torch.float64)
         if isinstance(source, SpotTable):
             rows: Tensor | None = model.taking(source, p).average(x, 0, n, p.dt)
         elif isinstance(source, Tensor):
             rows = halved(source, parts)
         else:
-            rows = None if source is None else converged_average(source, x, p.dt * torch.arange(n, dtype=torch.float64), p.dt)[0]
+            rows = None if source is None else averages(x, n, p.dt)
         start = initial(x) if callable(initial) else initial
         take(0, start[0, :p.mesh.n_nodes].numpy())
         with torch.no_grad():
@@ -427,7 +461,7 @@ def simulate(problem: Problem | Path, *, error: float | str | None = None, model
         return Simulated(torch.from_numpy(kept(model_named(model), 1, _Kept(*every)))[None])
     numbers, asked = problem.mesh.n_nodes * problem.n_fields, Asked.of(error, problem.n_fields)
     search = _Search(problem, count, asked, probes, lambda c: kept(c.model, c.parts, _Kept(count, numbers)), None)
-    choice, x = search.choose(), torch.as_tensor(problem.mesh.points)
+    choice, x = search.choose(), torch.tensor(problem.mesh.points)
     spots, function = source if isinstance(source, SpotTable) else None, source if callable(source) else None
     doubts = find_doubts(problem, (initial(x) if callable(initial) else initial)[0], spots=spots,
                          source=function if spots is None else None, steps=count)
