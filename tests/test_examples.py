@@ -105,6 +105,7 @@ def test_readme_listing(capsys: pytest.CaptureFixture[str]) -> None:
     assert f"{float(states.max()):.1f} K" in capsys.readouterr().out
 
 
+@pytest.mark.slow  # the notebook about sensors is tested always
 def test_what_heats_the_plate() -> None:
     found = example("what_heats_the_plate")["main"](2)
     assert max(found[kind]["median"] for kind in ("swinging", "switched")) < 0.08

@@ -83,8 +83,7 @@ def imported(folder: Path) -> None:
     load(folder)
 
 
-@pytest.mark.parametrize("trial", range(3))
-def test_ten_imports_at_once(trial: int, project: tuple[Path, bytes], tmp_path: Path) -> None:
+def test_ten_imports_at_once(project: tuple[Path, bytes], tmp_path: Path) -> None:
     folder = tmp_path / "tiny"
     shutil.copytree(project[0], folder, ignore=shutil.ignore_patterns("imported.h5"))
     found = together(tmp_path / "logs", *[(imported, folder)] * 10)
@@ -130,18 +129,16 @@ def test_two_different_trainings_in_one_folder(made: Path, tmp_path: Path) -> No
     weights(tmp_path / "run")
 
 
-@pytest.mark.parametrize("count", [2, 5])
-def test_generating_one_data_set(count: int, made: Path, tmp_path: Path) -> None:
-    found = together(tmp_path / "logs", *[(make, tmp_path)] * count)
-    assert found.codes() == [0] * count, found.said()
+def test_generating_one_data_set(made: Path, tmp_path: Path) -> None:
+    found = together(tmp_path / "logs", *[(make, tmp_path)] * 5)
+    assert found.codes() == [0] * 5, found.said()
     assert data(tmp_path).read_bytes() == data(made).read_bytes() and left_over(tmp_path) == []
 
 
-@pytest.mark.parametrize("count", [2, 5])
-def test_rollouts_into_one_file(count: int, made: Path, tmp_path: Path) -> None:
+def test_rollouts_into_one_file(made: Path, tmp_path: Path) -> None:
     assert alone(tmp_path / "logs", roll, made / "run", tmp_path / "whole.h5")[0] == 0
-    found = together(tmp_path / "logs", *[(roll, made / "run", tmp_path / "x.h5")] * count)
-    assert found.codes() == [0] * count, found.said()
+    found = together(tmp_path / "logs", *[(roll, made / "run", tmp_path / "x.h5")] * 5)
+    assert found.codes() == [0] * 5, found.said()
     assert (tmp_path / "x.h5").read_bytes() == (tmp_path / "whole.h5").read_bytes() and left_over(tmp_path) == []
 
 
@@ -164,10 +161,9 @@ def cell(folder: Path) -> None:
     assert not summary.failed, summary.failed
 
 
-@pytest.mark.parametrize("count", [2, 5])
-def test_one_cell_by_many(count: int, tmp_path: Path) -> None:
-    found = together(tmp_path / "logs", *[(cell, tmp_path)] * count)
-    assert found.codes() == [0] * count, [found.said(k)[-500:] for k in range(count)]
+def test_one_cell_by_many(tmp_path: Path) -> None:
+    found = together(tmp_path / "logs", *[(cell, tmp_path)] * 5)
+    assert found.codes() == [0] * 5, [found.said(k)[-500:] for k in range(5)]
     assert len(stored.load([tmp_path])) == 1 and left_over(tmp_path) == []
 
 

@@ -14,6 +14,9 @@ CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["dgnet.cli", "dgnet.prediction.to_files", "dgnet.report.page", "dgnet_paper.study.pretrained",
                                 "dgnet_paper.study.evidence", "dgnet.projects", "dgnet.projects.check",
                                 "dgnet_paper.scenarios.generate", "dgnet.training.own", "torch._dynamo", "skfem", "meshio",
+                                "dgnet.cli.design", "dgnet.cli.follow", "dgnet.cli.problems", "dgnet.cli.runs", "dgnet.cli.sensors",
+                                "dgnet.designs.design", "dgnet.export", "dgnet.following.files", "dgnet.inverse.files",
+                                "dgnet.report.designed", "dgnet.report.followed", "dgnet.report.recovered", "dgnet.trust",
                                 "rich.progress", "rich.table",
                                 "matplotlib.pyplot", "matplotlib.backends.backend_agg", "pytest", "tests.cli.forked",
                                 "tests.attacks.harness", "tests.attacks.server"])

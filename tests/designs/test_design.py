@@ -201,13 +201,13 @@ def test_switching_times_are_found() -> None:
     assert found.spots.times[0] == pytest.approx([0.6, 2.3], abs=0.02)
 
 
-@pytest.mark.parametrize("kind", ["universal", "quadratic", "dgnet", "curved"])
+@pytest.mark.parametrize("kind", ["universal", "quadratic", "universal quadratic", "dgnet", "curved"])
 def test_models_and_materials(kind: str) -> None:
     torch.manual_seed(0)
     curve = Curve([0.0, 20.0, 40.0], [0.02, 0.02, 0.06])
     problem = Problem(PLATE.mesh, PDE(diffusion=curve), PLATE.conditions, 0.25) if kind == "curved" else PLATE
-    model: Model = {"universal": Universal(), "quadratic": Classical(degree=2), "curved": Classical()}.get(kind) or DGNet(
-        DGNetConfig(decoder="none", network=False), problem).double()
+    model: Model = {"universal": Universal(), "quadratic": Classical(degree=2), "universal quadratic": Universal(degree=2),
+                    "curved": Classical()}.get(kind) or DGNet(DGNetConfig(decoder="none", network=False), problem).double()
     if isinstance(model, DGNet):
         with torch.no_grad():
             for p in model.parameters():

@@ -308,12 +308,13 @@ def far_from_zero(p: Problem) -> DGNet:
     return net
 
 
-@pytest.mark.parametrize("kind", ["damped", "quadratic", "universal", "dgnet"])
+@pytest.mark.parametrize("kind", ["damped", "quadratic", "universal", "universal quadratic", "dgnet"])
 def test_every_model_is_followed_as_it_rolls_out(kind: str) -> None:
     """A start and a source that are known: the mean is the rollout, in double precision; readings without noise change nothing."""
     p = plate(5)
     single = Problem(p.mesh, p.pde, p.conditions, DT, dtype=torch.float32)
     model: Model = {"damped": lambda: Classical(start=2), "quadratic": lambda: Classical(degree=2), "universal": Universal,
+                    "universal quadratic": lambda: Universal(degree=2),
                     "dgnet": lambda: far_from_zero(single)}[kind]()
     glow = FunctionSource(lambda x, t: np.sin(3 * t) * torch.exp(-((x - 0.4) ** 2).sum(1) / 0.1)) if kind != "damped" else None
     part = Follower(single if kind == "dgnet" else p, SENSORS, {"field": Prior(0.5, 0.4, 1.0)}, noise=0.01, start=torch.ones(36, 1),

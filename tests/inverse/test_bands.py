@@ -228,12 +228,13 @@ def test_bands_of_eight_bodies(ask: Callable[..., Iterator[tuple[str, np.ndarray
 # ---------------------------------------------------------------------- parts that are followed
 
 
-@pytest.mark.parametrize("kind", ["classical", "quadratic", "universal"])
+@pytest.mark.parametrize("kind", ["classical", "quadratic", "universal", "universal quadratic"])
 def test_the_mean_of_a_part_without_readings_is_that_of_finer_meshes(kind: str) -> None:
     """(4 u'' - u') / 3 of rollouts on the mesh refined once and twice, with half and a quarter of the step."""
     plate, steps = Plate.drawn(3), 5
     p = plate.problem
-    model: Model[Any] = {"classical": Classical(), "quadratic": Classical(degree=2), "universal": Universal()}[kind]
+    model: Model[Any] = {"classical": Classical(), "quadratic": Classical(degree=2), "universal": Universal(),
+                         "universal quadratic": Universal(degree=2)}[kind]
     part = Follower(p, [Point(tuple(q), lag=k * p.dt) for k, q in enumerate(plate.places)], {"field": Prior(0.5, 0.4, 1.0)},
                     noise=0.01, start=plate.start, source=plate.heating, model=model)
     rollouts, seen, finer = [], [], p

@@ -96,10 +96,11 @@ def far_from_zero(p: Problem, config: DGNetConfig, size: float = 0.2) -> DGNet:
     return net
 
 
-@pytest.mark.parametrize("kind", ["damped", "quadratic", "universal", "dgnet", "early"])
+@pytest.mark.parametrize("kind", ["damped", "quadratic", "universal", "universal quadratic", "dgnet", "early"])
 def test_every_linear_model_has_kernels(kind: str) -> None:
     p = Problem(box((5, 4), perturb=0.2), PDE(diffusion=0.7), RIM, 0.02)
     model: Model = {"damped": lambda: Classical(start=2), "quadratic": lambda: Classical(degree=2), "universal": Universal,
+                    "universal quadratic": lambda: Universal(degree=2),
                     "dgnet": lambda: far_from_zero(p, DGNetConfig(hidden=6, layers=1)),
                     "early": lambda: far_from_zero(p, DGNetConfig(hidden=6, layers=1, early_steps=2))}[kind]()
     assert gap(p, model) < 1e-10
@@ -140,7 +141,7 @@ def test_files_hold_all_of_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["lag", "early", "start", "base"])
 def test_a_bit_that_changed_in_a_folder_is_found_before_it_is_read(tmp_path: Path, name: str) -> None:
     p = Problem(box((5, 4)), PDE(diffusion=0.7), RIM, 0.02)
-    kernels(p, sensors_of(p), 8, Classical(damped_start=1), store=tmp_path / "kernels")
+    kernels(p, sensors_of(p), 8, Classical(start=1), store=tmp_path / "kernels")
     file = tmp_path / "kernels" / f"{name}.npy"
     content = bytearray(file.read_bytes())
     content[-5] ^= 1  # of the last sensor

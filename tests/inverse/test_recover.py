@@ -148,6 +148,8 @@ def test_a_flux_and_spots_at_once() -> None:
     found = recover(plate(), readings, ["flux:left", "source"], spots=SPOTS, start=ONES[0])
     assert error(found.get("source"), strengths(MIDDLES).numpy().T) < 0.1
     assert error(found.get("flux:left")[3:18, 0], (0.3 + 0.2 * np.sin(MIDDLES.numpy()))[3:18]) < 0.15
+    again = recover(plate(), readings, ["flux:left", "source"], spots=SPOTS, start=ONES[0], model=Classical())
+    assert np.array_equal(again.get("flux:left"), found.get("flux:left"))  # as the command line names it
 
 
 def test_the_temperature_of_the_surroundings() -> None:

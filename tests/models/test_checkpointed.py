@@ -33,6 +33,7 @@ CASES: dict[str, dict[str, Any]] = {
     "flow that changes": dict(velocity=lambda t: math.cos(9 * t) * POINTS.flip(1)),
     "quadratic": dict(model=lambda p: Classical(degree=2)),
     "universal": dict(model=lambda p: Universal(), rtol=1e-6),  # its network is in single precision
+    "universal quadratic": dict(model=lambda p: Universal(degree=2), rtol=1e-6),
     "DGNet": dict(reaction=True, model=lambda p: DGNet(DGNetConfig(hidden=4, layers=1), p).double()),
 }
 

@@ -102,6 +102,10 @@ PLAIN = {  # a model and the problem it is tried on
     "universal 3D": (lambda p: Universal(), "3D"),
     "universal on other sides": (lambda p: Universal(), "sides"),
     "universal refined": (lambda p: Refined(Universal()), "heat"),
+    "universal quadratic": (lambda p: Universal(degree=2), "sides"),
+    "universal quadratic 3D": (lambda p: Universal(degree=2), "3D"),
+    "universal quadratic refined": (lambda p: Refined(Universal(degree=2)), "heat"),
+    "universal quadratic flow": (lambda p: Universal(degree=2), "flow"),
     "universal curves": (lambda p: Universal(), "curves"),
     "universal periodic": (lambda p: Universal(), "periodic"),
     "universal flow": (lambda p: Universal(), "flow"),
@@ -163,11 +167,13 @@ def in_parts(t: Trial, cuts: list[int], through: Path | None = None) -> Tensor:
     return torch.cat(found, 1)
 
 
-LONG = "adaptive stiff", "classical stiff", "dgnet, known reaction"  # in double precision only
+SINGLE = ("classical", "classical damped", "classical flow", "classical reaction", "classical curves", "adaptive", "universal",
+          "dgnet paper", "dgnet with all parts")
+"""Tried in single precision, too."""
 
 
 @pytest.mark.parametrize(("name", "precision"), [(name, precision) for name in TRIED for precision in ("double", "single")
-                                                 if precision == "double" or name not in LONG])
+                                                 if precision == "double" or name in SINGLE])
 def test_a_rollout_in_parts_is_the_whole(name: str, precision: str, tmp_path: Path) -> None:
     dtype = torch.float64 if precision == "double" else torch.float32
     t = trial(name, dtype)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -110,7 +110,8 @@ def test_results_doubts_and_bounds_are_those_of_the_same_law(own, known):
     for model in (Classical(), Classical(degree=2), Universal()):
         assert torch.equal(rollout(model, mine, start, steps=5), rollout(model, theirs, start, steps=5))
     states = rollout(Classical(), mine, start, steps=5)
-    assert doubts(mine, states=states) == doubts(theirs, states=states) != []
+    slow = [replace(p, pde=replace(p.pde, diffusion=1e-3)) for p in (mine, theirs)]  # layers thinner than a cell
+    assert doubts(slow[0], states=states) == doubts(slow[1], states=states) != []
     assert (Bounds(mine)._conditions(1)[0] == Bounds(theirs)._conditions(1)[0]).all()
 
 

@@ -156,24 +156,25 @@ def _tell_analysis(case: Case, result: dict[str, Any]) -> None:
 
 @command("dgnet-paper universal meshes/*.msh --out family.pt --budget 10")
 def universal(parts: Annotated[list[Path], typer.Argument(help="At least four meshes of a family of parts, all flat or all "
-                                                           "solid. At most 1,500 nodes each.")],
+                                                           "solid. At most 2,500 nodes and edges each.")],
               out: Annotated[Path, typer.Option(help="FILE.pt for the weights.", callback=file_to_write(".pt"))],
               draws: Annotated[int, typer.Option(help="Random problems on each mesh.", min=1)] = 2,
               budget: Annotated[float, typer.Option(help="Minutes of training.", callback=positive)] = 1.0,
+              flow: Annotated[bool, typer.Option("--flow", help="Weights for steady flows, on flat meshes.")] = False,
               workers: Annotated[int, typer.Option(help="Processes that compute truths.", min=1, max=PROCESSES)] = 1,
               seed: Seed = 0, device: Device = "cpu", json_path: Json = None) -> None:
-    """Tune universal weights to a family of meshes, on which problems are drawn and solved."""
+    """Tune universal weights for quadratic elements to a family of meshes, on which problems are drawn and solved."""
     from dgnet.mesh import load
     from dgnet_paper.universal.training import tune
 
     with reporting() as report:
         net, found = tune([(path.stem, load(path)) for path in parts], 60 * budget, draws, workers, seed, checked_device(device),
-                          report)
+                          report, flow)
     net.cpu().save(out)
     before = found.history[0]["validation"]
     write_json(json_path, {"before": before, "after": found.best, "updates": found.updates,
                            "history": [(row["seconds"], row["validation"]) for row in found.history[1:]]})
-    say(f"Error over that of the better classical solver, on {len(parts)} meshes, a fifth of them held out: "
+    say(f"Error over that of the best classical solver, on {len(parts)} meshes, a fifth of them held out: "
         f"{found.best:.3f}, {before:.3f} before; {found.updates} updates")
     say_path(out)
     advise("simulate", "PROBLEM", "--weights", out, program="dgnet")

@@ -1,275 +1,339 @@
-"""Training over many small meshes at once: their steps as batched dense matrices.
+"""Training over many small meshes at once: steps with corrected elements as batched dense matrices.
 
-A problem of n nodes is [n, n]; problems of about the same size make one batch, padded with nodes that stay at zero. For the few
-hundred nodes of a training part this is far quicker than sparse solves: one batched inverse, then two products a step.
+Parts of about the same size make one batch, padded with nodes that stay at zero. A batch of all parts' graphs is one graph, so the
+network is the one that the library uses. Steps are those of the library: two of dG(1), then Crank-Nicolson; sources are known by
+their averages, held values at the ends of steps.
 
-    loss = mean over problems of log( squared error / squared error of the better classical solver )
+    r = log( error / error of the same elements without corrections ),   loss = mean r + 2 mean max(r' + 0.15, 0)^2
 
-so that easy and hard problems count alike.
+with r' against the best of linear (consistent, lumped) and quadratic elements: it pulls at problems that are hardly better. For
+the few hundred nodes of a training part this is far quicker than sparse solves. The shipped weights of linear elements
+(`UniversalNet`) were trained by version 0.1 in the same way; their JSON says how.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
+import numpy as np
 import torch
 
-from dgnet.models.dgnet.edges import cell_pairs
-from dgnet.models.dgnet.limits import soft_limit
-from dgnet.models.dgnet.parts.mass import RANGE_DOWN, mass_headroom
 from dgnet.models.gnn import MeshGraph
+from dgnet.models.universal.elements import (
+    ElementNet,
+    Numbers,
+    Tables,
+    beside_the_flow,
+    corrected_mass,
+    corrected_source,
+    corrected_stiffness,
+    coupling,
+    root_of,
+    stiffness_of,
+    tables,
+    taken_ahead,
+)
 from dgnet.models.universal.local import Surroundings, surroundings
-from dgnet.models.universal.network import Numbers, beside_the_flow, stretched
 from dgnet.models.universal.operators import convective
+from dgnet.operators.elements import element
 from dgnet.problems import Problem
+from dgnet_paper.reference.galerkin import polynomials
+from dgnet_paper.universal.problems import STEPS, PartProblem
 
 Tensor = torch.Tensor
+F64 = torch.float64
+
+
+class Facets(NamedTuple):
+    """Convective facets: corners [F, d], nodes [F, a], coefficient times mass [F, a, a] and load of the ambient [F, a]."""
+
+    corners: Tensor
+    nodes: Tensor
+    matrix: Tensor
+    load: Tensor
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
-    """One problem with its truth, as training sees it. Sources are averages over the steps."""
+class Example:
+    """One problem with its truth, on the CPU, for elements of a degree."""
 
-    name: str
     fourier: float
-    problem: Problem
-    nodal: Tensor  # [b, T, N] source at the nodes
-    middle: Tensor  # [b, T, E] at the middles of the edges
-    start_middle: Tensor  # [b, E] start there
-    truth: Tensor  # [b, T+1, N]
+    surroundings: Surroundings
+    cells: Tensor  # [K, m] degrees of freedom
+    wide: Tensor  # [K, q] nodes and middles
+    volumes: Tensor  # [K]
+    gradients: Tensor  # [K, d+1, d]
+    decay: float
+    facets: Facets
+    flux: Tensor  # [n]
+    transport: Tensor  # [K, m, m] of the flow
+    held: Tensor  # [n]
+    walls: Tensor  # [T+1, n]
+    start: Tensor  # [n, b]
+    source: Tensor  # [q, T b] averages at nodes and middles
+    truth: Tensor  # [T, N, b]
+    dt: float
+    errors: tuple[float, float, float]  # of quadratic, linear and lumped linear elements, L-stable start
+    norm: float  # of the truth with its start
+
+
+def transport_of(p: Problem) -> Tensor:
+    """Element matrices of the advection [K, m, m]: means of l_a phi_i dphi_j/dl_c times v_a . g_c."""
+    assert p.pde.velocity is not None and not callable(p.pde.velocity)
+    v = torch.as_tensor(np.asarray(p.pde.velocity), dtype=F64)[p.geometry.cells]  # [K, d+1, d]
+    push = p.geometry.volumes[:, None, None] * torch.einsum("kad,kcd->kac", v, p.geometry.gradients)
+    m = len(p.geometry.element.mass)
+    return (push.flatten(1) @ torch.tensor(p.geometry.element.carried).reshape(-1, m * m)).unflatten(1, (m, m))
+
+
+def example(part: PartProblem, degree: int, truth: np.ndarray, errors: tuple[float, float, float]) -> Example:
+    """A drawn problem with its truth [b, T+1, N] and the errors of quadratic, linear and lumped linear elements."""
+    plain = part.problem()
+    wide = plain.quadratic
+    p = wide if degree == 2 else plain
+    g, d = p.geometry, p.mesh.dim
+    kind = element(d - 1, degree)
+    facets = [Facets(one.corners, one.nodes, one.matrix, one.load(0.0, 0.0)) for one in convective(p)]
+    a = len(kind.mass)
+    none = Facets(torch.zeros(0, d, dtype=torch.long), torch.zeros(0, a, dtype=torch.long), torch.zeros(0, a, a, dtype=F64),
+                  torch.zeros(0, a, dtype=F64))
+    both = Facets(*(torch.cat(x) for x in zip(none, *facets)))
+    flux = p.flux_load(0.0)
+    walls = [torch.zeros(p.n, dtype=F64) if p.fixed is None else p.fixed_values(k * p.dt)[:, 0] for k in range(STEPS + 1)]
+    f = part.samples(torch.tensor(wide.geometry.nodes))[..., 0]  # [b, T, q n]
+    start = part.start(torch.tensor(g.nodes))[..., 0].T
+    m = len(g.element.mass)
+    return Example(part.fourier, surroundings(plain), torch.tensor(g.dof[g.element.nodes_of(p.mesh, p.mesh.cells)]),
+                   torch.tensor(element(d, 2).nodes_of(p.mesh, p.mesh.cells)), g.volumes, g.gradients, float(part.pde.decay), both,
+                   torch.zeros(p.n, dtype=F64) if flux is None else flux[:, 0],
+                   torch.zeros(p.mesh.n_cells, m, m, dtype=F64) if part.pde.velocity is None else transport_of(p),
+                   torch.zeros(p.n, dtype=torch.bool) if p.fixed is None else p.fixed[0], torch.stack(walls), start,
+                   f.permute(2, 1, 0).flatten(1), torch.tensor(truth[:, 1:]).permute(1, 2, 0).contiguous(), p.dt, errors,
+                   float(np.linalg.norm(truth)))
 
 
 @dataclass(eq=False)
-class Parts:
-    """A batch of problems on one device. Node k of problem b has the number b n + k."""
+class Batch:
+    """Examples on one device. Node k of example b has the number b N + k in the graph and b n + k among the unknowns."""
 
-    names: list[str]
-    fourier: Tensor
+    tables: Tables
     surroundings: Surroundings
-    n: int
-    mass: Tensor  # [B n] lumped
-    weight: Tensor  # [E] consistent mass of each edge
-    first: Tensor  # [E]
-    second: Tensor  # [E]
-    cells: Tensor  # [K, d+1]
-    area: Tensor  # [K] dt V
-    bubble: Tensor  # [K] V / ((d+1)(d+2))
-    slopes: Tensor  # [K, d+1, d]
-    still: Tensor  # [B, n, n] dt times decay
-    load: Tensor  # [B, T, n] dt times boundary fluxes
-    facets: Tensor  # [F, d] of convective boundaries
-    exchange: Tensor  # [F, d, d] dt times their matrices
-    ambient: Tensor  # [F, d] dt times their loads
-    held: Tensor  # [B, n] Dirichlet or padding
-    values: Tensor  # [B, T+1, n] held values
-    nodal: Tensor  # [B, b, T, n]
-    middle: Tensor  # [E, b, T]
-    start_middle: Tensor  # [E, b]
-    truth: Tensor  # [B, b, T+1, n]
-    headroom: float
-    steepness: Tensor  # [K] dt tr K / (d+1) of each cell
-    carried: Tensor | None  # [B, n, n] dt times the advection
-    points: Tensor  # [K, d+1, d] corners of the cells
-    dt: Tensor  # [K]
-    rival: Tensor | None = None  # [B, 2] squared errors of consistent and lumped mass
+    count: int
+    n: int  # unknowns of the largest one
+    gathered: int  # nodes and middles of the largest one
+    nodes: int  # of the graph
+    fourier: Tensor
+    stiffness: Tensor  # [K, m, m] element matrices
+    root: Tensor
+    volumes: Tensor
+    gradients: Tensor
+    step: Tensor  # [K] dt of the cell's example
+    decay: Tensor  # [K]
+    transport: Tensor | None  # [K, m, m]
+    corners: Tensor
+    ring: Tensor  # [F, a, a]
+    ambient: Tensor  # [F, a]
+    facets: Tensor  # [F, a] global unknowns
+    entries: Tensor  # places of element matrices in the dense ones
+    facet_entries: Tensor
+    gathering: Tensor  # places of the entries of the source
+    flux: Tensor
+    free: Tensor
+    walls: Tensor
+    start: Tensor
+    source: Tensor
+    truth: Tensor
+    live: Tensor
+    dt: Tensor
+    plain: Tensor  # [B] error of the elements without corrections
+    rival: Tensor  # [B] least error of all
+    norm: Tensor
 
-    @property
-    def count(self) -> int:
-        return len(self.names)
 
-
-def gather(parts: Sequence[Part], device: str | torch.device = "cpu") -> Parts:
-    """A batch of problems, padded to the largest."""
-    n, B = max(part.problem.mesh.n_nodes for part in parts), len(parts)
-    T = parts[0].nodal.shape[1]
-    found = [surroundings(part.problem) for part in parts]
-    nodes = [n * k for k in range(B)]
-    edges, offset = [], 0
-    for s in found:
-        edges.append(offset)
-        offset += len(s.graph.pairs)
-    E = offset
-    graphs = [s.graph for s in found]
-    flows = found[0].carried is not None
+def gather(parts: Sequence[Example], degree: int, device: str | torch.device = "cpu") -> Batch:
+    """A batch of examples, padded to the largest."""
+    B, dim = len(parts), parts[0].gradients.shape[-1]
+    t = tables(dim, degree, str(torch.device(device)))
+    N, n, q = (max(k) for k in zip(*((e.truth.shape[1], len(e.held), len(e.source)) for e in parts)))
+    graphs = [e.surroundings.graph for e in parts]
     halves = [len(g.pairs) for g in graphs]
+    E = sum(halves)
+    edges = np.concatenate([[0], np.cumsum(halves)])[:-1]
+    pad = torch.nn.functional.pad
+    node = torch.cat([pad(g.node, (0, 0, 0, N - len(g.node))) for g in graphs])
+    edge = torch.cat([g.edge[:h] for g, h in zip(graphs, halves)] + [g.edge[h:] for g, h in zip(graphs, halves)])
+    to = torch.cat([g.to[:h] + k * N for k, (g, h) in enumerate(zip(graphs, halves))])
+    frm = torch.cat([g.frm[:h] + k * N for k, (g, h) in enumerate(zip(graphs, halves))])
+    cells = torch.cat([g.cells + k * N for k, g in enumerate(graphs)])
+    graph = MeshGraph(node.float().to(device), node[:, :0].to(device), edge.float().to(device), torch.cat([to, frm]).to(device),
+                      torch.cat([frm, to]).to(device), torch.arange(2 * E).reshape(2, E).T.to(device), cells.to(device))
+    found = [e.surroundings for e in parts]
+    flow = found[0].carried is not None
+    whole = Surroundings(graph, torch.cat([s.side for s in found]).float().to(device),
+                         torch.cat([s.of_cell + int(o) for s, o in zip(found, edges)]).to(device), found[0].ends.to(device),
+                         *(torch.cat([getattr(s, name) for s in found]).to(device) for name in ("units", "root")),
+                         *((torch.cat([getattr(s, name) for s in found]).to(device) for name in ("carried", "drift"))
+                           if flow else (None, None)))
 
-    def padded(x: Tensor, value: float = 0.0) -> Tensor:
-        return torch.nn.functional.pad(x, (0, n - x.shape[-1]), value=value)
+    def put(x: Tensor) -> Tensor:
+        return x.to(device)
 
-    node = torch.cat([torch.nn.functional.pad(g.node, (0, 0, 0, n - len(g.node))) for g in graphs])
-    edge = torch.cat([g.edge[:m] for g, m in zip(graphs, halves)] + [g.edge[m:] for g, m in zip(graphs, halves)])
-    to = torch.cat([g.to[part] + o for half in (0, 1) for g, m, o in zip(graphs, halves, nodes)
-                    for part in [slice(half * m, (half + 1) * m)]])
-    frm = torch.cat([to[E:], to[:E]])
-    cells = torch.cat([g.cells + o for g, o in zip(graphs, nodes)])
-    graph = MeshGraph(node.float().to(device), node[:, :0].to(device), edge.float().to(device), to.to(device), frm.to(device),
-                      torch.arange(2 * E).reshape(2, E).T.to(device), cells.to(device))
-    all_of = Surroundings(graph, torch.cat([s.side for s in found]).float().to(device),
-                          torch.cat([s.of_cell + o for s, o in zip(found, edges)]).to(device), found[0].ends.to(device),
-                          torch.cat([s.units for s in found]).to(device), torch.cat([s.root for s in found]).to(device),
-                          torch.cat([s.carried for s in found if s.carried is not None]).to(device) if flows else None)
-    still = torch.zeros(B, n, n, dtype=torch.float64)
-    carried = torch.zeros(B, n, n, dtype=torch.float64) if flows else None
-    load, values = torch.zeros(B, T, n, dtype=torch.float64), torch.zeros(B, T + 1, n, dtype=torch.float64)
-    held = torch.ones(B, n, dtype=torch.bool)
-    dim = parts[0].problem.mesh.dim
-    facets = [torch.zeros(0, dim, dtype=torch.long)]
-    exchange, ambient = [torch.zeros(0, dim, dim, dtype=torch.float64)], [torch.zeros(0, dim, dtype=torch.float64)]
-    for k, part in enumerate(parts):
-        p, m = part.problem, part.problem.mesh.n_nodes
-        rest = p.decay_part
-        for one in convective(p):
-            facets.append(one.nodes + k * n)
-            exchange.append(p.dt * one.matrix)
-            ambient.append(p.dt * one.load(0.0, 0.0))
-        row, col = p.geometry.pattern.row.long(), p.geometry.pattern.col.long()
-        still[k, row, col] = p.dt * rest.values[0, 0]
-        advection = p.advection()
-        if carried is not None and advection is not None:
-            carried[k, row, col] = p.dt * advection.values[0, 0]
-        held[k, :m] = False if p.fixed is None else p.fixed[0]
-        for t in range(T + 1):
-            w = p.fixed_values(t * p.dt)
-            values[k, t, :m] = 0.0 if w is None else w[:, 0]
-            g = None if t == T else p.flux_load(t * p.dt, p.dt)
-            if g is not None:
-                load[k, t, :m] = p.dt * g[:, 0]
-    geometries = [part.problem.geometry for part in parts]
-    volumes = torch.cat([g.volumes for g in geometries])
-    dt = torch.cat([torch.full((part.problem.mesh.n_cells,), part.problem.dt, dtype=torch.float64) for part in parts])
-    slopes = torch.cat([g.gradients for g in geometries])
-    spread = torch.einsum("kid,kde,kie->k", slopes, all_of.root.cpu() @ all_of.root.cpu().mT, slopes)
-    put = {
-        "mass": torch.cat([padded(part.problem.source_mass.row_sums()[0, 0], 1.0) for part in parts]),
-        "weight": torch.cat([cell_pairs(g).weight for g in geometries]), "first": to[:E], "second": to[E:], "cells": cells,
-        "area": dt * volumes, "bubble": volumes / ((dim + 1) * (dim + 2)), "slopes": slopes, "still": still, "load": load,
-        "facets": torch.cat(facets), "exchange": torch.cat(exchange), "ambient": torch.cat(ambient), "held": held, "values": values,
-        "nodal": torch.stack([padded(part.nodal * part.problem.dt) for part in parts]),
-        "middle": torch.cat([(part.middle * part.problem.dt).permute(2, 0, 1) for part in parts]),
-        "start_middle": torch.cat([part.start_middle.T for part in parts]),
-        "truth": torch.stack([padded(part.truth) for part in parts]), "steepness": dt * volumes * spread / (dim + 1),
-        "points": torch.cat([g.points[g.cells] for g in geometries]), "dt": dt}
-    return Parts([part.name for part in parts], torch.tensor([part.fourier for part in parts]), all_of, n,
-                 headroom=mass_headroom(parts[0].problem), carried=None if carried is None else carried.to(device),
-                 **{name: value.to(device) for name, value in put.items()})
+    def padded(name: str, sizes: tuple[int, ...]) -> Tensor:
+        values = [getattr(e, name) for e in parts]
+        return put(torch.stack([pad(x.to(F64), [k for a, b in reversed(list(zip(x.shape, sizes))) for k in (0, b - a)])
+                                for x in values]))
+
+    def places(rows: Tensor, columns: Tensor, width: int) -> Tensor:  # rows are global, columns those of the example
+        return put((rows[:, :, None] * width + columns[:, None, :]).ravel())
+
+    at = torch.cat([e.cells + k * n for k, e in enumerate(parts)])
+    ring = torch.cat([e.facets.nodes + k * n for k, e in enumerate(parts)])
+    volumes, gradients = put(torch.cat([e.volumes for e in parts])), put(torch.cat([e.gradients for e in parts]))
+    stiffness = volumes[:, None, None] * stiffness_of(t, coupling(whole, gradients))
+
+    def per_cell(values: Sequence[float]) -> Tensor:
+        return put(torch.cat([torch.full((len(e.volumes),), v, dtype=F64) for e, v in zip(parts, values)]))
+
+    held = torch.stack([pad(e.held, (0, n - len(e.held)), value=True) for e in parts])
+    T, b = parts[0].truth.shape[0], parts[0].truth.shape[2]
+    errors = torch.tensor([e.errors for e in parts], dtype=F64)
+    return Batch(
+        t, whole, B, n, q, N, torch.tensor([e.fourier for e in parts]), stiffness, root_of(stiffness), volumes, gradients,
+        per_cell([e.dt for e in parts]), per_cell([e.decay for e in parts]),
+        put(torch.cat([e.transport for e in parts])) if flow else None, put(torch.cat([e.facets.corners + k * N
+                                                                                   for k, e in enumerate(parts)])),
+        put(torch.cat([e.facets.matrix for e in parts])), put(torch.cat([e.facets.load for e in parts])), put(ring),
+        places(at, torch.cat([e.cells for e in parts]), n), places(ring, torch.cat([e.facets.nodes for e in parts]), n),
+        places(at, torch.cat([e.wide for e in parts]), q), padded("flux", (n,)), put((~held).to(F64)),
+        padded("walls", (T + 1, n)), padded("start", (n, b)), padded("source", (q, T * b)), padded("truth", (T, N, b)),
+        put(torch.stack([torch.arange(N) < e.truth.shape[1] for e in parts]).to(F64)),
+        put(torch.tensor([e.dt for e in parts], dtype=F64)), put(errors[:, 0] if degree == 2 else errors[:, 1:].amin(1)),
+        put(errors.amin(1)), put(torch.tensor([e.norm for e in parts], dtype=F64)))
 
 
-def silent(batch: Parts) -> Numbers:
+def silent(batch: Batch) -> Numbers:
     """Numbers that change nothing."""
-    s = batch.surroundings
-    E, (K, sides) = len(batch.weight), s.side.shape[:2]
-    zero = torch.zeros(K, s.units.shape[-1] + 1, sides, dtype=torch.float64, device=batch.mass.device)
-    edge = zero.new_zeros(E)
-    node, cell = zero.new_zeros(len(batch.mass)), zero.new_zeros(K)
-    flow = None if batch.carried is None else cell
-    return Numbers(edge, zero.new_zeros(2 * E), zero.new_zeros(K, sides), zero, zero, edge, cell, node, node, flow,
-                   None if flow is None else zero[..., 0])
+    K, (m, q) = len(batch.volumes), batch.tables.own.shape
+    zero = torch.zeros(K, m, q, dtype=F64, device=batch.volumes.device)
+    square = zero[..., :m]
+    flow = batch.transport is not None
+    return Numbers(square, square, zero, square[..., 0], zero.new_zeros(len(batch.ring)), zero[:, 0, 0] if flow else None,
+                   square if flow else None)
 
 
-def loads(batch: Parts, z: Numbers) -> Tensor:
-    """dt times what the source brings to each node in each step, [B, T, n, b]."""
-    B, b, T, n = batch.nodal.shape
-    f = batch.nodal.permute(0, 3, 1, 2).reshape(B * n, b * T)
-    i, j, w = batch.first, batch.second, batch.weight[:, None]
-    E = len(i)
-    total = batch.mass[:, None] * f
-    gap = f[j] - f[i]  # consistent mass: lumped minus its graph Laplacian
-    total = total.index_add(0, i, w * (1 + z.source[:E, None]) * gap).index_add(0, j, -w * (1 + z.source[E:, None]) * gap)
-    curve = batch.middle.reshape(E, b * T) - 0.5 * (f[i] + f[j])
-    start = batch.truth[:, :, 0].permute(0, 2, 1).reshape(B * n, b)
-    now = batch.start_middle - 0.5 * (start[i] + start[j])
-    means = []
-    keep = z.keep[:, None]
-    for k in range(T):
-        new = keep * now + (0.5 + 0.5 * keep) * curve.view(E, b, T)[:, :, k]
-        means.append(0.5 * (now + new))
-        now = new
-    memory = torch.stack(means, -1).reshape(E, b * T)
-    sides = batch.surroundings.of_cell
-    found = torch.bmm(batch.bubble[:, None, None] * z.middle, curve[sides]) + torch.bmm(
-        batch.steepness[:, None, None] * z.memory, memory[sides])  # [K, d+1, b T]
-    total = total.index_add(0, batch.cells.ravel(), found.flatten(0, 1))
-    return total.view(B, n, b, T).permute(0, 3, 1, 2)
-
-
-def matrices(batch: Parts, z: Numbers, consistent: float = 1.0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Mass, dt times stiffness, what is taken ahead of it, [B, n, n] each, and dt times the exchange with the ambient [B, n]."""
-    B, n = batch.count, batch.n
-    phi = (consistent + soft_limit(z.mass, RANGE_DOWN, batch.headroom)) * batch.weight
-    i, j = batch.first, batch.second
-
-    def at(a: Tensor, c: Tensor) -> Tensor:
-        return a * n + c % n
-
-    M = torch.diag_embed(batch.mass.view(B, n)).flatten()
-    M = M.index_add(0, torch.cat([at(i, j), at(j, i), at(i, i), at(j, j)]), torch.cat([phi, phi, -phi, -phi]))
-    D = stretched(batch.surroundings, z.stretch)
-    local = torch.einsum("k,kid,kde,kje->kij", batch.area, batch.slopes, D, batch.slopes)
-    factor, ahead = z.rim[batch.facets].mean(1).exp(), z.rim_ahead[batch.facets].mean(1)
-    ring = factor[:, None, None] * batch.exchange
-    where = torch.cat([at(c[:, :, None], c[:, None, :]).ravel() for c in (batch.cells, batch.facets)])
-    K = batch.still.flatten().index_add(0, where, torch.cat([local.ravel(), ring.ravel()]))
-    later = torch.cat([(z.ahead[:, None, None] * local).ravel(), (ahead[:, None, None] * ring).ravel()])
-    A = torch.zeros_like(K).index_add(0, where, later)
-    if batch.carried is not None:
-        along, swirl = beside_the_flow(batch.surroundings, z, batch.slopes, batch.points, batch.dt)
-        more = batch.area[:, None, None] * (along + swirl)
-        K = (K + batch.carried.flatten()).index_add(0, where[:more.numel()], more.ravel())
-    g = batch.mass.new_zeros(B * n).index_add(0, batch.facets.ravel(), (factor[:, None] * batch.ambient).ravel())
-    return M.view(B, n, n), K.view(B, n, n), A.view(B, n, n), g.view(B, n)
+def inverse_of(A: Tensor, least: int = 64) -> Tensor:
+    """The inverse of matrices whose symmetric part is positive definite, by halves: products are what a GPU does best."""
+    n = A.shape[-1]
+    if n <= least:
+        return torch.linalg.inv_ex(A)[0]
+    h = n // 2
+    a, b, c, d = A[:, :h, :h], A[:, :h, h:], A[:, h:, :h], A[:, h:, h:]
+    inner = inverse_of(a, least)
+    x, y = inner @ b, c @ inner
+    rest = inverse_of(d - c @ x, least)
+    xs = x @ rest
+    return torch.cat([torch.cat([inner + xs @ y, -xs], 2), torch.cat([-rest @ y, rest], 2)], 1)
 
 
 class _Inverse(torch.autograd.Function):
-    """The inverse of symmetric positive definite matrices [B, n, n] by Cholesky; its derivative needs the inverse alone."""
+    """Its derivative needs the inverse alone."""
 
     @staticmethod
     def forward(ctx, A: Tensor) -> Tensor:  # type: ignore[override]
-        G = torch.cholesky_inverse(torch.linalg.cholesky(A))
+        G = inverse_of(A)
         ctx.save_for_backward(G)
         return G
 
     @staticmethod
     def backward(ctx, g: Tensor) -> Tensor:  # type: ignore[override]
         G, = ctx.saved_tensors
-        return -(G @ g @ G)
+        return -(G.mT @ g @ G.mT)
 
 
-def roll(batch: Parts, z: Numbers, consistent: float = 1.0, load: Tensor | None = None) -> Tensor:
-    """States [B, b, T+1, n] of all problems."""
-    M, K, more, ambient = matrices(batch, z, consistent)
-    A = M + 0.5 * K + more
-    free = (~batch.held).to(A.dtype)
-    inner = A * free[:, :, None] * free[:, None, :] + torch.diag_embed(1 - free)
-    G: Tensor = _Inverse.apply(inner) if batch.carried is None else torch.linalg.inv(inner)
-    drive = (loads(batch, z) if load is None else load) + batch.load[..., None] + ambient[:, None, :, None]  # [B, T, n, b]
-    u = batch.truth[:, :, 0].transpose(1, 2)  # [B, n, b]
-    states = [u]
-    for k in range(drive.shape[1]):
-        rise = ((batch.values[:, k + 1] - batch.values[:, k]) * batch.held)[..., None]
-        right = (drive[:, k] - K @ u - A @ rise.expand_as(u)) * free[..., None]
-        u = u + G @ right + rise
-        states.append(u)
-    return torch.stack(states, 1).permute(0, 3, 1, 2)
+def _first_step() -> tuple[complex, np.ndarray]:
+    """(l, [c0, c1]) of a step of dG(1): v+ = Re (l M + dt K)^-1 (c0 (M v + dt F_0) + c1 (dt F_1 - M v))."""
+    s, w = np.polynomial.legendre.leggauss(6)
+    s, w = 0.5 * (1 + s), 0.5 * w
+    P, dP = polynomials(2, s)
+    left = np.array([1.0, -1.0])
+    space = (P * w) @ P.T
+    shifts, Q = np.linalg.eig(np.linalg.solve(space, (P * w) @ dP.T + np.outer(left, left)))
+    gather = np.linalg.inv(Q) @ np.linalg.inv(space)
+    k = int(np.argmax(shifts.imag))
+    return complex(shifts[k]), 2 * Q[:, k].sum() * gather[k]
 
 
-def squared_error(batch: Parts, states: Tensor) -> Tensor:
-    """[B]: over trajectories, times and nodes."""
-    return (states - batch.truth).square().sum((1, 2, 3))
+SHIFT, _GATHER = _first_step()
 
 
-def rivals(batch: Parts) -> Tensor:
-    """Squared errors [B, 2] of the classical solvers with consistent and lumped mass."""
-    with torch.no_grad():
-        z = silent(batch)
-        load = batch.nodal.permute(0, 2, 3, 1) * batch.mass.view(batch.count, 1, -1, 1)
-        lumped = roll(replace(batch, still=torch.diag_embed(batch.still.sum(-1))), z, 0.0, load)
-        return torch.stack([squared_error(batch, roll(batch, z)), squared_error(batch, lumped)], 1)
+def matrices(batch: Batch, z: Numbers) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Mass and stiffness [B, n, n], source [B, n, q] and boundary load [B, n]. What is taken later is a mass times dt."""
+    t, B, n = batch.tables, batch.count, batch.n
+    V = batch.volumes[:, None, None]
+    K = corrected_stiffness(batch.root, z) + (batch.decay * batch.volumes)[:, None, None] * t.mass
+    if batch.transport is not None:
+        K = K + batch.transport + V * sum(beside_the_flow(t, batch.surroundings, z, batch.gradients, batch.step))
+    factor = z.rim.exp()[:, None]
+
+    def dense(parts: Sequence[tuple[Tensor, Tensor]], width: int) -> Tensor:
+        total = torch.zeros(B * n * width, dtype=F64, device=V.device)
+        for where, values in parts:
+            total = total.index_add(0, where, values.ravel())
+        return total.view(B, n, width)
+
+    g = batch.flux.ravel().index_add(0, batch.facets.ravel(), (factor * batch.ambient).ravel()).view(B, n)
+    return (dense([(batch.entries, V * corrected_mass(t, z) + batch.step[:, None, None] * taken_ahead(batch.root, z))], n),
+            dense([(batch.entries, K), (batch.facet_entries, factor[..., None] * batch.ring)], n),
+            dense([(batch.gathering, V * corrected_source(t, z))], batch.gathered), g)
 
 
-def log_ratio(batch: Parts, z: Numbers) -> Tensor:
-    """[B]: log of the error against that of the better classical solver."""
-    if batch.rival is None:
-        batch.rival = rivals(batch)
-    least = 1e-10 * batch.truth.square().sum((1, 2, 3))  # a part that stays as it is has no error to compare
-    return 0.5 * ((squared_error(batch, roll(batch, z)) + least) / (batch.rival.amin(1) + least)).log()
+def roll(batch: Batch, z: Numbers) -> Tensor:
+    """States [B, T, N, b] at the nodes of all problems after each step."""
+    M, K, S, g = matrices(batch, z)
+    B, n, b, T = batch.count, batch.n, batch.start.shape[2], batch.walls.shape[1] - 1
+    dt = batch.dt[:, None, None]
+    w0, w1 = batch.walls[:, :-1].mT, batch.walls[:, 1:].mT  # [B, n, T]
+    load = (dt * (S @ batch.source)).view(B, n, T, b)
+    load = load + (dt * (g[..., None] - K @ (0.5 * (w0 + w1))) - M @ (w1 - w0))[..., None]
+    slope = -dt * (K @ (w1 - w0))[:, :, :2] / 6  # first moments of what moving held values bring
+    free = batch.free[:, :, None]
+    load, slope = load * free[..., None], slope * free
+    inner, rest = free * free.mT, torch.diag_embed(1 - batch.free)
+    M, K = M * inner, dt * K * inner
+    real, turned = SHIFT.real * M + K + rest, SHIFT.imag * M
+    G, R = _Inverse.apply(torch.cat([M + 0.5 * K + rest, real])).split(B)
+    X = _Inverse.apply(real + turned @ (R @ turned))
+    GK = G @ K
+    driven = (G @ load.flatten(2)).view(B, n, T, b)
+    v = (batch.start - batch.walls[:, 0, :, None]) * free
+    states = []
+    c0, c1 = (complex(c) for c in _GATHER)
+    for k in range(T):
+        if k < 2:
+            moment = c0 * load[:, :, k] + c1 * slope[:, :, k, None] + (c0 - c1) * (M @ v)  # P_1 is -1 where the step begins
+            parts = X @ torch.cat([moment.real, moment.imag], 2)
+            v = parts[..., :b] + R @ (turned @ parts[..., b:])
+        else:
+            v = v - GK @ v + driven[:, :, k]
+        states.append((w1[:, :, k, None] + v)[:, :batch.nodes])
+    return torch.stack(states, 1)
+
+
+def errors(batch: Batch, states: Tensor) -> Tensor:
+    """[B]: relative to the norm of the truth."""
+    gap = (states - batch.truth) * batch.live[:, None, :, None]
+    return gap.square().sum((1, 2, 3)).clamp(min=1e-30).sqrt() / batch.norm
+
+
+def numbers(net: ElementNet, batch: Batch) -> Numbers:
+    z: Numbers = net(batch.surroundings, batch.stiffness, batch.corners)
+    return z
+
+
+def loss(batch: Batch, states: Tensor) -> tuple[Tensor, Tensor]:
+    """The loss, and r of each example."""
+    e = errors(batch, states)
+    r, best = (e / batch.plain).log(), (e / batch.rival).log()
+    return r.mean() + 2 * torch.relu(best + 0.15).square().mean(), r

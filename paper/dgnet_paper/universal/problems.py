@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import as_file, files
-from math import ceil
 
 import numpy as np
 import torch
@@ -21,10 +20,11 @@ from scipy.sparse.linalg import spsolve
 from dgnet.mesh import Mesh
 from dgnet.operators import Geometry, mass, stiffness
 from dgnet.problems.conditions import Condition, Dirichlet, Neumann, Robin
+from dgnet.problems.finer import refined
 from dgnet.problems.pde import PDE
 from dgnet.problems.problem import Problem
 from dgnet.problems.sources import Source, step_average
-from dgnet_paper.reference.transport import solve
+from dgnet_paper.reference.galerkin import march
 from dgnet_paper.universal.bodies import load_parts
 
 Tensor = torch.Tensor
@@ -114,22 +114,13 @@ class PartProblem:
     def problem(self, dtype: torch.dtype = torch.float64, device: str = "cpu") -> Problem:
         return Problem(self.mesh, self.pde, self.conditions, self.dt, dtype=dtype, device=device)
 
-    def truth(self, steps: int = STEPS, refine: int = 1, substeps: int = 6, device: str = "cpu") -> Tensor:
-        """[2, steps + 1, N, 1] by the reference: quadratic elements on the refined mesh. With a flow, which it takes explicitly, at
-        least ten substeps for each cell that the flow crosses in a step."""
-        substeps = max(substeps, ceil(substeps / 6 * 10 * self.courant))
-        return solve(self.mesh, self.pde, self.conditions, self.start, dt=self.dt, steps=steps, refine=refine, substeps=substeps,
-                     degree=2, source=self.source, device=device)
-
-    @property
-    def courant(self) -> float:
-        """The largest number of cells that the flow crosses in a step; 0 without a flow."""
-        if self.pde.velocity is None:
-            return 0.0
-        v = np.asarray(self.pde.velocity)[self.mesh.cells].mean(1)
-        edges = self.mesh.points[self.mesh.cells[:, 1:]] - self.mesh.points[self.mesh.cells[:, :1]]
-        push = np.linalg.solve(edges.transpose(0, 2, 1), v[..., None])[..., 0]  # v . grad of the corners but the first
-        return float(0.5 * self.dt * (np.abs(push).sum(1) + np.abs(push.sum(1))).max())
+    def truth(self, steps: int = STEPS, refine: int | None = None, substeps: int = 2) -> Tensor:
+        """[2, steps + 1, N, 1]: quadratic elements on the mesh refined twice (3D: once), two steps of dG(2) to a step."""
+        fine = self.problem()
+        for _ in range(4 - self.mesh.dim if refine is None else refine):
+            fine = refined(fine)
+        states = march(fine.quadratic, self.start, self.source, steps, substeps)
+        return torch.tensor(states[:, :, :self.mesh.n_nodes])[..., None]
 
     def samples(self, x: Tensor, steps: int = STEPS) -> Tensor:
         """Step averages of the source at points x: [2, steps, n, 1]."""

@@ -130,7 +130,7 @@ def test_consistency_sees_what_was_learned() -> None:
     g = torch.Generator().manual_seed(0)
     u0, f = (torch.rand(2, *shape, dtype=torch.float64, generator=g) for shape in ((mesh.n_nodes, 2), (12, mesh.n_nodes, 2)))
     with torch.no_grad():
-        truth = rollout(Classical(), make(0.05), u0, f)
+        truth = rollout(Classical(start=0), make(0.05), u0, f)
     config = DGNetConfig(decoder="none", network=False, calibrate=("diffusion",))
     model = model_of(config, make(0.1))
     c = analyse(model, make(0.1), truth, f, steps=5)["consistency"]

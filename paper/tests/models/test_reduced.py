@@ -63,7 +63,7 @@ def corpus(base: Problem, rows: int, seed: int) -> Corpus:
         flow = 0.2 * torch.einsum("btp,pnd->btnd", draw(rows, STEPS + 1, 2), patterns)
     still = Corpus(start[:, None].expand(-1, STEPS + 1, -1, -1), source, flow, base.dt, (0.0,) * base.n_fields)
     with torch.no_grad():
-        states = rollout(Classical(backend="dense"), still.problem(base), start, source)
+        states = rollout(Classical(backend="dense", start=0), still.problem(base), start, source)
     return Corpus(states, source, flow, base.dt, still.offset)
 
 
@@ -86,7 +86,7 @@ def test_fewer_modes_are_chosen_where_they_suffice() -> None:
     shape = torch.exp(-8 * (torch.tensor(MESH.points) - 0.5).square().sum(-1))[:, None]
     strength = torch.rand(4, STEPS, 1, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        states = rollout(Classical(), base, torch.zeros(4, MESH.n_nodes, 1, dtype=torch.float64), strength * shape)
+        states = rollout(Classical(start=0), base, torch.zeros(4, MESH.n_nodes, 1, dtype=torch.float64), strength * shape)
     data = Corpus(states, strength * shape, None, DT, (0.0,))
     model, recipe = build("pod", {"modes": 20}, base), Recipe("pod", (Stage(1, 1, method="fitted"),))
     progress = fit(model, base, data.part([0, 1, 2]), data.part([3]), recipe)
@@ -115,7 +115,7 @@ def test_operator_inference_learns_a_reaction() -> None:
     start = (torch.rand(32, 1, 1, dtype=torch.float64, generator=g)
              + 1e-4 * torch.randn(32, MESH.n_nodes, 1, dtype=torch.float64, generator=g))
     with torch.no_grad():
-        data = Corpus(rollout(Classical(), base, start, steps=STEPS), None, None, DT, (0.0,))
+        data = Corpus(rollout(Classical(start=0), base, start, steps=STEPS), None, None, DT, (0.0,))
     model = build("opinf", None, base)
     assert model.fit_data(base, data.part(range(30)), data.part([30, 31])) < 0.01
     assert bool(model.quadratic)
@@ -161,7 +161,7 @@ def test_both_train_on_a_scenario_and_survive_the_disk(name: str) -> None:
     x, steps = torch.tensor(case.mesh.points), 12
     source = sample.source(x, case.dt * (torch.arange(steps, dtype=torch.float64) + 0.5)).float()
     with torch.no_grad():
-        states = rollout(Classical(), base, sample.initial.float(), source)
+        states = rollout(Classical(start=0), base, sample.initial.float(), source)
     data = Corpus(states, source, None, case.dt, case.offset)
     torch.manual_seed(0)
     model = build(name, None, base)

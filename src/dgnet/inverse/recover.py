@@ -168,7 +168,7 @@ class Question(Measured):
         if not unknown and factors is None:
             raise InputError(f"name at least one unknown (known: {', '.join(KINDS)})")
         if any(name.startswith("flux:") for name in unknown):  # a history jumps in every step
-            model = model or Classical(start=0)
+            model = Classical(start=0) if model is None else replace(model, start=0) if isinstance(model, Classical) else model
         super().__init__(problem, cleaned(readings, problem, known.level), known, model, finer)
         self.noise, self.factors, self.report = noise, factors, report
         self.kinds = [linear_kind(name, problem, self.steps, known.spots) for name in unknown if name != LAG]

@@ -20,7 +20,7 @@ from dgnet.files import did_you_mean, read_dataclass
 from dgnet.mesh import perturbed_square
 from dgnet.models.classical import Classical
 from dgnet.models.dgnet import DGNet, DGNetConfig
-from dgnet.models.universal import AsShipped, Tuned, Universal
+from dgnet.models.universal import AsShipped, Tuned, TunedConfig, Universal
 from dgnet.problems import PDE, Problem
 
 SETTINGS = ("comparable", "published")
@@ -53,7 +53,7 @@ class Entry:
 _OURS: dict[str, Entry] = {
     "dgnet": Entry("DGNet", DGNetConfig, DGNet, {"comparable": DGNetConfig(), "published": DGNetConfig()}, {},
                    told=TOLD_ALL),
-    TUNED: Entry("universal weights, tuned", AsShipped, Tuned, {"comparable": AsShipped(), "published": AsShipped()}, {},
+    TUNED: Entry("universal weights, tuned", TunedConfig, Tuned, {"comparable": TunedConfig(), "published": TunedConfig()}, {},
                  told=TOLD_ALL),
     "universal": Entry("universal weights, without data", AsShipped, lambda config, problem: Universal(),
                        {"comparable": AsShipped(), "published": AsShipped()}, {}, told=TOLD_ALL),

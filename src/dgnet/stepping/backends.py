@@ -197,6 +197,51 @@ class Dense:
         return x
 
 
+class Rotated:
+    """(2 + i sqrt 2) M + dt K by solves with A = M + dt/2 K, factorised already: half of it is its real part.
+
+    The eigenvalues of (2 A)^-1 times it lie on the segment from 1 to 1 + i / sqrt 2, where Chebyshev's iteration gains a factor of
+    six each time. SuperLU takes eight times as long for a complex matrix as for a real one. What is not symmetric, or damped beside
+    A, lies near that segment: residuals are checked, and where 60 iterations are not enough the matrix is factorised after all.
+    """
+
+    capturable = False
+    label = "rotated"
+    _centre, _foci = 1 + 1j / math.sqrt(8), -1 / 8
+    _most = 60
+
+    def __init__(self, A: EdgeMatrix, inner: Prepared, symmetric: bool, tolerance: float) -> None:
+        self.system, self.inner, self.symmetric, self.tolerance = A, inner, symmetric, tolerance
+        self.whole: Prepared | None = None
+        self._matrices: dict[bool, Tensor] = {}
+
+    def _matrix(self, transposed: bool) -> Tensor:
+        if transposed not in self._matrices:
+            v = self.system.values.detach()
+            self._matrices[transposed] = csr(self.system.pattern, v.index_select(-1, self.system.pattern.transpose)
+                                             if transposed else v)
+        return self._matrices[transposed]
+
+    def solve(self, b: Tensor, transposed: bool = False) -> Tensor:
+        if self.whole is not None:
+            return self.whole.solve(b, transposed)
+        A, (groups, n, columns) = self._matrix(transposed and not self.symmetric), b.shape
+        goal = self.tolerance * b.abs().square().sum(1, keepdim=True).sqrt()
+        x, r, p = torch.zeros_like(b), b, torch.zeros_like(b)
+        alpha, beta = 1 / self._centre, 0.0 + 0.0j
+        for k in range(self._most):
+            both = self.inner.solve(torch.cat([r.real, r.imag], -1), transposed)
+            p = 0.5 * torch.complex(both[..., :columns].double(), both[..., columns:].double()) + beta * p
+            x = x + alpha * p
+            r = b - (A @ x.reshape(groups * n, columns)).view(b.shape)
+            if bool((r.abs().square().sum(1, keepdim=True).sqrt() <= goal).all()):
+                return x
+            beta = (0.5 if k == 0 else 0.25) * self._foci * alpha * alpha
+            alpha = 1 / (self._centre - beta / alpha)
+        self.whole = LU(self.system, self.symmetric)
+        return self.whole.solve(b, transposed)
+
+
 # ---------------------------------------------------------------------- iterative
 
 

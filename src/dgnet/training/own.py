@@ -25,9 +25,11 @@ def first_choice(project: Project) -> str:
     """The model that a training takes unless one is named: universal weights where they hold, tuned to the data, else dgnet.
 
     A flow, a coefficient or reaction to be found, and settings of dgnet in the problem file ([model], or windows and iterations in
-    [training]), ask for dgnet.
+    [training]), ask for dgnet; settings of tuned weights ([model.universal-tuned]) for these.
     """
     t = project.training
+    if TUNED in project.model and not project.unknowns:
+        return TUNED
     if project.unknowns or project.case.moving or project.model or t.windows or t.iterations:
         return "dgnet"
     covered = Universal().coverage(base_problem(project.case, "cpu"))

@@ -260,16 +260,20 @@ class ElementNet(Ranged):
             entry = torch.cat([entry, carried[:, :m, :m].abs()], -1)
 
         a, b = self.pairs
-        one, other = (either[:, :m] + 0.5 * whole[..., :w])[:, a], (either[:, :m] + 0.5 * whole[..., :w])[:, b]
-        y = _active(one + other + self.apart * (one - other).abs_() + kinds[a, b, :w] + self.entry(entry[:, a, b]))
+        ends = either[:, :m] + 0.5 * whole[..., :w]
+        one, other = ends.index_select(1, a), ends.index_select(1, b)
+        y = torch.addcmul(one + other, self.apart, (one - other).abs_())
+        entry = entry.flatten(1, 2).index_select(1, a * m + b)
+        y = torch.addcmul(y, entry, self.entry.weight[:, 0]) if carried is None else y + self.entry(entry)
+        y = _active(y + kinds[a, b, :w])
         found = _GAIN * self.pair(y).double()  # [K, pairs, 2]
         both = found.new_zeros(len(K), m, m, 2)
         both[:, a, b] = found
         both[:, b, a] = found
 
         a, b = self.ways
-        y = (to + whole[..., w:])[:, a] + frm[:, b] + kinds[a, b, w:]
-        y = _active(y if carried is None else y + self.carry(carried[:, a, b]))
+        y = (to + whole[..., w:]).index_select(1, a) + frm.index_select(1, b) + kinds[a, b, w:]
+        y = _active(y if carried is None else y + self.carry(carried.flatten(1, 2).index_select(1, a * q + b)))
         source = found.new_zeros(len(K), m, q)
         source[:, a, b] = soft_limit(self.directed(y)[..., 0].double(), STENCIL, STENCIL)
         seen = torch.cat([mean, x.amax(1)], -1)
