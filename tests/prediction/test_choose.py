@@ -56,7 +56,6 @@ def test_estimates_agree_with_the_exact_solution(wave: float, error: float) -> N
     true = true_error(found, problem, start, rate)
     assert found.choice is not None and 1 / 3 < found.choice.estimate / true < 3, (found.choice.sentences, true)
     assert not found.choice.reached or true <= error
-    assert found.choice.largest >= found.choice.estimate * 0.3
 
 
 def test_an_easy_problem_gets_linear_elements_a_hard_one_better_ones_and_the_same_every_time() -> None:
@@ -188,7 +187,7 @@ def test_an_interrupted_simulation_makes_the_same_choice_and_goes_on(folder: Pat
     options = {"source": folder / "spots.csv", "steps": 12}
     run, choice = chosen(simulator(folder), "0.02%", **options)
     whole = dg.simulate(folder, error="0.02%", **options).states[0].numpy()
-    assert choice.parts > 1 or choice.candidate.fine
+    assert choice.candidate.parts > 1 or choice.candidate.fine
 
     def stop(k: int, u: np.ndarray) -> None:
         if k == 7:
