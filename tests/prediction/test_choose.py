@@ -108,7 +108,7 @@ def test_other_problems_are_solved_by_what_handles_them(kind: str) -> None:
     fine = dg.simulate(problem, error="0.0001%", initial=start, steps=6)  # the best there is, for a truth
     span = (fine.states.amax((0, 1, 2)) - fine.states.amin((0, 1, 2)))
     off = ((found.states - fine.states)[0, 1:].square().mean((0, 1)).sqrt() / span).max()
-    assert not found.choice.reached or float(off) < 0.005
+    assert not found.choice.reached or float(off) < 0.006  # the estimate weighs nodes by their volume
     assert found.choice.notes or kind in ("held in time", "periodic")
 
 
