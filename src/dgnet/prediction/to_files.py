@@ -175,9 +175,9 @@ def _planned(opened: Simulator, stored: Dataset | None, trajectory: int | None, 
             raise InputError("--mesh goes with --source and --initial: a stored trajectory is on the mesh of the training")
         run = on_other_mesh(run, mesh)
     run = run if dt is None or dt == trained.dt else with_step(run, dt)
-    ratio = run.case.dt / trained.dt
     if run.parts > 1:
         run = replace(run, case=replace(run.case, dt=run.case.dt / run.parts, steps=run.case.steps * run.parts))
+    ratio = run.case.dt / trained.dt
     drive = None if source is None else source_from(str(source), run, device)
     if stored is not None:
         check_fits(stored, trained, from_zero=True)
