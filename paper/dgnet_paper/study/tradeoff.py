@@ -307,10 +307,10 @@ class Search:
         best = self.best
         near = [] if best is None else [r for r in self.rows if self.reached(r) and whole(r) < 1.5 * whole(best)]
         for row in (self.own, *near):
-            setting = self.at if row is self.own else _setting(row)
+            setting = self.at if row is self.own else setting_of(row)
             again = measure(self.trial, model if row is self.own else setting.model, setting)
             row |= {part: min(row[part], again[part]) for part in PARTS}
-        alike = [self.own, *(r for r in near if _setting(r).fitted and r["substeps"] == r["skip"] == 1)]
+        alike = [self.own, *(r for r in near if setting_of(r).fitted and r["substeps"] == r["skip"] == 1)]
         for row in (self.own, *near):
             if row in alike:  # the same sources at the same places and times: the same work
                 row["source_s"] = min(r["source_s"] for r in alike)
@@ -322,7 +322,7 @@ class Search:
         if best is None:
             return None
         points = 1.0 if setting.fitted else setting.work(dim)
-        dear = setting.work(dim) / self.longest > _setting(best).work(dim) or self.own["source_s"] * points > whole(best)
+        dear = setting.work(dim) / self.longest > setting_of(best).work(dim) or self.own["source_s"] * points > whole(best)
         return "dearer than what suffices" if dear else None
 
     @cached_property
@@ -354,7 +354,8 @@ class Search:
                 report(f"{self.trial.scenario.name}: cost against accuracy", done + 1, len(self.wanted))
 
 
-def _setting(row: dict[str, Any]) -> Setting:
+def setting_of(row: dict[str, Any]) -> Setting:
+    """The setting of a row."""
     degree, mass = int(row["kind"][1]), LUMPED if "lumped" in row["kind"] else CONSISTENT
     return Setting(degree, row["refine"], row["substeps"], row["skip"], mass, "nodes" in row["kind"])
 
