@@ -35,6 +35,7 @@ from dgnet.problems import Scaled as Scaled
 from dgnet.problems import SpotTable as SpotTable
 from dgnet.problems import TimeTable as TimeTable
 from dgnet.problems import step_average as step_average
+from dgnet.problems import step_moments as step_moments
 from dgnet.problems.sight import doubts as doubts
 from dgnet.projects.project import project as project
 from dgnet.projects.project import trajectory as trajectory

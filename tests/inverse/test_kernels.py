@@ -141,7 +141,7 @@ def test_files_hold_all_of_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["lag", "early", "start", "base"])
 def test_a_bit_that_changed_in_a_folder_is_found_before_it_is_read(tmp_path: Path, name: str) -> None:
     p = Problem(box((5, 4)), PDE(diffusion=0.7), RIM, 0.02)
-    kernels(p, sensors_of(p), 8, Classical(damped_start=1), store=tmp_path / "kernels")
+    kernels(p, sensors_of(p), 8, Classical(start=1), store=tmp_path / "kernels")
     file = tmp_path / "kernels" / f"{name}.npy"
     content = bytearray(file.read_bytes())
     content[-5] ^= 1  # of the last sensor

@@ -197,6 +197,7 @@ def test_the_exported_step_gathers_the_reaction_without_the_capacity(kind):
         for weight in model.parameters():
             weight.add_(0.3 * torch.randn(weight.shape, generator=g))
         state = model.prepare(p)
+        state.settle()
         exported = Step(state.solver, model.reaction_net if kind == "learned" else None)
         torch.testing.assert_close(exported(u, f), state.step(u, f, 0.0, 1), rtol=1e-8, atol=1e-10)
 

@@ -148,7 +148,7 @@ def test_check_train_and_evaluate_judge_alike(tmp_path: Path, driven: bool) -> N
     with Dataset(own.data) as stored:
         corpus = stored.batch(stored.of("test"))
     kinds = {"consistent": Classical(CONSISTENT), "lumped": Classical(LUMPED), "p2": Classical(CONSISTENT, degree=2),
-             "universal": Universal()}
+             "universal": Universal(), "universal_p2": Universal(degree=2)}
     judged = {name: evaluate_rne(kind, base_problem(own.case, "cpu"), corpus) for name, kind in kinds.items()}
     errors = found["classical"].numbers["errors"]["test"]
     assert errors == pytest.approx(judged, rel=1e-6, abs=1e-12)

@@ -96,7 +96,7 @@ def test_tangents_of_two_fields_are_derivatives() -> None:
         shift = torch.zeros_like(theta)
         shift[k] = 1e-5
         ends = [0.5 * fit.at(theta + sign * shift).misfit for sign in (1, -1)]
-        assert float(-found.downhill[k]) == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-4)
+        assert float(-found.downhill[k]) == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=5e-4)
 
 
 def test_terms_begin_at_zero_and_are_written_as_a_person_would() -> None:

@@ -58,7 +58,8 @@ def world(name: str, count: int = 3, begin: float = 0.0) -> tuple[Problem, Corpu
     if begin:
         data = replace(data, begin=torch.tensor([begin], dtype=torch.float64))
     with torch.no_grad():
-        states = rollout(Classical(), data.problem(base), blank[:, 0], source, STEPS, t0=0.0 if name == "stored flow" else begin)
+        states = rollout(Classical(start=0), data.problem(base), blank[:, 0], source, STEPS,
+                         t0=0.0 if name == "stored flow" else begin)
     return base, replace(data, state=states)
 
 
@@ -85,14 +86,14 @@ def test_a_trajectory_that_begins_later_has_its_own_time(monkeypatch: pytest.Mon
     assert exact_loss("dirichlet", Stage(1, 4, batch=4, first=3), monkeypatch, False, begin=0.35) < 1e-14
     for name in CONDITIONS:
         base, data = world(name, begin=0.35)
-        assert evaluate_rne(Classical(), base, data) < 1e-8
-        assert evaluate_rne(Classical(), base, data.windows(torch.tensor([2, 0, 1]), torch.tensor([2, 7, 2]), 4)) < 1e-7
+        assert evaluate_rne(Classical(start=0), base, data) < 1e-8
+        assert evaluate_rne(Classical(start=0), base, data.windows(torch.tensor([2, 0, 1]), torch.tensor([2, 7, 2]), 4)) < 1e-7
 
 
 @pytest.mark.parametrize("name", CONDITIONS)
 def test_back_to_back_windows_of_a_calibration(name: str) -> None:
     base, data = world(name)
-    model = DGNet(DGNetConfig(decoder="none", calibrate=("diffusion",)), base).double()
+    model = DGNet(DGNetConfig(decoder="none", calibrate=("diffusion",), start=0), base).double()
     assert gauss_newton(model, base, data, Stage(1, 5, method="gauss-newton"), data.spread) < 1e-14
 
 

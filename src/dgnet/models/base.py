@@ -51,7 +51,8 @@ class Stepper(ABC):
 
     @abstractmethod
     def step(self, u: Tensor, source: Tensor | None, t: float, k: int) -> Tensor:
-        """Step k: u [B, P, F] at time t and the source of the step [B, N or P, F], by the model's `rule` -> u at t + dt."""
+        """Step k: u [B, P, F] at time t and the source of the step [B, N or P, F], by the model's `rule`, or its moments
+        [B, `moments`, N or P, F] -> u at t + dt."""
 
     def begin(self, u: Tensor) -> Tensor:
         """What step 0 starts from [B, P, F], given the initial state [B, N or P, F]."""
@@ -157,6 +158,11 @@ class Model(ABC, Generic[S]):
     def rule(self) -> Rule:
         """How its scheme takes a source: averaged over the step, or as the mean of both ends of it."""
         return "average"
+
+    @property
+    def moments(self) -> int:
+        """How many moments of a source its steps take (`step_moments`): 1 for averages alone."""
+        return 1
 
     @property
     def first_steps(self) -> int:
@@ -292,6 +298,10 @@ class Wrapper(Model[S]):
     @property
     def rule(self) -> Rule:
         return self.model.rule
+
+    @property
+    def moments(self) -> int:
+        return self.model.moments
 
     @property
     def first_steps(self) -> int:

@@ -19,6 +19,7 @@ from dgnet.problems.finer import refined
 from dgnet.problems.lift import Lift
 from dgnet.stepping import EnthalpySolver, GreenSolver, Linear, Solver
 from dgnet.stepping.backends import TOLERANCE
+from dgnet.stepping.solver import SCHEMES
 
 Tensor = torch.Tensor
 
@@ -35,6 +36,10 @@ class Classical(Model["ClassicalStepper"]):
       (order 3; two stages of order 2 where capacity or diffusion are curves of u): they leave nothing that Crank-Nicolson rings
       with. 0 for none
     - `theta`: 1/2 Crank-Nicolson to 1 backward Euler
+    - `scheme`: crank-nicolson, or discontinuous Galerkin for all steps, L-stable: dg1 of order 3 at the price of one complex solve,
+      dg2 of order 5 at that of a complex and a real one. They take moments of the source (`step_moments`), `moments` of them; one
+      that is known by its averages is constant in each step, of order 2. A reaction costs 3 and 5 times as many solves; matrices
+      that change in time are those of the middle of the step, order 2
     - `tolerance`: of iterative solves, relative; None for 1e-12 in double and 1e-6 in single precision, less where steps of
       single precision are so stiff that they are computed in double
     - `degree`: of the elements: 1 linear, second order; 2 quadratic, third order: it has values at the middles of the edges and
@@ -51,15 +56,14 @@ class Classical(Model["ClassicalStepper"]):
     theta: float = 0.5
     tolerance: float | None = None
     degree: int = 1
+    scheme: str = "crank-nicolson"
 
     @property
     def name(self) -> str:
-        if self.degree == 2:
-            return "classical (P2)"
-        if self.consistent is None:
-            return "classical"
         kinds = {CONSISTENT: "consistent", LUMPED: "lumped"}
-        return f"classical ({kinds.get(self.consistent, f'{self.consistent:g} consistent')})"
+        mass = () if self.consistent is None else (kinds.get(self.consistent, f"{self.consistent:g} consistent"),)
+        said = (*(("P2",) if self.degree == 2 else mass), *((self.scheme,) if SCHEMES[self.scheme] else ()))
+        return f"classical ({', '.join(said)})" if said else "classical"
 
     @property
     def solves(self) -> bool:
@@ -67,15 +71,21 @@ class Classical(Model["ClassicalStepper"]):
 
     @property
     def first_steps(self) -> int:
-        return self.start
+        return 0 if SCHEMES[self.scheme] else self.start
+
+    @property
+    def moments(self) -> int:
+        return SCHEMES[self.scheme] + 1
 
     def stable_steps(self, problem: Problem) -> int:
-        return self.start
+        return 0 if SCHEMES[self.scheme] else self.start
 
     def points(self, problem: Problem) -> np.ndarray:
         return (problem.quadratic if self.degree == 2 else problem).geometry.nodes
 
     def __post_init__(self) -> None:
+        if self.scheme not in SCHEMES:
+            raise InputError(f"unknown scheme '{self.scheme}' (known: {', '.join(SCHEMES)})")
         check_scheme(CONSISTENT if self.consistent is None else self.consistent, degree=self.degree)
         if self.start < 0:
             raise InputError(f"start must not be negative, got {self.start}")
@@ -86,15 +96,18 @@ class Classical(Model["ClassicalStepper"]):
             problem = problem.recast(LUMPED if self.consistent is None else self.consistent, problem.advection_form)
         deferred = problem.geometry.device.type == "cuda" and not careful
         problem = problem.quadratic if self.degree == 2 else problem
+        if curved and SCHEMES[self.scheme]:
+            raise InputError(f"where capacity or diffusion change with the solution there is no scheme '{self.scheme}': take "
+                             "crank-nicolson")
         if curved:
             return ClassicalStepper(EnthalpySolver(problem, self.theta, self.tolerance, deferred=deferred), self.start)
         wide, tolerance = problem.held(), self.tolerance
         if wide is not problem and tolerance is None and problem.geometry.device.type == "cpu":
             # states in float32 need no more: the stiffer, the smaller, so that errors stay below those where float32 steps end
             tolerance = max(TOLERANCE[torch.float64], 0.1 * TOLERANCE[torch.float32] * SINGLE / problem.stiffness_number)
-        solver = GreenSolver(wide, self.backend, self.theta, tolerance, solves=steps, columns=batch)
+        solver = GreenSolver(wide, self.backend, self.theta, tolerance, solves=steps, columns=batch, scheme=self.scheme)
         solver.monitor.deferred = deferred
-        return ClassicalStepper(solver, self.start)
+        return ClassicalStepper(solver, self.stable_steps(problem))
 
 
 class ClassicalStepper(SolverStepper):

@@ -71,7 +71,8 @@ def rollout(model: Model[Any], problem: Problem, u0: Tensor | Pause, source: Ten
     - `u0`: initial states [B, N, F], in the unit of each field, or the `Pause` of an earlier rollout, which goes on. A state begins
       anew: a model that filters starts, or has first steps of its own, does so, and what it has between the nodes is fitted. States
       have the precision of the initial one
-    - `source`: averages over the steps [B or 1, steps, N, F] (`step_average`); field/time, or W/m3 with a heat
+    - `source`: averages over the steps [B or 1, steps, N, F] (`step_average`), or as many moments as the model takes
+      (`Model.moments`), [B or 1, steps, moments, N, F] (`step_moments`); field/time, or W/m3 with a heat
       capacity; None for none. A model with points beside the nodes (`model.points(problem)`, quadratic elements) takes both at all
       of them, too; from nodes alone it interpolates
     - `steps`: how many; by default as many as there are sources
@@ -133,9 +134,12 @@ class _Request:
             batch = len(finite(start, "the initial state"))
         if source is not None:
             _check_given(model, problem, source, "the source")
-            if source.dim() != 4 or source.shape[0] not in (1, batch):
+            if source.dim() not in (4, 5) or source.shape[0] not in (1, batch):
                 raise InputError(f"the source must be [batch, step, node, field], got {list(source.shape)}")
-            source = finite(source, "the source").expand(batch, -1, -1, -1)
+            if source.dim() == 5 and source.shape[2] != model.moments:
+                raise InputError(f"{model.name} takes {model.moments} moments of the source in each step, got {source.shape[2]}")
+            source = finite(source, "the source").expand(batch, *[-1] * (source.dim() - 1))
+            source = source[:, :, 0] if source.dim() == 5 and model.moments == 1 else source
         steps = (source.shape[1] if source is not None else 0) if steps is None else steps
         if steps < 1 or (source is not None and source.shape[1] < steps):
             raise InputError(f"a rollout of {steps} steps needs as many step-averaged sources, got "

@@ -11,7 +11,7 @@ from dgnet.problems.lift import Lift
 from dgnet.problems.pde import PDE
 from dgnet.problems.problem import CONSISTENT, DOUBLE, LUMPED, SINGLE, WORKING, Problem
 from dgnet.problems.sight import Bounds, Doubt, doubts, spot_doubts
-from dgnet.problems.sources import FunctionSource, Rule, Source, converged_average, panels_for, step_average
+from dgnet.problems.sources import FunctionSource, Rule, Source, converged_average, panels_for, step_average, step_moments
 from dgnet.problems.spot_table import SpotTable, bells
 from dgnet.problems.units import FIELD, LENGTH, PURE, SPEED, TERMS, TIME, Dimension, Units
 
@@ -20,4 +20,4 @@ __all__ = ["CONSISTENT", "DOUBLE", "FIELD", "LEAST", "LENGTH", "LUMPED", "OWN", 
            "FunctionSource", "HeldFlow", "Lift", "Neumann", "Periodic", "Problem", "Robin", "Rule", "Scaled", "Source",
            "SpotTable", "TimeTable", "Units", "Value", "Varied", "base_problem", "bells", "changed", "converged_average",
            "curves_of", "doubts", "fibre_tensors", "given_velocity", "half_steps", "panels_for", "prolonged", "refined",
-           "spot_doubts", "step_average", "typical"]
+           "spot_doubts", "step_average", "step_moments", "typical"]

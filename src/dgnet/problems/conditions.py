@@ -147,8 +147,9 @@ def value_at(value: Value, x: Tensor, times: np.ndarray) -> Tensor:
     return finite(torch.stack(rows), "what a boundary value f(x, t) returns")  # once for all times: it waits for the device
 
 
-def samples(values: Sequence[Value], x: Tensor, t: float, dt: float) -> tuple[Tensor, list[Tensor]]:
+def samples(values: Sequence[Value], x: Tensor, t: float, dt: float, moment: int = 0) -> tuple[Tensor, list[Tensor]]:
     """Samples of boundary values at points x [n, d] over a step from t to t + dt: weights [K] of sum 1, samples [K, n] of each.
+    With a `moment` i the weights are those of the integral with the Legendre polynomial i of the step.
 
     One sample at t where nothing changes or dt is 0. Between knots tables are linear: two Gauss points each are exact, also for
     the product of two. Other functions are looked at 64 times in every step or more, as sources are (`converged_average`): a pulse
@@ -157,7 +158,8 @@ def samples(values: Sequence[Value], x: Tensor, t: float, dt: float) -> tuple[Te
     """
     moving = [value for value in values if callable(value)]
     if dt == 0.0 or not moving:
-        return torch.ones(1, dtype=torch.float64, device=x.device), [value_at(value, x, np.array([t])) for value in values]
+        weight = torch.full((1,), float(not moment), dtype=torch.float64, device=x.device)
+        return weight, [value_at(value, x, np.array([t])) for value in values]
     knots = np.concatenate([knots_of(value) for value in moving])
     edges = np.unique(np.concatenate([[t], knots[(knots > t) & (knots < t + dt)], [t + dt]]))
     if all(isinstance(value, TimeTable) for value in moving):
@@ -166,9 +168,10 @@ def samples(values: Sequence[Value], x: Tensor, t: float, dt: float) -> tuple[Te
     else:
         count = np.ceil(_PARTS * np.diff(edges) / dt - 1e-9).astype(int).clip(min=1)
         cut = np.concatenate([np.linspace(a, b, n, endpoint=False) for a, b, n in zip(edges, edges[1:], count)] + [edges[-1:]])
-        weights, both = _cut_as_needed(lambda times: torch.cat([value_at(value, x, times) for value in moving], 1), cut)
+        weights, times, both = _cut_as_needed(lambda times: torch.cat([value_at(value, x, times) for value in moving], 1), cut)
         rest = iter(both.split(len(x), 1))
         found = [next(rest) if callable(value) else value_at(value, x, np.array([t])) for value in values]
+    weights = weights * np.polynomial.legendre.Legendre.basis(moment)(2 * (times - t) / dt - 1)
     share = torch.from_numpy(weights / dt).to(x.device)
     return share, [value.expand(len(share), -1) for value in found]
 
@@ -228,8 +231,8 @@ def _lobatto() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return x, weights, np.linalg.qr(np.polynomial.legendre.legvander(x, _POINTS - 1))[0][:, -2:]
 
 
-def _cut_as_needed(function: Callable[[np.ndarray], Tensor], edges: np.ndarray) -> tuple[np.ndarray, Tensor]:
-    """Weights [K] and values [K, m] of a function of time, in parts between edges or halves of them.
+def _cut_as_needed(function: Callable[[np.ndarray], Tensor], edges: np.ndarray) -> tuple[np.ndarray, np.ndarray, Tensor]:
+    """Weights [K], times [K] and values [K, m] of a function of time, in parts between edges or halves of them.
 
     A part is halved while the two components of its values that no polynomial of degree 5 has are large. A jump between any two of
     the points, the ends among them, has them: they are more than twice the error that it makes.
@@ -237,7 +240,7 @@ def _cut_as_needed(function: Callable[[np.ndarray], Tensor], edges: np.ndarray) 
     x, w, rough = _lobatto()
     left, right = edges[:-1], edges[1:]
     spent, size = 0, 0.0
-    parts: list[tuple[np.ndarray, Tensor]] = []
+    parts: list[tuple[np.ndarray, np.ndarray, Tensor]] = []
     while len(left):
         middle, half = 0.5 * (left + right), 0.5 * (right - left)
         times = middle[:, None] + half[:, None] * (1 - _INSIDE) * x  # a knot belongs to the part after it
@@ -249,9 +252,11 @@ def _cut_as_needed(function: Callable[[np.ndarray], Tensor], edges: np.ndarray) 
                 size = float((torch.tensor(weights, **like)[..., None] * value.abs()).sum((0, 1)).max())
             error = torch.einsum("pkm,kr->pmr", value, torch.tensor(rough, **like)).abs().sum(-1).amax(1)
             again = (error.cpu().numpy() * 2 * half > _SMOOTH * size) & (spent < _MOST)
-        parts.append((weights[~again].ravel(), value[torch.from_numpy(~again).to(value.device)].flatten(0, 1)))
+        done = torch.from_numpy(~again).to(value.device)
+        parts.append((weights[~again].ravel(), times[~again].ravel(), value[done].flatten(0, 1)))
         left, right = (np.stack(pair, 1)[again].ravel() for pair in ((left, middle), (middle, right)))
-    return np.concatenate([weights for weights, _ in parts]), torch.cat([value for _, value in parts])
+    weights, times, values = zip(*parts)
+    return np.concatenate(weights), np.concatenate(times), torch.cat(values)
 
 
 Role = Literal["held", "flux", "exchange", "periodic"]

@@ -32,7 +32,7 @@ from dgnet.operators import (
     nodal_velocity,
     stiffness,
 )
-from dgnet.problems.conditions import Condition, Value, jump_within, lowest, samples, value_at
+from dgnet.problems.conditions import Condition, Value, jump_within, lowest, samples
 from dgnet.problems.curves import typical
 from dgnet.problems.pde import PDE, Array, Velocity
 from dgnet.problems.periodic import identified
@@ -339,9 +339,10 @@ class Problem:
 
     # ------------------------------------------------------------------ boundary data
 
-    def load(self, t: float, dt: float = 0.0) -> Tensor | None:
-        """g [n, F] at a time or over a step: Neumann fluxes and convective exchange with the ambient; None when there is none."""
-        parts = [g for g in (self.flux_load(t, dt), self.convection_load(t, dt)) if g is not None]
+    def load(self, t: float, dt: float = 0.0, moment: int = 0) -> Tensor | None:
+        """g [n, F] at a time or over a step: Neumann fluxes and convective exchange with the ambient; None when there is none.
+        `moment`: the integral over the step with a Legendre polynomial of it, over dt; 0 for the mean."""
+        parts = [g for g in (self._load("flux", t, dt, moment), self._load("exchange", t, dt, moment)) if g is not None]
         return None if not parts else parts[0] if len(parts) == 1 else parts[0] + parts[1]
 
     def flux_load(self, t: float, dt: float = 0.0) -> Tensor | None:
@@ -352,25 +353,25 @@ class Problem:
         """The part of g from convective (Robin) conditions."""
         return self._load("exchange", t, dt)
 
-    def _load(self, role: str, t: float, dt: float) -> Tensor | None:
+    def _load(self, role: str, t: float, dt: float, moment: int = 0) -> Tensor | None:
         """What the conditions of one role bring; asked for once where it does not change."""
         loads: dict[str, Tensor] = self.__dict__.setdefault("_loads", {})
         if role in loads:
-            return loads[role]
+            return None if moment else loads[role]
         total: Tensor | None = None
-        rules = [c for c in self.conditions if c.role == role]
+        rules = [c for c in self.conditions if c.role == role and (not moment or callable(c.drive) or callable(c.coefficient))]
         for c in rules:
             facets = self.geometry.facets(c.boundary)
             if role == "flux":
-                weights, (q,) = self._on_facets([c.drive], facets, t, dt)
-                part = facet_load(self.geometry, facets, _mean(weights, q).to(self.dtype), 1.0)
+                weights, (q,) = self._on_facets([c.drive], facets, t, dt, moment)
+                part = facet_load(self.geometry, facets, torch.tensordot(weights, q, 1).to(self.dtype), 1.0)
             else:
-                weights, h, a = self._exchange(c, facets, t, dt)
+                weights, h, a = self._exchange(c, facets, t, dt, moment)
                 every = np.concatenate([facets] * len(weights))  # the sum over the samples is one over as many facets
                 part = facet_load(self.geometry, every, (weights[:, None, None] * a).flatten(0, 1), h.flatten(0, 1))
             part = part[:, None] * self._field_mask(c.field)
             total = part if total is None else total + part
-        if total is not None and not any(callable(c.drive) or callable(c.coefficient) for c in rules):
+        if total is not None and not moment and not any(callable(c.drive) or callable(c.coefficient) for c in rules):
             loads[role] = total
         return total
 
@@ -411,12 +412,19 @@ class Problem:
         changing = any(c.role == "held" and callable(c.drive) for c in self.conditions)
         return None if changing else self._fixed_at(0.0)
 
-    def _fixed_at(self, t: float) -> Tensor:
+    def fixed_moments(self, t: float, count: int) -> list[Tensor]:
+        """Integrals of w - w(t) over the step from t on with the first Legendre polynomials of it, over dt: each [n, F]."""
+        before = self.fixed_values(t)
+        assert before is not None
+        return [self._fixed_at(t, self.dt, i) - (0 if i else before) for i in range(count)]
+
+    def _fixed_at(self, t: float, dt: float = 0.0, moment: int = 0) -> Tensor:
         w = torch.zeros(self.n, self.n_fields, dtype=self.dtype, device=self.geometry.device)
         for c in self.conditions:
             if c.role == "held":
                 nodes = torch.as_tensor(self.geometry.nodes_on(c.boundary), device=self.geometry.device)
-                value = value_at(c.drive, self._x64[nodes], np.array([t]))[0].to(self.dtype)
+                weights, (found,) = samples([c.drive], self._x64[nodes], t, dt, moment)
+                value = torch.tensordot(weights, found, 1).to(self.dtype)
                 cols = range(self.n_fields) if c.field is None else [self.pde.fields.index(c.field)]
                 for k in cols:
                     w = w.index_put((self.dof[nodes], torch.tensor(k, device=w.device)), value)
@@ -450,21 +458,22 @@ class Problem:
     def _x64(self) -> Tensor:
         return torch.tensor(self.geometry.nodes, device=self.geometry.device)
 
-    def _on_facets(self, values: Sequence[Value], facets: np.ndarray, t: float, dt: float) -> tuple[Tensor, list[Tensor]]:
+    def _on_facets(self, values: Sequence[Value], facets: np.ndarray, t: float, dt: float,
+                   moment: int = 0) -> tuple[Tensor, list[Tensor]]:
         """Weights [K] of the samples of a step, and samples [K, F, m] of each value at the nodes of facets [F, m] (`samples`)."""
         nodes = torch.as_tensor(facets, device=self.geometry.device)
-        weights, found = samples(values, self._x64[nodes.ravel()], t, dt)
+        weights, found = samples(values, self._x64[nodes.ravel()], t, dt, moment)
         return weights, [value.unflatten(1, facets.shape) for value in found]
 
-    def _exchange(self, c: Condition, facets: np.ndarray, t: float, dt: float) -> tuple[Tensor, Tensor, Tensor]:
+    def _exchange(self, c: Condition, facets: np.ndarray, t: float, dt: float, moment: int = 0) -> tuple[Tensor, Tensor, Tensor]:
         """Weights and samples of the convective coefficient and of the ambient value, as in `_on_facets`.
 
         Where both change they share the samples, so that a state at the ambient value rests whatever the exchange does.
         """
-        weights, (h, a) = self._on_facets([c.coefficient, c.drive], facets, t, dt)
+        weights, (h, a) = self._on_facets([c.coefficient, c.drive], facets, t, dt, moment)
         if bool((h.detach() < 0).any()):
             raise InputError(f"the convective coefficient on '{c.boundary}' must not be negative, got {float(h.min()):.4g}")
-        if not callable(c.coefficient) or not callable(c.drive):
+        if not moment and not (callable(c.coefficient) and callable(c.drive)):
             h, a = _mean(weights, h)[None], _mean(weights, a)[None]
             weights = torch.ones_like(weights[:1])
         return weights, h.to(self.dtype).double(), a.to(self.dtype).double()

@@ -46,6 +46,15 @@ class FunctionSource:
         return torch.stack(rows)[None, :, :, None]
 
 
+def _at(source: Source, x: Tensor, t: Tensor) -> Tensor:
+    """f at points and times [B, T, N, F], checked."""
+    value = tensor(source(x, t), "what the source returns")
+    if value.dim() != 4 or value.shape[1:3] != (len(t), len(x)):
+        raise InputError(f"a source f(x, t) of {len(x)} points and {len(t)} times must return numbers [trajectory, {len(t)}, "
+                         f"{len(x)}, field], got {list(value.shape)}")
+    return value
+
+
 Rule = Literal["average", "trapezoid"]
 """The value of a source in a step: its average over the step, or the mean of its values at both ends (the paper, Eq. 6)."""
 
@@ -71,24 +80,46 @@ def step_average(source: Source, x: Annotated[Tensor, axes("points, coordinates"
         >>> dg.step_average(ramp, torch.zeros(1, 2), torch.tensor([0.0, 1.0]), dt=1.0).flatten()
         tensor([0.5000, 1.5000])
     """
-    def at(t: Tensor) -> Tensor:
-        value = tensor(source(x, t), "what the source returns")
-        if value.dim() != 4 or value.shape[1:3] != (len(start), len(x)):
-            raise InputError(f"a source f(x, t) of {len(x)} points and {len(start)} times must return numbers [trajectory, "
-                             f"{len(start)}, {len(x)}, field], got {list(value.shape)}")
-        return value
-
     finite(x, "x")
     finite(start, "start")
     if rule == "trapezoid":
-        return finite(0.5 * (at(start) + at(start + dt)), "what the source returns")
+        return finite(0.5 * (_at(source, x, start) + _at(source, x, start + dt)), "what the source returns")
     nodes, weights = np.polynomial.legendre.leggauss(order)
     total: Tensor | None = None
     for panel in range(panels):
         for node, weight in zip(nodes, weights):
             offset = dt * (panel + 0.5 * (1 + node)) / panels
-            value = at(start + offset) * (0.5 * weight / panels)
+            value = _at(source, x, start + offset) * (0.5 * weight / panels)
             total = value if total is None else total + value
+    assert total is not None
+    return finite(total, "what the source returns")
+
+
+@checked
+def step_moments(source: Source, x: Annotated[Tensor, axes("points, coordinates")], start: Annotated[Tensor, axes("times")],
+                 dt: Positive, count: Count, panels: Count = 1,
+                 order: Annotated[int, between(1, 64, "a whole number from 1 to 64")] = 6) -> Tensor:
+    """Moments of a source in every step, (1/dt) * integral of P_i f over [start, start + dt] for i < count: [B, T, count, N, F].
+
+    P_i are the Legendre polynomials of the step, P_0 = 1 (the average), P_1 from -1 to 1. What steps of dG(k) take: k + 1 of them.
+
+    - `source`, `x`, `start`, `dt`, `panels`, `order`: as of `step_average`
+    - `count`: how many
+
+        >>> import dgnet as dg, torch
+        >>> ramp = dg.FunctionSource(lambda x, t: t + 0 * x[:, 0])
+        >>> dg.step_moments(ramp, torch.zeros(1, 2), torch.tensor([0.0, 1.0]), dt=1.0, count=2).flatten()
+        tensor([0.5000, 0.1667, 1.5000, 0.1667])
+    """
+    nodes, weights = np.polynomial.legendre.leggauss(order)
+    total: Tensor | None = None
+    for panel in range(panels):
+        for node, weight in zip(nodes, weights):
+            s = (panel + 0.5 * (1 + node)) / panels
+            P = np.polynomial.legendre.legvander(np.array([2 * s - 1]), count - 1)[0] * (0.5 * weight / panels)
+            value = _at(source, x, start + dt * s)
+            part = torch.stack([value * p for p in P.tolist()], 2)
+            total = part if total is None else total + part
     assert total is not None
     return finite(total, "what the source returns")
 

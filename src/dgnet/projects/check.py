@@ -385,7 +385,8 @@ def solver_items(project: Project, data: Dataset, device: str, report: Report | 
         if report is not None:
             report("classical solver", len(rows), len(splits))
     p2 = "P2" + (", start and source fitted between the nodes" if fitted else "")
-    words = {"consistent": "consistent mass", "lumped": "lumped", "p2": p2, "universal": "universal weights"}
+    words = {"consistent": "consistent mass", "lumped": "lumped", "p2": p2, "universal": "universal weights",
+             "universal_p2": "universal weights, P2"}
     shown = "; ".join(f"{split} " + ", ".join(f"{error:.3g} ({words[name]})" for name, error in e.items())
                       for split, e in rows.items())
     worst = max(e["consistent"] for e in rows.values())

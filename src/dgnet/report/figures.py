@@ -29,7 +29,7 @@ from dgnet.training import Run
 Tensor = torch.Tensor
 
 COLOURS = {"dgnet": "#d1495b", "classical_consistent": "#1f6f8b", "classical_lumped": "#8a9ba8", "classical_p2": "#3c8d40",
-           "classical_refined": "#7a5c99", "universal": "#e09f3e"}
+           "classical_refined": "#7a5c99", "universal": "#e09f3e", "universal_p2": "#b5651d"}
 ERROR_MAP = "Reds"
 _LABEL, _TITLE, _BAR = 0.32, 0.3, 0.85  # inches left, above and right of the panels
 

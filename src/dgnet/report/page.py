@@ -90,7 +90,8 @@ def _verdict(run: Run, result: dict[str, Any]) -> dict[str, Any]:
         mood, word = "bad", f"{_times(1 / ratio)} larger error"
         text = "than the classical solver on the same mesh and time step: use that solver, or train longer and on more data."
     words = {"classical_p2": "quadratic elements on the same mesh reach",
-             "classical_refined": "linear ones on the mesh refined once", "universal": "universal weights"}
+             "classical_refined": "linear ones on the mesh refined once", "universal": "universal weights",
+             "universal_p2": "universal weights on quadratic elements"}
     top = max(own, best, 1e-300)
     bars = [(title_of(name), value, 100.0 if not math.isfinite(value) else max(1.0, 100 * min(1.0, value / top)),
              COLOURS.get(name, "#d1495b")) for name, value in ((run.settings.model, own), (rival, best))]

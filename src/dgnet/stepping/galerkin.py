@@ -62,6 +62,36 @@ def poles(degree: int) -> tuple[Pole, ...]:
     return tuple(Pole(complex(shifts[k]), tuple(G[k].tolist()), tuple(Q[:, k].tolist()), abs(shifts[k].imag) < 1e-9) for k in kept)
 
 
+@dataclass(frozen=True, eq=False)
+class Walls:
+    """How Dirichlet values move in a step: by how much in all, and the moments of how far they are; zero elsewhere, each [n, F]."""
+
+    change: Tensor
+    moved: Sequence[Tensor]
+
+    @classmethod
+    def straight(cls, change: Tensor) -> Walls:
+        return cls(change, (0.5 * change, change / 6))
+
+    def moments(self, count: int) -> list[tuple[Tensor, Tensor]]:
+        """Of how far they are, and of their rate: the integrals of P_i z and P_i z' = [P_i z] - P_i' z."""
+        z = [*self.moved, *[torch.zeros_like(self.change)] * (count - len(self.moved))]
+        slopes = [torch.zeros_like(self.change), *(2 * (2 * i + 1) * x for i, x in enumerate(z))]  # P_i' = 2 (2 i - 1) P_i-1 + ...
+        return [(z[i], self.change - slopes[i] - (slopes[i - 2] if i > 2 else 0.0)) for i in range(count)]
+
+
+@cache
+def radau(count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Points from 0 to 1, the end among them, their weights, and the Legendre polynomials there [count, points]: exact to the
+    degree 2 count - 2."""
+    P = np.polynomial.legendre.Legendre.basis
+    x = np.sort((P(count) - P(count - 1)).roots().real)
+    values = np.polynomial.legendre.legvander(x, count - 1).T
+    right = np.zeros(count)
+    right[0] = 1.0
+    return 0.5 * (1 + x), np.linalg.solve(values, right), values
+
+
 class GalerkinOperator(Assembled):
     """One assembled step of dG(degree), with a prepared inverse for each of its poles. Solves are in double precision.
 
@@ -87,16 +117,15 @@ class GalerkinOperator(Assembled):
             Rotated(A, middle, symmetric, tolerance or TOLERANCE[torch.float64]) if middle is not None
             else prepare(A, self.backend, None, symmetric, tolerance, monitor) for A in self.systems]
 
-    def increments(self, moments: Sequence[Tensor | None], change: Tensor | None = None) -> list[Tensor]:
-        """V_i [B, n, F] of the moments R_i, None for zero; `change`: by how much Dirichlet values change in the step, zero
-        elsewhere."""
+    def increments(self, moments: Sequence[Tensor | None], walls: Walls | None = None) -> list[Tensor]:
+        """V_i [B, n, F] of the moments R_i, None for zero, where Dirichlet values move as `walls` say."""
         right = [*moments, *[None] * (len(self.poles[0].gather) - len(moments))]
         assert right[0] is not None
         like, dtype = right[0], right[0].dtype
-        if change is not None:
-            moved = product(self.explicit, change.expand_as(like))
-            right[0] = right[0] + 0.5 * moved - product(self.mass, change.expand_as(like))
-            right[1] = moved / 6 if right[1] is None else right[1] + moved / 6
+        for i, (moved, gained) in enumerate(() if walls is None else walls.moments(len(right))):
+            more = product(self.explicit, moved.expand_as(like)) - product(self.mass, gained.expand_as(like))
+            before = right[i]
+            right[i] = more if before is None else before + more
         if self.elimination is not None:
             right = [None if r is None else r.masked_fill(self.elimination.fixed.T, 0.0) for r in right]
         found: list[Tensor] = []

@@ -40,7 +40,7 @@ from dgnet.problems import DOUBLE, HeldFlow, Problem
 from dgnet.stepping.backends import NAMES, Monitor
 from dgnet.stepping.bounds import Bounds
 from dgnet.stepping.fold import product
-from dgnet.stepping.galerkin import GalerkinOperator
+from dgnet.stepping.galerkin import GalerkinOperator, Walls, radau
 from dgnet.stepping.linear import Linear
 from dgnet.stepping.operator import Assembled, StepOperator
 from dgnet.stepping.stiff import Stiffness, implicit_step
@@ -48,6 +48,8 @@ from dgnet.stepping.stiff import Stiffness, implicit_step
 Tensor = torch.Tensor
 Kind = TypeVar("Kind", covariant=True)
 
+SCHEMES = {"crank-nicolson": 0, "dg1": 1, "dg2": 2}
+"""The degree of dG in time; 0 for the theta scheme."""
 _WORKING = (torch.float64, torch.float32)
 _FEW, _SMALL = 8, 8000  # states at once up to which, and unknowns from which on, a complex factorisation does not pay for a start
 _FROZEN_ENTRIES = {"cpu": 1 << 20, "cuda": 1 << 24}  # of matrices whose bounds are measured at once
@@ -123,6 +125,8 @@ class GreenSolver:
     - `problem`: what is stepped
     - `backend`: auto (the fastest that fits), lu, cholesky, cg, iterative or dense (see `backends`)
     - `theta`: 1/2 Crank-Nicolson (second order) to 1 backward Euler (first order, damps)
+    - `scheme`: crank-nicolson (with `theta`), or discontinuous Galerkin in time: dg1 (order 3, L-stable, one complex solve) or dg2
+      (order 5, one real and one complex solve)
     - `tolerance`: of iterative solves, relative; None for 1e-12 in double and 1e-6 in single precision
     - `solves`, `columns`: how many steps and states at once are to come, for the choice of `auto`
     - `operators`: matrices of your own in place of the problem's (a learned model puts in its own)
@@ -138,9 +142,12 @@ class GreenSolver:
     """
 
     def __init__(self, problem: Problem, backend: str = "auto", theta: float = 0.5, tolerance: float | None = None,
-                 solves: int = 1000, columns: int = 1, operators: Operators | None = None) -> None:
+                 solves: int = 1000, columns: int = 1, operators: Operators | None = None,
+                 scheme: str = "crank-nicolson") -> None:
         if backend != "auto" and backend not in NAMES:
             raise InputError(f"unknown backend '{backend}' (known: auto, {', '.join(NAMES)})")
+        if scheme not in SCHEMES:
+            raise InputError(f"unknown scheme '{scheme}' (known: {', '.join(SCHEMES)})")
         if not 0.5 <= theta <= 1.0:
             raise InputError(f"theta must lie in [0.5, 1] (Crank-Nicolson to backward Euler), got {theta}")
         if tolerance is not None and not 0 < tolerance < 1:
@@ -148,7 +155,7 @@ class GreenSolver:
         if problem.pde.curved:
             raise InputError("the capacity or the diffusion changes with the solution: EnthalpySolver takes such a problem")
         self.problem, self.backend, self.theta = problem, backend, theta
-        self.tolerance, self.solves, self.columns = tolerance, solves, columns
+        self.tolerance, self.solves, self.columns, self.degree = tolerance, solves, columns, SCHEMES[scheme]
         if problem.least_decay <= -1 / (theta * problem.dt):
             raise InputError(f"a decay of {problem.least_decay:.4g} grows too fast for the time step {problem.dt:g}: "
                              f"it must be above {-1 / (theta * problem.dt):.4g}")
@@ -185,7 +192,9 @@ class GreenSolver:
     def capturable(self) -> bool:
         """The step is the same sequence of device operations every time."""
         p = self.problem
-        return not (p.time_dependent or p.data_changes or self.stiff.found) and self.operator().prepared.capturable
+        if p.time_dependent or p.data_changes or self.stiff.found:
+            return False
+        return all(x.capturable for x in (self.start_operator().prepared if self.degree else [self.operator().prepared]))
 
     def finish(self) -> None:
         """Raise if a solve whose check was put off missed its tolerance."""
@@ -227,7 +236,7 @@ class GreenSolver:
     def linear(self) -> Linear | None:
         """The steps as operations on arrays, where all of them are the same and linear, on the CPU; None elsewhere."""
         p, ops, held = self.problem, self.operators, self._linear
-        if ops.reaction is not None or ops.time_dependent or self._severed is not None:
+        if self.degree or ops.reaction is not None or ops.time_dependent or self._severed is not None:
             return None
         if held is not None and held[0] == torch.is_grad_enabled() and held[1].unchanged(ops.stiffness(0.0)):
             return held[1]
@@ -247,7 +256,7 @@ class GreenSolver:
         still recorded, and `monitor.check` tells at the end. False, and nothing changed, if no fixed number will do.
         """
         p, ops, flow = self.problem, self.operators, self.problem.pde.velocity
-        if not isinstance(flow, HeldFlow) or not times or self.stiff.found:
+        if self.degree or not isinstance(flow, HeldFlow) or not times or self.stiff.found:
             return False
         one = flow(times[0])
         matrices = (one.shape[0] if one.dim() == 3 else 1) * p.geometry.pattern.nnz
@@ -289,7 +298,8 @@ class GreenSolver:
         Where they change with a flow, a frozen solver is cut at what they are made of. None where they change otherwise.
         """
         p, ops = self.problem, self.operators
-        if p.data_changes or self.stiff.found or (ops.time_dependent and (self._frozen is None or ops.assemble is None)):
+        changing = ops.time_dependent and (self._frozen is None or ops.assemble is None)
+        if self.degree or p.data_changes or self.stiff.found or changing:
             return None
         pairs: list[tuple[Tensor, Tensor]] = []
 
@@ -343,9 +353,9 @@ class GreenSolver:
         if torch.is_inference_mode_enabled():
             with ordinary():
                 return self.step(u, f, t, start)
-        if not start and self._begun is not None and not self.problem.data_changes:  # no jump will need it again
-            self._begun = None
-        linear = None if start else self.linear()
+        if not start and not self.degree and self._begun is not None and not self.problem.data_changes:
+            self._begun = None  # no jump will need it again
+        linear = None if start or self.degree else self.linear()
         quick = None if linear is None else linear.step(u, f, t)
         if quick is not None:
             return quick
@@ -353,13 +363,19 @@ class GreenSolver:
         p.check_state(u)
         if f is not None:
             p.check_state(f, "the source")
+        if f is not None and f.dim() == 4 and f.shape[1] > max(1, self.degree + 1):
+            raise InputError(f"a source with {f.shape[1]} moments is more than the {self.degree + 1} that these steps take")
         if u.dim() == 2:
             return self.step(u[None], None if f is None else f.reshape(-1, *f.shape[-2:]), t, start)[0]
         dtype = u.dtype
         self._refuse_stiff(u)
         u = p.restrict(u).to(p.dtype)
         f = None if f is None else p.restrict(f).to(p.dtype)
-        u = self._start(self.walled(u, t), f, t) if start else self._advance(u, f, t, self.theta, p.dt)
+        if self.degree:
+            u = self._galerkin(self.walled(u, t), f, t)
+        else:
+            f = f if f is None or f.dim() < 4 else f[:, 0]
+            u = self._start(self.walled(u, t), f, t) if start else self._advance(u, f, t, self.theta, p.dt)
         return p.expand(u).to(dtype)
 
     def step_moved(self, u: Tensor, moved: Tensor, t: float = 0.0, start: bool = False) -> Tensor:
@@ -382,11 +398,11 @@ class GreenSolver:
         op, dt = self.start_operator(t), p.dt
         w = p.fixed_values(t + dt)
         before = None if w is None or p.still_values is not None else p.fixed_values(t)
-        change = None if w is None or before is None else w - before
+        walls = None if w is None or before is None else Walls.straight(w - before)
         right = op.right_hand_side(u, self._force(f, t, dt), moved)
 
         def add(right: Tensor, first: Tensor | None = None) -> Tensor:
-            ends = op.increments([right, first], change)
+            ends = op.increments([right, first], walls)
             new = u + ends[0] + ends[1]
             return new if w is None or p.fixed is None else torch.where(p.fixed.T, w, new)
 
@@ -403,8 +419,52 @@ class GreenSolver:
         slope = ops.gathered([(r1 - r0) / 6 for r0, r1 in zip(start, end)])
         return add(right + dt * mean, dt * slope)
 
+    def _galerkin(self, u: Tensor, f: Tensor | None, t: float) -> Tensor:
+        """A step of dG(k) from a state with its Dirichlet values, and moments of a source [B, i, n, F]; averages are constant in
+        the step. A reaction is taken at Radau's points, by Picard's iteration, each of which is worth one order."""
+        p, ops, dt = self.problem, self.operators, self.problem.dt
+        op, count = self.start_operator(t), self.degree + 1
+        before, w = (None, None) if p.fixed is None else (p.fixed_values(t), p.fixed_values(t + dt))
+        walls = None
+        if before is not None and w is not None and p.still_values is None:
+            walls = Walls(w - before, p.fixed_moments(t, count))
+        forces = [] if f is None else list((f if f.dim() == 4 else f[:, None]).unbind(1))
+        right: list[Tensor | None] = [op.right_hand_side(u, self._force(forces[0] if forces else None, t, dt))]
+        for i in range(1, count):
+            load = p.load(t, dt, i) if p.data_changes or p.exchange_changes else None
+            force = product(ops.source, forces[i]) if i < len(forces) else None
+            force = force if load is None else load[None].expand_as(u) if force is None else force + load
+            right.append(None if force is None else dt * force)
+
+        def held(u: Tensor, s: float) -> Tensor:
+            return self.walled(u, t + s * dt) if walls is not None else u
+
+        ends = op.increments(right, walls)
+        if ops.reaction is not None:
+            if self.stiff.found:
+                return self._implicit(op, u, None if not forces else forces[0], t)
+            points, weights, P = radau(count)
+            start = ops.rates(u)
+            rates = [start] * count
+            for turn in range(2 * self.degree + 1):
+                driven = list(right)
+                for i in range(count):
+                    mean = [sum((r[m] * float(a * b) for r, a, b in zip(rates, weights, P[i])), torch.zeros_like(u))
+                            for m in range(len(start))]
+                    more, now = dt * ops.gathered(mean), driven[i]
+                    driven[i] = more if now is None else now + more
+                ends = op.increments(driven, walls)
+                inner = [held(u + sum((v * float(q) for v, q in zip(ends, P[:, j])), torch.zeros_like(u)), float(s))
+                         for j, s in enumerate(points)]
+                rates = [ops.rates(x) for x in inner]
+                change = inner[-1] - u, self._per_capacity(rates[-1][0] - start[0])
+                if not turn and ops.may_be_stiff and self.stiff.look(self._speed, inner[-1], dt, change):
+                    return self._implicit(op, u, None if not forces else forces[0], t)
+        new = u + sum(ends[1:], ends[0])
+        return new if w is None or p.fixed is None else torch.where(p.fixed.T, w, new)
+
     def start_operator(self, t: float = 0.0) -> GalerkinOperator:
-        """The step of dG(1) from t to t + dt. Kept for the steps that follow a start, and given back by the first other one."""
+        """The step of dG from t to t + dt. Kept for the steps that follow a start, and given back by the first other one."""
         p, ops = self.problem, self.operators
         if self._severed_start is not None:
             return self._severed_start
@@ -416,11 +476,12 @@ class GreenSolver:
         backend = self.backend
         if backend == "auto":
             backend = "lu" if ops.time_dependent and K.values.device.type == "cpu" else self.operator(t).backend
-        usual = self.operator(t) if self.columns <= _FEW and backend in ("lu", "cholesky") and self.theta == 0.5 else None
+        once = not self.degree and self.columns <= _FEW and backend in ("lu", "cholesky") and self.theta == 0.5
+        usual = self.operator(t) if once else None
         middle = usual.prepared if usual is not None and usual.backend in ("lu", "cholesky") and p.n > _SMALL else None
-        op = GalerkinOperator(ops.mass, K, p.dt, 1, p.fixed, advanced_part=ops.advanced_part, sums=ops.sums(t, p.dt), pivot=p.pivot,
-                              backend=backend, symmetric=ops.symmetric, tolerance=self.tolerance, monitor=self.monitor,
-                              middle=middle)
+        op = GalerkinOperator(ops.mass, K, p.dt, self.degree or 1, p.fixed, advanced_part=ops.advanced_part,
+                              sums=ops.sums(t, p.dt), pivot=p.pivot, backend=backend, symmetric=ops.symmetric,
+                              tolerance=self.tolerance, monitor=self.monitor, middle=middle)
         self._begun = (key, K, K.version, op)
         return op
 
