@@ -1,7 +1,9 @@
 """Steps as short as a tolerance asks for: errors follow it, stored times stay, commands say what was done."""
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -128,3 +130,31 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatc
     assert "2 steps of 0.5" in said and "kept the tolerance 0.01" in said
     assert command(monkeypatch, *call) == 2
     assert "universal weights remember the last step" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("scheme", ["dg1", "dg2"])
+@pytest.mark.parametrize("kind", ["cooled", "held", "jump", "lamp", "quadratic"])
+def test_steps_longer_than_stored_ones(kind: str, scheme: str) -> None:
+    """128 stored steps by a fraction of as many, within the tolerance of steps four times shorter, wherever the rollout is cut."""
+    conditions = {"cooled": [dg.Robin("left", 1.0, 0.0)], "held": [dg.Dirichlet("left", lambda x, t: np.sin(2 * t) + x[:, 1])],
+                  "jump": [dg.Robin("left", 5.0, dg.TimeTable([0.0, 1.0, 1.0], [0.0, 0.0, 2.0]))]}.get(kind, [])
+    mesh, steps, end = dg.box((6, 4), perturb=0.2), 128, 4.0
+    p, degree = dg.Problem(mesh, dg.PDE(diffusion=0.1), conditions, end / steps), 2 if kind == "quadratic" else 1
+    fine, base = replace(p, dt=p.dt / 4), dg.Classical(scheme=scheme, backend="lu", degree=degree)
+    x, glow = torch.tensor(base.points(p)), dg.FunctionSource(lambda x, t: np.sin(2 * t) * x[:, 0])
+    start = torch.cos(torch.pi * x[:, :1])[None]
+    f = dg.step_average(glow, x, torch.arange(steps, dtype=F64) * p.dt, p.dt) if kind == "lamp" else None
+    with torch.no_grad():
+        exact = dg.rollout(replace(base, scheme="dg2"), fine, start, None if f is None else f.repeat_interleave(4, 1),
+                           steps=4 * steps)[:, ::4]
+        model = Adaptive(base, 1e-3)
+        found = dg.rollout(model, p, start, f, steps=steps)
+        assert float((found - exact).abs().max()) < 5e-3 * float(exact.max() - exact.min())
+        assert model.taken < (110 if scheme == "dg1" else 70) or kind == "jump"  # which costs a hundred short steps of dG(1)
+        if f is None:
+            for cut in (3, 50):
+                first, pause = dg.rollout(model, p, start, steps=cut, pause=True)
+                assert torch.equal(torch.cat([first, dg.rollout(model, p, pause, steps=steps - cut)[:, 1:]], 1), found)
+    u = start.clone().requires_grad_()
+    dg.rollout(model, p, u, None if f is None else f[:, :8], steps=8).sum().backward()
+    assert u.grad is not None and float(u.grad.abs().max()) > 0

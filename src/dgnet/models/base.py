@@ -73,6 +73,9 @@ class Stepper(ABC):
         """Steps of the same phase are the same sequence of operations; all from the model's `first_steps` on have one phase."""
         return 0
 
+    def foresee(self, source: Tensor | None, first: int) -> None:  # noqa: B027
+        """The sources of all steps of a rollout [B, steps, ...], of which the first one has the number `first`."""
+
     def starts(self, k: int, t: float) -> bool:
         """Whether step k from the time t is one of those after the start or a jump, which differ from all others."""
         return False

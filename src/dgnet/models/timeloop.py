@@ -244,6 +244,7 @@ class _March:
         else:
             stepper.remember({})
             u, begun = stepper.begin(start), start if start.shape[1] == nodes else start[:, :nodes]
+        stepper.foresee(self.source, self.first)
         self.u = u if working is None else u.to(working)  # many equal steps are not rounded in between
         self.array: Array | None = None  # the state of `linear`, where that is newer
         size = start.size if isinstance(start, Pause) else None

@@ -372,7 +372,7 @@ class GreenSolver:
         u = p.restrict(u).to(p.dtype)
         f = None if f is None else p.restrict(f).to(p.dtype)
         if self.degree:
-            u = self._galerkin(self.walled(u, t), f, t)
+            u = self._galerkin(self.walled(u, t), f, t)[1]
         else:
             f = f if f is None or f.dim() < 4 else f[:, 0]
             u = self._start(self.walled(u, t), f, t) if start else self._advance(u, f, t, self.theta, p.dt)
@@ -419,7 +419,15 @@ class GreenSolver:
         slope = ops.gathered([(r1 - r0) / 6 for r0, r1 in zip(start, end)])
         return add(right + dt * mean, dt * slope)
 
-    def _galerkin(self, u: Tensor, f: Tensor | None, t: float) -> Tensor:
+    def course(self, u: Tensor, f: Tensor | None, t: float) -> tuple[list[Tensor], Tensor]:
+        """The polynomial of a step of dG(k) without a reaction, from u at t [B, N, F] and moments of a source [B, i, N, F]: its
+        coefficients V_i (`galerkin`), without what Dirichlet values move by, and the state at t + dt."""
+        p, dtype = self.problem, u.dtype
+        inner, f = p.restrict(u).to(p.dtype), None if f is None else p.restrict(f).to(p.dtype)
+        ends, new = self._galerkin(self.walled(inner, t), f, t)
+        return [p.expand(v).to(dtype) for v in ends], p.expand(new).to(dtype)
+
+    def _galerkin(self, u: Tensor, f: Tensor | None, t: float) -> tuple[list[Tensor], Tensor]:
         """A step of dG(k) from a state with its Dirichlet values, and moments of a source [B, i, n, F]; averages are constant in
         the step. A reaction is taken at Radau's points, by Picard's iteration, each of which is worth one order."""
         p, ops, dt = self.problem, self.operators, self.problem.dt
@@ -442,7 +450,7 @@ class GreenSolver:
         ends = op.increments(right, walls)
         if ops.reaction is not None:
             if self.stiff.found:
-                return self._implicit(op, u, None if not forces else forces[0], t)
+                return ends, self._implicit(op, u, None if not forces else forces[0], t)
             points, weights, P = radau(count)
             start = ops.rates(u)
             rates = [start] * count
@@ -459,9 +467,9 @@ class GreenSolver:
                 rates = [ops.rates(x) for x in inner]
                 change = inner[-1] - u, self._per_capacity(rates[-1][0] - start[0])
                 if not turn and ops.may_be_stiff and self.stiff.look(self._speed, inner[-1], dt, change):
-                    return self._implicit(op, u, None if not forces else forces[0], t)
+                    return ends, self._implicit(op, u, None if not forces else forces[0], t)
         new = u + sum(ends[1:], ends[0])
-        return new if w is None or p.fixed is None else torch.where(p.fixed.T, w, new)
+        return ends, new if w is None or p.fixed is None else torch.where(p.fixed.T, w, new)
 
     def start_operator(self, t: float = 0.0) -> GalerkinOperator:
         """The step of dG from t to t + dt. Kept for the steps that follow a start, and given back by the first other one."""
