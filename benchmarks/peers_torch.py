@@ -43,7 +43,7 @@ def dgnet(backend: str) -> Callable[[Case], Run]:
             problem = dg.Problem(mesh, dg.PDE(diffusion=case.D), [], case.dt, dtype=dtype)
             u0, f = (torch.tensor(x, dtype=dtype)[None, :, None] for x in (case.u0, case.f))
             with torch.no_grad():
-                end = dg.rollout(Seen(backend=backend), problem, u0, f[:, None].expand(-1, case.steps, -1, -1),
+                end = dg.rollout(Seen(start=0, backend=backend), problem, u0, f[:, None].expand(-1, case.steps, -1, -1),
                                  sink=lambda k, u: mark(1) if k == 1 else None)
                 label = seen[-1].solver.operator().prepared.label  # with gradients it would be another operator, factorised anew
             return end[0, -1, :, 0].double().numpy(), label
@@ -62,7 +62,7 @@ def dgnet_gradient(case: Case) -> Run:
         D = torch.tensor(case.D, dtype=dtype, requires_grad=True)
         f = torch.tensor(case.f, dtype=dtype, requires_grad=True)
         problem = dg.Problem(mesh, dg.PDE(diffusion=D), [], case.dt, dtype=dtype)
-        states = dg.rollout(dg.Classical(), problem, torch.tensor(case.u0, dtype=dtype)[None, :, None],
+        states = dg.rollout(dg.Classical(start=0), problem, torch.tensor(case.u0, dtype=dtype)[None, :, None],
                             f[None, None, :, None].expand(-1, case.steps, -1, -1))
         return _gradient_or_end(states[0, -1, :, 0], D, f), "auto"
 

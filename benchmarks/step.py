@@ -143,7 +143,7 @@ def steps_of(size: str, repeats: int) -> dict[str, Any]:
 
     with torch.no_grad():
         actions: dict[str, Callable[[], object]] = {"scipy": lambda: plain.loop(lu, u_, f_), "step": single,
-                                                    "rollout": _prepared(Classical(backend="lu"), p, u, f)}
+                                                    "rollout": _prepared(Classical(start=0, backend="lu"), p, u, f)}
         actions |= {name: _prepared(model, p, u, f) for name, model in learned.items()}
         found = in_turn(actions, repeats if size != "500" else 5 * repeats)
     return {"kind": "step", "size": size, "nodes": p.n, "us": {name: 1e6 * x / steps for name, x in found.items()}}
@@ -167,11 +167,11 @@ def gradient_of(size: str, repeats: int) -> dict[str, Any]:
 
     def forward() -> None:
         with torch.no_grad():
-            rollout(Classical(backend="lu"), p, u, f)
+            rollout(Classical(start=0, backend="lu"), p, u, f)
 
     def gradient() -> None:
         diffusion, source = torch.tensor(DIFFUSION, dtype=torch.float64, requires_grad=True), f.clone().requires_grad_()
-        states = rollout(Classical(backend="lu"), problem(mesh, diffusion), u, source)
+        states = rollout(Classical(start=0, backend="lu"), problem(mesh, diffusion), u, source)
         (0.5 * states.square().sum()).backward()
         assert diffusion.grad is not None and source.grad is not None
         values["dgnet"] = float(diffusion.grad), source.grad[0, :, :, 0].numpy()
@@ -212,7 +212,7 @@ def long_way_back(repeats: int) -> dict[str, Any]:
         spent: list[float] = []
 
         def action() -> None:
-            states = rollout(Classical(backend="lu"), p, u.requires_grad_(), f)
+            states = rollout(Classical(start=0, backend="lu"), p, u.requires_grad_(), f)
             begin = time.process_time()
             states.square().sum().backward()
             spent.append(time.process_time() - begin)
@@ -232,7 +232,7 @@ def checkpoints(repeats: int) -> dict[str, Any]:
     def gradient(checkpoint: bool) -> None:
         diffusion = torch.tensor(DIFFUSION, dtype=torch.float64, requires_grad=True)
         own = Problem(p.mesh, PDE(diffusion=diffusion, reaction=lambda u: u * (1 - u) * (u - 0.3)), p.conditions, p.dt)
-        rollout(Classical(backend="lu"), own, u, f, checkpoint=checkpoint).square().sum().backward()
+        rollout(Classical(start=0, backend="lu"), own, u, f, checkpoint=checkpoint).square().sum().backward()
 
     ways: dict[str, Callable[[], object]] = {"states": lambda: gradient(True), "graph": lambda: gradient(False)}
     held = {}

@@ -14,7 +14,7 @@ def test_the_loop_of_the_rival_makes_the_same_states() -> None:
     u, f = step.given(p, 8)
     plain = step.Plain(p)
     with torch.no_grad():
-        ours = rollout(Classical(backend="lu"), p, u, f)[0, -1, :, 0].numpy()
+        ours = rollout(Classical(start=0, backend="lu"), p, u, f)[0, -1, :, 0].numpy()
     np.testing.assert_allclose(plain.loop(plain.factor(), u[0, :, 0].numpy(), f[0, :, :, 0].numpy()), ours, rtol=1e-10)
 
 

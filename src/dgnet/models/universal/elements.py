@@ -190,7 +190,7 @@ class ElementNet(Ranged):
         if self.flow:
             self.along = MLP([2 * hidden, hidden, 1], zero=True)
             self.carry = nn.Linear(2, width, bias=False)
-            self.beside = _zero(nn.Linear(width, 1))
+            self.beside = _zero(nn.Linear(width, 1, bias=False))  # it is odd in the order of two nodes, so a bias would cancel
         self.later = _zero(nn.Linear(hidden, 1))
         m, q = t.own.shape
         for name, places in (("_pairs", [(a, b) for a in range(m) for b in range(a, m)]),
@@ -308,5 +308,6 @@ def _active(x: Tensor) -> Tensor:
 
 def _zero(layer: nn.Linear) -> nn.Linear:
     nn.init.zeros_(layer.weight)
-    nn.init.zeros_(layer.bias)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
     return layer
