@@ -65,6 +65,7 @@ class Setting:
     substeps: int = 1  # parts of a step of the data
     skip: int = 1  # steps of the data that are one step
     mass: float = CONSISTENT
+    scheme: str = "crank-nicolson"
     fitted: bool = False  # sources are given at the data's nodes alone: P2 there, or P1 on the mesh refined once
 
     @property
