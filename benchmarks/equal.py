@@ -1,8 +1,8 @@
 """`python -m benchmarks equal`: what the error of universal weights costs classically, on parts that no training has seen.
 
 For each part the cheapest classical setting that reaches the error of universal weights on quadratic elements: linear and quadratic
-elements on the mesh or refined ones, with steps of a quarter to eight of the data's, each with an L-stable start (the search of
-`tradeoff`; states between long steps are interpolated). Parts of three sizes: the test part, and the same part refined until it has
+elements on the mesh or refined ones, with steps of a quarter to eight of the data's, with an L-stable start or all of dG(1) (the search
+of `tradeoff`; states between long steps are interpolated). Parts of three sizes: the test part, and the same part refined until it has
 about 6,000 and 50,000 nodes, with the same random numbers in units of its own spacing. Where a truth would take hours (above `judged`
 nodes), the settings that reached the error on the largest size with a truth are clocked.
 

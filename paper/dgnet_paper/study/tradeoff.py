@@ -36,7 +36,7 @@ from dgnet.errors import InputError, SolveError
 from dgnet.mesh import Mesh
 from dgnet.models import Classical, Model, Refined, rollout
 from dgnet.models.timeloop import few_threads
-from dgnet.problems import CONSISTENT, LUMPED, WORKING, Problem, given_velocity, step_average
+from dgnet.problems import CONSISTENT, LUMPED, WORKING, Problem, given_velocity, step_average, step_moments
 from dgnet.progress import Report
 from dgnet.scoring.metrics import rne
 from dgnet.training.run import Run
@@ -52,6 +52,7 @@ Tensor = torch.Tensor
 WARM = 4  # steps before the clock of a rollout counts
 PARTS = ("setup_s", "source_s", "rollout_s")
 LONGEST = 8  # steps of the data that may be one step
+_COMPLEX = 3.0  # work of a step of dG(1) over that of Crank-Nicolson
 _BYTES = {"cpu": 1 << 30, "cuda": 1 << 34}  # of a setting's sources
 _ENTRIES = {"cpu": 1 << 21, "cuda": 1 << 26}  # of one call of a source
 
@@ -65,22 +66,24 @@ class Setting:
     substeps: int = 1  # parts of a step of the data
     skip: int = 1  # steps of the data that are one step
     mass: float = CONSISTENT
-    scheme: str = "crank-nicolson"
     fitted: bool = False  # sources are given at the data's nodes alone: P2 there, or P1 on the mesh refined once
+    scheme: str = "crank-nicolson"
 
     @property
     def kind(self) -> str:
-        return f"P{self.degree}" + (", lumped" if self.mass == LUMPED else "") + (", sources at nodes" if self.fitted else "")
+        more = {", lumped": self.mass == LUMPED, ", sources at nodes": self.fitted, ", dG(1)": self.scheme == "dg1"}
+        return f"P{self.degree}" + "".join(word for word, said in more.items() if said)
 
     def work(self, dim: int) -> float:
         """Unknowns times steps, against those of the data's mesh and step."""
-        return 2.0 ** (dim * (self.refine + self.degree - 1)) * self.substeps / self.skip
+        one = _COMPLEX if self.scheme == "dg1" else 1.0
+        return one * 2.0 ** (dim * (self.refine + self.degree - 1)) * self.substeps / self.skip
 
     @property
     def model(self) -> Model[Any]:
         if self.fitted and self.degree == 1:
             return Refined(Classical(self.mass))
-        return Classical(CONSISTENT if self.degree == 2 else self.mass, degree=self.degree)
+        return Classical(CONSISTENT if self.degree == 2 else self.mass, degree=self.degree, scheme=self.scheme)
 
     @property
     def given(self) -> int:
@@ -92,6 +95,8 @@ def meshes(dim: int, sources: bool, flow: bool) -> list[Setting]:
     """Elements and meshes, from cheap to dear. A refined solver in a flow needs the flow at its own nodes: it does not fit."""
     found = [Setting(degree, refine, mass=mass) for refine in range(4 - dim + 1)
              for degree, mass in ((1, CONSISTENT), (1, LUMPED), (2, CONSISTENT))]
+    if not flow:
+        found += [Setting(2, refine, scheme="dg1") for refine in range(4 - dim + 1)]
     if sources:
         found += [Setting(2, 0, fitted=True)] + ([] if flow else [Setting(1, 1, fitted=True)])
     return sorted(found, key=lambda s: (s.work(dim), not s.fitted, s.degree))
@@ -175,15 +180,17 @@ class Trial:
             return None
         points = problem.mesh.points if setting.fitted else model.points(problem)
         count, width, kind = s.steps * setting.substeps // setting.skip, len(s.pde.fields), _kind(self.device)
-        shape = (self.batch, count, len(points), width)
+        moments = (model.moments,) if model.moments > 1 else ()
+        shape = (self.batch, count, *moments, len(points), width)
         if 4 * math.prod(shape) > _BYTES[kind]:
             raise SolveError("its sources do not fit into memory at once")
         x, panels = torch.tensor(points, device=self.device), max(1, -(-s.panels * setting.skip // setting.substeps))
-        rows = max(1, _ENTRIES[kind] // (self.batch * len(points) * width))
+        rows = max(1, _ENTRIES[kind] // (self.batch * len(points) * width * model.moments))
         out = torch.empty(shape, dtype=WORKING, device=self.device)
         for k in range(0, count, rows):
             first = problem.dt * torch.arange(k, min(k + rows, count), dtype=torch.float64, device=self.device)
-            out[:, k:k + len(first)] = step_average(source, x, first, problem.dt, panels, rule=model.rule).to(WORKING)
+            out[:, k:k + len(first)] = (step_moments(source, x, first, problem.dt, *moments, panels) if moments else
+                                        step_average(source, x, first, problem.dt, panels, rule=model.rule)).to(WORKING)
         return out
 
     def error(self, states: Tensor) -> float:
@@ -358,7 +365,8 @@ class Search:
 def setting_of(row: dict[str, Any]) -> Setting:
     """The setting of a row."""
     degree, mass = int(row["kind"][1]), LUMPED if "lumped" in row["kind"] else CONSISTENT
-    return Setting(degree, row["refine"], row["substeps"], row["skip"], mass, "nodes" in row["kind"])
+    return Setting(degree, row["refine"], row["substeps"], row["skip"], mass, "nodes" in row["kind"],
+                   "dg1" if "dG(1)" in row["kind"] else "crank-nicolson")
 
 
 def whole(row: dict[str, Any]) -> float:
