@@ -16,8 +16,10 @@ LARGEST = 300_000
 
 
 def balance_of(model: Model[Any], problem: Problem) -> Balance | None:
-    """Follows the rollout of a model; None for models with points beside the nodes, large meshes, and operators in time."""
-    if problem.time_dependent or problem.mesh.n_nodes > LARGEST or len(model.points(problem)) != problem.mesh.n_nodes:
+    """Follows the rollout of a model; None for models with points beside the nodes or of higher order in time, large meshes, and
+    operators in time."""
+    between = len(model.points(problem)) != problem.mesh.n_nodes
+    if model.moments > 1 or problem.time_dependent or problem.mesh.n_nodes > LARGEST or between:
         return None
     return Balance(problem.recast(LUMPED, problem.advection_form) if problem.pde.curved else problem,
                    learned=isinstance(model, LearnedModel), start=model.stable_steps(problem))
