@@ -20,7 +20,7 @@ lint: setup
 	$(PY) -m mypy
 
 # two processes side by side, one thread each; the second one's report comes at the end
-SECOND := paper/tests tests/report tests/export tests/cli tests/benchmarks tests/attacks
+SECOND := paper/tests tests/report tests/export tests/cli tests/benchmarks tests/attacks tests/studio
 
 test: lint
 	@mkdir -p out; export OMP_NUM_THREADS=1; \

@@ -263,6 +263,7 @@ COMMANDS = {c.line: c for c in (
             "dgnet-paper report $ROOT/docs/results/study --out page.html --dgnet page.md\ncat page.md", stored="docs/results/dgnet.md"),
     Command("dgnet-paper pretrained --markdown docs/results/pretrained.md", 5, "dgnet-paper pretrained --markdown cards.md\ncat cards.md",
             stored="docs/results/pretrained.md"),
+    Command("python -m benchmarks choose", 1800, stored="docs/results/choose.md"),
     Command("python -m benchmarks any-mesh", 600, stored="docs/results/any-mesh.md"),
     Command("python -m benchmarks any-mesh --dim 3", 600, stored="docs/results/any-mesh-3d.md"),
     Command("python -m benchmarks any-mesh --flow", 600, stored="docs/results/any-mesh-flow.md"),
@@ -517,6 +518,9 @@ CLAIMS = [
           r"T: entered @ K·m2 \(source @\), left @ K·m2 \(exchange @\), stored @ K"),
     Claim(UNIVERSAL, r"that no training held give @ to @ without and @ to @\nwith a flow for four of them, and @ to @ for a wave",
           ANY[""], lambda _: other_sources()),
+    *[Claim(UNIVERSAL, rf"^\| {asked} \| (\d+% \| .*) \|$", "python -m benchmarks choose", cells(*[("asked", asked, column) for column in (
+        "said to be reached", "and is", "estimate over true error between 0.5 and 2", "from (5%) to (95%)", "true error below the upper estimate",
+        "seconds of the chosen", "of all tried", "of the finest")])) for asked in ("1%", "0.3%", "0.1%", "all")],
     *[Claim(LIGHTS, rf"^\| {there} \| (.*) \| \[any-mesh", ANY[key],
           joined(title, cells(*[("model", model, column) for model in ("universal", "quadratic") for column in ("all", "worst")])))
       for there, key in (("flat parts", ""), ("bodies", "-3d"), ("steady flows", "-flow"))],

@@ -22,6 +22,7 @@ from dgnet.models import rollout as rollout
 from dgnet.models.dgnet import DGNet as DGNet
 from dgnet.models.dgnet import DGNetConfig as DGNetConfig
 from dgnet.models.universal import Universal as Universal
+from dgnet.prediction.choose import simulate as simulate
 from dgnet.problems import PDE as PDE
 from dgnet.problems import ByRegion as ByRegion
 from dgnet.problems import Curve as Curve

@@ -193,3 +193,18 @@ def test_a_source_is_no_value_of_a_boundary(make):
     for source in (SpotTable(("laser",), (np.array([0.0, 1.0]),), (path,)), FunctionSource(lambda x, t: x[:, :1] + t)):
         with pytest.raises(InputError, match="the condition on 'left' has a source of the inside for a value"):
             problem([make(source)])
+
+
+def test_a_condition_that_says_too_little_is_no_insulation():
+    class Odd(Contact):
+        role = "exchanges"
+
+    @dataclass(frozen=True)
+    class Bare(Condition):
+        role, kind = "exchange", "bare"
+        boundary: str
+
+    with pytest.raises(InputError, match="has the role 'exchanges'"):
+        problem([Odd("left", 4.0, 0.25)])
+    with pytest.raises(NotImplementedError, match="Bare does not say"):
+        problem([Bare("left")])

@@ -14,6 +14,7 @@ from dgnet.models import Classical, rollout
 from dgnet.problems import PDE, ByRegion, Case, Condition, Curve, Dirichlet, Neumann, Periodic, Robin, Scaled, TimeTable, Units
 from dgnet.projects import CASE, read_case, write_case
 from dgnet.training.identity import fingerprint
+from tests.problems.test_conditions import Contact
 
 MESH = box((5, 4), perturb=0.2, seed=1)
 LEFT = np.flatnonzero(MESH.centroids[:, 0] < 0.5)
@@ -53,7 +54,8 @@ def test_what_is_read_steps_as_what_was_written(name: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("made", [case(PDE(reaction=torch.sin)), case(PDE(velocity=lambda t: torch.zeros(MESH.n_nodes, 2))),
-                                  case(PDE(), [Dirichlet("left", lambda x, t: x[:, 0])])])
+                                  case(PDE(), [Dirichlet("left", lambda x, t: x[:, 0])]),
+                                  case(PDE(), [Contact("left", 4.0, 0.25, 3.0)])])
 def test_functions_are_not_stored(made: Case, tmp_path: Path) -> None:
     assert not write_case(made, tmp_path / "x") and not (tmp_path / "x").exists()
 

@@ -12,6 +12,7 @@ import torch
 import dgnet as dg
 from dgnet.models import Refined
 from dgnet.problems import Condition, TimeTable
+from dgnet.scoring.balance import balance_of
 from dgnet.stepping.galerkin import poles
 from tests.stepping.test_precision import available
 
@@ -234,6 +235,11 @@ def test_moments_are_refused_where_a_model_takes_averages_and_curves_have_no_sch
         dg.rollout(model, p, u0, torch.stack([f, f], 2))
     with pytest.raises(dg.InputError, match="unknown scheme"):
         dg.Classical(scheme="dg3")
+    with pytest.raises(dg.InputError, match="a column of G"):
+        dg.GreenSolver(p, scheme="dg1").impulse(3)
+    assert balance_of(dg.Classical(scheme="dg2"), p) is None and balance_of(dg.Classical(), p) is not None
+    finer = Refined(dg.Classical(scheme="dg1"))
+    assert dg.rollout(finer, p, u0, torch.stack([f, 0 * f], 2)).isfinite().all() and finer.moments == 2
     curved, _, start, _ = problem_of("curve")
     with pytest.raises(dg.InputError, match="there is no scheme"):
         dg.rollout(dg.Classical(scheme="dg1"), curved, start, steps=2)

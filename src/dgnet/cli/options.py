@@ -45,6 +45,14 @@ def refuse(context: typer.Context, reasons: Mapping[str, str]) -> None:
             raise InputError(f"{option} does not apply here: {reason}")
 
 
+def point(text: str) -> tuple[float, ...]:
+    """Coordinates of a probe."""
+    try:
+        return tuple(float(x) for x in text.split(","))
+    except ValueError:
+        raise InputError(f"--probe {text}: coordinates are numbers with commas in between, as in 0.3,0.7") from None
+
+
 Usage: type[Exception] = typer.BadParameter.__mro__[1]
 """UsageError of the click that typer works with: some versions of typer bring their own."""
 

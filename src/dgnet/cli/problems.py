@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dgnet.cli.options import Adaptive, Every, Gif, Initial, Out, Png, Seed, Source, Steps, Vtk, refuse
+from dgnet.cli.options import Adaptive, Every, Gif, Initial, Out, Png, Seed, Source, Steps, Vtk, point, refuse
 from dgnet.cli.screen import advise, console, reporting, say, say_path
 from dgnet.cli.shell import Device, Json, Stopped, checked_device, command, write_json
 from dgnet.files import visible
@@ -58,31 +58,46 @@ def studio(what: Annotated[str | None, typer.Argument(help="Folder of a run, fol
 
 
 @command("dgnet simulate my-problem --source my-problem/spots.csv --steps 60 --gif plate.gif",
-         "dgnet simulate my-problem --initial warm.npy --model classical --vtk plate.pvd")
-def simulate(folder: Annotated[Path, typer.Argument(help="Folder with problem.toml; it needs no [[data]].")],
+         "dgnet simulate my-problem --initial warm.npy --model classical --vtk plate.pvd",
+         "dgnet simulate my-problem --source my-problem/spots.csv --error 1%")
+def simulate(context: typer.Context,
+             folder: Annotated[Path, typer.Argument(help="Folder with problem.toml; it needs no [[data]].")],
              model: Annotated[str, typer.Option(help="universal (learned once, for every mesh), classical or "
                                                      "quadratic.")] = "universal",
              weights: Annotated[Path | None, typer.Option(help="Universal weights of your own, from `dgnet-paper "
                                                                "universal`.")] = None,
              source: Source = None, initial: Initial = None, steps: Steps = None, out: Out = None, vtk: Vtk = None,
-             gif: Gif = None, png: Png = None, every: Every = 1, adaptive: Adaptive = None, device: Device = "cpu",
-             json_path: Json = None) -> None:
-    """Simulate a problem without any data: with universal weights, or classically."""
+             gif: Gif = None, png: Png = None, every: Every = 1, adaptive: Adaptive = None,
+             error: Annotated[str | None, typer.Option(help="Choose model, mesh and step: the cheapest whose estimated error is "
+                                                            "below this, as 1% of the range of each field or a number in its "
+                                                            "unit.")] = None,
+             probe: Annotated[list[str] | None, typer.Option(help="With --error: X,Y or X,Y,Z, a point where it is asked for, too. "
+                                                                  "May be repeated.")] = None,
+             device: Device = "cpu", json_path: Json = None) -> None:
+    """Simulate a problem without any data: with universal weights, classically, or with what reaches an error."""
     from dgnet.training.simulator import simulator
 
-    run = simulator(folder, model, weights)
-    predict(run, json_path, source=source, initial=initial, steps=steps, out=out, vtk=vtk, gif=gif, png=png, every=every,
+    refuse(context, {"probe": "it belongs to --error"} if error is None else dict.fromkeys(
+        ("model", "weights", "adaptive"), "--error chooses model and step"))
+    run, choice = simulator(folder, model, weights), None
+    if error is not None:
+        from dgnet.prediction.choose import chosen
+
+        with reporting() as report:
+            run, choice = chosen(run, error, probes=[point(text) for text in probe or ()], report=report, source=source,
+                                 initial=initial, steps=steps, device=checked_device(device))
+    predict(run, json_path, choice, source=source, initial=initial, steps=steps, out=out, vtk=vtk, gif=gif, png=png, every=every,
             device=checked_device(device), adaptive=adaptive)
     checkable = run.project is not None and run.project.file is not None and run.project.file.data
     advise(*(("show", out, "--out", "pictures") if out is not None else ("check" if checkable else "studio", folder)))
 
 
-def predict(simulator: Any, json_path: Path | None, **options: Any) -> None:
-    """Roll out to files and print the result."""
+def predict(simulator: Any, json_path: Path | None, choice: Any = None, **options: Any) -> None:
+    """Roll out to files and print the result, with the choice of the solver where there was one."""
     from dgnet.prediction.to_files import predict_to_files, summary
 
     with reporting() as report:
-        result = predict_to_files(simulator, report=report, **options)
+        result = predict_to_files(simulator, report=report, **options) | {"chosen": choice and choice.as_dict()}
     write_json(json_path, result)
     say(summary(result))
 

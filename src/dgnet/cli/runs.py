@@ -20,6 +20,7 @@ from dgnet.cli.options import (
     Vtk,
     file_to_write,
     folder_to_write,
+    point,
     positive,
     refuse,
     xdmf_files,
@@ -188,7 +189,7 @@ def export(context: typer.Context,
     else:
         refuse(context, {"model": f"{run} is no problem; runs have theirs"})
     opened = open_simulator(run, problem, allow_different, model)
-    result = write(opened, out, batch, fmi=fmi, probes=[_point(text) for text in probe or ()], spots=spots)
+    result = write(opened, out, batch, fmi=fmi, probes=[point(text) for text in probe or ()], spots=spots)
     write_json(json_path, result.record)
     size = f"{result.record['nodes']} nodes, {len(result.record['fields'])} field{'s' * (len(result.record['fields']) > 1)}"
     say(f"One step of {opened.case.units.in_time(result.record['dt'])} on {size}: {result.record['bytes'] / 1e6:.1f} MB")
@@ -197,14 +198,6 @@ def export(context: typer.Context,
     for path in result.paths:
         say_path(path)
     advise("rollout", run, "--trajectory", "0")
-
-
-def _point(text: str) -> tuple[float, ...]:
-    """Coordinates of a probe."""
-    try:
-        return tuple(float(x) for x in text.split(","))
-    except ValueError:
-        raise InputError(f"--probe {text}: coordinates are numbers with commas in between, as in 0.3,0.7") from None
 
 
 @command("dgnet models")

@@ -177,7 +177,7 @@ def _prepared(model: Model[Any], problem: Problem,
         assert isinstance(prepared, PreparedUniversal)
         assert isinstance(prepared.solver, GreenSolver)  # `refuse_changing`
         return {}, [prepared.solver], 0, prepared.gathering
-    if isinstance(model, Classical) and model.degree == 1:
+    if isinstance(model, Classical) and model.degree == 1 and model.moments == 1:
         solver = model.prepare(problem).green
         assert solver is not None  # `refuse_changing`
         return {}, [solver], 0, None

@@ -164,6 +164,8 @@ def traced(run: Simulator, batch: int | None = None) -> Traces:
     if isinstance(model, DGNet) and model.config.plain:
         raise InputError(f"{run.name} cannot be exported: its scheme takes a source at both ends of a step, and its "
                          "networks are not those that a program is written for")
+    if model.moments > 1:
+        raise InputError(f"{model.name} cannot be exported: its steps are complex solves, and a program has real ones")
     problem = base_problem(case, "cpu")
     edged = isinstance(model, Universal) and model.degree == 1 and len(model.points(problem)) != problem.mesh.n_nodes
     if not edged and len(model.points(problem)) != problem.mesh.n_nodes:

@@ -17,7 +17,9 @@ import torch
 
 from dgnet.data import Dataset
 from dgnet.errors import InputError
+from dgnet.models import Wrapper
 from dgnet.problems.case import base_problem
+from dgnet.problems.finer import half_steps
 from dgnet.problems.sources import Rule, converged_average, step_average
 from dgnet.problems.spot_table import SpotTable
 from dgnet.projects.importers import OwnSource, source_averages
@@ -42,9 +44,11 @@ class Drive:
 
 
 def source_from(source: str, simulator: Simulator, device: str) -> Drive:
-    """The source that a file or a function gives on the mesh and in the steps of a simulator's case."""
-    case, rule = simulator.case, simulator.model.rule
-    names, points = case.pde.fields, torch.tensor(simulator.model.points(base_problem(case, "cpu")), dtype=torch.float64)
+    """The source that a file or a function gives on the mesh and in the steps of a simulator's case. Those of the file are the
+    steps of its problem, `parts` of the case's."""
+    case, rule, model = simulator.case, simulator.model.rule, simulator.model
+    base = base_problem(case, "cpu")
+    names, points = case.pde.fields, torch.tensor(model.points(base), dtype=torch.float64)
     if source.startswith(FUNCTION):
         if simulator.project is None or simulator.project.physics is None:
             raise InputError(f"--source {source}: '{case.name}' has no physics.py; name a problem's folder with --problem")
@@ -59,15 +63,23 @@ def source_from(source: str, simulator: Simulator, device: str) -> Drive:
     if path.suffix.lower() == ".csv":
         if len(names) != 1:
             raise InputError(f"a table of spots drives one field, '{case.name}' has {len(names)}")
-        table = SpotTable.read(path, case.mesh.dim).on(case.mesh)
+        table = SpotTable.read(path, case.mesh.dim).on((model.inner(base) if isinstance(model, Wrapper) else base).mesh)
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         return Drive(_in_time(table, points.to(device), case.dt, rule), source, spots=table, digest=digest)
-    averages = source_averages(path, Frame(path.parent, case.mesh, names, case.offsets, case.dt, False)).astype(np.float32)
+    given = Frame(path.parent, case.mesh, names, case.offsets, case.dt * simulator.parts, False)
+    averages = halved(torch.from_numpy(source_averages(path, given))[None], simulator.parts)[0].numpy().astype(np.float32)
     note = "" if averages.any() else f"{path} holds a source that is zero everywhere"
     if rule == "trapezoid":
         note = note or f"{path} is used by its averages over the steps, not at both ends of them as the model was trained"
     return Drive(lambda start, stop: torch.from_numpy(averages[start:stop])[None], source, len(averages),
                  digest=hashlib.sha256(averages.tobytes()).hexdigest(), note=note)
+
+
+def halved(averages: Tensor, parts: int) -> Tensor:
+    """Averages over steps [B, T, N, F] as those over smaller ones [B, parts T, N, F]; `parts` is a power of two."""
+    for _ in range(parts.bit_length() - 1):
+        averages = half_steps(averages)
+    return averages
 
 
 def _in_time(source: SpotTable | OwnSource, x: Tensor, dt: float, rule: Rule) -> Callable[[int, int], Tensor]:

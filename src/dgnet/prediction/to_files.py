@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -135,11 +135,13 @@ def predict_to_files(run: Simulator | Path, *, source: Path | str | None = None,
         raise InputError("--trajectory needs the data set that it is in (--data)")
     files = Outputs(out, vtk, xdmf, gif, mp4, png)
     files.check(data)
+    parts = opened.parts
+    steps, every = steps and steps * parts, every * parts
     with ExitStack() as stack:
         stored = None if trajectory is None or data is None else stack.enter_context(Dataset(data))
         plan = _planned(opened, stored, trajectory, initial, source, steps, every, device, dt, mesh, adaptive)
         if out is not None and every > plan.steps:
-            raise InputError(f"--every {every} leaves nothing to store of {plan.steps} steps")
+            raise InputError(f"--every {every // parts} leaves nothing to store of {plan.steps // parts} steps")
         level = level_of(plan.bands, band, everywhere, opened.folder)
         u0 = _start(plan.case, stored, trajectory, initial).to(device)
         problem = plan.problem(u0)
@@ -147,7 +149,7 @@ def predict_to_files(run: Simulator | Path, *, source: Path | str | None = None,
         store = plan.store(files) if files.named else None
         begin = time.perf_counter()
         try:
-            resumed, last = _march(plan, problem, u0, watch, store, sink, report)
+            resumed, last = _march(plan, problem, u0, watch, store, sink and _whole(sink, parts), report)
             seconds = time.perf_counter() - begin
             widths = None if plan.bands is None else Widths.of(plan.bands, plan.case.mesh, plan.case.dt, level, everywhere,
                                                                watch["profile"], plan.steps)
@@ -173,6 +175,8 @@ def _planned(opened: Simulator, stored: Dataset | None, trajectory: int | None, 
             raise InputError("--mesh goes with --source and --initial: a stored trajectory is on the mesh of the training")
         run = on_other_mesh(run, mesh)
     run = run if dt is None or dt == trained.dt else with_step(run, dt)
+    if run.parts > 1:
+        run = replace(run, case=replace(run.case, dt=run.case.dt / run.parts, steps=run.case.steps * run.parts))
     ratio = run.case.dt / trained.dt
     drive = None if source is None else source_from(str(source), run, device)
     if stored is not None:
@@ -260,7 +264,7 @@ class _Plan:
             "package": "dgnet", "package_version": __version__, "scenario": case.name, "size": case.size,
             "model": run.name, "run": run.folder.name, "run_identity": run.identity, "truth": "prediction",
             "source": "none" if drive is None else drive.name, "trajectory": -1 if number is None else number,
-            "device": torch.device(self.device).type, "every": self.every}
+            "device": torch.device(self.device).type, "every": self.every, **run.facts}
         header = Header(case.mesh, case.pde.fields, self.every * case.dt, self.steps // self.every, case.offsets, origin)
         inputs = run.folder / "run.toml", run.folder / "weights.pt", self.initial, self.mesh
         request = {"steps": self.steps, "every": self.every, "trajectory": number, "device": self.device, "version": __version__,
@@ -287,7 +291,7 @@ class _Plan:
                 "left_range": None if self.known is None else findings,
                 "balance": watch["content"].totals() if "content" in watch else None, "warning": sentence(findings, units),
                 "notes": [*self.run.notes, *([note[0].upper() + note[1:]] if note else [])],
-                "adaptive": self.adaptive and self.adaptive.figures(),
+                "adaptive": self.adaptive and self.adaptive.figures(), "chosen": None,
                 "units": {"time": units.time, "fields": units.fields, "content": content_units(case)}}
 
 
@@ -399,9 +403,15 @@ def summary(result: dict[str, Any]) -> str:
     elif result["left_range"] is None and result["trained"]:
         lines.append("  The range of the training data is not known: the run's data set is missing.")
     lines += [] if result["bands"] is None else [f"  {sentence_about(result['bands'])}."]
+    lines += [f"  {line}" for line in (result["chosen"] or {}).get("sentences", ())]
     lines += [f"  {note}" for note in result["notes"]]
     lines += [f"  Warning: {doubt['text']}." for doubt in result["doubts"]]
     return "\n".join([*lines, *(result[f.name] for f in fields(Outputs) if result[f.name] is not None)])
+
+
+def _whole(sink: Sink, parts: int) -> Sink:
+    """A sink of whole steps alone."""
+    return sink if parts == 1 else lambda k, u: None if k % parts else sink(k // parts, u)
 
 
 def _driven(case: Case) -> bool:

@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
 import torch
@@ -260,6 +260,7 @@ def _cut_as_needed(function: Callable[[np.ndarray], Tensor], edges: np.ndarray) 
 
 
 Role = Literal["held", "flux", "exchange", "periodic"]
+ROLES = get_args(Role)
 
 
 class Condition:
@@ -288,11 +289,15 @@ class Condition:
     @property
     def drive(self) -> Value:
         """What the boundary holds, the flux into the part, or the ambient value."""
+        if self.role != "periodic":
+            raise NotImplementedError(f"{type(self).__name__} does not say what its boundary holds or gets (drive)")
         return 0.0
 
     @property
     def coefficient(self) -> Value:
         """Of the exchange with `drive`: infinite where that is held."""
+        if self.role == "exchange":
+            raise NotImplementedError(f"{type(self).__name__} does not say its coefficient")
         return math.inf if self.role == "held" else 0.0
 
     @property

@@ -32,7 +32,7 @@ from dgnet.operators import (
     nodal_velocity,
     stiffness,
 )
-from dgnet.problems.conditions import Condition, Value, jump_within, lowest, samples
+from dgnet.problems.conditions import ROLES, Condition, Value, jump_within, lowest, samples
 from dgnet.problems.curves import typical
 from dgnet.problems.pde import PDE, Array, Velocity
 from dgnet.problems.periodic import identified
@@ -88,6 +88,8 @@ class Problem:
         check_scheme(self.consistent, self.advection_form)
         known = self.pde.fields
         for c in self.conditions:
+            if c.role not in ROLES:
+                raise InputError(f"the condition on '{c.boundary}' has the role '{c.role}' (known: {', '.join(ROLES)})")
             for name in c.boundaries:
                 self.mesh.facet_index(name)  # raises for an unknown name
             if c.field is not None and c.field not in known:

@@ -511,7 +511,7 @@ class Bounds:
         up, down = nodes.max(1), nodes.min(1)
         if rows.shape[1] > n:
             i, j = self.problem.mesh.edges.T
-            between = rows[:, n:] * np.maximum(most[i], most[j])
+            between = rows[:, n:n + len(i)] * np.maximum(most[i], most[j])
             up, down = np.maximum(up, between.max(1)), np.minimum(down, between.min(1))
         for k, (a, b) in enumerate(zip(up, down)):
             self._rows[first + k] = self.problem.dt * np.stack([np.minimum(b, 0.0), np.maximum(a, 0.0)])

@@ -22,7 +22,12 @@ _KEYS = ("name", "title", "size", "equation", "pde", "conditions", "dt", "steps"
 
 
 class _Function(Exception):
-    """A part of a case is a function."""
+    """A part of a case is a function, or a condition of a class that no file knows."""
+
+
+def _kinds() -> dict[str, Any]:
+    """The classes that a file names."""
+    return {cls.__name__: cls for cls in (PDE, Units, Curve, Latent, Scaled, ByRegion, TimeTable, *CONDITIONS.values())}
 
 
 def write_case(case: Case, folder: Path) -> bool:
@@ -54,14 +59,14 @@ def _packed(value: Any, arrays: dict[str, np.ndarray]) -> Any:
         key = f"array{len(arrays)}"
         arrays[key] = value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else value
         return {"array": key, "tensor": isinstance(value, torch.Tensor)}
-    if is_dataclass(value):
+    if type(value).__name__ in _kinds():
         parts = {f.name: _packed(getattr(value, f.name), arrays) for f in fields(value) if f.init}
         return {"is": type(value).__name__, "of": parts}
     if isinstance(value, Mapping):
         return {"table": {key: _packed(part, arrays) for key, part in value.items()}}
     if isinstance(value, list | tuple):
         return {"list": [_packed(part, arrays) for part in value]}
-    if callable(value):
+    if callable(value) or is_dataclass(value):
         raise _Function
     return value.item() if isinstance(value, np.generic) else value
 
@@ -73,8 +78,7 @@ def _unpacked(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
         found = arrays[value["array"]]
         return torch.from_numpy(found) if value["tensor"] else found
     if "is" in value:
-        kinds = {cls.__name__: cls for cls in (PDE, Units, Curve, Latent, Scaled, ByRegion, TimeTable, *CONDITIONS.values())}
-        return kinds[value["is"]](**{key: _unpacked(part, arrays) for key, part in value["of"].items()})
+        return _kinds()[value["is"]](**{key: _unpacked(part, arrays) for key, part in value["of"].items()})
     if "table" in value:
         return {key: _unpacked(part, arrays) for key, part in value["table"].items()}
     return tuple(_unpacked(part, arrays) for part in value["list"])

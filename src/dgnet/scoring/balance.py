@@ -16,13 +16,14 @@ LARGEST = 300_000
 
 
 def balance_of(model: Model[Any], problem: Problem) -> Balance | None:
-    """Follows the rollout of a model; None for models with points beside the nodes, large meshes, operators in time, and steps that
-    are not those of Crank-Nicolson."""
-    if problem.time_dependent or problem.mesh.n_nodes > LARGEST or len(model.points(problem)) != problem.mesh.n_nodes:
+    """Follows the rollout of a model; None for models with points beside the nodes or of another scheme in time, large meshes, and
+    operators in time."""
+    between = len(model.points(problem)) != problem.mesh.n_nodes
+    if model.moments > 1 or problem.time_dependent or problem.mesh.n_nodes > LARGEST or between:
         return None
     share = LUMPED if problem.pde.curved else problem.consistent
     if isinstance(model, Classical):
-        if model.theta != 0.5 or model.moments > 1:
+        if model.theta != 0.5:
             return None
         share = share if model.consistent is None else model.consistent
     return Balance(problem if share == problem.consistent else problem.recast(share, problem.advection_form),

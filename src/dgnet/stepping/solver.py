@@ -556,6 +556,8 @@ class GreenSolver:
     def impulse(self, node: int, field: int = 0, t: float = 0.0) -> Tensor:
         """A column of G = (M + theta dt K)^-1 M as a field [N, F]: the response to a unit impulse at a node."""
         p = self.problem
+        if self.degree:
+            raise InputError("a column of G is that of the scheme crank-nicolson")
         if not 0 <= node < p.n_nodes:
             raise InputError(f"node {node} does not exist: the mesh has {p.n_nodes} nodes")
         if not 0 <= field < p.n_fields:

@@ -97,6 +97,7 @@ class Run(Simulator):
     - `project`: the problem of your own that it carries, where there is one
     - `identity`: checksum of the problem that it is opened with
     - `notes`: sentences that every output about the run repeats: what is not as it was at training
+    - `parts`, `facts`: as of any `Simulator`
 
         >>> import dgnet as dg, torch
         >>> mesh, pde = dg.box((4, 4)), dg.PDE(diffusion=0.1)

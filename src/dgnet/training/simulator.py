@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ class Simulator:
     - `project`: the problem file behind the case, whose physics.py may have functions
     - `identity`: checksum of the problem, and of a model that is not in a run's folder
     - `notes`: sentences that every output repeats
+    - `parts`: steps of the model in a step of the case, between the times that are stored
+    - `facts`: what the files of a rollout say beside the names
     """
 
     case: Case
@@ -37,6 +40,8 @@ class Simulator:
     project: Project | None = None
     identity: str = ""
     notes: tuple[str, ...] = ()
+    parts: int = 1
+    facts: Mapping[str, str | int | float] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
