@@ -53,13 +53,16 @@ def test_rows_and_page(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a coarse stand-in for the truth; the real one takes seconds for every part."""
     small = min(range(len(unseen_parts(2))), key=lambda k: unseen_parts(2)[k][1].n_nodes)
     part = unseen_problem(2, small)
-    rows = [any_mesh.row(part, "gear", lambda p: p.truth(refine=0, substeps=2))]
+    rows = [any_mesh.row(part, "gear", lambda p: p.truth(refine=1))]
     assert rows[0] is not None and set(rows[0]["ratios"]) == set(any_mesh.models())
     assert min(rows[0]["ratios"][name] for name in any_mesh.RIVALS) == pytest.approx(1.0)
-    cost = {"nodes": 1, "step_ratio": 1.0, "prepare_ratio": 1.0}
+    assert rows[0]["ratios"]["universal-quadratic"] < 0.9
+    cost = {"nodes": 1} | {f"{name}: {what}": 1.0 for name in ("universal", "universal-quadratic") for what in ("step", "prepare")}
     found = {"rows": rows, "dim": 2, "flow": False, "unseen_sources": {"ring": rows}, "cost": cost, "hardware": "a CPU"}
     page = any_mesh.table(found)
-    assert "| universal |" in page and "| quadratic |" in page and "ring" in page
+    for name in ("universal", "universal-quadratic", "quadratic, Crank–Nicolson", "linear, mesh refined once"):
+        assert f"| {name} |" in page
+    assert "below 0.9" in page and "ring" in page
 
 
 def test_parts_in_a_file(tmp_path: Path) -> None:

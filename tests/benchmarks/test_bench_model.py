@@ -45,15 +45,15 @@ def test_rollouts_and_training():
 def test_every_model():
     r = bench.throughput(scenario="laser-heat", size="small", steps=4)
     names = [x["model"] for x in r["rows"]]
-    assert {"deeponet", "mgn", "pod", "dgnet", "dgnet-paper", "universal", "universal-tuned", "classical_consistent",
-            "classical_lumped", "classical_p2"} <= set(names)
+    assert {"deeponet", "mgn", "pod", "dgnet", "dgnet-paper", "universal", "universal-quadratic", "universal-tuned",
+            "classical_consistent", "classical_lumped", "classical_p2"} <= set(names)
     assert all(positive(x) for x in r["rows"])
     with pytest.raises(InputError, match="no model 'mgm'"):
         bench.throughput(["mgm"], size="small")
 
 
 def test_universal_weights_are_left_out_where_they_do_not_apply(monkeypatch: pytest.MonkeyPatch) -> None:
-    some = {name: entry(name) for name in ("universal", "universal-tuned", "classical")}
+    some = {name: entry(name) for name in ("universal", "universal-quadratic", "universal-tuned", "classical")}
     monkeypatch.setattr(bench, "all_models", lambda: some)
     r = bench.throughput(scenario="allen-cahn", size="small", steps=2)
     assert [x["model"] for x in r["rows"]] == ["classical_consistent", "classical_lumped"]
@@ -137,8 +137,10 @@ def test_search_goes_from_cheap_to_dear(small_run, monkeypatch):
     assert Setting(2, skip=4) in asked and Setting(2, skip=8) not in asked  # 40 steps would be 5
     best = search.best
     assert best["rollout_s"] == 2.0 and best["skip"] == 2 and any("dearer" in r.get("not_run", "") for r in search.rows)
-    assert all(tradeoff._setting({"kind": s.kind, "refine": s.refine, "substeps": s.substeps, "skip": s.skip}) == s for s in asked)
+    rows = [{"kind": s.kind, "refine": s.refine, "substeps": s.substeps, "skip": s.skip} for s in asked]
+    assert [tradeoff.setting_of(row) for row in rows] == list(asked)
     assert {s.kind for s in tradeoff.meshes(2, True, True)} == {"P1", "P1, lumped", "P2", "P2, sources at nodes"}
+    assert {s.kind for s in tradeoff.meshes(2, False, False)} == {"P1", "P1, lumped", "P2", "P2, dG(1)"}
 
 
 def test_channels_take_the_flow_at_the_points_of_a_setting(tmp_path):

@@ -33,19 +33,32 @@ disc = tune.disc
 
 
 def clocks(error: float, setup: float, steps: float, **more: object) -> dict[str, object]:
-    return {"error": error, "setup_s": setup, "source_s": 0.0, "rollout_s": steps, **more}
+    return {"error": error, "setup_s": setup, "source_s": 0.1, "rollout_s": steps, **more}
 
 
-def test_the_page_of_costs() -> None:
-    own = clocks(1e-3, 0.02, 0.01, solver="universal")
-    best = clocks(9e-4, 0.01, 0.05, solver="classical", kind="P2", refine=0, substeps=1, skip=1)
-    row = {"part": "gear", "conditions": "mixed", "fourier": 0.1, "nodes": 300, "own": own, "best": best, "complete": True,
-           "ratio": 2.0, "steps_ratio": 5.0}
-    none = row | {"best": None, "complete": False, "ratio": float("inf"), "steps_ratio": float("inf")}
-    page = equal.table({"dim": 2, "hardware": "a CPU", "rows": [row, row | {"ratio": 0.5}, none]})
-    assert "none before the time was over" in page and "P2, same mesh" in page
-    assert "On 2 of 3 parts" in page and "cost is 1.00, of the steps alone 5.00; on 1 of them" in page
-    assert "quadratic elements on 2 parts" in page
+def test_costs_of_other_lengths_and_the_page() -> None:
+    own = clocks(1e-3, 0.06, 0.01, solver="universal-quadratic")
+    dear = clocks(9e-4, 0.02, 0.05, solver="classical", kind="P2", refine=0, substeps=1, skip=1)
+    slow = clocks(9e-4, 0.5, 0.03, solver="classical", kind="P1", refine=1, substeps=1, skip=1)
+    assert equal.spent(own, 24, "set-up") == pytest.approx(0.07) and equal.spent(own, 48, "whole") == pytest.approx(0.28)
+    best = equal.cheapest([dear, slow], own)
+    assert "P2" in best["set-up, 24"]["what"] and best["set-up, 24"]["ratio"] == pytest.approx(1.0)
+    assert "P1" in best["set-up, 1000"]["what"] and best["steps, 1000"]["ratio"] == pytest.approx(3.0)
+    row = {"part": "gear", "conditions": "mixed", "fourier": 0.1, "nodes": 300, "own": own, "complete": True, "size": 500,
+           "reached": [dear, slow], "best": best, "judged": True}
+    none = row | {"reached": [], "best": equal.cheapest([], own), "complete": False}
+    rows = [row, row | {"size": 6000, "judged": False}, none]
+    page = equal.table({"dim": 2, "hardware": "a CPU", "rows": rows, "training_s": 1800.0})
+    saved = equal.spent(slow, 1000, "whole") - equal.spent(own, 1000, "whole")
+    ratios = " | ".join(f"{one['ratio']:.2f}" for one in best.values())
+    assert f"| 500 | 2 | 1 | {ratios} | {1800 / saved:,.0f} |" in page and ratios.startswith("3.00 | 1.00 |")
+    assert "none before the time was over" in page and "as on smaller ones" in page
+
+
+def test_a_part_of_another_size_has_the_same_problem() -> None:
+    small, large = equal.sized(2, 8, 500), equal.sized(2, 8, 6000)
+    assert 4000 < large.mesh.n_nodes < 9000 and (small.fourier, small.conditions_kind) == (large.fourier, large.conditions_kind)
+    assert large.dt == pytest.approx(large.fourier * large.mesh.spacing**2)
 
 
 def test_a_part_refined_keeps_its_materials() -> None:
@@ -71,4 +84,6 @@ def test_the_cost_of_an_error() -> None:
     part = min((unseen_problem(2, k) for k in range(8)), key=lambda p: p.mesh.n_nodes)
     row = equal.compared(part, 2.0)
     assert row["nodes"] == part.mesh.n_nodes and row["own"]["error"] > 0
-    assert row["best"] is None or row["best"]["error"] <= row["own"]["error"]
+    assert all(one["error"] <= row["own"]["error"] for one in row["reached"])
+    again = equal.compared(part, 0.0, [row["own"] | {"kind": "P2", "refine": 1, "substeps": 1, "skip": 1, "solver": "classical"}])
+    assert not again["judged"] and again["best"]["steps, 24"]["ratio"] > 1

@@ -58,6 +58,9 @@ def damping(net: UniversalNet | ElementNet) -> UniversalNet | ElementNet:
         for mlp in (net.cell, *([net.along] if net.flow else []), *([net.rim] if isinstance(net, UniversalNet) else [])):
             mlp[-1].weight.mul_(1e-3 / mlp[-1].weight.abs().amax())
             mlp[-1].bias.fill_(0.2)
+        if isinstance(net, ElementNet):
+            net.later.weight.mul_(1e-3 / net.later.weight.abs().amax())
+            net.later.bias.zero_()
     return net
 
 

@@ -36,7 +36,7 @@ from dgnet.errors import InputError, SolveError
 from dgnet.mesh import Mesh
 from dgnet.models import Classical, Model, Refined, rollout
 from dgnet.models.timeloop import few_threads
-from dgnet.problems import CONSISTENT, LUMPED, WORKING, Problem, given_velocity, step_average
+from dgnet.problems import CONSISTENT, LUMPED, WORKING, Problem, given_velocity, step_average, step_moments
 from dgnet.progress import Report
 from dgnet.scoring.metrics import rne
 from dgnet.training.run import Run
@@ -52,6 +52,7 @@ Tensor = torch.Tensor
 WARM = 4  # steps before the clock of a rollout counts
 PARTS = ("setup_s", "source_s", "rollout_s")
 LONGEST = 8  # steps of the data that may be one step
+_COMPLEX = 3.0  # work of a step of dG(1) over that of Crank-Nicolson
 _BYTES = {"cpu": 1 << 30, "cuda": 1 << 34}  # of a setting's sources
 _ENTRIES = {"cpu": 1 << 21, "cuda": 1 << 26}  # of one call of a source
 
@@ -66,20 +67,23 @@ class Setting:
     skip: int = 1  # steps of the data that are one step
     mass: float = CONSISTENT
     fitted: bool = False  # sources are given at the data's nodes alone: P2 there, or P1 on the mesh refined once
+    scheme: str = "crank-nicolson"
 
     @property
     def kind(self) -> str:
-        return f"P{self.degree}" + (", lumped" if self.mass == LUMPED else "") + (", sources at nodes" if self.fitted else "")
+        more = {", lumped": self.mass == LUMPED, ", sources at nodes": self.fitted, ", dG(1)": self.scheme == "dg1"}
+        return f"P{self.degree}" + "".join(word for word, said in more.items() if said)
 
     def work(self, dim: int) -> float:
         """Unknowns times steps, against those of the data's mesh and step."""
-        return 2.0 ** (dim * (self.refine + self.degree - 1)) * self.substeps / self.skip
+        one = _COMPLEX if self.scheme == "dg1" else 1.0
+        return one * 2.0 ** (dim * (self.refine + self.degree - 1)) * self.substeps / self.skip
 
     @property
     def model(self) -> Model[Any]:
         if self.fitted and self.degree == 1:
             return Refined(Classical(self.mass))
-        return Classical(CONSISTENT if self.degree == 2 else self.mass, degree=self.degree)
+        return Classical(CONSISTENT if self.degree == 2 else self.mass, degree=self.degree, scheme=self.scheme)
 
     @property
     def given(self) -> int:
@@ -91,6 +95,8 @@ def meshes(dim: int, sources: bool, flow: bool) -> list[Setting]:
     """Elements and meshes, from cheap to dear. A refined solver in a flow needs the flow at its own nodes: it does not fit."""
     found = [Setting(degree, refine, mass=mass) for refine in range(4 - dim + 1)
              for degree, mass in ((1, CONSISTENT), (1, LUMPED), (2, CONSISTENT))]
+    if not flow:
+        found += [Setting(2, refine, scheme="dg1") for refine in range(4 - dim + 1)]
     if sources:
         found += [Setting(2, 0, fitted=True)] + ([] if flow else [Setting(1, 1, fitted=True)])
     return sorted(found, key=lambda s: (s.work(dim), not s.fitted, s.degree))
@@ -174,15 +180,17 @@ class Trial:
             return None
         points = problem.mesh.points if setting.fitted else model.points(problem)
         count, width, kind = s.steps * setting.substeps // setting.skip, len(s.pde.fields), _kind(self.device)
-        shape = (self.batch, count, len(points), width)
+        moments = (model.moments,) if model.moments > 1 else ()
+        shape = (self.batch, count, *moments, len(points), width)
         if 4 * math.prod(shape) > _BYTES[kind]:
             raise SolveError("its sources do not fit into memory at once")
         x, panels = torch.tensor(points, device=self.device), max(1, -(-s.panels * setting.skip // setting.substeps))
-        rows = max(1, _ENTRIES[kind] // (self.batch * len(points) * width))
+        rows = max(1, _ENTRIES[kind] // (self.batch * len(points) * width * model.moments))
         out = torch.empty(shape, dtype=WORKING, device=self.device)
         for k in range(0, count, rows):
             first = problem.dt * torch.arange(k, min(k + rows, count), dtype=torch.float64, device=self.device)
-            out[:, k:k + len(first)] = step_average(source, x, first, problem.dt, panels, rule=model.rule).to(WORKING)
+            out[:, k:k + len(first)] = (step_moments(source, x, first, problem.dt, *moments, panels) if moments else
+                                        step_average(source, x, first, problem.dt, panels, rule=model.rule)).to(WORKING)
         return out
 
     def error(self, states: Tensor) -> float:
@@ -307,10 +315,10 @@ class Search:
         best = self.best
         near = [] if best is None else [r for r in self.rows if self.reached(r) and whole(r) < 1.5 * whole(best)]
         for row in (self.own, *near):
-            setting = self.at if row is self.own else _setting(row)
+            setting = self.at if row is self.own else setting_of(row)
             again = measure(self.trial, model if row is self.own else setting.model, setting)
             row |= {part: min(row[part], again[part]) for part in PARTS}
-        alike = [self.own, *(r for r in near if _setting(r).fitted and r["substeps"] == r["skip"] == 1)]
+        alike = [self.own, *(r for r in near if setting_of(r).fitted and r["substeps"] == r["skip"] == 1)]
         for row in (self.own, *near):
             if row in alike:  # the same sources at the same places and times: the same work
                 row["source_s"] = min(r["source_s"] for r in alike)
@@ -322,7 +330,7 @@ class Search:
         if best is None:
             return None
         points = 1.0 if setting.fitted else setting.work(dim)
-        dear = setting.work(dim) / self.longest > _setting(best).work(dim) or self.own["source_s"] * points > whole(best)
+        dear = setting.work(dim) / self.longest > setting_of(best).work(dim) or self.own["source_s"] * points > whole(best)
         return "dearer than what suffices" if dear else None
 
     @cached_property
@@ -354,9 +362,11 @@ class Search:
                 report(f"{self.trial.scenario.name}: cost against accuracy", done + 1, len(self.wanted))
 
 
-def _setting(row: dict[str, Any]) -> Setting:
+def setting_of(row: dict[str, Any]) -> Setting:
+    """The setting of a row."""
     degree, mass = int(row["kind"][1]), LUMPED if "lumped" in row["kind"] else CONSISTENT
-    return Setting(degree, row["refine"], row["substeps"], row["skip"], mass, "nodes" in row["kind"])
+    return Setting(degree, row["refine"], row["substeps"], row["skip"], mass, "nodes" in row["kind"],
+                   "dg1" if "dG(1)" in row["kind"] else "crank-nicolson")
 
 
 def whole(row: dict[str, Any]) -> float:

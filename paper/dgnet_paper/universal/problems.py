@@ -197,10 +197,11 @@ def unseen_parts(dim: int) -> tuple[tuple[str, Mesh], ...]:
         return tuple(load_parts(path))
 
 
-def unseen_problem(dim: int, number: int, flow: bool = False) -> PartProblem:
-    """The problem on a test part, or the one with a flow (2D): always the same for the same number."""
-    seed = _FLOW_SEED if flow else _TEST_SEED[dim]
-    return (draw_flow if flow else draw)(*unseen_parts(dim)[number], np.random.default_rng([seed, number, 0]))
+def unseen_problem(dim: int, number: int, flow: bool = False, refine: int = 0) -> PartProblem:
+    """The problem on a test part, or the one with a flow (2D): always the same for the same number. `refine`: on the mesh refined
+    so often, with the same random numbers in units of its spacing."""
+    seed, (kind, mesh) = _FLOW_SEED if flow else _TEST_SEED[dim], unseen_parts(dim)[number]
+    return (draw_flow if flow else draw)(kind, mesh.refined(refine) if refine else mesh, np.random.default_rng([seed, number, 0]))
 
 
 def driven(part: PartProblem, kind: str, rng: np.random.Generator) -> PartProblem:

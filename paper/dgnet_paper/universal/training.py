@@ -39,6 +39,7 @@ DEGREE = 2
 LARGEST = 2500  # nodes and middles of a part whose steps are dense matrices
 SIZES = {2: (55, 170), 3: (100, 300)}  # nodes of random parts
 RATE, DECAY, BETAS, AVERAGE = 2e-3, 1e-3, (0.9, 0.99), 0.998
+TUNING_RATE = 3e-4  # on some tens of problems weights that are good already get worse with more
 _TOGETHER = 32  # problems in a batch
 _ENTRIES = {"cpu": 1_500_000, "cuda": 64_000_000}  # of one matrix of all of them
 _VALIDATIONS, _WARM_UP = 10, 100  # of a training; updates until the full rate, unless a tenth of the time is over before
@@ -198,7 +199,7 @@ def tune(meshes: Meshes, seconds: float, draws: int = 2, workers: int = 1, seed:
     _check_flow(dim, flow)
     net = Universal(degree=DEGREE).net(dim, flow)
     net = net if isinstance(net, ElementNet) else ElementNet(dim, DEGREE, flow=flow)
-    return _trained(net, meshes, max(1, len(meshes) // 5), seconds, draws, workers, seed, device, report)
+    return _trained(net, meshes, max(1, len(meshes) // 5), seconds, TUNING_RATE, draws, workers, seed, device, report)
 
 
 def train(dim: int, seconds: float = 1800.0, parts: int = 3000, flow: bool = False, workers: int = 1, seed: int = 101,
@@ -212,7 +213,7 @@ def train(dim: int, seconds: float = 1800.0, parts: int = 3000, flow: bool = Fal
     torch.manual_seed(seed)
     net = ElementNet(dim, DEGREE, flow=flow)
     meshes = random_parts(TRAIN[dim], parts, SIZES[dim], seed)
-    return _trained(net, meshes, max(1, min(60, parts // 5)), seconds, 1, workers, seed, device, report)
+    return _trained(net, meshes, max(1, min(60, parts // 5)), seconds, RATE, 1, workers, seed, device, report)
 
 
 def _check_flow(dim: int, flow: bool) -> None:
@@ -220,10 +221,10 @@ def _check_flow(dim: int, flow: bool) -> None:
         raise InputError("universal weights for flows are trained on flat meshes")
 
 
-def _trained(net: ElementNet, meshes: Meshes, held: int, seconds: float, draws: int, workers: int, seed: int, device: str,
-             report: Report | None) -> tuple[ElementNet, Progress]:
+def _trained(net: ElementNet, meshes: Meshes, held: int, seconds: float, rate: float, draws: int, workers: int, seed: int,
+             device: str, report: Report | None) -> tuple[ElementNet, Progress]:
     """A network fitted to problems on all meshes but the first ones, which are held out."""
     made = partial(examples, flow=net.flow, workers=workers, report=report)
     train, valid = (batches(made(some, draws, seed + k), device) for k, some in enumerate((meshes[held:], meshes[:held])))
     net = net.to(device)
-    return net, fit(net, train, valid, seconds, seed=seed, report=report)
+    return net, fit(net, train, valid, seconds, rate, seed, report)

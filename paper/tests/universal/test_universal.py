@@ -43,7 +43,7 @@ def test_a_fresh_network_learns_from_meshes_alone(quick: None, flow: bool) -> No
     assert sum(batch.count for batch in train) == len(parts) and 0 < len(parts) <= 3
     torch.manual_seed(0)
     net = ElementNet(2, 2, 12, 1, 8, flow)
-    found = universal.fit(net, train, train, seconds=4.0, rate=1e-2)
+    found = universal.fit(net, train, train, seconds=3.0, rate=1e-2)
     assert found.updates > 5 and found.best < 0.97 and found.history[0]["validation"] == pytest.approx(1.0, abs=1e-4)
     assert len(found.history) >= 3 and universal.ratio(net, train) == pytest.approx(found.best, rel=1e-6)
     assert float(net.fading(train[0].surroundings)[2].min()) == 1.0
@@ -61,7 +61,7 @@ def test_what_is_judged_is_the_average_of_the_weights(quick: None) -> None:
         for a, p in zip(mean, net.parameters()):
             a += (1 - (count + 1) / (count + 10)) * (p.detach() - a)
     moved, seen = [p.detach().clone() for p in net.parameters()], list[float]()
-    fit.error = lambda: seen.append(max(float((p - a).abs().max()) for p, a in zip(net.parameters(), mean))) or 0.5
+    fit.error = lambda: seen.append(max(float((p - a).detach().abs().max()) for p, a in zip(net.parameters(), mean))) or 0.5
     fit.validate()
     assert seen[0] < 1e-7 < max(float((p - a).abs().max()) for p, a in zip(moved, mean))
     assert all(torch.equal(p, q) for p, q in zip(net.parameters(), moved))  # and training goes on from where it was
@@ -74,6 +74,16 @@ def test_parts_of_about_the_same_size_are_solved_together(quick: None, monkeypat
     made = universal.batches(parts)
     assert sorted(n for b in made for n in b.free.sum(1).int().tolist()) == sorted(int((~e.held).sum()) for e in parts)
     assert all(b.count * b.n**2 <= 3 * 100**2 or b.count == 1 for b in made)
+
+
+def test_weights_from_nothing_on_drawn_parts(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("gmsh", exc_type=ImportError)
+    monkeypatch.setitem(universal.SIZES, 2, (12, 20))
+    net, found = universal.train(2, 1.5, parts=5, device="cpu")
+    assert (net.dim, net.degree, net.hidden, net.flow) == (2, 2, 64, False) and float(net.low_node.min()) > -1e6
+    assert found.updates > 0 and found.history[0]["validation"] > 0.99 and found.best <= found.history[0]["validation"]
+    with pytest.raises(InputError, match="flat meshes"):
+        universal.train(3, flow=True)
 
 
 @pytest.mark.parametrize("flow", [False, True])
@@ -114,7 +124,7 @@ def tuned(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     """A problem folder, and the run that `dgnet train` makes of it: with linear elements, or quadratic ones where it asks."""
     place = tmp_path_factory.mktemp("tuned")
     asked = "" if request.param == 1 else "\n[model.universal-tuned]\ndegree = 2\n"
-    folder = write_tiny(place / "tiny", TOML + "\n[training]\nminutes = 0.05\n" + asked)
+    folder = write_tiny(place / "tiny", TOML + "\n[training]\nminutes = 0.08\n" + asked)
     with pytest.MonkeyPatch.context() as patch:
         assert command(patch, "train", folder, "--out", place / "run", "--json", place / "train.json") == 0
     return folder, place / "run"
@@ -131,7 +141,7 @@ def test_training_starts_from_universal_weights(tuned: tuple[Path, Path], monkey
     assert shipped is not None and opened.model.name == Universal(degree=opened.model.degree).name
     told = json.loads((run.parent / "train.json").read_text())
     before, after = told["history"][0]["validation"], told["validation"]
-    assert after < 0.9 * before and told["learned"]
+    assert after < 0.97 * before and told["learned"]
     moved = [float((a - b).detach().abs().max()) for a, b in zip(opened.model.network.parameters(), shipped.parameters())]
     assert 0 < max(moved) < 0.5  # near where it started
     assert command(monkeypatch, "train", folder, "--out", run) == 0  # resumes: nothing is left to do
