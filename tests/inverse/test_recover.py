@@ -17,7 +17,8 @@ from dgnet.inverse.posterior import Unknown, infer
 from dgnet.inverse.priors import fields, histories
 from dgnet.inverse.readings import cleaned
 from dgnet.mesh import box
-from dgnet.models import Classical, rollout
+from dgnet.models import Classical, Model, rollout
+from dgnet.models.universal import Universal
 from dgnet.problems import PDE, Condition, Neumann, Problem, Robin, SpotTable, step_average
 from dgnet.problems.curves import Curve, Latent
 from dgnet_paper.reference.transport import solve
@@ -110,9 +111,10 @@ def test_fields_have_the_prior_that_they_say() -> None:
     assert C[0, 1] > C[0, 7] > C[0, 63]
 
 
-def test_strengths_of_spots_at_known_places() -> None:
+@pytest.mark.parametrize("model", [Classical(degree=2), Universal(degree=2)], ids=["classical", "universal"])
+def test_strengths_of_spots_at_known_places(model: Model) -> None:
     """With quadratic elements: on so coarse a mesh the error of linear ones is larger than the bands."""
-    found = recover(plate(), measured(plate(), ONES, heating), ["source"], spots=SPOTS, start=ONES[0], model=Classical(degree=2))
+    found = recover(plate(), measured(plate(), ONES, heating), ["source"], spots=SPOTS, start=ONES[0], model=model)
     true = strengths(MIDDLES).numpy().T
     assert error(found.get("source"), true) < 0.07
     low, high = (x.reshape(2, STEPS).T for x in found.answers["source"].band())

@@ -89,7 +89,8 @@ def test_models_whose_corrections_are_for_one_length_of_step_are_refused() -> No
     """Universal weights under halved steps had four times the error of even ones, and lost half a percent of a source."""
     problem = dg.Problem(dg.box((4, 1)), dg.PDE(diffusion=0.2), [], dt=0.5)
     residual = dg.DGNet(PaperConfig(hidden=4, layers=1, residual=True), problem)
-    for model in (dg.Universal(), Refined(dg.Universal()), residual, dg.DGNet(dg.DGNetConfig(early_steps=2), problem)):
+    for model in (dg.Universal(), dg.Universal(degree=2), Refined(dg.Universal()), residual,
+                  dg.DGNet(dg.DGNetConfig(early_steps=2), problem)):
         with pytest.raises(InputError, match="cannot be adaptive"):
             Adaptive(model, 1e-3)
     assert Adaptive(Refined(dg.Classical(degree=2)), 1e-3).solves
@@ -129,7 +130,7 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatc
     said = capsys.readouterr().out
     assert "2 steps of 0.5" in said and "kept the tolerance 0.01" in said
     assert command(monkeypatch, *call) == 2
-    assert "universal weights remember the last step" in capsys.readouterr().err
+    assert "universal weights correct steps of one length" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("scheme", ["dg1", "dg2"])

@@ -15,7 +15,7 @@ import dgnet as dg
 from dgnet import cli
 from dgnet.data import Dataset
 from dgnet.errors import InputError
-from dgnet.prediction.choose import CLASSICAL, WITH_UNIVERSAL, Candidate, Simulated, chosen
+from dgnet.prediction.choose import CLASSICAL, CURVED, WITH_UNIVERSAL, Candidate, Simulated, chosen
 from dgnet.prediction.to_files import predict_to_files
 from dgnet.training.simulator import simulator
 from tests.prediction.test_simulate import PROBLEM, SPOTS
@@ -210,7 +210,9 @@ def test_a_spot_that_the_mesh_misses_is_said(folder: Path) -> None:
 
 @pytest.mark.parametrize(("options", "words"), [
     ({"error": "100%"}, "below 100%"), ({"error": 0.0}, "positive"), ({"initial": None}, "start"),
-    ({"source": Path("x.csv")}, "files"), ({"probes": [(3.0, 3.0)]}, "outside"), ({"probes": [(0.1,)]}, "points")])
+    ({"source": Path("x.csv")}, "files"), ({"model": "quadratic"}, "chooses the model"),
+    ({"initial": torch.ones(2, 81, 1)}, "one trajectory"), ({"initial": torch.ones(81, 1)}, "one trajectory"),
+    ({"error": None, "probes": [(0.1, 0.1)]}, "belong"), ({"probes": [(3.0, 3.0)]}, "outside"), ({"probes": [(0.1,)]}, "points")])
 def test_bad_values_are_refused(options: dict, words: str) -> None:
     problem, start, _ = insulated(1)
     with pytest.raises(InputError, match=words):
@@ -220,9 +222,8 @@ def test_bad_values_are_refused(options: dict, words: str) -> None:
         dg.simulate(two, error=0.1, initial=torch.ones(1, 16, 2), steps=2)
 
 
-def test_every_stage_judges_by_what_is_dearer() -> None:
-    for stages in (WITH_UNIVERSAL, CLASSICAL):
-        for stage in stages:
-            work = stage.reference.work(dg.box((20, 20)), 100)
-            assert stage.partner.work(dg.box((20, 20)), 100) < work and stage.usual < stage.most
-            assert all(c.unknowns(dg.box((20, 20))) * c.parts <= stage.reference.unknowns(dg.box((20, 20))) * 4 for c in stage.menu)
+@pytest.mark.parametrize("stages", [WITH_UNIVERSAL, CLASSICAL, CURVED])
+def test_every_reference_is_dearer_than_its_partner_and_the_one_before(stages: tuple) -> None:
+    works = [[c.work(dg.box((20, 20)), 100) for c in (stage.partner, stage.reference)] for stage in stages]
+    assert all(partner < reference for partner, reference in works) and works == sorted(works)
+    assert all(stage.usual < stage.most < 1 for stage in stages)

@@ -40,7 +40,7 @@ from dgnet.problems.sources import converged_average
 from dgnet.progress import Report
 from dgnet.stepping.auto import CONJUGATE, DIRECT
 from dgnet.training.identity import digest
-from dgnet.training.simulator import STEPS, Simulator, model_named, simulator
+from dgnet.training.simulator import MODELS, STEPS, Simulator, model_named, simulator
 
 Tensor = torch.Tensor
 Take = Callable[[int, np.ndarray], None]
@@ -378,7 +378,7 @@ class _Averages:
 
 
 @checked
-def simulate(problem: Problem | Path, *, error: float | str | None = None, model: str = "universal",
+def simulate(problem: Problem | Path, *, error: float | str | None = None, model: str | None = None,
              source: Callable[..., Tensor] | SpotTable | Tensor | Path | None = None,
              initial: Callable[..., Tensor] | Tensor | Path | None = None, steps: Count | None = None,
              probes: Sequence[Sequence[float]] = ()) -> Simulated:
@@ -388,7 +388,7 @@ def simulate(problem: Problem | Path, *, error: float | str | None = None, model
     - `error`: that is asked for, root mean square over the part and the time: "1%" of the range of each field, or a number in the
       unit of the only one. Classical solvers and universal weights of both degrees, the mesh refined once, half and quarter steps
       are compared (`dgnet.prediction.choose`)
-    - `model`: without `error`: universal, universal-quadratic, classical or quadratic
+    - `model`: without `error`: universal (unless given), universal-quadratic, classical or quadratic
     - `source`: a function f(x, t) as `step_average` takes it, a table of spots, or averages over the steps [1, steps, N, F]; of a
       folder also a file
     - `initial`: the start [1, N, F], or a function of points [P, d] that gives [1, P, F]; of a folder a .npy file, or nothing
@@ -401,6 +401,11 @@ def simulate(problem: Problem | Path, *, error: float | str | None = None, model
         >>> found.states.shape, found.choice.candidate.name, found.choice.reached
         (torch.Size([1, 6, 81, 1]), 'classical', True)
     """
+    if error is None and len(probes):
+        raise InputError("probes belong to an error that is asked for")
+    if error is not None and model is not None:
+        raise InputError(f"an asked error chooses the model: leave out '{model}'")
+    model = model or MODELS[0]
     if not isinstance(problem, Problem):
         if not isinstance(source, Path | None) or not isinstance(initial, Path | None):
             raise InputError("a simulation of a folder takes its source and start from files")
@@ -413,17 +418,19 @@ def simulate(problem: Problem | Path, *, error: float | str | None = None, model
     if initial is None or isinstance(initial, Path) or isinstance(source, Path):
         raise InputError("a simulation of a `Problem` needs its start as numbers or a function, and no files")
     count, numbers = steps or (source.shape[1] if isinstance(source, Tensor) and source.dim() == 4 else STEPS), problem.mesh.n_nodes
-    averages = _Averages(source)
+    averages, device = _Averages(source), problem.geometry.device
 
     def make(model: Model[Any], parts: int, take: Take) -> None:
         p, n = replace(problem, dt=problem.dt / parts), count * parts
-        x = torch.tensor(model.points(p), dtype=torch.float64)
+        x = torch.tensor(model.points(p), dtype=torch.float64, device=device)
         if source is None or isinstance(source, Tensor):
-            rows = None if source is None else halved(source, parts)
+            rows = None if source is None else halved(source.to(device), parts)
         else:
             rows = model.taking(source, p).average(x, 0, n, p.dt) if isinstance(source, SpotTable) else averages(x, n, p.dt)
-        start = initial(x) if callable(initial) else initial
-        take(0, start[0, :numbers].numpy())
+        start = initial(x) if callable(initial) else initial.to(device)
+        if start.dim() != 3 or len(start) != 1:
+            raise InputError(f"the start must be that of one trajectory, [1, nodes, fields], got {list(start.shape)}")
+        take(0, start[0, :numbers].cpu().numpy())
         with torch.no_grad():
             rollout(model, p, start, rows, n, sink=lambda k, u: None if k % parts else take(k // parts, u[0].cpu().numpy()))
 
@@ -436,7 +443,7 @@ def simulate(problem: Problem | Path, *, error: float | str | None = None, model
     search = _Search(problem, count, Asked.of(error, problem.n_fields), probes, solve)
     choice = search.choose()
     spots, function = source if isinstance(source, SpotTable) else None, source if callable(source) else None
-    start = initial(torch.tensor(problem.mesh.points)) if callable(initial) else initial
+    start = initial(torch.tensor(problem.mesh.points, device=device)) if callable(initial) else initial
     doubts = find_doubts(problem, start[0], spots=spots, source=function if spots is None else None, steps=count)
     states, c = search.states[choice.candidate], choice.candidate
     if len(states) != count + 1:

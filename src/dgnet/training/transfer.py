@@ -58,8 +58,8 @@ def adaptively(run: S, tolerance: float) -> tuple[S, Adaptive]:
     """The model with steps as short as the tolerance asks for, between the same stored times; and what it is of, with a note."""
     option, model = f"--adaptive {tolerance:g}", run.model
     if isinstance(model, Universal):
-        raise InputError(f"{option}: universal weights remember the last step at the edges, so they need even steps; use --model "
-                         "classical or quadratic")
+        raise InputError(f"{option}: universal weights correct steps of one length, so they need even ones; use --model classical "
+                         "or quadratic")
     if not isinstance(model, Classical) and _of_any_step(run, option).decoder != "none":
         note = "What was learned about the mesh is used as it is; what it made up for of the step does not follow."
         run = replace(run, notes=(*run.notes, note))

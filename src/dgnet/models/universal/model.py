@@ -173,7 +173,7 @@ class Universal(Model[PreparedUniversal | ClassicalStepper]):
 
     @property
     def any_step(self) -> bool:
-        return self.degree == 2  # the edges of linear elements remember the step before
+        return False  # linear elements remember the step before; and other steps have other corrections: halving never converges
 
     def net(self, dim: int, flow: bool = False) -> UniversalNet | ElementNet | None:
         """The network for meshes of this dimension, with or without a flow; None where there is none."""
