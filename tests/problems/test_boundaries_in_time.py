@@ -72,7 +72,7 @@ def far_from_zero(p: Problem) -> DGNet:
 
 MODELS: dict[str, Callable[[Problem], Model]] = {
     "classical": lambda p: Classical(), "lumped": lambda p: Classical(consistent=0.0),
-    "no start": lambda p: Classical(start=0),
+    "no start": lambda p: Classical(start=0), "dg1": lambda p: Classical(scheme="dg1"), "dg2": lambda p: Classical(scheme="dg2"),
     "backward": lambda p: Classical(theta=1.0), "quadratic": lambda p: Classical(degree=2), "universal": lambda p: Universal(),
     "dgnet": far_from_zero, "adaptive": lambda p: Adaptive(Classical(), 1e-3)}
 
@@ -179,7 +179,7 @@ def test_held_values_jump_at_the_time_of_the_second_row() -> None:
 def test_a_part_at_the_ambient_value_rests_whatever_the_exchange_does(around: str) -> None:
     ambient = {"number": 293.0, "function": filled(lambda t: 293.0), "table": TimeTable([0.0, 1.0, 5.0], [293.0] * 3)}[around]
     for h in (filled(lambda t: 40.0 * (0.33 < t < 0.34) + t * t), TimeTable([0.0, 0.7, 0.7, 1.9], [0.0, 3e4, 0.0, 70.0])):
-        for name in ("classical", "no start", "quadratic", "dgnet", "adaptive", "curves"):
+        for name in ("classical", "no start", "dg1", "dg2", "quadratic", "dgnet", "adaptive", "curves"):
             p = Problem(PART, SOFT if name == "curves" else STEEL, [Robin("boundary", h, ambient)], 0.5)
             model = MODELS["classical" if name == "curves" else name](p)
             with torch.no_grad():

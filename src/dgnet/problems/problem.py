@@ -475,6 +475,9 @@ class Problem:
         weights, (h, a) = self._on_facets([c.coefficient, c.drive], facets, t, dt, moment)
         if bool((h.detach() < 0).any()):
             raise InputError(f"the convective coefficient on '{c.boundary}' must not be negative, got {float(h.min()):.4g}")
+        if moment and callable(c.coefficient):  # the matrix has its mean
+            mean, (every,) = self._on_facets([c.coefficient], facets, t, dt)
+            h = _mean(mean, every).expand_as(a)
         if not moment and not (callable(c.coefficient) and callable(c.drive)):
             h, a = _mean(weights, h)[None], _mean(weights, a)[None]
             weights = torch.ones_like(weights[:1])
