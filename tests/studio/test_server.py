@@ -372,6 +372,19 @@ def test_other_settings_leave_the_state_as_it_is() -> None:
     assert np.array_equal(simulation.values()[::-1], whole.values())
 
 
+def test_a_boundary_value_that_is_changed_does_not_ring() -> None:
+    scene = plate()
+    controls = Controls.read(scene, {"model": "classical"})
+    held = [{"boundary": "left", "kind": "held", "value": value, "coefficient": 0.0} for value in (0.0, 1.0)]
+    simulation = Simulation(scene, replace(controls, conditions=held[:1]))
+    simulation.advance(4, [], False, 60.0)
+    simulation.configure(replace(simulation.controls, conditions=held[1:]))
+    before = torch.from_numpy(simulation.values()).T[None].double()
+    simulation.advance(3, [], False, 60.0)
+    anew = dg.rollout(dg.Classical(), simulation.problem, before.to(simulation.problem.dtype), steps=3)[0, -1, :, 0]
+    assert np.abs(simulation.values()[0] - anew.numpy()).max() < 1e-5
+
+
 def test_settings_that_are_refused_change_nothing() -> None:
     scene = plate()
     simulation = Simulation(scene, Controls.read(scene, {}))

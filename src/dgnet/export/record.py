@@ -41,7 +41,10 @@ class Exported:
 def described(run: Simulator, problem: Problem, out: Path) -> dict[str, Any]:
     """The entries of the .json that do not depend on the kind of file."""
     known, case = training_range(run), run.case
-    return {"program": out.name, "mesh": out.with_suffix(".vtu").name, "scenario": case.name, "notes": list(run.notes),
+    start = run.model.stable_steps(problem)
+    notes = [*run.notes, *([f"The step is that long after a start: the {start} L-stable ones after it, and those around a boundary "
+                            "value that jumps, are left out."] if start else [])]
+    return {"program": out.name, "mesh": out.with_suffix(".vtu").name, "scenario": case.name, "notes": notes,
             "model": run.name, "version": __version__, "dt": case.dt, "fields": list(case.pde.fields),
             "offset": list(case.offsets), "nodes": problem.mesh.n_nodes,
             "training_range": None if known is None else known.as_dict()}

@@ -113,6 +113,9 @@ class Stepper(ABC):
     def settle(self) -> None:  # noqa: B027
         """Make every step as those long after the start."""
 
+    def restart(self, k: int) -> None:  # noqa: B027
+        """Take steps from the number k on as L-stable as those after a start: something jumps there, which the problem does not say."""
+
     def repeats(self, times: Sequence[float] = ()) -> bool:
         """The step is the same sequence of device operations every time, so that a CUDA graph may replay it.
 
@@ -246,6 +249,9 @@ class SolverStepper(Stepper):
     def settle(self) -> None:
         self.stable = 0
 
+    def restart(self, k: int) -> None:
+        self.stable += k if self.stable else 0
+
     @property
     def problem(self) -> Problem:
         """The problem as it is solved."""
@@ -378,6 +384,9 @@ class WrappedStepper(Stepper):
 
     def settle(self) -> None:
         self.inner.settle()
+
+    def restart(self, k: int) -> None:
+        self.inner.restart(k)
 
     def memory(self) -> Memory:
         return self.inner.memory()

@@ -157,6 +157,9 @@ class Simulation:
         except (InputError, SolveError):
             self.problem = before
             raise
+        if (controls.conditions, controls.diffusion) != (self.controls.conditions, self.controls.diffusion):
+            for track in self.tracks:  # a boundary value that jumps is no news of the problem's
+                track.prepared.restart(self.step)
         self.controls = controls
         self._watch()
 
