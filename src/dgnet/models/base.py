@@ -114,7 +114,7 @@ class Stepper(ABC):
         """Make every step as those long after the start."""
 
     def restart(self, k: int) -> None:  # noqa: B027
-        """Take steps from the number k on as L-stable as those after a start: something jumps there, which the problem does not say."""
+        """Take steps from the number k on as those after a start: something jumps there that the problem does not tell."""
 
     def repeats(self, times: Sequence[float] = ()) -> bool:
         """The step is the same sequence of device operations every time, so that a CUDA graph may replay it.
