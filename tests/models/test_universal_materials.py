@@ -14,6 +14,7 @@ import dgnet as dg
 from dgnet.mesh import Mesh, box
 from dgnet.models import Classical, Model, rollout
 from dgnet.models.universal import Universal
+from dgnet.models.universal.local import surroundings
 from dgnet.training.simulator import simulator
 
 STEPS, AMBIENT = 30, 20.0
@@ -122,10 +123,9 @@ def test_jumps_within_the_training_range_change_nothing() -> None:
     """The fade by jumps is 1, exactly, in one material and up to a ratio of ten."""
     for ratio in (1.0, 3.0, 10.0):
         p = Body(disc, (1.0, ratio), (1.0, 1.0), 0.5, (0.5, 0.5, 0.1), 1.0).problem()
-        found = Universal().numbers(p)
-        assert found is not None and bool((Universal().net(2).jumps(found[0]) == 1).all())
-    far = Universal().numbers(Body(disc, (1.0, 300.0), (1.0, 1.0), 0.5, (0.5, 0.5, 0.1), 1.0).problem())
-    assert far is not None and float(Universal().net(2).jumps(far[0]).min()) == 0.0
+        assert all(bool((Universal(degree=degree).net(2).jumps(surroundings(p)) == 1).all()) for degree in (1, 2))
+    far = surroundings(Body(disc, (1.0, 300.0), (1.0, 1.0), 0.5, (0.5, 0.5, 0.1), 1.0).problem())
+    assert all(float(Universal(degree=degree).net(2).jumps(far).min()) == 0.0 for degree in (1, 2))
 
 
 def test_simulate_names_jumps_beyond_the_training_range(tmp_path: Path) -> None:

@@ -373,6 +373,9 @@ class WrappedStepper(Stepper):
     def read(self, u: Tensor) -> Tensor:
         return self.inner.read(u)
 
+    def foresee(self, source: Tensor | None, first: int) -> None:
+        self.inner.foresee(source, first)
+
     def finish(self) -> None:
         self.inner.finish()
 

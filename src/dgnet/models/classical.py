@@ -188,5 +188,8 @@ class RefinedStepper(WrappedStepper):
     def read(self, u: Tensor) -> Tensor:
         return u[:, :self.up.n_nodes]
 
+    def foresee(self, source: Tensor | None, first: int) -> None:
+        self.inner.foresee(None if source is None else self.up(source), first)
+
     def repeats(self, times: Sequence[float] = ()) -> bool:
         return not times and self.inner.repeats()
