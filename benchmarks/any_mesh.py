@@ -145,7 +145,7 @@ def run(dim: int = 2, parts: int | None = None, device: str = "cpu", report: Rep
             "rows": found.pop(None), "unseen_sources": found, "cost": cost(dim, device, flow)}
 
 
-def picture(path: Path, dim: int = 2, number: int = 59) -> None:
+def picture(path: Path, dim: int = 2, number: int = 16) -> None:
     """Where the errors are, on one test part. The default has nearly the median error ratio of all."""
     part = unseen_problem(dim, number)
     truth, problem, n = part.truth(), part.problem(), part.mesh.n_nodes
