@@ -408,13 +408,10 @@ class GreenSolver:
 
         if ops.reaction is None:
             return add(right)
-        if self.stiff.found:
+        rates = self._rates(u, right, dt, add)
+        if rates is None:
             return self._implicit(op, u, f, t)
-        start = ops.rates(u)
-        guess = add(right + dt * ops.gathered(start))
-        end = ops.rates(guess)
-        if ops.may_be_stiff and self.stiff.look(self._speed, guess, dt, (guess - u, self._per_capacity(end[0] - start[0]))):
-            return self._implicit(op, u, f, t)
+        start, end = rates
         mean = ops.gathered([0.5 * (r0 + r1) for r0, r1 in zip(start, end)])
         slope = ops.gathered([(r1 - r0) / 6 for r0, r1 in zip(start, end)])
         return add(right + dt * mean, dt * slope)
@@ -512,15 +509,24 @@ class GreenSolver:
 
         if ops.reaction is None:
             return add(right)
-        if self.stiff.found:
+        rates = self._rates(u, right, dt, add)
+        if rates is None:
             return self._implicit(op, u, f, t)
+        start, end = rates
+        mean = [torch.lerp(r0, r1, theta) for r0, r1 in zip(start, end)]
+        return add(right + dt * ops.gathered(mean))
+
+    def _rates(self, u: Tensor, right: Tensor, dt: float,
+               add: Callable[[Tensor], Tensor]) -> tuple[list[Tensor], list[Tensor]] | None:
+        """The rates at both ends of a step, at its end those of a predictor; None where they are too fast for that."""
+        ops = self.operators
+        if self.stiff.found:
+            return None
         start = ops.rates(u)
         guess = add(right + dt * ops.gathered(start))
         end = ops.rates(guess)
-        if ops.may_be_stiff and self.stiff.look(self._speed, guess, dt, (guess - u, self._per_capacity(end[0] - start[0]))):
-            return self._implicit(op, u, f, t)
-        mean = [torch.lerp(r0, r1, theta) for r0, r1 in zip(start, end)]
-        return add(right + dt * ops.gathered(mean))
+        fast = ops.may_be_stiff and self.stiff.look(self._speed, guess, dt, (guess - u, self._per_capacity(end[0] - start[0])))
+        return None if fast else (start, end)
 
     def _implicit(self, op: Assembled, u: Tensor, f: Tensor | None, t: float) -> Tensor:
         p, ops = self.problem, self.operators
